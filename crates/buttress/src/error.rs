@@ -74,6 +74,11 @@ impl Error {
         Self { inner: Arc::new(Inner { kind, operation, path, source: source.into() }) }
     }
 
+    /// A failure of the program's own, to end a [`Transaction`](crate::Transaction) with.
+    pub fn other(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self::new(ErrorKind::Other, "transaction", None, source)
+    }
+
     /// What sort of failure it was.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {

@@ -121,6 +121,19 @@ impl File {
     }
 }
 
+/// Reads a whole file.
+pub(crate) fn read_whole(inode: &Inode) -> buttress_fs::Result<Vec<u8>> {
+    let mut content = Vec::new();
+    let mut piece = vec![0; 256 << 10];
+    loop {
+        let read = inode.read_at(content.len() as u64, &mut piece)?;
+        if read == 0 {
+            return Ok(content);
+        }
+        content.extend_from_slice(&piece[..read]);
+    }
+}
+
 impl Read for File {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let read = self.read_at(buf, self.position)?;

@@ -2,14 +2,17 @@
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use buttress_fs::{FileKind, Inode, InodeId, NameError, RenameFlags, SetAttr, XattrFlags};
 
 use crate::admin::Admin;
 use crate::dir::ReadDir;
 use crate::error::{Context, Error, ErrorKind, Result};
-use crate::file::{File, FileOptions};
+use crate::file::{File, FileOptions, read_whole};
 use crate::metadata::Metadata;
+use crate::snapshot::Snapshot;
+use crate::transaction::{Transaction, Turn};
 use crate::walk::{self, Last};
 
 /// An open volume. Cheap to clone; many threads may use it at once, and every call blocks until it
@@ -21,11 +24,89 @@ use crate::walk::{self, Last};
 #[derive(Clone, Debug)]
 pub struct Filesystem {
     fs: buttress_fs::Filesystem,
+    turns: Arc<Turns>,
 }
 
+/// What happens once at a time.
+#[derive(Debug, Default)]
+struct Turns {
+    transaction: Turn,
+    /// The name of a snapshot that is about to lose it. Unranked: outermost, taken here alone.
+    snapshot: Mutex<()>,
+}
+
+/// The name that [`Filesystem::snapshot`] uses for a moment; after a crash then it is removed by
+/// the next opening.
+const SNAPSHOT_NAME: &[u8] = b".buttress-snapshot";
+
 impl Filesystem {
+    /// Takes an opened volume over. What a crash left of a snapshot without a name is removed.
     pub(crate) fn new(fs: buttress_fs::Filesystem) -> Self {
-        Self { fs }
+        if fs.read_only_reason().is_none() {
+            remove_left(&fs.root());
+        }
+        Self { fs, turns: Arc::default() }
+    }
+
+    /// Changes several files together: all changes that `work` makes happen, or none.
+    ///
+    /// They happen when `work` returns `Ok`, and are durable when this returns. After a crash all
+    /// are there or none. Other threads see none before, and then all. One transaction of a volume
+    /// runs at a time; what it reads can change by calls outside of transactions alone. All files
+    /// lie in one subvolume.
+    ///
+    /// ```
+    /// # fn main() -> buttress::Result<()> {
+    /// # let folder = tempfile::tempdir().expect("a folder");
+    /// # let fs = buttress::CreateOptions::new(256 << 20).create(folder.path().join("a.img"))?;
+    /// fs.write("/account-a", "100")?;
+    /// fs.write("/account-b", "0")?;
+    /// fs.transaction(|tx| {
+    ///     tx.write("/account-a", "70")?;
+    ///     tx.write("/account-b", "30")
+    /// })?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// What `work` returned, and nothing is changed; [`Error::other`] is for failures of the
+    /// program's own. Else `NotFound`, `IsADirectory` and the like where other calls changed the
+    /// same names meanwhile, `CrossesSubvolumes`, `StorageFull`, `ReadOnly`: nothing is changed.
+    /// `Aborted` and `Io` where the commit failed: the volume is read-only then, and the device has
+    /// the last commit. `InvalidInput` within a transaction of the same thread.
+    pub fn transaction<T>(
+        &self,
+        work: impl FnOnce(&mut Transaction<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let _turn = self.turns.transaction.take()?;
+        let mut transaction = Transaction::new(&self.fs);
+        let value = work(&mut transaction)?;
+        transaction.finish()?;
+        Ok(value)
+    }
+
+    /// The volume as it is now, for reading: whatever changes afterwards, its files stay as they
+    /// are.
+    ///
+    /// It costs a commit, and space only for what changes while it is held. Of a volume that is
+    /// opened read-only it is the volume itself.
+    ///
+    /// # Errors
+    ///
+    /// `StorageFull`, `Io`, `Aborted`.
+    pub fn snapshot(&self) -> Result<Snapshot> {
+        let root = self.fs.root();
+        if self.fs.read_only_reason().is_some() {
+            return Ok(Snapshot::new(root));
+        }
+        let _turn = self.turns.snapshot.lock().unwrap_or_else(PoisonError::into_inner);
+        remove_left(&root);
+        let made = root.snapshot(SNAPSHOT_NAME, root.id().tree, true);
+        let top = made.context("snapshot", Path::new("/"))?;
+        root.unname_subvolume(SNAPSHOT_NAME).context("snapshot", Path::new("/"))?;
+        Ok(Snapshot::new(top))
     }
 
     /// The engine's handle, for what this type does not offer.
@@ -86,16 +167,7 @@ impl Filesystem {
     pub fn open_with(&self, path: impl AsRef<Path>, options: &FileOptions) -> Result<File> {
         let path = path.as_ref();
         let inode = self.find_or_make(path, options).context("open", path)?;
-        match inode.kind() {
-            FileKind::Regular => {}
-            FileKind::Directory => {
-                return Err(NameError::IsDir.into()).context("open", path);
-            }
-            _ => {
-                let what = "it is no regular file";
-                return Err(Error::new(ErrorKind::InvalidInput, "open", Some(path), what));
-            }
-        }
+        walk::expect_file(&inode).context("open", path)?;
         if options.truncate && inode.attr().size > 0 {
             let set = SetAttr { size: Some(0), ..SetAttr::default() };
             inode.set_attr(&set).context("open", path)?;
@@ -127,16 +199,8 @@ impl Filesystem {
     ///
     /// `NotFound`, `IsADirectory`, `Corrupt`, `Io`.
     pub fn read(&self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
-        let file = self.open_file(path)?;
-        let mut content = Vec::new();
-        let mut piece = vec![0; 256 << 10];
-        loop {
-            let read = file.read_at(&mut piece, content.len() as u64)?;
-            if read == 0 {
-                return Ok(content);
-            }
-            content.extend_from_slice(&piece[..read]);
-        }
+        let path = path.as_ref();
+        read_whole(self.open_file(path)?.inode()).context("read", path)
     }
 
     /// Reads a whole file as UTF-8.
@@ -215,10 +279,7 @@ impl Filesystem {
     /// `NotFound`, `NotADirectory`.
     pub fn read_dir(&self, path: impl AsRef<Path>) -> Result<ReadDir> {
         let path = path.as_ref();
-        let dir = walk::find(&self.fs, path, Last::Follow).context("list", path)?;
-        if dir.kind() != FileKind::Directory {
-            return Err(NameError::NotDir.into()).context("list", path);
-        }
+        let dir = walk::dir_at(&self.fs.root(), path).context("list", path)?;
         Ok(ReadDir::new(dir, path))
     }
 
@@ -344,11 +405,8 @@ impl Filesystem {
     ///
     /// `NotFound`; `InvalidInput` for what is no link.
     pub fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
-        use std::os::unix::ffi::OsStringExt;
         let path = path.as_ref();
-        let target = walk::find(&self.fs, path, Last::Keep).and_then(|link| link.read_link());
-        let target = target.context("read link", path)?;
-        Ok(PathBuf::from(std::ffi::OsString::from_vec(target)))
+        walk::link_at(&self.fs.root(), path).context("read link", path)
     }
 
     /// Gives a file a second name.
@@ -459,6 +517,13 @@ impl Filesystem {
     fn is_subvolume(&self, path: &Path) -> Result<bool> {
         let found = walk::find(&self.fs, path, Last::Keep).context("stat", path)?;
         Ok(is_subvolume(found.id()))
+    }
+}
+
+/// Removes what a crash left of [`Filesystem::snapshot`]; what cannot be removed does no harm.
+fn remove_left(root: &Inode) {
+    if root.lookup(SNAPSHOT_NAME).is_ok_and(|found| is_subvolume(found.id())) {
+        let _ = root.delete_subvolume(SNAPSHOT_NAME);
     }
 }
 

@@ -36,6 +36,11 @@
 //! # }
 //! ```
 //!
+//! # Several files together
+//!
+//! [`Filesystem::transaction`] changes several files together or not at all, also after a crash.
+//! [`Filesystem::snapshot`] is one moment of the volume, for reading.
+//!
 //! # What it takes
 //!
 //! - **Memory**: 64 MiB by default ([`OpenOptions::memory`]) for tree nodes, pages, dirty data and
@@ -63,6 +68,9 @@ mod walk;
 mod dir;
 mod file;
 
+mod snapshot;
+mod transaction;
+
 mod admin;
 mod filesystem;
 mod options;
@@ -85,3 +93,5 @@ pub use metadata::Metadata;
 #[cfg(feature = "mkfs")]
 pub use options::CreateOptions;
 pub use options::OpenOptions;
+pub use snapshot::Snapshot;
+pub use transaction::Transaction;

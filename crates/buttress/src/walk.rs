@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 
 use buttress_fs::{Error as FsError, FileKind, Filesystem, Inode, NameError, Result as FsResult};
 
@@ -25,19 +25,24 @@ pub(crate) enum Last {
     Keep,
 }
 
-/// Finds the inode that a path names.
+/// Finds the inode that a path of the volume names.
 pub(crate) fn find(fs: &Filesystem, path: &Path, last: Last) -> FsResult<Inode> {
+    find_from(&fs.root(), path, last)
+}
+
+/// Finds the inode that a path names below `top`.
+pub(crate) fn find_from(top: &Inode, path: &Path, last: Last) -> FsResult<Inode> {
     let mut names = components(path);
     let mut trail = Vec::new();
-    let mut at = fs.root();
+    let mut at = top.clone();
     let mut links = 0;
     while let Some(name) = names.pop_front() {
         match name.as_bytes() {
             b"/" => {
                 trail.clear();
-                at = fs.root();
+                at = top.clone();
             }
-            b".." => at = trail.pop().unwrap_or_else(|| fs.root()),
+            b".." => at = trail.pop().unwrap_or_else(|| top.clone()),
             bytes => {
                 let next = at.lookup(bytes)?;
                 let follows = last == Last::Follow || !names.is_empty();
@@ -57,6 +62,37 @@ pub(crate) fn find(fs: &Filesystem, path: &Path, last: Last) -> FsResult<Inode> 
         }
     }
     Ok(at)
+}
+
+/// Finds a regular file.
+pub(crate) fn file_at(top: &Inode, path: &Path) -> FsResult<Inode> {
+    let inode = find_from(top, path, Last::Follow)?;
+    expect_file(&inode)?;
+    Ok(inode)
+}
+
+/// Refuses what is no regular file.
+pub(crate) fn expect_file(inode: &Inode) -> FsResult<()> {
+    match inode.kind() {
+        FileKind::Regular => Ok(()),
+        FileKind::Directory => Err(NameError::IsDir.into()),
+        _ => Err(FsError::invalid("it is no regular file")),
+    }
+}
+
+/// Finds a directory.
+pub(crate) fn dir_at(top: &Inode, path: &Path) -> FsResult<Inode> {
+    let dir = find_from(top, path, Last::Follow)?;
+    if dir.kind() != FileKind::Directory {
+        return Err(NameError::NotDir.into());
+    }
+    Ok(dir)
+}
+
+/// Where a symbolic link points.
+pub(crate) fn link_at(top: &Inode, path: &Path) -> FsResult<PathBuf> {
+    let target = find_from(top, path, Last::Keep)?.read_link()?;
+    Ok(PathBuf::from(OsString::from_vec(target)))
 }
 
 /// Finds the directory that a path's last name is in, and that name.

@@ -26,7 +26,7 @@ use crate::shared::Shared;
 use crate::trees::{self, Tree};
 
 /// The first index that a directory gives; 0 and 1 stand for `.` and `..` in old volumes.
-const FIRST_INDEX: u64 = 2;
+pub(crate) const FIRST_INDEX: u64 = 2;
 
 /// In the count of users: the last one has gone, and the last name with him (C2).
 const GONE: u32 = 1 << 31;
@@ -210,6 +210,11 @@ impl InodeCell {
         })?;
         self.next_index.store(after, Ordering::Relaxed);
         Ok(next)
+    }
+
+    /// The index for the next name of a directory that was just made with names in it.
+    pub(crate) fn set_next_index(&self, next: u64) {
+        self.next_index.store(next, Ordering::Relaxed);
     }
 
     /// A directory that was just made has given no index yet, and has no list but those given here.

@@ -106,7 +106,7 @@ pub use error::{Error, ErrorKind, NameError, Result};
 pub use filesystem::Filesystem;
 pub use inode::{DirEntry, FallocateMode, Inode, RenameFlags, XattrFlags};
 pub use make::{MakeOptions, MakeReport};
-pub use ops::KeepingTimes;
+pub use ops::{KeepingTimes, NameChange, NameDir};
 pub use options::{Atime, MountOptions, OPTION_NAMES, unknown as unknown_option};
 pub use space_stats::SpaceStats;
 pub use statfs::{DeviceInfo, Info, StatFs, SubvolumeInfo};

@@ -7,8 +7,8 @@
 //! (dir, DIR_INDEX, index)             the one entry that was made with that index
 //! ```
 //!
-//! The first finds a name, the second lists them in the order of their making. A directory's length is
-//! twice the sum of its names' lengths.
+//! The first finds a name, the second lists them in the order of their making. A directory's length
+//! is twice the sum of its names' lengths.
 
 use buttress_format::{DirEntry, Ino, Key, Kind, TreeId, limits, name_hash};
 use buttress_txn::View;
@@ -129,6 +129,12 @@ impl Batch {
             Current::Mine(_) => unreachable!("entries are put as entries"),
             Current::Item(item) => parse(self.tree(), dir, &item),
         }
+    }
+
+    /// Finds a name as the batch leaves it so far.
+    pub(crate) fn find_name(&self, view: &View, dir: Ino, name: &[u8]) -> Result<Option<DirEntry>> {
+        let entries = self.entries(view, dir, &item_key(dir, name))?;
+        Ok(entries.into_iter().find(|entry| entry.name == name))
     }
 
     /// Adds a name to a directory; refuses one that is taken.

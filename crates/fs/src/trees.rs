@@ -21,15 +21,19 @@ pub(crate) struct Tree {
     read_only: AtomicBool,
     /// It was deleted: nothing in it is found, or changed, any more.
     dead: AtomicBool,
-    /// Shared by whoever changes the content of a file, exclusive for whoever cuts a snapshot: what was
-    /// written before is in it, in any order that anybody could have seen. Taken before any inode's lock.
+    /// Files are found in it although it was deleted, as long as it is used.
+    held: AtomicBool,
+    /// Shared by whoever changes the content of a file, exclusive for whoever cuts a snapshot: what
+    /// was written before is in it, in any order that anybody could have seen. Taken before any
+    /// inode's lock.
     pub(crate) writes: RwLock<()>,
 }
 
 impl Tree {
     pub(crate) fn new(root_dir: Ino, read_only: bool) -> Self {
         let (read_only, dead) = (AtomicBool::new(read_only), AtomicBool::new(false));
-        Self { root_dir, read_only, dead, writes: RwLock::new(()) }
+        let held = AtomicBool::new(false);
+        Self { root_dir, read_only, dead, held, writes: RwLock::new(()) }
     }
 
     pub(crate) fn is_read_only(&self) -> bool {
@@ -42,6 +46,11 @@ impl Tree {
 
     pub(crate) fn is_dead(&self) -> bool {
         self.dead.load(Ordering::Relaxed)
+    }
+
+    /// Lets files be found in it after it was deleted.
+    pub(crate) fn hold(&self) {
+        self.held.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn set_dead(&self, dead: bool) {
@@ -76,6 +85,12 @@ impl Trees {
 }
 
 impl Trees {
+    /// A deleted subvolume in which files are found, if it is one.
+    pub(crate) fn held(&self, tree: TreeId) -> Option<Arc<Tree>> {
+        let known = self.known.read();
+        known.get(&tree).filter(|known| known.held.load(Ordering::Relaxed)).cloned()
+    }
+
     /// Whether an inode of a subvolume is in memory, or somebody is about to read one.
     pub(crate) fn is_used(&self, tree: TreeId) -> bool {
         self.known.read().get(&tree).is_some_and(|known| Arc::strong_count(known) > 1)
@@ -108,7 +123,8 @@ pub(crate) fn place(view: &View, tree: TreeId) -> Result<Option<(InodeId, Vec<u8
     Ok(Some((InodeId { tree: TreeId(key.offset), ino: place.dirid }, place.name)))
 }
 
-/// Whether a subvolume has its name, this one, in this directory; a snapshot has the entry and not the name.
+/// Whether a subvolume has its name, this one, in this directory; a snapshot has the entry and not
+/// the name.
 pub(crate) fn is_here(view: &View, tree: TreeId, dir: InodeId, name: &[u8]) -> Result<bool> {
     let key = Key::new(dir.tree.0, Kind::ROOT_REF, tree.0);
     let Some(item) = view.get(TreeId::ROOT, &key)? else { return Ok(false) };

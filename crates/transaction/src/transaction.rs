@@ -55,6 +55,8 @@ pub struct Transaction {
     pub removed: Mutex<Vec<Chunk>>,
     /// Places in trees that are to be built anew, as they are.
     pub touched: Seldom<Vec<(TreeId, Key)>>,
+    /// A part of it is to become durable with the rest or not at all: no log says what it did.
+    pub whole: AtomicBool,
     /// The free-space tree is to be made anew.
     pub rebuild: AtomicBool,
     /// Devices that came, went or have another size. Unranked: nothing is taken under it.
@@ -83,6 +85,7 @@ impl Transaction {
             chunks: Mutex::default(),
             removed: Mutex::default(),
             touched: Seldom::default(),
+            whole: AtomicBool::new(false),
             rebuild: AtomicBool::new(false),
             devices: Mutex::default(),
             snapshots: Seldom::default(),

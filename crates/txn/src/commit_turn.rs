@@ -58,6 +58,7 @@ impl CommitTurn<'_> {
             (!running.snapshots.lock().is_empty(), "a snapshot"),
             (!running.devices.lock().is_empty(), "a change of devices"),
             (!running.touched.lock().is_empty(), "a balance"),
+            (running.whole.load(Ordering::Acquire), "names that change together"),
             (superblock.incompat.0 & needed != needed, "a new feature"),
             (running.generation != superblock.generation.next(), "a generation left out"),
         ];

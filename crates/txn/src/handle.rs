@@ -7,6 +7,7 @@
 //! - **H2** No thread does device I/O or waits for space while it holds one.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use arc_swap::Guard;
 use buttress_format::{Extent, Generation, Key, Logical, TreeId};
@@ -124,6 +125,12 @@ impl<'e> Handle<'e> {
     /// the subvolume of its first user.
     pub fn set_data_owner(&self, at: Logical, owner: Option<TreeId>) {
         self.transaction().refs.set_owner(at, owner);
+    }
+
+    /// Has this transaction become durable as a whole: an fsync commits in place of writing a log,
+    /// which would say a part of what the handle puts.
+    pub fn keep_whole(&self) {
+        self.transaction().whole.store(true, Ordering::Release);
     }
 
     /// Has the commit build tree nodes anew: those on the path to each key.

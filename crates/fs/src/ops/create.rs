@@ -119,7 +119,13 @@ impl Inode {
     }
 
     /// Works out the inode, and gathers the items it has besides its own and its name's.
-    fn prepare(&self, view: &View, plan: &Plan<'_>, batch: &mut Batch, nlink: u32) -> Result<Made> {
+    pub(super) fn prepare(
+        &self,
+        view: &View,
+        plan: &Plan<'_>,
+        batch: &mut Batch,
+        nlink: u32,
+    ) -> Result<Made> {
         let dir = &self.cell;
         let shared = self.shared();
         let ino = shared.engine.next_ino(dir.tree())?;
@@ -204,10 +210,10 @@ impl Inode {
 }
 
 /// An inode that is about to be made.
-struct Made {
-    id: InodeId,
+pub(super) struct Made {
+    pub(super) id: InodeId,
     kind: FileKind,
-    item: InodeItem,
+    pub(super) item: InodeItem,
     default_acl: DefaultAcl,
     codec: Option<Codec>,
 }
@@ -215,7 +221,7 @@ struct Made {
 impl Made {
     /// Makes the cell: known to all before the handle ends, so that nobody reads a second one from the
     /// trees.
-    fn enter(mut self, dir: &Inode, generation: Generation) -> Result<Arc<InodeCell>> {
+    pub(super) fn enter(mut self, dir: &Inode, generation: Generation) -> Result<Arc<InodeCell>> {
         self.item.generation = generation;
         let shared = dir.shared();
         let cell =

@@ -2,13 +2,13 @@
 //!
 //! # Invariants
 //!
-//! - **S1** A subvolume has one name: the entry in its directory, the reference in the root tree and the one
-//!   back come and go in one transaction.
-//! - **S2** A snapshot holds all that was written before it was asked for, and of what is written meanwhile
-//!   nothing without what was written before that. It is cut between two transactions; until then nobody
-//!   changes the content of a file, and no dirty data is left (`Tree::writes`).
-//! - **S3** A deleted subvolume is an orphan of the root tree in the transaction that takes its name; it is
-//!   dropped when nobody uses a file of it any more.
+//! - **S1** A subvolume has one name: the entry in its directory, the reference in the root tree
+//!   and the one back come and go in one transaction.
+//! - **S2** A snapshot holds all that was written before it was asked for, and of what is written
+//!   meanwhile nothing without what was written before that. It is cut between two transactions;
+//!   until then nobody changes the content of a file, and no dirty data is left (`Tree::writes`).
+//! - **S3** A deleted subvolume is an orphan of the root tree in the transaction that takes its
+//!   name; it is dropped when nobody uses a file of it any more.
 
 use std::sync::Arc;
 
@@ -113,8 +113,8 @@ impl Inode {
         shared.inode(InodeId { tree, ino: Ino::ROOT_DIR })
     }
 
-    /// Makes a snapshot of a subvolume under a name in this directory; answers its root directory. It is
-    /// durable when this returns, and holds everything that was done before the call.
+    /// Makes a snapshot of a subvolume under a name in this directory; answers its root directory.
+    /// It is durable when this returns, and holds everything that was done before the call.
     ///
     /// # Errors
     ///
@@ -151,7 +151,8 @@ impl Inode {
         drop(view);
         add_refs(&mut roots, target, dir.id, index, name);
         let time = now();
-        // What it adds is in trees that commits alone change. What is shared from then on has room for copies, or is not shared.
+        // What it adds is in trees that commits alone change. What is shared from then on has room
+        // for copies, or is not shared.
         let copies = shared.engine.room_for_snapshot(source, read_only)?;
         let mut cost = Cost { items: 0, whole: 1024, bytes: 64 << 10 }.and(cost_of_copies(copies));
         for part in [&batch, &roots, &uuids] {
@@ -181,8 +182,25 @@ impl Inode {
         shared.inode(InodeId { tree: target, ino: from.root_dir })
     }
 
-    /// Deletes a subvolume that has its name in this directory, whatever is in it but other subvolumes. The
-    /// name goes at once, the space as the cleaner gets to it.
+    /// As [`delete_subvolume`](Self::delete_subvolume), and leaves what is in it readable as long
+    /// as an [`Inode`] of it lives. It is gone after a crash.
+    ///
+    /// # Errors
+    ///
+    /// As [`delete_subvolume`](Self::delete_subvolume); it is readable as any other then.
+    pub fn unname_subvolume(&self, name: &[u8]) -> Result<()> {
+        let shared = self.shared();
+        let view = shared.engine.view();
+        let entry = names::find(&view, self.id(), name)?.ok_or(NameError::NotFound)?;
+        if let Target::Subvolume(tree) = names::target(&view, self.id(), &entry)? {
+            shared.tree_info(&view, tree)?.hold();
+        }
+        drop(view);
+        self.delete_subvolume(name)
+    }
+
+    /// Deletes a subvolume that has its name in this directory, whatever is in it but other
+    /// subvolumes. The name goes at once, the space as the cleaner gets to it.
     ///
     /// # Errors
     ///
@@ -340,7 +358,8 @@ pub(super) fn remove_refs(
     Ok(place.sequence)
 }
 
-/// The subvolumes that have a uuid; nothing where the volume has no tree of them, or the uuid is none.
+/// The subvolumes that have a uuid; nothing where the volume has no tree of them, or the uuid is
+/// none.
 fn with_uuid(view: &View, key: Key) -> Result<Option<Vec<TreeId>>> {
     let none = key.objectid == 0 && key.offset == 0;
     if none || view.committed_root(TreeId::UUID)?.is_none() {

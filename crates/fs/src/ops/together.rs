@@ -1,0 +1,451 @@
+//! Several names that change together.
+//!
+//! # Invariants
+//!
+//! - **G1** All changes are put in one handle, so one commit has all of them: a crash leaves all or
+//!   none. No log of fsync may say a part of them before that commit.
+//! - **G2** Every inode that changes is locked, in one order, before the trees are read. What the
+//!   names led to is looked at again under the locks.
+//! - **G3** Nothing is put before every change is known to be possible and its cost is reserved.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use buttress_format::{DirEntry, Ino, Key, Timespec, TreeId};
+use buttress_txn::{Handle, Urgency, View};
+
+use super::create::{Made, Plan as InodePlan};
+use crate::attr::{FileKind, InodeId, mode};
+use crate::batch::{Batch, Change};
+use crate::cell::InodeCell;
+use crate::clock::now;
+use crate::error::{Error, NameError, Result};
+use crate::inode::Inode;
+use crate::lock_set::LockSet;
+use crate::names::{self, Target};
+use crate::orphan;
+
+/// Most names that an inode can have.
+const LINKS_MAX: i64 = 65_535;
+
+/// The directory of a name that changes.
+#[derive(Clone, Debug)]
+pub enum NameDir {
+    /// One that is there.
+    There(Inode),
+    /// The one that an earlier change makes: the index of a [`NameChange::MakeDir`].
+    Made(usize),
+}
+
+/// One change of a name, for [`Inode::change_names`].
+#[derive(Clone, Debug)]
+pub enum NameChange {
+    /// Gives a regular file a name, in place of what has it. The file may have no name before.
+    Put {
+        /// The name's directory.
+        dir: NameDir,
+        /// The name.
+        name: Vec<u8>,
+        /// The file.
+        inode: Inode,
+    },
+    /// Makes a directory. Flags and default lists of access come from `like`.
+    MakeDir {
+        /// The directory that it is made in.
+        dir: NameDir,
+        /// Its name.
+        name: Vec<u8>,
+        /// A directory that is there: `dir`, or the nearest one above.
+        like: Inode,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// Gives what is no directory another name, in place of what has it.
+    Move {
+        /// The old name and its directory.
+        from: (NameDir, Vec<u8>),
+        /// The new name and its directory.
+        to: (NameDir, Vec<u8>),
+    },
+    /// Takes a name away from what is no directory.
+    Remove {
+        /// The name's directory.
+        dir: NameDir,
+        /// The name.
+        name: Vec<u8>,
+    },
+}
+
+impl NameChange {
+    /// The names that it concerns, with their directories.
+    fn places(&self) -> impl Iterator<Item = (&NameDir, &[u8])> {
+        let (first, second) = match self {
+            Self::Put { dir, name, .. }
+            | Self::MakeDir { dir, name, .. }
+            | Self::Remove { dir, name } => ((dir, name), None),
+            Self::Move { from, to } => ((&from.0, &from.1), Some((&to.0, &to.1))),
+        };
+        std::iter::once(first).chain(second).map(|(dir, name)| (dir, name.as_slice()))
+    }
+}
+
+impl Inode {
+    /// Makes changes of names in this inode's subvolume, all of them or none: also after a crash.
+    /// They take effect in their order; another thread sees all or none. Durable with the next
+    /// commit.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`; `Exists` for a directory to be made; `IsDir` where a directory or a subvolume would
+    /// be replaced, moved or removed; `CrossDevice` between subvolumes; `NoSpace`, `ReadOnly`.
+    /// Nothing is changed then.
+    pub fn change_names(&self, changes: &[NameChange]) -> Result<()> {
+        for (_, name) in changes.iter().flat_map(NameChange::places) {
+            names::check_name(name)?;
+        }
+        loop {
+            let Some(known) = Known::gather(self, changes)? else { continue };
+            let cells: Vec<_> =
+                known.inodes.values().map(|inode| Arc::clone(&inode.cell)).collect();
+            let _locks = LockSet::of_all(&cells);
+            let view = self.shared().engine.view();
+            if !known.is_current(&view)? {
+                continue;
+            }
+            let mut plan = Plan::new(self.cell.tree(), &view, &known);
+            for (index, change) in changes.iter().enumerate() {
+                plan.add(index, change)?;
+            }
+            let planned = plan.finish()?;
+            drop(view);
+            return planned.carry_out(self, &known);
+        }
+    }
+}
+
+/// What the changes concern, as it was before the locks were taken.
+struct Known {
+    /// Users of their own: dropped behind the locks, and perhaps the last ones.
+    inodes: BTreeMap<InodeId, Inode>,
+    /// Where each name led.
+    led: Vec<(InodeId, Vec<u8>, Option<Key>)>,
+}
+
+impl Known {
+    /// Nothing where a name's inode went away meanwhile: look again.
+    fn gather(top: &Inode, changes: &[NameChange]) -> Result<Option<Self>> {
+        let shared = top.shared();
+        let view = shared.engine.view();
+        let mut known = Self { inodes: BTreeMap::new(), led: Vec::new() };
+        for change in changes {
+            if let NameChange::Put { inode, .. } = change {
+                inode.cell.expect_regular()?;
+                known.add(top, inode)?;
+            }
+            for (dir, name) in change.places() {
+                let NameDir::There(dir) = dir else { continue };
+                dir.cell.expect_dir()?;
+                dir.cell.expect_writable()?;
+                known.add(top, dir)?;
+                let found = names::find(&view, dir.id(), name)?;
+                if let Some(entry) = &found {
+                    let Target::Inode(id) = names::target(&view, dir.id(), entry)? else {
+                        return Err(NameError::IsDir.into());
+                    };
+                    match shared.inode(id) {
+                        Ok(inode) => known.add(top, &inode)?,
+                        Err(Error::Name(NameError::NotFound)) => return Ok(None),
+                        Err(error) => return Err(error),
+                    }
+                }
+                known.led.push((dir.id(), name.to_vec(), found.map(|entry| entry.location)));
+            }
+        }
+        Ok(Some(known))
+    }
+
+    fn add(&mut self, top: &Inode, inode: &Inode) -> Result<()> {
+        if inode.cell.tree() != top.cell.tree() {
+            return Err(NameError::CrossDevice.into());
+        }
+        self.inodes.entry(inode.id()).or_insert_with(|| inode.clone());
+        Ok(())
+    }
+
+    /// Whether each name leads where it did (G2).
+    fn is_current(&self, view: &View) -> Result<bool> {
+        for (dir, name, led) in &self.led {
+            if names::find(view, *dir, name)?.map(|entry| entry.location) != *led {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// What becomes of one inode.
+#[derive(Clone, Copy, Debug, Default)]
+struct Delta {
+    links: i64,
+    /// Of a directory: what its names add to its length.
+    size: i64,
+    /// Of a directory: a name came or went.
+    names: bool,
+}
+
+/// A directory that a change makes.
+struct NewDir<'p> {
+    made: Made,
+    like: &'p Inode,
+    next_index: u64,
+    size: u64,
+}
+
+/// A directory in which a change is being planned.
+#[derive(Clone, Copy)]
+enum Place<'p> {
+    There(&'p Arc<InodeCell>),
+    Made(usize),
+}
+
+struct Plan<'v, 'p> {
+    view: &'v View,
+    known: &'p Known,
+    batch: Batch,
+    new_dirs: Vec<NewDir<'p>>,
+    /// Which of the new directories a change makes.
+    made_by: HashMap<usize, usize>,
+    deltas: BTreeMap<InodeId, Delta>,
+}
+
+impl<'v, 'p> Plan<'v, 'p> {
+    fn new(tree: TreeId, view: &'v View, known: &'p Known) -> Self {
+        let batch = Batch::new(tree);
+        let (new_dirs, made_by) = (Vec::new(), HashMap::new());
+        Self { view, known, batch, new_dirs, made_by, deltas: BTreeMap::new() }
+    }
+
+    fn add(&mut self, index: usize, change: &'p NameChange) -> Result<()> {
+        match change {
+            NameChange::Put { dir, name, inode } => {
+                let place = self.place(dir)?;
+                if self.find(place, name)?.is_some() {
+                    self.take(place, name)?;
+                }
+                self.give(place, name, inode.id().ino, FileKind::Regular)
+            }
+            NameChange::MakeDir { dir, name, like, mode: bits } => {
+                let place = self.place(dir)?;
+                if self.find(place, name)?.is_some() {
+                    return Err(NameError::Exists.into());
+                }
+                self.make_dir(index, place, name, like, *bits)
+            }
+            NameChange::Move { from, to } => {
+                let (source, target) = (self.place(&from.0)?, self.place(&to.0)?);
+                let moved = self.find(source, &from.1)?.ok_or(NameError::NotFound)?;
+                if let Some(replaced) = self.find(target, &to.1)? {
+                    if replaced.location == moved.location {
+                        // Two names of one file: both stay, as rename(2) has it.
+                        return Ok(());
+                    }
+                    self.take(target, &to.1)?;
+                }
+                let (ino, kind) = self.take(source, &from.1)?;
+                self.give(target, &to.1, ino, kind)
+            }
+            NameChange::Remove { dir, name } => {
+                let place = self.place(dir)?;
+                self.take(place, name).map(drop)
+            }
+        }
+    }
+
+    fn place(&self, dir: &NameDir) -> Result<Place<'p>> {
+        match dir {
+            NameDir::There(dir) => {
+                let known = self.known.inodes.get(&dir.id());
+                let cell = &known.ok_or(Error::invalid("a directory that is not known"))?.cell;
+                cell.expect_linked()?;
+                cell.expect_mutable()?;
+                Ok(Place::There(cell))
+            }
+            NameDir::Made(by) => {
+                let made = self.made_by.get(by).copied();
+                made.map(Place::Made).ok_or(Error::invalid("no earlier change makes the directory"))
+            }
+        }
+    }
+
+    fn ino(&self, place: Place<'_>) -> Ino {
+        match place {
+            Place::There(cell) => cell.ino(),
+            Place::Made(at) => self.new_dirs[at].made.id.ino,
+        }
+    }
+
+    fn find(&self, place: Place<'_>, name: &[u8]) -> Result<Option<DirEntry>> {
+        self.batch.find_name(self.view, self.ino(place), name)
+    }
+
+    fn next_index(&mut self, place: Place<'_>) -> Result<u64> {
+        match place {
+            Place::There(cell) => cell.next_index(self.view),
+            Place::Made(at) => {
+                let dir = &mut self.new_dirs[at];
+                dir.next_index += 1;
+                Ok(dir.next_index - 1)
+            }
+        }
+    }
+
+    /// Notes that a directory got a name, or lost one.
+    fn resize(&mut self, place: Place<'_>, size: i64) {
+        match place {
+            Place::There(cell) => {
+                let delta = self.deltas.entry(cell.id).or_default();
+                delta.size += size;
+                delta.names = true;
+            }
+            Place::Made(at) => {
+                let dir = &mut self.new_dirs[at];
+                dir.size = dir.size.saturating_add_signed(size);
+            }
+        }
+    }
+
+    /// Plans the loss of a name; answers the inode that had it.
+    fn take(&mut self, place: Place<'_>, name: &[u8]) -> Result<(Ino, FileKind)> {
+        let entry = self.find(place, name)?.ok_or(NameError::NotFound)?;
+        let kind = names::kind(&entry).filter(|kind| *kind != FileKind::Directory);
+        let kind = kind.ok_or(NameError::IsDir)?;
+        let ino = Ino(entry.location.objectid);
+        let id = InodeId { tree: self.batch.tree(), ino };
+        if let Place::There(dir) = place {
+            dir.expect_removable()?;
+        }
+        let inode =
+            self.known.inodes.get(&id).ok_or(Error::invalid("an inode that is not known"))?;
+        inode.cell.expect_removable()?;
+        let dir = self.ino(place);
+        let index = self.batch.remove_ref(self.view, ino, dir, name)?;
+        self.batch.remove_name(self.view, dir, index, name)?;
+        self.deltas.entry(id).or_default().links -= 1;
+        self.resize(place, -size_of(name));
+        Ok((ino, kind))
+    }
+
+    /// Plans the gain of a name.
+    fn give(&mut self, place: Place<'_>, name: &[u8], ino: Ino, kind: FileKind) -> Result<()> {
+        let id = InodeId { tree: self.batch.tree(), ino };
+        let inode =
+            self.known.inodes.get(&id).ok_or(Error::invalid("an inode that is not known"))?;
+        inode.cell.expect_removable()?;
+        let limits = inode.shared().ref_limits();
+        let (dir, index) = (self.ino(place), self.next_index(place)?);
+        let entry = names::entry(name, ino, kind);
+        self.batch.add_name(self.view, dir, index, entry, limits.item_len_max)?;
+        self.batch.add_ref(self.view, ino, dir, index, name, limits)?;
+        self.deltas.entry(id).or_default().links += 1;
+        self.resize(place, size_of(name));
+        Ok(())
+    }
+
+    fn make_dir(
+        &mut self,
+        by: usize,
+        place: Place<'_>,
+        name: &[u8],
+        like: &'p Inode,
+        bits: u32,
+    ) -> Result<()> {
+        let item = like.attr();
+        let plan = InodePlan {
+            mode: bits & mode::PERMISSIONS | mode::DIRECTORY,
+            uid: item.uid,
+            gid: item.gid,
+            rdev: 0,
+            target: None,
+        };
+        let made = like.prepare(self.view, &plan, &mut self.batch, 1)?;
+        let (dir, index) = (self.ino(place), self.next_index(place)?);
+        let entry = names::entry(name, made.id.ino, FileKind::Directory);
+        let limits = like.shared().ref_limits();
+        self.batch.add_name(self.view, dir, index, entry, limits.item_len_max)?;
+        self.batch.add_first_ref(made.id.ino, dir, index, name);
+        self.resize(place, size_of(name));
+        self.made_by.insert(by, self.new_dirs.len());
+        let next_index = crate::cell::FIRST_INDEX;
+        self.new_dirs.push(NewDir { made, like, next_index, size: 0 });
+        Ok(())
+    }
+
+    /// Plans what counts of names mean: which inodes become orphans, and which cease to be.
+    fn finish(mut self) -> Result<Planned<'p>> {
+        for (id, delta) in &self.deltas {
+            let before = i64::from(self.known.inodes[id].cell.nlink());
+            let after = before + delta.links;
+            if after > LINKS_MAX {
+                return Err(NameError::TooManyLinks.into());
+            }
+            if before == 0 && after > 0 {
+                self.batch.set(orphan::key(id.ino), Change::Delete);
+            } else if before > 0 && after <= 0 {
+                self.batch.set(orphan::key(id.ino), Change::Bytes(Vec::new()));
+            }
+        }
+        Ok(Planned { batch: self.batch, new_dirs: self.new_dirs, deltas: self.deltas })
+    }
+}
+
+/// What a name adds to its directory's length.
+fn size_of(name: &[u8]) -> i64 {
+    // A name has 255 bytes at most.
+    names::size_of(name) as i64
+}
+
+/// Changes that are possible.
+struct Planned<'p> {
+    batch: Batch,
+    new_dirs: Vec<NewDir<'p>>,
+    deltas: BTreeMap<InodeId, Delta>,
+}
+
+impl Planned<'_> {
+    /// Reserves, and puts everything in one handle (G1, G3).
+    fn carry_out(self, top: &Inode, known: &Known) -> Result<()> {
+        let shared = top.shared();
+        let inodes = u32::try_from(self.deltas.len() + self.new_dirs.len()).unwrap_or(u32::MAX);
+        let reservation = shared.reserve(self.batch.cost(inodes), Urgency::Normal)?;
+        let stamp = now();
+        let handle = shared.engine.begin(reservation);
+        handle.keep_whole();
+        let mut dirs = Vec::with_capacity(self.new_dirs.len());
+        for mut dir in self.new_dirs {
+            dir.made.item.size = dir.size;
+            let cell = dir.made.enter(dir.like, handle.generation())?;
+            cell.set_next_index(dir.next_index);
+            dirs.push(cell);
+        }
+        self.batch.apply(&handle);
+        for cell in &dirs {
+            cell.file.update(&handle, |_| ());
+        }
+        for (id, delta) in &self.deltas {
+            update(&known.inodes[id].cell, *delta, stamp, &handle);
+        }
+        Ok(())
+    }
+}
+
+fn update(cell: &InodeCell, delta: Delta, stamp: Timespec, handle: &Handle<'_>) {
+    cell.file.update(handle, |item| {
+        let links = i64::from(item.nlink) + delta.links;
+        item.nlink = u32::try_from(links).unwrap_or(0);
+        item.size = item.size.saturating_add_signed(delta.size);
+        if delta.names {
+            item.mtime = stamp;
+        }
+        item.ctime = stamp;
+    });
+}
