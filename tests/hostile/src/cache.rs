@@ -39,7 +39,7 @@ fn base() -> &'static (MemoryDevice, MemoryDevice) {
     })
 }
 
-/// Superblock and entries of a good cache, for those who damage them.
+/// Superblock and entries of a good cache, for callers that damage them.
 ///
 /// # Panics
 ///
@@ -68,8 +68,8 @@ fn options(choice: u8) -> CacheOptions {
     }
 }
 
-/// A byte of options, then superblock and entries: looked at, opened, worked with, drained, opened again. A
-/// cache that opens is a device like any other: it holds what was written to it.
+/// A byte of options, then superblock and entries: looked at, opened, worked with, drained, opened
+/// again. A cache that opens is a device like any other: it holds what was written to it.
 ///
 /// # Panics
 ///

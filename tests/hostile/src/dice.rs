@@ -1,4 +1,4 @@
-//! Choices out of bytes that somebody else chose: a fuzzer, or a seed.
+//! Choices from bytes of a fuzzer, or of a seed.
 
 /// Bytes that are used up from the front. When there are none left, everything is zero.
 #[derive(Clone, Copy, Debug)]

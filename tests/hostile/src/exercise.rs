@@ -58,16 +58,17 @@ impl Outcome {
 ///
 /// # Panics
 ///
-/// If the volume makes anybody ask the device without end.
+/// If the volume makes a thread ask the device without end.
 pub fn exercise(device: MemoryDevice, writes: bool) -> Outcome {
     exercise_as(device, writes, false)
 }
 
-/// The same; if `behind` its block groups are read when somebody asks for what needs them, and chunks one by one.
+/// The same. If `behind`, its block groups are read on the first need of them, and chunks one by
+/// one.
 ///
 /// # Panics
 ///
-/// If the volume makes anybody ask the device without end.
+/// If the volume makes a thread ask the device without end.
 pub fn exercise_as(device: MemoryDevice, writes: bool, behind: bool) -> Outcome {
     let device: Arc<dyn Device> =
         if writes { Arc::new(device) } else { Arc::new(device.read_only()) };
@@ -150,7 +151,8 @@ fn read(filesystem: &Filesystem, outcome: &mut Outcome) -> Vec<Inode> {
     all
 }
 
-/// Reads the runs of a file that hold data, each as far as is reasonable, and a little of what is beyond.
+/// Reads the runs of a file that hold data, each as far as is reasonable, and a little of what is
+/// beyond.
 fn read_data(inode: &Inode, buf: &mut [u8], runs_left: &mut usize, outcome: &mut Outcome) {
     let size = inode.attr().size;
     let mut at = 0;

@@ -1,4 +1,4 @@
-//! The judge, before a volume made to do harm: it answers, whatever it sees.
+//! The checker, before a volume made to do harm: it answers for any content.
 
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use crate::steps::Steps;
 /// Requests to the device that are more than any of these volumes takes.
 const REQUESTS_MAX: u64 = 400_000;
 
-/// One of several volumes, damaged as the bytes say, judged, and mended where that is possible: what says that everything was
-/// mended leaves a volume that is clean.
+/// One of several volumes, damaged by the bytes, checked, and repaired where that is possible. A
+/// report that everything was repaired leaves a volume that is clean.
 ///
 /// # Panics
 ///

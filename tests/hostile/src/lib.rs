@@ -2,13 +2,13 @@
 //!
 //! # Place
 //!
-//! Above everything. The tests of this package run each target from seeds; the folder `fuzz` runs the
-//! same targets under libFuzzer. Nothing of the project uses this.
+//! Above everything. The tests of this package run each target from seeds; the folder `fuzz` runs
+//! the same targets under libFuzzer. Nothing of the project uses this.
 //!
 //! # What must hold
 //!
-//! Whatever a target is given: no panic in any thread, no end that does not come, no memory that only a
-//! number in the input asked for.
+//! Whatever a target is given: no panic in any thread, no end that does not come, no memory that
+//! only a number in the input asked for.
 
 #![forbid(unsafe_code)]
 

@@ -1,8 +1,9 @@
-//! Damage that knows the format: one field is wrong, and everything around it is right, checksums too.
+//! Damage that knows the format: one field is wrong, and everything around it is right, checksums
+//! too.
 //!
-//! Bytes flipped at random are caught by checksums. What reaches the code behind those is what somebody
-//! made, so this makes it: nodes whose items are in order and within bounds, but say what no program
-//! ever wrote.
+//! Checksums catch bytes that flip at random. Only deliberate damage reaches the code behind them,
+//! so this makes it: nodes whose items are in order and within bounds, but with values that no
+//! program ever wrote.
 
 use buttress_block::{Device, MemoryDevice};
 use buttress_format::header::{HEADER_LEN, ITEM_LEN, PTR_LEN};
@@ -99,7 +100,8 @@ pub struct LeafItem {
     pub payload: Vec<u8>,
 }
 
-/// A copy of a volume with leaves changed as one likes: `edit` is given the owner and the items of each.
+/// A copy of a volume with leaves changed as one likes: `edit` is given the owner and the items of
+/// each.
 #[must_use]
 pub fn edited(image: &Image, mut edit: impl FnMut(TreeId, &mut Vec<LeafItem>)) -> MemoryDevice {
     let copy = image.device.fork();
@@ -207,8 +209,8 @@ fn damage_header(bytes: &mut [u8], dice: &mut Dice<'_>) {
     put(bytes, at, width, *dice.one(&NUMBERS));
 }
 
-/// Pointers to where they should not lead: with another key, generation or address, or to a node that
-/// is good in itself and belongs elsewhere.
+/// Pointers to where they should not lead: with another key, generation or address, or to a node
+/// that is good in itself and belongs elsewhere.
 fn damage_inner(place: &mut Place, nodes: &[Place], dice: &mut Dice<'_>) {
     // Its number may be what was damaged before.
     let room = (place.bytes.len() - HEADER_LEN) / PTR_LEN;

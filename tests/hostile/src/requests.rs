@@ -1,4 +1,5 @@
-//! Requests of FUSE made to do harm: what a kernel would never say, to the door that believes it is one.
+//! Requests of FUSE made to do harm: what a kernel would never say, to the door that believes it is
+//! one.
 
 use std::io::{IoSlice, Read};
 use std::os::fd::OwnedFd;
@@ -168,8 +169,8 @@ fn counted(opcode: u32, dice: &mut Dice<'_>) -> Option<Vec<u8>> {
     Some(body)
 }
 
-/// Makes times such as a kernel sends: it refuses nanoseconds that are a second, and bounds seconds with none. The
-/// protocol library adds them up as they come.
+/// Makes times such as a kernel sends: it refuses nanoseconds that are a second, and bounds seconds
+/// with none. The protocol library adds them up as they come.
 fn possible_times(body: &mut [u8]) {
     const SECONDS: usize = 32;
     const NANOS: usize = 56;
@@ -232,7 +233,7 @@ pub fn fuse(base: &MemoryDevice, data: &[u8]) {
                     break;
                 }
             }
-            // Now nobody speaks any more, and the door ends.
+            // Now no client speaks any more, and the front end ends.
             let _ = rustix::net::shutdown(&kernel, rustix::net::Shutdown::Write);
         });
         // How it ends is not the question.

@@ -1,4 +1,5 @@
-//! What a fuzzer begins with: the parts of real volumes, ours and Linux's, and conversations that a client has.
+//! What a fuzzer begins with: the parts of real volumes, ours and Linux's, and conversations that a
+//! client has.
 //!
 //! Nothing of it is kept in the repository: it is made anew from volumes that are made anew.
 

@@ -1,5 +1,5 @@
-//! Small volumes: every kind of item that files make, in as few nodes as possible, so that what is done with one takes
-//! little and each damage meets something else.
+//! Small volumes: every kind of item that files make, in as few nodes as possible. So work on one
+//! is short, and each damage meets another item.
 
 use std::sync::Arc;
 
@@ -109,7 +109,7 @@ fn fill(filesystem: &Filesystem) {
     drop(file(&folder, "short", 0, b"in the tree"));
     drop(file(&folder, "packed", 0, &[b'a'; 20_000]));
     for codec in ["zlib", "lzo", "zstd"] {
-        // Compressed, and in the tree: damage meets who unpacks it, with all checksums right.
+        // Compressed, and inline: damage meets the decompressor, with all checksums right.
         let tiny = folder.create(codec.as_bytes(), 0o644, 0, 0, 0).expect("a new file");
         let value = codec.as_bytes();
         tiny.set_xattr(b"btrfs.compression", value, XattrFlags::default()).expect("known");

@@ -24,7 +24,7 @@ use crate::mutate;
 /// Bytes of the volumes that targets stand on.
 pub const IMAGE_LEN: u64 = 128 << 20;
 
-/// A small volume with small nodes that nobody touches, made once.
+/// A small volume with small nodes that no test changes, made once.
 ///
 /// # Panics
 ///
@@ -39,7 +39,7 @@ pub fn fresh_small() -> &'static MemoryDevice {
     })
 }
 
-/// A volume that nobody touches, made once.
+/// A volume that no test changes, made once.
 ///
 /// # Panics
 ///
@@ -219,8 +219,9 @@ fn parse(key: &Key, payload: &[u8]) {
     let _ = Chunk::parse(key, payload);
 }
 
-/// One of several volumes, damaged as the bytes say, and everything done with it: read in one half of the
-/// cases, written too in the other; with its block groups read first in one half, and behind the opening in the other.
+/// One of several volumes, damaged as the bytes say, and everything done with it: read in one half
+/// of the cases, written too in the other; with its block groups read first in one half, and behind
+/// the opening in the other.
 ///
 /// # Panics
 ///

@@ -1,6 +1,6 @@
 //! Folders made to do harm, given to the copy that `mkfs --rootdir` makes.
 //!
-//! What comes out must be what went in, and a volume in which the judge finds nothing.
+//! The volume must have the folder's content, and the checker must find nothing in it.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -31,7 +31,7 @@ const PLACES: [u64; 9] = [0, 1, 4095, 4096, 100_000, 131_071, 1 << 20, (1 << 31)
 const PIECES: u64 = 3;
 /// Bits of modes.
 const MODES: [u32; 8] = [0, 0o7777, 0o4755, 0o2070, 0o1777, 0o644, 0o111, 0o600];
-/// What is somebody else's, and must not be found in a volume.
+/// Files outside of the folder, which must not be found in a volume.
 const SECRET: &[u8] = b"SECRET-OF-SOMEBODY-ELSE";
 
 const XATTRS: [&str; 5] =
@@ -106,7 +106,7 @@ fn plant(root: &Path, outside: &Path, dice: &mut Dice<'_>) {
                 let path = dice.one(&[&folders[..], &others[..]].concat()).clone();
                 let value = vec![dice.below(256) as u8; dice.below(3900)];
                 let name = *dice.one(&XATTRS);
-                // Not every host has them, and not everybody may.
+                // Not every host has them, and not every user may.
                 let _ = rustix::fs::lsetxattr(&path, name, &value, XattrFlags::empty());
             }
             11 => {
@@ -149,7 +149,7 @@ fn file(path: &Path, dice: &mut Dice<'_>) -> std::io::Result<()> {
     Ok(())
 }
 
-/// A tree that the bytes say, copied into a volume that is judged and compared.
+/// A tree from the bytes, copied into a volume that is checked and compared.
 ///
 /// # Panics
 ///

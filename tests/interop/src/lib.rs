@@ -13,7 +13,8 @@ pub mod program;
 pub mod sample;
 pub mod scratch;
 
-/// Says whether a block holds anything but zeros, by one comparison: this crate is not optimised, and is shown gigabytes.
+/// Says whether a block holds anything but zeros, by one comparison: this crate is not optimised,
+/// and is shown gigabytes.
 pub fn holds_data(block: &[u8]) -> bool {
     const ZEROS: [u8; 4096] = [0; 4096];
     block.chunks(ZEROS.len()).any(|part| *part != ZEROS[..part.len()])

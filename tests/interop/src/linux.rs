@@ -7,6 +7,7 @@
 
 mod command;
 mod image;
+mod loop_device;
 mod mount;
 mod requirements;
 

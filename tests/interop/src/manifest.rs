@@ -1,9 +1,9 @@
-//! What a tree of files is, as data that can be compared: taken from a folder, or from the library.
+//! A tree of files as data that can be compared: taken from a folder, or from the library.
 //!
 //! # Invariants
 //!
 //! - **M1** The fingerprint of a file's content depends on its bytes and their places alone: not on
-//!   holes, and not on who read it.
+//!   holes, and not on the reader.
 
 mod content;
 mod folder;
@@ -68,7 +68,7 @@ pub struct Manifest {
 pub enum Depth {
     /// One volume, seen by two readers: everything.
     Volume,
-    /// A tree and its copy: what `cp -a` promises.
+    /// A tree and its copy: the guarantees of `cp -a`.
     Copy,
 }
 

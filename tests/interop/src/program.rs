@@ -118,7 +118,8 @@ impl Mounted {
         assert!(status.success(), "the mount ended with {status}");
     }
 
-    /// Ends the program as a fault of its own would, in the midst of whatever it does, and takes the dead mount away.
+    /// Ends the program as a fault of its own would, in the midst of whatever it does, and takes
+    /// the dead mount away.
     ///
     /// # Panics
     ///

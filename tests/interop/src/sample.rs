@@ -1,9 +1,9 @@
-//! A tree with a little of everything, the same through every door: made from one seed, and changed
-//! in rounds.
+//! A tree with a little of everything, the same through every front end: made from one seed, and
+//! changed in rounds.
 //!
 //! # Invariants
 //!
-//! - **P1** Equal scale, seed and round give equal trees, whoever writes them.
+//! - **P1** Equal scale, seed and round give equal trees, for any writer.
 
 mod bytes;
 mod collide;

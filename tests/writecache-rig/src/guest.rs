@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **G1** A guest that was started is dead before [`Guest::run`] returns, with all processes it made: they
-//!   hold locks on its disks.
+//! - **G1** A guest that was started is dead before [`Guest::run`] returns, with all processes it
+//!   made: they hold locks on its disks.
 //!
 //! # Failure
 //!
@@ -134,8 +134,8 @@ impl Guest {
         self.scratch.join(name)
     }
 
-    /// Runs a shell script with `/dev/ubda` the origin and `/dev/ubdb` the cache; kills the kernel when a line
-    /// of its output is `kill_at`.
+    /// Runs a shell script with `/dev/ubda` the origin and `/dev/ubdb` the cache; kills the kernel
+    /// when a line of its output is `kill_at`.
     ///
     /// # Panics
     ///

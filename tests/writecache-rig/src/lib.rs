@@ -2,10 +2,11 @@
 //!
 //! # Place
 //!
-//! The kernel runs as an ordinary process: Debian's `user-mode-linux`, with a few megabytes of initramfs that
-//! hold busybox, dmsetup, the module and `rig-work`. Origin and cache are plain files. A case takes two
-//! or three seconds, needs no privileges, and can be killed at any moment. Where QEMU and a kernel for it are
-//! ([`machine`]), caches in persistent memory go to and fro, too.
+//! The kernel runs as an ordinary process: Debian's `user-mode-linux`, with a few megabytes of
+//! initramfs that hold busybox, dmsetup, the module and `rig-work`. Origin and cache are plain
+//! files. A case takes two or three seconds, needs no privileges, and can be killed at any moment.
+//! Where QEMU and a kernel for it are ([`machine`]), caches in persistent memory go to and fro,
+//! too.
 
 #![forbid(unsafe_code)]
 

@@ -2,9 +2,9 @@
 //!
 //! # Place
 //!
-//! What user-mode Linux cannot show: dm-writecache's persistent-memory mode, and files that are mapped with
-//! `MAP_SYNC`. The memory is a file here, shared with the machine, so what was stored survives when the machine
-//! is killed, and can be looked at from outside.
+//! For tests that user-mode Linux cannot run: dm-writecache's persistent-memory mode, and files
+//! that are mapped with `MAP_SYNC`. The memory is a file here, shared with the machine. So its
+//! content survives when the machine is killed, and can be read from outside.
 //!
 //! # Invariants
 //!
@@ -12,8 +12,9 @@
 //!
 //! # Failure
 //!
-//! What the processor's caches held is not lost when QEMU is killed: orders of stores, and missing write-backs of
-//! lines, cannot be told here. Crash enumeration has to (crates/cache/tests/it/crash.rs).
+//! The content of the processor's caches is not lost when QEMU is killed. So orders of stores, and
+//! missing write-backs of lines, cannot be seen here. Crash enumeration sees them
+//! (crates/cache/tests/it/crash.rs).
 
 use std::fs::File;
 use std::io::Write;
@@ -29,15 +30,16 @@ use crate::guest::{Said, listen, make_initramfs, make_job};
 /// Names the folder of an unpacked kernel package.
 pub const KERNEL: &str = "BUTTRESS_PMEM_KERNEL";
 
-/// Where, in the file of the memory, `/dev/pmem0` begins: the kernel keeps what it must know of a namespace with
-/// DAX before it.
+/// Where, in the file of the memory, `/dev/pmem0` begins: the kernel keeps what it must know of a
+/// namespace with DAX before it.
 pub const PMEM_START: u64 = 2 << 20;
 
 /// In the order in which they need each other. What is not there is built in, or the test says so.
 const MODULES: [&str; 7] =
     ["dm-mod", "dm-bufio", "dm-writecache", "libnvdimm", "nd_btt", "nfit", "nd_pmem"];
 
-/// The first line ends what the firmware left on the console. The namespace gets its mode (fsdax) as `ndctl create-namespace` gives it, once; later kernels find it.
+/// The first line ends what the firmware left on the console. The namespace gets its mode (fsdax)
+/// as `ndctl create-namespace` gives it, once; later kernels find it.
 const INIT: &str = "\
 #!/bin/busybox sh
 /bin/busybox --install -s /bin
@@ -125,8 +127,8 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Prepares a machine with so many bytes of persistent memory, a multiple of 2 MiB; `work` is the program
-    /// `rig-work`.
+    /// Prepares a machine with so many bytes of persistent memory, a multiple of 2 MiB; `work` is
+    /// the program `rig-work`.
     ///
     /// # Panics
     ///
@@ -153,8 +155,8 @@ impl Machine {
         self.scratch.join("memory")
     }
 
-    /// Runs a shell script with `/dev/pmem0` the memory and `/dev/nvme1n1` the origin; kills the machine when a
-    /// line of its output is `kill_at`.
+    /// Runs a shell script with `/dev/pmem0` the memory and `/dev/nvme1n1` the origin; kills the
+    /// machine when a line of its output is `kill_at`.
     ///
     /// # Panics
     ///

@@ -1,4 +1,5 @@
-//! Overlapping writes and flushes from a seed: the same inside the guest, in our process, and in the model.
+//! Overlapping writes and flushes from a seed: the same inside the guest, in our process, and in
+//! the model.
 
 use buttress_base::Rng;
 use crc_fast::{CrcAlgorithm, Digest};
@@ -68,7 +69,8 @@ impl Work {
         }
     }
 
-    /// What each sector may hold when the first `flushed` steps are durable and none after `begun` has begun.
+    /// What each sector may hold when the first `flushed` steps are durable and none after `begun`
+    /// has begun.
     ///
     /// # Panics
     ///

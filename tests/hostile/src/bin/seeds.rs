@@ -1,4 +1,5 @@
-//! Makes the corpora that fuzzers begin with: `cargo run -p buttress-hostile --bin seeds -- fuzz/corpus`.
+//! Makes the corpora that fuzzers begin with: `cargo run -p buttress-hostile --bin seeds --
+//! fuzz/corpus`.
 
 use std::process::ExitCode;
 

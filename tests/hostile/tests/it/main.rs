@@ -1,5 +1,6 @@
-//! Every target, many times, from seeds. A failure names its seed; `BUTTRESS_HOSTILE_SEED` runs that one
-//! alone, `BUTTRESS_HOSTILE_ROUNDS` many more, `BUTTRESS_HOSTILE_SECONDS` as many as there is time for.
+//! Every target, many times, from seeds. A failure names its seed; `BUTTRESS_HOSTILE_SEED` runs
+//! that one alone, `BUTTRESS_HOSTILE_ROUNDS` many more, `BUTTRESS_HOSTILE_SECONDS` as many as there
+//! is time for.
 
 mod parsers;
 mod regressions;
@@ -15,13 +16,14 @@ use buttress_base::Rng;
 use buttress_sim::campaign;
 use parking_lot::Mutex;
 
-/// Panics of all threads since the last look: also of those that nobody joins.
+/// Panics of all threads since the last look: also of threads that are never joined.
 static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 /// One case at a time, so that a panic of a thread in the background is of the case at hand.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// No case takes this long. What ends by itself is told by counting steps; this is for what does not.
+/// No case takes this long. What ends by itself is told by counting steps; this is for what does
+/// not.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// How long a target runs, whatever its rounds are.
@@ -31,7 +33,7 @@ fn watch_panics() {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
         std::panic::set_hook(Box::new(|info| {
-            // A test that fails is told to everybody, and is no finding of the next one.
+            // A test that fails is reported by itself, and is no finding of the next one.
             if info.location().is_some_and(|at| at.file().contains("tests/it/")) {
                 eprintln!("{info}");
             } else {

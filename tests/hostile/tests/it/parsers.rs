@@ -79,8 +79,8 @@ fn items() {
     );
 }
 
-/// Superblock and entries of write-back caches, edited: half of them anywhere, half of them in numbers of entries
-/// that are likely to mean something.
+/// Superblock and entries of write-back caches, edited: half of them anywhere, half of them in
+/// numbers of entries that are likely to mean something.
 #[test]
 fn caches() {
     let good = cache::front();

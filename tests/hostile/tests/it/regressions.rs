@@ -31,8 +31,8 @@ fn both_ways(what: &str, device: MemoryDevice) {
     }
 }
 
-/// Each leaf was in order and the tree was not: a commit took the order for granted, and its builder
-/// panicked. A node's keys end before the next one's begin.
+/// Each leaf was in order and the tree was not: a commit took the order for granted, and its
+/// builder panicked. A node's keys end before the next one's begin.
 #[test]
 fn keys_of_two_leaves_overlap() {
     let mut changed = 0;
@@ -46,8 +46,8 @@ fn keys_of_two_leaves_overlap() {
     both_ways("overlapping leaves", device);
 }
 
-/// An extent that is no number of sectors long had more checksums than sectors, and the last was put
-/// behind the end.
+/// An extent that is no number of sectors long had more checksums than sectors, and the last was
+/// put behind the end.
 #[test]
 fn an_extent_ends_within_a_sector() {
     for less in [1, 100, 4095] {
@@ -93,8 +93,8 @@ fn checksums_begin_within_a_sector() {
     both_ways("checksums between sectors", device);
 }
 
-/// A file was cut, its extents could not be read, and it kept the new length in memory and the old one on
-/// disk: the next change of it panicked.
+/// A file was cut, its extents could not be read, and it kept the new length in memory and the old
+/// one on disk: the next change of it panicked.
 #[test]
 fn a_cut_that_fails_leaves_the_length() {
     let device = edited(&sample::ours(), |_, items| {
@@ -126,7 +126,8 @@ fn a_cut_that_fails_leaves_the_length() {
     assert_eq!(found, None);
 }
 
-/// A folder whose last index is the last that there is: the number behind it was taken for the next name.
+/// A folder whose last index is the last that there is: the number behind it was taken for the next
+/// name.
 #[test]
 fn no_index_is_left_in_a_folder() {
     for last in [u64::MAX, u64::MAX - 1] {
@@ -155,8 +156,8 @@ fn no_index_is_left_in_a_folder() {
     }
 }
 
-/// A node of which the damage before had changed the number of pointers was damaged beyond its end: the fuzzer's own
-/// mistake.
+/// A node of which the damage before had changed the number of pointers was damaged beyond its end:
+/// the fuzzer's own mistake.
 #[test]
 fn damage_stays_within_a_node() {
     let image = &sample::small()[0];
@@ -168,7 +169,8 @@ fn damage_stays_within_a_node() {
     drop(damaged(image, &choices));
 }
 
-/// Two files of one transaction that say different lengths of one extent: the second took the program down.
+/// Two files of one transaction that say different lengths of one extent: the second took the
+/// program down.
 #[test]
 fn two_files_dispute_the_length_of_an_extent() {
     let mut seen = Vec::new();
@@ -269,7 +271,8 @@ fn copies_lie_at_one_place() {
     is_only_read("copies at one place", device, "claim the same bytes");
 }
 
-/// The copy of one chunk lies over another chunk: what was written to one, or put right in it, was written over the other.
+/// The copy of one chunk lies over another chunk: what was written to one, or put right in it, was
+/// written over the other.
 #[test]
 fn a_copy_lies_over_another_chunk() {
     let data = first_data(&sample::ours()).to_le_bytes();
@@ -282,8 +285,8 @@ fn a_copy_lies_over_another_chunk() {
     is_only_read("a copy over another chunk", device, "claim the same bytes");
 }
 
-/// The superblock has a copy of the chunk tree's own chunk over another chunk, before the chunk tree told of that one: what lay
-/// there was a bad copy, and was "put right".
+/// The superblock has a copy of the chunk tree's own chunk over another chunk, before the chunk
+/// tree told of that one: what lay there was a bad copy, and was "put right".
 #[test]
 fn a_copy_of_the_superblock_lies_over_another_chunk() {
     for stripe in 0..2 {
@@ -323,9 +326,10 @@ fn a_chunk_lies_in_unallocated_space() {
     is_only_read("unallocated chunks", device, "where the device tree knows of none");
 }
 
-/// What the fuzzer found, as it found it: a group that says it uses more than there can be (a scrub added it up), a
-/// tree whose node lies in space that is recorded as free, where a commit put a new node (and then took that for the old),
-/// and a chunk both of whose copies lie at one place, where a log was written twice.
+/// Findings of the fuzzer, as it found them. A group claims more used bytes than there can be, and
+/// a scrub added them up. A tree's node lies in space that is recorded as free. A commit put a new
+/// node there, and then took that for the old one. Both copies of a chunk lie at one place, where a
+/// log was written twice.
 #[test]
 fn inputs_of_the_fuzzer() {
     let bases = buttress_hostile::sample::small_bases();
@@ -335,7 +339,8 @@ fn inputs_of_the_fuzzer() {
     }
 }
 
-/// What seeds found: a leaf in two places. Who counted what a commit makes took off for one what he had added for the other.
+/// A finding of seeds: a leaf in two places. The count of a commit's nodes subtracted for one the
+/// leaf that it had added for the other.
 #[test]
 fn inputs_from_seeds() {
     let images = sample::small();
@@ -355,7 +360,8 @@ const INPUTS: &[&[u8]] = &[
     b"\xa5\xaa\x88\x9a\xe0\x03\xff\xff\xff\x10\xed\x8b\x0a\x41\x5d\x00\x00\x17\x6b\xe7\xaa\x07\x2f\x1b\x91\x0a\x00\x5c\xed\x2d\xa6\x00\xe0\xe6\x1f\xad\x40\x80\x80\x80\x49\x80\x64\x7d\x2a\xff\x4a\x54\x34\x55\xa8\xff\xff\xff\x04\xfb\xfd\xff\x7a\x7a\x7a\x7a\x7a\x41\xbe\x27\x85\xb9\x30\x34\x23\xd6\xd3\xff\x86\x85\xff\x7a\x7a\x7a\x7a\xa9\x7a",
 ];
 
-/// A chunk of another object was a chunk for the judge, and nowhere else: what it said was mended could not be found.
+/// A chunk of another object was a chunk for the checker, and nowhere else: its repair could not be
+/// found.
 #[test]
 fn the_judge_knows_the_same_chunks() {
     let input =
@@ -366,8 +372,9 @@ fn the_judge_knows_the_same_chunks() {
     assert_eq!(case("judge", move || judge::judge(&images, input)), None);
 }
 
-/// While there was a log, what was in the trees might be of the next generation. The log was damaged and removed, all was said
-/// to be mended, and what was in the trees was an error from then on.
+/// While there was a log, what was in the trees might be of the next generation. The log was
+/// damaged and removed, all was said to be mended, and what was in the trees was an error from then
+/// on.
 #[test]
 fn only_logs_are_of_the_next_generation() {
     let input = b"\xff\x01\x00\x00\x0f\x41\xff\xa5\xaa\x88\x15\x00\x00\x00\x9a\x00\x9a\x9f\x98\xf7\xcb\x03\x65\x00\x98\xf7\xcb\x03\x65";
@@ -375,7 +382,8 @@ fn only_logs_are_of_the_next_generation() {
     assert_eq!(case("judge", move || judge::judge(&images, input)), None);
 }
 
-/// A chunk had two block groups of two lengths, and the judge looked at one: what it mended was the item of the other.
+/// A chunk had two block groups of two lengths, and the checker looked at one: it repaired the item
+/// of the other.
 #[test]
 fn a_chunk_has_one_block_group() {
     let input = b"\x0a\x0a\x76\x24\x00\x97\xff\x31\xff\xff\x20\x32\x00\xf7\xff\xff\xff\xff\xff\xff\x7f\xf4\x04\x10\x00\x00\x75\xff\x75\x13\xff\x2c\x2c\x2c\x2c\x2c\x2c\x2c\x75\x75\x00\x00\x00\x01\x2a\x99\x2c";

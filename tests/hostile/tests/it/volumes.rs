@@ -1,4 +1,5 @@
-//! Whole volumes with one to four things wrong and every checksum right: opened, listed, read, changed.
+//! Whole volumes with one to four things wrong and every checksum right: opened, listed, read,
+//! changed.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -49,7 +50,8 @@ fn small_volumes() {
         let outcome = exercise::exercise(image.device.fork(), true);
         assert!(outcome.opened && outcome.names > 10, "{outcome:?}");
     }
-    // Of ours, what is compressed in every way lies in the tree, where damage has its checksum put right.
+    // Of ours, what is compressed in every way lies in the tree, where damage has its checksum put
+    // right.
     let leaves = images[0].nodes.iter().flat_map(|place| mutate::leaf_items(&place.bytes));
     let extents = leaves.filter(|item| item[8] == Kind::EXTENT_DATA.0);
     let inline = extents.filter(|item| item[Key::LEN + EXTENT_TYPE] == 0);
@@ -69,7 +71,7 @@ fn linux_volumes() {
     }
 }
 
-/// The judge reads them, and mends what can be mended.
+/// The checker reads them, and repairs all repairable faults.
 #[test]
 fn the_judge_answers() {
     for image in [Some(sample::ours()), sample::linux(4096)].into_iter().flatten() {

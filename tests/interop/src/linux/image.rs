@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use buttress_block::{Device, FileDevice};
 
 use super::command::{run, try_run};
+use super::loop_device::Loop;
 use super::mount::Mount;
 use crate::scratch::Scratch;
 
@@ -48,7 +49,7 @@ pub fn sparse_file(path: &Path, len: u64) {
         .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
 }
 
-/// Lets `btrfs check` judge an unmounted volume, data checksums included.
+/// Lets `btrfs check` look at an unmounted volume, data checksums included.
 ///
 /// # Panics
 ///
@@ -167,7 +168,7 @@ impl Images {
         Mount::new(&self.scratch, loops, list.trim_matches(','))
     }
 
-    /// Lets our own judge look at the volume, data and all.
+    /// Lets our own checker look at the volume, data and all.
     ///
     /// # Panics
     ///
@@ -180,7 +181,7 @@ impl Images {
         assert!(report.is_clean(), "buttress check:\n{}", report.to_text());
     }
 
-    /// Lets `btrfs check` judge the volume, and our own judge.
+    /// Lets `btrfs check` look at the volume, and our own checker.
     ///
     /// # Panics
     ///
@@ -189,38 +190,5 @@ impl Images {
     pub fn check(&self) {
         self.judge();
         check_all(&self.paths);
-    }
-}
-
-/// A file as a block device.
-#[derive(Debug)]
-pub(super) struct Loop {
-    pub(super) device: String,
-}
-
-impl Loop {
-    #[track_caller]
-    fn attach(path: &Path) -> Self {
-        let arguments = ["--find".as_ref(), "--show".as_ref(), path.as_os_str()];
-        // Two that look for a free device at a time may find the same one.
-        let mut tries = 0;
-        loop {
-            match try_run("losetup", arguments) {
-                Ok(text) => return Self { device: text.trim().to_owned() },
-                Err(text) if tries == 20 => panic!("{text}"),
-                Err(_) => tries += 1,
-            }
-            std::thread::sleep(std::time::Duration::from_millis(50));
-        }
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        // The kernel remembers which volume it saw here; the device's next file is another one.
-        let _ = try_run("btrfs", ["device", "scan", "--forget", &self.device]);
-        if let Err(text) = try_run("losetup", ["--detach", &self.device]) {
-            eprintln!("{text}");
-        }
     }
 }

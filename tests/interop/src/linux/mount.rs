@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::command::{run, try_run};
-use super::image::Loop;
+use super::loop_device::Loop;
 use crate::scratch::Scratch;
 
 /// A volume as Linux shows it.

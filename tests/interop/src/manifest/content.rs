@@ -10,7 +10,7 @@ const RANGES_MAX: usize = 4096;
 
 const BLOCK: u64 = 4096;
 
-/// What can be asked of a file, whoever has it.
+/// The operations on a file of any source.
 pub(super) trait Source {
     type Error;
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<usize, Self::Error>;

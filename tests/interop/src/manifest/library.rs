@@ -9,7 +9,8 @@ use super::content::{Source, fingerprint, ranges};
 use super::{Entry, Manifest, Time, join, join_links};
 
 impl Manifest {
-    /// Takes the manifest of all that a mounted volume shows. What cannot be read is listed as such.
+    /// Takes the manifest of all that a mounted volume shows. What cannot be read is listed as
+    /// such.
     #[must_use]
     pub fn of_library(filesystem: &Filesystem) -> Self {
         let mut manifest = Self::default();

@@ -19,7 +19,8 @@ fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
 }
 
 /// Makes `count` names, up to a thousand, that begin with `prefix` and have one hash: as names of a
-/// directory, as attributes, and as links of an inode, since equal lengths cancel whatever the start.
+/// directory, as attributes, and as links of an inode, since equal lengths cancel whatever the
+/// start.
 ///
 /// # Panics
 ///
@@ -45,7 +46,8 @@ pub fn colliding_names(prefix: &str, count: usize) -> Vec<String> {
     names
 }
 
-/// Sets of letters, as bits, whose joint change leaves the hash as it is; independent of each other.
+/// Sets of letters, as bits, whose joint change leaves the hash as it is; independent of each
+/// other.
 fn cancelling_choices(prefix_len: usize) -> Vec<u64> {
     let mut rows: Vec<(u32, u64)> = (0..LETTERS)
         .map(|place| {

@@ -3,7 +3,8 @@
 use super::bytes::mix;
 use super::{Scale, Target, at, noise, words};
 
-/// Changes a tree that was filled with `scale` and changed in all rounds before `round` (from 1 on).
+/// Changes a tree that was filled with `scale` and changed in all rounds before `round` (from 1
+/// on).
 pub fn change(target: &dyn Target, scale: &Scale, round: u64) {
     let seed = mix(scale.seed ^ round << 48);
     new_files(target, scale, round, seed);

@@ -9,7 +9,8 @@ use buttress_volume::Volume;
 
 use crate::open::{close, open_with};
 
-/// Linux goes back with `rescue=usebackuproot`, and so do we, to the same files; without it both refuse.
+/// Linux goes back with `rescue=usebackuproot`, and so do we, to the same files; without it both
+/// refuse.
 #[test]
 fn an_older_root_is_read_where_linux_reads_it() {
     if !has_linux_btrfs() {

@@ -205,8 +205,8 @@ fn wrong_types() {
     }
 }
 
-/// Features that nobody knows yet: what only writers must know means read-only, with its name; what readers
-/// must know is refused, with its name. Nothing is written either way.
+/// Unknown features: one that only writers must know means read-only, with its name. One that
+/// readers must know is refused, with its name. Nothing is written either way.
 #[test]
 fn unknown_features() {
     let base = populated();

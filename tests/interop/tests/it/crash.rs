@@ -6,8 +6,8 @@ use buttress_interop::sample::{Folder, Scale, fill};
 
 use crate::open::{close, try_open};
 
-/// A log is never dropped silently: opening for reading refuses it unless told to look behind it, where the
-/// volume is as the last commit left it, and opening for writing replays it.
+/// A log is never dropped silently. Opening for reading refuses it, unless an option asks for the
+/// state of the last commit. Opening for writing replays it.
 #[test]
 fn a_log_of_linux() {
     if !has_linux_btrfs() {
@@ -43,14 +43,15 @@ fn a_log_of_linux() {
     assert!(found.entries.contains_key(&b"logged"[..]), "the log was dropped");
 }
 
-/// Linux is stopped in the middle of dropping a subvolume: what it wrote down of its progress is gone on
-/// with here, and nothing that a snapshot still has is lost.
+/// Linux is stopped in the middle of dropping a subvolume: what it wrote down of its progress is
+/// gone on with here, and nothing that a snapshot still has is lost.
 #[test]
 pub(crate) fn a_drop_that_linux_began() {
     if !has_linux_btrfs() {
         return;
     }
-    // A copy of the image at one moment is a clone of its file, so it lies on a volume that has clones.
+    // A copy of the image at one moment is a clone of its file, so it lies on a volume that has
+    // clones.
     let outer = Images::new(1, 2 << 30);
     outer.mkfs(&[]);
     let mount = outer.mount("");

@@ -1,4 +1,5 @@
-//! Devices that are missing, that come back, that lie: nothing is lost, and a scrub heals all of it.
+//! Devices that are missing, that come back, that lie: nothing is lost, and a scrub heals all of
+//! it.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
@@ -98,7 +99,7 @@ pub(crate) fn a_scrub_heals_a_mirror() {
     close(filesystem);
     let file = OpenOptions::new().write(true).open(&images.paths()[1]).expect("an image");
     for at in (2 << 20..LEN).step_by(1 << 20) {
-        // But for the first superblock, which says whose device it is.
+        // But for the first superblock, which names its device.
         file.write_all_at(&noise(at, 64 << 10), at).expect("damage");
     }
     drop(file);
@@ -199,8 +200,8 @@ fn scrub_once(filesystem: &Filesystem) -> ScrubProgress {
     filesystem.scrub(ScrubOptions::default(), &mut |_| true).expect("a scrub").0
 }
 
-/// A volume with parity is read-only, unless what comes is to be mirrored: then it is changed, loses a
-/// device, and is converted. What parity keeps stays as good as it was.
+/// A volume with parity is read-only, unless what comes is to be mirrored: then it is changed,
+/// loses a device, and is converted. What parity keeps stays as good as it was.
 fn parity_is_left(data: &str, metadata: &str, devices: usize, to: Profile) {
     if !has_linux_btrfs() {
         return;

@@ -1,4 +1,4 @@
-//! Our judge beside `btrfs check`, on volumes that Linux made and a bit spoiled.
+//! Our checker beside `btrfs check`, on volumes that Linux made, with a little damage.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};
@@ -129,8 +129,8 @@ fn make(images: &Images) {
     mount.unmount();
 }
 
-/// Bits flipped in nodes, half of them with checksums that fit: what Linux's tool finds we find, too,
-/// and what we find besides is of a kind that it does not look at.
+/// Bits flipped in nodes, half of them with checksums that fit: what Linux's tool finds we find,
+/// too, and what we find besides is of a kind that it does not look at.
 #[test]
 fn agrees_on_flipped_bits() {
     if !has_linux_btrfs() {
@@ -186,7 +186,8 @@ fn agrees_on_flipped_bits() {
     images.check();
 }
 
-/// A node that says to be of a balance, and whose extent says nothing of that, is found wherever Linux's tool finds it.
+/// A node that claims to be of a balance, while its extent does not, is found wherever Linux's tool
+/// finds it.
 #[test]
 fn agrees_on_nodes_of_a_balance() {
     if !has_linux_btrfs() {
@@ -227,8 +228,8 @@ fn seal(bytes: &mut [u8]) {
     bytes[..32].copy_from_slice(&digest);
 }
 
-/// Flips a bit of what a node uses; half of the time its checksum is made to fit. Returns which byte,
-/// and whether it fits.
+/// Flips a bit of what a node uses; half of the time its checksum is made to fit. Returns which
+/// byte, and whether it fits.
 fn flip(file: &File, place: &Place, rng: &mut Rng) -> (u64, bool) {
     let mut bytes = place.node.bytes().to_vec();
     let table = if place.node.level() == 0 { 25 } else { 33 } * place.node.len() as u64;

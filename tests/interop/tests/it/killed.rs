@@ -1,7 +1,7 @@
-//! The program is killed while fio, sqlite, tar and somebody who counts work on its mount: after the next mount
-//! everything that was acknowledged as durable is there, and both checkers find nothing.
+//! The program is killed while fio, sqlite, tar and a counter work on its mount. After the next
+//! mount everything that was acknowledged as durable is there, and both checkers find nothing.
 //!
-//! One volume lives through all kills. `BUTTRESS_KILLS` says how many there are.
+//! One volume lives through all kills. `BUTTRESS_KILLS` sets their number.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -23,7 +23,7 @@ const FILES: u64 = 12;
 /// What was acknowledged, over all kills.
 #[derive(Default)]
 struct Word {
-    /// For each file of the one who counts: its durable version, and the one that was begun.
+    /// For each file of the counter: its durable version, and the one that was begun.
     files: BTreeMap<u64, (u64, u64)>,
     /// The last row that sqlite said was committed.
     row: u64,
@@ -43,8 +43,8 @@ fn bytes(file: u64, version: u64) -> Vec<u8> {
 
 /// Writes versions of files anew, over or beside the old one, until the mount is gone.
 fn count(mount: &Path, rng: &mut Rng, word: &Mutex<Word>) {
-    // Opened while the volume is shown there: between the end of the mount and that of its folder a sync of what lies
-    // below succeeds, and says nothing.
+    // Opened while the volume is shown there: between the end of the mount and that of its folder a
+    // sync of what lies below succeeds, and says nothing.
     let Ok(folder) = File::open(mount) else { return };
     let mut step = || -> std::io::Result<()> {
         let file = rng.below(FILES);
@@ -89,8 +89,8 @@ fn append(mount: &Path, word: &Mutex<Word>) {
 }
 
 fn sqlite(mount: &Path, wal: bool) -> Child {
-    // Who deletes his journal instead is not told when syncing the folder fails: the mount is gone, the transaction
-    // is rolled back, and he was told that it is there.
+    // A database that deletes its journal instead gets no error when syncing the folder fails. The
+    // mount is gone and the transaction is rolled back, although it was reported as durable.
     let journal = if wal { "wal" } else { "truncate" };
     let mut child = Command::new("sqlite3")
         .arg(mount.join("rows.db"))
@@ -234,7 +234,8 @@ fn archive(scratch: &Scratch) -> std::path::PathBuf {
     path
 }
 
-/// Before anybody replays the log. Copies of the superblock may be a commit behind: the next one writes them.
+/// Before any replay of the log. Copies of the superblock may be a commit behind: the next one
+/// writes them.
 fn judge(images: &[std::path::PathBuf], about: &str) {
     let report = buttress_check::check_images(images, &buttress_check::Options::thorough());
     let report = report.unwrap_or_else(|error| panic!("{about}: {error}"));
@@ -265,7 +266,8 @@ fn killed_in_the_midst_of_everything() {
     let mut rng = Rng::new(campaign::round());
     let word = Mutex::new(Word::default());
     let options = ["", "commit=1", "notreelog", "commit=300"];
-    // Requests that come by io_uring die with the program in another way; where the kernel has none both are the same.
+    // Requests that come by io_uring die with the program in another way; where the kernel has none
+    // both are the same.
     let ways = ["io_uring", "noio_uring", "noio_uring", "io_uring"];
     for number in 0..kills {
         let about = format!("round {}, kill {number}", campaign::round());

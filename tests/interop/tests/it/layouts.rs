@@ -1,4 +1,4 @@
-//! Layouts that distributions make, made by btrfs-progs, written here, judged there.
+//! Layouts that distributions use, made by btrfs-progs, written here, checked there.
 
 use buttress_fs::{Filesystem, TreeId};
 use buttress_interop::linux::{Images, has_linux_btrfs};
@@ -37,8 +37,9 @@ fn dropped(filesystem: &Filesystem) {
     panic!("subvolumes are not dropped");
 }
 
-/// openSUSE: nested subvolumes below `@`, snapper's snapshots in `.snapshots/N/snapshot`, the default
-/// subvolume one of them, quotas on. A rollback is made here: a snapshot becomes the default.
+/// openSUSE: nested subvolumes below `@`, snapper's snapshots in `.snapshots/N/snapshot`, the
+/// default subvolume one of them, quotas on. A rollback is made here: a snapshot becomes the
+/// default.
 #[test]
 fn opensuse() {
     if !has_linux_btrfs() {

@@ -1,7 +1,8 @@
 //! Logs that Linux left are replayed as Linux replays them.
 //!
-//! Each case changes a committed volume through Linux and makes some of it durable with fsync; the image is
-//! copied as a crash leaves it. Linux replays one copy, the library another: both must show the same.
+//! Each case changes a committed volume through Linux and makes some of it durable with fsync; the
+//! image is copied as a crash leaves it. Linux replays one copy, the library another: both must
+//! show the same.
 
 use std::path::{Path, PathBuf};
 
@@ -130,7 +131,8 @@ fn crash(case: &Case) -> (Images, PathBuf) {
     (images, crashed)
 }
 
-/// A folder's times say when its names were replayed; of a file that was there all along, when a name went.
+/// A folder's times say when its names were replayed; of a file that was there all along, when a
+/// name went.
 fn without_times(mut manifest: Manifest) -> Manifest {
     for entry in manifest.entries.values_mut() {
         entry.ctime = (0, 0);
@@ -530,7 +532,7 @@ fn one(fs: &buttress_fs::Filesystem, command: &str, seed: u64) {
     outcome.unwrap_or_else(|error| panic!("{command}: {error}"));
 }
 
-/// What the library synced is there after a crash, whoever replays its log.
+/// Data that the library synced is there after a crash, for either replay of its log.
 #[test]
 pub(crate) fn logs_of_ours() {
     if !has_linux_btrfs() {

@@ -1,5 +1,5 @@
-//! Ordinary programs on a mount of ours: what they wrote is there after the next mount, Linux sees the
-//! same, and `btrfs check` finds nothing.
+//! Ordinary programs on a mount of ours: what they wrote is there after the next mount, Linux sees
+//! the same, and `btrfs check` finds nothing.
 
 use std::path::{Path, PathBuf};
 
@@ -30,7 +30,7 @@ impl Volume {
         Mounted::new(self.images.path(), "")
     }
 
-    /// Unmounts and compares what the mount showed with everybody's view afterwards.
+    /// Unmounts and compares the mount's tree with all other views afterwards.
     #[track_caller]
     pub(crate) fn judge(&self, mount: Mounted) -> Manifest {
         let before = Manifest::of_folder(mount.path());
@@ -146,7 +146,7 @@ fn copies() {
     volume.judge(mount);
 }
 
-/// Compares a copy, but for what its tools do not promise to keep.
+/// Compares a copy, but for the parts that its tools do not guarantee.
 #[track_caller]
 fn same_copy(source: &Manifest, mut copy: Manifest, what: &str) {
     for (path, entry) in &mut copy.entries {
@@ -310,7 +310,8 @@ fn churn() {
 const FULL_FILES: usize = 50_000;
 const FULL_BYTES: u64 = 2 << 30;
 
-/// 50,000 files and 2 GiB of this machine's own folders. Takes minutes: only with `BUTTRESS_FULL=1`.
+/// 50,000 files and 2 GiB of this machine's own folders. Takes minutes: only with
+/// `BUTTRESS_FULL=1`.
 #[test]
 fn full_size() {
     if std::env::var_os("BUTTRESS_FULL").is_none() || !ready() {
@@ -365,8 +366,8 @@ fn full_size() {
 
 /// Full, emptied, full again: writers are told, removing works, and so do umount and mount.
 ///
-/// What the kernel took into its cache before it knew that nothing fits any more is lost, as the writer was
-/// told; so what is there is compared from the next mount on.
+/// What the kernel took into its cache before it knew that nothing fits any more is lost, as the
+/// writer was told; so what is there is compared from the next mount on.
 #[test]
 fn a_full_volume() {
     if !ready() {

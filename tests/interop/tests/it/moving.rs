@@ -1,4 +1,5 @@
-//! Block groups that move: balance, conversion, devices that come and go. Linux agrees with all of it.
+//! Block groups that move: balance, conversion, devices that come and go. Linux agrees with all of
+//! it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -186,7 +187,8 @@ fn paused(filesystem: &Filesystem, options: &BalanceOptions) {
     assert!(again.to_string().contains("paused"), "{again}");
 }
 
-/// What was paused here goes on in Linux, or here, or is forgotten; the volume can be written meanwhile.
+/// What was paused here goes on in Linux, or here, or is forgotten; the volume can be written
+/// meanwhile.
 #[test]
 pub(crate) fn a_paused_balance_goes_on() {
     if !has_linux_btrfs() {
@@ -269,8 +271,8 @@ fn writable(path: &PathBuf) -> Arc<dyn Device> {
     Arc::new(FileDevice::open(path, OpenOptions::WRITE).expect("a device"))
 }
 
-/// A device is replaced by another, while it is there, while it is there and full of noise, and while it is
-/// missing; Linux agrees each time.
+/// A device is replaced by another, while it is there, while it is there and full of noise, and
+/// while it is missing; Linux agrees each time.
 #[test]
 pub(crate) fn a_device_is_replaced() {
     if !has_linux_btrfs() {
@@ -288,7 +290,8 @@ pub(crate) fn a_device_is_replaced() {
         let count = if profile == "raid5" { 3 } else { 2 };
         let images = filled(&["-m", "raid1", "-d", profile], count, |mount| {
             mount.shell("head -c 3000000 /dev/urandom > summed; sync");
-            // Nobody could tell noise from data without checksums: it is copied as it is, by Linux too.
+            // Without checksums noise cannot be told from data: it is copied as it is, by Linux
+            // too.
             if how != "noise" {
                 mount.shell("touch plain; chattr +C plain; cat summed > plain; sync");
             }

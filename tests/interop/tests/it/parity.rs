@@ -1,4 +1,5 @@
-//! Data written with parity: right for Linux with a device lost, right after a scrub, right after a conversion.
+//! Data written with parity: right for Linux with a device lost, right after a scrub, right after a
+//! conversion.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
@@ -32,8 +33,8 @@ fn expect_everywhere(images: &Images, written: &Manifest) {
     expect_of_linux(images, written);
 }
 
-/// Linux's volume is changed here, also without a device, which then comes back; what is spoiled of it is mended,
-/// data and parity.
+/// Linux's volume is changed here, also without a device, which then comes back; what is spoiled of
+/// it is mended, data and parity.
 fn linux_made_it(data: &str, metadata: &str, devices: usize) {
     if !has_linux_btrfs() {
         return;
@@ -61,7 +62,7 @@ fn linux_made_it(data: &str, metadata: &str, devices: usize) {
     let filesystem = open_with(&without(images.paths(), 1), "rw,noatime,degraded");
     assert_eq!(filesystem.read_only_reason(), None);
     change(&Library::new(&filesystem), &Scale::default(), 2);
-    // Nobody can tell when data without checksums is spoiled, which comes next.
+    // Damage of data without checksums, which comes next, cannot be seen.
     filesystem.root().unlink(b"plain").expect("a file");
     filesystem.sync().expect("a sync");
     let written = Manifest::of_library(&filesystem);

@@ -1,5 +1,5 @@
-//! Volumes with quotas: simple ones are counted as Linux counts them, full ones are marked as what they
-//! are, with every group in its place.
+//! Volumes with quotas: simple ones are counted as Linux counts them, full ones are marked as what
+//! they are, with every group in its place.
 
 use std::sync::Arc;
 
@@ -103,7 +103,7 @@ fn begin(mount: &Mount) {
     mount.shell("echo more > live/more; sync");
 }
 
-/// The judge counts what Linux counted, and what is counted here; Linux goes on from there.
+/// The checker counts what Linux counted, and what is counted here; Linux goes on from there.
 #[test]
 pub(crate) fn simple_quotas_are_kept() {
     if !has_linux_btrfs() {
@@ -112,7 +112,7 @@ pub(crate) fn simple_quotas_are_kept() {
     let images = Images::new(1, 600 << 20);
     images.mkfs(&[]);
     let mount = images.mount("");
-    // Something from before, which nobody is to pay for.
+    // An older file, which no group is charged for.
     mount.shell("head -c 300000 /dev/urandom > before; sync");
     if !enable_simple_quotas(&mount) {
         return;

@@ -1,5 +1,5 @@
-//! Files that share extents, compressed and not: written by Linux and by us in turns, each into what the other
-//! has shared; everybody sees the same, and nobody finds anything wrong.
+//! Files that share extents, compressed and not: Linux and this library write in turns, each into
+//! the other's shared files. All views are the same, and no checker finds anything wrong.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};

@@ -1,11 +1,12 @@
-//! Mounts of somebody who is not root, through `fusermount3`.
+//! Mounts of a user without root, through `fusermount3`.
 
 use std::os::unix::fs::PermissionsExt;
 
 use buttress_interop::linux::{can_mount_fuse, has_program, run};
 use buttress_interop::program::program;
 
-/// What the user `daemon` does (it must have a name), in a namespace of mounts where he may open `/dev/fuse`, as on most machines.
+/// Commands of the user `daemon` (it must have a name), in a namespace of mounts where it may open
+/// `/dev/fuse`, as on most machines.
 const SCRIPT: &str = r#"
 set -eu
 cd "$0"
@@ -26,15 +27,15 @@ as_user fusermount3 -u mnt
 wait $!
 "#;
 
-/// What such a mount shows can neither become root nor be a device, and with `idmap=user` what belongs to root in the
-/// volume belongs to who mounted it.
+/// A file of such a mount can neither become root nor be a device. With `idmap=user`, files of root
+/// in the volume belong to the user of the mount.
 #[test]
 fn nosuid_and_nodev_are_not_asked_for() {
     let can = can_mount_fuse() && rustix::process::geteuid().is_root();
     if !can || !["fusermount3", "setpriv", "unshare"].iter().all(|name| has_program(name)) {
         return;
     }
-    // Where anybody may go.
+    // A folder that every user may enter.
     let place = tempfile::Builder::new().prefix("buttress-rootless-").tempdir().expect("a folder");
     let anybody = std::fs::Permissions::from_mode(0o777);
     std::fs::set_permissions(place.path(), anybody).expect("a mode");

@@ -1,5 +1,5 @@
-//! Random work on subvolumes against a model, by this library and by Linux in turns: who comes next finds
-//! what the model says, and so does every judge.
+//! Random work on subvolumes against a model, by this library and by Linux in turns: each finds the
+//! model's state, and so does every checker.
 //!
 //! `BUTTRESS_SEED` and `BUTTRESS_ROUNDS` choose another run; each failure prints its seed.
 
@@ -23,7 +23,7 @@ struct Subvolume {
     read_only: bool,
 }
 
-/// Who works on the volume.
+/// The implementation that works on the volume.
 enum Door {
     Here(Filesystem),
     Linux(Mount),

@@ -22,7 +22,7 @@ impl Default for Row {
     }
 }
 
-/// Writes into one subvolume through the library, and lets `btrfs check` judge.
+/// Writes into one subvolume through the library, and lets `btrfs check` look at it.
 #[track_caller]
 fn write_into(images: &Images, subvolume: &str, write: impl FnOnce(&Library)) {
     let filesystem = open_with(images.paths(), &format!("rw,noatime,subvol={subvolume}"));
@@ -132,7 +132,7 @@ rows! {
         then: "btrfs balance start --full-balance .",
         ..Row::default()
     };
-    /// Files that are written in place where nobody shares them.
+    /// Files that are written in place where they are not shared.
     nodatacow: Row { mount: "nodatacow", ..Row::default() };
     /// The original goes before its snapshots.
     the_original_is_gone: Row {

@@ -57,7 +57,8 @@ fn used_is_what_linux_calls_used() {
         let empty = |fs: &Filesystem| {
             fs.root().unlink(b"f").expect("removed");
             fs.sync().expect("durable");
-            // The space of an empty chunk is available when the commit behind its removal is durable.
+            // The space of an empty chunk is available when the commit behind its removal is
+            // durable.
             fs.root().create(b"next", 0o644, 0, 0, 0).expect("made");
             fs.sync().expect("durable");
         };

@@ -30,7 +30,7 @@ fn invalidate(images: &Images) {
     }
 }
 
-/// A tree that is marked as wrong, one that nobody trusts, and one that never was.
+/// A tree that is marked as wrong, one that is not trusted, and one that never was.
 #[test]
 pub(crate) fn free_space_is_recorded_anew() {
     if !has_linux_btrfs() {

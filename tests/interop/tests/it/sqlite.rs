@@ -1,10 +1,12 @@
-//! sqlite works on a mount whose device writes down what happens to it, and the power goes at every flush: each
-//! transaction that sqlite said was committed is there, whole, and none that was never begun.
+//! sqlite works on a mount whose device records its requests, and the power goes at every flush.
+//! Each transaction that sqlite reported as committed is there, whole, and none that was never
+//! begun.
 //!
-//! The mount is served by this process, so that its device can be of memory; sqlite is a process of its own. What a
-//! cut left is mounted through the library, and the files of the database are copied out for sqlite to recover; a part of
-//! it is mounted by Linux, too, which replays our logs its own way, and must have the same files for sqlite.
-//! `BUTTRESS_SQLITE_TRANSACTIONS` says how many there are, for each way of keeping a journal.
+//! This process serves the mount, so that its device can be in memory; sqlite is a process of its
+//! own. The library mounts the state after a cut, and the files of the database are copied out for
+//! sqlite to recover. Linux mounts a part of the states, too. It replays our logs its own way, and
+//! must have the same files for sqlite. `BUTTRESS_SQLITE_TRANSACTIONS` sets their number, for each
+//! kind of journal.
 
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::path::Path;
@@ -21,7 +23,7 @@ use buttress_interop::scratch::Scratch;
 use buttress_sim::{Crash, Log, campaign};
 use buttress_volume::Volume;
 
-/// A way in which sqlite keeps its promise.
+/// A way in which sqlite keeps its transactions durable.
 #[derive(Clone, Copy, Debug)]
 struct Way {
     journal: &'static str,
@@ -156,7 +158,7 @@ fn transaction(rng: &mut Rng, state: &State) -> (String, State) {
     (script + "COMMIT;", next)
 }
 
-/// What somebody else does who opens the files that a cut left.
+/// The work of another program that opens the files after a cut.
 fn recovered(folder: &Path) -> Result<State, String> {
     let database = folder.join(DATABASE);
     let said = try_run(
@@ -214,8 +216,8 @@ fn files(folder: &Path) -> Vec<Option<Vec<u8>>> {
     FILES.iter().map(|name| std::fs::read(folder.join(name)).ok()).collect()
 }
 
-/// Linux mounts what a cut left: nothing if it refuses the superblock that was being written, else the files that it
-/// shows. What it leaves is sound.
+/// Linux mounts what a cut left: nothing if it refuses the superblock that was being written, else
+/// the files that it shows. What it leaves is sound.
 fn shown_by_linux(crash: &Crash, images: &Images) -> Option<Vec<Option<Vec<u8>>>> {
     let found = &crash.devices[0];
     // Linux looks at the first copy of the superblock alone.
@@ -322,7 +324,7 @@ fn power_is_cut(way: Way, mount: &str, transactions: usize, seed: u64) -> Seen {
         assert!(found.rows + way.forgets >= done, "{about}: {} rows", found.rows);
         assert!(found == states[found.rows.min(transactions)], "{about}: a part of a transaction");
         if found.rows < done {
-            // That he rolled it back is because of a journal whose deletion nobody had synced.
+            // It rolled back because of a journal whose deletion had not been synced.
             assert!(has_journal, "{about}: {} rows without a journal", found.rows);
             seen.forgotten += 1;
         }

@@ -1,9 +1,9 @@
 //! States that a power cut may leave are shown to Linux, which replays our logs its own way.
 //!
-//! The workload and its judge are those of the library's own tests of fsync: what was synced is as it was then, or
-//! as it was at some time since. Linux mounts some of the states and must show what the story allows, and exactly
-//! what our own replay shows; `btrfs check` looks at what either left. `BUTTRESS_STATES` says how many states of each
-//! kind of workload are looked at.
+//! The workload and its model are those of the library's own tests of fsync: the synced state is as
+//! it was then, or as it was at some time since. Linux mounts some of the states. It must show a
+//! state that the story allows, and exactly the state of our own replay. `btrfs check` looks at the
+//! results of both. `BUTTRESS_STATES` sets how many states of each kind of workload are checked.
 
 mod full;
 #[path = "../../../../crates/fs/tests/it/fsync/model.rs"]
@@ -76,8 +76,8 @@ fn list(dir: &Inode) -> Vec<String> {
     names
 }
 
-/// What Linux shows of a mounted volume, or of a subvolume in it; others in that have nothing to say, nor have the
-/// empty folders that stand for them in a snapshot.
+/// What Linux shows of a mounted volume, or of a subvolume in it; others in that have nothing to
+/// say, nor have the empty folders that stand for them in a snapshot.
 fn survey_of_linux(top: &Path) -> State {
     let mut state = State::new();
     let own = top.metadata().expect("a folder").dev();
@@ -166,7 +166,8 @@ fn examine(crash: &Crash, story: &Story, images: &Images, seen: &mut Seen) -> Re
         }
         Err(_) => seen.torn += 1,
     }
-    // What our replay leaves is sound for Linux, and the same. A mount that changes nothing would leave a torn copy.
+    // What our replay leaves is sound for Linux, and the same. A mount that changes nothing would
+    // leave a torn copy.
     fs.root().set_xattr(b"user.seen", b"1", XattrFlags::default()).expect("an attribute");
     fs.close().map_err(|error| error.to_string())?;
     save(&*device, images.path());
@@ -180,7 +181,7 @@ fn examine(crash: &Crash, story: &Story, images: &Images, seen: &mut Seen) -> Re
     Ok(())
 }
 
-/// A volume on which somebody had a file: no other may ever show what was in it.
+/// A volume that once had another file: no file may ever show its content.
 fn used(seed: u64) -> MemoryDevice {
     let base = Arc::new(MemoryDevice::new(LEN));
     let nodesize = if seed.is_multiple_of(2) { 16 << 10 } else { 4096 };

@@ -1,4 +1,5 @@
-//! Streams of random histories: ours received by Linux, Linux's received by us, ours by us; damaged ones.
+//! Streams of random histories: ours received by Linux, Linux's received by us, ours by us; damaged
+//! ones.
 
 mod history;
 mod long;
@@ -40,7 +41,7 @@ impl Original {
             mount.shell(&format!("btrfs -q subvolume snapshot -r live snapshots/s{number}"));
         }
         mount.unmount();
-        // What is on disk counts, not what the cache of who wrote it shows.
+        // The state on disk counts, not the writer's cache.
         let mount = images.mount("ro");
         let manifests = manifests(&mount.path().join("snapshots"));
         mount.unmount();
@@ -90,7 +91,8 @@ impl Original {
         streams
     }
 
-    /// Linux's sender makes new inodes at the top, moves them, and leaves the top with the time of that.
+    /// Linux's sender makes new inodes at the top, moves them, and leaves the top with the time of
+    /// that.
     fn forgive_top(&self, received: &mut [Manifest]) {
         for (sent, received) in self.manifests.iter().zip(received) {
             let tops = (sent.entries.get(&b""[..]), received.entries.get_mut(&b""[..]));
@@ -272,7 +274,8 @@ pub(crate) fn clone_sources_save_data() {
     original.assert_received("what we received", &ours);
 }
 
-/// A stream that is cut or damaged ends in an error that names what is incomplete; the volume stays whole.
+/// A stream that is cut or damaged ends in an error that names what is incomplete; the volume stays
+/// whole.
 #[test]
 fn damaged_streams_are_refused() {
     if !has_linux_btrfs() {
@@ -328,8 +331,8 @@ fn streams_without_their_parent_are_refused() {
     close(filesystem);
 }
 
-/// The program does what the library does, prints what `btrfs receive --dump` prints, and refuses in the words that
-/// users know.
+/// The program does what the library does, prints what `btrfs receive --dump` prints, and refuses
+/// in the words that users know.
 #[test]
 fn the_program_sends_and_receives() {
     if !has_linux_btrfs() {

@@ -1,8 +1,9 @@
-//! Suites that others wrote for other file systems, on a mount of ours: `fsx`, which does everything to one file and
-//! knows what must be in it, and `pjdfstest`, which knows what POSIX says of names, modes, owners and times.
+//! Outside suites of file systems, on a mount of ours. `fsx` does everything to one file and knows
+//! its required content. `pjdfstest` knows the rules of POSIX on names, modes, owners and times.
 //!
-//! They are not part of the machine that the other tests need: `cargo install fsx pjdfstest`, and the tests are
-//! here. Without them they say so and are skipped, also where everything else is required.
+//! They are not part of the machine that the other tests need: `cargo install fsx pjdfstest` adds
+//! them. Without them the tests report that and are skipped, also where everything else is
+//! required.
 
 use std::path::PathBuf;
 use std::process::Command;

@@ -1,5 +1,5 @@
-//! What is done to a volume as a whole while somebody uses it through a mount of ours, and what a crash of Linux
-//! left of what it did.
+//! Maintenance of a whole volume while another thread uses it through a mount of ours, and the
+//! remains of Linux's maintenance after a crash.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -23,7 +23,7 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("a UTF-8 path")
 }
 
-/// Somebody who writes files and looks at them, until he is told to stop by a file.
+/// A worker that writes files and looks at them, until a file tells it to stop.
 struct Busy {
     child: Child,
     stop: PathBuf,
@@ -126,7 +126,8 @@ fn balance(place: &str) -> Child {
     command.stdout(Stdio::piped()).spawn().expect("it starts")
 }
 
-/// A balance is paused, told about, gone on with and forgotten: of a volume that is mounted, and of one that is not.
+/// A balance is paused, told about, gone on with and forgotten: of a volume that is mounted, and of
+/// one that is not.
 #[test]
 fn a_balance_is_paused() {
     if !ready() {
@@ -142,7 +143,7 @@ fn a_balance_is_paused() {
     let sums = mount.shell("md5sum *");
     let nothing = try_run(text(program()), ["balance", "pause", image]);
     assert!(nothing.is_err(), "none is running");
-    // It may end before anybody gets round to pausing it: then there is another.
+    // It may end before the pause comes: then there is another.
     let pause = |place: &str| {
         for _ in 0..50 {
             let mut child = balance(place);
@@ -193,8 +194,8 @@ fn a_balance_is_paused() {
     check(images.path());
 }
 
-/// A volume whose image lies on another volume of Linux, which can copy it in an instant: what a copy holds is
-/// what a crash would have left.
+/// A volume whose image lies on another volume of Linux, which can copy it in an instant. A copy
+/// has the state that a crash would have left.
 struct Outer {
     scratch: Scratch,
     mount: Option<Mount>,
@@ -327,7 +328,8 @@ pub(crate) fn a_balance_that_a_crash_interrupted() {
     }
 }
 
-/// Changes and deletes what shares nodes, some of which their owner comes to by the address of another.
+/// Changes and deletes what shares nodes, some of which their owner comes to by the address of
+/// another.
 fn use_up(copy: &Path) {
     let copies = vec![copy.to_owned()];
     for deleted in ["first", "sub"] {

@@ -17,7 +17,8 @@ pub(crate) fn rounds(default: u64) -> u64 {
     asked.unwrap_or(default)
 }
 
-/// Works in a process of its own, which is killed after so many flushes; returns how many steps were durable.
+/// Works in a process of its own, which is killed after so many flushes; returns how many steps
+/// were durable.
 fn killed(origin: &Path, cache: &Path, list: &str, work: &Work, until: u64) -> usize {
     let mut child = Command::new(program())
         .arg("cached")
@@ -79,8 +80,8 @@ fn ours_is_killed_again_and_again() {
     }
 }
 
-/// Linux is killed and we recover; we are killed and Linux recovers, drains, and lets go; and so on with what the
-/// one before left, for each block size, with room and without.
+/// Linux is killed and we recover; we are killed and Linux recovers, drains, and lets go; and so on
+/// with what the one before left, for each block size, with room and without.
 #[test]
 fn either_is_killed_and_the_other_recovers() {
     if !has_guest() {

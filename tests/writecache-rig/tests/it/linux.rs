@@ -26,7 +26,8 @@ pub(crate) fn do_work(work: &Work) -> String {
 }
 
 /// Formatted and dirtied by Linux, killed in the midst of it: read and drained here, nothing
-/// acknowledged lost, and then Linux goes on with what we left; for each block size, with room and without.
+/// acknowledged lost, and then Linux goes on with what we left; for each block size, with room and
+/// without.
 #[test]
 fn linux_is_killed_and_we_recover() {
     if !has_guest() {
@@ -85,8 +86,8 @@ fn linux_is_killed_and_we_recover() {
     }
 }
 
-/// Formatted and dirtied by us, left without closing: Linux reads it, drains it, and what it leaves is empty, with
-/// our stamp untouched; in both modes, which share the layout.
+/// Formatted and dirtied by us, left without closing: Linux reads it, drains it, and what it leaves
+/// is empty, with our stamp untouched; in both modes, which share the layout.
 #[test]
 fn we_leave_and_linux_drains() {
     if !has_guest() {
@@ -138,7 +139,8 @@ fn we_leave_and_linux_drains() {
     }
 }
 
-/// An empty cache of ours without a stamp is byte for byte one of Linux's, as far as the format goes.
+/// An empty cache of ours without a stamp is byte for byte one of Linux's, as far as the format
+/// goes.
 #[test]
 fn both_format_alike() {
     if !has_guest() {

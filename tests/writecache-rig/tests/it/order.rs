@@ -8,9 +8,10 @@ use crate::{blank, guest};
 /// MiB of the cache; `BUTTRESS_RIG_ORDER_MIB` names another number.
 const MIB: u64 = 8;
 
-/// Random writes, twice the cache, then a flush of everything, beneath Linux's module and beneath ours: what either
-/// sent to the origin, played on the same simulated disk. Sorting pays twofold while writing goes on, and the
-/// flush of everything is no slower than Linux's, which is sorted, too. `BUTTRESS_RIG_TRACE` keeps the log.
+/// Random writes, twice the cache, then a flush of everything, beneath Linux's module and beneath
+/// ours: what either sent to the origin, played on the same simulated disk. Sorting pays twofold
+/// while writing goes on, and the flush of everything is no slower than Linux's, which is sorted,
+/// too. `BUTTRESS_RIG_TRACE` keeps the log.
 #[test]
 fn linux_and_we_on_one_disk() {
     if !has_guest() {

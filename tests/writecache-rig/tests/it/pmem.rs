@@ -1,5 +1,5 @@
-//! Caches in persistent memory with DAX: Linux's in its own mode for it, and ours in a file that is mapped with
-//! `MAP_SYNC`.
+//! Caches in persistent memory with DAX: Linux's in its own mode for it, and ours in a file that is
+//! mapped with `MAP_SYNC`.
 //!
 //! The machine is emulated: a start takes some seconds. `BUTTRESS_RIG_ROUNDS` asks for more rounds.
 
@@ -34,8 +34,9 @@ fn some_flush(work: &Work, rng: &mut Rng) -> String {
     format!("flushed {}", flushes[rng.below(flushes.len() as u64 * 3 / 4) as usize])
 }
 
-/// Linux's persistent-memory mode, killed in the midst of it: read from outside, nothing acknowledged lost. What
-/// we add there, mapped, is what Linux reads and drains, and the other way round again.
+/// Linux's persistent-memory mode, killed in the midst of it: read from outside, nothing
+/// acknowledged lost. What we add there, mapped, is what Linux reads and drains, and the other way
+/// round again.
 #[test]
 fn linux_has_its_cache_in_persistent_memory() {
     if !has_machine() {
@@ -83,9 +84,9 @@ fn linux_has_its_cache_in_persistent_memory() {
         ours.apply(&mut model, ours.steps);
         drop(cached);
 
-        // Ours again, in the machine, by the block device, which cannot be mapped with MAP_SYNC; then Linux. It is
-        // read block by block: in this mode Linux (6.1.192) answers a longer read with bytes of other sectors when
-        // it goes from cached blocks to others and back.
+        // Ours again, in the machine, by the block device, which cannot be mapped with MAP_SYNC;
+        // then Linux. It is read block by block: in this mode Linux (6.1.192) answers a longer read
+        // with bytes of other sectors when it goes from cached blocks to others and back.
         let inside = work(3 * round + 3, 200, 1);
         let script = format!(
             "rig-work cached /dev/nvme1n1 /dev/pmem0 mode=pmem {} {} 1\n{create}\n\
@@ -104,8 +105,8 @@ fn linux_has_its_cache_in_persistent_memory() {
     }
 }
 
-/// Ours in a file on ext4 with DAX: it is mapped with `MAP_SYNC`, and when the machine is killed nothing
-/// acknowledged is lost; what is left is read from outside.
+/// Ours in a file on ext4 with DAX: it is mapped with `MAP_SYNC`, and when the machine is killed
+/// nothing acknowledged is lost; what is left is read from outside.
 #[test]
 fn our_cache_is_a_file_with_dax() {
     if !has_machine() {

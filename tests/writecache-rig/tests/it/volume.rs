@@ -1,5 +1,5 @@
-//! A btrfs volume on a cached device: judged by `btrfs check` and by Linux as on a plain one, and its origin
-//! alone after a complete cut.
+//! A btrfs volume on a cached device: checked by `btrfs check` and by Linux as on a plain one, and
+//! its origin alone after a complete cut.
 
 use std::sync::Arc;
 
@@ -20,8 +20,8 @@ fn mount(device: &Arc<CacheDevice>) -> Filesystem {
     Filesystem::open(vec![Arc::clone(device) as Arc<dyn Device>], options).expect("it opens")
 }
 
-/// Made, filled and changed over several openings through a small cache that drains all the while; then flushed:
-/// the checker finds nothing, and Linux sees what we see.
+/// Made, filled and changed over several openings through a small cache that drains all the while;
+/// then flushed: the checker finds nothing, and Linux sees what we see.
 #[test]
 fn linux_judges_a_volume_that_was_cached() {
     if !has_program("btrfs") {
@@ -76,9 +76,9 @@ fn linux_judges_a_volume_that_was_cached() {
     }
 }
 
-/// Power cuts while a volume is written through a cache with a consistent origin: wherever the cache says that
-/// the origin is whole, the cache can be lost for good, and the origin opens as a volume of its own. Elsewhere
-/// the two together do.
+/// Power cuts while a volume is written through a cache with a consistent origin. Where the cache
+/// reports a whole origin, the cache can be lost for good, and the origin opens as a volume of its
+/// own. Elsewhere the two together do.
 #[test]
 fn the_origin_alone_is_a_volume_after_every_cut() {
     const LEN: u64 = 128 << 20;
@@ -146,7 +146,8 @@ fn save(device: &dyn Device, path: &std::path::Path) {
     std::fs::write(path, bytes).expect("a file");
 }
 
-/// What the crash of a whole program leaves is a volume: a cache file and an origin file, opened again.
+/// What the crash of a whole program leaves is a volume: a cache file and an origin file, opened
+/// again.
 #[test]
 fn read_only_opening_changes_nothing() {
     let images = Images::new(1, 256 << 20);

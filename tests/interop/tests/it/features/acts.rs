@@ -1,5 +1,6 @@
-//! What each side does with a feature, beside the sample that every volume is filled with. Linux works in a folder
-//! `there`, we in a folder `here`, each with what the other left, where it left any.
+//! What each side does with a feature, beside the sample that every volume is filled with. Linux
+//! works in a folder `there`, we in a folder `here`, each with what the other left, where it left
+//! any.
 
 use buttress_format::{DeviceId, Profile};
 use buttress_fs::{

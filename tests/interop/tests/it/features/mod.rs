@@ -1,11 +1,14 @@
-//! Every feature of the format, in both directions: a volume that Linux made, read and changed here; one made here, read
-//! and changed by Linux; whoever comes next sees what the last one saw, and both judges find nothing.
+//! Every feature of the format, in both directions: a volume that Linux made, read and changed
+//! here; one made here, read and changed by Linux. Each sees the state that the other left, and
+//! both checkers find nothing.
 //!
-//! The features are in [`table`], a row and two tests each. What needs a course of its own is named there, too.
+//! The features are in [`table`], a row and two tests each. Features with a course of their own are
+//! named there, too.
 //!
 //! # Invariants
 //!
-//! - **F1** Nothing is compared with itself: each tree is listed by the one that wrote it and by the other.
+//! - **F1** Nothing is compared with itself: each tree is listed by its writer and by the other
+//!   side.
 //! - **F2** Opening a volume for reading changes no byte of it.
 
 mod acts;
@@ -106,7 +109,7 @@ impl Feature {
         self.ends(&images);
     }
 
-    /// Lets Linux write, and both judges look at what it left.
+    /// Lets Linux write, and both checkers look at the result.
     #[track_caller]
     fn linux_works(&self, images: &Images, write: impl FnOnce(&Folder), act: Option<fn(&Mount)>) {
         let mount = images.mount(self.linux);
@@ -143,7 +146,7 @@ impl Feature {
         linux.assert_same("Linux", &manifest(images.paths()), "the library", Depth::Volume);
     }
 
-    /// Linux reads every copy, and moves everything where it can; nobody has anything to complain of.
+    /// Linux reads every copy, and moves everything where it can; neither side complains.
     #[track_caller]
     fn ends(&self, images: &Images) {
         let mount = images.mount(self.linux);

@@ -7,8 +7,8 @@ use buttress_interop::sample::Scale;
 
 use super::{Feature, acts};
 
-/// Size in MiB of devices on which Linux can balance three and four copies: on 2 GiB it finds no space for
-/// that, on volumes of its own neither.
+/// Size in MiB of devices on which Linux can balance three and four copies: on 2 GiB it finds no
+/// space for that, on volumes of its own neither.
 const ROOMY: u64 = 6 << 10;
 
 macro_rules! features {
@@ -47,7 +47,8 @@ fn spread(options: &mut MakeOptions, profile: Profile) {
 }
 
 features! {
-    /// What each makes when it is not asked for anything; here, the block-group tree is part of that.
+    /// What each makes when it is not asked for anything; here, the block-group tree is part of
+    /// that.
     defaults: Feature::default();
 
     /// Nodes of 4 KiB: deep trees, and few items a leaf.

@@ -1,5 +1,5 @@
-//! Volumes on which nothing fits: Linux replays a log where there is no room, shows what was synced, whole snapshots,
-//! and what our replay shows; `btrfs check` looks at what either left.
+//! Volumes on which nothing fits: Linux replays a log where there is no room, shows what was
+//! synced, whole snapshots, and what our replay shows; `btrfs check` looks at what either left.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
@@ -79,7 +79,8 @@ fn examine(crash: &Crash, tale: &Tale, images: &Images, seen: &mut Seen) -> Resu
         }
         Err(_) => seen.torn += 1,
     }
-    // A mount that changes nothing leaves a copy of the superblock torn, if it was; where not even this fits, it stays so.
+    // A mount that changes nothing leaves a copy of the superblock torn, if it was; where not even
+    // this fits, it stays so.
     full(fs.root().set_xattr(b"user.seen", b"1", XattrFlags::default()));
     fs.sync().map_err(|error| format!("a commit where it is full: {error}"))?;
     fs.close().map_err(|error| error.to_string())?;

@@ -1,4 +1,5 @@
-//! A random history of a tree, from a seed: everything that streams have to carry, and all that makes it hard.
+//! A random history of a tree, from a seed: everything that streams have to carry, and all that
+//! makes it hard.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;

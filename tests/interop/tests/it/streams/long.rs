@@ -71,8 +71,8 @@ fn tree(filesystem: &Filesystem, name: &str) -> TreeId {
     filesystem.resolve(name).expect("a snapshot").id().tree
 }
 
-/// Every way to a long path, whole and from a parent: both senders agree, and a refusal comes before the first byte
-/// and names the path.
+/// Every way to a long path, whole and from a parent: both senders agree, and a refusal comes
+/// before the first byte and names the path.
 #[test]
 fn long_paths_are_refused_where_linux_refuses() {
     if !has_linux_btrfs() {

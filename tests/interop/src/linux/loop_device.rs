@@ -1,0 +1,43 @@
+//! Loop devices that do not outlive their test.
+//!
+//! # What must hold
+//!
+//! - A dropped device is detached, and the kernel has forgotten the volume that it saw there.
+
+use std::path::Path;
+use std::time::Duration;
+
+use super::command::try_run;
+
+/// A file as a block device.
+#[derive(Debug)]
+pub(super) struct Loop {
+    pub(super) device: String,
+}
+
+impl Loop {
+    #[track_caller]
+    pub(super) fn attach(path: &Path) -> Self {
+        let arguments = ["--find".as_ref(), "--show".as_ref(), path.as_os_str()];
+        // Two searches for a free device at a time may find the same one.
+        let mut tries = 0;
+        loop {
+            match try_run("losetup", arguments) {
+                Ok(text) => return Self { device: text.trim().to_owned() },
+                Err(text) if tries == 20 => panic!("{text}"),
+                Err(_) => tries += 1,
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        // The kernel remembers which volume it saw here; the device's next file is another one.
+        let _ = try_run("btrfs", ["device", "scan", "--forget", &self.device]);
+        if let Err(text) = try_run("losetup", ["--detach", &self.device]) {
+            eprintln!("{text}");
+        }
+    }
+}
