@@ -1,7 +1,8 @@
-//! Allocation by many workers, as will-it-scale's `fallocate2` does it: each appends to a file of its own by
-//! `fallocate`, 8 KiB at a time up to 1 MiB, truncates it to nothing, and begins again. No job of `fio` truncates what it
-//! goes over again, so threads of ours drive everybody; what lies in a folder also does the nearest that there is: each
-//! file is removed, and made anew.
+//! Allocation by many workers, as will-it-scale's `fallocate2` does it: each appends to a file of
+//! its own by `fallocate`, 8 KiB at a time up to 1 MiB. It then truncates the file to nothing, and
+//! begins again. No job of `fio` truncates a file that it goes over again, so our own threads drive
+//! all subjects. In a folder they also do the nearest equivalent: each file is removed, and made
+//! anew.
 
 use std::{
     fs::File,
@@ -21,7 +22,7 @@ use crate::{
     latency::Latencies,
     processors,
     published::{Better, Experiment, Plan, Subject, Table},
-    target::Setup,
+    setup::Setup,
     work::{measure_for, text},
 };
 
@@ -211,7 +212,8 @@ fn create(dir: &Path, name: &str) -> Result<File, String> {
     File::create(dir.join(name)).map_err(text)
 }
 
-/// Lets `workers` threads work for `time`; how much they did in a second, together, and how long it took each.
+/// Lets `workers` threads work for `time`; how much they did in a second, together, and how long it
+/// took each.
 fn together<W: FnMut(Option<u64>) -> Result<(), String>>(
     workers: usize,
     time: Duration,
@@ -219,7 +221,8 @@ fn together<W: FnMut(Option<u64>) -> Result<(), String>>(
 ) -> Result<(f64, Latencies), String> {
     let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
     let ready = AtomicUsize::new(0);
-    // No barrier of the standard library: the scheduler of `processors` would not know that one waits in it.
+    // No barrier of the standard library: the scheduler of `processors` would not know that one
+    // waits in it.
     let wait = || {
         while ready.load(Ordering::Acquire) < workers {
             thread::sleep(Duration::from_millis(1));

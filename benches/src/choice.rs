@@ -1,7 +1,8 @@
-//! What an allocation, a lookup and a change of the directory cost, from ten block groups to very many, by every policy:
-//! 90% full, and in pieces.
+//! The cost of an allocation, a lookup and a change of the directory, from ten block groups to very
+//! many, by every policy: 90% full, and fragmented.
 //!
-//! In memory, on the crate that decides; [`crate::scale`] has real volumes: groups of 1 GiB, whose free tenth lies in runs of 4 to 256 KiB.
+//! In memory, on the crate that decides; [`crate::scale`] has real volumes. Groups are of 1 GiB,
+//! and their free tenth lies in runs of 4 to 256 KiB.
 
 use std::{fmt::Write as _, sync::Arc, time::Instant};
 
@@ -115,7 +116,8 @@ fn measure(groups: usize, policy: AllocPolicy) -> Row {
     };
     // With the freeing, which is as dear.
     let (small, large) = (take(SECTOR, SECTOR), take(64 << 10, 64 << 10));
-    // More in one piece than anybody has: the search that has to give up, and takes what there is.
+    // More in one piece than any group has: the search that has to give up, and takes the longest
+    // run.
     let hopeless = take(64 << 20, SECTOR);
     let addresses: Vec<_> =
         (0..4096).map(|_| Logical(GIB + rng.below(groups as u64 * GIB))).collect();

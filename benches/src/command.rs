@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::published::{self, Added, Allocate, Enospc, Experiment, Nocow, Plan, Read, Slowness};
 use crate::writeback::{self, Files, Writeback};
-use crate::{choice, foreground, fsync, scale, stall, target, volume, work};
+use crate::{choice, foreground, fsync, scale, setup, stall, volume, work};
 
 /// Measures Buttress beside the kernel's file systems, which need root and loop devices.
 #[derive(Debug, Parser)]
@@ -26,28 +26,29 @@ struct Args {
     /// Runs of each; they take turns, and medians are shown.
     #[arg(long, default_value_t = 5, global = true)]
     runs: usize,
-    /// Size of the job; 1 is what a small machine does in minutes. Seconds are times this, and of `nocow` and `cow` files and
-    /// block groups, of `read` the file; of `enospc` files, names and volume where it is above 1, since the jobs must write
-    /// into more than is kept in memory.
+    /// Size of the job; 1 is what a small machine does in minutes. Seconds are times this, and of
+    /// `nocow` and `cow` files and block groups, of `read` the file; of `enospc` files, names and
+    /// volume where it is above 1, since the jobs must write into more than is kept in memory.
     #[arg(long, default_value_t = 1.0, global = true)]
     scale: f64,
     /// A memory-backed folder for the images.
     #[arg(long, default_value = "/dev/shm", global = true)]
     dir: PathBuf,
-    /// Drive ours through a mount too. Mounts and Linux's file systems are driven by `fio`; allocations by
-    /// threads, as the library is, and by the job of `fio` that comes nearest.
+    /// Drive ours through a mount too. Mounts and Linux's file systems are driven by `fio`;
+    /// allocations by threads, as the library is, and by the job of `fio` that comes nearest.
     #[arg(long, global = true)]
     mount: bool,
-    /// Mount options of ours, as `buttress mount` has them, beside those that their names are about; those of a mount alone
-    /// are for mounts. All are shown.
+    /// Mount options of ours, as `buttress mount` has them, beside those that their names are
+    /// about; those of a mount alone are for mounts. All are shown.
     #[arg(long, short = 'o', value_name = "OPTIONS", global = true)]
     options: Vec<String>,
-    /// Write each image through before it is used, and use as much memory as `read` will need once before: what is touched
-    /// for the first time costs whoever touches it.
+    /// Write each image through before it is used, and use as much memory as `read` will need once
+    /// before. The first touch of new memory costs time.
     #[arg(long, global = true)]
     prefault: bool,
-    /// On so many processors as there need not be: the engine's threads take turns on one, and what they take is counted. For
-    /// `enospc` and `allocate`, the library, and a program that was built for it.
+    /// On so many processors as there need not be: the engine's threads take turns on one, and what
+    /// they take is counted. For `enospc` and `allocate`, the library, and a program that was built
+    /// for it.
     #[arg(long, value_name = "COUNT", global = true, value_parser = clap::value_parser!(u16).range(1..=1024))]
     processors: Option<u16>,
     /// Only those whose names are, or contain, one of these words.
@@ -105,7 +106,8 @@ enum Verb {
         #[arg(long, default_value_t = 128)]
         file_mib: u64,
     },
-    /// Small random writes while metadata is scarce, through memory and direct: room made ahead, and not.
+    /// Small random writes while metadata is scarce, through memory and direct: room made ahead,
+    /// and not.
     Enospc {
         /// How many write at a time.
         #[arg(long, default_value_t = 4)]
@@ -125,7 +127,8 @@ enum Verb {
         /// MiB of the volume, times the same.
         #[arg(long, default_value_t = 2048)]
         size_mib: u64,
-        /// A device of so many MiB a second, all requests together. On a slow device there are only ours.
+        /// A device of so many MiB a second, all requests together. On a slow device there are only
+        /// ours.
         #[arg(long)]
         device_mib_s: Option<f64>,
         /// A device that takes so many microseconds for each request before its first byte.
@@ -137,8 +140,8 @@ enum Verb {
         /// A device that keeps metadata alone: data is taken in its time, and copied nowhere.
         #[arg(long)]
         device_forgets_data: bool,
-        /// How much metadata a promise of ours takes: what all together can dirty, or eight levels for each
-        /// item as in Linux, where preemptive flushing comes from.
+        /// How metadata is reserved in ours: as much as all operations together can dirty, or eight
+        /// levels for each item as in Linux, where preemptive flushing comes from.
         #[arg(long, value_parser = ["counted", "levels"], default_value = "counted")]
         promise: String,
     },
@@ -148,8 +151,9 @@ enum Verb {
         #[arg(long, value_delimiter = ',', default_value = "1,4")]
         threads: Vec<usize>,
     },
-    /// Orders of write-back of a cache in front of a hard disk: random writes, twice the cache, then a
-    /// flush of everything. In simulated time, the same everywhere; --plot draws positions over time.
+    /// Orders of write-back of a cache in front of a hard disk: random writes, twice the cache,
+    /// then a flush of everything. In simulated time, the same everywhere; --plot draws positions
+    /// over time.
     Writeback {
         /// MiB of the cache, times --scale; the published one had 1006.
         #[arg(long, default_value_t = 256)]
@@ -160,15 +164,17 @@ enum Verb {
         /// How many times faster than a hard disk that origin is.
         #[arg(long, default_value_t = 2.0)]
         speed: f64,
-        /// A log of dm-log-writes from beneath Linux's dm-writecache, to be played on the same disk: with
-        /// the mark steady where the writing begins, and flush where the flush of everything does.
+        /// A log of dm-log-writes from beneath Linux's dm-writecache, to be played on the same
+        /// disk: with the mark steady where the writing begins, and flush where the flush of
+        /// everything does.
         #[arg(long, value_name = "LOG")]
         trace: Vec<PathBuf>,
     },
-    /// Real volumes of ten to a million block groups, each nine tenths full, in sparse files in --dir: what opening,
-    /// allocations, lookups, commits, a chunk more and memory cost.
+    /// Real volumes of ten to a million block groups, each nine tenths full, in sparse files in
+    /// --dir: what opening, allocations, lookups, commits, a chunk more and memory cost.
     Scale {
-        /// Block groups of each volume. A million needs some GiB in --dir, and files of a PiB there.
+        /// Block groups of each volume. A million needs some GiB in --dir, and files of a PiB
+        /// there.
         #[arg(long, value_delimiter = ',', default_value = "10,1000,100000")]
         groups: Vec<u64>,
         /// Measure this volume, which was made for it, once.
@@ -343,12 +349,12 @@ fn drawn(text: String) -> (Value, String) {
     (Value::String(text.clone()), text)
 }
 
-/// Runs the program with a command line. The word [`target::PROGRAM`] in front makes it `buttress`.
+/// Runs the program with a command line. The word [`setup::PROGRAM`] in front makes it `buttress`.
 #[must_use]
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let mut arguments = arguments.into_iter().peekable();
     let name = arguments.next();
-    if arguments.next_if(|word| word == target::PROGRAM).is_some() {
+    if arguments.next_if(|word| word == setup::PROGRAM).is_some() {
         return buttress_cli::run(name.into_iter().chain(arguments));
     }
     let args = Args::parse_from(name.into_iter().chain(arguments));

@@ -1,13 +1,15 @@
-//! A hard disk in simulated time: seek, rotation and transfer, and a queue that it serves in the order it likes;
-//! and a file that is made as slow as that.
+//! A hard disk in simulated time: seek, rotation and transfer, and a queue with native ordering.
+//! Also a file that is made as slow as that.
 //!
 //! # Invariants
 //!
-//! - **H1** Time moves only by what the disk does: the same requests give the same times on every machine.
+//! - **H1** Only the disk's work moves its time: the same requests give the same times on every
+//!   machine.
 //!
-//! The model: 7200 revolutions a minute, tracks of 1.25 MB (150 MB/s), a seek of 0.8 ms to a neighbour and 15 ms
-//! across a disk of 1 TB, growing with the square root of the distance. Up to 32 writes wait in the disk, which
-//! takes the one that it can begin first, as disks with native command queueing do.
+//! The model: 7200 revolutions a minute and tracks of 1.25 MB (150 MB/s). A seek takes 0.8 ms to a
+//! neighbour and 15 ms across a disk of 1 TB, growing with the square root of the distance. Up to
+//! 32 writes wait in the disk. It takes the one that it can begin first, as disks with native
+//! command queueing do.
 
 use std::path::Path;
 use std::sync::Mutex;
@@ -146,7 +148,7 @@ impl Device for Disk {
     }
 }
 
-/// A real file whose writes take as long as on the disk, or a fraction of that: who writes sleeps.
+/// A real file whose writes take as long as on the disk, or a fraction of that: the writer sleeps.
 #[derive(Debug)]
 pub(crate) struct Throttled {
     file: FileDevice,
@@ -204,7 +206,8 @@ impl Layer for Throttled {
     }
 }
 
-/// A device that keeps what is written to its front and forgets the rest: a cache whose data nobody looks at.
+/// A device that keeps the data written to its front and forgets the rest: a cache whose data is
+/// never read.
 #[derive(Debug)]
 pub(crate) struct Forgetful {
     front: buttress_block::MemoryDevice,

@@ -1,17 +1,21 @@
-//! Small random writes through memory while metadata is scarce, as the first version of preemptive flushing was
-//! measured: 4 jobs of 4 KiB, and the same with direct I/O, which must not become slower.
+//! Small random writes through memory while metadata is scarce, as the first version of preemptive
+//! flushing was measured: 4 jobs of 4 KiB, and the same with direct I/O, which must not become
+//! slower.
 //!
 //! # Invariants
 //!
-//! - Small files fill a good part of the metadata groups, and data has taken all that the devices had left for another:
-//!   it is free inside of block groups again, none of which is empty, so that nothing is ever unallocated.
-//! - A slow device is slow only while the jobs write. Only ours stands on it: Linux has no such device.
-//! - The jobs write into three times what ours keeps dirty, or more. Linux is told to keep no more than that either, for
-//!   the device; whether it obeys is not measured.
-//! - Writers that run until nothing is left and wait until all is written do so about once in the tenth of a second that
-//!   `fio` can tell apart. Threads of ours are looked at twenty times as often, and half a second of that is drawn.
-//! - Through a folder the jobs are threads of `fio`, with the library beside them threads of ours ([`writers`]). Either
-//!   write into files that were made before and have nothing in them, for a while that is not measured first.
+//! - Small files fill a good part of the metadata groups, and data has taken all other space of the
+//!   devices. It is free inside of block groups again, none of which is empty, so that nothing is
+//!   ever unallocated.
+//! - A slow device is slow only while the jobs write. Only ours is on it: Linux has no such device.
+//! - The jobs write into at least three times ours' limit of dirty data. Linux gets the same limit
+//!   for the device; whether it obeys is not measured.
+//! - Writers that fill all space and wait until all is written do so about once in a tenth of a
+//!   second, the resolution of `fio`. Our own threads are sampled twenty times as often, and half a
+//!   second of that is drawn.
+//! - Through a folder the jobs are threads of `fio`, with the library they are our own threads
+//!   ([`writers`]). Both write into files that were made before and are empty, for a while that is
+//!   not measured first.
 
 mod writers;
 
@@ -27,7 +31,7 @@ use crate::{
     fio::{Engine, Fio, Place, Seen, Work},
     processors,
     published::{Better, Experiment, Plan, Slowness, Subject, Table},
-    target::Setup,
+    setup::Setup,
     told::Told,
     work::text,
 };
@@ -49,13 +53,13 @@ const SAMPLE: Duration = Duration::from_millis(100);
 const CLOSE: Duration = Duration::from_millis(5);
 /// So many of these are drawn, of the middle.
 const DRAWN: usize = 100;
-/// The part of the time for which the jobs write before anything is measured: files that are written for the first time
-/// make trees grow.
+/// The part of the time for which the jobs write before anything is measured: files that are
+/// written for the first time make trees grow.
 const RAMP: f64 = 4.0;
 /// Samples of a second.
 const SAMPLES: usize = 10;
 
-/// How promises are made unless something else is said.
+/// The default kind of reservations.
 const COUNTED: &str = "counted";
 /// The two ways of writing.
 const BUFFERED: &str = "through memory";
@@ -72,11 +76,12 @@ pub struct Enospc {
     pub names: usize,
     /// Seconds at a scale of one.
     pub seconds: f64,
-    /// Leave block groups empty, which go, and come again for whoever takes them first.
+    /// Leave block groups empty. They are removed, and made again by the first request for their
+    /// space.
     pub unallocated: bool,
     /// How long the volume is, in MiB; times the same.
     pub size_mib: u64,
-    /// How much metadata a promise of ours takes, as the mount option says it.
+    /// How metadata is reserved in ours, in the words of the mount option.
     pub promise: String,
     /// How slow the device is, if it is.
     pub slow: Option<Slowness>,
@@ -276,7 +281,8 @@ impl Enospc {
         Ok(())
     }
 
-    /// What the machine's scheduler does to as many threads that compute as long and wait for nothing.
+    /// What the machine's scheduler does to as many threads that compute as long and wait for
+    /// nothing.
     fn compute_as_long(
         &self,
         subject: &Subject,
@@ -333,7 +339,7 @@ fn tell(subject: &Subject, way: &str, seen: &Seen, sync: Duration, out: &mut Tab
     }
 }
 
-/// What was said of the time in which the jobs wrote and until all was durable, by who says such things.
+/// Counters of the time in which the jobs wrote and until all was durable, by subject.
 fn tell_told(subject: &Subject, way: &str, before: &Told, after: &Told, out: &mut Table) {
     let mut add = |what: &str, unit, better, value: f64| {
         out.add(&format!("{what}, {way}"), unit, better, subject, value);

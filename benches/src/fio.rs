@@ -1,12 +1,12 @@
-//! Jobs of `fio`, which drives what lies in a folder, or a device with nothing on it.
+//! Jobs of `fio`, which drives a folder, or a device without a file system.
 //!
 //! # Invariants
 //!
-//! - **F1** Processor time is that of the whole machine while the jobs were measured: neither the quarter of a second in
-//!   which `fio` begins nor the ramp counts.
-//! - **F2** A rate over time is made of what jobs counted themselves, in histograms with the time of each: the log of
-//!   bandwidth is kept by a thread beside them, which is late where they keep the processors busy, and says nothing of a
-//!   time in which nothing was done.
+//! - **F1** Processor time is that of the whole machine while the jobs were measured. Neither the
+//!   quarter of a second in which `fio` begins nor the ramp counts.
+//! - **F2** A rate over time comes from the jobs' own histograms, with the time of each. `fio`
+//!   keeps the log of bandwidth by a thread beside them. That is late where the jobs keep the
+//!   processors busy, and shows nothing for a time without work.
 
 use std::{
     fs,
@@ -49,7 +49,8 @@ pub(crate) enum Engine {
 pub(crate) enum Work {
     /// Reads all of its part, from the beginning to the end.
     ReadOnce,
-    /// Writes its part from the beginning to the end, removes the file, makes it anew and begins again, for as long.
+    /// Writes its part from the beginning to the end, removes the file, makes it anew and begins
+    /// again, for as long.
     Anew {
         /// As long.
         time: Duration,
@@ -68,7 +69,8 @@ pub(crate) enum Work {
 /// Where a job works.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
-    /// The file, which several may share; one that is shorter than the jobs' bytes would be removed, and begun again.
+    /// The file, which several may share; one that is shorter than the jobs' bytes would be
+    /// removed, and begun again.
     pub(crate) path: PathBuf,
     /// Where its part begins.
     pub(crate) offset: u64,
@@ -196,7 +198,8 @@ impl Fio {
                 // Else it is made, and given its size, before.
                 add("create_on_open", "1".to_owned());
                 add("unlink_each_loop", "1".to_owned());
-                // The time ends it: where it is the measure the file is begun again without being removed.
+                // The time ends it: where it is the measure the file is begun again without being
+                // removed.
                 add("loops", i32::MAX.to_string());
                 add("runtime", format!("{}ms", time.as_millis().max(1)));
             }
@@ -274,8 +277,8 @@ fn parse(answer: &[u8], side: &str) -> Result<Seen, String> {
     if seen.bytes > 0.0 && seen.seconds > 0.0 { Ok(seen) } else { Err("fio did nothing".into()) }
 }
 
-/// Adds what one job's log of histograms tells to rates of all: lines of milliseconds, direction, bytes of a request,
-/// and how many took how long since the line before.
+/// Adds what one job's log of histograms tells to rates of all: lines of milliseconds, direction,
+/// bytes of a request, and how many took how long since the line before.
 fn add_log(log: &str, block: usize, step: Duration, rates: &mut [f64]) {
     let step = step.as_secs_f64();
     let mut before = 0.0;

@@ -1,5 +1,6 @@
-//! What a program in front of a cache notices of a flush of everything: latencies of 4 KiB requests while
-//! nothing happens, and while millions of blocks are written back. And how writes scale with threads.
+//! What a program in front of a cache notices of a flush of everything: latencies of 4 KiB requests
+//! while nothing happens, and while millions of blocks are written back. And how writes scale with
+//! threads.
 //!
 //! The devices take no time: what is measured is the cache itself, its locks and its threads.
 

@@ -1,5 +1,5 @@
-//! Durable writes a second: 4 KiB and an fsync, again and again, by one thread and by several; and transactions
-//! of sqlite, where there is a folder for it.
+//! Durable writes a second: 4 KiB and an fsync, again and again, by one thread and by several; and
+//! transactions of sqlite, where there is a folder for it.
 
 use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};
@@ -14,14 +14,15 @@ use buttress_fs::{Inode, SetAttr};
 
 use crate::{
     report::{Better, Report},
-    target::Setup,
+    setup::Setup,
     work::{Job, text},
 };
 
 const BLOCK: usize = 4096;
 /// Blocks of the file that a thread writes over at random.
 const BLOCKS: u64 = 4096;
-/// Blocks of the file, a hole at first, that a thread writes to at random, as `fio` does with `--fallocate=none`.
+/// Blocks of the file, a hole at first, that a thread writes to at random, as `fio` does with
+/// `--fallocate=none`.
 const HOLES: u64 = 65_536;
 /// How long each of the measurements takes.
 const TIME: Duration = Duration::from_millis(1500);

@@ -1,12 +1,13 @@
-//! Real volumes of very many block groups: how one is made, and what it then costs to open it, to allocate and free, to
-//! find a group, to commit, and to add a chunk.
+//! Real volumes of very many block groups: how one is made, and the cost of using it. That is to
+//! open it, to allocate and free, to find a group, to commit, and to add a chunk.
 //!
 //! # Place
 //!
-//! On the engine itself, so that what files cost is left out. Every group of data is nine tenths full, in extents with
-//! gaps between them; the extents are one file's, so that every checker has something to say about them. The gaps are
-//! held while the volume is made and given back at its end: nobody gets them meanwhile. There is this one shape, four gaps of
-//! 25 MiB; `choice` has groups in memory whose free tenth is in pieces of 4 to 256 KiB.
+//! On the engine itself, so that the cost of files is left out. Every group of data is nine tenths
+//! full, in extents with gaps between them. The extents belong to one file, so that every checker
+//! looks at them. The gaps are reserved while the volume is made and given back at its end, so that
+//! no allocation gets them meanwhile. There is this one shape, four gaps of 25 MiB; `choice` has
+//! groups in memory whose free tenth is in pieces of 4 to 256 KiB.
 
 use std::{fmt::Write as _, path::Path, sync::Arc, time::Instant};
 
@@ -70,7 +71,7 @@ pub struct Row {
     pub large: f64,
     /// A whole gap, kept, with the reading of what is free in the groups that it takes.
     pub gap: f64,
-    /// 256 MiB, which nobody has, with freeing what came of it.
+    /// 256 MiB, which no group has, and the freeing of the result.
     pub in_vain: f64,
     /// Groups that were looked at for one of the small and large ones.
     pub probes: f64,
@@ -353,8 +354,8 @@ impl Opened {
     }
 }
 
-/// Opens a volume that [`make_volume`] made and measures it, with so many rounds of what is quick. For memory, in a
-/// program that has done nothing else.
+/// Opens a volume that [`make_volume`] made and measures it, with so many rounds of what is quick.
+/// For memory, in a program that has done nothing else.
 ///
 /// # Errors
 ///
@@ -398,7 +399,7 @@ pub fn measure(device: &Arc<dyn Device>, groups: u64, rounds: u64) -> Result<Row
     (row.large, _) = opened.allocations(64 << 10, rounds)?;
     (row.in_vain, row.probes_in_vain) = opened.allocations(256 * MIB, rounds / 10)?;
     opened.commits(8, &mut row)?;
-    // Last, and not committed: the volume is to be the same for the next who measures it.
+    // Last, and not committed: the volume stays the same for the next measurement.
     opened.chunks(4, &mut row)?;
     Ok(row)
 }

@@ -1,4 +1,5 @@
-//! How long operations took, counted in classes an eighth apart: one more costs nanoseconds and no memory.
+//! How long operations took, counted in classes an eighth apart: one more costs nanoseconds and no
+//! memory.
 
 use std::time::Duration;
 

@@ -1,8 +1,10 @@
-//! Random direct writes into files that are overwritten in place, as in the published measurement of block-group
-//! lookups: fixed blocks, a deep queue, many jobs, and a tree of many filled block groups.
+//! Random direct writes into files that are overwritten in place, as in the published measurement
+//! of block-group lookups: fixed blocks, a deep queue, many jobs, and a tree of many filled block
+//! groups.
 //!
-//! Folders are driven by `fio` with `libaio`; the library by threads, since it has no queue: each write of it is done when
-//! the call returns. One thread does a job, and in a row of its own as many as the queue is deep.
+//! Folders are driven by `fio` with `libaio`; the library by threads, since it has no queue: each
+//! write of it is done when the call returns. One thread does a job, and in a row of its own as
+//! many as the queue is deep.
 //!
 //! The same job on files that are copied on write, with checksums, is an experiment of its own.
 
@@ -23,7 +25,7 @@ use crate::{
     fio::{Engine, Fio, Place, Work},
     latency::Latencies,
     published::{Better, Experiment, Plan, Subject, Table},
-    target::Setup,
+    setup::Setup,
     work::{measure_for, pattern, text},
 };
 
@@ -94,7 +96,8 @@ impl Experiment for Nocow {
         let bytes = plan.scaled(self.file_mib * MIB).max(2 * waiting).next_multiple_of(MIB);
         let jobs = self.jobs;
         let groups = if self.groups > 0 { plan.scaled(self.groups) } else { 0 };
-        // An extent is kept as long as any of it is in use, so what is copied may need its room twice.
+        // An extent is kept as long as any of it is in use, so what is copied may need its room
+        // twice.
         let copies = if self.cow { 3 } else { 1 };
         let room = (jobs as u64 * bytes * copies + 2 * GIB).next_multiple_of(GIB);
         let size = room + groups * (GIB + GIB / 8);
@@ -188,7 +191,8 @@ fn fill(path: &Path, bytes: u64, at_once: bool) -> Result<(), String> {
 struct Seen {
     /// Bytes a second.
     rate: f64,
-    /// Of a write, in microseconds; where a job has many under way, with what it waited for those before it.
+    /// Of a write, in microseconds; where a job has many under way, with what it waited for those
+    /// before it.
     p99: f64,
     /// Seconds of the processors for a byte.
     spent: f64,

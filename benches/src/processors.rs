@@ -1,10 +1,11 @@
-//! An experiment on so many processors, which there need not be.
+//! An experiment on so many simulated processors.
 //!
 //! # Place
 //!
-//! The engine's own threads, locks and clock take turns under the scheduler of `buttress_base::seeded`: one runs at a time, on
-//! one real processor, and what it takes there is counted as the time of one of so many. The time that is shown is that of
-//! the run. Caches, memory and its lines are what this machine has, and nobody takes them from anybody.
+//! The engine's own threads, locks and clock take turns under the scheduler of
+//! `buttress_base::seeded`. One thread runs at a time, on one real processor, and its time there
+//! counts as the time of one of so many. The shown time is that of the run. Caches and memory are
+//! this machine's, and simulated processors do not compete for them.
 
 use std::time::Duration;
 
@@ -16,11 +17,13 @@ const HOW: &str = "this program was built without a scheduler of its own; build 
 #[cfg(any(debug_assertions, buttress_seeded))]
 const MOST: usize = 5;
 
-/// Runs `work` on so many processors; beside what it answers says where its threads waited for locks most.
+/// Runs `work` on so many processors; beside what it answers says where its threads waited for
+/// locks most.
 ///
 /// # Errors
 ///
-/// Its own; those of threads that wait for each other for ever; or that this program has no scheduler.
+/// Its own; those of threads that wait for each other for ever; or that this program has no
+/// scheduler.
 #[cfg(any(debug_assertions, buttress_seeded))]
 pub(crate) fn run<T: Send + 'static>(
     count: usize,

@@ -2,15 +2,14 @@
 //!
 //! # Place
 //!
-//! An [`Experiment`] knows its job and who does it; this runs everybody once, then everybody again, so
-//! that what else the machine does hits all alike, and reports medians.
+//! An [`Experiment`] knows its job and its subjects. This runs each subject once, then each again,
+//! so that other work of the machine hits all alike, and reports medians.
 //!
 //! To add one: implement [`Experiment`], give it a verb in `command`.
 
 use std::{
     collections::BTreeMap,
     fmt::{self, Write as _},
-    path::PathBuf,
     sync::Arc,
 };
 
@@ -26,46 +25,18 @@ use crate::{
 pub use crate::allocate::Allocate;
 pub use crate::enospc::Enospc;
 pub use crate::nocow::Nocow;
+pub use crate::plan::Plan;
 pub use crate::read::Read;
 pub use crate::report::Better;
 pub use crate::subject::{Added, Subject};
 pub use buttress_sim::Slowness;
-
-/// How an experiment is run.
-#[derive(Clone, Debug)]
-pub struct Plan {
-    /// A memory-backed folder for images.
-    pub dir: PathBuf,
-    /// Runs of each subject.
-    pub runs: usize,
-    /// 1 for the default size of the job; the published one is often larger.
-    pub scale: f64,
-    /// Only subjects whose names are, or contain, one of these words; all when there is none.
-    pub only: Vec<String>,
-    /// Drive ours through a mount too.
-    pub mount: bool,
-    /// Mount options of ours, beside their own.
-    pub options: Vec<Added>,
-    /// Write each image through before it is used, so that its memory is there.
-    pub prefault: bool,
-    /// On so many processors as there need not be (`processors`).
-    pub processors: Option<usize>,
-}
-
-impl Plan {
-    /// A number of the job at this scale, at least one.
-    #[must_use]
-    pub fn scaled(&self, number: u64) -> u64 {
-        ((number as f64 * self.scale).round() as u64).max(1)
-    }
-}
 
 /// One published job.
 pub trait Experiment: Send + Sync {
     /// The word on the command line.
     fn name(&self) -> &'static str;
 
-    /// Who does it, in the order of the table. The first is the baseline that ratios are of.
+    /// The subjects, in the order of the table. The first is the baseline that ratios are of.
     fn subjects(&self, plan: &Plan) -> Vec<Subject>;
 
     /// Does the job once. Figures go to `out`.
@@ -93,7 +64,7 @@ pub fn run(
 ) -> Result<Table, String> {
     let mut subjects = experiment.subjects(plan);
     if !plan.only.is_empty() {
-        // A word that is somebody's whole name is nobody else's part of one.
+        // A word that is the whole name of one subject is no part of another's.
         let names: Vec<_> = subjects.iter().map(|subject| subject.name.clone()).collect();
         let means = |word: &String, name: &String| {
             if names.contains(word) { word == name } else { name.contains(word) }
@@ -145,7 +116,7 @@ pub fn run(
     Ok(table)
 }
 
-/// Figures of several runs, by what was measured and by whom.
+/// Figures of several runs, by figure and by subject.
 #[derive(Debug, Default)]
 pub struct Table {
     name: &'static str,
@@ -286,7 +257,7 @@ impl Table {
             y += 2 * ROW;
         }
         for (index, one) in self.series.iter().enumerate() {
-            // One scale for all who did the same.
+            // One scale for all subjects of the same job.
             let alike = self.series.iter().filter(|other| other.what == one.what);
             let most = alike.flat_map(|other| &other.values).copied().fold(0.0, f64::max);
             let name = escape(&format!("{}, {}: {}", one.what, one.unit, one.subject));
@@ -340,6 +311,8 @@ impl fmt::Display for Table {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
     use crate::Target;
 
@@ -364,7 +337,7 @@ mod tests {
         }
     }
 
-    /// Everybody runs as often, and ratios are of the first, whichever way is better.
+    /// All subjects run as often, and ratios are of the first, whichever way is better.
     #[test]
     fn subjects_take_turns() {
         let plan = Plan {

@@ -1,6 +1,6 @@
-//! One file read by several threads in order, 32 KiB at a time, cold: the job behind Linux's batches of 2012
-//! (four threads, 745 to 887 MB/s). Each thread reads all of it, once: through a folder it is one of `fio`'s, with the
-//! library beside it one of ours.
+//! One file read by several threads in order, 32 KiB at a time, cold: the job behind Linux's
+//! batches of 2012 (four threads, 745 to 887 MB/s). Each thread reads all of it, once: through a
+//! folder it is one of `fio`'s, with the library beside it one of ours.
 
 use std::{fs::File, os::unix::fs::FileExt, sync::Barrier, thread, time::Instant};
 
@@ -9,7 +9,7 @@ use crate::{
     fio::{Engine, Fio, Place, Work},
     latency::Latencies,
     published::{Better, Experiment, Plan, Subject, Table},
-    target::Setup,
+    setup::Setup,
     told::Told,
     work::{pattern, text},
 };
@@ -114,8 +114,8 @@ impl Experiment for Read {
     }
 }
 
-/// Uses so much memory and gives it back. The host of a virtual machine takes away what is free, and it comes back when it
-/// is touched: ten times as slow as memory that is there, for whoever happens to be the first.
+/// Uses so much memory and gives it back. The host of a virtual machine takes free memory away, and
+/// gives it back when it is touched. The first thread that touches it is then ten times as slow.
 fn touch_memory(mib: u64) {
     let pieces: Vec<Vec<u8>> = (0..mib).map(|_| vec![1; MIB]).collect();
     std::hint::black_box(&pieces);

@@ -2,8 +2,8 @@
 //!
 //! # Place
 //!
-//! The frame around [`groups`](crate::groups): makes a volume in a sparse file, has it measured several times, each time
-//! by a new program, so that its memory is its own, and shows medians.
+//! The frame around [`groups`](crate::groups): it makes a volume in a sparse file and has it
+//! measured several times. Each measurement is a new program with its own memory. It shows medians.
 
 use std::{
     fmt::Write as _,
@@ -50,8 +50,8 @@ impl Drop for Image {
     }
 }
 
-/// Makes and measures volumes. `child` is a command that calls [`measure_image`] and prints the answer; `say` is told
-/// what happens. Returns a row for each volume, of medians.
+/// Makes and measures volumes. `child` is a command that calls [`measure_image`] and prints the
+/// answer; `say` is told what happens. Returns a row for each volume, of medians.
 ///
 /// # Errors
 ///

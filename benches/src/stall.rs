@@ -13,7 +13,7 @@ use std::{
 
 use crate::{
     report::{Better, Report},
-    target::Setup,
+    setup::Setup,
     work::{Job, sync, text},
 };
 
@@ -66,7 +66,8 @@ pub(crate) fn run(job: &Job, report: &mut Report) -> Result<(), String> {
         outcome
     } else {
         let root = setup.folder();
-        // The kernel holds the folder that is synced, whoever serves it: the work goes on in another.
+        // The kernel holds the folder that is synced, for any file system: the work goes on in
+        // another.
         let work = root.join("work");
         std::fs::create_dir(&work).map_err(text)?;
         let create = |prefix: &str, i: usize| -> Result<(), String> {

@@ -1,14 +1,15 @@
-//! Who does an experiment's job, and with which mount options.
+//! The subjects of an experiment, and their mount options.
 //!
 //! # Invariants
 //!
-//! - **O1** What a subject's options say is what its name is about, and stands: an option that is added goes to those of
-//!   ours that say nothing of the same.
-//! - **O2** An option that nobody takes is an error: else figures would be read as if they had been measured with it.
+//! - **O1** The options of a subject belong to its name, and stay. An added option goes to those
+//!   subjects of ours that do not set the same option.
+//! - **O2** An option that no subject takes is an error. Otherwise figures would be read as if they
+//!   had been measured with it.
 
 use crate::Target;
 
-/// Somebody who does the job.
+/// A file system that does the job.
 #[derive(Clone, Debug)]
 pub struct Subject {
     /// What the table calls it.
@@ -43,8 +44,8 @@ impl Subject {
         Self { threads, ..self }
     }
 
-    /// Our mounts, with mount options: one that reads requests from the device and, where the kernel offers that
-    /// (`fuse.enable_uring`), one that has them by io_uring.
+    /// Our mounts, with mount options: one that reads requests from the device and, where the
+    /// kernel offers that (`fuse.enable_uring`), one that has them by io_uring.
     #[must_use]
     pub fn mounts(options: &str) -> Vec<Self> {
         let by = |name, transport: &str| {
@@ -80,7 +81,7 @@ fn about(option: &str) -> &str {
 ///
 /// # Errors
 ///
-/// The first that nobody takes (O2), and what can be done about it.
+/// The first option that no subject takes (O2), with a remedy.
 pub(crate) fn add_options(subjects: &mut [Subject], added: &[Added]) -> Result<(), String> {
     let before = subjects.to_vec();
     for Added { option, is_for_mounts } in added {
@@ -127,7 +128,8 @@ mod tests {
         ]
     }
 
-    /// O1: ours that do not say it themselves, in the order in which they were given; the kernel's are left alone.
+    /// O1: ours that do not say it themselves, in the order in which they were given; the kernel's
+    /// are left alone.
     #[test]
     fn options_are_added_to_ours() {
         let mut all = subjects();
@@ -143,9 +145,9 @@ mod tests {
         assert_eq!(options, ["", "read_batch=1", both, mount]);
     }
 
-    /// O2: whoever gives one in vain is told why.
+    /// O2: an option that no subject takes is refused, with the reason.
     #[test]
-    fn an_option_that_nobody_takes_is_refused() {
+    fn unused_option_is_refused() {
         for (keep, option, is_for_mounts, why) in [
             (3, "handoff", true, "--mount"),
             (2, "read_batch=8", false, "sets that"),

@@ -1,11 +1,12 @@
-//! What file systems say of themselves while they are measured: ours as a library, a mount of ours by
-//! `buttress --json stats`, Linux's by what there is in `/sys`.
+//! Counters of file systems while they are measured: of ours as a library, of a mount of ours by
+//! `buttress --json stats`, of Linux's by `/sys`.
 //!
 //! # Invariants
 //!
-//! - **T1** The library and a mount say the same of the same: figures of one mean what those of the other do, waits to a
-//!   factor of two.
-//! - **T2** Who is asked is asked before and after what is measured, and counts for itself meanwhile.
+//! - **T1** The library and a mount report the same figures for the same work, waits to a factor of
+//!   two.
+//! - **T2** A file system is asked before and after the measurement, and counts for itself
+//!   meanwhile.
 
 use std::{array, time::Duration};
 
@@ -85,11 +86,11 @@ impl From<IoStats> for Requests {
 /// What ours says of its space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Room {
-    /// Who waited for metadata.
+    /// Requests that waited for metadata.
     pub(crate) metadata_waits: Waits,
-    /// Who waited for data.
+    /// Requests that waited for data.
     pub(crate) data_waits: Waits,
-    /// Rounds made before anybody waited.
+    /// Rounds made before any request waited.
     pub(crate) rounds: u64,
     /// Bytes of metadata in use.
     pub(crate) used: u64,
@@ -123,7 +124,8 @@ impl Told {
         }
     }
 
-    /// By a mount of ours, as `buttress --json stats` has it. What an older program does not say is not there.
+    /// By a mount of ours, as `buttress --json stats` has it. What an older program does not say is
+    /// not there.
     pub(crate) fn by_mount(text: &str) -> Self {
         let told: Value = serde_json::from_str(text).unwrap_or_default();
         let sections = &told["sections"];
@@ -153,7 +155,7 @@ impl Told {
     }
 }
 
-/// Those who waited for a kind, whatever they could wait for.
+/// Requests that waited for a kind, by any limit of their waits.
 fn waits(sections: &Value, kind: &str) -> Option<Waits> {
     let mut all = Waits::default();
     for line in [format!("{kind}_all"), format!("{kind}_commit")] {
@@ -182,7 +184,8 @@ mod tests {
 
     use super::*;
 
-    /// Both who are asked for their commits are understood; whoever says nothing of them has none.
+    /// Commits of both kinds of file systems are understood; a file system without that counter has
+    /// none.
     #[test]
     fn commits_are_read() {
         let linux =

@@ -1,8 +1,8 @@
-//! What is done with whole subvolumes and volumes: snapshots made and deleted, a large file cloned, what changed
-//! sent, everything scrubbed and checked.
+//! What is done with whole subvolumes and volumes: snapshots made and deleted, a large file cloned,
+//! what changed sent, everything scrubbed and checked.
 //!
-//! Ours does each in this process, Linux's btrfs by its own tools: what it takes to start one of them is a row
-//! of its own.
+//! Ours does each in this process, Linux's btrfs by its own tools: what it takes to start one of
+//! them is a row of its own.
 
 use std::{
     fs::File,
@@ -20,7 +20,8 @@ use buttress_send::SendOptions;
 
 use crate::{
     report::{Better, Report},
-    target::{Setup, Target, sh},
+    setup::{Setup, sh},
+    target::Target,
     work::{Job, pattern, text},
 };
 
@@ -149,8 +150,8 @@ impl Volume for Linux<'_> {
 
     fn delete(&self, name: &str) -> Result<(), String> {
         sh("btrfs", &["subvolume", "delete", "--commit-after", &self.at(name)])?;
-        // This wakes the thread that deletes, which else sleeps until the next commit interval; the tool that
-        // waits for the deletion looks once a second.
+        // This wakes the thread that deletes, which else sleeps until the next commit interval; the
+        // tool that waits for the deletion looks once a second.
         sh("btrfs", &["filesystem", "sync", &self.at("")])?;
         while !sh("btrfs", &["subvolume", "list", "-d", &self.at("")])?.is_empty() {
             thread::sleep(Duration::from_millis(1));

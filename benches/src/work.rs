@@ -12,14 +12,15 @@ use buttress_base::{clock, thread};
 
 use crate::{
     report::{Better, Report},
-    target::{Setup, Target},
+    setup::Setup,
+    target::Target,
 };
 
 pub(crate) const SMALL_LEN: usize = 4096;
 const PER_DIR: usize = 1000;
 const MIB: usize = 1 << 20;
-/// How much longer than was planned there may be nothing done, of which there are no figures: on a busy machine a moment
-/// may be too short. Who met an error does nothing, either.
+/// How much longer than planned a phase may be without any work, and so without figures: on a busy
+/// machine a moment may be too short. A worker that met an error does nothing, either.
 const NOTHING_MAX: Duration = Duration::from_secs(10);
 
 /// What the experiments over targets take.
@@ -173,7 +174,7 @@ pub(crate) fn small(job: &Job, report: &mut Report) -> Result<(), String> {
 /// Makes everything durable. The kernel does not pass `syncfs` on to a FUSE server, so data goes by
 /// `sync` and the transaction by an fsync of the folder.
 pub(crate) fn sync(dir: &Path) -> Result<(), String> {
-    crate::target::sh("sync", &["-f", &dir.to_string_lossy()])?;
+    crate::setup::sh("sync", &["-f", &dir.to_string_lossy()])?;
     File::open(dir).and_then(|folder| folder.sync_all()).map_err(text)
 }
 

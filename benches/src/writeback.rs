@@ -1,19 +1,20 @@
-//! The experiment of 2019: random 4 KiB writes, twice the cache, onto a hard disk behind a cache; then a flush of
-//! everything; for each order of write-back.
+//! The experiment of 2019: random 4 KiB writes, twice the cache, onto a hard disk behind a cache. A
+//! flush of everything follows; for each order of write-back.
 //!
 //! # In simulated time
 //!
-//! The foreground and the disk have clocks of their own. The cache takes a write in no time to speak of; one
-//! that finds no free slot waits until the disk has freed some. So the foreground's rate is that of the disk once
-//! the cache is full, which is what the experiment shows.
+//! The foreground and the disk have clocks of their own. The cache takes a write in almost no time.
+//! A write that finds no free slot waits until the disk has freed some. So the foreground's rate is
+//! that of the disk once the cache is full, which the experiment shows.
 //!
 //! # On a file
 //!
-//! The same with real files, threads and waiting: the origin's writes sleep for as long as the disk would take.
+//! The same with real files, threads and waiting: the origin's writes sleep for as long as the disk
+//! would take.
 //!
 //! # From a trace
 //!
-//! What somebody else wrote to an origin, in that order, played on the same disk.
+//! Another program's writes to an origin, in their order, played on the same disk.
 
 mod plot;
 mod trace;
@@ -65,7 +66,7 @@ struct Figures {
     name: String,
     disk: &'static str,
     flush_seconds: f64,
-    /// Writes of the foreground by second; none when nobody knows.
+    /// Writes of the foreground by second; none when they are unknown.
     iops: Vec<f64>,
     steady: Vec<Done>,
     flush: Vec<Done>,

@@ -1,4 +1,5 @@
-//! Threads that write small blocks at random places until the time is over, where no file stands between.
+//! Threads that write small blocks at random places until the time is over, where no file stands
+//! between.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
@@ -100,7 +101,8 @@ fn rates(looks: &[(f64, f64)], step: Duration) -> Vec<f64> {
 mod tests {
     use super::*;
 
-    /// A look that is late moves nothing from one step to another but what was done between two looks.
+    /// A look that is late moves nothing from one step to another but what was done between two
+    /// looks.
     #[test]
     fn late_looks_make_even_steps() {
         let looks = [(0.0, 0.0), (0.1, 10.0), (0.25, 25.0), (0.3, 25.0), (0.42, 49.0)];

@@ -25,7 +25,8 @@ const ANSWER: &str = r#"note: something that is no JSON
 }
 "#;
 
-/// Two lines of one time, then nothing for half of a second; what came last in a window is in its line.
+/// Two lines of one time, then nothing for half of a second; what came last in a window is in its
+/// line.
 const LOG: &str = "\
 20, 1, 4096, 0, 0, 7362, 800, 3, 1, 0
 100, 1, 4096, 0, 0, 1800, 0, 0, 0, 0

@@ -1,12 +1,13 @@
-//! What Linux wrote to an origin, as its dm-log-writes recorded it.
+//! The writes of Linux to an origin, as its dm-log-writes recorded them.
 //!
 //! # On disk
 //!
-//! Numbers are little endian. Sector 0 holds a magic number, the version, the number of entries and the bytes of a
-//! sector, which is the unit of everything after it. Each entry is a sector of its own: sector, sectors, flags, bytes
-//! of data; then, unless it is a discard, the data, which nobody needs here. Entries stand in the order in which
-//! writes were done. A mark carries a text behind its header: `steady` begins what counts, `flush` the flush
-//! of everything.
+//! Numbers are little endian. Sector 0 holds a magic number, the version, the number of entries and
+//! the bytes of a sector. Everything after it is in units of a sector. Each entry has a header in a
+//! sector of its own: sector, sectors, flags, bytes of data. The data follows, unless the entry is
+//! a discard; it is not used here. Entries stand in the order in which writes were done. A mark
+//! carries a text behind its header: `steady` begins the measured part, `flush` the flush of
+//! everything.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

@@ -32,7 +32,8 @@ fn the_foreground_is_measured() {
     bench.fails(&["foreground", "--threads", "0"], 1, &["--threads"]);
 }
 
-/// Mount options go to those of ours that do not say the same themselves, and are shown; who gives one in vain is told so.
+/// Mount options go to those of ours that do not set the same, and are shown. An option that no
+/// subject takes is refused.
 #[test]
 fn mount_options_are_added() {
     let bench = Bench::new();
@@ -57,8 +58,8 @@ fn mount_options_are_added() {
     bench.fails(&["writeback", "-o", "commit=9"], 2, &["--options", "nocow"]);
 }
 
-/// The published experiments, on the library and through each switch, a moment each: the rows that a comparison needs
-/// are there for everybody.
+/// The published experiments, on the library and through each switch, a moment each: all subjects
+/// have the rows that a comparison needs.
 #[test]
 fn published_experiments_are_measured() {
     let bench = Bench::new();

@@ -1,6 +1,6 @@
-//! Volumes of 10 to 10,000 groups: nothing that is done one by one grows faster than a logarithm, opening and the first
-//! bytes of a file among it, and reading all groups no faster than the volume. By counts alone: requests, nodes, groups
-//! looked at.
+//! Volumes of 10 to 10,000 groups. No single operation grows faster than a logarithm, opening and
+//! the first bytes of a file among them. Reading all groups grows no faster than the volume. By
+//! counts alone: requests, nodes, groups looked at.
 
 use std::sync::Arc;
 
@@ -14,10 +14,11 @@ fn row(groups: u64) -> Row {
     measure(&device, groups, 2000).expect("it is measured")
 }
 
-/// Groups that are compared when nobody has all that is wanted, and a few that are asked before.
+/// Groups that are compared when no group has all that is wanted, and a few that are asked before.
 const IN_VAIN_MAX: f64 = 80.0;
 
-/// Nodes of 16 KiB hold so many items of a group at the least: its own, its chunk's and its device extent's.
+/// Nodes of 16 KiB hold so many items of a group at the least: its own, its chunk's and its device
+/// extent's.
 const GROUPS_PER_NODE: u64 = 64;
 
 #[test]
@@ -34,7 +35,8 @@ fn nothing_grows_faster_than_a_logarithm() {
         assert!(row.probes < 2.0, "{row:?}");
         assert!(row.probes_in_vain < IN_VAIN_MAX, "{row:?}");
         if let Some(before) = before {
-            // A tree of a hundred times as much is a level higher; there are seven, and a leaf may split.
+            // A tree of a hundred times as much is a level higher; there are seven, and a leaf may
+            // split.
             assert!(row.commit_nodes <= before.commit_nodes + 10.0, "{before:?}, {row:?}");
             // The trees that are asked on the way to the first bytes, and the tree of chunks.
             assert!(row.open_reads <= before.open_reads + 6, "{before:?}, {row:?}");

@@ -1,5 +1,5 @@
-//! The published experiments from end to end, as small as they go: off and on are there, and what the switch does is seen
-//! in what was counted. How fast anything was is looked at in no test.
+//! The published experiments from end to end, as small as they go: off and on are there, and what
+//! the switch does is seen in what was counted. How fast anything was is looked at in no test.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,8 @@ use crate::{Bench, has};
 /// What a mount is measured with.
 const OF_MOUNTS: &[&str] = &["fio", "umount"];
 
-/// One run of a verb on images in the folder of the test. Behind `--only` are names, which have blanks.
+/// One run of a verb on images in the folder of the test. Behind `--only` are names, which have
+/// blanks.
 fn arguments(words: &str) -> Vec<&str> {
     let (words, only) = words.split_once(" --only ").expect("no file systems of others");
     let always = ["--runs", "1", "--dir", ".", "--only", only];
@@ -30,7 +31,7 @@ impl Found {
         self.0["figures"].as_array().expect("rows")
     }
 
-    /// Everybody who is in some row.
+    /// All subjects of any row.
     fn subjects(&self) -> BTreeSet<&str> {
         self.figures().iter().filter_map(|row| row["subject"].as_str()).collect()
     }
@@ -44,7 +45,7 @@ impl Found {
         found.unwrap_or_else(|| panic!("no {what} of {subject} in {}", self.0))
     }
 
-    /// Somebody's mount options.
+    /// The mount options of a subject.
     fn options(&self, subject: &str) -> &str {
         self.0["options"][subject].as_str().unwrap_or_default()
     }
@@ -67,8 +68,8 @@ fn batches_make_requests_fewer_and_larger() {
     assert!(sizes[1] > sizes[0] * 10.0 && sizes[2] > sizes[1] * 3.0, "{sizes:?}");
 }
 
-/// The same through a mount, which says itself what it asked its device for: where pages are ours to keep, and the kernel
-/// asks for less at a time than what goes past them.
+/// The same through a mount, which says itself what it asked its device for: where pages are ours
+/// to keep, and the kernel asks for less at a time than what goes past them.
 #[test]
 fn batches_make_requests_of_a_mount_fewer_and_larger() {
     if !has(OF_MOUNTS, Some("/dev/fuse")) {
@@ -87,8 +88,8 @@ fn batches_make_requests_of_a_mount_fewer_and_larger() {
     assert!(many > few * 3.0 && large > small * 3.0, "{many} {small} {few} {large}");
 }
 
-/// Lookups of block groups for writes in place: both ways and the third are measured beside ours as it is. Lookups
-/// are not counted.
+/// Lookups of block groups for writes in place: both ways and the third are measured beside ours as
+/// it is. Lookups are not counted.
 #[test]
 fn writes_in_place_have_their_switch() {
     let bench = Bench::new();
@@ -106,8 +107,8 @@ fn writes_in_place_have_their_switch() {
     assert_eq!(found.options("buttress"), "nodatacow");
 }
 
-/// Preemptive flushing: rounds are made ahead where it is on, by Linux's rule of promises, and none where it is off. On a
-/// busy machine half a second may be too short to be short of room in.
+/// Preemptive flushing: rounds are made ahead where it is on, by Linux's rule of reservations, and
+/// none where it is off. On a busy machine half a second may be too short for a shortage of room.
 #[test]
 fn room_is_made_ahead_where_that_is_on() {
     let bench = Bench::new();
@@ -128,7 +129,8 @@ fn room_is_made_ahead_where_that_is_on() {
     assert!(is_made, "no room was made ahead in eight seconds either");
 }
 
-/// Mounts have the rows of the library where metadata is scarce, and the options that they are given.
+/// Mounts have the rows of the library where metadata is scarce, and the options that they are
+/// given.
 #[test]
 fn mounts_tell_of_scarce_metadata() {
     if !has(OF_MOUNTS, Some("/dev/fuse")) {
@@ -171,9 +173,9 @@ fn allocation_has_its_switch() {
     }
 }
 
-/// The engine on as many processors as the published job had: on 64 the index outdoes the walk from the first group.
-/// What its steps take is measured where this runs, so only the order of both is looked at; a program without the scheduler
-/// says how to have one with it.
+/// The engine on as many processors as the published job had: on 64 the index outdoes the walk from
+/// the first group. What its steps take is measured where this runs, so only the order of both is
+/// looked at; a program without the scheduler says how to have one with it.
 #[test]
 fn allocation_scales_on_processors_that_there_need_not_be() {
     let bench = Bench::new();

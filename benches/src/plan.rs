@@ -1,0 +1,38 @@
+//! The plan of a run of an experiment.
+//!
+//! # What must hold
+//!
+//! - A plan holds values of the command line alone, and changes nothing.
+
+use std::path::PathBuf;
+
+use crate::subject::Added;
+
+/// How an experiment is run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// A memory-backed folder for images.
+    pub dir: PathBuf,
+    /// Runs of each subject.
+    pub runs: usize,
+    /// 1 for the default size of the job; the published one is often larger.
+    pub scale: f64,
+    /// Only subjects whose names are, or contain, one of these words; all when there is none.
+    pub only: Vec<String>,
+    /// Drive ours through a mount too.
+    pub mount: bool,
+    /// Mount options of ours, beside their own.
+    pub options: Vec<Added>,
+    /// Write each image through before it is used, so that its memory is there.
+    pub prefault: bool,
+    /// On so many processors as there need not be (`processors`).
+    pub processors: Option<usize>,
+}
+
+impl Plan {
+    /// A number of the job at this scale, at least one.
+    #[must_use]
+    pub fn scaled(&self, number: u64) -> u64 {
+        ((number as f64 * self.scale).round() as u64).max(1)
+    }
+}
