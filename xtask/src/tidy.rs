@@ -133,6 +133,8 @@ fn look(options: &Options) -> Result<bool, String> {
     let order = read(&top.join("crates/base/src/rank.rs"))?;
     let unused = names::unused_ranks(&order, all_sources.iter());
     report.add("unused-ranks", "crates/base", unused.len(), unused);
+    let wrong = names::wrong_order(&order, &read(&top.join("ARCHITECTURE.md"))?);
+    report.add("lock-order", "docs", wrong.len(), wrong);
 
     if options.json {
         let text = serde_json::to_string_pretty(&serde_json::json!({

@@ -111,9 +111,6 @@ pub(super) fn unused_ranks<'a>(
     order: &str,
     sources: impl Iterator<Item = &'a Source> + Clone,
 ) -> Vec<String> {
-    let inside = order.split("pub enum Rank {").nth(1).and_then(|rest| rest.split('}').next());
-    let ranks = inside.unwrap_or_default().lines().map(str::trim);
-    let ranks = ranks.filter(|line| !line.starts_with("//")).filter_map(|l| l.strip_suffix(','));
     let used = |rank: &&str| {
         let name = format!("Rank::{rank}");
         sources.clone().any(|source| {
@@ -123,7 +120,35 @@ pub(super) fn unused_ranks<'a>(
                 })
         })
     };
-    ranks.filter(|rank| !used(rank)).map(str::to_owned).collect()
+    ranks(order).filter(|rank| !used(rank)).map(str::to_owned).collect()
+}
+
+/// The ranks of the order of locks, outermost first.
+fn ranks(order: &str) -> impl Iterator<Item = &str> {
+    let inside = order.split("pub enum Rank {").nth(1).and_then(|rest| rest.split('}').next());
+    let lines = inside.unwrap_or_default().lines().map(str::trim);
+    lines.filter(|line| !line.starts_with("//")).filter_map(|line| line.strip_suffix(','))
+}
+
+/// Places at which the numbered list of a document differs from the order of locks: the number,
+/// and both names. A line of the list is `1. `Rank`: what it is`.
+pub(super) fn wrong_order(order: &str, document: &str) -> Vec<String> {
+    let listed: Vec<&str> = document
+        .lines()
+        .skip_while(|line| *line != "## Order of locks")
+        .skip(1)
+        .take_while(|line| !line.starts_with("## "))
+        .filter(|line| line.starts_with(|c: char| c.is_ascii_digit()))
+        .filter_map(|line| line.split('`').nth(1))
+        .collect();
+    let ranks: Vec<&str> = ranks(order).collect();
+    let at =
+        |list: &[&str], index: usize| list.get(index).map_or("nothing", |name| name).to_owned();
+    (0..ranks.len().max(listed.len()))
+        .map(|index| (index + 1, at(&ranks, index), at(&listed, index)))
+        .filter(|(_, rank, listed)| rank != listed)
+        .map(|(number, rank, listed)| format!("{number}: {rank} is listed as {listed}"))
+        .collect()
 }
 
 /// Words that the glossary forbids: those behind `Never:`.
@@ -146,6 +171,15 @@ mod tests {
         assert_eq!(named("waits for the commit (T2, E1)."), ["T2", "E1"]);
         assert_eq!(named("assert!(a, \"K1: taken twice\");"), ["K1"]);
         assert!(named("f(X11, y) and \"a: b\"").is_empty());
+    }
+
+    #[test]
+    fn a_list_in_another_order_is_found() {
+        let order = "pub enum Rank {\n    /// Outer.\n    A,\n    B,\n}";
+        let list = |lines: &str| format!("## Order of locks\n\n{lines}\n## Next\n1. `C`\n");
+        assert!(wrong_order(order, &list("1. `A`: outer\n2. `B`: inner\n")).is_empty());
+        assert_eq!(wrong_order(order, &list("1. `B`: x\n2. `A`: y\n")).len(), 2);
+        assert_eq!(wrong_order(order, &list("1. `A`: x\n")), ["2: B is listed as nothing"]);
     }
 
     #[test]
