@@ -5,9 +5,8 @@
 //! - **L1** A group that is being emptied gives out nothing: what is in it only becomes less.
 //! - **L2** Data is copied to a new extent of the same length, and all its users go over in one
 //!   transaction: a crash finds the old place or the new one, never both and never neither.
-//! - **L3** A node is moved by building it anew: its tree's path to it is merged as if an item
-//!   there had changed.
-//!
+//! - **L3** A node is moved by building it anew with all nodes above it. Trees that share it go on
+//!   sharing it: it is built once, and so is a leaf that points to data which was moved.
 //! - **L4** The mover finds the users of an extent and sends them to its copy in one handle.
 //!   Between the two no other thread changes which extents those inodes have ([`Users::hold`]).
 //!   Some users come too late to be seen, by a snapshot that is being cut or a clone that is not
@@ -15,21 +14,23 @@
 //!
 //! # Place
 //!
-//! Works while the volume is in use. Trees that share a node each get one of their own. Subvolumes
-//! that are being dropped are moved like others; no step of a drop runs while an extent moves.
+//! Works while the volume is in use. A leaf that a tree changes while its data moves becomes that
+//! tree's own, as by any operation. Subvolumes that are being dropped are moved like others; no
+//! step of a drop runs while an extent moves.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use buttress_base::clock;
 use buttress_format::{Body, Extent, Ino, Key, Logical, TreeId, limits};
 use buttress_space::{Group, SpaceKind};
-use buttress_tree::{Expect, NodePtr, NodeSource};
-use buttress_txn::{Cost, Csums, DataRef, Error, Handle, Result, Urgency};
+use buttress_tree::NodePtr;
+use buttress_txn::{Cost, Csums, DataRef, Error, Handle, Result, Sent, Urgency, View};
 
 mod users;
 
-use self::users::{Use, file_trees, inodes_of, passes, users};
+use self::users::{Use, file_trees, inodes_of, users};
 use crate::Maintenance;
 use crate::found::{Found, extents};
 
@@ -44,6 +45,11 @@ const READERS_PERIOD: Duration = Duration::from_millis(5);
 /// Data and nodes moved between two commits.
 const BATCH_BYTES: u64 = 64 << 20;
 const BATCH_NODES: usize = 2048;
+/// Items put between two commits: what they take in memory has this bound, however many trees
+/// share the files.
+const BATCH_ITEMS: usize = 32 << 10;
+/// Nodes that are asked for at once.
+const ASKED_NODES: usize = 64;
 /// Data written in one go.
 const WRITE_BYTES: u64 = 4 << 20;
 
@@ -210,27 +216,34 @@ impl Maintenance {
     ) -> Result<()> {
         // A step of a drop has its turn between two batches.
         let turn = self.turn().take();
-        let (mut bytes, mut nodes) = (0, 0);
+        let (mut bytes, mut nodes, mut items) = (0, 0, 0);
+        let mut asked = Vec::new();
+        let trees = file_trees(&self.engine().view())?;
         for one in found {
             self.expect_moving()?;
             match one.level {
                 None => {
-                    self.move_data(one.extent, users)?;
+                    items += self.move_data(one.extent, &trees, users)?;
                     bytes += one.extent.len;
                 }
                 Some(level) => {
-                    let ptr =
-                        NodePtr { logical: one.extent.start, generation: one.generation, level };
-                    self.touch_node(ptr)?;
+                    let logical = one.extent.start;
+                    asked.push(NodePtr { logical, generation: one.generation, level });
                     nodes += 1;
                 }
             }
             watch(one.extent.len);
-            if bytes >= BATCH_BYTES || nodes >= BATCH_NODES {
+            let is_full = bytes >= BATCH_BYTES || nodes >= BATCH_NODES || items >= BATCH_ITEMS;
+            if is_full || asked.len() >= ASKED_NODES {
+                self.engine().move_nodes(&asked)?;
+                asked.clear();
+            }
+            if is_full {
                 self.engine().commit()?;
-                (bytes, nodes) = (0, 0);
+                (bytes, nodes, items) = (0, 0, 0);
             }
         }
+        self.engine().move_nodes(&asked)?;
         self.engine().commit()?;
         drop(turn);
         self.turn().give_way();
@@ -238,14 +251,17 @@ impl Maintenance {
     }
 
     /// Copies a data extent elsewhere and sends its users there (L2); nothing when it has none
-    /// any more, or none that can be seen yet.
-    fn move_data(&self, old: Extent, above: &dyn Users) -> Result<()> {
-        let seen = users(&self.engine().view(), old)?;
+    /// any more, or none that can be seen yet. Answers how many there are.
+    fn move_data(&self, old: Extent, trees: &[TreeId], above: &dyn Users) -> Result<usize> {
+        // As long as this lives the old extent is not given out again, nor is its group gone.
+        let view = self.engine().view();
+        let seen = users(&view, trees, old)?;
         if seen.is_empty() {
-            return Ok(());
+            return Ok(0);
         }
         let (mut inodes, mut count) = (inodes_of(&seen), seen.len());
-        let Some((new, sums)) = self.copy_data(old, above)? else { return Ok(()) };
+        let (new, sums) = self.copy_data(&view, old, above)?;
+        drop(view);
         let mut moved = false;
         let outcome = (0..LOOKS_MAX).try_for_each(|_| -> Result<()> {
             if moved {
@@ -259,7 +275,7 @@ impl Maintenance {
             let held = std::mem::take(&mut inodes);
             above.hold(&held, &mut || {
                 let view = self.engine().view();
-                let there = users(&view, old)?;
+                let there = users(&view, trees, old)?;
                 let owner = buttress_txn::data_owner(&view, old)?;
                 drop(view);
                 inodes = inodes_of(&there);
@@ -277,7 +293,7 @@ impl Maintenance {
         if !moved {
             self.engine().free_unused_data(new);
         }
-        outcome
+        outcome.map(|()| count)
     }
 
     /// Sends users of one extent to another that has the same bytes.
@@ -290,18 +306,26 @@ impl Maintenance {
         sums: &Csums,
         owner: Option<TreeId>,
     ) {
+        let mut items = Vec::with_capacity(users.len());
+        let mut is_plain = true;
         for user in users {
+            is_plain &= user.tree.is_fs_tree() && handle.is_untouched(user.tree, &user.key);
             let mut item = user.item;
             if let Body::Regular(region) | Body::Prealloc(region) = &mut item.body {
                 region.disk = new.start;
             }
             let who = DataRef { root: user.tree, ino: Ino(user.key.objectid), offset: user.offset };
-            handle.put(user.tree, user.key, item.to_bytes());
+            let bytes: Arc<[u8]> = item.to_bytes().into();
+            handle.put(user.tree, user.key, &bytes);
+            items.push((user.tree, user.key, bytes));
             handle.add_data_ref(new, who);
             handle.drop_data_ref(old, who);
         }
         // The subvolume that made it goes on paying for it.
         handle.set_data_owner(new.start, owner);
+        if is_plain {
+            handle.note_sent(Sent { old, new, items });
+        }
         let sector = u64::from(self.geometry().sectorsize);
         for (at, run) in runs(sums, sector) {
             let len = (run.len() / self.geometry().csum.size()) as u64 * sector;
@@ -310,8 +334,8 @@ impl Maintenance {
     }
 
     /// The bytes of an extent in a new one of the same length, checked on their way, and their
-    /// checksums; nothing when the extent is free by now.
-    fn copy_data(&self, old: Extent, above: &dyn Users) -> Result<Option<(Extent, Csums)>> {
+    /// checksums.
+    fn copy_data(&self, view: &View, old: Extent, above: &dyn Users) -> Result<(Extent, Csums)> {
         let geometry = *self.geometry();
         let (sector, size) = (geometry.sectorsize as usize, geometry.csum.size());
         // Its caller stops it by `watch`, not by a signal to the waiting thread.
@@ -329,13 +353,8 @@ impl Maintenance {
                 Err(error) => return Err(error),
             }
         };
-        // As long as this lives the old extent is not given out again, nor is its group gone.
-        let view = self.engine().view();
-        let copy = || -> Result<Option<Csums>> {
-            if users(&view, old)?.is_empty() {
-                return Ok(None);
-            }
-            let sums = self.engine().read_csums(&view, old)?;
+        let copy = || -> Result<Csums> {
+            let sums = self.engine().read_csums(view, old)?;
             // Rows are written as a whole.
             let row = self.volume().row_bytes(new.start).unwrap_or(1);
             let step = WRITE_BYTES.next_multiple_of(row);
@@ -354,44 +373,9 @@ impl Maintenance {
                 self.volume().write(new.start.end(within), &bytes)?;
             }
             above.wrote(new);
-            Ok(Some(sums))
+            Ok(sums)
         };
-        match copy() {
-            Ok(Some(sums)) => Ok(Some((new, sums))),
-            other => {
-                self.engine().free_unused_data(new);
-                other.map(|_| None)
-            }
-        }
-    }
-
-    /// Has the running transaction build a node anew, in every tree that has it (L3).
-    fn touch_node(&self, ptr: NodePtr) -> Result<()> {
-        let touched = self.places_of(ptr)?;
-        let items = u32::try_from(touched.len()).unwrap_or(u32::MAX);
-        // None: its trees left it meanwhile, or have not come to be yet.
-        if items > 0 {
-            let handle =
-                self.engine().begin(self.engine().reserve(Cost::of(items, 0), Urgency::Normal)?);
-            handle.rebuild_at(touched);
-        }
-        Ok(())
-    }
-
-    /// In which trees a node is, and a key in each that leads to it.
-    fn places_of(&self, ptr: NodePtr) -> Result<Vec<(TreeId, Key)>> {
-        let view = self.engine().view();
-        let node = view.store().node(TreeId::ROOT, &Expect::root(ptr))?;
-        let key = if node.is_empty() { Key::MIN } else { node.key(0) };
-        let owner = node.owner();
-        let trees = if owner.is_fs_tree() { file_trees(&view)? } else { vec![owner] };
-        let mut touched = Vec::new();
-        for tree in trees {
-            if passes(&view, tree, &key, ptr)? {
-                touched.push((tree, key));
-            }
-        }
-        Ok(touched)
+        copy().map(|sums| (new, sums)).inspect_err(|_| self.engine().free_unused_data(new))
     }
 
     /// Removes an empty group and its chunk, and makes that durable.

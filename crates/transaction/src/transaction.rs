@@ -16,7 +16,9 @@ use buttress_format::{
 use buttress_tree::Overlay;
 
 use crate::tracked::Tracked;
-use crate::{delayed_ref::DelayedRefs, seldom::Seldom, snapshot::Snapshot, sums::PendingSums};
+use crate::{
+    delayed_ref::DelayedRefs, moves::Moves, seldom::Seldom, snapshot::Snapshot, sums::PendingSums,
+};
 
 /// A chunk that a transaction adds: recorded in the trees by its commit.
 #[derive(Clone, Debug)]
@@ -57,6 +59,8 @@ pub struct Transaction {
     pub touched: Seldom<Vec<(TreeId, Key)>>,
     /// A part of it is to become durable with the rest or not at all: no log says what it did.
     pub whole: AtomicBool,
+    /// Nodes and data that a balance moves.
+    pub moves: Seldom<Moves>,
     /// The free-space tree is to be made anew.
     pub rebuild: AtomicBool,
     /// Devices that came, went or have another size. Unranked: nothing is taken under it.
@@ -86,6 +90,7 @@ impl Transaction {
             removed: Mutex::default(),
             touched: Seldom::default(),
             whole: AtomicBool::new(false),
+            moves: Seldom::default(),
             rebuild: AtomicBool::new(false),
             devices: Mutex::default(),
             snapshots: Seldom::default(),
@@ -103,6 +108,7 @@ impl Transaction {
             && self.chunks.lock().is_empty()
             && self.removed.lock().is_empty()
             && self.touched.lock().is_empty()
+            && self.moves.count(|moves| moves.nodes.len() as u64) == 0
             && !self.rebuild.load(Ordering::Relaxed)
             && self.devices.lock().is_empty()
             && self.snapshots.lock().is_empty()
@@ -117,6 +123,7 @@ impl Transaction {
         self.overlay.items()
             + 3 * self.refs.len()
             + self.touched.count(|places| places.len() as u64)
+            + self.moves.count(|moves| moves.cost)
             + self.snapshots.count(|snapshots| snapshots.len() as u64 * SNAPSHOT_ITEMS)
             + self.drops.count(dropped)
             + self.leftovers.count(dropped)
@@ -124,13 +131,16 @@ impl Transaction {
 
     /// Changes that may each be the first of a leaf which trees share.
     pub fn firsts(&self) -> u64 {
-        self.overlay.items() + self.touched.count(|places| places.len() as u64)
+        self.overlay.items()
+            + self.touched.count(|places| places.len() as u64)
+            + self.moves.count(|moves| moves.cost)
     }
 
     /// Whether it is made of items, references of data and chunks alone: the nodes of anything
     /// else are not counted.
     pub fn is_plain(&self) -> bool {
         self.touched.count(|places| places.len() as u64) == 0
+            && self.moves.count(|moves| moves.cost) == 0
             && self.snapshots.count(|snapshots| snapshots.len() as u64) == 0
             && self.drops.count(|trees| trees.len() as u64) == 0
             && self.leftovers.count(|trees| trees.len() as u64) == 0

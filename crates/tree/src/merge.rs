@@ -111,6 +111,11 @@ impl Fresh {
         self.kept.extend(mine.map(|node| node.logical()).filter(|at| *at != root));
     }
 
+    /// Keeps one node as it is from now on: several trees may use it.
+    pub fn keep_node(&mut self, logical: Logical) {
+        self.kept.insert(logical);
+    }
+
     /// Forgets a node that no tree uses after all.
     pub fn forget(&mut self, logical: Logical) {
         self.nodes.remove(&logical);

@@ -389,6 +389,35 @@ impl Node {
         Self { buf, header }
     }
 
+    /// As [`copied`](Self::copied), with other children and other payloads of the same length: what
+    /// the two functions answer for a slot.
+    ///
+    /// # Panics
+    ///
+    /// When a payload has another length: the caller's bug.
+    #[must_use]
+    pub fn copied_with<'p>(
+        &self,
+        geometry: &Geometry,
+        stamp: &NodeStamp,
+        child: impl Fn(usize) -> Option<NodePtr>,
+        payload: impl Fn(usize) -> Option<&'p [u8]>,
+    ) -> Self {
+        let mut copy = self.copied(geometry, stamp);
+        for slot in 0..self.len() {
+            if self.level() > 0 {
+                let Some(ptr) = child(slot) else { continue };
+                let at = HEADER_LEN + slot * PTR_LEN + 17;
+                copy.buf[at..at + 8].copy_from_slice(&ptr.logical.0.to_le_bytes());
+                copy.buf[at + 8..at + 16].copy_from_slice(&ptr.generation.0.to_le_bytes());
+            } else if let Some(bytes) = payload(slot) {
+                let (start, end) = self.item_range(slot);
+                copy.buf[start..end].copy_from_slice(bytes);
+            }
+        }
+        copy
+    }
+
     pub(crate) fn from_built(buf: AlignedBuf, header: Header) -> Self {
         Self { buf, header }
     }

@@ -18,6 +18,7 @@ mod cluster;
 mod drops;
 mod groups;
 mod ledger;
+mod moves;
 mod quota;
 mod rebuild;
 mod settle;

@@ -59,6 +59,7 @@ impl CommitTurn<'_> {
             (!running.devices.lock().is_empty(), "a change of devices"),
             (!running.touched.lock().is_empty(), "a balance"),
             (running.whole.load(Ordering::Acquire), "names that change together"),
+            (!running.moves.lock().nodes.is_empty(), "a balance"),
             (superblock.incompat.0 & needed != needed, "a new feature"),
             (running.generation != superblock.generation.next(), "a generation left out"),
         ];

@@ -4,9 +4,13 @@ use std::sync::atomic::AtomicU64;
 
 use buttress_base::sync::Mutex;
 
-use crate::flush::refusal::Refused;
-use crate::flush::steps::StepCounters;
-use crate::flush::waits::WaitCounters;
+pub(crate) mod refusal;
+pub(crate) mod steps;
+pub(crate) mod waits;
+
+use self::refusal::Refused;
+use self::steps::StepCounters;
+use self::waits::WaitCounters;
 
 #[derive(Debug, Default)]
 pub(crate) struct Counters {

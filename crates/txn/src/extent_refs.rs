@@ -105,6 +105,19 @@ impl<'s, S: NodeSource + ?Sized> Refs<'s, S> {
         Ok(true)
     }
 
+    /// All users and their counts. Nothing was changed yet.
+    pub(crate) fn users(&mut self) -> Result<Vec<(User, i64)>> {
+        let of = |entry: &BackRef| User::of(entry).map(|user| (user, i64::from(entry.count())));
+        let mut users: Vec<_> = self.item.inline.iter().filter_map(of).collect();
+        let mut next = Some(Key::new(self.at.0, Kind::TREE_BLOCK_REF, 0));
+        while let Some(from) = next {
+            let Some((key, entry)) = self.keyed_in_tree(&from)? else { break };
+            users.extend(of(&entry));
+            next = key.next();
+        }
+        Ok(users)
+    }
+
     pub(crate) fn apply(&mut self, deltas: &Deltas, inline_max: usize) -> Result<()> {
         for (user, delta) in deltas.in_order() {
             self.change(user, delta, inline_max)?;

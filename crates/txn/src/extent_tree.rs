@@ -190,6 +190,28 @@ pub(crate) fn block_state<S: NodeSource + ?Sized>(
     Ok((item.refs, item.flags & ExtentFlags::FULL_BACKREF != 0))
 }
 
+/// Every user of a committed tree node, and whether what it points to is referenced by its address.
+pub(crate) fn block_users<S: NodeSource + ?Sized>(
+    source: &S,
+    root: NodePtr,
+    at: Logical,
+    level: u8,
+    nodesize: u32,
+) -> Result<(Vec<(User, i64)>, bool)> {
+    let mut refs = read_block(source, root, at, level, nodesize)?;
+    Ok((refs.users()?, refs.item.flags & ExtentFlags::FULL_BACKREF != 0))
+}
+
+/// Every user of a committed data extent, and how often it uses it.
+pub(crate) fn data_users<S: NodeSource + ?Sized>(
+    source: &S,
+    root: NodePtr,
+    extent: Extent,
+) -> Result<Vec<(User, i64)>> {
+    let key = Key::new(extent.start.0, Kind::EXTENT_ITEM, extent.len);
+    Refs::read(source, root, &key)?.users()
+}
+
 /// The key of a tree node's item, whichever form it has, after making sure that only one tree
 /// uses the node.
 pub(crate) fn find_tree_block<S: NodeSource + ?Sized>(

@@ -28,17 +28,12 @@ use buttress_base::{clock, interrupt};
 use buttress_format::Generation;
 use buttress_space::{Arrivals, Class, Ladder, Reach, SpaceKind, Step};
 
+use crate::counters::steps::Gain;
+use crate::counters::waits::End;
 use crate::waiting::{Look, OWN_SLICE, Waits};
 use crate::{Engine, Error, Result};
 
-pub(crate) mod refusal;
-pub(crate) mod steps;
 mod told;
-pub(crate) mod waits;
-
-pub use refusal::Refusal;
-pub use steps::{Before, FlushSteps, Gain, StepFigures};
-use waits::End;
 
 /// How long a ticket in the queue sleeps before it looks whether it is alone.
 const SLICE: Duration = Duration::from_millis(20);

@@ -12,6 +12,9 @@ use std::sync::atomic::Ordering;
 use arc_swap::Guard;
 use buttress_format::{Extent, Generation, Key, Logical, TreeId};
 
+use buttress_transaction::Sent;
+use buttress_tree::NodePtr;
+
 use crate::{DataRef, Engine, MetaReservation, View, gate::Inside, held, transaction::Transaction};
 
 /// Writes to the running transaction. Drop it to let a freeze go on.
@@ -136,6 +139,26 @@ impl<'e> Handle<'e> {
     /// Has the commit build tree nodes anew: those on the path to each key.
     pub fn rebuild_at(&self, places: Vec<(TreeId, Key)>) {
         self.transaction().touched.change(|touched| touched.extend(places));
+    }
+
+    /// Has the commit move committed nodes of subvolumes, each with its first key, and all above
+    /// them: `cost` new nodes. Trees that share them go on sharing them.
+    pub(crate) fn move_nodes(&self, nodes: &[(NodePtr, Key)], cost: u64) {
+        self.transaction().moves.change(|moves| {
+            moves.nodes.extend_from_slice(nodes);
+            moves.cost += cost;
+        });
+    }
+
+    /// Whether the running transaction says nothing of an item so far.
+    #[must_use]
+    pub fn is_untouched(&self, tree: TreeId, key: &Key) -> bool {
+        self.transaction().overlay.find(tree, key).is_none()
+    }
+
+    /// Says that what was just put and counted sent all users of an extent to a copy of it.
+    pub fn note_sent(&self, sent: Sent) {
+        self.transaction().moves.change(|moves| moves.sent.push(sent));
     }
 
     /// Has the commit drop a dead subvolume a step further, by about `budget` references.

@@ -48,6 +48,8 @@ mod load;
 mod loading;
 mod log_hold;
 mod log_space;
+mod move_plan;
+mod moving;
 mod numbers;
 mod options;
 mod pinned;
@@ -67,9 +69,11 @@ mod window_alloc;
 mod writable;
 
 pub use commit_turn::CommitTurn;
+pub use counters::refusal::Refusal;
+pub use counters::steps::{Before, FlushSteps, Gain, StepFigures};
+pub use counters::waits::{Waits, WaitsByLine};
 pub use engine::Engine;
-pub use flush::waits::{Waits, WaitsByLine};
-pub use flush::{Before, FlushSteps, Flusher, Gain, Refusal, StepFigures};
+pub use flush::Flusher;
 pub use found_log::SubvolumeLog;
 pub use handle::Handle;
 pub use learning::GroupsRead;
@@ -88,7 +92,8 @@ pub use buttress_reserve::{
     Accounts, DeleteRoom, InodeReserve, MetaReservation, PromisePolicy, Urgency, cost_of_copies,
 };
 pub use buttress_transaction::{
-    Cost, Costs, Csums, DataRef, DeviceChange, Error, LoggedId, Result, Snapshot, Tracked, View,
+    Cost, Costs, Csums, DataRef, DeviceChange, Error, LoggedId, Result, Sent, Snapshot, Tracked,
+    View,
 };
 pub use extent_tree::{data_owner, is_exclusive};
 

@@ -115,12 +115,6 @@ impl Engine {
         self.reservations.pools(dirty, ordered)
     }
 
-    /// Asks for a commit in the background; answers which one holds all that was put until now.
-    pub fn want_commit(&self) -> Generation {
-        self.commit.want(true);
-        self.view.load().generation()
-    }
-
     /// Wakes the thread that makes room ahead, because it is to end.
     pub fn call_ahead(&self) {
         self.reservations.call_ahead();

@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use buttress_block::Device;
-use buttress_fs::{Filesystem, Inode, SetAttr, XattrFlags};
+use buttress_fs::{BalanceOptions, Filesystem, Inode, SetAttr, XattrFlags};
 
 use crate::checker::{check, expect_sound};
 use crate::volume::{memory, mount_with};
@@ -194,4 +194,34 @@ fn names_of_one_folder_cost_the_same_each() {
         }
     };
     grows_with_the_work(&Load { name: "list and unlink", prepare: fill, run }, 250);
+}
+
+/// A file of one sector each, and a snapshot of all of them for each change of one.
+fn snapshots_of_files(fs: &Filesystem, files: u64, snapshots: u64) {
+    for at in 0..files {
+        let file = fs.root().create(&name(at), 0o644, 0, 0, 0).expect("a file");
+        file.write_at(0, &[at as u8; SECTOR as usize]).expect("room");
+    }
+    fs.sync().expect("a commit");
+    for at in 0..snapshots {
+        let copy = format!("snapshot-{at}");
+        drop(fs.root().snapshot(copy.as_bytes(), fs.root().id().tree, true).expect("a copy"));
+        let file = fs.root().lookup(&name(at % files)).expect("a file");
+        file.write_at(0, &[99; SECTOR as usize]).expect("room");
+        fs.sync().expect("a commit");
+    }
+}
+
+fn balance(fs: &Filesystem) {
+    let done = fs.balance(&BalanceOptions::full(), &mut |_| true).expect("a balance");
+    assert_eq!(done.completed, done.expected);
+}
+
+#[test]
+fn balance_costs_the_same_for_each_file_and_each_snapshot() {
+    let prepare = |fs: &Filesystem, files| snapshots_of_files(fs, files, 4);
+    let run = |fs: &Filesystem, _, ()| balance(fs);
+    grows_with_the_work(&Load { name: "balance of files", prepare, run }, 64);
+    let prepare = |fs: &Filesystem, snapshots| snapshots_of_files(fs, 64, snapshots);
+    grows_with_the_work(&Load { name: "balance of snapshots", prepare, run }, 4);
 }

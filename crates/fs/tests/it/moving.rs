@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use buttress_base::Rng;
 use buttress_block::{Device, MemoryDevice};
-use buttress_format::{DeviceId, Profile};
+use buttress_format::{DeviceId, Key, Kind, Profile, TreeId};
 use buttress_fs::{
     BalanceOptions, FallocateMode, Filesystem, Filter, Inode, InodeFlags, MakeOptions, SetAttr,
 };
@@ -228,6 +228,69 @@ fn everything_moves_beside_writers() {
     }
 }
 
+/// How many tree nodes a volume has, as its extent tree says.
+fn nodes(fs: &Filesystem) -> usize {
+    let (low, high) = (Key::MIN, Key::new(u64::MAX, Kind(u8::MAX), u64::MAX));
+    let view = fs.view();
+    let keys = view.range(TreeId::EXTENT, low, high).map(|entry| entry.expect("it reads").0);
+    keys.filter(|key| key.kind == Kind::METADATA_ITEM).count()
+}
+
+/// Snapshots share nodes and extents. A balance moves both, and they share them afterwards: also
+/// where they differ in some leaves, and where a file changes meanwhile.
+#[test]
+fn snapshots_share_what_they_shared_when_groups_have_moved() {
+    const FILES: u64 = 600;
+    const SNAPSHOTS: u64 = 8;
+    let device = memory(512);
+    let fs = mount_with(&device, "rw,commit=3600");
+    let live = fs.root().create_subvolume(b"live", 0o755, 0, 0).expect("a subvolume");
+    let name = |at: u64| format!("file-{at:04}").into_bytes();
+    for at in 0..FILES {
+        drop(file_with(&live, &format!("file-{at:04}"), &pattern(at, 4096)));
+    }
+    fs.sync().expect("a sync");
+    for at in 0..SNAPSHOTS {
+        let copy = format!("snapshot-{at}");
+        let is_read_only = at % 2 == 0;
+        drop(fs.root().snapshot(copy.as_bytes(), live.id().tree, is_read_only).expect("a copy"));
+        let file = live.lookup(&name(at * 70)).expect("a file");
+        file.write_at(0, &pattern(1000 + at, 100)).expect("a write");
+        fs.sync().expect("a sync");
+    }
+    let before = nodes(&fs);
+    for round in 0..3 {
+        let done = fs.balance(&BalanceOptions::full(), &mut |_| true).expect("a balance");
+        assert_eq!(done.completed, done.expected, "{done:?}");
+        fs.sync().expect("a sync");
+        let after = nodes(&fs);
+        assert!(after < before * 5 / 4, "round {round}: {after} nodes where {before} were");
+        // What is shared is copied when it changes, and only then.
+        let file = live.lookup(&name(599 - round)).expect("a file");
+        file.write_at(10, &pattern(2000 + round, 50)).expect("a write");
+    }
+    for at in 0..SNAPSHOTS {
+        let copy = fs.resolve(format!("/snapshot-{at}")).expect("a snapshot");
+        for file in 0..FILES {
+            let mut expected = pattern(file, 4096);
+            if file % 70 == 0 && file / 70 < at {
+                expected[..100].copy_from_slice(&pattern(1000 + file / 70, 100));
+            }
+            let found = content(&copy.lookup(&name(file)).expect("a file"));
+            assert!(found == expected, "file {file} of snapshot {at}");
+        }
+    }
+    // Each goes by itself: no reference is missing, and none is left.
+    for at in [3, 0, 7] {
+        let name = format!("snapshot-{at}");
+        fs.root().delete_subvolume(name.as_bytes()).expect("a removal");
+    }
+    drop(live);
+    fs.sync().expect("a sync");
+    fs.close().expect("a close");
+    check(&device);
+}
+
 /// An extent that is longer than a new chunk would be, since the device was larger when it was
 /// written, moves whole: to a chunk that is as long, one that is made for it.
 #[test]
@@ -275,7 +338,7 @@ fn power_is_cut_while_groups_move() {
     let shown = fs.root().create(b"copy", 0o644, 0, 0, 0).expect("a file");
     source.clone_range(0, &shown, 0, 0).expect("shared");
     drop((source, shown));
-    drop(fs.root().snapshot(b"before", buttress_fs::TreeId::FS, true).expect("a snapshot"));
+    drop(fs.root().snapshot(b"before", TreeId::FS, true).expect("a snapshot"));
     fs.close().expect("a close");
 
     let base = copy(&*shared);

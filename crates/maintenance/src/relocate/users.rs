@@ -40,24 +40,14 @@ pub(super) fn file_trees(view: &View) -> Result<Vec<TreeId>> {
     Ok(trees.into_iter().collect())
 }
 
-/// Whether the way to a key in a tree leads through a node.
-pub(super) fn passes(view: &View, tree: TreeId, key: &Key, ptr: NodePtr) -> Result<bool> {
-    let Some(mut at) = view.committed_root(tree)? else { return Ok(false) };
-    while at.level > ptr.level {
-        let node = view.store().node(tree, &Expect::root(at))?;
-        at = node.child(node.child_slot(key));
-    }
-    Ok(at.logical == ptr.logical)
-}
-
-/// Every file extent item that points to an extent, in every tree.
-pub(super) fn users(view: &View, extent: Extent) -> Result<Vec<Use>> {
+/// Every file extent item that points to an extent, in these trees. One in a tree that came
+/// later is found by the next round over the group (L4).
+pub(super) fn users(view: &View, trees: &[TreeId], extent: Extent) -> Result<Vec<Use>> {
     let mut found = Vec::new();
-    let trees = file_trees(view)?;
     for (ino, offset, root) in places(view, extent)? {
         // Version 1 free space is kept in files of the root tree itself.
         let alone = [root];
-        let trees = if root == TreeId::ROOT { &alone[..] } else { &trees[..] };
+        let trees = if root == TreeId::ROOT { &alone[..] } else { trees };
         let from = if offset > u64::MAX / 2 { 0 } else { offset };
         let to = offset.wrapping_add(extent.len.max(128 << 10));
         for &tree in trees {

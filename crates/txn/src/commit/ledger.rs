@@ -113,6 +113,15 @@ impl<'e> Ledger<'e> {
         matches!(self.moves.get(&at), Some(Move::Born { .. }))
     }
 
+    /// A node goes on at another address, with its tree and its users: no tree has one more.
+    pub(super) fn moved(&mut self, node: &Node) {
+        *self.node_delta.entry(node.owner()).or_default() -= 1;
+        if let Some(makers) = &mut self.makers {
+            let generation = node.header().generation;
+            makers.insert(node.logical(), Origin { owner: Some(node.owner()), generation });
+        }
+    }
+
     /// The state of a node as part of a tree; nothing where no other tree can use it, so that its
     /// item need not be looked at.
     pub(super) fn state(&mut self, tree: TreeId, node: &Node) -> Result<Option<State>> {

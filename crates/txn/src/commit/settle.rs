@@ -22,6 +22,7 @@ use buttress_tree::{Change, Cursor, Fresh, Merge, Node, NodePtr, Roots};
 use super::{
     groups::Groups,
     ledger::{Ledger, Move},
+    moves::Moved,
     quota::Quotas,
     subvolumes::parse_root,
     superblock,
@@ -78,6 +79,7 @@ pub(super) struct Settle<'e> {
     pub(super) recorded: BTreeMap<TreeId, NodePtr>,
     /// Subvolumes that this transaction changed.
     pub(super) touched: Vec<TreeId>,
+    pub(super) moved: Moved,
     device_delta: BTreeMap<u64, i64>,
     pinned: Vec<Extent>,
     removed: Vec<Chunk>,
@@ -117,6 +119,7 @@ pub(super) fn settle(
         recorded: roots.iter().collect(),
         roots,
         touched: Vec::new(),
+        moved: Moved::default(),
         device_delta: BTreeMap::new(),
         pinned: Vec::new(),
         removed: Vec::new(),
@@ -134,6 +137,7 @@ pub(super) fn settle(
     }
     settle.device_stats()?;
     settle.device_items()?;
+    settle.moves()?;
     settle.touch()?;
     // Data of this transaction may lie in chunks of this transaction.
     settle.chunks(&mut pending)?;
@@ -218,7 +222,12 @@ impl Settle<'_> {
             let tree = *tree;
             let (mine, others) = rest.split_at(rest.partition_point(|(t, _, _)| *t == tree));
             rest = others;
-            let mut changes: Vec<_> = mine.iter().map(|(_, k, c)| (*k, c.clone())).collect();
+            let is_left = |key: &Key| !self.moved.items.contains(&(tree, *key));
+            let mine = mine.iter().filter(|(_, key, _)| is_left(key));
+            let mut changes: Vec<_> = mine.map(|(_, k, c)| (*k, c.clone())).collect();
+            if changes.is_empty() {
+                continue;
+            }
             if tree == TreeId::ROOT {
                 self.keep_places(&mut changes)?;
             }
@@ -338,6 +347,9 @@ impl Settle<'_> {
             item.generation = root.generation;
             item.level = root.level;
             item.bytes_used = self.bytes_used_by_now(tree, &item);
+            if self.moved.trees.contains(&tree) {
+                item.last_snapshot = self.transaction.generation;
+            }
             self.ledger.node_delta.remove(&tree);
             if self.touched.contains(&tree) {
                 item.ctransid = self.transaction.generation;

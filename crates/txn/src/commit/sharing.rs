@@ -145,6 +145,28 @@ impl Sharing {
         change.deltas.add(user, delta);
     }
 
+    /// A node's users go over to its copy at `new`, which the ledger knows as born for the node's
+    /// owner. `renamed` says what each is called from now on.
+    pub(super) fn pass_on(
+        &mut self,
+        node: &Node,
+        new: Logical,
+        users: &[(User, i64)],
+        full: bool,
+        renamed: impl Fn(User) -> User,
+    ) {
+        let old = self.blocks.entry(node.logical()).or_default();
+        old.level = node.level();
+        users.iter().for_each(|(user, count)| old.deltas.add(*user, -count));
+        let change = self.blocks.entry(new).or_default();
+        change.level = node.level();
+        change.make_full |= full;
+        users.iter().for_each(|(user, count)| change.deltas.add(renamed(*user), *count));
+        // The one that its item is made with.
+        change.deltas.add(User::Tree(node.owner()), -1);
+        self.known.insert(new, State { refs: 1, full });
+    }
+
     /// Adds to the references of everything that a node points to, from slot `from` on.
     pub(super) fn contribute(
         &mut self,
@@ -153,9 +175,24 @@ impl Sharing {
         via: Via,
         delta: i64,
     ) -> Result<()> {
+        self.contribute_where(node, from, via, delta, &|_| true)
+    }
+
+    /// As [`contribute`](Self::contribute), for what lies where `wanted` says.
+    pub(super) fn contribute_where(
+        &mut self,
+        node: &Node,
+        from: usize,
+        via: Via,
+        delta: i64,
+        wanted: &dyn Fn(Logical) -> bool,
+    ) -> Result<()> {
         for slot in from..node.len() {
             if node.level() > 0 {
                 let child = node.child(slot);
+                if !wanted(child.logical) {
+                    continue;
+                }
                 self.refer(child.logical, child.level, via, delta);
                 continue;
             }
@@ -166,7 +203,7 @@ impl Sharing {
             let malformed = |source| Error::Item { tree: node.owner(), key, source };
             let item = FileExtent::parse(node.item(slot)).map_err(malformed)?;
             let (Body::Regular(region) | Body::Prealloc(region)) = &item.body else { continue };
-            if region.disk.0 == 0 {
+            if region.disk.0 == 0 || !wanted(region.disk) {
                 continue;
             }
             let extent = Extent { start: region.disk, len: region.disk_len };

@@ -7,9 +7,9 @@ use std::time::Duration;
 use buttress_base::clock;
 use buttress_space::{Reach, SpaceKind, Step};
 
-use super::refusal::{Refusal, Refused};
-use super::steps::{Before, Gain};
-use super::waits::{End, name_of};
+use crate::counters::refusal::{Refusal, Refused};
+use crate::counters::steps::{Before, Gain};
+use crate::counters::waits::{End, name_of};
 use crate::reserve::Accounts;
 use crate::{Engine, Error};
 

@@ -54,6 +54,7 @@ impl Settle<'_> {
             return Err(Error::Extents { at, what: DISPUTED });
         }
         let mut asked = self.transaction.refs.sorted();
+        asked.retain(|change| !self.moved.data.contains(&change.extent.start));
         let mut changes = std::mem::take(&mut self.ledger.sharing.data);
         if changes.is_empty() {
             asked.retain(|change| !change.deltas.is_empty());

@@ -17,7 +17,7 @@ const CLASSES: usize = 30;
 
 /// How a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(crate) enum End {
     /// It got what it waited for.
     Granted,
     /// Nothing helped.
@@ -84,7 +84,7 @@ fn place(kind: SpaceKind, reach: Reach) -> usize {
 }
 
 /// What a line is called in what is told to people and scripts.
-pub(super) fn name_of(reach: Reach) -> &'static str {
+pub(crate) fn name_of(reach: Reach) -> &'static str {
     match reach {
         Reach::All => "all",
         Reach::Commit => "commit",
@@ -96,7 +96,7 @@ pub(super) fn name_of(reach: Reach) -> &'static str {
 pub(crate) struct WaitCounters([WaitCounter; 4]);
 
 impl WaitCounters {
-    pub(super) fn note(
+    pub(crate) fn note(
         &self,
         kind: SpaceKind,
         reach: Reach,

@@ -29,8 +29,8 @@ pub struct Refusal {
 /// The same, as it is kept.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Refused {
-    pub(super) kind: SpaceKind,
-    pub(super) bytes: u64,
-    pub(super) at: Instant,
-    pub(super) accounts: Accounts,
+    pub(crate) kind: SpaceKind,
+    pub(crate) bytes: u64,
+    pub(crate) at: Instant,
+    pub(crate) accounts: Accounts,
 }

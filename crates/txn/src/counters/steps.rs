@@ -25,14 +25,14 @@ pub struct Gain {
 /// What there was before a step of the ladder.
 #[derive(Clone, Copy, Debug)]
 pub struct Before {
-    pub(super) kind: SpaceKind,
-    pub(super) step: Step,
+    pub(crate) kind: SpaceKind,
+    pub(crate) step: Step,
     /// Bytes that were waited for.
-    pub(super) waiting: u64,
+    pub(crate) waiting: u64,
     /// Bytes that could be reserved.
-    pub(super) room: u64,
+    pub(crate) room: u64,
     /// Bytes that the step was thought to give back.
-    pub(super) forecast: u64,
+    pub(crate) forecast: u64,
 }
 
 /// What one step came to, all times together.
@@ -98,7 +98,7 @@ impl StepCounter {
 pub(crate) struct StepCounters([[StepCounter; Step::ALL.len()]; KINDS.len()]);
 
 impl StepCounters {
-    pub(super) fn note(&self, before: &Before, gain: Gain, yielded: u64) {
+    pub(crate) fn note(&self, before: &Before, gain: Gain, yielded: u64) {
         let Some(index) = index(before.kind) else { return };
         let counter = &self.0[index][before.step as usize];
         counter.times.fetch_add(1, Ordering::Relaxed);

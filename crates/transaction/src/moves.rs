@@ -1,0 +1,34 @@
+//! What a balance asks a commit to move: tree nodes, and data that it has copied already.
+//!
+//! # Invariants
+//!
+//! - **V1** Every item that points to moved data is put into the overlay, and every reference is
+//!   counted, as for a change by any operation. [`Sent`] says so once more. The commit uses that to
+//!   change a leaf that trees share once, and is free not to.
+
+use std::sync::Arc;
+
+use buttress_format::{Extent, Key, TreeId};
+use buttress_tree::NodePtr;
+
+/// Moves that a transaction makes.
+#[derive(Debug, Default)]
+pub struct Moves {
+    /// Committed nodes of subvolumes that are to lie elsewhere, each with its first key.
+    pub nodes: Vec<(NodePtr, Key)>,
+    /// Nodes that the commit will make for that: those above them, too.
+    pub cost: u64,
+    /// Data that lies elsewhere from now on.
+    pub sent: Vec<Sent>,
+}
+
+/// An extent whose users were sent to a copy of it.
+#[derive(Debug)]
+pub struct Sent {
+    /// The extent.
+    pub old: Extent,
+    /// Its copy, of the same length.
+    pub new: Extent,
+    /// The items that were put: tree, key, bytes.
+    pub items: Vec<(TreeId, Key, Arc<[u8]>)>,
+}

@@ -1,0 +1,219 @@
+//! Nodes that a balance moves, and leaves that point to data which it moved, in a commit: each is
+//! made once, for all trees that use it.
+//!
+//! # Invariants
+//!
+//! - **V1** References change their names alone. A user that is a tree stays the same; a user that
+//!   is the address of a node that moves becomes its new address (`move_plan::O1`).
+//! - **V2** A leaf changes here only by data that was sent, and only where every item and every
+//!   reference is as the mover left it. Then the overlay's items and references for that data are
+//!   not applied. Else they are, as those of any operation, and trees get leaves of their own.
+//! - **V3** Nodes that moved may be shared though they are new. So a tree that may share them
+//!   counts as cut in this transaction, as with a balance of Linux.
+//!
+//! # Place
+//!
+//! Before anything else happens to the trees of files in this commit.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use buttress_format::{Body, Extent, Ino, Key, Logical, TreeId};
+use buttress_tree::{NodeAlloc, NodePtr, NodeStamp};
+
+use super::settle::Settle;
+use super::sharing::Via;
+use crate::delayed_ref::{Deltas, ExtentChange, User};
+use crate::move_plan::{Mover, Plan, Wanted, data_at, file_roots};
+use crate::{DataRef, Result, Sent, extent_tree};
+
+/// What was moved, for the rest of the commit.
+#[derive(Default)]
+pub(super) struct Moved {
+    /// Items of the overlay that leaves have already.
+    pub(super) items: HashSet<(TreeId, Key)>,
+    /// Where extents begin whose references are settled already.
+    pub(super) data: HashSet<Logical>,
+    /// Trees whose nodes may be shared though they are of this transaction (V3).
+    pub(super) trees: HashSet<TreeId>,
+}
+
+/// What a user of a node or an extent is called when nodes have moved.
+fn renamed(user: User, map: &HashMap<Logical, NodePtr>) -> User {
+    let new = |at: Logical| map.get(&at).map_or(at, |ptr| ptr.logical);
+    match user {
+        User::Node(parent) => User::Node(new(parent)),
+        User::Leaf(leaf) => User::Leaf(new(leaf)),
+        other => other,
+    }
+}
+
+impl Settle<'_> {
+    /// Moves what the transaction was asked to.
+    pub(super) fn moves(&mut self) -> Result<()> {
+        let moves = self.transaction.moves.change(std::mem::take);
+        let sent: Vec<&Sent> = moves.sent.iter().filter(|sent| self.is_as_left(sent)).collect();
+        if moves.nodes.is_empty() && sent.is_empty() {
+            return Ok(());
+        }
+        let mut wanted = Wanted { nodes: moves.nodes, ..Wanted::default() };
+        for (index, sent) in sent.iter().enumerate() {
+            wanted.sent.insert(sent.old.start, index);
+            wanted.keys.extend(sent.items.iter().map(|(_, key, _)| *key));
+        }
+        let Some(plan) = Plan::make(&self.engine.store, &self.roots, &wanted)? else {
+            // The mover's next round finds them again, and has each tree build its own.
+            tracing::debug!("nodes of a balance cannot move as they are shared");
+            return Ok(());
+        };
+        let map = self.addresses(&plan)?;
+        let done = self.settle_sent(&sent, &plan, &map)?;
+        self.copy(&plan.movers, &map, &done)?;
+        self.move_roots(&plan.movers, &map)
+    }
+
+    /// Whether what the mover put and counted for an extent is all that this transaction says of
+    /// it (V2).
+    fn is_as_left(&self, sent: &Sent) -> bool {
+        let overlay = &self.transaction.overlay;
+        let mut users = Deltas::default();
+        for (tree, key, bytes) in &sent.items {
+            if overlay.find(*tree, key).flatten().as_ref() != Some(bytes) {
+                return false;
+            }
+            let Some(user) = user_of(*tree, key, bytes) else { return false };
+            users.add(User::File(user), 1);
+        }
+        let expected: Vec<_> = users.in_order().collect();
+        let refs = &self.transaction.refs;
+        let is_so = |extent: Extent, born: bool, sign: i64| {
+            refs.look(extent.start, |change| {
+                let mut found: Vec<_> =
+                    change.deltas.iter().map(|(user, n)| (user, sign * n)).collect();
+                found.sort_unstable_by_key(|(user, n)| (*n, *user));
+                change.extent == extent && change.born == born && found == expected
+            })
+        };
+        is_so(sent.old, false, -1) == Some(true) && is_so(sent.new, true, 1) == Some(true)
+    }
+
+    /// New places for all that moves.
+    fn addresses(&mut self, plan: &Plan) -> Result<HashMap<Logical, NodePtr>> {
+        let generation = self.transaction.generation;
+        let mut map = HashMap::with_capacity(plan.movers.len());
+        for Mover { node, .. } in &plan.movers {
+            let logical = self.ledger.allocate(node.owner(), node.level())?;
+            self.ledger.moved(node);
+            map.insert(node.logical(), NodePtr { logical, generation, level: node.level() });
+        }
+        Ok(map)
+    }
+
+    /// References of data that was sent follow it, where all of them are seen. Answers where the
+    /// copies begin, by extent.
+    fn settle_sent(
+        &mut self,
+        sent: &[&Sent],
+        plan: &Plan,
+        map: &HashMap<Logical, NodePtr>,
+    ) -> Result<HashMap<Logical, Logical>> {
+        let root = self.must_root(TreeId::EXTENT)?;
+        let mut done = HashMap::new();
+        for (sent, found) in sent.iter().zip(&plan.found) {
+            let users = extent_tree::data_users(&*self.engine.store, root, sent.old)?;
+            let total: i64 = users.iter().map(|(_, count)| count).sum();
+            let follows = |user: &User| match user {
+                User::Leaf(leaf) => map.contains_key(leaf),
+                _ => true,
+            };
+            let all = u64::try_from(total) == Ok(*found);
+            if !all || !users.iter().all(|(user, _)| follows(user)) {
+                continue;
+            }
+            let owner = self.transaction.refs.look(sent.new.start, |change| change.owner).flatten();
+            let change = |extent, born, owner| ExtentChange {
+                extent,
+                born,
+                owner,
+                deltas: Deltas::default(),
+            };
+            let (mut old, mut new) = (change(sent.old, false, None), change(sent.new, true, owner));
+            for (user, count) in users {
+                old.deltas.add(user, -count);
+                new.deltas.add(renamed(user, map), count);
+            }
+            self.ledger.sharing.data.insert(sent.old.start, old);
+            self.ledger.sharing.data.insert(sent.new.start, new);
+            self.moved.data.extend([sent.old.start, sent.new.start]);
+            self.moved.items.extend(sent.items.iter().map(|(tree, key, _)| (*tree, *key)));
+            done.insert(sent.old.start, sent.new.start);
+        }
+        Ok(done)
+    }
+
+    /// Makes the nodes, and has their users and what they point to follow (V1).
+    fn copy(
+        &mut self,
+        movers: &[Mover],
+        map: &HashMap<Logical, NodePtr>,
+        done: &HashMap<Logical, Logical>,
+    ) -> Result<()> {
+        let geometry = *self.engine.store.geometry();
+        let generation = self.transaction.generation;
+        for Mover { node, users, full } in movers {
+            let (old, owner) = (node.logical(), node.owner());
+            let logical = map[&old].logical;
+            let sharing = &mut self.ledger.sharing;
+            sharing.pass_on(node, logical, users, *full, |user| renamed(user, map));
+            if *full {
+                let stays = |at: Logical| !map.contains_key(&at) && !done.contains_key(&at);
+                sharing.contribute_where(node, 0, Via::Node(old), -1, &stays)?;
+                sharing.contribute_where(node, 0, Via::Node(logical), 1, &stays)?;
+            }
+            let mut payloads = BTreeMap::new();
+            if node.level() == 0 && !done.is_empty() {
+                for slot in 0..node.len() {
+                    let Some((mut item, disk)) = data_at(node, slot)? else { continue };
+                    let Some(new) = done.get(&disk) else { continue };
+                    if let Body::Regular(region) | Body::Prealloc(region) = &mut item.body {
+                        region.disk = *new;
+                    }
+                    payloads.insert(slot, item.to_bytes());
+                }
+            }
+            let child = |slot: usize| map.get(&node.child(slot).logical).copied();
+            let payload = |slot: usize| payloads.get(&slot).map(|bytes: &Vec<u8>| &bytes[..]);
+            let stamp = NodeStamp { logical, generation, owner };
+            let copy = node.copied_with(&geometry, &stamp, child, payload);
+            self.fresh.insert(Arc::new(copy));
+            // One that a tree has alone is built anew in its place when the tree changes.
+            if *full || users.len() > 1 || users.iter().any(|(_, count)| *count != 1) {
+                self.fresh.keep_node(logical);
+            }
+        }
+        Ok(())
+    }
+
+    /// Trees begin at the new places of their roots.
+    fn move_roots(&mut self, movers: &[Mover], map: &HashMap<Logical, NodePtr>) -> Result<()> {
+        let generation = self.transaction.generation;
+        let may_share = movers.iter().any(|mover| mover.full || mover.users.len() > 1);
+        for (tree, root) in file_roots(&self.engine.store, &self.roots)? {
+            let Some(new) = map.get(&root.logical) else { continue };
+            self.roots.set(tree, *new);
+            if may_share {
+                self.ledger.set_last_snapshot(tree, generation);
+                self.moved.trees.insert(tree);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The user that an item of a file is, if it points to data.
+fn user_of(tree: TreeId, key: &Key, bytes: &[u8]) -> Option<DataRef> {
+    let item = buttress_format::FileExtent::parse(bytes).ok()?;
+    let region = item.region()?;
+    let offset = key.offset.wrapping_sub(region.offset);
+    Some(DataRef { root: tree, ino: Ino(key.objectid), offset })
+}

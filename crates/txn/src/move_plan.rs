@@ -1,0 +1,187 @@
+//! Which nodes move with those that a balance moves: all above them, in every tree.
+//!
+//! # Invariants
+//!
+//! - **O1** A node moves with all its users: each node above it, in every tree, moves, too. So its
+//!   references change their names, and not their number. A plan that cannot have this is none.
+//! - **O2** A node that trees share is looked at once. A plan costs the nodes on the way to what
+//!   moves, and one root for each tree.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use buttress_format::{Body, FileExtent, Key, Kind, Logical, RootItem, TreeId};
+use buttress_tree::{Cursor, Expect, Node, NodePtr, NodeSource, Roots, Store};
+
+use crate::delayed_ref::User;
+use crate::{Error, Result, extent_tree};
+
+/// The trees of files and their committed roots.
+pub(crate) fn file_roots(store: &Store, roots: &Roots) -> Result<Vec<(TreeId, NodePtr)>> {
+    let root_tree = roots.find(TreeId::ROOT).ok_or(buttress_tree::Error::NoTree(TreeId::ROOT))?;
+    let mut found: Vec<(TreeId, NodePtr)> = Vec::new();
+    let first = Key::new(0, Kind::ROOT_ITEM, 0);
+    let mut cursor = Cursor::seek(store, TreeId::ROOT, root_tree, &first)?;
+    while let Some((key, item)) = cursor.key().zip(cursor.item()) {
+        let tree = TreeId(key.objectid);
+        if key.kind == Kind::ROOT_ITEM && tree.is_fs_tree() {
+            let malformed = |source| Error::Item { tree: TreeId::ROOT, key, source };
+            let item = RootItem::parse(item).map_err(malformed)?;
+            let (logical, generation, level) = (item.bytenr, item.generation, item.level);
+            // The last item of a tree is the one that counts.
+            found.retain(|(known, _)| *known != tree);
+            found.push((tree, roots.find(tree).unwrap_or(NodePtr { logical, generation, level })));
+        }
+        cursor.advance()?;
+    }
+    Ok(found)
+}
+
+/// A place on the way to which trees are looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Want {
+    key: Key,
+    level: u8,
+    /// An item that points to data which was sent elsewhere.
+    is_data: bool,
+}
+
+/// A node that moves, its users, and whether what it points to is referenced by its address.
+pub(crate) struct Mover {
+    pub(crate) node: Arc<Node>,
+    pub(crate) users: Vec<(User, i64)>,
+    pub(crate) full: bool,
+}
+
+/// What a plan begins with.
+#[derive(Default)]
+pub(crate) struct Wanted {
+    /// Nodes, each with its first key.
+    pub(crate) nodes: Vec<(NodePtr, Key)>,
+    /// Data that was sent, by address: where it is in the list of what was sent.
+    pub(crate) sent: HashMap<Logical, usize>,
+    /// Keys of items that point to it.
+    pub(crate) keys: Vec<Key>,
+}
+
+/// What moves.
+pub(crate) struct Plan {
+    /// Children before the nodes above them.
+    pub(crate) movers: Vec<Mover>,
+    /// How many items of leaves that move point to each extent that was sent.
+    pub(crate) found: Vec<u64>,
+}
+
+struct Walk<'s> {
+    store: &'s Store,
+    targets: HashSet<Logical>,
+    sent: &'s HashMap<Logical, usize>,
+    found: Vec<u64>,
+    /// Nodes that were looked at, and whether they move.
+    seen: HashMap<Logical, bool>,
+    order: Vec<Arc<Node>>,
+}
+
+/// The extent that an item of a leaf points to, if it is an item of that kind.
+pub(crate) fn data_at(node: &Node, slot: usize) -> Result<Option<(FileExtent, Logical)>> {
+    let key = node.key(slot);
+    if key.kind != Kind::EXTENT_DATA {
+        return Ok(None);
+    }
+    let malformed = |source| Error::Item { tree: node.owner(), key, source };
+    let item = FileExtent::parse(node.item(slot)).map_err(malformed)?;
+    let at = match &item.body {
+        Body::Regular(region) | Body::Prealloc(region) if region.disk.0 != 0 => region.disk,
+        _ => return Ok(None),
+    };
+    Ok(Some((item, at)))
+}
+
+impl Walk<'_> {
+    /// Whether the node at a pointer moves. Adds those that do to the order.
+    fn visit(&mut self, tree: TreeId, at: &Expect, wants: &[Want]) -> Result<bool> {
+        let ptr = at.ptr;
+        if let Some(known) = self.seen.get(&ptr.logical) {
+            return Ok(*known);
+        }
+        let mut moves = self.targets.contains(&ptr.logical);
+        let mut node = None;
+        if ptr.level > 0 && wants.iter().any(|want| want.level < ptr.level) {
+            let here = self.store.node(tree, at)?;
+            let mut rest = wants;
+            while let Some(first) = rest.first() {
+                let slot = here.child_slot(&first.key);
+                let next = (slot + 1 < here.len()).then(|| here.key(slot + 1));
+                let count = next
+                    .map_or(rest.len(), |next| rest.partition_point(|want| want.key < next).max(1));
+                let (mine, others) = rest.split_at(count);
+                rest = others;
+                let child = here.expect_child_below(slot, at.below);
+                moves |= self.visit(tree, &child, mine)?;
+            }
+            node = Some(here);
+        } else if ptr.level == 0 && wants.iter().any(|want| want.is_data) {
+            let here = self.store.node(tree, at)?;
+            for want in wants.iter().filter(|want| want.is_data) {
+                let Ok(slot) = here.search(&want.key) else { continue };
+                let Some((_, disk)) = data_at(&here, slot)? else { continue };
+                if let Some(index) = self.sent.get(&disk) {
+                    self.found[*index] += 1;
+                    moves = true;
+                }
+            }
+            node = Some(here);
+        }
+        self.seen.insert(ptr.logical, moves);
+        if moves {
+            let node = node.map_or_else(|| self.store.node(tree, at), Ok)?;
+            self.order.push(node);
+        }
+        Ok(moves)
+    }
+}
+
+impl Plan {
+    /// What moves, on committed trees. Nothing where a node has a user that cannot move with it
+    /// (O1): a tree that a balance of Linux left.
+    pub(crate) fn make(store: &Store, roots: &Roots, wanted: &Wanted) -> Result<Option<Self>> {
+        let nodesize = store.geometry().nodesize;
+        let extent_root =
+            roots.find(TreeId::EXTENT).ok_or(buttress_tree::Error::NoTree(TreeId::EXTENT))?;
+        let nodes = wanted.nodes.iter();
+        let mut wants: Vec<Want> = nodes
+            .map(|(ptr, key)| Want { key: *key, level: ptr.level, is_data: false })
+            .chain(wanted.keys.iter().map(|key| Want { key: *key, level: 0, is_data: true }))
+            .collect();
+        wants.sort_unstable();
+        wants.dedup();
+        let mut walk = Walk {
+            store,
+            targets: wanted.nodes.iter().map(|(ptr, _)| ptr.logical).collect(),
+            sent: &wanted.sent,
+            found: vec![0; wanted.sent.len()],
+            seen: HashMap::new(),
+            order: Vec::new(),
+        };
+        let trees = file_roots(store, roots)?;
+        for (tree, root) in &trees {
+            walk.visit(*tree, &Expect::root(*root), &wants)?;
+        }
+        let known: HashSet<TreeId> = trees.iter().map(|(tree, _)| *tree).collect();
+        let mut movers = Vec::with_capacity(walk.order.len());
+        for node in walk.order {
+            let (at, level) = (node.logical(), node.level());
+            let (users, full) = extent_tree::block_users(store, extent_root, at, level, nodesize)?;
+            let follows = |user: &User| match user {
+                User::Tree(tree) => known.contains(tree),
+                User::Node(parent) => walk.seen.get(parent) == Some(&true),
+                User::File(_) | User::Leaf(_) => false,
+            };
+            if !users.iter().all(|(user, _)| follows(user)) {
+                return Ok(None);
+            }
+            movers.push(Mover { node, users, full });
+        }
+        Ok(Some(Self { movers, found: walk.found }))
+    }
+}
