@@ -226,7 +226,9 @@ impl Reservations {
         if cfg!(not(debug_assertions)) && !self.is_crowded(frozen) {
             return None;
         }
-        let counted = self.count_frozen(frozen)?;
+        // Where trees are new, or too large to be counted whole, the ledger says it.
+        let by_ledger = || Some((self.exact_need(frozen)?, None));
+        let counted = self.count_frozen(frozen).or_else(by_ledger)?;
         self.frozen_need.fetch_min(counted.0, Ordering::Relaxed);
         // A waiting ticket may fit beside it: by a count that knows of this one.
         self.serve_counted();

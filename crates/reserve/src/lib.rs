@@ -38,6 +38,7 @@ mod fits;
 mod granting;
 mod inode;
 mod landing;
+mod ledger;
 mod outstanding;
 mod policy;
 mod reservations;

@@ -229,7 +229,7 @@ const USER_BYTES: u64 = 56;
 
 impl ExtentChange {
     /// Bytes that it adds to the extent tree at most.
-    fn adds(&self) -> u64 {
+    pub fn adds(&self) -> u64 {
         let users = self.deltas.gains();
         match self.born {
             true if users > 0 => BORN_BYTES + (users - 1) * USER_BYTES,
@@ -238,7 +238,7 @@ impl ExtentChange {
     }
 
     /// Whether it has fewer users than before, of some name.
-    fn drops(&self) -> bool {
+    pub fn drops(&self) -> bool {
         !self.born && self.deltas.gains() < self.deltas.len() as u64
     }
 }

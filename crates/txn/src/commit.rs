@@ -154,9 +154,12 @@ impl Engine {
     fn commit_frozen(&self, state: &mut CommitState, frozen: &Transaction) -> Result<()> {
         let promised = self.reservations.closer_need(frozen, Costs::default());
         let counted = self.reservations.count_if_crowded(frozen);
+        let ledger = cfg!(debug_assertions).then(|| self.reservations.exact_need(frozen)).flatten();
         let settled = settle::settle(self, frozen, state)?;
         if cfg!(debug_assertions) {
             self.hold_against(&settled, promised, counted);
+            let is_enough = ledger.is_none_or(|bytes| settled.taken <= bytes);
+            assert!(is_enough, "G1: {ledger:?} bytes by the ledger, {} were made", settled.taken);
         }
         tracing::debug!(
             generation = %frozen.generation,
@@ -164,6 +167,7 @@ impl Engine {
             rounds = settled.rounds,
             taken = settled.taken,
             counted = counted.map(|(bytes, _)| bytes),
+            ledger,
             "settled"
         );
         raise(&self.counters.settle_rounds_max, settled.rounds);

@@ -1,0 +1,329 @@
+//! What one transaction changes of one tree, by the leaves of the committed tree.
+//!
+//! # Invariants
+//!
+//! - **L1** Every key that was noted falls into exactly one leaf of the committed tree. That leaf
+//!   is here, with the weight that it will have: its own, and what every noted key adds or takes.
+//! - **L2** A merge cuts what lies between two leaves that pass into as few leaves as it can
+//!   (`tree::merge::M6`). So the dirty leaves become no more than each would by itself: one while
+//!   its items fit, else no more than `2w/room + 1` (two neighbours are more than one leaf
+//!   together), and no more than `w/(room - b) + 1` where no item is over `b`.
+//! - **L3** Only the last leaf of a run of dirty leaves takes in a neighbour that is not dirty,
+//!   and only while it is under a quarter full (`tree::merge::M5`). That makes one leaf more, and
+//!   one inner node more for each level on which it was the last child.
+//! - **L4** An inner node is cut in two only if its children became more. At each level that is
+//!   no more nodes than are dirty there, nor than children came, and one more for each half node
+//!   of children. One that may lose most of its children takes in a neighbour, too.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use buttress_format::header::{FLAG_RELOC, ITEM_LEN};
+use buttress_format::{Generation, Key, Logical, TreeId, limits::MAX_LEVEL};
+use buttress_tree::{Expect, Geometry, Node, NodePtr, NodeSource, Store};
+
+/// A leaf of the committed tree that changed items fall into.
+#[derive(Debug)]
+struct Leaf {
+    /// The first key of the next leaf; nothing in the last one.
+    below: Option<Key>,
+    /// The committed leaf; nothing where the tree has no node yet.
+    at: Option<Expect>,
+    /// What its items weigh, with all changes.
+    weight: u64,
+    /// The heaviest item, committed or changed.
+    heaviest: u64,
+    /// On how many levels it is under the last child, from itself upward.
+    tail: u8,
+    /// It is under a quarter full, and the next leaf is not dirty (L3).
+    is_edge: bool,
+}
+
+/// An inner node above dirty leaves.
+#[derive(Debug)]
+struct Inner {
+    children: u64,
+    dirty: u64,
+    level: u8,
+}
+
+/// One tree, and sums over its dirty leaves.
+#[derive(Debug)]
+pub(crate) struct Tree {
+    tree: TreeId,
+    root: Option<NodePtr>,
+    /// Nodes up to this generation may be shared with snapshots.
+    shared: Generation,
+    room: u64,
+    ptrs_max: u64,
+    leaves: BTreeMap<Key, Leaf>,
+    inner: HashMap<Logical, Inner>,
+    /// How many inner nodes are dirty, by level.
+    levels: [u64; MAX_LEVEL as usize],
+    /// What the leaves become, each by itself (L2).
+    becomes: u64,
+    /// What they weigh together, the heaviest item of all, and how many runs they are.
+    weight: u64,
+    heaviest: u64,
+    runs: u64,
+    /// How many of them are edges, and the sum of their tails (L3).
+    edges: u64,
+    tails: u64,
+    /// Nodes for inner nodes that may take in a neighbour (L4).
+    thin: u64,
+}
+
+/// What is not known of a tree: a node cannot be read, or was moved by a balance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Unknown;
+
+fn weight_of(len: usize) -> u64 {
+    (ITEM_LEN + len) as u64
+}
+
+impl Leaf {
+    /// Leaves that it becomes by itself (L2).
+    fn becomes(&self, room: u64) -> u64 {
+        if self.weight <= room {
+            return 1;
+        }
+        let by_pairs = 2 * (self.weight / room) + 1;
+        let by_fill = self.weight / room.saturating_sub(self.heaviest).max(1) + 1;
+        by_pairs.min(by_fill)
+    }
+}
+
+impl Tree {
+    /// A tree of which nothing is dirty.
+    pub(crate) fn new(
+        geometry: &Geometry,
+        tree: TreeId,
+        root: Option<NodePtr>,
+        shared: Generation,
+    ) -> Self {
+        Self {
+            tree,
+            root,
+            shared,
+            room: geometry.leaf_room() as u64,
+            ptrs_max: geometry.ptrs_max() as u64,
+            leaves: BTreeMap::new(),
+            inner: HashMap::new(),
+            levels: [0; MAX_LEVEL as usize],
+            becomes: 0,
+            weight: 0,
+            heaviest: 0,
+            runs: 0,
+            edges: 0,
+            tails: 0,
+            thin: 0,
+        }
+    }
+
+    /// Notes that an item has a payload of so many bytes, or none: each key once. `meet` is shown
+    /// each node that is met for the first time and may be shared.
+    pub(crate) fn note(
+        &mut self,
+        store: &Store,
+        key: &Key,
+        len: Option<usize>,
+        meet: &mut dyn FnMut(&Node),
+    ) -> Result<(), Unknown> {
+        let (first, met) = self.leaf_of(store, key, meet)?;
+        let node = match (met, self.leaves.get(&first).and_then(|leaf| leaf.at)) {
+            (Some(node), _) => Some(node),
+            (None, Some(at)) => Some(store.node(self.tree, &at).map_err(|_| Unknown)?),
+            (None, None) => None,
+        };
+        let before = node.and_then(|node| {
+            let slot = node.search(key).ok()?;
+            Some(weight_of(node.item(slot).len()))
+        });
+        let before = before.unwrap_or(0);
+        let after = len.map_or(0, weight_of);
+        self.weigh(&first, before, after, after);
+        Ok(())
+    }
+
+    /// Notes that something of a range of keys changes, and that as many bytes come to it, of
+    /// items of no more than `heaviest`. Says how many leaves lie there.
+    pub(crate) fn note_range(
+        &mut self,
+        store: &Store,
+        (from, to): (Key, Key),
+        added: u64,
+        heaviest: u64,
+    ) -> Result<u64, Unknown> {
+        let (mut at, mut count) = (from, 0);
+        loop {
+            let (first, _) = self.leaf_of(store, &at, &mut |_| ())?;
+            // Into which of them the bytes come is not known.
+            self.weigh(&first, 0, added, heaviest);
+            count += 1;
+            match self.leaves.get(&first).and_then(|leaf| leaf.below) {
+                Some(next) if next <= to => at = next,
+                _ => return Ok(count),
+            }
+        }
+    }
+
+    /// The first key of the leaf that a key falls into, which is dirty from now on; and the leaf,
+    /// if it was not dirty before.
+    fn leaf_of(
+        &mut self,
+        store: &Store,
+        key: &Key,
+        meet: &mut dyn FnMut(&Node),
+    ) -> Result<(Key, Option<Arc<Node>>), Unknown> {
+        if let Some((first, leaf)) = self.leaves.range(..=key).next_back()
+            && leaf.below.is_none_or(|below| *key < below)
+        {
+            return Ok((*first, None));
+        }
+        let Some(root) = self.root else {
+            let leaf =
+                Leaf { below: None, at: None, weight: 0, heaviest: 0, tail: 0, is_edge: false };
+            self.becomes += 1;
+            self.runs += 1;
+            self.leaves.insert(Key::MIN, leaf);
+            return Ok((Key::MIN, None));
+        };
+        let (mut at, mut tail, mut first) = (Expect::root(root), 0, Key::MIN);
+        loop {
+            let node = store.node(self.tree, &at).map_err(|_| Unknown)?;
+            if node.header().flags & FLAG_RELOC != 0 {
+                return Err(Unknown);
+            }
+            if node.header().generation <= self.shared
+                && (at.ptr.level == 0 || !self.inner.contains_key(&at.ptr.logical))
+            {
+                meet(&node);
+            }
+            if at.ptr.level == 0 {
+                self.enter(first, &node, &at, tail);
+                return Ok((first, Some(node)));
+            }
+            let slot = node.child_slot(key);
+            let child = node.expect_child_below(slot, at.below);
+            self.enter_inner(&at, node.len() as u64, &child);
+            tail = if slot + 1 == node.len() { tail + 1 } else { 0 };
+            if slot > 0 {
+                first = node.key(slot);
+            }
+            at = child;
+        }
+    }
+
+    fn enter_inner(&mut self, at: &Expect, children: u64, child: &Expect) {
+        let level = at.ptr.level;
+        let is_root = self.root.is_some_and(|root| root.level == level);
+        let above = u64::from(self.root.map_or(0, |root| root.level) - level);
+        let quarter = self.ptrs_max / 4;
+        // A leaf is entered once; an inner child may be known.
+        let is_new_child = child.ptr.level == 0 || !self.inner.contains_key(&child.ptr.logical);
+        let levels = &mut self.levels;
+        let inner = self.inner.entry(at.ptr.logical).or_insert_with(|| {
+            levels[usize::from(level)] += 1;
+            Inner { children, dirty: 0, level }
+        });
+        let is_thin = |dirty: u64| !is_root && children.saturating_sub(dirty) < quarter;
+        let was_thin = inner.dirty > 0 && is_thin(inner.dirty);
+        inner.dirty += u64::from(is_new_child);
+        debug_assert!(inner.level == level && inner.children == children);
+        if !was_thin && is_thin(inner.dirty) {
+            self.thin += 1 + above;
+        }
+    }
+
+    fn enter(&mut self, first: Key, node: &Node, at: &Expect, tail: u8) {
+        let heaviest = (0..node.len()).map(|slot| weight_of(node.item(slot).len())).max();
+        let leaf = Leaf {
+            below: at.below,
+            at: Some(*at),
+            weight: node.used_bytes() as u64,
+            heaviest: heaviest.unwrap_or(0),
+            tail,
+            is_edge: false,
+        };
+        self.becomes += leaf.becomes(self.room);
+        self.weight += leaf.weight;
+        self.heaviest = self.heaviest.max(leaf.heaviest);
+        self.runs += 1;
+        if let Some((_, before)) = self.leaves.range_mut(..first).next_back()
+            && before.below == Some(first)
+        {
+            self.runs -= 1;
+            if before.is_edge {
+                before.is_edge = false;
+                self.edges -= 1;
+                self.tails -= u64::from(before.tail);
+            }
+        }
+        if at.below.is_some_and(|below| self.leaves.contains_key(&below)) {
+            self.runs -= 1;
+        }
+        self.leaves.insert(first, leaf);
+        self.weigh(&first, 0, 0, 0);
+    }
+
+    /// An item of a leaf weighs `after` in place of `before`.
+    fn weigh(&mut self, first: &Key, before: u64, after: u64, heaviest: u64) {
+        let room = self.room;
+        let Some(leaf) = self.leaves.get_mut(first) else { return };
+        let becomes = leaf.becomes(room);
+        self.weight -= leaf.weight;
+        // More than the leaf had cannot go.
+        leaf.weight = (leaf.weight + after).saturating_sub(before);
+        leaf.heaviest = leaf.heaviest.max(heaviest);
+        self.weight += leaf.weight;
+        self.heaviest = self.heaviest.max(heaviest);
+        self.becomes = self.becomes + leaf.becomes(room) - becomes;
+        let (was_edge, below, tail) = (leaf.is_edge, leaf.below, leaf.tail);
+        let is_light = leaf.weight < room / 4;
+        if !is_light && !was_edge {
+            return;
+        }
+        let is_edge = is_light && below.is_some_and(|below| !self.leaves.contains_key(&below));
+        if is_edge != was_edge {
+            if let Some(leaf) = self.leaves.get_mut(first) {
+                leaf.is_edge = is_edge;
+            }
+            if is_edge {
+                self.edges += 1;
+                self.tails += u64::from(tail);
+            } else {
+                self.edges -= 1;
+                self.tails -= u64::from(tail);
+            }
+        }
+    }
+
+    /// Nodes that one merge of it makes at most, leaves and inner ones.
+    pub(crate) fn nodes(&self) -> u64 {
+        if self.leaves.is_empty() {
+            return 0;
+        }
+        let packed = self.weight / self.room.saturating_sub(self.heaviest).max(1) + self.runs;
+        let leaves = self.becomes.min(packed) + self.edges;
+        // Children that come to the dirty nodes of each level (L4): packed leaves of one node make
+        // no room in another.
+        let mut grown = self.becomes + self.edges - self.leaves.len() as u64;
+        let mut inner = self.tails + self.thin;
+        for dirty in self.levels.iter().skip(1).take_while(|dirty| **dirty > 0) {
+            let more = grown.min(*dirty) + 2 * grown / self.ptrs_max;
+            inner += dirty + more;
+            grown = more;
+        }
+        // A root that is cut has a new one above, and so on.
+        let mut top = grown;
+        if self.levels.iter().skip(1).all(|dirty| *dirty == 0) {
+            top = leaves - 1;
+        }
+        while top > 0 {
+            let more = 2 * (top + 1) / self.ptrs_max + 1;
+            inner += more;
+            top = more - 1;
+        }
+        leaves + inner
+    }
+}
