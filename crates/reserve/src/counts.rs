@@ -8,7 +8,6 @@ use buttress_format::Generation;
 
 use crate::transaction::Transaction;
 
-mod items;
 mod parts;
 pub(crate) mod tally;
 pub(crate) mod whole;

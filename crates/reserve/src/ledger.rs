@@ -28,7 +28,7 @@ use buttress_format::{
 use buttress_space::{Space, SpaceKind, free_space_form};
 use buttress_tree::{Expect, Node, NodeSource, Roots, Store};
 
-use tree::{Tree, Unknown};
+pub(crate) use tree::{Tree, Unknown};
 
 use crate::View;
 use crate::reservations::Reservations;
@@ -186,20 +186,12 @@ impl Ledger {
         len: Option<usize>,
     ) -> Result<(), Unknown> {
         if !self.trees.contains_key(&tree) {
-            let root = view.committed_root(tree).map_err(|_| Unknown)?;
-            let item = if tree.is_fs_tree() {
-                view.committed_root_item(tree).map_err(|_| Unknown)?
-            } else {
-                None
-            };
-            let shared = item.map_or(Generation(0), |item| item.last_snapshot);
-            let new = Tree::new(view.store().geometry(), tree, root, shared);
-            self.trees.insert(tree, new);
+            self.trees.insert(tree, Tree::met(view, tree)?);
         }
         self.root_items += u64::from(tree == TreeId::ROOT);
         let Self { trees, pointed, .. } = self;
         let Some(of) = trees.get_mut(&tree) else { return Err(Unknown) };
-        of.note(view.store(), key, len, &mut |node| note_pointed(node, pointed))
+        of.note(view.store(), key, (None, len), &mut |node| note_pointed(node, pointed))
     }
 
     /// What shared nodes point to gets references (G4).

@@ -34,7 +34,7 @@ pub use error::{Error, Mismatch, Result};
 pub use geometry::{Geometry, NodeStamp};
 pub use merge::{Change, Fresh, Merge, NodeAlloc};
 pub use node::{Expect, Node, NodePtr};
-pub use overlay::{Changed, Overlay, Payload};
+pub use overlay::{Before, Changed, Overlay, Payload};
 pub use roots::Roots;
 pub use steps::Steps;
 pub use store::{NodeSource, Store};

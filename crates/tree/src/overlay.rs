@@ -45,7 +45,7 @@ struct Shard {
     entries: Entries,
     /// Items that were added, or got another length, since the last call of [`Overlay::changed`].
     /// `None` before the first call.
-    news: Option<Vec<(TreeId, Key)>>,
+    news: Option<Vec<Changed>>,
     /// Where walks found nothing but deletions.
     gaps: Gaps,
     /// How often a put made an item where the shard had none, or a deletion.
@@ -61,8 +61,13 @@ pub(crate) struct Seen {
     pub(crate) births: u64,
 }
 
-/// A changed item: where it is, and the length of its new payload, or nothing where it is deleted.
-pub type Changed = (TreeId, Key, Option<usize>);
+/// What an overlay said of an item before a change: nothing, or how long its payload was, where it
+/// was not deleted.
+pub type Before = Option<Option<usize>>;
+
+/// A changed item: where it is, what was said of it before, and the length of its new payload, or
+/// nothing where it is deleted.
+pub type Changed = (TreeId, Key, Before, Option<usize>);
 
 /// Places in [`Overlay::held`].
 const ITEMS: usize = 0;
@@ -103,6 +108,7 @@ impl Overlay {
     fn insert(&self, shard: &mut Shard, tree: TreeId, key: Key, payload: Option<Payload>) {
         let added = payload.as_ref().map_or(0, |p| p.len() as u64);
         let is_put = payload.is_some();
+        let len = payload.as_ref().map(|p| p.len());
         let before = shard.entries.insert((tree, key), payload);
         if is_put && !matches!(before, Some(Some(_))) {
             shard.births += 1;
@@ -111,18 +117,19 @@ impl Overlay {
         match before {
             None => {
                 if let Some(news) = &mut shard.news {
-                    news.push((tree, key));
+                    news.push((tree, key, None, len));
                 }
                 self.held[ITEMS].fetch_add(1, Ordering::Relaxed);
                 self.held[BYTES].fetch_add(added + ENTRY_BYTES, Ordering::Relaxed);
             }
             Some(old) => {
                 let was_put = old.is_some();
+                let before = Some(old.as_ref().map(|p| p.len()));
                 let removed = old.map_or(0, |p| p.len() as u64);
                 if let Some(news) = &mut shard.news
                     && (is_put, added) != (was_put, removed)
                 {
-                    news.push((tree, key));
+                    news.push((tree, key, before, len));
                     self.resized.fetch_add(1, Ordering::Relaxed);
                 }
                 self.held[BYTES].fetch_add(added, Ordering::Relaxed);
@@ -288,7 +295,8 @@ impl Overlay {
     }
 
     /// The changes since the last call, by tree and key; all changes where `anew`, and at the first
-    /// call. From then on shards note new ones. An item may be named more than once.
+    /// call. From then on shards note new ones. Each change of an item's length is named, in their
+    /// order.
     ///
     /// For k changes named, of n items held, O(k log n), and a look at each shard. At the first
     /// call, and where `anew`, k is n.
@@ -300,15 +308,11 @@ impl Overlay {
             let mut shard = shard.write();
             let Shard { entries, news, .. } = &mut *shard;
             match news.replace(Vec::new()) {
-                Some(news) if !anew => {
-                    all.extend(
-                        news.into_iter().map(|at| (at.0, at.1, entries.get(&at).and_then(len))),
-                    );
-                }
-                _ => all.extend(entries.iter().map(|((tree, key), p)| (*tree, *key, len(p)))),
+                Some(news) if !anew => all.extend(news),
+                _ => all.extend(entries.iter().map(|((tree, key), p)| (*tree, *key, None, len(p)))),
             }
         }
-        all.sort_unstable();
+        all.sort_by_key(|(tree, key, ..)| (*tree, *key));
         all
     }
 

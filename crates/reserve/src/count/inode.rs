@@ -63,13 +63,15 @@ impl Span<'_> {
         }
         if at.ptr.level == 0 {
             self.leaves += 1;
-            if let Some(leaf) = self.running.leaf_at(at.ptr.logical) {
-                self.dirty_weight += leaf.weight;
-                self.added += leaf.added;
+            let first = at.first_key.unwrap_or(Key::MIN);
+            if let Some((weight, put)) = self.running.leaf_at(self.tree, &first) {
+                self.dirty_weight += weight;
+                self.added += put;
             }
-            if let Some(leaf) = self.frozen.and_then(|frozen| frozen.leaf_at(at.ptr.logical)) {
+            if let Some((_, put)) = self.frozen.and_then(|frozen| frozen.leaf_at(self.tree, &first))
+            {
                 self.frozen_leaves += 1;
-                self.frozen_added += leaf.added;
+                self.frozen_added += put;
             }
             return (self.leaves <= LEAVES_MAX).then_some(());
         }

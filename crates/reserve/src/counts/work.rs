@@ -1,21 +1,18 @@
 //! What was looked at to count a transaction: leaves of the trees that operations change, as far
 //! as items of theirs did, and the trees that commits alone change.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
-use buttress_format::{
-    Generation, Kind, Logical, TreeId,
-    header::{FLAG_RELOC, ITEM_LEN},
-};
+use buttress_format::{Generation, Key, Kind, TreeId, header::ITEM_LEN};
 use buttress_space::{Space, SpaceKind};
-use buttress_tree::{Changed, Expect, Geometry, Node, NodeSource, Store};
+use buttress_tree::{Changed, Geometry, Node};
 
 use super::{
-    items::{ItemTree, Leaf, Spot},
     parts::Parts,
     tally::{Count, csum_bytes},
     whole::{Whole, is_whole},
 };
+use crate::ledger::{Tree, Unknown};
 use crate::shares::{CHILD_REFS, EXTENT_REFS};
 use crate::{View, transaction::Transaction};
 
@@ -28,9 +25,7 @@ pub(crate) struct Work {
     pub(crate) roots: Option<Generation>,
     /// It was not possible, and is not tried again with these.
     hopeless: Option<Generation>,
-    leaves: HashMap<Logical, Leaf>,
-    inner: HashSet<Logical>,
-    trees: HashMap<TreeId, ItemTree>,
+    trees: HashMap<TreeId, Tree>,
     /// Bytes of references that what was shared adds (`count::N7`).
     shared_bytes: u64,
     /// Bytes and items that operations changed in trees that are counted as a whole.
@@ -39,142 +34,54 @@ pub(crate) struct Work {
     whole: Whole,
 }
 
-/// Why nothing was counted: what is not known, or cannot be read.
-struct Unknown;
-
 /// Items of a leaf that may name extents.
 fn extents_of(node: &Node) -> u64 {
     (0..node.len()).filter(|slot| node.key(*slot).kind == Kind::EXTENT_DATA).count() as u64
 }
 
 impl Work {
-    /// Adds changed items of one tree, ascending, which lie under a node.
-    fn descend(
-        &mut self,
-        store: &Store,
-        tree: TreeId,
-        shared: Generation,
-        (at, spot): (&Expect, Spot),
-        changes: &[Changed],
-    ) -> Result<(), Unknown> {
-        if changes.is_empty() {
-            return Ok(());
-        }
-        let node = store.node(tree, at).map_err(|_| Unknown)?;
-        if node.header().flags & FLAG_RELOC != 0 {
-            return Err(Unknown);
-        }
-        let is_shared = node.header().generation <= shared;
-        if node.level() == 0 {
-            if is_shared && !self.leaves.contains_key(&node.logical()) {
-                self.shared_bytes += extents_of(&node) * EXTENT_REFS;
-            }
-            return self.leaf(store.geometry(), (tree, spot), &node, changes);
-        }
-        if self.inner.insert(node.logical()) && is_shared {
-            self.shared_bytes += node.len() as u64 * CHILD_REFS;
-        }
-        let mut rest = changes;
-        for slot in 0..node.len() {
-            let child = node.expect_child_below(slot, at.below);
-            let split = match (slot + 1 < node.len()).then(|| node.key(slot + 1)) {
-                Some(next) => rest.partition_point(|(_, key, _)| *key < next),
-                None => rest.len(),
-            };
-            let (mine, others) = rest.split_at(split);
-            self.descend(store, tree, shared, (&child, (node.logical(), slot)), mine)?;
-            rest = others;
-        }
-        Ok(())
-    }
-
-    fn leaf(
-        &mut self,
-        geometry: &Geometry,
-        (tree, spot): (TreeId, Spot),
-        node: &Node,
-        changes: &[Changed],
-    ) -> Result<(), Unknown> {
-        let room = geometry.leaf_room() as u64;
-        let weight_of = |slot| (ITEM_LEN + node.item(slot).len()) as u64;
-        let before = self.leaves.get(&node.logical()).copied();
-        let sums = self.trees.get_mut(&tree).ok_or(Unknown)?;
-        // A leaf in two places, or of two trees that say they share nothing: no volume that is
-        // sound.
-        if before.is_some() != sums.knows(spot) {
-            return Err(Unknown);
-        }
-        let mut leaf = before.unwrap_or_else(|| Leaf {
-            weight: node.used_bytes() as u64,
-            heaviest: (0..node.len()).map(weight_of).max().unwrap_or(0),
-            added: 0,
-            removed: 0,
-        });
-        for (_, key, len) in changes {
-            let old = node.search(key).map_or(0, weight_of);
-            let new = len.map_or(0, |len| (ITEM_LEN + len) as u64);
-            leaf.added += new.saturating_sub(old);
-            leaf.removed += old.saturating_sub(new);
-            leaf.heaviest = leaf.heaviest.max(new);
-        }
-        self.leaves.insert(node.logical(), leaf);
-        sums.note(spot, before.as_ref(), &leaf, room);
-        Ok(())
-    }
-}
-
-impl Work {
     /// Adds changed items, ascending.
     fn add(&mut self, view: &View, changes: &[Changed]) -> Result<(), Unknown> {
         let mut rest = changes;
-        while let Some((tree, _, _)) = rest.first() {
+        while let Some((tree, ..)) = rest.first() {
             let tree = *tree;
-            let (mine, others) = rest.split_at(rest.partition_point(|(t, _, _)| *t == tree));
+            let (mine, others) = rest.split_at(rest.partition_point(|(t, ..)| *t == tree));
             rest = others;
             if is_whole(tree) {
-                let len = |change: &Changed| change.2.map_or(0, |len| (ITEM_LEN + len) as u64);
+                let len = |change: &Changed| change.3.map_or(0, |len| (ITEM_LEN + len) as u64);
                 self.whole_bytes += mine.iter().map(len).sum::<u64>();
                 self.root_items += mine.len() as u64;
                 continue;
             }
-            let root = view.committed_root(tree).ok().flatten().ok_or(Unknown)?;
-            let shared = match self.trees.get(&tree) {
-                Some(known) => known.shared,
-                None => self.meet(view, tree)?,
+            if !self.trees.contains_key(&tree) {
+                self.trees.insert(tree, Tree::met(view, tree)?);
+            }
+            let Self { trees, shared_bytes, .. } = self;
+            let known = trees.get_mut(&tree).ok_or(Unknown)?;
+            let mut meet = |node: &Node| {
+                *shared_bytes += match node.level() {
+                    0 => extents_of(node) * EXTENT_REFS,
+                    _ => node.len() as u64 * CHILD_REFS,
+                }
             };
-            let top = Expect::root(root);
-            self.descend(view.store(), tree, shared, (&top, (Logical(0), 0)), mine)?;
+            for (_, key, before, len) in mine {
+                known.note(view.store(), key, (*before, *len), &mut meet)?;
+            }
         }
         Ok(())
     }
 
-    /// A tree that was not looked at yet. Answers up to which generation its nodes may be shared.
-    fn meet(&mut self, view: &View, tree: TreeId) -> Result<Generation, Unknown> {
-        let shared = if tree.is_fs_tree() {
-            let item = view.committed_root_item(tree).map_err(|_| Unknown)?;
-            item.ok_or(Unknown)?.last_snapshot
-        } else {
-            Generation(0)
-        };
-        self.trees.insert(tree, ItemTree::new(shared));
-        Ok(shared)
-    }
-
     /// How many leaves have changed items, and bytes that come to them.
     pub(crate) fn dirty(&self) -> (u64, u64) {
-        let added = self.trees.values().map(ItemTree::added).sum();
-        (self.leaves.len() as u64, added)
+        self.trees
+            .values()
+            .map(Tree::dirty)
+            .fold((0, 0), |sum, tree| (sum.0 + tree.0, sum.1 + tree.1))
     }
 
-    /// The leaf there, if it has changed items.
-    pub(crate) fn leaf_at(&self, logical: Logical) -> Option<&Leaf> {
-        self.leaves.get(&logical)
-    }
-
-    /// Nodes of the trees that operations change, which have so many leaves to come (N1 to N3).
-    fn with_inner(&self, leaves: u64, geometry: &Geometry) -> u64 {
-        let share = geometry.ptrs_max() as u64 / 2;
-        leaves + leaves / share + 3 * self.inner.len() as u64 + 2 * self.trees.len() as u64
+    /// What the leaf weighs that a key falls into, and what was put there, if it has changed items.
+    pub(crate) fn leaf_at(&self, tree: TreeId, key: &Key) -> Option<(u64, u64)> {
+        self.trees.get(&tree)?.leaf_at(key)
     }
 
     /// Bytes that come to the extent tree.
@@ -191,9 +98,8 @@ impl Work {
         let others = whole.others + 3 * whole.root_leaves.min(moved);
         let above = (extents + others) / (geometry.ptrs_max() as u64 / 2);
         let chunks = transaction.chunks.lock().len() as u64;
-        let leaves = self.trees.values().map(|tree| tree.makes(room)).sum();
         Parts {
-            items: self.with_inner(leaves, geometry),
+            items: self.trees.values().map(Tree::nodes).sum(),
             extents,
             others,
             inner: 3 * whole.inner + above + 2 * whole.trees,
@@ -209,16 +115,13 @@ impl Work {
         geometry: &Geometry,
         transaction: &Transaction,
     ) -> Parts {
-        let room = geometry.leaf_room() as u64;
-        let beside = |(id, tree): (&TreeId, &ItemTree)| match older.trees.get(id) {
-            Some(older) => tree.makes_beside(older, room),
-            None => tree.makes(room),
+        let beside = |(id, tree): (&TreeId, &Tree)| match older.trees.get(id) {
+            Some(older) => tree.nodes_beside(older),
+            None => tree.nodes(),
         };
-        let leaves = self.trees.iter().map(beside).sum();
+        let items = self.trees.iter().map(beside).sum();
         let added = self.added_to_extents(transaction);
         let extents = self.whole.extents_of(below.extents, geometry, added);
-        // Nodes above leaves: those of both, whichever they come to be under.
-        let items = self.with_inner(leaves, geometry) + 3 * older.inner.len() as u64;
         self.parts(geometry, transaction).beside(below, items, extents)
     }
 

@@ -20,17 +20,23 @@ use std::sync::Arc;
 
 use buttress_format::header::{FLAG_RELOC, ITEM_LEN};
 use buttress_format::{Generation, Key, Logical, TreeId, limits::MAX_LEVEL};
-use buttress_tree::{Expect, Geometry, Node, NodePtr, NodeSource, Store};
+use buttress_tree::{Before, Expect, Geometry, Node, NodePtr, NodeSource, Store};
+
+use crate::View;
 
 /// A leaf of the committed tree that changed items fall into.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Leaf {
     /// The first key of the next leaf; nothing in the last one.
     below: Option<Key>,
     /// The committed leaf; nothing where the tree has no node yet.
     at: Option<Expect>,
-    /// What its items weigh, with all changes.
+    /// What its items weigh as they were committed, and with all changes.
+    committed: u64,
     weight: u64,
+    /// What was put into it, whatever it takes the place of; and what it lost at most.
+    put: u64,
+    lost: u64,
     /// The heaviest item, committed or changed.
     heaviest: u64,
     /// On how many levels it is under the last child, from itself upward.
@@ -57,6 +63,8 @@ pub(crate) struct Tree {
     room: u64,
     ptrs_max: u64,
     leaves: BTreeMap<Key, Leaf>,
+    /// The leaf that was looked at last: keys come in their order.
+    last: Option<(Key, Arc<Node>)>,
     inner: HashMap<Logical, Inner>,
     /// How many inner nodes are dirty, by level.
     levels: [u64; MAX_LEVEL as usize],
@@ -66,6 +74,8 @@ pub(crate) struct Tree {
     weight: u64,
     heaviest: u64,
     runs: u64,
+    /// Bytes that were put into them.
+    put: u64,
     /// How many of them are edges, and the sum of their tails (L3).
     edges: u64,
     tails: u64,
@@ -82,6 +92,11 @@ fn weight_of(len: usize) -> u64 {
 }
 
 impl Leaf {
+    /// Whether half of it may come to be under a quarter full (N6 of `count`).
+    fn is_thin(&self, room: u64) -> bool {
+        (self.committed / 2).saturating_sub(self.lost) < room / 4
+    }
+
     /// Leaves that it becomes by itself (L2).
     fn becomes(&self, room: u64) -> u64 {
         if self.weight <= room {
@@ -108,40 +123,62 @@ impl Tree {
             room: geometry.leaf_room() as u64,
             ptrs_max: geometry.ptrs_max() as u64,
             leaves: BTreeMap::new(),
+            last: None,
             inner: HashMap::new(),
             levels: [0; MAX_LEVEL as usize],
             becomes: 0,
             weight: 0,
             heaviest: 0,
             runs: 0,
+            put: 0,
             edges: 0,
             tails: 0,
             thin: 0,
         }
     }
 
-    /// Notes that an item has a payload of so many bytes, or none: each key once. `meet` is shown
-    /// each node that is met for the first time and may be shared.
+    /// A tree as a view has it committed.
+    pub(crate) fn met(view: &View, tree: TreeId) -> Result<Self, Unknown> {
+        let root = view.committed_root(tree).map_err(|_| Unknown)?;
+        let mut shared = Generation(0);
+        if tree.is_fs_tree()
+            && let Some(item) = view.committed_root_item(tree).map_err(|_| Unknown)?
+        {
+            shared = item.last_snapshot;
+        }
+        Ok(Self::new(view.store().geometry(), tree, root, shared))
+    }
+
+    /// Notes that an item has a payload of so many bytes, or none, and what was noted of it before.
+    /// `meet` is shown each node that is met for the first time and may be shared.
     pub(crate) fn note(
         &mut self,
         store: &Store,
         key: &Key,
-        len: Option<usize>,
+        (before, len): (Before, Option<usize>),
         meet: &mut dyn FnMut(&Node),
     ) -> Result<(), Unknown> {
         let (first, met) = self.leaf_of(store, key, meet)?;
-        let node = match (met, self.leaves.get(&first).and_then(|leaf| leaf.at)) {
-            (Some(node), _) => Some(node),
-            (None, Some(at)) => Some(store.node(self.tree, &at).map_err(|_| Unknown)?),
-            (None, None) => None,
-        };
-        let before = node.and_then(|node| {
+        let after = len.map_or(0, weight_of);
+        if let Some(before) = before {
+            let before = before.map_or(0, weight_of);
+            self.weigh(&first, (before, after, after), after.saturating_sub(before));
+            return Ok(());
+        }
+        if let Some(node) = met {
+            self.last = Some((first, node));
+        }
+        let is_last = self.last.as_ref().is_some_and(|(key, _)| *key == first);
+        if !is_last && let Some(at) = self.leaves.get(&first).and_then(|leaf| leaf.at) {
+            let node = store.node(self.tree, &at).map_err(|_| Unknown)?;
+            self.last = Some((first, node));
+        }
+        // A tree without nodes has no leaf to look at.
+        let before = self.last.as_ref().and_then(|(_, node)| {
             let slot = node.search(key).ok()?;
             Some(weight_of(node.item(slot).len()))
         });
-        let before = before.unwrap_or(0);
-        let after = len.map_or(0, weight_of);
-        self.weigh(&first, before, after, after);
+        self.weigh(&first, (before.unwrap_or(0), after, after), after);
         Ok(())
     }
 
@@ -158,7 +195,7 @@ impl Tree {
         loop {
             let (first, _) = self.leaf_of(store, &at, &mut |_| ())?;
             // Into which of them the bytes come is not known.
-            self.weigh(&first, 0, added, heaviest);
+            self.weigh(&first, (0, added, heaviest), added);
             count += 1;
             match self.leaves.get(&first).and_then(|leaf| leaf.below) {
                 Some(next) if next <= to => at = next,
@@ -175,14 +212,11 @@ impl Tree {
         key: &Key,
         meet: &mut dyn FnMut(&Node),
     ) -> Result<(Key, Option<Arc<Node>>), Unknown> {
-        if let Some((first, leaf)) = self.leaves.range(..=key).next_back()
-            && leaf.below.is_none_or(|below| *key < below)
-        {
+        if let Some((first, _)) = self.find(key) {
             return Ok((*first, None));
         }
         let Some(root) = self.root else {
-            let leaf =
-                Leaf { below: None, at: None, weight: 0, heaviest: 0, tail: 0, is_edge: false };
+            let leaf = Leaf::default();
             self.becomes += 1;
             self.runs += 1;
             self.leaves.insert(Key::MIN, leaf);
@@ -240,7 +274,10 @@ impl Tree {
         let leaf = Leaf {
             below: at.below,
             at: Some(*at),
+            committed: node.used_bytes() as u64,
             weight: node.used_bytes() as u64,
+            put: 0,
+            lost: 0,
             heaviest: heaviest.unwrap_or(0),
             tail,
             is_edge: false,
@@ -263,11 +300,11 @@ impl Tree {
             self.runs -= 1;
         }
         self.leaves.insert(first, leaf);
-        self.weigh(&first, 0, 0, 0);
+        self.weigh(&first, (0, 0, 0), 0);
     }
 
-    /// An item of a leaf weighs `after` in place of `before`.
-    fn weigh(&mut self, first: &Key, before: u64, after: u64, heaviest: u64) {
+    /// An item of a leaf weighs `after` in place of `before`; so much was put for that.
+    fn weigh(&mut self, first: &Key, (before, after, heaviest): (u64, u64, u64), put: u64) {
         let room = self.room;
         let Some(leaf) = self.leaves.get_mut(first) else { return };
         let becomes = leaf.becomes(room);
@@ -275,6 +312,9 @@ impl Tree {
         // More than the leaf had cannot go.
         leaf.weight = (leaf.weight + after).saturating_sub(before);
         leaf.heaviest = leaf.heaviest.max(heaviest);
+        leaf.put += put;
+        leaf.lost += before.saturating_sub(after);
+        self.put += put;
         self.weight += leaf.weight;
         self.heaviest = self.heaviest.max(heaviest);
         self.becomes = self.becomes + leaf.becomes(room) - becomes;
@@ -298,13 +338,64 @@ impl Tree {
         }
     }
 
+    /// How many leaves are dirty, and bytes that were put into them.
+    pub(crate) fn dirty(&self) -> (u64, u64) {
+        (self.leaves.len() as u64, self.put)
+    }
+
+    /// What the leaf weighs that a key falls into, and what was put into it; nothing
+    /// where it is not dirty.
+    pub(crate) fn leaf_at(&self, key: &Key) -> Option<(u64, u64)> {
+        let leaf = self.find(key)?.1;
+        Some((leaf.weight, leaf.put))
+    }
+
+    fn find(&self, key: &Key) -> Option<(&Key, &Leaf)> {
+        let (first, leaf) = self.leaves.range(..=key).next_back()?;
+        leaf.below.is_none_or(|below| *key < below).then_some((first, leaf))
+    }
+
+    /// Leaves that one merge of it makes at most (L2, L3).
+    fn made(&self) -> u64 {
+        let packed = self.weight / self.room.saturating_sub(self.heaviest).max(1) + self.runs;
+        self.becomes.min(packed) + self.edges
+    }
+
+    /// Nodes that it makes at most of the tree that `below` makes of the same committed tree (N6
+    /// of `count`).
+    pub(crate) fn nodes_beside(&self, below: &Self) -> u64 {
+        let made = below.made();
+        let (mut bytes, mut runs) = (made * self.room, 0);
+        let is_dirty = |key: &Key| self.leaves.contains_key(key) || below.leaves.contains_key(key);
+        for (first, leaf) in &self.leaves {
+            match below.leaves.get(first) {
+                Some(_) => bytes += leaf.put,
+                None => bytes += leaf.weight,
+            }
+            // The last of a run.
+            runs += u64::from(!leaf.below.is_some_and(|below| is_dirty(&below)));
+        }
+        let others = below.leaves.iter().filter(|(first, _)| !self.leaves.contains_key(first));
+        runs +=
+            others.filter(|(_, leaf)| !leaf.below.is_some_and(|at| is_dirty(&at))).count() as u64;
+        let thin = |tree: &Self| {
+            tree.leaves.values().filter(|leaf| leaf.is_thin(tree.room)).count() as u64
+        };
+        let heaviest = self.heaviest.max(below.heaviest);
+        let packed = bytes / self.room.saturating_sub(heaviest).max(1);
+        let packed = packed + runs + 2 * (thin(self) + thin(below));
+        let by_leaf = self.becomes + self.edges + 2 * made;
+        // Inner nodes: those of both, and as many as the other one makes.
+        let inner = self.nodes() - self.made() + 3 * (below.nodes() - made);
+        by_leaf.min(packed) + inner
+    }
+
     /// Nodes that one merge of it makes at most, leaves and inner ones.
     pub(crate) fn nodes(&self) -> u64 {
         if self.leaves.is_empty() {
             return 0;
         }
-        let packed = self.weight / self.room.saturating_sub(self.heaviest).max(1) + self.runs;
-        let leaves = self.becomes.min(packed) + self.edges;
+        let leaves = self.made();
         // Children that come to the dirty nodes of each level (L4): packed leaves of one node make
         // no room in another.
         let mut grown = self.becomes + self.edges - self.leaves.len() as u64;
