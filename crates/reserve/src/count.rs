@@ -8,16 +8,13 @@
 //!
 //! The commit makes no more nodes than were counted, and what `reserve` adds for bytes. For:
 //!
-//! - **N1** A merge makes of a run of dirty leaves as few leaves as it can (M6 of the merge). That
-//!   is no more than each of them would become alone. A leaf of weight `w` becomes one while `w`
-//!   fits. It becomes no more than `2w/room + 1` ever, as two neighbours are more than one leaf
-//!   together. It becomes no more than `w/(room - b) + 1` where no item is over `b`, as each but
-//!   the last is that full. So does a run of them, and what lies under one inner node is counted as
-//!   a run of its own.
-//! - **N2** A leaf under a quarter takes in its neighbour (`merge::M5`): one leaf more, as the two
-//!   may become two.
-//! - **N3** Of inner nodes a run of `d` with `n` new children makes `d + n/max + 1`, and takes in a
-//!   neighbour: three for each that is dirty, and the share of what is below.
+//! - **N1** A dirty leaf becomes one leaf while its items fit. It becomes no more than
+//!   `2w/room + 1` ever, and no more than `w/(room - b) + 1` where no item is over `b`. A run of
+//!   dirty leaves becomes no more than each of them alone (`ledger::tree::L2`).
+//! - **N2** The end of a run that is under a quarter full takes in its neighbour: one leaf more
+//!   (`ledger::tree::L3`).
+//! - **N3** A dirty inner node becomes one, and one more where children come
+//!   (`ledger::tree::L4`).
 //! - **N4** The extent tree: all leaves are made anew, full, and packed again with what comes to
 //!   it. A run of `d` dirty leaves to which `a` bytes come makes no more than
 //!   `(d * room + a)/(room - b) + 1` (N1). Between two runs lies a leaf that is not dirty. So the
@@ -37,8 +34,8 @@
 //!   extent tree is packed once more, of all leaves that the commit may leave. Of the other trees
 //!   all leaves are made once more, as many as it may make.
 //! - **N7** What is not known is not counted, and the crude bound holds: nodes that a balance
-//!   moved; snapshots, drops, devices, a free-space tree made anew; trees that are new; an extent
-//!   tree too large to be looked at. Of a node that others may use all that it points to gets
+//!   moved; snapshots, drops, devices, a free-space tree made anew; an extent tree too large to
+//!   be looked at. Of a node that others may use all that it points to gets
 //!   references, which come to the extent tree (N4).
 //! - **N8** What is reserved for the dirty data of one inode dirties the leaves between its first
 //!   extent and its last. It dirties no more nodes than those leaves become, in this transaction

@@ -329,3 +329,26 @@ impl Overlay {
         all
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The steps of one item add up to what became of it, whenever the list was asked for.
+    #[test]
+    fn changes_name_what_was_before_them() {
+        let overlay = Overlay::default();
+        let key = Key::new(300, Kind::XATTR_ITEM, 1);
+        overlay.put(TreeId::FS, key, &[0; 10]);
+        assert_eq!(overlay.changed(false), [(TreeId::FS, key, None, Some(10))]);
+        overlay.put(TreeId::FS, key, &[1; 10]);
+        assert_eq!(overlay.changed(false), [], "it is as long as it was");
+        overlay.put(TreeId::FS, key, &[0; 30]);
+        overlay.set(TreeId::FS, key, None);
+        overlay.put(TreeId::FS, key, &[0; 20]);
+        let steps = [(Some(10), Some(30)), (Some(30), None), (None, Some(20))];
+        let steps = steps.map(|(before, len)| (TreeId::FS, key, Some(before), len));
+        assert_eq!(overlay.changed(false), steps);
+        assert_eq!(overlay.changed(true), [(TreeId::FS, key, None, Some(20))]);
+    }
+}
