@@ -56,6 +56,7 @@ use buttress_space::SpaceKind;
 use crate::counts::tally::Count;
 use crate::counts::work::Work;
 use crate::inode::{InodeReserve, Moment};
+use crate::ledger::Ledger;
 use crate::reservations::Reservations;
 use crate::urgency::Urgency;
 use crate::{Costs, View, transaction::Transaction};
@@ -241,5 +242,19 @@ impl Reservations {
         drop(work);
         let bytes = self.closer_need(frozen, Costs::default())?;
         Some((bytes, count.is_of_files.then_some(count.parts.items)))
+    }
+
+    /// Bytes of nodes that the commit of a frozen transaction makes, by the ledger of all that it
+    /// holds. Nothing where it changes more than items and references, or a node is not known.
+    pub fn exact_need(&self, frozen: &Transaction) -> Option<u64> {
+        if !frozen.is_plain() {
+            return None;
+        }
+        let view = self.view.load_full();
+        let mut ledger = Ledger::new(&self.store, view.roots(), &self.space).ok()?;
+        ledger.note_all(&view, &self.space, frozen).ok()?;
+        let geometry = self.store.geometry();
+        let nodes = ledger.nodes(geometry.leaf_room() as u64);
+        Some(nodes * u64::from(geometry.nodesize))
     }
 }

@@ -31,7 +31,6 @@ use buttress_tree::{Expect, Node, NodeSource, Roots, Store};
 pub(crate) use tree::{Tree, Unknown};
 
 use crate::View;
-use crate::reservations::Reservations;
 use crate::transaction::Transaction;
 
 /// Bytes that a node may add to the extent tree.
@@ -47,7 +46,7 @@ const SLACK: u64 = 12;
 
 /// What one transaction changes.
 #[derive(Debug, Default)]
-struct Ledger {
+pub(crate) struct Ledger {
     trees: HashMap<TreeId, Tree>,
     /// Groups with changes, by their first bytes.
     groups: BTreeSet<Logical>,
@@ -85,25 +84,9 @@ fn note_pointed(node: &Node, pointed: &mut Vec<Logical>) {
     }
 }
 
-impl Reservations {
-    /// Bytes of nodes that the commit of a frozen transaction makes, by the ledger of all that it
-    /// holds. Nothing where it changes more than items and references, or a node is not known.
-    pub fn exact_need(&self, frozen: &Transaction) -> Option<u64> {
-        if !frozen.is_plain() {
-            return None;
-        }
-        let view = self.view.load_full();
-        let mut ledger = Ledger::new(&self.store, view.roots(), &self.space).ok()?;
-        ledger.note_all(&view, &self.space, frozen).ok()?;
-        let geometry = self.store.geometry();
-        let nodes = ledger.nodes(geometry.leaf_room() as u64);
-        Some(nodes * u64::from(geometry.nodesize))
-    }
-}
-
 impl Ledger {
     /// An empty ledger on these trees.
-    fn new(store: &Store, roots: &Roots, space: &Space) -> Result<Self, Unknown> {
+    pub(crate) fn new(store: &Store, roots: &Roots, space: &Space) -> Result<Self, Unknown> {
         let mut ledger = Self::default();
         for tree in [TreeId::BLOCK_GROUP, TreeId::DEV, TreeId::QUOTA] {
             if let Some(root) = roots.find(tree) {
@@ -222,7 +205,7 @@ impl Ledger {
     }
 
     /// Notes all that a transaction holds, on trees that nothing was noted of yet.
-    fn note_all(
+    pub(crate) fn note_all(
         &mut self,
         view: &View,
         space: &Space,
@@ -258,7 +241,7 @@ impl Ledger {
     }
 
     /// Nodes that a commit of all that was noted makes at most (G1).
-    fn nodes(&self, room: u64) -> u64 {
+    pub(crate) fn nodes(&self, room: u64) -> u64 {
         let records = 3 * self.meta + 4 * self.meta_inner;
         let fixed = records + 3 * self.small + 2 * self.free_space_meta;
         let moved = ROOTS_MOVED + self.trees.len() as u64 + self.root_items;
