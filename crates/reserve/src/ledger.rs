@@ -20,7 +20,7 @@
 
 mod tree;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, hash_map::Entry};
 
 use buttress_format::{
     Body, Chunk, Extent, FileExtent, Generation, Key, Kind, Logical, TreeId, header::ITEM_LEN, ids,
@@ -168,12 +168,12 @@ impl Ledger {
         key: &Key,
         len: Option<usize>,
     ) -> Result<(), Unknown> {
-        if !self.trees.contains_key(&tree) {
-            self.trees.insert(tree, Tree::met(view, tree)?);
-        }
         self.root_items += u64::from(tree == TreeId::ROOT);
         let Self { trees, pointed, .. } = self;
-        let Some(of) = trees.get_mut(&tree) else { return Err(Unknown) };
+        let of = match trees.entry(tree) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(place) => place.insert(Tree::met(view, tree)?),
+        };
         of.note(view.store(), key, (None, len), &mut |node| note_pointed(node, pointed))
     }
 

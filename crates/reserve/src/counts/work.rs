@@ -1,7 +1,7 @@
 //! What was looked at to count a transaction: leaves of the trees that operations change, as far
 //! as items of theirs did, and the trees that commits alone change.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, hash_map::Entry};
 
 use buttress_format::{Generation, Key, Kind, TreeId, header::ITEM_LEN};
 use buttress_space::{Space, SpaceKind};
@@ -53,11 +53,11 @@ impl Work {
                 self.root_items += mine.len() as u64;
                 continue;
             }
-            if !self.trees.contains_key(&tree) {
-                self.trees.insert(tree, Tree::met(view, tree)?);
-            }
             let Self { trees, shared_bytes, .. } = self;
-            let known = trees.get_mut(&tree).ok_or(Unknown)?;
+            let known = match trees.entry(tree) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(place) => place.insert(Tree::met(view, tree)?),
+            };
             let mut meet = |node: &Node| {
                 *shared_bytes += match node.level() {
                     0 => extents_of(node) * EXTENT_REFS,
