@@ -208,6 +208,12 @@ impl Filesystem {
         shared.sync()
     }
 
+    /// The label, padded with zeros.
+    #[must_use]
+    pub fn label(&self) -> &[u8; 256] {
+        &self.shared().superblock.label
+    }
+
     /// What an operator asks about the volume.
     ///
     /// # Errors

@@ -212,7 +212,7 @@ impl Inode {
 /// An inode that is about to be made.
 pub(super) struct Made {
     pub(super) id: InodeId,
-    kind: FileKind,
+    pub(super) kind: FileKind,
     pub(super) item: InodeItem,
     default_acl: DefaultAcl,
     codec: Option<Codec>,

@@ -10,10 +10,11 @@ use std::sync::Arc;
 use buttress_format::DirEntry;
 use buttress_txn::{Urgency, View};
 
+use super::create::Plan;
 use super::lookup::above;
 use super::move_subvolume::{exchange_subvolume, move_subvolume};
 use super::unlink::{drop_name, is_empty};
-use crate::attr::FileKind;
+use crate::attr::{FileKind, mode};
 use crate::batch::Batch;
 use crate::cell::InodeCell;
 use crate::clock::now;
@@ -59,6 +60,39 @@ impl Inode {
     /// `NotFound`, `Exists`, `NotEmpty`, also over a subvolume; `CrossDevice` between subvolumes, for anything
     /// but a subvolume; `Invalid` when a directory would come to lie below itself.
     pub fn rename(&self, old: &[u8], target: &Self, new: &[u8], flags: RenameFlags) -> Result<()> {
+        self.rename_and(old, target, new, flags, None)
+    }
+
+    /// Moves a name as [`Inode::rename`] does, and leaves a whiteout in its place. That is a
+    /// character device 0:0 without permissions, which overlayfs takes for a name that is gone. Both
+    /// are one change.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Inode::rename`]; `Invalid` for an exchange; `Unsupported` for a subvolume.
+    pub fn rename_leaving_whiteout(
+        &self,
+        old: &[u8],
+        target: &Self,
+        new: &[u8],
+        flags: RenameFlags,
+        (uid, gid): (u32, u32),
+    ) -> Result<()> {
+        if flags.exchange {
+            return Err(Error::invalid("an exchange leaves no name free"));
+        }
+        let whiteout = Plan { mode: mode::CHARACTER, uid, gid, rdev: 0, target: None };
+        self.rename_and(old, target, new, flags, Some(&whiteout))
+    }
+
+    fn rename_and(
+        &self,
+        old: &[u8],
+        target: &Self,
+        new: &[u8],
+        flags: RenameFlags,
+        left: Option<&Plan<'_>>,
+    ) -> Result<()> {
         names::check_name(new)?;
         let source = Side { of: self, dir: &self.cell, name: old };
         let target = Side { of: target, dir: &target.cell, name: new };
@@ -75,6 +109,9 @@ impl Inode {
                 && let Target::Subvolume(tree) = names::target(&view, source.dir.id, entry)?
             {
                 drop(view);
+                if left.is_some() {
+                    return Err(Error::unsupported("a whiteout in place of a subvolume"));
+                }
                 return if flags.exchange {
                     exchange_subvolume(&source, &target, tree)
                 } else {
@@ -123,7 +160,7 @@ impl Inode {
                 if flags.exchange {
                     return Err(NameError::NotFound.into());
                 }
-                return move_name(view, &source, &target, moved, None);
+                return move_name(view, &source, &target, moved, None, left);
             };
             target.dir.expect_removable()?;
             replaced.expect_removable()?;
@@ -137,7 +174,7 @@ impl Inode {
                 return exchange(view, &source, &target, moved, replaced);
             }
             check_replaceable(&view, moved, replaced)?;
-            return move_name(view, &source, &target, moved, Some(replaced));
+            return move_name(view, &source, &target, moved, Some(replaced), left);
         }
     }
 }
@@ -196,6 +233,7 @@ fn move_name(
     target: &Side<'_>,
     moved: &Arc<InodeCell>,
     replaced: Option<&Arc<InodeCell>>,
+    left: Option<&Plan<'_>>,
 ) -> Result<()> {
     let shared = &source.dir.shared;
     let mut batch = Batch::new(source.dir.tree());
@@ -207,12 +245,27 @@ fn move_name(
     }
     take(&view, source, moved, &mut batch)?;
     give(&view, target, moved, &mut batch)?;
+    let left = left.map(|plan| source.of.prepare(&view, plan, &mut batch, 1)).transpose()?;
+    if let Some(left) = &left {
+        let index = source.dir.next_index(&view)?;
+        let entry = names::entry(source.name, left.id.ino, left.kind);
+        let limits = shared.ref_limits();
+        batch.add_name(&view, source.dir.ino(), index, entry, limits.item_len_max)?;
+        batch.add_first_ref(left.id.ino, source.dir.ino(), index, source.name);
+    }
+    let keeps_name = left.is_some();
     let stamp = now();
-    let urgency = if replaced.is_some() { Urgency::Frees } else { Urgency::Normal };
+    let frees = replaced.is_some() && !keeps_name;
+    let urgency = if frees { Urgency::Frees } else { Urgency::Normal };
     drop(view);
-    let reservation = shared.reserve(batch.cost(4), urgency)?;
+    let inodes = 4 + u32::from(keeps_name);
+    let reservation = shared.reserve(batch.cost(inodes), urgency)?;
     let handle = shared.engine.begin(reservation);
+    let left = left.map(|left| left.enter(source.of, handle.generation())).transpose()?;
     batch.apply(&handle);
+    if let Some(left) = left {
+        left.file.update(&handle, |_| ());
+    }
     moved.file.update(&handle, |item| item.ctime = stamp);
     if let Some(replaced) = replaced {
         replaced.file.update(&handle, |item| {
@@ -221,7 +274,9 @@ fn move_name(
         });
     }
     source.dir.file.update(&handle, |item| {
-        item.size = item.size.saturating_sub(names::size_of(source.name));
+        if !keeps_name {
+            item.size = item.size.saturating_sub(names::size_of(source.name));
+        }
         item.mtime = stamp;
         item.ctime = stamp;
     });

@@ -386,3 +386,38 @@ fn a_file_has_65535_names_and_no_more() {
     fs.close().expect("closed");
     expect_sound(&device);
 }
+
+/// A rename leaves a whiteout in place of the old name, and both are there after a remount.
+#[test]
+fn whiteouts_take_the_place_of_names() {
+    let device = memory(256);
+    let fs = mount(&device);
+    let root = fs.root();
+    let dir = root.mkdir(b"dir", 0o755, 0, 0).expect("mkdir");
+    file_with(&root, "a", b"first");
+    file_with(&root, "b", b"second");
+    let leave = |from: &[u8], to: &[u8], flags| {
+        root.rename_leaving_whiteout(from, &dir, to, flags, (10, 20))
+    };
+    let plain = RenameFlags::default();
+    leave(b"a", b"new", plain).expect("over nothing");
+    leave(b"b", b"new", plain).expect("over a file");
+    let exchange = RenameFlags { exchange: true, ..plain };
+    assert_eq!(leave(b"a", b"new", exchange).expect_err("refused").kind(), ErrorKind::Invalid);
+    root.create_subvolume(b"sub", 0o755, 0, 0).expect("a subvolume");
+    assert_eq!(leave(b"sub", b"s", plain).expect_err("refused").kind(), ErrorKind::Unsupported);
+    drop(dir);
+    fs.resolve("dir/new").expect("the file").sync().expect("durable");
+    drop((root, fs));
+    check(&device);
+
+    let fs = mount(&device);
+    for name in ["a", "b"] {
+        let attr = fs.resolve(name).expect("a whiteout").attr();
+        assert_eq!((attr.kind, attr.rdev, attr.mode & 0o7777), (FileKind::Character, 0, 0));
+        assert_eq!((attr.uid, attr.gid, attr.nlink), (10, 20, 1));
+    }
+    assert_eq!(content(&fs.resolve("dir/new").expect("the file")), b"second");
+    fs.close().expect("closed");
+    check(&device);
+}
