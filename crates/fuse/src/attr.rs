@@ -72,9 +72,14 @@ fn device_to_wire(device: u64) -> u32 {
     (minor & 0xff) | (major & 0xfff) << 8 | (minor & !0xff) << 12
 }
 
+/// Major and minor number of a device number of the protocol.
+pub(crate) fn device_parts(device: u32) -> (u32, u32) {
+    (device >> 8 & 0xfff, (device & 0xff) | (device >> 12 & 0xf_ff00))
+}
+
 /// Turns a device number of the protocol into the volume's form.
 pub(crate) fn device_from_wire(device: u32) -> u64 {
-    let (major, minor) = (device >> 8 & 0xfff, (device & 0xff) | (device >> 12 & 0xf_ff00));
+    let (major, minor) = device_parts(device);
     u64::from(major) << 20 | u64::from(minor)
 }
 

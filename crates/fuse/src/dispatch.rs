@@ -48,6 +48,9 @@ const WANTED: [InitFlags; 15] = [
 
 const CONGESTED_AT: u16 = 384;
 
+/// An answer of 32 bits says no more bytes. Whole sectors keep the rest of a large copy aligned.
+const NARROW_COPY_MAX: u64 = 1 << 30;
+
 /// What a mount with these options wants of the kernel. What an older kernel cannot do is a loss of
 /// speed or of an attribute, and not of data.
 pub(crate) fn terms(options: &Options) -> Terms {
@@ -122,7 +125,7 @@ fn work(door: &Arc<Door>, head: &Head, operation: Operation<'_>) -> Answer<Reply
         Operation::Unlink { name } => door.unlink(node, name).map(done),
         Operation::Rmdir { name } => door.rmdir(node, name).map(done),
         Operation::Rename { name, target, new_name, flags } => {
-            door.rename(node, name, target, new_name, flags).map(done)
+            door.rename(caller, node, name, target, new_name, flags).map(done)
         }
         Operation::Link { node: linked, name } => door.link(linked, node, name).map(entry),
         Operation::Open(how) => door.open(caller, node, how.flags).map(Reply::Opened),
@@ -140,6 +143,14 @@ fn work(door: &Arc<Door>, head: &Head, operation: Operation<'_>) -> Answer<Reply
             let made = door.create(caller, node, name, how.mode, how.umask, how.flags)?;
             Ok(Reply::Created(made.entry.wire(), made.flags))
         }
+        Operation::Tmpfile(how) => {
+            let made = door.tmpfile(caller, node, how.mode, how.umask, how.flags)?;
+            Ok(Reply::Created(made.entry.wire(), made.flags))
+        }
+        Operation::Statx(how) => {
+            let told = door.statx(node, how.has_handle())?;
+            Ok(Reply::Statx(Box::new(told)))
+        }
         Operation::Destroy => Ok(Reply::Done),
         Operation::Ioctl { how, data } => {
             door.ioctl(head.uid, node, how.command, data).map(Reply::Ioctl)
@@ -149,8 +160,12 @@ fn work(door: &Arc<Door>, head: &Head, operation: Operation<'_>) -> Answer<Reply
         }
         Operation::CopyRange { how, is_wide } => {
             let (from, to) = ((node, how.from), (how.target, how.to));
-            let count = door.copy_range(caller, from, to, how.len)?;
-            Ok(if is_wide { Reply::Copied(count.into()) } else { Reply::Written(count) })
+            if is_wide {
+                return door.copy_range(caller, from, to, how.len).map(Reply::Copied);
+            }
+            let len = how.len.min(NARROW_COPY_MAX);
+            let count = door.copy_range(caller, from, to, len)?;
+            u32::try_from(count).map(Reply::Written).map_err(|_| Errno::EIO)
         }
         // Among them FLUSH, OPENDIR and ACCESS. The kernel asks once and no more. Closing a file
         // makes nothing durable, and a write that could fail has failed before. Listings keep no
@@ -171,6 +186,7 @@ fn may_wait(operation: &Operation<'_>) -> bool {
             | Operation::Rename { .. }
             | Operation::Link { .. }
             | Operation::Create { .. }
+            | Operation::Tmpfile(_)
             | Operation::Setxattr { .. }
             | Operation::Ioctl { .. }
             | Operation::Fallocate(_)
@@ -202,6 +218,8 @@ fn name(operation: &Operation<'_>) -> &'static str {
         Operation::Listxattr { .. } => "listxattr",
         Operation::Removexattr { .. } => "removexattr",
         Operation::Create { .. } => "create",
+        Operation::Tmpfile(_) => "tmpfile",
+        Operation::Statx(_) => "statx",
         Operation::Ioctl { .. } => "ioctl",
         Operation::Fallocate(_) => "fallocate",
         Operation::CopyRange { .. } => "copy_file_range",

@@ -36,6 +36,7 @@ pub(crate) mod listing;
 pub(crate) mod names;
 mod old_pages;
 mod privileges;
+mod statx;
 mod xattr;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -14,7 +14,7 @@
 //! - `sync` and syncfs(2) end in the kernel: it sends its dirty pages here, and never says that they
 //!   shall be durable. fsync(2) of a file or directory does reach the volume and makes that one durable, of
 //!   the top directory everything; and the volume commits by itself (`commit=`).
-//! - Unnamed temporary files (`O_TMPFILE`) and collapsing or inserting ranges are refused.
+//! - Collapsing or inserting ranges is refused.
 //! - Several subvolumes show as one device, unless each is mounted by itself (`submounts`); inodes of others than
 //!   the mounted one have large numbers, so that no two are equal.
 

@@ -517,6 +517,30 @@ impl AttrOut {
     }
 }
 
+impl StatxOut {
+    /// `STATX_BASIC_STATS` and `STATX_BTIME`.
+    const TOLD: u32 = 0xfff;
+
+    /// Attributes and the time of birth, which the kernel may believe for `valid` seconds; `device`
+    /// is the major and the minor number of what a device file stands for.
+    #[must_use]
+    pub fn new(valid: u64, attr: &Attr, btime: StatxTime, device: (u32, u32)) -> Self {
+        let &Attr { ino, size, blocks, nlink, uid, gid, blksize, .. } = attr;
+        Self {
+            attr_valid: valid,
+            mask: Self::TOLD,
+            mode: attr.mode as u16,
+            atime: StatxTime::new(attr.atime, attr.atime_nsec),
+            ctime: StatxTime::new(attr.ctime, attr.ctime_nsec),
+            mtime: StatxTime::new(attr.mtime, attr.mtime_nsec),
+            btime,
+            rdev_major: device.0,
+            rdev_minor: device.1,
+            ..Self { ino, size, blocks, nlink, uid, gid, blksize, ..Self::default() }
+        }
+    }
+}
+
 impl StatxTime {
     /// A time.
     #[must_use]

@@ -1,4 +1,4 @@
-//! Inode flags, as `lsattr` and `chattr` read and change them.
+//! Commands of ioctl(2): inode flags, as `lsattr` and `chattr` read and change them, and the label.
 
 use buttress_fs::{FileKind, InodeFlags};
 use buttress_protocol::Errno;
@@ -8,6 +8,7 @@ use crate::errno::Answer;
 
 const GET_FLAGS: u32 = 0x8008_6601;
 const SET_FLAGS: u32 = 0x4008_6602;
+const GET_LABEL: u32 = 0x8100_9431;
 const GET_EXTENDED: u32 = 0x801c_581f;
 const SET_EXTENDED: u32 = 0x401c_5820;
 
@@ -38,7 +39,7 @@ const FLAGS: [Flag; 9] = [
 ];
 
 impl Door {
-    /// Answers `ioctl`: the commands on flags are known. The kernel asks by the extended ones before
+    /// Answers `ioctl`: the commands on flags are known, and the one that asks for the label. The kernel asks by the extended ones before
     /// it changes anything by the plain ones.
     pub(crate) fn ioctl(
         &self,
@@ -57,6 +58,7 @@ impl Door {
                 answer.resize(EXTENDED_LEN, 0);
                 Ok(answer)
             }
+            GET_LABEL => Ok(self.fs.label().to_vec()),
             SET_FLAGS => self.set_flags(uid, id, wanted()?, |flag| flag.plain),
             SET_EXTENDED => self.set_flags(uid, id, wanted()?, |flag| flag.extended),
             _ => Err(Errno::ENOTTY),

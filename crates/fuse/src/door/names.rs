@@ -65,6 +65,24 @@ impl Door {
         Ok(Created { entry, flags })
     }
 
+    /// Answers `tmpfile`: makes a file without a name and opens it.
+    pub(crate) fn tmpfile(
+        &self,
+        caller: Caller,
+        parent: u64,
+        bits: u32,
+        umask: u32,
+        flags: i32,
+    ) -> Answer<Created> {
+        let node = self.node(parent)?;
+        let bits = cut(&node, bits & mode::PERMISSIONS, umask)?;
+        let (uid, gid) = self.owner(caller)?;
+        let made = self.with_room(parent, || node.inode.tmpfile(bits, uid, gid).map_err(refuse))?;
+        let entry = self.entry(made);
+        let flags = self.opened(entry.attr.ino, flags)?;
+        Ok(Created { entry, flags })
+    }
+
     fn make(
         &self,
         caller: Caller,
@@ -140,22 +158,32 @@ impl Door {
     /// Answers `rename`.
     pub(crate) fn rename(
         &self,
+        caller: Caller,
         parent: u64,
         old: &[u8],
         target: u64,
         new: &[u8],
         flags: Flags,
     ) -> Answer<()> {
-        let known = Flags::NOREPLACE.with(Flags::EXCHANGE);
-        if !known.contains(flags) || flags == known {
+        let known = Flags::NOREPLACE.with(Flags::EXCHANGE).with(Flags::WHITEOUT);
+        let is_exchange = flags.contains(Flags::EXCHANGE);
+        if !known.contains(flags) || is_exchange && flags != Flags::EXCHANGE {
             return Err(Errno::EINVAL);
         }
+        let leaves_whiteout = flags.contains(Flags::WHITEOUT);
         let flags = RenameFlags {
             no_replace: flags.contains(Flags::NOREPLACE),
             exchange: flags.contains(Flags::EXCHANGE),
         };
-        let target = self.node(target)?;
-        self.node(parent)?.inode.rename(old, &target.inode, new, flags).map_err(refuse)?;
+        let (node, target) = (self.node(parent)?, self.node(target)?);
+        if leaves_whiteout {
+            let owner = self.owner(caller)?;
+            let (from, to) = (&node.inode, &target.inode);
+            let rename = || from.rename_leaving_whiteout(old, to, new, flags, owner);
+            self.with_room(parent, || rename().map_err(refuse))?;
+        } else {
+            node.inode.rename(old, &target.inode, new, flags).map_err(refuse)?;
+        }
         self.leaving.removed();
         Ok(())
     }

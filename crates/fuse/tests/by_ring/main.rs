@@ -5,6 +5,8 @@
 
 #[path = "../it/attributes.rs"]
 mod attributes;
+#[path = "../it/calls.rs"]
+mod calls;
 #[path = "../it/coherence.rs"]
 mod coherence;
 #[path = "../it/content.rs"]
@@ -25,6 +27,8 @@ mod lists;
 mod mounted;
 #[path = "../it/names.rs"]
 mod names;
+#[path = "../it/overlay.rs"]
+mod overlay;
 #[path = "../it/privileges.rs"]
 mod privileges;
 #[path = "../it/random.rs"]

@@ -5,6 +5,7 @@
 //! root and `/dev/fuse`; elsewhere they say that they are skipped.
 
 mod attributes;
+mod calls;
 mod coherence;
 mod content;
 mod full;
@@ -15,6 +16,7 @@ mod listing;
 mod lists;
 mod mounted;
 mod names;
+mod overlay;
 mod privileges;
 mod random;
 mod times;

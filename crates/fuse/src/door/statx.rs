@@ -1,0 +1,17 @@
+//! Attributes as statx(2) asks for them: those of `getattr`, and the time of birth.
+
+use buttress_protocol::{StatxOut, StatxTime};
+
+use super::{Door, VALID_SECS};
+use crate::attr::device_parts;
+use crate::errno::Answer;
+
+impl Door {
+    /// Answers `statx`. Reads and writes of an open file ask with a handle, as by `getattr`.
+    pub(crate) fn statx(&self, id: u64, has_handle: bool) -> Answer<StatxOut> {
+        let attr = self.getattr(id, has_handle)?;
+        let birth = self.node(id)?.inode.attr().otime;
+        let birth = StatxTime::new(birth.sec, birth.nsec);
+        Ok(StatxOut::new(VALID_SECS, &attr, birth, device_parts(attr.rdev)))
+    }
+}
