@@ -32,7 +32,7 @@ fn link(bench: &Bench, name: &str) -> PathBuf {
 
 fn helper(bench: &Bench, name: &str, args: &[&str]) -> Output {
     let mut command = Command::new(link(bench, name));
-    command.args(args).current_dir(bench.dir.path());
+    command.args(args).current_dir(bench.folder());
     command.env("BUTTRESS_RUNTIME_DIR", bench.path("run")).output().expect("it starts")
 }
 
@@ -48,7 +48,7 @@ fn script(bench: &Bench, text: &str) -> Output {
         format!("set -e; mount -t overlay helpers -o lowerdir=\"$PWD/sbin\":{sbin} {sbin}\n{text}");
     Command::new("unshare")
         .args(["--mount", "--propagation", "private", "sh", "-c", &whole])
-        .current_dir(bench.dir.path())
+        .current_dir(bench.folder())
         .env("BUTTRESS_RUNTIME_DIR", bench.path("run"))
         .output()
         .expect("it starts")
@@ -64,7 +64,7 @@ fn succeeded(output: &Output) -> String {
 
 /// A volume that is mounted in the background, with files.
 fn written() -> Bench {
-    let bench = Bench::new();
+    let bench = crate::bench();
     fs::create_dir(bench.path("mnt")).expect("a folder");
     bench.volume("image", "256M");
     bench.ok(&["mount", "image", "mnt"]);
@@ -125,7 +125,7 @@ fn mount_and_umount_run_the_helpers() {
     if !can_mount() {
         return;
     }
-    let bench = Bench::new();
+    let bench = crate::bench();
     bench.volume("image", "256M");
     let said = succeeded(&script(
         &bench,
@@ -155,7 +155,7 @@ fn helpers_end_with_the_codes_of_mount() {
     if !can_mount() {
         return;
     }
-    let bench = Bench::new();
+    let bench = crate::bench();
     bench.volume("image", "256M");
     fs::create_dir(bench.path("mnt")).expect("a folder");
     let code = |name: &str, args: &[&str]| helper(&bench, name, args).status.code();
@@ -212,7 +212,7 @@ fn names_behind_dashes_start_one_server() {
     if !can_mount() {
         return;
     }
-    let bench = Bench::new();
+    let bench = crate::bench();
     bench.volume("image", "256M");
     fs::create_dir(bench.path("mnt")).expect("a folder");
     bench.ok(&["mount", "--", "image", "mnt"]);
