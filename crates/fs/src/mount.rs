@@ -128,7 +128,7 @@ fn open_at(
     let shared = Arc::new(Shared::new(engine, files, superblock, options));
     replay::replay(&shared)?;
     let view = shared.engine.view();
-    let root = root(&shared, &view)?;
+    let root = root(&shared, &view, &shared.options)?;
     let _ = shared.root.set(root);
     if shared.read_only_reason().is_none() {
         shared.engine.count_subvolumes()?;
@@ -167,11 +167,11 @@ fn name_missing(
 }
 
 /// The top directory of the subvolume that the options ask for.
-fn root(shared: &Shared, view: &View) -> Result<InodeId> {
-    if let Some(path) = &shared.options.subvol {
+pub(crate) fn root(shared: &Shared, view: &View, options: &MountOptions) -> Result<InodeId> {
+    if let Some(path) = &options.subvol {
         return walk(shared, view, path);
     }
-    let tree = match shared.options.subvolid {
+    let tree = match options.subvolid {
         Some(tree) => tree,
         None => default_subvolume(view)?,
     };
