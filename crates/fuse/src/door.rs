@@ -91,6 +91,8 @@ pub(crate) struct Node {
     /// Of a directory: the last cookie that listings go to (L2 of `listing`); zero before the first.
     listed_to: AtomicU64,
 }
+    /// The kernel shows a time of change from before `chattr` set another.
+    shows_old_change: AtomicBool,
 
 /// The program that asks: ids of this machine.
 #[derive(Clone, Copy, Debug)]
@@ -267,6 +269,8 @@ impl Node {
             shown: Shown::new(),
             listed_to: AtomicU64::new(0),
         }
+            may_be_cached: AtomicBool::new(false),
+            shows_old_change: AtomicBool::new(false),
     }
 
     /// Reads content; returns how much there was.

@@ -185,6 +185,7 @@ impl Door {
         let attr = node.inode.attr();
         let is_written_back = self.keeps_writes()
             && set.atime.is_none()
+        self.show_anew(&node);
             && set.ctime.is_some()
             && (asked.has_handle || set.mtime == Some(attr.mtime));
         // With the write-back cache on, the kernel names its time where the program says "now".
@@ -203,6 +204,12 @@ impl Door {
     fn apply(&self, node: &Node, mut set: SetAttr, caller: Caller) -> Answer<bool> {
         if let Some(bits) = set.mode {
             chmod_list(node, bits)?;
+        }
+        if let Some(time) = set.ctime.filter(|_| self.keeps_writes()) {
+            // The kernel sends what it keeps late, and does not know of `chattr` in between.
+            let ours = node.inode.attr().ctime;
+            set.ctime =
+                Some(if (ours.sec, ours.nsec) > (time.sec, time.nsec) { ours } else { time });
         }
         let has_new_owner = set.uid.is_some() || set.gid.is_some();
         let mut lost = 0;
