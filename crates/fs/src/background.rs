@@ -335,6 +335,7 @@ impl Shared {
                 }
             }
             self.log.complete();
+            self.put_access_times_in_time();
             let due = clock::since(last) >= self.options.commit_interval;
             if !due && !self.engine.wants_commit() {
                 continue;
@@ -342,6 +343,7 @@ impl Shared {
             if due || self.options.flushoncommit {
                 self.write_all();
             }
+            self.put_access_times_for_commit();
             if due && !self.engine.is_dirty() {
                 last = clock::now();
                 continue;
@@ -363,6 +365,7 @@ impl Shared {
             }
             false => self.clean_here(),
         }
+        self.put_access_times();
         // What did arrive is made durable even if something else was lost.
         self.engine.commit()?;
         self.expect_nothing_lost()

@@ -53,14 +53,17 @@ impl Mounted {
             shared.close();
             shared.stop_threads();
             shared.background.flush.drain();
+            shared.access.drain();
             return shared.engine.aborted().map_or(Ok(()), |_| shared.expect_writable());
         }
         shared.stop_work();
         let synced = shared.sync();
+        shared.put_access_times();
         shared.close();
         shared.stop_threads();
         // What came between the two is still written.
         shared.write_all();
+        shared.access.drain();
         let below = shared.options.reclaim_below;
         if synced.is_ok() && below > 0 {
             match shared.maintenance.reclaim_groups(below, &Holders(shared), &|_| true) {

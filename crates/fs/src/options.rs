@@ -51,6 +51,11 @@ pub struct MountOptions {
     pub compress_force: bool,
     /// Access times.
     pub atime: Atime,
+    /// Whether listings leave the time of access of a directory alone (`nodiratime`).
+    pub nodiratime: bool,
+    /// Whether times of access wait for a sync, the unmount or a day (`lazytime`), and not just for
+    /// the next commit.
+    pub lazytime: bool,
     /// Tell the device about freed space.
     pub discard: bool,
     /// Largest file that lives inside the tree, in bytes.
@@ -111,6 +116,8 @@ impl Default for MountOptions {
             compress: None,
             compress_force: false,
             atime: Atime::Relative,
+            nodiratime: false,
+            lazytime: false,
             discard: false,
             max_inline: 2048,
             space_cache_v2: false,
@@ -237,6 +244,12 @@ impl MountOptions {
                 let bytes = number(option, value)?;
                 *self = std::mem::take(self).with_memory(bytes);
             }
+            ("atime", None) if self.atime == Atime::No => self.atime = Atime::Relative,
+            ("nostrictatime", None) if self.atime == Atime::Strict => self.atime = Atime::Relative,
+            ("nodiratime", None) => self.nodiratime = true,
+            ("diratime", None) => self.nodiratime = false,
+            ("lazytime", None) => self.lazytime = true,
+            ("nolazytime", None) => self.lazytime = false,
             ("max_inline", Some(_)) => {
                 let bytes = number(option, value)?;
                 self.max_inline = u32::try_from(bytes.min(4095)).unwrap_or(4095);

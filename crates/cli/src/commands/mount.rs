@@ -208,7 +208,7 @@ fn for_volume<'w>(words: &[&'w str], door: &mut Options) -> Result<Vec<&'w str>>
     for word in words {
         let is_doors =
             door.accept(word).map_err(|error| Failure::new(Exit::Usage, error.to_string()))?;
-        let is_both = matches!(*word, "ro" | "rw" | "noatime" | "relatime" | "nodiratime");
+        let is_both = matches!(*word, "ro" | "rw") || word.ends_with("atime");
         if !is_doors || is_both {
             volume.push(*word);
         }

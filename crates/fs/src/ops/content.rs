@@ -4,17 +4,13 @@ use std::sync::Arc;
 
 use buttress_base::interrupt;
 use buttress_data::{End, FileOwner, Files, ReclaimEffort};
-use buttress_format::{Extent, InodeFlags, InodeItem, Timespec};
+use buttress_format::{Extent, InodeItem};
 use buttress_log::Late;
 
 use crate::cell::InodeCell;
 use crate::clock::now;
 use crate::error::{Error, NameError, Result};
 use crate::inode::{FallocateMode, Inode};
-use crate::options::Atime;
-
-/// A day: how old an access time may grow in relative mode.
-const DAY: i64 = 86_400;
 
 /// What a change of content does to the times of the inode.
 pub(super) type Stamp = fn(&mut InodeItem);
@@ -45,6 +41,17 @@ impl Inode {
     ///
     /// `Io`, or `Corrupt` when no mirror has the right checksum.
     pub fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let len = self.peek_at(offset, buf)?;
+        self.note_access();
+        Ok(len)
+    }
+
+    /// As [`Inode::read_at`], and leaves the time of access alone.
+    ///
+    /// # Errors
+    ///
+    /// As [`Inode::read_at`].
+    pub fn peek_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         self.cell.expect_regular()?;
         let (len, ahead) = self.shared().files.read_in_stream(&self.cell.file, offset, buf)?;
         if !ahead.is_empty() {
@@ -52,7 +59,6 @@ impl Inode {
             // Refused, it is read by who needs it, as everything that is not there.
             self.shared().files.offer(move || cell.shared.files.read_ahead(&cell.file, &ahead));
         }
-        self.note_access();
         Ok(len)
     }
 
@@ -78,26 +84,6 @@ impl Inode {
     pub fn read_packed(&self, extent: Extent) -> Result<Vec<u8>> {
         self.cell.expect_regular()?;
         Ok(self.shared().files.read_stored(&self.cell.file, extent)?)
-    }
-
-    /// Updates the access time if the mount wants it; that it cannot is nobody's concern.
-    fn note_access(&self) {
-        let shared = self.shared();
-        let relative = match shared.options.atime {
-            Atime::No => return,
-            Atime::Relative => true,
-            Atime::Strict => false,
-        };
-        let stamp = now();
-        let stale = self.cell.file.with_item(|item| {
-            let older = |time: Timespec| (item.atime.sec, item.atime.nsec) <= (time.sec, time.nsec);
-            let due = older(item.mtime) || older(item.ctime) || item.atime.sec + DAY <= stamp.sec;
-            item.flags & InodeFlags::NOATIME == 0 && (due || !relative)
-        });
-        if stale && self.cell.expect_writable().is_ok() {
-            // Kept in memory; the next change of the inode takes it to disk.
-            self.cell.file.touch(|item| item.atime = stamp);
-        }
     }
 
     /// Writes all of `data` at `offset`, into memory; [`Inode::sync`] makes it durable.
@@ -212,6 +198,9 @@ impl Inode {
         let shared = self.shared();
         if self.cell.expect_writable().is_err() {
             return shared.engine.aborted().map_or(Ok(()), |_| shared.expect_writable());
+        }
+        if !self.cell.file.is_dirty() {
+            shared.put_access_of(std::slice::from_ref(&self.cell));
         }
         // A commit that comes instead of a log writes all files back with `flushoncommit`, and would wait for ours (E2).
         let late = if shared.options.notreelog || shared.options.flushoncommit {
