@@ -321,7 +321,8 @@ fn serve(args: &Args, options: Parsed, ui: &Ui) -> Result<Exit> {
     let session = mounted.map_err(std::io::Error::other).context(String::new)?;
     let stage = Arc::new(AtomicU8::new(Stage::Serving as u8));
     watch(signals, session.unmounter(), Arc::clone(&stage), fs.clone())?;
-    tracing::info!(image = %image.display(), target = %session.unmounter().target().display(), "mounted");
+    let target = names::of_path(session.unmounter().target());
+    tracing::info!(image = names::of_path(&image), target, "mounted");
     // Before the mount is announced, and before the directory is left: names may be relative.
     let live = live(args, &image, &session, cache.as_ref(), &fs).listen();
     let session = session.start().map_err(std::io::Error::other).context(String::new)?;
@@ -335,7 +336,7 @@ fn serve(args: &Args, options: Parsed, ui: &Ui) -> Result<Exit> {
     live.is_closed(closed.as_ref().err().map(ToString::to_string));
     served.map_err(std::io::Error::other).context(String::new)?;
     closed?;
-    tracing::info!(image = %image.display(), "unmounted, and everything is durable");
+    tracing::info!(image = names::of_path(&image), "unmounted, and everything is durable");
     Ok(Exit::Success)
 }
 
