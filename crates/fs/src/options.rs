@@ -169,6 +169,12 @@ impl MountOptions {
         Ok(())
     }
 
+    /// Whether an option is known and has a right value. Another option that it needs may lack.
+    #[must_use]
+    pub fn takes(option: &str) -> bool {
+        Self::default().apply(option).is_ok()
+    }
+
     /// Divides so many bytes of memory among nodes, pages, dirty data and changes that are not
     /// committed, a quarter each; at least 8 MiB in all.
     #[must_use]

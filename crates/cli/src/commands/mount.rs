@@ -174,7 +174,7 @@ fn parse(args: &Args) -> Result<Parsed> {
     rest.extend(for_volume(&others, &mut door)?);
     if args.sloppy {
         rest.retain(|word| {
-            let is_known = MountOptions::parse(word).is_ok();
+            let is_known = MountOptions::takes(word);
             if !is_known {
                 crate::ui::note(format!("mount option {word} is left out: there is none like it"));
             }
@@ -509,6 +509,32 @@ mod tests {
         }
         let options = taken("ssd,noatime,user").expect("taken");
         assert_eq!(options.without_effect, ["ssd"]);
+    }
+
+    /// With `--sloppy` each option that is known is kept, also one that only works with another;
+    /// an unknown one and a wrong value are left out.
+    #[test]
+    fn sloppy_leaves_out_what_is_unknown_alone() {
+        use clap::Parser;
+        #[derive(Parser)]
+        struct Line {
+            #[command(flatten)]
+            args: Args,
+        }
+        let parsed = |list| {
+            let words = ["mount", "image", "mnt", "--sloppy", "-o", list];
+            parse(&Line::parse_from(words).args).map(|parsed| parsed.volume)
+        };
+        for list in ["ro,nologreplay,nonsense", "norecovery,ro", "rescue=nologreplay,ro,commit=x"] {
+            let volume = parsed(list).unwrap_or_else(|failure| panic!("{list}: {failure}"));
+            assert!(volume.nologreplay && volume.read_only, "{list}");
+        }
+        let volume = parsed("rescue=all,nonsense=1,ro").expect("taken");
+        assert!(volume.nologreplay && volume.use_backup_root);
+        assert!(parsed("rw,nologreplay").is_err(), "what needs ro is not left out silently");
+        for list in ["ssd,bogus,noatime", "noatime,commit=soon"] {
+            assert_eq!(parsed(list).expect("taken").atime, buttress_fs::Atime::No, "{list}");
+        }
     }
 
     /// One line that names the nearest options of the volume and of the door, and no switch for
