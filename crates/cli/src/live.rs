@@ -43,7 +43,7 @@ use crate::{cached, closing, names};
 use farewell::{Farewells, is_patience};
 
 pub(crate) use farewell::{Farewell, Left};
-pub(crate) use place::{Mounted, Served, no_image, served, submounts};
+pub(crate) use place::{Mounted, Served, ground, no_image, served, submounts};
 pub(crate) use subject::Subject;
 
 /// How long an answer may take that takes no work.

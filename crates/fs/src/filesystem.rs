@@ -149,6 +149,22 @@ impl Filesystem {
         self.shared().sync()
     }
 
+    /// Makes everything done before the call part of a commit. A loss of some file's data is not
+    /// told here: it is for the next [`Filesystem::sync`]. Does nothing where nothing can change.
+    ///
+    /// # Errors
+    ///
+    /// `Io`, `NoSpace`, `Aborted`.
+    pub fn commit(&self) -> Result<()> {
+        let shared = self.shared();
+        if shared.read_only_reason().is_none() {
+            shared.write_all();
+            shared.put_access_times();
+            shared.engine.commit()?;
+        }
+        Ok(())
+    }
+
     /// Sizes of the whole volume, as Linux counts them: used is what data and metadata hold, with all
     /// copies, and the global reserve; available is what new data can have.
     ///
@@ -240,13 +256,8 @@ impl Filesystem {
         options: ScrubOptions,
         watch: &mut dyn FnMut(&ScrubProgress) -> bool,
     ) -> Result<(ScrubProgress, bool)> {
-        let shared = self.shared();
-        if shared.read_only_reason().is_none() {
-            // That a file lost data is told to the next sync, not to a scrub.
-            shared.write_all();
-            shared.engine.commit()?;
-        }
-        Ok(shared.maintenance.scrub(options, watch)?)
+        self.commit()?;
+        Ok(self.shared().maintenance.scrub(options, watch)?)
     }
 
     /// Tells the devices of everything that is free, beside whoever works on the volume. `watch` is told how far it

@@ -244,18 +244,18 @@ impl MountOptions {
             ("noatime", None) => self.atime = Atime::No,
             ("relatime", None) => self.atime = Atime::Relative,
             ("strictatime", None) => self.atime = Atime::Strict,
-            ("discard", None | Some("async" | "sync")) => self.discard = true,
-            ("nodiscard", None) => self.discard = false,
-            ("memory", Some(_)) => {
-                let bytes = number(option, value)?;
-                *self = std::mem::take(self).with_memory(bytes);
-            }
             ("atime", None) if self.atime == Atime::No => self.atime = Atime::Relative,
             ("nostrictatime", None) if self.atime == Atime::Strict => self.atime = Atime::Relative,
             ("nodiratime", None) => self.nodiratime = true,
             ("diratime", None) => self.nodiratime = false,
             ("lazytime", None) => self.lazytime = true,
             ("nolazytime", None) => self.lazytime = false,
+            ("discard", None | Some("async" | "sync")) => self.discard = true,
+            ("nodiscard", None) => self.discard = false,
+            ("memory", Some(_)) => {
+                let bytes = number(option, value)?;
+                *self = std::mem::take(self).with_memory(bytes);
+            }
             ("max_inline", Some(_)) => {
                 let bytes = number(option, value)?;
                 self.max_inline = u32::try_from(bytes.min(4095)).unwrap_or(4095);
