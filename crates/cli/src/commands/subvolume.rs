@@ -196,19 +196,16 @@ fn snapshot(
     ui: &Ui,
 ) -> Result<Exit> {
     let (source, target) = (Named::parse(source)?, Named::parse(target)?);
-    if !is_one(&source.volume, &target.volume) {
-        let mut what = "a snapshot lies on the volume of its source".to_owned();
-        for place in [&source, &target] {
-            if let Some(ground) = &place.elsewhere {
-                what += &format!(": {} is on {ground}", place.spot.text);
-                break;
-            }
-        }
-        return Err(Failure::new(Exit::Usage, what));
-    }
     if let Some(ground) = source.elsewhere.as_ref().filter(|_| source.volume.is_dir()) {
         let what = format!("{}: is on {ground}, which is no mount of buttress", source.spot.text);
         return Err(Failure::new(Exit::Failure, what));
+    }
+    if !is_one(&source.volume, &target.volume) {
+        let mut what = "a snapshot lies on the volume of its source".to_owned();
+        if let Some(ground) = &target.elsewhere {
+            what += &format!(": {} is on {ground}", target.spot.text);
+        }
+        return Err(Failure::new(Exit::Usage, what));
     }
     let (from, to) = (source.spot.text.clone(), target.spot.text.clone());
     let act = Act::Snapshot { source: source.spot, target: target.spot, read_only };

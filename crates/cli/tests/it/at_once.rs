@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use crate::judge::check;
+use crate::checker::check;
 use crate::live::{Mounted, has};
 use crate::{Bench, text};
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
 
-use crate::judge::check;
+use crate::checker::check;
 use crate::live::{Mounted, has};
 use crate::{Bench, text};
 

@@ -179,6 +179,27 @@ fn helpers_end_with_the_codes_of_mount() {
     check(&bench.path("image"));
 }
 
+/// systemd spares processes of root whose name begins with `@` when it ends all others. A server has
+/// such a name where the machine is to run from its volume, and no other server has.
+#[test]
+fn a_server_of_the_machine_has_the_name_that_systemd_spares() {
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::new();
+    bench.volume("image", "256M");
+    fs::create_dir(bench.path("mnt")).expect("a folder");
+    for (options, first) in [("noatime", b'b'), ("noatime,x-initrd.mount", b'@')] {
+        let output = helper(&bench, "mount.buttress", &["image", "mnt", "-o", options]);
+        succeeded(&output);
+        let told: serde_json::Value =
+            serde_json::from_str(&bench.ok(&["--json", "stats", "mnt"])).expect("JSON");
+        let line = fs::read(format!("/proc/{}/cmdline", told["pid"])).expect("it runs");
+        assert_eq!(line.first(), Some(&first), "{options}");
+        bench.ok(&["umount", "mnt"]);
+    }
+}
+
 /// umount(2) does not wait; what comes next does, and finds everything.
 #[test]
 fn verbs_wait_for_a_server_that_is_closing() {
