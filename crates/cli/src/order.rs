@@ -74,8 +74,8 @@ pub(crate) enum Order {
 }
 
 impl Order {
-    /// Whether it reads or moves the volume as a whole, so that it begins with a commit. Others only
-    /// say how far something is, or begin with what they need themselves.
+    /// Whether it reads or moves the volume as a whole, so that it begins with a commit. Others
+    /// only say how far something is, or begin with what they need themselves.
     pub(crate) fn begins_with_commit(&self) -> bool {
         match self {
             Self::BalanceStart { .. }

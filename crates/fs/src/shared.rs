@@ -35,7 +35,7 @@ pub(crate) struct Shared {
     pub(crate) trees: Trees,
     pub(crate) cache: InodeCache,
     pub(crate) background: Background,
-    pub(crate) access: AccessTimes,
+    pub(crate) access: AccessTimes<InodeCell>,
     pub(crate) upkeep: Upkeep,
     /// The directory that is shown.
     pub(crate) root: OnceLock<InodeId>,

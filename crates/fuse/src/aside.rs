@@ -2,11 +2,11 @@
 //!
 //! # Place
 //!
-//! With the write-back cache the kernel holds data that we have not seen, and does not always send it
-//! before it asks what depends on it: where data and holes are, or what lies behind the end that we
-//! know. Telling the kernel to give up its pages of the file makes it send them. It waits for that
-//! meanwhile, so whoever tells it must not be one of the threads that take what it sends. So it is with
-//! a write that waits for room: what makes some is mostly the next that the kernel has to say.
+//! With the write-back cache the kernel holds data that the server has not seen. It does not always
+//! send that before it asks what depends on it: where data and holes are, or what lies behind the
+//! known end. When the kernel is told to give up its pages of the file, it sends them, and waits for
+//! that. So the thread that tells it is none of those that take what it sends. The same holds for a
+//! write that waits for room: mostly the next request of the kernel makes some.
 //!
 //! # Invariants
 //!
@@ -14,9 +14,9 @@
 //! - **K2** Of the requests that the kernel sends in its background half at most wait for the kernel
 //!   ([`Leave`]). It sends no more than [`BACKGROUND_MAX`] of these at once, and what it sends for us is
 //!   mostly one of them. A request that holds a folio of the kernel does not wait at all (D4 of `door`).
-//! - **K3** Names are forgotten by a thread that no request waits for. It waits for the inode lock of
-//!   a directory, which the kernel holds while a removed file's own lock is awaited, and a direct
-//!   write of that file may wait for one of the other threads.
+//! - **K3** Names are forgotten by a thread that no request waits for. It waits for the inode lock
+//!   of a directory. The kernel holds that while it waits for the lock of a file that is removed. A
+//!   direct write holds that one, and may wait for another of these threads.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};

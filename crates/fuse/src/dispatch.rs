@@ -12,7 +12,8 @@ use std::sync::Arc;
 
 use buttress_fs::SetAttr;
 use buttress_protocol::{
-    AttrOut, Errno, Head, InitFlags, OpenFlags, Operation, Reply, SetattrFlags, SetattrIn, StatfsOut, Terms,
+    AttrOut, Errno, Head, InitFlags, OpenFlags, Operation, Reply, SetattrFlags, SetattrIn,
+    StatfsOut, Terms,
 };
 
 use crate::Options;
@@ -59,7 +60,8 @@ pub(crate) fn terms(options: &Options) -> Terms {
     // A target that the kernel keeps would hide later reads of it.
     let is_wanted =
         |flag: &InitFlags| !(options.strict_access && *flag == InitFlags::CACHE_SYMLINKS);
-    let wanted = WANTED.into_iter().filter(is_wanted).chain(wanted_by_options.map(|(_, flag)| flag));
+    let wanted =
+        WANTED.into_iter().filter(is_wanted).chain(wanted_by_options.map(|(_, flag)| flag));
     Terms {
         wanted: wanted.fold(InitFlags::default(), InitFlags::with),
         max_write: PAYLOAD_LEN as u32,

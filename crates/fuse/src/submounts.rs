@@ -91,7 +91,8 @@ impl Submounts {
             match self.mount(tree, &target, options) {
                 Ok(mount) => drop(mounts.insert(tree, mount)),
                 Err(error) => {
-                    tracing::warn!(target = text::of_path(&target), %error, "a subvolume is not mounted by itself");
+                    let target = text::of_path(&target);
+                    tracing::warn!(target, %error, "a subvolume is not mounted by itself");
                 }
             }
         }

@@ -220,7 +220,7 @@ fn top(ground: &Ground, mount: &Served) -> Option<PathBuf> {
     place.strip_prefix(&mount.target).ok().map(Path::to_owned)
 }
 
-/// On what a path of the host lies, for a message: the kind of file system, and where it is mounted.
+/// On what a path of the host lies, for a message: the kind of file system and its mount point.
 pub(crate) fn ground(path: &Path) -> Option<String> {
     let ground = Ground::of(&there(path)?.0)?;
     Some(format!("{} at {}", ground.kind, ground.point.display()))

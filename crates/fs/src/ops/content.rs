@@ -4,13 +4,18 @@ use std::sync::Arc;
 
 use buttress_base::interrupt;
 use buttress_data::{End, FileOwner, Files, ReclaimEffort};
-use buttress_format::{Extent, InodeItem};
+use buttress_format::{Extent, InodeFlags, InodeItem, Timespec};
 use buttress_log::Late;
 
+use crate::attr::FileKind;
 use crate::cell::InodeCell;
 use crate::clock::now;
 use crate::error::{Error, NameError, Result};
 use crate::inode::{FallocateMode, Inode};
+use crate::options::Atime;
+
+/// How old a time of access may grow in relative mode, in seconds: a day.
+const AGE_MAX: i64 = 86_400;
 
 /// What a change of content does to the times of the inode.
 pub(super) type Stamp = fn(&mut InodeItem);
@@ -19,6 +24,22 @@ pub(super) fn changed(item: &mut InodeItem) {
     let stamp = now();
     item.mtime = stamp;
     item.ctime = stamp;
+}
+
+/// Whether a read at `stamp` changes the time of access, as Linux decides it.
+fn is_stale(item: &InodeItem, stamp: Timespec, how: Atime) -> bool {
+    if item.flags & InodeFlags::NOATIME != 0 || item.atime == stamp {
+        return false;
+    }
+    let is_older = |time: Timespec| (item.atime.sec, item.atime.nsec) <= (time.sec, time.nsec);
+    match how {
+        Atime::No => false,
+        Atime::Strict => true,
+        Atime::Relative => {
+            let is_old = stamp.sec.saturating_sub(item.atime.sec) >= AGE_MAX;
+            is_older(item.mtime) || is_older(item.ctime) || is_old
+        }
+    }
 }
 
 /// What keeps an inode in memory while its data waits for a log.
@@ -84,6 +105,30 @@ impl Inode {
     pub fn read_packed(&self, extent: Extent) -> Result<Vec<u8>> {
         self.cell.expect_regular()?;
         Ok(self.shared().files.read_stored(&self.cell.file, extent)?)
+    }
+
+    /// Notes that a program has read the content, the target or the names, if the mount wants it.
+    ///
+    /// Returns whether the time of access changed.
+    pub fn note_access(&self) -> bool {
+        let (cell, shared) = (&self.cell, self.shared());
+        let options = &shared.options;
+        let is_off =
+            options.atime == Atime::No || options.nodiratime && cell.kind == FileKind::Directory;
+        if is_off {
+            return false;
+        }
+        let stamp = now();
+        let is_stale = cell.file.with_item(|item| is_stale(item, stamp, options.atime));
+        if !is_stale || cell.nlink() == 0 || cell.expect_writable().is_err() {
+            return false;
+        }
+        cell.file.touch(|item| item.atime = stamp);
+        shared.access.enlist(cell);
+        if !options.background && shared.access.is_due() {
+            shared.put_access_times();
+        }
+        true
     }
 
     /// Writes all of `data` at `offset`, into memory; [`Inode::sync`] makes it durable.

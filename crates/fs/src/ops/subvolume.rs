@@ -260,7 +260,7 @@ impl Inode {
         let reservation = shared.reserve(cost, Urgency::Drops)?;
         home.set_dead(true);
         shared.background.flush.forget_tree(&shared.files, tree);
-        shared.access.forget_tree(tree);
+        shared.access.forget(|cell| cell.tree() == tree);
         let stamp = now();
         let handle = shared.engine.begin(reservation);
         for part in [batch, roots, uuids] {

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use buttress_format::{InodeItem, Key, Kind, Timespec};
 use buttress_fs::{Filesystem, Inode, MountOptions, SetAttr};
 
-use crate::checker::judge;
+use crate::checker::expect_sound;
 use crate::volume::{file_with, memory, mount_with};
 
 const PAST: Timespec = Timespec { sec: 1000, nsec: 5 };
@@ -62,7 +62,7 @@ fn reads_put_no_item_before_a_sync() {
         let shown = all.each_ref().map(|inode| inode.attr().atime);
         drop(all);
         fs.close().expect("closed");
-        judge(&device);
+        expect_sound(&device);
         let fs = mount_with(&device, "ro");
         let found = ["file", "link", "dir"].map(|name| fs.resolve(name).expect("there"));
         assert_eq!(found.map(|inode| inode.attr().atime), shown, "{options}");
@@ -125,7 +125,7 @@ fn a_file_that_was_read_can_go() {
         assert!(fs.view().get(id.tree, &key).expect("it reads").is_none(), "{id:?}");
     }
     fs.close().expect("closed");
-    judge(&device);
+    expect_sound(&device);
 }
 
 /// A subvolume with files that were read can be deleted, and is gone soon.
@@ -141,7 +141,7 @@ fn a_subvolume_that_was_read_can_go() {
     fs.root().delete_subvolume(b"sub").expect("deleted");
     crate::volume::drop_all(&fs);
     fs.close().expect("closed");
-    judge(&device);
+    expect_sound(&device);
 }
 
 /// A mount without threads of its own keeps times of access until it is synced.
@@ -158,5 +158,5 @@ fn access_is_kept_without_threads() {
     assert_eq!(in_tree(&fs, &all[0]), all[0].attr().atime);
     drop(all);
     fs.close().expect("closed");
-    judge(&device);
+    expect_sound(&device);
 }

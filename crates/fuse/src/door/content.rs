@@ -15,9 +15,9 @@
 //! - **C5** Times that the kernel kept in its cache are always taken: it sends times of change with a
 //!   handle of a file that is open for writing, or sends the time that we have. A program that sets the
 //!   time of change alone comes by the path, or sets another time.
-//! - **C6** Each READ is an access. The kernel doubts the time of access behind it by itself. An open
-//!   for reading is an access where the kernel may hold content of the file, since its reads may never
-//!   come here. With `strictatime` the kernel drops at each open what it holds, and reads come here.
+//! - **C6** Each READ is an access. The kernel doubts the time of access behind it by itself. An
+//!   open for reading is an access where the kernel may hold content of the file: its reads may
+//!   never come here. With `strictatime` the kernel drops at each open what it holds.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -134,7 +134,7 @@ impl Door {
         Ok(opened)
     }
 
-    /// Takes an open for reading as an access, if the kernel may answer all the reads from its cache
+    /// Takes an open for reading as an access, if the kernel may answer the reads from its cache
     /// (C6).
     fn note_open(&self, id: u64, flags: i32) -> Answer<()> {
         let flags = oflags(flags);

@@ -1,9 +1,9 @@
 //! All threads of a ring from one seed, before a kernel of the test's own: which thread runs when, how long each request
 //! takes, and what it waits for.
 //!
-//! Each request is answered once, with what was asked for, and before long unless it waits by itself; when the kernel
-//! goes, all threads end at once. `BUTTRESS_SEED=n` runs seed `n` alone, `BUTTRESS_SEEDS=first..last` several. A failing seed is
-//! printed, and fails again.
+//! Each request is answered once, with what was asked for, and before long unless it waits by
+//! itself. When the kernel goes, all threads end at once. `BUTTRESS_SEED=n` runs seed `n` alone,
+//! `BUTTRESS_SEEDS=first..last` several. A failing seed is printed, and fails again.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
