@@ -24,9 +24,12 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Duration;
 
 use buttress_base::sync::{Condvar, Mutex};
-use buttress_format::TreeId;
+use buttress_data::File;
+use buttress_format::{InodeItem, TreeId};
+use buttress_txn::{Cost, Urgency};
 
 use crate::attr::InodeId;
+use crate::cell::InodeCell;
 use crate::error::Result;
 use crate::flush::Flush;
 use crate::orphan;
@@ -40,6 +43,9 @@ const LOAD_PERIOD: Duration = Duration::from_secs(1);
 
 /// How often the cleaner looks whether the last user of a deleted subvolume is gone.
 const DROP_PERIOD: Duration = Duration::from_millis(500);
+
+/// Inodes whose times of access are put with one handle.
+const ACCESS_BATCH: usize = 64;
 
 /// How often the committer asks the engine whether it wants a commit.
 const COMMIT_PERIOD: Duration = Duration::from_millis(20);
@@ -335,6 +341,9 @@ impl Shared {
                 }
             }
             self.log.complete();
+            if self.access.is_due() {
+                self.put_access_times();
+            }
             let due = clock::since(last) >= self.options.commit_interval;
             if !due && !self.engine.wants_commit() {
                 continue;
@@ -342,6 +351,7 @@ impl Shared {
             if due || self.options.flushoncommit {
                 self.write_all();
             }
+            self.put_access_times_for_commit();
             if due && !self.engine.is_dirty() {
                 last = clock::now();
                 continue;
@@ -354,6 +364,44 @@ impl Shared {
         }
     }
 
+    /// Puts the times of access that are to be part of any commit (`access::A3`).
+    fn put_access_times_for_commit(&self) {
+        if !self.options.lazytime || self.access.is_due() {
+            self.put_access_times();
+        }
+    }
+
+    /// Puts all times of access that are newer than those last put. It waits for no space.
+    pub(crate) fn put_access_times(&self) {
+        let cells = self.access.drain();
+        for batch in cells.chunks(ACCESS_BATCH) {
+            self.put_access_of(batch);
+        }
+    }
+
+    /// As [`Shared::put_access_times`], of these inodes alone.
+    pub(crate) fn put_access_of(&self, cells: &[Arc<InodeCell>]) {
+        let waits = |cell: &&Arc<InodeCell>| {
+            cell.file.access_waits() && cell.nlink() > 0 && cell.expect_writable().is_ok()
+        };
+        let waiting: Vec<&File> = cells.iter().filter(waits).map(|cell| &cell.file).collect();
+        if waiting.is_empty() {
+            return;
+        }
+        let count = waiting.len() as u32;
+        let cost = Cost::of(count, InodeItem::LEN as u32 * count);
+        match self.engine.reserve_at_once(cost, Urgency::Normal) {
+            Ok(Some(reservation)) => {
+                let handle = self.engine.begin(reservation);
+                for file in waiting {
+                    file.put_access(&handle);
+                }
+            }
+            Ok(None) => tracing::debug!(count, "no room for times of access"),
+            Err(error) => tracing::debug!(count, %error, "times of access are lost"),
+        }
+    }
+
     /// Makes everything done before the call durable.
     pub(crate) fn sync(self: &Arc<Self>) -> Result<()> {
         self.write_all();
@@ -363,6 +411,7 @@ impl Shared {
             }
             false => self.clean_here(),
         }
+        self.put_access_times();
         // What did arrive is made durable even if something else was lost.
         self.engine.commit()?;
         self.expect_nothing_lost()

@@ -20,6 +20,7 @@ use buttress_data::File;
 use buttress_format::{Ino, InodeItem, Key, Kind, TreeId};
 use buttress_txn::View;
 
+use crate::access;
 use crate::attr::{Attr, FileKind, InodeId, mode};
 use crate::error::{Error, NameError, Result};
 use crate::shared::Shared;
@@ -49,6 +50,8 @@ pub(crate) struct InodeCell {
     /// Itself, while it is in the list of inodes with dirty data: the list alone keeps nobody alive, so
     /// that a cell can leave it from the middle.
     pub(crate) kept: Mutex<Option<Arc<InodeCell>>>,
+    /// Itself, while its time of access is listed (`access::A2`).
+    pub(crate) accessed: access::Place<InodeCell>,
     /// The directory that an empty stand-in for a subvolume is shown in.
     pub(crate) stub_in: Option<InodeId>,
     /// It is, or was, in the cache; one that never was has nothing to leave.
@@ -85,6 +88,7 @@ impl InodeCell {
             file: File::new(id.tree, id.ino, item),
             lock: RwLock::new(()),
             kept: Mutex::new(None),
+            accessed: access::Place::default(),
             stub_in: None,
             entered: AtomicBool::new(false),
             users: AtomicU32::new(0),
@@ -129,7 +133,7 @@ impl InodeCell {
         if last && self.nlink() == 0 && goes().is_ok() {
             self.shared.background.leaves();
             self.shared.files.forget_waiting(&self.file);
-            let kept = self.kept.lock().take();
+            let kept = (self.kept.lock().take(), self.accessed.take());
             drop(kept);
         }
     }
@@ -255,6 +259,16 @@ impl InodeCell {
             generation: item.generation.0,
             flags: item.flags,
         }
+    }
+}
+
+impl access::Listable for InodeCell {
+    fn place(&self) -> &access::Place<Self> {
+        &self.accessed
+    }
+
+    fn is_gone(&self) -> bool {
+        Self::is_gone(self)
     }
 }
 

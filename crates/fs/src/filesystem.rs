@@ -53,14 +53,17 @@ impl Mounted {
             shared.close();
             shared.stop_threads();
             shared.background.flush.drain();
+            shared.access.drain();
             return shared.engine.aborted().map_or(Ok(()), |_| shared.expect_writable());
         }
         shared.stop_work();
         let synced = shared.sync();
+        shared.put_access_times();
         shared.close();
         shared.stop_threads();
         // What came between the two is still written.
         shared.write_all();
+        shared.access.drain();
         let below = shared.options.reclaim_below;
         if synced.is_ok() && below > 0 {
             match shared.maintenance.reclaim_groups(below, &Holders(shared), &|_| true) {
@@ -144,6 +147,22 @@ impl Filesystem {
             return Ok(());
         }
         self.shared().sync()
+    }
+
+    /// Makes everything done before the call part of a commit. A loss of some file's data is not
+    /// told here: it is for the next [`Filesystem::sync`]. Does nothing where nothing can change.
+    ///
+    /// # Errors
+    ///
+    /// `Io`, `NoSpace`, `Aborted`.
+    pub fn commit(&self) -> Result<()> {
+        let shared = self.shared();
+        if shared.read_only_reason().is_none() {
+            shared.write_all();
+            shared.put_access_times();
+            shared.engine.commit()?;
+        }
+        Ok(())
     }
 
     /// Sizes of the whole volume, as Linux counts them: used is what data and metadata hold, with all
@@ -243,13 +262,8 @@ impl Filesystem {
         options: ScrubOptions,
         watch: &mut dyn FnMut(&ScrubProgress) -> bool,
     ) -> Result<(ScrubProgress, bool)> {
-        let shared = self.shared();
-        if shared.read_only_reason().is_none() {
-            // That a file lost data is told to the next sync, not to a scrub.
-            shared.write_all();
-            shared.engine.commit()?;
-        }
-        Ok(shared.maintenance.scrub(options, watch)?)
+        self.commit()?;
+        Ok(self.shared().maintenance.scrub(options, watch)?)
     }
 
     /// Tells the devices of everything that is free, beside whoever works on the volume. `watch` is told how far it

@@ -45,6 +45,7 @@
 //! make                  new volumes
 //! ```
 
+mod access;
 mod clock;
 mod error;
 mod options;

@@ -10,6 +10,7 @@ use buttress_log::{LogOptions, SyncLog};
 use buttress_maintenance::Maintenance;
 use buttress_txn::{Cost, Engine, MetaReservation, Urgency, View};
 
+use crate::access::AccessTimes;
 use crate::attr::InodeId;
 use crate::background::Background;
 use crate::cell::InodeCell;
@@ -34,6 +35,7 @@ pub(crate) struct Shared {
     pub(crate) trees: Trees,
     pub(crate) cache: InodeCache,
     pub(crate) background: Background,
+    pub(crate) access: AccessTimes<InodeCell>,
     pub(crate) upkeep: Upkeep,
     /// The directory that is shown.
     pub(crate) root: OnceLock<InodeId>,
@@ -62,6 +64,7 @@ impl Shared {
             trees: Trees::default(),
             cache: InodeCache::new(),
             background: Background::default(),
+            access: AccessTimes::default(),
             upkeep: Upkeep::default(),
             root: OnceLock::new(),
             moving: Mutex::new(()),

@@ -114,6 +114,7 @@ impl Filesystem {
         let _writes = home.writes.write();
         if read_only {
             self.shared().write_all();
+            self.shared().put_access_times();
         }
         self.change_root(tree, |item| {
             item.inode.flags |= InodeFlags::ROOT_ITEM_INIT;

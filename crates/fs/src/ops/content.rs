@@ -7,14 +7,15 @@ use buttress_data::{End, FileOwner, Files, ReclaimEffort};
 use buttress_format::{Extent, InodeFlags, InodeItem, Timespec};
 use buttress_log::Late;
 
+use crate::attr::FileKind;
 use crate::cell::InodeCell;
 use crate::clock::now;
 use crate::error::{Error, NameError, Result};
 use crate::inode::{FallocateMode, Inode};
 use crate::options::Atime;
 
-/// A day: how old an access time may grow in relative mode.
-const DAY: i64 = 86_400;
+/// How old a time of access may grow in relative mode, in seconds: a day.
+const AGE_MAX: i64 = 86_400;
 
 /// What a change of content does to the times of the inode.
 pub(super) type Stamp = fn(&mut InodeItem);
@@ -23,6 +24,22 @@ pub(super) fn changed(item: &mut InodeItem) {
     let stamp = now();
     item.mtime = stamp;
     item.ctime = stamp;
+}
+
+/// Whether a read at `stamp` changes the time of access, as Linux decides it.
+fn is_stale(item: &InodeItem, stamp: Timespec, how: Atime) -> bool {
+    if item.flags & InodeFlags::NOATIME != 0 || item.atime == stamp {
+        return false;
+    }
+    let is_older = |time: Timespec| (item.atime.sec, item.atime.nsec) <= (time.sec, time.nsec);
+    match how {
+        Atime::No => false,
+        Atime::Strict => true,
+        Atime::Relative => {
+            let is_old = stamp.sec.saturating_sub(item.atime.sec) >= AGE_MAX;
+            is_older(item.mtime) || is_older(item.ctime) || is_old
+        }
+    }
 }
 
 /// What keeps an inode in memory while its data waits for a log.
@@ -45,6 +62,17 @@ impl Inode {
     ///
     /// `Io`, or `Corrupt` when no mirror has the right checksum.
     pub fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let len = self.peek_at(offset, buf)?;
+        self.note_access();
+        Ok(len)
+    }
+
+    /// As [`Inode::read_at`], and leaves the time of access alone.
+    ///
+    /// # Errors
+    ///
+    /// As [`Inode::read_at`].
+    pub fn peek_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         self.cell.expect_regular()?;
         let (len, ahead) = self.shared().files.read_in_stream(&self.cell.file, offset, buf)?;
         if !ahead.is_empty() {
@@ -52,7 +80,6 @@ impl Inode {
             // Refused, it is read by who needs it, as everything that is not there.
             self.shared().files.offer(move || cell.shared.files.read_ahead(&cell.file, &ahead));
         }
-        self.note_access();
         Ok(len)
     }
 
@@ -80,24 +107,28 @@ impl Inode {
         Ok(self.shared().files.read_stored(&self.cell.file, extent)?)
     }
 
-    /// Updates the access time if the mount wants it; that it cannot is nobody's concern.
-    fn note_access(&self) {
-        let shared = self.shared();
-        let relative = match shared.options.atime {
-            Atime::No => return,
-            Atime::Relative => true,
-            Atime::Strict => false,
-        };
-        let stamp = now();
-        let stale = self.cell.file.with_item(|item| {
-            let older = |time: Timespec| (item.atime.sec, item.atime.nsec) <= (time.sec, time.nsec);
-            let due = older(item.mtime) || older(item.ctime) || item.atime.sec + DAY <= stamp.sec;
-            item.flags & InodeFlags::NOATIME == 0 && (due || !relative)
-        });
-        if stale && self.cell.expect_writable().is_ok() {
-            // Kept in memory; the next change of the inode takes it to disk.
-            self.cell.file.touch(|item| item.atime = stamp);
+    /// Notes that a program has read the content, the target or the names, if the mount wants it.
+    ///
+    /// Returns whether the time of access changed.
+    pub fn note_access(&self) -> bool {
+        let (cell, shared) = (&self.cell, self.shared());
+        let options = &shared.options;
+        let is_off =
+            options.atime == Atime::No || options.nodiratime && cell.kind == FileKind::Directory;
+        if is_off {
+            return false;
         }
+        let stamp = now();
+        let is_stale = cell.file.with_item(|item| is_stale(item, stamp, options.atime));
+        if !is_stale || cell.nlink() == 0 || cell.expect_writable().is_err() {
+            return false;
+        }
+        cell.file.touch(|item| item.atime = stamp);
+        shared.access.enlist(cell);
+        if !options.background && shared.access.is_due() {
+            shared.put_access_times();
+        }
+        true
     }
 
     /// Writes all of `data` at `offset`, into memory; [`Inode::sync`] makes it durable.
@@ -212,6 +243,9 @@ impl Inode {
         let shared = self.shared();
         if self.cell.expect_writable().is_err() {
             return shared.engine.aborted().map_or(Ok(()), |_| shared.expect_writable());
+        }
+        if !self.cell.file.is_dirty() {
+            shared.put_access_of(std::slice::from_ref(&self.cell));
         }
         // A commit that comes instead of a log writes all files back with `flushoncommit`, and would wait for ours (E2).
         let late = if shared.options.notreelog || shared.options.flushoncommit {

@@ -57,6 +57,17 @@ impl Inode {
         self.cell.expect_dir()?;
         above(&self.cell)
     }
+
+    /// All names of a file, each with the directory that it is in.
+    ///
+    /// # Errors
+    ///
+    /// What reading the tree met.
+    pub fn places(&self) -> Result<Vec<(InodeId, Vec<u8>)>> {
+        let places = inode_refs::places(&self.shared().engine.view(), self.id())?;
+        let tree = self.id().tree;
+        Ok(places.into_iter().map(|(ino, name)| (InodeId { tree, ino }, name)).collect())
+    }
 }
 
 /// The directory above a directory; the top level's is itself.

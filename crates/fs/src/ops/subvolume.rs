@@ -131,6 +131,7 @@ impl Inode {
         let uuid = new_uuid();
         // Most of what is dirty goes while others still write.
         shared.write_all();
+        shared.put_access_times();
         shared.engine.prepare_snapshot(source, read_only)?;
         let writes = from.writes.write();
         shared.write_all();
@@ -259,6 +260,7 @@ impl Inode {
         let reservation = shared.reserve(cost, Urgency::Drops)?;
         home.set_dead(true);
         shared.background.flush.forget_tree(&shared.files, tree);
+        shared.access.forget(|cell| cell.tree() == tree);
         let stamp = now();
         let handle = shared.engine.begin(reservation);
         for part in [batch, roots, uuids] {
