@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::checker::check;
 use crate::live::{Mounted, has};
-use crate::{Bench, bench, text};
+use crate::{bench, text};
 
 const LEN: usize = 4 << 20;
 
