@@ -87,7 +87,6 @@ pub use stamps::Stamp;
 pub use usage::{KindUsage, Room, Stats, Usage};
 pub use window::Window;
 
-pub use buttress_reserve::device_space::DeviceSpace;
 pub use buttress_reserve::{
     Accounts, DeleteRoom, InodeReserve, MetaReservation, PromisePolicy, Urgency, cost_of_copies,
 };
