@@ -14,6 +14,7 @@ use crate::attr::InodeId;
 use crate::clock::new_uuid;
 use crate::error::{NameError, Result};
 use crate::inode::Inode;
+use crate::make::{self, MakeError, MakeOptions, MakeReport};
 use crate::mount;
 use crate::options::MountOptions;
 use crate::shared::Shared;
@@ -84,6 +85,15 @@ impl Drop for Mounted {
 }
 
 impl Filesystem {
+    /// Makes an empty volume on `device`; [`make`](make::make) by another name.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`make`](make::make).
+    pub fn make(device: &dyn Device, options: &MakeOptions) -> Result<MakeReport, MakeError> {
+        make::make(device, options)
+    }
+
     /// Mounts the volume that lies on `devices`.
     ///
     /// # Errors

@@ -65,7 +65,9 @@ mod inode_refs;
 mod known;
 mod lock_set;
 mod names;
+mod subvolume_items;
 mod trees;
+mod xattr_items;
 
 mod background;
 mod baselines;

@@ -39,7 +39,6 @@ use buttress_format::{CsumType, Generation, Profile, Timespec, limits};
 pub use self::error::MakeError;
 pub use self::features::{FEATURES, Feature, Features};
 use self::layout::{Layout, Profiles};
-use crate::Filesystem;
 use crate::clock::{new_uuid, now};
 
 /// The generation of everything a new volume holds: its first and only transaction.
@@ -162,17 +161,6 @@ pub fn make_on(devices: &[&dyn Device], options: &MakeOptions) -> Result<MakeRep
         metadata_len: layout.metadata.chunk.len,
         data_len: layout.data.as_ref().map_or(0, |data| data.chunk.len),
     })
-}
-
-impl Filesystem {
-    /// Makes an empty volume on `device`; [`make`] by another name.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`make`].
-    pub fn make(device: &dyn Device, options: &MakeOptions) -> Result<MakeReport, MakeError> {
-        make(device, options)
-    }
 }
 
 /// Looks at everything that can be wrong before the device is touched.

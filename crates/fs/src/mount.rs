@@ -16,7 +16,7 @@ use crate::options::MountOptions;
 use crate::orphan;
 use crate::replay;
 use crate::shared::Shared;
-use crate::subvolume::default_subvolume;
+use crate::subvolume_items::default_subvolume;
 
 /// Opens a volume and says which directory to show.
 pub(crate) fn open(

@@ -27,6 +27,3 @@ mod unlink;
 mod xattr;
 
 pub use keeping_times::KeepingTimes;
-pub(crate) use subvolume::{add_uuid, remove_uuid};
-pub use together::{NameChange, NameDir};
-pub(crate) use xattr::{attribute as xattr_item, key as xattr_key, read as xattr_read};

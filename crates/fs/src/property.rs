@@ -16,7 +16,7 @@ use buttress_txn::View;
 
 use crate::attr::{FileKind, InodeId};
 use crate::error::{Error, Result};
-use crate::ops::{xattr_item, xattr_read};
+use crate::xattr_items;
 
 /// Names of properties begin so.
 pub(crate) const PREFIX: &[u8] = b"btrfs.";
@@ -87,11 +87,11 @@ pub(crate) fn read(view: &View, id: InodeId, flags: u64) -> Result<Option<Codec>
     if flags & InodeFlags::COMPRESS == 0 {
         return Ok(None);
     }
-    let value = xattr_read(view, id, COMPRESSION)?;
+    let value = xattr_items::read(view, id, COMPRESSION)?;
     Ok(value.and_then(|value| Wish::parse(&value)).and_then(Wish::codec))
 }
 
 /// The attribute of an inode that shall be compressed.
 pub(crate) fn attribute(codec: Codec) -> DirEntry {
-    xattr_item(COMPRESSION, codec.property().as_bytes())
+    xattr_items::attribute(COMPRESSION, codec.property().as_bytes())
 }

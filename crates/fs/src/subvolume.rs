@@ -1,40 +1,19 @@
 //! Subvolumes as a whole: which there are, which is shown by default, what their root items say.
 
 use buttress_format::{
-    Generation, Incompat, Ino, InodeFlags, Key, Kind, RootFlags, RootItem, Timespec, TreeId,
+    Generation, Incompat, InodeFlags, Key, Kind, RootFlags, RootItem, Timespec, TreeId,
 };
-use buttress_txn::{Cost, Urgency, View, cost_of_copies};
+use buttress_txn::{Cost, Urgency, cost_of_copies};
 
-use crate::attr::InodeId;
 use crate::batch::{Batch, Change, NOW};
 use crate::clock::now;
-use crate::error::{Error, ErrorKind, NameError, Result};
+use crate::error::{Error, NameError, Result};
 use crate::filesystem::Filesystem;
-use crate::names::{self, Target};
-use crate::ops::{add_uuid, remove_uuid};
+use crate::names;
+use crate::subvolume_items::{
+    ROOT_TREE_DIR, add_uuid, default_subvolume, remove_uuid, told_of_copies, uuid_key,
+};
 use crate::trees;
-
-/// The directory of the root tree in which the default subvolume has its name.
-const ROOT_TREE_DIR: InodeId = InodeId { tree: TreeId::ROOT, ino: Ino(TreeId::ROOT_DIR.0) };
-
-/// Where subvolumes with a uuid are recorded.
-pub(crate) fn uuid_key(kind: Kind, uuid: &[u8; 16]) -> Key {
-    let half = |at: usize| {
-        let mut bytes = [0; 8];
-        bytes.copy_from_slice(&uuid[at..at + 8]);
-        u64::from_le_bytes(bytes)
-    };
-    Key::new(half(0), kind, half(8))
-}
-
-/// The subvolume that is shown when no other is asked for.
-pub(crate) fn default_subvolume(view: &View) -> Result<TreeId> {
-    let Some(entry) = names::find(view, ROOT_TREE_DIR, b"default")? else { return Ok(TreeId::FS) };
-    Ok(match names::target(view, ROOT_TREE_DIR, &entry)? {
-        Target::Subvolume(tree) => tree,
-        Target::Inode(_) | Target::Stub => TreeId::FS,
-    })
-}
 
 /// What a received subvolume is a copy of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -188,16 +167,5 @@ impl Filesystem {
             }
         }
         Ok(found)
-    }
-}
-
-/// What somebody was refused for who needs room for so many bytes of copies.
-pub(crate) fn told_of_copies(error: Error, bytes: u64) -> Error {
-    match error.kind() {
-        ErrorKind::NoSpace if bytes > 0 => buttress_txn::Error::NoSpace(
-            "metadata to keep, so that what snapshots share can still be deleted: delete some, or mount with delete_room=off",
-        )
-        .into(),
-        _ => error,
     }
 }

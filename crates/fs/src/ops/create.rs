@@ -18,8 +18,7 @@ use crate::inode::Inode;
 use crate::names;
 use crate::orphan;
 use crate::property::{self, Wish};
-
-use super::xattr;
+use crate::xattr_items;
 
 /// What an inode shall be.
 pub(super) struct Plan<'a> {
@@ -178,7 +177,7 @@ impl Inode {
         if let Some(codec) = codec {
             item.flags = Wish::Packed(codec).flags(item.flags);
             let attribute = Change::Names(vec![property::attribute(codec)]);
-            batch.set(xattr::key(ino, property::COMPRESSION), attribute);
+            batch.set(xattr_items::key(ino, property::COMPRESSION), attribute);
         }
         Ok(Made { id, kind, item, default_acl, codec })
     }

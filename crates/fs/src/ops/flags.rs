@@ -19,8 +19,7 @@ use crate::clock::now;
 use crate::error::{Error, NameError, Result};
 use crate::inode::Inode;
 use crate::property::{self, Wish};
-
-use super::xattr;
+use crate::xattr_items;
 
 /// Flags that callers may change; the others say how content is stored, and follow it.
 const SETTABLE: u64 = InodeFlags::NODATACOW
@@ -61,7 +60,7 @@ impl Inode {
             // What waits was promised metadata for as it was to be written.
             shared.files.writeback(&cell.file, 0..u64::MAX)?;
             let view = shared.engine.view();
-            let mut entries = xattr::entries(&view, cell.id, property::COMPRESSION)?;
+            let mut entries = xattr_items::entries(&view, cell.id, property::COMPRESSION)?;
             let there = entries.len();
             entries.retain(|entry| entry.name != property::COMPRESSION);
             let had = entries.len() < there;
@@ -69,7 +68,7 @@ impl Inode {
             if had || codec.is_some() {
                 let change =
                     if entries.is_empty() { Change::Delete } else { Change::Names(entries) };
-                batch.set(xattr::key(cell.ino(), property::COMPRESSION), change);
+                batch.set(xattr_items::key(cell.ino(), property::COMPRESSION), change);
             }
         }
         let reservation = shared.reserve(batch.cost(1), Urgency::Normal)?;

@@ -12,7 +12,7 @@ use buttress_format::{DirEntry, Key, Kind, TreeId};
 use buttress_txn::{Cost, Urgency, View};
 
 use super::rename::{Side, check_dir_way, give, take};
-use super::subvolume::{add_refs, named, remove_refs, unnamed};
+use super::subvolume::{named, unnamed};
 use super::unlink::{drop_name, is_empty};
 use crate::attr::FileKind;
 use crate::batch::{Batch, NOW};
@@ -22,6 +22,7 @@ use crate::error::{Error, NameError, Result};
 use crate::inode::{DEPTH_MAX, Inode, RenameFlags};
 use crate::lock_set::LockSet;
 use crate::names::{self, Target};
+use crate::subvolume_items::{add_refs, remove_refs};
 use crate::trees;
 
 /// Moves a subvolume that has its name on one side to a name on the other that is free, or an empty

@@ -14,18 +14,20 @@ use std::sync::Arc;
 
 use buttress_format::{
     DirEntry, Generation, Ino, InodeFlags, InodeItem, InodeRef, InodeRefs, Key, Kind, RootItem,
-    RootRef, Timespec, TreeId, UuidItem, ids,
+    Timespec, TreeId, ids,
 };
-use buttress_txn::{Cost, Snapshot, Urgency, View, cost_of_copies};
+use buttress_txn::{Cost, Snapshot, Urgency, cost_of_copies};
 
 use crate::attr::{InodeId, mode};
 use crate::batch::{Batch, Change, NOW};
 use crate::cell::InodeCell;
 use crate::clock::{new_uuid, now};
-use crate::error::{Error, NameError, Result};
+use crate::error::{NameError, Result};
 use crate::inode::Inode;
 use crate::names::{self, Target};
-use crate::subvolume::{told_of_copies, uuid_key};
+use crate::subvolume_items::{
+    add_refs, add_uuid, default_subvolume, remove_refs, remove_uuid, told_of_copies, uuid_key,
+};
 use crate::trees;
 
 /// What a root item says of a root directory that nobody reads there: as every writer leaves it.
@@ -230,7 +232,7 @@ impl Inode {
         if !trees::children(&view, tree)?.is_empty() {
             return Err(NameError::NotEmpty.into());
         }
-        if crate::subvolume::default_subvolume(&view)? == tree {
+        if default_subvolume(&view)? == tree {
             return Err(NameError::NotPermitted.into());
         }
         if shared.root.get().is_some_and(|root| root.tree == tree) {
@@ -324,79 +326,4 @@ pub(super) fn named(item: &mut InodeItem, name: &[u8], stamp: Timespec) {
 pub(super) fn unnamed(item: &mut InodeItem, name: &[u8], stamp: Timespec) {
     item.size = item.size.saturating_sub(names::size_of(name));
     (item.mtime, item.ctime) = (stamp, stamp);
-}
-
-fn ref_keys(tree: TreeId, parent: TreeId) -> [Key; 2] {
-    [Key::new(parent.0, Kind::ROOT_REF, tree.0), Key::new(tree.0, Kind::ROOT_BACKREF, parent.0)]
-}
-
-/// Gathers the two references that go with a subvolume's name (S1).
-pub(super) fn add_refs(roots: &mut Batch, tree: TreeId, dir: InodeId, index: u64, name: &[u8]) {
-    let place = RootRef { dirid: dir.ino, sequence: index, name: name.to_vec() };
-    for key in ref_keys(tree, dir.tree) {
-        roots.set(key, Change::Bytes(place.to_bytes()));
-    }
-}
-
-/// Gathers their loss; answers the index that the name has in its directory.
-pub(super) fn remove_refs(
-    view: &View,
-    roots: &mut Batch,
-    tree: TreeId,
-    parent: TreeId,
-) -> Result<u64> {
-    let keys = ref_keys(tree, parent);
-    let item = view.get(TreeId::ROOT, &keys[0])?.ok_or(NameError::NotFound)?;
-    let place = RootRef::parse(&item).map_err(|source| Error::Format {
-        tree: TreeId::ROOT,
-        ino: Ino(tree.0),
-        source,
-    })?;
-    for key in keys {
-        roots.set(key, Change::Delete);
-    }
-    Ok(place.sequence)
-}
-
-/// The subvolumes that have a uuid; nothing where the volume has no tree of them, or the uuid is
-/// none.
-fn with_uuid(view: &View, key: Key) -> Result<Option<Vec<TreeId>>> {
-    let none = key.objectid == 0 && key.offset == 0;
-    if none || view.committed_root(TreeId::UUID)?.is_none() {
-        return Ok(None);
-    }
-    let Some(item) = view.get(TreeId::UUID, &key)? else { return Ok(Some(Vec::new())) };
-    let UuidItem(found) = UuidItem::parse(&item).map_err(|source| Error::Format {
-        tree: TreeId::UUID,
-        ino: Ino(key.objectid),
-        source,
-    })?;
-    Ok(Some(found))
-}
-
-/// Gathers that a subvolume has a uuid.
-pub(crate) fn add_uuid(view: &View, uuids: &mut Batch, key: Key, tree: TreeId) -> Result<()> {
-    if let Some(mut found) = with_uuid(view, key)?
-        && !found.contains(&tree)
-    {
-        found.push(tree);
-        uuids.set(key, Change::Bytes(UuidItem(found).to_bytes()));
-    }
-    Ok(())
-}
-
-/// Gathers that it has it no longer.
-pub(crate) fn remove_uuid(view: &View, uuids: &mut Batch, key: Key, tree: TreeId) -> Result<()> {
-    if let Some(mut found) = with_uuid(view, key)?
-        && found.contains(&tree)
-    {
-        found.retain(|known| *known != tree);
-        let rest = if found.is_empty() {
-            Change::Delete
-        } else {
-            Change::Bytes(UuidItem(found).to_bytes())
-        };
-        uuids.set(key, rest);
-    }
-    Ok(())
 }

@@ -5,46 +5,18 @@
 //! `(ino, XATTR_ITEM, hash of the name)` holds every attribute whose name has that hash, in the layout of
 //! directory entries; name and value together must fit one item.
 
-use buttress_format::{DirEntry, FileKind as DiskKind, Ino, Key, Kind, limits, name_hash};
-use buttress_txn::{Urgency, View};
+use buttress_format::{DirEntry, Key, Kind, limits};
+use buttress_txn::Urgency;
 
 use crate::acl;
-use crate::attr::InodeId;
-use crate::batch::{Batch, Change, NOW, entry_len};
+use crate::batch::{Batch, Change, entry_len};
 use crate::cell::{DefaultAcl, InodeCell};
 use crate::clock::now;
 use crate::error::{Error, NameError, Result};
 use crate::inode::{Inode, XattrFlags};
 use crate::names;
 use crate::property::{self, Wish};
-
-pub(crate) fn key(ino: Ino, name: &[u8]) -> Key {
-    Key::new(ino.0, Kind::XATTR_ITEM, name_hash(name))
-}
-
-/// An attribute as its item has it.
-pub(crate) fn attribute(name: &[u8], value: &[u8]) -> DirEntry {
-    DirEntry {
-        location: Key::new(0, Kind(0), 0),
-        transid: NOW,
-        kind: DiskKind::Xattr,
-        name: name.to_vec(),
-        data: value.to_vec(),
-    }
-}
-
-pub(super) fn entries(view: &View, id: InodeId, name: &[u8]) -> Result<Vec<DirEntry>> {
-    match view.get(id.tree, &key(id.ino, name))? {
-        None => Ok(Vec::new()),
-        Some(item) => names::parse(id.tree, id.ino, &item),
-    }
-}
-
-/// Reads an attribute.
-pub(crate) fn read(view: &View, id: InodeId, name: &[u8]) -> Result<Option<Vec<u8>>> {
-    let found = entries(view, id, name)?.into_iter().find(|entry| entry.name == name);
-    Ok(found.map(|entry| entry.data))
-}
+use crate::xattr_items::{attribute, entries, key, read};
 
 fn check_name(name: &[u8]) -> Result<()> {
     if name.len() > limits::NAME_MAX {
