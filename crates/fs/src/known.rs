@@ -10,7 +10,6 @@ use buttress_block::{Device, MemoryDevice};
 use buttress_format::{BlockGroupFlags, Key, Kind, Logical, TreeId, ids};
 use buttress_txn::{Cost, ReadOnlyHold, Urgency};
 
-use crate::upkeep::Holders;
 use crate::{ErrorKind, FallocateMode, Filesystem, Inode, InodeFlags, MountOptions, SetAttr};
 
 mod copies;
@@ -107,7 +106,7 @@ fn hold(fs: &Filesystem, mut wanted: impl FnMut(usize) -> bool) -> Vec<ReadOnlyH
     let starts: Vec<_> = of_data.map(|(key, _)| Logical(key.objectid)).collect();
     drop(view);
     let wanted = starts.into_iter().enumerate().filter(|(index, _)| wanted(*index));
-    let holds = wanted.map(|(_, start)| fs.shared().engine.hold_read_only(start));
+    let holds = wanted.map(|(_, start)| fs.mount().engine.hold_read_only(start));
     holds
         .filter_map(|hold| match hold {
             Err(buttress_txn::Error::NoSpace(_)) => None,
@@ -265,9 +264,9 @@ fn a4_nothing_is_moved_twice() {
             }
         }
         fs.sync().expect("durable");
-        let engine = &fs.shared().engine;
+        let engine = &fs.mount().engine;
         let reclaim = |fs: &Filesystem| {
-            fs.shared().maintenance.reclaim_groups(60, &Holders(fs.shared()), &|_| true)
+            fs.mount().maintenance.reclaim_groups(60, &fs.mount().holders(), &|_| true)
         };
         let (mut moved, mut passes) = (0, 0);
         loop {
@@ -300,7 +299,7 @@ fn x10_a_damaged_group_is_left_alone() {
     fs.sync().expect("durable");
     // A sector less than there is, in the group that the file lies in.
     let group = hold(&fs, |index| index == 0).pop().expect("data").group().range();
-    let engine = &fs.shared().engine;
+    let engine = &fs.mount().engine;
     let (low, high) =
         (Key::new(group.start.0, Kind(0), 0), Key::new(group.end().0 - 1, Kind(u8::MAX), u64::MAX));
     let items: Vec<_> =
@@ -326,7 +325,7 @@ fn x10_a_damaged_group_is_left_alone() {
     let stats = fs.space_stats();
     assert_eq!(stats.engine.groups_left, 1);
     assert!(stats.accounts.data.read_only > 0, "what is free in it cannot be promised");
-    let held = fs.shared().engine.hold_read_only(group.start).expect("the group");
+    let held = fs.mount().engine.hold_read_only(group.start).expect("the group");
     assert!(!held.group().is_loaded());
     assert_eq!(held.group().used(), 64 * SECTOR, "nothing was put there");
     drop(held);

@@ -1,7 +1,5 @@
 //! What a mount's space holds, who waited for it, and what was done about that.
 
-use std::sync::atomic::Ordering;
-
 use buttress_txn::{Accounts, Preempt, Refusal, SpaceKind, Stats};
 
 use crate::filesystem::Filesystem;
@@ -41,25 +39,24 @@ impl Filesystem {
     /// Space as it is now, and what was done about it.
     #[must_use]
     pub fn space_stats(&self) -> SpaceStats {
-        let shared = self.shared();
-        let background = &shared.background;
+        let mount = self.mount();
         SpaceStats {
-            accounts: shared.engine.accounts(),
+            accounts: mount.engine.accounts(),
             waited_for: (
-                shared.engine.waited_for(SpaceKind::Data),
-                shared.engine.waited_for(SpaceKind::Metadata),
+                mount.engine.waited_for(SpaceKind::Data),
+                mount.engine.waited_for(SpaceKind::Metadata),
             ),
-            engine: shared.engine.statistics(),
-            last_refusal: shared.engine.last_refusal(),
-            preempt: shared.options.baselines.preempt,
-            dirty: shared.files.dirty_bytes(),
-            ordered: shared.files.ordered_bytes(),
-            ladders: background.climbed.load(Ordering::Relaxed),
-            rounds: background.rounds.load(Ordering::Relaxed),
-            flushed: background.flushed.load(Ordering::Relaxed),
-            short_landings: shared.files.short_landings(),
-            clamp: background.clamp_bits.load(Ordering::Relaxed),
-            drain_rate: background.flush.throttle.rate(),
+            engine: mount.engine.statistics(),
+            last_refusal: mount.engine.last_refusal(),
+            preempt: mount.options.baselines.preempt,
+            dirty: mount.files.dirty_bytes(),
+            ordered: mount.files.ordered_bytes(),
+            ladders: mount.space.runs(),
+            rounds: mount.writeback.rounds(),
+            flushed: mount.writeback.flushed(),
+            short_landings: mount.files.short_landings(),
+            clamp: mount.space.clamp_bits(),
+            drain_rate: mount.writeback.rate(),
         }
     }
 }

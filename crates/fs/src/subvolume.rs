@@ -39,7 +39,7 @@ impl Filesystem {
     ///
     /// What reading the root tree met.
     pub fn default_subvolume(&self) -> Result<TreeId> {
-        default_subvolume(&self.shared().engine.view())
+        default_subvolume(&self.mount().engine.view())
     }
 
     /// Has another subvolume shown when none is asked for.
@@ -48,10 +48,10 @@ impl Filesystem {
     ///
     /// `NotFound`, `ReadOnly`, `NoSpace`.
     pub fn set_default_subvolume(&self, tree: TreeId) -> Result<()> {
-        let shared = self.shared();
-        shared.expect_writable()?;
-        let _changing = shared.trees.changing.lock();
-        let view = shared.engine.view();
+        let mount = self.mount();
+        mount.status.expect_writable()?;
+        let _changing = mount.inodes.trees.changing.lock();
+        let view = mount.engine.view();
         trees::root_item(&view, tree)?.ok_or(NameError::NotFound)?;
         let mut entry = names::find(&view, ROOT_TREE_DIR, b"default")?.ok_or(Error::Item {
             tree: TreeId::ROOT,
@@ -62,10 +62,10 @@ impl Filesystem {
         drop(view);
         let mut batch = Batch::new(TreeId::ROOT);
         batch.set(names::item_key(ROOT_TREE_DIR.ino, b"default"), Change::Names(vec![entry]));
-        let reservation = shared.reserve(batch.cost(0), Urgency::Normal)?;
+        let reservation = mount.space.reserve(batch.cost(0), Urgency::Normal)?;
         // Linux marks volumes whose default was ever changed, and never unmarks them.
-        shared.engine.need_feature(Incompat::DEFAULT_SUBVOL);
-        let handle = shared.engine.begin(reservation);
+        mount.engine.need_feature(Incompat::DEFAULT_SUBVOL);
+        let handle = mount.engine.begin(reservation);
         batch.apply(&handle);
         Ok(())
     }
@@ -76,11 +76,11 @@ impl Filesystem {
     ///
     /// `NotFound`, `ReadOnly`, `NoSpace`.
     pub fn set_subvolume_read_only(&self, tree: TreeId, read_only: bool) -> Result<()> {
-        let home = self.shared().tree_info(&self.shared().engine.view(), tree)?;
+        let home = self.mount().inodes.tree_info(&self.mount().engine.view(), tree)?;
         // What was written before must not be written after.
         let _writes = home.writes.write();
         if read_only {
-            self.shared().write_all();
+            self.mount().writeback.write_all();
         }
         self.change_root(tree, |item| {
             item.inode.flags |= InodeFlags::ROOT_ITEM_INIT;
@@ -112,10 +112,10 @@ impl Filesystem {
 
     /// Changes a root item, and what the uuid tree says of it.
     fn change_root(&self, tree: TreeId, change: impl FnOnce(&mut RootItem)) -> Result<()> {
-        let shared = self.shared();
-        shared.expect_writable()?;
-        let _changing = shared.trees.changing.lock();
-        let view = shared.engine.view();
+        let mount = self.mount();
+        mount.status.expect_writable()?;
+        let _changing = mount.inodes.trees.changing.lock();
+        let view = mount.engine.view();
         let (key, old) = trees::root_entry(&view, tree)?.ok_or(NameError::NotFound)?;
         let mut item = old;
         change(&mut item);
@@ -128,13 +128,13 @@ impl Filesystem {
         }
         drop(view);
         let is_opened = (old.flags & !item.flags) & RootFlags::READONLY != 0;
-        let copies = if is_opened { shared.engine.room_to_change(tree)? } else { 0 };
+        let copies = if is_opened { mount.engine.room_to_change(tree)? } else { 0 };
         let cost = uuids.cost(0);
         let cost = cost.and(Cost::of(1, RootItem::LEN as u32)).and(cost_of_copies(copies));
-        let reservation = shared.reserve(cost, Urgency::Normal);
+        let reservation = mount.space.reserve(cost, Urgency::Normal);
         let reservation = reservation.map_err(|error| told_of_copies(error, copies))?;
-        let handle = shared.engine.begin(reservation);
-        shared.engine.keep_until_published(copies, handle.generation());
+        let handle = mount.engine.begin(reservation);
+        mount.engine.keep_until_published(copies, handle.generation());
         if item.rtransid == NOW {
             item.rtransid = handle.generation();
         }
@@ -149,7 +149,7 @@ impl Filesystem {
     ///
     /// `NotFound`.
     pub fn subvolume_item(&self, tree: TreeId) -> Result<RootItem> {
-        let item = trees::root_item(&self.shared().engine.view(), tree)?;
+        let item = trees::root_item(&self.mount().engine.view(), tree)?;
         Ok(item.ok_or(NameError::NotFound)?)
     }
 
@@ -159,9 +159,9 @@ impl Filesystem {
     ///
     /// What reading the root tree met.
     pub fn dying_subvolumes(&self) -> Result<Vec<TreeId>> {
-        let shared = self.shared();
-        let mut found = shared.maintenance.dead_subvolumes()?;
-        for tree in shared.background.dying() {
+        let mount = self.mount();
+        let mut found = mount.maintenance.dead_subvolumes()?;
+        for tree in mount.inodes.cleaning().dying() {
             if !found.contains(&tree) {
                 found.push(tree);
             }

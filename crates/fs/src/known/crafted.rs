@@ -9,7 +9,7 @@ const SECTORS: u64 = 16;
 
 /// Puts an item in place of the one that a file's first bytes have.
 fn put(fs: &Filesystem, file: &Inode, extent: &FileExtent) {
-    let engine = &fs.shared().engine;
+    let engine = &fs.mount().engine;
     let key = Key::new(file.id().ino.0, Kind::EXTENT_DATA, 0);
     let handle = engine.begin(engine.reserve(Cost::of(2, 200), Urgency::Normal).expect("space"));
     handle.put(file.id().tree, key, extent.to_bytes());

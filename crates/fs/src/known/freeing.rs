@@ -36,7 +36,7 @@ pub(super) fn crowd(fs: &Filesystem) -> Vec<Inode> {
 
 /// Writes inode items anew as they are, of files that lie far apart.
 pub(super) fn rewrite(fs: &Filesystem, promise: MetaReservation, files: &[&Inode]) {
-    let engine = &fs.shared().engine;
+    let engine = &fs.mount().engine;
     let items: Vec<_> = files
         .iter()
         .map(|file| {
@@ -71,7 +71,7 @@ fn all_who_free_find_what_they_were_promised() {
     for fills in [false, true] {
         let device = volume(128);
         let (fs, mut files) = crowded(&device);
-        let engine = Arc::clone(&fs.shared().engine);
+        let engine = Arc::clone(&fs.mount().engine);
         let mut fillers = Vec::new();
         if fills {
             for number in files.len() * 7 / 8..files.len() {
@@ -108,7 +108,7 @@ fn all_who_free_find_what_they_were_promised() {
 fn who_frees_waits_for_others() {
     let device = volume(128);
     let (fs, files) = crowded(&device);
-    let engine = Arc::clone(&fs.shared().engine);
+    let engine = Arc::clone(&fs.mount().engine);
     for uses in [false, true] {
         let promises = all_at_once(&engine, Urgency::Frees);
         assert!(promises.len() > 1);
@@ -151,12 +151,12 @@ fn a_removal_in_steps_says_what_is_left() {
     fs.sync().expect("durable");
     // As long as it is open nobody else removes what it has.
     fs.root().unlink(b"large").expect("removed");
-    let files = &fs.shared().files;
+    let files = &fs.mount().files;
     let last = |_: &buttress_txn::Handle<'_>| panic!("steps are shorter");
     for _ in 0..3 {
         let removal = files.remove_step(&large.cell.file, last).expect("a step");
         assert!(removal.is_continue());
-        fs.shared().engine.commit().expect("a commit");
+        fs.mount().engine.commit().expect("a commit");
         judge(&device);
     }
     drop(large);

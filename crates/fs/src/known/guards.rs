@@ -31,7 +31,7 @@ pub(super) fn drain_all(fs: &Filesystem, when: &str) {
 /// A right that is given back too often would let this drain go while somebody writes.
 pub(super) fn drain_waits_for_a_writer(fs: &Filesystem, at: Logical, when: &str) {
     let extent = buttress_format::Extent { start: at, len: SECTOR };
-    let right = fs.shared().engine.begin_nocow(extent).expect("nobody holds the group");
+    let right = fs.mount().engine.begin_nocow(extent).expect("nobody holds the group");
     let holds = hold(fs, |_| true);
     let (done, wait) = mpsc::channel();
     let drained = std::thread::spawn(move || {
@@ -59,7 +59,7 @@ pub(super) fn first_byte(fs: &Filesystem, file: &Inode) -> Logical {
 }
 
 /// Each request of a write in place fails in turn, on a mount that has read nothing yet: looking for extents, for who else
-/// refers to them and for checksums, and writing, of what lies alone and of what must go elsewhere since it is shared.
+/// refers to them and for checksums, and writing, of what lies alone and of what must go elsewhere since it is mount.
 #[test]
 fn n3_each_request_of_a_write_in_place_fails() {
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(128 << 20));
@@ -201,7 +201,7 @@ fn nobody_is_refused_while_a_scrub_waits() {
     fs.sync().expect("durable");
     let extent = buttress_format::Extent { start: first_byte(&fs, &target), len: SECTOR };
     std::thread::scope(|scope| {
-        let right = fs.shared().engine.begin_nocow(extent).expect("nobody holds the group");
+        let right = fs.mount().engine.begin_nocow(extent).expect("nobody holds the group");
         let how = crate::ScrubOptions { hold_groups: true, ..Default::default() };
         let fs = &fs;
         let scrub = scope.spawn(move || fs.scrub(how, &mut |_| true).expect("a scrub").0);

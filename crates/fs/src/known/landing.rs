@@ -53,13 +53,13 @@ fn a_commit_lets_dirty_data_land() {
     for extent in &dirty {
         file.write_at(extent * 2 * SECTOR, &[2; SECTOR as usize]).expect("there is room");
     }
-    let shared = fs.shared();
+    let mount = fs.mount();
     for part in 0..PARTS {
         for extent in dirty.iter().skip(part).step_by(PARTS) {
             let at = extent * 2 * SECTOR;
-            shared.files.writeback(&file.cell.file, at..at + SECTOR).expect("it was promised");
+            mount.files.writeback(&file.cell.file, at..at + SECTOR).expect("it was promised");
         }
-        shared.engine.commit().expect("a commit never runs out of space");
+        mount.engine.commit().expect("a commit never runs out of space");
         // A commit takes of the reserve before it makes a chunk; what it could still have is never less.
         let accounts = fs.space_stats().accounts;
         let (reserve, left) = (accounts.metadata.global_reserve, accounts.metadata.free());

@@ -44,7 +44,7 @@ fn targets(device: &Arc<dyn Device>) {
     let item = fs.view().get(id.tree, &key).expect("it reads").expect("an item");
     let mut item = InodeItem::parse(&item).expect("an item");
     item.size = 0;
-    let engine = &fs.shared().engine;
+    let engine = &fs.mount().engine;
     let handle = engine.begin(engine.reserve(LEAST, Urgency::Normal).expect("space"));
     handle.put(id.tree, key, item.to_bytes());
     drop(handle);
@@ -53,7 +53,7 @@ fn targets(device: &Arc<dyn Device>) {
 
 /// Leaves no metadata to anybody who lands data: as long as that is let in nodes are made anew, and somebody reads the old ones.
 fn use_up(fs: &Filesystem, files: &[Inode]) -> Arc<View> {
-    let engine = &fs.shared().engine;
+    let engine = &fs.mount().engine;
     let old = fs.view();
     loop {
         let promises = freeing::all_at_once(engine, Urgency::Frees);
@@ -73,7 +73,7 @@ fn use_up(fs: &Filesystem, files: &[Inode]) -> Arc<View> {
 
 /// Nothing waits, is on its way or promised, and who empties groups waits for those who write and for nobody else.
 fn is_at_rest(fs: &Filesystem, file: &Inode, when: &str) {
-    let data = &fs.shared().files;
+    let data = &fs.mount().files;
     assert_eq!((data.dirty_bytes(), data.ordered_bytes()), (0, 0), "{when}");
     assert_eq!((pending(fs), unreserved(fs)), ((0, 0), 0), "{when}");
     drain_all(fs, when);

@@ -53,7 +53,7 @@ fn the_first_change_of_shared_leaves_finds_room() {
         fs.root().unlink(format!("more{number}").as_bytes()).expect("removed");
     }
     fs.sync().expect("durable");
-    let engine: &Arc<Engine> = &fs.shared().engine;
+    let engine: &Arc<Engine> = &fs.mount().engine;
     let mut promises = all_at_once(engine, Urgency::Normal);
     assert!(!promises.is_empty(), "{}", fs.space_stats().accounts);
     promises.extend(all_at_once(engine, Urgency::Frees));

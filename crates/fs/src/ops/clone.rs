@@ -83,9 +83,9 @@ impl Inode {
         let (source, cell) = (&self.cell, &target.cell);
         source.expect_regular()?;
         cell.expect_regular()?;
-        cell.expect_writable()?;
-        let shared = self.shared();
-        if !std::sync::Arc::ptr_eq(shared, target.shared()) {
+        cell.expect_writable(&self.mount().status)?;
+        let mount = self.mount();
+        if !std::sync::Arc::ptr_eq(mount, target.mount()) {
             return Err(NameError::CrossDevice.into());
         }
         // No snapshot of either is cut meanwhile; several of these locks in order of their trees.
@@ -97,18 +97,18 @@ impl Inode {
             let done = {
                 let _locks = LockSet::new([Some(source), Some(cell), None, None]);
                 cell.expect_removable()?;
-                share(&shared.files)
+                share(&mount.files)
             };
             for cell in [source, cell] {
                 if cell.file.is_dirty() {
-                    shared.background.flush.enlist(cell);
+                    mount.writeback.enlist(cell);
                 }
             }
             Ok::<_, Error>(done)
         };
         let mut done = attempt()?;
         if done.as_ref().is_err_and(buttress_data::Error::is_no_space) {
-            shared.give_all_back()?;
+            mount.space.give_all_back()?;
             done = attempt()?;
         }
         Ok(done?)
@@ -143,7 +143,7 @@ impl Inode {
             return Err(Error::invalid("a range copied over itself"));
         }
         let len = len.min(self.attr().size.saturating_sub(offset));
-        let sector = u64::from(self.shared().superblock.sectorsize);
+        let sector = u64::from(self.mount().superblock.sectorsize);
         let head = offset.next_multiple_of(sector) - offset;
         let alike = offset % sector == target_offset % sector;
         let shareable = self.shareable(offset + head, (target, target_offset + head), len, head);
@@ -174,7 +174,7 @@ impl Inode {
         len: u64,
         head: u64,
     ) -> u64 {
-        let sector = u64::from(self.shared().superblock.sectorsize);
+        let sector = u64::from(self.mount().superblock.sectorsize);
         let Some(len) = len.checked_sub(head) else { return 0 };
         let (end, target_end) = (offset.saturating_add(len), target_offset.saturating_add(len));
         if end == self.attr().size && target_end >= target.attr().size {

@@ -26,15 +26,15 @@ pub(super) fn changed(item: &mut InodeItem) {
 }
 
 /// What keeps an inode in memory while its data waits for a log.
-struct LateHome(Arc<InodeCell>);
+struct LateHome(Arc<Files>, Arc<InodeCell>);
 
 impl FileOwner for LateHome {
     fn files(&self) -> &Files {
-        &self.0.shared.files
+        &self.0
     }
 
     fn file(&self) -> &buttress_data::File {
-        &self.0.file
+        &self.1.file
     }
 }
 
@@ -46,11 +46,11 @@ impl Inode {
     /// `Io`, or `Corrupt` when no mirror has the right checksum.
     pub fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         self.cell.expect_regular()?;
-        let (len, ahead) = self.shared().files.read_in_stream(&self.cell.file, offset, buf)?;
+        let (len, ahead) = self.mount().files.read_in_stream(&self.cell.file, offset, buf)?;
         if !ahead.is_empty() {
-            let cell = Arc::clone(&self.cell);
+            let (files, cell) = (Arc::clone(&self.mount().files), Arc::clone(&self.cell));
             // Refused, it is read by who needs it, as everything that is not there.
-            self.shared().files.offer(move || cell.shared.files.read_ahead(&cell.file, &ahead));
+            self.mount().files.offer(move || files.read_ahead(&cell.file, &ahead));
         }
         self.note_access();
         Ok(len)
@@ -65,7 +65,7 @@ impl Inode {
     /// As [`Inode::read_at`].
     pub fn read_direct(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         self.cell.expect_regular()?;
-        let len = self.shared().files.read_direct(&self.cell.file, offset, buf)?;
+        let len = self.mount().files.read_direct(&self.cell.file, offset, buf)?;
         self.note_access();
         Ok(len)
     }
@@ -77,13 +77,13 @@ impl Inode {
     /// As [`Inode::read_at`].
     pub fn read_packed(&self, extent: Extent) -> Result<Vec<u8>> {
         self.cell.expect_regular()?;
-        Ok(self.shared().files.read_stored(&self.cell.file, extent)?)
+        Ok(self.mount().files.read_stored(&self.cell.file, extent)?)
     }
 
     /// Updates the access time if the mount wants it; that it cannot is nobody's concern.
     fn note_access(&self) {
-        let shared = self.shared();
-        let relative = match shared.options.atime {
+        let mount = self.mount();
+        let relative = match mount.options.atime {
             Atime::No => return,
             Atime::Relative => true,
             Atime::Strict => false,
@@ -94,7 +94,7 @@ impl Inode {
             let due = older(item.mtime) || older(item.ctime) || item.atime.sec + DAY <= stamp.sec;
             item.flags & InodeFlags::NOATIME == 0 && (due || !relative)
         });
-        if stale && self.cell.expect_writable().is_ok() {
+        if stale && self.cell.expect_writable(&self.mount().status).is_ok() {
             // Kept in memory; the next change of the inode takes it to disk.
             self.cell.file.touch(|item| item.atime = stamp);
         }
@@ -110,7 +110,7 @@ impl Inode {
     }
 
     pub(super) fn write_stamped(&self, offset: u64, data: &[u8], stamp: Stamp) -> Result<usize> {
-        let files = &self.shared().files;
+        let files = &self.mount().files;
         let may = || self.cell.expect_mutable().and_then(|()| self.cell.expect_appending(offset));
         self.writing(may, data.len() as u64, |effort| {
             files.write(&self.cell.file, offset, data, effort, stamp)
@@ -120,7 +120,7 @@ impl Inode {
 
     /// As [`Self::write_stamped`], where somebody else saw to it that the writer may.
     pub(super) fn write_admitted(&self, offset: u64, data: &[u8], stamp: Stamp) -> Result<usize> {
-        let files = &self.shared().files;
+        let files = &self.mount().files;
         let write = |effort| files.write(&self.cell.file, offset, data, effort, stamp);
         self.writing(|| Ok(()), data.len() as u64, write)?;
         Ok(data.len())
@@ -142,7 +142,7 @@ impl Inode {
         data: &[u8],
         stamp: Stamp,
     ) -> Result<usize> {
-        let files = &self.shared().files;
+        let files = &self.mount().files;
         if !files.is_aligned(offset, data.len()) {
             return self.write_stamped(offset, data, stamp);
         }
@@ -161,8 +161,8 @@ impl Inode {
     ) -> Result<()> {
         let cell = &self.cell;
         cell.expect_regular()?;
-        cell.expect_writable()?;
-        let shared = self.shared();
+        cell.expect_writable(&self.mount().status)?;
+        let mount = self.mount();
         // On the list before a snapshot may be cut: it leaves nothing dirty behind.
         let attempt = |effort| -> Result<Result<(), buttress_data::Error>> {
             let _writes = cell.home.writes.read();
@@ -172,20 +172,20 @@ impl Inode {
                 write(effort)
             };
             if cell.file.is_dirty() {
-                shared.background.flush.enlist(cell);
+                mount.writeback.enlist(cell);
             }
             Ok(done)
         };
         let mut done = attempt(ReclaimEffort::Little)?;
         if done.as_ref().is_err_and(buttress_data::Error::is_no_space) {
             // What goes through memory stands in line; there the same is done for it, and for all others.
-            if !(buffered > 0 && shared.engine.has_flusher()) {
-                shared.give_all_back()?;
+            if !(buffered > 0 && mount.engine.has_flusher()) {
+                mount.space.give_all_back()?;
             }
             done = attempt(ReclaimEffort::Full)?;
         }
         done?;
-        shared.pace(cell, buffered);
+        mount.writeback.pace(cell, buffered);
         Ok(())
     }
 
@@ -195,7 +195,7 @@ impl Inode {
     ///
     /// `Io`, `Aborted`.
     pub fn flush_data(&self) -> Result<()> {
-        Ok(self.shared().files.writeback(&self.cell.file, 0..u64::MAX)?)
+        Ok(self.mount().files.writeback(&self.cell.file, 0..u64::MAX)?)
     }
 
     /// Makes content, attributes and names durable; of a directory, what was made and removed in it.
@@ -209,24 +209,25 @@ impl Inode {
     }
 
     fn sync_shielded(&self) -> Result<()> {
-        let shared = self.shared();
-        if self.cell.expect_writable().is_err() {
-            return shared.engine.aborted().map_or(Ok(()), |_| shared.expect_writable());
+        let mount = self.mount();
+        if self.cell.expect_writable(&self.mount().status).is_err() {
+            return mount.engine.aborted().map_or(Ok(()), |_| mount.status.expect_writable());
         }
         // A commit that comes instead of a log writes all files back with `flushoncommit`, and would wait for ours (E2).
-        let late = if shared.options.notreelog || shared.options.flushoncommit {
+        let late = if mount.options.notreelog || mount.options.flushoncommit {
             self.flush_data().map(|()| None)
         } else {
-            Files::write_late(LateHome(Arc::clone(&self.cell))).map_err(Into::into)
+            Files::write_late(LateHome(Arc::clone(&mount.files), Arc::clone(&self.cell)))
+                .map_err(Into::into)
         };
         if let Some(error) = self.cell.file.take_error() {
             return Err(buttress_data::Error::Lost(error.into()).into());
         }
         let late = late?;
         let log = |late| {
-            shared.log.sync_inode(self.cell.tree(), self.cell.ino(), late, || {
-                if shared.options.flushoncommit {
-                    shared.write_all();
+            mount.log.sync_inode(self.cell.tree(), self.cell.ino(), late, || {
+                if mount.options.flushoncommit {
+                    mount.writeback.write_all();
                 }
             })
         };
@@ -267,7 +268,7 @@ impl Inode {
             return Err(Error::invalid("an empty range"));
         }
         let cell = &self.cell;
-        let files = &self.shared().files;
+        let files = &self.mount().files;
         let may = || match mode {
             FallocateMode::Allocate { .. } => cell.expect_mutable(),
             FallocateMode::PunchHole | FallocateMode::ZeroRange { .. } => cell.expect_removable(),
@@ -291,7 +292,7 @@ impl Inode {
     /// `NoSuchRange` when there is none.
     pub fn seek_data(&self, offset: u64) -> Result<u64> {
         self.cell.expect_regular()?;
-        let found = self.shared().files.seek_data(&self.cell.file, offset)?;
+        let found = self.mount().files.seek_data(&self.cell.file, offset)?;
         Ok(found.ok_or(NameError::NoSuchRange)?)
     }
 
@@ -302,7 +303,7 @@ impl Inode {
     /// `NoSuchRange` at or behind the end of the file.
     pub fn seek_hole(&self, offset: u64) -> Result<u64> {
         self.cell.expect_regular()?;
-        let found = self.shared().files.seek_hole(&self.cell.file, offset)?;
+        let found = self.mount().files.seek_hole(&self.cell.file, offset)?;
         Ok(found.ok_or(NameError::NoSuchRange)?)
     }
 }

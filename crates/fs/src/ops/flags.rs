@@ -43,8 +43,8 @@ impl Inode {
     /// `ReadOnly`, `NoSpace`; `Invalid` for flags that exclude one another.
     pub fn set_flags(&self, flags: u64) -> Result<()> {
         let cell = &self.cell;
-        cell.expect_writable()?;
-        let shared = self.shared();
+        cell.expect_writable(&self.mount().status)?;
+        let mount = self.mount();
         let _lock = cell.lock.write();
         let old = cell.file.with_item(|item| item.flags);
         let flags = self.settled(old & !SETTABLE | flags & SETTABLE, old)?;
@@ -52,14 +52,14 @@ impl Inode {
         let mut codec = cell.file.codec();
         if (flags ^ old) & PACKING != 0 {
             let wish = if flags & InodeFlags::COMPRESS != 0 {
-                Wish::Packed(shared.options.compress.unwrap_or(Codec::DEFAULT))
+                Wish::Packed(mount.options.compress.unwrap_or(Codec::DEFAULT))
             } else {
                 Wish::Nothing
             };
             codec = wish.codec();
             // What waits was promised metadata for as it was to be written.
-            shared.files.writeback(&cell.file, 0..u64::MAX)?;
-            let view = shared.engine.view();
+            mount.files.writeback(&cell.file, 0..u64::MAX)?;
+            let view = mount.engine.view();
             let mut entries = xattr_items::entries(&view, cell.id, property::COMPRESSION)?;
             let there = entries.len();
             entries.retain(|entry| entry.name != property::COMPRESSION);
@@ -71,8 +71,8 @@ impl Inode {
                 batch.set(xattr_items::key(cell.ino(), property::COMPRESSION), change);
             }
         }
-        let reservation = shared.reserve(batch.cost(1), Urgency::Normal)?;
-        let handle = shared.engine.begin(reservation);
+        let reservation = mount.space.reserve(batch.cost(1), Urgency::Normal)?;
+        let handle = mount.engine.begin(reservation);
         batch.apply(&handle);
         cell.file.set_codec(codec);
         cell.file.update(&handle, |item| {

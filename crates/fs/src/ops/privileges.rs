@@ -23,12 +23,12 @@ impl Inode {
     /// `ReadOnly`, `NoSpace`.
     pub fn drop_set_id(&self, bits: u32) -> Result<()> {
         let lost = bits & (mode::SETUID | mode::SETGID);
-        self.cell.expect_writable()?;
+        self.cell.expect_writable(&self.mount().status)?;
         let _lock = self.cell.lock.write();
         if self.cell.file.with_item(|item| item.mode) & lost == 0 {
             return Ok(());
         }
-        self.shared().put_item(&self.cell, Urgency::Normal, |item| {
+        self.mount().space.put_item(&self.cell, Urgency::Normal, |item| {
             item.mode &= !lost;
             item.ctime = now();
         })

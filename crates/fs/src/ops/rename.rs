@@ -10,8 +10,6 @@ use std::sync::Arc;
 use buttress_format::DirEntry;
 use buttress_txn::{Urgency, View};
 
-use super::create::Plan;
-use super::lookup::above;
 use super::move_subvolume::{exchange_subvolume, move_subvolume};
 use super::unlink::{drop_name, is_empty};
 use crate::attr::{FileKind, mode};
@@ -21,6 +19,7 @@ use crate::clock::now;
 use crate::error::{Error, NameError, Result};
 use crate::inode::{DEPTH_MAX, Inode, RenameFlags};
 use crate::lock_set::LockSet;
+use crate::mount::Mount;
 use crate::names::{self, Target};
 
 /// One side of a rename.
@@ -30,15 +29,19 @@ pub(super) struct Side<'a> {
     pub(super) name: &'a [u8],
 }
 
-impl Side<'_> {
+impl<'a> Side<'a> {
+    pub(super) fn mount(&self) -> &'a Arc<Mount> {
+        self.of.mount()
+    }
+
     pub(super) fn find(&self, view: &View) -> Result<Option<DirEntry>> {
         names::find(view, self.dir.id, self.name)
     }
 
     /// The inode behind an entry; nothing when the entry is no longer what the name leads to.
     pub(super) fn inode(&self, entry: &DirEntry) -> Result<Option<Inode>> {
-        match names::target(&self.dir.shared.engine.view(), self.dir.id, entry)? {
-            Target::Inode(id) => match self.dir.shared.inode(id) {
+        match names::target(&self.mount().engine.view(), self.dir.id, entry)? {
+            Target::Inode(id) => match Inode::of(self.mount(), id) {
                 Err(Error::Name(NameError::NotFound)) if self.of.is_moved_on(entry)? => Ok(None),
                 found => found.map(Some),
             },
@@ -98,12 +101,12 @@ impl Inode {
         let target = Side { of: target, dir: &target.cell, name: new };
         for side in [&source, &target] {
             side.dir.expect_dir()?;
-            side.dir.expect_writable()?;
+            side.dir.expect_writable(&self.mount().status)?;
         }
         let across = source.dir.id != target.dir.id;
-        let _moving = across.then(|| self.shared().moving.lock());
+        let _moving = across.then(|| self.mount().moving.lock());
         loop {
-            let view = self.shared().engine.view();
+            let view = self.mount().engine.view();
             let (from, to) = (source.find(&view)?, target.find(&view)?);
             if let Some(entry) = &from
                 && let Target::Subvolume(tree) = names::target(&view, source.dir.id, entry)?
@@ -146,7 +149,7 @@ impl Inode {
                 check_ways(&source, &target, moved, replaced, flags)?;
             }
             let _locks = LockSet::new([Some(source.dir), Some(target.dir), Some(moved), replaced]);
-            let view = self.shared().engine.view();
+            let view = self.mount().engine.view();
             if location(source.find(&view)?.as_ref()) != location(from.as_ref())
                 || location(target.find(&view)?.as_ref()) != location(to.as_ref())
             {
@@ -197,32 +200,37 @@ fn check_ways(
     flags: RenameFlags,
 ) -> Result<()> {
     if moved.kind == FileKind::Directory {
-        check_dir_way(moved, target.dir)?;
+        check_dir_way(source.mount(), moved, target.dir)?;
     }
     match replaced {
         Some(replaced) if flags.exchange && replaced.kind == FileKind::Directory => {
-            check_dir_way(replaced, source.dir)
+            check_dir_way(source.mount(), replaced, source.dir)
         }
         // A directory cannot take the place of one that it lies in.
         Some(replaced) if replaced.kind == FileKind::Directory => {
-            check_dir_way(replaced, source.dir).map_err(|_| NameError::NotEmpty.into())
+            check_dir_way(source.mount(), replaced, source.dir)
+                .map_err(|_| NameError::NotEmpty.into())
         }
         _ => Ok(()),
     }
 }
 
 /// Refuses to move a directory to one that lies below it.
-pub(super) fn check_dir_way(moved: &Arc<InodeCell>, dir: &Arc<InodeCell>) -> Result<()> {
+pub(super) fn check_dir_way(
+    mount: &Mount,
+    moved: &Arc<InodeCell>,
+    dir: &Arc<InodeCell>,
+) -> Result<()> {
     let mut at = Arc::clone(dir);
     for _ in 0..DEPTH_MAX {
         if at.id == moved.id {
             return Err(Error::invalid("a directory cannot be moved below itself"));
         }
-        let up = above(&at)?;
+        let up = mount.above(&at)?;
         if up == at.id || up.tree != moved.tree() {
             return Ok(());
         }
-        at = at.shared.cell(up)?;
+        at = mount.inodes.cell(up)?;
     }
     Err(Error::Item { tree: dir.tree(), ino: dir.ino(), what: "the way up from it does not end" })
 }
@@ -235,7 +243,7 @@ fn move_name(
     replaced: Option<&Arc<InodeCell>>,
     left: Option<&Plan<'_>>,
 ) -> Result<()> {
-    let shared = &source.dir.shared;
+    let mount = source.mount();
     let mut batch = Batch::new(source.dir.tree());
     let mut last = false;
     if let Some(replaced) = replaced {
@@ -258,10 +266,8 @@ fn move_name(
     let frees = replaced.is_some() && !keeps_name;
     let urgency = if frees { Urgency::Frees } else { Urgency::Normal };
     drop(view);
-    let inodes = 4 + u32::from(keeps_name);
-    let reservation = shared.reserve(batch.cost(inodes), urgency)?;
-    let handle = shared.engine.begin(reservation);
-    let left = left.map(|left| left.enter(source.of, handle.generation())).transpose()?;
+    let reservation = mount.space.reserve(batch.cost(4), urgency)?;
+    let handle = mount.engine.begin(reservation);
     batch.apply(&handle);
     if let Some(left) = left {
         left.file.update(&handle, |_| ());
@@ -297,7 +303,7 @@ fn exchange(
     first: &Arc<InodeCell>,
     second: &Arc<InodeCell>,
 ) -> Result<()> {
-    let shared = &source.dir.shared;
+    let mount = source.mount();
     let mut batch = Batch::new(source.dir.tree());
     take(&view, source, first, &mut batch)?;
     take(&view, target, second, &mut batch)?;
@@ -305,8 +311,8 @@ fn exchange(
     give(&view, source, second, &mut batch)?;
     let stamp = now();
     drop(view);
-    let reservation = shared.reserve(batch.cost(4), Urgency::Normal)?;
-    let handle = shared.engine.begin(reservation);
+    let reservation = mount.space.reserve(batch.cost(4), Urgency::Normal)?;
+    let handle = mount.engine.begin(reservation);
     batch.apply(&handle);
     for cell in [first, second] {
         cell.file.update(&handle, |item| item.ctime = stamp);
@@ -339,7 +345,7 @@ pub(super) fn give(
     cell: &InodeCell,
     batch: &mut Batch,
 ) -> Result<()> {
-    let limits = side.dir.shared.ref_limits();
+    let limits = side.mount().ref_limits();
     let index = side.dir.next_index(view)?;
     let entry = names::entry(side.name, cell.ino(), cell.kind);
     batch.add_name(view, side.dir.ino(), index, entry, limits.item_len_max)?;

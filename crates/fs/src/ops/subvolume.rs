@@ -53,14 +53,14 @@ impl Inode {
         names::check_name(name)?;
         let dir = &self.cell;
         dir.expect_dir()?;
-        dir.expect_writable()?;
-        let shared = self.shared();
-        let tree = shared.engine.next_subvolume()?;
+        dir.expect_writable(&self.mount().status)?;
+        let mount = self.mount();
+        let tree = mount.engine.next_subvolume()?;
         let uuid = new_uuid();
         let stamp = now();
         let _lock = dir.lock.write();
         let (mut batch, mut roots, index) = self.name_subvolume(tree, name)?;
-        let view = shared.engine.view();
+        let view = mount.engine.view();
         let mut uuids = Batch::new(TreeId::UUID);
         add_uuid(&view, &mut uuids, uuid_key(Kind::UUID_KEY_SUBVOL, &uuid), tree)?;
         drop(view);
@@ -83,7 +83,7 @@ impl Inode {
             ..InodeItem::default()
         };
         let mut root = RootItem {
-            inode: stub_inode(shared.superblock.nodesize),
+            inode: stub_inode(mount.superblock.nodesize),
             root_dirid: Ino::ROOT_DIR,
             refs: 1,
             uuid,
@@ -96,7 +96,7 @@ impl Inode {
             let more = part.cost(0);
             cost = cost.and(more);
         }
-        let handle = shared.engine.begin(shared.reserve(cost, Urgency::Normal)?);
+        let handle = mount.engine.begin(mount.space.reserve(cost, Urgency::Normal)?);
         let generation = handle.generation();
         (item.generation, item.transid) = (generation, generation);
         (root.generation, root.generation_v2) = (generation, generation);
@@ -112,7 +112,7 @@ impl Inode {
         }
         dir.file.update(&handle, |item| named(item, name, stamp));
         drop(handle);
-        shared.inode(InodeId { tree, ino: Ino::ROOT_DIR })
+        Inode::of(mount, InodeId { tree, ino: Ino::ROOT_DIR })
     }
 
     /// Makes a snapshot of a subvolume under a name in this directory; answers its root directory.
@@ -125,23 +125,23 @@ impl Inode {
         names::check_name(name)?;
         let dir = &self.cell;
         dir.expect_dir()?;
-        dir.expect_writable()?;
-        let shared = self.shared();
-        let from = shared.tree_info(&shared.engine.view(), source)?;
-        shared.engine.note_shared(&shared.engine.view());
-        let target = shared.engine.next_subvolume()?;
+        dir.expect_writable(&self.mount().status)?;
+        let mount = self.mount();
+        let from = mount.inodes.tree_info(&mount.engine.view(), source)?;
+        mount.engine.note_shared(&mount.engine.view());
+        let target = mount.engine.next_subvolume()?;
         let uuid = new_uuid();
         // Most of what is dirty goes while others still write.
-        shared.write_all();
-        shared.engine.prepare_snapshot(source, read_only)?;
+        mount.writeback.write_all();
+        mount.engine.prepare_snapshot(source, read_only)?;
         let writes = from.writes.write();
-        shared.write_all();
+        mount.writeback.write_all();
         let _lock = dir.lock.write();
         // Deleted meanwhile?
-        shared.tree_info(&shared.engine.view(), source)?;
+        mount.inodes.tree_info(&mount.engine.view(), source)?;
         let (batch, mut roots, index) = self.name_subvolume(target, name)?;
         let mut uuids = Batch::new(TreeId::UUID);
-        let view = shared.engine.view();
+        let view = mount.engine.view();
         add_uuid(&view, &mut uuids, uuid_key(Kind::UUID_KEY_SUBVOL, &uuid), target)?;
         if read_only
             && let Some(item) = trees::root_item(&view, source)?
@@ -153,19 +153,18 @@ impl Inode {
         drop(view);
         add_refs(&mut roots, target, dir.id, index, name);
         let time = now();
-        // What it adds is in trees that commits alone change. What is shared from then on has room
-        // for copies, or is not shared.
-        let copies = shared.engine.room_for_snapshot(source, read_only)?;
+        // What it adds is in trees that commits alone change. What is shared from then on has room for copies, or is not mount.
+        let copies = mount.engine.room_for_snapshot(source, read_only)?;
         let mut cost = Cost { items: 0, whole: 1024, bytes: 64 << 10 }.and(cost_of_copies(copies));
         for part in [&batch, &roots, &uuids] {
             let more = part.cost(0);
             cost = cost.and(more);
         }
-        let reservation = shared.reserve(cost, Urgency::Normal);
+        let reservation = mount.space.reserve(cost, Urgency::Normal);
         let reservation = reservation.map_err(|error| told_of_copies(error, copies))?;
-        let handle = shared.engine.begin(reservation);
+        let handle = mount.engine.begin(reservation);
         let generation = handle.generation();
-        shared.engine.keep_until_published(copies, generation);
+        mount.engine.keep_until_published(copies, generation);
         let mut late: Vec<_> = [batch, roots, uuids]
             .into_iter()
             .flat_map(|part| part.into_items(generation))
@@ -179,9 +178,9 @@ impl Inode {
         late.push((dir.tree(), key, Some(item.to_bytes())));
         handle.snapshot(Snapshot { source, target, uuid, read_only, time, late });
         drop(handle);
-        shared.engine.commit_cut(|| drop(writes))?;
+        mount.engine.commit_cut(|| drop(writes))?;
         dir.file.touch(|item| named(item, name, time));
-        shared.inode(InodeId { tree: target, ino: from.root_dir })
+        Inode::of(mount, InodeId { tree: target, ino: from.root_dir })
     }
 
     /// As [`delete_subvolume`](Self::delete_subvolume), and leaves what is in it readable as long
@@ -211,21 +210,21 @@ impl Inode {
     pub fn delete_subvolume(&self, name: &[u8]) -> Result<()> {
         let dir = &self.cell;
         dir.expect_dir()?;
-        dir.expect_writable()?;
-        let shared = self.shared();
-        let view = shared.engine.view();
+        dir.expect_writable(&self.mount().status)?;
+        let mount = self.mount();
+        let view = mount.engine.view();
         let entry = names::find(&view, dir.id, name)?.ok_or(NameError::NotFound)?;
         let tree = match names::target(&view, dir.id, &entry)? {
             Target::Subvolume(tree) => tree,
             Target::Inode(_) => return Err(NameError::NotDir.into()),
             Target::Stub => return self.remove_stub(name),
         };
-        let home = shared.tree_info(&view, tree)?;
+        let home = mount.inodes.tree_info(&view, tree)?;
         drop(view);
         let _writes = home.writes.write();
-        let _changing = shared.trees.changing.lock();
+        let _changing = mount.inodes.trees.changing.lock();
         let _lock = dir.lock.write();
-        let view = shared.engine.view();
+        let view = mount.engine.view();
         if !trees::is_here(&view, tree, dir.id, name)? {
             return Err(NameError::NotFound.into());
         }
@@ -235,7 +234,7 @@ impl Inode {
         if default_subvolume(&view)? == tree {
             return Err(NameError::NotPermitted.into());
         }
-        if shared.root.get().is_some_and(|root| root.tree == tree) {
+        if mount.root.get().is_some_and(|root| root.tree == tree) {
             return Err(NameError::Busy.into());
         }
         let (key, mut item) = trees::root_entry(&view, tree)?.ok_or(NameError::NotFound)?;
@@ -258,26 +257,26 @@ impl Inode {
             let more = part.cost(0);
             cost = cost.and(more);
         }
-        let reservation = shared.reserve(cost, Urgency::Drops)?;
+        let reservation = mount.space.reserve(cost, Urgency::Drops)?;
         home.set_dead(true);
-        shared.background.flush.forget_tree(&shared.files, tree);
+        mount.writeback.forget_tree(tree);
         let stamp = now();
-        let handle = shared.engine.begin(reservation);
+        let handle = mount.engine.begin(reservation);
         for part in [batch, roots, uuids] {
             part.apply(&handle);
         }
         dir.file.update(&handle, |item| unnamed(item, name, stamp));
         drop(handle);
-        shared.background.drop_later(tree);
+        mount.inodes.cleaning().drop_later(tree);
         Ok(())
     }
 
     /// Takes away the empty directory that stands where a subvolume is named that is not there.
     pub(super) fn remove_stub(&self, name: &[u8]) -> Result<()> {
         let dir = &self.cell;
-        let shared = self.shared();
+        let mount = self.mount();
         let _lock = dir.lock.write();
-        let view = shared.engine.view();
+        let view = mount.engine.view();
         let entry = names::find(&view, dir.id, name)?.ok_or(NameError::NotFound)?;
         if names::target(&view, dir.id, &entry)? != Target::Stub {
             return Err(NameError::NotFound.into());
@@ -287,7 +286,7 @@ impl Inode {
         batch.remove_name(&view, dir.ino(), index, name)?;
         drop(view);
         let stamp = now();
-        let handle = shared.engine.begin(shared.reserve(batch.cost(1), Urgency::Frees)?);
+        let handle = mount.engine.begin(mount.space.reserve(batch.cost(1), Urgency::Frees)?);
         batch.apply(&handle);
         dir.file.update(&handle, |item| unnamed(item, name, stamp));
         Ok(())
@@ -297,8 +296,8 @@ impl Inode {
     fn name_subvolume(&self, tree: TreeId, name: &[u8]) -> Result<(Batch, Batch, u64)> {
         let dir: &Arc<InodeCell> = &self.cell;
         dir.expect_linked()?;
-        let shared = self.shared();
-        let view = shared.engine.view();
+        let mount = self.mount();
+        let view = mount.engine.view();
         if names::find(&view, dir.id, name)?.is_some() {
             return Err(NameError::Exists.into());
         }
@@ -311,7 +310,7 @@ impl Inode {
             data: Vec::new(),
         };
         let mut batch = Batch::new(dir.tree());
-        batch.add_name(&view, dir.ino(), index, entry, shared.ref_limits().item_len_max)?;
+        batch.add_name(&view, dir.ino(), index, entry, mount.ref_limits().item_len_max)?;
         Ok((batch, Batch::new(TreeId::ROOT), index))
     }
 }

@@ -36,7 +36,7 @@ impl Inode {
     /// `NoAttribute`.
     pub fn xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
         check_name(name)?;
-        let view = self.shared().engine.view();
+        let view = self.mount().engine.view();
         Ok(read(&view, self.id(), name)?.ok_or(NameError::NoAttribute)?)
     }
 
@@ -96,8 +96,8 @@ impl Inode {
         change: impl FnOnce(&mut Vec<DirEntry>) -> Result<()>,
     ) -> Result<()> {
         let cell = &self.cell;
-        cell.expect_writable()?;
-        let shared = self.shared();
+        cell.expect_writable(&self.mount().status)?;
+        let mount = self.mount();
         let _lock = cell.lock.write();
         may()?;
         let wish = if property::is_property(name) {
@@ -107,16 +107,16 @@ impl Inode {
             let flags = cell.file.with_item(|item| item.flags);
             let wish = Wish::wanted(value, cell.kind, flags)?;
             // What waits was promised metadata for as it was to be written.
-            shared.files.writeback(&cell.file, 0..u64::MAX)?;
+            mount.files.writeback(&cell.file, 0..u64::MAX)?;
             Some(wish)
         } else {
             None
         };
-        let view = shared.engine.view();
+        let view = mount.engine.view();
         let mut entries = entries(&view, cell.id, name)?;
         change(&mut entries)?;
         let len: usize = entries.iter().map(entry_len).sum();
-        if len > shared.ref_limits().item_len_max {
+        if len > mount.ref_limits().item_len_max {
             return Err(NameError::TooBig.into());
         }
         let present = entries.iter().any(|entry| entry.name == name);
@@ -125,8 +125,8 @@ impl Inode {
         batch.set(key(cell.ino(), name), rest);
         let urgency = if present { Urgency::Normal } else { Urgency::Frees };
         drop(view);
-        let reservation = shared.reserve(batch.cost(1), urgency)?;
-        let handle = shared.engine.begin(reservation);
+        let reservation = mount.space.reserve(batch.cost(1), urgency)?;
+        let handle = mount.engine.begin(reservation);
         batch.apply(&handle);
         if let Some(wish) = wish {
             cell.file.set_codec(wish.codec());
@@ -145,7 +145,7 @@ impl Inode {
     ///
     /// What reading the tree met.
     pub fn list_xattrs(&self) -> Result<Vec<Vec<u8>>> {
-        let view = self.shared().engine.view();
+        let view = self.mount().engine.view();
         let id = self.id();
         let low = Key::new(id.ino.0, Kind::XATTR_ITEM, 0);
         let high = Key::new(id.ino.0, Kind::XATTR_ITEM, u64::MAX);

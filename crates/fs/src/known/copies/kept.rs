@@ -157,7 +157,7 @@ fn data_takes_nothing_that_was_promised() {
         drop(fs.root().snapshot(b"before", TreeId::FS, true).expect("a snapshot"));
         // So that there is something to commit.
         drop(file(&fs, "new"));
-        let engine: &Arc<buttress_txn::Engine> = &fs.shared().engine;
+        let engine: &Arc<buttress_txn::Engine> = &fs.mount().engine;
         let cost = Cost::of(ITEMS, ITEMS * (BYTES as u32 + 25));
         let promise = || engine.reserve_at_once(cost, urgency).expect("no failure");
         let promises: Vec<_> = std::iter::from_fn(promise).collect();

@@ -45,7 +45,7 @@ fn while_a_batch_is_away(act: impl Fn(&Filesystem) + Sync, seen: impl Fn(&Filesy
     std::thread::scope(|scope| {
         scope.spawn(|| busy.flush_data().expect("it arrives"));
         device.door(BUSY).wait_for_knock();
-        scope.spawn(|| fs.shared().write_free_batch(u64::MAX));
+        scope.spawn(|| fs.mount().writeback.write_free_batch(u64::MAX));
         device.door(OTHER).wait_for_knock();
         let acts = scope.spawn(|| {
             act(&fs);
@@ -69,7 +69,7 @@ fn while_a_batch_is_away(act: impl Fn(&Filesystem) + Sync, seen: impl Fn(&Filesy
 fn a_sync_waits_for_what_a_batch_put_back() {
     while_a_batch_is_away(
         |fs| fs.sync().expect("durable"),
-        |fs| assert_eq!(fs.shared().files.dirty_bytes(), 0),
+        |fs| assert_eq!(fs.mount().files.dirty_bytes(), 0),
     );
 }
 
@@ -102,7 +102,7 @@ fn a_sync_waits_for_more_than_a_round() {
     large.write_at(ROUND, &[SECOND; 1 << 20]).expect("a write");
     let is_done = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let batch = scope.spawn(|| fs.shared().write_free_batch(u64::MAX));
+        let batch = scope.spawn(|| fs.mount().writeback.write_free_batch(u64::MAX));
         device.door(FIRST).wait_for_knock();
         let syncs = scope.spawn(|| {
             fs.sync().expect("durable");
@@ -160,7 +160,7 @@ fn n16_buffered_data_on_its_way_beside_a_snapshot() {
         let first = std::thread::scope(|scope| {
             scope.spawn(|| {
                 if by_batch {
-                    fs.shared().write_free_batch(u64::MAX);
+                    fs.mount().writeback.write_free_batch(u64::MAX);
                 } else {
                     file.flush_data().expect("it arrives");
                 }

@@ -1,6 +1,7 @@
 //! Two lines and one thread that makes room for both.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::time::Duration;
 
 use buttress_block::MemoryDevice;
 use buttress_txn::{Cost, Urgency};
@@ -40,7 +41,7 @@ fn data_is_not_behind_metadata() {
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
-                let engine = &fs.shared().engine;
+                let engine = &fs.mount().engine;
                 while !done.load(Ordering::Relaxed) && asked.load(Ordering::Relaxed) < ASKED_MAX {
                     engine.reserve(IMPOSSIBLE, Urgency::Normal).expect_err("there is no such room");
                     asked.fetch_add(1, Ordering::Relaxed);
