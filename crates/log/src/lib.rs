@@ -24,7 +24,7 @@ mod collect;
 mod copies;
 mod draft;
 mod extents;
-mod late;
+mod logged_write;
 mod logs;
 mod owed;
 mod queue;
@@ -34,6 +34,6 @@ mod tree;
 mod trouble;
 mod writer;
 
-pub use late::Late;
+pub use logged_write::{DataPart, LoggedWrite};
 pub use owed::LogCopies;
-pub use sync_log::{LogOptions, SyncLog, SyncStats};
+pub use sync_log::{LogOptions, Logged, SyncLog, SyncStats};

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use buttress_base::sync::{Mutex, MutexGuard};
 use buttress_txn::{Engine, LogHold};
 
+use crate::logged_write::WaitingData;
 use crate::owed::LogCopies;
 use crate::queue::Queue;
 use crate::writer::Writer;
@@ -29,6 +30,16 @@ impl Default for LogOptions {
     fn default() -> Self {
         Self { is_on: true, copies: LogCopies::default() }
     }
+}
+
+/// How an inode becomes durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a commit may be needed"]
+pub enum Logged {
+    /// A log names it.
+    Durable,
+    /// No log can. The caller completes its own data, and then commits.
+    NeedsCommit,
 }
 
 /// What fsync did since the volume was opened.
@@ -60,6 +71,8 @@ pub struct SyncLog {
     pub(crate) engine: Arc<Engine>,
     pub(crate) options: LogOptions,
     pub(crate) queue: Queue,
+    /// Data whose extents are put.
+    pub(crate) waiting: WaitingData,
     /// Unranked: held across writes of the log.
     writer: Mutex<Writer>,
     /// How many logs had ended when the writer's began, to look without its lock.
@@ -79,6 +92,7 @@ impl SyncLog {
             engine,
             options,
             queue: Queue::default(),
+            waiting: WaitingData::default(),
             writer: Mutex::default(),
             since: AtomicU64::new(0),
             owes_copies: AtomicBool::new(false),

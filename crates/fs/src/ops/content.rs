@@ -3,11 +3,9 @@
 use std::sync::Arc;
 
 use buttress_base::interrupt;
-use buttress_data::{End, FileOwner, Files, ReclaimEffort};
+use buttress_data::ReclaimEffort;
 use buttress_format::{Extent, InodeFlags, InodeItem, Timespec};
-use buttress_log::Late;
 
-use crate::cell::InodeCell;
 use crate::clock::now;
 use crate::error::{Error, NameError, Result};
 use crate::inode::{FallocateMode, Inode};
@@ -23,19 +21,6 @@ pub(super) fn changed(item: &mut InodeItem) {
     let stamp = now();
     item.mtime = stamp;
     item.ctime = stamp;
-}
-
-/// What keeps an inode in memory while its data waits for a log.
-struct LateHome(Arc<Files>, Arc<InodeCell>);
-
-impl FileOwner for LateHome {
-    fn files(&self) -> &Files {
-        &self.0
-    }
-
-    fn file(&self) -> &buttress_data::File {
-        &self.1.file
-    }
 }
 
 impl Inode {
@@ -209,42 +194,28 @@ impl Inode {
     }
 
     fn sync_shielded(&self) -> Result<()> {
-        let mount = self.mount();
-        if self.cell.expect_writable(&self.mount().status).is_err() {
+        let (mount, cell) = (self.mount(), &self.cell);
+        if cell.expect_writable(&mount.status).is_err() {
             return mount.engine.aborted().map_or(Ok(()), |_| mount.status.expect_writable());
         }
-        // A commit that comes instead of a log writes all files back with `flushoncommit`, and would wait for ours (E2).
-        let late = if mount.options.notreelog || mount.options.flushoncommit {
+        // With `flushoncommit` a commit that replaces a log writes all files back. It would wait for
+        // the data of this one.
+        let prepared = if mount.options.notreelog || mount.options.flushoncommit {
             self.flush_data().map(|()| None)
         } else {
-            Files::write_late(LateHome(Arc::clone(&mount.files), Arc::clone(&self.cell)))
-                .map_err(Into::into)
+            mount.files.prepare_data(&cell.file).map_err(Error::from)
         };
-        if let Some(error) = self.cell.file.take_error() {
+        if let Some(error) = cell.file.take_error() {
             return Err(buttress_data::Error::Lost(error.into()).into());
         }
-        let late = late?;
-        let log = |late| {
-            mount.log.sync_inode(self.cell.tree(), self.cell.ino(), late, || {
-                if mount.options.flushoncommit {
-                    mount.writeback.write_all();
-                }
-            })
-        };
-        let Some(late) = late else { return Ok(log(None)?) };
-        let given: Arc<dyn Late> = Arc::clone(&late) as _;
-        let logged = log(Some(given));
-        let end = late.end();
-        logged?;
-        match end {
-            End::Logged => Ok(()),
-            // Somebody read the file just then, or moved it.
-            End::Finished => Ok(log(None)?),
-            // Told here, unless another who syncs the file was told before.
-            End::Lost(error) => {
-                let error = self.cell.file.take_error().unwrap_or(error);
-                Err(buttress_data::Error::Lost(error.into()).into())
+        let before_commit = || {
+            if mount.options.flushoncommit {
+                mount.writeback.write_all();
             }
+        };
+        match prepared? {
+            Some(prepared) => Ok(prepared.sync(&mount.log, before_commit)?),
+            None => Ok(mount.log.sync_inode(cell.tree(), cell.ino(), before_commit)?),
         }
     }
 
