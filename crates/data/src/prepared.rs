@@ -5,22 +5,22 @@
 //!
 //! A thread that syncs a file allocates for its data, works out what its extents will be, and
 //! reserves for both, as writeback does. It puts the extents and hands the data to the log as plain
-//! bytes. The thread that leads the log writes the data of all files that wait, with the nodes of the
-//! log. Then each thread drops what its extents replaced.
+//! bytes. The thread that leads the log writes the data of all files that wait, with the nodes of
+//! the log. Then each thread drops what its extents replaced.
 //!
 //! # Invariants
 //!
 //! - **A1** Extents are put, and their data is written, while the thread has a
-//!   [`LoggedWrite`](buttress_log::LoggedWrite). So no commit names what is not written, and the log
-//!   that names it is durable after it.
+//!   [`LoggedWrite`](buttress_log::LoggedWrite). So no commit names what is not written, and the
+//!   log that names it is durable after it.
 //! - **A2** From the moment extents are visible until their data is on the device, its bytes are
 //!   read from memory (`dirty::P3`). The claim is held as long (`claim::B2`), so no other thread
 //!   changes these extents, or shares them.
 //! - **A3** The references that the extents replaced are dropped when the data is written. If the
 //!   write fails, the file shows again what it showed before. Both happen before a commit.
-//! - **A4** While a commit is kept back nothing waits but for a log, and for readers when data is taken
-//!   back. If another thread reads the file's extents when they are to be put, or has moved them, the
-//!   data is written in the usual way.
+//! - **A4** While a commit is kept back nothing waits but for a log, and for readers when data is
+//!   taken back. If another thread reads the file's extents when they are to be put, or has moved
+//!   them, the data is written in the usual way.
 //!
 //! # Failure
 //!
@@ -92,9 +92,9 @@ struct Put<'f> {
 }
 
 impl Files {
-    /// Whether the dirty data of a file, whose claim is held, may be written with a log. It must be little and
-    /// all of it new extents, on a device that writes it together with the log's nodes. Where
-    /// writes do not wait, as through a page cache, many run in parallel instead.
+    /// Whether the dirty data of a file, whose claim is held, may be written with a log. It must be
+    /// little and all of it new extents, on a device that writes it together with the log's nodes.
+    /// Where writes do not wait, as through a page cache, many run in parallel instead.
     fn may_wait_for_log(&self, file: &File) -> bool {
         let in_place = InodeFlags::NODATACOW | InodeFlags::PREALLOC;
         let (flags, codec) = {
@@ -348,7 +348,8 @@ impl File {
 }
 
 impl Drop for PreparedData<'_> {
-    /// Data that was not logged is written as if no log had been asked for. The file keeps a failure.
+    /// Data that was not logged is written as if no log had been asked for. The file keeps a
+    /// failure.
     fn drop(&mut self) {
         if let Some(ready) = self.ready.take() {
             let _ = self.files.write_ready(ready);

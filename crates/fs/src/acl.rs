@@ -1,4 +1,5 @@
-//! Access control lists: kept as attributes, looked at only when something is made below a default list.
+//! Access control lists: kept as attributes, looked at only when something is made below a default
+//! list.
 //!
 //! # On disk
 //!
@@ -65,8 +66,9 @@ fn add(batch: &mut Batch, id: InodeId, name: &[u8], value: &[u8]) {
     );
 }
 
-/// Takes from a list what the mode asked for does not grant, and from the mode what the list does not.
-/// Also says whether the list says no more than the mode does. Nothing for a list that is none.
+/// Takes from a list what the mode asked for does not grant, and from the mode what the list does
+/// not. Also says whether the list says no more than the mode does. Nothing for a list that is
+/// none.
 fn masked(list: &[u8], bits: u32) -> Option<(Vec<u8>, u32, bool)> {
     if list.len() < HEAD_LEN || !(list.len() - HEAD_LEN).is_multiple_of(ENTRY_LEN) {
         return None;

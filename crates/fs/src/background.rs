@@ -2,7 +2,8 @@
 //!
 //! # Failure
 //!
-//! The engine latches what a commit meets. Other failures are logged, since no caller waits for them.
+//! The engine latches what a commit meets. Other failures are logged, since no caller waits for
+//! them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,8 +25,8 @@ pub(crate) fn start(mount: &Arc<Mount>) {
         let own = Arc::clone(mount);
         mount.threads.start(name, move || work(&own))
     };
-    // Attached here, not in its thread. A caller that asks for space before the thread runs would make
-    // room without a place in the queue.
+    // Attached here, not in its thread. A caller that asks for space before the thread runs would
+    // make room without a place in the queue.
     let flusher = mount.engine.attach_flusher();
     // Set first: the thread may find work at once.
     mount.cleaner.set_thread(true);
@@ -64,7 +65,8 @@ pub(crate) fn stop(mount: &Mount) {
     mount.cleaner.set_thread(false);
 }
 
-/// Reads the block groups, if the opening put that off, and the free space of those that will be used.
+/// Reads the block groups, if the opening put that off, and the free space of those that will be
+/// used.
 fn load(mount: &Mount) {
     let loader = mount.engine.attach_loader();
     if mount.engine.know_groups().is_err() {

@@ -1,19 +1,20 @@
 //! One inode in memory, shared by all its users.
 //!
-//! A cell points at nothing above it. Functions that need the volume's owners take them as arguments.
-//! When a cell drops it reports to [`Departures`], which belongs to no owner's lock order but its own.
+//! A cell points at nothing above it. Functions that need the volume's owners take them as
+//! arguments. When a cell drops it reports to [`Departures`], which belongs to no owner's lock
+//! order but its own.
 //!
 //! # Invariants
 //!
-//! - **C1** At most one cell of an inode has users; the table gives the same cell to all. A cell that
-//!   drops leaves nothing that is not in the trees: dirty data keeps its cell alive.
-//! - **C2** The last user of an inode without names makes it go. Its dirty data is forgotten, and it gets
-//!   no further user. When the last reference to its cell drops, the cleaner gets it.
+//! - **C1** At most one cell of an inode has users; the table gives the same cell to all. A cell
+//!   that drops leaves nothing that is not in the trees: dirty data keeps its cell alive.
+//! - **C2** The last user of an inode without names makes it go. Its dirty data is forgotten, and
+//!   it gets no further user. When the last reference to its cell drops, the cleaner gets it.
 //!
 //! # Locks
 //!
-//! `lock` is the outermost of an inode. It is exclusive for changes of a directory's names, and of the
-//! length, layout or attributes of a file. Several at once only through [`crate::lock_set`].
+//! `lock` is the outermost of an inode. It is exclusive for changes of a directory's names, and of
+//! the length, layout or attributes of a file. Several at once only through [`crate::lock_set`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -64,8 +65,8 @@ pub(crate) struct InodeCell {
     pub(crate) file: File,
     /// Unranked: long, held across reads of trees and waits for space.
     pub(crate) lock: RwLock<()>,
-    /// Itself, while it is in the list of inodes with dirty data. The list alone keeps no cell alive, so
-    /// that a cell can leave it from the middle. Unranked: a cell may drop under it.
+    /// Itself, while it is in the list of inodes with dirty data. The list alone keeps no cell
+    /// alive, so that a cell can leave it from the middle. Unranked: a cell may drop under it.
     kept: Mutex<Option<Arc<InodeCell>>>,
     /// The directory that an empty stand-in for a subvolume is shown in.
     pub(crate) stub_in: Option<InodeId>,
@@ -111,9 +112,10 @@ impl InodeCell {
         })
     }
 
-    /// The empty directory that stands for a subvolume that is named and not there. A snapshot has such
-    /// names, since it does not copy subvolumes inside; so does a directory whose subvolume was deleted.
-    /// As on Linux, all have one number, and take their other attributes from their directory.
+    /// The empty directory that stands for a subvolume that is named and not there. A snapshot has
+    /// such names, since it does not copy subvolumes inside; so does a directory whose subvolume
+    /// was deleted. As on Linux, all have one number, and take their other attributes from their
+    /// directory.
     pub(crate) fn stub(dir: &Self) -> Result<Self> {
         let id = InodeId { tree: dir.tree(), ino: trees::STUB };
         let above = dir.file.item();
@@ -151,8 +153,8 @@ impl InodeCell {
         }
     }
 
-    /// Keeps it alive for the list of dirty inodes. Returns false if the list has it already, or if it
-    /// is going.
+    /// Keeps it alive for the list of dirty inodes. Returns false if the list has it already, or if
+    /// it is going.
     pub(crate) fn keep_listed(self: &Arc<Self>) -> bool {
         let mut kept = self.kept.lock();
         if kept.is_some() || self.is_gone() {
@@ -219,8 +221,8 @@ impl InodeCell {
         self.file.with_item(|item| item.nlink)
     }
 
-    /// The last index that a name of this directory was given. If the caller does not hold the lock,
-    /// names that are made meanwhile may have later ones.
+    /// The last index that a name of this directory was given. If the caller does not hold the
+    /// lock, names that are made meanwhile may have later ones.
     pub(crate) fn last_index(&self, view: &View) -> Result<u64> {
         let next = self.next_index.load(Ordering::Relaxed);
         if next != 0 {

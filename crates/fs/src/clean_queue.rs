@@ -2,10 +2,11 @@
 //!
 //! # Invariants
 //!
-//! - **C1** A thread that waits for the cleaner also waits for inodes that are on their way to it. That
-//!   wait has a limit: a thread that holds such an inode may itself wait for the waiting thread.
-//! - **C2** A deleted subvolume is listed from its deletion until its last node is given back durably.
-//!   A caller that waits until it is no longer listed finds its space free.
+//! - **C1** A thread that waits for the cleaner also waits for inodes that are on their way to it.
+//!   That wait has a limit: a thread that holds such an inode may itself wait for the waiting
+//!   thread.
+//! - **C2** A deleted subvolume is listed from its deletion until its last node is given back
+//!   durably. A caller that waits until it is no longer listed finds its space free.
 //!
 //! # Locks
 //!
@@ -33,7 +34,8 @@ struct State {
     trees: VecDeque<TreeId>,
     /// The subvolume that a step is taken of. It stays listed until its last step is over.
     dropping: Option<TreeId>,
-    /// Inodes without name or user whose cell is still held for a moment, as by a batch of writeback.
+    /// Inodes without name or user whose cell is still held for a moment, as by a batch of
+    /// writeback.
     leaving: usize,
     is_busy: bool,
     is_stopped: bool,
@@ -108,8 +110,8 @@ impl CleanQueue {
         state.dropping.into_iter().chain(state.trees.iter().copied()).collect()
     }
 
-    /// Takes what is to be cleaned next, if there is something. `is_used` says which subvolumes are not
-    /// to be dropped yet.
+    /// Takes what is to be cleaned next, if there is something. `is_used` says which subvolumes are
+    /// not to be dropped yet.
     pub(crate) fn take(&self, is_used: impl Fn(TreeId) -> bool) -> Option<ToClean> {
         let mut state = self.state.lock();
         if let Some(id) = state.ids.pop_front() {

@@ -7,8 +7,8 @@
 //!
 //! # Failure
 //!
-//! The engine latches what ends a transaction. Other failures are logged here, since no caller waits
-//! for them; the next mount tries again.
+//! The engine latches what ends a transaction. Other failures are logged here, since no caller
+//! waits for them; the next mount tries again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,8 +31,8 @@ pub(crate) struct Cleaner {
     files: Arc<Files>,
     maintenance: Arc<Maintenance>,
     inodes: Arc<Inodes>,
-    /// Held while an inode is removed, or an extent goes over to its copy (N3). Unranked: long, space
-    /// is waited for under it.
+    /// Held while an inode is removed, or an extent goes over to its copy (N3). Unranked: long,
+    /// space is waited for under it.
     removing: Mutex<()>,
     /// There is a thread that cleans.
     has_thread: AtomicBool,
@@ -66,13 +66,14 @@ impl Cleaner {
         }
     }
 
-    /// Waits until the thread has no inode left to remove, and a while for those on their way to it.
-    /// Returns whether there were any.
+    /// Waits until the thread has no inode left to remove, and a while for those on their way to
+    /// it. Returns whether there were any.
     pub(crate) fn clean_all(&self) -> bool {
         self.has_thread.load(Ordering::Acquire) && self.inodes.cleaning().wait_for_inodes()
     }
 
-    /// Cleans in the calling thread, as far as what is to go has no user. For mounts without threads.
+    /// Cleans in the calling thread, as far as what is to go has no user. For mounts without
+    /// threads.
     pub(crate) fn clean_here(&self) {
         while let Some(work) = self.inodes.cleaning().take(|tree| self.is_used(tree)) {
             self.clean(work);
@@ -108,8 +109,8 @@ impl Cleaner {
         Ok(if self.maintenance.drop_step(tree)? { Dropping::Goes } else { Dropping::Done })
     }
 
-    /// Removes an inode that has neither names nor users. If it has names, only the orphan item goes:
-    /// old writers left one when they did not finish a truncate.
+    /// Removes an inode that has neither names nor users. If it has names, only the orphan item
+    /// goes: old writers left one when they did not finish a truncate.
     fn clean_inode(&self, id: InodeId) -> Result<()> {
         if self.inodes.table().find(id).is_ok() {
             // Its last user sends it here again (N2).

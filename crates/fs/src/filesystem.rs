@@ -23,8 +23,8 @@ use crate::statfs::{DeviceInfo, Info, StatFs, SubvolumeInfo};
 use crate::trees;
 use crate::upkeep::{BalanceStatus, Work};
 
-/// One mounted volume. Cheap to clone; the last clone that drops without [`Filesystem::close`] still
-/// commits, but has nobody to tell about a failure.
+/// One mounted volume. Cheap to clone; the last clone that drops without [`Filesystem::close`]
+/// still commits, but has nobody to tell about a failure.
 #[derive(Clone, Debug)]
 pub struct Filesystem {
     mounted: Arc<Mounted>,
@@ -126,7 +126,8 @@ impl Filesystem {
         Inode::of(self.mount(), id)
     }
 
-    /// Follows a path from the root, names only: no symbolic link is followed, `.` and `..` are understood.
+    /// Follows a path from the root, names only: no symbolic link is followed, `.` and `..` are
+    /// understood.
     ///
     /// # Errors
     ///
@@ -159,8 +160,8 @@ impl Filesystem {
         self.mount().sync()
     }
 
-    /// Sizes of the whole volume, as Linux counts them: used is what data and metadata hold, with all
-    /// copies, and the global reserve; available is what new data can have.
+    /// Sizes of the whole volume, as Linux counts them: used is what data and metadata hold, with
+    /// all copies, and the global reserve; available is what new data can have.
     ///
     /// # Errors
     ///
@@ -187,8 +188,8 @@ impl Filesystem {
         })
     }
 
-    /// The trees as they are now, for those who read them themselves. While a view lives, the space that
-    /// is freed meanwhile is not used again: drop it before changing anything.
+    /// The trees as they are now, for those who read them themselves. While a view lives, the space
+    /// that is freed meanwhile is not used again: drop it before changing anything.
     #[must_use]
     pub fn view(&self) -> Arc<View> {
         self.mount().engine.view()
@@ -243,14 +244,14 @@ impl Filesystem {
     }
 
     /// Reads every copy of everything in use and repairs what is wrong, beside all other work. It
-    /// begins with a commit, so that everything that was written before the call is looked at. `watch`
-    /// is told the progress, and ends the scrub by returning `false`. Returns what was found, and
-    /// whether it came to the end.
+    /// begins with a commit, so that everything that was written before the call is looked at.
+    /// `watch` is told the progress, and ends the scrub by returning `false`. Returns what was
+    /// found, and whether it came to the end.
     ///
     /// # Errors
     ///
-    /// A commit that fails; what reading the extent tree met. Damage of what that names is part of the
-    /// result.
+    /// A commit that fails; what reading the extent tree met. Damage of what that names is part of
+    /// the result.
     pub fn scrub(
         &self,
         options: ScrubOptions,
@@ -265,8 +266,8 @@ impl Filesystem {
         Ok(mount.maintenance.scrub(options, watch)?)
     }
 
-    /// Tells the devices of everything that is free, beside whoever works on the volume. `watch` is told how far it
-    /// is, and ends it by saying `false`.
+    /// Tells the devices of everything that is free, beside whoever works on the volume. `watch` is
+    /// told how far it is, and ends it by saying `false`.
     ///
     /// # Errors
     ///
@@ -295,15 +296,15 @@ impl Filesystem {
         devices.iter().map(about).collect()
     }
 
-    /// Moves what is in the chosen block groups to others and removes them, perhaps with another profile,
-    /// beside whoever works on the volume. `watch` is told how far it is, and pauses it behind a group by
-    /// saying `false`: what was asked for stays on disk then.
+    /// Moves what is in the chosen block groups to others and removes them, perhaps with another
+    /// profile, beside whoever works on the volume. `watch` is told how far it is, and pauses it
+    /// behind a group by saying `false`: what was asked for stays on disk then.
     ///
     /// # Errors
     ///
-    /// `NoSpace`, also when there are too few devices for a profile; `Busy` when a balance is paused, or
-    /// something else is done to the volume as a whole; what moving met. What was moved until then stays
-    /// where it is.
+    /// `NoSpace`, also when there are too few devices for a profile; `Busy` when a balance is
+    /// paused, or something else is done to the volume as a whole; what moving met. What was moved
+    /// until then stays where it is.
     pub fn balance(
         &self,
         options: &BalanceOptions,
@@ -364,8 +365,8 @@ impl Filesystem {
         Err(buttress_txn::Error::Busy("no balance is running").into())
     }
 
-    /// Stops a balance that is running, in the middle of a group, and forgets it; or one that was begun and
-    /// did not end. What it moved stays where it is.
+    /// Stops a balance that is running, in the middle of a group, and forgets it; or one that was
+    /// begun and did not end. What it moved stays where it is.
     ///
     /// # Errors
     ///
@@ -410,12 +411,13 @@ impl Filesystem {
         Ok(item.devid)
     }
 
-    /// Puts a new device in the place of another, which may be missing, beside whoever works on the volume.
-    /// Whatever was on it is gone. Returns what was found wrong on the way.
+    /// Puts a new device in the place of another, which may be missing, beside whoever works on the
+    /// volume. Whatever was on it is gone. Returns what was found wrong on the way.
     ///
     /// # Errors
     ///
-    /// `NoSpace` for a device that is smaller, `Busy` when a balance is paused or `watch` said `false`.
+    /// `NoSpace` for a device that is smaller, `Busy` when a balance is paused or `watch` said
+    /// `false`.
     pub fn replace_device(
         &self,
         id: DeviceId,
@@ -437,8 +439,8 @@ impl Filesystem {
         Ok(self.mount().maintenance.missing_devices())
     }
 
-    /// Moves everything off a device, which may be missing, and makes it no part of the volume any more,
-    /// beside whoever works on the volume.
+    /// Moves everything off a device, which may be missing, and makes it no part of the volume any
+    /// more, beside whoever works on the volume.
     ///
     /// # Errors
     ///
@@ -461,8 +463,8 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Gives a device another size; what lies behind a new end is moved first, beside whoever works on the
-    /// volume.
+    /// Gives a device another size; what lies behind a new end is moved first, beside whoever works
+    /// on the volume.
     ///
     /// # Errors
     ///
@@ -577,8 +579,8 @@ impl Filesystem {
     ///
     /// # Errors
     ///
-    /// What the last commit met, or what [`Filesystem::sync`] would tell; the volume is closed all the
-    /// same, and later calls answer `Ok`.
+    /// What the last commit met, or what [`Filesystem::sync`] would tell; the volume is closed all
+    /// the same, and later calls answer `Ok`.
     pub fn close(self) -> Result<()> {
         self.mounted.close()
     }

@@ -4,8 +4,8 @@
 //!
 //! # Invariants
 //!
-//! - **M1** A cell whose item was read from a view is entered only if no cell of its shard has dropped
-//!   since. A cell that dropped may have changed the item after it was read.
+//! - **M1** A cell whose item was read from a view is entered only if no cell of its shard has
+//!   dropped since. A cell that dropped may have changed the item after it was read.
 //!
 //! # Locks
 //!

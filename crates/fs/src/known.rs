@@ -1,5 +1,6 @@
-//! Faults of other implementations, by their numbers in `docs/internals/kernel-bugs.md`, that need a hand on the engine
-//! below a mount: block groups that are held read-only at the worst moment, and emptied again and again.
+//! Faults of other implementations, by their numbers in `docs/internals/kernel-bugs.md`, that need
+//! a hand on the engine below a mount: block groups that are held read-only at the worst moment,
+//! and emptied again and again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -95,8 +96,8 @@ fn content(file: &Inode) -> Vec<u8> {
     bytes
 }
 
-/// Holds the data groups with these numbers read-only, in ascending order of their addresses; but for those that
-/// promises need.
+/// Holds the data groups with these numbers read-only, in ascending order of their addresses; but
+/// for those that promises need.
 fn hold(fs: &Filesystem, mut wanted: impl FnMut(usize) -> bool) -> Vec<ReadOnlyHold> {
     let view = fs.view();
     let key = |start| Key::new(start, Kind(0), 0);
@@ -126,8 +127,9 @@ fn unreserved(fs: &Filesystem) -> u64 {
     fs.space_stats().accounts.unreserved
 }
 
-/// N1: written in place with nothing free, and by the time it is written back the group is read-only: the bytes go
-/// elsewhere if there is room by then, and are refused otherwise; no promise is given back that was not made.
+/// N1: written in place with nothing free, and by the time it is written back the group is
+/// read-only: the bytes go elsewhere if there is room by then, and are refused otherwise; no
+/// promise is given back that was not made.
 #[test]
 fn n1_the_group_turns_read_only_under_a_write() {
     let device = volume(128);
@@ -169,8 +171,8 @@ fn n1_the_group_turns_read_only_under_a_write() {
     judge(&device);
 }
 
-/// N2: the same, with groups that become read-only and writable again all the time, by who empties them and by who
-/// looks at them.
+/// N2: the same, with groups that become read-only and writable again all the time, by who empties
+/// them and by who looks at them.
 #[test]
 fn n2_groups_flip_beside_writers() {
     let device = volume(128);
@@ -244,8 +246,8 @@ fn n2_groups_flip_beside_writers() {
     judge(&device);
 }
 
-/// A4: emptying groups that hold little comes to an end, and what was moved once is not moved again unless something
-/// was deleted meanwhile.
+/// A4: emptying groups that hold little comes to an end, and what was moved once is not moved again
+/// unless something was deleted meanwhile.
 #[test]
 fn a4_nothing_is_moved_twice() {
     for seed in 0..3 {
@@ -288,8 +290,9 @@ fn a4_nothing_is_moved_twice() {
     }
 }
 
-/// X10: a group whose free space is written down wrongly is left alone, on every way that leads to it: by a file that
-/// ends in it, by a search, by a commit. Nothing fails while there is space elsewhere.
+/// X10: a group whose free space is written down wrongly is left alone, on every way that leads to
+/// it: by a file that ends in it, by a search, by a commit. Nothing fails while there is space
+/// elsewhere.
 #[test]
 fn x10_a_damaged_group_is_left_alone() {
     let device = volume(256);

@@ -2,8 +2,9 @@
 //!
 //! # Place
 //!
-//! Rests on `format`, the placing of chunks of `volume`, and [`Device`]s; needs no transaction, since nothing is there yet. The
-//! trees are laid out by hand, each as few nodes as its items need, and written once.
+//! Rests on `format`, the placing of chunks of `volume`, and [`Device`]s; needs no transaction,
+//! since nothing is there yet. The trees are laid out by hand, each as few nodes as its items need,
+//! and written once.
 //!
 //! # Invariants
 //!

@@ -1,7 +1,7 @@
 //! A mounted volume: its owners, side by side.
 //!
-//! Each owner is made from the owners that it uses, so none points back. Code that needs one or two of
-//! them takes these as arguments, and not the mount. `docs/internals/files.md` has the picture.
+//! Each owner is made from the owners that it uses, so none points back. Code that needs one or two
+//! of them takes these as arguments, and not the mount. `docs/internals/files.md` has the picture.
 //!
 //! # Invariants
 //!

@@ -2,9 +2,9 @@
 //!
 //! # Invariants
 //!
-//! - **N1** The operation that takes the last name of an inode puts its orphan item in the same handle.
-//!   The handle that deletes the inode item deletes the orphan item. After a crash in between, the
-//!   orphan item names an inode, which the next mount removes.
+//! - **N1** The operation that takes the last name of an inode puts its orphan item in the same
+//!   handle. The handle that deletes the inode item deletes the orphan item. After a crash in
+//!   between, the orphan item names an inode, which the next mount removes.
 
 use buttress_format::{Ino, Key, Kind, TreeId, ids};
 use buttress_txn::View;

@@ -2,13 +2,13 @@
 //!
 //! # On disk
 //!
-//! An extended attribute, `btrfs.compression`, whose value is the compression's name. A flag of the inode
-//! goes with it: who does not look for attributes still sees that there is something.
+//! An extended attribute, `btrfs.compression`, whose value is the compression's name. A flag of the
+//! inode goes with it: who does not look for attributes still sees that there is something.
 //!
 //! # Invariants
 //!
-//! - **P1** The flag is set and cleared in the step that changes the attribute, and the file in memory knows
-//!   what the attribute says.
+//! - **P1** The flag is set and cleared in the step that changes the attribute, and the file in
+//!   memory knows what the attribute says.
 
 use buttress_data::Codec;
 use buttress_format::{DirEntry, InodeFlags};
@@ -82,7 +82,8 @@ pub(crate) fn is_property(name: &[u8]) -> bool {
     name.starts_with(PREFIX)
 }
 
-/// How an inode with such flags says that it shall be compressed. A value nobody knows is passed over.
+/// How an inode with such flags says that it shall be compressed. A value nobody knows is passed
+/// over.
 pub(crate) fn read(view: &View, id: InodeId, flags: u64) -> Result<Option<Codec>> {
     if flags & InodeFlags::COMPRESS == 0 {
         return Ok(None);

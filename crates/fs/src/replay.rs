@@ -2,21 +2,22 @@
 //!
 //! # Place
 //!
-//! `txn` found the log and claimed its space; here its items become part of the running transaction, which
-//! is committed before anybody else is at work.
+//! `txn` found the log and claimed its space; here its items become part of the running
+//! transaction, which is committed before anybody else is at work.
 //!
 //! # Invariants
 //!
-//! - **P1** One handle holds the whole replay: a commit has all of it, or the log stays for the next mount.
-//! - **P2** What is in the log is the truth about what it is about; what it is not about stays as it was. Of
-//!   an inode item that says generation zero only the inode's being there counts.
-//! - **P3** In the end each inode that was touched has as many links as it has names; one without any becomes
-//!   an orphan.
+//! - **P1** One handle holds the whole replay: a commit has all of it, or the log stays for the
+//!   next mount.
+//! - **P2** What is in the log is the truth about what it is about; what it is not about stays as
+//!   it was. Of an inode item that says generation zero only the inode's being there counts.
+//! - **P3** In the end each inode that was touched has as many links as it has names; one without
+//!   any becomes an orphan.
 //!
 //! # Order
 //!
-//! Inodes first, with what was deleted in directories; then entries of directories; then attributes, names
-//! and extents. The same as in Linux, since logs are written with it in mind.
+//! Inodes first, with what was deleted in directories; then entries of directories; then
+//! attributes, names and extents. The same as in Linux, since logs are written with it in mind.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
@@ -48,8 +49,8 @@ pub(crate) fn replay(engine: &Engine, files: &Files, superblock: &Superblock) ->
     let items = logs.iter().map(|log| log.items.len() as u64).sum::<u64>() * ITEMS_EACH + 64;
     let bytes: u64 = logs.iter().flat_map(|log| log.items.values()).map(|i| i.len() as u64).sum();
     let clip = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
-    // Asking in the ordinary way could commit (P1). What it takes is bounded by the volume, and a commit
-    // that comes short fails with the log as it was.
+    // Asking in the ordinary way could commit (P1). What it takes is bounded by the volume, and a
+    // commit that comes short fails with the log as it was.
     let cost = Cost::of(clip(items), clip(bytes * 4));
     let reservation = match engine.reserve_at_once(cost, Urgency::Frees)? {
         Some(reservation) => reservation,
@@ -335,7 +336,8 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// The names that one item of the log has for an inode: those it had there before and has no more go.
+    /// The names that one item of the log has for an inode: those it had there before and has no
+    /// more go.
     fn refs(&mut self, key: Key, item: &[u8]) -> Result<()> {
         let ino = Ino(key.objectid);
         let logged = self.parse_refs(key, item)?;
@@ -362,7 +364,8 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
-    /// Sees to it that a directory has this entry, at this index; whatever is in its way loses its name.
+    /// Sees to it that a directory has this entry, at this index; whatever is in its way loses its
+    /// name.
     fn name(&mut self, dir: Ino, index: u64, entry: &DirEntry) -> Result<()> {
         let there = self.entry_at(dir, index)?;
         let named = names::find(&self.view(), self.id(dir), &entry.name)?;

@@ -2,9 +2,10 @@
 //!
 //! # Invariants
 //!
-//! - **V1** Dirty data has metadata reserved for the worst that its writeback may need. Before that is a
-//!   reason to refuse an operation, the data is written back, which shows what it does need.
-//! - **V2** A caller of [`Space::reserve`] holds no file's writeback claim: it may write back itself.
+//! - **V1** Dirty data has metadata reserved for the worst that its writeback may need. Before that
+//!   is a reason to refuse an operation, the data is written back, which shows what it does need.
+//! - **V2** A caller of [`Space::reserve`] holds no file's writeback claim: it may write back
+//!   itself.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -81,8 +82,8 @@ impl Space {
         }
     }
 
-    /// Frees all that can be freed: cleans, writes back, commits. The caller found no room, and holds
-    /// no lock.
+    /// Frees all that can be freed: cleans, writes back, commits. The caller found no room, and
+    /// holds no lock.
     ///
     /// # Errors
     ///

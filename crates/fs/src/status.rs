@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **W1** An operation that changes something asks [`Status::expect_writable`] first. A volume that
-//!   was closed, remounted read-only or latched refuses, and says why.
+//! - **W1** An operation that changes something asks [`Status::expect_writable`] first. A volume
+//!   that was closed, remounted read-only or latched refuses, and says why.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

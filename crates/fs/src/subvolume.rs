@@ -70,7 +70,8 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Forbids changes of a subvolume, or allows them: then there is to be room for copies of what it shares.
+    /// Forbids changes of a subvolume, or allows them: then there is to be room for copies of what
+    /// it shares.
     ///
     /// # Errors
     ///

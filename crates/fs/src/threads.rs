@@ -11,8 +11,8 @@ pub(crate) struct Threads {
 }
 
 impl Threads {
-    /// Starts a thread `buttress-<name>`. Returns whether it could. Without it its work still happens,
-    /// in threads that need it.
+    /// Starts a thread `buttress-<name>`. Returns whether it could. Without it its work still
+    /// happens, in threads that need it.
     pub(crate) fn start(&self, name: &str, work: impl FnOnce() + Send + 'static) -> bool {
         let mut running = self.running.lock();
         match Builder::new().name(format!("buttress-{name}")).spawn(work) {

@@ -3,16 +3,17 @@
 //!
 //! # Invariants
 //!
-//! - **U1** One such work runs at a time ([`Turn`]). As on Linux, a second one is refused, not queued.
-//! - **U2** Closing the volume first stops the work and waits for it. That pauses a balance, and its
-//!   options stay on disk.
-//! - **U3** While an extent goes over to its copy, its inodes are locked as for a change of their layout,
-//!   in the order of `lock_set::L1`, and no inode without names is removed.
+//! - **U1** One such work runs at a time ([`Turn`]). As on Linux, a second one is refused, not
+//!   queued.
+//! - **U2** Closing the volume first stops the work and waits for it. That pauses a balance, and
+//!   its options stay on disk.
+//! - **U3** While an extent goes over to its copy, its inodes are locked as for a change of their
+//!   layout, in the order of `lock_set::L1`, and no inode without names is removed.
 //!
 //! # Locks
 //!
-//! Removals first, then the inodes in order, then their extents in the same order. Space is reserved
-//! before all of them.
+//! Removals first, then the inodes in order, then their extents in the same order. Space is
+//! reserved before all of them.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -172,9 +173,9 @@ impl Upkeep {
         Ok(kept.map(|options| BalanceStatus { is_running, options, progress }))
     }
 
-    /// Empties block groups that have become mostly empty, until the mount ends. `below` is their use in
-    /// percent. A group that is filled for the first time does not count: it must have been fuller, or
-    /// there at the start.
+    /// Empties block groups that have become mostly empty, until the mount ends. `below` is their
+    /// use in percent. A group that is filled for the first time does not count: it must have been
+    /// fuller, or there at the start.
     pub(crate) fn reclaim(&self, stop: &StopSignal, below: u8, holders: &Holders<'_>) {
         let mut was_full: HashMap<Logical, bool> = HashMap::new();
         let is_full =
@@ -229,8 +230,8 @@ impl Users for Holders<'_> {
             if !tree.is_fs_tree() {
                 continue;
             }
-            // An inode that is going is in the table, or only the cleaner uses it, which waits. In a
-            // deleted subvolume only inodes in the table can be changed.
+            // An inode that is going is in the table, or only the cleaner uses it, which waits. In
+            // a deleted subvolume only inodes in the table can be changed.
             match self.inodes.table().find(id).or_else(|_| self.inodes.cell(id)) {
                 Ok(cell) => cells.push(cell),
                 Err(Error::Name(NameError::NotFound)) => {}

@@ -1,19 +1,23 @@
-//! The owner of writeback: the inodes with dirty data, the threads that write them back, and how fast
-//! writers may be.
+//! The owner of writeback: the inodes with dirty data, the threads that write them back, and how
+//! fast writers may be.
 //!
 //! # Invariants
 //!
-//! - **G1** An inode with dirty data is in the dirty list, or a thread that took it puts it back. The
-//!   list keeps its cell alive. An inode that goes leaves the list, and its dirty data is not written.
-//! - **G2** A thread that drains the list also waits for the batches that other threads took. It then
-//!   writes what those put back: data beyond one round, or data that yet another thread was writing.
-//! - **G3** Spare threads write only while writeback waits for devices and much is dirty, or for the
-//!   clamp, which wants several parts on their way. Elsewhere they would take processors from writers.
+//! - **G1** An inode with dirty data is in the dirty list, or a thread that took it puts it back.
+//!   The list keeps its cell alive. An inode that goes leaves the list, and its dirty data is not
+//!   written.
+//! - **G2** A thread that drains the list also waits for the batches that other threads took. It
+//!   then writes what those put back: data beyond one round, or data that yet another thread was
+//!   writing.
+//! - **G3** Spare threads write only while writeback waits for devices and much is dirty, or for
+//!   the clamp, which wants several parts on their way. Elsewhere they would take processors from
+//!   writers.
 //!
 //! # Locks
 //!
-//! `in_flight` is long. Each thread that writes a batch holds it shared. [`Writeback::write_all`] takes
-//! it exclusive for an instant, to wait for all batches (G2). The list has a short lock inside.
+//! `in_flight` is long. Each thread that writes a batch holds it shared. [`Writeback::write_all`]
+//! takes it exclusive for an instant, to wait for all batches (G2). The list has a short lock
+//! inside.
 //!
 //! # Failure
 //!
@@ -143,8 +147,8 @@ impl Writeback {
         true
     }
 
-    /// As [`write_batch`](Self::write_batch), without any wait for other threads. Returns how many bytes
-    /// it wrote.
+    /// As [`write_batch`](Self::write_batch), without any wait for other threads. Returns how many
+    /// bytes it wrote.
     pub(crate) fn write_free_batch(&self, bytes: u64) -> u64 {
         let _in_flight = self.in_flight.read();
         let batch = self.list.take_batch(None, bytes.min(BATCH_BYTES));
@@ -194,9 +198,9 @@ impl Writeback {
         }
     }
 
-    /// Delays a writer that has just made `bytes` dirty, so that neither memory nor metadata runs out.
-    /// If more is dirty than may be, the writer writes back its own file and a few batches. The caller
-    /// holds no lock.
+    /// Delays a writer that has just made `bytes` dirty, so that neither memory nor metadata runs
+    /// out. If more is dirty than may be, the writer writes back its own file and a few batches.
+    /// The caller holds no lock.
     pub(crate) fn pace(&self, cell: &Arc<InodeCell>, bytes: u64) {
         let limit = self.limits.dirty_bytes_max;
         let dirty = self.files.dirty_bytes();
@@ -242,8 +246,8 @@ impl Writeback {
             let _nothing_in_flight = self.in_flight.write();
             self.list.listed()
         };
-        // They stay listed, since a thread that comes now must find them. This runs without the lock: a
-        // thread that writes one of these may have room only after another batch has ended.
+        // They stay listed, since a thread that comes now must find them. This runs without the
+        // lock: a thread that writes one of these may have room only after another batch has ended.
         for batch in left.chunks(BATCH_INODES) {
             self.write_cells(batch);
         }

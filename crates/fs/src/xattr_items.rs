@@ -2,8 +2,8 @@
 //!
 //! # On disk
 //!
-//! `(ino, XATTR_ITEM, hash of the name)` holds every attribute whose name has that hash, in the layout
-//! of directory entries. Name and value together must fit one item.
+//! `(ino, XATTR_ITEM, hash of the name)` holds every attribute whose name has that hash, in the
+//! layout of directory entries. Name and value together must fit one item.
 
 use buttress_format::{DirEntry, FileKind, Ino, Key, Kind, name_hash};
 use buttress_txn::View;

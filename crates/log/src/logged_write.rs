@@ -1,16 +1,18 @@
 //! Data that is written together with the log that names it.
 //!
-//! A thread that syncs a file puts the extents of its data first. It hands the data itself to the next
-//! log as plain bytes, and is told when it is on the device. The log calls nothing of the file.
+//! A thread that syncs a file puts the extents of its data first. It hands the data itself to the
+//! next log as plain bytes, and is told when it is on the device. The log calls nothing of the
+//! file.
 //!
 //! # Invariants
 //!
-//! - **E1** An open [`LoggedWrite`] keeps commits from beginning (`txn::unwritten::B1`). So no commit
-//!   names extents whose data is not on the device.
-//! - **E2** Data is listed within the handle that puts its extents. A log reads the trees between all
-//!   handles, and takes the list in the same moment. So it writes the data of all extents that it sees.
-//! - **E3** A log that failed is followed by a commit, and until then by no other log (`sync::S4`). So no
-//!   log sees extents whose data could not be written.
+//! - **E1** An open [`LoggedWrite`] keeps commits from beginning (`txn::unwritten::B1`). So no
+//!   commit names extents whose data is not on the device.
+//! - **E2** Data is listed within the handle that puts its extents. A log reads the trees between
+//!   all handles, and takes the list in the same moment. So it writes the data of all extents that
+//!   it sees.
+//! - **E3** A log that failed is followed by a commit, and until then by no other log (`sync::S4`).
+//!   So no log sees extents whose data could not be written.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -81,8 +83,8 @@ pub struct LoggedWrite<'l> {
 }
 
 impl SyncLog {
-    /// Begins a write that a log completes. `None` where there are no logs, or if a commit is about to
-    /// begin: the data is to be written first then.
+    /// Begins a write that a log completes. `None` where there are no logs, or if a commit is about
+    /// to begin: the data is to be written first then.
     pub fn begin_write(&self) -> Option<LoggedWrite<'_>> {
         if !self.options.is_on || self.engine.check_writable().is_err() {
             return None;

@@ -118,8 +118,8 @@ impl SyncLog {
                 Ok(Logged::NeedsCommit)
             }
         };
-        // The lead goes on before any of these commits. A commit waits for all data that waits for a
-        // log (`txn::unwritten::B1`), and some of it may wait for the next one.
+        // The lead goes on before any of these commits. A commit waits for all data that waits for
+        // a log (`txn::unwritten::B1`), and some of it may wait for the next one.
         self.queue.pass_on(batch, clock::since(start), &outcome);
         outcome
     }

@@ -5,10 +5,11 @@
 //!
 //! # Invariants
 //!
-//! - **B1** A commit takes the commit lock only while no [`Unwritten`] is open. None opens from then until
-//!   the transaction is frozen. So each commit finds the data of all extents that it names.
-//! - **B2** A thread with an open one waits for a log, for readers of its file, and for its own write.
-//!   None of these waits for a commit.
+//! - **B1** A commit takes the commit lock only while no [`Unwritten`] is open. None opens from
+//!   then until the transaction is frozen. So each commit finds the data of all extents that it
+//!   names.
+//! - **B2** A thread with an open one waits for a log, for readers of its file, and for its own
+//!   write. None of these waits for a commit.
 
 use buttress_base::sync::{Condvar, Mutex};
 
@@ -29,8 +30,8 @@ pub(crate) struct UnwrittenCount {
     changed: Condvar,
 }
 
-/// The right to put extents whose data is not written yet. It must be dropped when the data is on the
-/// device, or when the extents are taken back.
+/// The right to put extents whose data is not written yet. It must be dropped when the data is on
+/// the device, or when the extents are taken back.
 #[derive(Debug)]
 #[must_use = "the right ends when it drops"]
 pub struct Unwritten<'e> {
@@ -74,8 +75,8 @@ impl UnwrittenCount {
 }
 
 impl Engine {
-    /// Opens the right to put extents before their data is written. `None` while a commit is about to
-    /// begin.
+    /// Opens the right to put extents before their data is written. `None` while a commit is about
+    /// to begin.
     pub fn open_unwritten(&self) -> Option<Unwritten<'_>> {
         let mut state = self.unwritten.state.lock();
         if state.commits > 0 {

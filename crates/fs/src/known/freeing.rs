@@ -1,4 +1,5 @@
-//! P4: what is promised to who frees space is promised beside others who do, and is there when all of them come.
+//! P4: what is promised to who frees space is promised beside others who do, and is there when all
+//! of them come.
 
 use std::time::{Duration, Instant};
 
@@ -65,7 +66,8 @@ pub(super) fn use_all(fs: &Filesystem, promises: Vec<MetaReservation>, files: &[
     }
 }
 
-/// Those who free space, alone and behind others who fill it, find what they were promised, and so do the others.
+/// Those who free space, alone and behind others who fill it, find what they were promised, and so
+/// do the others.
 #[test]
 fn all_who_free_find_what_they_were_promised() {
     for fills in [false, true] {
@@ -102,8 +104,8 @@ fn all_who_free_find_what_they_were_promised() {
     }
 }
 
-/// Who frees waits for others who do, and is served when they are done, whether they have used what they had or not; one who
-/// holds his for long does not have him refused.
+/// Who frees waits for others who do, and is served when they are done, whether they have used what
+/// they had or not; one who holds his for long does not have him refused.
 #[test]
 fn who_frees_waits_for_others() {
     let device = volume(128);

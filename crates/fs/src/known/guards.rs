@@ -14,8 +14,8 @@ const LONG: Duration = Duration::from_secs(20);
 const POLICIES: [&str; 4] =
     ["", ",nocow_check=always", ",bg_lookup=rwlock-double", ",bg_lookup=rwlock-single"];
 
-/// Every group of data is drained: a right that was not given back would hold that up for ever, and so would one that was given
-/// back twice.
+/// Every group of data is drained: a right that was not given back would hold that up for ever, and
+/// so would one that was given back twice.
 pub(super) fn drain_all(fs: &Filesystem, when: &str) {
     let holds = hold(fs, |_| true);
     assert!(!holds.is_empty(), "{when}: no group could be held");
@@ -58,8 +58,9 @@ pub(super) fn first_byte(fs: &Filesystem, file: &Inode) -> Logical {
     }
 }
 
-/// Each request of a write in place fails in turn, on a mount that has read nothing yet: looking for extents, for who else
-/// refers to them and for checksums, and writing, of what lies alone and of what must go elsewhere since it is mount.
+/// Each request of a write in place fails in turn, on a mount that has read nothing yet: looking
+/// for extents, for who else refers to them and for checksums, and writing, of what lies alone and
+/// of what must go elsewhere since it is mount.
 #[test]
 fn n3_each_request_of_a_write_in_place_fails() {
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(128 << 20));
@@ -113,7 +114,8 @@ fn n3_each_request_of_a_write_in_place_fails() {
                 target.write_direct(0, &bytes(99, 8)).expect("the device works again");
                 assert_eq!(first_byte(&fs, &target), before, "{when}: elsewhere");
                 drain_all(&fs, &when);
-                // What was lost is told once to who syncs the file, and once to who syncs everything.
+                // What was lost is told once to who syncs the file, and once to who syncs
+                // everything.
                 let _ = (target.sync(), fs.sync());
                 drop(target);
                 fs.close().unwrap_or_else(|error| panic!("{when}: {error}"));
@@ -128,8 +130,8 @@ fn n3_each_request_of_a_write_in_place_fails() {
     judge(&device);
 }
 
-/// What is written over two groups, of which one is held: what lies there is promised nothing elsewhere, and the right to the
-/// other group goes with it.
+/// What is written over two groups, of which one is held: what lies there is promised nothing
+/// elsewhere, and the right to the other group goes with it.
 #[test]
 fn n3_data_that_is_promised_nothing() {
     for policy in POLICIES {
@@ -191,7 +193,8 @@ fn n3_data_that_is_promised_nothing() {
     }
 }
 
-/// U4: a group that a scrub holds, and whose writers it still waits for, is let go like any other when somebody needs room.
+/// U4: a group that a scrub holds, and whose writers it still waits for, is let go like any other
+/// when somebody needs room.
 #[test]
 fn nobody_is_refused_while_a_scrub_waits() {
     let device = volume(128);

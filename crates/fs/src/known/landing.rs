@@ -1,5 +1,6 @@
-//! Dirty data counts by the leaves of its inode, twice: as what they become in the running transaction and in the next. Where
-//! somebody reads old trees no commit gives these back, and each that lands a part of the data makes them anew.
+//! Dirty data counts by the leaves of its inode, twice: as what they become in the running
+//! transaction and in the next. Where somebody reads old trees no commit gives these back, and each
+//! that lands a part of the data makes them anew.
 
 use super::freeing::crowd;
 use super::*;
@@ -11,7 +12,8 @@ const OVERWRITTEN: usize = 1000;
 /// A commit follows each of so many parts.
 const PARTS: usize = 40;
 
-/// A volume full of metadata but for a few leaves and the place of a chunk, with a file whose extents are a block each.
+/// A volume full of metadata but for a few leaves and the place of a chunk, with a file whose
+/// extents are a block each.
 fn scattered() -> Arc<dyn Device> {
     let device = Arc::new(MemoryDevice::new(256 * MIB));
     let make = MakeOptions { nodesize: 4096, seed: Some(7), ..MakeOptions::default() };
@@ -38,8 +40,8 @@ fn scattered() -> Arc<dyn Device> {
     device
 }
 
-/// I4: before a commit that would leave no room for what is dirty behind it, that lands. Without, the parts take the reserve of
-/// commits, until one fails.
+/// I4: before a commit that would leave no room for what is dirty behind it, that lands. Without,
+/// the parts take the reserve of commits, until one fails.
 #[test]
 fn a_commit_lets_dirty_data_land() {
     let device = scattered();
@@ -60,7 +62,8 @@ fn a_commit_lets_dirty_data_land() {
             mount.files.writeback(&file.cell.file, at..at + SECTOR).expect("it was promised");
         }
         mount.engine.commit().expect("a commit never runs out of space");
-        // A commit takes of the reserve before it makes a chunk; what it could still have is never less.
+        // A commit takes of the reserve before it makes a chunk; what it could still have is never
+        // less.
         let accounts = fs.space_stats().accounts;
         let (reserve, left) = (accounts.metadata.global_reserve, accounts.metadata.free());
         assert!(left + accounts.unallocated >= reserve / 4 * 3, "part {part}: {accounts}");

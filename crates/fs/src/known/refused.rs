@@ -1,5 +1,5 @@
-//! N3: metadata is refused when what was written in place becomes visible. Who wrote it is told; what it held is given back, and
-//! with it the right to the group; all else is as it was.
+//! N3: metadata is refused when what was written in place becomes visible. Who wrote it is told;
+//! what it held is given back, and with it the right to the group; all else is as it was.
 
 use buttress_format::InodeItem;
 use buttress_txn::View;
@@ -18,8 +18,9 @@ const MARK: u8 = 0xD1;
 /// Sectors of the files.
 const SECTORS: u64 = 32;
 
-/// Files that are written in place, and what they hold: of the first each sector is an extent, and a crash came before its length
-/// was written; one is of extents, of holes and of space that was set aside; of the last it is known from before where it lies.
+/// Files that are written in place, and what they hold: of the first each sector is an extent, and
+/// a crash came before its length was written; one is of extents, of holes and of space that was
+/// set aside; of the last it is known from before where it lies.
 fn targets(device: &Arc<dyn Device>) {
     let fs = mount(device, "rw,commit=300");
     let cut = nocow(&fs, "cut");
@@ -51,7 +52,8 @@ fn targets(device: &Arc<dyn Device>) {
     fs.close().expect("closed");
 }
 
-/// Leaves no metadata to anybody who lands data: as long as that is let in nodes are made anew, and somebody reads the old ones.
+/// Leaves no metadata to anybody who lands data: as long as that is let in nodes are made anew, and
+/// somebody reads the old ones.
 fn use_up(fs: &Filesystem, files: &[Inode]) -> Arc<View> {
     let engine = &fs.mount().engine;
     let old = fs.view();
@@ -71,7 +73,8 @@ fn use_up(fs: &Filesystem, files: &[Inode]) -> Arc<View> {
     old
 }
 
-/// Nothing waits, is on its way or promised, and who empties groups waits for those who write and for nobody else.
+/// Nothing waits, is on its way or promised, and who empties groups waits for those who write and
+/// for nobody else.
 fn is_at_rest(fs: &Filesystem, file: &Inode, when: &str) {
     let data = &fs.mount().files;
     assert_eq!((data.dirty_bytes(), data.ordered_bytes()), (0, 0), "{when}");
@@ -80,7 +83,8 @@ fn is_at_rest(fs: &Filesystem, file: &Inode, when: &str) {
     drain_waits_for_a_writer(fs, first_byte(fs, file), when);
 }
 
-/// Each sector is what it was or what was written, and what was not in place is what it was; answers how many are new.
+/// Each sector is what it was or what was written, and what was not in place is what it was;
+/// answers how many are new.
 fn mixture(found: &[u8], old: &[u8], new: &[u8], lies: impl Fn(u64) -> bool) -> u64 {
     let part = |bytes: &[u8], sector: u64| {
         let at = (sector * SECTOR) as usize;
@@ -96,8 +100,9 @@ fn mixture(found: &[u8], old: &[u8], new: &[u8], lies: impl Fn(u64) -> bool) -> 
     count
 }
 
-/// What was buffered is at the device when the last of the metadata goes to others, and was promised too little; what is written
-/// directly was promised nothing, be it over extents, over holes between them, or where it is known that it may be written.
+/// What was buffered is at the device when the last of the metadata goes to others, and was
+/// promised too little; what is written directly was promised nothing, be it over extents, over
+/// holes between them, or where it is known that it may be written.
 #[test]
 fn n3_metadata_is_refused_where_it_lands() {
     let below = volume(128);

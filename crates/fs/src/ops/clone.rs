@@ -12,14 +12,16 @@ use super::content::{Stamp, changed};
 const COPY_BYTES: usize = 4 << 20;
 
 impl Inode {
-    /// Makes `target` show a range of this file, at once and whatever its length; both may be in different
-    /// subvolumes. A `len` of zero means as far as the file goes. As Linux's `FICLONERANGE`.
+    /// Makes `target` show a range of this file, at once and whatever its length; both may be in
+    /// different subvolumes. A `len` of zero means as far as the file goes. As Linux's
+    /// `FICLONERANGE`.
     ///
     /// # Errors
     ///
-    /// `Invalid` unless offsets and length are whole sectors (the end of this file may be none where it
-    /// becomes the target's end), for overlapping ranges of one file, and where one file has checksums and
-    /// the other none; `CrossDevice` for files of two volumes; `NotPermitted`, `NoSpace`.
+    /// `Invalid` unless offsets and length are whole sectors (the end of this file may be none
+    /// where it becomes the target's end), for overlapping ranges of one file, and where one file
+    /// has checksums and the other none; `CrossDevice` for files of two volumes; `NotPermitted`,
+    /// `NoSpace`.
     pub fn clone_range(
         &self,
         offset: u64,
@@ -50,8 +52,8 @@ impl Inode {
         })
     }
 
-    /// Lets `target` show a range of this file instead of its own if both hold the same bytes, and says
-    /// whether they do. Neither content nor times change. As Linux's `FIDEDUPERANGE`.
+    /// Lets `target` show a range of this file instead of its own if both hold the same bytes, and
+    /// says whether they do. Neither content nor times change. As Linux's `FIDEDUPERANGE`.
     ///
     /// # Errors
     ///
@@ -114,8 +116,9 @@ impl Inode {
         Ok(done?)
     }
 
-    /// Copies up to `len` bytes into another file, and says how many; fewer only at the end of this one.
-    /// Whole sectors that lie alike in both are shared, not copied, which takes no time and no space.
+    /// Copies up to `len` bytes into another file, and says how many; fewer only at the end of this
+    /// one. Whole sectors that lie alike in both are shared, not copied, which takes no time and no
+    /// space.
     ///
     /// # Errors
     ///
@@ -154,7 +157,8 @@ impl Inode {
         let to = (target, target_offset + done);
         match self.clone_stamped(offset + done, to, shareable, stamp) {
             Ok(()) => done += shareable,
-            // Two volumes, one with checksums and one without, or this file has become shorter: copying knows.
+            // Two volumes, one with checksums and one without, or this file has become shorter:
+            // copying knows.
             Err(error)
                 if matches!(
                     error.kind(),

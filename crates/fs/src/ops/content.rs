@@ -41,9 +41,10 @@ impl Inode {
         Ok(len)
     }
 
-    /// As [`Inode::read_at`], with the device's bytes straight in `buf`, checked there, and nothing read ahead or kept: for who
-    /// keeps what he needs himself. Any offset and length will do; whole sectors are not copied. Compressed extents are unpacked
-    /// once for several reads, as always.
+    /// As [`Inode::read_at`], with the device's bytes straight in `buf`, checked there, and nothing
+    /// read ahead or kept: for who keeps what he needs himself. Any offset and length will do;
+    /// whole sectors are not copied. Compressed extents are unpacked once for several reads, as
+    /// always.
     ///
     /// # Errors
     ///
@@ -55,7 +56,8 @@ impl Inode {
         Ok(len)
     }
 
-    /// Reads one of the file's compressed extents as it lies on disk. For those who carry it elsewhere.
+    /// Reads one of the file's compressed extents as it lies on disk. For those who carry it
+    /// elsewhere.
     ///
     /// # Errors
     ///
@@ -111,8 +113,8 @@ impl Inode {
         Ok(data.len())
     }
 
-    /// Writes all of `data` at `offset` to the device at once, where it is whole sectors; the rest goes the way
-    /// of [`Inode::write_at`]. Not durable before [`Inode::sync`] either.
+    /// Writes all of `data` at `offset` to the device at once, where it is whole sectors; the rest
+    /// goes the way of [`Inode::write_at`]. Not durable before [`Inode::sync`] either.
     ///
     /// # Errors
     ///
@@ -136,8 +138,9 @@ impl Inode {
         Ok(data.len())
     }
 
-    /// Runs a change of content: under the lock, once more after the cleaner gave space back, and with
-    /// the inode on the list of dirty ones afterwards. `buffered` are the bytes that stay in memory.
+    /// Runs a change of content: under the lock, once more after the cleaner gave space back, and
+    /// with the inode on the list of dirty ones afterwards. `buffered` are the bytes that stay in
+    /// memory.
     fn writing(
         &self,
         may: impl Fn() -> Result<()>,
@@ -163,7 +166,8 @@ impl Inode {
         };
         let mut done = attempt(ReclaimEffort::Little)?;
         if done.as_ref().is_err_and(buttress_data::Error::is_no_space) {
-            // What goes through memory stands in line; there the same is done for it, and for all others.
+            // What goes through memory stands in line; there the same is done for it, and for all
+            // others.
             if !(buffered > 0 && mount.engine.has_flusher()) {
                 mount.space.give_all_back()?;
             }
@@ -183,7 +187,8 @@ impl Inode {
         Ok(self.mount().files.writeback(&self.cell.file, 0..u64::MAX)?)
     }
 
-    /// Makes content, attributes and names durable; of a directory, what was made and removed in it.
+    /// Makes content, attributes and names durable; of a directory, what was made and removed in
+    /// it.
     ///
     /// # Errors
     ///
@@ -198,8 +203,8 @@ impl Inode {
         if cell.expect_writable(&mount.status).is_err() {
             return mount.engine.aborted().map_or(Ok(()), |_| mount.status.expect_writable());
         }
-        // With `flushoncommit` a commit that replaces a log writes all files back. It would wait for
-        // the data of this one.
+        // With `flushoncommit` a commit that replaces a log writes all files back. It would wait
+        // for the data of this one.
         let prepared = if mount.options.notreelog || mount.options.flushoncommit {
             self.flush_data().map(|()| None)
         } else {

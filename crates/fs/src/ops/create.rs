@@ -32,7 +32,8 @@ pub(super) struct Plan<'a> {
 }
 
 impl Inode {
-    /// Makes a regular file, pipe, socket or device node, by the type bits of `mode` (none: a regular file).
+    /// Makes a regular file, pipe, socket or device node, by the type bits of `mode` (none: a
+    /// regular file).
     ///
     /// # Errors
     ///
@@ -218,9 +219,9 @@ pub(super) struct Made {
 }
 
 impl Made {
-    /// Makes the cell: known to all before the handle ends, so that nobody reads a second one from the
-    /// trees.
-    pub(super) fn enter(mut self, dir: &Inode, generation: Generation) -> Result<Arc<InodeCell>> {
+    /// Makes the cell: known to all before the handle ends, so that nobody reads a second one from
+    /// the trees.
+    fn enter(mut self, dir: &Inode, generation: Generation) -> Result<Arc<InodeCell>> {
         self.item.generation = generation;
         let mount = dir.mount();
         let cell = mount.inodes.new_cell(self.id, self.item, Arc::clone(&dir.cell.home))?;

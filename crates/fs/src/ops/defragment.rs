@@ -8,8 +8,8 @@ use crate::error::Result;
 use crate::inode::Inode;
 
 impl Inode {
-    /// Writes those extents of a range anew that are worth it, and answers how many bytes those were. What was
-    /// shared with other files is not shared afterwards.
+    /// Writes those extents of a range anew that are worth it, and answers how many bytes those
+    /// were. What was shared with other files is not shared afterwards.
     ///
     /// # Errors
     ///

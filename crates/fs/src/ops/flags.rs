@@ -2,11 +2,11 @@
 //!
 //! # Invariants
 //!
-//! - **F1** A file that is overwritten in place is never compressed; which of the two it is can change only
-//!   while it is empty.
-//! - **F2** Nobody changes content, names, owner, mode or attributes of what is immutable, and nobody takes
-//!   anything from what only grows. The two flags themselves can always be changed: who may is the
-//!   door's to know.
+//! - **F1** A file that is overwritten in place is never compressed; which of the two it is can
+//!   change only while it is empty.
+//! - **F2** Nobody changes content, names, owner, mode or attributes of what is immutable, and
+//!   nobody takes anything from what only grows. The two flags themselves can always be changed:
+//!   who may is the door's to know.
 
 use buttress_data::Codec;
 use buttress_format::{InodeFlags, InodeItem};
@@ -35,8 +35,8 @@ const SETTABLE: u64 = InodeFlags::NODATACOW
 const PACKING: u64 = InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS;
 
 impl Inode {
-    /// Sets those of an inode's flags that can be set, and clears the others of them. Who sets `COMPRESS`
-    /// gives the inode a property too, as `chattr +c` does.
+    /// Sets those of an inode's flags that can be set, and clears the others of them. Who sets
+    /// `COMPRESS` gives the inode a property too, as `chattr +c` does.
     ///
     /// # Errors
     ///

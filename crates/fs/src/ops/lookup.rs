@@ -40,8 +40,8 @@ impl Inode {
         }
     }
 
-    /// Whether an entry that was found is no longer what its name leads to: where the inode behind it is
-    /// gone, that says that the name was given to another one, or to none.
+    /// Whether an entry that was found is no longer what its name leads to: where the inode behind
+    /// it is gone, that says that the name was given to another one, or to none.
     pub(super) fn is_moved_on(&self, entry: &DirEntry) -> Result<bool> {
         let now = names::find(&self.mount().engine.view(), self.id(), &entry.name)?;
         Ok(now.is_none_or(|now| now.location != entry.location))

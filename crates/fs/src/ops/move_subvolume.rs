@@ -2,8 +2,9 @@
 //!
 //! # Invariants
 //!
-//! - **M1** A subvolume never comes to lie below itself: nothing else moves meanwhile (`Shared::moving`), and
-//!   the way up from the new place, from subvolume to subvolume, is walked first.
+//! - **M1** A subvolume never comes to lie below itself: nothing else moves meanwhile
+//!   (`Shared::moving`), and the way up from the new place, from subvolume to subvolume, is walked
+//!   first.
 //! - **M2** Entry, reference and reference back go over in one transaction (S1 of subvolumes).
 
 use std::sync::Arc;
@@ -108,8 +109,8 @@ pub(super) fn move_subvolume(
     }
 }
 
-/// Exchanges the name of a subvolume with that of another, or of anything else that lies in the same subvolume
-/// as it has its name in.
+/// Exchanges the name of a subvolume with that of another, or of anything else that lies in the
+/// same subvolume as it has its name in.
 pub(super) fn exchange_subvolume(source: &Side<'_>, target: &Side<'_>, tree: TreeId) -> Result<()> {
     let mount = source.mount();
     expect_movable(source, target, tree)?;
@@ -212,8 +213,8 @@ fn expect_subvolume(view: &View, side: &Side<'_>, tree: TreeId) -> Result<()> {
     }
 }
 
-/// What goes over in one transaction (M2). Two names whose hashes collide share an item, and names of one
-/// subvolume are gathered in one batch, which sees both.
+/// What goes over in one transaction (M2). Two names whose hashes collide share an item, and names
+/// of one subvolume are gathered in one batch, which sees both.
 struct Changes {
     roots: Batch,
     parts: Vec<Batch>,

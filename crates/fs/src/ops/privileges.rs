@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **P1** Flags of the inode do not stop this: what only grows loses its privileges with the first
-//!   bytes that are appended. The change that takes them away asks for the flags itself.
+//! - **P1** Flags of the inode do not stop this: what only grows loses its privileges with the
+//!   first bytes that are appended. The change that takes them away asks for the flags itself.
 
 use buttress_txn::Urgency;
 

@@ -22,10 +22,11 @@ impl Inode {
         self.cell.last_index(&self.mount().engine.view())
     }
 
-    /// Lists the names behind `cookie` (0 for all) in the order of their creation, until `visit` breaks.
+    /// Lists the names behind `cookie` (0 for all) in the order of their creation, until `visit`
+    /// breaks.
     ///
-    /// A name that is there from the first call to the last is listed once, whatever comes and goes beside
-    /// it. Nothing is locked: `visit` may call anything.
+    /// A name that is there from the first call to the last is listed once, whatever comes and goes
+    /// beside it. Nothing is locked: `visit` may call anything.
     ///
     /// # Errors
     ///

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **R1** No directory comes to lie below itself: while a directory moves to another one, no other does
-//!   (`Shared::moving`), and the way up from the new place is walked first.
+//! - **R1** No directory comes to lie below itself: while a directory moves to another one, no
+//!   other does (`Shared::moving`), and the way up from the new place is walked first.
 
 use std::sync::Arc;
 
@@ -60,8 +60,8 @@ impl Inode {
     ///
     /// # Errors
     ///
-    /// `NotFound`, `Exists`, `NotEmpty`, also over a subvolume; `CrossDevice` between subvolumes, for anything
-    /// but a subvolume; `Invalid` when a directory would come to lie below itself.
+    /// `NotFound`, `Exists`, `NotEmpty`, also over a subvolume; `CrossDevice` between subvolumes,
+    /// for anything but a subvolume; `Invalid` when a directory would come to lie below itself.
     pub fn rename(&self, old: &[u8], target: &Self, new: &[u8], flags: RenameFlags) -> Result<()> {
         self.rename_and(old, target, new, flags, None)
     }

@@ -9,8 +9,8 @@ use crate::error::Result;
 use crate::inode::Inode;
 
 impl Inode {
-    /// Changes attributes, all of them or none but for the flags, which are set before the rest, and answers
-    /// the new ones.
+    /// Changes attributes, all of them or none but for the flags, which are set before the rest,
+    /// and answers the new ones.
     ///
     /// # Errors
     ///
@@ -49,7 +49,8 @@ impl Inode {
                     self.mount().writeback.enlist(cell);
                 }
             }
-            // Gone with its last user, or put as a whole when it has a name again. The kernel tells the times of every file that is removed.
+            // Gone with its last user, or put as a whole when it has a name again. The kernel tells
+            // the times of every file that is removed.
             None if cell.nlink() == 0 => cell.file.touch(change),
             None => self.mount().space.put_item(cell, Urgency::Normal, change)?,
         }

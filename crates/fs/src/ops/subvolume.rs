@@ -153,7 +153,8 @@ impl Inode {
         drop(view);
         add_refs(&mut roots, target, dir.id, index, name);
         let time = now();
-        // What it adds is in trees that commits alone change. What is shared from then on has room for copies, or is not mount.
+        // What it adds is in trees that commits alone change. What is shared from then on has room
+        // for copies, or is not mount.
         let copies = mount.engine.room_for_snapshot(source, read_only)?;
         let mut cost = Cost { items: 0, whole: 1024, bytes: 64 << 10 }.and(cost_of_copies(copies));
         for part in [&batch, &roots, &uuids] {
@@ -181,23 +182,6 @@ impl Inode {
         mount.engine.commit_cut(|| drop(writes))?;
         dir.file.touch(|item| named(item, name, time));
         Inode::of(mount, InodeId { tree: target, ino: from.root_dir })
-    }
-
-    /// As [`delete_subvolume`](Self::delete_subvolume), and leaves what is in it readable as long
-    /// as an [`Inode`] of it lives. It is gone after a crash.
-    ///
-    /// # Errors
-    ///
-    /// As [`delete_subvolume`](Self::delete_subvolume); it is readable as any other then.
-    pub fn unname_subvolume(&self, name: &[u8]) -> Result<()> {
-        let shared = self.shared();
-        let view = shared.engine.view();
-        let entry = names::find(&view, self.id(), name)?.ok_or(NameError::NotFound)?;
-        if let Target::Subvolume(tree) = names::target(&view, self.id(), &entry)? {
-            shared.tree_info(&view, tree)?.hold();
-        }
-        drop(view);
-        self.delete_subvolume(name)
     }
 
     /// Deletes a subvolume that has its name in this directory, whatever is in it but other

@@ -2,8 +2,8 @@
 //!
 //! # On disk
 //!
-//! `(ino, XATTR_ITEM, hash of the name)` holds every attribute whose name has that hash, in the layout of
-//! directory entries; name and value together must fit one item.
+//! `(ino, XATTR_ITEM, hash of the name)` holds every attribute whose name has that hash, in the
+//! layout of directory entries; name and value together must fit one item.
 
 use buttress_format::{DirEntry, Key, Kind, limits};
 use buttress_txn::Urgency;
@@ -40,12 +40,13 @@ impl Inode {
         Ok(read(&view, self.id(), name)?.ok_or(NameError::NoAttribute)?)
     }
 
-    /// Sets an extended attribute. `btrfs.compression` is a property: it says how the inode, and what is made
-    /// in it, is compressed; an empty value takes it away.
+    /// Sets an extended attribute. `btrfs.compression` is a property: it says how the inode, and
+    /// what is made in it, is compressed; an empty value takes it away.
     ///
     /// # Errors
     ///
-    /// `Exists` or `NoAttribute` by `flags`; `TooBig`, `NoSpace`; `NotPermitted` on what is immutable.
+    /// `Exists` or `NoAttribute` by `flags`; `TooBig`, `NoSpace`; `NotPermitted` on what is
+    /// immutable.
     pub fn set_xattr(&self, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
         check_name(name)?;
         if property::is_property(name) && value.is_empty() {

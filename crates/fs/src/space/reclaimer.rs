@@ -2,18 +2,18 @@
 //!
 //! # Place
 //!
-//! Goes through the flush states one after the other. The engine takes most steps itself. This thread
-//! takes those about dirty data and deleted inodes, which the engine knows nothing of.
+//! Goes through the flush states one after the other. The engine takes most steps itself. This
+//! thread takes those about dirty data and deleted inodes, which the engine knows nothing of.
 //!
 //! # Invariants
 //!
-//! - **M1** It never waits for a file's writeback claim. A thread that holds one may be in the queue that
-//!   this thread serves.
+//! - **M1** It never waits for a file's writeback claim. A thread that holds one may be in the
+//!   queue that this thread serves.
 //! - **M2** It refuses no waiter for space that was reserved a moment ago. It waits until those
-//!   reservations are dirty data, or gone, and runs the flush states again, a few times. A run that finds
-//!   nothing to do is faster than a thread that was woken.
-//! - **M3** For each step that it takes for one kind of space, it takes one for the other. A run may be
-//!   endless, as long as it serves waiters.
+//!   reservations are dirty data, or gone, and runs the flush states again, a few times. A run that
+//!   finds nothing to do is faster than a thread that was woken.
+//! - **M3** For each step that it takes for one kind of space, it takes one for the other. A run
+//!   may be endless, as long as it serves waiters.
 //!
 //! # Failure
 //!
@@ -37,8 +37,8 @@ const PERIOD: Duration = Duration::from_millis(200);
 /// The part of the dirty data that a first attempt writes back, at least.
 const DIRTY_PART: u64 = 8;
 
-/// How long it waits while no ordered extent is finished: if none is on its way, and if some are. The
-/// second wait always ends, since a thread that writes back makes room for itself.
+/// How long it waits while no ordered extent is finished: if none is on its way, and if some are.
+/// The second wait always ends, since a thread that writes back makes room for itself.
 const STILL: Duration = Duration::from_millis(20);
 const ORDERED: Duration = Duration::from_secs(30);
 
@@ -94,8 +94,9 @@ impl Space {
         Run { kind, begun, states, is_counted: false, more: MORE_RUNS }
     }
 
-    /// A run counts once a step of it made room, served a waiter, or had to refuse one. A waiter that
-    /// came just before others gave reservations back needed no step, and is no reason to start earlier.
+    /// A run counts once a step of it made room, served a waiter, or had to refuse one. A waiter
+    /// that came just before others gave reservations back needed no step, and is no reason to
+    /// start earlier.
     fn count_run(&self, run: &mut Run) {
         if !mem::replace(&mut run.is_counted, true) {
             self.figures.runs.fetch_add(1, Ordering::Relaxed);

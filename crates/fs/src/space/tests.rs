@@ -13,7 +13,8 @@ use crate::{
 
 /// More than any volume here has.
 const IMPOSSIBLE: Cost = Cost::of(100_000, 1 << 30);
-/// So often metadata is asked for by each at most: as often as that nobody need climb before data has its turn.
+/// So often metadata is asked for by each at most: as often as that nobody need climb before data
+/// has its turn.
 const ASKED_MAX: usize = 400;
 
 /// A volume without space for data, and a file, written in place, that ends where there is none.

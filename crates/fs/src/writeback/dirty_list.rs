@@ -2,8 +2,8 @@
 //!
 //! # Locks
 //!
-//! One short lock. A cell's own mark that it is listed (`InodeCell::keep_listed`) is changed outside of
-//! it, or for a moment under it.
+//! One short lock. A cell's own mark that it is listed (`InodeCell::keep_listed`) is changed
+//! outside of it, or for a moment under it.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};

@@ -29,8 +29,8 @@ impl Writeback {
         written > 0 || yielded > 0
     }
 
-    /// Makes a round, and waits for its commit. The engine latches failures, or the inodes keep them.
-    /// Returns how many bytes of data were written back.
+    /// Makes a round, and waits for its commit. The engine latches failures, or the inodes keep
+    /// them. Returns how many bytes of data were written back.
     fn make_round(&self, round: &Round) -> u64 {
         self.figures.rounds.fetch_add(1, Ordering::Relaxed);
         match round {
@@ -44,8 +44,8 @@ impl Writeback {
         }
     }
 
-    /// Writes `bytes` of the oldest dirty data back, of files that no other thread writes. Returns how
-    /// many bytes it wrote.
+    /// Writes `bytes` of the oldest dirty data back, of files that no other thread writes. Returns
+    /// how many bytes it wrote.
     pub(crate) fn write_some(&self, bytes: u64) -> u64 {
         let mut left = bytes;
         while left > 0 {

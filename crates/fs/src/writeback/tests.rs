@@ -26,8 +26,9 @@ fn file(fs: &Filesystem, name: &str) -> Inode {
     fs.root().create(name.as_bytes(), 0o644, 0, 0, 0).expect("a file")
 }
 
-/// While one thread writes a file, a batch finds it busy, puts it back, and is only then done with the other of its
-/// files. Whoever began in between, and found nothing listed, waits for both; `seen` looks at the file behind that.
+/// While one thread writes a file, a batch finds it busy, puts it back, and is only then done with
+/// the other of its files. Whoever began in between, and found nothing listed, waits for both;
+/// `seen` looks at the file behind that.
 fn while_a_batch_is_away(act: impl Fn(&Filesystem) + Sync, seen: impl Fn(&Filesystem)) {
     const OLD: u8 = 0xA0;
     const BUSY: u8 = 0xB0;
@@ -73,7 +74,8 @@ fn a_sync_waits_for_what_a_batch_put_back() {
     );
 }
 
-/// The same for a snapshot, whose content would change under who reads it: the file is written in place.
+/// The same for a snapshot, whose content would change under who reads it: the file is written in
+/// place.
 #[test]
 fn a_snapshot_waits_for_what_a_batch_put_back() {
     while_a_batch_is_away(
@@ -131,9 +133,9 @@ fn bytes_in_snapshot(device: MemoryDevice, name: &str) -> Vec<u8> {
     found
 }
 
-/// N16: buffered data stands before the device, on its way to where it lies; it is dirty again behind that, and written to once
-/// more between the cut of a snapshot and its being durable. The snapshot holds what was written before it was asked for, and not
-/// a byte of it changes.
+/// N16: buffered data stands before the device, on its way to where it lies; it is dirty again
+/// behind that, and written to once more between the cut of a snapshot and its being durable. The
+/// snapshot holds what was written before it was asked for, and not a byte of it changes.
 #[test]
 fn n16_buffered_data_on_its_way_beside_a_snapshot() {
     const OLD: u8 = 0xA0;

@@ -7,8 +7,8 @@ use buttress_base::clock;
 use super::Writeback;
 use super::dirty_list::{Call, Duty};
 
-/// Most threads that write back. Each takes a batch of files of its own. Half of the processors get a
-/// usual thread: writers need the others, and wait behind a thread that computes for a whole time
+/// Most threads that write back. Each takes a batch of files of its own. Half of the processors get
+/// a usual thread: writers need the others, and wait behind a thread that computes for a whole time
 /// slice. The rest are spare (`writeback::G3`).
 const THREADS_MAX: usize = 4;
 
