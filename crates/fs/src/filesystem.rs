@@ -23,8 +23,8 @@ use crate::statfs::{DeviceInfo, Info, StatFs, SubvolumeInfo};
 use crate::trees;
 use crate::upkeep::{BalanceStatus, Work};
 
-/// One mounted volume. Cheap to clone; the last clone that drops without [`Filesystem::close`]
-/// still commits, but has nobody to tell about a failure.
+/// One mounted volume. Cheap to clone. If the last clone drops without [`Filesystem::close`], it
+/// still commits, and can only log a failure.
 #[derive(Clone, Debug)]
 pub struct Filesystem {
     mounted: Arc<Mounted>,
@@ -121,7 +121,7 @@ impl Filesystem {
     ///
     /// # Errors
     ///
-    /// `NotFound`, also for one that has lost its last name and that nobody holds.
+    /// `NotFound`, also for an inode that has lost its last name and has no user.
     pub fn inode(&self, id: InodeId) -> Result<Inode> {
         Inode::of(self.mount(), id)
     }
@@ -188,8 +188,8 @@ impl Filesystem {
         })
     }
 
-    /// The trees as they are now, for those who read them themselves. While a view lives, the space
-    /// that is freed meanwhile is not used again: drop it before changing anything.
+    /// The trees as they are now, for callers that read them themselves. While a view lives, space
+    /// that is freed is not used again: drop it before changing anything.
     #[must_use]
     pub fn view(&self) -> Arc<View> {
         self.mount().engine.view()
@@ -266,7 +266,7 @@ impl Filesystem {
         Ok(mount.maintenance.scrub(options, watch)?)
     }
 
-    /// Tells the devices of everything that is free, beside whoever works on the volume. `watch` is
+    /// Tells the devices of everything that is free, beside other work on the volume. `watch` is
     /// told how far it is, and ends it by saying `false`.
     ///
     /// # Errors
@@ -297,8 +297,8 @@ impl Filesystem {
     }
 
     /// Moves what is in the chosen block groups to others and removes them, perhaps with another
-    /// profile, beside whoever works on the volume. `watch` is told how far it is, and pauses it
-    /// behind a group by saying `false`: what was asked for stays on disk then.
+    /// profile. Other work on the volume goes on. `watch` is told how far it is, and pauses it
+    /// after a group by saying `false`: the options stay on disk then.
     ///
     /// # Errors
     ///
@@ -411,8 +411,8 @@ impl Filesystem {
         Ok(item.devid)
     }
 
-    /// Puts a new device in the place of another, which may be missing, beside whoever works on the
-    /// volume. Whatever was on it is gone. Returns what was found wrong on the way.
+    /// Puts a new device in the place of another, which may be missing. Other work on the volume
+    /// goes on. Whatever was on the new device is gone. Returns what was found wrong on the way.
     ///
     /// # Errors
     ///
@@ -439,8 +439,8 @@ impl Filesystem {
         Ok(self.mount().maintenance.missing_devices())
     }
 
-    /// Moves everything off a device, which may be missing, and makes it no part of the volume any
-    /// more, beside whoever works on the volume.
+    /// Moves everything off a device, which may be missing, and takes it out of the volume. Other
+    /// work on the volume goes on.
     ///
     /// # Errors
     ///
@@ -463,8 +463,8 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Gives a device another size; what lies behind a new end is moved first, beside whoever works
-    /// on the volume.
+    /// Gives a device another size. What lies behind a new end is moved first. Other work on the
+    /// volume goes on.
     ///
     /// # Errors
     ///

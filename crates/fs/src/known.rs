@@ -96,8 +96,8 @@ fn content(file: &Inode) -> Vec<u8> {
     bytes
 }
 
-/// Holds the data groups with these numbers read-only, in ascending order of their addresses; but
-/// for those that promises need.
+/// Holds the data groups with these numbers read-only, in ascending order of their addresses, but
+/// for those that reservations need.
 fn hold(fs: &Filesystem, mut wanted: impl FnMut(usize) -> bool) -> Vec<ReadOnlyHold> {
     let view = fs.view();
     let key = |start| Key::new(start, Kind(0), 0);
@@ -116,20 +116,20 @@ fn hold(fs: &Filesystem, mut wanted: impl FnMut(usize) -> bool) -> Vec<ReadOnlyH
         .collect()
 }
 
-/// Promised and allocated bytes of data that nothing names yet.
+/// Reserved and allocated bytes of data that nothing names yet.
 fn pending(fs: &Filesystem) -> (u64, u64) {
     let data = fs.space_stats().accounts.data;
     (data.may_use, data.reserved)
 }
 
-/// Bytes that are dirty without a promise.
+/// Bytes that are dirty without a reservation.
 fn unreserved(fs: &Filesystem) -> u64 {
     fs.space_stats().accounts.unreserved
 }
 
-/// N1: written in place with nothing free, and by the time it is written back the group is
-/// read-only: the bytes go elsewhere if there is room by then, and are refused otherwise; no
-/// promise is given back that was not made.
+/// N1: a write in place with nothing free, and its group is read-only when it is written back. The
+/// bytes go elsewhere if there is room by then, and are refused otherwise. No reservation is given
+/// back that was not made.
 #[test]
 fn n1_the_group_turns_read_only_under_a_write() {
     let device = volume(128);
@@ -148,7 +148,7 @@ fn n1_the_group_turns_read_only_under_a_write() {
             fs.sync().expect_err("what was refused is told, once");
             fs.sync().expect("durable");
         }
-        // Until then the write must not have been promised anything.
+        // Until then the write must not have reserved anything.
         target.write_at(at, &new).expect("in place");
         let promised = pending(&fs).0;
         assert!(round >= 3 || promised == 0, "{promised} bytes promised on a full volume");
@@ -171,8 +171,8 @@ fn n1_the_group_turns_read_only_under_a_write() {
     judge(&device);
 }
 
-/// N2: the same, with groups that become read-only and writable again all the time, by who empties
-/// them and by who looks at them.
+/// N2: the same, with groups that become read-only and writable again all the time, by a thread
+/// that empties them and by one that looks at them.
 #[test]
 fn n2_groups_flip_beside_writers() {
     let device = volume(128);
@@ -235,7 +235,7 @@ fn n2_groups_flip_beside_writers() {
     assert!(written > 0, "nothing arrived");
     let _ = fs.sync();
     assert_eq!(pending(&fs), (0, 0));
-    // Nobody holds them any more: there is no need of space again.
+    // Nothing holds them any more: there is no need of space again.
     for file in &files {
         file.write_at(0, &bytes(9, 64)).expect("in place");
     }

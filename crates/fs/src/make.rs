@@ -8,8 +8,8 @@
 //!
 //! # Invariants
 //!
-//! - **K1** Every byte that the trees name as used belongs to a node that is written, and every
-//!   node is named once in the extent tree.
+//! - **K1** Every byte that the trees name as used belongs to a node that is written. The extent
+//!   tree names every node once.
 //! - **K2** No node lies where a copy of it would cover a superblock.
 //! - **K3** What is not used is free in the free-space tree, whole block groups included; Linux
 //!   keeps the stripes under superblock copies in that tree and leaves them out when it loads it.

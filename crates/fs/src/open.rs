@@ -92,7 +92,7 @@ fn open_at(
             && (superblock.compat_ro.has(CompatRo::FREE_SPACE_TREE) && options.clear_cache
                 || !superblock.compat_ro.has(CompatRo::FREE_SPACE_TREE) && options.space_cache_v2),
         lookup: options.baselines.bg_lookup,
-        // Which groups are mostly empty is asked at unmount, too, when nobody reads them any more.
+        // Closing the volume asks which groups are mostly empty, too, and nothing reads them then.
         groups: match options.reclaim_below {
             0 => options.baselines.bg_read,
             _ => GroupsRead::First,

@@ -5,8 +5,7 @@
 //! - **O1** Each operation that changes something goes the same way: lock the inodes it concerns;
 //!   read the trees; gather the changes; reserve what they cost, which may wait for a commit; begin
 //!   a handle; put; drop the handle. No device I/O and no waiting while a handle lives.
-//! - **O2** What takes space away from nobody, because it frees some in the end, may use the last
-//!   reserve.
+//! - **O2** An operation that frees space in the end may use the last reserve.
 
 mod clone;
 mod content;

@@ -3,7 +3,7 @@
 //! # On disk
 //!
 //! An extended attribute, `btrfs.compression`, whose value is the compression's name. A flag of the
-//! inode goes with it: who does not look for attributes still sees that there is something.
+//! inode goes with it, so that a reader need not look for attributes.
 //!
 //! # Invariants
 //!
@@ -45,7 +45,7 @@ impl Wish {
         }
     }
 
-    /// Reads the value that somebody wants for an inode.
+    /// Reads the value that a caller wants for an inode.
     pub(crate) fn wanted(value: &[u8], kind: FileKind, flags: u64) -> Result<Self> {
         let wish = Self::parse(value);
         let wish = wish.ok_or(Error::invalid("compression is zlib, lzo, zstd or none"))?;
@@ -82,8 +82,7 @@ pub(crate) fn is_property(name: &[u8]) -> bool {
     name.starts_with(PREFIX)
 }
 
-/// How an inode with such flags says that it shall be compressed. A value nobody knows is passed
-/// over.
+/// How an inode with such flags says that it shall be compressed. An unknown value is passed over.
 pub(crate) fn read(view: &View, id: InodeId, flags: u64) -> Result<Option<Codec>> {
     if flags & InodeFlags::COMPRESS == 0 {
         return Ok(None);

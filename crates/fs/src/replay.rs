@@ -2,8 +2,8 @@
 //!
 //! # Place
 //!
-//! `txn` found the log and claimed its space; here its items become part of the running
-//! transaction, which is committed before anybody else is at work.
+//! `txn` found the log and claimed its space. Here its items become part of the running
+//! transaction, which is committed before any other operation begins.
 //!
 //! # Invariants
 //!
@@ -98,7 +98,7 @@ impl<'a> Replay<'a> {
     }
 
     fn run(mut self) -> Result<()> {
-        // Nobody will find those that had no name when they were logged.
+        // An inode that had no name when it was logged cannot be found, so it is left out.
         let mut nameless = BTreeSet::new();
         for (key, item) in self.of_kind(Kind::INODE_ITEM) {
             let ino = Ino(key.objectid);

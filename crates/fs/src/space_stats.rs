@@ -1,4 +1,4 @@
-//! What a mount's space holds, who waited for it, and what was done about that.
+//! What a mount's space holds, which callers waited for it, and what was done about that.
 
 use buttress_txn::{Accounts, Preempt, Refusal, SpaceKind, Stats};
 
@@ -13,7 +13,7 @@ pub struct SpaceStats {
     pub waited_for: (u64, u64),
     /// What the engine has done; waits for space among it.
     pub engine: Stats,
-    /// The last time that somebody was refused space.
+    /// The last time that a caller was refused space.
     pub last_refusal: Option<Refusal>,
     /// The rule by which room is made ahead.
     pub preempt: Preempt,
@@ -21,13 +21,13 @@ pub struct SpaceStats {
     pub dirty: u64,
     /// Bytes on their way to the devices.
     pub ordered: u64,
-    /// Ladders climbed for those who waited: those that made room, or refused somebody.
+    /// Runs of the flush states for waiting callers: those that made room, or refused one.
     pub ladders: u64,
     /// Rounds that made room before any caller waited.
     pub rounds: u64,
     /// Bytes of data that were written back to make room.
     pub flushed: u64,
-    /// How often data that was written needed more metadata than it was promised.
+    /// How often finishing an ordered extent needed more metadata than its reservation.
     pub short_landings: u64,
     /// By how many bits the clamp lowers its threshold.
     pub clamp: u32,

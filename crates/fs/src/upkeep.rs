@@ -8,7 +8,7 @@
 //! - **U2** Closing the volume first stops the work and waits for it. That pauses a balance, and
 //!   its options stay on disk.
 //! - **U3** While an extent goes over to its copy, its inodes are locked as for a change of their
-//!   layout, in the order of `lock_set::L1`, and no inode without names is removed.
+//!   layout (`lock_set::L1`). No inode without names is removed meanwhile.
 //!
 //! # Locks
 //!

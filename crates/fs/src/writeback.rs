@@ -10,7 +10,7 @@
 //!   then writes what those put back: data beyond one round, or data that yet another thread was
 //!   writing.
 //! - **G3** Spare threads write only while writeback waits for devices and much is dirty, or for
-//!   the clamp, which wants several parts on their way. Elsewhere they would take processors from
+//!   the clamp, which wants several parts on their way. Otherwise they would take processors from
 //!   writers.
 //!
 //! # Locks

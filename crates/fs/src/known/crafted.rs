@@ -16,8 +16,8 @@ fn put(fs: &Filesystem, file: &Inode, extent: &FileExtent) {
     handle.put(file.id().tree, key, extent.to_bytes());
 }
 
-/// An extent whose end lies behind every device: whoever reads, writes or shares what it shows is
-/// told so, at every place in it, though its numbers do not wrap.
+/// An extent whose end lies behind every device. A caller that reads, writes or shares what it
+/// shows is told so, at every place in it, though its numbers do not wrap.
 #[test]
 fn an_extent_that_ends_behind_every_device_is_refused() {
     let bytes_max = SECTORS * SECTOR;

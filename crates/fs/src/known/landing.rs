@@ -1,6 +1,6 @@
 //! Dirty data counts by the leaves of its inode, twice: as what they become in the running
-//! transaction and in the next. Where somebody reads old trees no commit gives these back, and each
-//! that lands a part of the data makes them anew.
+//! transaction and in the next. If a reader has old trees no commit gives these back. Each
+//! writeback of a part of the data makes them anew.
 
 use super::freeing::crowd;
 use super::*;
@@ -40,8 +40,8 @@ fn scattered() -> Arc<dyn Device> {
     device
 }
 
-/// I4: before a commit that would leave no room for what is dirty behind it, that lands. Without,
-/// the parts take the reserve of commits, until one fails.
+/// I4: a commit may leave no room for what is dirty after it. Before such a commit that data is
+/// written back. Otherwise the parts take the reserve of commits, until one fails.
 #[test]
 fn a_commit_lets_dirty_data_land() {
     let device = scattered();

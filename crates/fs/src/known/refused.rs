@@ -1,5 +1,5 @@
-//! N3: metadata is refused when what was written in place becomes visible. Who wrote it is told;
-//! what it held is given back, and with it the right to the group; all else is as it was.
+//! N3: metadata is refused when data that was written in place becomes visible. The writer is told.
+//! Its reservation is given back, and with it the right to the group. All else is as it was.
 
 use buttress_format::InodeItem;
 use buttress_txn::View;
@@ -9,10 +9,10 @@ use super::*;
 use crate::doors::Doors;
 use freeing::{crowd, use_all};
 
-/// What a landing asks for at the least.
+/// What finishing an ordered extent asks for at the least.
 const LEAST: Cost = Cost::of(1, 160);
 
-/// Writes that are all of this byte stand still before the device, until the door is open.
+/// Writes that are all of this byte stop before the device, until they are let through.
 const MARK: u8 = 0xD1;
 
 /// Sectors of the files.
@@ -52,8 +52,8 @@ fn targets(device: &Arc<dyn Device>) {
     fs.close().expect("closed");
 }
 
-/// Leaves no metadata to anybody who lands data: as long as that is let in nodes are made anew, and
-/// somebody reads the old ones.
+/// Leaves no metadata for finishing ordered extents. As long as that is allowed nodes are made
+/// anew, and a reader has the old ones.
 fn use_up(fs: &Filesystem, files: &[Inode]) -> Arc<View> {
     let engine = &fs.mount().engine;
     let old = fs.view();
@@ -73,8 +73,8 @@ fn use_up(fs: &Filesystem, files: &[Inode]) -> Arc<View> {
     old
 }
 
-/// Nothing waits, is on its way or promised, and who empties groups waits for those who write and
-/// for nobody else.
+/// Nothing waits, is on its way or reserved. A thread that empties groups waits for writers, and
+/// for no other thread.
 fn is_at_rest(fs: &Filesystem, file: &Inode, when: &str) {
     let data = &fs.mount().files;
     assert_eq!((data.dirty_bytes(), data.ordered_bytes()), (0, 0), "{when}");
@@ -100,9 +100,9 @@ fn mixture(found: &[u8], old: &[u8], new: &[u8], lies: impl Fn(u64) -> bool) -> 
     count
 }
 
-/// What was buffered is at the device when the last of the metadata goes to others, and was
-/// promised too little; what is written directly was promised nothing, be it over extents, over
-/// holes between them, or where it is known that it may be written.
+/// Buffered data is at the device when the last metadata goes to others, and has too little
+/// reserved. A direct write reserves nothing: over extents, over holes between them, or where a
+/// write in place is known to be allowed.
 #[test]
 fn n3_metadata_is_refused_where_it_lands() {
     let below = volume(128);
@@ -150,7 +150,7 @@ fn n3_metadata_is_refused_where_it_lands() {
     mixture(&seen[1], &bytes(2, 8), &bytes(9, SECTORS), |sector| sector < 8);
     mixture(&seen[2], &bytes(4, SECTORS), &bytes(9, SECTORS), |_| true);
 
-    // Once somebody has left there is room; and nobody was told yet who syncs.
+    // Once the reader has left there is room. No sync has been told yet.
     drop(old);
     assert_eq!(cut.sync().expect_err("told once").kind(), ErrorKind::NoSpace);
     assert_eq!(fs.sync().expect_err("told once").kind(), ErrorKind::NoSpace);

@@ -44,9 +44,9 @@ fn crowded(device: &Arc<dyn Device>) -> (Filesystem, Vec<Inode>, usize) {
     (fs, files, more)
 }
 
-/// All who are promised space for a change of a leaf that is shared find it, whoever they are. Then
-/// every file can be deleted, which is the first change of some leaves and takes space at first,
-/// and the snapshot.
+/// All that have reserved space for a change of a shared leaf find it. Then every file can be
+/// deleted, and the snapshot. A delete is the first change of some leaves, and takes space at
+/// first.
 #[test]
 fn the_first_change_of_shared_leaves_finds_room() {
     let device = volume(1024);

@@ -129,7 +129,7 @@ impl Features {
         Incompat(bits)
     }
 
-    /// The superblock's bits that forbid writing to those who do not know them.
+    /// The superblock's bits that forbid writing to programs that do not know them.
     pub(super) fn compat_ro(self) -> CompatRo {
         let mut bits = 0;
         if self.free_space_tree {

@@ -185,7 +185,7 @@ impl Builder<'_> {
         let nodesize = u64::from(self.options.nodesize);
         let now = if is_subvolume { self.identity.now } else { Timespec::default() };
         RootItem {
-            // What Linux and btrfs-progs put there: a directory that nobody reads.
+            // What Linux and btrfs-progs put there: a directory that is never read.
             inode: InodeItem {
                 generation: FIRST,
                 size: 3,

@@ -12,8 +12,8 @@ use super::{FIRST, Identity, MakeError, MakeOptions};
 /// Superblock flag: this copy has been written.
 const WRITTEN: u64 = 1;
 
-/// Removes what was there: everything the device can discard, then by hand what other programs
-/// look at to name a device's content (both its ends, and superblock copies of another volume).
+/// Removes what was there: everything the device can discard, and what programs look at to name a
+/// device's content. That is both its ends, and superblock copies of another volume.
 pub(super) fn wipe(device: &dyn Device, size: u64) -> Result<(), MakeError> {
     device.discard(0, device.len())?;
     let zeros = vec![0_u8; DEVICE_RESERVED as usize];
@@ -51,7 +51,7 @@ pub(super) fn volume(
     }
     flush(devices)?;
     let superblock = superblock(bytes_used, layout, identity, options, trees);
-    // The first copies last: they are the ones that everybody looks at.
+    // The first copies last: they are the ones that programs look at.
     for first in [false, true] {
         for (index, device) in devices.iter().enumerate() {
             let mut own = superblock.clone();

@@ -18,9 +18,9 @@ impl Inode {
     ///
     /// # Errors
     ///
-    /// `Invalid` unless offsets and length are whole sectors (the end of this file may be none
-    /// where it becomes the target's end), for overlapping ranges of one file, and where one file
-    /// has checksums and the other none; `CrossDevice` for files of two volumes; `NotPermitted`,
+    /// `Invalid` unless offsets and length are whole sectors. The end of this file need not be one
+    /// where it becomes the target's end. `Invalid` also for overlapping ranges of one file, and if
+    /// only one of the files has checksums. `CrossDevice` for files of two volumes; `NotPermitted`,
     /// `NoSpace`.
     pub fn clone_range(
         &self,

@@ -34,17 +34,17 @@ impl Inode {
         let (len, ahead) = self.mount().files.read_in_stream(&self.cell.file, offset, buf)?;
         if !ahead.is_empty() {
             let (files, cell) = (Arc::clone(&self.mount().files), Arc::clone(&self.cell));
-            // Refused, it is read by who needs it, as everything that is not there.
+            // If this is refused, the next read reads it itself.
             self.mount().files.offer(move || files.read_ahead(&cell.file, &ahead));
         }
         self.note_access();
         Ok(len)
     }
 
-    /// As [`Inode::read_at`], with the device's bytes straight in `buf`, checked there, and nothing
-    /// read ahead or kept: for who keeps what he needs himself. Any offset and length will do;
-    /// whole sectors are not copied. Compressed extents are unpacked once for several reads, as
-    /// always.
+    /// As [`Inode::read_at`], without read-ahead or caching, for callers with their own cache. The
+    /// device's bytes go straight to `buf`, and are checked there. Offset and length may be
+    /// unaligned; whole sectors are not copied. Compressed extents are unpacked once for several
+    /// reads.
     ///
     /// # Errors
     ///
@@ -56,8 +56,8 @@ impl Inode {
         Ok(len)
     }
 
-    /// Reads one of the file's compressed extents as it lies on disk. For those who carry it
-    /// elsewhere.
+    /// Reads one of the file's compressed extents as it lies on disk, for callers that store or
+    /// send it so.
     ///
     /// # Errors
     ///
@@ -67,7 +67,7 @@ impl Inode {
         Ok(self.mount().files.read_stored(&self.cell.file, extent)?)
     }
 
-    /// Updates the access time if the mount wants it; that it cannot is nobody's concern.
+    /// Updates the access time if the mount wants it. A failure is ignored.
     fn note_access(&self) {
         let mount = self.mount();
         let relative = match mount.options.atime {
@@ -105,7 +105,7 @@ impl Inode {
         Ok(data.len())
     }
 
-    /// As [`Self::write_stamped`], where somebody else saw to it that the writer may.
+    /// As [`Self::write_stamped`], for a caller that has checked the permission to write.
     pub(super) fn write_admitted(&self, offset: u64, data: &[u8], stamp: Stamp) -> Result<usize> {
         let files = &self.mount().files;
         let write = |effort| files.write(&self.cell.file, offset, data, effort, stamp);

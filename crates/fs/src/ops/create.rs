@@ -219,7 +219,7 @@ pub(super) struct Made {
 }
 
 impl Made {
-    /// Makes the cell: known to all before the handle ends, so that nobody reads a second one from
+    /// Makes the cell, and enters it before the handle ends. So no thread reads a second one from
     /// the trees.
     fn enter(mut self, dir: &Inode, generation: Generation) -> Result<Arc<InodeCell>> {
         self.item.generation = generation;

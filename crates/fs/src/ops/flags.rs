@@ -4,9 +4,9 @@
 //!
 //! - **F1** A file that is overwritten in place is never compressed; which of the two it is can
 //!   change only while it is empty.
-//! - **F2** Nobody changes content, names, owner, mode or attributes of what is immutable, and
-//!   nobody takes anything from what only grows. The two flags themselves can always be changed:
-//!   who may is the door's to know.
+//! - **F2** Content, names, owner, mode and attributes of an immutable inode do not change, and an
+//!   append-only inode only grows. The two flags themselves can always be changed: the front end
+//!   decides which callers may.
 
 use buttress_data::Codec;
 use buttress_format::{InodeFlags, InodeItem};
@@ -35,8 +35,8 @@ const SETTABLE: u64 = InodeFlags::NODATACOW
 const PACKING: u64 = InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS;
 
 impl Inode {
-    /// Sets those of an inode's flags that can be set, and clears the others of them. Who sets
-    /// `COMPRESS` gives the inode a property too, as `chattr +c` does.
+    /// Sets those of an inode's flags that can be set, and clears the others of them. `COMPRESS`
+    /// gives the inode a property too, as `chattr +c` does.
     ///
     /// # Errors
     ///
@@ -57,7 +57,7 @@ impl Inode {
                 Wish::Nothing
             };
             codec = wish.codec();
-            // What waits was promised metadata for as it was to be written.
+            // Metadata was reserved for the dirty data in its old form, so it is written now.
             mount.files.writeback(&cell.file, 0..u64::MAX)?;
             let view = mount.engine.view();
             let mut entries = xattr_items::entries(&view, cell.id, property::COMPRESSION)?;

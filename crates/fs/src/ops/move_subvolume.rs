@@ -109,8 +109,8 @@ pub(super) fn move_subvolume(
     }
 }
 
-/// Exchanges the name of a subvolume with that of another, or of anything else that lies in the
-/// same subvolume as it has its name in.
+/// Exchanges the name of a subvolume with that of another. The other may also be any inode in the
+/// subvolume that has the name.
 pub(super) fn exchange_subvolume(source: &Side<'_>, target: &Side<'_>, tree: TreeId) -> Result<()> {
     let mount = source.mount();
     expect_movable(source, target, tree)?;

@@ -16,7 +16,8 @@ use crate::inode::Inode;
 const CAPABILITY: &[u8] = b"security.capability";
 
 impl Inode {
-    /// Takes those of the set-id bits away that `bits` has (P1). The door decides which they are.
+    /// Takes those of the set-id bits away that `bits` has (P1). The front end decides which they
+    /// are.
     ///
     /// # Errors
     ///

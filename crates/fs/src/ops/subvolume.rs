@@ -4,11 +4,11 @@
 //!
 //! - **S1** A subvolume has one name: the entry in its directory, the reference in the root tree
 //!   and the one back come and go in one transaction.
-//! - **S2** A snapshot holds all that was written before it was asked for, and of what is written
-//!   meanwhile nothing without what was written before that. It is cut between two transactions;
-//!   until then nobody changes the content of a file, and no dirty data is left (`Tree::writes`).
-//! - **S3** A deleted subvolume is an orphan of the root tree in the transaction that takes its
-//!   name; it is dropped when nobody uses a file of it any more.
+//! - **S2** A snapshot holds all that was written before the call. Of later writes it holds none
+//!   without those before it. It is cut between two transactions. Until then no content of a file
+//!   changes, and no dirty data is left (`Tree::writes`).
+//! - **S3** A deleted subvolume becomes an orphan of the root tree in the transaction that takes
+//!   its name. It is dropped when the last user of its files has gone.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ use crate::subvolume_items::{
 };
 use crate::trees;
 
-/// What a root item says of a root directory that nobody reads there: as every writer leaves it.
+/// What a root item says of its root directory. No reader uses it, and every writer leaves it so.
 fn stub_inode(nodesize: u32) -> InodeItem {
     InodeItem {
         generation: Generation(1),

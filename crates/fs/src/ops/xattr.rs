@@ -107,7 +107,7 @@ impl Inode {
             }
             let flags = cell.file.with_item(|item| item.flags);
             let wish = Wish::wanted(value, cell.kind, flags)?;
-            // What waits was promised metadata for as it was to be written.
+            // Metadata was reserved for the dirty data in its old form, so it is written now.
             mount.files.writeback(&cell.file, 0..u64::MAX)?;
             Some(wish)
         } else {

@@ -13,8 +13,8 @@ use crate::{
 
 /// More than any volume here has.
 const IMPOSSIBLE: Cost = Cost::of(100_000, 1 << 30);
-/// So often metadata is asked for by each at most: as often as that nobody need climb before data
-/// has its turn.
+/// Each thread asks for metadata so often at most: data has its turn after far fewer runs of the
+/// flush states.
 const ASKED_MAX: usize = 400;
 
 /// A volume without space for data, and a file, written in place, that ends where there is none.
@@ -34,7 +34,7 @@ fn full(options: &str) -> (Filesystem, Inode, u64) {
     (fs, file, size)
 }
 
-/// M3: who waits for data is told, though somebody waits for metadata at every moment, in vain.
+/// M3: a waiter for data is answered, though others wait for metadata at every moment, in vain.
 #[test]
 fn data_is_not_behind_metadata() {
     let (fs, file, size) = full("commit=300");
@@ -62,7 +62,7 @@ fn data_is_not_behind_metadata() {
     fs.close().expect("closed");
 }
 
-/// The clamp is about metadata: it is not lowered for those who find no room for data.
+/// The clamp is about metadata: it is not lowered for writers that find no room for data.
 #[test]
 fn data_does_not_lower_the_clamp() {
     let (fs, file, size) = full("preempt=clamp,commit=300");

@@ -12,7 +12,7 @@ use crate::{Filesystem, Inode, InodeFlags, MakeOptions, MountOptions, SetAttr};
 /// How long something is given to happen that must not.
 const PATIENCE: Duration = Duration::from_millis(150);
 
-/// A volume of so many MiB behind doors for writes that are all of one byte.
+/// A volume of so many MiB on a device that holds up writes which are all of one byte.
 fn volume(mib: u64, doors: &[u8], options: &str) -> (Arc<Doors<MemoryDevice>>, Filesystem) {
     let below = MemoryDevice::new(mib << 20);
     Filesystem::make(&below, &MakeOptions::default()).expect("an empty volume");
@@ -26,9 +26,9 @@ fn file(fs: &Filesystem, name: &str) -> Inode {
     fs.root().create(name.as_bytes(), 0o644, 0, 0, 0).expect("a file")
 }
 
-/// While one thread writes a file, a batch finds it busy, puts it back, and is only then done with
-/// the other of its files. Whoever began in between, and found nothing listed, waits for both;
-/// `seen` looks at the file behind that.
+/// While one thread writes a file, a batch finds it busy and puts it back. Only then it is done
+/// with the other of its files. A thread that began in between found nothing listed, and waits for
+/// both. `seen` looks at the file after that.
 fn while_a_batch_is_away(act: impl Fn(&Filesystem) + Sync, seen: impl Fn(&Filesystem)) {
     const OLD: u8 = 0xA0;
     const BUSY: u8 = 0xB0;
@@ -74,8 +74,8 @@ fn a_sync_waits_for_what_a_batch_put_back() {
     );
 }
 
-/// The same for a snapshot, whose content would change under who reads it: the file is written in
-/// place.
+/// The same for a snapshot. The file is written in place, so the snapshot's content would change
+/// under its readers.
 #[test]
 fn a_snapshot_waits_for_what_a_batch_put_back() {
     while_a_batch_is_away(
@@ -123,7 +123,7 @@ fn a_sync_waits_for_more_than_a_round() {
     fs.close().expect("closed");
 }
 
-/// What a file of a snapshot holds for who mounts such a device now.
+/// What a file of a snapshot holds on a new mount of such a device.
 fn bytes_in_snapshot(device: MemoryDevice, name: &str) -> Vec<u8> {
     let options = MountOptions::parse("ro").expect("options");
     let fs = Filesystem::open(vec![Arc::new(device)], options).expect("a mount");
@@ -177,7 +177,7 @@ fn n16_buffered_data_on_its_way_beside_a_snapshot() {
                 drop(fs.root().snapshot(b"snapshot", source, true).expect("a snapshot"));
                 bytes_in_snapshot(device.below.fork(), "snapshot/file")
             });
-            // One that waits for nobody is let through, and durable by then.
+            // A file that waits for no other thread is let through, and durable by then.
             std::thread::sleep(PATIENCE);
             if device.flush.knocked.load(Ordering::SeqCst) {
                 device.flush.open();
