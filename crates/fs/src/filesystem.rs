@@ -80,7 +80,7 @@ impl Mounted {
 impl Drop for Mounted {
     fn drop(&mut self) {
         if let Err(error) = self.close() {
-            tracing::error!(%error, "closing a filesystem that nobody closed");
+            tracing::error!(%error, "closing a filesystem that was dropped open");
         }
     }
 }
@@ -114,7 +114,7 @@ impl Filesystem {
     /// The directory at the top of the mounted subvolume.
     #[must_use]
     pub fn root(&self) -> Inode {
-        self.mounted.root.clone().expect("set before anybody has the filesystem")
+        self.mounted.root.clone().expect("set before a caller has the filesystem")
     }
 
     /// Finds an inode by number.

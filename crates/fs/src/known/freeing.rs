@@ -69,7 +69,7 @@ pub(super) fn use_all(fs: &Filesystem, promises: Vec<MetaReservation>, files: &[
 /// Operations that free space, alone and behind others that fill it, find what they reserved. So do
 /// the others.
 #[test]
-fn all_who_free_find_what_they_were_promised() {
+fn operations_that_free_find_what_they_reserved() {
     for fills in [false, true] {
         let device = volume(128);
         let (fs, mut files) = crowded(&device);
@@ -90,14 +90,10 @@ fn all_who_free_find_what_they_were_promised() {
         assert!(promised > 1, "not even two: {before}");
         let metadata = before.metadata;
         let free = metadata.free() - metadata.global_reserve / 8;
-        assert!(
-            metadata.may_use <= free,
-            "P4: behind {} of those who fill: {before}",
-            fillers.len()
-        );
+        assert!(metadata.may_use <= free, "P4: behind {} fillers: {before}", fillers.len());
         use_all(&fs, promises.into_iter().chain(fillers).collect(), &files);
         engine.commit().expect("a commit never runs out of space");
-        assert!(promised < FREEING_MAX, "everybody was promised the same: {before}");
+        assert!(promised < FREEING_MAX, "all reserved the same: {before}");
         drop(files);
         fs.close().expect("closed");
         judge(&device);
@@ -108,7 +104,7 @@ fn all_who_free_find_what_they_were_promised() {
 /// used their reservations or not. One that holds its reservation for long does not have it
 /// refused.
 #[test]
-fn who_frees_waits_for_others() {
+fn an_operation_that_frees_waits_for_others() {
     let device = volume(128);
     let (fs, files) = crowded(&device);
     let engine = Arc::clone(&fs.mount().engine);
@@ -125,7 +121,7 @@ fn who_frees_waits_for_others() {
             std::thread::sleep(Duration::from_millis(50));
             // It waits for a second.
             let is_early = begun.elapsed() < Duration::from_millis(500);
-            assert!(!is_early || !waiter.is_finished(), "he waited for nobody");
+            assert!(!is_early || !waiter.is_finished(), "it waited for no other");
             if uses {
                 use_all(&fs, promises, &files);
             } else {

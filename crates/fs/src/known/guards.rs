@@ -31,7 +31,7 @@ pub(super) fn drain_all(fs: &Filesystem, when: &str) {
 /// A right that is given back too often would let this drain go during a write.
 pub(super) fn drain_waits_for_a_writer(fs: &Filesystem, at: Logical, when: &str) {
     let extent = buttress_format::Extent { start: at, len: SECTOR };
-    let right = fs.mount().engine.begin_nocow(extent).expect("nobody holds the group");
+    let right = fs.mount().engine.begin_nocow(extent).expect("the group is not held");
     let holds = hold(fs, |_| true);
     let (done, wait) = mpsc::channel();
     let drained = std::thread::spawn(move || {
@@ -195,7 +195,7 @@ fn n3_data_that_is_promised_nothing() {
 /// U4: a scrub holds a group, and still waits for its writers. The group is let go like any other
 /// when a caller needs room.
 #[test]
-fn nobody_is_refused_while_a_scrub_waits() {
+fn a_scrub_that_waits_refuses_no_caller() {
     let device = volume(128);
     let fs = mount(&device, "rw,commit=300");
     let target = nocow(&fs, "target");
@@ -203,7 +203,7 @@ fn nobody_is_refused_while_a_scrub_waits() {
     fs.sync().expect("durable");
     let extent = buttress_format::Extent { start: first_byte(&fs, &target), len: SECTOR };
     std::thread::scope(|scope| {
-        let right = fs.mount().engine.begin_nocow(extent).expect("nobody holds the group");
+        let right = fs.mount().engine.begin_nocow(extent).expect("the group is not held");
         let how = crate::ScrubOptions { hold_groups: true, ..Default::default() };
         let fs = &fs;
         let scrub = scope.spawn(move || fs.scrub(how, &mut |_| true).expect("a scrub").0);
@@ -215,7 +215,7 @@ fn nobody_is_refused_while_a_scrub_waits() {
         let filler = fill(fs);
         let data = fs.space_stats().accounts.data;
         assert!(data.read_only == 0 && data.free() < MIB, "{data:?}");
-        assert!(!scrub.is_finished(), "it did not wait for who writes in place");
+        assert!(!scrub.is_finished(), "it did not wait for the write in place");
         drop((right, filler));
         scrub.join().expect("no panic");
     });

@@ -56,7 +56,7 @@ fn data_is_not_behind_metadata() {
         assert_eq!(error.kind(), ErrorKind::NoSpace);
         done.store(true, Ordering::Relaxed);
         let asked = asked.load(Ordering::Relaxed);
-        assert!(asked < ASKED_MAX, "data waited until nobody waited for metadata");
+        assert!(asked < ASKED_MAX, "data waited until no thread waited for metadata");
     });
     drop(file);
     fs.close().expect("closed");
