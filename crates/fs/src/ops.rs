@@ -20,6 +20,7 @@ mod privileges;
 mod readdir;
 mod rename;
 mod setattr;
+mod side;
 mod subvolume;
 mod symlink;
 mod together;

@@ -11,9 +11,10 @@ use buttress_format::{
     RootItem, Timespec, TreeId, UuidItem, ids, limits, name_hash,
 };
 
+use super::error::MakeError;
 use super::layout::{Layout, Placed};
 use super::nodes::{Item, Shape};
-use super::{FIRST, Identity, MakeError, MakeOptions};
+use super::options::{FIRST, Identity, MakeOptions};
 
 /// More rounds than any combination of options takes; see F1.
 const ROUNDS_MAX: u32 = 16;

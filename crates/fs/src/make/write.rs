@@ -4,10 +4,11 @@ use buttress_block::Device;
 use buttress_format::limits::{DEVICE_RESERVED, SECTOR, SUPER_OFFSETS, SUPER_SIZE};
 use buttress_format::{BlockGroupFlags, Logical, RootBackup, Superblock, TreeId};
 
+use super::error::MakeError;
 use super::layout::Layout;
 use super::nodes::{Stamp, encode};
+use super::options::{FIRST, Identity, MakeOptions};
 use super::trees::{self, ROOT_DIR, Tree};
-use super::{FIRST, Identity, MakeError, MakeOptions};
 
 /// Superblock flag: this copy has been written.
 const WRITTEN: u64 = 1;
@@ -112,7 +113,7 @@ fn superblock(
         chunk_root_generation: FIRST,
         compat: 0,
         compat_ro: options.features.compat_ro(),
-        incompat: options.features.incompat(options, profiles),
+        incompat: options.features.incompat(options.nodesize, options.mixed, profiles),
         root_level: root.shape.level(),
         chunk_root_level: chunk_root.shape.level(),
         log_root_level: 0,

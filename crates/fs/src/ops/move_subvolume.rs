@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! - **M1** A subvolume never comes to lie below itself: nothing else moves meanwhile
-//!   (`Shared::moving`), and the way up from the new place, from subvolume to subvolume, is walked
+//!   (`Mount::moving`), and the way up from the new place, from subvolume to subvolume, is walked
 //!   first.
 //! - **M2** Entry, reference and reference back go over in one transaction (S1 of subvolumes).
 
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use buttress_format::{DirEntry, Key, Kind, TreeId};
 use buttress_txn::{Cost, Urgency, View};
 
-use super::rename::{Side, check_dir_way, give, take};
+use super::side::{Side, check_dir_way, give, take};
 use super::subvolume::{named, unnamed};
 use super::unlink::{drop_name, is_empty};
 use crate::attr::FileKind;
