@@ -17,7 +17,7 @@ use crate::attr::{FileKind, mode};
 use crate::batch::Batch;
 use crate::cell::InodeCell;
 use crate::clock::now;
-use crate::error::{Error, NameError, Result};
+use crate::error::{NameError, Result};
 use crate::inode::{Inode, RenameFlags};
 use crate::lock_set::LockSet;
 use crate::names::{self, Target};
