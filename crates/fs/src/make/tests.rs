@@ -3,6 +3,8 @@
 use buttress_block::MemoryDevice;
 use buttress_format::{Header, Superblock};
 
+use buttress_format::Timespec;
+
 use super::*;
 
 fn made(size: u64, options: &MakeOptions) -> (MemoryDevice, MakeReport) {
