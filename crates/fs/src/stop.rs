@@ -29,7 +29,11 @@ impl StopSignal {
     pub(crate) fn wait(&self, limit: Duration) -> bool {
         let mut is_set = self.is_set.lock();
         let begun = clock::now();
-        while let Some(left) = limit.checked_sub(clock::since(begun)).filter(|_| !*is_set) {
+        while !*is_set {
+            let left = limit.saturating_sub(clock::since(begun));
+            if left.is_zero() {
+                break;
+            }
             self.wake.wait_for(&mut is_set, left);
         }
         *is_set
