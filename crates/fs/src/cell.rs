@@ -248,6 +248,11 @@ impl InodeCell {
         Ok(next)
     }
 
+    /// The index for the next name of a directory that was just made with names in it.
+    pub(crate) fn set_next_index(&self, next: u64) {
+        self.next_index.store(next, Ordering::Relaxed);
+    }
+
     /// Prepares a directory that was just made: it has given no index yet.
     pub(crate) fn is_new(&self, default_acl: DefaultAcl) {
         self.next_index.store(FIRST_INDEX, Ordering::Relaxed);

@@ -64,7 +64,10 @@ impl Inodes {
                 Err(seen) => seen,
             };
             let view = self.engine.view();
-            let info = self.tree_info(&view, id.tree)?;
+            let info = match self.trees.held(id.tree) {
+                Some(held) => held,
+                None => self.tree_info(&view, id.tree)?,
+            };
             let item = read_item(&view, id)?.ok_or(NameError::NotFound)?;
             if item.nlink == 0 {
                 return Err(NameError::NotFound.into());

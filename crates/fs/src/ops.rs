@@ -28,3 +28,4 @@ mod unlink;
 mod xattr;
 
 pub use keeping_times::KeepingTimes;
+pub use together::{NameChange, NameDir};

@@ -21,6 +21,8 @@ pub(crate) struct Tree {
     read_only: AtomicBool,
     /// It was deleted: nothing in it is found, or changed, any more.
     dead: AtomicBool,
+    /// Files are found in it although it was deleted, as long as it is used.
+    held: AtomicBool,
     /// Shared for a change of a file's content, exclusive for a snapshot. So a snapshot has all
     /// earlier writes, in an order that a reader could have seen. Taken before any inode's lock.
     /// Unranked: long, held across writeback.
@@ -85,6 +87,12 @@ impl Trees {
 }
 
 impl Trees {
+    /// A deleted subvolume in which files are found, if it is one.
+    pub(crate) fn held(&self, tree: TreeId) -> Option<Arc<Tree>> {
+        let known = self.known.read();
+        known.get(&tree).filter(|known| known.held.load(Ordering::Relaxed)).cloned()
+    }
+
     /// Whether an inode of a subvolume is in memory, or is about to be.
     pub(crate) fn is_used(&self, tree: TreeId) -> bool {
         self.known.read().get(&tree).is_some_and(|known| Arc::strong_count(known) > 1)

@@ -221,7 +221,7 @@ pub(super) struct Made {
 impl Made {
     /// Makes the cell, and enters it before the handle ends. So no thread reads a second one from
     /// the trees.
-    fn enter(mut self, dir: &Inode, generation: Generation) -> Result<Arc<InodeCell>> {
+    pub(super) fn enter(mut self, dir: &Inode, generation: Generation) -> Result<Arc<InodeCell>> {
         self.item.generation = generation;
         let mount = dir.mount();
         let cell = mount.inodes.new_cell(self.id, self.item, Arc::clone(&dir.cell.home))?;

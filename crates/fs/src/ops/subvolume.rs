@@ -154,7 +154,7 @@ impl Inode {
         add_refs(&mut roots, target, dir.id, index, name);
         let time = now();
         // What it adds is in trees that commits alone change. What is shared from then on has room
-        // for copies, or is not mount.
+        // for copies, or is not shared.
         let copies = mount.engine.room_for_snapshot(source, read_only)?;
         let mut cost = Cost { items: 0, whole: 1024, bytes: 64 << 10 }.and(cost_of_copies(copies));
         for part in [&batch, &roots, &uuids] {
@@ -182,6 +182,23 @@ impl Inode {
         mount.engine.commit_cut(|| drop(writes))?;
         dir.file.touch(|item| named(item, name, time));
         Inode::of(mount, InodeId { tree: target, ino: from.root_dir })
+    }
+
+    /// As [`delete_subvolume`](Self::delete_subvolume), and leaves what is in it readable as long
+    /// as an [`Inode`] of it lives. It is gone after a crash.
+    ///
+    /// # Errors
+    ///
+    /// As [`delete_subvolume`](Self::delete_subvolume); it is readable as any other then.
+    pub fn unname_subvolume(&self, name: &[u8]) -> Result<()> {
+        let mount = self.mount();
+        let view = mount.engine.view();
+        let entry = names::find(&view, self.id(), name)?.ok_or(NameError::NotFound)?;
+        if let Target::Subvolume(tree) = names::target(&view, self.id(), &entry)? {
+            mount.inodes.tree_info(&view, tree)?.hold();
+        }
+        drop(view);
+        self.delete_subvolume(name)
     }
 
     /// Deletes a subvolume that has its name in this directory, whatever is in it but other
