@@ -32,8 +32,11 @@ mod sync;
 mod sync_log;
 mod tree;
 mod trouble;
+mod waiting;
 mod writer;
 
-pub use logged_write::{DataPart, LoggedWrite};
+pub use logged_write::LoggedWrite;
 pub use owed::LogCopies;
-pub use sync_log::{LogOptions, Logged, SyncLog, SyncStats};
+pub use queue::Logged;
+pub use sync_log::{LogOptions, SyncLog, SyncStats};
+pub use waiting::DataPart;

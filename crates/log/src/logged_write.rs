@@ -14,64 +14,15 @@
 //! - **E3** A log that failed is followed by a commit, and until then by no other log (`sync::S4`).
 //!   So no log sees extents whose data could not be written.
 
-use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
-use buttress_base::{Rank, Ranked};
-use buttress_format::{Ino, Logical, TreeId};
+use buttress_format::{Ino, TreeId};
 use buttress_txn::{Result, Unwritten};
 
-use crate::sync_log::{Logged, SyncLog};
-
-/// A piece of data, and where it lies.
-#[derive(Clone, Debug)]
-pub struct DataPart {
-    /// Its first byte on the volume.
-    pub at: Logical,
-    /// The memory that holds it.
-    pub piece: Arc<Vec<u8>>,
-    /// Its bytes in that.
-    pub bytes: Range<usize>,
-}
-
-/// The data of one file that waits for a log.
-#[derive(Debug)]
-pub(crate) struct LogData {
-    parts: Vec<DataPart>,
-    is_written: AtomicBool,
-}
-
-impl LogData {
-    pub(crate) fn parts(&self) -> impl Iterator<Item = (Logical, &[u8])> {
-        self.parts.iter().map(|part| (part.at, &part.piece[part.bytes.clone()]))
-    }
-
-    pub(crate) fn note_written(&self) {
-        self.is_written.store(true, Ordering::Release);
-    }
-
-    fn is_written(&self) -> bool {
-        self.is_written.load(Ordering::Acquire)
-    }
-}
-
-/// All data that waits for a log.
-#[derive(Debug)]
-pub(crate) struct WaitingData(Ranked<Vec<Arc<LogData>>>);
-
-impl Default for WaitingData {
-    fn default() -> Self {
-        Self(Ranked::new(Rank::Leaf, Vec::new()))
-    }
-}
-
-impl WaitingData {
-    /// What is not written yet (E2).
-    pub(crate) fn unwritten(&self) -> Vec<Arc<LogData>> {
-        self.0.lock().iter().filter(|data| !data.is_written()).cloned().collect()
-    }
-}
+use crate::queue::Logged;
+use crate::sync_log::SyncLog;
+use crate::waiting::{DataPart, LogData};
 
 /// The right to put extents before their data is written, and the data once they are put (E1).
 #[derive(Debug)]
@@ -98,10 +49,8 @@ impl LoggedWrite<'_> {
     /// Lists the data. The caller has not dropped the handle that puts its extents (E2).
     pub fn note_put(&mut self, parts: Vec<DataPart>) {
         assert!(self.data.is_none(), "E2: the data of one file is listed once");
-        let data = Arc::new(LogData { parts, is_written: AtomicBool::new(false) });
-        self.log.waiting.0.lock().push(Arc::clone(&data));
         self.log.counters.late.fetch_add(1, Ordering::Relaxed);
-        self.data = Some(data);
+        self.data = Some(self.log.waiting.add(parts));
     }
 
     /// Makes an inode durable with its data, as [`SyncLog::sync_inode`] does without.
@@ -132,7 +81,7 @@ impl LoggedWrite<'_> {
 impl Drop for LoggedWrite<'_> {
     fn drop(&mut self) {
         if let Some(data) = &self.data {
-            self.log.waiting.0.lock().retain(|other| !Arc::ptr_eq(other, data));
+            self.log.waiting.remove(data);
         }
     }
 }

@@ -23,8 +23,6 @@ use buttress_base::{Event, clock, thread};
 
 use buttress_txn::{LoggedId, Result};
 
-use crate::sync_log::Logged;
-
 /// A waiter does not watch where a log takes longer.
 const WATCH_MAX: Duration = Duration::from_micros(500);
 
@@ -81,6 +79,16 @@ pub(crate) struct Queue(
     /// Unranked: nothing is taken under it.
     Mutex<Gathering>,
 );
+
+/// How an inode becomes durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a commit may be needed"]
+pub enum Logged {
+    /// A log names it.
+    Durable,
+    /// No log can. The caller completes its own data, and then commits.
+    NeedsCommit,
+}
 
 /// What a thread that joined is to do.
 #[derive(Clone, Debug)]

@@ -32,11 +32,11 @@ use buttress_txn::{CommitTurn, Cost, Error, LogHold, LoggedId, Result, Urgency};
 use buttress_volume::{Copies, NotDurable};
 
 use crate::collect;
-use crate::logged_write::LogData;
-use crate::queue::Joined;
-use crate::sync_log::{Logged, SyncLog};
+use crate::queue::{Joined, Logged};
+use crate::sync_log::SyncLog;
 use crate::tree::{Build, LogTree};
 use crate::trouble::{Outcome, Trouble};
+use crate::waiting::LogData;
 use crate::writer::{Writer, neighbours};
 
 /// Leaves of a log in bytes beyond which a commit is better: for memory, and for the time that

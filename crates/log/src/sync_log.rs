@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use buttress_base::sync::{Mutex, MutexGuard};
 use buttress_txn::{Engine, LogHold};
 
-use crate::logged_write::WaitingData;
 use crate::owed::LogCopies;
 use crate::queue::Queue;
+use crate::waiting::WaitingData;
 use crate::writer::Writer;
 
 /// How fsync makes inodes durable.
@@ -30,16 +30,6 @@ impl Default for LogOptions {
     fn default() -> Self {
         Self { is_on: true, copies: LogCopies::default() }
     }
-}
-
-/// How an inode becomes durable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "a commit may be needed"]
-pub enum Logged {
-    /// A log names it.
-    Durable,
-    /// No log can. The caller completes its own data, and then commits.
-    NeedsCommit,
 }
 
 /// What fsync did since the volume was opened.
