@@ -225,7 +225,7 @@ impl Filesystem {
     /// The label, padded with zeros.
     #[must_use]
     pub fn label(&self) -> &[u8; 256] {
-        &self.shared().superblock.label
+        &self.mount().superblock.label
     }
 
     /// What an operator asks about the volume.

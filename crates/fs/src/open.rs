@@ -50,6 +50,17 @@ pub(crate) fn open(
     newest
 }
 
+/// Refuses a volume with extents that this build cannot unpack.
+fn expect_codecs(incompat: Incompat) -> Result<()> {
+    if !cfg!(feature = "zstd") && incompat.has(Incompat::COMPRESS_ZSTD) {
+        return Err(Error::unsupported("zstd, which this build is without"));
+    }
+    if !cfg!(feature = "lzo") && incompat.has(Incompat::COMPRESS_LZO) {
+        return Err(Error::unsupported("LZO, which this build is without"));
+    }
+    Ok(())
+}
+
 /// Goes back to an older root. The chunk tree stays as new as it is, if it is not newer than that:
 /// chunks come and go seldom, and the newest tree knows most of those that the older root needs.
 fn go_back(superblock: &mut Superblock, backup: &RootBackup) {
@@ -102,6 +113,7 @@ fn open_at(
         cache_bytes: options.node_cache_bytes.unwrap_or(EngineOptions::default().cache_bytes),
         overlay_max: options.overlay_bytes_max.unwrap_or(EngineOptions::default().overlay_max),
     };
+    expect_codecs(superblock.incompat)?;
     let engine = Engine::open(Arc::clone(&volume), superblock.clone(), engine_options)?;
     let files_options = FilesOptions {
         max_inline: options.max_inline,

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use buttress_format::DirEntry;
 use buttress_txn::{Urgency, View};
 
+use super::create::Plan;
 use super::move_subvolume::{exchange_subvolume, move_subvolume};
 use super::side::{Side, check_dir_way, give, take};
 use super::unlink::{drop_name, is_empty};
@@ -17,7 +18,7 @@ use crate::attr::{FileKind, mode};
 use crate::batch::Batch;
 use crate::cell::InodeCell;
 use crate::clock::now;
-use crate::error::{NameError, Result};
+use crate::error::{Error, NameError, Result};
 use crate::inode::{Inode, RenameFlags};
 use crate::lock_set::LockSet;
 use crate::names::{self, Target};
@@ -208,7 +209,7 @@ fn move_name(
     if let Some(left) = &left {
         let index = source.dir.next_index(&view)?;
         let entry = names::entry(source.name, left.id.ino, left.kind);
-        let limits = shared.ref_limits();
+        let limits = mount.ref_limits();
         batch.add_name(&view, source.dir.ino(), index, entry, limits.item_len_max)?;
         batch.add_first_ref(left.id.ino, source.dir.ino(), index, source.name);
     }
@@ -217,8 +218,10 @@ fn move_name(
     let frees = replaced.is_some() && !keeps_name;
     let urgency = if frees { Urgency::Frees } else { Urgency::Normal };
     drop(view);
-    let reservation = mount.space.reserve(batch.cost(4), urgency)?;
+    let inodes = 4 + u32::from(keeps_name);
+    let reservation = mount.space.reserve(batch.cost(inodes), urgency)?;
     let handle = mount.engine.begin(reservation);
+    let left = left.map(|left| left.enter(source.of, handle.generation())).transpose()?;
     batch.apply(&handle);
     if let Some(left) = left {
         left.file.update(&handle, |_| ());
