@@ -129,7 +129,7 @@ fn open_at(
     let mount = Arc::new(Mount::new(engine, files, superblock, options));
     replay::replay(&mount.engine, &mount.files, &mount.superblock)?;
     let view = mount.engine.view();
-    let root = root(&mount, &view)?;
+    let root = root(&mount, &view, &mount.options)?;
     let _ = mount.root.set(root);
     if mount.status.read_only_reason().is_none() {
         mount.engine.count_subvolumes()?;
@@ -168,11 +168,11 @@ fn name_missing(
 }
 
 /// The top directory of the subvolume that the options ask for.
-fn root(mount: &Mount, view: &View) -> Result<InodeId> {
-    if let Some(path) = &mount.options.subvol {
+pub(crate) fn root(mount: &Mount, view: &View, options: &MountOptions) -> Result<InodeId> {
+    if let Some(path) = &options.subvol {
         return walk(mount, view, path);
     }
-    let tree = match mount.options.subvolid {
+    let tree = match options.subvolid {
         Some(tree) => tree,
         None => default_subvolume(view)?,
     };

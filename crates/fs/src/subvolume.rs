@@ -10,6 +10,8 @@ use crate::clock::now;
 use crate::error::{Error, NameError, Result};
 use crate::filesystem::Filesystem;
 use crate::names;
+use crate::open;
+use crate::options::MountOptions;
 use crate::subvolume_items::{
     ROOT_TREE_DIR, add_uuid, default_subvolume, remove_uuid, told_of_copies, uuid_key,
 };
@@ -33,6 +35,17 @@ impl Received {
 }
 
 impl Filesystem {
+    /// The subvolume that a mount with these options would show: by `subvol` or `subvolid`, or
+    /// the default one.
+    ///
+    /// # Errors
+    ///
+    /// [`crate::ErrorKind::Name`] where there is none, `Invalid` for a directory that is none.
+    pub fn find_subvolume(&self, options: &MountOptions) -> Result<TreeId> {
+        let mount = self.mount();
+        Ok(open::root(mount, &mount.engine.view(), options)?.tree)
+    }
+
     /// The subvolume that is shown when no other is asked for.
     ///
     /// # Errors

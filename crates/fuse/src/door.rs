@@ -137,7 +137,8 @@ impl Door {
         options: Options,
         agreed: InitFlags,
     ) -> Self {
-        let nodes = Nodes::new(place(root.id()), Arc::new(Node::new(root)));
+        let home = if options.shared { fs.root().id() } else { root.id() };
+        let nodes = Nodes::new(place(root.id()), home.tree.0, Arc::new(Node::new(root)));
         let leaving = Leaving::new();
         let keeps_writes = agreed.contains(InitFlags::WRITEBACK_CACHE);
         let over_ring = agreed.contains(InitFlags::OVER_IO_URING);

@@ -14,6 +14,7 @@ mod mkfs;
 mod packing;
 mod places;
 mod races;
+mod several;
 mod subvolume;
 mod unmounting;
 
