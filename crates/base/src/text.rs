@@ -28,6 +28,12 @@ pub fn encode(bytes: &[u8]) -> String {
     text
 }
 
+/// A path of the host as text (E1): for fields of log events, and for JSON.
+#[must_use]
+pub fn of_path(path: &std::path::Path) -> String {
+    encode(path.as_os_str().as_encoded_bytes())
+}
+
 fn escape(bytes: &[u8], text: &mut String) {
     for byte in bytes {
         // Into a string: nothing can fail.

@@ -17,6 +17,8 @@ use std::time::Duration;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
+use buttress_base::text;
+
 use crate::error::Error;
 
 const RETRIES_MAX: u32 = 10;
@@ -46,7 +48,7 @@ pub(crate) fn lock(file: &File, path: &Path, alone: bool) -> Result<(), Error> {
             // Some network filesystems have no locks. There two writers cannot be prevented, if
             // writers are to be allowed at all.
             Err(Errno::NOSYS | Errno::OPNOTSUPP | Errno::NOLCK) => {
-                tracing::warn!(path = %path.display(), "this filesystem has no locks");
+                tracing::warn!(path = text::of_path(path), "this filesystem has no locks");
                 return Ok(());
             }
             Err(errno) => {

@@ -12,6 +12,7 @@ use serde_json::json;
 use crate::closing;
 use crate::exit::{Exit, Failure, Result};
 use crate::figures::Figures;
+use crate::names;
 
 /// A device to be used, and the cache that is in it, if there is one.
 type Wrapped = (Arc<dyn Device>, Option<Arc<CacheDevice>>);
@@ -73,7 +74,10 @@ pub(crate) fn open_medium(path: &Path, mode: Mode, how: OpenOptions) -> Result<A
         Mode::Pmem => {
             let device = PmemDevice::open(path, how).map_err(Failure::of_device)?;
             if !device.is_dax() {
-                tracing::info!(cache = %path.display(), "no persistent memory: flushing with msync");
+                tracing::info!(
+                    cache = names::of_path(path),
+                    "no persistent memory: flushing with msync"
+                );
             }
             Ok(Arc::new(device))
         }

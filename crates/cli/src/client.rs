@@ -50,6 +50,21 @@ pub(crate) fn run(
     Ok(done)
 }
 
+/// Has a process that has the volume open commit what was written until now, for a verb that then
+/// looks past its lock. Where it cannot, the verb sees what was committed before.
+pub(crate) fn commit(image: &Path) {
+    let ask = || match live::find(image)? {
+        Some((socket, _)) => {
+            let stop = AtomicBool::new(false);
+            live::give(&socket, &Order::Commit, &stop, &mut |_| true).map(drop)
+        }
+        None => Ok(()),
+    };
+    if let Err(error) = ask() {
+        tracing::debug!(%error, "no commit before a look");
+    }
+}
+
 /// The whole name of a file that another process will open.
 pub(crate) fn whole(path: &Path) -> Result<PathBuf> {
     path.canonicalize().context(|| path.display().to_string())

@@ -4,11 +4,14 @@
 //!
 //! - **E1** A verb that opened the volume and the mount that has it open do the same for an order.
 //!   Both call [`carry_out`].
+//! - **E2** An order that reads or moves the volume as a whole begins with a commit of all that
+//!   programs have written by then, what the kernel holds of it included.
 
 mod balance;
 mod device;
 mod fstrim;
 mod resize;
+mod room;
 mod scrub;
 mod subvolume;
 
@@ -22,6 +25,7 @@ use crate::order::{Order, Step, Watch};
 
 pub(crate) use balance::{options as balance_options, status_of as balance_status};
 pub(crate) use device::{Row as DeviceRow, fresh as fresh_device};
+pub(crate) use room::Room;
 pub(crate) use scrub::{Status as ScrubStatus, read as read_scrub, state_file as scrub_state_file};
 
 /// Carries an order out. `name` is what the volume is called in errors, `beside` its mount if it
@@ -33,6 +37,9 @@ pub(crate) fn carry_out(
     beside: Option<&Beside>,
     watch: Watch<'_>,
 ) -> Result<Value> {
+    if order.begins_with_commit() {
+        commit(fs, beside).context(|| name)??;
+    }
     let mut moving = |progress: &BalanceProgress| watch(&moved(progress));
     match order {
         Order::BalanceStart { data, metadata, system, force } => {
@@ -54,6 +61,7 @@ pub(crate) fn carry_out(
             Ok(Value::Null)
         }
         Order::BalanceStatus => balance::status_of(fs, false).context(|| name),
+        Order::Commit => Ok(Value::Null),
         Order::DeviceAdd { new, force } => {
             let added = device::fresh(new, *force)?;
             let id = fs.add_device(added).context(|| new.display().to_string())?;
@@ -84,6 +92,7 @@ pub(crate) fn carry_out(
             fs.set_read_only(*read_only).context(|| format!("{name}{hint}"))?;
             Ok(Value::Null)
         }
+        Order::Room => room::document(fs).context(|| name)?,
         Order::Resize { size } => resize::carry_out(fs, size, name, &mut moving),
         Order::Scrub { resume, read_only, hold_groups, state } => {
             let how = ScrubOptions {
@@ -97,11 +106,22 @@ pub(crate) fn carry_out(
     }
 }
 
+/// Makes all that programs have written part of a commit (E2).
+fn commit(fs: &Filesystem, beside: Option<&Beside>) -> std::io::Result<Result<()>> {
+    if let Some(beside) = beside.filter(|_| fs.read_only_reason().is_none()) {
+        beside.gather()?;
+    }
+    Ok(fs.commit().context(|| "a commit"))
+}
+
 /// How the volume is to be opened for it.
 pub(crate) fn access(order: &Order) -> Access {
     match order {
         Order::BalanceStatus => Access::Peek,
-        Order::DeviceStats { reset: false } | Order::Scrub { read_only: true, .. } => Access::Read,
+        Order::Commit
+        | Order::DeviceStats { reset: false }
+        | Order::Room
+        | Order::Scrub { read_only: true, .. } => Access::Read,
         Order::Subvolume(act) => act.access(),
         _ => Access::Write,
     }

@@ -8,6 +8,7 @@ use buttress_format::{Key, Kind, RootItem, Superblock, TreeId};
 use buttress_tree::{Cursor, Geometry, NodePtr, Store, boot};
 use buttress_volume::{OpenOptions, Volume};
 
+use crate::client;
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::image::{self, Access, Devices};
 use crate::ui;
@@ -40,6 +41,7 @@ impl Inspect {
             if !failure.is_locked() {
                 return Err(failure);
             }
+            client::commit(path);
             ui::note(format!("{failure}: what it commits meanwhile may be missed"));
             image::open_devices(path, devices, Access::Peek)
         })?;

@@ -41,12 +41,12 @@ use serde_json::{Value, json};
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::figures::Figures;
 use crate::order::{Order, Step, Watch};
-use crate::{cached, closing};
+use crate::{cached, closing, names};
 use farewell::{Farewells, is_patience};
 
 pub(crate) use farewell::{Farewell, Left};
 pub(crate) use join::{Joining, Joins, Wish, join};
-pub(crate) use place::{Mounted, Served, no_image, served, submounts};
+pub(crate) use place::{Mounted, Served, ground, no_image, served, submounts};
 pub(crate) use subject::Subject;
 pub(crate) use turn::Turn;
 
@@ -348,7 +348,7 @@ pub(crate) fn all() -> Result<Vec<(PathBuf, Answer)>> {
                 // Another process may have done so.
                 let _ = std::fs::remove_file(&path);
             }
-            Err(error) => tracing::debug!(socket = %path.display(), %error, "no answer"),
+            Err(error) => tracing::debug!(socket = names::of_path(&path), %error, "no answer"),
         }
     }
     answers.sort_by(|(_, a): &(_, Answer), (_, b)| a.subject.image.cmp(&b.subject.image));

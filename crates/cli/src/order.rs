@@ -29,6 +29,9 @@ pub(crate) enum Order {
     BalancePause,
     BalanceCancel,
     BalanceStatus,
+    /// Make all that programs have written part of a commit, for a verb that then looks past the
+    /// lock of the mount.
+    Commit,
     DeviceAdd {
         #[serde(with = "names::path")]
         new: PathBuf,
@@ -57,6 +60,8 @@ pub(crate) enum Order {
     Resize {
         size: String,
     },
+    /// How full the volume is.
+    Room,
     Scrub {
         resume: bool,
         read_only: bool,
@@ -66,6 +71,31 @@ pub(crate) enum Order {
         state: Option<PathBuf>,
     },
     Subvolume(Act),
+}
+
+impl Order {
+    /// Whether it reads or moves the volume as a whole, so that it begins with a commit. Others
+    /// only say how far something is, or begin with what they need themselves.
+    pub(crate) fn begins_with_commit(&self) -> bool {
+        match self {
+            Self::BalanceStart { .. }
+            | Self::BalanceResume
+            | Self::Commit
+            | Self::DeviceAdd { .. }
+            | Self::DeviceRemove { .. }
+            | Self::DeviceReplace { .. }
+            | Self::Fstrim { .. }
+            | Self::Resize { .. }
+            | Self::Room
+            | Self::Scrub { .. } => true,
+            Self::BalancePause
+            | Self::BalanceCancel
+            | Self::BalanceStatus
+            | Self::DeviceStats { .. }
+            | Self::Remount { .. }
+            | Self::Subvolume(_) => false,
+        }
+    }
 }
 
 /// How far an order is, for a bar.

@@ -25,7 +25,7 @@ use std::sync::{Arc, OnceLock};
 
 use buttress_base::sync::{Condvar, RwLock, RwLockWriteGuard};
 use buttress_base::{Held, Rank, Ranked};
-use buttress_format::{Extent, Ino, InodeItem, Key, Kind, TreeId};
+use buttress_format::{Extent, Ino, InodeItem, Key, Kind, Timespec, TreeId};
 use buttress_txn::{DataRef, Handle, Window};
 
 use crate::backoff::Backoff;
@@ -99,6 +99,8 @@ pub(crate) struct Meta {
     pub(crate) codec: Option<Codec>,
     /// The item as it was last put.
     put: Option<InodeItem>,
+    /// The time of access as it was last put, or read.
+    access_put: Timespec,
 }
 
 impl Meta {
@@ -129,6 +131,7 @@ impl File {
                     shrinks: false,
                     codec: None,
                     put: None,
+                    access_put: item.atime,
                 },
             ),
             extents: RwLock::new(()),
@@ -245,6 +248,7 @@ impl File {
             meta.item.sequence = meta.item.sequence.wrapping_add(1);
         }
         meta.put = Some(meta.item);
+        meta.access_put = meta.item.atime;
         assert!(
             meta.disk_size <= meta.item.size || meta.shrinks,
             "F2: {} on disk of {}",
@@ -253,6 +257,26 @@ impl File {
         );
         handle.put(self.tree, self.item_key(), meta.encode());
         answer
+    }
+
+    /// Whether the time of access is newer than the one that was last put, or read.
+    #[must_use]
+    pub fn access_waits(&self) -> bool {
+        let meta = self.meta.lock();
+        meta.item.atime != meta.access_put
+    }
+
+    /// Puts the item for the sake of its time of access. A read is no change, so the item counts
+    /// none.
+    pub fn put_access(&self, handle: &Handle<'_>) {
+        let mut meta = self.meta.lock();
+        meta.item.transid = handle.generation();
+        meta.access_put = meta.item.atime;
+        let now = meta.item;
+        if let Some(put) = &mut meta.put {
+            (put.atime, put.transid) = (now.atime, now.transid);
+        }
+        handle.put(self.tree, self.item_key(), meta.encode());
     }
 
     pub(crate) fn meta(&self) -> Held<'_, Meta> {

@@ -24,6 +24,7 @@ use buttress_data::{File, Files};
 use buttress_format::{Ino, InodeItem, Key, Kind, TreeId};
 use buttress_txn::View;
 
+use crate::access;
 use crate::attr::{Attr, FileKind, InodeId, mode};
 use crate::clean_queue::CleanQueue;
 use crate::error::{Error, NameError, Result};
@@ -68,6 +69,8 @@ pub(crate) struct InodeCell {
     /// Itself, while it is in the list of inodes with dirty data. The list alone keeps no cell
     /// alive, so that a cell can leave it from the middle. Unranked: a cell may drop under it.
     kept: Mutex<Option<Arc<InodeCell>>>,
+    /// Itself, while its time of access is listed (`access::A2`).
+    accessed: access::Place<InodeCell>,
     /// The directory that an empty stand-in for a subvolume is shown in.
     pub(crate) stub_in: Option<InodeId>,
     /// It is, or was, in the table. A cell that never was reports nothing.
@@ -104,6 +107,7 @@ impl InodeCell {
             file: File::new(id.tree, id.ino, item),
             lock: RwLock::new(()),
             kept: Mutex::new(None),
+            accessed: access::Place::default(),
             stub_in: None,
             entered: AtomicBool::new(false),
             users: AtomicU32::new(0),
@@ -150,6 +154,7 @@ impl InodeCell {
             self.departures.cleaning.leaves();
             files.forget_waiting(&self.file);
             self.unlist();
+            drop(self.accessed.take());
         }
     }
 
@@ -291,6 +296,16 @@ impl InodeCell {
             generation: item.generation.0,
             flags: item.flags,
         }
+    }
+}
+
+impl access::Listable for InodeCell {
+    fn place(&self) -> &access::Place<Self> {
+        &self.accessed
+    }
+
+    fn is_gone(&self) -> bool {
+        Self::is_gone(self)
     }
 }
 

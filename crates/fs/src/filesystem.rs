@@ -55,14 +55,17 @@ impl Mounted {
             mount.status.close();
             background::stop(mount);
             mount.writeback.forget_all();
+            mount.atimes.forget_all();
             return mount.engine.aborted().map_or(Ok(()), |_| mount.status.expect_writable());
         }
         mount.upkeep.stop_work();
         let synced = mount.sync();
+        mount.atimes.put_all();
         mount.status.close();
         background::stop(mount);
         // What came between the two is still written.
         mount.writeback.write_all();
+        mount.atimes.forget_all();
         let below = mount.options.reclaim_below;
         if synced.is_ok() && below > 0 {
             match mount.maintenance.reclaim_groups(below, &mount.holders(), &|_| true) {
@@ -158,6 +161,22 @@ impl Filesystem {
             return Ok(());
         }
         self.mount().sync()
+    }
+
+    /// Makes everything done before the call part of a commit. A loss of some file's data is not
+    /// told here: it is for the next [`Filesystem::sync`]. Does nothing where nothing can change.
+    ///
+    /// # Errors
+    ///
+    /// `Io`, `NoSpace`, `Aborted`.
+    pub fn commit(&self) -> Result<()> {
+        let mount = self.mount();
+        if mount.status.read_only_reason().is_none() {
+            mount.writeback.write_all();
+            mount.atimes.put_all();
+            mount.engine.commit()?;
+        }
+        Ok(())
     }
 
     /// Sizes of the whole volume, as Linux counts them: used is what data and metadata hold, with
@@ -257,13 +276,8 @@ impl Filesystem {
         options: ScrubOptions,
         watch: &mut dyn FnMut(&ScrubProgress) -> bool,
     ) -> Result<(ScrubProgress, bool)> {
-        let mount = self.mount();
-        if mount.status.read_only_reason().is_none() {
-            // That a file lost data is told to the next sync, not to a scrub.
-            mount.writeback.write_all();
-            mount.engine.commit()?;
-        }
-        Ok(mount.maintenance.scrub(options, watch)?)
+        self.commit()?;
+        Ok(self.mount().maintenance.scrub(options, watch)?)
     }
 
     /// Tells the devices of everything that is free, beside other work on the volume. `watch` is

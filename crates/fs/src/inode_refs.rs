@@ -41,6 +41,25 @@ pub(crate) fn place(view: &View, dir: InodeId) -> Result<Option<(Ino, Vec<u8>)>>
     Ok(refs.into_iter().next().map(|found| (Ino(key.offset), found.name)))
 }
 
+/// All names of an inode, with the directories that they are in, as they are now.
+pub(crate) fn places(view: &View, id: InodeId) -> Result<Vec<(Ino, Vec<u8>)>> {
+    let format = |source| Error::Format { tree: id.tree, ino: id.ino, source };
+    let mut places = Vec::new();
+    let low = Key::new(id.ino.0, Kind::INODE_REF, 0);
+    let high = Key::new(id.ino.0, Kind::INODE_EXTREF, u64::MAX);
+    for found in view.range(id.tree, low, high) {
+        let (key, item) = found?;
+        if key.kind == Kind::INODE_REF {
+            let refs = InodeRefs::parse(&item).map_err(format)?;
+            places.extend(refs.into_iter().map(|found| (Ino(key.offset), found.name)));
+        } else if key.kind == Kind::INODE_EXTREF {
+            let refs = InodeExtrefs::parse(&item).map_err(format)?;
+            places.extend(refs.into_iter().map(|found| (found.parent, found.name)));
+        }
+    }
+    Ok(places)
+}
+
 impl Batch {
     /// Looks at the bytes of an item as the batch leaves it so far; none where there is no item.
     fn look<R>(&self, view: &View, key: &Key, look: impl FnOnce(&[u8]) -> Result<R>) -> Result<R> {

@@ -45,6 +45,7 @@
 //! filesystem, subvolume          the volume as a whole
 //! ```
 
+mod access;
 mod attr;
 mod baselines;
 mod clock;
@@ -69,6 +70,7 @@ mod clean_queue;
 mod inode_table;
 mod lock_set;
 
+mod atimes;
 mod cleaner;
 mod inodes;
 mod space;

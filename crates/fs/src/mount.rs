@@ -16,6 +16,7 @@ use buttress_log::{LogOptions, SyncLog};
 use buttress_maintenance::Maintenance;
 use buttress_txn::{Engine, View};
 
+use crate::atimes::Atimes;
 use crate::attr::InodeId;
 use crate::cell::InodeCell;
 use crate::cleaner::Cleaner;
@@ -41,6 +42,7 @@ pub(crate) struct Mount {
     pub(crate) inodes: Arc<Inodes>,
     pub(crate) writeback: Arc<Writeback>,
     pub(crate) cleaner: Arc<Cleaner>,
+    pub(crate) atimes: Atimes,
     pub(crate) space: Space,
     pub(crate) upkeep: Upkeep,
     pub(crate) threads: Threads,
@@ -69,6 +71,7 @@ impl Mount {
         let maintenance = Arc::new(Maintenance::new(Arc::clone(&engine)));
         let files = Arc::new(files);
         let status = Arc::new(Status::new(Arc::clone(&engine), options.read_only));
+        let atimes = Atimes::new(Arc::clone(&engine), Arc::clone(&status), options.lazytime);
         let inodes = Arc::new(Inodes::new(Arc::clone(&engine), Arc::clone(&status)));
         let writeback = Writeback::new(Arc::clone(&engine), Arc::clone(&files), limits);
         let writeback = Arc::new(writeback);
@@ -95,6 +98,7 @@ impl Mount {
             inodes,
             writeback,
             cleaner,
+            atimes,
             space,
             upkeep,
             threads: Threads::default(),
@@ -129,6 +133,7 @@ impl Mount {
         } else {
             self.cleaner.clean_here();
         }
+        self.atimes.put_all();
         // Data that arrived becomes durable even if other data was lost.
         self.engine.commit()?;
         self.expect_nothing_lost()

@@ -52,6 +52,11 @@ pub struct MountOptions {
     pub compress_force: bool,
     /// Access times.
     pub atime: Atime,
+    /// Whether listings leave the time of access of a directory alone (`nodiratime`).
+    pub nodiratime: bool,
+    /// Whether times of access wait for a sync, the unmount or a day (`lazytime`), and not just for
+    /// the next commit.
+    pub lazytime: bool,
     /// Tell the device about freed space.
     pub discard: bool,
     /// Largest file that lives inside the tree, in bytes.
@@ -115,6 +120,8 @@ impl Default for MountOptions {
             compress: None,
             compress_force: false,
             atime: Atime::Relative,
+            nodiratime: false,
+            lazytime: false,
             discard: false,
             max_inline: 2048,
             space_cache_v2: false,
@@ -164,6 +171,12 @@ impl MountOptions {
             return Err(refuse("nologreplay", "works together with ro only"));
         }
         Ok(())
+    }
+
+    /// Whether an option is known and has a right value. Another option that it needs may lack.
+    #[must_use]
+    pub fn takes(option: &str) -> bool {
+        Self::default().apply(option).is_ok()
     }
 
     /// Divides so many bytes of memory among nodes, pages, dirty data and changes that are not
@@ -235,6 +248,12 @@ impl MountOptions {
             ("noatime", None) => self.atime = Atime::No,
             ("relatime", None) => self.atime = Atime::Relative,
             ("strictatime", None) => self.atime = Atime::Strict,
+            ("atime", None) if self.atime == Atime::No => self.atime = Atime::Relative,
+            ("nostrictatime", None) if self.atime == Atime::Strict => self.atime = Atime::Relative,
+            ("nodiratime", None) => self.nodiratime = true,
+            ("diratime", None) => self.nodiratime = false,
+            ("lazytime", None) => self.lazytime = true,
+            ("nolazytime", None) => self.lazytime = false,
             ("discard", None | Some("async" | "sync")) => self.discard = true,
             ("nodiscard", None) => self.discard = false,
             ("memory", Some(_)) => {

@@ -2,11 +2,11 @@
 //!
 //! # Place
 //!
-//! With the write-back cache the kernel holds data that we have not seen, and does not always send it
-//! before it asks what depends on it: where data and holes are, or what lies behind the end that we
-//! know. Telling the kernel to give up its pages of the file makes it send them. It waits for that
-//! meanwhile, so whoever tells it must not be one of the threads that take what it sends. So it is with
-//! a write that waits for room: what makes some is mostly the next that the kernel has to say.
+//! With the write-back cache the kernel holds data that the server has not seen. It does not always
+//! send that before it asks what depends on it: where data and holes are, or what lies behind the
+//! known end. When the kernel is told to give up its pages of the file, it sends them, and waits for
+//! that. So the thread that tells it is none of those that take what it sends. The same holds for a
+//! write that waits for room: mostly the next request of the kernel makes some.
 //!
 //! # Invariants
 //!
@@ -14,6 +14,9 @@
 //! - **K2** Of the requests that the kernel sends in its background half at most wait for the kernel
 //!   ([`Leave`]). It sends no more than [`BACKGROUND_MAX`] of these at once, and what it sends for us is
 //!   mostly one of them. A request that holds a folio of the kernel does not wait at all (D4 of `door`).
+//! - **K3** Names are forgotten by a thread that no request waits for. It waits for the inode lock
+//!   of a directory. The kernel holds that while it waits for the lock of a file that is removed. A
+//!   direct write holds that one, and may wait for another of these threads.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -48,6 +51,7 @@ pub(crate) struct Aside {
     kernel: Kernel,
     flush: Worker,
     room: Worker,
+    names: Worker,
     /// Requests that wait for the kernel (K2).
     waiting: Arc<AtomicUsize>,
 }
@@ -74,7 +78,8 @@ impl Aside {
     /// Starts the threads; they end when this is dropped.
     pub(crate) fn new(kernel: Kernel) -> std::io::Result<Self> {
         let (flush, room) = (Worker::start("fuse-aside")?, Worker::start("fuse-room")?);
-        Ok(Self { kernel, flush, room, waiting: Arc::default() })
+        let names = Worker::start("fuse-names")?;
+        Ok(Self { kernel, flush, room, names, waiting: Arc::default() })
     }
 
     /// Leave to wait for the kernel; none while many requests do (K2).
@@ -97,6 +102,16 @@ impl Aside {
             work();
         });
         self.flush.give(job);
+    }
+
+    /// Has the kernel forget names, each of a directory, some time later (K3).
+    pub(crate) fn forget_names(&self, names: Vec<(u64, Vec<u8>)>) {
+        let kernel = self.kernel.clone();
+        self.names.give(Box::new(move || {
+            for (dir, name) in names {
+                kernel.forget_name(dir, &name);
+            }
+        }));
     }
 
     /// Has the kernel ask for a node's attributes before it believes them again.

@@ -12,7 +12,8 @@ use std::sync::Arc;
 
 use buttress_fs::SetAttr;
 use buttress_protocol::{
-    AttrOut, Errno, Head, InitFlags, Operation, Reply, SetattrFlags, SetattrIn, StatfsOut, Terms,
+    AttrOut, Errno, Head, InitFlags, OpenFlags, Operation, Reply, SetattrFlags, SetattrIn,
+    StatfsOut, Terms,
 };
 
 use crate::Options;
@@ -59,7 +60,11 @@ pub(crate) fn terms(options: &Options) -> Terms {
         (options.io_uring == Some(true), InitFlags::OVER_IO_URING),
     ];
     let wanted_by_options = options_wanted.into_iter().filter(|(is_wanted, _)| *is_wanted);
-    let wanted = WANTED.into_iter().chain(wanted_by_options.map(|(_, flag)| flag));
+    // A target that the kernel keeps would hide later reads of it.
+    let is_wanted =
+        |flag: &InitFlags| !(options.strict_access && *flag == InitFlags::CACHE_SYMLINKS);
+    let wanted =
+        WANTED.into_iter().filter(is_wanted).chain(wanted_by_options.map(|(_, flag)| flag));
     Terms {
         wanted: wanted.fold(InitFlags::default(), InitFlags::with),
         max_write: PAYLOAD_LEN as u32,
@@ -151,7 +156,9 @@ fn work(door: &Arc<Door>, head: &Head, operation: Operation<'_>) -> Answer<Reply
             let told = door.statx(node, how.has_handle())?;
             Ok(Reply::Statx(Box::new(told)))
         }
-        Operation::Destroy => Ok(Reply::Done),
+        Operation::Destroy | Operation::Releasedir => Ok(Reply::Done),
+        // With these flags the kernel keeps no listing, and each one reaches the server.
+        Operation::Opendir if door.options.strict_access => Ok(Reply::Opened(OpenFlags::default())),
         Operation::Ioctl { how, data } => {
             door.ioctl(head.uid, node, how.command, data).map(Reply::Ioctl)
         }

@@ -87,8 +87,13 @@ pub(crate) struct Node {
     failed_write: AtomicI32,
     /// Whether a directory has a default list, once that was asked.
     default_list: AtomicU8,
+    /// Whether the kernel may hold content: it was read through the kernel's cache, or opened for
+    /// writing.
+    may_be_cached: AtomicBool,
     /// Whether the kernel may hold pages that we read for it.
     shown: Shown,
+    /// The kernel shows a time of change from before `chattr` set another.
+    shows_old_change: AtomicBool,
     /// Of a directory: the last cookie that listings go to (L2 of `listing`); zero before the first.
     listed_to: AtomicU64,
 }
@@ -266,6 +271,8 @@ impl Node {
             writers: AtomicU32::new(0),
             openers: AtomicU32::new(0),
             failed_write: AtomicI32::new(0),
+            may_be_cached: AtomicBool::new(false),
+            shows_old_change: AtomicBool::new(false),
             shown: Shown::new(),
             listed_to: AtomicU64::new(0),
         }
@@ -273,7 +280,7 @@ impl Node {
 
     /// Reads content; returns how much there was.
     pub(crate) fn read(&self, offset: u64, buffer: &mut [u8]) -> Answer<usize> {
-        self.inode.read_at(offset, buffer).map_err(refuse)
+        self.inode.peek_at(offset, buffer).map_err(refuse)
     }
 
     /// Says whether what is made in this directory gets a list from it.

@@ -17,7 +17,10 @@ pub const KNOWN: &[&str] = &[
     "atime",
     "noatime",
     "relatime",
+    "strictatime",
+    "nostrictatime",
     "nodiratime",
+    "diratime",
     "sync",
     "async",
     "dirsync",
@@ -70,6 +73,9 @@ pub struct Options {
     pub dev: bool,
     /// Whether programs can be run.
     pub exec: bool,
+    /// Whether the kernel keeps nothing that would hide a read of a file that is opened, of a
+    /// symbolic link or of a directory (`strictatime`).
+    pub strict_access: bool,
     /// Whether every write waits for the disk.
     pub sync: bool,
     /// Whether every change of a directory waits for the disk.
@@ -108,6 +114,7 @@ impl Default for Options {
             suid: true,
             dev: true,
             exec: true,
+            strict_access: false,
             sync: false,
             dirsync: false,
             submounts: false,
@@ -160,13 +167,10 @@ impl Options {
             // For mount(8), systemd and those who read fstab.
             "nouser" | "nousers" | "noowner" | "nogroup" | "auto" | "noauto" | "nofail"
             | "_netdev" => {}
-            // Permissions are always the kernel's to check, and reading a file never changes it.
-            "defaults"
-            | "default_permissions"
-            | "noatime"
-            | "nodiratime"
-            | "relatime"
-            | "atime" => {}
+            "strictatime" => self.strict_access = true,
+            "noatime" | "relatime" | "nostrictatime" => self.strict_access = false,
+            // Permissions are always the kernel's to check.
+            "defaults" | "default_permissions" | "nodiratime" | "diratime" | "atime" => {}
             valued => return self.accept_valued(valued),
         }
         Ok(true)

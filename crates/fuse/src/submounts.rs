@@ -21,6 +21,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
+use buttress_base::text;
 use buttress_fs::{Filesystem, Ino, InodeId, SubvolumeInfo, TreeId};
 use parking_lot::Mutex;
 
@@ -90,7 +91,8 @@ impl Submounts {
             match self.mount(tree, &target, options) {
                 Ok(mount) => drop(mounts.insert(tree, mount)),
                 Err(error) => {
-                    tracing::warn!(target = %target.display(), %error, "a subvolume is not mounted by itself");
+                    let target = text::of_path(&target);
+                    tracing::warn!(target, %error, "a subvolume is not mounted by itself");
                 }
             }
         }

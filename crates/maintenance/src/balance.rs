@@ -119,25 +119,17 @@ impl Maintenance {
         watch: &mut dyn FnMut(&BalanceProgress) -> bool,
     ) -> Result<BalanceProgress> {
         let kinds = [SpaceKind::Data, SpaceKind::Metadata, SpaceKind::System];
-        let target = |kind| Some((kind, options.of_kind(kind)?.convert?));
-        let targets: Vec<_> =
+        let target = |kind| Some((kind, Some(options.of_kind(kind)?.convert?)));
+        let mut targets: Vec<_> =
             kinds.into_iter().filter_map(|kind| target(self.engine().kind_flags(kind))).collect();
         let mut progress = BalanceProgress::default();
         let chosen = self.choose(options, &mut progress);
-        {
-            let mut devices = self.engine().devices();
-            for (kind, profile) in &targets {
-                devices.set_target(*kind, Some(*profile));
-            }
-        }
+        self.engine().set_targets(&targets);
         let outcome = self
             .room_for(&chosen)
             .and_then(|()| self.move_groups(&chosen, &mut progress, users, watch));
-        let mut devices = self.engine().devices();
-        for (kind, _) in &targets {
-            devices.set_target(*kind, None);
-        }
-        drop(devices);
+        targets.iter_mut().for_each(|(_, profile)| *profile = None);
+        self.engine().set_targets(&targets);
         outcome.map(|()| progress)
     }
 
@@ -250,7 +242,7 @@ impl Maintenance {
         let some = Some(filter);
         let options = BalanceOptions { data: some.clone(), metadata: some.clone(), system: some };
         if from > 0 {
-            self.engine().devices().hide(id, from);
+            self.engine().hide_device(id, from);
         }
         let mut progress = BalanceProgress::default();
         let chosen = self.choose(&options, &mut progress);

@@ -269,7 +269,7 @@ impl Maintenance {
         for (kind, profile) in options.targets() {
             let mixed = BlockGroupFlags::DATA.with(BlockGroupFlags::METADATA);
             let kind = if self.engine().space().is_mixed() { mixed } else { kind };
-            if !self.engine().devices().can_have(kind, profile) {
+            if !self.engine().can_have(kind, profile) {
                 return Err(Error::NoSpace("a profile that needs more devices, or is not written"));
             }
         }

@@ -31,8 +31,7 @@ impl Maintenance {
     /// When the volume cannot be written.
     pub fn enroll_device(&self, item: DeviceItem) -> Result<()> {
         self.engine().check_writable()?;
-        self.engine().devices().add_device(item, true);
-        self.engine().change_device(DeviceChange::Set(item));
+        self.engine().add_device(item);
         self.engine().commit()?;
         self.engine().settle_superblocks()
     }
@@ -42,7 +41,7 @@ impl Maintenance {
     pub fn missing_devices(&self) -> Vec<DeviceId> {
         // While the volume is being closed there are none, here and below.
         let _ = self.engine().know_groups();
-        let known = self.engine().devices().ids();
+        let known = self.engine().device_ids();
         known.into_iter().filter(|id| self.volume().device(*id).is_none()).collect()
     }
 
@@ -50,7 +49,7 @@ impl Maintenance {
     #[must_use]
     pub fn next_device(&self) -> DeviceId {
         let _ = self.engine().know_groups();
-        self.engine().devices().next_id()
+        self.engine().next_device_id()
     }
 
     /// Gives a device another size, in bytes.
@@ -67,28 +66,7 @@ impl Maintenance {
         if device.is_some_and(|device| device.device.len() < total_bytes) {
             return Err(Error::NoSpace("a device as large as that"));
         }
-        let item = {
-            let mut devices = self.engine().devices();
-            let mut item = devices.item(id)?;
-            let before = item.total_bytes;
-            item.total_bytes = total_bytes;
-            let chunks = self.volume().chunks();
-            let past = chunks.iter().any(|chunk| {
-                let end = |stripe: &buttress_format::Stripe| stripe.offset + chunk.stripe_bytes();
-                chunk.stripes.iter().any(|stripe| stripe.device == id && end(stripe) > total_bytes)
-            });
-            if past {
-                return Err(Error::NoSpace("chunks behind the new end of the device"));
-            }
-            devices.show(id);
-            if total_bytes >= before {
-                devices.give(id, before, total_bytes - before);
-            } else {
-                devices.take(id, total_bytes, before - total_bytes);
-            }
-            devices.set_item(item);
-            item
-        };
+        let item = self.engine().resize_device(id, total_bytes)?;
         self.volume().update_device(item);
         self.engine().change_device(DeviceChange::Set(item));
         self.engine().commit()?;
@@ -112,7 +90,7 @@ impl Maintenance {
     ) -> Result<ScrubProgress> {
         self.engine().check_writable()?;
         self.expect_no_balance()?;
-        let item = self.engine().devices().item(id)?;
+        let item = self.engine().device_item(id)?;
         if new.len() < item.total_bytes {
             return Err(Error::NoSpace("a device that is smaller than the one it replaces"));
         }
@@ -141,7 +119,7 @@ impl Maintenance {
             if let Some(device) = self.volume().device(id) {
                 device.reset_stats();
             }
-            self.engine().devices().set_usable(id, true);
+            self.engine().reuse_device(id);
             // Something to commit, so that the old one is older if it ever comes back.
             self.engine().change_device(DeviceChange::Set(item));
             old
@@ -177,7 +155,7 @@ impl Maintenance {
         let device = self.volume().device(id).ok_or(Error::Busy("the device went away"))?;
         device.reset_stats();
         device.heal();
-        self.engine().devices().set_usable(id, true);
+        self.engine().reuse_device(id);
         self.engine().change_device(DeviceChange::Set(item));
         self.volume().flush()?;
         self.engine().commit()?;
@@ -239,7 +217,7 @@ impl Maintenance {
         if in_use {
             return Err(Error::NoSpace("chunks on the device that is to go"));
         }
-        self.engine().devices().remove_device(id)?;
+        self.engine().forget_device(id)?;
         self.volume().remove_device(id);
         self.engine().change_device(DeviceChange::Gone(id));
         self.engine().commit()?;

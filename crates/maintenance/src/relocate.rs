@@ -218,7 +218,7 @@ impl Maintenance {
         let turn = self.turn().take();
         let (mut bytes, mut nodes, mut items) = (0, 0, 0);
         let mut asked = Vec::new();
-        let trees = file_trees(&self.engine().view())?;
+        let trees: Arc<[TreeId]> = file_trees(&self.engine().view())?.into();
         for one in found {
             self.expect_moving()?;
             match one.level {
@@ -252,7 +252,7 @@ impl Maintenance {
 
     /// Copies a data extent elsewhere and sends its users there (L2); nothing when it has none
     /// any more, or none that can be seen yet. Answers how many there are.
-    fn move_data(&self, old: Extent, trees: &[TreeId], above: &dyn Users) -> Result<usize> {
+    fn move_data(&self, old: Extent, trees: &Arc<[TreeId]>, above: &dyn Users) -> Result<usize> {
         // As long as this lives the old extent is not given out again, nor is its group gone.
         let view = self.engine().view();
         let seen = users(&view, trees, old)?;
@@ -281,7 +281,9 @@ impl Maintenance {
                 inodes = inodes_of(&there);
                 if there.len() <= count && inodes.is_subset(&held) {
                     if let Some(promise) = promise.take().filter(|_| !there.is_empty()) {
-                        self.send_over(self.engine().begin(promise), old, new, there, &sums, owner);
+                        let trees = Arc::clone(trees);
+                        let sent = Sent { old, new, trees, items: Vec::new() };
+                        self.send_over(self.engine().begin(promise), sent, there, &sums, owner);
                         moved = true;
                     }
                 } else {
@@ -300,13 +302,12 @@ impl Maintenance {
     fn send_over(
         &self,
         handle: Handle<'_>,
-        old: Extent,
-        new: Extent,
+        mut sent: Sent,
         users: Vec<Use>,
         sums: &Csums,
         owner: Option<TreeId>,
     ) {
-        let mut items = Vec::with_capacity(users.len());
+        let Sent { old, new, .. } = sent;
         let mut is_plain = true;
         for user in users {
             is_plain &= user.tree.is_fs_tree() && handle.is_untouched(user.tree, &user.key);
@@ -317,14 +318,14 @@ impl Maintenance {
             let who = DataRef { root: user.tree, ino: Ino(user.key.objectid), offset: user.offset };
             let bytes: Arc<[u8]> = item.to_bytes().into();
             handle.put(user.tree, user.key, &bytes);
-            items.push((user.tree, user.key, bytes));
+            sent.items.push((user.tree, user.key, bytes));
             handle.add_data_ref(new, who);
             handle.drop_data_ref(old, who);
         }
         // The subvolume that made it goes on paying for it.
         handle.set_data_owner(new.start, owner);
         if is_plain {
-            handle.note_sent(Sent { old, new, items });
+            handle.note_sent(sent);
         }
         let sector = u64::from(self.geometry().sectorsize);
         for (at, run) in runs(sums, sector) {

@@ -80,7 +80,7 @@ impl Maintenance {
         let total = groups.iter().map(|group| group.usage().free).sum();
         let mut progress = TrimProgress { total, ..TrimProgress::default() };
         if whole {
-            progress.total += self.engine().devices().unallocated();
+            progress.total += self.engine().unallocated();
         }
         for group in groups {
             self.engine().load_or_leave(&group);
@@ -163,20 +163,15 @@ impl Maintenance {
         progress: &mut TrimProgress,
         watch: &mut dyn FnMut(&TrimProgress) -> bool,
     ) -> Result<()> {
-        let ids = self.engine().devices().ids();
-        for id in ids {
+        for id in self.engine().device_ids() {
             let mut at = 0;
-            loop {
-                {
-                    // Making a chunk waits for one piece (M1).
-                    let devices = self.engine().devices();
-                    let found = devices.unallocated_behind(id, at, least, PIECE_BYTES);
-                    let Some((offset, len)) = found else { break };
-                    self.volume().discard_unallocated(id, offset, len)?;
-                    at = offset + len;
-                    progress.done += len;
-                    progress.trimmed += len;
-                }
+            // Making a chunk waits for one piece (M1).
+            while let Some((offset, len)) =
+                self.engine().discard_unallocated(id, at, least, PIECE_BYTES)?
+            {
+                at = offset + len;
+                progress.done += len;
+                progress.trimmed += len;
                 if !watch(progress) {
                     return Ok(());
                 }

@@ -182,6 +182,10 @@ pub enum Operation<'a> {
     Lseek(LseekIn),
     /// Copy within the volume; `is_wide` says whether the answer has 64 bits.
     CopyRange { how: CopyRangeIn, is_wide: bool },
+    /// Open a directory. Answered with "no such request", the kernel lists without it from then on.
+    Opendir,
+    /// A directory is closed.
+    Releasedir,
     /// Make everything durable.
     Syncfs,
     /// Tell attributes, the time of birth among them.
@@ -294,6 +298,8 @@ impl<'a> Operation<'a> {
             LSEEK => Self::Lseek(fixed(parts)?),
             COPY_FILE_RANGE => Self::CopyRange { how: fixed(parts)?, is_wide: false },
             COPY_FILE_RANGE_64 => Self::CopyRange { how: fixed(parts)?, is_wide: true },
+            OPENDIR => Self::Opendir,
+            RELEASEDIR => Self::Releasedir,
             SYNCFS => Self::Syncfs,
             STATX => Self::Statx(fixed(parts)?),
             NOTIFY_REPLY => Self::NotifyReply,

@@ -29,6 +29,8 @@ pub struct Sent {
     pub old: Extent,
     /// Its copy, of the same length.
     pub new: Extent,
+    /// The trees in which users were looked for, ascending.
+    pub trees: Arc<[TreeId]>,
     /// The items that were put: tree, key, bytes.
     pub items: Vec<(TreeId, Key, Arc<[u8]>)>,
 }

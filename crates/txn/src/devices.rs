@@ -3,13 +3,13 @@
 
 use std::sync::Arc;
 
-use buttress_base::sync::MutexGuard;
-use buttress_format::{Chunk, DeviceId, Extent, Logical, Superblock};
+use buttress_format::{
+    BlockGroupFlags, Chunk, DeviceId, DeviceItem, Extent, Logical, Profile, Stripe, Superblock,
+};
 use buttress_space::Space;
 
-use crate::device_space::DeviceSpace;
 use crate::transaction::DeviceChange;
-use crate::{Engine, Result};
+use crate::{Engine, Error, Result};
 
 impl Engine {
     /// The block groups and accounts below.
@@ -18,10 +18,120 @@ impl Engine {
         &self.space
     }
 
-    /// What no chunk takes of the devices. A short lock: hold it across no I/O but a discard of
-    /// what it protects.
-    pub fn devices(&self) -> MutexGuard<'_, DeviceSpace> {
-        self.devices.lock()
+    /// The devices of the volume, by number.
+    #[must_use]
+    pub fn device_ids(&self) -> Vec<DeviceId> {
+        self.devices.lock().ids()
+    }
+
+    /// A number that no device has.
+    #[must_use]
+    pub fn next_device_id(&self) -> DeviceId {
+        self.devices.lock().next_id()
+    }
+
+    /// A device's item as it is now.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such device.
+    pub fn device_item(&self, id: DeviceId) -> Result<DeviceItem> {
+        self.devices.lock().item(id)
+    }
+
+    /// Bytes of all devices that no chunk takes.
+    #[must_use]
+    pub fn unallocated(&self) -> u64 {
+        self.devices.lock().unallocated()
+    }
+
+    /// Whether the devices in use can have chunks of this kind and profile.
+    #[must_use]
+    pub fn can_have(&self, kind: BlockGroupFlags, profile: Profile) -> bool {
+        self.devices.lock().can_have(kind, profile)
+    }
+
+    /// Has new chunks of these kinds made with another profile; nothing is the usual one.
+    pub fn set_targets(&self, targets: &[(BlockGroupFlags, Option<Profile>)]) {
+        let mut devices = self.devices.lock();
+        targets.iter().for_each(|(kind, profile)| devices.set_target(*kind, *profile));
+    }
+
+    /// Makes a device part of the volume: one with nothing on it. The running transaction records
+    /// it.
+    pub fn add_device(&self, item: DeviceItem) {
+        self.devices.lock().add_device(item, true);
+        self.change_device(DeviceChange::Set(item));
+    }
+
+    /// Puts new chunks on a device again that takes the place of another. The caller may hold the
+    /// commit lock.
+    pub fn reuse_device(&self, id: DeviceId) {
+        self.devices.lock().set_usable(id, true);
+    }
+
+    /// Gives out nothing of a device any more, or nothing at or behind `from`.
+    pub fn hide_device(&self, id: DeviceId, from: u64) {
+        self.devices.lock().hide(id, from);
+    }
+
+    /// Forgets a device that has no chunk.
+    ///
+    /// # Errors
+    ///
+    /// When it is the last one.
+    pub fn forget_device(&self, id: DeviceId) -> Result<()> {
+        self.devices.lock().remove_device(id)
+    }
+
+    /// Gives a device another size, in bytes; answers its item. Nothing is recorded yet.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoSpace`] when a chunk lies behind the new end; when there is no such device.
+    pub fn resize_device(&self, id: DeviceId, total_bytes: u64) -> Result<DeviceItem> {
+        let mut devices = self.devices.lock();
+        let mut item = devices.item(id)?;
+        let before = item.total_bytes;
+        item.total_bytes = total_bytes;
+        let chunks = self.volume.chunks();
+        let is_past = chunks.iter().any(|chunk| {
+            let end = |stripe: &Stripe| stripe.offset + chunk.stripe_bytes();
+            chunk.stripes.iter().any(|stripe| stripe.device == id && end(stripe) > total_bytes)
+        });
+        if is_past {
+            return Err(Error::NoSpace("chunks behind the new end of the device"));
+        }
+        devices.show(id);
+        if total_bytes >= before {
+            devices.give(id, before, total_bytes - before);
+        } else {
+            devices.take(id, total_bytes, before - total_bytes);
+        }
+        devices.set_item(item);
+        Ok(item)
+    }
+
+    /// Discards one piece of what no chunk takes of a device: at or behind `from`, of holes of at
+    /// least `least` bytes, at most `most`. Answers its offset and length; nothing behind the last
+    /// one. A new chunk waits meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// When the device refuses.
+    pub fn discard_unallocated(
+        &self,
+        id: DeviceId,
+        from: u64,
+        least: u64,
+        most: u64,
+    ) -> Result<Option<(u64, u64)>> {
+        let devices = self.devices.lock();
+        let Some((offset, len)) = devices.unallocated_behind(id, from, least, most) else {
+            return Ok(None);
+        };
+        self.volume.discard_unallocated(id, offset, len)?;
+        Ok(Some((offset, len)))
     }
 
     /// Puts no new chunks on a device from now on, or does again.
@@ -37,7 +147,7 @@ impl Engine {
     }
 
     /// Gives out again what lies behind `from` on a device, but for what chunks have there: undoes
-    /// [`DeviceSpace::hide`].
+    /// [`hide_device`](Self::hide_device).
     pub fn show_device(&self, id: DeviceId, from: u64) {
         // Nothing is frozen: what was removed is durably so, or is in the running transaction.
         let _state = self.commit.lock();

@@ -89,7 +89,6 @@ pub use unwritten::Unwritten;
 pub use usage::{KindUsage, Room, Stats, Usage};
 pub use window::Window;
 
-pub use buttress_reserve::device_space::DeviceSpace;
 pub use buttress_reserve::{
     Accounts, DeleteRoom, InodeReserve, MetaReservation, PromisePolicy, Urgency, cost_of_copies,
 };

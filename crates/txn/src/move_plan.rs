@@ -60,8 +60,8 @@ pub(crate) struct Wanted {
     pub(crate) nodes: Vec<(NodePtr, Key)>,
     /// Data that was sent, by address: where it is in the list of what was sent.
     pub(crate) sent: HashMap<Logical, usize>,
-    /// Keys of items that point to it.
-    pub(crate) keys: Vec<Key>,
+    /// Items that point to it, as its mover found them. Another one came too late to be moved.
+    pub(crate) items: HashSet<(TreeId, Key)>,
 }
 
 /// What moves.
@@ -76,6 +76,7 @@ struct Walk<'s> {
     store: &'s Store,
     targets: HashSet<Logical>,
     sent: &'s HashMap<Logical, usize>,
+    items: &'s HashSet<(TreeId, Key)>,
     found: Vec<u64>,
     /// Nodes that were looked at, and whether they move.
     seen: HashMap<Logical, bool>,
@@ -125,6 +126,10 @@ impl Walk<'_> {
             for want in wants.iter().filter(|want| want.is_data) {
                 let Ok(slot) = here.search(&want.key) else { continue };
                 let Some((_, disk)) = data_at(&here, slot)? else { continue };
+                // Trees that share the leaf have the same item, which the mover found there, too.
+                if !self.items.contains(&(tree, want.key)) {
+                    continue;
+                }
                 if let Some(index) = self.sent.get(&disk) {
                     self.found[*index] += 1;
                     moves = true;
@@ -151,7 +156,7 @@ impl Plan {
         let nodes = wanted.nodes.iter();
         let mut wants: Vec<Want> = nodes
             .map(|(ptr, key)| Want { key: *key, level: ptr.level, is_data: false })
-            .chain(wanted.keys.iter().map(|key| Want { key: *key, level: 0, is_data: true }))
+            .chain(wanted.items.iter().map(|(_, key)| Want { key: *key, level: 0, is_data: true }))
             .collect();
         wants.sort_unstable();
         wants.dedup();
@@ -159,6 +164,7 @@ impl Plan {
             store,
             targets: wanted.nodes.iter().map(|(ptr, _)| ptr.logical).collect(),
             sent: &wanted.sent,
+            items: &wanted.items,
             found: vec![0; wanted.sent.len()],
             seen: HashMap::new(),
             order: Vec::new(),

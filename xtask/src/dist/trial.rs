@@ -60,6 +60,8 @@ fn files(root: &Path) -> Result<BTreeSet<String>> {
     let mut find = Command::new("find");
     find.arg(root).args(["-xdev", "-not", "-path", "*/var/lib/dpkg/*", "-not", "-path"]);
     find.args(["*/var/log/*", "-not", "-path", "*/var/cache/*"]);
+    // A running system has these in memory.
+    find.args(["-not", "-path", "*/run/*", "-not", "-path", "*/tmp/*"]);
     let output = find.output().map_err(|error| format!("find: {error}"))?;
     Ok(String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect())
 }

@@ -2,39 +2,28 @@
 
 use std::path::PathBuf;
 
-use serde::Serialize;
+use serde::Deserialize;
 
+use crate::client;
+use crate::execute::Room;
 use crate::exit::{Context, Exit, Result};
-use crate::image::{self, Access, Devices};
+use crate::image::Devices;
+use crate::order::Order;
 use crate::size;
 use crate::ui::Ui;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The volume.
-    #[arg(value_name = "IMG")]
+    /// The volume: its image, or where it is mounted.
+    #[arg(value_name = "IMG | DIR")]
     image: PathBuf,
     #[command(flatten)]
     devices: Devices,
 }
 
-/// What scripts read, in bytes.
-#[derive(Serialize)]
-struct Document {
-    size: u64,
-    used: u64,
-    available: u64,
-}
-
 pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
-    let fs = image::open(&args.image, &args.devices, Access::Read)?;
-    let stat = fs.statfs().context(|| args.image.display().to_string())?;
-    let unit = u64::from(stat.block_size);
-    let document = Document {
-        size: stat.blocks.saturating_mul(unit),
-        used: stat.blocks.saturating_sub(stat.blocks_free).saturating_mul(unit),
-        available: stat.blocks_available.saturating_mul(unit),
-    };
+    let found = client::run(&Order::Room, &args.image, &args.devices, "df", ui)?;
+    let document = Room::deserialize(&found).context(|| "the answer")?;
     if ui.json() {
         ui.document(&document)?;
         return Ok(Exit::Success);

@@ -15,6 +15,7 @@ use buttress_dump::{items, superblock};
 use buttress_format::{TreeId, limits};
 use buttress_volume::{Uuid, Volume};
 
+use crate::client;
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::image::{self, Access, Devices};
 use crate::inspect::{Inspect, ListedTree};
@@ -130,6 +131,7 @@ fn all_trees(inspect: &Inspect, out: &mut impl Write) -> Result<()> {
 }
 
 fn superblocks(args: &Args, ui: &Ui) -> Result<Exit> {
+    client::commit(&args.image);
     let devices = image::open_devices(&args.image, &args.devices, Access::Peek)?;
     let copies = if args.all { limits::SUPER_OFFSETS.len() } else { 1 };
     let mut out = ui.writer();

@@ -181,7 +181,7 @@ fn parse(args: &Args) -> Result<Parsed> {
     rest.extend(for_volume(&others, &mut door)?);
     if args.sloppy {
         rest.retain(|word| {
-            let is_known = MountOptions::parse(word).is_ok();
+            let is_known = MountOptions::takes(word);
             if !is_known {
                 crate::ui::note(format!("mount option {word} is left out: there is none like it"));
             }
@@ -215,7 +215,7 @@ fn for_volume<'w>(words: &[&'w str], door: &mut Options) -> Result<Vec<&'w str>>
     for word in words {
         let is_doors =
             door.accept(word).map_err(|error| Failure::new(Exit::Usage, error.to_string()))?;
-        let is_both = matches!(*word, "ro" | "rw" | "noatime" | "relatime" | "nodiratime");
+        let is_both = matches!(*word, "ro" | "rw") || word.ends_with("atime");
         if !is_doors || is_both {
             volume.push(*word);
         }
@@ -339,7 +339,8 @@ fn serve(args: &Args, options: Parsed, ui: &Ui) -> Result<Exit> {
     let session = mounted.map_err(std::io::Error::other).context(String::new)?;
     let stage = Arc::new(AtomicU8::new(Stage::Serving as u8));
     watch(signals, session.unmounter(), Arc::clone(&stage), fs.clone())?;
-    tracing::info!(image = %image.display(), target = %session.unmounter().target().display(), "mounted");
+    let target = names::of_path(session.unmounter().target());
+    tracing::info!(image = names::of_path(&image), target, "mounted");
     // Before the mount is announced, and before the directory is left: names may be relative.
     let mut live = live(args, &image, &session, cache.as_ref(), &fs);
     live.join(match session.sharer() {
@@ -366,7 +367,7 @@ fn serve(args: &Args, options: Parsed, ui: &Ui) -> Result<Exit> {
     live.is_closed(closed.as_ref().err().map(ToString::to_string));
     served.map_err(std::io::Error::other).context(String::new)?;
     closed?;
-    tracing::info!(image = %image.display(), "unmounted, and everything is durable");
+    tracing::info!(image = names::of_path(&image), "unmounted, and everything is durable");
     Ok(Exit::Success)
 }
 
@@ -553,6 +554,32 @@ mod tests {
         }
         let options = taken("ssd,noatime,user").expect("taken");
         assert_eq!(options.without_effect, ["ssd"]);
+    }
+
+    /// With `--sloppy` each option that is known is kept, also one that only works with another;
+    /// an unknown one and a wrong value are left out.
+    #[test]
+    fn sloppy_leaves_out_what_is_unknown_alone() {
+        use clap::Parser;
+        #[derive(Parser)]
+        struct Line {
+            #[command(flatten)]
+            args: Args,
+        }
+        let parsed = |list| {
+            let words = ["mount", "image", "mnt", "--sloppy", "-o", list];
+            parse(&Line::parse_from(words).args).map(|parsed| parsed.volume)
+        };
+        for list in ["ro,nologreplay,nonsense", "norecovery,ro", "rescue=nologreplay,ro,commit=x"] {
+            let volume = parsed(list).unwrap_or_else(|failure| panic!("{list}: {failure}"));
+            assert!(volume.nologreplay && volume.read_only, "{list}");
+        }
+        let volume = parsed("rescue=all,nonsense=1,ro").expect("taken");
+        assert!(volume.nologreplay && volume.use_backup_root);
+        assert!(parsed("rw,nologreplay").is_err(), "what needs ro is not left out silently");
+        for list in ["ssd,bogus,noatime", "noatime,commit=soon"] {
+            assert_eq!(parsed(list).expect("taken").atime, buttress_fs::Atime::No, "{list}");
+        }
     }
 
     /// One line that names the nearest options of the volume and of the door, and no switch for

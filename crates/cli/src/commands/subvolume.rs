@@ -106,6 +106,8 @@ enum Verb {
 /// A place that was named, and what has the volume: an image, or the top of a mount.
 struct Named {
     volume: PathBuf,
+    /// What the place lies on, where that is a folder of the host that is no mount of ours.
+    elsewhere: Option<String>,
     spot: Spot,
 }
 
@@ -118,10 +120,11 @@ impl Named {
             let path = served.within.into_os_string().into_vec();
             let is_from_top = served.answer.subject.is_shared;
             let spot = Spot { path, is_mounted: true, is_from_top, text };
-            return Ok(Self { volume: served.target, spot });
+            return Ok(Self { volume: served.target, elsewhere: None, spot });
         }
+        let elsewhere = if is_image { None } else { live::ground(Path::new(argument)) };
         let spot = Spot { path: place.path, is_mounted: false, is_from_top: false, text };
-        Ok(Self { volume: place.image, spot })
+        Ok(Self { volume: place.image, elsewhere, spot })
     }
 }
 
@@ -172,7 +175,7 @@ fn each(
 
 fn create(places: &[OsString], devices: &Devices, ui: &Ui) -> Result<Exit> {
     let (uid, gid) = crate::transfer::caller();
-    let act = |Named { volume, spot }: Named| {
+    let act = |Named { volume, spot, .. }: Named| {
         order(Act::Create { at: spot, uid, gid }, &volume, devices, "create", ui)
     };
     each(places, ui, act, |_, text| format!("Create subvolume '{text}'"))
@@ -194,8 +197,15 @@ fn snapshot(
     ui: &Ui,
 ) -> Result<Exit> {
     let (source, target) = (Named::parse(source)?, Named::parse(target)?);
+    if let Some(ground) = source.elsewhere.as_ref().filter(|_| source.volume.is_dir()) {
+        let what = format!("{}: is on {ground}, which is no mount of buttress", source.spot.text);
+        return Err(Failure::new(Exit::Failure, what));
+    }
     if !is_one(&source.volume, &target.volume) {
-        let what = "a snapshot lies on the volume of its source";
+        let mut what = "a snapshot lies on the volume of its source".to_owned();
+        if let Some(ground) = &target.elsewhere {
+            what += &format!(": {} is on {ground}", target.spot.text);
+        }
         return Err(Failure::new(Exit::Usage, what));
     }
     let (from, to) = (source.spot.text.clone(), target.spot.text.clone());
@@ -212,7 +222,7 @@ fn snapshot(
 }
 
 fn delete(places: &[OsString], later: bool, devices: &Devices, ui: &Ui) -> Result<Exit> {
-    let act = |Named { volume, spot }: Named| {
+    let act = |Named { volume, spot, .. }: Named| {
         order(Act::Delete { at: spot, wait: !later }, &volume, devices, "dropping", ui)
     };
     each(places, ui, act, |done, text| {
@@ -226,7 +236,7 @@ fn show(
     devices: &Devices,
     ui: &Ui,
 ) -> Result<Exit> {
-    let Named { volume, spot } = Named::parse(place)?;
+    let Named { volume, spot, .. } = Named::parse(place)?;
     let done = order(act(spot), &volume, devices, "subvolumes", ui)?;
     let shown = Shown::deserialize(done).context(|| "the answer")?;
     if ui.json() {

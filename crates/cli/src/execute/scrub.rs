@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::exit::{Context, Exit, Failure, Result};
+use crate::names;
 use crate::order::{Step, Watch};
 
 /// How often the file that tells how far it is gets written.
@@ -156,6 +157,6 @@ fn note(file: &Path, status: &Status) {
         std::fs::rename(beside, file)
     };
     if let Err(error) = written() {
-        tracing::debug!(file = %file.display(), %error, "the scrub's state was not kept");
+        tracing::debug!(file = names::of_path(file), %error, "the scrub's state was not kept");
     }
 }

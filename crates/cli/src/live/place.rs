@@ -236,6 +236,12 @@ fn top(ground: &Ground, mount: &Served) -> Option<PathBuf> {
     place.strip_prefix(&mount.target).ok().map(Path::to_owned)
 }
 
+/// On what a path of the host lies, for a message: the kind of file system and its mount point.
+pub(crate) fn ground(path: &Path) -> Option<String> {
+    let ground = Ground::of(&there(path)?.0)?;
+    Some(format!("{} at {}", ground.kind, ground.point.display()))
+}
+
 /// Says why a folder is no image, and what of it is one.
 pub(crate) fn no_image(folder: &Path) -> Failure {
     let what = match served(folder) {
@@ -245,8 +251,12 @@ pub(crate) fn no_image(folder: &Path) -> Failure {
             target.display(),
             answer.subject.image.display()
         ),
-        Ok(None) => "is a directory, not a regular file or a block device, and on no volume that this user has mounted"
-            .to_owned(),
+        Ok(None) => match ground(folder) {
+            Some(ground) => {
+                format!("is a directory on {ground}, which is no mount of buttress")
+            }
+            None => "is a directory, and no image".to_owned(),
+        },
     };
     Failure::new(Exit::Failure, format!("{}: {what}", folder.display()))
 }

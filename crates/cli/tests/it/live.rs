@@ -61,6 +61,11 @@ impl<'a> Mounted<'a> {
         mounted
     }
 
+    /// The process that serves it.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.as_ref().expect("it serves until the end").id()
+    }
+
     /// Unmounts, waits, and demands that all went well.
     pub(crate) fn end(self) {
         run("umount", &[text(&self.bench.path("mnt"))]);

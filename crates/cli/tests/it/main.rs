@@ -1,5 +1,6 @@
 //! The built program, run as a user runs it.
 
+mod at_once;
 mod bad_input;
 mod cache;
 mod check;
@@ -13,6 +14,7 @@ mod live;
 mod mkfs;
 mod packing;
 mod places;
+mod pressure;
 mod races;
 mod several;
 mod subvolume;

@@ -198,8 +198,8 @@ fn a_mount_within_a_mount_is_its_own() {
     check(&bench.path("within"));
 }
 
-/// A folder that no mount serves, or a verb that opens volumes by itself: the message says what to
-/// name instead.
+/// For a folder on another file system the verb names that. For a verb that opens volumes by
+/// itself the message says what to name instead.
 #[test]
 fn a_folder_is_no_image() {
     if !has(&["umount"], Some("/dev/fuse")) {
@@ -209,14 +209,20 @@ fn a_folder_is_no_image() {
     bench.volume("image", "200M");
     let mounted = Mounted::new(&bench, &[]);
     std::fs::create_dir(bench.path("mnt/folder")).expect("a folder");
-    for verb in ["df", "info", "ls", "tree"] {
+    for verb in ["info", "ls", "tree"] {
         for place in ["mnt", "mnt/folder"] {
             let words = [place, "this verb opens the volume itself", "/image", "not mounted"];
             bench.fails(&[verb, place], 1, &words);
         }
     }
-    let words = ["no volume that this user has mounted"];
-    bench.fails(&["subvolume", "list", text(&bench.path(""))], 1, &words);
-    bench.fails(&["balance", "status", text(&bench.path(""))], 1, &words);
+    let elsewhere = bench.path("");
+    let words = ["is a directory on ", "no mount of buttress"];
+    bench.fails(&["subvolume", "list", text(&elsewhere)], 1, &words);
+    bench.fails(&["balance", "status", text(&elsewhere)], 1, &words);
+    let words = ["is on ", "no mount of buttress"];
+    bench.fails(&["subvolume", "snapshot", text(&elsewhere), "new"], 1, &words);
+    bench.fails(&["subvolume", "snapshot", text(&elsewhere), "mnt/new"], 1, &words);
+    let words = ["on the volume of its source", " is on "];
+    bench.fails(&["subvolume", "snapshot", "mnt", "new"], 2, &words);
     mounted.end();
 }

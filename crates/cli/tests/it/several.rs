@@ -13,13 +13,13 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use crate::checker::check;
 use crate::live::run;
 use crate::unmounting::{can_mount, helper, script, succeeded};
-use crate::{Bench, text};
+use crate::{Bench, bench, text};
 
 const PAGE: usize = 4096;
 
 /// A volume with two subvolumes, and places for mounts.
 fn volume() -> Bench {
-    let bench = Bench::new();
+    let bench = bench();
     bench.volume("image", "256M");
     bench.ok(&["subvolume", "create", "image:/@", "image:/@home"]);
     for place in ["a", "b", "c", "d"] {
@@ -254,7 +254,7 @@ fn other_namespaces_keep_the_volume() {
     let script = "echo in; read line; echo $line > a/late; cat a/late";
     let mut inside = std::process::Command::new("unshare")
         .args(["--mount", "--propagation", "private", "sh", "-c", script])
-        .current_dir(bench.dir.path())
+        .current_dir(bench.folder())
         .stdin(std::process::Stdio::piped())
         .stdout(std::process::Stdio::piped())
         .spawn()
@@ -395,7 +395,7 @@ fn lines_of_an_fstab_are_mounted_together() {
         ("@/.snapshots", "root/.snapshots", ""),
     ];
     for (lines, options) in [(&fedora[..], "compress=zstd:1"), (&suse[..], "")] {
-        let bench = Bench::new();
+        let bench = bench();
         bench.volume("image", "256M");
         for (subvolume, ..) in lines {
             bench.ok(&["subvolume", "create", &format!("image:/{subvolume}")]);

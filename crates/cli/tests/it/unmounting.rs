@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 
 use crate::checker::check;
 use crate::live::{has, run};
-use crate::{Bench, text};
+use crate::{Bench, bench, text};
 
 const FILES: usize = 300;
 
@@ -64,7 +64,7 @@ pub(crate) fn succeeded(output: &Output) -> String {
 
 /// A volume that is mounted in the background, with files.
 fn written() -> Bench {
-    let bench = crate::bench();
+    let bench = bench();
     fs::create_dir(bench.path("mnt")).expect("a folder");
     bench.volume("image", "256M");
     bench.ok(&["mount", "image", "mnt"]);
@@ -125,7 +125,7 @@ fn mount_and_umount_run_the_helpers() {
     if !can_mount() {
         return;
     }
-    let bench = crate::bench();
+    let bench = bench();
     bench.volume("image", "256M");
     let said = succeeded(&script(
         &bench,
@@ -155,7 +155,7 @@ pub(crate) fn helpers_end_with_the_codes_of_mount() {
     if !can_mount() {
         return;
     }
-    let bench = crate::bench();
+    let bench = bench();
     bench.volume("image", "256M");
     fs::create_dir(bench.path("mnt")).expect("a folder");
     let code = |name: &str, args: &[&str]| helper(&bench, name, args).status.code();
@@ -177,6 +177,27 @@ pub(crate) fn helpers_end_with_the_codes_of_mount() {
     assert_eq!(mount(&["image", "mnt", "-s", "-o", "no_such_option"]), Some(0));
     assert_eq!(umount(&["mnt", "-v"]), Some(0));
     check(&bench.path("image"));
+}
+
+/// systemd spares processes of root whose name begins with `@` when it ends all others. A server
+/// has such a name where the machine is to run from its volume, and no other server has.
+#[test]
+fn a_server_of_the_machine_has_the_name_that_systemd_spares() {
+    if !can_mount() {
+        return;
+    }
+    let bench = bench();
+    bench.volume("image", "256M");
+    fs::create_dir(bench.path("mnt")).expect("a folder");
+    for (options, first) in [("noatime", b'b'), ("noatime,x-initrd.mount", b'@')] {
+        let output = helper(&bench, "mount.buttress", &["image", "mnt", "-o", options]);
+        succeeded(&output);
+        let told: serde_json::Value =
+            serde_json::from_str(&bench.ok(&["--json", "stats", "mnt"])).expect("JSON");
+        let line = fs::read(format!("/proc/{}/cmdline", told["pid"])).expect("it runs");
+        assert_eq!(line.first(), Some(&first), "{options}");
+        bench.ok(&["umount", "mnt"]);
+    }
 }
 
 /// umount(2) does not wait; what comes next does, and finds everything.
@@ -212,7 +233,7 @@ fn names_behind_dashes_start_one_server() {
     if !can_mount() {
         return;
     }
-    let bench = crate::bench();
+    let bench = bench();
     bench.volume("image", "256M");
     fs::create_dir(bench.path("mnt")).expect("a folder");
     bench.ok(&["mount", "--", "image", "mnt"]);

@@ -6,13 +6,14 @@ use buttress_base::interrupt;
 use buttress_data::ReclaimEffort;
 use buttress_format::{Extent, InodeFlags, InodeItem, Timespec};
 
+use crate::attr::FileKind;
 use crate::clock::now;
 use crate::error::{Error, NameError, Result};
 use crate::inode::{FallocateMode, Inode};
 use crate::options::Atime;
 
-/// A day: how old an access time may grow in relative mode.
-const DAY: i64 = 86_400;
+/// How old a time of access may grow in relative mode, in seconds: a day.
+const AGE_MAX: i64 = 86_400;
 
 /// What a change of content does to the times of the inode.
 pub(super) type Stamp = fn(&mut InodeItem);
@@ -23,6 +24,22 @@ pub(super) fn changed(item: &mut InodeItem) {
     item.ctime = stamp;
 }
 
+/// Whether a read at `stamp` changes the time of access, as Linux decides it.
+fn is_stale(item: &InodeItem, stamp: Timespec, how: Atime) -> bool {
+    if item.flags & InodeFlags::NOATIME != 0 || item.atime == stamp {
+        return false;
+    }
+    let is_older = |time: Timespec| (item.atime.sec, item.atime.nsec) <= (time.sec, time.nsec);
+    match how {
+        Atime::No => false,
+        Atime::Strict => true,
+        Atime::Relative => {
+            let is_old = stamp.sec.saturating_sub(item.atime.sec) >= AGE_MAX;
+            is_older(item.mtime) || is_older(item.ctime) || is_old
+        }
+    }
+}
+
 impl Inode {
     /// Reads at `offset`; fewer bytes than asked only at the end of the file.
     ///
@@ -30,6 +47,17 @@ impl Inode {
     ///
     /// `Io`, or `Corrupt` when no mirror has the right checksum.
     pub fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let len = self.peek_at(offset, buf)?;
+        self.note_access();
+        Ok(len)
+    }
+
+    /// As [`Inode::read_at`], and leaves the time of access alone.
+    ///
+    /// # Errors
+    ///
+    /// As [`Inode::read_at`].
+    pub fn peek_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         self.cell.expect_regular()?;
         let (len, ahead) = self.mount().files.read_in_stream(&self.cell.file, offset, buf)?;
         if !ahead.is_empty() {
@@ -37,7 +65,6 @@ impl Inode {
             // If this is refused, the next read reads it itself.
             self.mount().files.offer(move || files.read_ahead(&cell.file, &ahead));
         }
-        self.note_access();
         Ok(len)
     }
 
@@ -67,24 +94,28 @@ impl Inode {
         Ok(self.mount().files.read_stored(&self.cell.file, extent)?)
     }
 
-    /// Updates the access time if the mount wants it. A failure is ignored.
-    fn note_access(&self) {
-        let mount = self.mount();
-        let relative = match mount.options.atime {
-            Atime::No => return,
-            Atime::Relative => true,
-            Atime::Strict => false,
-        };
-        let stamp = now();
-        let stale = self.cell.file.with_item(|item| {
-            let older = |time: Timespec| (item.atime.sec, item.atime.nsec) <= (time.sec, time.nsec);
-            let due = older(item.mtime) || older(item.ctime) || item.atime.sec + DAY <= stamp.sec;
-            item.flags & InodeFlags::NOATIME == 0 && (due || !relative)
-        });
-        if stale && self.cell.expect_writable(&self.mount().status).is_ok() {
-            // Kept in memory; the next change of the inode takes it to disk.
-            self.cell.file.touch(|item| item.atime = stamp);
+    /// Notes that a program has read the content, the target or the names, if the mount wants it.
+    ///
+    /// Returns whether the time of access changed.
+    pub fn note_access(&self) -> bool {
+        let (cell, mount) = (&self.cell, self.mount());
+        let options = &mount.options;
+        let is_off =
+            options.atime == Atime::No || options.nodiratime && cell.kind == FileKind::Directory;
+        if is_off {
+            return false;
         }
+        let stamp = now();
+        let is_stale = cell.file.with_item(|item| is_stale(item, stamp, options.atime));
+        if !is_stale || cell.nlink() == 0 || cell.expect_writable(&mount.status).is_err() {
+            return false;
+        }
+        cell.file.touch(|item| item.atime = stamp);
+        mount.atimes.enlist(cell);
+        if !options.background && mount.atimes.is_due() {
+            mount.atimes.put_all();
+        }
+        true
     }
 
     /// Writes all of `data` at `offset`, into memory; [`Inode::sync`] makes it durable.
@@ -202,6 +233,9 @@ impl Inode {
         let (mount, cell) = (self.mount(), &self.cell);
         if cell.expect_writable(&mount.status).is_err() {
             return mount.engine.aborted().map_or(Ok(()), |_| mount.status.expect_writable());
+        }
+        if !cell.file.is_dirty() {
+            mount.atimes.put_of(std::slice::from_ref(cell));
         }
         // With `flushoncommit` a commit that replaces a log writes all files back. It would wait
         // for the data of this one.

@@ -56,4 +56,15 @@ impl Inode {
         self.cell.expect_dir()?;
         self.mount().above(&self.cell)
     }
+
+    /// All names of a file, each with the directory that it is in.
+    ///
+    /// # Errors
+    ///
+    /// What reading the tree met.
+    pub fn places(&self) -> Result<Vec<(InodeId, Vec<u8>)>> {
+        let places = crate::inode_refs::places(&self.mount().engine.view(), self.id())?;
+        let tree = self.id().tree;
+        Ok(places.into_iter().map(|(ino, name)| (InodeId { tree, ino }, name)).collect())
+    }
 }

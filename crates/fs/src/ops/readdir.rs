@@ -34,9 +34,19 @@ impl Inode {
     pub fn read_dir(
         &self,
         cookie: u64,
-        mut visit: impl FnMut(DirEntry<'_>) -> ControlFlow<()>,
+        visit: impl FnMut(DirEntry<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
         self.cell.expect_dir()?;
+        self.list(cookie, visit)?;
+        self.note_access();
+        Ok(())
+    }
+
+    fn list(
+        &self,
+        cookie: u64,
+        mut visit: impl FnMut(DirEntry<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
         let Some(first) = cookie.checked_add(1) else { return Ok(()) };
         let view = self.mount().engine.view();
         let id = self.id();

@@ -133,6 +133,7 @@ impl Inode {
         let uuid = new_uuid();
         // Most of what is dirty goes while others still write.
         mount.writeback.write_all();
+        mount.atimes.put_all();
         mount.engine.prepare_snapshot(source, read_only)?;
         let writes = from.writes.write();
         mount.writeback.write_all();
@@ -261,6 +262,7 @@ impl Inode {
         let reservation = mount.space.reserve(cost, Urgency::Drops)?;
         home.set_dead(true);
         mount.writeback.forget_tree(tree);
+        mount.atimes.forget_tree(tree);
         let stamp = now();
         let handle = mount.engine.begin(reservation);
         for part in [batch, roots, uuids] {

@@ -38,6 +38,7 @@ impl Inode {
         let mut target = vec![0; size as usize];
         let len = self.mount().files.read(&self.cell.file, 0, &mut target)?;
         target.truncate(len);
+        self.note_access();
         Ok(target)
     }
 }

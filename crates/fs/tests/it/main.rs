@@ -1,5 +1,6 @@
 //! The gate of the crate, on devices in memory and throwaway images.
 
+mod access;
 #[cfg(debug_assertions)]
 mod ahead;
 mod alone;

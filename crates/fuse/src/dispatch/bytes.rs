@@ -8,7 +8,7 @@ use buttress_protocol::{Errno, Listing, LseekIn, Operation, ReadIn, Reply, Write
 
 use super::caller;
 use crate::door::Door;
-use crate::door::content::{Read, Seek, Write, Written};
+use crate::door::content::{Read, Reading, Seek, Write, Written};
 use crate::door::leaving::Awaited;
 use crate::errno::Answer;
 use crate::exchange::Exchange;
@@ -17,11 +17,12 @@ use crate::killed;
 /// Answers a read.
 pub(super) fn read<X: Exchange>(door: &Arc<Door>, mut exchange: X, how: ReadIn) {
     let node = exchange.head().node;
-    let (offset, len, is_direct) = (how.offset, how.size as usize, how.is_direct());
+    let (offset, len) = (how.offset, how.size as usize);
+    let reading = Reading { is_direct: how.is_direct(), flags: how.flags };
     let Some(room) = exchange.room().get_mut(..len) else {
         return exchange.answer(Err(Errno::EINVAL));
     };
-    match door.guarded("read", node, || door.read_into(node, offset, room, is_direct)) {
+    match door.guarded("read", node, || door.read_into(node, offset, room, reading)) {
         Ok(Read::Bytes(count)) => exchange.answer(Ok(count)),
         Ok(Read::Behind(file)) => {
             let Some(patience) = door.leave().zip(exchange.patience()) else {

@@ -18,7 +18,7 @@ pub(crate) fn kind(head: &Head, parts: Parts<'_>) -> Kind {
         FSYNC | FSYNCDIR | SYNCFS => Kind::Sync,
         FALLOCATE | COPY_FILE_RANGE | COPY_FILE_RANGE_64 => Kind::Space,
         READDIR | READDIRPLUS | GETXATTR | SETXATTR | LISTXATTR | REMOVEXATTR => Kind::List,
-        RELEASE | FLUSH | OPENDIR | ACCESS | INTERRUPT | NOTIFY_REPLY => Kind::Trifle,
+        RELEASE | RELEASEDIR | FLUSH | OPENDIR | ACCESS | INTERRUPT | NOTIFY_REPLY => Kind::Trifle,
         _ => Kind::Meta,
     }
 }

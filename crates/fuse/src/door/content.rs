@@ -15,6 +15,9 @@
 //! - **C5** Times that the kernel kept in its cache are always taken: it sends times of change with a
 //!   handle of a file that is open for writing, or sends the time that we have. A program that sets the
 //!   time of change alone comes by the path, or sets another time.
+//! - **C6** Each READ is an access. The kernel doubts the time of access behind it by itself. An
+//!   open for reading is an access where the kernel may hold content of the file: its reads may
+//!   never come here. With `strictatime` the kernel drops at each open what it holds.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -78,6 +81,15 @@ pub(crate) struct Asked {
     pub(crate) is_change_now: bool,
 }
 
+/// How a read is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reading {
+    /// No page of the kernel is filled by it (C3).
+    pub(crate) is_direct: bool,
+    /// Those that the file was opened with.
+    pub(crate) flags: i32,
+}
+
 /// What became of a write.
 #[derive(Debug)]
 pub(crate) enum Written {
@@ -90,9 +102,12 @@ pub(crate) enum Written {
 /// Says how the kernel shall treat an open file. Its pages stay valid across opens, since nobody
 /// else writes them (D2). Who asked for direct I/O gets requests straight through, several writers
 /// at once.
-fn open_flags(flags: i32) -> OpenFlags {
+fn open_flags(flags: i32, options: &Options) -> OpenFlags {
     if oflags(flags).contains(OFlags::DIRECT) {
         OpenFlags::DIRECT_IO.with(OpenFlags::PARALLEL_DIRECT_WRITES)
+    } else if options.strict_access {
+        // The kernel drops what it holds of the file, so that the next read reaches the server.
+        OpenFlags::PARALLEL_DIRECT_WRITES
     } else {
         OpenFlags::KEEP_CACHE.with(OpenFlags::PARALLEL_DIRECT_WRITES)
     }
@@ -114,7 +129,25 @@ impl Door {
                 self.aside.doubt_attributes(id);
             }
         }
-        self.opened(id, flags)
+        let opened = self.opened(id, flags)?;
+        self.note_open(id, flags)?;
+        Ok(opened)
+    }
+
+    /// Takes an open for reading as an access, if the kernel may answer the reads from its cache
+    /// (C6).
+    fn note_open(&self, id: u64, flags: i32) -> Answer<()> {
+        let flags = oflags(flags);
+        let is_for_reading = !flags.intersects(OFlags::WRONLY | OFlags::DIRECT | OFlags::NOATIME);
+        if !is_for_reading || self.options.strict_access {
+            return Ok(());
+        }
+        let node = self.node(id)?;
+        if node.may_be_cached.load(Ordering::Relaxed) && node.inode.note_access() {
+            // The kernel shows what it was told before, as long as it asks for nothing.
+            self.aside.doubt_attributes(id);
+        }
+        Ok(())
     }
 
     /// Refuses to open for writing what is immutable, or only grows: written pages come without a word
@@ -136,8 +169,9 @@ impl Door {
         node.openers.fetch_add(1, Ordering::Relaxed);
         if is_for_writing(oflags(flags)) {
             node.writers.fetch_add(1, Ordering::Relaxed);
+            node.may_be_cached.store(true, Ordering::Relaxed);
         }
-        Ok(open_flags(flags))
+        Ok(open_flags(flags, &self.options))
     }
 
     /// Takes note of a `release`: the kernel has sent all that was written through it.
@@ -151,6 +185,7 @@ impl Door {
         if is_for_writing(oflags(flags)) {
             one_fewer(&node.writers);
         }
+        self.show_anew(&node);
         Ok(())
     }
 
@@ -170,6 +205,12 @@ impl Door {
         let node = self.node(id)?;
         self.expect_timeable(&node, &set, asked)?;
         let Options { users, groups, .. } = &self.options;
+        if let Some(time) = set.ctime.filter(|_| self.keeps_writes()) {
+            // The kernel sends what it keeps late, and does not know of `chattr` in between.
+            let ours = node.inode.attr().ctime;
+            set.ctime =
+                Some(if (ours.sec, ours.nsec) > (time.sec, time.nsec) { ours } else { time });
+        }
         set.uid = set.uid.map(|id| users.write(id).ok_or(Errno::EOVERFLOW)).transpose()?;
         set.gid = set.gid.map(|id| groups.write(id).ok_or(Errno::EOVERFLOW)).transpose()?;
         self.apply(&node, set, caller)?;
@@ -226,10 +267,12 @@ impl Door {
         id: u64,
         offset: u64,
         buffer: &mut [u8],
-        is_direct: bool,
+        how: Reading,
     ) -> Answer<Read> {
         let node = self.node(id)?;
-        if !is_direct {
+        node.is_read(how.flags);
+        if !how.is_direct {
+            node.may_be_cached.store(true, Ordering::Relaxed);
             let count = node.shown.while_shown(|| node.read(offset, buffer))?;
             return Ok(Read::Bytes(count));
         }
@@ -402,6 +445,13 @@ impl Write {
 }
 
 impl Node {
+    /// Takes a READ as an access, unless the program asked for none (`O_NOATIME`).
+    fn is_read(&self, flags: i32) {
+        if !oflags(flags).contains(OFlags::NOATIME) {
+            self.inode.note_access();
+        }
+    }
+
     /// Reads what we know of content, for a request that may not wait. Fewer bytes than were asked for are
     /// an answer, and none would be the end of the file.
     pub(crate) fn read_known(&self, offset: u64, buffer: &mut [u8]) -> Answer<usize> {

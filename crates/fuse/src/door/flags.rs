@@ -1,9 +1,11 @@
 //! Commands of ioctl(2): inode flags, as `lsattr` and `chattr` read and change them, and the label.
 
-use buttress_fs::{FileKind, InodeFlags};
+use std::sync::atomic::Ordering;
+
+use buttress_fs::{FileKind, InodeFlags, InodeId};
 use buttress_protocol::Errno;
 
-use super::{Door, refuse};
+use super::{Door, Node, place, refuse};
 use crate::errno::Answer;
 
 const GET_FLAGS: u32 = 0x8008_6601;
@@ -104,9 +106,49 @@ impl Door {
             node.inode.set_flags(flags).map_err(refuse)?;
             // The kernel knows of no flags, and would show the old time of change.
             self.aside.doubt_attributes(id);
+            if is_file && self.keeps_writes() {
+                node.shows_old_change.store(true, Ordering::Relaxed);
+            }
         }
         Ok(Vec::new())
     }
+
+    /// Has the kernel forget the names of a file that is closed, if it shows an old time of change.
+    /// With its write-back cache on, the kernel takes no times of a regular file that it knows. It
+    /// forgets a closed file without a name, and asks for all of it when a program names it again.
+    pub(super) fn show_anew(&self, node: &Node) {
+        let is_open = node.openers.load(Ordering::Relaxed) > 0;
+        if is_open || !node.shows_old_change.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        let Ok(mut places) = node.inode.places() else { return };
+        if places.len() > 1 {
+            // A program may name it by one name while the kernel still has another: once more.
+            places.extend_from_within(..);
+        }
+        let is_mounted_on = |(_, name): &(InodeId, Vec<u8>)| is_mount_point(name);
+        // The kernel unmounts what is mounted on a name that it forgets.
+        if places.iter().any(is_mounted_on) {
+            return;
+        }
+        let of = |(dir, name)| (self.nodes.id_of(place(dir)), name);
+        self.aside.forget_names(places.into_iter().map(of).collect());
+    }
+}
+
+/// Whether a mount point ends with this name, wherever; also where that cannot be told.
+fn is_mount_point(name: &[u8]) -> bool {
+    let Ok(list) = std::fs::read("/proc/self/mountinfo") else { return true };
+    let mut escaped = Vec::with_capacity(name.len());
+    for byte in name {
+        match byte {
+            b' ' | b'\t' | b'\n' | b'\\' => escaped.extend(format!("\\{byte:03o}").into_bytes()),
+            byte => escaped.push(*byte),
+        }
+    }
+    let point = |line| <[u8]>::split(line, |byte| *byte == b' ').nth(4);
+    let mut points = list.split(|byte| *byte == b'\n').filter_map(point);
+    points.any(|point| point.rsplit(|byte| *byte == b'/').next() == Some(&escaped[..]))
 }
 
 fn shown(flags: u64, number: impl Fn(&Flag) -> u32) -> u32 {

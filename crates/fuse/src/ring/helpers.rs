@@ -183,6 +183,10 @@ impl Shared {
         if self.left.fetch_sub(1, Ordering::SeqCst) == 1 {
             self.jobs.lock().is_over = true;
             self.called.notify_all();
+            // It may doze, and the end of the mount waits for it.
+            if let Some(watch) = &*self.watch.lock() {
+                watch.unpark();
+            }
         }
     }
 

@@ -1,16 +1,16 @@
 //! All threads of a ring from one seed, before a kernel of the test's own: which thread runs when, how long each request
 //! takes, and what it waits for.
 //!
-//! Each request is answered once, with what was asked for, and before long unless it waits by itself; when the kernel
-//! goes, all threads end. `BUTTRESS_SEED=n` runs seed `n` alone, `BUTTRESS_SEEDS=first..last` several. A failing seed is
-//! printed, and fails again.
+//! Each request is answered once, with what was asked for, and before long unless it waits by
+//! itself. When the kernel goes, all threads end at once. `BUTTRESS_SEED=n` runs seed `n` alone,
+//! `BUTTRESS_SEEDS=first..last` several. A failing seed is printed, and fails again.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use buttress_base::sync::{Condvar, Mutex};
-use buttress_base::{Rng, seeded, thread};
+use buttress_base::{Rng, clock, seeded, thread};
 use buttress_protocol::Errno;
 
 use super::helpers::{Office, Shared};
@@ -228,8 +228,9 @@ fn start(name: String, work: impl FnOnce() + Send + 'static) -> thread::JoinHand
     thread::Builder::new().name(name).spawn(work).expect("a thread")
 }
 
-/// Everything that one seed decides; how long a request was with us at most that waits for nothing.
-fn whole(seed: u64) -> Duration {
+/// Everything that one seed decides. Returns how long a request that waits for nothing was with us
+/// at most, and how long the end took.
+fn whole(seed: u64) -> (Duration, Duration) {
     let mut rng = Rng::new(seed ^ 0x0041_11e5);
     let setting = Setting::new(&mut rng);
     let kernel = Kernel::new();
@@ -269,11 +270,15 @@ fn whole(seed: u64) -> Duration {
         })
         .collect();
     clients.into_iter().for_each(|client| client.join().expect("a client"));
+    // The watch dozes behind a pause.
+    thread::sleep(Duration::from_millis(rng.below(300)));
+    let begun = clock::now();
     kernel.go();
     shared.join();
+    let ended_in = clock::since(begun);
     clerk.flushes.end();
     beside.join().expect("no panic");
-    kernel.longest(AT_ONCE)
+    (kernel.longest(AT_ONCE), ended_in)
 }
 
 /// R1 to R7: whatever requests wait for, all are answered, those that wait for nothing soon, and the end is one.
@@ -283,10 +288,11 @@ fn every_request_is_answered() {
         // Where time leaps, it says nothing of how long anybody had to wait.
         let leaps = seed % 2 == 0;
         let options = seeded::Options { steps_max: 2_000_000, leaps, ..seeded::Options::default() };
-        let (took, _) = seeded::run(seed, options, move || whole(seed))
+        let ((took, ended_in), _) = seeded::run(seed, options, move || whole(seed))
             .unwrap_or_else(|stuck| panic!("BUTTRESS_SEED={seed}: {stuck}"));
         if !leaps {
             assert!(took < SOON, "BUTTRESS_SEED={seed}: {took:?} for what waits for nothing");
+            assert!(ended_in < SOON, "BUTTRESS_SEED={seed}: the end took {ended_in:?}");
         }
     }
 }

@@ -3,6 +3,8 @@
 //! The kernel offers that where `fuse.enable_uring` is on; these tests switch it on, and leave it on. Where the kernel has
 //! no such thing (before Linux 6.14) they say that they are skipped.
 
+#[path = "../it/access_times.rs"]
+mod access_times;
 #[path = "../it/attributes.rs"]
 mod attributes;
 #[path = "../it/calls.rs"]

@@ -4,6 +4,7 @@
 //! that it still opens, and has `btrfs check` look at it where that program is installed. They need
 //! root and `/dev/fuse`; elsewhere they say that they are skipped.
 
+mod access_times;
 mod attributes;
 mod calls;
 mod coherence;

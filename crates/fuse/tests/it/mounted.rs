@@ -112,7 +112,12 @@ impl Mounted {
 
     /// Unmounts, and mounts the same volume again.
     pub(crate) fn again(self) -> Self {
-        Self::new(self.into_volume(), "")
+        self.again_with("")
+    }
+
+    /// As [`Self::again`], with options.
+    pub(crate) fn again_with(self, options: &str) -> Self {
+        Self::new(self.into_volume(), options)
     }
 
     fn is_gone(&self) -> bool {
@@ -184,10 +189,14 @@ fn serve() {
     let mut next = || lines.next().expect("three lines").to_owned();
     let (image, target, words) = (next(), next(), next());
     let mut options = Options::default();
+    let mut of_volume = Vec::new();
     for word in words.split(',').filter(|word| !word.is_empty()) {
-        assert!(options.accept(word).expect("a right value"), "{word} is known");
+        let is_doors = options.accept(word).expect("a right value");
+        let is_of_times = word.ends_with("atime") || word.ends_with("lazytime");
+        assert!(is_doors || is_of_times, "{word} is known");
+        of_volume.extend(is_of_times.then_some(word));
     }
-    let fs = crate::volume::open(Path::new(&image));
+    let fs = crate::volume::open_with(Path::new(&image), &of_volume.join(","));
     let session = buttress_fuse::mount(fs.clone(), Path::new(&target), &options).expect("a mount");
     assert_eq!(session.is_over_io_uring(), crate::TRANSPORT == "io_uring");
     let unmounter = session.unmounter();

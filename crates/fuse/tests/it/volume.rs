@@ -60,10 +60,16 @@ impl Volume {
 
 /// Opens the volume in a file.
 pub(crate) fn open(image: &Path) -> Filesystem {
+    open_with(image, "")
+}
+
+/// Opens the volume in a file with options.
+pub(crate) fn open_with(image: &Path, options: &str) -> Filesystem {
+    let options = MountOptions::parse(options).expect("right options");
     let device = FileDevice::open(image, OpenOptions::WRITE).expect("nobody else has it");
     let directory = image.parent().expect("it is in a directory").to_owned();
     let devices: Vec<Arc<dyn Device>> = vec![Arc::new(Held { device, directory })];
-    Filesystem::open(devices, MountOptions::default()).expect("a sound volume")
+    Filesystem::open(devices, options).expect("a sound volume")
 }
 
 /// While a file of this name is beside the image, the device does not answer those who read.

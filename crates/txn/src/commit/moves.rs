@@ -6,7 +6,8 @@
 //! - **V1** References change their names alone. A user that is a tree stays the same; a user that
 //!   is the address of a node that moves becomes its new address (`move_plan::O1`).
 //! - **V2** A leaf changes here only by data that was sent, and only where every item and every
-//!   reference is as the mover left it. Then the overlay's items and references for that data are
+//!   reference is as the mover left it. The mover must have looked into every tree that there is:
+//!   operations of the next transaction see what moved by the items that it put. Then the overlay's items and references for that data are
 //!   not applied. Else they are, as those of any operation, and trees get leaves of their own.
 //! - **V3** Nodes that moved may be shared though they are new. So a tree that may share them
 //!   counts as cut in this transaction, as with a balance of Linux.
@@ -52,14 +53,22 @@ impl Settle<'_> {
     /// Moves what the transaction was asked to.
     pub(super) fn moves(&mut self) -> Result<()> {
         let moves = self.transaction.moves.change(std::mem::take);
-        let sent: Vec<&Sent> = moves.sent.iter().filter(|sent| self.is_as_left(sent)).collect();
+        if moves.nodes.is_empty() && moves.sent.is_empty() {
+            return Ok(());
+        }
+        let roots = file_roots(&self.engine.store, &self.roots)?;
+        // A snapshot may have come that the mover did not know.
+        let knows_all =
+            |sent: &Sent| roots.iter().all(|(tree, _)| sent.trees.binary_search(tree).is_ok());
+        let is_left = |sent: &&Sent| knows_all(sent) && self.is_as_left(sent);
+        let sent: Vec<&Sent> = moves.sent.iter().filter(is_left).collect();
         if moves.nodes.is_empty() && sent.is_empty() {
             return Ok(());
         }
         let mut wanted = Wanted { nodes: moves.nodes, ..Wanted::default() };
         for (index, sent) in sent.iter().enumerate() {
             wanted.sent.insert(sent.old.start, index);
-            wanted.keys.extend(sent.items.iter().map(|(_, key, _)| *key));
+            wanted.items.extend(sent.items.iter().map(|(tree, key, _)| (*tree, *key)));
         }
         let Some(plan) = Plan::make(&self.engine.store, &self.roots, &wanted)? else {
             // The mover's next round finds them again, and has each tree build its own.

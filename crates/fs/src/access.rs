@@ -1,0 +1,129 @@
+//! Times of access: which inodes have one that is newer than the one last put.
+//!
+//! # Invariants
+//!
+//! - **A1** A read begins no transaction and waits for no space. It notes the time in memory and
+//!   lists the inode. Any later put of the inode takes the time along.
+//! - **A2** An inode whose time of access is newer than the one last put is listed, and keeps itself
+//!   in memory while it is listed. An inode that goes leaves the list, and so does everything of a
+//!   subvolume that is deleted.
+//! - **A3** What is listed is put before a commit: any commit, or with `lazytime` one that a caller
+//!   asks for. It is also put when [`LISTED_MAX`] inodes are listed, when the oldest waits for a
+//!   day, and before a snapshot.
+//!
+//! # Locks
+//!
+//! The list has a short lock, and so has each inode's place in it. Nothing is dropped under them.
+//!
+//! # Failure
+//!
+//! A time of access may be lost. Where a volume has no room it is not put, and no caller is told.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use buttress_base::{Rank, Ranked, clock};
+
+/// How long a time of access may wait to be put with `lazytime`.
+const LISTED_FOR_MAX: Duration = Duration::from_secs(86_400);
+
+/// So many inodes may be listed before they are put.
+const LISTED_MAX: usize = 4096;
+
+/// The place of an inode in the list: the inode itself while it is listed (A2).
+pub(crate) struct Place<C>(Ranked<Option<Arc<C>>>);
+
+impl<C> Default for Place<C> {
+    fn default() -> Self {
+        Self(Ranked::new(Rank::Leaf, None))
+    }
+}
+
+impl<C> Place<C> {
+    /// Takes the inode out of the list; the caller drops what keeps it in memory.
+    pub(crate) fn take(&self) -> Option<Arc<C>> {
+        self.0.lock().take()
+    }
+}
+
+/// What can be listed.
+pub(crate) trait Listable {
+    /// Its place in the list.
+    fn place(&self) -> &Place<Self>
+    where
+        Self: Sized;
+
+    /// Whether it has neither a name nor a user.
+    fn is_gone(&self) -> bool;
+}
+
+/// The inodes whose time of access is newer than the one last put.
+pub(crate) struct AccessTimes<C> {
+    listed: Ranked<Listed<C>>,
+    /// How many are listed, for threads that only look.
+    count: AtomicUsize,
+}
+
+struct Listed<C> {
+    cells: Vec<Weak<C>>,
+    /// When the oldest of them came.
+    since: Option<Instant>,
+}
+
+impl<C> Default for AccessTimes<C> {
+    fn default() -> Self {
+        let listed = Listed { cells: Vec::new(), since: None };
+        Self { listed: Ranked::new(Rank::Leaf, listed), count: AtomicUsize::new(0) }
+    }
+}
+
+impl<C: Listable> AccessTimes<C> {
+    /// Lists an inode (A2).
+    pub(crate) fn enlist(&self, cell: &Arc<C>) {
+        {
+            let mut kept = cell.place().0.lock();
+            if kept.is_some() || cell.is_gone() {
+                return;
+            }
+            *kept = Some(Arc::clone(cell));
+        }
+        let mut listed = self.listed.lock();
+        listed.since.get_or_insert_with(clock::now);
+        listed.cells.push(Arc::downgrade(cell));
+        self.count.store(listed.cells.len(), Ordering::Relaxed);
+    }
+
+    /// Takes all inodes out of the list.
+    pub(crate) fn drain(&self) -> Vec<Arc<C>> {
+        if self.count.load(Ordering::Relaxed) == 0 {
+            return Vec::new();
+        }
+        let cells = {
+            let mut listed = self.listed.lock();
+            self.count.store(0, Ordering::Relaxed);
+            listed.since = None;
+            std::mem::take(&mut listed.cells)
+        };
+        let cells: Vec<_> = cells.iter().filter_map(Weak::upgrade).collect();
+        for cell in &cells {
+            drop(cell.place().take());
+        }
+        cells
+    }
+
+    /// Forgets the inodes that match, such as those of a subvolume that is deleted.
+    pub(crate) fn forget(&self, matches: impl Fn(&C) -> bool) {
+        let listed: Vec<_> = self.listed.lock().cells.iter().filter_map(Weak::upgrade).collect();
+        for cell in listed.iter().filter(|cell| matches(cell)) {
+            drop(cell.place().take());
+        }
+    }
+
+    /// Whether what is listed is to be put without a commit.
+    pub(crate) fn is_due(&self) -> bool {
+        let count = self.count.load(Ordering::Relaxed);
+        let is_old = |since| clock::since(since) >= LISTED_FOR_MAX;
+        count >= LISTED_MAX || count > 0 && self.listed.lock().since.is_some_and(is_old)
+    }
+}
