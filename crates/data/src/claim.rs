@@ -21,19 +21,6 @@ impl Drop for Claim<'_> {
     }
 }
 
-impl<'f> Claim<'f> {
-    /// Keeps the claim without its guard, until [`Self::take_back`].
-    pub(crate) fn keep(self) {
-        std::mem::forget(self);
-    }
-
-    /// The guard of a claim that was kept.
-    pub(crate) fn take_back(file: &'f File) -> Self {
-        debug_assert!(file.dirty.lock().busy, "B2");
-        Self { file }
-    }
-}
-
 impl File {
     /// Waits until no thread writes this file back, and takes the claim.
     pub(crate) fn claim(&self) -> Claim<'_> {

@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! - **L1** Data is on the device before the handle that names it begins. The
-//!   exception is `late`.
+//!   exception is `prepared`.
 //! - **L2** Data that is on its way leaves memory in the step that makes its extent visible to
 //!   readers.
 //! - **L3** The length on disk grows to the first byte that is not on disk, never past it.

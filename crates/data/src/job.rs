@@ -181,14 +181,13 @@ impl<'f> Job<'f> {
             .then_some(extents)
     }
 
-    /// Takes the extents out of the job; the claim is kept.
-    pub(crate) fn into_extents(self) -> Vec<(Run, Vec<Placed>)> {
-        self.claim.keep();
+    /// Takes the extents out of the job, and the claim.
+    pub(crate) fn into_extents(self) -> (Vec<(Run, Vec<Placed>)>, Claim<'f>) {
         let extents = |(run, plan)| match plan {
             Plan::Extents(placed) => (run, placed),
             Plan::Inline(_) => unreachable!("it is made of extents alone"),
         };
-        self.runs.into_iter().map(extents).collect()
+        (self.runs.into_iter().map(extents).collect(), self.claim)
     }
 
     /// Nothing of it will be written.

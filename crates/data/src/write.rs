@@ -1,5 +1,11 @@
 //! Buffered writing: bytes become dirty sectors with space reserved; nothing else happens.
 //!
+//! # Place
+//!
+//! A write is planned under the locks of the item and of the dirty map: what does it lack? It acquires
+//! that without these locks. Then it is planned again. A plan that lacks nothing is applied under the
+//! same locks.
+//!
 //! # Invariants
 //!
 //! - **W1** A full disk is reported here, not when the data is written back. Every new dirty sector
@@ -13,6 +19,7 @@
 
 use std::ops::Range;
 
+use buttress_base::Held;
 use buttress_format::{InodeFlags, InodeItem};
 use buttress_txn::MetaReservation;
 
@@ -32,10 +39,31 @@ struct Edge {
     content: Option<Vec<u8>>,
 }
 
-/// What is missing before a write can be put into memory.
-enum Missing {
-    Content(usize),
-    Reservation(Shortfall),
+/// What a write lacks before it can be put into memory.
+#[derive(Default)]
+struct Missing {
+    /// Edges whose content is to be read, by index.
+    content: Vec<usize>,
+    reservation: Option<Shortfall>,
+}
+
+impl Missing {
+    fn is_nothing(&self) -> bool {
+        self.content.is_empty() && self.reservation.is_none()
+    }
+}
+
+/// A write on its way into memory.
+struct Writing<'w> {
+    file: &'w File,
+    /// Where it ends, and where the file ended before.
+    end: u64,
+    old_size: u64,
+    /// The whole sectors that it touches.
+    range: Range<u64>,
+    edges: Vec<Edge>,
+    reservation: Reservation<'w>,
+    effort: ReclaimEffort,
 }
 
 impl Files {
@@ -63,37 +91,59 @@ impl Files {
         if self.floor(offset) > self.floor(old_size) {
             self.secure_tail(file, old_size)?;
         }
-        let mut edges = self.edges(offset, end, old_size);
-        let range = self.floor(offset)..self.ceil(end);
-        let mut reservation = Reservation::default();
+        let mut writing = Writing {
+            file,
+            end,
+            old_size,
+            range: self.floor(offset)..self.ceil(end),
+            edges: self.edges(offset, end, old_size),
+            reservation: Reservation::default(),
+            effort,
+        };
         loop {
-            let mut meta = file.meta();
-            let mut dirty = file.dirty.lock();
-            match self.missing(&meta, &dirty, &range, &mut edges, &mut reservation, end) {
-                None => {
-                    let claim = self.keep_reservation(file, &mut dirty, &range, reservation);
-                    let new = self.store(&mut dirty, offset, data, &mut edges);
-                    drop(dirty);
-                    self.count_dirty(new);
-                    meta.item.size = meta.item.size.max(end);
-                    stamp(&mut meta.item);
-                    drop(meta);
-                    drop(claim);
-                    return Ok(());
-                }
-                Some(Missing::Content(index)) => {
-                    drop(dirty);
-                    drop(meta);
-                    let sector = edges[index].sector;
-                    edges[index].content = Some(self.load_sector(file, sector, old_size)?);
-                }
-                Some(Missing::Reservation(shortfall)) => {
-                    drop(dirty);
-                    drop(meta);
-                    self.acquire(&mut reservation, file, &range, shortfall, effort)?;
-                }
+            let meta = file.meta();
+            let dirty = file.dirty.lock();
+            let missing = self.plan_write(&mut writing, &meta, &dirty);
+            if missing.is_nothing() {
+                self.apply_write(writing, (offset, data), meta, dirty, stamp);
+                return Ok(());
             }
+            drop(dirty);
+            drop(meta);
+            self.acquire_for_write(&mut writing, missing)?;
         }
+    }
+
+    /// Reads and reserves what a write lacks. It holds none of the locks of the plan.
+    fn acquire_for_write(&self, writing: &mut Writing<'_>, missing: Missing) -> Result<()> {
+        for index in missing.content {
+            let sector = writing.edges[index].sector;
+            let content = self.load_sector(writing.file, sector, writing.old_size)?;
+            writing.edges[index].content = Some(content);
+        }
+        let Some(shortfall) = missing.reservation else { return Ok(()) };
+        let Writing { file, range, reservation, effort, .. } = writing;
+        self.acquire(reservation, file, range, shortfall, *effort)
+    }
+
+    /// Puts the bytes into memory, and changes the item in the same step.
+    fn apply_write(
+        &self,
+        writing: Writing<'_>,
+        (offset, data): (u64, &[u8]),
+        mut meta: Held<'_, Meta>,
+        mut dirty: Held<'_, Dirty>,
+        stamp: impl FnOnce(&mut InodeItem),
+    ) {
+        let Writing { file, end, range, mut edges, reservation, .. } = writing;
+        let claim = self.keep_reservation(file, &mut dirty, &range, reservation);
+        let new = self.store(&mut dirty, offset, data, &mut edges);
+        drop(dirty);
+        self.count_dirty(new);
+        meta.item.size = meta.item.size.max(end);
+        stamp(&mut meta.item);
+        drop(meta);
+        drop(claim);
     }
 
     /// The sectors at both ends of a write that it does not cover.
@@ -115,28 +165,23 @@ impl Files {
         edges
     }
 
-    fn missing(
-        &self,
-        meta: &Meta,
-        dirty: &Dirty,
-        range: &Range<u64>,
-        edges: &mut [Edge],
-        reservation: &mut Reservation<'_>,
-        end: u64,
-    ) -> Option<Missing> {
+    /// What a write lacks now, with the item and the dirty map locked.
+    fn plan_write(&self, writing: &mut Writing<'_>, meta: &Meta, dirty: &Dirty) -> Missing {
+        let Writing { range, edges, reservation, end, .. } = writing;
+        let mut content = Vec::new();
         for (index, edge) in edges.iter_mut().enumerate() {
             if edge.content.is_some() || dirty.waits(edge.sector) {
                 continue;
             }
             match dirty.on_its_way(edge.sector, self.sector as usize) {
-                Some(content) => edge.content = Some(content.to_vec()),
-                None => return Some(Missing::Content(index)),
+                Some(bytes) => edge.content = Some(bytes.to_vec()),
+                None => content.push(index),
             }
         }
         let packs = self.choice(meta.item.flags, meta.codec).is_some();
         // Content that may come to lie in the tree is metadata, too, even if it now lies in an
         // extent.
-        let inline = self.inline_bytes(meta, end.max(meta.item.size));
+        let inline = self.inline_bytes(meta, (*end).max(meta.item.size));
         // Preallocated extents may lie behind the length.
         let prealloc = meta.item.flags & InodeFlags::PREALLOC != 0;
         let disk_end =
@@ -145,7 +190,8 @@ impl Files {
         let extra = if range.end - range.start > self.sector { edges.len() as u32 } else { 0 };
         let each = if packs { PACKED_PER_PIECE } else { 1 };
         let size = PieceBounds { extra, each, inline };
-        self.shortfall(reservation, dirty, range, disk_end, size).map(Missing::Reservation)
+        let reservation = self.shortfall(reservation, dirty, range, disk_end, size);
+        Missing { content, reservation }
     }
 
     fn store(&self, dirty: &mut Dirty, offset: u64, data: &[u8], edges: &mut [Edge]) -> u64 {
@@ -220,37 +266,36 @@ impl Files {
 
     /// Makes a sector dirty without changing what it holds.
     pub(crate) fn dirty_sector(&self, file: &File, sector: u64, size: u64) -> Result<()> {
-        let mut edges = [Edge { sector, content: None }];
-        let range = sector..sector + self.sector;
-        let mut reservation = Reservation::default();
+        let mut writing = Writing {
+            file,
+            end: size,
+            old_size: size,
+            range: sector..sector + self.sector,
+            edges: vec![Edge { sector, content: None }],
+            reservation: Reservation::default(),
+            effort: ReclaimEffort::Last,
+        };
         loop {
             let meta = file.meta();
             let mut dirty = file.dirty.lock();
             if dirty.waits(sector) {
                 return Ok(());
             }
-            match self.missing(&meta, &dirty, &range, &mut edges, &mut reservation, size) {
-                None => {
-                    let claim = self.keep_reservation(file, &mut dirty, &range, reservation);
-                    let content = edges[0].content.as_ref().expect("what lacked was loaded");
-                    let new = dirty.put(&self.pool, sector, content);
-                    self.count_dirty(new);
-                    drop(dirty);
-                    drop(meta);
-                    drop(claim);
-                    return Ok(());
-                }
-                Some(Missing::Content(_)) => {
-                    drop(dirty);
-                    drop(meta);
-                    edges[0].content = Some(self.load_sector(file, sector, size)?);
-                }
-                Some(Missing::Reservation(shortfall)) => {
-                    drop(dirty);
-                    drop(meta);
-                    self.acquire(&mut reservation, file, &range, shortfall, ReclaimEffort::Last)?;
-                }
+            let missing = self.plan_write(&mut writing, &meta, &dirty);
+            if missing.is_nothing() {
+                let Writing { range, edges, reservation, .. } = writing;
+                let claim = self.keep_reservation(file, &mut dirty, &range, reservation);
+                let content = edges[0].content.as_ref().expect("what lacked was loaded");
+                let new = dirty.put(&self.pool, sector, content);
+                self.count_dirty(new);
+                drop(dirty);
+                drop(meta);
+                drop(claim);
+                return Ok(());
             }
+            drop(dirty);
+            drop(meta);
+            self.acquire_for_write(&mut writing, missing)?;
         }
     }
 

@@ -12,7 +12,7 @@
 //! # Invariants
 //!
 //! - **B1** Data is on the device before any of its extents is visible. The
-//!   exception is `late`.
+//!   exception is `prepared`.
 //! - **B2** One writeback of a file at a time. Only the thread with the claim allocates for the
 //!   file, finishes its ordered extents, truncates it or punches holes into it.
 //!

@@ -1,5 +1,5 @@
-//! How fast small files are made, read and removed, and a large one is written and read, through the library
-//! alone.
+//! How fast small files are made, read and removed, and a large one is written and read, through
+//! the library alone.
 //!
 //! `cargo run --release -p buttress-fs --example small_files [FILES] [DIRECTORIES]`
 

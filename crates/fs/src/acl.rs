@@ -1,4 +1,5 @@
-//! Access control lists: kept as attributes, looked at only when something is made below a default list.
+//! Access control lists: kept as attributes, looked at only when something is made below a default
+//! list.
 //!
 //! # On disk
 //!
@@ -13,7 +14,7 @@ use crate::attr::{FileKind, InodeId, mode};
 use crate::batch::{Batch, Change};
 use crate::cell::{DefaultAcl, InodeCell};
 use crate::error::Result;
-use crate::ops::{xattr_item, xattr_key, xattr_read};
+use crate::xattr_items;
 
 /// The attribute that holds what new inodes of a directory start with.
 pub(crate) const DEFAULT: &[u8] = b"system.posix_acl_default";
@@ -31,7 +32,7 @@ pub(crate) fn default_of(view: &View, dir: &InodeCell) -> Result<Option<Vec<u8>>
     if dir.default_acl() == DefaultAcl::Absent {
         return Ok(None);
     }
-    let found = xattr_read(view, dir.id, DEFAULT)?;
+    let found = xattr_items::read(view, dir.id, DEFAULT)?;
     dir.set_default_acl(match found {
         Some(_) => DefaultAcl::Present,
         None => DefaultAcl::Absent,
@@ -59,11 +60,15 @@ pub(crate) fn inherit(
 
 fn add(batch: &mut Batch, id: InodeId, name: &[u8], value: &[u8]) {
     // The two names have different hashes: each has an item of its own.
-    batch.set(xattr_key(id.ino, name), Change::Names(vec![xattr_item(name, value)]));
+    batch.set(
+        xattr_items::key(id.ino, name),
+        Change::Names(vec![xattr_items::attribute(name, value)]),
+    );
 }
 
-/// Takes from a list what the mode asked for does not grant, and from the mode what the list does not.
-/// Also says whether the list says no more than the mode does. Nothing for a list that is none.
+/// Takes from a list what the mode asked for does not grant, and from the mode what the list does
+/// not. Also says whether the list says no more than the mode does. Nothing for a list that is
+/// none.
 fn masked(list: &[u8], bits: u32) -> Option<(Vec<u8>, u32, bool)> {
     if list.len() < HEAD_LEN || !(list.len() - HEAD_LEN).is_multiple_of(ENTRY_LEN) {
         return None;

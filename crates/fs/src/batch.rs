@@ -2,8 +2,9 @@
 //!
 //! # Place
 //!
-//! An operation reads the trees, gathers its changes here (and reads its own changes back, so that two
-//! of them to one item come out right), reserves what they cost, and applies them in one handle.
+//! An operation reads the trees and gathers its changes here. It reads its own changes back, so
+//! that two changes of one item come out right. Then it reserves what they cost, and applies them
+//! in one handle.
 
 use buttress_format::{DirEntry, FileExtent, Generation, Key, TreeId};
 use buttress_txn::{Cost, Handle, View};

@@ -1,38 +1,44 @@
-//! One inode in memory, shared by everybody who uses it.
+//! One inode in memory, shared by all its users.
+//!
+//! A cell points at nothing above it. Functions that need the volume's owners take them as
+//! arguments. When a cell drops it reports to [`Departures`], which belongs to no owner's lock
+//! order but its own.
 //!
 //! # Invariants
 //!
-//! - **C1** At most one cell of an inode has users; the cache hands it to all of them. A cell that goes
-//!   leaves nothing behind that is not in the trees: dirty data keeps its cell alive.
-//! - **C2** The last user of an inode without names makes it go: its dirty data is forgotten, nobody becomes
-//!   its user again, and when the last reference to its cell drops it is handed to the cleaner.
+//! - **C1** At most one cell of an inode has users; the table gives the same cell to all. A cell
+//!   that drops leaves nothing that is not in the trees: dirty data keeps its cell alive.
+//! - **C2** The last user of an inode without names makes it go. Its dirty data is forgotten, and
+//!   it gets no further user. When the last reference to its cell drops, the cleaner gets it.
 //!
 //! # Locks
 //!
-//! `lock` is the outermost of an inode: exclusive for whoever changes names in a directory, the length,
-//! layout or attributes of a file. Several at once only through [`crate::lock_set`].
+//! `lock` is the outermost of an inode. It is exclusive for changes of a directory's names, and of
+//! the length, layout or attributes of a file. Several at once only through [`crate::lock_set`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use buttress_base::sync::{Mutex, RwLock};
-use buttress_data::File;
+use buttress_data::{File, Files};
 use buttress_format::{Ino, InodeItem, Key, Kind, TreeId};
 use buttress_txn::View;
 
 use crate::access;
 use crate::attr::{Attr, FileKind, InodeId, mode};
+use crate::clean_queue::CleanQueue;
 use crate::error::{Error, NameError, Result};
-use crate::shared::Shared;
+use crate::inode_table::{Entry, InodeTable};
+use crate::status::Status;
 use crate::trees::{self, Tree};
 
 /// The first index that a directory gives; 0 and 1 stand for `.` and `..` in old volumes.
 pub(crate) const FIRST_INDEX: u64 = 2;
 
-/// In the count of users: the last one has gone, and the last name with him (C2).
+/// In the count of users: the last user has gone, and the last name (C2).
 const GONE: u32 = 1 << 31;
 
-/// Whether a directory has a default access control list, as far as anybody looked.
+/// Whether a directory has a default access control list, as far as that was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DefaultAcl {
     Unknown,
@@ -40,22 +46,35 @@ pub(crate) enum DefaultAcl {
     Present,
 }
 
+/// Where a cell reports when it drops.
+pub(crate) struct Departures {
+    pub(crate) table: InodeTable<InodeCell>,
+    pub(crate) cleaning: CleanQueue,
+}
+
+impl Departures {
+    pub(crate) fn new() -> Self {
+        Self { table: InodeTable::new(), cleaning: CleanQueue::default() }
+    }
+}
+
 pub(crate) struct InodeCell {
-    pub(crate) shared: Arc<Shared>,
+    departures: Arc<Departures>,
     pub(crate) id: InodeId,
     pub(crate) kind: FileKind,
     pub(crate) home: Arc<Tree>,
     pub(crate) file: File,
+    /// Unranked: long, held across reads of trees and waits for space.
     pub(crate) lock: RwLock<()>,
-    /// Itself, while it is in the list of inodes with dirty data: the list alone keeps nobody alive, so
-    /// that a cell can leave it from the middle.
-    pub(crate) kept: Mutex<Option<Arc<InodeCell>>>,
+    /// Itself, while it is in the list of inodes with dirty data. The list alone keeps no cell
+    /// alive, so that a cell can leave it from the middle. Unranked: a cell may drop under it.
+    kept: Mutex<Option<Arc<InodeCell>>>,
     /// Itself, while its time of access is listed (`access::A2`).
-    pub(crate) accessed: access::Place<InodeCell>,
+    accessed: access::Place<InodeCell>,
     /// The directory that an empty stand-in for a subvolume is shown in.
     pub(crate) stub_in: Option<InodeId>,
-    /// It is, or was, in the cache; one that never was has nothing to leave.
-    pub(crate) entered: AtomicBool,
+    /// It is, or was, in the table. A cell that never was reports nothing.
+    entered: AtomicBool,
     /// How many [`crate::Inode`]s there are of it.
     users: AtomicU32,
     next_index: AtomicU64,
@@ -70,7 +89,7 @@ impl std::fmt::Debug for InodeCell {
 
 impl InodeCell {
     pub(crate) fn new(
-        shared: Arc<Shared>,
+        departures: Arc<Departures>,
         id: InodeId,
         item: InodeItem,
         home: Arc<Tree>,
@@ -81,7 +100,7 @@ impl InodeCell {
             what: "its mode names no kind of file",
         })?;
         Ok(Self {
-            shared,
+            departures,
             id,
             kind,
             home,
@@ -97,9 +116,10 @@ impl InodeCell {
         })
     }
 
-    /// The empty directory that stands where a subvolume is named that is not there: in a snapshot, which
-    /// copies the names of subvolumes and not their content, and where one was deleted. As on Linux, all
-    /// of them have one number, and what they are otherwise they have from their directory.
+    /// The empty directory that stands for a subvolume that is named and not there. A snapshot has
+    /// such names, since it does not copy subvolumes inside; so does a directory whose subvolume
+    /// was deleted. As on Linux, all have one number, and take their other attributes from their
+    /// directory.
     pub(crate) fn stub(dir: &Self) -> Result<Self> {
         let id = InodeId { tree: dir.tree(), ino: trees::STUB };
         let above = dir.file.item();
@@ -114,7 +134,7 @@ impl InodeCell {
             otime: above.otime,
             ..InodeItem::default()
         };
-        let mut cell = Self::new(Arc::clone(&dir.shared), id, item, Arc::clone(&dir.home))?;
+        let mut cell = Self::new(Arc::clone(&dir.departures), id, item, Arc::clone(&dir.home))?;
         cell.stub_in = Some(dir.id);
         Ok(cell)
     }
@@ -126,16 +146,33 @@ impl InodeCell {
         joined.map(drop).map_err(|_| NameError::NotFound.into())
     }
 
-    /// Counts one user less (C2).
-    pub(crate) fn leave(&self) {
+    /// Counts one user less (C2). `files` forgets the dirty data of an inode that goes.
+    pub(crate) fn leave(&self, files: &Files) {
         let last = self.users.fetch_sub(1, Ordering::AcqRel) == 1;
         let goes = || self.users.compare_exchange(0, GONE, Ordering::AcqRel, Ordering::Acquire);
         if last && self.nlink() == 0 && goes().is_ok() {
-            self.shared.background.leaves();
-            self.shared.files.forget_waiting(&self.file);
-            let kept = (self.kept.lock().take(), self.accessed.take());
-            drop(kept);
+            self.departures.cleaning.leaves();
+            files.forget_waiting(&self.file);
+            self.unlist();
+            drop(self.accessed.take());
         }
+    }
+
+    /// Keeps it alive for the list of dirty inodes. Returns false if the list has it already, or if
+    /// it is going.
+    pub(crate) fn keep_listed(self: &Arc<Self>) -> bool {
+        let mut kept = self.kept.lock();
+        if kept.is_some() || self.is_gone() {
+            return false;
+        }
+        *kept = Some(Arc::clone(self));
+        true
+    }
+
+    /// Takes it out of the list of dirty inodes.
+    pub(crate) fn unlist(&self) {
+        let kept = self.kept.lock().take();
+        drop(kept);
     }
 
     /// Whether neither a name nor a user leads to it any more.
@@ -166,8 +203,8 @@ impl InodeCell {
     }
 
     /// Refuses when nothing may be changed here.
-    pub(crate) fn expect_writable(&self) -> Result<()> {
-        self.shared.expect_writable()?;
+    pub(crate) fn expect_writable(&self, status: &Status) -> Result<()> {
+        status.expect_writable()?;
         if self.home.is_dead() {
             return Err(NameError::NotFound.into());
         }
@@ -180,7 +217,7 @@ impl InodeCell {
         Ok(())
     }
 
-    /// Refuses a directory that was removed. To be asked with the lock held.
+    /// Refuses a directory that was removed. The caller holds the lock.
     pub(crate) fn expect_linked(&self) -> Result<()> {
         if self.nlink() == 0 { Err(NameError::NotFound.into()) } else { Ok(()) }
     }
@@ -189,8 +226,8 @@ impl InodeCell {
         self.file.with_item(|item| item.nlink)
     }
 
-    /// The last index that a name of this directory was given. Without the lock, names that are made
-    /// just then may have later ones.
+    /// The last index that a name of this directory was given. If the caller does not hold the
+    /// lock, names that are made meanwhile may have later ones.
     pub(crate) fn last_index(&self, view: &View) -> Result<u64> {
         let next = self.next_index.load(Ordering::Relaxed);
         if next != 0 {
@@ -202,11 +239,11 @@ impl InodeCell {
         Ok(last.map_or(FIRST_INDEX - 1, |(key, _)| key.offset.max(FIRST_INDEX - 1)))
     }
 
-    /// The index for the next name in this directory. To be asked with the lock held exclusive.
+    /// The index for the next name in this directory. The caller holds the lock exclusive.
     pub(crate) fn next_index(&self, view: &View) -> Result<u64> {
         let next = self.last_index(view)?.checked_add(1);
         let after = next.and_then(|next| Some((next, next.checked_add(1)?)));
-        // No folder has had so many names: somebody wrote such a number.
+        // No directory has had so many names, so the number on disk is damage.
         let (next, after) = after.ok_or_else(|| Error::Item {
             tree: self.tree(),
             ino: self.ino(),
@@ -221,7 +258,7 @@ impl InodeCell {
         self.next_index.store(next, Ordering::Relaxed);
     }
 
-    /// A directory that was just made has given no index yet, and has no list but those given here.
+    /// Prepares a directory that was just made: it has given no index yet.
     pub(crate) fn is_new(&self, default_acl: DefaultAcl) {
         self.next_index.store(FIRST_INDEX, Ordering::Relaxed);
         self.set_default_acl(default_acl);
@@ -239,9 +276,9 @@ impl InodeCell {
         self.default_acl.store(state as u8, Ordering::Relaxed);
     }
 
-    pub(crate) fn attr(&self) -> Attr {
+    pub(crate) fn attr(&self, files: &Files) -> Attr {
         let item = self.file.item();
-        let owned = item.nbytes.saturating_add(self.shared.files.fresh_bytes(&self.file));
+        let owned = item.nbytes.saturating_add(files.fresh_bytes(&self.file));
         Attr {
             id: self.id,
             kind: self.kind,
@@ -272,17 +309,28 @@ impl access::Listable for InodeCell {
     }
 }
 
+impl Entry for InodeCell {
+    fn id(&self) -> InodeId {
+        self.id
+    }
+
+    fn note_entered(&self) {
+        self.entered.store(true, Ordering::Relaxed);
+    }
+}
+
 impl Drop for InodeCell {
     fn drop(&mut self) {
+        let Departures { table, cleaning } = &*self.departures;
         if *self.entered.get_mut() {
-            self.shared.cache.forget(self.id);
+            table.forget(self.id);
             if self.nlink() == 0 {
-                self.shared.background.clean_later(self.id);
+                cleaning.clean_later(self.id);
             }
         }
         // The cleaner has it by now.
         if self.is_gone() {
-            self.shared.background.has_left();
+            cleaning.has_left();
         }
     }
 }

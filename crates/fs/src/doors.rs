@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use buttress_block::{Device, Error, Layer};
 
-/// A device that lets a write through when the door of its first byte is open, and a flush that a test has barred when it says
-/// so.
+/// A device with a door for writes of one byte: such a write waits until the door is open. A flush
+/// waits too if a test has barred it.
 #[derive(Debug)]
 pub(crate) struct Doors<D: ?Sized> {
     pub(crate) below: Arc<D>,

@@ -1,4 +1,4 @@
-//! What can go wrong, sorted by who must act.
+//! What can go wrong, sorted by what the caller can do.
 //!
 //! # Place
 //!
@@ -57,8 +57,8 @@ pub enum NameError {
     Busy,
 }
 
-/// Who must act, and how; see [`Error::kind`]. Exhaustive, as [`NameError`] is: a door that does not
-/// know an answer yet must not compile.
+/// What the caller can do; see [`Error::kind`]. Exhaustive, as [`NameError`] is: a front end that
+/// lacks an answer must not compile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
     /// The device failed; retry elsewhere, or report it.
@@ -67,7 +67,8 @@ pub enum ErrorKind {
     Corrupt,
     /// The volume is full.
     NoSpace,
-    /// Nobody wants it done any more ([`Interrupt`](crate::Interrupt)). What was done before stays, as with `NoSpace`.
+    /// The caller no longer wants it done ([`Interrupt`](crate::Interrupt)). What was done before
+    /// stays, as with `NoSpace`.
     Interrupted,
     /// The call cannot be right.
     Invalid,
@@ -155,7 +156,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Says who must act.
+    /// What the caller can do about it.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
@@ -203,7 +204,7 @@ fn data_kind(error: &buttress_data::Error) -> ErrorKind {
         E::Tree(error) => tree_kind(error),
         E::Volume(error) => volume_kind(error),
         E::Item { .. } | E::Extent { .. } | E::Compressed { .. } => ErrorKind::Corrupt,
-        // What programs expect of a bad sector, whoever noticed it.
+        // What programs expect of a bad sector, however it was noticed.
         E::Checksum { .. } => ErrorKind::Io,
         E::Unshareable(_) => ErrorKind::Invalid,
         E::TooBig => ErrorKind::Name(NameError::FileTooBig),

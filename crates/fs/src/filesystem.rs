@@ -11,18 +11,20 @@ use buttress_txn::View;
 use buttress_volume::{Stats as IoStats, Volume, VolumeDevice};
 
 use crate::attr::InodeId;
+use crate::background;
 use crate::clock::new_uuid;
 use crate::error::{NameError, Result};
 use crate::inode::Inode;
-use crate::mount;
+use crate::make::{self, MakeError, MakeOptions, MakeReport};
+use crate::mount::Mount;
+use crate::open;
 use crate::options::MountOptions;
-use crate::shared::Shared;
 use crate::statfs::{DeviceInfo, Info, StatFs, SubvolumeInfo};
 use crate::trees;
-use crate::upkeep::{BalanceStatus, Holders, Work};
+use crate::upkeep::{BalanceStatus, Work};
 
-/// One mounted volume. Cheap to clone; the last clone that drops without [`Filesystem::close`] still
-/// commits, but has nobody to tell about a failure.
+/// One mounted volume. Cheap to clone. If the last clone drops without [`Filesystem::close`], it
+/// still commits, and can only log a failure.
 #[derive(Clone, Debug)]
 pub struct Filesystem {
     mounted: Arc<Mounted>,
@@ -30,7 +32,7 @@ pub struct Filesystem {
 
 /// The mount itself: its last owner closes it.
 struct Mounted {
-    shared: Arc<Shared>,
+    mount: Arc<Mount>,
     root: Option<Inode>,
     root_id: InodeId,
 }
@@ -43,82 +45,92 @@ impl std::fmt::Debug for Mounted {
 
 impl Mounted {
     fn close(&self) -> Result<()> {
-        let shared = &self.shared;
-        if shared.is_closed() {
+        let mount = &self.mount;
+        if mount.status.is_closed() {
             return Ok(());
         }
         // What was remounted read-only is closed as any other: its threads may have worked on.
-        shared.freeze(false);
-        if shared.read_only_reason().is_some() {
-            shared.close();
-            shared.stop_threads();
-            shared.background.flush.drain();
-            shared.access.drain();
-            return shared.engine.aborted().map_or(Ok(()), |_| shared.expect_writable());
+        mount.status.freeze(false);
+        if mount.status.read_only_reason().is_some() {
+            mount.status.close();
+            background::stop(mount);
+            mount.writeback.forget_all();
+            mount.atimes.forget_all();
+            return mount.engine.aborted().map_or(Ok(()), |_| mount.status.expect_writable());
         }
-        shared.stop_work();
-        let synced = shared.sync();
-        shared.put_access_times();
-        shared.close();
-        shared.stop_threads();
+        mount.upkeep.stop_work();
+        let synced = mount.sync();
+        mount.atimes.put_all();
+        mount.status.close();
+        background::stop(mount);
         // What came between the two is still written.
-        shared.write_all();
-        shared.access.drain();
-        let below = shared.options.reclaim_below;
+        mount.writeback.write_all();
+        mount.atimes.forget_all();
+        let below = mount.options.reclaim_below;
         if synced.is_ok() && below > 0 {
-            match shared.maintenance.reclaim_groups(below, &Holders(shared), &|_| true) {
+            match mount.maintenance.reclaim_groups(below, &mount.holders(), &|_| true) {
                 Ok(groups) => tracing::info!(groups, "mostly empty block groups were emptied"),
                 Err(error) => tracing::warn!(%error, "block groups cannot be emptied"),
             }
         }
-        let committed = shared.engine.shutdown();
+        let committed = mount.engine.shutdown();
         synced?;
         committed?;
-        shared.expect_nothing_lost()
+        mount.expect_nothing_lost()
     }
 }
 
 impl Drop for Mounted {
     fn drop(&mut self) {
         if let Err(error) = self.close() {
-            tracing::error!(%error, "closing a filesystem that nobody closed");
+            tracing::error!(%error, "closing a filesystem that was dropped open");
         }
     }
 }
 
 impl Filesystem {
+    /// Makes an empty volume on `device`; [`make`](make::make) by another name.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`make`](make::make).
+    pub fn make(device: &dyn Device, options: &MakeOptions) -> Result<MakeReport, MakeError> {
+        make::make(device, options)
+    }
+
     /// Mounts the volume that lies on `devices`.
     ///
     /// # Errors
     ///
     /// `Corrupt`, `Unsupported`, `Invalid` for options that do not fit the volume, `Io`.
     pub fn open(devices: Vec<Arc<dyn Device>>, options: MountOptions) -> Result<Self> {
-        let (shared, root_id) = mount::open(devices, options)?;
-        let mut mounted = Mounted { shared, root: None, root_id };
-        mounted.root = Some(mounted.shared.inode(root_id)?);
+        let (mount, root_id) = open::open(devices, options)?;
+        let mut mounted = Mounted { mount, root: None, root_id };
+        mounted.root = Some(Inode::of(&mounted.mount, root_id)?);
         Ok(Self { mounted: Arc::new(mounted) })
     }
 
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
-        &self.mounted.shared
+    pub(crate) fn mount(&self) -> &Arc<Mount> {
+        &self.mounted.mount
     }
 
     /// The directory at the top of the mounted subvolume.
     #[must_use]
     pub fn root(&self) -> Inode {
-        self.mounted.root.clone().expect("set before anybody has the filesystem")
+        self.mounted.root.clone().expect("set before a caller has the filesystem")
     }
 
     /// Finds an inode by number.
     ///
     /// # Errors
     ///
-    /// `NotFound`, also for one that has lost its last name and that nobody holds.
+    /// `NotFound`, also for an inode that has lost its last name and has no user.
     pub fn inode(&self, id: InodeId) -> Result<Inode> {
-        self.shared().inode(id)
+        Inode::of(self.mount(), id)
     }
 
-    /// Follows a path from the root, names only: no symbolic link is followed, `.` and `..` are understood.
+    /// Follows a path from the root, names only: no symbolic link is followed, `.` and `..` are
+    /// understood.
     ///
     /// # Errors
     ///
@@ -143,10 +155,12 @@ impl Filesystem {
     /// `Io`, `NoSpace`, `Aborted`; the first failure of writing any inode's data in the background
     /// since the last call, once.
     pub fn sync(&self) -> Result<()> {
-        if self.shared().read_only_reason().is_some() && self.shared().engine.aborted().is_none() {
+        if self.mount().status.read_only_reason().is_some()
+            && self.mount().engine.aborted().is_none()
+        {
             return Ok(());
         }
-        self.shared().sync()
+        self.mount().sync()
     }
 
     /// Makes everything done before the call part of a commit. A loss of some file's data is not
@@ -156,32 +170,32 @@ impl Filesystem {
     ///
     /// `Io`, `NoSpace`, `Aborted`.
     pub fn commit(&self) -> Result<()> {
-        let shared = self.shared();
-        if shared.read_only_reason().is_none() {
-            shared.write_all();
-            shared.put_access_times();
-            shared.engine.commit()?;
+        let mount = self.mount();
+        if mount.status.read_only_reason().is_none() {
+            mount.writeback.write_all();
+            mount.atimes.put_all();
+            mount.engine.commit()?;
         }
         Ok(())
     }
 
-    /// Sizes of the whole volume, as Linux counts them: used is what data and metadata hold, with all
-    /// copies, and the global reserve; available is what new data can have.
+    /// Sizes of the whole volume, as Linux counts them: used is what data and metadata hold, with
+    /// all copies, and the global reserve; available is what new data can have.
     ///
     /// # Errors
     ///
     /// Currently infallible; returns `Result` for forward compatibility.
     pub fn statfs(&self) -> Result<StatFs> {
-        let shared = self.shared();
-        let block_size = shared.superblock.sectorsize;
+        let mount = self.mount();
+        let block_size = mount.superblock.sectorsize;
         let block = u64::from(block_size);
-        let room = shared.engine.room();
-        let waiting = shared.files.dirty_bytes();
+        let room = mount.engine.room();
+        let waiting = mount.files.dirty_bytes();
         let blocks = room.device_bytes / u64::from(room.data_copies.max(1)) / block;
         let free = blocks.saturating_sub(room.used.saturating_add(waiting).div_ceil(block));
         // What data can have is less than what is free where metadata has chunks of its own.
         let available = (room.data_available.saturating_sub(waiting) / block).min(free);
-        let fsid = shared.superblock.fsid;
+        let fsid = mount.superblock.fsid;
         let words = fsid.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_le_bytes));
         Ok(StatFs {
             block_size,
@@ -193,17 +207,17 @@ impl Filesystem {
         })
     }
 
-    /// The trees as they are now, for those who read them themselves. While a view lives, the space that
-    /// is freed meanwhile is not used again: drop it before changing anything.
+    /// The trees as they are now, for callers that read them themselves. While a view lives, space
+    /// that is freed is not used again: drop it before changing anything.
     #[must_use]
     pub fn view(&self) -> Arc<View> {
-        self.shared().engine.view()
+        self.mount().engine.view()
     }
 
     /// Why nothing can be changed, if nothing can.
     #[must_use]
     pub fn read_only_reason(&self) -> Option<String> {
-        self.shared().read_only_reason()
+        self.mount().status.read_only_reason()
     }
 
     /// Has the volume be read-only from now on, when everything is durable, or writable again.
@@ -213,24 +227,24 @@ impl Filesystem {
     /// As [`Filesystem::sync`]. [`crate::ErrorKind::ReadOnly`] where it is to be writable and
     /// cannot be: it was opened for reading, or has failed.
     pub fn set_read_only(&self, read_only: bool) -> Result<()> {
-        let shared = self.shared();
+        let mount = self.mount();
         if !read_only {
-            shared.freeze(false);
-            return shared.expect_writable();
+            mount.status.freeze(false);
+            return mount.status.expect_writable();
         }
-        if shared.read_only_reason().is_some() {
+        if mount.status.read_only_reason().is_some() {
             return Ok(());
         }
-        shared.sync()?;
-        shared.freeze(true);
+        mount.sync()?;
+        mount.status.freeze(true);
         // What came between the two.
-        shared.sync()
+        mount.sync()
     }
 
     /// The label, padded with zeros.
     #[must_use]
     pub fn label(&self) -> &[u8; 256] {
-        &self.shared().superblock.label
+        &self.mount().superblock.label
     }
 
     /// What an operator asks about the volume.
@@ -239,35 +253,35 @@ impl Filesystem {
     ///
     /// What reading the root tree met.
     pub fn info(&self) -> Result<Info> {
-        let shared = self.shared();
+        let mount = self.mount();
         Ok(Info {
-            superblock: shared.superblock.clone(),
-            generation: shared.engine.view().generation(),
-            usage: shared.engine.usage(),
+            superblock: mount.superblock.clone(),
+            generation: mount.engine.view().generation(),
+            usage: mount.engine.usage(),
             subvolumes: self.subvolumes()?,
         })
     }
 
     /// Reads every copy of everything in use and repairs what is wrong, beside all other work. It
-    /// begins with a commit, so that everything that was written before the call is looked at. `watch`
-    /// is told the progress, and ends the scrub by returning `false`. Returns what was found, and
-    /// whether it came to the end.
+    /// begins with a commit, so that everything that was written before the call is looked at.
+    /// `watch` is told the progress, and ends the scrub by returning `false`. Returns what was
+    /// found, and whether it came to the end.
     ///
     /// # Errors
     ///
-    /// A commit that fails; what reading the extent tree met. Damage of what that names is part of the
-    /// result.
+    /// A commit that fails; what reading the extent tree met. Damage of what that names is part of
+    /// the result.
     pub fn scrub(
         &self,
         options: ScrubOptions,
         watch: &mut dyn FnMut(&ScrubProgress) -> bool,
     ) -> Result<(ScrubProgress, bool)> {
         self.commit()?;
-        Ok(self.shared().maintenance.scrub(options, watch)?)
+        Ok(self.mount().maintenance.scrub(options, watch)?)
     }
 
-    /// Tells the devices of everything that is free, beside whoever works on the volume. `watch` is told how far it
-    /// is, and ends it by saying `false`.
+    /// Tells the devices of everything that is free, beside other work on the volume. `watch` is
+    /// told how far it is, and ends it by saying `false`.
     ///
     /// # Errors
     ///
@@ -278,13 +292,13 @@ impl Filesystem {
         watch: &mut dyn FnMut(&TrimProgress) -> bool,
     ) -> Result<TrimProgress> {
         self.sync()?;
-        Ok(self.shared().maintenance.trim(options, watch)?)
+        Ok(self.mount().maintenance.trim(options, watch)?)
     }
 
     /// The devices that are here, and what was counted of their failures.
     #[must_use]
     pub fn devices(&self) -> Vec<DeviceInfo> {
-        let devices = self.shared().engine.volume().devices();
+        let devices = self.mount().engine.volume().devices();
         let about = |device: &Arc<VolumeDevice>| DeviceInfo {
             id: device.id,
             name: device.device.name(),
@@ -296,24 +310,28 @@ impl Filesystem {
         devices.iter().map(about).collect()
     }
 
-    /// Moves what is in the chosen block groups to others and removes them, perhaps with another profile,
-    /// beside whoever works on the volume. `watch` is told how far it is, and pauses it behind a group by
-    /// saying `false`: what was asked for stays on disk then.
+    /// Moves what is in the chosen block groups to others and removes them, perhaps with another
+    /// profile. Other work on the volume goes on. `watch` is told how far it is, and pauses it
+    /// after a group by saying `false`: the options stay on disk then.
     ///
     /// # Errors
     ///
-    /// `NoSpace`, also when there are too few devices for a profile; `Busy` when a balance is paused, or
-    /// something else is done to the volume as a whole; what moving met. What was moved until then stays
-    /// where it is.
+    /// `NoSpace`, also when there are too few devices for a profile; `Busy` when a balance is
+    /// paused, or something else is done to the volume as a whole; what moving met. What was moved
+    /// until then stays where it is.
     pub fn balance(
         &self,
         options: &BalanceOptions,
         watch: &mut dyn FnMut(&BalanceProgress) -> bool,
     ) -> Result<BalanceProgress> {
-        let shared = self.shared();
-        let _turn = shared.begin_work(Work::Balance)?;
+        let mount = self.mount();
+        let _turn = mount.upkeep.begin_work(Work::Balance)?;
         self.sync()?;
-        Ok(shared.maintenance.balance(options, &Holders(shared), &mut shared.watched(watch))?)
+        Ok(mount.maintenance.balance(
+            options,
+            &mount.holders(),
+            &mut mount.upkeep.watched(watch),
+        )?)
     }
 
     /// The balance that was begun and did not end, by us or by Linux; one that is running, too.
@@ -322,7 +340,7 @@ impl Filesystem {
     ///
     /// What reading the root tree met.
     pub fn paused_balance(&self) -> Result<Option<BalanceOptions>> {
-        Ok(self.shared().maintenance.paused_balance()?)
+        Ok(self.mount().maintenance.paused_balance()?)
     }
 
     /// The balance that is running, or paused.
@@ -331,7 +349,7 @@ impl Filesystem {
     ///
     /// What reading the root tree met.
     pub fn balance_status(&self) -> Result<Option<BalanceStatus>> {
-        self.shared().balance_status()
+        self.mount().upkeep.balance_status()
     }
 
     /// Goes on with a balance that was begun and did not end.
@@ -343,10 +361,10 @@ impl Filesystem {
         &self,
         watch: &mut dyn FnMut(&BalanceProgress) -> bool,
     ) -> Result<BalanceProgress> {
-        let shared = self.shared();
-        let _turn = shared.begin_work(Work::Balance)?;
+        let mount = self.mount();
+        let _turn = mount.upkeep.begin_work(Work::Balance)?;
         self.sync()?;
-        Ok(shared.maintenance.resume_balance(&Holders(shared), &mut shared.watched(watch))?)
+        Ok(mount.maintenance.resume_balance(&mount.holders(), &mut mount.upkeep.watched(watch))?)
     }
 
     /// Has the balance that is running stop behind the group that it is at, and waits for that.
@@ -355,27 +373,27 @@ impl Filesystem {
     ///
     /// `Busy` when none is running.
     pub fn pause_balance(&self) -> Result<()> {
-        if self.shared().stop_balance(false) {
+        if self.mount().upkeep.stop_balance(false) {
             return Ok(());
         }
         Err(buttress_txn::Error::Busy("no balance is running").into())
     }
 
-    /// Stops a balance that is running, in the middle of a group, and forgets it; or one that was begun and
-    /// did not end. What it moved stays where it is.
+    /// Stops a balance that is running, in the middle of a group, and forgets it; or one that was
+    /// begun and did not end. What it moved stays where it is.
     ///
     /// # Errors
     ///
     /// `Busy` when there is none.
     pub fn cancel_balance(&self) -> Result<()> {
-        let shared = self.shared();
-        let ran = shared.stop_balance(true);
-        let _turn = shared.begin_work(Work::Balance)?;
-        if ran && shared.maintenance.paused_balance()?.is_none() {
+        let mount = self.mount();
+        let ran = mount.upkeep.stop_balance(true);
+        let _turn = mount.upkeep.begin_work(Work::Balance)?;
+        if ran && mount.maintenance.paused_balance()?.is_none() {
             // It came to its end.
             return Ok(());
         }
-        Ok(shared.maintenance.cancel_balance()?)
+        Ok(mount.maintenance.cancel_balance()?)
     }
 
     /// Adds a device. Whatever was on it is gone.
@@ -384,45 +402,46 @@ impl Filesystem {
     ///
     /// When it or the volume cannot be written.
     pub fn add_device(&self, device: Arc<dyn Device>) -> Result<DeviceId> {
-        let shared = self.shared();
-        let _turn = shared.begin_work(Work::Devices)?;
-        let sector = u64::from(shared.superblock.sectorsize);
+        let mount = self.mount();
+        let _turn = mount.upkeep.begin_work(Work::Devices)?;
+        let sector = u64::from(mount.superblock.sectorsize);
         let total_bytes = device.len() / sector * sector;
         if total_bytes < 16 << 20 {
             return Err(crate::Error::invalid("a device smaller than 16 MiB"));
         }
         Volume::wipe(&*device)?;
         let item = DeviceItem {
-            devid: shared.maintenance.next_device(),
+            devid: mount.maintenance.next_device(),
             total_bytes,
             io_align: limits::SECTOR,
             io_width: limits::SECTOR,
             sector_size: limits::SECTOR,
             uuid: new_uuid(),
-            fsid: shared.superblock.fsid,
+            fsid: mount.superblock.fsid,
             ..DeviceItem::default()
         };
-        shared.engine.volume().add_device(device, item);
-        shared.maintenance.enroll_device(item)?;
+        mount.engine.volume().add_device(device, item);
+        mount.maintenance.enroll_device(item)?;
         Ok(item.devid)
     }
 
-    /// Puts a new device in the place of another, which may be missing, beside whoever works on the volume.
-    /// Whatever was on it is gone. Returns what was found wrong on the way.
+    /// Puts a new device in the place of another, which may be missing. Other work on the volume
+    /// goes on. Whatever was on the new device is gone. Returns what was found wrong on the way.
     ///
     /// # Errors
     ///
-    /// `NoSpace` for a device that is smaller, `Busy` when a balance is paused or `watch` said `false`.
+    /// `NoSpace` for a device that is smaller, `Busy` when a balance is paused or `watch` said
+    /// `false`.
     pub fn replace_device(
         &self,
         id: DeviceId,
         new: Arc<dyn Device>,
         watch: &mut dyn FnMut(&BalanceProgress) -> bool,
     ) -> Result<ScrubProgress> {
-        let shared = self.shared();
-        let _turn = shared.begin_work(Work::Devices)?;
+        let mount = self.mount();
+        let _turn = mount.upkeep.begin_work(Work::Devices)?;
         self.sync()?;
-        Ok(shared.maintenance.replace_device(id, new, &mut shared.watched(watch))?)
+        Ok(mount.maintenance.replace_device(id, new, &mut mount.upkeep.watched(watch))?)
     }
 
     /// The numbers of devices that the volume has and that are not here.
@@ -431,11 +450,11 @@ impl Filesystem {
     ///
     /// None today.
     pub fn missing_devices(&self) -> Result<Vec<DeviceId>> {
-        Ok(self.shared().maintenance.missing_devices())
+        Ok(self.mount().maintenance.missing_devices())
     }
 
-    /// Moves everything off a device, which may be missing, and makes it no part of the volume any more,
-    /// beside whoever works on the volume.
+    /// Moves everything off a device, which may be missing, and takes it out of the volume. Other
+    /// work on the volume goes on.
     ///
     /// # Errors
     ///
@@ -445,21 +464,21 @@ impl Filesystem {
         id: DeviceId,
         watch: &mut dyn FnMut(&BalanceProgress) -> bool,
     ) -> Result<()> {
-        let shared = self.shared();
-        let _turn = shared.begin_work(Work::Devices)?;
+        let mount = self.mount();
+        let _turn = mount.upkeep.begin_work(Work::Devices)?;
         self.sync()?;
-        let engine = &shared.engine;
-        shared.maintenance.vacate(id, 0, &Holders(shared), &mut shared.watched(watch))?;
+        let engine = &mount.engine;
+        mount.maintenance.vacate(id, 0, &mount.holders(), &mut mount.upkeep.watched(watch))?;
         let device = engine.volume().device(id);
-        shared.maintenance.remove_device(id)?;
+        mount.maintenance.remove_device(id)?;
         if let Some(device) = device {
             Volume::wipe(&*device.device)?;
         }
         Ok(())
     }
 
-    /// Gives a device another size; what lies behind a new end is moved first, beside whoever works on the
-    /// volume.
+    /// Gives a device another size. What lies behind a new end is moved first. Other work on the
+    /// volume goes on.
     ///
     /// # Errors
     ///
@@ -470,29 +489,29 @@ impl Filesystem {
         total_bytes: u64,
         watch: &mut dyn FnMut(&BalanceProgress) -> bool,
     ) -> Result<()> {
-        let shared = self.shared();
-        let _turn = shared.begin_work(Work::Devices)?;
+        let mount = self.mount();
+        let _turn = mount.upkeep.begin_work(Work::Devices)?;
         if total_bytes < 16 << 20 {
             return Err(crate::Error::invalid("a device smaller than 16 MiB"));
         }
         self.sync()?;
-        let engine = &shared.engine;
+        let engine = &mount.engine;
         let device = engine.volume().device(id).ok_or(crate::Error::invalid("no such device"))?;
         if total_bytes < device.current_item().total_bytes {
-            shared.maintenance.vacate(
+            mount.maintenance.vacate(
                 id,
                 total_bytes,
-                &Holders(shared),
-                &mut shared.watched(watch),
+                &mount.holders(),
+                &mut mount.upkeep.watched(watch),
             )?;
         }
-        Ok(shared.maintenance.resize_device(id, total_bytes)?)
+        Ok(mount.maintenance.resize_device(id, total_bytes)?)
     }
 
     /// What the devices were asked for since the volume was mounted.
     #[must_use]
     pub fn io_stats(&self) -> IoStats {
-        self.shared().engine.volume().stats()
+        self.mount().engine.volume().stats()
     }
 
     /// Forgets the failures that were counted, and makes that durable.
@@ -501,8 +520,8 @@ impl Filesystem {
     ///
     /// As [`Filesystem::sync`]; [`crate::ErrorKind::ReadOnly`].
     pub fn reset_device_stats(&self) -> Result<()> {
-        self.shared().expect_writable()?;
-        for device in self.shared().engine.volume().devices().iter() {
+        self.mount().status.expect_writable()?;
+        for device in self.mount().engine.volume().devices().iter() {
             device.reset_stats();
         }
         self.sync()
@@ -514,7 +533,7 @@ impl Filesystem {
     ///
     /// What reading the root tree met.
     pub fn subvolumes(&self) -> Result<Vec<SubvolumeInfo>> {
-        let view = self.shared().engine.view();
+        let view = self.mount().engine.view();
         let mut found: Vec<SubvolumeInfo> = Vec::new();
         let mut queue = std::collections::VecDeque::from([(TreeId::FS, None, Vec::new())]);
         while let Some((tree, parent, path)) = queue.pop_front() {
@@ -550,8 +569,8 @@ impl Filesystem {
 
     /// The names from the top of a subvolume down to one of its directories.
     fn path_below_top(&self, dir: InodeId) -> Result<Vec<Vec<u8>>> {
-        let view = self.shared().engine.view();
-        let top = self.shared().tree_info(&view, dir.tree)?.root_dir;
+        let view = self.mount().engine.view();
+        let top = self.mount().inodes.tree_info(&view, dir.tree)?.root_dir;
         let mut names = Vec::new();
         let mut at = dir;
         while at.ino != top {
@@ -574,8 +593,8 @@ impl Filesystem {
     ///
     /// # Errors
     ///
-    /// What the last commit met, or what [`Filesystem::sync`] would tell; the volume is closed all the
-    /// same, and later calls answer `Ok`.
+    /// What the last commit met, or what [`Filesystem::sync`] would tell; the volume is closed all
+    /// the same, and later calls answer `Ok`.
     pub fn close(self) -> Result<()> {
         self.mounted.close()
     }

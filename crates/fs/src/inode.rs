@@ -7,15 +7,21 @@ use std::sync::Arc;
 use crate::attr::{Attr, FileKind, InodeId};
 use crate::cell::InodeCell;
 use crate::error::Result;
-use crate::shared::Shared;
+use crate::mount::Mount;
 
 /// One file, directory or other object. Cheap to clone.
 ///
 /// As long as one clone lives, the content lives, even when the last name is gone; the last drop
 /// of a nameless inode deletes it.
-#[derive(Debug)]
 pub struct Inode {
+    mount: Arc<Mount>,
     pub(crate) cell: Arc<InodeCell>,
+}
+
+impl std::fmt::Debug for Inode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Inode").field("cell", &self.cell).finish_non_exhaustive()
+    }
 }
 
 /// One name of a directory.
@@ -72,21 +78,26 @@ pub(crate) const DEPTH_MAX: usize = 4096;
 impl Clone for Inode {
     fn clone(&self) -> Self {
         self.cell.join().expect("it has a user, so it is not going");
-        Self { cell: Arc::clone(&self.cell) }
+        Self { mount: Arc::clone(&self.mount), cell: Arc::clone(&self.cell) }
     }
 }
 
 impl Drop for Inode {
     fn drop(&mut self) {
-        self.cell.leave();
+        self.cell.leave(&self.mount.files);
     }
 }
 
 impl Inode {
     /// Makes one more user of a cell; `NotFound` when its last one has gone, and its last name too.
-    pub(crate) fn new(cell: Arc<InodeCell>) -> Result<Self> {
+    pub(crate) fn new(mount: &Arc<Mount>, cell: Arc<InodeCell>) -> Result<Self> {
         cell.join()?;
-        Ok(Self { cell })
+        Ok(Self { mount: Arc::clone(mount), cell })
+    }
+
+    /// Makes one more user of an inode that has a name, or a user.
+    pub(crate) fn of(mount: &Arc<Mount>, id: InodeId) -> Result<Self> {
+        Self::new(mount, mount.inodes.cell(id)?)
     }
 
     /// Which inode this is.
@@ -104,10 +115,10 @@ impl Inode {
     /// Copies the attributes.
     #[must_use]
     pub fn attr(&self) -> Attr {
-        self.cell.attr()
+        self.cell.attr(&self.mount.files)
     }
 
-    pub(crate) fn shared(&self) -> &Arc<Shared> {
-        &self.cell.shared
+    pub(crate) fn mount(&self) -> &Arc<Mount> {
+        &self.mount
     }
 }

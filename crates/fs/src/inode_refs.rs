@@ -10,13 +10,15 @@
 use std::ops::Range;
 
 use buttress_format::{
-    Ino, InodeExtref, InodeExtrefs, InodeRef, InodeRefs, Key, Kind, extref_hash,
+    Incompat, Ino, InodeExtref, InodeExtrefs, InodeRef, InodeRefs, Key, Kind, Superblock,
+    extref_hash,
 };
 use buttress_txn::View;
 
 use crate::attr::InodeId;
 use crate::batch::{Batch, Change, Current};
 use crate::error::{Error, NameError, Result};
+use crate::names::item_len_max;
 
 fn ref_key(ino: Ino, dir: Ino) -> Key {
     Key::new(ino.0, Kind::INODE_REF, dir.0)
@@ -168,4 +170,13 @@ impl Batch {
 pub(crate) struct RefLimits {
     pub(crate) item_len_max: usize,
     pub(crate) extended: bool,
+}
+
+impl RefLimits {
+    pub(crate) fn of(superblock: &Superblock) -> Self {
+        Self {
+            item_len_max: item_len_max(superblock.nodesize),
+            extended: superblock.incompat.has(Incompat::EXTENDED_IREF),
+        }
+    }
 }

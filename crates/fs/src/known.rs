@@ -1,5 +1,6 @@
-//! Faults of other implementations, by their numbers in `docs/internals/kernel-bugs.md`, that need a hand on the engine
-//! below a mount: block groups that are held read-only at the worst moment, and emptied again and again.
+//! Faults of other implementations, by their numbers in `docs/internals/kernel-bugs.md`, that need
+//! a hand on the engine below a mount: block groups that are held read-only at the worst moment,
+//! and emptied again and again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +11,6 @@ use buttress_block::{Device, MemoryDevice};
 use buttress_format::{BlockGroupFlags, Key, Kind, Logical, TreeId, ids};
 use buttress_txn::{Cost, ReadOnlyHold, Urgency};
 
-use crate::upkeep::Holders;
 use crate::{ErrorKind, FallocateMode, Filesystem, Inode, InodeFlags, MountOptions, SetAttr};
 
 mod copies;
@@ -96,8 +96,8 @@ fn content(file: &Inode) -> Vec<u8> {
     bytes
 }
 
-/// Holds the data groups with these numbers read-only, in ascending order of their addresses; but for those that
-/// promises need.
+/// Holds the data groups with these numbers read-only, in ascending order of their addresses, but
+/// for those that reservations need.
 fn hold(fs: &Filesystem, mut wanted: impl FnMut(usize) -> bool) -> Vec<ReadOnlyHold> {
     let view = fs.view();
     let key = |start| Key::new(start, Kind(0), 0);
@@ -107,7 +107,7 @@ fn hold(fs: &Filesystem, mut wanted: impl FnMut(usize) -> bool) -> Vec<ReadOnlyH
     let starts: Vec<_> = of_data.map(|(key, _)| Logical(key.objectid)).collect();
     drop(view);
     let wanted = starts.into_iter().enumerate().filter(|(index, _)| wanted(*index));
-    let holds = wanted.map(|(_, start)| fs.shared().engine.hold_read_only(start));
+    let holds = wanted.map(|(_, start)| fs.mount().engine.hold_read_only(start));
     holds
         .filter_map(|hold| match hold {
             Err(buttress_txn::Error::NoSpace(_)) => None,
@@ -116,19 +116,20 @@ fn hold(fs: &Filesystem, mut wanted: impl FnMut(usize) -> bool) -> Vec<ReadOnlyH
         .collect()
 }
 
-/// Promised and allocated bytes of data that nothing names yet.
+/// Reserved and allocated bytes of data that nothing names yet.
 fn pending(fs: &Filesystem) -> (u64, u64) {
     let data = fs.space_stats().accounts.data;
     (data.may_use, data.reserved)
 }
 
-/// Bytes that are dirty without a promise.
+/// Bytes that are dirty without a reservation.
 fn unreserved(fs: &Filesystem) -> u64 {
     fs.space_stats().accounts.unreserved
 }
 
-/// N1: written in place with nothing free, and by the time it is written back the group is read-only: the bytes go
-/// elsewhere if there is room by then, and are refused otherwise; no promise is given back that was not made.
+/// N1: a write in place with nothing free, and its group is read-only when it is written back. The
+/// bytes go elsewhere if there is room by then, and are refused otherwise. No reservation is given
+/// back that was not made.
 #[test]
 fn n1_the_group_turns_read_only_under_a_write() {
     let device = volume(128);
@@ -147,7 +148,7 @@ fn n1_the_group_turns_read_only_under_a_write() {
             fs.sync().expect_err("what was refused is told, once");
             fs.sync().expect("durable");
         }
-        // Until then the write must not have been promised anything.
+        // Until then the write must not have reserved anything.
         target.write_at(at, &new).expect("in place");
         let promised = pending(&fs).0;
         assert!(round >= 3 || promised == 0, "{promised} bytes promised on a full volume");
@@ -170,8 +171,8 @@ fn n1_the_group_turns_read_only_under_a_write() {
     judge(&device);
 }
 
-/// N2: the same, with groups that become read-only and writable again all the time, by who empties them and by who
-/// looks at them.
+/// N2: the same, with groups that become read-only and writable again all the time, by a thread
+/// that empties them and by one that looks at them.
 #[test]
 fn n2_groups_flip_beside_writers() {
     let device = volume(128);
@@ -234,7 +235,7 @@ fn n2_groups_flip_beside_writers() {
     assert!(written > 0, "nothing arrived");
     let _ = fs.sync();
     assert_eq!(pending(&fs), (0, 0));
-    // Nobody holds them any more: there is no need of space again.
+    // Nothing holds them any more: there is no need of space again.
     for file in &files {
         file.write_at(0, &bytes(9, 64)).expect("in place");
     }
@@ -245,8 +246,8 @@ fn n2_groups_flip_beside_writers() {
     judge(&device);
 }
 
-/// A4: emptying groups that hold little comes to an end, and what was moved once is not moved again unless something
-/// was deleted meanwhile.
+/// A4: emptying groups that hold little comes to an end, and what was moved once is not moved again
+/// unless something was deleted meanwhile.
 #[test]
 fn a4_nothing_is_moved_twice() {
     for seed in 0..3 {
@@ -265,9 +266,9 @@ fn a4_nothing_is_moved_twice() {
             }
         }
         fs.sync().expect("durable");
-        let engine = &fs.shared().engine;
+        let engine = &fs.mount().engine;
         let reclaim = |fs: &Filesystem| {
-            fs.shared().maintenance.reclaim_groups(60, &Holders(fs.shared()), &|_| true)
+            fs.mount().maintenance.reclaim_groups(60, &fs.mount().holders(), &|_| true)
         };
         let (mut moved, mut passes) = (0, 0);
         loop {
@@ -289,8 +290,9 @@ fn a4_nothing_is_moved_twice() {
     }
 }
 
-/// X10: a group whose free space is written down wrongly is left alone, on every way that leads to it: by a file that
-/// ends in it, by a search, by a commit. Nothing fails while there is space elsewhere.
+/// X10: a group whose free space is written down wrongly is left alone, on every way that leads to
+/// it: by a file that ends in it, by a search, by a commit. Nothing fails while there is space
+/// elsewhere.
 #[test]
 fn x10_a_damaged_group_is_left_alone() {
     let device = volume(256);
@@ -300,7 +302,7 @@ fn x10_a_damaged_group_is_left_alone() {
     fs.sync().expect("durable");
     // A sector less than there is, in the group that the file lies in.
     let group = hold(&fs, |index| index == 0).pop().expect("data").group().range();
-    let engine = &fs.shared().engine;
+    let engine = &fs.mount().engine;
     let (low, high) =
         (Key::new(group.start.0, Kind(0), 0), Key::new(group.end().0 - 1, Kind(u8::MAX), u64::MAX));
     let items: Vec<_> =
@@ -326,7 +328,7 @@ fn x10_a_damaged_group_is_left_alone() {
     let stats = fs.space_stats();
     assert_eq!(stats.engine.groups_left, 1);
     assert!(stats.accounts.data.read_only > 0, "what is free in it cannot be promised");
-    let held = fs.shared().engine.hold_read_only(group.start).expect("the group");
+    let held = fs.mount().engine.hold_read_only(group.start).expect("the group");
     assert!(!held.group().is_loaded());
     assert_eq!(held.group().used(), 64 * SECTOR, "nothing was put there");
     drop(held);

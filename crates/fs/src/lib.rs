@@ -28,65 +28,75 @@
 //! # }
 //! ```
 //!
-//! # Where things are
+//! # Layers
+//!
+//! A module uses those above it in this list, and its neighbours in a line without circles.
 //!
 //! ```text
-//! mount, filesystem     opening, closing, asking about the whole
-//! inode, ops            what can be done with one inode, an operation a file
-//! cell, inode_cache     inodes in memory: one cell for all users of an inode
-//! names, inode_refs     the items that names have, in the directory and at the inode
-//! property              how an inode says it shall be compressed
-//! batch, lock_set       how an operation gathers its changes, and locks what it concerns
-//! flush, throttle       writeback, and how fast writers may be
-//! background, orphan    removal and commits that nobody asked for
-//! upkeep                the volume as a whole: balance, devices, groups that are emptied
-//! replay                logs of fsync, when a volume is mounted
-//! trees, subvolume      subvolumes
-//! make                  new volumes
+//! attr, error, options, make     words of the interface, and new volumes
+//! batch, names, inode_refs,      items: how names, attributes and subvolumes lie in trees
+//!   xattr_items, subvolume_items
+//! inode_table, clean_queue,      one inode in memory, and where it reports when it drops
+//!   cell, lock_set
+//! status, inodes, writeback,     the owners: each has its state and its locks
+//!   cleaner, space, upkeep
+//! mount, background, open        the owners side by side, their threads, opening
+//! inode, ops                     what can be done with one inode, an operation a file
+//! filesystem, subvolume          the volume as a whole
 //! ```
 
 mod access;
+mod attr;
+mod baselines;
 mod clock;
 mod error;
 mod options;
+mod statfs;
 
 pub mod make;
 
-mod attr;
-mod statfs;
+mod batch;
+mod inode_refs;
+mod names;
+mod orphan;
+mod property;
+mod subvolume_items;
+mod trees;
+mod xattr_items;
 
 mod acl;
-mod batch;
 mod cell;
-#[cfg(test)]
-mod doors;
-mod inode_cache;
-mod inode_refs;
-#[cfg(test)]
-mod known;
+mod clean_queue;
+mod inode_table;
 mod lock_set;
-mod names;
-mod trees;
 
-mod background;
-mod baselines;
-mod flush;
-mod mount;
-mod orphan;
-mod preempt;
-mod property;
-mod replay;
-mod room;
-mod shared;
-mod space_stats;
-mod sync_stats;
+mod atimes;
+mod cleaner;
+mod inodes;
+mod space;
+mod status;
+mod stop;
+mod threads;
 mod throttle;
 mod upkeep;
+mod writeback;
+
+mod background;
+mod mount;
+mod open;
+mod replay;
 
 mod filesystem;
 mod inode;
 mod ops;
+mod space_stats;
 mod subvolume;
+mod sync_stats;
+
+#[cfg(test)]
+mod doors;
+#[cfg(test)]
+mod known;
 
 pub use attr::{Attr, FileKind, InodeId, SetAttr, mode};
 pub use baselines::Baselines;

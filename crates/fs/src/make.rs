@@ -2,13 +2,14 @@
 //!
 //! # Place
 //!
-//! Rests on `format`, the placing of chunks of `volume`, and [`Device`]s; needs no transaction, since nothing is there yet. The
-//! trees are laid out by hand, each as few nodes as its items need, and written once.
+//! Rests on `format`, the placing of chunks of `volume`, and [`Device`]s; needs no transaction,
+//! since nothing is there yet. The trees are laid out by hand, each as few nodes as its items need,
+//! and written once.
 //!
 //! # Invariants
 //!
-//! - **K1** Every byte that the trees name as used belongs to a node that is written, and every
-//!   node is named once in the extent tree.
+//! - **K1** Every byte that the trees name as used belongs to a node that is written. The extent
+//!   tree names every node once.
 //! - **K2** No node lies where a copy of it would cover a superblock.
 //! - **K3** What is not used is free in the free-space tree, whole block groups included; Linux
 //!   keeps the stripes under superblock copies in that tree and leaves them out when it loads it.
@@ -30,66 +31,18 @@ mod error;
 mod features;
 mod layout;
 mod nodes;
+mod options;
 mod trees;
 mod write;
 
 use buttress_block::Device;
-use buttress_format::{CsumType, Generation, Profile, Timespec, limits};
+use buttress_format::{Profile, limits};
 
 pub use self::error::MakeError;
 pub use self::features::{FEATURES, Feature, Features};
 use self::layout::{Layout, Profiles};
-use crate::Filesystem;
-use crate::clock::{new_uuid, now};
-
-/// The generation of everything a new volume holds: its first and only transaction.
-const FIRST: Generation = Generation(1);
-
-/// What a new volume shall be.
-#[derive(Clone, Debug)]
-pub struct MakeOptions {
-    /// Bytes of each device to use; all of it when absent.
-    pub size: Option<u64>,
-    /// The volume's name, at most 255 bytes and without a newline.
-    pub label: Vec<u8>,
-    /// The checksum of nodes and data.
-    pub csum: CsumType,
-    /// How metadata and system chunks are spread. When absent, as mkfs.btrfs does: twice, on two
-    /// devices where there are two; once when mixed.
-    pub metadata: Option<Profile>,
-    /// How data chunks are spread: once when absent; like metadata when mixed.
-    pub data: Option<Profile>,
-    /// Data and metadata share block groups, for very small volumes. Needs nodes of 4 KiB.
-    pub mixed: bool,
-    /// Bytes of a tree node: a power of two from 4 KiB to 64 KiB.
-    pub nodesize: u32,
-    /// The format's switches.
-    pub features: Features,
-    /// The volume's identifier; random when absent.
-    pub fsid: Option<[u8; 16]>,
-    /// Makes every other identifier follow from this number, so that two runs are equal.
-    pub seed: Option<u64>,
-    /// The time that inodes carry; now when absent.
-    pub time: Option<Timespec>,
-}
-
-impl Default for MakeOptions {
-    fn default() -> Self {
-        Self {
-            size: None,
-            label: Vec::new(),
-            csum: CsumType::Crc32c,
-            metadata: None,
-            data: None,
-            mixed: false,
-            nodesize: 16 * 1024,
-            features: Features::default(),
-            fsid: None,
-            seed: None,
-            time: None,
-        }
-    }
-}
+use self::options::Identity;
+pub use self::options::MakeOptions;
 
 /// What was made.
 #[derive(Clone, Debug)]
@@ -111,15 +64,6 @@ pub struct MakeReport {
     pub metadata_len: u64,
     /// See [`MakeReport::system_len`].
     pub data_len: u64,
-}
-
-/// The identifiers and the time that the new structures share.
-struct Identity {
-    fsid: [u8; 16],
-    chunk_tree_uuid: [u8; 16],
-    device_uuids: Vec<[u8; 16]>,
-    fs_tree_uuid: [u8; 16],
-    now: Timespec,
 }
 
 /// Makes an empty volume on `device`. Whatever was there is gone.
@@ -164,17 +108,6 @@ pub fn make_on(devices: &[&dyn Device], options: &MakeOptions) -> Result<MakeRep
     })
 }
 
-impl Filesystem {
-    /// Makes an empty volume on `device`; [`make`] by another name.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`make`].
-    pub fn make(device: &dyn Device, options: &MakeOptions) -> Result<MakeReport, MakeError> {
-        make(device, options)
-    }
-}
-
 /// Looks at everything that can be wrong before the device is touched.
 fn checked_size(device: &dyn Device, options: &MakeOptions) -> Result<u64, MakeError> {
     if !device.writable() {
@@ -197,41 +130,6 @@ fn checked_size(device: &dyn Device, options: &MakeOptions) -> Result<u64, MakeE
     }
     let sector = u64::from(limits::SECTOR);
     Ok(size / sector * sector)
-}
-
-impl Identity {
-    fn draw(options: &MakeOptions, devices: usize) -> Self {
-        let mut drawn = 0_u64;
-        let mut uuid = || {
-            drawn += 1;
-            match options.seed {
-                Some(seed) => seeded_uuid(seed, drawn),
-                None => new_uuid(),
-            }
-        };
-        let (fsid, chunk_tree_uuid) = (uuid(), uuid());
-        let first = uuid();
-        let fs_tree_uuid = uuid();
-        let device_uuids = std::iter::once(first).chain((1..devices).map(|_| uuid())).collect();
-        Self {
-            fsid: options.fsid.unwrap_or(fsid),
-            chunk_tree_uuid,
-            device_uuids,
-            fs_tree_uuid,
-            now: options.time.unwrap_or_else(now),
-        }
-    }
-}
-
-/// A version-4 identifier that follows from a seed: a digest is as good a stream as any.
-fn seeded_uuid(seed: u64, index: u64) -> [u8; 16] {
-    let mut input = [0_u8; 16];
-    input[..8].copy_from_slice(&seed.to_le_bytes());
-    input[8..].copy_from_slice(&index.to_le_bytes());
-    let digest = CsumType::Sha256.digest(&input);
-    let mut bytes = [0_u8; 16];
-    bytes.copy_from_slice(&digest[..16]);
-    uuid::Builder::from_random_bytes(bytes).into_uuid().into_bytes()
 }
 
 #[cfg(test)]

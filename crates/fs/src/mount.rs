@@ -1,200 +1,161 @@
-//! Opening a volume: devices, trees, the subvolume to show, the threads.
+//! A mounted volume: its owners, side by side.
+//!
+//! Each owner is made from the owners that it uses, so none points back. Code that needs one or two
+//! of them takes these as arguments, and not the mount. `docs/internals/files.md` has the picture.
+//!
+//! # Invariants
+//!
+//! - **D1** While a directory moves, no other does: the way up from a directory stays the same.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use buttress_block::Device;
-use buttress_data::{Files, FilesOptions};
-use buttress_format::{CompatRo, Incompat, Logical, RootBackup, Superblock, TreeId};
-use buttress_tree::{Geometry, Store};
-use buttress_txn::{Engine, EngineOptions, GroupsRead, View};
-use buttress_volume::{OpenOptions, Volume};
+use buttress_base::sync::Mutex;
+use buttress_data::Files;
+use buttress_format::Superblock;
+use buttress_log::{LogOptions, SyncLog};
+use buttress_maintenance::Maintenance;
+use buttress_txn::{Engine, View};
 
+use crate::atimes::Atimes;
 use crate::attr::InodeId;
-use crate::error::{Error, ErrorKind, NameError, Result};
-use crate::names::{self, Target};
+use crate::cell::InodeCell;
+use crate::cleaner::Cleaner;
+use crate::error::{NameError, Result};
+use crate::inode_refs::{self, RefLimits};
+use crate::inodes::Inodes;
 use crate::options::MountOptions;
-use crate::orphan;
-use crate::replay;
-use crate::shared::Shared;
-use crate::subvolume::default_subvolume;
+use crate::space::Space;
+use crate::status::Status;
+use crate::stop::StopSignal;
+use crate::threads::Threads;
+use crate::trees;
+use crate::upkeep::{Holders, Upkeep};
+use crate::writeback::{Limits, Writeback};
 
-/// Opens a volume and says which directory to show.
-pub(crate) fn open(
-    devices: Vec<Arc<dyn Device>>,
-    options: MountOptions,
-) -> Result<(Arc<Shared>, InodeId)> {
-    let newest = open_at(devices.clone(), options.clone(), None);
-    let Err(error) = &newest else { return newest };
-    if !options.use_backup_root || error.kind() != ErrorKind::Corrupt {
-        return newest;
-    }
-    if !options.read_only {
-        let why = format!("works together with ro only where the newest root is damaged: {error}");
-        return Err(Error::Option { option: "usebackuproot".to_owned(), why });
-    }
-    let open = OpenOptions { degraded: options.degraded, ..OpenOptions::default() };
-    let (_, superblock) = Volume::open(devices.clone(), open)?;
-    let mut backups = superblock.backups;
-    backups.sort_by_key(|backup| std::cmp::Reverse(backup.tree_root_gen));
-    for backup in backups.iter().filter(|backup| backup.tree_root.0 != 0) {
-        match open_at(devices.clone(), options.clone(), Some(backup)) {
-            Ok(opened) => {
-                let generation = backup.tree_root_gen.0;
-                tracing::warn!(generation, newest = superblock.generation.0, "an older root");
-                return Ok(opened);
-            }
-            Err(error) => tracing::debug!(%error, "a backup root that cannot be read either"),
-        }
-    }
-    newest
+/// The owners of one mounted volume, from the lowest to the highest.
+pub(crate) struct Mount {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) log: SyncLog,
+    pub(crate) maintenance: Arc<Maintenance>,
+    pub(crate) files: Arc<Files>,
+    pub(crate) status: Arc<Status>,
+    pub(crate) inodes: Arc<Inodes>,
+    pub(crate) writeback: Arc<Writeback>,
+    pub(crate) cleaner: Arc<Cleaner>,
+    pub(crate) atimes: Atimes,
+    pub(crate) space: Space,
+    pub(crate) upkeep: Upkeep,
+    pub(crate) threads: Threads,
+    pub(crate) stop: StopSignal,
+    pub(crate) superblock: Superblock,
+    pub(crate) options: MountOptions,
+    /// The directory that is shown.
+    pub(crate) root: OnceLock<InodeId>,
+    /// Held while a directory moves (D1). Unranked: outermost, held across a whole operation.
+    pub(crate) moving: Mutex<()>,
 }
 
-/// Goes back to an older root. The chunk tree stays as new as it is, if it is not newer than that:
-/// chunks come and go seldom, and the newest tree knows most of those that the older root needs.
-/// Refuses a volume with extents that this build cannot unpack.
-fn expect_codecs(incompat: Incompat) -> Result<()> {
-    if !cfg!(feature = "zstd") && incompat.has(Incompat::COMPRESS_ZSTD) {
-        return Err(Error::unsupported("zstd, which this build is without"));
-    }
-    if !cfg!(feature = "lzo") && incompat.has(Incompat::COMPRESS_LZO) {
-        return Err(Error::unsupported("LZO, which this build is without"));
-    }
-    Ok(())
-}
-
-fn go_back(superblock: &mut Superblock, backup: &RootBackup) {
-    superblock.root = backup.tree_root;
-    superblock.root_level = backup.tree_root_level;
-    superblock.generation = backup.tree_root_gen;
-    superblock.bytes_used = backup.bytes_used;
-    superblock.log_root = Logical(0);
-    if superblock.chunk_root_generation > backup.tree_root_gen {
-        superblock.chunk_root = backup.chunk_root;
-        superblock.chunk_root_level = backup.chunk_root_level;
-        superblock.chunk_root_generation = backup.chunk_root_gen;
-    }
-}
-
-/// Opens a volume at its newest root, or at an older one.
-fn open_at(
-    devices: Vec<Arc<dyn Device>>,
-    options: MountOptions,
-    backup: Option<&RootBackup>,
-) -> Result<(Arc<Shared>, InodeId)> {
-    let open = OpenOptions {
-        writable: !options.read_only,
-        degraded: options.degraded,
-        parity: options.parity,
-    };
-    let (volume, mut superblock) =
-        Volume::open(devices.clone(), open).map_err(|error| name_missing(error, devices))?;
-    if let Some(backup) = backup {
-        go_back(&mut superblock, backup);
-    }
-    let volume = Arc::new(volume);
-    let engine_options = EngineOptions {
-        read_only: options.read_only,
-        discard: options.discard,
-        ignore_log: options.nologreplay,
-        replay_log: !options.read_only,
-        alloc: options.baselines.alloc,
-        rebuild_free_space: !options.read_only
-            && (superblock.compat_ro.has(CompatRo::FREE_SPACE_TREE) && options.clear_cache
-                || !superblock.compat_ro.has(CompatRo::FREE_SPACE_TREE) && options.space_cache_v2),
-        lookup: options.baselines.bg_lookup,
-        // Which groups are mostly empty is asked at unmount, too, when nobody reads them any more.
-        groups: match options.reclaim_below {
-            0 => options.baselines.bg_read,
-            _ => GroupsRead::First,
-        },
-        promise: options.baselines.promise,
-        delete_room: options.delete_room,
-        cache_bytes: options.node_cache_bytes.unwrap_or(EngineOptions::default().cache_bytes),
-        overlay_max: options.overlay_bytes_max.unwrap_or(EngineOptions::default().overlay_max),
-    };
-    expect_codecs(superblock.incompat)?;
-    let engine = Engine::open(Arc::clone(&volume), superblock.clone(), engine_options)?;
-    let files_options = FilesOptions {
-        max_inline: options.max_inline,
-        no_holes: superblock.incompat.has(Incompat::NO_HOLES),
-        compress: options.compress,
-        compress_force: options.compress_force,
-        page_cache_bytes: options.page_cache_bytes,
-        read_batch: options.baselines.read_batch,
-        nocow_check: options.baselines.nocow_check,
-        helpers: options.background,
-    };
-    let files = Files::new(Arc::clone(&engine), volume, files_options);
-    let shared = Arc::new(Shared::new(engine, files, superblock, options));
-    replay::replay(&shared)?;
-    let view = shared.engine.view();
-    let root = root(&shared, &view, &shared.options)?;
-    let _ = shared.root.set(root);
-    if shared.read_only_reason().is_none() {
-        shared.engine.count_subvolumes()?;
-        shared.maintenance.drop_leftovers()?;
-        for id in orphan::list(&shared.engine.view(), TreeId::DATA_RELOC)? {
-            // What a balance of Linux was copying data into.
-            orphan::remove(&shared, id)?;
-        }
-        for tree in shared.maintenance.dead_subvolumes()? {
-            shared.background.drop_later(tree);
-        }
-        if shared.options.background {
-            shared.start_threads();
-        }
-    }
-    Ok((shared, root))
-}
-
-/// Which devices are missing is in the chunk tree; what the superblock knows of them is not all.
-fn name_missing(
-    error: buttress_volume::Error,
-    devices: Vec<Arc<dyn Device>>,
-) -> buttress_volume::Error {
-    use buttress_volume::Error::MissingDevices;
-    let MissingDevices { fsid, expected, found, missing } = error else { return error };
-    let known = || {
-        let degraded = OpenOptions { degraded: true, ..OpenOptions::default() };
-        let (volume, superblock) = Volume::open(devices, degraded).ok()?;
-        let geometry = Geometry::of(&superblock);
-        let store = Store::new(Arc::new(volume), geometry, 0);
-        let items = buttress_tree::boot::load_chunks(&store, &superblock).ok()?.devices;
-        Some(items.iter().map(|item| item.devid).filter(|id| !found.contains(id)).collect())
-    };
-    let missing = known().unwrap_or(missing);
-    MissingDevices { fsid, expected, found, missing }
-}
-
-/// The top directory of the subvolume that the options ask for.
-pub(crate) fn root(shared: &Shared, view: &View, options: &MountOptions) -> Result<InodeId> {
-    if let Some(path) = &options.subvol {
-        return walk(shared, view, path);
-    }
-    let tree = match options.subvolid {
-        Some(tree) => tree,
-        None => default_subvolume(view)?,
-    };
-    top(shared, view, tree)
-}
-
-fn top(shared: &Shared, view: &View, tree: TreeId) -> Result<InodeId> {
-    Ok(InodeId { tree, ino: shared.tree_info(view, tree)?.root_dir })
-}
-
-/// Follows a path of names from the top level; it must end at the top of a subvolume.
-fn walk(shared: &Shared, view: &View, path: &[u8]) -> Result<InodeId> {
-    let mut at = top(shared, view, TreeId::FS)?;
-    for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
-        let entry = names::find(view, at, name)?.ok_or(NameError::NotFound)?;
-        at = match names::target(view, at, &entry)? {
-            Target::Inode(id) => id,
-            Target::Subvolume(tree) => top(shared, view, tree)?,
-            Target::Stub => return Err(NameError::NotFound.into()),
+impl Mount {
+    pub(crate) fn new(
+        engine: Arc<Engine>,
+        files: Files,
+        superblock: Superblock,
+        options: MountOptions,
+    ) -> Self {
+        let log_options = LogOptions { is_on: !options.notreelog, copies: options.log_copies };
+        let limits = Limits {
+            dirty_bytes_max: options.dirty_bytes_max,
+            commit_interval: options.commit_interval,
         };
+        let log = SyncLog::new(Arc::clone(&engine), log_options);
+        let maintenance = Arc::new(Maintenance::new(Arc::clone(&engine)));
+        let files = Arc::new(files);
+        let status = Arc::new(Status::new(Arc::clone(&engine), options.read_only));
+        let atimes = Atimes::new(Arc::clone(&engine), Arc::clone(&status), options.lazytime);
+        let inodes = Arc::new(Inodes::new(Arc::clone(&engine), Arc::clone(&status)));
+        let writeback = Writeback::new(Arc::clone(&engine), Arc::clone(&files), limits);
+        let writeback = Arc::new(writeback);
+        let cleaner = Arc::new(Cleaner::new(
+            Arc::clone(&engine),
+            Arc::clone(&files),
+            Arc::clone(&maintenance),
+            Arc::clone(&inodes),
+        ));
+        let space = Space::new(
+            Arc::clone(&engine),
+            Arc::clone(&files),
+            Arc::clone(&cleaner),
+            Arc::clone(&writeback),
+        );
+        let upkeep =
+            Upkeep::new(Arc::clone(&engine), Arc::clone(&maintenance), Arc::clone(&status));
+        Self {
+            engine,
+            log,
+            maintenance,
+            files,
+            status,
+            inodes,
+            writeback,
+            cleaner,
+            atimes,
+            space,
+            upkeep,
+            threads: Threads::default(),
+            stop: StopSignal::default(),
+            superblock,
+            options,
+            root: OnceLock::new(),
+            moving: Mutex::new(()),
+        }
     }
-    if at.ino != shared.tree_info(view, at.tree)?.root_dir {
-        return Err(Error::invalid("subvol= names a directory that is no subvolume"));
+
+    /// What the volume allows for names.
+    pub(crate) fn ref_limits(&self) -> RefLimits {
+        RefLimits::of(&self.superblock)
     }
-    Ok(at)
+
+    /// The users of files, for work that moves extents.
+    pub(crate) fn holders(&self) -> Holders<'_> {
+        Holders { inodes: &self.inodes, cleaner: &self.cleaner, files: &self.files }
+    }
+
+    /// The directory above a directory. The one above the top level is itself.
+    pub(crate) fn above(&self, cell: &InodeCell) -> Result<InodeId> {
+        above(&self.inodes, &self.engine.view(), cell)
+    }
+
+    /// Makes everything done before the call durable.
+    pub(crate) fn sync(&self) -> Result<()> {
+        self.writeback.write_all();
+        if self.options.background {
+            self.cleaner.clean_all();
+        } else {
+            self.cleaner.clean_here();
+        }
+        self.atimes.put_all();
+        // Data that arrived becomes durable even if other data was lost.
+        self.engine.commit()?;
+        self.expect_nothing_lost()
+    }
+
+    /// Reports, once, that data of a file was lost when it was written in the background.
+    pub(crate) fn expect_nothing_lost(&self) -> Result<()> {
+        match self.files.take_error() {
+            None => Ok(()),
+            Some(error) => Err(buttress_data::Error::Lost(Arc::new(error)).into()),
+        }
+    }
+}
+
+fn above(inodes: &Inodes, view: &View, cell: &InodeCell) -> Result<InodeId> {
+    if let Some(dir) = cell.stub_in {
+        return Ok(dir);
+    }
+    let id = cell.id;
+    if id.ino == inodes.tree_info(view, id.tree)?.root_dir {
+        return Ok(trees::place(view, id.tree)?.map_or(id, |(dir, _)| dir));
+    }
+    let (ino, _) = inode_refs::place(view, id)?.ok_or(NameError::NotFound)?;
+    Ok(InodeId { tree: id.tree, ino })
 }

@@ -2,10 +2,10 @@
 //!
 //! # Invariants
 //!
-//! - **O1** Each operation that changes something goes the same way: lock the inodes it concerns; read the
-//!   trees; gather the changes; reserve what they cost, which may wait for a commit; begin a handle; put;
-//!   drop the handle. No device I/O and no waiting while a handle lives.
-//! - **O2** What takes space away from nobody, because it frees some in the end, may use the last reserve.
+//! - **O1** Each operation that changes something goes the same way: lock the inodes it concerns;
+//!   read the trees; gather the changes; reserve what they cost, which may wait for a commit; begin
+//!   a handle; put; drop the handle. No device I/O and no waiting while a handle lives.
+//! - **O2** An operation that frees space in the end may use the last reserve.
 
 mod clone;
 mod content;
@@ -20,6 +20,7 @@ mod privileges;
 mod readdir;
 mod rename;
 mod setattr;
+mod side;
 mod subvolume;
 mod symlink;
 mod together;
@@ -27,6 +28,4 @@ mod unlink;
 mod xattr;
 
 pub use keeping_times::KeepingTimes;
-pub(crate) use subvolume::{add_uuid, remove_uuid};
 pub use together::{NameChange, NameDir};
-pub(crate) use xattr::{attribute as xattr_item, key as xattr_key, read as xattr_read};

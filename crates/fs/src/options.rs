@@ -47,7 +47,8 @@ pub struct MountOptions {
     pub nodatasum: bool,
     /// Files are compressed this way, unless they say otherwise.
     pub compress: Option<Codec>,
-    /// Files are compressed also where they look as if it were not worth it, or say they should not be.
+    /// Files are compressed also where they look as if it were not worth it, or say they should not
+    /// be.
     pub compress_force: bool,
     /// Access times.
     pub atime: Atime,
@@ -67,8 +68,9 @@ pub struct MountOptions {
     /// Empty block groups that are less full than this percentage when the volume is unmounted
     /// (`bg_reclaim_threshold`); 0 for none.
     pub reclaim_below: u8,
-    /// What is done where there is RAID5 or RAID6 (`raid56`): data is written in whole rows (`stripe`); what is
-    /// there is read and given up, and what comes is mirrored (`mirror`); or nothing is written (`ro`).
+    /// What is done where there is RAID5 or RAID6 (`raid56`): data is written in whole rows
+    /// (`stripe`); what is there is read and given up, and what comes is mirrored (`mirror`); or
+    /// nothing is written (`ro`).
     pub parity: Parity,
     /// Mount with devices missing.
     pub degraded: bool,
@@ -83,24 +85,26 @@ pub struct MountOptions {
     pub nologreplay: bool,
     /// Let fsync commit the whole volume instead of writing a log.
     pub notreelog: bool,
-    /// Which copies of a log fsync waits for where metadata has two on one device: the first, and the second follows
-    /// in a third of a second of nodes that stay, or all.
+    /// Which copies of a log fsync waits for where metadata has two on one device: the first, and
+    /// the second follows in a third of a second of nodes that stay, or all.
     pub log_copies: LogCopies,
     /// Write dirty data of all files before every commit, not only before those that are due.
     pub flushoncommit: bool,
     /// Dirty data in memory before writers must wait, in bytes.
     pub dirty_bytes_max: u64,
-    /// Clean data of files that is kept in memory, in bytes; 0 where somebody above keeps it already.
+    /// Clean data of files that is kept in memory, in bytes. 0 if a layer above keeps it already.
     pub page_cache_bytes: u64,
-    /// Whether room is kept for copies of nodes that snapshots share, so that a delete always succeeds; without, as in Linux.
+    /// Whether room is kept for copies of nodes that snapshots share, so that a delete always
+    /// succeeds; without, as in Linux.
     pub delete_room: DeleteRoom,
     /// Copies of recently used tree nodes in memory, in bytes; `None` for the engine's default.
     pub node_cache_bytes: Option<u64>,
     /// Changes that no commit has yet, in bytes, before a commit starts; `None` for the engine's
     /// default.
     pub overlay_bytes_max: Option<u64>,
-    /// Whether there are threads that write back, commit, clean and read ahead by themselves. Without them all of it
-    /// happens when somebody asks for it, in his thread, and nothing ages: for programs that have one thread.
+    /// Whether there are threads that write back, commit, clean and read ahead. Without them all of
+    /// it happens in the calling thread, when a call asks for it, and data is not written because
+    /// of its age. For programs that have one thread.
     pub background: bool,
 }
 
@@ -260,7 +264,7 @@ impl MountOptions {
                 let bytes = number(option, value)?;
                 self.max_inline = u32::try_from(bytes.min(4095)).unwrap_or(4095);
             }
-            // Version 1 is read by nobody here: without a tree, free space is what extents leave.
+            // Version 1 is not read here: without a tree, free space is what extents leave.
             ("space_cache", None | Some("v1")) | ("nospace_cache", None) => {}
             ("space_cache", Some("v2")) => self.space_cache_v2 = true,
             ("clear_cache", None) => self.clear_cache = true,

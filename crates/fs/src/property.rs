@@ -2,13 +2,13 @@
 //!
 //! # On disk
 //!
-//! An extended attribute, `btrfs.compression`, whose value is the compression's name. A flag of the inode
-//! goes with it: who does not look for attributes still sees that there is something.
+//! An extended attribute, `btrfs.compression`, whose value is the compression's name. A flag of the
+//! inode goes with it, so that a reader need not look for attributes.
 //!
 //! # Invariants
 //!
-//! - **P1** The flag is set and cleared in the step that changes the attribute, and the file in memory knows
-//!   what the attribute says.
+//! - **P1** The flag is set and cleared in the step that changes the attribute, and the file in
+//!   memory knows what the attribute says.
 
 use buttress_data::Codec;
 use buttress_format::{DirEntry, InodeFlags};
@@ -16,7 +16,7 @@ use buttress_txn::View;
 
 use crate::attr::{FileKind, InodeId};
 use crate::error::{Error, Result};
-use crate::ops::{xattr_item, xattr_read};
+use crate::xattr_items;
 
 /// Names of properties begin so.
 pub(crate) const PREFIX: &[u8] = b"btrfs.";
@@ -45,7 +45,7 @@ impl Wish {
         }
     }
 
-    /// Reads the value that somebody wants for an inode.
+    /// Reads the value that a caller wants for an inode.
     pub(crate) fn wanted(value: &[u8], kind: FileKind, flags: u64) -> Result<Self> {
         let wish = Self::parse(value);
         let wish = wish.ok_or(Error::invalid("compression is zlib, lzo, zstd or none"))?;
@@ -82,16 +82,16 @@ pub(crate) fn is_property(name: &[u8]) -> bool {
     name.starts_with(PREFIX)
 }
 
-/// How an inode with such flags says that it shall be compressed. A value nobody knows is passed over.
+/// How an inode with such flags says that it shall be compressed. An unknown value is passed over.
 pub(crate) fn read(view: &View, id: InodeId, flags: u64) -> Result<Option<Codec>> {
     if flags & InodeFlags::COMPRESS == 0 {
         return Ok(None);
     }
-    let value = xattr_read(view, id, COMPRESSION)?;
+    let value = xattr_items::read(view, id, COMPRESSION)?;
     Ok(value.and_then(|value| Wish::parse(&value)).and_then(Wish::codec))
 }
 
 /// The attribute of an inode that shall be compressed.
 pub(crate) fn attribute(codec: Codec) -> DirEntry {
-    xattr_item(COMPRESSION, codec.property().as_bytes())
+    xattr_items::attribute(COMPRESSION, codec.property().as_bytes())
 }

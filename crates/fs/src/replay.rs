@@ -2,54 +2,55 @@
 //!
 //! # Place
 //!
-//! `txn` found the log and claimed its space; here its items become part of the running transaction, which
-//! is committed before anybody else is at work.
+//! `txn` found the log and claimed its space. Here its items become part of the running
+//! transaction, which is committed before any other operation begins.
 //!
 //! # Invariants
 //!
-//! - **P1** One handle holds the whole replay: a commit has all of it, or the log stays for the next mount.
-//! - **P2** What is in the log is the truth about what it is about; what it is not about stays as it was. Of
-//!   an inode item that says generation zero only the inode's being there counts.
-//! - **P3** In the end each inode that was touched has as many links as it has names; one without any becomes
-//!   an orphan.
+//! - **P1** One handle holds the whole replay: a commit has all of it, or the log stays for the
+//!   next mount.
+//! - **P2** What is in the log is the truth about what it is about; what it is not about stays as
+//!   it was. Of an inode item that says generation zero only the inode's being there counts.
+//! - **P3** In the end each inode that was touched has as many links as it has names; one without
+//!   any becomes an orphan.
 //!
 //! # Order
 //!
-//! Inodes first, with what was deleted in directories; then entries of directories; then attributes, names
-//! and extents. The same as in Linux, since logs are written with it in mind.
+//! Inodes first, with what was deleted in directories; then entries of directories; then
+//! attributes, names and extents. The same as in Linux, since logs are written with it in mind.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use buttress_data::File;
+use buttress_data::{File, Files};
 use buttress_format::{
     DirEntry, Extent, Generation, Ino, InodeExtrefs, InodeItem, InodeRef, InodeRefs, Key, Kind,
-    Logical, TreeId, ids,
+    Logical, Superblock, TreeId, ids,
 };
 use buttress_tree::Payload;
-use buttress_txn::{Cost, Handle, SubvolumeLog, Urgency, View};
+use buttress_txn::{Cost, Engine, Handle, SubvolumeLog, Urgency, View};
 
 use crate::attr::{FileKind, InodeId};
 use crate::batch::{Batch, entry_len};
 use crate::error::{Error, NameError, Result};
+use crate::inode_refs::RefLimits;
+use crate::inodes::read_item;
 use crate::names;
 use crate::orphan;
-use crate::shared::{Shared, read_item};
 use crate::trees;
 
 /// Items that replaying one item of a log may change.
 const ITEMS_EACH: u64 = 8;
 
 /// Replays the log that was found, if there is one, and makes it part of the trees.
-pub(crate) fn replay(shared: &Arc<Shared>) -> Result<()> {
-    let Some(logs) = shared.engine.take_log() else { return Ok(()) };
+pub(crate) fn replay(engine: &Engine, files: &Files, superblock: &Superblock) -> Result<()> {
+    let Some(logs) = engine.take_log() else { return Ok(()) };
     let items = logs.iter().map(|log| log.items.len() as u64).sum::<u64>() * ITEMS_EACH + 64;
     let bytes: u64 = logs.iter().flat_map(|log| log.items.values()).map(|i| i.len() as u64).sum();
     let clip = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
-    let engine = &shared.engine;
-    // Asking in the ordinary way could commit (P1). What it takes is bounded by the volume, and a commit
-    // that comes short fails with the log as it was.
+    // Asking in the ordinary way could commit (P1). What it takes is bounded by the volume, and a
+    // commit that comes short fails with the log as it was.
     let cost = Cost::of(clip(items), clip(bytes * 4));
     let reservation = match engine.reserve_at_once(cost, Urgency::Frees)? {
         Some(reservation) => reservation,
@@ -65,7 +66,7 @@ pub(crate) fn replay(shared: &Arc<Shared>) -> Result<()> {
             continue;
         }
         drop(view);
-        Replay::new(shared, &handle, log).run()?;
+        Replay::new((engine, files, superblock), &handle, log).run()?;
     }
     drop(handle);
     engine.commit()?;
@@ -75,23 +76,29 @@ pub(crate) fn replay(shared: &Arc<Shared>) -> Result<()> {
 
 /// One subvolume's share.
 struct Replay<'a> {
-    shared: &'a Arc<Shared>,
+    engine: &'a Engine,
+    files: &'a Files,
+    superblock: &'a Superblock,
     handle: &'a Handle<'a>,
     tree: TreeId,
     log: &'a BTreeMap<Key, Payload>,
-    files: HashMap<Ino, Rc<File>>,
+    open: HashMap<Ino, Rc<File>>,
     /// Inodes whose names are to be counted (P3).
     recount: BTreeSet<Ino>,
 }
 
 impl<'a> Replay<'a> {
-    fn new(shared: &'a Arc<Shared>, handle: &'a Handle<'a>, log: &'a SubvolumeLog) -> Self {
-        let (files, recount) = (HashMap::new(), BTreeSet::new());
-        Self { shared, handle, tree: log.tree, log: &log.items, files, recount }
+    fn new(
+        (engine, files, superblock): (&'a Engine, &'a Files, &'a Superblock),
+        handle: &'a Handle<'a>,
+        log: &'a SubvolumeLog,
+    ) -> Self {
+        let (open, recount) = (HashMap::new(), BTreeSet::new());
+        Self { engine, files, superblock, handle, tree: log.tree, log: &log.items, open, recount }
     }
 
     fn run(mut self) -> Result<()> {
-        // Nobody will find those that had no name when they were logged.
+        // An inode that had no name when it was logged cannot be found, so it is left out.
         let mut nameless = BTreeSet::new();
         for (key, item) in self.of_kind(Kind::INODE_ITEM) {
             let ino = Ino(key.objectid);
@@ -134,11 +141,11 @@ impl<'a> Replay<'a> {
 
     /// The trees with all that was replayed so far.
     fn view(&self) -> Arc<View> {
-        self.shared.engine.view()
+        self.engine.view()
     }
 
     fn file(&mut self, ino: Ino) -> Result<Option<Rc<File>>> {
-        if let Some(file) = self.files.get(&ino) {
+        if let Some(file) = self.open.get(&ino) {
             return Ok(Some(Rc::clone(file)));
         }
         let item = read_item(&self.view(), InodeId { tree: self.tree, ino })?;
@@ -147,7 +154,7 @@ impl<'a> Replay<'a> {
 
     fn keep(&mut self, ino: Ino, item: InodeItem) -> Rc<File> {
         let file = Rc::new(File::new(self.tree, ino, item));
-        self.files.insert(ino, Rc::clone(&file));
+        self.open.insert(ino, Rc::clone(&file));
         file
     }
 
@@ -193,7 +200,7 @@ impl<'a> Replay<'a> {
             }
         };
         if kind == FileKind::Regular {
-            self.shared.files.replay_length(self.handle, &file)?;
+            self.files.replay_length(self.handle, &file)?;
         }
         self.recount.insert(ino);
         Ok(())
@@ -329,7 +336,8 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// The names that one item of the log has for an inode: those it had there before and has no more go.
+    /// The names that one item of the log has for an inode: those it had there before and has no
+    /// more go.
     fn refs(&mut self, key: Key, item: &[u8]) -> Result<()> {
         let ino = Ino(key.objectid);
         let logged = self.parse_refs(key, item)?;
@@ -356,7 +364,8 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
-    /// Sees to it that a directory has this entry, at this index; whatever is in its way loses its name.
+    /// Sees to it that a directory has this entry, at this index; whatever is in its way loses its
+    /// name.
     fn name(&mut self, dir: Ino, index: u64, entry: &DirEntry) -> Result<()> {
         let there = self.entry_at(dir, index)?;
         let named = names::find(&self.view(), self.id(dir), &entry.name)?;
@@ -406,7 +415,7 @@ impl<'a> Replay<'a> {
         let mut entry = entry.clone();
         entry.transid = self.handle.generation();
         let len: usize = entries.iter().map(entry_len).sum();
-        if len + entry_len(&entry) > self.shared.ref_limits().item_len_max {
+        if len + entry_len(&entry) > RefLimits::of(self.superblock).item_len_max {
             return Err(NameError::TooBig.into());
         }
         self.handle.put(self.tree, Key::new(dir.0, Kind::DIR_INDEX, index), entry.to_bytes());
@@ -438,7 +447,7 @@ impl<'a> Replay<'a> {
             self.name(dir, index, &entry)?;
             let view = self.view();
             let mut batch = Batch::new(self.tree);
-            let limits = self.shared.ref_limits();
+            let limits = RefLimits::of(self.superblock);
             batch.add_ref(&view, ino, dir, index, &entry.name, limits)?;
             drop(view);
             batch.apply(self.handle);
@@ -466,7 +475,7 @@ impl<'a> Replay<'a> {
 
     fn extent(&mut self, key: Key, item: &[u8]) -> Result<()> {
         let Some(file) = self.file(Ino(key.objectid))? else { return Ok(()) };
-        match self.shared.files.replay_extent(self.handle, &file, key, item)? {
+        match self.files.replay_extent(self.handle, &file, key, item)? {
             Some(range) => self.sums(range),
             None => Ok(()),
         }
@@ -474,9 +483,9 @@ impl<'a> Replay<'a> {
 
     /// Checksums of the log for what has none in the trees.
     fn sums(&self, range: Extent) -> Result<()> {
-        let sector = u64::from(self.shared.superblock.sectorsize);
-        let size = self.shared.superblock.csum_type.size();
-        let known = self.shared.engine.read_csums(&self.view(), range)?;
+        let sector = u64::from(self.superblock.sectorsize);
+        let size = self.superblock.csum_type.size();
+        let known = self.engine.read_csums(&self.view(), range)?;
         let mut run: Option<(Logical, Vec<u8>)> = None;
         for index in 0..=known.sectors() {
             let at = range.start.end(index as u64 * sector);

@@ -1,6 +1,4 @@
-//! What a mount's space holds, who waited for it, and what was done about that.
-
-use std::sync::atomic::Ordering;
+//! What a mount's space holds, which callers waited for it, and what was done about that.
 
 use buttress_txn::{Accounts, Preempt, Refusal, SpaceKind, Stats};
 
@@ -15,7 +13,7 @@ pub struct SpaceStats {
     pub waited_for: (u64, u64),
     /// What the engine has done; waits for space among it.
     pub engine: Stats,
-    /// The last time that somebody was refused space.
+    /// The last time that a caller was refused space.
     pub last_refusal: Option<Refusal>,
     /// The rule by which room is made ahead.
     pub preempt: Preempt,
@@ -23,13 +21,13 @@ pub struct SpaceStats {
     pub dirty: u64,
     /// Bytes on their way to the devices.
     pub ordered: u64,
-    /// Ladders climbed for those who waited: those that made room, or refused somebody.
+    /// Runs of the flush states for waiting callers: those that made room, or refused one.
     pub ladders: u64,
     /// Rounds that made room before any caller waited.
     pub rounds: u64,
     /// Bytes of data that were written back to make room.
     pub flushed: u64,
-    /// How often data that was written needed more metadata than it was promised.
+    /// How often finishing an ordered extent needed more metadata than its reservation.
     pub short_landings: u64,
     /// By how many bits the clamp lowers its threshold.
     pub clamp: u32,
@@ -41,25 +39,24 @@ impl Filesystem {
     /// Space as it is now, and what was done about it.
     #[must_use]
     pub fn space_stats(&self) -> SpaceStats {
-        let shared = self.shared();
-        let background = &shared.background;
+        let mount = self.mount();
         SpaceStats {
-            accounts: shared.engine.accounts(),
+            accounts: mount.engine.accounts(),
             waited_for: (
-                shared.engine.waited_for(SpaceKind::Data),
-                shared.engine.waited_for(SpaceKind::Metadata),
+                mount.engine.waited_for(SpaceKind::Data),
+                mount.engine.waited_for(SpaceKind::Metadata),
             ),
-            engine: shared.engine.statistics(),
-            last_refusal: shared.engine.last_refusal(),
-            preempt: shared.options.baselines.preempt,
-            dirty: shared.files.dirty_bytes(),
-            ordered: shared.files.ordered_bytes(),
-            ladders: background.climbed.load(Ordering::Relaxed),
-            rounds: background.rounds.load(Ordering::Relaxed),
-            flushed: background.flushed.load(Ordering::Relaxed),
-            short_landings: shared.files.short_landings(),
-            clamp: background.clamp_bits.load(Ordering::Relaxed),
-            drain_rate: background.flush.throttle.rate(),
+            engine: mount.engine.statistics(),
+            last_refusal: mount.engine.last_refusal(),
+            preempt: mount.options.baselines.preempt,
+            dirty: mount.files.dirty_bytes(),
+            ordered: mount.files.ordered_bytes(),
+            ladders: mount.space.runs(),
+            rounds: mount.writeback.rounds(),
+            flushed: mount.writeback.flushed(),
+            short_landings: mount.files.short_landings(),
+            clamp: mount.space.clamp_bits(),
+            drain_rate: mount.writeback.rate(),
         }
     }
 }

@@ -1,41 +1,21 @@
 //! Subvolumes as a whole: which there are, which is shown by default, what their root items say.
 
 use buttress_format::{
-    Generation, Incompat, Ino, InodeFlags, Key, Kind, RootFlags, RootItem, Timespec, TreeId,
+    Generation, Incompat, InodeFlags, Key, Kind, RootFlags, RootItem, Timespec, TreeId,
 };
-use buttress_txn::{Cost, Urgency, View, cost_of_copies};
+use buttress_txn::{Cost, Urgency, cost_of_copies};
 
-use crate::attr::InodeId;
 use crate::batch::{Batch, Change, NOW};
 use crate::clock::now;
-use crate::error::{Error, ErrorKind, NameError, Result};
+use crate::error::{Error, NameError, Result};
 use crate::filesystem::Filesystem;
-use crate::names::{self, Target};
-use crate::ops::{add_uuid, remove_uuid};
+use crate::names;
+use crate::open;
 use crate::options::MountOptions;
+use crate::subvolume_items::{
+    ROOT_TREE_DIR, add_uuid, default_subvolume, remove_uuid, told_of_copies, uuid_key,
+};
 use crate::trees;
-
-/// The directory of the root tree in which the default subvolume has its name.
-const ROOT_TREE_DIR: InodeId = InodeId { tree: TreeId::ROOT, ino: Ino(TreeId::ROOT_DIR.0) };
-
-/// Where subvolumes with a uuid are recorded.
-pub(crate) fn uuid_key(kind: Kind, uuid: &[u8; 16]) -> Key {
-    let half = |at: usize| {
-        let mut bytes = [0; 8];
-        bytes.copy_from_slice(&uuid[at..at + 8]);
-        u64::from_le_bytes(bytes)
-    };
-    Key::new(half(0), kind, half(8))
-}
-
-/// The subvolume that is shown when no other is asked for.
-pub(crate) fn default_subvolume(view: &View) -> Result<TreeId> {
-    let Some(entry) = names::find(view, ROOT_TREE_DIR, b"default")? else { return Ok(TreeId::FS) };
-    Ok(match names::target(view, ROOT_TREE_DIR, &entry)? {
-        Target::Subvolume(tree) => tree,
-        Target::Inode(_) | Target::Stub => TreeId::FS,
-    })
-}
 
 /// What a received subvolume is a copy of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,8 +42,8 @@ impl Filesystem {
     ///
     /// [`crate::ErrorKind::Name`] where there is none, `Invalid` for a directory that is none.
     pub fn find_subvolume(&self, options: &MountOptions) -> Result<TreeId> {
-        let shared = self.shared();
-        Ok(crate::mount::root(shared, &shared.engine.view(), options)?.tree)
+        let mount = self.mount();
+        Ok(open::root(mount, &mount.engine.view(), options)?.tree)
     }
 
     /// The subvolume that is shown when no other is asked for.
@@ -72,7 +52,7 @@ impl Filesystem {
     ///
     /// What reading the root tree met.
     pub fn default_subvolume(&self) -> Result<TreeId> {
-        default_subvolume(&self.shared().engine.view())
+        default_subvolume(&self.mount().engine.view())
     }
 
     /// Has another subvolume shown when none is asked for.
@@ -81,10 +61,10 @@ impl Filesystem {
     ///
     /// `NotFound`, `ReadOnly`, `NoSpace`.
     pub fn set_default_subvolume(&self, tree: TreeId) -> Result<()> {
-        let shared = self.shared();
-        shared.expect_writable()?;
-        let _changing = shared.trees.changing.lock();
-        let view = shared.engine.view();
+        let mount = self.mount();
+        mount.status.expect_writable()?;
+        let _changing = mount.inodes.trees.changing.lock();
+        let view = mount.engine.view();
         trees::root_item(&view, tree)?.ok_or(NameError::NotFound)?;
         let mut entry = names::find(&view, ROOT_TREE_DIR, b"default")?.ok_or(Error::Item {
             tree: TreeId::ROOT,
@@ -95,26 +75,27 @@ impl Filesystem {
         drop(view);
         let mut batch = Batch::new(TreeId::ROOT);
         batch.set(names::item_key(ROOT_TREE_DIR.ino, b"default"), Change::Names(vec![entry]));
-        let reservation = shared.reserve(batch.cost(0), Urgency::Normal)?;
+        let reservation = mount.space.reserve(batch.cost(0), Urgency::Normal)?;
         // Linux marks volumes whose default was ever changed, and never unmarks them.
-        shared.engine.need_feature(Incompat::DEFAULT_SUBVOL);
-        let handle = shared.engine.begin(reservation);
+        mount.engine.need_feature(Incompat::DEFAULT_SUBVOL);
+        let handle = mount.engine.begin(reservation);
         batch.apply(&handle);
         Ok(())
     }
 
-    /// Forbids changes of a subvolume, or allows them: then there is to be room for copies of what it shares.
+    /// Forbids changes of a subvolume, or allows them: then there is to be room for copies of what
+    /// it shares.
     ///
     /// # Errors
     ///
     /// `NotFound`, `ReadOnly`, `NoSpace`.
     pub fn set_subvolume_read_only(&self, tree: TreeId, read_only: bool) -> Result<()> {
-        let home = self.shared().tree_info(&self.shared().engine.view(), tree)?;
+        let home = self.mount().inodes.tree_info(&self.mount().engine.view(), tree)?;
         // What was written before must not be written after.
         let _writes = home.writes.write();
         if read_only {
-            self.shared().write_all();
-            self.shared().put_access_times();
+            self.mount().writeback.write_all();
+            self.mount().atimes.put_all();
         }
         self.change_root(tree, |item| {
             item.inode.flags |= InodeFlags::ROOT_ITEM_INIT;
@@ -146,10 +127,10 @@ impl Filesystem {
 
     /// Changes a root item, and what the uuid tree says of it.
     fn change_root(&self, tree: TreeId, change: impl FnOnce(&mut RootItem)) -> Result<()> {
-        let shared = self.shared();
-        shared.expect_writable()?;
-        let _changing = shared.trees.changing.lock();
-        let view = shared.engine.view();
+        let mount = self.mount();
+        mount.status.expect_writable()?;
+        let _changing = mount.inodes.trees.changing.lock();
+        let view = mount.engine.view();
         let (key, old) = trees::root_entry(&view, tree)?.ok_or(NameError::NotFound)?;
         let mut item = old;
         change(&mut item);
@@ -162,13 +143,13 @@ impl Filesystem {
         }
         drop(view);
         let is_opened = (old.flags & !item.flags) & RootFlags::READONLY != 0;
-        let copies = if is_opened { shared.engine.room_to_change(tree)? } else { 0 };
+        let copies = if is_opened { mount.engine.room_to_change(tree)? } else { 0 };
         let cost = uuids.cost(0);
         let cost = cost.and(Cost::of(1, RootItem::LEN as u32)).and(cost_of_copies(copies));
-        let reservation = shared.reserve(cost, Urgency::Normal);
+        let reservation = mount.space.reserve(cost, Urgency::Normal);
         let reservation = reservation.map_err(|error| told_of_copies(error, copies))?;
-        let handle = shared.engine.begin(reservation);
-        shared.engine.keep_until_published(copies, handle.generation());
+        let handle = mount.engine.begin(reservation);
+        mount.engine.keep_until_published(copies, handle.generation());
         if item.rtransid == NOW {
             item.rtransid = handle.generation();
         }
@@ -183,7 +164,7 @@ impl Filesystem {
     ///
     /// `NotFound`.
     pub fn subvolume_item(&self, tree: TreeId) -> Result<RootItem> {
-        let item = trees::root_item(&self.shared().engine.view(), tree)?;
+        let item = trees::root_item(&self.mount().engine.view(), tree)?;
         Ok(item.ok_or(NameError::NotFound)?)
     }
 
@@ -193,24 +174,13 @@ impl Filesystem {
     ///
     /// What reading the root tree met.
     pub fn dying_subvolumes(&self) -> Result<Vec<TreeId>> {
-        let shared = self.shared();
-        let mut found = shared.maintenance.dead_subvolumes()?;
-        for tree in shared.background.dying() {
+        let mount = self.mount();
+        let mut found = mount.maintenance.dead_subvolumes()?;
+        for tree in mount.inodes.cleaning().dying() {
             if !found.contains(&tree) {
                 found.push(tree);
             }
         }
         Ok(found)
-    }
-}
-
-/// What somebody was refused for who needs room for so many bytes of copies.
-pub(crate) fn told_of_copies(error: Error, bytes: u64) -> Error {
-    match error.kind() {
-        ErrorKind::NoSpace if bytes > 0 => buttress_txn::Error::NoSpace(
-            "metadata to keep, so that what snapshots share can still be deleted: delete some, or mount with delete_room=off",
-        )
-        .into(),
-        _ => error,
     }
 }

@@ -8,6 +8,6 @@ impl Filesystem {
     /// What fsync did since the volume was mounted.
     #[must_use]
     pub fn sync_stats(&self) -> SyncStats {
-        self.shared().log.stats()
+        self.mount().log.stats()
     }
 }

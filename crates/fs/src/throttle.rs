@@ -3,8 +3,8 @@
 //! # Invariants
 //!
 //! - **H1** Below half of the limit no writer is delayed.
-//! - **H2** All writers share one clock: together they go on at a rate that follows from how much is
-//!   dirty, however many they are.
+//! - **H2** All writers share one clock: together they go on at a rate that follows from how much
+//!   is dirty, however many they are.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ const HOLD_MIN: Duration = Duration::from_micros(200);
 /// How often the rate is looked at.
 const SAMPLE: Duration = Duration::from_millis(50);
 
-/// One clock for all who are let in one behind the other (H2).
+/// One clock for all writers, which are let in one after the other (H2).
 #[derive(Debug)]
 struct Queue {
     start: Instant,
@@ -40,7 +40,7 @@ impl Queue {
         clock::since(self.start).as_nanos() as u64
     }
 
-    /// Lets somebody in who fills so many nanoseconds, and says how long that one is to be held up.
+    /// Lets a writer in that fills `fills` nanoseconds, and returns how long it is to be delayed.
     fn enter(&self, now: u64, fills: u64) -> Duration {
         let max = HOLD_MAX.as_nanos() as u64;
         let next = |until: u64| until.clamp(now, now + max).saturating_add(fills);
@@ -67,8 +67,9 @@ pub(crate) struct Throttle {
 }
 
 impl Throttle {
-    /// Counts a batch of writeback that took so long, and lets what was seen decide how fast writers may be. Only time
-    /// that was spent writing counts: `more_waits` says whether there was enough to do.
+    /// Counts a batch of writeback that took so long, and lets what was seen decide how fast
+    /// writers may be. Only time that was spent writing counts: `more_waits` says whether there was
+    /// enough to do.
     pub(crate) fn note_written(&self, written: &Written, took: Duration, more_waits: bool) {
         self.note_at(self.queue.now(), written, took, more_waits);
     }
@@ -98,8 +99,8 @@ impl Throttle {
         if !more_waits {
             return;
         }
-        // Others may have landed in the time of this batch. Was nobody at it for a part of the time, the batch stands
-        // for itself.
+        // Other threads may have written in the time of this batch. If none did for a part of the
+        // time, the batch counts alone.
         let was_at_it = elapsed < took.saturating_add(4 * SAMPLE.as_nanos() as u64);
         let (bytes, nanos) = match was_at_it {
             true => (drained.saturating_sub(before), elapsed),
@@ -121,7 +122,7 @@ impl Throttle {
         self.rate.load(Ordering::Relaxed)
     }
 
-    /// How long a writer who has just made `bytes` dirty is to be held up.
+    /// How long a writer that has just made `bytes` dirty is to be delayed.
     pub(crate) fn hold(&self, bytes: u64, dirty: u64, limit: u64) -> Duration {
         self.hold_at(self.queue.now(), bytes, dirty, limit)
     }
@@ -151,7 +152,8 @@ mod tests {
         throttle
     }
 
-    /// A batch that takes long shows the rate of the device: alone behind an idle time, and beside others.
+    /// A batch that takes long shows the rate of the device: alone behind an idle time, and beside
+    /// others.
     #[test]
     fn slow_batches_show_the_rate() {
         let throttle = Throttle::default();
@@ -172,14 +174,15 @@ mod tests {
         assert_eq!(throttle.rate(), rate);
     }
 
-    /// H1: nobody is held up below half, nor before a rate is known.
+    /// H1: no writer is delayed below half, nor before a rate is known.
     #[test]
     fn below_half_is_free() {
         assert_eq!(throttle(MIB).hold(MIB, 64 * MIB, 128 * MIB), Duration::ZERO);
         assert_eq!(throttle(0).hold(MIB, 128 * MIB, 128 * MIB), Duration::ZERO);
     }
 
-    /// H2: writers find a balance below the limit, at the rate of writeback, one as well as sixteen.
+    /// H2: writers find a balance below the limit, at the rate of writeback, one as well as
+    /// sixteen.
     #[test]
     fn writers_settle_at_the_rate_of_writeback() {
         for writers in [1, 4, 16] {

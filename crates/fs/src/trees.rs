@@ -23,9 +23,9 @@ pub(crate) struct Tree {
     dead: AtomicBool,
     /// Files are found in it although it was deleted, as long as it is used.
     held: AtomicBool,
-    /// Shared by whoever changes the content of a file, exclusive for whoever cuts a snapshot: what
-    /// was written before is in it, in any order that anybody could have seen. Taken before any
-    /// inode's lock.
+    /// Shared for a change of a file's content, exclusive for a snapshot. So a snapshot has all
+    /// earlier writes, in an order that a reader could have seen. Taken before any inode's lock.
+    /// Unranked: long, held across writeback.
     pub(crate) writes: RwLock<()>,
 }
 
@@ -60,13 +60,15 @@ impl Tree {
 
 #[derive(Debug, Default)]
 pub(crate) struct Trees {
+    /// Unranked: nothing is taken under it.
     known: RwLock<HashMap<TreeId, Arc<Tree>>>,
-    /// Held while root items, the names of subvolumes or the default one are changed.
+    /// Held while root items, the names of subvolumes or the default one are changed. Unranked: long,
+    /// held across reads of trees and waits for space.
     pub(crate) changing: Mutex<()>,
 }
 
 impl Trees {
-    /// What is remembered of a subvolume; the flag says that this is the first time anybody asked.
+    /// What is remembered of a subvolume. The flag says that this is the first look at it.
     pub(crate) fn info(&self, view: &View, tree: TreeId) -> Result<(Arc<Tree>, bool)> {
         if let Some(known) = self.known.read().get(&tree) {
             if known.is_dead() {
@@ -91,7 +93,7 @@ impl Trees {
         known.get(&tree).filter(|known| known.held.load(Ordering::Relaxed)).cloned()
     }
 
-    /// Whether an inode of a subvolume is in memory, or somebody is about to read one.
+    /// Whether an inode of a subvolume is in memory, or is about to be.
     pub(crate) fn is_used(&self, tree: TreeId) -> bool {
         self.known.read().get(&tree).is_some_and(|known| Arc::strong_count(known) > 1)
     }

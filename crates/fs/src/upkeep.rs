@@ -1,18 +1,19 @@
-//! What is done to a volume as a whole, beside those who use its files: balance, devices that come, go and
-//! change their size, groups that are emptied.
+//! The owner of work on the whole volume, beside users of its files: balance, devices that come, go
+//! and change their size, block groups that are emptied.
 //!
 //! # Invariants
 //!
-//! - **U1** One such work at a time ([`Turn`]); the others are refused, not queued, as by Linux.
-//! - **U2** Whoever closes the volume first stops the work and waits for it. A balance is paused by that, and
-//!   what was asked for stays on disk.
-//! - **U3** While an extent goes over to its copy, its inodes are locked as by whoever changes their layout, in
-//!   the one order there is, and no inode without names is removed.
+//! - **U1** One such work runs at a time ([`Turn`]). As on Linux, a second one is refused, not
+//!   queued.
+//! - **U2** Closing the volume first stops the work and waits for it. That pauses a balance, and
+//!   its options stay on disk.
+//! - **U3** While an extent goes over to its copy, its inodes are locked as for a change of their
+//!   layout (`lock_set::L1`). No inode without names is removed meanwhile.
 //!
 //! # Locks
 //!
-//! `removing` before any inode's lock, then the inodes in order, then their extents in the same order. Space is
-//! promised before all of them.
+//! Removals first, then the inodes in order, then their extents in the same order. Space is
+//! reserved before all of them.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -20,15 +21,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use buttress_base::sync::{Condvar, Mutex};
+use buttress_data::Files;
 use buttress_format::{Extent, Ino, Logical, TreeId};
-use buttress_maintenance::{BalanceOptions, BalanceProgress, Users};
+use buttress_maintenance::{BalanceOptions, BalanceProgress, Maintenance, Users};
+use buttress_txn::Engine;
 
 use crate::attr::InodeId;
+use crate::cleaner::Cleaner;
 use crate::error::{Error, NameError, Result};
+use crate::inodes::Inodes;
 use crate::lock_set::LockSet;
-use crate::shared::Shared;
+use crate::status::Status;
+use crate::stop::StopSignal;
 
-/// How often groups are looked at that came to be mostly empty.
+/// How often block groups are looked at that have become mostly empty.
 const RECLAIM_PERIOD: Duration = Duration::from_secs(10);
 
 /// What is being done.
@@ -39,14 +45,14 @@ pub(crate) enum Work {
     Reclaim,
 }
 
-/// A balance, as somebody who asks about it sees it.
+/// A balance, as an operator sees it.
 #[derive(Clone, Debug)]
 pub struct BalanceStatus {
     /// It is going on in this mount; else it is paused.
     pub is_running: bool,
     /// What was asked for.
     pub options: BalanceOptions,
-    /// How far it is; nothing of one that is paused.
+    /// How far it is. Zero for a paused balance.
     pub progress: BalanceProgress,
 }
 
@@ -57,38 +63,49 @@ struct State {
     is_closing: bool,
 }
 
-#[derive(Default)]
+/// See the module.
 pub(crate) struct Upkeep {
+    engine: Arc<Engine>,
+    maintenance: Arc<Maintenance>,
+    status: Arc<Status>,
+    /// Unranked: threads wait on it with a condition variable, and take nothing under it.
     state: Mutex<State>,
     changed: Condvar,
-    /// The balance is to stop behind the group that it is at.
+    /// The balance is to stop after the group that it is at.
     pause: AtomicBool,
-    /// Held while an inode without names is removed, or an extent goes over to its copy.
-    pub(crate) removing: Mutex<()>,
 }
 
 /// The right to work on the volume as a whole (U1).
 pub(crate) struct Turn<'s> {
-    shared: &'s Shared,
+    upkeep: &'s Upkeep,
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        self.shared.upkeep.state.lock().work = None;
-        self.shared.upkeep.changed.notify_all();
+        self.upkeep.state.lock().work = None;
+        self.upkeep.changed.notify_all();
     }
 }
 
-impl Shared {
+impl Upkeep {
+    pub(crate) fn new(
+        engine: Arc<Engine>,
+        maintenance: Arc<Maintenance>,
+        status: Arc<Status>,
+    ) -> Self {
+        let (state, changed) = (Mutex::default(), Condvar::new());
+        Self { engine, maintenance, status, state, changed, pause: AtomicBool::new(false) }
+    }
+
     /// Begins a work, unless there is one.
     pub(crate) fn begin_work(&self, work: Work) -> Result<Turn<'_>> {
-        self.expect_writable()?;
-        let mut state = self.upkeep.state.lock();
-        // What goes on by itself gives way.
+        self.status.expect_writable()?;
+        let mut state = self.state.lock();
+        // Work that began by itself gives way.
         if state.work == Some(Work::Reclaim) && !state.is_closing {
             self.maintenance.stop_moving(true);
             while state.work == Some(Work::Reclaim) {
-                self.upkeep.changed.wait(&mut state);
+                self.changed.wait(&mut state);
             }
         }
         let busy = match state.work {
@@ -102,53 +119,53 @@ impl Shared {
         }
         state.work = Some(work);
         state.progress = BalanceProgress::default();
-        self.upkeep.pause.store(false, Ordering::Relaxed);
+        self.pause.store(false, Ordering::Relaxed);
         self.maintenance.stop_moving(false);
-        Ok(Turn { shared: self })
+        Ok(Turn { upkeep: self })
     }
 
-    /// What watches a work: told of progress, it says whether to go on.
+    /// Wraps the watcher of a work: it also keeps the progress, and ends the work on a pause.
     pub(crate) fn watched<'w>(
         &'w self,
         watch: &'w mut dyn FnMut(&BalanceProgress) -> bool,
     ) -> impl FnMut(&BalanceProgress) -> bool + 'w {
         move |progress| {
-            self.upkeep.state.lock().progress = *progress;
-            watch(progress) && !self.upkeep.pause.load(Ordering::Relaxed)
+            self.state.lock().progress = *progress;
+            watch(progress) && !self.pause.load(Ordering::Relaxed)
         }
     }
 
-    /// Stops a balance: behind its group, or as soon as may be. Says whether there was one.
+    /// Stops a balance: after its group, or at once. Returns whether there was one.
     pub(crate) fn stop_balance(&self, at_once: bool) -> bool {
-        let mut state = self.upkeep.state.lock();
+        let mut state = self.state.lock();
         if state.work != Some(Work::Balance) {
             return false;
         }
-        self.upkeep.pause.store(true, Ordering::Relaxed);
+        self.pause.store(true, Ordering::Relaxed);
         if at_once {
             self.maintenance.stop_moving(true);
         }
         while state.work == Some(Work::Balance) {
-            self.upkeep.changed.wait(&mut state);
+            self.changed.wait(&mut state);
         }
         true
     }
 
-    /// Stops whatever is being done, and lets nothing begin any more (U2).
+    /// Stops any work, and lets no other begin (U2).
     pub(crate) fn stop_work(&self) {
-        let mut state = self.upkeep.state.lock();
+        let mut state = self.state.lock();
         state.is_closing = true;
-        self.upkeep.pause.store(true, Ordering::Relaxed);
+        self.pause.store(true, Ordering::Relaxed);
         self.maintenance.stop_moving(true);
         while state.work.is_some() {
-            self.upkeep.changed.wait(&mut state);
+            self.changed.wait(&mut state);
         }
         self.maintenance.stop_moving(false);
     }
 
     pub(crate) fn balance_status(&self) -> Result<Option<BalanceStatus>> {
         let (work, progress) = {
-            let state = self.upkeep.state.lock();
+            let state = self.state.lock();
             (state.work, state.progress)
         };
         let is_running = work == Some(Work::Balance);
@@ -156,17 +173,17 @@ impl Shared {
         Ok(kept.map(|options| BalanceStatus { is_running, options, progress }))
     }
 
-    /// Empties groups that came to be mostly empty, as long as the mount lives. A group that is being filled for
-    /// the first time is none of these: it must have been fuller once, or been there from the beginning.
-    pub(crate) fn reclaimer(self: &Arc<Self>) {
-        let below = self.options.reclaim_below;
+    /// Empties block groups that have become mostly empty, until the mount ends. `below` is their
+    /// use in percent. A group that is filled for the first time does not count: it must have been
+    /// fuller, or there at the start.
+    pub(crate) fn reclaim(&self, stop: &StopSignal, below: u8, holders: &Holders<'_>) {
         let mut was_full: HashMap<Logical, bool> = HashMap::new();
         let is_full =
             |used: u64, len: u64| u128::from(used) * 100 >= u128::from(len) * u128::from(below);
         for (start, _, _) in self.engine.group_fill() {
             was_full.insert(start, true);
         }
-        while !self.background.wait_to_stop(RECLAIM_PERIOD) {
+        while !stop.wait(RECLAIM_PERIOD) {
             let groups = self.engine.group_fill();
             let there: BTreeSet<Logical> = groups.iter().map(|(start, _, _)| *start).collect();
             was_full.retain(|start, _| there.contains(start));
@@ -181,7 +198,7 @@ impl Shared {
             }
             let Ok(_turn) = self.begin_work(Work::Reclaim) else { continue };
             let may = |start: Logical| was_full.get(&start).copied().unwrap_or(false);
-            match self.maintenance.reclaim_groups(below, &Holders(self), &may) {
+            match self.maintenance.reclaim_groups(below, holders, &may) {
                 Ok(0) => {}
                 Ok(groups) => tracing::info!(groups, "mostly empty block groups were emptied"),
                 Err(error) => {
@@ -193,8 +210,12 @@ impl Shared {
     }
 }
 
-/// Those who have files open, as whoever moves extents sees them (U3).
-pub(crate) struct Holders<'s>(pub(crate) &'s Arc<Shared>);
+/// The users of files, as work that moves extents sees them (U3).
+pub(crate) struct Holders<'s> {
+    pub(crate) inodes: &'s Inodes,
+    pub(crate) cleaner: &'s Cleaner,
+    pub(crate) files: &'s Files,
+}
 
 impl Users for Holders<'_> {
     fn hold(
@@ -202,17 +223,16 @@ impl Users for Holders<'_> {
         inodes: &BTreeSet<(TreeId, Ino)>,
         work: &mut dyn FnMut() -> buttress_txn::Result<()>,
     ) -> buttress_txn::Result<()> {
-        let shared = self.0;
-        let _removing = shared.upkeep.removing.lock();
+        let _removing = self.cleaner.hold_removals();
         let mut cells = Vec::with_capacity(inodes.len());
         for &(tree, ino) in inodes {
             let id = InodeId { tree, ino };
             if !tree.is_fs_tree() {
                 continue;
             }
-            // One that is going is in the cache, or nobody's but the cleaner's, who waits; a subvolume that was
-            // deleted is changed by nobody whom the cache does not know.
-            match shared.cache.find(id).or_else(|_| shared.cell(id)) {
+            // An inode that is going is in the table, or only the cleaner uses it, which waits. In
+            // a deleted subvolume only inodes in the table can be changed.
+            match self.inodes.table().find(id).or_else(|_| self.inodes.cell(id)) {
                 Ok(cell) => cells.push(cell),
                 Err(Error::Name(NameError::NotFound)) => {}
                 Err(Error::Txn(error)) => return Err(error),
@@ -226,6 +246,6 @@ impl Users for Holders<'_> {
     }
 
     fn wrote(&self, extent: Extent) {
-        self.0.files.forget_clean(extent);
+        self.files.forget_clean(extent);
     }
 }

@@ -23,8 +23,6 @@ use buttress_base::{Event, clock, thread};
 
 use buttress_txn::{LoggedId, Result};
 
-use crate::late::Late;
-
 /// A waiter does not watch where a log takes longer.
 const WATCH_MAX: Duration = Duration::from_micros(500);
 
@@ -60,7 +58,6 @@ impl Waiter {
 #[derive(Default)]
 struct Gathering {
     wanted: BTreeSet<LoggedId>,
-    late: Vec<Arc<dyn Late>>,
     /// Leads next, if it is not served before.
     first: Option<Arc<Waiter>>,
     others: Option<Arc<Waiter>>,
@@ -83,20 +80,28 @@ pub(crate) struct Queue(
     Mutex<Gathering>,
 );
 
+/// How an inode becomes durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a commit may be needed"]
+pub enum Logged {
+    /// A log names it.
+    Durable,
+    /// No log can. The caller completes its own data, and then commits.
+    NeedsCommit,
+}
+
 /// What a thread that joined is to do.
 #[derive(Clone, Debug)]
 pub(crate) enum Joined {
     /// Make the log of all that are in the queue.
     Lead,
     /// Another thread made it.
-    Done(Result<()>),
+    Done(Result<Logged>),
 }
 
 /// Those that one log serves.
 pub(crate) struct Batch {
     pub(crate) wanted: BTreeSet<LoggedId>,
-    /// Their data that is still to be written.
-    pub(crate) late: Vec<Arc<dyn Late>>,
     waiters: [Option<Arc<Waiter>>; 2],
 }
 
@@ -108,11 +113,10 @@ impl std::fmt::Debug for Queue {
 
 impl Queue {
     /// Joins the batch that is being gathered, and waits for it if another thread leads.
-    pub(crate) fn join(&self, id: LoggedId, late: Option<Arc<dyn Late>>) -> Joined {
+    pub(crate) fn join(&self, id: LoggedId) -> Joined {
         let (mine, watch) = {
             let mut gathering = self.0.lock();
             gathering.wanted.insert(id);
-            gathering.late.extend(late);
             if !std::mem::replace(&mut gathering.led, true) {
                 return Joined::Lead;
             }
@@ -179,13 +183,12 @@ impl Queue {
         gathering.expected = std::mem::take(&mut gathering.waiting) + 1;
         Batch {
             wanted: std::mem::take(&mut gathering.wanted),
-            late: std::mem::take(&mut gathering.late),
             waiters: [gathering.first.take(), gathering.others.take()],
         }
     }
 
     /// Hands the lead on, then tells all of `batch` what became of it (Q1).
-    pub(crate) fn pass_on(&self, batch: Batch, took: Duration, outcome: &Result<()>) {
+    pub(crate) fn pass_on(&self, batch: Batch, took: Duration, outcome: &Result<Logged>) {
         let next = {
             let mut gathering = self.0.lock();
             gathering.took = took;

@@ -6,17 +6,18 @@
 //!   superblock, and no commit of older changes can come between.
 //! - **S2** First data and the first copies of nodes are written (`copies`) and flushed. Then the
 //!   first copy of the superblock with the log is written and flushed. Data was written before its
-//!   extents were put, or it is late and written with the nodes (`late`).
+//!   extents were put, or it is written with the nodes (`logged_write`).
 //! - **S3** A log's superblock differs from the one on disk within its first sector alone. So a
 //!   power cut leaves one or the other, never a torn one. A node is free as soon as a log without
 //!   it is durable.
-//! - **S4** Whatever goes wrong ends in a commit, and in no further log before it; a flush or a
-//!   superblock that failed ends everything, as it does in a commit.
+//! - **S4** Whatever goes wrong ends in a commit, and in no further log before it: the writer stays
+//!   marked as broken until a commit ends the log. A flush or a superblock that failed ends
+//!   everything, as it does in a commit.
 //!
 //! # Locks
 //!
 //! Commit, log, gate, in this order. A thread that waits for a log holds none of
-//! them; it may have the claim of a file with late data.
+//! them. It may have the claim of a file whose data is written with that log.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -31,11 +32,11 @@ use buttress_txn::{CommitTurn, Cost, Error, LogHold, LoggedId, Result, Urgency};
 use buttress_volume::{Copies, NotDurable};
 
 use crate::collect;
-use crate::late::{Late, LateBatch};
-use crate::queue::Joined;
+use crate::queue::{Joined, Logged};
 use crate::sync_log::SyncLog;
 use crate::tree::{Build, LogTree};
 use crate::trouble::{Outcome, Trouble};
+use crate::waiting::LogData;
 use crate::writer::{Writer, neighbours};
 
 /// Leaves of a log in bytes beyond which a commit is better: for memory, and for the time that
@@ -53,34 +54,37 @@ const SPARE_MAX: usize = 256;
 
 impl SyncLog {
     /// Makes an inode durable as it is now: by a log, or by a commit where a log cannot say it.
-    /// What it has in memory alone must have been put before, or is `late` and written with the
-    /// log. Callers that arrive together share a log. A commit calls `before_commit` first.
+    /// What it has in memory alone must have been put before. Callers that arrive together share a
+    /// log. A commit calls `before_commit` first.
     ///
     /// # Errors
     ///
-    /// As [`Engine::commit`](buttress_txn::Engine::commit). What became of late data it knows
-    /// itself.
-    pub fn sync_inode(
-        &self,
-        tree: TreeId,
-        ino: Ino,
-        late: Option<Arc<dyn Late>>,
-        before_commit: impl FnOnce(),
-    ) -> Result<()> {
+    /// As [`Engine::commit`](buttress_txn::Engine::commit).
+    pub fn sync_inode(&self, tree: TreeId, ino: Ino, before_commit: impl FnOnce()) -> Result<()> {
+        match self.log_inode(tree, ino)? {
+            Logged::Durable => Ok(()),
+            Logged::NeedsCommit => {
+                before_commit();
+                self.engine.commit().map(drop)
+            }
+        }
+    }
+
+    /// Has a log name an inode, if that can be.
+    pub(crate) fn log_inode(&self, tree: TreeId, ino: Ino) -> Result<Logged> {
         self.engine.check_writable()?;
         self.counters.syncs.fetch_add(1, Ordering::Relaxed);
         if !self.options.is_on {
-            before_commit();
-            return self.engine.commit().map(drop);
+            return Ok(Logged::NeedsCommit);
         }
-        match self.queue.join((tree, ino.0), late) {
-            Joined::Lead => self.lead(before_commit),
+        match self.queue.join((tree, ino.0)) {
+            Joined::Lead => self.lead(),
             Joined::Done(outcome) => outcome,
         }
     }
 
     /// Logs for all that wait.
-    fn lead(&self, before_commit: impl FnOnce()) -> Result<()> {
+    fn lead(&self) -> Result<Logged> {
         if self.engine.volume().writes_at_once() {
             self.queue.await_company();
         } else if self.queue.expects_company() {
@@ -88,82 +92,80 @@ impl SyncLog {
         }
         // A thread that comes while a commit or the log before is under way joins.
         let mut turn = self.engine.commit_turn();
-        let mut batch = self.queue.take();
+        let batch = self.queue.take();
         let start = clock::now();
-        let mut late = LateBatch::put(&self.engine, std::mem::take(&mut batch.late));
-        self.counters.late.fetch_add(late.len() as u64, Ordering::Relaxed);
-        let outcome = self.log_inodes(&mut turn, &batch.wanted, &mut late);
-        if !late.end(&self.engine) {
-            self.engine
-                .latch(Error::Malformed("an extent that moved cannot be taken back".to_owned()));
-        }
+        let outcome = self.log_inodes(&mut turn, &batch.wanted);
         // Before another thread may commit on top of what is in doubt.
         let outcome = outcome.map_err(|trouble| match trouble {
             Trouble::Lost(error) => Trouble::Failed(self.engine.latch(error)),
             other => other,
         });
         drop(turn);
-        let outcome = outcome.or_else(|trouble| {
-            let why = match trouble {
-                Trouble::Commit(why) => why,
-                Trouble::Failed(Error::Aborted(cause)) => return Err(Error::Aborted(cause)),
-                Trouble::Lost(_) => unreachable!("S4: it is latched above"),
-                Trouble::Failed(error) => {
-                    tracing::warn!(%error, "a log failed: a commit instead");
-                    "a log that failed"
-                }
-            };
-            tracing::debug!(why, "a commit instead of a log");
-            *self.fallbacks.lock().entry(why).or_default() += 1;
-            before_commit();
-            self.engine.commit().map(drop)
-        });
+        let outcome = match outcome {
+            Ok(()) => Ok(Logged::Durable),
+            Err(Trouble::Failed(Error::Aborted(cause))) => Err(Error::Aborted(cause)),
+            Err(trouble) => {
+                let why = match trouble {
+                    Trouble::Commit(why) => why,
+                    Trouble::Lost(_) => unreachable!("S4: it is latched above"),
+                    Trouble::Failed(error) => {
+                        tracing::warn!(%error, "a log failed: a commit instead");
+                        "a log that failed"
+                    }
+                };
+                tracing::debug!(why, "a commit instead of a log");
+                *self.fallbacks.lock().entry(why).or_default() += 1;
+                Ok(Logged::NeedsCommit)
+            }
+        };
+        // The lead goes on before any of these commits. A commit waits for all data that waits for
+        // a log (`txn::unwritten::B1`), and some of it may wait for the next one.
         self.queue.pass_on(batch, clock::since(start), &outcome);
         outcome
     }
 
-    fn log_inodes(
-        &self,
-        turn: &mut CommitTurn<'_>,
-        wanted: &BTreeSet<LoggedId>,
-        late: &mut LateBatch,
-    ) -> Outcome<()> {
+    fn log_inodes(&self, turn: &mut CommitTurn<'_>, wanted: &BTreeSet<LoggedId>) -> Outcome<()> {
         self.engine.check_writable()?;
         let (mut hold, mut writer) = self.hold();
         if writer.broken {
             return Err(Trouble::Commit("a log that was not finished"));
         }
         writer.broken = true;
-        let changed = turn.between_operations(|| {
+        let (changed, data) = turn.between_operations(|| {
             if let Some(why) = turn.log_obstacle() {
                 return Err(Trouble::Commit(why));
             }
             let no_holes = turn.superblock().incompat.has(Incompat::NO_HOLES);
-            collect::collect(&self.engine, &mut writer.logs, wanted, no_holes)
+            let changed = collect::collect(&self.engine, &mut writer.logs, wanted, no_holes)?;
+            // Of all extents that were seen (`logged_write::E2`).
+            Ok((changed, self.waiting.unwritten()))
         })?;
         if changed {
-            self.write_log(turn, &mut hold, &mut writer, late)?;
+            self.write_log(turn, &mut hold, &mut writer, &data)?;
             self.counters.logs.fetch_add(1, Ordering::Relaxed);
         } else {
-            // Data may have been overwritten in place; late data may be of a file without names.
-            self.write_durably(late, Vec::new())?;
+            // Data may have been overwritten in place, or be of a file without names.
+            self.write_durably(&data, Vec::new())?;
         }
         writer.broken = false;
         Ok(())
     }
 
-    /// Writes late data and a log's nodes, and flushes.
+    /// Writes data and a log's nodes, and flushes.
     fn write_durably(
         &self,
-        late: &mut LateBatch,
+        data: &[Arc<LogData>],
         nodes: Vec<(Logical, &[u8], Copies)>,
     ) -> Outcome<()> {
-        let data = late.writes().map(|(at, bytes)| (at, bytes, Copies::All));
-        let batch: Vec<_> = data.chain(nodes).collect();
+        let parts = data.iter().flat_map(|data| data.parts());
+        let parts = parts.map(|(at, bytes)| (at, bytes, Copies::All));
+        let batch: Vec<_> = parts.chain(nodes).collect();
         let outcome = self.engine.volume().write_batch_and_flush(&batch);
         drop(batch);
-        // Where the flush failed nothing is certain, and nothing is written any more.
-        late.is_written = !matches!(outcome, Err(NotDurable::Write(_)));
+        // If a flush failed nothing is certain, and nothing is written any more.
+        if !matches!(outcome, Err(NotDurable::Write(_))) {
+            data.iter().for_each(|data| data.note_written());
+        }
         outcome.map_err(|why| match why {
             NotDurable::Write(error) => Trouble::from(Error::from(error)),
             NotDurable::Flush(error) => lost(error),
@@ -175,7 +177,7 @@ impl SyncLog {
         turn: &mut CommitTurn<'_>,
         hold: &mut LogHold<'_>,
         writer: &mut Writer,
-        late: &mut LateBatch,
+        data: &[Arc<LogData>],
     ) -> Outcome<()> {
         let Writer { logs, root, last, spare, next, others, .. } = writer;
         let geometry = *self.engine.store().geometry();
@@ -242,7 +244,7 @@ impl SyncLog {
         self.engine.note_nodes_written(nodes.len() as u64);
         let owed = nodes.iter().filter(|(_, _, copies)| *copies == Copies::First);
         let owed: Vec<Logical> = owed.map(|(at, ..)| *at).collect();
-        self.write_durably(late, nodes)?;
+        self.write_durably(data, nodes)?;
         let mut superblock = turn.superblock().clone();
         superblock.log_root = top.logical;
         superblock.log_root_level = top.level;

@@ -14,6 +14,7 @@ use buttress_txn::{Engine, LogHold};
 
 use crate::owed::LogCopies;
 use crate::queue::Queue;
+use crate::waiting::WaitingData;
 use crate::writer::Writer;
 
 /// How fsync makes inodes durable.
@@ -60,6 +61,8 @@ pub struct SyncLog {
     pub(crate) engine: Arc<Engine>,
     pub(crate) options: LogOptions,
     pub(crate) queue: Queue,
+    /// Data whose extents are put.
+    pub(crate) waiting: WaitingData,
     /// Unranked: held across writes of the log.
     writer: Mutex<Writer>,
     /// How many logs had ended when the writer's began, to look without its lock.
@@ -79,6 +82,7 @@ impl SyncLog {
             engine,
             options,
             queue: Queue::default(),
+            waiting: WaitingData::default(),
             writer: Mutex::default(),
             since: AtomicU64::new(0),
             owes_copies: AtomicBool::new(false),

@@ -43,6 +43,7 @@ use buttress_tree::Node;
 
 use self::settle::Settled;
 use crate::commit_state::CommitState;
+use crate::unwritten::Barred;
 use crate::{Costs, Engine, Error, Result, View, found_log, transaction::Transaction};
 
 fn nanos(since: Instant) -> u64 {
@@ -67,10 +68,11 @@ impl Engine {
     /// comes between the two.
     pub fn commit_after<R>(&self, change: impl FnOnce() -> R) -> Result<R> {
         self.check_writable()?;
+        let barred = self.unwritten.bar();
         let mut state = self.commit.lock();
         self.check_writable()?;
         let changed = change();
-        self.commit_held(&mut state, || ())?;
+        self.commit_held(&mut state, barred, || ())?;
         drop(state);
         self.serve_all();
         Ok(changed)
@@ -95,6 +97,7 @@ impl Engine {
         }
         self.check_writable()?;
         let wanted = self.view.load().generation();
+        let barred = self.unwritten.bar();
         let mut state = self.commit.lock();
         if self.published() >= wanted {
             cut();
@@ -111,19 +114,25 @@ impl Engine {
             self.volume.flush().map_err(|error| self.latch(error.into()))?;
             return Ok(self.published());
         }
-        self.commit_held(&mut state, cut)?;
+        self.commit_held(&mut state, barred, cut)?;
         self.serve_all();
         Ok(self.published())
     }
 
     /// Commits what is running, under the commit lock.
-    fn commit_held(&self, state: &mut CommitState, cut: impl FnOnce()) -> Result<()> {
+    fn commit_held(
+        &self,
+        state: &mut CommitState,
+        barred: Barred<'_>,
+        cut: impl FnOnce(),
+    ) -> Result<()> {
         let started = clock::now();
         crate::held::expect_none("handle::H1: the transaction is frozen");
         self.reservations.let_inodes_land(|| {
             self.release_pinned();
         });
         let frozen = self.freeze();
+        drop(barred);
         cut();
         let outcome = self.commit_frozen(state, &frozen);
         let counters = &self.counters;

@@ -51,6 +51,7 @@ use crate::{
     stamps::{Stamp, Stamps},
     transaction::Transaction,
     unborn::Unborn,
+    unwritten::UnwrittenCount,
     window::Windows,
 };
 
@@ -67,6 +68,8 @@ pub struct Engine {
     pub(crate) reservations: Arc<Reservations>,
     pub(crate) gate: Gate,
     pub(crate) commit: Commits,
+    /// Threads that put extents before their data is written.
+    pub(crate) unwritten: UnwrittenCount,
     /// Extents allocated and not yet referenced: their first reference makes their item.
     pub(crate) unborn: Unborn,
     pub(crate) windows: Windows,
@@ -135,6 +138,7 @@ impl Engine {
             reservations,
             gate: Gate::default(),
             commit: Commits::new(parts.commit),
+            unwritten: UnwrittenCount::default(),
             unborn: Unborn::default(),
             windows: Windows::default(),
             scrub_hold: ScrubHold::default(),

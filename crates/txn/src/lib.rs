@@ -63,6 +63,7 @@ mod stamps;
 mod subvolumes;
 mod sync;
 mod unborn;
+mod unwritten;
 mod usage;
 mod window;
 mod window_alloc;
@@ -83,6 +84,7 @@ pub use options::EngineOptions;
 pub use rows::SharedRows;
 pub use scrub_hold::HeldGroup;
 pub use stamps::Stamp;
+pub use unwritten::Unwritten;
 
 pub use usage::{KindUsage, Room, Stats, Usage};
 pub use window::Window;

@@ -1,4 +1,5 @@
-//! Room for copies of nodes that snapshots share: with it a delete always succeeds, whatever the volume is full of.
+//! Room for copies of nodes that snapshots share: with it a delete always succeeds, whatever the
+//! volume is full of.
 
 use std::collections::BTreeMap;
 
@@ -30,12 +31,13 @@ fn populate(fs: &Filesystem, top: &Inode) {
     fs.sync().expect("durable");
 }
 
-/// Takes all that who fills is given, of data and of metadata; answers how many files it took for that.
+/// Takes all that a filler is given, of data and of metadata. Returns how many files it took for
+/// that.
 fn fill_up(fs: &Filesystem, top: &Inode, more: &str) -> usize {
     fill_by(fs, top, more, 100)
 }
 
-/// The same with so many files in a transaction, if nobody else ends it.
+/// The same with so many files in a transaction, if no other thread ends it.
 fn fill_by(fs: &Filesystem, top: &Inode, more: &str, each: usize) -> usize {
     let filler = top.create(format!("{more}-data").as_bytes(), 0o644, 0, 0, 0);
     if let Ok(filler) = filler {
@@ -123,8 +125,8 @@ fn assert_items_are_right(fs: &Filesystem) {
     }
 }
 
-/// Y1: all files that a snapshot has can be removed from a full volume, also behind another mount. Without room for copies, as in Linux, some
-/// are refused.
+/// Y1: all files that a snapshot has can be removed from a full volume, also behind another mount.
+/// Without room for copies, as in Linux, some are refused.
 #[test]
 fn whatever_a_snapshot_has_can_be_deleted() {
     for rule in ["keep", "off"] {
@@ -154,7 +156,8 @@ fn wait_for_drops(fs: &Filesystem) {
     fs.sync().expect("durable");
 }
 
-/// Y1: the same where what shares can be changed, too, beside a snapshot that cannot: all files of both, some here and some there.
+/// Y1: the same where what shares can be changed, too, beside a snapshot that cannot: all files of
+/// both, some here and some there.
 #[test]
 fn what_two_can_change_can_be_deleted() {
     let device = volume(256);
@@ -174,7 +177,7 @@ fn what_two_can_change_can_be_deleted() {
             let refused = remove_some(&fs, dir, &mut rng, &mut some);
             assert_eq!(refused, 0, "part {part}: {}", fs.space_stats().accounts);
         }
-        // Whoever fills takes what came free, and no more.
+        // A filler takes what came free, and no more.
         fill_up(&fs, &fs.root(), &format!("more{part}-"));
     }
     assert_items_are_right(&fs);

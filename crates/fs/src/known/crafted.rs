@@ -1,4 +1,5 @@
-//! Items that no file system writes, put into a volume whose checksums are right: refused, and never a reason to fall.
+//! Items that no file system writes, put into a volume whose checksums are right: refused, and
+//! never a reason to fall.
 
 use buttress_format::{Body, Compression, FileExtent, Generation, Region};
 
@@ -9,18 +10,19 @@ const SECTORS: u64 = 16;
 
 /// Puts an item in place of the one that a file's first bytes have.
 fn put(fs: &Filesystem, file: &Inode, extent: &FileExtent) {
-    let engine = &fs.shared().engine;
+    let engine = &fs.mount().engine;
     let key = Key::new(file.id().ino.0, Kind::EXTENT_DATA, 0);
     let handle = engine.begin(engine.reserve(Cost::of(2, 200), Urgency::Normal).expect("space"));
     handle.put(file.id().tree, key, extent.to_bytes());
 }
 
-/// An extent whose end lies behind every device: whoever reads, writes or shares what it shows is told so, at every place in it,
-/// though its numbers do not wrap.
+/// An extent whose end lies behind every device. A caller that reads, writes or shares what it
+/// shows is told so, at every place in it, though its numbers do not wrap.
 #[test]
 fn an_extent_that_ends_behind_every_device_is_refused() {
     let bytes_max = SECTORS * SECTOR;
-    // The last that have numbers, the first that begins behind every device, and the first that ends there.
+    // The last that have numbers, the first that begins behind every device, and the first that
+    // ends there.
     let starts = [u64::MAX - SECTOR + 1 - bytes_max, 1 << 63, (1 << 63) - bytes_max];
     let kinds = [
         (Compression::None, Body::Regular as fn(Region) -> Body),

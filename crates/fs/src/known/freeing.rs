@@ -1,4 +1,5 @@
-//! P4: what is promised to who frees space is promised beside others who do, and is there when all of them come.
+//! P4: what is reserved for operations that free space is reserved beside others of them. It is
+//! there when all of them come.
 
 use std::time::{Duration, Instant};
 
@@ -36,7 +37,7 @@ pub(super) fn crowd(fs: &Filesystem) -> Vec<Inode> {
 
 /// Writes inode items anew as they are, of files that lie far apart.
 pub(super) fn rewrite(fs: &Filesystem, promise: MetaReservation, files: &[&Inode]) {
-    let engine = &fs.shared().engine;
+    let engine = &fs.mount().engine;
     let items: Vec<_> = files
         .iter()
         .map(|file| {
@@ -49,13 +50,13 @@ pub(super) fn rewrite(fs: &Filesystem, promise: MetaReservation, files: &[&Inode
     items.iter().for_each(|(tree, key, item)| handle.put(*tree, *key, &**item));
 }
 
-/// As many as are promised space at once.
+/// As many as have space reserved at once.
 pub(super) fn all_at_once(engine: &Arc<Engine>, urgency: Urgency) -> Vec<MetaReservation> {
     let ask = || engine.reserve_at_once(COST, urgency).expect("nothing failed");
     std::iter::from_fn(ask).take(FREEING_MAX).collect()
 }
 
-/// All of whom then use what they were promised, to the last item.
+/// All of them then use what they reserved, to the last item.
 pub(super) fn use_all(fs: &Filesystem, promises: Vec<MetaReservation>, files: &[Inode]) {
     let parts = promises.len() * ITEMS as usize;
     let mut far_apart = (0..parts).map(|part| &files[part * 7919 % files.len()]);
@@ -65,13 +66,14 @@ pub(super) fn use_all(fs: &Filesystem, promises: Vec<MetaReservation>, files: &[
     }
 }
 
-/// Those who free space, alone and behind others who fill it, find what they were promised, and so do the others.
+/// Operations that free space, alone and behind others that fill it, find what they reserved. So do
+/// the others.
 #[test]
-fn all_who_free_find_what_they_were_promised() {
+fn operations_that_free_find_what_they_reserved() {
     for fills in [false, true] {
         let device = volume(128);
         let (fs, mut files) = crowded(&device);
-        let engine = Arc::clone(&fs.shared().engine);
+        let engine = Arc::clone(&fs.mount().engine);
         let mut fillers = Vec::new();
         if fills {
             for number in files.len() * 7 / 8..files.len() {
@@ -88,27 +90,24 @@ fn all_who_free_find_what_they_were_promised() {
         assert!(promised > 1, "not even two: {before}");
         let metadata = before.metadata;
         let free = metadata.free() - metadata.global_reserve / 8;
-        assert!(
-            metadata.may_use <= free,
-            "P4: behind {} of those who fill: {before}",
-            fillers.len()
-        );
+        assert!(metadata.may_use <= free, "P4: behind {} fillers: {before}", fillers.len());
         use_all(&fs, promises.into_iter().chain(fillers).collect(), &files);
         engine.commit().expect("a commit never runs out of space");
-        assert!(promised < FREEING_MAX, "everybody was promised the same: {before}");
+        assert!(promised < FREEING_MAX, "all reserved the same: {before}");
         drop(files);
         fs.close().expect("closed");
         judge(&device);
     }
 }
 
-/// Who frees waits for others who do, and is served when they are done, whether they have used what they had or not; one who
-/// holds his for long does not have him refused.
+/// An operation that frees waits for others that do. It is served when they are done, whether they
+/// used their reservations or not. One that holds its reservation for long does not have it
+/// refused.
 #[test]
-fn who_frees_waits_for_others() {
+fn an_operation_that_frees_waits_for_others() {
     let device = volume(128);
     let (fs, files) = crowded(&device);
-    let engine = Arc::clone(&fs.shared().engine);
+    let engine = Arc::clone(&fs.mount().engine);
     for uses in [false, true] {
         let promises = all_at_once(&engine, Urgency::Frees);
         assert!(promises.len() > 1);
@@ -120,9 +119,9 @@ fn who_frees_waits_for_others() {
                 std::thread::yield_now();
             }
             std::thread::sleep(Duration::from_millis(50));
-            // He waits for a second.
+            // It waits for a second.
             let is_early = begun.elapsed() < Duration::from_millis(500);
-            assert!(!is_early || !waiter.is_finished(), "he waited for nobody");
+            assert!(!is_early || !waiter.is_finished(), "it waited for no other");
             if uses {
                 use_all(&fs, promises, &files);
             } else {
@@ -149,14 +148,14 @@ fn a_removal_in_steps_says_what_is_left() {
         large.write_at(extent * 2 * SECTOR, &bytes(1, 1)).expect("a write");
     }
     fs.sync().expect("durable");
-    // As long as it is open nobody else removes what it has.
+    // As long as it is open no other thread removes what it has.
     fs.root().unlink(b"large").expect("removed");
-    let files = &fs.shared().files;
+    let files = &fs.mount().files;
     let last = |_: &buttress_txn::Handle<'_>| panic!("steps are shorter");
     for _ in 0..3 {
         let removal = files.remove_step(&large.cell.file, last).expect("a step");
         assert!(removal.is_continue());
-        fs.shared().engine.commit().expect("a commit");
+        fs.mount().engine.commit().expect("a commit");
         judge(&device);
     }
     drop(large);

@@ -8,14 +8,14 @@ use buttress_sim::{FaultDevice, Faults};
 use super::*;
 use crate::MakeOptions;
 
-/// Far more than a drain takes that has nobody to wait for.
+/// Far more than a drain takes that has nothing to wait for.
 const LONG: Duration = Duration::from_secs(20);
 
 const POLICIES: [&str; 4] =
     ["", ",nocow_check=always", ",bg_lookup=rwlock-double", ",bg_lookup=rwlock-single"];
 
-/// Every group of data is drained: a right that was not given back would hold that up for ever, and so would one that was given
-/// back twice.
+/// Every group of data is drained: a right that was not given back would hold that up for ever, and
+/// so would one that was given back twice.
 pub(super) fn drain_all(fs: &Filesystem, when: &str) {
     let holds = hold(fs, |_| true);
     assert!(!holds.is_empty(), "{when}: no group could be held");
@@ -28,17 +28,17 @@ pub(super) fn drain_all(fs: &Filesystem, when: &str) {
     wait.recv_timeout(LONG).unwrap_or_else(|_| panic!("{when}: a right was not given back once"));
 }
 
-/// A right that is given back too often would let this drain go while somebody writes.
+/// A right that is given back too often would let this drain go during a write.
 pub(super) fn drain_waits_for_a_writer(fs: &Filesystem, at: Logical, when: &str) {
     let extent = buttress_format::Extent { start: at, len: SECTOR };
-    let right = fs.shared().engine.begin_nocow(extent).expect("nobody holds the group");
+    let right = fs.mount().engine.begin_nocow(extent).expect("the group is not held");
     let holds = hold(fs, |_| true);
     let (done, wait) = mpsc::channel();
     let drained = std::thread::spawn(move || {
         holds.iter().for_each(ReadOnlyHold::drain);
         let _ = done.send(());
     });
-    // Nothing that it could wait for but the writer: had it not seen him it would be done at once.
+    // Only the writer could hold it up. A drain that had not seen the writer would be done at once.
     for _ in 0..200 {
         std::thread::yield_now();
     }
@@ -58,12 +58,13 @@ pub(super) fn first_byte(fs: &Filesystem, file: &Inode) -> Logical {
     }
 }
 
-/// Each request of a write in place fails in turn, on a mount that has read nothing yet: looking for extents, for who else
-/// refers to them and for checksums, and writing, of what lies alone and of what must go elsewhere since it is shared.
+/// Each request of a write in place fails in turn, on a mount that has read nothing yet. The
+/// requests look for extents, for their other users and for checksums, and write. Some data lies in
+/// extents of its own, and some must go elsewhere since it is shared.
 #[test]
 fn n3_each_request_of_a_write_in_place_fails() {
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(128 << 20));
-    // One copy: else whoever reads goes on to the other.
+    // One copy: else a reader goes on to the other.
     let made = MakeOptions { metadata: Some(Profile::Single), ..MakeOptions::default() };
     Filesystem::make(&*device, &made).expect("an empty volume");
     let fs = mount(&device, "rw");
@@ -108,12 +109,12 @@ fn n3_each_request_of_a_write_in_place_fails() {
                 assert_eq!((pending(&fs), unreserved(&fs)), ((0, 0), 0), "{when}");
                 drain_all(&fs, &when);
                 drain_waits_for_a_writer(&fs, first_byte(&fs, &target), &when);
-                // Who comes later writes where it lies, and is waited for no longer than he writes.
+                // A later write goes in place, and is waited for no longer than it takes.
                 let before = first_byte(&fs, &target);
                 target.write_direct(0, &bytes(99, 8)).expect("the device works again");
                 assert_eq!(first_byte(&fs, &target), before, "{when}: elsewhere");
                 drain_all(&fs, &when);
-                // What was lost is told once to who syncs the file, and once to who syncs everything.
+                // A loss is reported once to a sync of the file, and once to a sync of the volume.
                 let _ = (target.sync(), fs.sync());
                 drop(target);
                 fs.close().unwrap_or_else(|error| panic!("{when}: {error}"));
@@ -128,8 +129,8 @@ fn n3_each_request_of_a_write_in_place_fails() {
     judge(&device);
 }
 
-/// What is written over two groups, of which one is held: what lies there is promised nothing elsewhere, and the right to the
-/// other group goes with it.
+/// A write over two groups, of which one is held: the part in the held group has nothing reserved
+/// elsewhere, and the right to the other group goes with it.
 #[test]
 fn n3_data_that_is_promised_nothing() {
     for policy in POLICIES {
@@ -191,9 +192,10 @@ fn n3_data_that_is_promised_nothing() {
     }
 }
 
-/// U4: a group that a scrub holds, and whose writers it still waits for, is let go like any other when somebody needs room.
+/// U4: a scrub holds a group, and still waits for its writers. The group is let go like any other
+/// when a caller needs room.
 #[test]
-fn nobody_is_refused_while_a_scrub_waits() {
+fn a_scrub_that_waits_refuses_no_caller() {
     let device = volume(128);
     let fs = mount(&device, "rw,commit=300");
     let target = nocow(&fs, "target");
@@ -201,7 +203,7 @@ fn nobody_is_refused_while_a_scrub_waits() {
     fs.sync().expect("durable");
     let extent = buttress_format::Extent { start: first_byte(&fs, &target), len: SECTOR };
     std::thread::scope(|scope| {
-        let right = fs.shared().engine.begin_nocow(extent).expect("nobody holds the group");
+        let right = fs.mount().engine.begin_nocow(extent).expect("the group is not held");
         let how = crate::ScrubOptions { hold_groups: true, ..Default::default() };
         let fs = &fs;
         let scrub = scope.spawn(move || fs.scrub(how, &mut |_| true).expect("a scrub").0);
@@ -213,7 +215,7 @@ fn nobody_is_refused_while_a_scrub_waits() {
         let filler = fill(fs);
         let data = fs.space_stats().accounts.data;
         assert!(data.read_only == 0 && data.free() < MIB, "{data:?}");
-        assert!(!scrub.is_finished(), "it did not wait for who writes in place");
+        assert!(!scrub.is_finished(), "it did not wait for the write in place");
         drop((right, filler));
         scrub.join().expect("no panic");
     });

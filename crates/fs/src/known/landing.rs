@@ -1,5 +1,6 @@
-//! Dirty data counts by the leaves of its inode, twice: as what they become in the running transaction and in the next. Where
-//! somebody reads old trees no commit gives these back, and each that lands a part of the data makes them anew.
+//! Dirty data counts by the leaves of its inode, twice: as what they become in the running
+//! transaction and in the next. If a reader has old trees no commit gives these back. Each
+//! writeback of a part of the data makes them anew.
 
 use super::freeing::crowd;
 use super::*;
@@ -11,7 +12,8 @@ const OVERWRITTEN: usize = 1000;
 /// A commit follows each of so many parts.
 const PARTS: usize = 40;
 
-/// A volume full of metadata but for a few leaves and the place of a chunk, with a file whose extents are a block each.
+/// A volume full of metadata but for a few leaves and the place of a chunk, with a file whose
+/// extents are a block each.
 fn scattered() -> Arc<dyn Device> {
     let device = Arc::new(MemoryDevice::new(256 * MIB));
     let make = MakeOptions { nodesize: 4096, seed: Some(7), ..MakeOptions::default() };
@@ -38,8 +40,8 @@ fn scattered() -> Arc<dyn Device> {
     device
 }
 
-/// I4: before a commit that would leave no room for what is dirty behind it, that lands. Without, the parts take the reserve of
-/// commits, until one fails.
+/// I4: a commit may leave no room for what is dirty after it. Before such a commit that data is
+/// written back. Otherwise the parts take the reserve of commits, until one fails.
 #[test]
 fn a_commit_lets_dirty_data_land() {
     let device = scattered();
@@ -53,14 +55,15 @@ fn a_commit_lets_dirty_data_land() {
     for extent in &dirty {
         file.write_at(extent * 2 * SECTOR, &[2; SECTOR as usize]).expect("there is room");
     }
-    let shared = fs.shared();
+    let mount = fs.mount();
     for part in 0..PARTS {
         for extent in dirty.iter().skip(part).step_by(PARTS) {
             let at = extent * 2 * SECTOR;
-            shared.files.writeback(&file.cell.file, at..at + SECTOR).expect("it was promised");
+            mount.files.writeback(&file.cell.file, at..at + SECTOR).expect("it was promised");
         }
-        shared.engine.commit().expect("a commit never runs out of space");
-        // A commit takes of the reserve before it makes a chunk; what it could still have is never less.
+        mount.engine.commit().expect("a commit never runs out of space");
+        // A commit takes of the reserve before it makes a chunk; what it could still have is never
+        // less.
         let accounts = fs.space_stats().accounts;
         let (reserve, left) = (accounts.metadata.global_reserve, accounts.metadata.free());
         assert!(left + accounts.unallocated >= reserve / 4 * 3, "part {part}: {accounts}");

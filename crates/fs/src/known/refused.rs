@@ -1,5 +1,5 @@
-//! N3: metadata is refused when what was written in place becomes visible. Who wrote it is told; what it held is given back, and
-//! with it the right to the group; all else is as it was.
+//! N3: metadata is refused when data that was written in place becomes visible. The writer is told.
+//! Its reservation is given back, and with it the right to the group. All else is as it was.
 
 use buttress_format::InodeItem;
 use buttress_txn::View;
@@ -9,17 +9,18 @@ use super::*;
 use crate::doors::Doors;
 use freeing::{crowd, use_all};
 
-/// What a landing asks for at the least.
+/// What finishing an ordered extent asks for at the least.
 const LEAST: Cost = Cost::of(1, 160);
 
-/// Writes that are all of this byte stand still before the device, until the door is open.
+/// Writes that are all of this byte stop before the device, until they are let through.
 const MARK: u8 = 0xD1;
 
 /// Sectors of the files.
 const SECTORS: u64 = 32;
 
-/// Files that are written in place, and what they hold: of the first each sector is an extent, and a crash came before its length
-/// was written; one is of extents, of holes and of space that was set aside; of the last it is known from before where it lies.
+/// Files that are written in place, and what they hold: of the first each sector is an extent, and
+/// a crash came before its length was written; one is of extents, of holes and of space that was
+/// set aside; of the last it is known from before where it lies.
 fn targets(device: &Arc<dyn Device>) {
     let fs = mount(device, "rw,commit=300");
     let cut = nocow(&fs, "cut");
@@ -44,16 +45,17 @@ fn targets(device: &Arc<dyn Device>) {
     let item = fs.view().get(id.tree, &key).expect("it reads").expect("an item");
     let mut item = InodeItem::parse(&item).expect("an item");
     item.size = 0;
-    let engine = &fs.shared().engine;
+    let engine = &fs.mount().engine;
     let handle = engine.begin(engine.reserve(LEAST, Urgency::Normal).expect("space"));
     handle.put(id.tree, key, item.to_bytes());
     drop(handle);
     fs.close().expect("closed");
 }
 
-/// Leaves no metadata to anybody who lands data: as long as that is let in nodes are made anew, and somebody reads the old ones.
+/// Leaves no metadata for finishing ordered extents. As long as that is allowed nodes are made
+/// anew, and a reader has the old ones.
 fn use_up(fs: &Filesystem, files: &[Inode]) -> Arc<View> {
-    let engine = &fs.shared().engine;
+    let engine = &fs.mount().engine;
     let old = fs.view();
     loop {
         let promises = freeing::all_at_once(engine, Urgency::Frees);
@@ -71,16 +73,18 @@ fn use_up(fs: &Filesystem, files: &[Inode]) -> Arc<View> {
     old
 }
 
-/// Nothing waits, is on its way or promised, and who empties groups waits for those who write and for nobody else.
+/// Nothing waits, is on its way or reserved. A thread that empties groups waits for writers, and
+/// for no other thread.
 fn is_at_rest(fs: &Filesystem, file: &Inode, when: &str) {
-    let data = &fs.shared().files;
+    let data = &fs.mount().files;
     assert_eq!((data.dirty_bytes(), data.ordered_bytes()), (0, 0), "{when}");
     assert_eq!((pending(fs), unreserved(fs)), ((0, 0), 0), "{when}");
     drain_all(fs, when);
     drain_waits_for_a_writer(fs, first_byte(fs, file), when);
 }
 
-/// Each sector is what it was or what was written, and what was not in place is what it was; answers how many are new.
+/// Each sector is what it was or what was written, and what was not in place is what it was;
+/// answers how many are new.
 fn mixture(found: &[u8], old: &[u8], new: &[u8], lies: impl Fn(u64) -> bool) -> u64 {
     let part = |bytes: &[u8], sector: u64| {
         let at = (sector * SECTOR) as usize;
@@ -96,8 +100,9 @@ fn mixture(found: &[u8], old: &[u8], new: &[u8], lies: impl Fn(u64) -> bool) -> 
     count
 }
 
-/// What was buffered is at the device when the last of the metadata goes to others, and was promised too little; what is written
-/// directly was promised nothing, be it over extents, over holes between them, or where it is known that it may be written.
+/// Buffered data is at the device when the last metadata goes to others, and has too little
+/// reserved. A direct write reserves nothing: over extents, over holes between them, or where a
+/// write in place is known to be allowed.
 #[test]
 fn n3_metadata_is_refused_where_it_lands() {
     let below = volume(128);
@@ -145,7 +150,7 @@ fn n3_metadata_is_refused_where_it_lands() {
     mixture(&seen[1], &bytes(2, 8), &bytes(9, SECTORS), |sector| sector < 8);
     mixture(&seen[2], &bytes(4, SECTORS), &bytes(9, SECTORS), |_| true);
 
-    // Once somebody has left there is room; and nobody was told yet who syncs.
+    // Once the reader has left there is room. No sync has been told yet.
     drop(old);
     assert_eq!(cut.sync().expect_err("told once").kind(), ErrorKind::NoSpace);
     assert_eq!(fs.sync().expect_err("told once").kind(), ErrorKind::NoSpace);

@@ -1,5 +1,5 @@
-//! What the first change of a leaf adds to the extent tree that a snapshot shares: a reference for every extent that the leaf
-//! names, and each of them may lie in another leaf there.
+//! What the first change of a leaf adds to the extent tree that a snapshot shares: a reference for
+//! every extent that the leaf names, and each of them may lie in another leaf there.
 
 use buttress_txn::Engine;
 
@@ -11,7 +11,8 @@ use crate::XattrFlags;
 const FILES: usize = 160;
 const EACH: usize = 500;
 
-/// A volume whose files share extents in no order, and which has no room for metadata or a chunk; and a snapshot of it.
+/// A volume whose files share extents in no order, and which has no room for metadata or a chunk;
+/// and a snapshot of it.
 fn crowded(device: &Arc<dyn Device>) -> (Filesystem, Vec<Inode>, usize) {
     let fs = mount(device, "rw,commit=300");
     let pool = file(&fs, "pool");
@@ -43,8 +44,9 @@ fn crowded(device: &Arc<dyn Device>) -> (Filesystem, Vec<Inode>, usize) {
     (fs, files, more)
 }
 
-/// All who are promised space for a change of a leaf that is shared find it, whoever they are. Then every file can be deleted, which is the first change of
-/// some leaves and takes space at first, and the snapshot.
+/// All that have reserved space for a change of a shared leaf find it. Then every file can be
+/// deleted, and the snapshot. A delete is the first change of some leaves, and takes space at
+/// first.
 #[test]
 fn the_first_change_of_shared_leaves_finds_room() {
     let device = volume(1024);
@@ -53,7 +55,7 @@ fn the_first_change_of_shared_leaves_finds_room() {
         fs.root().unlink(format!("more{number}").as_bytes()).expect("removed");
     }
     fs.sync().expect("durable");
-    let engine: &Arc<Engine> = &fs.shared().engine;
+    let engine: &Arc<Engine> = &fs.mount().engine;
     let mut promises = all_at_once(engine, Urgency::Normal);
     assert!(!promises.is_empty(), "{}", fs.space_stats().accounts);
     promises.extend(all_at_once(engine, Urgency::Frees));

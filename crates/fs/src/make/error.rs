@@ -73,7 +73,7 @@ pub enum MakeError {
     /// No device was given.
     #[error("no device given")]
     NoDevices,
-    /// A feature that nobody knows, or that cannot be chosen when making a volume.
+    /// A feature that is unknown, or that cannot be chosen when making a volume.
     #[error("unknown feature `{name}`; known: {known}")]
     UnknownFeature {
         /// As it was written.

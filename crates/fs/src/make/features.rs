@@ -2,7 +2,7 @@
 
 use buttress_format::{BlockGroupFlags, CompatRo, Incompat};
 
-use super::{MakeError, MakeOptions};
+use super::error::MakeError;
 
 /// One switch, in the words of btrfs-progs.
 #[derive(Clone, Copy, Debug)]
@@ -101,13 +101,18 @@ impl Features {
     }
 
     /// The superblock's incompatible bits.
-    pub(super) fn incompat(self, options: &MakeOptions, profiles: BlockGroupFlags) -> Incompat {
+    pub(super) fn incompat(
+        self,
+        nodesize: u32,
+        mixed: bool,
+        profiles: BlockGroupFlags,
+    ) -> Incompat {
         let mut bits = Incompat::MIXED_BACKREF.0;
         // Linux sets this on its first mount when a node is larger than a page of 4 KiB.
-        if options.nodesize > 4096 {
+        if nodesize > 4096 {
             bits |= Incompat::BIG_METADATA.0;
         }
-        if options.mixed {
+        if mixed {
             bits |= Incompat::MIXED_GROUPS.0;
         }
         let raid1c34 = BlockGroupFlags::RAID1C3.0 | BlockGroupFlags::RAID1C4.0;
@@ -129,7 +134,7 @@ impl Features {
         Incompat(bits)
     }
 
-    /// The superblock's bits that forbid writing to those who do not know them.
+    /// The superblock's bits that forbid writing to programs that do not know them.
     pub(super) fn compat_ro(self) -> CompatRo {
         let mut bits = 0;
         if self.free_space_tree {

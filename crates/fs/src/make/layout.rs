@@ -9,7 +9,8 @@ use buttress_format::limits::{DEVICE_RESERVED, SECTOR, STRIPE_LEN};
 use buttress_format::{BlockGroupFlags, Chunk, DeviceId, Logical, Profile, Stripe, TreeId};
 use buttress_volume::place::{self, Limits, Room};
 
-use super::{MakeError, MakeOptions};
+use super::error::MakeError;
+use super::options::MakeOptions;
 
 const MIB: u64 = 1024 * 1024;
 const GIB: u64 = 1024 * MIB;

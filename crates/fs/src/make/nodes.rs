@@ -8,7 +8,7 @@
 use buttress_format::header::{BACKREF_REV_MIXED, FLAG_WRITTEN, HEADER_LEN, ITEM_LEN, PTR_LEN};
 use buttress_format::{CsumType, Header, Key, Logical, TreeId};
 
-use super::{FIRST, Identity};
+use super::options::{FIRST, Identity};
 
 /// One item of a leaf.
 #[derive(PartialEq, Eq)]

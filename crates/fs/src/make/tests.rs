@@ -1,7 +1,9 @@
-//! What is made, read back by the parsers; `tests/it` of the program has btrfs-progs judge it.
+//! What is made, read back by the parsers; `tests/it` of the program has btrfs-progs check it.
 
 use buttress_block::MemoryDevice;
 use buttress_format::{Header, Superblock};
+
+use buttress_format::Timespec;
 
 use super::*;
 

@@ -11,9 +11,10 @@ use buttress_format::{
     RootItem, Timespec, TreeId, UuidItem, ids, limits, name_hash,
 };
 
+use super::error::MakeError;
 use super::layout::{Layout, Placed};
 use super::nodes::{Item, Shape};
-use super::{FIRST, Identity, MakeError, MakeOptions};
+use super::options::{FIRST, Identity, MakeOptions};
 
 /// More rounds than any combination of options takes; see F1.
 const ROUNDS_MAX: u32 = 16;
@@ -185,7 +186,7 @@ impl Builder<'_> {
         let nodesize = u64::from(self.options.nodesize);
         let now = if is_subvolume { self.identity.now } else { Timespec::default() };
         RootItem {
-            // What Linux and btrfs-progs put there: a directory that nobody reads.
+            // What Linux and btrfs-progs put there: a directory that is never read.
             inode: InodeItem {
                 generation: FIRST,
                 size: 3,

@@ -4,16 +4,17 @@ use buttress_block::Device;
 use buttress_format::limits::{DEVICE_RESERVED, SECTOR, SUPER_OFFSETS, SUPER_SIZE};
 use buttress_format::{BlockGroupFlags, Logical, RootBackup, Superblock, TreeId};
 
+use super::error::MakeError;
 use super::layout::Layout;
 use super::nodes::{Stamp, encode};
+use super::options::{FIRST, Identity, MakeOptions};
 use super::trees::{self, ROOT_DIR, Tree};
-use super::{FIRST, Identity, MakeError, MakeOptions};
 
 /// Superblock flag: this copy has been written.
 const WRITTEN: u64 = 1;
 
-/// Removes what was there: everything the device can discard, then by hand what other programs
-/// look at to name a device's content (both its ends, and superblock copies of another volume).
+/// Removes what was there: everything the device can discard, and what programs look at to name a
+/// device's content. That is both its ends, and superblock copies of another volume.
 pub(super) fn wipe(device: &dyn Device, size: u64) -> Result<(), MakeError> {
     device.discard(0, device.len())?;
     let zeros = vec![0_u8; DEVICE_RESERVED as usize];
@@ -51,7 +52,7 @@ pub(super) fn volume(
     }
     flush(devices)?;
     let superblock = superblock(bytes_used, layout, identity, options, trees);
-    // The first copies last: they are the ones that everybody looks at.
+    // The first copies last: they are the ones that programs look at.
     for first in [false, true] {
         for (index, device) in devices.iter().enumerate() {
             let mut own = superblock.clone();
@@ -112,7 +113,7 @@ fn superblock(
         chunk_root_generation: FIRST,
         compat: 0,
         compat_ro: options.features.compat_ro(),
-        incompat: options.features.incompat(options, profiles),
+        incompat: options.features.incompat(options.nodesize, options.mixed, profiles),
         root_level: root.shape.level(),
         chunk_root_level: chunk_root.shape.level(),
         log_root_level: 0,

@@ -12,14 +12,16 @@ use super::content::{Stamp, changed};
 const COPY_BYTES: usize = 4 << 20;
 
 impl Inode {
-    /// Makes `target` show a range of this file, at once and whatever its length; both may be in different
-    /// subvolumes. A `len` of zero means as far as the file goes. As Linux's `FICLONERANGE`.
+    /// Makes `target` show a range of this file, at once and whatever its length; both may be in
+    /// different subvolumes. A `len` of zero means as far as the file goes. As Linux's
+    /// `FICLONERANGE`.
     ///
     /// # Errors
     ///
-    /// `Invalid` unless offsets and length are whole sectors (the end of this file may be none where it
-    /// becomes the target's end), for overlapping ranges of one file, and where one file has checksums and
-    /// the other none; `CrossDevice` for files of two volumes; `NotPermitted`, `NoSpace`.
+    /// `Invalid` unless offsets and length are whole sectors. The end of this file need not be one
+    /// where it becomes the target's end. `Invalid` also for overlapping ranges of one file, and if
+    /// only one of the files has checksums. `CrossDevice` for files of two volumes; `NotPermitted`,
+    /// `NoSpace`.
     pub fn clone_range(
         &self,
         offset: u64,
@@ -50,8 +52,8 @@ impl Inode {
         })
     }
 
-    /// Lets `target` show a range of this file instead of its own if both hold the same bytes, and says
-    /// whether they do. Neither content nor times change. As Linux's `FIDEDUPERANGE`.
+    /// Lets `target` show a range of this file instead of its own if both hold the same bytes, and
+    /// says whether they do. Neither content nor times change. As Linux's `FIDEDUPERANGE`.
     ///
     /// # Errors
     ///
@@ -83,9 +85,9 @@ impl Inode {
         let (source, cell) = (&self.cell, &target.cell);
         source.expect_regular()?;
         cell.expect_regular()?;
-        cell.expect_writable()?;
-        let shared = self.shared();
-        if !std::sync::Arc::ptr_eq(shared, target.shared()) {
+        cell.expect_writable(&self.mount().status)?;
+        let mount = self.mount();
+        if !std::sync::Arc::ptr_eq(mount, target.mount()) {
             return Err(NameError::CrossDevice.into());
         }
         // No snapshot of either is cut meanwhile; several of these locks in order of their trees.
@@ -97,25 +99,26 @@ impl Inode {
             let done = {
                 let _locks = LockSet::new([Some(source), Some(cell), None, None]);
                 cell.expect_removable()?;
-                share(&shared.files)
+                share(&mount.files)
             };
             for cell in [source, cell] {
                 if cell.file.is_dirty() {
-                    shared.background.flush.enlist(cell);
+                    mount.writeback.enlist(cell);
                 }
             }
             Ok::<_, Error>(done)
         };
         let mut done = attempt()?;
         if done.as_ref().is_err_and(buttress_data::Error::is_no_space) {
-            shared.give_all_back()?;
+            mount.space.give_all_back()?;
             done = attempt()?;
         }
         Ok(done?)
     }
 
-    /// Copies up to `len` bytes into another file, and says how many; fewer only at the end of this one.
-    /// Whole sectors that lie alike in both are shared, not copied, which takes no time and no space.
+    /// Copies up to `len` bytes into another file, and says how many; fewer only at the end of this
+    /// one. Whole sectors that lie alike in both are shared, not copied, which takes no time and no
+    /// space.
     ///
     /// # Errors
     ///
@@ -143,7 +146,7 @@ impl Inode {
             return Err(Error::invalid("a range copied over itself"));
         }
         let len = len.min(self.attr().size.saturating_sub(offset));
-        let sector = u64::from(self.shared().superblock.sectorsize);
+        let sector = u64::from(self.mount().superblock.sectorsize);
         let head = offset.next_multiple_of(sector) - offset;
         let alike = offset % sector == target_offset % sector;
         let shareable = self.shareable(offset + head, (target, target_offset + head), len, head);
@@ -154,7 +157,8 @@ impl Inode {
         let to = (target, target_offset + done);
         match self.clone_stamped(offset + done, to, shareable, stamp) {
             Ok(()) => done += shareable,
-            // Two volumes, one with checksums and one without, or this file has become shorter: copying knows.
+            // Two volumes, one with checksums and one without, or this file has become shorter:
+            // copying knows.
             Err(error)
                 if matches!(
                     error.kind(),
@@ -174,7 +178,7 @@ impl Inode {
         len: u64,
         head: u64,
     ) -> u64 {
-        let sector = u64::from(self.shared().superblock.sectorsize);
+        let sector = u64::from(self.mount().superblock.sectorsize);
         let Some(len) = len.checked_sub(head) else { return 0 };
         let (end, target_end) = (offset.saturating_add(len), target_offset.saturating_add(len));
         if end == self.attr().size && target_end >= target.attr().size {

@@ -3,12 +3,10 @@
 use std::sync::Arc;
 
 use buttress_base::interrupt;
-use buttress_data::{End, FileOwner, Files, ReclaimEffort};
+use buttress_data::ReclaimEffort;
 use buttress_format::{Extent, InodeFlags, InodeItem, Timespec};
-use buttress_log::Late;
 
 use crate::attr::FileKind;
-use crate::cell::InodeCell;
 use crate::clock::now;
 use crate::error::{Error, NameError, Result};
 use crate::inode::{FallocateMode, Inode};
@@ -42,19 +40,6 @@ fn is_stale(item: &InodeItem, stamp: Timespec, how: Atime) -> bool {
     }
 }
 
-/// What keeps an inode in memory while its data waits for a log.
-struct LateHome(Arc<InodeCell>);
-
-impl FileOwner for LateHome {
-    fn files(&self) -> &Files {
-        &self.0.shared.files
-    }
-
-    fn file(&self) -> &buttress_data::File {
-        &self.0.file
-    }
-}
-
 impl Inode {
     /// Reads at `offset`; fewer bytes than asked only at the end of the file.
     ///
@@ -74,45 +59,47 @@ impl Inode {
     /// As [`Inode::read_at`].
     pub fn peek_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         self.cell.expect_regular()?;
-        let (len, ahead) = self.shared().files.read_in_stream(&self.cell.file, offset, buf)?;
+        let (len, ahead) = self.mount().files.read_in_stream(&self.cell.file, offset, buf)?;
         if !ahead.is_empty() {
-            let cell = Arc::clone(&self.cell);
-            // Refused, it is read by who needs it, as everything that is not there.
-            self.shared().files.offer(move || cell.shared.files.read_ahead(&cell.file, &ahead));
+            let (files, cell) = (Arc::clone(&self.mount().files), Arc::clone(&self.cell));
+            // If this is refused, the next read reads it itself.
+            self.mount().files.offer(move || files.read_ahead(&cell.file, &ahead));
         }
         Ok(len)
     }
 
-    /// As [`Inode::read_at`], with the device's bytes straight in `buf`, checked there, and nothing read ahead or kept: for who
-    /// keeps what he needs himself. Any offset and length will do; whole sectors are not copied. Compressed extents are unpacked
-    /// once for several reads, as always.
+    /// As [`Inode::read_at`], without read-ahead or caching, for callers with their own cache. The
+    /// device's bytes go straight to `buf`, and are checked there. Offset and length may be
+    /// unaligned; whole sectors are not copied. Compressed extents are unpacked once for several
+    /// reads.
     ///
     /// # Errors
     ///
     /// As [`Inode::read_at`].
     pub fn read_direct(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         self.cell.expect_regular()?;
-        let len = self.shared().files.read_direct(&self.cell.file, offset, buf)?;
+        let len = self.mount().files.read_direct(&self.cell.file, offset, buf)?;
         self.note_access();
         Ok(len)
     }
 
-    /// Reads one of the file's compressed extents as it lies on disk. For those who carry it elsewhere.
+    /// Reads one of the file's compressed extents as it lies on disk, for callers that store or
+    /// send it so.
     ///
     /// # Errors
     ///
     /// As [`Inode::read_at`].
     pub fn read_packed(&self, extent: Extent) -> Result<Vec<u8>> {
         self.cell.expect_regular()?;
-        Ok(self.shared().files.read_stored(&self.cell.file, extent)?)
+        Ok(self.mount().files.read_stored(&self.cell.file, extent)?)
     }
 
     /// Notes that a program has read the content, the target or the names, if the mount wants it.
     ///
     /// Returns whether the time of access changed.
     pub fn note_access(&self) -> bool {
-        let (cell, shared) = (&self.cell, self.shared());
-        let options = &shared.options;
+        let (cell, mount) = (&self.cell, self.mount());
+        let options = &mount.options;
         let is_off =
             options.atime == Atime::No || options.nodiratime && cell.kind == FileKind::Directory;
         if is_off {
@@ -120,13 +107,13 @@ impl Inode {
         }
         let stamp = now();
         let is_stale = cell.file.with_item(|item| is_stale(item, stamp, options.atime));
-        if !is_stale || cell.nlink() == 0 || cell.expect_writable().is_err() {
+        if !is_stale || cell.nlink() == 0 || cell.expect_writable(&mount.status).is_err() {
             return false;
         }
         cell.file.touch(|item| item.atime = stamp);
-        shared.access.enlist(cell);
-        if !options.background && shared.access.is_due() {
-            shared.put_access_times();
+        mount.atimes.enlist(cell);
+        if !options.background && mount.atimes.is_due() {
+            mount.atimes.put_all();
         }
         true
     }
@@ -141,7 +128,7 @@ impl Inode {
     }
 
     pub(super) fn write_stamped(&self, offset: u64, data: &[u8], stamp: Stamp) -> Result<usize> {
-        let files = &self.shared().files;
+        let files = &self.mount().files;
         let may = || self.cell.expect_mutable().and_then(|()| self.cell.expect_appending(offset));
         self.writing(may, data.len() as u64, |effort| {
             files.write(&self.cell.file, offset, data, effort, stamp)
@@ -149,16 +136,16 @@ impl Inode {
         Ok(data.len())
     }
 
-    /// As [`Self::write_stamped`], where somebody else saw to it that the writer may.
+    /// As [`Self::write_stamped`], for a caller that has checked the permission to write.
     pub(super) fn write_admitted(&self, offset: u64, data: &[u8], stamp: Stamp) -> Result<usize> {
-        let files = &self.shared().files;
+        let files = &self.mount().files;
         let write = |effort| files.write(&self.cell.file, offset, data, effort, stamp);
         self.writing(|| Ok(()), data.len() as u64, write)?;
         Ok(data.len())
     }
 
-    /// Writes all of `data` at `offset` to the device at once, where it is whole sectors; the rest goes the way
-    /// of [`Inode::write_at`]. Not durable before [`Inode::sync`] either.
+    /// Writes all of `data` at `offset` to the device at once, where it is whole sectors; the rest
+    /// goes the way of [`Inode::write_at`]. Not durable before [`Inode::sync`] either.
     ///
     /// # Errors
     ///
@@ -173,7 +160,7 @@ impl Inode {
         data: &[u8],
         stamp: Stamp,
     ) -> Result<usize> {
-        let files = &self.shared().files;
+        let files = &self.mount().files;
         if !files.is_aligned(offset, data.len()) {
             return self.write_stamped(offset, data, stamp);
         }
@@ -182,8 +169,9 @@ impl Inode {
         Ok(data.len())
     }
 
-    /// Runs a change of content: under the lock, once more after the cleaner gave space back, and with
-    /// the inode on the list of dirty ones afterwards. `buffered` are the bytes that stay in memory.
+    /// Runs a change of content: under the lock, once more after the cleaner gave space back, and
+    /// with the inode on the list of dirty ones afterwards. `buffered` are the bytes that stay in
+    /// memory.
     fn writing(
         &self,
         may: impl Fn() -> Result<()>,
@@ -192,8 +180,8 @@ impl Inode {
     ) -> Result<()> {
         let cell = &self.cell;
         cell.expect_regular()?;
-        cell.expect_writable()?;
-        let shared = self.shared();
+        cell.expect_writable(&self.mount().status)?;
+        let mount = self.mount();
         // On the list before a snapshot may be cut: it leaves nothing dirty behind.
         let attempt = |effort| -> Result<Result<(), buttress_data::Error>> {
             let _writes = cell.home.writes.read();
@@ -203,20 +191,21 @@ impl Inode {
                 write(effort)
             };
             if cell.file.is_dirty() {
-                shared.background.flush.enlist(cell);
+                mount.writeback.enlist(cell);
             }
             Ok(done)
         };
         let mut done = attempt(ReclaimEffort::Little)?;
         if done.as_ref().is_err_and(buttress_data::Error::is_no_space) {
-            // What goes through memory stands in line; there the same is done for it, and for all others.
-            if !(buffered > 0 && shared.engine.has_flusher()) {
-                shared.give_all_back()?;
+            // What goes through memory stands in line; there the same is done for it, and for all
+            // others.
+            if !(buffered > 0 && mount.engine.has_flusher()) {
+                mount.space.give_all_back()?;
             }
             done = attempt(ReclaimEffort::Full)?;
         }
         done?;
-        shared.pace(cell, buffered);
+        mount.writeback.pace(cell, buffered);
         Ok(())
     }
 
@@ -226,10 +215,11 @@ impl Inode {
     ///
     /// `Io`, `Aborted`.
     pub fn flush_data(&self) -> Result<()> {
-        Ok(self.shared().files.writeback(&self.cell.file, 0..u64::MAX)?)
+        Ok(self.mount().files.writeback(&self.cell.file, 0..u64::MAX)?)
     }
 
-    /// Makes content, attributes and names durable; of a directory, what was made and removed in it.
+    /// Makes content, attributes and names durable; of a directory, what was made and removed in
+    /// it.
     ///
     /// # Errors
     ///
@@ -240,44 +230,31 @@ impl Inode {
     }
 
     fn sync_shielded(&self) -> Result<()> {
-        let shared = self.shared();
-        if self.cell.expect_writable().is_err() {
-            return shared.engine.aborted().map_or(Ok(()), |_| shared.expect_writable());
+        let (mount, cell) = (self.mount(), &self.cell);
+        if cell.expect_writable(&mount.status).is_err() {
+            return mount.engine.aborted().map_or(Ok(()), |_| mount.status.expect_writable());
         }
-        if !self.cell.file.is_dirty() {
-            shared.put_access_of(std::slice::from_ref(&self.cell));
+        if !cell.file.is_dirty() {
+            mount.atimes.put_of(std::slice::from_ref(cell));
         }
-        // A commit that comes instead of a log writes all files back with `flushoncommit`, and would wait for ours (E2).
-        let late = if shared.options.notreelog || shared.options.flushoncommit {
+        // With `flushoncommit` a commit that replaces a log writes all files back. It would wait
+        // for the data of this one.
+        let prepared = if mount.options.notreelog || mount.options.flushoncommit {
             self.flush_data().map(|()| None)
         } else {
-            Files::write_late(LateHome(Arc::clone(&self.cell))).map_err(Into::into)
+            mount.files.prepare_data(&cell.file).map_err(Error::from)
         };
-        if let Some(error) = self.cell.file.take_error() {
+        if let Some(error) = cell.file.take_error() {
             return Err(buttress_data::Error::Lost(error.into()).into());
         }
-        let late = late?;
-        let log = |late| {
-            shared.log.sync_inode(self.cell.tree(), self.cell.ino(), late, || {
-                if shared.options.flushoncommit {
-                    shared.write_all();
-                }
-            })
-        };
-        let Some(late) = late else { return Ok(log(None)?) };
-        let given: Arc<dyn Late> = Arc::clone(&late) as _;
-        let logged = log(Some(given));
-        let end = late.end();
-        logged?;
-        match end {
-            End::Logged => Ok(()),
-            // Somebody read the file just then, or moved it.
-            End::Finished => Ok(log(None)?),
-            // Told here, unless another who syncs the file was told before.
-            End::Lost(error) => {
-                let error = self.cell.file.take_error().unwrap_or(error);
-                Err(buttress_data::Error::Lost(error.into()).into())
+        let before_commit = || {
+            if mount.options.flushoncommit {
+                mount.writeback.write_all();
             }
+        };
+        match prepared? {
+            Some(prepared) => Ok(prepared.sync(&mount.log, before_commit)?),
+            None => Ok(mount.log.sync_inode(cell.tree(), cell.ino(), before_commit)?),
         }
     }
 
@@ -301,7 +278,7 @@ impl Inode {
             return Err(Error::invalid("an empty range"));
         }
         let cell = &self.cell;
-        let files = &self.shared().files;
+        let files = &self.mount().files;
         let may = || match mode {
             FallocateMode::Allocate { .. } => cell.expect_mutable(),
             FallocateMode::PunchHole | FallocateMode::ZeroRange { .. } => cell.expect_removable(),
@@ -325,7 +302,7 @@ impl Inode {
     /// `NoSuchRange` when there is none.
     pub fn seek_data(&self, offset: u64) -> Result<u64> {
         self.cell.expect_regular()?;
-        let found = self.shared().files.seek_data(&self.cell.file, offset)?;
+        let found = self.mount().files.seek_data(&self.cell.file, offset)?;
         Ok(found.ok_or(NameError::NoSuchRange)?)
     }
 
@@ -336,7 +313,7 @@ impl Inode {
     /// `NoSuchRange` at or behind the end of the file.
     pub fn seek_hole(&self, offset: u64) -> Result<u64> {
         self.cell.expect_regular()?;
-        let found = self.shared().files.seek_hole(&self.cell.file, offset)?;
+        let found = self.mount().files.seek_hole(&self.cell.file, offset)?;
         Ok(found.ok_or(NameError::NoSuchRange)?)
     }
 }

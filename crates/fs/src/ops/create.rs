@@ -18,8 +18,7 @@ use crate::inode::Inode;
 use crate::names;
 use crate::orphan;
 use crate::property::{self, Wish};
-
-use super::xattr;
+use crate::xattr_items;
 
 /// What an inode shall be.
 pub(super) struct Plan<'a> {
@@ -33,7 +32,8 @@ pub(super) struct Plan<'a> {
 }
 
 impl Inode {
-    /// Makes a regular file, pipe, socket or device node, by the type bits of `mode` (none: a regular file).
+    /// Makes a regular file, pipe, socket or device node, by the type bits of `mode` (none: a
+    /// regular file).
     ///
     /// # Errors
     ///
@@ -67,32 +67,32 @@ impl Inode {
     pub fn tmpfile(&self, mode: u32, uid: u32, gid: u32) -> Result<Self> {
         let dir = &self.cell;
         dir.expect_dir()?;
-        dir.expect_writable()?;
+        dir.expect_writable(&self.mount().status)?;
         let mode = mode & mode::PERMISSIONS | mode::REGULAR;
         let plan = Plan { mode, uid, gid, rdev: 0, target: None };
-        let view = self.shared().engine.view();
+        let view = self.mount().engine.view();
         let mut batch = Batch::new(dir.tree());
         let made = self.prepare(&view, &plan, &mut batch, 0)?;
         batch.set(orphan::key(made.id.ino), Change::Bytes(Vec::new()));
         drop(view);
-        let reservation = self.shared().reserve(batch.cost(1), Urgency::Normal)?;
-        let handle = self.shared().engine.begin(reservation);
+        let reservation = self.mount().space.reserve(batch.cost(1), Urgency::Normal)?;
+        let handle = self.mount().engine.begin(reservation);
         let cell = made.enter(self, handle.generation())?;
         batch.apply(&handle);
         cell.file.update(&handle, |_| ());
-        Self::new(cell)
+        Self::new(self.mount(), cell)
     }
 
     pub(super) fn make(&self, name: &[u8], plan: &Plan<'_>) -> Result<Self> {
         names::check_name(name)?;
         let dir = &self.cell;
         dir.expect_dir()?;
-        dir.expect_writable()?;
-        let shared = self.shared();
+        dir.expect_writable(&self.mount().status)?;
+        let mount = self.mount();
         let _lock = dir.lock.write();
         dir.expect_linked()?;
         dir.expect_mutable()?;
-        let view = shared.engine.view();
+        let view = mount.engine.view();
         if names::find(&view, dir.id, name)?.is_some() {
             return Err(NameError::Exists.into());
         }
@@ -100,13 +100,13 @@ impl Inode {
         let made = self.prepare(&view, plan, &mut batch, 1)?;
         let index = dir.next_index(&view)?;
         let entry = names::entry(name, made.id.ino, made.kind);
-        let limits = shared.ref_limits();
+        let limits = mount.ref_limits();
         batch.add_name(&view, dir.ino(), index, entry, limits.item_len_max)?;
         batch.add_first_ref(made.id.ino, dir.ino(), index, name);
         let stamp = made.item.otime;
         drop(view);
-        let reservation = shared.reserve(batch.cost(2), Urgency::Normal)?;
-        let handle = shared.engine.begin(reservation);
+        let reservation = mount.space.reserve(batch.cost(2), Urgency::Normal)?;
+        let handle = mount.engine.begin(reservation);
         let cell = made.enter(self, handle.generation())?;
         batch.apply(&handle);
         cell.file.update(&handle, |_| ());
@@ -115,7 +115,7 @@ impl Inode {
             item.mtime = stamp;
             item.ctime = stamp;
         });
-        Self::new(cell)
+        Self::new(mount, cell)
     }
 
     /// Works out the inode, and gathers the items it has besides its own and its name's.
@@ -127,8 +127,8 @@ impl Inode {
         nlink: u32,
     ) -> Result<Made> {
         let dir = &self.cell;
-        let shared = self.shared();
-        let ino = shared.engine.next_ino(dir.tree())?;
+        let mount = self.mount();
+        let ino = mount.engine.next_ino(dir.tree())?;
         let id = InodeId { tree: dir.tree(), ino };
         let kind = FileKind::from_mode(plan.mode).ok_or(Error::invalid("a mode without a type"))?;
         let (dir_mode, dir_gid, dir_flags) =
@@ -178,7 +178,7 @@ impl Inode {
         if let Some(codec) = codec {
             item.flags = Wish::Packed(codec).flags(item.flags);
             let attribute = Change::Names(vec![property::attribute(codec)]);
-            batch.set(xattr::key(ino, property::COMPRESSION), attribute);
+            batch.set(xattr_items::key(ino, property::COMPRESSION), attribute);
         }
         Ok(Made { id, kind, item, default_acl, codec })
     }
@@ -194,7 +194,7 @@ impl Inode {
             }
         }
         if regular {
-            let options = &self.shared().options;
+            let options = &self.mount().options;
             if options.nodatasum || options.nodatacow {
                 flags |= InodeFlags::NODATASUM;
             }
@@ -219,19 +219,18 @@ pub(super) struct Made {
 }
 
 impl Made {
-    /// Makes the cell: known to all before the handle ends, so that nobody reads a second one from the
-    /// trees.
+    /// Makes the cell, and enters it before the handle ends. So no thread reads a second one from
+    /// the trees.
     pub(super) fn enter(mut self, dir: &Inode, generation: Generation) -> Result<Arc<InodeCell>> {
         self.item.generation = generation;
-        let shared = dir.shared();
-        let cell =
-            InodeCell::new(Arc::clone(shared), self.id, self.item, Arc::clone(&dir.cell.home))?;
+        let mount = dir.mount();
+        let cell = mount.inodes.new_cell(self.id, self.item, Arc::clone(&dir.cell.home))?;
         cell.file.set_codec(self.codec);
         match self.kind {
             FileKind::Directory => cell.is_new(self.default_acl),
             FileKind::Regular => cell.file.is_new(),
             _ => {}
         }
-        Ok(shared.cache.enter_new(cell))
+        Ok(mount.inodes.table().enter_new(cell))
     }
 }

@@ -8,8 +8,8 @@ use crate::error::Result;
 use crate::inode::Inode;
 
 impl Inode {
-    /// Writes those extents of a range anew that are worth it, and answers how many bytes those were. What was
-    /// shared with other files is not shared afterwards.
+    /// Writes those extents of a range anew that are worth it, and answers how many bytes those
+    /// were. What was shared with other files is not shared afterwards.
     ///
     /// # Errors
     ///
@@ -17,15 +17,15 @@ impl Inode {
     pub fn defragment(&self, range: Range<u64>, how: &Defragment) -> Result<u64> {
         let cell = &self.cell;
         cell.expect_regular()?;
-        cell.expect_writable()?;
-        let shared = self.shared();
+        cell.expect_writable(&self.mount().status)?;
+        let mount = self.mount();
         let attempt = || {
             let _lock = cell.lock.write();
-            shared.files.defragment(&cell.file, range.clone(), how)
+            mount.files.defragment(&cell.file, range.clone(), how)
         };
         let mut done = attempt();
         if done.as_ref().is_err_and(buttress_data::Error::is_no_space) {
-            shared.give_all_back()?;
+            mount.space.give_all_back()?;
             done = attempt();
         }
         Ok(done?)

@@ -2,11 +2,11 @@
 //!
 //! # Invariants
 //!
-//! - **F1** A file that is overwritten in place is never compressed; which of the two it is can change only
-//!   while it is empty.
-//! - **F2** Nobody changes content, names, owner, mode or attributes of what is immutable, and nobody takes
-//!   anything from what only grows. The two flags themselves can always be changed: who may is the
-//!   door's to know.
+//! - **F1** A file that is overwritten in place is never compressed; which of the two it is can
+//!   change only while it is empty.
+//! - **F2** Content, names, owner, mode and attributes of an immutable inode do not change, and an
+//!   append-only inode only grows. The two flags themselves can always be changed: the front end
+//!   decides which callers may.
 
 use buttress_data::Codec;
 use buttress_format::{InodeFlags, InodeItem};
@@ -19,8 +19,7 @@ use crate::clock::now;
 use crate::error::{Error, NameError, Result};
 use crate::inode::Inode;
 use crate::property::{self, Wish};
-
-use super::xattr;
+use crate::xattr_items;
 
 /// Flags that callers may change; the others say how content is stored, and follow it.
 const SETTABLE: u64 = InodeFlags::NODATACOW
@@ -36,7 +35,7 @@ const SETTABLE: u64 = InodeFlags::NODATACOW
 const PACKING: u64 = InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS;
 
 impl Inode {
-    /// Sets those of an inode's flags that can be set, and clears the others of them. Who sets `COMPRESS`
+    /// Sets those of an inode's flags that can be set, and clears the others of them. `COMPRESS`
     /// gives the inode a property too, as `chattr +c` does.
     ///
     /// # Errors
@@ -44,8 +43,8 @@ impl Inode {
     /// `ReadOnly`, `NoSpace`; `Invalid` for flags that exclude one another.
     pub fn set_flags(&self, flags: u64) -> Result<()> {
         let cell = &self.cell;
-        cell.expect_writable()?;
-        let shared = self.shared();
+        cell.expect_writable(&self.mount().status)?;
+        let mount = self.mount();
         let _lock = cell.lock.write();
         let old = cell.file.with_item(|item| item.flags);
         let flags = self.settled(old & !SETTABLE | flags & SETTABLE, old)?;
@@ -53,15 +52,15 @@ impl Inode {
         let mut codec = cell.file.codec();
         if (flags ^ old) & PACKING != 0 {
             let wish = if flags & InodeFlags::COMPRESS != 0 {
-                Wish::Packed(shared.options.compress.unwrap_or(Codec::DEFAULT))
+                Wish::Packed(mount.options.compress.unwrap_or(Codec::DEFAULT))
             } else {
                 Wish::Nothing
             };
             codec = wish.codec();
-            // What waits was promised metadata for as it was to be written.
-            shared.files.writeback(&cell.file, 0..u64::MAX)?;
-            let view = shared.engine.view();
-            let mut entries = xattr::entries(&view, cell.id, property::COMPRESSION)?;
+            // Metadata was reserved for the dirty data in its old form, so it is written now.
+            mount.files.writeback(&cell.file, 0..u64::MAX)?;
+            let view = mount.engine.view();
+            let mut entries = xattr_items::entries(&view, cell.id, property::COMPRESSION)?;
             let there = entries.len();
             entries.retain(|entry| entry.name != property::COMPRESSION);
             let had = entries.len() < there;
@@ -69,11 +68,11 @@ impl Inode {
             if had || codec.is_some() {
                 let change =
                     if entries.is_empty() { Change::Delete } else { Change::Names(entries) };
-                batch.set(xattr::key(cell.ino(), property::COMPRESSION), change);
+                batch.set(xattr_items::key(cell.ino(), property::COMPRESSION), change);
             }
         }
-        let reservation = shared.reserve(batch.cost(1), Urgency::Normal)?;
-        let handle = shared.engine.begin(reservation);
+        let reservation = mount.space.reserve(batch.cost(1), Urgency::Normal)?;
+        let handle = mount.engine.begin(reservation);
         batch.apply(&handle);
         cell.file.set_codec(codec);
         cell.file.update(&handle, |item| {

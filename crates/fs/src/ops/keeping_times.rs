@@ -2,9 +2,9 @@
 //!
 //! # Place
 //!
-//! For a door whose other side stamps files itself and sends the stamps as attributes, as a kernel with
-//! a write-back cache does. Its writes come long after the program's, and before or after the stamps:
-//! stamped here, they would carry the time of the flush.
+//! For a front end whose client stamps files itself, and sends the stamps as attributes. A kernel
+//! with a write-back cache does so. Its writes come long after the program's, and before or after
+//! the stamps. Stamped here, they would carry the time of the flush.
 
 use crate::error::Result;
 use crate::inode::{FallocateMode, Inode};
@@ -24,8 +24,9 @@ impl Inode {
 }
 
 impl KeepingTimes<'_> {
-    /// As [`Inode::write_at`], but for flags of the inode: what a cache held may come to be written after the
-    /// inode was made immutable, and starts where it pleases. The door looks at them when it opens a file.
+    /// As [`Inode::write_at`], but flags of the inode are ignored: a cache may write after the
+    /// inode was made immutable, and at any offset. The front end looks at the flags when it opens
+    /// a file.
     ///
     /// # Errors
     ///

@@ -24,14 +24,14 @@ impl Inode {
         names::check_name(name)?;
         let (dir, cell) = (&self.cell, &inode.cell);
         dir.expect_dir()?;
-        dir.expect_writable()?;
+        dir.expect_writable(&self.mount().status)?;
         if cell.kind == FileKind::Directory {
             return Err(NameError::IsDir.into());
         }
         if dir.tree() != cell.tree() {
             return Err(NameError::CrossDevice.into());
         }
-        let shared = self.shared();
+        let mount = self.mount();
         let _locks = LockSet::new([Some(dir), Some(cell), None, None]);
         dir.expect_linked()?;
         dir.expect_mutable()?;
@@ -39,9 +39,9 @@ impl Inode {
         if cell.nlink() >= LINKS_MAX {
             return Err(NameError::TooManyLinks.into());
         }
-        let view = shared.engine.view();
+        let view = mount.engine.view();
         let mut batch = Batch::new(dir.tree());
-        let limits = shared.ref_limits();
+        let limits = mount.ref_limits();
         let index = dir.next_index(&view)?;
         let entry = names::entry(name, cell.ino(), cell.kind);
         batch.add_name(&view, dir.ino(), index, entry, limits.item_len_max)?;
@@ -51,8 +51,8 @@ impl Inode {
         }
         let stamp = now();
         drop(view);
-        let reservation = shared.reserve(batch.cost(2), Urgency::Normal)?;
-        let handle = shared.engine.begin(reservation);
+        let reservation = mount.space.reserve(batch.cost(2), Urgency::Normal)?;
+        let handle = mount.engine.begin(reservation);
         batch.apply(&handle);
         cell.file.update(&handle, |item| {
             item.nlink += 1;

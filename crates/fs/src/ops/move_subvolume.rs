@@ -2,8 +2,9 @@
 //!
 //! # Invariants
 //!
-//! - **M1** A subvolume never comes to lie below itself: nothing else moves meanwhile (`Shared::moving`), and
-//!   the way up from the new place, from subvolume to subvolume, is walked first.
+//! - **M1** A subvolume never comes to lie below itself: nothing else moves meanwhile
+//!   (`Mount::moving`), and the way up from the new place, from subvolume to subvolume, is walked
+//!   first.
 //! - **M2** Entry, reference and reference back go over in one transaction (S1 of subvolumes).
 
 use std::sync::Arc;
@@ -11,8 +12,8 @@ use std::sync::Arc;
 use buttress_format::{DirEntry, Key, Kind, TreeId};
 use buttress_txn::{Cost, Urgency, View};
 
-use super::rename::{Side, check_dir_way, give, take};
-use super::subvolume::{add_refs, named, remove_refs, unnamed};
+use super::side::{Side, check_dir_way, give, take};
+use super::subvolume::{named, unnamed};
 use super::unlink::{drop_name, is_empty};
 use crate::attr::FileKind;
 use crate::batch::{Batch, NOW};
@@ -22,6 +23,7 @@ use crate::error::{Error, NameError, Result};
 use crate::inode::{DEPTH_MAX, Inode, RenameFlags};
 use crate::lock_set::LockSet;
 use crate::names::{self, Target};
+use crate::subvolume_items::{add_refs, remove_refs};
 use crate::trees;
 
 /// Moves a subvolume that has its name on one side to a name on the other that is free, or an empty
@@ -32,10 +34,10 @@ pub(super) fn move_subvolume(
     tree: TreeId,
     flags: RenameFlags,
 ) -> Result<()> {
-    let shared = &source.dir.shared;
+    let mount = source.mount();
     expect_movable(source, target, tree)?;
     loop {
-        let view = shared.engine.view();
+        let view = mount.engine.view();
         let replaced = match target.find(&view)? {
             None => None,
             Some(there) => match names::target(&view, target.dir.id, &there)? {
@@ -52,9 +54,9 @@ pub(super) fn move_subvolume(
         };
         drop(view);
         let replaced = replaced.as_ref().map(|inode| &inode.cell);
-        let _changing = shared.trees.changing.lock();
+        let _changing = mount.inodes.trees.changing.lock();
         let _locks = LockSet::new([Some(source.dir), Some(target.dir), replaced, None]);
-        let view = shared.engine.view();
+        let view = mount.engine.view();
         expect_subvolume(&view, source, tree)?;
         let there = match target.find(&view)? {
             None => None,
@@ -87,7 +89,7 @@ pub(super) fn move_subvolume(
         drop(view);
         let urgency = if replaced.is_some() { Urgency::Frees } else { Urgency::Normal };
         let stamp = now();
-        let handle = shared.engine.begin(shared.reserve(changes.cost(), urgency)?);
+        let handle = mount.engine.begin(mount.space.reserve(changes.cost(), urgency)?);
         changes.apply(&handle);
         source.dir.file.update(&handle, |item| unnamed(item, source.name, stamp));
         target.dir.file.update(&handle, |item| {
@@ -107,13 +109,13 @@ pub(super) fn move_subvolume(
     }
 }
 
-/// Exchanges the name of a subvolume with that of another, or of anything else that lies in the same subvolume
-/// as it has its name in.
+/// Exchanges the name of a subvolume with that of another. The other may also be any inode in the
+/// subvolume that has the name.
 pub(super) fn exchange_subvolume(source: &Side<'_>, target: &Side<'_>, tree: TreeId) -> Result<()> {
-    let shared = &source.dir.shared;
+    let mount = source.mount();
     expect_movable(source, target, tree)?;
     loop {
-        let view = shared.engine.view();
+        let view = mount.engine.view();
         let there = target.find(&view)?.ok_or(NameError::NotFound)?;
         let other = match names::target(&view, target.dir.id, &there)? {
             Target::Subvolume(same) if same == tree => return Ok(()),
@@ -131,13 +133,13 @@ pub(super) fn exchange_subvolume(source: &Side<'_>, target: &Side<'_>, tree: Tre
                 return Err(NameError::CrossDevice.into());
             }
             Other::Inode(inode) if inode.kind() == FileKind::Directory => {
-                check_dir_way(&inode.cell, source.dir)?;
+                check_dir_way(mount, &inode.cell, source.dir)?;
             }
             Other::Inode(_) => {}
         }
-        let _changing = shared.trees.changing.lock();
+        let _changing = mount.inodes.trees.changing.lock();
         let _locks = LockSet::new([Some(source.dir), Some(target.dir), other.cell(), None]);
-        let view = shared.engine.view();
+        let view = mount.engine.view();
         expect_subvolume(&view, source, tree)?;
         let now_there = target.find(&view)?.ok_or(NameError::NotFound)?;
         if now_there.location != there.location {
@@ -165,7 +167,7 @@ pub(super) fn exchange_subvolume(source: &Side<'_>, target: &Side<'_>, tree: Tre
         changes.give(&view, target, tree)?;
         drop(view);
         let stamp = now();
-        let handle = shared.engine.begin(shared.reserve(changes.cost(), Urgency::Normal)?);
+        let handle = mount.engine.begin(mount.space.reserve(changes.cost(), Urgency::Normal)?);
         changes.apply(&handle);
         if let Some(cell) = other.cell() {
             cell.file.update(&handle, |item| item.ctime = stamp);
@@ -195,8 +197,8 @@ impl Other {
 
 /// What moves to another directory has another `..`: as Linux sees it, a change of it.
 fn expect_movable(from: &Side<'_>, to: &Side<'_>, tree: TreeId) -> Result<()> {
-    let shared = &from.dir.shared;
-    let home = shared.tree_info(&shared.engine.view(), tree)?;
+    let mount = from.mount();
+    let home = mount.inodes.tree_info(&mount.engine.view(), tree)?;
     if from.dir.id != to.dir.id && home.is_read_only() {
         return Err(Error::read_only("the subvolume", "its read-only flag is set"));
     }
@@ -211,8 +213,8 @@ fn expect_subvolume(view: &View, side: &Side<'_>, tree: TreeId) -> Result<()> {
     }
 }
 
-/// What goes over in one transaction (M2). Two names whose hashes collide share an item, and names of one
-/// subvolume are gathered in one batch, which sees both.
+/// What goes over in one transaction (M2). Two names whose hashes collide share an item, and names
+/// of one subvolume are gathered in one batch, which sees both.
 struct Changes {
     roots: Batch,
     parts: Vec<Batch>,
@@ -247,7 +249,7 @@ impl Changes {
             name: side.name.to_vec(),
             data: Vec::new(),
         };
-        let item_len_max = side.dir.shared.ref_limits().item_len_max;
+        let item_len_max = side.mount().ref_limits().item_len_max;
         self.of(side).add_name(view, side.dir.ino(), index, entry, item_len_max)
     }
 

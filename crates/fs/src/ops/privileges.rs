@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **P1** Flags of the inode do not stop this: what only grows loses its privileges with the first
-//!   bytes that are appended. The change that takes them away asks for the flags itself.
+//! - **P1** Flags of the inode do not stop this: what only grows loses its privileges with the
+//!   first bytes that are appended. The change that takes them away asks for the flags itself.
 
 use buttress_txn::Urgency;
 
@@ -16,19 +16,20 @@ use crate::inode::Inode;
 const CAPABILITY: &[u8] = b"security.capability";
 
 impl Inode {
-    /// Takes those of the set-id bits away that `bits` has (P1). The door decides which they are.
+    /// Takes those of the set-id bits away that `bits` has (P1). The front end decides which they
+    /// are.
     ///
     /// # Errors
     ///
     /// `ReadOnly`, `NoSpace`.
     pub fn drop_set_id(&self, bits: u32) -> Result<()> {
         let lost = bits & (mode::SETUID | mode::SETGID);
-        self.cell.expect_writable()?;
+        self.cell.expect_writable(&self.mount().status)?;
         let _lock = self.cell.lock.write();
         if self.cell.file.with_item(|item| item.mode) & lost == 0 {
             return Ok(());
         }
-        self.shared().put_item(&self.cell, Urgency::Normal, |item| {
+        self.mount().space.put_item(&self.cell, Urgency::Normal, |item| {
             item.mode &= !lost;
             item.ctime = now();
         })

@@ -19,13 +19,14 @@ impl Inode {
     /// `NotDir`, or what reading the tree met.
     pub fn last_cookie(&self) -> Result<u64> {
         self.cell.expect_dir()?;
-        self.cell.last_index(&self.shared().engine.view())
+        self.cell.last_index(&self.mount().engine.view())
     }
 
-    /// Lists the names behind `cookie` (0 for all) in the order of their creation, until `visit` breaks.
+    /// Lists the names behind `cookie` (0 for all) in the order of their creation, until `visit`
+    /// breaks.
     ///
-    /// A name that is there from the first call to the last is listed once, whatever comes and goes beside
-    /// it. Nothing is locked: `visit` may call anything.
+    /// A name that is there from the first call to the last is listed once, whatever comes and goes
+    /// beside it. Nothing is locked: `visit` may call anything.
     ///
     /// # Errors
     ///
@@ -47,7 +48,7 @@ impl Inode {
         mut visit: impl FnMut(DirEntry<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
         let Some(first) = cookie.checked_add(1) else { return Ok(()) };
-        let view = self.shared().engine.view();
+        let view = self.mount().engine.view();
         let id = self.id();
         let low = Key::new(id.ino.0, Kind::DIR_INDEX, first);
         let high = Key::new(id.ino.0, Kind::DIR_INDEX, u64::MAX);
@@ -57,7 +58,7 @@ impl Inode {
                 let (target, kind) = match names::target(&view, id, &entry)? {
                     Target::Inode(target) => (target, names::kind(&entry)),
                     Target::Subvolume(tree) => {
-                        let Ok(info) = self.shared().tree_info(&view, tree) else { continue };
+                        let Ok(info) = self.mount().inodes.tree_info(&view, tree) else { continue };
                         (InodeId { tree, ino: info.root_dir }, Some(FileKind::Directory))
                     }
                     Target::Stub => {

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **R1** No directory comes to lie below itself: while a directory moves to another one, no other does
-//!   (`Shared::moving`), and the way up from the new place is walked first.
+//! - **R1** No directory comes to lie below itself: while a directory moves to another one, no
+//!   other does (`Mount::moving`), and the way up from the new place is walked first.
 
 use std::sync::Arc;
 
@@ -11,42 +11,17 @@ use buttress_format::DirEntry;
 use buttress_txn::{Urgency, View};
 
 use super::create::Plan;
-use super::lookup::above;
 use super::move_subvolume::{exchange_subvolume, move_subvolume};
+use super::side::{Side, check_dir_way, give, take};
 use super::unlink::{drop_name, is_empty};
 use crate::attr::{FileKind, mode};
 use crate::batch::Batch;
 use crate::cell::InodeCell;
 use crate::clock::now;
 use crate::error::{Error, NameError, Result};
-use crate::inode::{DEPTH_MAX, Inode, RenameFlags};
+use crate::inode::{Inode, RenameFlags};
 use crate::lock_set::LockSet;
 use crate::names::{self, Target};
-
-/// One side of a rename.
-pub(super) struct Side<'a> {
-    of: &'a Inode,
-    pub(super) dir: &'a Arc<InodeCell>,
-    pub(super) name: &'a [u8],
-}
-
-impl Side<'_> {
-    pub(super) fn find(&self, view: &View) -> Result<Option<DirEntry>> {
-        names::find(view, self.dir.id, self.name)
-    }
-
-    /// The inode behind an entry; nothing when the entry is no longer what the name leads to.
-    pub(super) fn inode(&self, entry: &DirEntry) -> Result<Option<Inode>> {
-        match names::target(&self.dir.shared.engine.view(), self.dir.id, entry)? {
-            Target::Inode(id) => match self.dir.shared.inode(id) {
-                Err(Error::Name(NameError::NotFound)) if self.of.is_moved_on(entry)? => Ok(None),
-                found => found.map(Some),
-            },
-            // The one that is moved was told apart before; over one nothing can be moved.
-            Target::Subvolume(_) | Target::Stub => Err(NameError::NotEmpty.into()),
-        }
-    }
-}
 
 fn location(entry: Option<&DirEntry>) -> Option<buttress_format::Key> {
     entry.map(|entry| entry.location)
@@ -57,8 +32,8 @@ impl Inode {
     ///
     /// # Errors
     ///
-    /// `NotFound`, `Exists`, `NotEmpty`, also over a subvolume; `CrossDevice` between subvolumes, for anything
-    /// but a subvolume; `Invalid` when a directory would come to lie below itself.
+    /// `NotFound`, `Exists`, `NotEmpty`, also over a subvolume; `CrossDevice` between subvolumes,
+    /// for anything but a subvolume; `Invalid` when a directory would come to lie below itself.
     pub fn rename(&self, old: &[u8], target: &Self, new: &[u8], flags: RenameFlags) -> Result<()> {
         self.rename_and(old, target, new, flags, None)
     }
@@ -98,12 +73,12 @@ impl Inode {
         let target = Side { of: target, dir: &target.cell, name: new };
         for side in [&source, &target] {
             side.dir.expect_dir()?;
-            side.dir.expect_writable()?;
+            side.dir.expect_writable(&self.mount().status)?;
         }
         let across = source.dir.id != target.dir.id;
-        let _moving = across.then(|| self.shared().moving.lock());
+        let _moving = across.then(|| self.mount().moving.lock());
         loop {
-            let view = self.shared().engine.view();
+            let view = self.mount().engine.view();
             let (from, to) = (source.find(&view)?, target.find(&view)?);
             if let Some(entry) = &from
                 && let Target::Subvolume(tree) = names::target(&view, source.dir.id, entry)?
@@ -146,7 +121,7 @@ impl Inode {
                 check_ways(&source, &target, moved, replaced, flags)?;
             }
             let _locks = LockSet::new([Some(source.dir), Some(target.dir), Some(moved), replaced]);
-            let view = self.shared().engine.view();
+            let view = self.mount().engine.view();
             if location(source.find(&view)?.as_ref()) != location(from.as_ref())
                 || location(target.find(&view)?.as_ref()) != location(to.as_ref())
             {
@@ -197,34 +172,19 @@ fn check_ways(
     flags: RenameFlags,
 ) -> Result<()> {
     if moved.kind == FileKind::Directory {
-        check_dir_way(moved, target.dir)?;
+        check_dir_way(source.mount(), moved, target.dir)?;
     }
     match replaced {
         Some(replaced) if flags.exchange && replaced.kind == FileKind::Directory => {
-            check_dir_way(replaced, source.dir)
+            check_dir_way(source.mount(), replaced, source.dir)
         }
         // A directory cannot take the place of one that it lies in.
         Some(replaced) if replaced.kind == FileKind::Directory => {
-            check_dir_way(replaced, source.dir).map_err(|_| NameError::NotEmpty.into())
+            check_dir_way(source.mount(), replaced, source.dir)
+                .map_err(|_| NameError::NotEmpty.into())
         }
         _ => Ok(()),
     }
-}
-
-/// Refuses to move a directory to one that lies below it.
-pub(super) fn check_dir_way(moved: &Arc<InodeCell>, dir: &Arc<InodeCell>) -> Result<()> {
-    let mut at = Arc::clone(dir);
-    for _ in 0..DEPTH_MAX {
-        if at.id == moved.id {
-            return Err(Error::invalid("a directory cannot be moved below itself"));
-        }
-        let up = above(&at)?;
-        if up == at.id || up.tree != moved.tree() {
-            return Ok(());
-        }
-        at = at.shared.cell(up)?;
-    }
-    Err(Error::Item { tree: dir.tree(), ino: dir.ino(), what: "the way up from it does not end" })
 }
 
 fn move_name(
@@ -235,7 +195,7 @@ fn move_name(
     replaced: Option<&Arc<InodeCell>>,
     left: Option<&Plan<'_>>,
 ) -> Result<()> {
-    let shared = &source.dir.shared;
+    let mount = source.mount();
     let mut batch = Batch::new(source.dir.tree());
     let mut last = false;
     if let Some(replaced) = replaced {
@@ -249,7 +209,7 @@ fn move_name(
     if let Some(left) = &left {
         let index = source.dir.next_index(&view)?;
         let entry = names::entry(source.name, left.id.ino, left.kind);
-        let limits = shared.ref_limits();
+        let limits = mount.ref_limits();
         batch.add_name(&view, source.dir.ino(), index, entry, limits.item_len_max)?;
         batch.add_first_ref(left.id.ino, source.dir.ino(), index, source.name);
     }
@@ -259,8 +219,8 @@ fn move_name(
     let urgency = if frees { Urgency::Frees } else { Urgency::Normal };
     drop(view);
     let inodes = 4 + u32::from(keeps_name);
-    let reservation = shared.reserve(batch.cost(inodes), urgency)?;
-    let handle = shared.engine.begin(reservation);
+    let reservation = mount.space.reserve(batch.cost(inodes), urgency)?;
+    let handle = mount.engine.begin(reservation);
     let left = left.map(|left| left.enter(source.of, handle.generation())).transpose()?;
     batch.apply(&handle);
     if let Some(left) = left {
@@ -297,7 +257,7 @@ fn exchange(
     first: &Arc<InodeCell>,
     second: &Arc<InodeCell>,
 ) -> Result<()> {
-    let shared = &source.dir.shared;
+    let mount = source.mount();
     let mut batch = Batch::new(source.dir.tree());
     take(&view, source, first, &mut batch)?;
     take(&view, target, second, &mut batch)?;
@@ -305,8 +265,8 @@ fn exchange(
     give(&view, source, second, &mut batch)?;
     let stamp = now();
     drop(view);
-    let reservation = shared.reserve(batch.cost(4), Urgency::Normal)?;
-    let handle = shared.engine.begin(reservation);
+    let reservation = mount.space.reserve(batch.cost(4), Urgency::Normal)?;
+    let handle = mount.engine.begin(reservation);
     batch.apply(&handle);
     for cell in [first, second] {
         cell.file.update(&handle, |item| item.ctime = stamp);
@@ -319,29 +279,4 @@ fn exchange(
         });
     }
     Ok(())
-}
-
-/// Gathers the loss of a name.
-pub(super) fn take(
-    view: &View,
-    side: &Side<'_>,
-    cell: &InodeCell,
-    batch: &mut Batch,
-) -> Result<()> {
-    let index = batch.remove_ref(view, cell.ino(), side.dir.ino(), side.name)?;
-    batch.remove_name(view, side.dir.ino(), index, side.name)
-}
-
-/// Gathers the gain of a name.
-pub(super) fn give(
-    view: &View,
-    side: &Side<'_>,
-    cell: &InodeCell,
-    batch: &mut Batch,
-) -> Result<()> {
-    let limits = side.dir.shared.ref_limits();
-    let index = side.dir.next_index(view)?;
-    let entry = names::entry(side.name, cell.ino(), cell.kind);
-    batch.add_name(view, side.dir.ino(), index, entry, limits.item_len_max)?;
-    batch.add_ref(view, cell.ino(), side.dir.ino(), index, side.name, limits)
 }

@@ -9,8 +9,8 @@ use crate::error::Result;
 use crate::inode::Inode;
 
 impl Inode {
-    /// Changes attributes, all of them or none but for the flags, which are set before the rest, and answers
-    /// the new ones.
+    /// Changes attributes, all of them or none but for the flags, which are set before the rest,
+    /// and answers the new ones.
     ///
     /// # Errors
     ///
@@ -18,12 +18,12 @@ impl Inode {
     /// `NotPermitted` on what is immutable, or only grows.
     pub fn set_attr(&self, set: &SetAttr) -> Result<Attr> {
         let cell = &self.cell;
-        cell.expect_writable()?;
+        cell.expect_writable(&self.mount().status)?;
         if set.size.is_some() {
             cell.expect_regular()?;
         }
         if *set == SetAttr::default() {
-            return Ok(cell.attr());
+            return Ok(cell.attr(&self.mount().files));
         }
         if let Some(flags) = set.flags {
             self.set_flags(flags)?;
@@ -38,24 +38,25 @@ impl Inode {
         let change = |item: &mut InodeItem| apply(item, set);
         match set.size {
             Some(size) => {
-                let truncate = || self.shared().files.truncate(&cell.file, size, change);
+                let truncate = || self.mount().files.truncate(&cell.file, size, change);
                 let mut done = truncate();
                 if done.as_ref().is_err_and(buttress_data::Error::is_no_space) {
-                    self.shared().write_all();
+                    self.mount().writeback.write_all();
                     done = truncate();
                 }
                 done?;
                 if cell.file.is_dirty() {
-                    self.shared().background.flush.enlist(cell);
+                    self.mount().writeback.enlist(cell);
                 }
             }
-            // Gone with its last user, or put as a whole when it has a name again. The kernel tells the times of every file that is removed.
+            // Gone with its last user, or put as a whole when it has a name again. The kernel tells
+            // the times of every file that is removed.
             None if cell.nlink() == 0 => cell.file.touch(change),
-            None => self.shared().put_item(cell, Urgency::Normal, change)?,
+            None => self.mount().space.put_item(cell, Urgency::Normal, change)?,
         }
         drop(lock);
         drop(writes);
-        Ok(cell.attr())
+        Ok(cell.attr(&self.mount().files))
     }
 }
 

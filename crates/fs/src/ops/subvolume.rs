@@ -4,31 +4,33 @@
 //!
 //! - **S1** A subvolume has one name: the entry in its directory, the reference in the root tree
 //!   and the one back come and go in one transaction.
-//! - **S2** A snapshot holds all that was written before it was asked for, and of what is written
-//!   meanwhile nothing without what was written before that. It is cut between two transactions;
-//!   until then nobody changes the content of a file, and no dirty data is left (`Tree::writes`).
-//! - **S3** A deleted subvolume is an orphan of the root tree in the transaction that takes its
-//!   name; it is dropped when nobody uses a file of it any more.
+//! - **S2** A snapshot holds all that was written before the call. Of later writes it holds none
+//!   without those before it. It is cut between two transactions. Until then no content of a file
+//!   changes, and no dirty data is left (`Tree::writes`).
+//! - **S3** A deleted subvolume becomes an orphan of the root tree in the transaction that takes
+//!   its name. It is dropped when the last user of its files has gone.
 
 use std::sync::Arc;
 
 use buttress_format::{
     DirEntry, Generation, Ino, InodeFlags, InodeItem, InodeRef, InodeRefs, Key, Kind, RootItem,
-    RootRef, Timespec, TreeId, UuidItem, ids,
+    Timespec, TreeId, ids,
 };
-use buttress_txn::{Cost, Snapshot, Urgency, View, cost_of_copies};
+use buttress_txn::{Cost, Snapshot, Urgency, cost_of_copies};
 
 use crate::attr::{InodeId, mode};
 use crate::batch::{Batch, Change, NOW};
 use crate::cell::InodeCell;
 use crate::clock::{new_uuid, now};
-use crate::error::{Error, NameError, Result};
+use crate::error::{NameError, Result};
 use crate::inode::Inode;
 use crate::names::{self, Target};
-use crate::subvolume::{told_of_copies, uuid_key};
+use crate::subvolume_items::{
+    add_refs, add_uuid, default_subvolume, remove_refs, remove_uuid, told_of_copies, uuid_key,
+};
 use crate::trees;
 
-/// What a root item says of a root directory that nobody reads there: as every writer leaves it.
+/// What a root item says of its root directory. No reader uses it, and every writer leaves it so.
 fn stub_inode(nodesize: u32) -> InodeItem {
     InodeItem {
         generation: Generation(1),
@@ -51,14 +53,14 @@ impl Inode {
         names::check_name(name)?;
         let dir = &self.cell;
         dir.expect_dir()?;
-        dir.expect_writable()?;
-        let shared = self.shared();
-        let tree = shared.engine.next_subvolume()?;
+        dir.expect_writable(&self.mount().status)?;
+        let mount = self.mount();
+        let tree = mount.engine.next_subvolume()?;
         let uuid = new_uuid();
         let stamp = now();
         let _lock = dir.lock.write();
         let (mut batch, mut roots, index) = self.name_subvolume(tree, name)?;
-        let view = shared.engine.view();
+        let view = mount.engine.view();
         let mut uuids = Batch::new(TreeId::UUID);
         add_uuid(&view, &mut uuids, uuid_key(Kind::UUID_KEY_SUBVOL, &uuid), tree)?;
         drop(view);
@@ -81,7 +83,7 @@ impl Inode {
             ..InodeItem::default()
         };
         let mut root = RootItem {
-            inode: stub_inode(shared.superblock.nodesize),
+            inode: stub_inode(mount.superblock.nodesize),
             root_dirid: Ino::ROOT_DIR,
             refs: 1,
             uuid,
@@ -94,7 +96,7 @@ impl Inode {
             let more = part.cost(0);
             cost = cost.and(more);
         }
-        let handle = shared.engine.begin(shared.reserve(cost, Urgency::Normal)?);
+        let handle = mount.engine.begin(mount.space.reserve(cost, Urgency::Normal)?);
         let generation = handle.generation();
         (item.generation, item.transid) = (generation, generation);
         (root.generation, root.generation_v2) = (generation, generation);
@@ -110,7 +112,7 @@ impl Inode {
         }
         dir.file.update(&handle, |item| named(item, name, stamp));
         drop(handle);
-        shared.inode(InodeId { tree, ino: Ino::ROOT_DIR })
+        Inode::of(mount, InodeId { tree, ino: Ino::ROOT_DIR })
     }
 
     /// Makes a snapshot of a subvolume under a name in this directory; answers its root directory.
@@ -123,24 +125,24 @@ impl Inode {
         names::check_name(name)?;
         let dir = &self.cell;
         dir.expect_dir()?;
-        dir.expect_writable()?;
-        let shared = self.shared();
-        let from = shared.tree_info(&shared.engine.view(), source)?;
-        shared.engine.note_shared(&shared.engine.view());
-        let target = shared.engine.next_subvolume()?;
+        dir.expect_writable(&self.mount().status)?;
+        let mount = self.mount();
+        let from = mount.inodes.tree_info(&mount.engine.view(), source)?;
+        mount.engine.note_shared(&mount.engine.view());
+        let target = mount.engine.next_subvolume()?;
         let uuid = new_uuid();
         // Most of what is dirty goes while others still write.
-        shared.write_all();
-        shared.put_access_times();
-        shared.engine.prepare_snapshot(source, read_only)?;
+        mount.writeback.write_all();
+        mount.atimes.put_all();
+        mount.engine.prepare_snapshot(source, read_only)?;
         let writes = from.writes.write();
-        shared.write_all();
+        mount.writeback.write_all();
         let _lock = dir.lock.write();
         // Deleted meanwhile?
-        shared.tree_info(&shared.engine.view(), source)?;
+        mount.inodes.tree_info(&mount.engine.view(), source)?;
         let (batch, mut roots, index) = self.name_subvolume(target, name)?;
         let mut uuids = Batch::new(TreeId::UUID);
-        let view = shared.engine.view();
+        let view = mount.engine.view();
         add_uuid(&view, &mut uuids, uuid_key(Kind::UUID_KEY_SUBVOL, &uuid), target)?;
         if read_only
             && let Some(item) = trees::root_item(&view, source)?
@@ -154,17 +156,17 @@ impl Inode {
         let time = now();
         // What it adds is in trees that commits alone change. What is shared from then on has room
         // for copies, or is not shared.
-        let copies = shared.engine.room_for_snapshot(source, read_only)?;
+        let copies = mount.engine.room_for_snapshot(source, read_only)?;
         let mut cost = Cost { items: 0, whole: 1024, bytes: 64 << 10 }.and(cost_of_copies(copies));
         for part in [&batch, &roots, &uuids] {
             let more = part.cost(0);
             cost = cost.and(more);
         }
-        let reservation = shared.reserve(cost, Urgency::Normal);
+        let reservation = mount.space.reserve(cost, Urgency::Normal);
         let reservation = reservation.map_err(|error| told_of_copies(error, copies))?;
-        let handle = shared.engine.begin(reservation);
+        let handle = mount.engine.begin(reservation);
         let generation = handle.generation();
-        shared.engine.keep_until_published(copies, generation);
+        mount.engine.keep_until_published(copies, generation);
         let mut late: Vec<_> = [batch, roots, uuids]
             .into_iter()
             .flat_map(|part| part.into_items(generation))
@@ -178,9 +180,9 @@ impl Inode {
         late.push((dir.tree(), key, Some(item.to_bytes())));
         handle.snapshot(Snapshot { source, target, uuid, read_only, time, late });
         drop(handle);
-        shared.engine.commit_cut(|| drop(writes))?;
+        mount.engine.commit_cut(|| drop(writes))?;
         dir.file.touch(|item| named(item, name, time));
-        shared.inode(InodeId { tree: target, ino: from.root_dir })
+        Inode::of(mount, InodeId { tree: target, ino: from.root_dir })
     }
 
     /// As [`delete_subvolume`](Self::delete_subvolume), and leaves what is in it readable as long
@@ -190,11 +192,11 @@ impl Inode {
     ///
     /// As [`delete_subvolume`](Self::delete_subvolume); it is readable as any other then.
     pub fn unname_subvolume(&self, name: &[u8]) -> Result<()> {
-        let shared = self.shared();
-        let view = shared.engine.view();
+        let mount = self.mount();
+        let view = mount.engine.view();
         let entry = names::find(&view, self.id(), name)?.ok_or(NameError::NotFound)?;
         if let Target::Subvolume(tree) = names::target(&view, self.id(), &entry)? {
-            shared.tree_info(&view, tree)?.hold();
+            mount.inodes.tree_info(&view, tree)?.hold();
         }
         drop(view);
         self.delete_subvolume(name)
@@ -210,31 +212,31 @@ impl Inode {
     pub fn delete_subvolume(&self, name: &[u8]) -> Result<()> {
         let dir = &self.cell;
         dir.expect_dir()?;
-        dir.expect_writable()?;
-        let shared = self.shared();
-        let view = shared.engine.view();
+        dir.expect_writable(&self.mount().status)?;
+        let mount = self.mount();
+        let view = mount.engine.view();
         let entry = names::find(&view, dir.id, name)?.ok_or(NameError::NotFound)?;
         let tree = match names::target(&view, dir.id, &entry)? {
             Target::Subvolume(tree) => tree,
             Target::Inode(_) => return Err(NameError::NotDir.into()),
             Target::Stub => return self.remove_stub(name),
         };
-        let home = shared.tree_info(&view, tree)?;
+        let home = mount.inodes.tree_info(&view, tree)?;
         drop(view);
         let _writes = home.writes.write();
-        let _changing = shared.trees.changing.lock();
+        let _changing = mount.inodes.trees.changing.lock();
         let _lock = dir.lock.write();
-        let view = shared.engine.view();
+        let view = mount.engine.view();
         if !trees::is_here(&view, tree, dir.id, name)? {
             return Err(NameError::NotFound.into());
         }
         if !trees::children(&view, tree)?.is_empty() {
             return Err(NameError::NotEmpty.into());
         }
-        if crate::subvolume::default_subvolume(&view)? == tree {
+        if default_subvolume(&view)? == tree {
             return Err(NameError::NotPermitted.into());
         }
-        if shared.root.get().is_some_and(|root| root.tree == tree) {
+        if mount.root.get().is_some_and(|root| root.tree == tree) {
             return Err(NameError::Busy.into());
         }
         let (key, mut item) = trees::root_entry(&view, tree)?.ok_or(NameError::NotFound)?;
@@ -257,27 +259,27 @@ impl Inode {
             let more = part.cost(0);
             cost = cost.and(more);
         }
-        let reservation = shared.reserve(cost, Urgency::Drops)?;
+        let reservation = mount.space.reserve(cost, Urgency::Drops)?;
         home.set_dead(true);
-        shared.background.flush.forget_tree(&shared.files, tree);
-        shared.access.forget(|cell| cell.tree() == tree);
+        mount.writeback.forget_tree(tree);
+        mount.atimes.forget_tree(tree);
         let stamp = now();
-        let handle = shared.engine.begin(reservation);
+        let handle = mount.engine.begin(reservation);
         for part in [batch, roots, uuids] {
             part.apply(&handle);
         }
         dir.file.update(&handle, |item| unnamed(item, name, stamp));
         drop(handle);
-        shared.background.drop_later(tree);
+        mount.inodes.cleaning().drop_later(tree);
         Ok(())
     }
 
     /// Takes away the empty directory that stands where a subvolume is named that is not there.
     pub(super) fn remove_stub(&self, name: &[u8]) -> Result<()> {
         let dir = &self.cell;
-        let shared = self.shared();
+        let mount = self.mount();
         let _lock = dir.lock.write();
-        let view = shared.engine.view();
+        let view = mount.engine.view();
         let entry = names::find(&view, dir.id, name)?.ok_or(NameError::NotFound)?;
         if names::target(&view, dir.id, &entry)? != Target::Stub {
             return Err(NameError::NotFound.into());
@@ -287,7 +289,7 @@ impl Inode {
         batch.remove_name(&view, dir.ino(), index, name)?;
         drop(view);
         let stamp = now();
-        let handle = shared.engine.begin(shared.reserve(batch.cost(1), Urgency::Frees)?);
+        let handle = mount.engine.begin(mount.space.reserve(batch.cost(1), Urgency::Frees)?);
         batch.apply(&handle);
         dir.file.update(&handle, |item| unnamed(item, name, stamp));
         Ok(())
@@ -297,8 +299,8 @@ impl Inode {
     fn name_subvolume(&self, tree: TreeId, name: &[u8]) -> Result<(Batch, Batch, u64)> {
         let dir: &Arc<InodeCell> = &self.cell;
         dir.expect_linked()?;
-        let shared = self.shared();
-        let view = shared.engine.view();
+        let mount = self.mount();
+        let view = mount.engine.view();
         if names::find(&view, dir.id, name)?.is_some() {
             return Err(NameError::Exists.into());
         }
@@ -311,7 +313,7 @@ impl Inode {
             data: Vec::new(),
         };
         let mut batch = Batch::new(dir.tree());
-        batch.add_name(&view, dir.ino(), index, entry, shared.ref_limits().item_len_max)?;
+        batch.add_name(&view, dir.ino(), index, entry, mount.ref_limits().item_len_max)?;
         Ok((batch, Batch::new(TreeId::ROOT), index))
     }
 }
@@ -326,79 +328,4 @@ pub(super) fn named(item: &mut InodeItem, name: &[u8], stamp: Timespec) {
 pub(super) fn unnamed(item: &mut InodeItem, name: &[u8], stamp: Timespec) {
     item.size = item.size.saturating_sub(names::size_of(name));
     (item.mtime, item.ctime) = (stamp, stamp);
-}
-
-fn ref_keys(tree: TreeId, parent: TreeId) -> [Key; 2] {
-    [Key::new(parent.0, Kind::ROOT_REF, tree.0), Key::new(tree.0, Kind::ROOT_BACKREF, parent.0)]
-}
-
-/// Gathers the two references that go with a subvolume's name (S1).
-pub(super) fn add_refs(roots: &mut Batch, tree: TreeId, dir: InodeId, index: u64, name: &[u8]) {
-    let place = RootRef { dirid: dir.ino, sequence: index, name: name.to_vec() };
-    for key in ref_keys(tree, dir.tree) {
-        roots.set(key, Change::Bytes(place.to_bytes()));
-    }
-}
-
-/// Gathers their loss; answers the index that the name has in its directory.
-pub(super) fn remove_refs(
-    view: &View,
-    roots: &mut Batch,
-    tree: TreeId,
-    parent: TreeId,
-) -> Result<u64> {
-    let keys = ref_keys(tree, parent);
-    let item = view.get(TreeId::ROOT, &keys[0])?.ok_or(NameError::NotFound)?;
-    let place = RootRef::parse(&item).map_err(|source| Error::Format {
-        tree: TreeId::ROOT,
-        ino: Ino(tree.0),
-        source,
-    })?;
-    for key in keys {
-        roots.set(key, Change::Delete);
-    }
-    Ok(place.sequence)
-}
-
-/// The subvolumes that have a uuid; nothing where the volume has no tree of them, or the uuid is
-/// none.
-fn with_uuid(view: &View, key: Key) -> Result<Option<Vec<TreeId>>> {
-    let none = key.objectid == 0 && key.offset == 0;
-    if none || view.committed_root(TreeId::UUID)?.is_none() {
-        return Ok(None);
-    }
-    let Some(item) = view.get(TreeId::UUID, &key)? else { return Ok(Some(Vec::new())) };
-    let UuidItem(found) = UuidItem::parse(&item).map_err(|source| Error::Format {
-        tree: TreeId::UUID,
-        ino: Ino(key.objectid),
-        source,
-    })?;
-    Ok(Some(found))
-}
-
-/// Gathers that a subvolume has a uuid.
-pub(crate) fn add_uuid(view: &View, uuids: &mut Batch, key: Key, tree: TreeId) -> Result<()> {
-    if let Some(mut found) = with_uuid(view, key)?
-        && !found.contains(&tree)
-    {
-        found.push(tree);
-        uuids.set(key, Change::Bytes(UuidItem(found).to_bytes()));
-    }
-    Ok(())
-}
-
-/// Gathers that it has it no longer.
-pub(crate) fn remove_uuid(view: &View, uuids: &mut Batch, key: Key, tree: TreeId) -> Result<()> {
-    if let Some(mut found) = with_uuid(view, key)?
-        && found.contains(&tree)
-    {
-        found.retain(|known| *known != tree);
-        let rest = if found.is_empty() {
-            Change::Delete
-        } else {
-            Change::Bytes(UuidItem(found).to_bytes())
-        };
-        uuids.set(key, rest);
-    }
-    Ok(())
 }

@@ -12,9 +12,9 @@ impl Inode {
     ///
     /// `Exists`, `NoSpace`, `ReadOnly`; `TooLong` for a target that does not fit one item.
     pub fn symlink(&self, name: &[u8], target: &[u8], uid: u32, gid: u32) -> Result<Self> {
-        let longest = self.shared().superblock.sectorsize as usize - 1;
+        let longest = self.mount().superblock.sectorsize as usize - 1;
         let head = buttress_format::FileExtent::INLINE_HEAD;
-        let longest = longest.min(self.shared().ref_limits().item_len_max - head);
+        let longest = longest.min(self.mount().ref_limits().item_len_max - head);
         if target.is_empty() || target.contains(&0) {
             return Err(Error::invalid("an empty target, or one with a zero byte"));
         }
@@ -36,7 +36,7 @@ impl Inode {
         }
         let size = self.cell.file.size().min(u64::from(u16::MAX));
         let mut target = vec![0; size as usize];
-        let len = self.shared().files.read(&self.cell.file, 0, &mut target)?;
+        let len = self.mount().files.read(&self.cell.file, 0, &mut target)?;
         target.truncate(len);
         self.note_access();
         Ok(target)

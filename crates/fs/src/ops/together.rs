@@ -108,7 +108,7 @@ impl Inode {
             let cells: Vec<_> =
                 known.inodes.values().map(|inode| Arc::clone(&inode.cell)).collect();
             let _locks = LockSet::of_all(&cells);
-            let view = self.shared().engine.view();
+            let view = self.mount().engine.view();
             if !known.is_current(&view)? {
                 continue;
             }
@@ -134,8 +134,8 @@ struct Known {
 impl Known {
     /// Nothing where a name's inode went away meanwhile: look again.
     fn gather(top: &Inode, changes: &[NameChange]) -> Result<Option<Self>> {
-        let shared = top.shared();
-        let view = shared.engine.view();
+        let mount = top.mount();
+        let view = mount.engine.view();
         let mut known = Self { inodes: BTreeMap::new(), led: Vec::new() };
         for change in changes {
             if let NameChange::Put { inode, .. } = change {
@@ -145,14 +145,14 @@ impl Known {
             for (dir, name) in change.places() {
                 let NameDir::There(dir) = dir else { continue };
                 dir.cell.expect_dir()?;
-                dir.cell.expect_writable()?;
+                dir.cell.expect_writable(&mount.status)?;
                 known.add(top, dir)?;
                 let found = names::find(&view, dir.id(), name)?;
                 if let Some(entry) = &found {
                     let Target::Inode(id) = names::target(&view, dir.id(), entry)? else {
                         return Err(NameError::IsDir.into());
                     };
-                    match shared.inode(id) {
+                    match Inode::of(mount, id) {
                         Ok(inode) => known.add(top, &inode)?,
                         Err(Error::Name(NameError::NotFound)) => return Ok(None),
                         Err(error) => return Err(error),
@@ -341,7 +341,7 @@ impl<'v, 'p> Plan<'v, 'p> {
         let inode =
             self.known.inodes.get(&id).ok_or(Error::invalid("an inode that is not known"))?;
         inode.cell.expect_removable()?;
-        let limits = inode.shared().ref_limits();
+        let limits = inode.mount().ref_limits();
         let (dir, index) = (self.ino(place), self.next_index(place)?);
         let entry = names::entry(name, ino, kind);
         self.batch.add_name(self.view, dir, index, entry, limits.item_len_max)?;
@@ -370,7 +370,7 @@ impl<'v, 'p> Plan<'v, 'p> {
         let made = like.prepare(self.view, &plan, &mut self.batch, 1)?;
         let (dir, index) = (self.ino(place), self.next_index(place)?);
         let entry = names::entry(name, made.id.ino, FileKind::Directory);
-        let limits = like.shared().ref_limits();
+        let limits = like.mount().ref_limits();
         self.batch.add_name(self.view, dir, index, entry, limits.item_len_max)?;
         self.batch.add_first_ref(made.id.ino, dir, index, name);
         self.resize(place, size_of(name));
@@ -414,11 +414,11 @@ struct Planned<'p> {
 impl Planned<'_> {
     /// Reserves, and puts everything in one handle (G1, G3).
     fn carry_out(self, top: &Inode, known: &Known) -> Result<()> {
-        let shared = top.shared();
+        let mount = top.mount();
         let inodes = u32::try_from(self.deltas.len() + self.new_dirs.len()).unwrap_or(u32::MAX);
-        let reservation = shared.reserve(self.batch.cost(inodes), Urgency::Normal)?;
+        let reservation = mount.space.reserve(self.batch.cost(inodes), Urgency::Normal)?;
         let stamp = now();
-        let handle = shared.engine.begin(reservation);
+        let handle = mount.engine.begin(reservation);
         handle.keep_whole();
         let mut dirs = Vec::with_capacity(self.new_dirs.len());
         for mut dir in self.new_dirs {

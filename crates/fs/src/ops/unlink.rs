@@ -35,10 +35,10 @@ impl Inode {
     fn remove(&self, name: &[u8], directory: bool) -> Result<()> {
         let dir = &self.cell;
         dir.expect_dir()?;
-        dir.expect_writable()?;
-        let shared = self.shared();
+        dir.expect_writable(&self.mount().status)?;
+        let mount = self.mount();
         loop {
-            let found = names::find(&shared.engine.view(), dir.id, name)?;
+            let found = names::find(&mount.engine.view(), dir.id, name)?;
             let entry = found.ok_or(NameError::NotFound)?;
             if directory && entry.location.kind == Kind::ROOT_ITEM {
                 return self.remove_subvolume(name, &entry);
@@ -56,7 +56,7 @@ impl Inode {
             }
             dir.expect_removable()?;
             cell.expect_removable()?;
-            let view = shared.engine.view();
+            let view = mount.engine.view();
             if directory && !is_empty(&view, cell)? {
                 return Err(NameError::NotEmpty.into());
             }
@@ -66,8 +66,8 @@ impl Inode {
             let last = drop_name(cell, &mut batch);
             let stamp = now();
             drop(view);
-            let reservation = shared.reserve(batch.cost(2), Urgency::Frees)?;
-            let handle = shared.engine.begin(reservation);
+            let reservation = mount.space.reserve(batch.cost(2), Urgency::Frees)?;
+            let handle = mount.engine.begin(reservation);
             batch.apply(&handle);
             cell.file.update(&handle, |item| {
                 item.nlink = if last { 0 } else { item.nlink.saturating_sub(1) };
@@ -84,11 +84,11 @@ impl Inode {
 
     /// Removes an empty subvolume, or what stands for one that is not there.
     fn remove_subvolume(&self, name: &[u8], entry: &DirEntry) -> Result<()> {
-        match names::target(&self.shared().engine.view(), self.id(), entry)? {
+        match names::target(&self.mount().engine.view(), self.id(), entry)? {
             Target::Subvolume(tree) => {
-                let view = self.shared().engine.view();
-                let ino = self.shared().tree_info(&view, tree)?.root_dir;
-                let top = self.shared().cell(InodeId { tree, ino })?;
+                let view = self.mount().engine.view();
+                let ino = self.mount().inodes.tree_info(&view, tree)?.root_dir;
+                let top = self.mount().inodes.cell(InodeId { tree, ino })?;
                 // Linux looks once, too: what is made meanwhile goes with it.
                 if !is_empty(&view, &top)? {
                     return Err(NameError::NotEmpty.into());
@@ -103,11 +103,11 @@ impl Inode {
 
     /// The inode behind an entry that is to go.
     fn entry_inode(&self, entry: &DirEntry, directory: bool) -> Result<Self> {
-        let id = match names::target(&self.shared().engine.view(), self.id(), entry)? {
+        let id = match names::target(&self.mount().engine.view(), self.id(), entry)? {
             Target::Inode(id) => id,
             Target::Subvolume(_) | Target::Stub => return Err(NameError::IsDir.into()),
         };
-        let inode = self.shared().inode(id)?;
+        let inode = Self::of(self.mount(), id)?;
         match (inode.kind() == FileKind::Directory, directory) {
             (true, false) => Err(NameError::IsDir.into()),
             (false, true) => Err(NameError::NotDir.into()),

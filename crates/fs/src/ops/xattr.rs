@@ -2,49 +2,21 @@
 //!
 //! # On disk
 //!
-//! `(ino, XATTR_ITEM, hash of the name)` holds every attribute whose name has that hash, in the layout of
-//! directory entries; name and value together must fit one item.
+//! `(ino, XATTR_ITEM, hash of the name)` holds every attribute whose name has that hash, in the
+//! layout of directory entries; name and value together must fit one item.
 
-use buttress_format::{DirEntry, FileKind as DiskKind, Ino, Key, Kind, limits, name_hash};
-use buttress_txn::{Urgency, View};
+use buttress_format::{DirEntry, Key, Kind, limits};
+use buttress_txn::Urgency;
 
 use crate::acl;
-use crate::attr::InodeId;
-use crate::batch::{Batch, Change, NOW, entry_len};
+use crate::batch::{Batch, Change, entry_len};
 use crate::cell::{DefaultAcl, InodeCell};
 use crate::clock::now;
 use crate::error::{Error, NameError, Result};
 use crate::inode::{Inode, XattrFlags};
 use crate::names;
 use crate::property::{self, Wish};
-
-pub(crate) fn key(ino: Ino, name: &[u8]) -> Key {
-    Key::new(ino.0, Kind::XATTR_ITEM, name_hash(name))
-}
-
-/// An attribute as its item has it.
-pub(crate) fn attribute(name: &[u8], value: &[u8]) -> DirEntry {
-    DirEntry {
-        location: Key::new(0, Kind(0), 0),
-        transid: NOW,
-        kind: DiskKind::Xattr,
-        name: name.to_vec(),
-        data: value.to_vec(),
-    }
-}
-
-pub(super) fn entries(view: &View, id: InodeId, name: &[u8]) -> Result<Vec<DirEntry>> {
-    match view.get(id.tree, &key(id.ino, name))? {
-        None => Ok(Vec::new()),
-        Some(item) => names::parse(id.tree, id.ino, &item),
-    }
-}
-
-/// Reads an attribute.
-pub(crate) fn read(view: &View, id: InodeId, name: &[u8]) -> Result<Option<Vec<u8>>> {
-    let found = entries(view, id, name)?.into_iter().find(|entry| entry.name == name);
-    Ok(found.map(|entry| entry.data))
-}
+use crate::xattr_items::{attribute, entries, key, read};
 
 fn check_name(name: &[u8]) -> Result<()> {
     if name.len() > limits::NAME_MAX {
@@ -64,16 +36,17 @@ impl Inode {
     /// `NoAttribute`.
     pub fn xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
         check_name(name)?;
-        let view = self.shared().engine.view();
+        let view = self.mount().engine.view();
         Ok(read(&view, self.id(), name)?.ok_or(NameError::NoAttribute)?)
     }
 
-    /// Sets an extended attribute. `btrfs.compression` is a property: it says how the inode, and what is made
-    /// in it, is compressed; an empty value takes it away.
+    /// Sets an extended attribute. `btrfs.compression` is a property: it says how the inode, and
+    /// what is made in it, is compressed; an empty value takes it away.
     ///
     /// # Errors
     ///
-    /// `Exists` or `NoAttribute` by `flags`; `TooBig`, `NoSpace`; `NotPermitted` on what is immutable.
+    /// `Exists` or `NoAttribute` by `flags`; `TooBig`, `NoSpace`; `NotPermitted` on what is
+    /// immutable.
     pub fn set_xattr(&self, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
         check_name(name)?;
         if property::is_property(name) && value.is_empty() {
@@ -124,8 +97,8 @@ impl Inode {
         change: impl FnOnce(&mut Vec<DirEntry>) -> Result<()>,
     ) -> Result<()> {
         let cell = &self.cell;
-        cell.expect_writable()?;
-        let shared = self.shared();
+        cell.expect_writable(&self.mount().status)?;
+        let mount = self.mount();
         let _lock = cell.lock.write();
         may()?;
         let wish = if property::is_property(name) {
@@ -134,17 +107,17 @@ impl Inode {
             }
             let flags = cell.file.with_item(|item| item.flags);
             let wish = Wish::wanted(value, cell.kind, flags)?;
-            // What waits was promised metadata for as it was to be written.
-            shared.files.writeback(&cell.file, 0..u64::MAX)?;
+            // Metadata was reserved for the dirty data in its old form, so it is written now.
+            mount.files.writeback(&cell.file, 0..u64::MAX)?;
             Some(wish)
         } else {
             None
         };
-        let view = shared.engine.view();
+        let view = mount.engine.view();
         let mut entries = entries(&view, cell.id, name)?;
         change(&mut entries)?;
         let len: usize = entries.iter().map(entry_len).sum();
-        if len > shared.ref_limits().item_len_max {
+        if len > mount.ref_limits().item_len_max {
             return Err(NameError::TooBig.into());
         }
         let present = entries.iter().any(|entry| entry.name == name);
@@ -153,8 +126,8 @@ impl Inode {
         batch.set(key(cell.ino(), name), rest);
         let urgency = if present { Urgency::Normal } else { Urgency::Frees };
         drop(view);
-        let reservation = shared.reserve(batch.cost(1), urgency)?;
-        let handle = shared.engine.begin(reservation);
+        let reservation = mount.space.reserve(batch.cost(1), urgency)?;
+        let handle = mount.engine.begin(reservation);
         batch.apply(&handle);
         if let Some(wish) = wish {
             cell.file.set_codec(wish.codec());
@@ -173,7 +146,7 @@ impl Inode {
     ///
     /// What reading the tree met.
     pub fn list_xattrs(&self) -> Result<Vec<Vec<u8>>> {
-        let view = self.shared().engine.view();
+        let view = self.mount().engine.view();
         let id = self.id();
         let low = Key::new(id.ino.0, Kind::XATTR_ITEM, 0);
         let high = Key::new(id.ino.0, Kind::XATTR_ITEM, u64::MAX);

@@ -165,7 +165,7 @@ pub(super) fn rescue(options: &mut MountOptions, option: &str, words: &str) -> R
         match word {
             "nologreplay" => options.nologreplay = true,
             "usebackuproot" => options.use_backup_root = true,
-            // As much of it as there is: whoever asks for all wants whatever can be read.
+            // As much of it as there is: `rescue=all` asks for whatever can be read.
             "all" => {
                 options.nologreplay = true;
                 options.use_backup_root = true;

@@ -1,10 +1,10 @@
-//! What is kept, and from whom.
+//! What is kept, and from which operations.
 
 use super::*;
 use crate::make::MakeOptions;
 
-/// Y1: a snapshot that there is no such room for is refused, and nothing is changed by that. Once there is, it is taken, and then all that it shares
-/// can be deleted; or by who does without.
+/// Y1: a snapshot without such room is refused, and changes nothing. Once there is room it is
+/// taken, and then all that it shares can be deleted. With the option off it is taken without room.
 #[test]
 fn a_snapshot_without_room_is_refused() {
     let device = volume(256);
@@ -42,7 +42,8 @@ fn a_snapshot_without_room_is_refused() {
     judge(&device);
 }
 
-/// Y3: who fills finds no room, however chunks come to be: in one transaction they are made for who waits, and are his but for what was kept.
+/// Y3: a filler finds no room, however chunks come to be. In one transaction they are made for
+/// waiting callers, and belong to these but for what was kept.
 #[test]
 fn one_long_transaction_takes_nothing_that_is_kept() {
     for mib in [256, 384] {
@@ -57,7 +58,8 @@ fn one_long_transaction_takes_nothing_that_is_kept() {
     }
 }
 
-/// Y3: where chunks can be made, room is kept of the devices: data does not get it, and `statfs` says so.
+/// Y3: where chunks can be made, room is kept of the devices: data does not get it, and `statfs`
+/// says so.
 #[test]
 fn room_in_chunks_to_come_is_not_for_data() {
     let device = volume(256);
@@ -80,7 +82,8 @@ fn room_in_chunks_to_come_is_not_for_data() {
     judge(&device);
 }
 
-/// Where there is plenty a snapshot is one commit, however much was put before it; and what its item says is right.
+/// Where there is plenty a snapshot is one commit, however much was put before it; and what its
+/// item says is right.
 #[test]
 fn a_snapshot_with_room_is_one_commit() {
     let device = volume(512);
@@ -98,8 +101,8 @@ fn a_snapshot_with_room_is_one_commit() {
     assert!(fs.space_stats().accounts.all_for_copies() > 3 * MIB);
 }
 
-/// Y1: one that could not be changed is not made writable where there is no room for what it shares, and nothing is changed by that; where
-/// there is, all of it can be deleted.
+/// Y1: one that could not be changed is not made writable where there is no room for what it
+/// shares, and nothing is changed by that; where there is, all of it can be deleted.
 #[test]
 fn what_becomes_writable_has_room() {
     let device = volume(256);
@@ -112,7 +115,8 @@ fn what_becomes_writable_has_room() {
     drop(made);
     fs.root().delete_subvolume(b"made").expect("deleted");
     wait_for_drops(&fs);
-    // Nobody can change what is shared, so what is kept is little, but for what the filler has in common with nobody.
+    // Shared data cannot be changed, so little is kept, but for what the filler has for itself
+    // alone.
     let kept = fs.space_stats().accounts.all_for_copies();
     assert!(kept < 2 * MIB, "{}", fs.space_stats().accounts);
     let more = fill_up(&fs, &fs.root(), "more");
@@ -137,8 +141,9 @@ fn what_becomes_writable_has_room() {
     judge(&device);
 }
 
-/// D1, F2: data takes nothing of what was promised of chunks to come, whoever was promised it: not at once, and not by commits that say anew what is kept
-/// while there is less and less of it.
+/// D1, F2: data takes nothing of what was reserved of chunks to come, for any caller. It does not
+/// take it at once. Nor do commits give it away that recompute what is kept while there is less and
+/// less.
 #[test]
 fn data_takes_nothing_that_was_promised() {
     /// One to a leaf, nearly half empty.
@@ -157,7 +162,7 @@ fn data_takes_nothing_that_was_promised() {
         drop(fs.root().snapshot(b"before", TreeId::FS, true).expect("a snapshot"));
         // So that there is something to commit.
         drop(file(&fs, "new"));
-        let engine: &Arc<buttress_txn::Engine> = &fs.shared().engine;
+        let engine: &Arc<buttress_txn::Engine> = &fs.mount().engine;
         let cost = Cost::of(ITEMS, ITEMS * (BYTES as u32 + 25));
         let promise = || engine.reserve_at_once(cost, urgency).expect("no failure");
         let promises: Vec<_> = std::iter::from_fn(promise).collect();

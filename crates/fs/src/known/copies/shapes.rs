@@ -23,7 +23,8 @@ fn removes_all(options: &MakeOptions, devices: usize, mib: u64) {
     judge_all(devices);
 }
 
-/// Y1: with small nodes, with one copy of them, with copies on two devices, and in groups that data shares.
+/// Y1: with small nodes, with one copy of them, with copies on two devices, and in groups that data
+/// shares.
 #[test]
 fn on_volumes_of_all_shapes() {
     let default = MakeOptions::default;
@@ -33,7 +34,8 @@ fn on_volumes_of_all_shapes() {
     removes_all(&MakeOptions { mixed: true, nodesize: 4096, ..default() }, 1, 160);
 }
 
-/// In groups that data shares nobody knows what nodes take: without snapshots little is kept all the same.
+/// In groups that data shares it is unknown what nodes take. Without snapshots little is kept all
+/// the same.
 #[test]
 fn mixed_groups_keep_nothing_without_snapshots() {
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(128 * MIB));
@@ -49,8 +51,8 @@ fn mixed_groups_keep_nothing_without_snapshots() {
     assert!(accounts.all_for_copies() < MIB, "{accounts}");
 }
 
-/// Y1: the extents that a leaf names are recorded all over the extent tree, which may become twice as large by one reference more for each, and the global
-/// reserve with it.
+/// Y1: the extents that a leaf names are recorded all over the extent tree. One reference more for
+/// each may make that tree twice as large, and the global reserve with it.
 #[test]
 fn files_of_some_extents() {
     const EACH: u64 = 10;

@@ -1,5 +1,5 @@
-//! Everything at once, by seeds: what a volume is like, what is on it and has snapshots, who fills it meanwhile, and in which order
-//! all that was there goes.
+//! Everything at once, by seeds: the shape of the volume, its content and snapshots, the fillers
+//! meanwhile, and the order in which all of it is deleted.
 //!
 //! `BUTTRESS_SEED` or `BUTTRESS_SEEDS` say which.
 
@@ -11,7 +11,7 @@ use crate::make::{MakeOptions, make_on};
 use crate::{Error, Result};
 
 const SECONDS_MAX: u64 = 4;
-/// Who was refused so often in a row fills no more.
+/// A filler that was refused so often in a row fills no more.
 const REFUSED_MAX: usize = 40;
 
 /// Devices of a volume, and how it is mounted.
@@ -82,7 +82,8 @@ impl Goes {
     }
 }
 
-/// Makes one thing of a kind: small files, with two names, folders with attributes, files of extents.
+/// Makes one thing of a kind: small files, with two names, folders with attributes, files of
+/// extents.
 fn make_one(dir: &Inode, kind: u64, number: usize, rng: &mut Rng) -> Result<Vec<Goes>> {
     let name = format!("f{number}");
     let attribute = vec![3; 500 + rng.below(2500) as usize];
@@ -164,7 +165,7 @@ fn fill_on(fs: &Filesystem, top: &Inode, rng: &mut Rng, thread: u64) {
                 let mode = FallocateMode::Allocate { keep_size: false };
                 filler.as_ref().map_or(Ok(()), |it| it.fallocate(number as u64 * MIB, MIB, mode))
             }
-            // Small ones all over, which are promised much.
+            // Small ones all over, for which much is reserved.
             1 => {
                 let at = rng.below(4000) * 3 * SECTOR;
                 filler.as_ref().map_or(Ok(()), |it| it.write_at(at, &bytes(1, 1)).map(drop))
@@ -208,7 +209,7 @@ fn storm(seed: u64) -> usize {
     });
     drop(all_tops);
     if rng.chance(1, 2) {
-        // What was refused behind the back of who wrote it is told once.
+        // A write that was refused in the background is reported once.
         if_there_is_room(fs.sync());
         fs.close().expect("closed");
         fs = shape.mount();

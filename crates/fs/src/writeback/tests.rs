@@ -12,7 +12,7 @@ use crate::{Filesystem, Inode, InodeFlags, MakeOptions, MountOptions, SetAttr};
 /// How long something is given to happen that must not.
 const PATIENCE: Duration = Duration::from_millis(150);
 
-/// A volume of so many MiB behind doors for writes that are all of one byte.
+/// A volume of so many MiB on a device that holds up writes which are all of one byte.
 fn volume(mib: u64, doors: &[u8], options: &str) -> (Arc<Doors<MemoryDevice>>, Filesystem) {
     let below = MemoryDevice::new(mib << 20);
     Filesystem::make(&below, &MakeOptions::default()).expect("an empty volume");
@@ -26,8 +26,9 @@ fn file(fs: &Filesystem, name: &str) -> Inode {
     fs.root().create(name.as_bytes(), 0o644, 0, 0, 0).expect("a file")
 }
 
-/// While one thread writes a file, a batch finds it busy, puts it back, and is only then done with the other of its
-/// files. Whoever began in between, and found nothing listed, waits for both; `seen` looks at the file behind that.
+/// While one thread writes a file, a batch finds it busy and puts it back. Only then it is done
+/// with the other of its files. A thread that began in between found nothing listed, and waits for
+/// both. `seen` looks at the file after that.
 fn while_a_batch_is_away(act: impl Fn(&Filesystem) + Sync, seen: impl Fn(&Filesystem)) {
     const OLD: u8 = 0xA0;
     const BUSY: u8 = 0xB0;
@@ -45,7 +46,7 @@ fn while_a_batch_is_away(act: impl Fn(&Filesystem) + Sync, seen: impl Fn(&Filesy
     std::thread::scope(|scope| {
         scope.spawn(|| busy.flush_data().expect("it arrives"));
         device.door(BUSY).wait_for_knock();
-        scope.spawn(|| fs.shared().write_free_batch(u64::MAX));
+        scope.spawn(|| fs.mount().writeback.write_free_batch(u64::MAX));
         device.door(OTHER).wait_for_knock();
         let acts = scope.spawn(|| {
             act(&fs);
@@ -69,11 +70,12 @@ fn while_a_batch_is_away(act: impl Fn(&Filesystem) + Sync, seen: impl Fn(&Filesy
 fn a_sync_waits_for_what_a_batch_put_back() {
     while_a_batch_is_away(
         |fs| fs.sync().expect("durable"),
-        |fs| assert_eq!(fs.shared().files.dirty_bytes(), 0),
+        |fs| assert_eq!(fs.mount().files.dirty_bytes(), 0),
     );
 }
 
-/// The same for a snapshot, whose content would change under who reads it: the file is written in place.
+/// The same for a snapshot. The file is written in place, so the snapshot's content would change
+/// under its readers.
 #[test]
 fn a_snapshot_waits_for_what_a_batch_put_back() {
     while_a_batch_is_away(
@@ -102,7 +104,7 @@ fn a_sync_waits_for_more_than_a_round() {
     large.write_at(ROUND, &[SECOND; 1 << 20]).expect("a write");
     let is_done = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let batch = scope.spawn(|| fs.shared().write_free_batch(u64::MAX));
+        let batch = scope.spawn(|| fs.mount().writeback.write_free_batch(u64::MAX));
         device.door(FIRST).wait_for_knock();
         let syncs = scope.spawn(|| {
             fs.sync().expect("durable");
@@ -121,7 +123,7 @@ fn a_sync_waits_for_more_than_a_round() {
     fs.close().expect("closed");
 }
 
-/// What a file of a snapshot holds for who mounts such a device now.
+/// What a file of a snapshot holds on a new mount of such a device.
 fn bytes_in_snapshot(device: MemoryDevice, name: &str) -> Vec<u8> {
     let options = MountOptions::parse("ro").expect("options");
     let fs = Filesystem::open(vec![Arc::new(device)], options).expect("a mount");
@@ -131,9 +133,9 @@ fn bytes_in_snapshot(device: MemoryDevice, name: &str) -> Vec<u8> {
     found
 }
 
-/// N16: buffered data stands before the device, on its way to where it lies; it is dirty again behind that, and written to once
-/// more between the cut of a snapshot and its being durable. The snapshot holds what was written before it was asked for, and not
-/// a byte of it changes.
+/// N16: buffered data stands before the device, on its way to where it lies; it is dirty again
+/// behind that, and written to once more between the cut of a snapshot and its being durable. The
+/// snapshot holds what was written before it was asked for, and not a byte of it changes.
 #[test]
 fn n16_buffered_data_on_its_way_beside_a_snapshot() {
     const OLD: u8 = 0xA0;
@@ -160,7 +162,7 @@ fn n16_buffered_data_on_its_way_beside_a_snapshot() {
         let first = std::thread::scope(|scope| {
             scope.spawn(|| {
                 if by_batch {
-                    fs.shared().write_free_batch(u64::MAX);
+                    fs.mount().writeback.write_free_batch(u64::MAX);
                 } else {
                     file.flush_data().expect("it arrives");
                 }
@@ -175,7 +177,7 @@ fn n16_buffered_data_on_its_way_beside_a_snapshot() {
                 drop(fs.root().snapshot(b"snapshot", source, true).expect("a snapshot"));
                 bytes_in_snapshot(device.below.fork(), "snapshot/file")
             });
-            // One that waits for nobody is let through, and durable by then.
+            // A file that waits for no other thread is let through, and durable by then.
             std::thread::sleep(PATIENCE);
             if device.flush.knocked.load(Ordering::SeqCst) {
                 device.flush.open();

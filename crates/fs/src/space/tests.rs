@@ -1,6 +1,7 @@
 //! Two lines and one thread that makes room for both.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::time::Duration;
 
 use buttress_block::MemoryDevice;
 use buttress_txn::{Cost, Urgency};
@@ -12,7 +13,8 @@ use crate::{
 
 /// More than any volume here has.
 const IMPOSSIBLE: Cost = Cost::of(100_000, 1 << 30);
-/// So often metadata is asked for by each at most: as often as that nobody need climb before data has its turn.
+/// Each thread asks for metadata so often at most: data has its turn after far fewer runs of the
+/// flush states.
 const ASKED_MAX: usize = 400;
 
 /// A volume without space for data, and a file, written in place, that ends where there is none.
@@ -32,7 +34,7 @@ fn full(options: &str) -> (Filesystem, Inode, u64) {
     (fs, file, size)
 }
 
-/// M3: who waits for data is told, though somebody waits for metadata at every moment, in vain.
+/// M3: a waiter for data is answered, though others wait for metadata at every moment, in vain.
 #[test]
 fn data_is_not_behind_metadata() {
     let (fs, file, size) = full("commit=300");
@@ -40,7 +42,7 @@ fn data_is_not_behind_metadata() {
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
-                let engine = &fs.shared().engine;
+                let engine = &fs.mount().engine;
                 while !done.load(Ordering::Relaxed) && asked.load(Ordering::Relaxed) < ASKED_MAX {
                     engine.reserve(IMPOSSIBLE, Urgency::Normal).expect_err("there is no such room");
                     asked.fetch_add(1, Ordering::Relaxed);
@@ -54,13 +56,13 @@ fn data_is_not_behind_metadata() {
         assert_eq!(error.kind(), ErrorKind::NoSpace);
         done.store(true, Ordering::Relaxed);
         let asked = asked.load(Ordering::Relaxed);
-        assert!(asked < ASKED_MAX, "data waited until nobody waited for metadata");
+        assert!(asked < ASKED_MAX, "data waited until no thread waited for metadata");
     });
     drop(file);
     fs.close().expect("closed");
 }
 
-/// The clamp is about metadata: it is not lowered for those who find no room for data.
+/// The clamp is about metadata: it is not lowered for writers that find no room for data.
 #[test]
 fn data_does_not_lower_the_clamp() {
     let (fs, file, size) = full("preempt=clamp,commit=300");

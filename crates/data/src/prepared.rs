@@ -1,0 +1,365 @@
+//! Prepared data: it goes to the device together with the log that names it, in one wait instead of
+//! two.
+//!
+//! # Place
+//!
+//! A thread that syncs a file allocates for its data, works out what its extents will be, and
+//! reserves for both, as writeback does. It puts the extents and hands the data to the log as plain
+//! bytes. The thread that leads the log writes the data of all files that wait, with the nodes of
+//! the log. Then each thread drops what its extents replaced.
+//!
+//! # Invariants
+//!
+//! - **A1** Extents are put, and their data is written, while the thread has a
+//!   [`LoggedWrite`](buttress_log::LoggedWrite). So no commit names what is not written, and the
+//!   log that names it is durable after it.
+//! - **A2** From the moment extents are visible until their data is on the device, its bytes are
+//!   read from memory (`dirty::P3`). The claim is held as long (`claim::B2`), so no other thread
+//!   changes these extents, or shares them.
+//! - **A3** The references that the extents replaced are dropped when the data is written. If the
+//!   write fails, the file shows again what it showed before. Both happen before a commit.
+//! - **A4** While a commit is kept back nothing waits but for a log, and for readers when data is
+//!   taken back. If another thread reads the file's extents when they are to be put, or has moved
+//!   them, the data is written in the usual way.
+//!
+//! # Failure
+//!
+//! As in writeback: data that cannot be written is lost, and the file keeps the error.
+
+use buttress_base::interrupt;
+use buttress_format::{Compression, InodeFlags};
+use buttress_log::{DataPart, Logged, LoggedWrite, SyncLog};
+use buttress_txn::{Cost, MetaReservation};
+
+use crate::claim::Claim;
+use crate::dirty::Run;
+use crate::drop_extents::{Dropped, Edits, Reverse};
+use crate::error::{Error, Result};
+use crate::extent_map::Mapping;
+use crate::file::File;
+use crate::files::Files;
+use crate::finish::{cost_of_sums, fresh_extent, grow};
+use crate::job::{Job, Placed};
+use crate::reservation::join;
+use crate::step::STEP_ITEMS;
+use crate::writeback::Written;
+
+/// More data is written by itself: every log waits for the data of all.
+const LOGGED_BYTES_MAX: u64 = 256 << 10;
+
+/// Data of one file that has its place, and the claim. If it is dropped, it is written in the usual
+/// way.
+#[must_use = "it is to be logged"]
+pub struct PreparedData<'f> {
+    files: &'f Files,
+    ready: Option<Ready<'f>>,
+}
+
+/// Data that no item names yet.
+struct Ready<'f> {
+    file: &'f File,
+    size: u64,
+    flags: u64,
+    runs: Vec<(Run, Vec<Placed>)>,
+    edits: OrderedEdits,
+    claim: Claim<'f>,
+}
+
+/// What putting the extents of a job does.
+struct OrderedEdits {
+    /// The layout that it was worked out for.
+    layout: u64,
+    /// For each extent, in order: what was there, and what changes.
+    edits: Vec<(Vec<Mapping>, Edits)>,
+    /// For the edits, and apart from that for what they drop.
+    reserved: MetaReservation,
+    reserved_dropped: MetaReservation,
+    /// The rest of the data's reservation, which it may need in the usual way.
+    rest: Option<MetaReservation>,
+}
+
+/// Data whose extents are visible.
+struct Put<'f> {
+    file: &'f File,
+    /// The layout that the extents make up.
+    layout: u64,
+    runs: Vec<(Run, Vec<Placed>)>,
+    dropped: Vec<Dropped>,
+    reverse: Vec<Reverse>,
+    reserved_dropped: MetaReservation,
+    /// Given back when the data is written, or lost.
+    _claim: Claim<'f>,
+}
+
+impl Files {
+    /// Whether the dirty data of a file, whose claim is held, may be written with a log. It must be
+    /// little and all of it new extents, on a device that writes it together with the log's nodes.
+    /// Where writes do not wait, as through a page cache, many run in parallel instead.
+    fn may_wait_for_log(&self, file: &File) -> bool {
+        let in_place = InodeFlags::NODATACOW | InodeFlags::PREALLOC;
+        let (flags, codec) = {
+            let meta = file.meta();
+            (meta.item.flags, meta.codec)
+        };
+        let bytes = file.dirty.lock().bytes();
+        (1..=LOGGED_BYTES_MAX).contains(&bytes)
+            && flags & in_place == 0
+            && self.choice(flags, codec).is_none()
+            && self.options.no_holes
+            && self.engine.row_slack() == 0
+            && self.volume.writes_at_once()
+    }
+
+    /// As [`writeback`](Self::writeback) of a whole file, for a caller that has a log of it made
+    /// next: that log is to write the result. `None` if nothing is left to write.
+    ///
+    /// # Errors
+    ///
+    /// As [`writeback`](Self::writeback).
+    pub fn prepare_data<'f>(&'f self, file: &'f File) -> Result<Option<PreparedData<'f>>> {
+        // The writes have already succeeded, so this cannot be cancelled.
+        interrupt::shielded(|| self.prepare_shielded(file))
+    }
+
+    fn prepare_shielded<'f>(&'f self, file: &'f File) -> Result<Option<PreparedData<'f>>> {
+        let claim = file.claim();
+        if !self.may_wait_for_log(file) {
+            self.write_claimed(file, claim, 0..u64::MAX, &mut Written::default())?;
+            return Ok(None);
+        }
+        let Some(mut job) = self.take(file, claim, 0..u64::MAX) else { return Ok(None) };
+        self.prepare(std::slice::from_mut(&mut job));
+        let edits = match self.prepare_edits(&mut job) {
+            Ok(Some(edits)) => edits,
+            other => {
+                if let Err(error) = other {
+                    job.fail(error);
+                }
+                return self.write_now(job).map(|()| None);
+            }
+        };
+        let (size, flags) = (job.size, job.flags);
+        let (runs, claim) = job.into_extents();
+        let ready = Some(Ready { file, size, flags, runs, edits, claim });
+        Ok(Some(PreparedData { files: self, ready }))
+    }
+
+    /// Issues a job that has its places, and finishes its ordered extents.
+    fn write_now(&self, mut job: Job<'_>) -> Result<()> {
+        self.issue(std::slice::from_mut(&mut job));
+        self.finish_job(job).map(drop)
+    }
+
+    /// Works out what the extents of a job change, and reserves for that. `None` if they are not
+    /// simply new, or if two of them replace parts of one.
+    fn prepare_edits(&self, job: &mut Job<'_>) -> Result<Option<OrderedEdits>> {
+        let Some(placed) = job.new_extents() else { return Ok(None) };
+        let file = job.file;
+        let mut edits = Vec::with_capacity(placed.len());
+        let (mut cost, mut cost_of_dropped) = (Cost::default(), Cost::default());
+        let layout = {
+            let _extents = file.extents.read();
+            let view = self.engine.view();
+            let mut last = None;
+            for part in placed {
+                let there = self.mappings(&view, file, part.range.clone(), STEP_ITEMS)?;
+                let shared = there.first().is_some_and(|first| last == Some(first.offset));
+                if shared || there.len() == STEP_ITEMS {
+                    return Ok(None);
+                }
+                last = there.last().map(|last| last.offset).or(last);
+                let mut edit = Edits::default();
+                for mapping in &there {
+                    edit.cut(mapping, &part.range);
+                }
+                let fresh = fresh_extent(part.disk(), Compression::None, &part.range, &part.range);
+                edit.insert(part.range.start, fresh);
+                let dropped = edit.dropped_cost();
+                cost = cost.and(edit.cost().beyond(dropped)).and(cost_of_sums(part));
+                cost_of_dropped = cost_of_dropped.and(dropped);
+                edits.push((there, edit));
+            }
+            file.layout()
+        };
+        let mut rest = job.metadata.take();
+        let reserved = self.reserve(cost, &mut rest)?;
+        let reserved_dropped = self.reserve(cost_of_dropped, &mut rest)?;
+        Ok(Some(OrderedEdits { layout, edits, reserved, reserved_dropped, rest }))
+    }
+}
+
+impl<'f> PreparedData<'f> {
+    /// Makes the file durable with this data: by a log, or by a commit where a log cannot say it. A
+    /// commit calls `before_commit` first.
+    ///
+    /// # Errors
+    ///
+    /// As [`SyncLog::sync_inode`]. [`Error::Lost`] if the data could not be written, and no other
+    /// sync of the file was told before.
+    pub fn sync(mut self, log: &SyncLog, before_commit: impl FnOnce()) -> Result<()> {
+        let Some(ready) = self.ready.take() else { return Ok(()) };
+        let (files, file) = (self.files, ready.file);
+        let (tree, ino) = (file.tree, file.ino);
+        let (put, write) = match files.put_prepared(ready, log) {
+            Ok(put) => put,
+            Err(ready) => {
+                files.write_ready(*ready).map_err(|error| file.lost(error))?;
+                return Ok(log.sync_inode(tree, ino, before_commit)?);
+            }
+        };
+        let logged = write.sync_inode(tree, ino);
+        let completed = files.end_put(put, write.complete());
+        // Commits may begin again, and this thread may need one.
+        drop(write);
+        if logged? == Logged::NeedsCommit {
+            before_commit();
+            files.engine.commit()?;
+        }
+        completed.map_err(|error| file.lost(error))
+    }
+}
+
+impl Files {
+    /// Puts the extents of prepared data, if that needs no wait (A4).
+    fn put_prepared<'f, 'l>(
+        &self,
+        ready: Ready<'f>,
+        log: &'l SyncLog,
+    ) -> Result<(Put<'f>, LoggedWrite<'l>), Box<Ready<'f>>> {
+        let file = ready.file;
+        let Some(mut write) = log.begin_write() else { return Err(Box::new(ready)) };
+        let Some(_extents) = file.try_change_extents(ready.edits.layout) else {
+            return Err(Box::new(ready));
+        };
+        let Ready { size, mut runs, edits, claim, .. } = ready;
+        let OrderedEdits { edits, reserved, reserved_dropped, .. } = edits;
+        let (mut dropped, mut reverse) = (Vec::new(), Vec::new());
+        let parts = data_parts(&runs);
+        let handle = self.engine.begin(reserved);
+        let placed = runs.iter_mut().flat_map(|(_, placed)| placed);
+        let mut bytes = Vec::with_capacity(edits.len());
+        for (part, (there, mut edits)) in placed.zip(edits) {
+            dropped.push(edits.take_dropped());
+            reverse.push(edits.reverse(there));
+            bytes.push(edits.apply(&handle, file));
+            if !part.sums.is_empty() {
+                handle.insert_csums(part.disk(), std::mem::take(&mut part.sums));
+            }
+        }
+        file.update_finished(&handle, |meta| {
+            bytes.into_iter().for_each(|bytes| bytes.count(meta));
+            let mut dirty = file.dirty.lock();
+            for (run, _) in &runs {
+                dirty.name(run);
+                grow(meta, &dirty, &(run.offset..run.end()), size);
+            }
+        });
+        write.note_put(parts);
+        drop(handle);
+        let layout = file.layout();
+        let put = Put { file, layout, runs, dropped, reverse, reserved_dropped, _claim: claim };
+        Ok((put, write))
+    }
+
+    /// Writes and finishes in the usual way what was not put.
+    fn write_ready(&self, ready: Ready<'_>) -> Result<()> {
+        let Ready { file, size, flags, runs, edits, claim } = ready;
+        let mut metadata = edits.rest;
+        join(&mut metadata, edits.reserved);
+        join(&mut metadata, edits.reserved_dropped);
+        self.write_now(Job::of_extents(file, size, flags, runs, metadata, claim))
+    }
+
+    /// Ends data that was put, and written or not (A3).
+    fn end_put(&self, put: Put<'_>, written: buttress_txn::Result<()>) -> Result<()> {
+        let Put { file, layout, runs, dropped, reverse, reserved_dropped, _claim } = put;
+        let written = written.map_err(Error::from);
+        match &written {
+            Ok(()) if dropped.iter().all(Dropped::is_nothing) => {}
+            Ok(()) => {
+                let handle = self.engine.begin(reserved_dropped);
+                dropped.into_iter().for_each(|dropped| dropped.apply(&handle, file));
+            }
+            Err(error) => {
+                if !self.take_back(file, layout, reverse, reserved_dropped) {
+                    let why = "an extent that moved cannot be taken back";
+                    self.engine.latch(buttress_txn::Error::Malformed(why.to_owned()));
+                }
+                file.keep_error(error);
+                self.keep_error(error);
+            }
+        }
+        let mut finished = 0;
+        for (run, placed) in runs {
+            placed.iter().for_each(|part| self.pages.forget(part.disk()));
+            let bytes = file.dirty.lock().finished(&run);
+            self.count_clean(bytes);
+            finished += bytes;
+        }
+        self.count_finished(finished);
+        written
+    }
+
+    /// Makes a file show again what it showed before (A3). If another thread has moved its extents
+    /// since, that is not possible.
+    fn take_back(
+        &self,
+        file: &File,
+        layout: u64,
+        reverse: Vec<Reverse>,
+        reserved: MetaReservation,
+    ) -> bool {
+        // A thread that has them without the claim is reading, or moves them: neither waits for a
+        // commit.
+        let _extents = file.extents.write();
+        if file.layout() != layout {
+            return false;
+        }
+        file.change_layout();
+        // The same items as before, so it needs no further reservation.
+        let handle = self.engine.begin(reserved);
+        let bytes: Vec<_> = reverse.into_iter().rev().map(|one| one.apply(&handle, file)).collect();
+        file.update_meta(&handle, |meta| bytes.into_iter().for_each(|bytes| bytes.count(meta)));
+        true
+    }
+}
+
+/// The bytes of runs, by where they go.
+fn data_parts(runs: &[(Run, Vec<Placed>)]) -> Vec<DataPart> {
+    let mut parts = Vec::new();
+    for (run, placed) in runs {
+        for part in placed {
+            let mut at = part.disk().start;
+            for (piece, bytes) in run.parts(part.range.clone()) {
+                let len = bytes.len() as u64;
+                parts.push(DataPart { at, piece: std::sync::Arc::clone(piece), bytes });
+                at = at.end(len);
+            }
+        }
+    }
+    parts
+}
+
+impl File {
+    /// A loss as a sync reports it. The file keeps it no longer.
+    fn lost(&self, error: Error) -> Error {
+        Error::Lost(self.take_error().unwrap_or(error).into())
+    }
+}
+
+impl Drop for PreparedData<'_> {
+    /// Data that was not logged is written as if no log had been asked for. The file keeps a
+    /// failure.
+    fn drop(&mut self) {
+        if let Some(ready) = self.ready.take() {
+            let _ = self.files.write_ready(ready);
+        }
+    }
+}
+
+impl std::fmt::Debug for PreparedData<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let ino = self.ready.as_ref().map(|ready| ready.file.ino);
+        f.debug_struct("PreparedData").field("ino", &ino).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,153 @@
+//! The cleaner: removes inodes without names, and drops deleted subvolumes.
+//!
+//! # Invariants
+//!
+//! - **N2** An inode that has a user is not removed.
+//! - **N3** While an extent goes over to its copy no inode is removed: both hold `removing`.
+//!
+//! # Failure
+//!
+//! The engine latches what ends a transaction. Other failures are logged here, since no caller
+//! waits for them; the next mount tries again.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use buttress_base::sync::{Mutex, MutexGuard};
+use buttress_data::{File, Files};
+use buttress_format::TreeId;
+use buttress_maintenance::Maintenance;
+use buttress_txn::{Cost, Engine, Handle, Urgency};
+
+use crate::attr::InodeId;
+use crate::clean_queue::{Dropping, ToClean};
+use crate::error::Result;
+use crate::inodes::{Inodes, read_item};
+use crate::orphan;
+
+/// Removes what has neither a name nor a user.
+pub(crate) struct Cleaner {
+    engine: Arc<Engine>,
+    files: Arc<Files>,
+    maintenance: Arc<Maintenance>,
+    inodes: Arc<Inodes>,
+    /// Held while an inode is removed, or an extent goes over to its copy (N3). Unranked: long,
+    /// space is waited for under it.
+    removing: Mutex<()>,
+    /// There is a thread that cleans.
+    has_thread: AtomicBool,
+}
+
+impl Cleaner {
+    pub(crate) fn new(
+        engine: Arc<Engine>,
+        files: Arc<Files>,
+        maintenance: Arc<Maintenance>,
+        inodes: Arc<Inodes>,
+    ) -> Self {
+        let (removing, has_thread) = (Mutex::new(()), AtomicBool::new(false));
+        Self { engine, files, maintenance, inodes, removing, has_thread }
+    }
+
+    /// Says whether there is a thread that cleans.
+    pub(crate) fn set_thread(&self, has_thread: bool) {
+        self.has_thread.store(has_thread, Ordering::Release);
+    }
+
+    /// Keeps inodes from being removed (N3).
+    pub(crate) fn hold_removals(&self) -> MutexGuard<'_, ()> {
+        self.removing.lock()
+    }
+
+    /// Cleans until the queue stops.
+    pub(crate) fn run(&self) {
+        while let Some(work) = self.inodes.cleaning().next(|tree| self.is_used(tree)) {
+            self.clean(work);
+        }
+    }
+
+    /// Waits until the thread has no inode left to remove, and a while for those on their way to
+    /// it. Returns whether there were any.
+    pub(crate) fn clean_all(&self) -> bool {
+        self.has_thread.load(Ordering::Acquire) && self.inodes.cleaning().wait_for_inodes()
+    }
+
+    /// Cleans in the calling thread, as far as what is to go has no user. For mounts without
+    /// threads.
+    pub(crate) fn clean_here(&self) {
+        while let Some(work) = self.inodes.cleaning().take(|tree| self.is_used(tree)) {
+            self.clean(work);
+        }
+    }
+
+    fn is_used(&self, tree: TreeId) -> bool {
+        self.inodes.trees.is_used(tree)
+    }
+
+    fn clean(&self, work: ToClean) {
+        match work {
+            ToClean::Inode(id) => {
+                if let Err(error) = self.clean_inode(id) {
+                    tracing::warn!(tree = %id.tree, ino = %id.ino, %error, "cannot remove an inode");
+                }
+            }
+            ToClean::Tree(tree) => {
+                let step = self.drop_tree_step(tree).unwrap_or_else(|error| {
+                    tracing::warn!(%tree, %error, "cannot drop a subvolume");
+                    Dropping::Done
+                });
+                self.inodes.cleaning().end_step(tree, step);
+            }
+        }
+    }
+
+    /// Drops a deleted subvolume a step further, unless a file of it has a user.
+    fn drop_tree_step(&self, tree: TreeId) -> Result<Dropping> {
+        if self.is_used(tree) {
+            return Ok(Dropping::Waits);
+        }
+        Ok(if self.maintenance.drop_step(tree)? { Dropping::Goes } else { Dropping::Done })
+    }
+
+    /// Removes an inode that has neither names nor users. If it has names, only the orphan item
+    /// goes: old writers left one when they did not finish a truncate.
+    fn clean_inode(&self, id: InodeId) -> Result<()> {
+        if self.inodes.table().find(id).is_ok() {
+            // Its last user sends it here again (N2).
+            return Ok(());
+        }
+        // A deleted subvolume takes its inodes with it, and may be gone already.
+        if self.inodes.tree_info(&self.engine.view(), id.tree).is_err() {
+            return Ok(());
+        }
+        self.remove(id)
+    }
+
+    /// As [`clean_inode`](Self::clean_inode), of an inode that can get no user.
+    pub(crate) fn remove(&self, id: InodeId) -> Result<()> {
+        // A view held while space is reserved would keep back what earlier commits freed.
+        let found = read_item(&self.engine.view(), id)?;
+        let item = match found {
+            Some(item) if item.nlink == 0 => item,
+            found => {
+                if let Some(item) = found {
+                    let _removing = self.removing.lock();
+                    let file = File::new(id.tree, id.ino, item);
+                    self.files.cut_leftovers(&file)?;
+                }
+                let cost = Cost::of(1, 0);
+                let handle = self.engine.begin(self.engine.reserve(cost, Urgency::Frees)?);
+                handle.delete(id.tree, orphan::key(id.ino));
+                return Ok(());
+            }
+        };
+        let file = File::new(id.tree, id.ino, item);
+        loop {
+            let _removing = self.removing.lock();
+            let last = |handle: &Handle<'_>| handle.delete(id.tree, orphan::key(id.ino));
+            if self.files.remove_step(&file, last)?.is_break() {
+                return Ok(());
+            }
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! The owner of inodes and subvolumes in memory.
+//!
+//! # Invariants
+//!
+//! - **I1** The first look at a subvolume of a writable mount sends its orphans to the cleaner. A
+//!   read-only snapshot has orphans too: files that were open without a name when it was made.
+
+use std::sync::Arc;
+
+use buttress_format::{InodeItem, Key, Kind, TreeId};
+use buttress_txn::{Engine, View};
+
+use crate::attr::InodeId;
+use crate::cell::{Departures, InodeCell};
+use crate::clean_queue::CleanQueue;
+use crate::error::{Error, NameError, Result};
+use crate::inode_table::{Entered, InodeTable};
+use crate::orphan;
+use crate::property;
+use crate::status::Status;
+use crate::trees::{Tree, Trees};
+
+/// Inodes and subvolumes in memory.
+pub(crate) struct Inodes {
+    engine: Arc<Engine>,
+    status: Arc<Status>,
+    departures: Arc<Departures>,
+    pub(crate) trees: Trees,
+}
+
+impl Inodes {
+    pub(crate) fn new(engine: Arc<Engine>, status: Arc<Status>) -> Self {
+        let departures = Arc::new(Departures::new());
+        Self { engine, status, departures, trees: Trees::default() }
+    }
+
+    /// What waits for the cleaner.
+    pub(crate) fn cleaning(&self) -> &CleanQueue {
+        &self.departures.cleaning
+    }
+
+    /// The inodes in memory.
+    pub(crate) fn table(&self) -> &InodeTable<InodeCell> {
+        &self.departures.table
+    }
+
+    /// What is known of a subvolume (I1).
+    pub(crate) fn tree_info(&self, view: &View, tree: TreeId) -> Result<Arc<Tree>> {
+        let (info, first) = self.trees.info(view, tree)?;
+        if first && self.status.expect_writable().is_ok() {
+            self.engine.know_height(view, tree)?;
+            for id in orphan::list(view, tree)? {
+                self.cleaning().clean_later(id);
+            }
+        }
+        Ok(info)
+    }
+
+    /// The cell of an inode that has a name, or had a user a moment ago.
+    pub(crate) fn cell(&self, id: InodeId) -> Result<Arc<InodeCell>> {
+        loop {
+            let seen = match self.table().find(id) {
+                Ok(cell) => return Ok(cell),
+                Err(seen) => seen,
+            };
+            let view = self.engine.view();
+            let info = match self.trees.held(id.tree) {
+                Some(held) => held,
+                None => self.tree_info(&view, id.tree)?,
+            };
+            let item = read_item(&view, id)?.ok_or(NameError::NotFound)?;
+            if item.nlink == 0 {
+                return Err(NameError::NotFound.into());
+            }
+            let cell = self.new_cell(id, item, info)?;
+            cell.file.set_codec(property::read(&view, id, item.flags)?);
+            if let Entered::Cell(cell) = self.table().enter(cell, seen) {
+                return Ok(cell);
+            }
+        }
+    }
+
+    /// A cell that is not in the table yet.
+    pub(crate) fn new_cell(
+        &self,
+        id: InodeId,
+        item: InodeItem,
+        home: Arc<Tree>,
+    ) -> Result<InodeCell> {
+        InodeCell::new(Arc::clone(&self.departures), id, item, home)
+    }
+}
+
+/// Reads an inode item.
+pub(crate) fn read_item(view: &View, id: InodeId) -> Result<Option<InodeItem>> {
+    let Some(item) = view.get(id.tree, &Key::new(id.ino.0, Kind::INODE_ITEM, 0))? else {
+        return Ok(None);
+    };
+    let item = InodeItem::parse(&item).map_err(|source| Error::Format {
+        tree: id.tree,
+        ino: id.ino,
+        source,
+    })?;
+    Ok(Some(item))
+}

@@ -1,0 +1,99 @@
+//! What a new volume shall be, and the identifiers that all its structures share.
+
+use buttress_format::{CsumType, Generation, Profile, Timespec};
+
+use super::features::Features;
+use crate::clock::{new_uuid, now};
+
+/// The generation of everything a new volume holds: its first and only transaction.
+pub(super) const FIRST: Generation = Generation(1);
+
+/// What a new volume shall be.
+#[derive(Clone, Debug)]
+pub struct MakeOptions {
+    /// Bytes of each device to use; all of it when absent.
+    pub size: Option<u64>,
+    /// The volume's name, at most 255 bytes and without a newline.
+    pub label: Vec<u8>,
+    /// The checksum of nodes and data.
+    pub csum: CsumType,
+    /// How metadata and system chunks are spread. When absent, as mkfs.btrfs does: twice, on two
+    /// devices where there are two; once when mixed.
+    pub metadata: Option<Profile>,
+    /// How data chunks are spread: once when absent; like metadata when mixed.
+    pub data: Option<Profile>,
+    /// Data and metadata share block groups, for very small volumes. Needs nodes of 4 KiB.
+    pub mixed: bool,
+    /// Bytes of a tree node: a power of two from 4 KiB to 64 KiB.
+    pub nodesize: u32,
+    /// The format's switches.
+    pub features: Features,
+    /// The volume's identifier; random when absent.
+    pub fsid: Option<[u8; 16]>,
+    /// Makes every other identifier follow from this number, so that two runs are equal.
+    pub seed: Option<u64>,
+    /// The time that inodes carry; now when absent.
+    pub time: Option<Timespec>,
+}
+
+impl Default for MakeOptions {
+    fn default() -> Self {
+        Self {
+            size: None,
+            label: Vec::new(),
+            csum: CsumType::Crc32c,
+            metadata: None,
+            data: None,
+            mixed: false,
+            nodesize: 16 * 1024,
+            features: Features::default(),
+            fsid: None,
+            seed: None,
+            time: None,
+        }
+    }
+}
+
+/// The identifiers and the time that the new structures share.
+pub(super) struct Identity {
+    pub(super) fsid: [u8; 16],
+    pub(super) chunk_tree_uuid: [u8; 16],
+    pub(super) device_uuids: Vec<[u8; 16]>,
+    pub(super) fs_tree_uuid: [u8; 16],
+    pub(super) now: Timespec,
+}
+
+impl Identity {
+    pub(super) fn draw(options: &MakeOptions, devices: usize) -> Self {
+        let mut drawn = 0_u64;
+        let mut uuid = || {
+            drawn += 1;
+            match options.seed {
+                Some(seed) => seeded_uuid(seed, drawn),
+                None => new_uuid(),
+            }
+        };
+        let (fsid, chunk_tree_uuid) = (uuid(), uuid());
+        let first = uuid();
+        let fs_tree_uuid = uuid();
+        let device_uuids = std::iter::once(first).chain((1..devices).map(|_| uuid())).collect();
+        Self {
+            fsid: options.fsid.unwrap_or(fsid),
+            chunk_tree_uuid,
+            device_uuids,
+            fs_tree_uuid,
+            now: options.time.unwrap_or_else(now),
+        }
+    }
+}
+
+/// A version-4 identifier that follows from a seed: a digest is as good a stream as any.
+fn seeded_uuid(seed: u64, index: u64) -> [u8; 16] {
+    let mut input = [0_u8; 16];
+    input[..8].copy_from_slice(&seed.to_le_bytes());
+    input[8..].copy_from_slice(&index.to_le_bytes());
+    let digest = CsumType::Sha256.digest(&input);
+    let mut bytes = [0_u8; 16];
+    bytes.copy_from_slice(&digest[..16]);
+    uuid::Builder::from_random_bytes(bytes).into_uuid().into_bytes()
+}

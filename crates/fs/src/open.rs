@@ -1,0 +1,201 @@
+//! Opening a volume: devices, trees, the subvolume to show, the threads.
+
+use std::sync::Arc;
+
+use buttress_block::Device;
+use buttress_data::{Files, FilesOptions};
+use buttress_format::{CompatRo, Incompat, Logical, RootBackup, Superblock, TreeId};
+use buttress_tree::{Geometry, Store};
+use buttress_txn::{Engine, EngineOptions, GroupsRead, View};
+use buttress_volume::{OpenOptions, Volume};
+
+use crate::attr::InodeId;
+use crate::background;
+use crate::error::{Error, ErrorKind, NameError, Result};
+use crate::mount::Mount;
+use crate::names::{self, Target};
+use crate::options::MountOptions;
+use crate::orphan;
+use crate::replay;
+use crate::subvolume_items::default_subvolume;
+
+/// Opens a volume and says which directory to show.
+pub(crate) fn open(
+    devices: Vec<Arc<dyn Device>>,
+    options: MountOptions,
+) -> Result<(Arc<Mount>, InodeId)> {
+    let newest = open_at(devices.clone(), options.clone(), None);
+    let Err(error) = &newest else { return newest };
+    if !options.use_backup_root || error.kind() != ErrorKind::Corrupt {
+        return newest;
+    }
+    if !options.read_only {
+        let why = format!("works together with ro only where the newest root is damaged: {error}");
+        return Err(Error::Option { option: "usebackuproot".to_owned(), why });
+    }
+    let open = OpenOptions { degraded: options.degraded, ..OpenOptions::default() };
+    let (_, superblock) = Volume::open(devices.clone(), open)?;
+    let mut backups = superblock.backups;
+    backups.sort_by_key(|backup| std::cmp::Reverse(backup.tree_root_gen));
+    for backup in backups.iter().filter(|backup| backup.tree_root.0 != 0) {
+        match open_at(devices.clone(), options.clone(), Some(backup)) {
+            Ok(opened) => {
+                let generation = backup.tree_root_gen.0;
+                tracing::warn!(generation, newest = superblock.generation.0, "an older root");
+                return Ok(opened);
+            }
+            Err(error) => tracing::debug!(%error, "a backup root that cannot be read either"),
+        }
+    }
+    newest
+}
+
+/// Refuses a volume with extents that this build cannot unpack.
+fn expect_codecs(incompat: Incompat) -> Result<()> {
+    if !cfg!(feature = "zstd") && incompat.has(Incompat::COMPRESS_ZSTD) {
+        return Err(Error::unsupported("zstd, which this build is without"));
+    }
+    if !cfg!(feature = "lzo") && incompat.has(Incompat::COMPRESS_LZO) {
+        return Err(Error::unsupported("LZO, which this build is without"));
+    }
+    Ok(())
+}
+
+/// Goes back to an older root. The chunk tree stays as new as it is, if it is not newer than that:
+/// chunks come and go seldom, and the newest tree knows most of those that the older root needs.
+fn go_back(superblock: &mut Superblock, backup: &RootBackup) {
+    superblock.root = backup.tree_root;
+    superblock.root_level = backup.tree_root_level;
+    superblock.generation = backup.tree_root_gen;
+    superblock.bytes_used = backup.bytes_used;
+    superblock.log_root = Logical(0);
+    if superblock.chunk_root_generation > backup.tree_root_gen {
+        superblock.chunk_root = backup.chunk_root;
+        superblock.chunk_root_level = backup.chunk_root_level;
+        superblock.chunk_root_generation = backup.chunk_root_gen;
+    }
+}
+
+/// Opens a volume at its newest root, or at an older one.
+fn open_at(
+    devices: Vec<Arc<dyn Device>>,
+    options: MountOptions,
+    backup: Option<&RootBackup>,
+) -> Result<(Arc<Mount>, InodeId)> {
+    let open = OpenOptions {
+        writable: !options.read_only,
+        degraded: options.degraded,
+        parity: options.parity,
+    };
+    let (volume, mut superblock) =
+        Volume::open(devices.clone(), open).map_err(|error| name_missing(error, devices))?;
+    if let Some(backup) = backup {
+        go_back(&mut superblock, backup);
+    }
+    let volume = Arc::new(volume);
+    let engine_options = EngineOptions {
+        read_only: options.read_only,
+        discard: options.discard,
+        ignore_log: options.nologreplay,
+        replay_log: !options.read_only,
+        alloc: options.baselines.alloc,
+        rebuild_free_space: !options.read_only
+            && (superblock.compat_ro.has(CompatRo::FREE_SPACE_TREE) && options.clear_cache
+                || !superblock.compat_ro.has(CompatRo::FREE_SPACE_TREE) && options.space_cache_v2),
+        lookup: options.baselines.bg_lookup,
+        // Closing the volume asks which groups are mostly empty, too, and nothing reads them then.
+        groups: match options.reclaim_below {
+            0 => options.baselines.bg_read,
+            _ => GroupsRead::First,
+        },
+        promise: options.baselines.promise,
+        delete_room: options.delete_room,
+        cache_bytes: options.node_cache_bytes.unwrap_or(EngineOptions::default().cache_bytes),
+        overlay_max: options.overlay_bytes_max.unwrap_or(EngineOptions::default().overlay_max),
+    };
+    expect_codecs(superblock.incompat)?;
+    let engine = Engine::open(Arc::clone(&volume), superblock.clone(), engine_options)?;
+    let files_options = FilesOptions {
+        max_inline: options.max_inline,
+        no_holes: superblock.incompat.has(Incompat::NO_HOLES),
+        compress: options.compress,
+        compress_force: options.compress_force,
+        page_cache_bytes: options.page_cache_bytes,
+        read_batch: options.baselines.read_batch,
+        nocow_check: options.baselines.nocow_check,
+        helpers: options.background,
+    };
+    let files = Files::new(Arc::clone(&engine), volume, files_options);
+    let mount = Arc::new(Mount::new(engine, files, superblock, options));
+    replay::replay(&mount.engine, &mount.files, &mount.superblock)?;
+    let view = mount.engine.view();
+    let root = root(&mount, &view, &mount.options)?;
+    let _ = mount.root.set(root);
+    if mount.status.read_only_reason().is_none() {
+        mount.engine.count_subvolumes()?;
+        mount.maintenance.drop_leftovers()?;
+        for id in orphan::list(&mount.engine.view(), TreeId::DATA_RELOC)? {
+            // What a balance of Linux was copying data into.
+            mount.cleaner.remove(id)?;
+        }
+        for tree in mount.maintenance.dead_subvolumes()? {
+            mount.inodes.cleaning().drop_later(tree);
+        }
+        if mount.options.background {
+            background::start(&mount);
+        }
+    }
+    Ok((mount, root))
+}
+
+/// Which devices are missing is in the chunk tree; what the superblock knows of them is not all.
+fn name_missing(
+    error: buttress_volume::Error,
+    devices: Vec<Arc<dyn Device>>,
+) -> buttress_volume::Error {
+    use buttress_volume::Error::MissingDevices;
+    let MissingDevices { fsid, expected, found, missing } = error else { return error };
+    let known = || {
+        let degraded = OpenOptions { degraded: true, ..OpenOptions::default() };
+        let (volume, superblock) = Volume::open(devices, degraded).ok()?;
+        let geometry = Geometry::of(&superblock);
+        let store = Store::new(Arc::new(volume), geometry, 0);
+        let items = buttress_tree::boot::load_chunks(&store, &superblock).ok()?.devices;
+        Some(items.iter().map(|item| item.devid).filter(|id| !found.contains(id)).collect())
+    };
+    let missing = known().unwrap_or(missing);
+    MissingDevices { fsid, expected, found, missing }
+}
+
+/// The top directory of the subvolume that the options ask for.
+pub(crate) fn root(mount: &Mount, view: &View, options: &MountOptions) -> Result<InodeId> {
+    if let Some(path) = &options.subvol {
+        return walk(mount, view, path);
+    }
+    let tree = match options.subvolid {
+        Some(tree) => tree,
+        None => default_subvolume(view)?,
+    };
+    top(mount, view, tree)
+}
+
+fn top(mount: &Mount, view: &View, tree: TreeId) -> Result<InodeId> {
+    Ok(InodeId { tree, ino: mount.inodes.tree_info(view, tree)?.root_dir })
+}
+
+/// Follows a path of names from the top level; it must end at the top of a subvolume.
+fn walk(mount: &Mount, view: &View, path: &[u8]) -> Result<InodeId> {
+    let mut at = top(mount, view, TreeId::FS)?;
+    for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+        let entry = names::find(view, at, name)?.ok_or(NameError::NotFound)?;
+        at = match names::target(view, at, &entry)? {
+            Target::Inode(id) => id,
+            Target::Subvolume(tree) => top(mount, view, tree)?,
+            Target::Stub => return Err(NameError::NotFound.into()),
+        };
+    }
+    if at.ino != mount.inodes.tree_info(view, at.tree)?.root_dir {
+        return Err(Error::invalid("subvol= names a directory that is no subvolume"));
+    }
+    Ok(at)
+}

@@ -1,0 +1,92 @@
+//! One side of a rename, and the steps that all renames share.
+//!
+//! # Invariants
+//!
+//! - **E1** A name is taken from its directory and given to another in one batch for each subvolume, so
+//!   that two changes of one item come out right.
+
+use std::sync::Arc;
+
+use buttress_format::DirEntry;
+use buttress_txn::View;
+
+use crate::batch::Batch;
+use crate::cell::InodeCell;
+use crate::error::{Error, NameError, Result};
+use crate::inode::{DEPTH_MAX, Inode};
+use crate::mount::Mount;
+use crate::names::{self, Target};
+
+/// One side of a rename.
+pub(super) struct Side<'a> {
+    pub(super) of: &'a Inode,
+    pub(super) dir: &'a Arc<InodeCell>,
+    pub(super) name: &'a [u8],
+}
+
+impl<'a> Side<'a> {
+    pub(super) fn mount(&self) -> &'a Arc<Mount> {
+        self.of.mount()
+    }
+
+    pub(super) fn find(&self, view: &View) -> Result<Option<DirEntry>> {
+        names::find(view, self.dir.id, self.name)
+    }
+
+    /// The inode behind an entry; nothing when the entry is no longer what the name leads to.
+    pub(super) fn inode(&self, entry: &DirEntry) -> Result<Option<Inode>> {
+        match names::target(&self.mount().engine.view(), self.dir.id, entry)? {
+            Target::Inode(id) => match Inode::of(self.mount(), id) {
+                Err(Error::Name(NameError::NotFound)) if self.of.is_moved_on(entry)? => Ok(None),
+                found => found.map(Some),
+            },
+            // The one that is moved was told apart before; over one nothing can be moved.
+            Target::Subvolume(_) | Target::Stub => Err(NameError::NotEmpty.into()),
+        }
+    }
+}
+
+/// Refuses to move a directory to one that lies below it.
+pub(super) fn check_dir_way(
+    mount: &Mount,
+    moved: &Arc<InodeCell>,
+    dir: &Arc<InodeCell>,
+) -> Result<()> {
+    let mut at = Arc::clone(dir);
+    for _ in 0..DEPTH_MAX {
+        if at.id == moved.id {
+            return Err(Error::invalid("a directory cannot be moved below itself"));
+        }
+        let up = mount.above(&at)?;
+        if up == at.id || up.tree != moved.tree() {
+            return Ok(());
+        }
+        at = mount.inodes.cell(up)?;
+    }
+    Err(Error::Item { tree: dir.tree(), ino: dir.ino(), what: "the way up from it does not end" })
+}
+
+/// Gathers the loss of a name.
+pub(super) fn take(
+    view: &View,
+    side: &Side<'_>,
+    cell: &InodeCell,
+    batch: &mut Batch,
+) -> Result<()> {
+    let index = batch.remove_ref(view, cell.ino(), side.dir.ino(), side.name)?;
+    batch.remove_name(view, side.dir.ino(), index, side.name)
+}
+
+/// Gathers the gain of a name.
+pub(super) fn give(
+    view: &View,
+    side: &Side<'_>,
+    cell: &InodeCell,
+    batch: &mut Batch,
+) -> Result<()> {
+    let limits = side.mount().ref_limits();
+    let index = side.dir.next_index(view)?;
+    let entry = names::entry(side.name, cell.ino(), cell.kind);
+    batch.add_name(view, side.dir.ino(), index, entry, limits.item_len_max)?;
+    batch.add_ref(view, cell.ino(), side.dir.ino(), index, side.name, limits)
+}

@@ -1,0 +1,214 @@
+//! The thread that makes room for callers that wait for space.
+//!
+//! # Place
+//!
+//! Goes through the flush states one after the other. The engine takes most steps itself. This
+//! thread takes those about dirty data and deleted inodes, which the engine knows nothing of.
+//!
+//! # Invariants
+//!
+//! - **M1** It never waits for a file's writeback claim. A thread that holds one may be in the
+//!   queue that this thread serves.
+//! - **M2** It refuses no waiter for space that was reserved a moment ago. It waits until those
+//!   reservations are dirty data, or gone, and runs the flush states again, a few times. A run that
+//!   finds nothing to do is faster than a thread that was woken.
+//! - **M3** For each step that it takes for one kind of space, it takes one for the other. A run
+//!   may be endless, as long as it serves waiters.
+//!
+//! # Failure
+//!
+//! Without this thread waiters make room themselves, as far as commits and chunks go.
+
+use std::mem;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use buttress_base::clock;
+use buttress_txn::{Arrivals, Flusher, Gain, Ladder, Reach, SpaceKind, Step};
+
+use super::Space;
+use crate::error::Result;
+use crate::stop::StopSignal;
+use crate::writeback::BATCH_BYTES;
+
+/// How often it looks without a call.
+const PERIOD: Duration = Duration::from_millis(200);
+
+/// The part of the dirty data that a first attempt writes back, at least.
+const DIRTY_PART: u64 = 8;
+
+/// How long it waits while no ordered extent is finished: if none is on its way, and if some are.
+/// The second wait always ends, since a thread that writes back makes room for itself.
+const STILL: Duration = Duration::from_millis(20);
+const ORDERED: Duration = Duration::from_secs(30);
+
+/// The longest wait for reservations to be used or given back, while they change.
+const SETTLING: Duration = Duration::from_millis(200);
+/// So many further runs follow for that if no waiter is served.
+const MORE_RUNS: u32 = 3;
+
+/// A run of the flush states for the waiters of one kind of space.
+struct Run {
+    kind: SpaceKind,
+    /// Waiters that came later are not refused at its end.
+    begun: Arrivals,
+    states: Ladder,
+    /// Counted in the figures.
+    is_counted: bool,
+    /// So many more there may be.
+    more: u32,
+}
+
+impl Space {
+    /// Serves waiters until the mount ends.
+    pub(crate) fn serve_waiters(&self, stop: &StopSignal, _attached: Flusher) {
+        const KINDS: [SpaceKind; 2] = [SpaceKind::Metadata, SpaceKind::Data];
+        let mut runs: [Option<Run>; 2] = [None, None];
+        while !stop.is_set() {
+            if runs.iter().all(Option::is_none) && !self.engine.wait_for_waiters(PERIOD) {
+                continue;
+            }
+            for (kind, run) in KINDS.into_iter().zip(&mut runs) {
+                // The waiters of a run that goes on were looked at after its last step.
+                if run.is_none() && !self.engine.waits(kind) {
+                    continue;
+                }
+                let mut going = run.take().unwrap_or_else(|| self.begin_run(kind));
+                match self.step_run(stop, &mut going) {
+                    // If no waiter is left, the next one gets a new run.
+                    Ok(true) if self.engine.waits(kind) => *run = Some(going),
+                    Ok(_) => {}
+                    Err(_) if self.engine.aborted().is_some() => return,
+                    Err(error) => {
+                        tracing::error!(%kind, %error, "making room failed");
+                        self.engine.refuse(kind, self.engine.arrivals(kind));
+                    }
+                }
+            }
+        }
+    }
+
+    fn begin_run(&self, kind: SpaceKind) -> Run {
+        let begun = self.engine.arrivals(kind);
+        let states = self.engine.ladder(kind, Reach::All);
+        Run { kind, begun, states, is_counted: false, more: MORE_RUNS }
+    }
+
+    /// A run counts once a step of it made room, served a waiter, or had to refuse one. A waiter
+    /// that came just before others gave reservations back needed no step, and is no reason to
+    /// start earlier.
+    fn count_run(&self, run: &mut Run) {
+        if !mem::replace(&mut run.is_counted, true) {
+            self.figures.runs.fetch_add(1, Ordering::Relaxed);
+            if run.kind == SpaceKind::Metadata {
+                self.figures.runs_for_metadata.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Takes the next step, or refuses the waiters at the end. Returns whether the run goes on.
+    fn step_run(&self, stop: &StopSignal, run: &mut Run) -> Result<bool> {
+        let kind = run.kind;
+        let Some(step) = run.states.next_step() else {
+            if run.more > 0 && self.reservations_settle(stop, kind) {
+                run.states = self.engine.ladder(kind, Reach::All);
+                run.more -= 1;
+                return Ok(true);
+            }
+            self.count_run(run);
+            self.engine.refuse(kind, run.begun);
+            return Ok(false);
+        };
+        let before = self.engine.before_step(kind, step);
+        let gain = match step {
+            Step::Dirty | Step::AllDirty | Step::Ordered | Step::Clean => {
+                let before = self.engine.served(kind);
+                let gained = self.take_step(stop, kind, step);
+                self.engine.serve_counted(kind);
+                Gain { gained, served: self.engine.served(kind) - before }
+            }
+            step => self.engine.climb(kind, step)?,
+        };
+        self.engine.tell_step(&before, gain);
+        if gain.gained {
+            self.count_run(run);
+        }
+        run.states.note(gain.gained, gain.served > 0);
+        run.more = if gain.served > 0 { MORE_RUNS } else { run.more };
+        Ok(true)
+    }
+
+    /// Waits until reservations have become dirty data, or were given back, while some change (M2).
+    /// Returns whether any changed: there may be room then, or data to write.
+    fn reservations_settle(&self, stop: &StopSignal, kind: SpaceKind) -> bool {
+        let look = || {
+            let accounts = self.engine.accounts();
+            let reserved = match kind {
+                SpaceKind::Data => (accounts.data.may_use, 0),
+                _ => (accounts.promised.all_items(), accounts.promised.bytes),
+            };
+            (reserved, self.files.dirty_bytes())
+        };
+        let first = look();
+        let (begun, mut since, mut seen) = (clock::now(), clock::now(), first);
+        while seen.0 != (0, 0)
+            && clock::since(since) < STILL
+            && clock::since(begun) < SETTLING
+            && self.engine.waits(kind)
+            && !stop.is_set()
+        {
+            buttress_base::thread::sleep(Duration::from_millis(1));
+            let now = look();
+            if now != seen {
+                (seen, since) = (now, clock::now());
+            }
+        }
+        seen != first
+    }
+
+    /// Takes a step that is about dirty data. Returns whether any ordered extent was finished.
+    fn take_step(&self, stop: &StopSignal, kind: SpaceKind, step: Step) -> bool {
+        let before = self.files.dirty_bytes();
+        let finished = self.files.finished_bytes();
+        let wait = |bytes, write: &dyn Fn()| self.wait_for_ordered(stop, kind, bytes, write);
+        match step {
+            Step::Clean => return self.cleaner.clean_all(),
+            Step::Ordered => wait(self.files.ordered_bytes(), &|| ()),
+            // Data that other threads write back now counts like data that is written here.
+            Step::AllDirty => wait(before, &|| self.writeback.write_what_is_free()),
+            _ => {
+                let asked = self.engine.waited_for(kind).saturating_mul(2);
+                let part = (before / DIRTY_PART).max(asked).max(BATCH_BYTES).min(before);
+                if self.writeback.write_some(part) == 0 {
+                    // Other threads write all of it. A commit now would find nothing to free.
+                    wait(self.files.ordered_bytes().min(part), &|| ());
+                }
+            }
+        }
+        self.files.finished_bytes() > finished
+    }
+
+    /// Waits until ordered extents of `bytes` are finished, a waiter is served, or no more finish.
+    fn wait_for_ordered(&self, stop: &StopSignal, kind: SpaceKind, bytes: u64, write: &dyn Fn()) {
+        let target = self.files.finished_bytes() + bytes;
+        let mut seen = self.files.finished_bytes();
+        let mut since = clock::now();
+        loop {
+            write();
+            let finished = self.files.finished_bytes();
+            let done = finished >= target || self.files.dirty_bytes() == 0;
+            if done || self.engine.serve(kind) > 0 || stop.is_set() {
+                return;
+            }
+            if finished != seen {
+                seen = finished;
+                since = clock::now();
+            }
+            let patience = if self.files.ordered_bytes() > 0 { ORDERED } else { STILL };
+            if clock::since(since) > patience {
+                return;
+            }
+            buttress_base::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}

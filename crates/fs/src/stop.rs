@@ -1,0 +1,41 @@
+//! The signal by which a mount ends its threads.
+
+use std::time::Duration;
+
+use buttress_base::clock;
+use buttress_base::sync::{Condvar, Mutex};
+
+/// Set once, when the mount ends. Threads look at it, or sleep on it.
+#[derive(Default)]
+pub(crate) struct StopSignal {
+    /// Unranked: threads wait on it with a condition variable, and take nothing under it.
+    is_set: Mutex<bool>,
+    wake: Condvar,
+}
+
+impl StopSignal {
+    /// Has all threads end.
+    pub(crate) fn set(&self) {
+        *self.is_set.lock() = true;
+        self.wake.notify_all();
+    }
+
+    /// Whether the threads are to end.
+    pub(crate) fn is_set(&self) -> bool {
+        *self.is_set.lock()
+    }
+
+    /// Waits for `limit`, or until the threads are to end. Returns whether they are.
+    pub(crate) fn wait(&self, limit: Duration) -> bool {
+        let mut is_set = self.is_set.lock();
+        let begun = clock::now();
+        while !*is_set {
+            let left = limit.saturating_sub(clock::since(begun));
+            if left.is_zero() {
+                break;
+            }
+            self.wake.wait_for(&mut is_set, left);
+        }
+        *is_set
+    }
+}

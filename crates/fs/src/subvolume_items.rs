@@ -1,0 +1,131 @@
+//! Items about subvolumes outside their own trees: references, uuids, the default subvolume.
+//!
+//! # On disk
+//!
+//! ```text
+//! (parent, ROOT_REF, tree)        directory, index and name of a subvolume, in the root tree
+//! (tree, ROOT_BACKREF, parent)    the same, found from the subvolume
+//! (ROOT_TREE_DIR, DIR_ITEM, ..)   the name `default`, which leads to the default subvolume
+//! (uuid, UUID_KEY_*, uuid)        the subvolumes with that uuid, in the uuid tree
+//! ```
+//!
+//! # Invariants
+//!
+//! - **U1** Both references of a subvolume are put together and deleted together.
+
+use buttress_format::{Ino, Key, Kind, RootRef, TreeId, UuidItem};
+use buttress_txn::View;
+
+use crate::attr::InodeId;
+use crate::batch::{Batch, Change};
+use crate::error::{Error, ErrorKind, NameError, Result};
+use crate::names::{self, Target};
+
+/// The directory of the root tree in which the default subvolume has its name.
+pub(crate) const ROOT_TREE_DIR: InodeId =
+    InodeId { tree: TreeId::ROOT, ino: Ino(TreeId::ROOT_DIR.0) };
+
+/// Where subvolumes with a uuid are recorded.
+pub(crate) fn uuid_key(kind: Kind, uuid: &[u8; 16]) -> Key {
+    let half = |at: usize| {
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(&uuid[at..at + 8]);
+        u64::from_le_bytes(bytes)
+    };
+    Key::new(half(0), kind, half(8))
+}
+
+/// The subvolume that is shown when no other is asked for.
+pub(crate) fn default_subvolume(view: &View) -> Result<TreeId> {
+    let Some(entry) = names::find(view, ROOT_TREE_DIR, b"default")? else { return Ok(TreeId::FS) };
+    Ok(match names::target(view, ROOT_TREE_DIR, &entry)? {
+        Target::Subvolume(tree) => tree,
+        Target::Inode(_) | Target::Stub => TreeId::FS,
+    })
+}
+
+fn ref_keys(tree: TreeId, parent: TreeId) -> [Key; 2] {
+    [Key::new(parent.0, Kind::ROOT_REF, tree.0), Key::new(tree.0, Kind::ROOT_BACKREF, parent.0)]
+}
+
+/// Gathers the two references that go with a subvolume's name (U1).
+pub(crate) fn add_refs(roots: &mut Batch, tree: TreeId, dir: InodeId, index: u64, name: &[u8]) {
+    let place = RootRef { dirid: dir.ino, sequence: index, name: name.to_vec() };
+    for key in ref_keys(tree, dir.tree) {
+        roots.set(key, Change::Bytes(place.to_bytes()));
+    }
+}
+
+/// Gathers the loss of both. Returns the index that the name has in its directory.
+pub(crate) fn remove_refs(
+    view: &View,
+    roots: &mut Batch,
+    tree: TreeId,
+    parent: TreeId,
+) -> Result<u64> {
+    let keys = ref_keys(tree, parent);
+    let item = view.get(TreeId::ROOT, &keys[0])?.ok_or(NameError::NotFound)?;
+    let place = RootRef::parse(&item).map_err(|source| Error::Format {
+        tree: TreeId::ROOT,
+        ino: Ino(tree.0),
+        source,
+    })?;
+    for key in keys {
+        roots.set(key, Change::Delete);
+    }
+    Ok(place.sequence)
+}
+
+/// The subvolumes that have a uuid. `None` where the volume has no tree of them, or for a uuid of
+/// zeros.
+fn with_uuid(view: &View, key: Key) -> Result<Option<Vec<TreeId>>> {
+    let none = key.objectid == 0 && key.offset == 0;
+    if none || view.committed_root(TreeId::UUID)?.is_none() {
+        return Ok(None);
+    }
+    let Some(item) = view.get(TreeId::UUID, &key)? else { return Ok(Some(Vec::new())) };
+    let UuidItem(found) = UuidItem::parse(&item).map_err(|source| Error::Format {
+        tree: TreeId::UUID,
+        ino: Ino(key.objectid),
+        source,
+    })?;
+    Ok(Some(found))
+}
+
+/// Gathers that a subvolume has a uuid.
+pub(crate) fn add_uuid(view: &View, uuids: &mut Batch, key: Key, tree: TreeId) -> Result<()> {
+    if let Some(mut found) = with_uuid(view, key)?
+        && !found.contains(&tree)
+    {
+        found.push(tree);
+        uuids.set(key, Change::Bytes(UuidItem(found).to_bytes()));
+    }
+    Ok(())
+}
+
+/// Gathers that a subvolume no longer has a uuid.
+pub(crate) fn remove_uuid(view: &View, uuids: &mut Batch, key: Key, tree: TreeId) -> Result<()> {
+    if let Some(mut found) = with_uuid(view, key)?
+        && found.contains(&tree)
+    {
+        found.retain(|known| *known != tree);
+        let rest = if found.is_empty() {
+            Change::Delete
+        } else {
+            Change::Bytes(UuidItem(found).to_bytes())
+        };
+        uuids.set(key, rest);
+    }
+    Ok(())
+}
+
+/// Names the true reason in a refusal of a reservation that included `bytes` of snapshot headroom.
+pub(crate) fn told_of_copies(error: Error, bytes: u64) -> Error {
+    match error.kind() {
+        ErrorKind::NoSpace if bytes > 0 => buttress_txn::Error::NoSpace(
+            "metadata to keep, so that what snapshots share can still be deleted: delete some, or mount with delete_room=off",
+        )
+        .into(),
+        _ => error,
+    }
+}

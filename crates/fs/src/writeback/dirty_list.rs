@@ -1,0 +1,188 @@
+//! The list of inodes with dirty data, oldest first, and what the writing threads are asked for.
+//!
+//! # Locks
+//!
+//! One short lock. A cell's own mark that it is listed (`InodeCell::keep_listed`) is changed
+//! outside of it, or for a moment under it.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use buttress_base::clock;
+use buttress_base::sync::{Condvar, Mutex};
+use buttress_data::Files;
+use buttress_format::TreeId;
+use buttress_txn::Round;
+
+use crate::cell::InodeCell;
+
+/// Most inodes of one batch.
+pub(super) const BATCH_INODES: usize = 128;
+
+/// Which threads write back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Duty {
+    /// Whenever data is old, or much.
+    Usual,
+    /// While devices are what writeback waits for (`writeback::G3`).
+    Spare,
+}
+
+/// What a thread is to do after a wait.
+pub(super) enum Call {
+    /// End.
+    Stop,
+    /// Make a round of the clamp.
+    Round(Round),
+    /// Look at what is dirty.
+    Look,
+}
+
+#[derive(Default)]
+struct State {
+    cells: VecDeque<(Weak<InodeCell>, Instant)>,
+    is_kicked: bool,
+    /// Spare threads are wanted.
+    is_crowded: bool,
+    /// Rounds of the clamp that idle threads are to make.
+    asked: Vec<Round>,
+    /// Idle threads, by [`Duty`].
+    idle: [usize; 2],
+    is_stopped: bool,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct DirtyList {
+    /// Unranked: threads wait on it with condition variables; a cell's mark is taken under it.
+    state: Mutex<State>,
+    wanted: Condvar,
+    spare_wanted: Condvar,
+}
+
+impl DirtyList {
+    /// Lists an inode that was made dirty.
+    pub(super) fn enlist(&self, cell: &Arc<InodeCell>) {
+        if cell.keep_listed() {
+            self.state.lock().cells.push_back((Arc::downgrade(cell), clock::now()));
+        }
+    }
+
+    /// The cells in the list.
+    pub(super) fn listed(&self) -> Vec<Arc<InodeCell>> {
+        self.state.lock().cells.iter().filter_map(|(cell, _)| cell.upgrade()).collect()
+    }
+
+    /// Takes every cell out of the list.
+    pub(super) fn drain(&self) -> Vec<Arc<InodeCell>> {
+        let listed = std::mem::take(&mut self.state.lock().cells);
+        let cells: Vec<_> = listed.iter().filter_map(|(cell, _)| cell.upgrade()).collect();
+        for cell in &cells {
+            cell.unlist();
+        }
+        cells
+    }
+
+    /// The oldest cells of the list, as many as make a batch of `limit` bytes.
+    pub(super) fn take_batch(
+        &self,
+        older_than: Option<Instant>,
+        limit: u64,
+    ) -> Vec<Arc<InodeCell>> {
+        let mut batch = Vec::new();
+        let mut bytes = 0;
+        let mut state = self.state.lock();
+        while batch.len() < BATCH_INODES && bytes < limit {
+            let Some((_, since)) = state.cells.front() else { break };
+            if older_than.is_some_and(|limit| *since > limit) {
+                break;
+            }
+            let Some((cell, _)) = state.cells.pop_front() else { break };
+            let Some(cell) = cell.upgrade() else { continue };
+            cell.unlist();
+            bytes += cell.file.dirty_bytes();
+            batch.push(cell);
+        }
+        batch
+    }
+
+    /// Forgets the dirty data of a deleted subvolume.
+    pub(super) fn forget_tree(&self, files: &Files, tree: TreeId) {
+        for cell in self.listed().iter().filter(|cell| cell.tree() == tree) {
+            files.forget_waiting(&cell.file);
+            cell.unlist();
+        }
+    }
+
+    /// Has an idle thread make a round, a spare one if one is idle. Returns whether any is.
+    pub(super) fn ask_idle(&self, round: Round) -> bool {
+        let mut state = self.state.lock();
+        let [usual, spare] = state.idle;
+        // A thread that was asked and has not woken yet still counts as idle.
+        if state.asked.len() >= usual + spare {
+            return false;
+        }
+        state.asked.push(round);
+        let is_for_spare = state.asked.len() <= spare;
+        drop(state);
+        if is_for_spare { &self.spare_wanted } else { &self.wanted }.notify_one();
+        true
+    }
+
+    /// Has a thread look at once, and the spare threads too.
+    pub(super) fn kick(&self, is_crowded: bool) {
+        let mut state = self.state.lock();
+        let calls = !state.is_kicked;
+        let calls_spare = is_crowded && !state.is_crowded;
+        (state.is_kicked, state.is_crowded) = (true, state.is_crowded || is_crowded);
+        drop(state);
+        if calls {
+            self.wanted.notify_one();
+        }
+        if calls_spare {
+            self.spare_wanted.notify_all();
+        }
+    }
+
+    /// Waits for a call: a usual thread for `period` at most, a spare one without limit.
+    pub(super) fn wait(&self, duty: Duty, period: Duration) -> Call {
+        let mut state = self.state.lock();
+        let is_called = match duty {
+            Duty::Usual => state.is_kicked,
+            Duty::Spare => state.is_crowded,
+        };
+        if !is_called && state.asked.is_empty() && !state.is_stopped {
+            state.idle[duty as usize] += 1;
+            match duty {
+                Duty::Usual => {
+                    self.wanted.wait_for(&mut state, period);
+                }
+                Duty::Spare => self.spare_wanted.wait(&mut state),
+            }
+            state.idle[duty as usize] -= 1;
+        }
+        if state.is_stopped {
+            return Call::Stop;
+        }
+        if let Some(round) = state.asked.pop() {
+            return Call::Round(round);
+        }
+        if duty == Duty::Usual {
+            state.is_kicked = false;
+        }
+        Call::Look
+    }
+
+    /// Notes that a spare thread found nothing to help with.
+    pub(super) fn is_no_longer_crowded(&self) {
+        self.state.lock().is_crowded = false;
+    }
+
+    /// Lets the threads end.
+    pub(super) fn stop(&self) {
+        self.state.lock().is_stopped = true;
+        self.wanted.notify_all();
+        self.spare_wanted.notify_all();
+    }
+}

@@ -1,0 +1,44 @@
+//! Extended attributes as items: names and values beside an inode.
+//!
+//! # On disk
+//!
+//! `(ino, XATTR_ITEM, hash of the name)` holds every attribute whose name has that hash, in the
+//! layout of directory entries. Name and value together must fit one item.
+
+use buttress_format::{DirEntry, FileKind, Ino, Key, Kind, name_hash};
+use buttress_txn::View;
+
+use crate::attr::InodeId;
+use crate::batch::NOW;
+use crate::error::Result;
+use crate::names;
+
+/// The item that holds the attributes of all names with a name's hash.
+pub(crate) fn key(ino: Ino, name: &[u8]) -> Key {
+    Key::new(ino.0, Kind::XATTR_ITEM, name_hash(name))
+}
+
+/// An attribute as its item has it.
+pub(crate) fn attribute(name: &[u8], value: &[u8]) -> DirEntry {
+    DirEntry {
+        location: Key::new(0, Kind(0), 0),
+        transid: NOW,
+        kind: FileKind::Xattr,
+        name: name.to_vec(),
+        data: value.to_vec(),
+    }
+}
+
+/// The attributes that share an item with a name.
+pub(crate) fn entries(view: &View, id: InodeId, name: &[u8]) -> Result<Vec<DirEntry>> {
+    match view.get(id.tree, &key(id.ino, name))? {
+        None => Ok(Vec::new()),
+        Some(item) => names::parse(id.tree, id.ino, &item),
+    }
+}
+
+/// Reads an attribute.
+pub(crate) fn read(view: &View, id: InodeId, name: &[u8]) -> Result<Option<Vec<u8>>> {
+    let found = entries(view, id, name)?.into_iter().find(|entry| entry.name == name);
+    Ok(found.map(|entry| entry.data))
+}
