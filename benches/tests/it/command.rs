@@ -2,12 +2,10 @@
 
 use serde_json::Value;
 
-use crate::Bench;
-
 /// Orders of write-back in simulated time and on a file, with a plot.
 #[test]
 fn orders_of_write_back_are_measured_and_drawn() {
-    let bench = Bench::new();
+    let bench = crate::bench();
     let short = ["writeback", "--cache-mib", "16", "--files", "--speed", "100", "--dir", "."];
     let table = bench.ok(&[&short[..], &["--plot", "plot.svg"]].concat());
     for word in ["simulated", "file", "sorted", "lru", "fifo-unsorted", "x unsorted"] {
@@ -22,7 +20,7 @@ fn orders_of_write_back_are_measured_and_drawn() {
 /// The foreground's figures, with a few blocks instead of millions.
 #[test]
 fn the_foreground_is_measured() {
-    let bench = Bench::new();
+    let bench = crate::bench();
     let short =
         ["foreground", "--blocks", "20000", "--threads", "1,2", "--runs", "1", "--scattered"];
     let text = bench.ok(&[&["--json"], &short[..]].concat());
@@ -36,7 +34,7 @@ fn the_foreground_is_measured() {
 /// subject takes is refused.
 #[test]
 fn mount_options_are_added() {
-    let bench = Bench::new();
+    let bench = crate::bench();
     let short = ["read", "--threads", "1", "--runs", "1", "--scale", "0.002", "--dir", "."];
     let with = |more: &[&str]| bench.ok(&[&short[..], more].concat());
     let text = with(&["--json", "--only", "page by,buttress", "-o", "read_batch=16,commit=9"]);
@@ -62,7 +60,7 @@ fn mount_options_are_added() {
 /// have the rows that a comparison needs.
 #[test]
 fn published_experiments_are_measured() {
-    let bench = Bench::new();
+    let bench = crate::bench();
     let rows = "buttress,lookup,no lock,by,linear,one goal,off,clamp";
     let short = ["--runs", "1", "--scale", "0.02", "--dir", ".", "--only", rows];
     let verbs: [(&[&str], usize, &[&str]); 6] = [

@@ -54,7 +54,7 @@ impl Found {
 /// Batches of reads: fewer requests, and larger, the longer a batch may be.
 #[test]
 fn batches_make_requests_fewer_and_larger() {
-    let bench = Bench::new();
+    let bench = crate::bench();
     let words = "read --threads 4 --scale 0.01 --only page by page,by sixteen,buttress";
     let found = Found::of(&bench, words);
     let rows = ["buttress page by page", "buttress by sixteen", "buttress"];
@@ -75,7 +75,7 @@ fn batches_make_requests_of_a_mount_fewer_and_larger() {
     if !has(OF_MOUNTS, Some("/dev/fuse")) {
         return;
     }
-    let bench = Bench::new();
+    let bench = crate::bench();
     let found = |batch: &str| {
         let options = format!("page_cache=268435456,read_ahead=128,read_batch={batch}");
         let words = format!("read --threads 2 --scale 0.01 --mount --options {options}");
@@ -92,7 +92,7 @@ fn batches_make_requests_of_a_mount_fewer_and_larger() {
 /// it is. Lookups are not counted.
 #[test]
 fn writes_in_place_have_their_switch() {
-    let bench = Bench::new();
+    let bench = crate::bench();
     let words = "nocow --groups 2 --jobs 2 --depth 2 --file-mib 1 --blocks 4096 --scale 0.02";
     let found = Found::of(&bench, &format!("{words} --only lookup,no lock,buttress"));
     for (who, way) in [
@@ -111,7 +111,7 @@ fn writes_in_place_have_their_switch() {
 /// none where it is off. On a busy machine half a second may be too short for a shortage of room.
 #[test]
 fn room_is_made_ahead_where_that_is_on() {
-    let bench = Bench::new();
+    let bench = crate::bench();
     let is_made = ["0.5", "2", "8"].into_iter().any(|seconds| {
         let words = "enospc --names 100 --mib 96 --size-mib 8192 --promise levels --seconds";
         let found = Found::of(&bench, &format!("{words} {seconds} --only off,clamp"));
@@ -136,7 +136,7 @@ fn mounts_tell_of_scarce_metadata() {
     if !has(OF_MOUNTS, Some("/dev/fuse")) {
         return;
     }
-    let bench = Bench::new();
+    let bench = crate::bench();
     let words = "enospc --names 100 --mib 4 --seconds 0.4 --size-mib 1024 --mount";
     let found = Found::of(&bench, &format!("{words} --options nowriteback_cache --only mount"));
     let all = found.subjects();
@@ -158,7 +158,7 @@ fn mounts_tell_of_scarce_metadata() {
 /// Block allocation: every way to choose a group is measured.
 #[test]
 fn allocation_has_its_switch() {
-    let bench = Bench::new();
+    let bench = crate::bench();
     let found =
         Found::of(&bench, "allocate --workers 8 --scale 0.02 --only linear,one goal,buttress");
     let ways = [
@@ -178,7 +178,7 @@ fn allocation_has_its_switch() {
 /// looked at; a program without the scheduler says how to have one with it.
 #[test]
 fn allocation_scales_on_processors_that_there_need_not_be() {
-    let bench = Bench::new();
+    let bench = crate::bench();
     let words = "allocate --workers 64 --processors 64 --scale 0.01 --only linear,buttress";
     if cfg!(not(buttress_seeded)) {
         let output = bench.run(&arguments(words));

@@ -1,36 +1,20 @@
-//! Several requests to one file with one wait, by io_uring.
+//! Rings of io_uring, where they are built in (the feature `io-uring`).
 //!
-//! Waking a thread on a sleeping processor costs more than a write to a fast device. A log of fsync
-//! consists of short writes that wait for one another. So requests go at once where possible, and
-//! the flush of a write comes with it. A separate flush is a system call: io_uring gives it to a
-//! thread of its own, which has to be woken (Linux 6.18).
+//! # What must hold
 //!
-//! # Invariants
-//!
-//! - **U1** [`Rings::run`] returns when every request that it gave to the kernel has ended,
-//!   successfully or not: the kernel never has a buffer whose borrow is over.
-//! - **U2** A ring belongs to one thread while it is in use, and has no requests when it is not.
-//!
-//! # Failure
-//!
-//! Where there is no io_uring (containers forbid it, old kernels lack it) there are no rings: the
-//! caller makes one call after the other.
+//! - Without the feature there are no rings, as where the kernel forbids them: the caller makes one
+//!   call after the other.
 
-use std::fs::File;
-use std::io::{self, IoSlice};
-use std::os::fd::AsRawFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+#[cfg(feature = "io-uring")]
+mod kernel;
 
-use io_uring::squeue::Entry;
-use io_uring::types::Fd;
-use io_uring::{IoUring, opcode};
-use parking_lot::Mutex;
+use std::io;
+
+#[cfg(feature = "io-uring")]
+pub(crate) use kernel::Rings;
 
 /// Requests that a ring takes at once.
 pub(crate) const ENTRIES: usize = 32;
-/// `RWF_DSYNC`: the write ends when it is durable.
-const DSYNC: i32 = 2;
-
 /// Whether a write ends when it is durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Durable {
@@ -38,152 +22,28 @@ pub(crate) enum Durable {
     No,
 }
 
-/// Rings of one file, made as threads need them.
-#[derive(Default)]
-pub(crate) struct Rings {
-    /// Unranked: nothing is locked while it is held.
-    idle: Mutex<Vec<IoUring>>,
-    forbidden: AtomicBool,
-}
-
-impl std::fmt::Debug for Rings {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Rings").finish_non_exhaustive()
-    }
-}
-
 /// The result of a request: bytes, or an error.
 type Answer = io::Result<usize>;
 
+/// No rings.
+#[cfg(not(feature = "io-uring"))]
+#[derive(Debug, Default)]
+pub(crate) struct Rings(());
+
+#[cfg(not(feature = "io-uring"))]
 impl Rings {
-    /// Whether there may be rings: none failed so far.
+    /// Whether there may be rings.
     pub(crate) fn may_be(&self) -> bool {
-        !self.forbidden.load(Ordering::Relaxed)
+        false
     }
 
-    /// A ring that was seen to work.
-    fn ring(&self) -> Option<IoUring> {
-        if let Some(idle) = self.idle.lock().pop() {
-            return Some(idle);
-        }
-        if self.forbidden.load(Ordering::Relaxed) {
-            return None;
-        }
-        let made = IoUring::new(ENTRIES as u32).and_then(|mut ring| {
-            let nothing = [opcode::Nop::new().build()];
-            push(&mut ring, &nothing);
-            ring.submit_and_wait(1)?;
-            let answered = ring.completion().next().is_some();
-            if answered { Ok(ring) } else { Err(io::ErrorKind::Unsupported.into()) }
-        });
-        match made {
-            Ok(ring) => Some(ring),
-            Err(error) => {
-                tracing::debug!(%error, "no io_uring: one request after the other");
-                self.forbidden.store(true, Ordering::Relaxed);
-                None
-            }
-        }
-    }
-
-    /// Gives requests to the kernel and waits until all have ended (U1). `None` where there are no
-    /// rings.
-    ///
-    /// At most [`ENTRIES`] requests, all of `'a`: their buffers are borrowed until this returns.
-    fn run<const N: usize>(&self, requests: &[Entry]) -> Option<[i32; N]> {
-        assert!(requests.len() <= N && N <= ENTRIES, "more requests than places");
-        let mut ring = self.ring()?;
-        let mut answers = [0; N];
-        push(&mut ring, requests);
-        let mut ended = 0;
-        while ended < requests.len() {
-            // Whatever the answer, submitted requests end, so all that is left is to wait (U1). The
-            // answer is mostly that a signal came.
-            if ring.submit_and_wait(requests.len() - ended).is_err() {
-                std::thread::yield_now();
-            }
-            for answer in ring.completion() {
-                answers[answer.user_data() as usize] = answer.result();
-                ended += 1;
-            }
-        }
-        self.idle.lock().push(ring);
-        Some(answers)
-    }
-
-    /// Writes several runs of bytes at once, as far as each fits in one request. `None` where there
-    /// are no rings.
-    ///
-    /// At most [`ENTRIES`] of them, each with at most as many buffers as the kernel takes.
+    /// Nothing is written: there are no rings.
     pub(crate) fn write(
         &self,
-        file: &File,
-        writes: &[(u64, &[IoSlice<'_>])],
-        durable: Durable,
+        _: &std::fs::File,
+        _: &[(u64, &[io::IoSlice<'_>])],
+        _: Durable,
     ) -> Option<Vec<Answer>> {
-        let fd = Fd(file.as_raw_fd());
-        let flags = if durable == Durable::Yes { DSYNC } else { 0 };
-        let request = |(index, (offset, bufs)): (usize, &(u64, &[IoSlice<'_>]))| {
-            opcode::Writev::new(fd, bufs.as_ptr().cast(), bufs.len() as u32)
-                .offset(*offset)
-                .rw_flags(flags)
-                .build()
-                .user_data(index as u64)
-        };
-        let requests: Vec<_> = writes.iter().enumerate().map(request).collect();
-        let answers = self.run::<ENTRIES>(&requests)?;
-        Some(answers[..writes.len()].iter().copied().map(answer).collect())
-    }
-}
-
-fn answer(result: i32) -> Answer {
-    usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result))
-}
-
-/// Puts requests into the empty queue of a ring.
-#[expect(unsafe_code, reason = "the kernel reads buffers behind the back of the borrow checker")]
-fn push(ring: &mut IoUring, requests: &[Entry]) {
-    // SAFETY: all requests are made in this file, of a borrowed file and borrowed buffers. The
-    // functions that make them return when the kernel is done with all of them (U1).
-    let pushed = unsafe { ring.submission().push_multiple(requests) };
-    assert!(pushed.is_ok(), "U2: a ring in use");
-}
-
-#[cfg(test)]
-mod tests {
-    use std::error::Error;
-    use std::os::unix::fs::FileExt;
-
-    use super::*;
-
-    const NO_RINGS: &str = "SKIPPED: no io_uring here";
-
-    #[test]
-    fn what_is_written_at_once_is_there() -> Result<(), Box<dyn Error>> {
-        let file = tempfile::tempfile()?;
-        let rings = Rings::default();
-        let contents: Vec<Vec<u8>> = (0..20_u8).map(|n| vec![n; 100 + usize::from(n)]).collect();
-        let bufs: Vec<_> = contents
-            .iter()
-            .map(|bytes| bytes.split_at(7))
-            .map(|(left, right)| [IoSlice::new(left), IoSlice::new(right)])
-            .collect();
-        let writes: Vec<_> =
-            bufs.iter().enumerate().map(|(n, bufs)| (n as u64 * 200, &bufs[..])).collect();
-        for durable in [Durable::No, Durable::Yes] {
-            file.set_len(0)?;
-            let Some(answers) = rings.write(&file, &writes, durable) else {
-                eprintln!("{NO_RINGS}");
-                return Ok(());
-            };
-            for (n, (bytes, answer)) in contents.iter().zip(answers).enumerate() {
-                assert_eq!(answer?, bytes.len());
-                let mut found = vec![0; bytes.len()];
-                file.read_exact_at(&mut found, n as u64 * 200)?;
-                assert_eq!(found, *bytes);
-            }
-        }
-        assert_eq!(rings.idle.lock().len(), 1, "U2");
-        Ok(())
+        None
     }
 }

@@ -78,6 +78,9 @@ pub(crate) fn carry_out(
         }
         Order::Remount { read_only } => {
             let hint = if *read_only { "" } else { ": it has to be unmounted and mounted anew" };
+            if let Some(beside) = beside.filter(|_| *read_only) {
+                beside.gather().context(|| name)?;
+            }
             fs.set_read_only(*read_only).context(|| format!("{name}{hint}"))?;
             Ok(Value::Null)
         }

@@ -160,7 +160,7 @@ impl Line {
             umount::remount(target, read_only, flags).map_err(failed)?;
             return Ok(Code::Done);
         }
-        let mut given: Vec<OsString> = vec!["mount".into()];
+        let mut given: Vec<OsString> = vec!["mount".into(), "--is-there-fine".into()];
         if self.has('s') {
             given.push("--sloppy".into());
         }

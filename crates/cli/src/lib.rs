@@ -25,7 +25,8 @@ mod size;
 mod space;
 pub mod transfer;
 pub mod ui;
-mod when;
+
+use buttress_dump::when;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

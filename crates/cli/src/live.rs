@@ -17,8 +17,10 @@
 //!   socket.
 
 mod farewell;
+mod join;
 mod place;
 mod subject;
+mod turn;
 
 use std::fs::DirBuilder;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -43,8 +45,10 @@ use crate::{cached, closing};
 use farewell::{Farewells, is_patience};
 
 pub(crate) use farewell::{Farewell, Left};
+pub(crate) use join::{Joining, Joins, Wish, join};
 pub(crate) use place::{Mounted, Served, no_image, served, submounts};
 pub(crate) use subject::Subject;
+pub(crate) use turn::Turn;
 
 /// How long an answer may take that takes no work.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -94,6 +98,7 @@ pub(crate) struct Live {
     cache: Option<Arc<CacheDevice>>,
     volume: Option<OpenVolume>,
     mount: Option<Unmounter>,
+    joins: Option<Joins>,
     farewells: Arc<Farewells>,
 }
 
@@ -147,9 +152,16 @@ impl Live {
         self.mount = Some(mount);
     }
 
+    /// Adds what makes more mounts of the volume.
+    pub(crate) fn join(&mut self, joins: Joins) {
+        self.joins = Some(joins);
+    }
+
     /// Whether it had a mount that is gone: what is left of it is being made durable.
     fn is_closing(&self) -> bool {
-        self.mount.as_ref().is_some_and(Unmounter::is_gone)
+        let Some(mount) = &self.mount else { return false };
+        mount.look();
+        mount.is_gone()
     }
 
     /// Adds a volume: the orders that it takes; and what keeps its mount of one mind with it.
@@ -201,6 +213,9 @@ impl Live {
         let document = match question.trim_end().split_once(' ') {
             Some(("cache", message)) => self.message(message),
             Some(("order", order)) => self.obey(order, stream)?,
+            Some(("join", wish)) if let Some(joins) = &self.joins => {
+                return joins.answer(wish, || self.is_closing(), stream);
+            }
             None if question.trim_end() == farewell::QUESTION => {
                 return self.farewells.serve(stream, || self.is_closing());
             }
@@ -216,6 +231,13 @@ impl Live {
         let sections =
             sections.map(|(name, source)| Section { name: (*name).to_owned(), figures: source() });
         let mut subject = self.subject.clone();
+        let seen = self.mount.as_ref().and_then(Unmounter::seen).unwrap_or_default();
+        // The first mount may be gone while others are there.
+        if let Some(first) = seen.first()
+            && seen.iter().all(|one| Some(&one.point) != subject.target.as_ref())
+        {
+            subject.target = Some(first.point.clone());
+        }
         let is_closing = self.is_closing();
         if is_closing {
             (subject.target, subject.device) = (None, None);

@@ -10,6 +10,8 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+pub use buttress_dump::show;
+
 /// A place in a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumePath {
@@ -84,24 +86,6 @@ fn divide(argument: &[u8]) -> Option<VolumePath> {
     Some(places.find(holds_volume).unwrap_or(first))
 }
 
-/// A name from a volume, safe to print: what would move the cursor is escaped.
-pub fn show(name: &[u8]) -> String {
-    let mut text = String::with_capacity(name.len());
-    for chunk in name.utf8_chunks() {
-        for c in chunk.valid().chars() {
-            if c.is_control() {
-                text.extend(c.escape_default());
-            } else {
-                text.push(c);
-            }
-        }
-        for byte in chunk.invalid() {
-            text.push_str(&format!("\\x{byte:02x}"));
-        }
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -135,11 +119,5 @@ mod tests {
         argument.push(":/a");
         let Location::Volume(place) = Location::parse(&argument) else { panic!("a volume") };
         assert_eq!(place.image, image);
-    }
-
-    /// Names from a disk cannot send escape sequences to the terminal.
-    #[test]
-    fn names_are_escaped() {
-        assert_eq!(show(b"a\x1b[31mb\xff"), "a\\u{1b}[31mb\\xff");
     }
 }

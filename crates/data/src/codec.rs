@@ -16,7 +16,8 @@ impl Codec {
     pub const DEFAULT: Self = Self { kind: Compression::Zlib, level: 3 };
 
     /// Reads `zlib`, `lzo` or `zstd`, with a level behind a colon. Level 0 is the default one.
-    /// Levels out of range are the nearest one in it, as Linux takes them.
+    /// Levels out of range are the nearest one in it, as Linux takes them. `None` for one that is
+    /// not built in, too.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (name, level) = match text.split_once(':') {
@@ -25,8 +26,8 @@ impl Codec {
         };
         let (kind, default, low, high) = match name {
             "zlib" => (Compression::Zlib, 3, 1, 9),
-            "lzo" => (Compression::Lzo, 0, 0, 0),
-            "zstd" => (Compression::Zstd, 3, -15, 15),
+            "lzo" if cfg!(feature = "lzo") => (Compression::Lzo, 0, 0, 0),
+            "zstd" if cfg!(feature = "zstd") => (Compression::Zstd, 3, -15, 15),
             _ => return None,
         };
         let level = if level == 0 { default } else { level.clamp(low, high) };
@@ -84,7 +85,7 @@ impl fmt::Display for Codec {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "lzo", feature = "zstd"))]
 mod tests {
     use super::*;
 

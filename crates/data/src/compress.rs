@@ -25,6 +25,7 @@ use crate::error::{Error, Result};
 pub(crate) const RAM_BYTES_MAX: u64 = 1 << 20;
 
 /// The memory a zstd frame may ask for, as a power of two. Linux stays below 17 and refuses more.
+#[cfg(feature = "zstd")]
 const WINDOW_LOG_MAX: u32 = 20;
 
 /// Decompresses a whole extent into exactly `ram_bytes`. Zeros replace what the stream lacks.
@@ -55,6 +56,7 @@ pub fn decompress(
                 .read_to_end(&mut out)
                 .map_err(|_| damaged("not a zlib stream"))?;
         }
+        #[cfg(feature = "zstd")]
         Compression::Zstd => {
             let mut decoder = zstd::stream::read::Decoder::with_buffer(data)
                 .map_err(|_| damaged("no zstd context"))?
@@ -65,12 +67,21 @@ pub fn decompress(
                 .read_to_end(&mut out)
                 .map_err(|_| damaged("not a zstd frame"))?;
         }
+        #[cfg(not(feature = "zstd"))]
+        Compression::Zstd => return Err(damaged("zstd is not built in")),
+        #[cfg(feature = "lzo")]
         Compression::Lzo => lzo(data, len, sector, &mut out).map_err(damaged)?,
+        #[cfg(not(feature = "lzo"))]
+        Compression::Lzo => {
+            let _ = sector;
+            return Err(damaged("LZO is not built in"));
+        }
     }
     out.resize(len, 0);
     Ok(out)
 }
 
+#[cfg(feature = "lzo")]
 fn lzo(data: &[u8], len: usize, sector: usize, out: &mut Vec<u8>) -> Result<(), &'static str> {
     let word = |at: usize| -> Option<usize> {
         let bytes = data.get(at..at.checked_add(4)?)?;
@@ -98,7 +109,7 @@ fn lzo(data: &[u8], len: usize, sector: usize, out: &mut Vec<u8>) -> Result<(), 
     Ok(())
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "lzo", feature = "zstd"))]
 mod tests {
     use std::io::Write;
 

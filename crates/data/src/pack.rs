@@ -9,6 +9,7 @@
 //!   [`PACKED_BYTES_MAX`], and so is its window.
 
 use buttress_format::Compression;
+#[cfg(feature = "lzo")]
 use lzokay::compress::{Dict, compress_no_alloc, compress_worst_size};
 
 use crate::codec::Codec;
@@ -19,8 +20,10 @@ pub(crate) const PACKED_BYTES_MAX: u64 = 128 << 10;
 /// One thread's tools, each made when it is first needed.
 #[derive(Default)]
 pub(crate) struct Packer {
+    #[cfg(feature = "zstd")]
     zstd: Option<(i32, zstd::bulk::Compressor<'static>)>,
     zlib: Option<(i32, flate2::Compress)>,
+    #[cfg(feature = "lzo")]
     lzo: Option<Box<Dict>>,
     scratch: Vec<u8>,
 }
@@ -47,13 +50,22 @@ impl Packer {
         let packed = match codec.kind() {
             Compression::None => None,
             Compression::Zlib => self.zlib(codec.level(), input, limit),
+            #[cfg(feature = "zstd")]
             Compression::Zstd => self.zstd(codec.level(), input, limit),
+            #[cfg(feature = "lzo")]
             Compression::Lzo => self.lzo(input, limit, sector),
+            // Not built in: [`Codec::parse`] gives none of them.
+            #[cfg(not(all(feature = "lzo", feature = "zstd")))]
+            Compression::Lzo | Compression::Zstd => {
+                let _ = sector;
+                None
+            }
         };
         self.scratch = scratch;
         packed
     }
 
+    #[cfg(feature = "zstd")]
     fn zstd(&mut self, level: i32, input: &[u8], limit: usize) -> Option<Vec<u8>> {
         if self.zstd.as_ref().is_none_or(|(there, _)| *there != level) {
             self.zstd = Some((level, zstd::bulk::Compressor::new(level).ok()?));
@@ -79,6 +91,7 @@ impl Packer {
         (status == flate2::Status::StreamEnd && out.len() <= limit).then_some(out)
     }
 
+    #[cfg(feature = "lzo")]
     fn lzo(&mut self, input: &[u8], limit: usize, sector: usize) -> Option<Vec<u8>> {
         let dict = self.lzo.get_or_insert_with(Dict::new);
         let mut segment = vec![0; compress_worst_size(sector)];
@@ -102,7 +115,7 @@ impl Packer {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "lzo", feature = "zstd"))]
 mod tests {
     use buttress_base::Rng;
     use buttress_format::Logical;

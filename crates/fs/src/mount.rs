@@ -51,6 +51,17 @@ pub(crate) fn open(
 
 /// Goes back to an older root. The chunk tree stays as new as it is, if it is not newer than that:
 /// chunks come and go seldom, and the newest tree knows most of those that the older root needs.
+/// Refuses a volume with extents that this build cannot unpack.
+fn expect_codecs(incompat: Incompat) -> Result<()> {
+    if !cfg!(feature = "zstd") && incompat.has(Incompat::COMPRESS_ZSTD) {
+        return Err(Error::unsupported("zstd, which this build is without"));
+    }
+    if !cfg!(feature = "lzo") && incompat.has(Incompat::COMPRESS_LZO) {
+        return Err(Error::unsupported("LZO, which this build is without"));
+    }
+    Ok(())
+}
+
 fn go_back(superblock: &mut Superblock, backup: &RootBackup) {
     superblock.root = backup.tree_root;
     superblock.root_level = backup.tree_root_level;
@@ -101,6 +112,7 @@ fn open_at(
         cache_bytes: options.node_cache_bytes.unwrap_or(EngineOptions::default().cache_bytes),
         overlay_max: options.overlay_bytes_max.unwrap_or(EngineOptions::default().overlay_max),
     };
+    expect_codecs(superblock.incompat)?;
     let engine = Engine::open(Arc::clone(&volume), superblock.clone(), engine_options)?;
     let files_options = FilesOptions {
         max_inline: options.max_inline,
@@ -116,7 +128,7 @@ fn open_at(
     let shared = Arc::new(Shared::new(engine, files, superblock, options));
     replay::replay(&shared)?;
     let view = shared.engine.view();
-    let root = root(&shared, &view)?;
+    let root = root(&shared, &view, &shared.options)?;
     let _ = shared.root.set(root);
     if shared.read_only_reason().is_none() {
         shared.engine.count_subvolumes()?;
@@ -155,11 +167,11 @@ fn name_missing(
 }
 
 /// The top directory of the subvolume that the options ask for.
-fn root(shared: &Shared, view: &View) -> Result<InodeId> {
-    if let Some(path) = &shared.options.subvol {
+pub(crate) fn root(shared: &Shared, view: &View, options: &MountOptions) -> Result<InodeId> {
+    if let Some(path) = &options.subvol {
         return walk(shared, view, path);
     }
-    let tree = match shared.options.subvolid {
+    let tree = match options.subvolid {
         Some(tree) => tree,
         None => default_subvolume(view)?,
     };

@@ -12,6 +12,7 @@ use crate::error::{Error, ErrorKind, NameError, Result};
 use crate::filesystem::Filesystem;
 use crate::names::{self, Target};
 use crate::ops::{add_uuid, remove_uuid};
+use crate::options::MountOptions;
 use crate::trees;
 
 /// The directory of the root tree in which the default subvolume has its name.
@@ -54,6 +55,17 @@ impl Received {
 }
 
 impl Filesystem {
+    /// The subvolume that a mount with these options would show: by `subvol` or `subvolid`, or
+    /// the default one.
+    ///
+    /// # Errors
+    ///
+    /// [`crate::ErrorKind::Name`] where there is none, `Invalid` for a directory that is none.
+    pub fn find_subvolume(&self, options: &MountOptions) -> Result<TreeId> {
+        let shared = self.shared();
+        Ok(crate::mount::root(shared, &shared.engine.view(), options)?.tree)
+    }
+
     /// The subvolume that is shown when no other is asked for.
     ///
     /// # Errors

@@ -139,8 +139,9 @@ impl Door {
         options: Options,
         agreed: InitFlags,
     ) -> Self {
-        let handles_max = options.handles_max;
-        let nodes = Nodes::new(place(root.id()), Arc::new(Node::new(root)), handles_max);
+        let home = if options.shared { fs.root().id() } else { root.id() };
+        let (top, handles_max) = (place(root.id()), options.handles_max);
+        let nodes = Nodes::new(top, home.tree.0, Arc::new(Node::new(root)), handles_max);
         let leaving = Leaving::new();
         let keeps_writes = agreed.contains(InitFlags::WRITEBACK_CACHE);
         let over_ring = agreed.contains(InitFlags::OVER_IO_URING);

@@ -30,6 +30,7 @@ mod node;
 mod shown;
 
 mod mount;
+mod mount_list;
 
 mod aside;
 mod crew;
@@ -42,11 +43,16 @@ mod ring;
 #[cfg(all(test, debug_assertions))]
 mod seeds;
 mod session;
+mod sharer;
 mod submounts;
 mod voice;
+mod whole;
 
 pub use error::Error;
 pub use idmap::IdMap;
 pub use mount::Unmounted;
+pub use mount_list::Listed;
 pub use options::{KNOWN as KNOWN_OPTIONS, Options};
 pub use session::{Beside, Serving, Session, Unmounter, mount, serve_connection};
+pub use sharer::Sharer;
+pub use whole::{Subtree, UnderWay, can_share};

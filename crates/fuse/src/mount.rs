@@ -15,7 +15,7 @@ use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -26,11 +26,13 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net;
 
 use crate::crew::Line;
+use crate::mount_list;
+use crate::whole::Whole;
 use crate::{Error, Options};
 
 const DEVICE: &str = "/dev/fuse";
 const HELPER: &str = "fusermount3";
-const SUBTYPE: &str = "buttress";
+pub(crate) const SUBTYPE: &str = "buttress";
 
 /// A place where the volume is mounted.
 #[derive(Debug)]
@@ -39,6 +41,8 @@ pub(crate) struct Mount {
     by_helper: bool,
     /// Major and minor number of what is mounted, as `stat` of anything in it says, if they could be found out.
     device: Option<(u32, u32)>,
+    /// Where the kernel's mount is of all of the volume.
+    whole: Option<Whole>,
 }
 
 /// A look at the connection to the kernel, beside the threads that read from it.
@@ -49,6 +53,16 @@ impl Link {
     /// Watches the connection that `device` is one end of.
     pub(crate) fn new(device: &OwnedFd) -> io::Result<Self> {
         Ok(Self(Arc::new(device.try_clone()?)))
+    }
+
+    /// For a poll, which tells of the end of the connection whatever it is asked for.
+    pub(crate) fn descriptor(&self) -> &OwnedFd {
+        &self.0
+    }
+
+    /// Whether the connection has ended.
+    pub(crate) fn is_at_its_end(&self) -> bool {
+        self.is_gone()
     }
 }
 
@@ -81,19 +95,17 @@ pub enum Unmounted {
 impl Mount {
     /// Mounts on `target`; returns the mount and the device through which the kernel speaks.
     pub(crate) fn new(target: &Path, options: &Options) -> Result<(Self, OwnedFd), Error> {
-        let refused = |source: io::Error| match source.raw_os_error() {
-            Some(number) if number == Errno::NOTCONN.raw_os_error() => {
-                Error::DeadMount { target: target.to_owned() }
-            }
-            _ => Error::Target { target: target.to_owned(), source },
-        };
-        let target = target.canonicalize().map_err(refused)?;
-        let mode = std::fs::metadata(&target).map_err(refused)?.mode();
-        if mode & 0o170_000 != 0o040_000 {
-            return Err(refused(io::Error::from(io::ErrorKind::NotADirectory)));
-        }
+        let target = place(target)?;
         let device = open_device()?;
-        match by_syscall(&target, mode, &device, options) {
+        if options.shared {
+            let whole = Whole::new(&target, &device, options)?;
+            let number = Some(whole.device());
+            return Ok((
+                Self { target, by_helper: false, device: number, whole: Some(whole) },
+                device,
+            ));
+        }
+        match by_syscall(&target, &device, options) {
             Ok(()) => Ok((Self::made(target, false), device)),
             Err(Error::Mount { source, .. })
                 if source.raw_os_error() == Some(Errno::PERM.raw_os_error()) =>
@@ -108,10 +120,9 @@ impl Mount {
 
     /// What was mounted on `target` a moment ago.
     fn made(target: PathBuf, by_helper: bool) -> Self {
-        // Names of others' mounts need not be UTF-8.
-        let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-        let device = device_number(&String::from_utf8_lossy(&mounts), &target);
-        Self { target, by_helper, device }
+        // Asking stat(2) instead would ask the very server that is just starting.
+        let device = mount_list::at(&target).map(|seen| seen.device);
+        Self { target, by_helper, device, whole: None }
     }
 
     /// Major and minor number of the mount.
@@ -119,13 +130,33 @@ impl Mount {
         self.device
     }
 
-    /// Where it is mounted, with no symbolic links.
+    /// The whole volume, where the kernel's mount is of that.
+    pub(crate) fn whole(&self) -> Option<&Whole> {
+        self.whole.as_ref()
+    }
+
+    /// Opens the top for reading.
+    pub(crate) fn open(&self) -> io::Result<OwnedFd> {
+        match &self.whole {
+            Some(whole) => whole.open(),
+            None => Ok(File::open(&self.target)?.into()),
+        }
+    }
+
+    /// Where it was mounted first, with no symbolic links.
     pub(crate) fn target(&self) -> &Path {
         &self.target
     }
 
     /// Takes the mount away, lazily if it is busy. A mount that is already gone is no error.
     pub(crate) fn unmount(&self) -> Result<Unmounted, Error> {
+        if let Some(whole) = &self.whole {
+            return match whole.take_away() {
+                Ok(true) => Ok(Unmounted::Busy),
+                Ok(false) => Ok(Unmounted::Clean),
+                Err(source) => Err(Error::Unmount { target: self.target.clone(), source }),
+            };
+        }
         match self.try_unmount(false) {
             Ok(()) => Ok(Unmounted::Clean),
             Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {
@@ -160,30 +191,23 @@ impl Mount {
     }
 }
 
-/// Finds major and minor number of the last mount on `target` in the text of mountinfo. Asking stat(2)
-/// instead would ask the very server that is just starting.
-fn device_number(mountinfo: &str, target: &Path) -> Option<(u32, u32)> {
-    let wanted = escape_octal(&target.to_string_lossy());
-    mountinfo.lines().rev().find_map(|line| {
-        let mut fields = line.split(' ').skip(2);
-        let (major, minor) = fields.next()?.split_once(':')?;
-        (fields.nth(1)? == wanted).then_some(())?;
-        Some((major.parse().ok()?, minor.parse().ok()?))
-    })
-}
-
-fn escape_octal(path: &str) -> String {
-    let mut escaped = String::with_capacity(path.len());
-    for letter in path.chars() {
-        match letter {
-            ' ' => escaped.push_str("\\040"),
-            '\t' => escaped.push_str("\\011"),
-            '\n' => escaped.push_str("\\012"),
-            '\\' => escaped.push_str("\\134"),
-            other => escaped.push(other),
+/// The whole name of a directory that is to be mounted on.
+///
+/// # Errors
+///
+/// [`Error::Target`], [`Error::DeadMount`].
+pub(crate) fn place(target: &Path) -> Result<PathBuf, Error> {
+    let refused = |source: io::Error| match source.raw_os_error() {
+        Some(number) if number == Errno::NOTCONN.raw_os_error() => {
+            Error::DeadMount { target: target.to_owned() }
         }
+        _ => Error::Target { target: target.to_owned(), source },
+    };
+    let target = target.canonicalize().map_err(refused)?;
+    if !std::fs::metadata(&target).map_err(refused)?.is_dir() {
+        return Err(refused(io::Error::from(io::ErrorKind::NotADirectory)));
     }
-    escaped
+    Ok(target)
 }
 
 fn open_device() -> Result<OwnedFd, Error> {
@@ -200,11 +224,11 @@ fn open_device() -> Result<OwnedFd, Error> {
     }
 }
 
-fn by_syscall(target: &Path, mode: u32, device: &OwnedFd, options: &Options) -> Result<(), Error> {
+fn by_syscall(target: &Path, device: &OwnedFd, options: &Options) -> Result<(), Error> {
     let user = rustix::process::getuid().as_raw();
     let group = rustix::process::getgid().as_raw();
     let mut data = format!(
-        "fd={},rootmode={mode:o},user_id={user},group_id={group},default_permissions",
+        "fd={},rootmode=40000,user_id={user},group_id={group},default_permissions",
         device.as_raw_fd(),
     );
     if options.allow_other.unwrap_or(user == 0) {
@@ -290,16 +314,6 @@ fn receive_device(socket: &OwnedFd) -> Option<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// The last mount on a directory is the one that is seen there, also when its name has spaces.
-    #[test]
-    fn device_number_of_the_last_mount() {
-        let text = "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
-                    40 22 0:50 / /mnt/a\\040b rw - fuse.buttress x rw\n\
-                    41 22 0:51 / /mnt/a\\040b rw - fuse.buttress y rw\n";
-        assert_eq!(device_number(text, Path::new("/mnt/a b")), Some((0, 51)));
-        assert_eq!(device_number(text, Path::new("/mnt")), None);
-    }
 
     /// A comma in the image's name must not become an option.
     #[test]

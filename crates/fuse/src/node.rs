@@ -15,12 +15,13 @@
 //!
 //! ```text
 //!  63  62..........48  47...........................0
-//!   0  inode number                                     an inode of the mounted subvolume
+//!   0  inode number                                     an inode of the first mounted subvolume
 //!   1  tree (< 0x7fff)  inode number                    an inode of another subvolume
 //!   1  0x7fff           counter                         whatever fits neither, for this mount only
 //! ```
 //!
-//! and 1 stands for the root of the mounted subvolume, as the protocol demands.
+//! and 1 stands for the root of the mount, as the protocol demands. That is the top level where the
+//! kernel's mount is of all of the volume ([`crate::whole`]), or the top of the mounted subvolume.
 //!
 //! # Invariants
 //!
@@ -69,6 +70,8 @@ pub(crate) trait Handle: Clone {
 #[derive(Debug)]
 pub(crate) struct Nodes<H> {
     root: (Place, H),
+    /// The tree whose inodes have their own numbers.
+    home: u64,
     shards: Box<[RwLock<Shard<H>>]>,
     interned: Mutex<Interned>,
     /// How many handles a shard keeps.
@@ -116,12 +119,12 @@ struct Interned {
 
 impl<H: Handle> Nodes<H> {
     /// Creates the table of a mount whose root is `handle`, at `place`, that keeps about
-    /// `handles_max` handles.
-    pub(crate) fn new(place: Place, handle: H, handles_max: usize) -> Self {
+    /// `handles_max` handles. Inodes of the tree `home` have their own numbers.
+    pub(crate) fn new(place: Place, home: u64, handle: H, handles_max: usize) -> Self {
         let handles_max = (handles_max / SHARD_COUNT).max(1);
         let shards = (0..SHARD_COUNT).map(|_| RwLock::new(Shard::new(handles_max))).collect();
         let (interned, has_rested) = (Mutex::default(), AtomicBool::new(false));
-        Self { root: (place, handle), shards, interned, handles_max, has_rested }
+        Self { root: (place, handle), home, shards, interned, handles_max, has_rested }
     }
 
     /// Returns the node id of an inode (N1).
@@ -134,7 +137,7 @@ impl<H: Handle> Nodes<H> {
 
     /// Returns the number that programs see as `st_ino`: the node id, but for the root.
     pub(crate) fn user_ino(&self, place: Place) -> u64 {
-        if place.tree == self.root.0.tree && place.ino < FOREIGN && place.ino > ROOT {
+        if place.tree == self.home && place.ino < FOREIGN && place.ino > ROOT {
             place.ino
         } else if place.tree < TREE_INTERNED && place.ino < 1 << INO_BITS {
             FOREIGN | place.tree << INO_BITS | place.ino
@@ -160,7 +163,7 @@ impl<H: Handle> Nodes<H> {
             return Some(self.root.0);
         }
         if id & FOREIGN == 0 {
-            return Some(Place { tree: self.root.0.tree, ino: id });
+            return Some(Place { tree: self.home, ino: id });
         }
         let tree = (id & !FOREIGN) >> INO_BITS;
         let ino = id & ((1 << INO_BITS) - 1);
@@ -331,7 +334,20 @@ mod tests {
     }
 
     fn nodes() -> Nodes<Arc<u64>> {
-        Nodes::new(HOME, Arc::new(0), 1 << 16)
+        Nodes::new(HOME, HOME.tree, Arc::new(0), 1 << 16)
+    }
+
+    /// N1: where the top level is hidden, the first mounted subvolume has the small numbers.
+    #[test]
+    fn n1_numbers_are_of_the_first_mounted_subvolume() {
+        let nodes = Nodes::new(HOME, 256, Arc::new(0), 1 << 16);
+        let top = Place { tree: 256, ino: 256 };
+        assert_eq!((nodes.id_of(top), nodes.user_ino(top)), (256, 256));
+        for place in [top, HOME, Place { tree: 5, ino: 257 }, Place { tree: 257, ino: 256 }] {
+            assert_eq!(nodes.place_of(nodes.id_of(place)), Some(place), "N1");
+        }
+        assert_eq!(nodes.id_of(HOME), ROOT);
+        assert_ne!(nodes.user_ino(HOME), 256);
     }
 
     /// N1: an id leads back to its inode, for the root, the mounted subvolume, others, and numbers
@@ -391,7 +407,7 @@ mod tests {
     /// N3: above the limit idle handles rest and come back with their references; others stay.
     #[test]
     fn n3_idle_handles_rest() {
-        let nodes = Nodes::new(HOME, Arc::new(0), 0);
+        let nodes = Nodes::new(HOME, HOME.tree, Arc::new(0), 0);
         let held = nodes.remember(1000, |_| Arc::new(1000));
         for id in 300..900 {
             nodes.remember(id, |_| Arc::new(id));

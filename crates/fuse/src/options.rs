@@ -81,6 +81,9 @@ pub struct Options {
     pub dirsync: bool,
     /// Whether each subvolume is mounted by itself, with a device number of its own.
     pub submounts: bool,
+    /// Whether the kernel's mount is of all of the volume, so that other mounts can join it. The
+    /// caller asks for it where [`can_share`](crate::can_share) says so.
+    pub shared: bool,
     /// Event loops; `None` chooses by the number of processors.
     pub threads: Option<usize>,
     /// Whether one loop listens and calls others as it needs them, or all listen at once.
@@ -114,6 +117,7 @@ impl Default for Options {
             sync: false,
             dirsync: false,
             submounts: false,
+            shared: false,
             threads: None,
             handoff: true,
             busy_poll: Duration::from_micros(100),

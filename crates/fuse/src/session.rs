@@ -27,9 +27,12 @@ use crate::dispatch;
 use crate::door::Door;
 use crate::exchange::Exchange;
 use crate::mount::{Link, Mount, Unmounted};
+use crate::mount_list::Listed;
 use crate::ring::{self, Ring, Rings};
+use crate::sharer::{self, First, Sharer};
 use crate::submounts::Submounts;
 use crate::voice::Voice;
+use crate::whole::Whole;
 use crate::{Error, Options};
 
 /// Threads for what comes through the device where requests come by rings.
@@ -42,6 +45,8 @@ pub struct Session {
     ring: Option<Ring>,
     unmounter: Unmounter,
     submounts: Arc<Submounts>,
+    /// The first of several mounts, which is put at its place once requests are answered.
+    first: Option<First>,
 }
 
 /// A volume that is mounted and served.
@@ -84,13 +89,16 @@ pub(crate) struct Opened {
 ///
 /// All of [`Error`] but `Unmount`.
 pub fn mount(fs: Filesystem, target: &Path, options: &Options) -> Result<Session, Error> {
-    let root = fs.root();
+    let shown = fs.root().id().tree;
+    let root = if options.shared { sharer::top_level(&fs)? } else { fs.root() };
     let tree = root.id().tree;
     let Opened { loops, ring, mut unmounter, voice } = open(fs.clone(), root, target, options)?;
     let top = unmounter.target().to_owned();
+    let sharer = Sharer::new(fs.clone(), Arc::clone(&unmounter.mount), voice.nodes());
+    let first = First::new(sharer, shown, options);
     let submounts = Arc::new(Submounts::new(fs, tree, top, voice, options));
     unmounter.below = Arc::downgrade(&submounts);
-    Ok(Session { loops, ring, unmounter, submounts })
+    Ok(Session { loops, ring, unmounter, submounts, first })
 }
 
 /// Mounts what lies below `root` on `target`.
@@ -204,6 +212,12 @@ impl Session {
         self.ring.is_some()
     }
 
+    /// Returns what makes more mounts of the volume; nothing where its mount cannot be shared.
+    #[must_use]
+    pub fn sharer(&self) -> Option<Sharer> {
+        self.first.as_ref().map(First::sharer)
+    }
+
     /// Returns what keeps the kernel and the volume of one mind.
     #[must_use]
     pub fn beside(&self) -> Beside {
@@ -217,11 +231,16 @@ impl Session {
     ///
     /// [`Error::Session`] when there is no thread for it.
     pub fn start(self) -> Result<Serving, Error> {
-        let Self { loops, ring, unmounter, submounts } = self;
+        let Self { loops, ring, unmounter, submounts, first } = self;
         let loops = std::thread::Builder::new()
             .name("fuse-session".to_owned())
             .spawn(move || loops.run())
             .map_err(Error::Session)?;
+        if let Some(first) = first {
+            first.show(unmounter.target(), &unmounter.link).inspect_err(|_| {
+                drop(unmounter.unmount());
+            })?;
+        }
         submounts.mount_all();
         Ok(Serving { loops, ring, unmounter, submounts })
     }
@@ -310,7 +329,22 @@ impl Beside {
 }
 
 impl Unmounter {
-    /// Where the volume is mounted.
+    /// The mounts of the volume that are seen now, in the order in which they were made; nothing
+    /// where there can be but one.
+    #[must_use]
+    pub fn seen(&self) -> Option<Vec<Listed>> {
+        self.mount.whole().map(Whole::seen)
+    }
+
+    /// Lets the volume go if no mount of it is seen any more, which is noticed a moment later
+    /// without this.
+    pub fn look(&self) {
+        if let Some(whole) = self.mount.whole() {
+            whole.let_go_if_unseen();
+        }
+    }
+
+    /// Where the volume was mounted first.
     #[must_use]
     pub fn target(&self) -> &Path {
         self.mount.target()

@@ -1,6 +1,5 @@
 //! Speaking with the kernel about one mount, beside the requests that it sends.
 
-use std::fs::File;
 use std::sync::Arc;
 
 use buttress_fs::InodeId;
@@ -23,9 +22,14 @@ impl Voice {
         Self { mount: Arc::clone(mount), kernel, nodes }
     }
 
+    /// The numbers by which its kernel knows inodes.
+    pub(crate) fn nodes(&self) -> Arc<Nodes<Arc<Node>>> {
+        Arc::clone(&self.nodes)
+    }
+
     /// Has the kernel hand over what programs have written.
     pub(crate) fn gather(&self) -> std::io::Result<()> {
-        let top = File::open(self.mount.target())?;
+        let top = self.mount.open()?;
         rustix::fs::syncfs(&top)?;
         // That begins all the writes, and does not wait for those of FUSE. Giving up a file's pages does; a file
         // that nobody has open for writing was waited for when it was closed.

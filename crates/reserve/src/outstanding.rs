@@ -12,7 +12,7 @@ pub(crate) struct Outstanding {
     pub(crate) freeing: Costs,
     /// The same, counted by the tokens (P3).
     #[cfg(debug_assertions)]
-    pub(crate) roll: buttress_space::Roll<6>,
+    pub(crate) roll: buttress_space::TokenAudit<6>,
 }
 
 impl Outstanding {

@@ -27,12 +27,12 @@ use buttress_base::{Rank, Ranked};
 
 use crate::SpaceKind;
 #[cfg(debug_assertions)]
-use crate::roll::Roll;
+use crate::token_audit::TokenAudit;
 
 /// A refused reservation, and the bytes that it lacked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{missing} bytes short")]
-pub struct Short {
+pub struct Refused {
     /// Bytes that must come free before the same request can succeed.
     pub missing: u64,
 }
@@ -133,7 +133,7 @@ struct Books {
     account: Account,
     /// A2 again, counted by the tokens themselves.
     #[cfg(debug_assertions)]
-    roll: Roll<1>,
+    roll: TokenAudit<1>,
 }
 
 impl Ledger {
@@ -141,7 +141,7 @@ impl Ledger {
         let books = Books {
             account: Account::new(kind),
             #[cfg(debug_assertions)]
-            roll: Roll::default(),
+            roll: TokenAudit::default(),
         };
         Self { books: Ranked::new(Rank::Leaf, books), shifts: AtomicU64::new(0) }
     }
@@ -161,12 +161,12 @@ impl Ledger {
 
     /// Forgets an empty group, unless reservations need it; then says how many bytes would be
     /// missing.
-    pub(crate) fn shrink(&self, len: u64, super_bytes: u64, counts: Counts) -> Result<(), Short> {
+    pub(crate) fn shrink(&self, len: u64, super_bytes: u64, counts: Counts) -> Result<(), Refused> {
         let account = &mut self.books.lock().account;
         let leaving = len - super_bytes - counts.read_only;
         let available = account.available();
         if available < leaving {
-            return Err(Short { missing: leaving - available });
+            return Err(Refused { missing: leaving - available });
         }
         self.shifts.fetch_add(1, Ordering::Relaxed);
         account.total -= len;
@@ -177,12 +177,12 @@ impl Ledger {
 
     /// As [`Ledger::shift`] of a group that gives out nothing more, unless reservations need its
     /// free space. Then says how many bytes would be missing.
-    pub(crate) fn stop(&self, before: Counts, after: Counts) -> Result<(), Short> {
+    pub(crate) fn stop(&self, before: Counts, after: Counts) -> Result<(), Refused> {
         let account = &mut self.books.lock().account;
         let leaving = after.read_only - before.read_only;
         let available = account.free().saturating_sub(account.may_use);
         if available < leaving {
-            return Err(Short { missing: leaving - available });
+            return Err(Refused { missing: leaving - available });
         }
         self.shifts.fetch_add(1, Ordering::Relaxed);
         change(account, before, after);
@@ -204,13 +204,13 @@ impl Ledger {
     }
 
     /// Reserves `bytes`, all or none (A3).
-    pub(crate) fn reserve(&self, bytes: u64) -> Result<(), Short> {
+    pub(crate) fn reserve(&self, bytes: u64) -> Result<(), Refused> {
         let books = &mut *self.books.lock();
         let account = &mut books.account;
         let needed = account.may_use.saturating_add(account.global_reserve).saturating_add(bytes);
         let free = account.free();
         if needed > free {
-            return Err(Short { missing: needed - free });
+            return Err(Refused { missing: needed - free });
         }
         account.may_use += bytes;
         #[cfg(debug_assertions)]
@@ -354,7 +354,7 @@ mod tests {
     fn refuses_with_the_shortfall() {
         let ledger = ledger(100);
         ledger.reserve(60).expect("40 are left");
-        assert_eq!(ledger.reserve(50), Err(Short { missing: 10 }));
+        assert_eq!(ledger.reserve(50), Err(Refused { missing: 10 }));
         assert_eq!(ledger.snapshot().may_use, 60);
         ledger.revoke(60);
         assert_eq!(ledger.snapshot().available(), 100);
@@ -365,9 +365,9 @@ mod tests {
     fn keeps_the_global_reserve() {
         let ledger = ledger(100);
         ledger.set_global_reserve(50, 0);
-        assert_eq!(ledger.reserve(60), Err(Short { missing: 10 }));
+        assert_eq!(ledger.reserve(60), Err(Refused { missing: 10 }));
         ledger.reserve(50).expect("exactly the rest");
-        assert_eq!(ledger.reserve(1), Err(Short { missing: 1 }));
+        assert_eq!(ledger.reserve(1), Err(Refused { missing: 1 }));
     }
 
     /// A group stays while reservations need it.
@@ -377,7 +377,7 @@ mod tests {
         ledger.grow(50, 10, Counts::default());
         ledger.reserve(120).expect("140 are free");
         let gone = ledger.shrink(50, 10, Counts::default());
-        assert_eq!(gone, Err(Short { missing: 20 }));
+        assert_eq!(gone, Err(Refused { missing: 20 }));
         ledger.revoke(20);
         ledger.shrink(50, 10, Counts::default()).expect("100 remain for 100");
         assert_eq!(ledger.snapshot().total, 100);

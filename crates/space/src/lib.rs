@@ -28,7 +28,7 @@
 //! reserve            reservations that give themselves back
 //! no_reserve         tokens for writes in place, which need no reservation
 //! unreserved         the count of those bytes
-//! roll               the live tokens, to compare accounts with
+//! token_audit        the live tokens, to compare accounts with
 //! goals              where each stream allocated last
 //! space              the gate: groups, states of bytes, figures
 //! request            what an allocation asks for and gets
@@ -74,10 +74,10 @@ mod preempt;
 mod quiesce;
 mod request;
 mod reserve;
-mod roll;
 mod rows;
 mod sync;
 mod ticket;
+mod token_audit;
 mod unreserved;
 mod waiting;
 
@@ -88,7 +88,7 @@ mod space;
 
 pub mod free_space_form;
 
-pub use account::{Account, Short};
+pub use account::{Account, Refused};
 #[cfg(feature = "baselines")]
 pub(crate) use by_map::Finder;
 pub use error::Error;
@@ -101,8 +101,8 @@ pub use preempt::{Clamp, Pools, Preempt, Round};
 pub use quiesce::{NocowWriter, ReadOnlyHold};
 pub use request::{AllocRequest, AllocStats, Outcome};
 pub use reserve::{DataReservation, DataTicket};
-pub use roll::Roll;
 pub use rows::Rows;
 pub use search::{Next, Search, Take};
 pub use space::Space;
 pub use ticket::{Arrivals, Class, Queue, Ticket, Verdict};
+pub use token_audit::TokenAudit;

@@ -108,7 +108,7 @@ impl fmt::Debug for NoReserve {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Short;
+    use crate::Refused;
 
     fn space() -> Arc<Space> {
         Arc::new(Space::new(4096, 16384))
@@ -136,7 +136,7 @@ mod tests {
     fn an_exchange_pays_in_full_or_fails() {
         let space = space();
         let refused = space.no_reserve(4096).exchange(|bytes| space.reserve_data(bytes));
-        assert_eq!(refused.map(|_| ()), Err(Short { missing: 4096 }));
+        assert_eq!(refused.map(|_| ()), Err(Refused { missing: 4096 }));
         assert_eq!(space.unreserved(), 0);
         let less = || space.no_reserve(4096).exchange(|_| space.reserve_data(0));
         let less = std::panic::catch_unwind(std::panic::AssertUnwindSafe(less));

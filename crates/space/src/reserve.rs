@@ -21,15 +21,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::ticket::{Class, Ticket, Verdict};
-use crate::{Short, Space, SpaceKind};
+use crate::{Refused, Space, SpaceKind};
 
 impl Space {
     /// Reserves `bytes` for contents of files: all of them, or none.
     ///
     /// # Errors
     ///
-    /// [`Short`] when they are not there; make room and ask again.
-    pub fn reserve_data(self: &Arc<Self>, bytes: u64) -> Result<DataReservation, Short> {
+    /// [`Refused`] when they are not there; make room and ask again.
+    pub fn reserve_data(self: &Arc<Self>, bytes: u64) -> Result<DataReservation, Refused> {
         Token::new(self, SpaceKind::Data, bytes).map(DataReservation)
     }
 
@@ -38,15 +38,15 @@ impl Space {
     ///
     /// # Errors
     ///
-    /// [`Short`]; the request is not in the queue.
+    /// [`Refused`]; the request is not in the queue.
     pub fn reserve_data_at_once(
         self: &Arc<Self>,
         class: Class,
         bytes: u64,
         fits: impl Fn() -> bool,
-    ) -> Result<DataReservation, Short> {
+    ) -> Result<DataReservation, Refused> {
         if !self.data_queue().at_once(self.ledger(SpaceKind::Data), class, bytes, fits) {
-            return Err(Short { missing: bytes });
+            return Err(Refused { missing: bytes });
         }
         Ok(DataReservation(Token::of_granted(self, SpaceKind::Data, bytes)))
     }
@@ -81,7 +81,7 @@ struct Token {
 }
 
 impl Token {
-    fn new(space: &Arc<Space>, kind: SpaceKind, bytes: u64) -> Result<Self, Short> {
+    fn new(space: &Arc<Space>, kind: SpaceKind, bytes: u64) -> Result<Self, Refused> {
         space.ledger(kind).reserve(bytes)?;
         Ok(Self::of_granted(space, kind, bytes))
     }
@@ -147,13 +147,13 @@ impl DataTicket<'_> {
     /// # Errors
     ///
     /// Refused: the request is not in the queue any more.
-    pub fn wait_for(&mut self, limit: Duration) -> Option<Result<DataReservation, Short>> {
+    pub fn wait_for(&mut self, limit: Duration) -> Option<Result<DataReservation, Refused>> {
         match self.ticket.as_mut()?.wait_for(limit)? {
             Verdict::Granted => {
                 let token = Token::of_granted(self.space, SpaceKind::Data, self.bytes);
                 Some(Ok(DataReservation(token)))
             }
-            Verdict::Refused => Some(Err(Short { missing: self.bytes })),
+            Verdict::Refused => Some(Err(Refused { missing: self.bytes })),
         }
     }
 

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use buttress_base::{Rank, Ranked};
 
 #[cfg(debug_assertions)]
-use crate::roll::Roll;
+use crate::token_audit::TokenAudit;
 
 /// How many bytes of a volume are dirty and have no reservation.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ pub(crate) struct Unreserved {
     bytes: AtomicU64,
     /// The same, counted by the tokens (Q2). In debug builds `bytes` changes under this lock only.
     #[cfg(debug_assertions)]
-    roll: Ranked<Roll<1>>,
+    roll: Ranked<TokenAudit<1>>,
 }
 
 impl Unreserved {
@@ -30,7 +30,7 @@ impl Unreserved {
         Self {
             bytes: AtomicU64::new(0),
             #[cfg(debug_assertions)]
-            roll: Ranked::new(Rank::Leaf, Roll::default()),
+            roll: Ranked::new(Rank::Leaf, TokenAudit::default()),
         }
     }
 

@@ -5,15 +5,13 @@
 //! The words are those of `btrfs inspect-internal dump-tree`. A reader or a script that knows one
 //! can read the other, and the two can be compared line by line.
 
-mod items;
 mod json;
-mod quota;
-mod superblock;
 mod walk;
 
 use std::io::Write;
 use std::path::PathBuf;
 
+use buttress_dump::{items, superblock};
 use buttress_format::{TreeId, limits};
 use buttress_volume::{Uuid, Volume};
 

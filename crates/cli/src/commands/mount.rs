@@ -9,11 +9,15 @@
 //! verb that comes too early waits for that ([`crate::closing`]). `umount` waits for it where it is
 //! called ([`super::umount`]).
 //!
+//! Where a server has the volume already, the child joins that one and ends ([`join`]). So of
+//! several lines of an fstab the first starts a server.
+//!
 //! # Failure
 //!
 //! Until the mount is there the child speaks on the caller's terminal, and its exit code becomes
 //! the caller's. Afterwards there is only the log.
 
+mod join;
 mod pressure;
 
 use std::collections::HashSet;
@@ -39,7 +43,7 @@ use crate::cached::{self, Cached};
 use crate::closing;
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::image::Devices;
-use crate::live::{Live, Subject};
+use crate::live::{Joins, Live, Subject, Turn};
 use crate::names;
 use crate::ui::Ui;
 
@@ -97,6 +101,9 @@ pub(crate) struct Args {
     /// Say on standard output when the mount is there, then detach.
     #[arg(long, hide = true, requires = "foreground")]
     announce: bool,
+    /// Succeed where the very same is mounted at the place already, as mount(8) does.
+    #[arg(long, hide = true)]
+    is_there_fine: bool,
 }
 
 /// When devices are opened past the page cache.
@@ -273,10 +280,12 @@ pub(crate) fn start(mut child: Child) -> Result<Started> {
         let mut line = String::new();
         said.read_line(&mut line).ok().map(|_| line)
     });
-    if said.as_deref().map(str::trim) != Some(READY) {
-        return failed(child).map(Started::Failed);
+    let said = said.as_deref().map(str::trim).and_then(|said| said.strip_prefix(READY));
+    match said.map(|pid| pid.trim().parse()) {
+        Some(Ok(pid)) => Ok(Started::Serves(pid)),
+        Some(Err(_)) => Ok(Started::Serves(child.id())),
+        None => failed(child).map(Started::Failed),
     }
-    Ok(Started::Serves(child.id()))
 }
 
 /// Ends as the child did; it has said why.
@@ -310,6 +319,15 @@ fn serve(args: &Args, options: Parsed, ui: &Ui) -> Result<Exit> {
         let list = volume.without_effect.join(", ");
         ui.note(format!("options without effect here: {list}"));
     }
+    // Of several mounts that begin together one becomes the server of the others.
+    let turn = args.announce.then(|| Turn::wait(&image));
+    if args.announce
+        && let Some(pid) = join::join(args, &image, (&door, &volume), ui)?
+    {
+        return announce_server(pid);
+    }
+    let is_root = rustix::process::geteuid().is_root();
+    door.shared = is_root && !door.submounts && buttress_fuse::can_share();
     let Opened { fs, cache, files } = open(args, &image, volume, cache)?;
     if let Some(why) = fs.read_only_reason() {
         if !door.read_only {
@@ -323,11 +341,24 @@ fn serve(args: &Args, options: Parsed, ui: &Ui) -> Result<Exit> {
     watch(signals, session.unmounter(), Arc::clone(&stage), fs.clone())?;
     tracing::info!(image = %image.display(), target = %session.unmounter().target().display(), "mounted");
     // Before the mount is announced, and before the directory is left: names may be relative.
-    let live = live(args, &image, &session, cache.as_ref(), &fs).listen();
+    let mut live = live(args, &image, &session, cache.as_ref(), &fs);
+    live.join(match session.sharer() {
+        Some(sharer) => {
+            let words = words(&args.options).map(str::to_owned).collect();
+            Joins::Shared { sharer, words, differing: join::differing }
+        }
+        None if !is_root => Joins::Alone("only root can mount a volume at a second place"),
+        None if door.submounts => {
+            Joins::Alone("with -o submounts a volume is mounted at one place only")
+        }
+        None => Joins::Alone("a second mount needs Linux 6.15 or later and the right to mount"),
+    });
+    let live = live.listen();
     let session = session.start().map_err(std::io::Error::other).context(String::new)?;
     if args.announce {
         announce(args.log.as_deref())?;
     }
+    drop(turn);
     let served = session.wait();
     stage.store(Stage::Committing as u8, Ordering::SeqCst);
     let closed = close(fs, cache.as_deref(), &image);
@@ -357,7 +388,10 @@ fn live(
     cache: Option<&Arc<CacheDevice>>,
     fs: &Filesystem,
 ) -> Live {
-    let mut live = Live::new(Subject::of(image.to_owned(), args.cached.full_path()));
+    let mut subject = Subject::of(image.to_owned(), args.cached.full_path());
+    subject.other_devices(paths(args, image).skip(1));
+    subject.is_shared = session.sharer().is_some();
+    let mut live = Live::new(subject);
     live.mount(session.unmounter());
     if let Some(cache) = cache {
         live.cache(cache);
@@ -388,6 +422,13 @@ fn announce(log: Option<&Path>) -> Result<()> {
     std::env::set_current_dir("/").context(|| "leaving the directory")
 }
 
+/// Tells the parent that the mount is there, by the server of another one.
+fn announce_server(pid: u32) -> Result<Exit> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{READY} {pid}").and_then(|()| out.flush()).context(|| "announcing the mount")?;
+    Ok(Exit::Success)
+}
+
 /// A volume, and what it lies on.
 struct Opened {
     fs: Filesystem,
@@ -396,19 +437,23 @@ struct Opened {
     files: Vec<Arc<FileDevice>>,
 }
 
+/// The devices that were named, the first before the others.
+fn paths<'a>(args: &'a Args, image: &'a Path) -> impl Iterator<Item = &'a Path> {
+    let by_option = words(&args.options).filter_map(|word| word.strip_prefix("device="));
+    let more = args.more.iter().chain(&args.devices.devices).map(PathBuf::as_path);
+    std::iter::once(image).chain(more).chain(by_option.map(Path::new))
+}
+
 /// Opens the devices and the volume on them.
 fn open(args: &Args, image: &Path, options: MountOptions, cache: CacheOptions) -> Result<Opened> {
     let how = if options.read_only { OpenOptions::READ } else { OpenOptions::WRITE };
     let how = |path: &Path| OpenOptions { direct: args.direct.applies_to(path), ..how };
-    let by_option = words(&args.options).filter_map(|word| word.strip_prefix("device="));
-    let paths = args.more.iter().chain(&args.devices.devices).map(PathBuf::as_path);
     let mut seen = HashSet::new();
     // fstab often names the first device among the others, too.
     let mut is_new =
         |path: &&Path| seen.insert(path.canonicalize().unwrap_or_else(|_| path.to_path_buf()));
-    let paths = std::iter::once(image).chain(paths).chain(by_option.map(Path::new));
-    let paths = paths.filter(|path| is_new(path));
-    let files = paths.map(|path| closing::open_device(path, how(path)).map(Arc::new));
+    let files = paths(args, image).filter(|path| is_new(path));
+    let files = files.map(|path| closing::open_device(path, how(path)).map(Arc::new));
     let files = files.collect::<Result<Vec<_>>>()?;
     let mut devices: Vec<Arc<dyn Device>> =
         files.iter().map(|file| Arc::clone(file) as Arc<dyn Device>).collect();

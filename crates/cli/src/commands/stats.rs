@@ -89,7 +89,7 @@ fn document(answer: &Answer) -> Value {
         (value.as_object_mut(), serde_json::to_value(&answer.subject))
     {
         // How a place is told apart from one of the same name is between us.
-        let between_us = ["file", "cache_file", "device"];
+        let between_us = ["file", "cache_file", "device", "more", "is_shared"];
         object.extend(subject.into_iter().filter(|(name, _)| !between_us.contains(&name.as_str())));
         let sections = answer.sections.iter().map(|section| {
             let figures: Map<String, Value> = section.figures.iter().cloned().collect();

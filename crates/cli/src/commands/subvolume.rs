@@ -116,9 +116,11 @@ impl Named {
         let is_image = place.image.metadata().is_ok_and(|metadata| !metadata.is_dir());
         if !is_image && let Some(served) = live::served(Path::new(argument))? {
             let path = served.within.into_os_string().into_vec();
-            return Ok(Self { volume: served.target, spot: Spot { path, is_mounted: true, text } });
+            let is_from_top = served.answer.subject.is_shared;
+            let spot = Spot { path, is_mounted: true, is_from_top, text };
+            return Ok(Self { volume: served.target, spot });
         }
-        let spot = Spot { path: place.path, is_mounted: false, text };
+        let spot = Spot { path: place.path, is_mounted: false, is_from_top: false, text };
         Ok(Self { volume: place.image, spot })
     }
 }

@@ -11,8 +11,8 @@
 //!
 //! - **U1** No server is asked on the way to a mount but over its socket: a dead one, or one that
 //!   hangs, can be unmounted.
-//! - **U2** Success means that the volume is closed and free. Where it is mounted elsewhere too,
-//!   or the server cannot be asked, that is said.
+//! - **U2** Success means that the volume is closed and free, or that this user sees it mounted
+//!   elsewhere. Where programs use it out of sight, or the server cannot be asked, that is said.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -93,10 +93,13 @@ pub(crate) fn unmount(target: &Path, how: How) -> Result<()> {
     let Some(mut farewell) = farewell else {
         return without_word(&mounted, &say);
     };
+    if mounted.all_of_same().is_ok_and(|others| !others.is_empty()) {
+        return Ok(());
+    }
     let left = farewell.left().unwrap_or(Left::Closing);
     if left == Left::Used {
         if !how.lazy {
-            say("it is mounted at another place, too, or used: the server goes on");
+            say("programs use it, or it is mounted where this one cannot see: the server goes on");
         }
         return Ok(());
     }
@@ -127,11 +130,14 @@ pub(crate) fn remount(
 ) -> Result<()> {
     let mounted = find(target)?;
     let name = mounted.point.display().to_string();
-    let Some((socket, _)) = server_of(&mounted) else {
+    let Some((socket, answer)) = server_of(&mounted) else {
         let what = format!("{name}: its server does not answer: ask as the user who mounted it");
         return Err(Failure::new(Exit::Failure, what));
     };
+    let is_shared = answer.subject.is_shared;
     let by_kernel = || {
+        // Of several mounts each has flags of its own.
+        let flags = if is_shared { flags | rustix::mount::MountFlags::BIND } else { flags };
         let flags = if read_only { flags | rustix::mount::MountFlags::RDONLY } else { flags };
         let done = rustix::mount::mount_remount(&mounted.point, flags, c"");
         done.map_err(|errno| refused(&name, &Refusal::of(errno)))
@@ -145,7 +151,17 @@ pub(crate) fn remount(
     // durable.
     if read_only {
         by_kernel()?;
-        by_server()
+        let list = |error: std::io::Error| Failure::new(Exit::Failure, format!("{name}: {error}"));
+        let others = mounted.all_of_same().map_err(list)?;
+        if others.iter().all(|other| other.is_read_only) {
+            return by_server();
+        }
+        // Others go on writing.
+        let durable = std::fs::File::open(&mounted.point).and_then(|top| {
+            rustix::fs::syncfs(&top)?;
+            top.sync_all()
+        });
+        durable.map_err(list)
     } else {
         by_server()?;
         by_kernel()

@@ -124,8 +124,8 @@ impl Spot {
     }
 
     fn walk(&self, fs: &Filesystem, parts: &[&[u8]]) -> buttress_fs::Result<Inode> {
-        let default = fs.default_subvolume()?;
-        if self.is_mounted || fs.root().id().tree == default {
+        let default = if self.is_from_top { TreeId::FS } else { fs.default_subvolume()? };
+        if self.is_mounted && !self.is_from_top || fs.root().id().tree == default {
             return fs.resolve(parts.join(&b'/'));
         }
         let mut at = fs.inode(InodeId { tree: default, ino: Ino::ROOT_DIR })?;

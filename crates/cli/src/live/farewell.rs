@@ -33,7 +33,7 @@ const USED: &str = "used";
 /// How long a program waits before it says what it waits for.
 const SILENCE: Duration = Duration::from_secs(1);
 /// How long the kernel may take to let go of a mount that was taken away.
-const LETTING_GO_MAX: Duration = Duration::from_millis(200);
+const LETTING_GO_MAX: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(5);
 /// How long a process may take to end when it has said that all is done.
 const EXIT_MAX: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };

@@ -99,6 +99,7 @@ pub(crate) struct Mounted {
     pub point: PathBuf,
     /// The folder of the file system that is seen there, "/" but for a folder that is bound.
     pub top: PathBuf,
+    pub is_read_only: bool,
 }
 
 impl Mounted {
@@ -120,6 +121,18 @@ impl Mounted {
         all.into_iter().find(|mounted| mounted.is_ours() && mounted.source == source)
     }
 
+    /// All mounts of the same file system, this one too if it is there yet. The device number
+    /// alone may be another file system's once this one has ended.
+    ///
+    /// # Errors
+    ///
+    /// Those of reading the list.
+    pub(crate) fn all_of_same(&self) -> std::io::Result<Vec<Self>> {
+        let mut all = Self::all(&std::fs::read("/proc/self/mountinfo")?);
+        all.retain(|other| other.device == self.device && other.source == self.source);
+        Ok(all)
+    }
+
     /// Every mount of the list; of several at one place the last is seen.
     fn all(list: &[u8]) -> Vec<Self> {
         list.split(|&byte| byte == b'\n').filter_map(Self::of_line).collect()
@@ -132,7 +145,10 @@ impl Mounted {
         let mut behind = fields.iter().skip_while(|field| *field != Path::new("-")).skip(1);
         let kind = behind.next()?.display().to_string();
         let source = behind.next()?.clone();
-        Some(Self { device, kind, source, point: fields[4].clone(), top: fields[3].clone() })
+        let (point, top) = (fields.get(4)?.clone(), fields[3].clone());
+        let own = fields.get(5)?.to_str()?;
+        let is_read_only = own.split(',').any(|word| word == "ro");
+        Some(Self { device, kind, source, point, top, is_read_only })
     }
 
     /// Whether it is one of ours.

@@ -31,6 +31,12 @@ pub(crate) struct Subject {
     /// The device number of what is mounted there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<u64>,
+    /// The other devices of the volume.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub more: Vec<FileId>,
+    /// Its mounts show parts of one file system, whose top is the top level.
+    #[serde(default)]
+    pub is_shared: bool,
     /// Its cache.
     #[serde(default, with = "names::path_or_none", skip_serializing_if = "Option::is_none")]
     pub cache: Option<PathBuf>,
@@ -67,12 +73,18 @@ impl Subject {
         Self { file: FileId::at(&image), image, cache, cache_file, ..Self::default() }
     }
 
+    /// Adds the other devices of the volume.
+    pub(crate) fn other_devices<'a>(&mut self, paths: impl Iterator<Item = &'a Path>) {
+        self.more.extend(paths.filter_map(FileId::at));
+    }
+
     /// Whether it serves the image or has the cache that is at `path`, which is whole (W1).
     pub(super) fn serves(&self, path: &Path) -> bool {
         let is_there = |name: &Path, file: Option<FileId>| {
             name == path && (file.is_none() || file == FileId::at(path))
         };
         is_there(&self.image, self.file)
+            || FileId::at(path).is_some_and(|file| self.more.contains(&file))
             || self.cache.as_ref().is_some_and(|cache| is_there(cache, self.cache_file))
     }
 

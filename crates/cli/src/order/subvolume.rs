@@ -10,6 +10,9 @@ pub(crate) struct Spot {
     pub path: Vec<u8>,
     /// It begins at the top of what is mounted, not at the default subvolume's.
     pub is_mounted: bool,
+    /// Of what is mounted the top is the top level, whatever subvolume is shown.
+    #[serde(default)]
+    pub is_from_top: bool,
     /// As the caller wrote it.
     pub text: String,
 }

@@ -17,12 +17,12 @@ fn all_fail(bench: &Bench, image: &str, code: i32, words: &[&str]) {
 
 #[test]
 fn no_file() {
-    all_fail(&Bench::new(), "nowhere.img", 1, &["nowhere.img", "No such file"]);
+    all_fail(&crate::bench(), "nowhere.img", 1, &["nowhere.img", "No such file"]);
 }
 
 #[test]
 fn an_empty_file() {
-    let bench = Bench::new();
+    let bench = crate::bench();
     std::fs::write(bench.path("empty"), b"").expect("file");
     all_fail(&bench, "empty", 1, &["empty"]);
     bench.fails(&["mkfs", "empty"], 1, &["empty"]);
@@ -30,7 +30,7 @@ fn an_empty_file() {
 
 #[test]
 fn a_directory() {
-    let bench = Bench::new();
+    let bench = crate::bench();
     std::fs::create_dir(bench.path("dir")).expect("dir");
     all_fail(&bench, "dir", 1, &["dir", "a directory"]);
     bench.fails(&["mkfs", "dir", "--size", "1G"], 1, &["a directory"]);
@@ -38,7 +38,7 @@ fn a_directory() {
 
 #[test]
 fn the_wrong_type() {
-    let bench = Bench::new();
+    let bench = crate::bench();
     all_fail(&bench, "/dev/null", 1, &["character device"]);
     std::fs::write(bench.path("text"), "words\n".repeat(50_000)).expect("file");
     all_fail(&bench, "text", 3, &["text", "no btrfs"]);
@@ -55,7 +55,7 @@ fn no_permission() {
         eprintln!("root may read everything: not tested");
         return;
     }
-    let bench = Bench::new();
+    let bench = crate::bench();
     bench.volume("x.img", "128M");
     let forbidden = std::fs::Permissions::from_mode(0o000);
     std::fs::set_permissions(bench.path("x.img"), forbidden).expect("chmod");
@@ -64,7 +64,7 @@ fn no_permission() {
 
 #[test]
 fn a_truncated_image() {
-    let bench = Bench::new();
+    let bench = crate::bench();
     bench.volume("x.img", "256M");
     let file = std::fs::File::options().write(true).open(bench.path("x.img")).expect("image");
     // Down to a volume without its end, then without its trees, then without a superblock.
@@ -81,7 +81,7 @@ fn a_truncated_image() {
 #[test]
 fn flipped_bits() {
     use std::os::unix::fs::FileExt;
-    let bench = Bench::new();
+    let bench = crate::bench();
     bench.ok(&["mkfs", "x.img", "--size", "128M", "--metadata", "single"]);
     let file = std::fs::File::options().read(true).write(true).open(bench.path("x.img"));
     let file = file.expect("image");
@@ -113,7 +113,7 @@ fn flipped_bits() {
 /// Options that do not parse, places that are no places.
 #[test]
 fn wrong_arguments() {
-    let bench = Bench::new();
+    let bench = crate::bench();
     bench.volume("x.img", "128M");
     bench.fails(&["ls", "x.img:/nowhere"], 1, &["nowhere", "no such file"]);
     bench.fails(&["cat", "x.img:/"], 1, &["regular file"]);
@@ -127,14 +127,14 @@ fn wrong_arguments() {
 /// Half of a volume on two devices names what is missing. Needs btrfs-progs to make one.
 #[test]
 fn a_missing_device() {
-    let bench = Bench::new();
+    let bench = crate::bench();
     for name in ["one", "two"] {
         let file = std::fs::File::create(bench.path(name)).expect("file");
         file.set_len(256 << 20).expect("length");
     }
     let made = std::process::Command::new("mkfs.btrfs")
         .args(["--quiet", "--metadata", "raid1", "--data", "raid1", "one", "two"])
-        .current_dir(bench.dir.path())
+        .current_dir(bench.folder())
         .output();
     if made.is_err() {
         eprintln!("btrfs-progs is not installed: not tested");

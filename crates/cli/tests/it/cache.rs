@@ -1,11 +1,9 @@
 //! Caches through the program: made, used by mkfs, looked at, drained, taken apart.
 
-use crate::Bench;
-
 /// A volume made through a cache is whole only with it, until the cache is flushed.
 #[test]
 fn a_volume_lives_in_its_cache_until_it_is_flushed() {
-    let bench = Bench::new();
+    let bench = crate::bench();
     bench.ok(&["mkfs", "image", "--size", "300M"]);
     bench.ok(&["cache", "format", "cache", "--size", "24M", "--origin", "image"]);
     bench.fails(&["cache", "format", "cache", "--size", "24M"], 6, &["already holds", "--force"]);
@@ -36,7 +34,7 @@ fn a_volume_lives_in_its_cache_until_it_is_flushed() {
 /// The wrong origin, a wrong option, no cache at all: refused with what to do.
 #[test]
 fn wrong_caches_are_refused() {
-    let bench = Bench::new();
+    let bench = crate::bench();
     bench.ok(&["mkfs", "one", "--size", "300M"]);
     bench.ok(&["mkfs", "two", "--size", "300M"]);
     bench.ok(&["cache", "format", "cache", "--size", "1M", "--origin", "one"]);

@@ -18,7 +18,7 @@ fn damage(bench: &Bench, name: &str, at: u64) {
 /// A volume without a fault: steps, sums, and 0.
 #[test]
 fn a_clean_volume() {
-    let bench = Bench::new();
+    let bench = crate::bench();
     bench.volume("a.img", "256M");
     let text = bench.ok(&["check", "a.img", "--check-data-csum"]);
     for words in ["[1/8] checking", "[8/8] checking quota groups", "no error found"] {
@@ -33,7 +33,7 @@ fn a_clean_volume() {
 /// A fault: named, 1, and mended when that is asked for.
 #[test]
 fn a_damaged_superblock() {
-    let bench = Bench::new();
+    let bench = crate::bench();
     bench.volume("a.img", "256M");
     damage(&bench, "a.img", (64 << 20) + 300);
     let output = bench.run(&["check", "a.img"]);
@@ -53,7 +53,7 @@ fn a_damaged_superblock() {
 /// What is no volume, and a command line that cannot be right.
 #[test]
 fn what_is_not_checked() {
-    let bench = Bench::new();
+    let bench = crate::bench();
     std::fs::write(bench.path("text"), vec![b'x'; 1 << 20]).expect("a file");
     bench.fails(&["check", "text"], 3, &["text", "holds no btrfs"]);
     bench.fails(&["check", "nothing"], 1, &["nothing"]);

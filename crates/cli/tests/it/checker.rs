@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::{Bench, text};
+use crate::text;
 
 /// Checks an image; true when there is no checker, which is said on standard error.
 #[track_caller]
@@ -30,7 +30,7 @@ fn btrfs(args: &[&str]) -> Option<std::process::Output> {
 /// `dump` prints what dump-tree and dump-super print, but for the version in the first line.
 #[test]
 fn dump_equals_dump_tree() {
-    let bench = Bench::new();
+    let bench = crate::bench();
     for (name, features) in [("a.img", ""), ("b.img", "^block-group-tree,^skinny-metadata")] {
         bench.ok(&["mkfs", name, "--size", "256M", "--label", "x", "--features", features]);
         let image = bench.path(name);

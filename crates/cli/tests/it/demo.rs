@@ -1,12 +1,10 @@
 //! The demo, made short.
 
-use crate::Bench;
-
 /// The README's first command, made short: through FUSE where there is one, and through the
 /// library.
 #[test]
 fn the_demo_reads_back_what_it_wrote() {
-    let bench = Bench::new();
+    let bench = crate::bench();
     let short = ["demo", "--size", "1G", "--files", "300", "--large", "8M"];
     for more in [&[][..], &["--no-mount"]] {
         let mut args = short.to_vec();

@@ -77,7 +77,7 @@ fn a_log_of_json_has_numbers() {
     if !has(&["umount"], Some("/dev/fuse")) {
         return;
     }
-    let bench = Bench::new();
+    let bench = crate::bench();
     bench.ok(&["mkfs", "image", "--size", "300M"]);
     let args = ["--json", "mount", "image", "mnt", "--log", "log"];
     let mounted = Background::new(&bench, &args, &[("BUTTRESS_LOG", EVENTS)]);
@@ -166,7 +166,7 @@ fn the_environment_chooses_the_form() {
     if !has(&["umount"], Some("/dev/fuse")) {
         return;
     }
-    let bench = Bench::new();
+    let bench = crate::bench();
     bench.ok(&["mkfs", "image", "--size", "200M"]);
     let said = |more: &[&str], format: &str| {
         let log = bench.path("log");
@@ -189,7 +189,7 @@ fn the_environment_chooses_the_form() {
 /// What cannot be followed is said, before anything is done.
 #[test]
 fn a_wrong_log_is_refused() {
-    let bench = Bench::new();
+    let bench = crate::bench();
     for (name, value, word) in
         [("BUTTRESS_LOG_FORMAT", "xml", "json"), ("BUTTRESS_LOG", "buttress=loud", "info")]
     {

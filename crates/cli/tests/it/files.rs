@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::checker::check;
-use crate::{Bench, text};
+use crate::text;
 
 /// A folder with one of everything that needs no rights to make.
 fn zoo(at: &Path) {
@@ -101,7 +101,7 @@ fn assert_same(left: &Path, right: &Path) {
 /// A volume filled from a folder gives the same folder back, holes included.
 #[test]
 fn rootdir_and_back() {
-    let bench = Bench::new();
+    let bench = crate::bench();
     zoo(&bench.path("zoo"));
     bench.ok(&["mkfs", "x.img", "--rootdir", "zoo"]);
     check(&bench.path("x.img"));
@@ -124,7 +124,7 @@ fn rootdir_and_back() {
 /// `cp --archive` in both directions, next to what is there.
 #[test]
 fn copies_in_and_out() {
-    let bench = Bench::new();
+    let bench = crate::bench();
     zoo(&bench.path("zoo"));
     bench.volume("x.img", "512M");
     bench.ok(&["mkdir", "--parents", "x.img:/a/b/c"]);
@@ -163,7 +163,7 @@ fn copies_in_and_out() {
 /// The small verbs, and what they leave.
 #[test]
 fn verbs() {
-    let bench = Bench::new();
+    let bench = crate::bench();
     bench.volume("x.img", "256M");
     std::fs::write(bench.path("f"), b"content").expect("file");
     bench.ok(&["mkdir", "x.img:/d"]);
@@ -194,7 +194,7 @@ fn verbs() {
 /// An image that lies in what is copied into it is left out, instead of growing without end.
 #[test]
 fn a_volume_is_not_copied_into_itself() {
-    let bench = Bench::new();
+    let bench = crate::bench();
     std::fs::create_dir(bench.path("d")).expect("dir");
     std::fs::write(bench.path("d/f"), b"x").expect("file");
     bench.ok(&["mkfs", "d/x.img", "--rootdir", "d"]);

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use buttress_base::Rng;
 
-use crate::{Bench, text};
+use crate::text;
 
 const TREES: u64 = 4;
 
@@ -103,7 +103,7 @@ fn meddle(root: &Path, outside: &Path, is_over: &AtomicBool) {
 fn rootdir_takes_any_tree() {
     let round: u64 = std::env::var("BUTTRESS_ROUND").ok().and_then(|n| n.parse().ok()).unwrap_or(0);
     for seed in round * 1000..round * 1000 + TREES {
-        let bench = Bench::new();
+        let bench = crate::bench();
         let (root, outside) = (bench.path("tree"), bench.path("outside"));
         std::fs::create_dir(&root).expect("a folder");
         std::fs::write(&outside, "SECRET-OF-SOMEBODY-ELSE").expect("a file");

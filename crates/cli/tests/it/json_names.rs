@@ -24,7 +24,7 @@ const NAMES: [&[u8]; 10] = [
 ];
 
 fn bench() -> Bench {
-    let bench = Bench::new();
+    let bench = crate::bench();
     std::fs::create_dir(bench.path("src")).expect("a folder");
     for name in NAMES {
         std::fs::write(bench.path("src").join(OsStr::from_bytes(name)), b"x").expect("a file");

@@ -98,7 +98,7 @@ fn a_cached_mount_answers_and_takes_messages() {
     if !has(&["umount", "btrfs"], Some("/dev/fuse")) {
         return;
     }
-    let bench = Bench::new();
+    let bench = crate::bench();
     bench.ok(&["mkfs", "image", "--size", "300M"]);
     bench.ok(&["cache", "format", "cache", "--size", "24M", "--origin", "image"]);
     assert!(bench.ok(&["stats"]).contains("nothing is mounted"));
@@ -170,7 +170,7 @@ fn a_mount_tells_of_its_space() {
     if !has(&["umount"], Some("/dev/fuse")) {
         return;
     }
-    let bench = Bench::new();
+    let bench = crate::bench();
     bench.ok(&["mkfs", "image", "--size", "300M"]);
     let mounted = Mounted::new(&bench, &[]);
     let ask =
@@ -264,7 +264,7 @@ fn a_mount_refuses_the_cache_of_another() {
     if !has(&["umount"], Some("/dev/fuse")) {
         return;
     }
-    let bench = Bench::new();
+    let bench = crate::bench();
     for name in ["image", "other"] {
         bench.ok(&["mkfs", name, "--size", "300M"]);
     }
@@ -282,7 +282,7 @@ fn a_mount_refuses_the_cache_of_another() {
 /// What a killed server leaves behind is no answer, and is cleared away.
 #[test]
 fn a_dead_mount_gives_no_answer() {
-    let bench = Bench::new();
+    let bench = crate::bench();
     std::fs::create_dir(bench.path("run")).expect("a folder");
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
     std::fs::set_permissions(bench.path("run"), mode).expect("it is ours");
@@ -302,7 +302,7 @@ fn clients_use_a_cached_device() {
         return;
     }
     const LEN: usize = 24 << 20;
-    let bench = Bench::new();
+    let bench = crate::bench();
     std::fs::write(bench.path("image"), vec![0; LEN]).expect("a file");
     bench.ok(&["cache", "format", "cache", "--size", "8M", "-b", "512", "--origin", "image"]);
     let listen = format!("unix:{}", bench.path("socket").display());
@@ -363,7 +363,7 @@ fn subvolumes_of_a_mount() {
     if !has(&["umount", "btrfs"], Some("/dev/fuse")) {
         return;
     }
-    let bench = Bench::new();
+    let bench = crate::bench();
     bench.volume("image", "300M");
     let mounted = Mounted::new(&bench, &[]);
     let at = |name: &str| bench.path(name);
@@ -417,7 +417,7 @@ fn subvolumes_are_devices_of_their_own() {
     if !has(&["umount", "btrfs", "find"], Some("/dev/fuse")) {
         return;
     }
-    let bench = Bench::new();
+    let bench = crate::bench();
     bench.volume("image", "300M");
     for place in ["image:/a", "image:/a/within", "image:/b"] {
         bench.ok(&["subvolume", "create", place]);
@@ -471,7 +471,7 @@ fn a_mount_taken_away_gets_no_orders() {
     if !has(&["umount"], Some("/dev/fuse")) {
         return;
     }
-    let bench = Bench::new();
+    let bench = crate::bench();
     // The one before comes first, by name and by time.
     for image in ["earlier", "image"] {
         bench.ok(&["mkfs", image, "--size", "200M"]);
@@ -503,7 +503,7 @@ fn a_closing_mount_gets_no_orders() {
     if !has(&["umount"], Some("/dev/fuse")) {
         return;
     }
-    let bench = Bench::new();
+    let bench = crate::bench();
     bench.ok(&["mkfs", "earlier", "--size", "700M"]);
     bench.ok(&["mkfs", "image", "--size", "200M"]);
     let closing = Mounted::of(&bench, "earlier", &["-o", "dirty=512M"]);

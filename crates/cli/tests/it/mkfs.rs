@@ -1,12 +1,12 @@
 //! What `mkfs` makes, and what it refuses to.
 
 use crate::checker::check;
-use crate::{Bench, text};
+use crate::text;
 
 /// Every combination that is offered is a volume that btrfs-progs finds nothing wrong with.
 #[test]
 fn every_kind_of_volume_is_clean() {
-    let bench = Bench::new();
+    let bench = crate::bench();
     let sizes = ["64M", "128M", "780M", "4G", "1T"];
     let mut kinds: Vec<Vec<&str>> = sizes.iter().map(|size| vec!["--size", size]).collect();
     for nodesize in ["4k", "8k", "32k", "64k"] {
@@ -32,7 +32,7 @@ fn every_kind_of_volume_is_clean() {
 /// What is there is named, and kept, unless `--force` is given.
 #[test]
 fn what_is_there_is_kept() {
-    let bench = Bench::new();
+    let bench = crate::bench();
     bench.volume("x.img", "128M");
     let before = std::fs::read(bench.path("x.img")).expect("image");
     bench.fails(&["mkfs", "x.img"], 6, &["x.img", "btrfs", "--force"]);
@@ -54,7 +54,7 @@ fn what_is_there_is_kept() {
 /// Wrong command lines say what would be right, and make no file.
 #[test]
 fn wrong_options_make_no_file() {
-    let bench = Bench::new();
+    let bench = crate::bench();
     bench.fails(&["mkfs", "x.img"], 2, &["--size"]);
     bench.fails(&["mkfs", "x.img", "--size", "1M"], 1, &["too few"]);
     bench.fails(
@@ -72,7 +72,7 @@ fn wrong_options_make_no_file() {
 #[test]
 fn images_are_sparse() {
     use std::os::unix::fs::MetadataExt;
-    let bench = Bench::new();
+    let bench = crate::bench();
     bench.volume("x.img", "1T");
     let metadata = bench.path("x.img").metadata().expect("image");
     assert_eq!(metadata.len(), 1 << 40);
@@ -83,7 +83,7 @@ fn images_are_sparse() {
 /// `--json` is JSON, and says what was made.
 #[test]
 fn json_says_what_was_made() {
-    let bench = Bench::new();
+    let bench = crate::bench();
     let made = bench.ok(&["--json", "mkfs", "x.img", "--size", "1G", "--label", "l"]);
     let made: serde_json::Value = serde_json::from_str(&made).expect("json");
     let info = bench.ok(&["--json", "info", "x.img"]);

@@ -17,7 +17,7 @@ fn used_of(bench: &Bench, image: &str) -> u64 {
 /// A property is set, shown, followed, inherited and taken away.
 #[test]
 fn properties() {
-    let bench = Bench::new();
+    let bench = crate::bench();
     bench.volume("v.img", "256M");
     bench.ok(&["mkdir", "v.img:/dir"]);
     assert_eq!(bench.ok(&["property", "get", "v.img:/dir"]), "");
@@ -39,7 +39,7 @@ fn properties() {
 /// A copy within a volume shares; files written anew are compressed and no longer share.
 #[test]
 fn sharing_and_defragmenting() {
-    let bench = Bench::new();
+    let bench = crate::bench();
     bench.volume("v.img", "256M");
     let content = "much the same ".repeat(1_000_000);
     std::fs::write(bench.path("file"), &content).expect("a file");
@@ -62,7 +62,7 @@ fn sharing_and_defragmenting() {
 /// A folder is packed while it becomes a volume.
 #[test]
 fn a_packed_rootdir() {
-    let bench = Bench::new();
+    let bench = crate::bench();
     std::fs::create_dir(bench.path("dir")).expect("a folder");
     std::fs::write(bench.path("dir/words"), "words ".repeat(3_000_000)).expect("a file");
     bench.ok(&["mkfs", "plain.img", "--rootdir", text(&bench.path("dir"))]);

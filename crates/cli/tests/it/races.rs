@@ -6,8 +6,6 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::Bench;
-
 /// How long each of them tries.
 const TIME: Duration = Duration::from_millis(1500);
 
@@ -38,7 +36,7 @@ fn meddle(folder: &Path, victim: &Path, outside: &Path, is_over: &AtomicBool) {
 /// links. What the links lead to keeps its content, its mode and its names.
 #[test]
 fn nothing_is_written_through_links_that_come_while_copying() {
-    let bench = Bench::new();
+    let bench = crate::bench();
     let source = bench.path("source");
     for number in 0..40 {
         let dir = source.join(format!("dir-{number}"));
@@ -83,7 +81,7 @@ fn nothing_is_written_through_links_that_come_while_copying() {
 /// Files that become links to a secret while they are copied in: the secret is not.
 #[test]
 fn nothing_is_read_through_links_that_come_while_copying() {
-    let bench = Bench::new();
+    let bench = crate::bench();
     let source = bench.path("source");
     std::fs::create_dir(&source).expect("a folder");
     let outside = bench.path("outside");

@@ -3,12 +3,12 @@
 use serde_json::{Value, json};
 
 use crate::checker::check;
-use crate::{Bench, text};
+use crate::text;
 
 /// Made, copied, shown, deleted; and the volume is right all the while.
 #[test]
 fn subvolumes_by_command() {
-    let bench = Bench::new();
+    let bench = crate::bench();
     bench.volume("v.img", "256M");
     assert_eq!(
         bench.ok(&["subvolume", "create", "v.img:/live"]),
@@ -63,7 +63,7 @@ fn subvolumes_by_command() {
 /// too.
 #[test]
 fn verbs_answer_scripts() {
-    let bench = Bench::new();
+    let bench = crate::bench();
     for name in ["v.img", "more.img"] {
         bench.volume(name, "256M");
     }

@@ -16,7 +16,7 @@ fn rounds() -> usize {
     std::env::var("BUTTRESS_UMOUNT_ROUNDS").map_or(3, |text| text.parse().expect("a number"))
 }
 
-fn can_mount() -> bool {
+pub(crate) fn can_mount() -> bool {
     has(&["umount", "btrfs", "unshare"], Some("/dev/fuse")) && rustix::process::getuid().is_root()
 }
 
@@ -30,15 +30,15 @@ fn link(bench: &Bench, name: &str) -> PathBuf {
     link
 }
 
-fn helper(bench: &Bench, name: &str, args: &[&str]) -> Output {
+pub(crate) fn helper(bench: &Bench, name: &str, args: &[&str]) -> Output {
     let mut command = Command::new(link(bench, name));
-    command.args(args).current_dir(bench.dir.path());
+    command.args(args).current_dir(bench.folder());
     command.env("BUTTRESS_RUNTIME_DIR", bench.path("run")).output().expect("it starts")
 }
 
 /// Runs a script where mount(8) and umount(8) find the helpers, and nothing else of the machine
 /// sees them.
-fn script(bench: &Bench, text: &str) -> Output {
+pub(crate) fn script(bench: &Bench, text: &str) -> Output {
     for name in ["mount.buttress", "mount.fuse.buttress", "umount.fuse.buttress"] {
         link(bench, name);
     }
@@ -48,14 +48,14 @@ fn script(bench: &Bench, text: &str) -> Output {
         format!("set -e; mount -t overlay helpers -o lowerdir=\"$PWD/sbin\":{sbin} {sbin}\n{text}");
     Command::new("unshare")
         .args(["--mount", "--propagation", "private", "sh", "-c", &whole])
-        .current_dir(bench.dir.path())
+        .current_dir(bench.folder())
         .env("BUTTRESS_RUNTIME_DIR", bench.path("run"))
         .output()
         .expect("it starts")
 }
 
 #[track_caller]
-fn succeeded(output: &Output) -> String {
+pub(crate) fn succeeded(output: &Output) -> String {
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     let complained = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{}: {said}{complained}", output.status);
@@ -64,7 +64,7 @@ fn succeeded(output: &Output) -> String {
 
 /// A volume that is mounted in the background, with files.
 fn written() -> Bench {
-    let bench = Bench::new();
+    let bench = crate::bench();
     fs::create_dir(bench.path("mnt")).expect("a folder");
     bench.volume("image", "256M");
     bench.ok(&["mount", "image", "mnt"]);
@@ -125,7 +125,7 @@ fn mount_and_umount_run_the_helpers() {
     if !can_mount() {
         return;
     }
-    let bench = Bench::new();
+    let bench = crate::bench();
     bench.volume("image", "256M");
     let said = succeeded(&script(
         &bench,
@@ -151,11 +151,11 @@ fn mount_and_umount_run_the_helpers() {
 /// mount(8) passes these on: 1 for a command line, 32 for a mount that failed, 64 for some of
 /// several.
 #[test]
-fn helpers_end_with_the_codes_of_mount() {
+pub(crate) fn helpers_end_with_the_codes_of_mount() {
     if !can_mount() {
         return;
     }
-    let bench = Bench::new();
+    let bench = crate::bench();
     bench.volume("image", "256M");
     fs::create_dir(bench.path("mnt")).expect("a folder");
     let code = |name: &str, args: &[&str]| helper(&bench, name, args).status.code();
@@ -212,7 +212,7 @@ fn names_behind_dashes_start_one_server() {
     if !can_mount() {
         return;
     }
-    let bench = Bench::new();
+    let bench = crate::bench();
     bench.volume("image", "256M");
     fs::create_dir(bench.path("mnt")).expect("a folder");
     bench.ok(&["mount", "--", "image", "mnt"]);

@@ -318,7 +318,8 @@ impl Door {
     /// not pass `syncfs` on, and this is what stands for it.
     pub(crate) fn fsync(&self, id: u64) -> Answer<()> {
         let inode = &self.node(id)?.inode;
-        let is_top = inode.id() == self.fs.root().id();
+        // Of several mounts each has a top of its own.
+        let is_top = inode.id().ino == self.fs.root().id().ino;
         if is_top { self.fs.sync().map_err(refuse) } else { inode.sync().map_err(refuse) }
     }
 

@@ -4,7 +4,7 @@ use std::io::Read;
 use std::sync::Arc;
 use std::time::Duration;
 
-use buttress_block::{Device, Error, MemoryDevice};
+use buttress_block::{Device, Error, Layer, MemoryDevice};
 use buttress_nbd::Options;
 use parking_lot::{Condvar, Mutex};
 
@@ -23,24 +23,14 @@ struct Slow {
     opens: Condvar,
 }
 
-impl Device for Slow {
-    fn name(&self) -> String {
-        "slow".to_owned()
+impl Layer for Slow {
+    type Inner = MemoryDevice;
+
+    fn inner(&self) -> &MemoryDevice {
+        &self.memory
     }
 
-    fn len(&self) -> u64 {
-        LEN
-    }
-
-    fn writable(&self) -> bool {
-        true
-    }
-
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
-        self.memory.read_at(offset, buf)
-    }
-
-    fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), Error> {
+    fn on_write(&self, offset: u64, buf: &[u8]) -> Result<(), Error> {
         *self.begun.lock() += 1;
         self.begins.notify_all();
         let mut open = self.open.lock();
@@ -50,11 +40,11 @@ impl Device for Slow {
         self.memory.write_at(offset, buf)
     }
 
-    fn flush(&self) -> Result<(), Error> {
+    fn on_flush(&self) -> Result<(), Error> {
         Ok(())
     }
 
-    fn discard(&self, _offset: u64, _len: u64) -> Result<(), Error> {
+    fn on_discard(&self, _offset: u64, _len: u64) -> Result<(), Error> {
         Ok(())
     }
 }

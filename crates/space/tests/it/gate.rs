@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use buttress_format::{BlockGroupFlags, Generation, Logical};
 use buttress_space::SpaceKind::{Data, Metadata, System};
-use buttress_space::{AllocRequest, Error, GroupInit, Outcome, Short, Space, SpaceKind};
+use buttress_space::{AllocRequest, Error, GroupInit, Outcome, Refused, Space, SpaceKind};
 
 use crate::world::*;
 
@@ -234,7 +234,7 @@ fn read_only_groups_only_count() {
     space.add_group(init).expect("sound");
     assert_eq!(space.account(Data).read_only, MIB - 4 * SECTOR);
     assert!(matches!(space.allocate(exactly(Data, SECTOR)), Outcome::Full { largest: 0 }));
-    assert_eq!(space.reserve_data(SECTOR).err(), Some(Short { missing: SECTOR }));
+    assert_eq!(space.reserve_data(SECTOR).err(), Some(Refused { missing: SECTOR }));
     space.pin(extent(0, SECTOR)).expect("in use");
     space.unpin(extent(0, SECTOR));
     assert_eq!(space.account(Data).read_only, MIB - 3 * SECTOR);
@@ -247,7 +247,7 @@ fn reservations_are_linear() {
     let space = Arc::new(empty_space());
     space.add_group(new_group(Data, 0, MIB, 1)).expect("sound");
     let mut promise = space.reserve_data(MIB).expect("all of it is free");
-    assert_eq!(space.reserve_data(SECTOR).err(), Some(Short { missing: SECTOR }));
+    assert_eq!(space.reserve_data(SECTOR).err(), Some(Refused { missing: SECTOR }));
     let part = promise.split(MIB / 4);
     assert_eq!((promise.bytes(), part.bytes()), (3 * MIB / 4, MIB / 4));
     promise.merge(part);

@@ -3,7 +3,7 @@
 use std::io::IoSlice;
 use std::sync::{Arc, Mutex};
 
-use buttress_block::{Class, Device, Error, MemoryDevice};
+use buttress_block::{Class, Device, Error, Layer, MemoryDevice};
 use buttress_format::{BlockGroupFlags, Logical};
 use buttress_volume::Volume;
 
@@ -16,28 +16,18 @@ struct Listening {
     heard: Mutex<Vec<(u64, u64, Class)>>,
 }
 
-impl Device for Listening {
-    fn name(&self) -> String {
-        self.inner.name()
+impl Layer for Listening {
+    type Inner = MemoryDevice;
+
+    fn inner(&self) -> &MemoryDevice {
+        &self.inner
     }
 
-    fn len(&self) -> u64 {
-        self.inner.len()
-    }
-
-    fn writable(&self) -> bool {
-        true
-    }
-
-    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
-        self.inner.read_at(offset, buf)
-    }
-
-    fn write_at(&self, _offset: u64, _buf: &[u8]) -> Result<(), Error> {
+    fn on_write(&self, _offset: u64, _buf: &[u8]) -> Result<(), Error> {
         panic!("a volume knows what it writes");
     }
 
-    fn write_classed_at(
+    fn on_write_classed(
         &self,
         offset: u64,
         bufs: &[IoSlice<'_>],
@@ -48,12 +38,8 @@ impl Device for Listening {
         self.inner.write_vectored_at(offset, bufs)
     }
 
-    fn flush(&self) -> Result<(), Error> {
+    fn on_flush(&self) -> Result<(), Error> {
         Ok(())
-    }
-
-    fn discard(&self, offset: u64, len: u64) -> Result<(), Error> {
-        self.inner.discard(offset, len)
     }
 }
 

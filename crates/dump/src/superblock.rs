@@ -5,12 +5,12 @@ use std::io::{Result, Write};
 use buttress_format::{RootBackup, Superblock};
 use buttress_volume::Uuid;
 
-use super::items;
+use crate::items;
 
 /// Prints one copy.
 ///
 /// `raw` is what was parsed; the parser has compared its checksum.
-pub(super) fn print(device: &str, sb: &Superblock, raw: &[u8], out: &mut impl Write) -> Result<()> {
+pub fn print(device: &str, sb: &Superblock, raw: &[u8], out: &mut impl Write) -> Result<()> {
     writeln!(out, "superblock: bytenr={}, device={device}", sb.bytenr)?;
     writeln!(out, "---------------------------------------------------------")?;
     let metadata_uuid = Uuid(sb.tree_fsid()).to_string();

@@ -13,20 +13,20 @@ use std::collections::HashMap;
 
 /// The tokens of one account, each with `N` kinds of reservations. Lives under the account's lock.
 #[derive(Debug)]
-pub struct Roll<const N: usize> {
+pub struct TokenAudit<const N: usize> {
     tokens: HashMap<u64, [u64; N]>,
     granted: [u64; N],
     taken: [u64; N],
     next: u64,
 }
 
-impl<const N: usize> Default for Roll<N> {
+impl<const N: usize> Default for TokenAudit<N> {
     fn default() -> Self {
         Self { tokens: HashMap::new(), granted: [0; N], taken: [0; N], next: 0 }
     }
 }
 
-impl<const N: usize> Roll<N> {
+impl<const N: usize> TokenAudit<N> {
     /// Counts a reservation that gets a token later.
     pub fn grant(&mut self, what: [u64; N]) {
         add(&mut self.granted, what);

@@ -4,7 +4,7 @@
 use buttress_format::{Key, Kind};
 
 /// The lines of an item, or nothing if it is none of quotas or too short.
-pub(super) fn lines(key: &Key, bytes: &[u8]) -> Option<Vec<String>> {
+pub(crate) fn lines(key: &Key, bytes: &[u8]) -> Option<Vec<String>> {
     let words: Vec<u64> = bytes
         .chunks_exact(8)
         .map(|word| u64::from_le_bytes(word.try_into().expect("chunks of eight")))

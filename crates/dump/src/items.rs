@@ -13,11 +13,10 @@ use buttress_format::{
 use buttress_tree::Geometry;
 use buttress_volume::Uuid;
 
-use super::quota;
-use crate::when;
+use crate::{quota, when};
 
 /// A key, its numbers as dump-tree shows them.
-pub(super) fn key(key: &Key) -> String {
+pub fn key(key: &Key) -> String {
     match key.kind {
         Kind::UUID_KEY_SUBVOL | Kind::UUID_KEY_RECEIVED_SUBVOL => {
             let (kind, offset) = (key.kind.name().unwrap_or_default(), key.offset);
@@ -41,12 +40,7 @@ pub(super) fn key(key: &Key) -> String {
 }
 
 /// Prints what an item says.
-pub(super) fn print(
-    key: &Key,
-    bytes: &[u8],
-    geometry: &Geometry,
-    out: &mut impl Write,
-) -> Result<()> {
+pub fn print(key: &Key, bytes: &[u8], geometry: &Geometry, out: &mut impl Write) -> Result<()> {
     let parsed = match key.kind {
         Kind::INODE_ITEM => InodeItem::parse(bytes).map(|item| inode(&item)),
         Kind::INODE_REF => InodeRefs::parse(bytes).map(|refs| {
@@ -124,7 +118,7 @@ pub(super) fn print(
 
 /// A name, safe to print.
 fn text(name: &[u8]) -> String {
-    crate::location::show(name)
+    crate::show(name)
 }
 
 fn inode(item: &InodeItem) -> Vec<String> {
@@ -323,7 +317,7 @@ fn file_extent(item: &FileExtent, len: usize) -> Vec<String> {
 }
 
 /// `DATA|single`: kinds and profile.
-pub(super) fn group_flags(flags: buttress_format::BlockGroupFlags) -> String {
+pub fn group_flags(flags: buttress_format::BlockGroupFlags) -> String {
     use buttress_format::BlockGroupFlags as Flags;
     let kinds = [(Flags::DATA, "DATA"), (Flags::SYSTEM, "SYSTEM"), (Flags::METADATA, "METADATA")];
     let mut names: Vec<&str> =
@@ -344,7 +338,7 @@ pub(super) fn group_flags(flags: buttress_format::BlockGroupFlags) -> String {
 }
 
 /// A chunk, in the chunk tree and in the superblock.
-pub(super) fn chunk(item: &Chunk) -> Vec<String> {
+pub fn chunk(item: &Chunk) -> Vec<String> {
     let mut lines = vec![
         format!(
             "length {} owner {} stripe_len {} type {}",

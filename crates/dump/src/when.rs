@@ -1,10 +1,11 @@
 //! Times as people read them, in UTC: a volume is looked at on other machines than it was made on.
 
-use buttress_fs::Timespec;
+use buttress_format::Timespec;
 use jiff::Timestamp;
 
 /// `2026-11-21 11:07:01`; `@` and seconds since 1970 where the year has more than four digits.
-pub(crate) fn date_time(seconds: i64) -> String {
+#[must_use]
+pub fn date_time(seconds: i64) -> String {
     match Timestamp::from_second(seconds) {
         Ok(time) => time.strftime("%Y-%m-%d %H:%M:%S").to_string(),
         Err(_) => format!("@{seconds}"),
@@ -12,7 +13,8 @@ pub(crate) fn date_time(seconds: i64) -> String {
 }
 
 /// `2026-11-21 11:07:01.123456789 UTC`.
-pub(crate) fn exact(time: Timespec) -> String {
+#[must_use]
+pub fn exact(time: Timespec) -> String {
     format!("{}.{:09} UTC", date_time(time.sec), time.nsec)
 }
 

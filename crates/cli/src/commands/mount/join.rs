@@ -1,0 +1,106 @@
+//! A mount of a volume that a server of this user has mounted already: it joins that server.
+//!
+//! # Invariants
+//!
+//! - **J1** The new mount has its own subvolume, `ro`, `nosuid`, `nodev` and `noexec`. All other
+//!   options are the volume's, as the first mount set them; those that differ are named.
+
+use std::path::Path;
+
+use buttress_fs::MountOptions;
+use buttress_fuse::Options;
+
+use super::{Args, for_volume, volume_options, words};
+use crate::closing;
+use crate::exit::{Context, Exit, Failure, Result};
+use crate::live::{self, Joining, Mounted, Wish};
+use crate::ui::Ui;
+
+/// Mounts by the server that has the volume, if one has; returns its process.
+///
+/// # Errors
+///
+/// When the server refuses, or the mount cannot be put at its place.
+pub(super) fn join(
+    args: &Args,
+    image: &Path,
+    (door, volume): (&Options, &MountOptions),
+    ui: &Ui,
+) -> Result<Option<u32>> {
+    let Some((socket, answer)) = live::find(image)? else { return Ok(None) };
+    let Some(first) = answer.subject.target.clone() else { return Ok(None) };
+    let name = image.display();
+    let at = first.display();
+    let wish = Wish {
+        subvol: volume.subvol.clone(),
+        subvolid: volume.subvolid.map(|tree| tree.0),
+        read_only: door.read_only,
+        words: words(&args.options).map(str::to_owned).collect(),
+    };
+    let told = |failure: Failure| {
+        let what = format!("{name}: mounted at {at} by process {}: {failure}", answer.pid);
+        Failure::new(failure.exit, what)
+    };
+    let Some(joining) = live::join(&socket, &wish).map_err(told)? else {
+        closing::until_closed(image);
+        return Ok(None);
+    };
+    let Joining { subtree, top, differing, .. } = &joining;
+    if let Ok(target) = args.target.canonicalize()
+        && let Some(seen) = Mounted::at(&target).context(|| "the list of mounts")?
+        && answer.subject.device == Some(seen.device)
+        && seen.top == *top
+    {
+        if args.is_there_fine {
+            return Ok(Some(answer.pid));
+        }
+        let what = format!("{name}: is mounted on {} already", target.display());
+        return Err(Failure::new(Exit::Failure, what));
+    }
+    subtree.attach(&args.target, door).map_err(std::io::Error::other).context(String::new)?;
+    if !differing.is_empty() {
+        let list = differing.join(", ");
+        ui.note(format!("{name}: it has the options of its mount at {at}, and not {list}"));
+    }
+    if args.cached.cache.is_some() {
+        ui.note(format!("{name}: it was mounted at {at} before: --cache has no effect"));
+    }
+    Ok(Some(answer.pid))
+}
+
+/// Those of the wished options that ask for another thing than the first mount's do (J1).
+pub(super) fn differing(first: &[String], wished: &[String]) -> Vec<String> {
+    let with = |more: Option<&str>| -> Option<(MountOptions, String)> {
+        let words: Vec<&str> = first.iter().map(String::as_str).chain(more).collect();
+        let mut door = Options::default();
+        let mut volume = volume_options(&for_volume(&words, &mut door).ok()?).ok()?;
+        // What each mount has for itself, or has no effect in any.
+        volume.without_effect.clear();
+        (volume.subvol, volume.subvolid, volume.read_only) = (None, None, false);
+        (door.read_only, door.suid, door.dev, door.exec) = (false, true, true, true);
+        Some((volume, format!("{door:?}")))
+    };
+    let own = with(None);
+    let differs = |word: &&String| {
+        !word.starts_with("device=") && with(Some(word)).is_some_and(|other| Some(other) != own)
+    };
+    wished.iter().filter(differs).cloned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What an fstab says of a second mount is of that mount, or as the first has it, or differs.
+    #[test]
+    fn options_that_differ_are_named() {
+        let list = |text: &str| text.split(',').map(str::to_owned).collect::<Vec<_>>();
+        let first = list("subvol=@,compress=zstd:1,noatime,x-systemd.growfs");
+        let same = "subvol=@home,ro,nosuid,nodev,compress=zstd:1,noatime,defaults,nofail,ssd,\
+                    device=/dev/x";
+        assert_eq!(differing(&first, &list(same)), Vec::<String>::new());
+        let other = list("compress=lzo,nodatacow,relatime,datacow,commit=5,threads=3,user");
+        let named = list("compress=lzo,nodatacow,relatime,commit=5,threads=3");
+        assert_eq!(differing(&first, &other), named);
+    }
+}

@@ -1,0 +1,93 @@
+//! The kernel's list of mounts, as this process sees it.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+use rustix::mount::{UnmountFlags, unmount};
+
+/// Where the kernel lists them. A poll of the file tells of changes.
+pub(crate) const LIST: &str = "/proc/self/mountinfo";
+
+/// One mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// Major and minor number of the file system.
+    pub device: (u32, u32),
+    /// What of the file system is seen there, from its top.
+    pub top: PathBuf,
+    /// Where it is seen.
+    pub point: PathBuf,
+}
+
+/// All of them, in the order in which they were made; of several at one place the last is seen.
+pub(crate) fn all() -> io::Result<Vec<Listed>> {
+    let list = std::fs::read(LIST)?;
+    Ok(parse(&list))
+}
+
+fn parse(list: &[u8]) -> Vec<Listed> {
+    list.split(|&byte| byte == b'\n').filter_map(of_line).collect()
+}
+
+/// What is seen at a place.
+pub(crate) fn at(point: &Path) -> Option<Listed> {
+    all().ok()?.into_iter().rev().find(|one| one.point == point)
+}
+
+/// Takes a mount away, lazily if it is in use; says whether it was. One that is gone is no error.
+pub(crate) fn take_away(point: &Path) -> io::Result<bool> {
+    match unmount(point, UnmountFlags::NOFOLLOW) {
+        Ok(()) | Err(Errno::INVAL | Errno::NOENT) => Ok(false),
+        Err(_) => {
+            unmount(point, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH)?;
+            Ok(true)
+        }
+    }
+}
+
+fn of_line(line: &[u8]) -> Option<Listed> {
+    let mut fields = line.split(|&byte| byte == b' ').skip(2);
+    let (major, minor) = str::from_utf8(fields.next()?).ok()?.split_once(':')?;
+    let device = (major.parse().ok()?, minor.parse().ok()?);
+    Some(Listed { device, top: unescape(fields.next()?), point: unescape(fields.next()?) })
+}
+
+/// A field of the list: what would divide fields or lines is written in octal.
+fn unescape(field: &[u8]) -> PathBuf {
+    let mut name = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&first, behind)) = rest.split_first() {
+        let octal = behind.get(..3).filter(|_| first == b'\\');
+        let octal = octal.and_then(|digits| str::from_utf8(digits).ok());
+        let (byte, behind) = match octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) => (byte, &behind[3..]),
+            None => (first, behind),
+        };
+        name.push(byte);
+        rest = behind;
+    }
+    PathBuf::from(OsString::from_vec(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Names with spaces are read, and a part of a file system says which.
+    #[test]
+    fn lines_of_the_list_are_read() {
+        let all = parse(
+            b"40 22 0:50 / /mnt/a\\040b rw - fuse.buttress x rw\n\
+              41 22 0:50 /@home /home rw - fuse.buttress x rw\n\nodd\n",
+        );
+        let listed = |top: &str, point: &str| Listed {
+            device: (0, 50),
+            top: top.into(),
+            point: point.into(),
+        };
+        assert_eq!(all, [listed("/", "/mnt/a b"), listed("/@home", "/home")]);
+    }
+}

@@ -1,0 +1,106 @@
+//! Several mounts of one volume, each of a subvolume, by one server.
+//!
+//! # Place
+//!
+//! The kernel's mount is of all of the volume ([`crate::whole`]). A session shows its first
+//! subvolume as soon as requests are answered. More come by a [`Sharer`], which `cli` has.
+//!
+//! # Invariants
+//!
+//! - **S1** A subvolume is found by its path below the top level, which the server itself answers.
+//!   So no thread that serves requests makes a mount.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use buttress_fs::{Filesystem, Ino, Inode, InodeId, TreeId};
+
+use crate::door::{Node, place};
+use crate::mount::{Link, Mount};
+use crate::node::Nodes;
+use crate::whole::{self, Subtree, UnderWay};
+use crate::{Error, Options};
+
+/// The directory at the top of all subvolumes.
+pub(crate) fn top_level(fs: &Filesystem) -> Result<Inode, Error> {
+    let top = fs.inode(InodeId { tree: TreeId::FS, ino: Ino::ROOT_DIR });
+    top.map_err(|error| Error::Session(io::Error::other(error)))
+}
+
+/// What is to be shown first.
+#[derive(Debug)]
+pub(crate) struct First {
+    sharer: Sharer,
+    tree: TreeId,
+    options: Options,
+    _under_way: UnderWay,
+}
+
+impl First {
+    /// Nothing where the kernel's mount is of one subvolume.
+    pub(crate) fn new(sharer: Sharer, tree: TreeId, options: &Options) -> Option<Self> {
+        let under_way = sharer.under_way()?;
+        Some(Self { sharer, tree, options: options.clone(), _under_way: under_way })
+    }
+
+    pub(crate) fn sharer(&self) -> Sharer {
+        self.sharer.clone()
+    }
+
+    /// Puts it at its place, and begins to look after the mounts.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Subtree::attach`]; [`Error::Session`].
+    pub(crate) fn show(self, target: &Path, link: &Link) -> Result<(), Error> {
+        let shown = self.sharer.subtree(self.tree).map_err(Error::Session)?;
+        shown.attach(target, &self.options)?;
+        whole::watch(&self.sharer.mount, link.clone()).map_err(Error::Session)
+    }
+}
+
+/// Makes more mounts of a volume that is mounted.
+#[derive(Clone, Debug)]
+pub struct Sharer {
+    fs: Filesystem,
+    mount: Arc<Mount>,
+    nodes: Arc<Nodes<Arc<Node>>>,
+}
+
+impl Sharer {
+    pub(crate) fn new(fs: Filesystem, mount: Arc<Mount>, nodes: Arc<Nodes<Arc<Node>>>) -> Self {
+        Self { fs, mount, nodes }
+    }
+
+    /// The volume.
+    #[must_use]
+    pub fn filesystem(&self) -> &Filesystem {
+        &self.fs
+    }
+
+    /// Keeps the volume mounted until another mount of it is at its place; nothing when it has been
+    /// unmounted already.
+    #[must_use]
+    pub fn under_way(&self) -> Option<UnderWay> {
+        UnderWay::new(&self.mount)
+    }
+
+    /// A mount of a subvolume that has no place yet. Not to be called by a thread that serves
+    /// requests.
+    ///
+    /// # Errors
+    ///
+    /// When the subvolume has no name, or the kernel refuses.
+    pub fn subtree(&self, tree: TreeId) -> io::Result<Subtree> {
+        let whole = self.mount.whole().ok_or(io::ErrorKind::Unsupported)?;
+        let all = self.fs.subvolumes().map_err(io::Error::other)?;
+        let found = all.into_iter().find(|info| info.tree == tree);
+        let path = found.ok_or(io::ErrorKind::NotFound)?.path;
+        let top = self.fs.inode(InodeId { tree, ino: Ino::ROOT_DIR });
+        let top = place(top.map_err(io::Error::other)?.id());
+        whole.subtree(Path::new(OsStr::from_bytes(&path)), self.nodes.user_ino(top))
+    }
+}

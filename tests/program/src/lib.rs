@@ -1,0 +1,101 @@
+//! A built program of the project, run as a user runs it.
+//!
+//! # What must hold
+//!
+//! - A test has a folder and sockets of its own, so tests run side by side.
+
+#![forbid(unsafe_code)]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// A folder of its own for every test, and the program to run there.
+#[derive(Debug)]
+pub struct Bench {
+    dir: tempfile::TempDir,
+    program: &'static str,
+}
+
+impl Bench {
+    /// A new folder for a program: what `CARGO_BIN_EXE_...` says.
+    ///
+    /// # Panics
+    ///
+    /// If there is no place for temporary files.
+    #[must_use]
+    pub fn of(program: &'static str) -> Self {
+        Self { dir: tempfile::tempdir().expect("a folder for the test"), program }
+    }
+
+    /// The folder.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// A name in the folder.
+    #[must_use]
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Runs the program in the folder.
+    ///
+    /// # Panics
+    ///
+    /// If it does not start.
+    #[must_use]
+    pub fn run(&self, args: &[&str]) -> Output {
+        self.command(args).output().expect("the program starts")
+    }
+
+    /// The program in the folder, with sockets of its own.
+    #[must_use]
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(self.program);
+        command.args(args).current_dir(self.dir.path());
+        command.env("BUTTRESS_RUNTIME_DIR", self.path("run"));
+        command
+    }
+
+    /// Runs the program and demands that it succeeds; returns what it printed.
+    ///
+    /// # Panics
+    ///
+    /// If it fails, or prints what is no text.
+    #[track_caller]
+    pub fn ok(&self, args: &[&str]) -> String {
+        let output = self.run(args);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{args:?}: {error}");
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    /// Runs the program and demands that it fails as a user should see it: with this code, one
+    /// line that holds these words, and no panic.
+    ///
+    /// # Panics
+    ///
+    /// If it ends in another way.
+    #[track_caller]
+    pub fn fails(&self, args: &[&str], code: i32, words: &[&str]) {
+        let output = self.run(args);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {error}");
+        assert_eq!(error.lines().count(), 1, "{args:?}: one line, not\n{error}");
+        assert!(!error.contains("panicked"), "{args:?}: {error}");
+        for word in words {
+            assert!(error.contains(word), "{args:?}: no {word:?} in {error}");
+        }
+    }
+
+    /// Makes an empty volume, by the program `buttress`.
+    ///
+    /// # Panics
+    ///
+    /// If it fails.
+    #[track_caller]
+    pub fn volume(&self, name: &str, size: &str) {
+        self.ok(&["mkfs", name, "--size", size]);
+    }
+}
