@@ -43,14 +43,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-use buttress_fs::{Attr, Error, ErrorKind, Filesystem, Ino, Inode, InodeId, NameError, TreeId};
+use buttress_fs::{
+    Attr, Error, ErrorKind, FileKind, Filesystem, Ino, Inode, InodeId, NameError, TreeId,
+};
 use buttress_protocol::{Attr as WireAttr, EntryOut, Errno, InitFlags};
 
 use crate::aside::Aside;
 use crate::crew::Crew;
 use crate::errno::{self, Answer};
 use crate::leaving::Leaving;
-use crate::node::{Nodes, Place};
+use crate::node::{Handle, Nodes, Place, Resting};
 use crate::shown::Shown;
 use crate::{Options, acl, attr};
 
@@ -143,7 +145,8 @@ impl Door {
         agreed: InitFlags,
     ) -> Self {
         let home = if options.shared { fs.root().id() } else { root.id() };
-        let nodes = Nodes::new(place(root.id()), home.tree.0, Arc::new(Node::new(root)));
+        let (top, handles_max) = (place(root.id()), options.handles_max);
+        let nodes = Nodes::new(top, home.tree.0, Arc::new(Node::new(root)), handles_max);
         let leaving = Leaving::new();
         let keeps_writes = agreed.contains(InitFlags::WRITEBACK_CACHE);
         let over_ring = agreed.contains(InitFlags::OVER_IO_URING);
@@ -175,14 +178,29 @@ impl Door {
         answer
     }
 
-    /// Finds the handle of a node. One that the kernel should have forgotten is looked up by number.
+    /// Finds the handle of a node. One that rests, or that the kernel should have forgotten, is
+    /// looked up by number.
     pub(crate) fn node(&self, id: u64) -> Answer<Arc<Node>> {
-        if let Some(node) = self.nodes.handle(id) {
-            return Ok(node);
-        }
+        let resting = match self.nodes.handle(id) {
+            Ok(node) => return Ok(node),
+            Err(resting) => resting,
+        };
         let place = self.nodes.place_of(id).ok_or(Errno::ESTALE)?;
-        let id = InodeId { tree: TreeId(place.tree), ino: Ino(place.ino) };
-        Ok(Arc::new(Node::new(self.fs.inode(id).map_err(refuse)?)))
+        let inode = InodeId { tree: TreeId(place.tree), ino: Ino(place.ino) };
+        let inode = self.fs.inode(inode).map_err(refuse)?;
+        let node = Arc::new(Node::again(inode, resting));
+        Ok(if resting.is_some() { self.nodes.wake(id, node) } else { node })
+    }
+
+    /// Wakes what a name leads to, which may be about to lose its last name: what the kernel knows
+    /// lives on without one (N3 of `node`). Nothing else holds it, so the caller keeps what this
+    /// returns until the name is gone.
+    fn wake_named(&self, dir: &Node, name: &[u8]) -> Option<Arc<Node>> {
+        if !self.nodes.has_rested() {
+            return None;
+        }
+        let id = self.nodes.id_of(place(dir.inode.lookup(name).ok()?.id()));
+        self.node(id).ok()
     }
 
     /// Forgets nodes. Dropping the last handle of a nameless file deletes it here.
@@ -199,7 +217,7 @@ impl Door {
     fn entry(&self, inode: Inode) -> Entry {
         let attr = inode.attr();
         let id = self.nodes.id_of(place(attr.id));
-        self.nodes.remember(id, || Arc::new(Node::new(inode)));
+        self.nodes.remember(id, |resting| Arc::new(Node::again(inode, resting)));
         Entry { attr: self.shown(&attr, id), generation: attr.generation }
     }
 
@@ -262,7 +280,33 @@ impl Drop for Door {
     }
 }
 
+impl Handle for Arc<Node> {
+    /// Rests where the inode has a name, is not open, no failure is to be told, and no listing may go
+    /// on. That the kernel may hold pages must not be lost (S1 of `shown`).
+    fn rest(&self) -> Option<u32> {
+        // The table's own; it gives out others under the lock that is held now.
+        if Arc::strong_count(self) != 1 {
+            return None;
+        }
+        let is_idle = self.openers.load(Ordering::Relaxed) == 0
+            && self.writers.load(Ordering::Relaxed) == 0
+            && self.failed_write.load(Ordering::Relaxed) == 0
+            && self.inode.kind() != FileKind::Directory
+            && self.inode.attr().nlink > 0;
+        is_idle.then(|| u32::from(self.shown.is_set()))
+    }
+}
+
 impl Node {
+    /// One that may have rested before.
+    fn again(inode: Inode, resting: Option<Resting>) -> Self {
+        let node = Self::new(inode);
+        if resting.is_some_and(|said| said != Resting(0)) {
+            node.shown.set();
+        }
+        node
+    }
+
     fn new(inode: Inode) -> Self {
         Self {
             inode,

@@ -6,6 +6,10 @@
 //! the kernel was told of it; `forget` takes those back. In between the handle in the table keeps
 //! an inode whose last name is gone alive, which is what an open but unlinked file needs.
 //!
+//! A handle costs much more memory than a node does, and most are idle: the kernel knows an inode
+//! that no program has open. So a table keeps so many handles and no more. Above that, idle ones
+//! *rest*: the handle is dropped, and what must not be lost of it stays as a number ([`Handle`]).
+//!
 //! The protocol library sends one number both as node id and as the `st_ino` that programs see.
 //! So a node id is the inode number wherever it can be:
 //!
@@ -23,7 +27,10 @@
 //!
 //! - **N1** Two inodes of a volume never have the same node id, and an inode has one id as long as
 //!   the mount lives: an id can be turned back into (tree, inode number) with no table.
-//! - **N2** The table holds a handle while the kernel holds a reference, and no longer.
+//! - **N2** The table holds a node while the kernel holds a reference, and no longer.
+//! - **N3** A handle rests only where nothing needs it: no other thread has it, and it says itself
+//!   that an equal one can be made of its place. A node that rests is made anew before a request
+//!   works on it, and before its inode may lose its last name.
 //!
 //! # Locks
 //!
@@ -31,7 +38,7 @@
 //! of an unlinked inode deletes the file, which takes as long as it takes.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
@@ -53,6 +60,12 @@ pub(crate) struct Place {
     pub(crate) ino: u64,
 }
 
+/// What answers for a node.
+pub(crate) trait Handle: Clone {
+    /// What has to be known to make an equal one later; none where it must stay (N3).
+    fn rest(&self) -> Option<u32>;
+}
+
 /// What the kernel knows, and the handles that answer for it.
 #[derive(Debug)]
 pub(crate) struct Nodes<H> {
@@ -61,14 +74,41 @@ pub(crate) struct Nodes<H> {
     home: u64,
     shards: Box<[RwLock<Shard<H>>]>,
     interned: Mutex<Interned>,
+    /// How many handles a shard keeps.
+    handles_max: usize,
+    /// Whether a handle ever rested.
+    has_rested: AtomicBool,
 }
 
-type Shard<H> = FxHashMap<u64, Known<H>>;
+/// A node whose handle rests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Resting(pub(crate) u32);
+
+#[derive(Debug)]
+struct Shard<H> {
+    awake: FxHashMap<u64, Known<H>>,
+    resting: FxHashMap<u64, Idle>,
+    /// How many handles there may be before one is sought that can rest.
+    limit: usize,
+}
 
 #[derive(Debug)]
 struct Known<H> {
     handle: H,
     lookups: AtomicU64,
+}
+
+/// A node without a handle.
+#[derive(Clone, Copy, Debug)]
+struct Idle {
+    lookups: u64,
+    what: u32,
+}
+
+impl<H> Shard<H> {
+    fn new(limit: usize) -> Self {
+        Self { awake: FxHashMap::default(), resting: FxHashMap::default(), limit }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -77,12 +117,14 @@ struct Interned {
     places: Vec<Place>,
 }
 
-impl<H: Clone> Nodes<H> {
-    /// Creates the table of a mount whose root is `handle`, at `place`. Inodes of the tree `home`
-    /// have their own numbers.
-    pub(crate) fn new(place: Place, home: u64, handle: H) -> Self {
-        let shards = (0..SHARD_COUNT).map(|_| RwLock::new(Shard::default())).collect();
-        Self { root: (place, handle), home, shards, interned: Mutex::default() }
+impl<H: Handle> Nodes<H> {
+    /// Creates the table of a mount whose root is `handle`, at `place`, that keeps about
+    /// `handles_max` handles. Inodes of the tree `home` have their own numbers.
+    pub(crate) fn new(place: Place, home: u64, handle: H, handles_max: usize) -> Self {
+        let handles_max = (handles_max / SHARD_COUNT).max(1);
+        let shards = (0..SHARD_COUNT).map(|_| RwLock::new(Shard::new(handles_max))).collect();
+        let (interned, has_rested) = (Mutex::default(), AtomicBool::new(false));
+        Self { root: (place, handle), home, shards, interned, handles_max, has_rested }
     }
 
     /// Returns the node id of an inode (N1).
@@ -131,31 +173,88 @@ impl<H: Clone> Nodes<H> {
         Some(Place { tree, ino })
     }
 
-    /// Returns the handle of a node the kernel knows.
-    pub(crate) fn handle(&self, id: u64) -> Option<H> {
+    /// Returns the handle of a node the kernel knows; of one that rests, what it said.
+    pub(crate) fn handle(&self, id: u64) -> Result<H, Option<Resting>> {
         if id == ROOT {
-            return Some(self.root.1.clone());
+            return Ok(self.root.1.clone());
         }
-        self.shard(id).read().get(&id).map(|known| known.handle.clone())
+        let shard = self.shard(id).read();
+        match shard.awake.get(&id) {
+            Some(known) => Ok(known.handle.clone()),
+            None => Err(shard.resting.get(&id).map(|idle| Resting(idle.what))),
+        }
+    }
+
+    /// Gives a node that rests a handle, and returns the one that it has then.
+    pub(crate) fn wake(&self, id: u64, handle: H) -> H {
+        let mut shard = self.shard(id).write();
+        if let Some(known) = shard.awake.get(&id) {
+            return known.handle.clone();
+        }
+        let Some(idle) = shard.resting.remove(&id) else { return handle };
+        let known = Known { handle: handle.clone(), lookups: AtomicU64::new(idle.lookups) };
+        shard.awake.insert(id, known);
+        let rested = self.let_rest(&mut shard);
+        drop(shard);
+        drop(rested);
+        handle
+    }
+
+    /// Whether a node may rest, so that it has to be looked whether one does.
+    pub(crate) fn has_rested(&self) -> bool {
+        self.has_rested.load(Ordering::Relaxed)
+    }
+
+    /// Lets idle handles rest where there are too many (N3); the caller drops them behind the lock.
+    #[must_use = "dropping handles takes long; do it without the lock"]
+    fn let_rest(&self, shard: &mut Shard<H>) -> Vec<H> {
+        if shard.awake.len() <= shard.limit {
+            return Vec::new();
+        }
+        let Shard { awake, resting, limit } = shard;
+        let mut rested = Vec::new();
+        awake.retain(|id, known| {
+            let Some(what) = known.handle.rest() else { return true };
+            resting.insert(*id, Idle { lookups: *known.lookups.get_mut(), what });
+            rested.push(known.handle.clone());
+            false
+        });
+        // Many may be in use: they are looked through again when there are twice as many.
+        *limit = self.handles_max.max(awake.len() * 2);
+        if awake.capacity() > 4 * *limit {
+            awake.shrink_to(*limit);
+        }
+        if !rested.is_empty() {
+            self.has_rested.store(true, Ordering::Relaxed);
+        }
+        rested
     }
 
     /// Counts one more reference of the kernel to a node, and returns the handle that stands for
     /// it: the one already there if there is one, since it carries what was learnt about the node.
-    pub(crate) fn remember(&self, id: u64, handle: impl FnOnce() -> H) -> H {
+    /// To make one, `handle` is told what one that rests said.
+    pub(crate) fn remember(&self, id: u64, handle: impl FnOnce(Option<Resting>) -> H) -> H {
         if id == ROOT {
             return self.root.1.clone();
         }
         let shard = self.shard(id);
-        if let Some(known) = shard.read().get(&id) {
+        if let Some(known) = shard.read().awake.get(&id) {
             known.lookups.fetch_add(1, Ordering::Relaxed);
             return known.handle.clone();
         }
         let mut shard = shard.write();
-        let known = shard
-            .entry(id)
-            .or_insert_with(|| Known { handle: handle(), lookups: AtomicU64::new(0) });
-        known.lookups.fetch_add(1, Ordering::Relaxed);
-        known.handle.clone()
+        if let Some(known) = shard.awake.get(&id) {
+            known.lookups.fetch_add(1, Ordering::Relaxed);
+            return known.handle.clone();
+        }
+        let idle = shard.resting.remove(&id);
+        let handle = handle(idle.map(|idle| Resting(idle.what)));
+        let lookups = AtomicU64::new(idle.map_or(0, |idle| idle.lookups) + 1);
+        shard.awake.insert(id, Known { handle: handle.clone(), lookups });
+        let rested = self.let_rest(&mut shard);
+        drop(shard);
+        drop(rested);
+        handle
     }
 
     /// Takes back `count` references. Returns the handle when they were the last ones, for the
@@ -166,37 +265,46 @@ impl<H: Clone> Nodes<H> {
             return None;
         }
         let mut shard = self.shard(id).write();
-        let known = shard.get_mut(&id)?;
+        if let Some(idle) = shard.resting.get_mut(&id) {
+            idle.lookups = idle.lookups.saturating_sub(count);
+            if idle.lookups == 0 {
+                shard.resting.remove(&id);
+            }
+            return None;
+        }
+        let known = shard.awake.get_mut(&id)?;
         let left = known.lookups.get_mut();
         *left = left.saturating_sub(count);
         if *left > 0 {
             return None;
         }
-        shard.remove(&id).map(|known| known.handle)
+        shard.awake.remove(&id).map(|known| known.handle)
     }
 
     /// Empties the table: the kernel is gone, and with it all its references.
     pub(crate) fn forget_all(&self) {
         for shard in &self.shards {
-            let handles = std::mem::take(&mut *shard.write());
-            drop(handles);
+            let all = std::mem::replace(&mut *shard.write(), Shard::new(self.handles_max));
+            drop(all);
         }
     }
 
-    /// The nodes that the kernel holds of which `wanted` is true, the root aside.
+    /// The nodes that have a handle of which `wanted` is true, the root aside.
     pub(crate) fn ids(&self, wanted: impl Fn(&H) -> bool) -> Vec<u64> {
         let mut found = Vec::new();
         for shard in &self.shards {
             let shard = shard.read();
-            found
-                .extend(shard.iter().filter(|(_, known)| wanted(&known.handle)).map(|(id, _)| *id));
+            found.extend(
+                shard.awake.iter().filter(|(_, known)| wanted(&known.handle)).map(|(id, _)| *id),
+            );
         }
         found
     }
 
     /// Returns how many nodes the kernel holds, the root aside.
     pub(crate) fn count(&self) -> usize {
-        self.shards.iter().map(|shard| shard.read().len()).sum()
+        let count = |shard: &Shard<H>| shard.awake.len() + shard.resting.len();
+        self.shards.iter().map(|shard| count(&shard.read())).sum()
     }
 
     fn shard(&self, id: u64) -> &RwLock<Shard<H>> {
@@ -217,14 +325,22 @@ mod tests {
 
     const HOME: Place = Place { tree: 5, ino: 256 };
 
+    /// Rests with its number where only the table has it; odd ones stay.
+    impl Handle for Arc<u64> {
+        fn rest(&self) -> Option<u32> {
+            let is_idle = Arc::strong_count(self) == 1 && self.is_multiple_of(2);
+            is_idle.then_some(**self as u32)
+        }
+    }
+
     fn nodes() -> Nodes<Arc<u64>> {
-        Nodes::new(HOME, HOME.tree, Arc::new(0))
+        Nodes::new(HOME, HOME.tree, Arc::new(0), 1 << 16)
     }
 
     /// N1: where the top level is hidden, the first mounted subvolume has the small numbers.
     #[test]
     fn n1_numbers_are_of_the_first_mounted_subvolume() {
-        let nodes = Nodes::new(HOME, 256, Arc::new(0));
+        let nodes = Nodes::new(HOME, 256, Arc::new(0), 1 << 16);
         let top = Place { tree: 256, ino: 256 };
         assert_eq!((nodes.id_of(top), nodes.user_ino(top)), (256, 256));
         for place in [top, HOME, Place { tree: 5, ino: 257 }, Place { tree: 257, ino: 256 }] {
@@ -263,13 +379,13 @@ mod tests {
     fn n2_handles_live_as_long_as_references() {
         let nodes = nodes();
         let handle = Arc::new(7);
-        nodes.remember(300, || Arc::clone(&handle));
-        nodes.remember(300, || unreachable!("the first handle stays"));
+        nodes.remember(300, |_| Arc::clone(&handle));
+        nodes.remember(300, |_| unreachable!("the first handle stays"));
         assert_eq!(Arc::strong_count(&handle), 2);
         assert!(nodes.forget(300, 1).is_none());
-        assert_eq!(nodes.handle(300).as_deref(), Some(&7));
+        assert_eq!(nodes.handle(300).as_deref(), Ok(&7));
         assert!(nodes.forget(300, 1).is_some());
-        assert!(nodes.handle(300).is_none());
+        assert_eq!(nodes.handle(300), Err(None));
         assert_eq!(Arc::strong_count(&handle), 1);
         assert!(nodes.forget(300, 1).is_none(), "one too many is nothing");
     }
@@ -279,12 +395,36 @@ mod tests {
     fn n2_the_root_stays() {
         let nodes = nodes();
         assert!(nodes.forget(ROOT, u64::MAX).is_none());
-        assert!(nodes.handle(ROOT).is_some());
+        assert!(nodes.handle(ROOT).is_ok());
         for id in 300..1300 {
-            nodes.remember(id, || Arc::new(id));
+            nodes.remember(id, |_| Arc::new(id));
         }
         assert_eq!(nodes.count(), 1000);
         nodes.forget_all();
         assert_eq!(nodes.count(), 0);
+    }
+
+    /// N3: above the limit idle handles rest and come back with their references; others stay.
+    #[test]
+    fn n3_idle_handles_rest() {
+        let nodes = Nodes::new(HOME, HOME.tree, Arc::new(0), 0);
+        let held = nodes.remember(1000, |_| Arc::new(1000));
+        for id in 300..900 {
+            nodes.remember(id, |_| Arc::new(id));
+            nodes.remember(id, |_| Arc::new(id));
+        }
+        let rests = |id| nodes.handle(id).err().flatten();
+        assert_eq!(nodes.count(), 601);
+        assert!(nodes.has_rested() && (300..900).filter(|id| rests(*id).is_some()).count() > 100);
+        assert!((300..900).all(|id| rests(id).is_none_or(|said| said == Resting(id as u32))));
+        assert_eq!(nodes.handle(1000), Ok(Arc::clone(&held)));
+        assert!((301..900).step_by(2).all(|id| nodes.handle(id).is_ok()), "odd ones stay");
+        let id = (300..900).find(|id| rests(*id).is_some()).expect("one rests");
+        assert_eq!(*nodes.wake(id, Arc::new(7)), 7);
+        assert!(nodes.forget(id, 1).is_none());
+        assert!(nodes.forget(id, 1).is_some(), "it had two references");
+        let id = (300..900).find(|id| rests(*id).is_some()).expect("one rests");
+        assert!(nodes.forget(id, 2).is_none());
+        assert_eq!(nodes.handle(id), Err(None));
     }
 }

@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use crate::{Error, IdMap};
 
+/// Above so many the handles of inodes that are not open are dropped: 1 KiB each.
+const HANDLES_MAX: usize = 1 << 14;
+
 /// Options that [`Options::accept`] takes, for a message about one that is misspelt.
 pub const KNOWN: &[&str] = &[
     "ro",
@@ -63,6 +66,8 @@ pub const KNOWN: &[&str] = &[
 pub struct Options {
     /// What `/proc/mounts` names as the source.
     pub source: String,
+    /// Inodes that are not open and of which more than 100 bytes are kept in memory, about.
+    pub handles_max: usize,
     /// Whether the kernel refuses all changes.
     pub read_only: bool,
     /// Whether other users see the mount; `None` means root's mounts yes, others no.
@@ -109,6 +114,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             source: "buttress".to_owned(),
+            handles_max: HANDLES_MAX,
             read_only: false,
             allow_other: None,
             suid: true,

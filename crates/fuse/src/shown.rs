@@ -45,7 +45,13 @@ impl Shown {
         }
     }
 
-    fn set(&self) {
+    /// Whether the kernel may hold pages.
+    pub(crate) fn is_set(&self) -> bool {
+        self.0.load(Ordering::SeqCst) & COUNT > 0
+    }
+
+    /// Counts a READ.
+    pub(crate) fn set(&self) {
         let set = |now: u64| {
             let is_set = now & COUNT == QUIET_WRITES;
             (!is_set).then(|| (now & !COUNT).wrapping_add(COUNT + 1) | QUIET_WRITES)

@@ -76,7 +76,8 @@ impl Door {
         let entry = Entry { attr: self.shown(&attr, id), generation: attr.generation };
         let full = reply.add_entry(&entry.wire(), listed.position, &listed.name);
         if !full {
-            self.nodes.remember(id, || std::sync::Arc::new(Node::new(inode)));
+            let new = |resting| std::sync::Arc::new(Node::again(inode, resting));
+            self.nodes.remember(id, new);
         }
         full
     }

@@ -145,7 +145,9 @@ impl Door {
 
     /// Answers `unlink`.
     pub(crate) fn unlink(&self, parent: u64, name: &[u8]) -> Answer<()> {
-        self.node(parent)?.inode.unlink(name).map_err(refuse)?;
+        let node = self.node(parent)?;
+        let _victim = self.wake_named(&node, name);
+        node.inode.unlink(name).map_err(refuse)?;
         self.leaving.removed();
         Ok(())
     }
@@ -176,6 +178,7 @@ impl Door {
             exchange: flags.contains(Flags::EXCHANGE),
         };
         let (node, target) = (self.node(parent)?, self.node(target)?);
+        let _victim = self.wake_named(&target, new);
         if leaves_whiteout {
             let owner = self.owner(caller)?;
             let (from, to) = (&node.inode, &target.inode);

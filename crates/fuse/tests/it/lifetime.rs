@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use buttress_fuse::Unmounted;
 use parking_lot::Mutex;
 
-use crate::mounted::{Mounted, mounted, mounted_small, mounted_with};
+use crate::mounted::{FEW_HANDLES, Mounted, mounted, mounted_small, mounted_with};
 
 /// A file without a name lives as long as it is open, and its space comes back.
 #[test]
@@ -215,4 +215,47 @@ fn read_only_mounts() {
     let Some(mount) = mounted_with("ro") else { return };
     let refused = fs::write(mount.path("file"), "").expect_err("read-only");
     assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+}
+
+/// Inodes that the kernel knows and no program has open keep no handle. Their names, contents and
+/// writers do as if they had one, and what loses its last name stays for those that hold it.
+#[test]
+fn idle_inodes_do_without_handles() {
+    let Some(mount) = mounted_with(FEW_HANDLES) else { return };
+    let name = |number: usize| mount.path(&format!("f{number}"));
+    for number in 0..2_000 {
+        fs::write(name(number), format!("{number}")).expect("a file");
+    }
+    // Files that are held by their paths alone are not open for the server.
+    let held: Vec<_> = (0..20)
+        .map(|number| {
+            let flags = rustix::fs::OFlags::PATH;
+            rustix::fs::open(name(number), flags, rustix::fs::Mode::empty()).expect("a path")
+        })
+        .collect();
+    let open: Vec<_> = (20..40).map(|number| File::open(name(number)).expect("open")).collect();
+    for number in 0..2_000 {
+        assert_eq!(fs::read_to_string(name(number)).expect("content"), format!("{number}"));
+    }
+    for number in 0..10 {
+        fs::remove_file(name(number)).expect("its name");
+        fs::rename(name(number + 100), name(number + 10)).expect("over it");
+        fs::remove_file(name(number + 20)).expect("its name");
+        fs::rename(name(number + 200), name(number + 30)).expect("over it");
+    }
+    for number in 300..2_000 {
+        fs::write(name(number), "new").expect("written");
+        assert_eq!(fs::metadata(name(number)).expect("attributes").nlink(), 1);
+    }
+    for path in &held {
+        assert_eq!(rustix::fs::fstat(path).expect("it is held").st_nlink, 0);
+    }
+    for (number, mut file) in (20..40).zip(open) {
+        let mut text = String::new();
+        file.read_to_string(&mut text).expect("content");
+        assert_eq!((text, file.metadata().expect("it is open").nlink()), (format!("{number}"), 0));
+    }
+    drop(held);
+    let mount = mount.again();
+    assert_eq!(fs::read_dir(mount.path("")).expect("a listing").count(), 1_960);
 }
