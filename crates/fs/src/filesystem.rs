@@ -155,16 +155,15 @@ impl Filesystem {
     /// `Io`, `NoSpace`, `Aborted`; the first failure of writing any inode's data in the background
     /// since the last call, once.
     pub fn sync(&self) -> Result<()> {
-        if self.mount().status.read_only_reason().is_some()
-            && self.mount().engine.aborted().is_none()
-        {
+        let mount = self.mount();
+        if mount.status.read_only_reason().is_some() && mount.engine.aborted().is_none() {
             return Ok(());
         }
-        self.mount().sync()
+        mount.sync()
     }
 
     /// Makes everything done before the call part of a commit. A loss of some file's data is not
-    /// told here: it is for the next [`Filesystem::sync`]. Does nothing where nothing can change.
+    /// told here: the next [`Filesystem::sync`] tells it. Does nothing where nothing can change.
     ///
     /// # Errors
     ///
