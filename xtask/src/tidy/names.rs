@@ -155,7 +155,7 @@ pub(super) fn wrong_order(order: &str, document: &str) -> Vec<String> {
 pub(super) fn forbidden_words(glossary: &str) -> Vec<String> {
     glossary
         .lines()
-        .filter_map(|line| line.strip_prefix("Never: "))
+        .filter_map(|line| Some(line.split_once("Never: ")?.1))
         .flat_map(|line| line.split(','))
         .map(|word| word.trim().trim_matches(['`', '.']).to_lowercase())
         .filter(|word| !word.is_empty())
@@ -180,6 +180,12 @@ mod tests {
         assert!(wrong_order(order, &list("1. `A`: outer\n2. `B`: inner\n")).is_empty());
         assert_eq!(wrong_order(order, &list("1. `B`: x\n2. `A`: y\n")).len(), 2);
         assert_eq!(wrong_order(order, &list("1. `A`: x\n")), ["2: B is listed as nothing"]);
+    }
+
+    #[test]
+    fn forbidden_words_are_found_behind_other_text() {
+        let text = "- **driver**: a thread.\n  Linux: `x`. Never: `landing`, `landed`.\n";
+        assert_eq!(forbidden_words(text), ["landing", "landed"]);
     }
 
     #[test]
