@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use buttress_block::Device;
-use buttress_format::{DeviceId, DeviceItem, TreeId, limits};
+use buttress_format::{DeviceId, DeviceItem, limits};
 use buttress_maintenance::{
     BalanceOptions, BalanceProgress, ScrubOptions, ScrubProgress, TrimOptions, TrimProgress,
 };
@@ -13,14 +13,13 @@ use buttress_volume::{Stats as IoStats, Volume, VolumeDevice};
 use crate::attr::InodeId;
 use crate::background;
 use crate::clock::new_uuid;
-use crate::error::{NameError, Result};
+use crate::error::Result;
 use crate::inode::Inode;
 use crate::make::{self, MakeError, MakeOptions, MakeReport};
 use crate::mount::Mount;
 use crate::open;
 use crate::options::MountOptions;
-use crate::statfs::{DeviceInfo, Info, StatFs, SubvolumeInfo};
-use crate::trees;
+use crate::statfs::{DeviceInfo, Info, StatFs};
 use crate::upkeep::{BalanceStatus, Work};
 
 /// One mounted volume. Cheap to clone. If the last clone drops without [`Filesystem::close`], it
@@ -524,68 +523,6 @@ impl Filesystem {
             device.reset_stats();
         }
         self.sync()
-    }
-
-    /// Every subvolume that has a name, the top level first.
-    ///
-    /// # Errors
-    ///
-    /// What reading the root tree met.
-    pub fn subvolumes(&self) -> Result<Vec<SubvolumeInfo>> {
-        let view = self.mount().engine.view();
-        let mut found: Vec<SubvolumeInfo> = Vec::new();
-        let mut queue = std::collections::VecDeque::from([(TreeId::FS, None, Vec::new())]);
-        while let Some((tree, parent, path)) = queue.pop_front() {
-            if found.iter().any(|known| known.tree == tree) {
-                continue;
-            }
-            let Some(item) = trees::root_item(&view, tree)? else { continue };
-            for child in trees::children(&view, tree)? {
-                let Some((dir, name)) = trees::place(&view, child)? else { continue };
-                let mut child_path = self.path_below_top(dir)?;
-                child_path.push(name);
-                let mut whole = path.clone();
-                for part in child_path {
-                    if !whole.is_empty() {
-                        whole.push(b'/');
-                    }
-                    whole.extend_from_slice(&part);
-                }
-                queue.push_back((child, Some(tree), whole));
-            }
-            found.push(SubvolumeInfo {
-                tree,
-                parent,
-                path,
-                generation: item.generation,
-                read_only: item.flags & buttress_format::RootFlags::READONLY != 0,
-                uuid: item.uuid,
-                parent_uuid: item.parent_uuid,
-            });
-        }
-        Ok(found)
-    }
-
-    /// The names from the top of a subvolume down to one of its directories.
-    fn path_below_top(&self, dir: InodeId) -> Result<Vec<Vec<u8>>> {
-        let view = self.mount().engine.view();
-        let top = self.mount().inodes.tree_info(&view, dir.tree)?.root_dir;
-        let mut names = Vec::new();
-        let mut at = dir;
-        while at.ino != top {
-            let (parent, name) = crate::inode_refs::place(&view, at)?.ok_or(NameError::NotFound)?;
-            names.push(name);
-            at.ino = parent;
-            if names.len() > crate::inode::DEPTH_MAX {
-                return Err(crate::Error::Item {
-                    tree: dir.tree,
-                    ino: dir.ino,
-                    what: "the way up from it does not end",
-                });
-            }
-        }
-        names.reverse();
-        Ok(names)
     }
 
     /// Writes everything, commits, stops the threads. Later calls through other clones fail.

@@ -5,6 +5,7 @@ use buttress_format::{
 };
 use buttress_txn::{Cost, Urgency, cost_of_copies};
 
+use crate::attr::InodeId;
 use crate::batch::{Batch, Change, NOW};
 use crate::clock::now;
 use crate::error::{Error, NameError, Result};
@@ -12,6 +13,7 @@ use crate::filesystem::Filesystem;
 use crate::names;
 use crate::open;
 use crate::options::MountOptions;
+use crate::statfs::SubvolumeInfo;
 use crate::subvolume_items::{
     ROOT_TREE_DIR, add_uuid, default_subvolume, remove_uuid, told_of_copies, uuid_key,
 };
@@ -166,6 +168,68 @@ impl Filesystem {
     pub fn subvolume_item(&self, tree: TreeId) -> Result<RootItem> {
         let item = trees::root_item(&self.mount().engine.view(), tree)?;
         Ok(item.ok_or(NameError::NotFound)?)
+    }
+
+    /// Every subvolume that has a name, the top level first.
+    ///
+    /// # Errors
+    ///
+    /// What reading the root tree met.
+    pub fn subvolumes(&self) -> Result<Vec<SubvolumeInfo>> {
+        let view = self.mount().engine.view();
+        let mut found: Vec<SubvolumeInfo> = Vec::new();
+        let mut queue = std::collections::VecDeque::from([(TreeId::FS, None, Vec::new())]);
+        while let Some((tree, parent, path)) = queue.pop_front() {
+            if found.iter().any(|known| known.tree == tree) {
+                continue;
+            }
+            let Some(item) = trees::root_item(&view, tree)? else { continue };
+            for child in trees::children(&view, tree)? {
+                let Some((dir, name)) = trees::place(&view, child)? else { continue };
+                let mut child_path = self.path_below_top(dir)?;
+                child_path.push(name);
+                let mut whole = path.clone();
+                for part in child_path {
+                    if !whole.is_empty() {
+                        whole.push(b'/');
+                    }
+                    whole.extend_from_slice(&part);
+                }
+                queue.push_back((child, Some(tree), whole));
+            }
+            found.push(SubvolumeInfo {
+                tree,
+                parent,
+                path,
+                generation: item.generation,
+                read_only: item.flags & RootFlags::READONLY != 0,
+                uuid: item.uuid,
+                parent_uuid: item.parent_uuid,
+            });
+        }
+        Ok(found)
+    }
+
+    /// The names from the top of a subvolume down to one of its directories.
+    fn path_below_top(&self, dir: InodeId) -> Result<Vec<Vec<u8>>> {
+        let view = self.mount().engine.view();
+        let top = self.mount().inodes.tree_info(&view, dir.tree)?.root_dir;
+        let mut names = Vec::new();
+        let mut at = dir;
+        while at.ino != top {
+            let (parent, name) = crate::inode_refs::place(&view, at)?.ok_or(NameError::NotFound)?;
+            names.push(name);
+            at.ino = parent;
+            if names.len() > crate::inode::DEPTH_MAX {
+                return Err(Error::Item {
+                    tree: dir.tree,
+                    ino: dir.ino,
+                    what: "the way up from it does not end",
+                });
+            }
+        }
+        names.reverse();
+        Ok(names)
     }
 
     /// The deleted subvolumes that are not dropped yet.
