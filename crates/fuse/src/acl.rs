@@ -4,8 +4,9 @@
 //!
 //! With its ACL support on, the kernel reads a file's list as an extended attribute and decides by
 //! it who may do what. What it leaves to the server is everything that *changes* a list or a mode
-//! because of the other. What a new inode inherits is the volume's part; what `chmod` does to a list and
-//! what a new list does to the mode is here. The rules are those of POSIX.1e draft 17 and of acl(5).
+//! because of the other. What a new inode inherits is the volume's part; what `chmod` does to a
+//! list and what a new list does to the mode is here. The rules are those of POSIX.1e draft 17 and
+//! of acl(5).
 //!
 //! # On the wire
 //!
@@ -84,7 +85,8 @@ impl Acl {
             && (!named || count(Tag::Mask) == 1)
     }
 
-    /// Turns the ids of a list into others, sorted again; nothing if one of them has none, or two are one.
+    /// Turns the ids of a list into others, sorted again; nothing if one of them has none, or two
+    /// are one.
     pub(crate) fn with_ids(
         mut self,
         user: impl Fn(u32) -> Option<u32>,

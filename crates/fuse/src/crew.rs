@@ -2,29 +2,31 @@
 //!
 //! # Place
 //!
-//! The protocol library starts a number of threads that each read a request, handle it and read
-//! the next. The kernel wakes waiting readers in turn, so with several of them every small request
-//! wakes another cold thread, on another processor: measured, a create took three times as long with
-//! eight readers as with one. But a single reader that waits for the disk keeps everybody waiting.
+//! The protocol library starts a number of threads that each read a request, handle it and read the
+//! next. The kernel wakes waiting readers in turn, so with several of them every small request
+//! wakes another cold thread, on another processor: measured, a create took three times as long
+//! with eight readers as with one. But a single reader that waits for the disk keeps everybody
+//! waiting.
 //!
 //! So one thread reads and handles what it reads itself; the others sit on a bench. Every handler
 //! holds a [`Duty`]. One is called from the bench to read on when
 //!
 //! - requests of this kind have lately taken long (an average for each kind), or
-//! - requests come in faster than they are handled: the next was there before the last was done, or is there when a
-//!   large write was taken, or
-//! - nothing was finished for a millisecond and nobody reads: one on the bench keeps watch for that.
+//! - requests come in faster than they are handled: the next was there before the last was done, or
+//!   is there when a large write was taken, or
+//! - nothing was finished for a millisecond and nobody reads: one on the bench keeps watch for
+//!   that.
 //!
-//! Who ends a duty while somebody else reads sits down, unless another request is waiting already; but who forgets reads on
-//! beside him, until the next request (W3).
+//! Who ends a duty while somebody else reads sits down, unless another request is waiting already;
+//! but who forgets reads on beside him, until the next request (W3).
 //!
 //! # Looking before sleeping
 //!
-//! A program that waits for each answer asks again some microseconds after it has one. Where an idle
-//! processor halts (a virtual machine above all) waking the reader costs more than that and more than
-//! the request: measured, half of the time of a create. So a reader looks for the next request for a
-//! while ([`Options::busy_poll`]) before it sleeps, giving way to whoever wants its processor, and
-//! only while that has lately been worth it and nobody else handles a request.
+//! A program that waits for each answer asks again some microseconds after it has one. Where an
+//! idle processor halts (a virtual machine above all) waking the reader costs more than that and
+//! more than the request: measured, half of the time of a create. So a reader looks for the next
+//! request for a while ([`Options::busy_poll`]) before it sleeps, giving way to whoever wants its
+//! processor, and only while that has lately been worth it and nobody else handles a request.
 //!
 //! # Invariants
 //!
@@ -179,8 +181,8 @@ impl Crew {
         Duty { crew: self, kind, started }
     }
 
-    /// Whether another request waits while one is handled whose bytes take longer to come in than tells anything by the
-    /// clock. Of small ones looking would cost too much.
+    /// Whether another request waits while one is handled whose bytes take longer to come in than
+    /// tells anything by the clock. Of small ones looking would cost too much.
     fn is_pressed(&self, kind: Kind) -> bool {
         kind == Kind::WriteLarge && self.link.has_request()
     }
@@ -202,8 +204,8 @@ impl Crew {
         }
     }
 
-    /// Notes that a request is worked out. What follows, sending the answer, wakes its asker, who may
-    /// take this processor: that is no cost of the request.
+    /// Notes that a request is worked out. What follows, sending the answer, wakes its asker, who
+    /// may take this processor: that is no cost of the request.
     pub(crate) fn handled(&self) {
         if self.is_adaptive {
             HANDLED.set(Some(clock::now()));
@@ -224,16 +226,17 @@ impl Crew {
             }
             return;
         }
-        // More are waiting than the other reader has taken: sitting down, to be called again for one of them, would cost
-        // both of them more than looking.
+        // More are waiting than the other reader has taken: sitting down, to be called again for
+        // one of them, would cost both of them more than looking.
         if self.link.has_request() {
             self.readers.fetch_add(1, Ordering::SeqCst);
             LAST_DONE.set(Some(now));
             return;
         }
         LAST_DONE.set(None);
-        // The kernel forgets many in one request, of which the protocol library makes a call each: who sat down in
-        // between would leave the rest undone. He reads beside the other until the next request (W3).
+        // The kernel forgets many in one request, of which the protocol library makes a call each:
+        // who sat down in between would leave the rest undone. He reads beside the other until the
+        // next request (W3).
         if kind == Kind::Forget {
             self.readers.fetch_add(1, Ordering::SeqCst);
             return;

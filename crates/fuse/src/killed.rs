@@ -2,20 +2,22 @@
 //!
 //! # Why not by what the protocol has
 //!
-//! `FUSE_INTERRUPT` says that a signal came, of whatever kind, and the protocol library answers it by itself: that nobody
-//! handles it. From then on the kernel sends none, and a task whose request has been taken waits for the answer even when it
-//! is killed. Waiting for space is what takes long here, and ends for a killed task alone, in Linux as well; so who waits
-//! looks himself whether the task that asked is about to die. The kernel says that of every task.
+//! `FUSE_INTERRUPT` says that a signal came, of whatever kind, and the protocol library answers it
+//! by itself: that nobody handles it. From then on the kernel sends none, and a task whose request
+//! has been taken waits for the answer even when it is killed. Waiting for space is what takes long
+//! here, and ends for a killed task alone, in Linux as well; so who waits looks himself whether the
+//! task that asked is about to die. The kernel says that of every task.
 //!
 //! # Invariants
 //!
-//! - **K1** Only a task that has `SIGKILL` pending is given up: the kernel puts it into every thread of a process that a signal
-//!   is to end, but for signals that leave a core behind, which end it once it has its answer, as in Linux. One that is hidden is
-//!   waited for.
-//! - **K2** It is looked at by who waits, every few hundredths of a second, and by who is to write back what is too much in
-//!   memory: nobody else pays more than the noting of a number.
-//! - **K3** What the kernel wrote into its cache is never given up, nor times that it kept there: whoever wrote it was told that it was
-//!   taken. It sends such writes for nobody; the times for whoever closes the file.
+//! - **K1** Only a task that has `SIGKILL` pending is given up: the kernel puts it into every
+//!   thread of a process that a signal is to end, but for signals that leave a core behind, which
+//!   end it once it has its answer, as in Linux. One that is hidden is waited for.
+//! - **K2** It is looked at by who waits, every few hundredths of a second, and by who is to write
+//!   back what is too much in memory: nobody else pays more than the noting of a number.
+//! - **K3** What the kernel wrote into its cache is never given up, nor times that it kept there:
+//!   whoever wrote it was told that it was taken. It sends such writes for nobody; the times for
+//!   whoever closes the file.
 
 use std::fs;
 
@@ -26,8 +28,8 @@ use buttress_protocol::WriteFlags;
 /// `SIGKILL` in a set of signals as the kernel prints it.
 const KILLED: u64 = 1 << (9 - 1);
 
-/// Has this thread work for the task with a number in the kernel's request, as long as what is returned lives. What the kernel
-/// does by itself has no task.
+/// Has this thread work for the task with a number in the kernel's request, as long as what is
+/// returned lives. What the kernel does by itself has no task.
 pub(crate) fn heed(task: u32) -> Option<Heeding> {
     (task != 0).then(|| Interrupt::asked(is_killed, task).heed())
 }

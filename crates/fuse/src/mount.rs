@@ -39,7 +39,8 @@ pub(crate) const SUBTYPE: &str = "buttress";
 pub(crate) struct Mount {
     target: PathBuf,
     by_helper: bool,
-    /// Major and minor number of what is mounted, as `stat` of anything in it says, if they could be found out.
+    /// Major and minor number of what is mounted, as `stat` of anything in it says, if they could
+    /// be found out.
     device: Option<(u32, u32)>,
     /// Where the kernel's mount is of all of the volume.
     whole: Option<Whole>,

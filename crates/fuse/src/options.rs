@@ -94,7 +94,8 @@ pub struct Options {
     pub threads: Option<usize>,
     /// Whether one loop listens and calls others as it needs them, or all listen at once.
     pub handoff: bool,
-    /// How long the listening loop looks for the next request before it sleeps; zero means not at all.
+    /// How long the listening loop looks for the next request before it sleeps; zero means not at
+    /// all.
     pub busy_poll: Duration,
     /// Whether the kernel gathers small writes in its page cache before it sends them.
     pub writeback_cache: bool,

@@ -2,18 +2,19 @@
 //!
 //! # Why
 //!
-//! The kernel drops the pages of a direct write's range before it sends the write. A read beside the write
-//! may bring the old bytes in again, and behind an asynchronous write the kernel does not drop them (Linux
-//! 6.18). So we have it drop them before we answer, which costs a notification: only a file that was read
-//! through the kernel's cache needs that, and only for as long as it may have pages of it.
+//! The kernel drops the pages of a direct write's range before it sends the write. A read beside
+//! the write may bring the old bytes in again, and behind an asynchronous write the kernel does not
+//! drop them (Linux 6.18). So we have it drop them before we answer, which costs a notification:
+//! only a file that was read through the kernel's cache needs that, and only for as long as it may
+//! have pages of it.
 //!
 //! # Invariants
 //!
-//! - **S1** While the kernel may hold a page that a READ has filled, the count is above zero: a READ sets it
-//!   before it looks at the volume, and looks again when it was set to zero meanwhile. Only dropping all
-//!   pages sets it to zero, and only if no READ came since that began.
-//! - **S2** A write is in the volume before it looks at the count. So a READ that it does not see reads
-//!   what was written.
+//! - **S1** While the kernel may hold a page that a READ has filled, the count is above zero: a
+//!   READ sets it before it looks at the volume, and looks again when it was set to zero meanwhile.
+//!   Only dropping all pages sets it to zero, and only if no READ came since that began.
+//! - **S2** A write is in the volume before it looks at the count. So a READ that it does not see
+//!   reads what was written.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -60,7 +61,8 @@ impl Shown {
         let _ = self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, set);
     }
 
-    /// What a write has to have dropped of `part`: nothing, that, or everything. Returns what was counted, too.
+    /// What a write has to have dropped of `part`: nothing, that, or everything. Returns what was
+    /// counted, too.
     pub(crate) fn after_write(&self, part: Span) -> Option<(Span, u64)> {
         let fewer = |now: u64| match now & COUNT {
             0 => None,
@@ -88,7 +90,8 @@ mod tests {
         assert_eq!(shown.while_shown(|| Ok(7)), Ok(7));
     }
 
-    /// S1: a file that was not read has nothing to be dropped; one that was has it until all was dropped.
+    /// S1: a file that was not read has nothing to be dropped; one that was has it until all was
+    /// dropped.
     #[test]
     fn s1_count_ends_when_all_pages_were_dropped() {
         let shown = Shown::new();

@@ -132,7 +132,8 @@ fn nanos(duration: Duration) -> u32 {
 mod tests {
     use super::*;
 
-    /// What computes for long does not wait, what is away for long does, and what is short is not looked at.
+    /// What computes for long does not wait, what is away for long does, and what is short is not
+    /// looked at.
     #[test]
     fn what_waits() {
         let costs = Costs::new();

@@ -1,8 +1,8 @@
-//! All threads of a crew from one seed, before a device of the test's own: which thread runs when, how long each request
-//! takes, and what it waits for.
+//! All threads of a crew from one seed, before a device of the test's own: which thread runs when,
+//! how long each request takes, and what it waits for.
 //!
-//! Each request is answered, and before long unless it waits by itself; where nothing is asked, each thread reads or sits;
-//! when the kernel goes, all threads end.
+//! Each request is answered, and before long unless it waits by itself; where nothing is asked,
+//! each thread reads or sits; when the kernel goes, all threads end.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -11,11 +11,12 @@ use buttress_base::{Rng, seeded};
 
 use super::*;
 
-/// How long a request that waits for nothing may take: the watch sees after two ticks, of a millisecond each, that nobody
-/// reads, and who reads then may be held up next, and who takes over from him.
+/// How long a request that waits for nothing may take: the watch sees after two ticks, of a
+/// millisecond each, that nobody reads, and who reads then may be held up next, and who takes over
+/// from him.
 const SOON: Duration = Duration::from_millis(7);
-/// What waits for another goes on within so many microseconds: longer than soon, or nobody would see who waits for it
-/// in vain.
+/// What waits for another goes on within so many microseconds: longer than soon, or nobody would
+/// see who waits for it in vain.
 const LATE: u64 = 30_000;
 /// For so long a kernel has nothing to ask, at times: long enough for the watch to doze.
 const QUIET: u64 = 300;
@@ -225,7 +226,8 @@ fn ask_some(device: &Device, rng: &mut Rng, requests: u64) {
     }
 }
 
-/// W1, W3: with nothing asked, each thread reads or sits, and what there was to forget is forgotten.
+/// W1, W3: with nothing asked, each thread reads or sits, and what there was to forget is
+/// forgotten.
 fn is_quiet(device: &Device, crew: &Crew, threads: usize) -> bool {
     let (seated, reading) = {
         let bench = crew.bench.lock();
@@ -286,7 +288,8 @@ fn whole(seed: u64) -> Duration {
     device.state.lock().longest
 }
 
-/// W1 to W3: whatever requests wait for, all are answered, those that wait for nothing soon, and the end is one.
+/// W1 to W3: whatever requests wait for, all are answered, those that wait for nothing soon, and
+/// the end is one.
 #[test]
 fn every_request_is_answered() {
     for seed in crate::seeds::seeds() {

@@ -41,8 +41,8 @@ const FLAGS: [Flag; 9] = [
 ];
 
 impl Door {
-    /// Answers `ioctl`: the commands on flags are known, and the one that asks for the label. The kernel asks by the extended ones before
-    /// it changes anything by the plain ones.
+    /// Answers `ioctl`: the commands on flags are known, and the one that asks for the label. The
+    /// kernel asks by the extended ones before it changes anything by the plain ones.
     pub(crate) fn ioctl(
         &self,
         uid: u32,
@@ -96,8 +96,8 @@ impl Door {
         {
             return Err(Errno::EPERM);
         }
-        // Extents of a file that is overwritten in place have no checksums; both can be decided only
-        // while there are none. To say nothing, as Linux does, helps nobody.
+        // Extents of a file that is overwritten in place have no checksums; both can be decided
+        // only while there are none. To say nothing, as Linux does, helps nobody.
         let is_file = attr.kind == FileKind::Regular;
         if is_file && changed & InodeFlags::NODATACOW != 0 && attr.size != 0 {
             return Err(Errno::EINVAL);

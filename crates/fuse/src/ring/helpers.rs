@@ -1,8 +1,8 @@
 //! Threads that drive queues, and those that help them.
 //!
-//! Each queue has a driver, which takes requests and works them out itself. What kinds wait for something is learnt
-//! ([`Costs`]); those go to helpers, as many as needed up to a limit. A watch looks every millisecond whether a driver is
-//! still at the request that he was at (R4).
+//! Each queue has a driver, which takes requests and works them out itself. What kinds wait for
+//! something is learnt ([`Costs`]); those go to helpers, as many as needed up to a limit. A watch
+//! looks every millisecond whether a driver is still at the request that he was at (R4).
 
 use std::collections::VecDeque;
 use std::io;
@@ -31,7 +31,8 @@ pub(super) trait Office: Send + Sync {
     /// What a request may cost.
     fn kind(&self, taken: &Taken) -> Kind;
 
-    /// Works one out; may wait for anything but another request that only this queue's driver could take.
+    /// Works one out; may wait for anything but another request that only this queue's driver could
+    /// take.
     fn work(&self, taken: Taken);
 }
 
@@ -203,9 +204,9 @@ impl Shared {
         }
     }
 
-    /// Whether a driver should not work this out himself: he would be waiting for something, or others wait for him while
-    /// a processor has nothing to do, and a helper too. Else handing it on costs more than the others gain, however long it
-    /// takes.
+    /// Whether a driver should not work this out himself: he would be waiting for something, or
+    /// others wait for him while a processor has nothing to do, and a helper too. Else handing it
+    /// on costs more than the others gain, however long it takes.
     fn is_for_a_helper(&self, kind: Kind, others_wait: bool) -> bool {
         let has_idle = || self.working.load(Ordering::Relaxed) < self.queues.len();
         self.costs.waits(kind)
@@ -316,7 +317,8 @@ impl std::fmt::Debug for Shared {
     }
 }
 
-/// For how long this thread was on a processor; never, of a seeded run, whose time passes for those who wait.
+/// For how long this thread was on a processor; never, of a seeded run, whose time passes for those
+/// who wait.
 fn thread_time() -> Duration {
     if thread::seeded_index().is_some() {
         return Duration::ZERO;
@@ -327,9 +329,10 @@ fn thread_time() -> Duration {
 
 /// Where a driver runs.
 ///
-/// Short requests are worked out on the processor of whoever asks: an answer is a change of threads there, and no other
-/// processor has to be woken. Who asks for much at once has something to do meanwhile, and a driver beside him, with all
-/// that is copied, would halve what both can do: then he runs wherever there is room.
+/// Short requests are worked out on the processor of whoever asks: an answer is a change of threads
+/// there, and no other processor has to be woken. Who asks for much at once has something to do
+/// meanwhile, and a driver beside him, with all that is copied, would halve what both can do: then
+/// he runs wherever there is room.
 struct Seat {
     there: CpuSet,
     anywhere: Option<CpuSet>,

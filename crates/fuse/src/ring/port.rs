@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **P1** Who waits at a port is woken by each entry that the kernel is done with, and by the bell.
+//! - **P1** Who waits at a port is woken by each entry that the kernel is done with, and by the
+//!   bell.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -48,7 +49,8 @@ pub(super) trait Port: Send {
     ///
     /// # Safety
     ///
-    /// The areas live, and nobody else touches their memory, until the kernel is done with the entry.
+    /// The areas live, and nobody else touches their memory, until the kernel is done with the
+    /// entry.
     #[expect(unsafe_code, reason = "the kernel writes behind the back of the borrow checker")]
     unsafe fn give(&mut self, entry: Given<'_>);
 
@@ -59,7 +61,8 @@ pub(super) trait Port: Send {
     /// Those of the system.
     fn submit(&mut self) -> io::Result<()>;
 
-    /// As [`Port::submit`], and waits for an entry that is done with, or the bell (P1), or for no reason.
+    /// As [`Port::submit`], and waits for an entry that is done with, or the bell (P1), or for no
+    /// reason.
     fn wait(&mut self);
 
     /// Takes the next entry that the kernel is done with; does not wait.
@@ -121,8 +124,8 @@ impl Port for Kernel {
             .build()
             .user_data(u64::from(index));
         if command == abi::REGISTER {
-            // SAFETY: an `Entry128` is the kernel's `io_uring_sqe` of 128 bytes, in which a `u32` at 24 is `len`; the
-            // library has no name for it in this kind of submission.
+            // SAFETY: an `Entry128` is the kernel's `io_uring_sqe` of 128 bytes, in which a `u32`
+            // at 24 is `len`; the library has no name for it in this kind of submission.
             unsafe {
                 std::ptr::from_mut(&mut entry).cast::<u8>().add(24).cast::<u32>().write(abi::AREAS);
             }

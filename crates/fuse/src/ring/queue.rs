@@ -2,15 +2,16 @@
 //!
 //! # Invariants
 //!
-//! - **R1** The memory of an entry is the kernel's from the moment that it is given to it until the completion comes, and
-//!   else that of the one [`Taken`] there is of it.
-//! - **R2** Only who drives the queue gives entries to the kernel: the kernel works out what comes in on the thread that gave
-//!   it the entry, when that thread is not in the kernel itself. A thread that waits for the kernel to be done with
-//!   another request must never be that thread.
+//! - **R1** The memory of an entry is the kernel's from the moment that it is given to it until the
+//!   completion comes, and else that of the one [`Taken`] there is of it.
+//! - **R2** Only who drives the queue gives entries to the kernel: the kernel works out what comes
+//!   in on the thread that gave it the entry, when that thread is not in the kernel itself. A
+//!   thread that waits for the kernel to be done with another request must never be that thread.
 //! - **R3** Memory that the kernel may still have is never freed.
-//! - **R7** Of each processor's entries one at least is never held by a request that waits for the kernel to send what it holds of a
-//!   file ([`Patience`]): what it sends needs an entry as well, and would wait for that request. So it is with a write that waits
-//!   for room, unless that comes with a `forget`, which needs none: such writes may hold every entry, for some seconds at most.
+//! - **R7** Of each processor's entries one at least is never held by a request that waits for the
+//!   kernel to send what it holds of a file ([`Patience`]): what it sends needs an entry as well,
+//!   and would wait for that request. So it is with a write that waits for room, unless that comes
+//!   with a `forget`, which needs none: such writes may hold every entry, for some seconds at most.
 
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
@@ -83,7 +84,8 @@ struct Memory {
 struct Payload(NonNull<u8>);
 
 #[expect(unsafe_code, reason = "entries are handed to and fro between threads and the kernel")]
-// SAFETY: the memory of a slot is reached through `Taken` alone, of which there is one at most (R1), on any thread.
+// SAFETY: the memory of a slot is reached through `Taken` alone, of which there is one at most
+// (R1), on any thread.
 unsafe impl Sync for Slot {}
 
 #[expect(unsafe_code, reason = "entries are handed to and fro between threads and the kernel")]
@@ -145,7 +147,8 @@ impl Queue {
         }
     }
 
-    /// Gives the kernel what was answered (R2), and takes the next request; waits for one. None when there will be none.
+    /// Gives the kernel what was answered (R2), and takes the next request; waits for one. None
+    /// when there will be none.
     pub(super) fn next(self: &Arc<Self>, reins: &mut Reins) -> Option<Taken> {
         loop {
             self.answer_all(reins);
@@ -185,7 +188,8 @@ impl Queue {
         }
     }
 
-    /// Takes what the kernel is done with; returns why it wants no more of an entry, if it said so now.
+    /// Takes what the kernel is done with; returns why it wants no more of an entry, if it said so
+    /// now.
     fn reap(&self, reins: &mut Reins) -> Option<i32> {
         let mut refused = None;
         while let Some(done) = reins.port.done() {
@@ -200,13 +204,14 @@ impl Queue {
         refused
     }
 
-    /// Puts an entry among those that the kernel gets next. Its memory is the kernel's from now on (R1).
+    /// Puts an entry among those that the kernel gets next. Its memory is the kernel's from now on
+    /// (R1).
     #[expect(unsafe_code, reason = "the kernel writes behind the back of the borrow checker")]
     fn give(&self, reins: &mut Reins, index: u16, command: u32, commit_id: u64) {
         let Slot { processor, areas, .. } = &self.slots[usize::from(index)];
         let given = Given { index, processor: *processor, command, commit_id, areas };
-        // SAFETY: the memory lives until the kernel is done with it (R3), and nobody touches it until then: the index
-        // came from a `Taken` that is gone (R1), or this is the first time.
+        // SAFETY: the memory lives until the kernel is done with it (R3), and nobody touches it
+        // until then: the index came from a `Taken` that is gone (R1), or this is the first time.
         unsafe { reins.port.give(given) };
     }
 }
@@ -225,7 +230,8 @@ impl Slot {
     /// What the kernel calls the request that was answered here.
     #[expect(unsafe_code, reason = "R1")]
     fn commit_id(&self) -> u64 {
-        // SAFETY: this is called for answered entries alone, whose `Taken` is gone and which the kernel has not got (R1).
+        // SAFETY: this is called for answered entries alone, whose `Taken` is gone and which the
+        // kernel has not got (R1).
         unsafe { (*self.memory.get()).header.commit_id() }
     }
 }
@@ -245,8 +251,8 @@ impl Payload {
 impl Drop for Payload {
     #[expect(unsafe_code, reason = "memory of its own")]
     fn drop(&mut self) {
-        // SAFETY: it was mapped with this length, and who owns it says that nobody uses it any more. A failure would leave
-        // it mapped, which harms nobody.
+        // SAFETY: it was mapped with this length, and who owns it says that nobody uses it any
+        // more. A failure would leave it mapped, which harms nobody.
         let _ = unsafe { rustix::mm::munmap(self.0.as_ptr().cast(), PAYLOAD_LEN) };
     }
 }

@@ -1,5 +1,5 @@
-//! All threads of a ring from one seed, before a kernel of the test's own: which thread runs when, how long each request
-//! takes, and what it waits for.
+//! All threads of a ring from one seed, before a kernel of the test's own: which thread runs when,
+//! how long each request takes, and what it waits for.
 //!
 //! Each request is answered once, with what was asked for, and before long unless it waits by
 //! itself. When the kernel goes, all threads end at once. `BUTTRESS_SEED=n` runs seed `n` alone,
@@ -32,10 +32,12 @@ const AT_A_GATE: u32 = 22;
 const DEAF: u32 = 43;
 const FLUSHES: u32 = 46;
 
-/// How long a request that waits for nothing may be with us: the watch sees after two ticks, of a millisecond each, that
-/// a driver is held up, and who takes his place may be held up next, and who takes that.
+/// How long a request that waits for nothing may be with us: the watch sees after two ticks, of a
+/// millisecond each, that a driver is held up, and who takes his place may be held up next, and who
+/// takes that.
 const SOON: Duration = Duration::from_millis(7);
-/// A gate opens within so many microseconds: longer than soon, or nobody would see who waits for it in vain.
+/// A gate opens within so many microseconds: longer than soon, or nobody would see who waits for it
+/// in vain.
 const LATE: u64 = 30_000;
 
 /// Works requests out as their numbers say.
@@ -281,7 +283,8 @@ fn whole(seed: u64) -> (Duration, Duration) {
     (kernel.longest(AT_ONCE), ended_in)
 }
 
-/// R1 to R7: whatever requests wait for, all are answered, those that wait for nothing soon, and the end is one.
+/// R1 to R7: whatever requests wait for, all are answered, those that wait for nothing soon, and
+/// the end is one.
 #[test]
 fn every_request_is_answered() {
     for seed in crate::seeds::seeds() {

@@ -2,9 +2,9 @@
 //!
 //! # Invariants
 //!
-//! - **R6** A driver who comes back from a request learns from one number whether he was replaced, and waits for nobody to learn
-//!   it: who replaced him has the reins while he waits for the kernel, maybe for ever, and threads that wait for these are
-//!   missing among those that help.
+//! - **R6** A driver who comes back from a request learns from one number whether he was replaced,
+//!   and waits for nobody to learn it: who replaced him has the reins while he waits for the
+//!   kernel, maybe for ever, and threads that wait for these are missing among those that help.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -204,7 +204,8 @@ fn immutable_and_growing() {
     fs::remove_file(&path).expect("removed");
 }
 
-/// `btrfs.compression` is a property: what is made in a directory inherits it, and it goes with `chattr`'s flag.
+/// `btrfs.compression` is a property: what is made in a directory inherits it, and it goes with
+/// `chattr`'s flag.
 #[test]
 fn properties() {
     use rustix::fs::IFlags;

@@ -71,8 +71,9 @@ fn write_buffered(file: &File, content: &[u8], at: usize) {
     file.sync_all().expect("a sync");
 }
 
-/// N11: where there is space for nothing, an extent that is nobody else's is overwritten in place, mapped, buffered and
-/// past the cache: nobody is refused, and none is killed for what its memory cannot be written to.
+/// N11: where there is space for nothing, an extent that is nobody else's is overwritten in place,
+/// mapped, buffered and past the cache: nobody is refused, and none is killed for what its memory
+/// cannot be written to.
 #[test]
 fn n11_a_full_volume_is_written_in_place() {
     for options in ["writeback_cache", "nowriteback_cache"] {
@@ -88,7 +89,8 @@ fn n11_a_full_volume_is_written_in_place() {
                 wanted[at..at + len].fill(byte);
                 vec![byte; len]
             };
-            // Of pages some are dirty in part; each way has a share of its own, and all write over what the others wrote.
+            // Of pages some are dirty in part; each way has a share of its own, and all write over
+            // what the others wrote.
             let from = round * 100_000;
             write_mapped(&file, &change(from + 700, 2 * MIB, 10 + round as u8), from + 700);
             write_buffered(&file, &change(from + MIB, MIB + 5000, 20 + round as u8), from + MIB);

@@ -30,8 +30,9 @@ fn waits_for_answer(child: &Child) -> bool {
     place.contains("request_wait_answer") || place.contains("fuse")
 }
 
-/// E6: what programs wait for is in a commit that does not come to its end. Those who are killed are gone before it does, by
-/// whichever signal and with whatever call they wait; who is not killed has what he asked for when it does.
+/// E6: what programs wait for is in a commit that does not come to its end. Those who are killed
+/// are gone before it does, by whichever signal and with whatever call they wait; who is not killed
+/// has what he asked for when it does.
 #[test]
 fn e6_killed_while_a_commit_stands_still() {
     let Some(mount) = mounted_small(160 * MIB, "nowriteback_cache") else { return };

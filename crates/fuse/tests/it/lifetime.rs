@@ -120,9 +120,10 @@ fn sizes_of_the_volume() {
     assert!((32 << 20..40 << 20).contains(&taken), "{taken} bytes for 32 MiB");
 }
 
-/// Held while a volume is full. A process that another test starts has our files open until it has become another program,
-/// closes them then one by one, and waits for each until what was written to it has room, on whichever mount; so one full
-/// volume could keep a file of another open for a second.
+/// Held while a volume is full. A process that another test starts has our files open until it has
+/// become another program, closes them then one by one, and waits for each until what was written
+/// to it has room, on whichever mount; so one full volume could keep a file of another open for a
+/// second.
 static FULL: Mutex<()> = Mutex::new(());
 
 /// D3: a program that writes until the volume is full is told so while it writes, and once it has
@@ -155,8 +156,8 @@ fn d3_full_volumes_say_so() {
     }
 }
 
-/// Whoever needs room waits for a file that lost its name a moment ago: the kernel lets go of it behind the program's
-/// back, after the close that the program has seen end.
+/// Whoever needs room waits for a file that lost its name a moment ago: the kernel lets go of it
+/// behind the program's back, after the close that the program has seen end.
 #[test]
 fn room_comes_with_the_last_user() {
     let _alone = FULL.lock();
@@ -164,7 +165,8 @@ fn room_comes_with_the_last_user() {
     room_comes(&mount);
 }
 
-/// So it is where there are no threads to spare: writes that wait keep nobody from hearing what the kernel says.
+/// So it is where there are no threads to spare: writes that wait keep nobody from hearing what the
+/// kernel says.
 #[test]
 fn room_comes_where_threads_are_few() {
     let _alone = FULL.lock();

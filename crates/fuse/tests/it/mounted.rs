@@ -1,8 +1,8 @@
 //! A mounted volume that is unmounted and judged when a test is done with it.
 //!
-//! It is served by a process of its own, which is this program started once more: a process that maps
-//! a file of a volume it serves itself may wait for itself, since the kernel writes the file back
-//! with the process' memory locked.
+//! It is served by a process of its own, which is this program started once more: a process that
+//! maps a file of a volume it serves itself may wait for itself, since the kernel writes the file
+//! back with the process' memory locked.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};

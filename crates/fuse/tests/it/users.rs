@@ -6,7 +6,8 @@ use std::process::Command;
 
 use crate::mounted::{Mounted, mounted, mounted_with};
 
-/// Runs a shell line as somebody, in the volume; says whether it succeeded, or nothing where that cannot be tried.
+/// Runs a shell line as somebody, in the volume; says whether it succeeded, or nothing where that
+/// cannot be tried.
 fn as_user(mount: &Mounted, user: u32, group: u32, line: &str) -> Option<bool> {
     let done = Command::new("setpriv")
         .args([&format!("--reuid={user}"), &format!("--regid={group}"), "--clear-groups"])
@@ -95,8 +96,8 @@ fn directories_of_several_users() {
     assert_eq!(as_user(&mount, 4321, 4321, "cat sticky/moved"), Some(false), "another user, later");
 }
 
-/// Ids of the volume and ids here: what one makes is the other's in the volume, lists of access too, and who has no
-/// id in the volume makes nothing.
+/// Ids of the volume and ids here: what one makes is the other's in the volume, lists of access
+/// too, and who has no id in the volume makes nothing.
 #[test]
 fn ids_are_mapped() {
     let maps = "uidmap=0:1000:1,uidmap=1:100000:1000,gidmap=0:1000:1";

@@ -21,7 +21,8 @@ const LARGE: usize = 20;
 /// Who is not answered for so long shows where all threads are.
 const SUSPICIOUS: Duration = Duration::from_secs(5);
 
-/// Runs on one processor from now on, where it is there: all requests are of one queue, where there is one for each.
+/// Runs on one processor from now on, where it is there: all requests are of one queue, where there
+/// is one for each.
 fn settle(processor: usize) {
     let mut there = CpuSet::new();
     there.set(processor);
@@ -52,8 +53,9 @@ fn watched<T>(what: impl FnOnce() -> T) -> T {
     })
 }
 
-/// Somebody reads, and the device does not answer. Others are served, also those who ask on the same processor: the device
-/// answers only after they were, or fails when it has waited for too long.
+/// Somebody reads, and the device does not answer. Others are served, also those who ask on the
+/// same processor: the device answers only after they were, or fails when it has waited for too
+/// long.
 #[test]
 fn nobody_waits_for_the_device_of_another() {
     let Some(mount) = mounted() else { return };
@@ -93,8 +95,8 @@ fn nobody_waits_for_the_device_of_another() {
     });
 }
 
-/// Reads whole files on the first processor, each by a thread, while the device does not answer; it does when all of
-/// them wait.
+/// Reads whole files on the first processor, each by a thread, while the device does not answer; it
+/// does when all of them wait.
 fn read_held(mount: &Mounted, names: &[String]) {
     let (hold, waits) = (mount.image().with_file_name(HOLD), mount.image().with_file_name(WAITS));
     fs::write(&hold, b"").expect("written");
@@ -117,8 +119,8 @@ fn read_held(mount: &Mounted, names: &[String]) {
     fs::remove_file(&waits).expect("it was there");
 }
 
-/// All entries of a queue wait for the device. When it has answered, those who waited are there for requests of another
-/// processor, though nothing comes any more to the queue that they were at.
+/// All entries of a queue wait for the device. When it has answered, those who waited are there for
+/// requests of another processor, though nothing comes any more to the queue that they were at.
 #[test]
 fn those_who_waited_help_again() {
     let Some(mount) = mounted() else { return };
@@ -161,8 +163,9 @@ fn those_who_waited_help_again() {
     });
 }
 
-/// Searching for data makes the kernel send what it holds of a file first. With as many searches as it has room for requests
-/// it still has room for that: who is one too many is told that nobody knows.
+/// Searching for data makes the kernel send what it holds of a file first. With as many searches as
+/// it has room for requests it still has room for that: who is one too many is told that nobody
+/// knows.
 #[test]
 fn what_the_kernel_holds_comes_beside_those_who_wait_for_it() {
     let Some(mount) = mounted_with("io_uring_q_depth=2") else { return };
