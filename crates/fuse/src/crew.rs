@@ -1,39 +1,39 @@
-//! Who listens to the kernel: as few threads as keep up, and never none.
+//!  The worker pool: how many threads read from the kernel. As few read as keep up, and never none.
 //!
 //! # Place
 //!
 //! The protocol library starts a number of threads that each read a request, handle it and read the
-//! next. The kernel wakes waiting readers in turn, so with several of them every small request
-//! wakes another cold thread, on another processor: measured, a create took three times as long
-//! with eight readers as with one. But a single reader that waits for the disk keeps everybody
-//! waiting.
-//!
+//! next. The kernel wakes waiting readers in turn. With several readers every small request wakes
+//! another cold thread, on another processor. Measured: a create took three times as long with
+//! eight readers as with one. But while a single reader waits for the disk, all other requests
+//! wait.
 //! So one thread reads and handles what it reads itself; the others sit on a bench. Every handler
-//! holds a [`Duty`]. One is called from the bench to read on when
+//! holds a [`Duty`]. A thread is called from the bench to read on when
 //!
 //! - requests of this kind have lately taken long (an average for each kind), or
 //! - requests come in faster than they are handled: the next was there before the last was done, or
 //!   is there when a large write was taken, or
-//! - nothing was finished for a millisecond and nobody reads: one on the bench keeps watch for
+//! - nothing was finished for a millisecond and no thread reads: one on the bench keeps watch for
 //!   that.
 //!
-//! Who ends a duty while somebody else reads sits down, unless another request is waiting already;
-//! but who forgets reads on beside him, until the next request (W3).
+//! A thread that ends a duty while another thread reads sits down, unless another request is
+//! waiting already. After a `forget` it reads on beside the other until the next request (W3).
 //!
 //! # Looking before sleeping
 //!
 //! A program that waits for each answer asks again some microseconds after it has one. Where an
-//! idle processor halts (a virtual machine above all) waking the reader costs more than that and
-//! more than the request: measured, half of the time of a create. So a reader looks for the next
-//! request for a while ([`Options::busy_poll`]) before it sleeps, giving way to whoever wants its
-//! processor, and only while that has lately been worth it and nobody else handles a request.
+//! idle processor halts (a virtual machine above all), waking the reader costs more than that and
+//! more than the request. Measured: half of the time of a create. So a reader looks for the next
+//! request for a while ([`Options::busy_poll`]) before it sleeps. While it looks, it gives way to
+//! threads that want its processor. It looks only while that has lately been worth it and no other
+//! thread handles a request.
 //!
 //! # Invariants
 //!
-//! - **W1** `readers` counts the threads that read or are on their way to; who sits down has seen
-//!   one, under the bench's lock, after taking his seat. So no call is lost.
-//! - **W2** When the connection is gone everybody gets up, reads, is told so and ends.
-//! - **W3** Nobody sits down before the request that he read is worked out.
+//! - **W1** `readers` counts the threads that read or are on their way to. A thread that sits down
+//!   has seen one, under the bench's lock, after taking its seat. So no call is lost.
+//! - **W2** When the connection is gone all threads get up, read, are told so and end.
+//! - **W3** No thread sits down before the request that it read is worked out.
 //!
 //! # Locks
 //!
@@ -141,8 +141,8 @@ pub(crate) struct Duty<'a> {
 }
 
 impl Crew {
-    /// Creates the crew of a session with `threads` threads, all of them about to read. Without
-    /// [`Options::handoff`] they just go on reading, each for itself.
+    /// Creates the worker pool of a session with `threads` threads, all of them about to read.
+    /// Without [`Options::handoff`] they just go on reading, each for itself.
     pub(crate) fn new(link: impl Line + 'static, threads: usize, options: &Options) -> Arc<Self> {
         // On one processor looking only keeps the others from asking.
         let has_room = thread::parallelism() > 1;
@@ -204,8 +204,8 @@ impl Crew {
         }
     }
 
-    /// Notes that a request is worked out. What follows, sending the answer, wakes its asker, who
-    /// may take this processor: that is no cost of the request.
+    /// Notes that a request is worked out. What follows, sending the answer, wakes the asking
+    /// program, which may take this processor: that is no cost of the request.
     pub(crate) fn handled(&self) {
         if self.is_adaptive {
             HANDLED.set(Some(clock::now()));
@@ -234,9 +234,9 @@ impl Crew {
             return;
         }
         LAST_DONE.set(None);
-        // The kernel forgets many in one request, of which the protocol library makes a call each:
-        // who sat down in between would leave the rest undone. He reads beside the other until the
-        // next request (W3).
+        // The kernel forgets many in one request, of which the protocol library makes a call each.
+        // A thread that sat down in between would leave the rest undone. It reads beside the other
+        // until the next request (W3).
         if kind == Kind::Forget {
             self.readers.fetch_add(1, Ordering::SeqCst);
             return;
@@ -284,8 +284,8 @@ impl Crew {
     fn sit(&self, seat: &Arc<Seat>) {
         {
             let mut bench = self.bench.lock();
-            // W1: whoever takes the last reader's place away looks at the bench afterwards, under
-            // this lock; so either it finds this seat, or the reader it was is missing here.
+            // W1: a thread that takes the last reader's place away looks at the bench afterwards,
+            // under this lock. So it finds this seat, or this thread has become the reader.
             if self.is_dismissed.load(Ordering::SeqCst) || self.become_reader() {
                 return;
             }
@@ -343,7 +343,7 @@ impl Crew {
         true
     }
 
-    /// Sends everybody back to read, once and for all (W2).
+    /// Sends all threads back to read, once and for all (W2).
     fn dismiss(&self) {
         let seats = {
             let mut bench = self.bench.lock();

@@ -83,10 +83,9 @@ pub(crate) struct Node {
     /// Set once it is known that no file capabilities are attached: the kernel asks before the
     /// first write to each file.
     no_capability: AtomicBool,
-    /// Who has the file open for writing: so long the kernel may hold content that we have not
-    /// seen.
+    /// How many openers write the file: so long the kernel may hold content that we have not seen.
     writers: AtomicU32,
-    /// Who has it open at all. Without one, a file without a name is about to be forgotten.
+    /// How many have it open at all. With zero, a file without a name is about to be forgotten.
     openers: AtomicU32,
     /// Why a write from the kernel's cache failed, until a writer is told (D3).
     failed_write: AtomicI32,
@@ -234,7 +233,7 @@ impl Door {
         attr::to_wire(attr, ino, &self.options.users, &self.options.groups)
     }
 
-    /// The ids that the volume has for whoever asks.
+    /// The ids that the volume has for the caller.
     fn owner(&self, caller: Caller) -> Answer<(u32, u32)> {
         let user = self.options.users.write(caller.uid).ok_or(Errno::EOVERFLOW)?;
         let group = self.options.groups.write(caller.gid).ok_or(Errno::EOVERFLOW)?;

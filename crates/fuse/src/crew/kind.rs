@@ -97,7 +97,7 @@ impl Costs {
         average(&self.took[kind as usize]) > VERY_LONG
     }
 
-    /// Whether they wait for something, and do not compute, as far as anybody looked.
+    /// Whether they wait for something, and do not compute, as far as it was measured.
     pub(crate) fn waits(&self, kind: Kind) -> bool {
         self.is_very_long(kind) && average(&self.away[kind as usize]) > LONG
     }

@@ -1,5 +1,5 @@
-//! All threads of a crew from one seed, before a device of the test's own: which thread runs when,
-//! how long each request takes, and what it waits for.
+//! All threads of a worker pool from one seed, before a device of the test's own: which thread runs
+//! when, how long each request takes, and what it waits for.
 //!
 //! Each request is answered, and before long unless it waits by itself; where nothing is asked,
 //! each thread reads or sits; when the kernel goes, all threads end.
@@ -11,12 +11,12 @@ use buttress_base::{Rng, seeded};
 
 use super::*;
 
-/// How long a request that waits for nothing may take: the watch sees after two ticks, of a
-/// millisecond each, that nobody reads, and who reads then may be held up next, and who takes over
-/// from him.
+/// How long a request that waits for nothing may take. The watch sees after two ticks, of a
+/// millisecond each, that no thread reads. The thread that reads then may be held up next, and so
+/// may the one that takes over from it.
 const SOON: Duration = Duration::from_millis(7);
-/// What waits for another goes on within so many microseconds: longer than soon, or nobody would
-/// see who waits for it in vain.
+/// What waits for another goes on within so many microseconds. It is longer than `SOON`, so that
+/// the test sees a request that waits in vain.
 const LATE: u64 = 30_000;
 /// For so long a kernel has nothing to ask, at times: long enough for the watch to doze.
 const QUIET: u64 = 300;
@@ -31,7 +31,7 @@ enum What {
     AtAGate,
     /// Asks the kernel for something that it asks of us in turn.
     Nested,
-    /// So many at once, which nobody waits for.
+    /// So many at once, which no program waits for.
     Forgets(u32),
 }
 
@@ -197,7 +197,7 @@ impl Worker {
                 });
             }
             What::Nested => {
-                // All threads in such requests would wait for each other, with any crew.
+                // All threads in such requests would wait for each other, with any pool.
                 if let Some(_one) = self.gate.nested.try_lock() {
                     self.device.ask(What::AtOnce, Kind::WriteSmall);
                 }
@@ -293,7 +293,7 @@ fn whole(seed: u64) -> Duration {
 #[test]
 fn every_request_is_answered() {
     for seed in crate::seeds::seeds() {
-        // Where time leaps, it says nothing of how long anybody had to wait.
+        // Where time leaps, it does not tell how long a request had to wait.
         let leaps = seed % 2 == 0;
         let options = seeded::Options { steps_max: 2_000_000, leaps, ..seeded::Options::default() };
         let (took, _) = seeded::run(seed, options, move || whole(seed))

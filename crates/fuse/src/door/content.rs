@@ -7,8 +7,9 @@
 //! - **C2** Where data ends and holes begin is answered after the kernel has sent what it holds.
 //! - **C3** What says that a READ or a WRITE is direct is the owner of locks that it names
 //!   (`FUSE_READ_LOCKOWNER`, `FUSE_WRITE_LOCKOWNER`): the kernel names one in direct requests
-//!   alone. The flags of the descriptor are also in what a page fault, readahead and a write to a
-//!   part of a page ask, and these hold folios of the kernel (D4 of `door`).
+//!   alone. The flags of the descriptor do not say it. They are also in requests of a page fault,
+//!   of readahead and of a write to a part of a page. These hold folios of the kernel (D4 of
+//!   `door`).
 //! - **C4** A direct WRITE is answered after the kernel dropped the pages that it may hold of what
 //!   was written. The kernel drops them before it sends the request, and behind the answer only
 //!   where the program waits for it: a read beside an asynchronous write may bring the old bytes in
@@ -100,9 +101,9 @@ pub(crate) enum Written {
     Waits(Patience),
 }
 
-/// Says how the kernel shall treat an open file. Its pages stay valid across opens, since nobody
-/// else writes them (D2). Who asked for direct I/O gets requests straight through, several writers
-/// at once.
+/// Says how the kernel shall treat an open file. Its pages stay valid across opens, since nothing
+/// else writes them (D2). A program that asked for direct I/O gets requests straight through,
+/// several writers at once.
 fn open_flags(flags: i32, options: &Options) -> OpenFlags {
     if oflags(flags).contains(OFlags::DIRECT) {
         OpenFlags::DIRECT_IO.with(OpenFlags::PARALLEL_DIRECT_WRITES)
@@ -151,8 +152,8 @@ impl Door {
         Ok(())
     }
 
-    /// Refuses to open for writing what is immutable, or only grows: written pages come without a
-    /// word of who writes them.
+    /// Refuses to open for writing what is immutable, or only grows: requests of written pages do
+    /// not say which program wrote them.
     fn expect_openable(&self, id: u64, flags: OFlags) -> Answer<()> {
         if !is_for_writing(flags) && !flags.contains(OFlags::TRUNC) {
             return Ok(());
@@ -334,7 +335,7 @@ impl Door {
 
     fn write_once(&self, node: &Node, write: Write, data: &[u8]) -> Answer<usize> {
         let Node { inode, .. } = node;
-        // With its write-back cache on, the kernel stamps files itself, for direct writes too, and
+        // With its write-back cache on, the kernel stamps files itself, also for direct writes. It
         // sends the stamps as attributes, before the pages or after them.
         let written = match (write.goes_past_cache(), self.keeps_writes()) {
             (true, true) => inode.keeping_times().write_direct(write.offset, data),

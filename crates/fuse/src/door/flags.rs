@@ -97,7 +97,7 @@ impl Door {
             return Err(Errno::EPERM);
         }
         // Extents of a file that is overwritten in place have no checksums; both can be decided
-        // only while there are none. To say nothing, as Linux does, helps nobody.
+        // only while there are none. Linux says nothing; an error helps more.
         let is_file = attr.kind == FileKind::Regular;
         if is_file && changed & InodeFlags::NODATACOW != 0 && attr.size != 0 {
             return Err(Errno::EINVAL);

@@ -7,14 +7,15 @@
 //!
 //! # Invariants
 //!
-//! - **R1** Nobody who writes, allocates, copies or makes something is told that the volume is full
-//!   while another file without a name is about to go, one that nobody has open or that lost its
-//!   name within [`CLOSED`]; but for R3.
+//! - **R1** A request that writes, allocates, copies or makes something is not refused for want of
+//!   space while another file without a name is about to go. That is a file that no program has
+//!   open, or that lost its name within [`CLOSED`]. R3 has the exceptions.
 //! - **R2** It ends: a request is tried again only after some such file went, and for no longer
 //!   than [`FORGOTTEN`].
-//! - **R3** Who waits never keeps the last thread from reading: it is what the kernel tells it that
-//!   all wait for. The kernel sends many writes before it tells, so those wait on a thread of their
-//!   own; where so many others wait that too few threads would be left, who comes then is refused.
+//! - **R3** A request that waits never keeps the last thread from reading: what all of them wait
+//!   for comes from the kernel. The kernel sends many writes before it tells, so those wait on a
+//!   thread of their own. Where so many others wait that too few threads would be left, the next
+//!   request is refused.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -28,10 +29,10 @@ use crate::errno::Answer;
 use crate::leaving::Leaving;
 
 /// How long after a name was removed its file is expected to be closed, if it is to go. One that is
-/// truly open stays, and whoever needs room at that moment waits in vain.
+/// truly open stays, and a request that needs room at that moment waits in vain.
 const CLOSED: Duration = Duration::from_secs(1);
 
-/// How long one that nobody has open is expected to be forgotten: it always is, and only a busy
+/// How long one that no program has open is expected to be forgotten: it always is, and only a busy
 /// machine takes long.
 const FORGOTTEN: Duration = Duration::from_secs(10);
 
@@ -106,7 +107,7 @@ impl Door {
         awaited.map_or(Ok(answer), Err)
     }
 
-    /// As [`Self::with_room`], on a thread that nobody waits for.
+    /// As [`Self::with_room`], on a thread that no request waits for.
     pub(super) fn with_room_aside<T>(
         &self,
         id: u64,
@@ -171,7 +172,7 @@ impl Door {
         } else {
             (closes && any(&nameless)).then_some(Awaited::Release)
         };
-        // After the table: who is not in it any more was counted, or is being forgotten.
+        // After the table: a file that is not in it any more was counted, or is being forgotten.
         if now_gone.load(Ordering::SeqCst) != gone {
             return Outlook::Came;
         }

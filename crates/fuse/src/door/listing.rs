@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! - **L1** The position behind an entry is one more than its cookie, 1 behind `.` and 2 behind
-//!   `..`; so a listing goes on where it stopped with no state kept here, however long it pauses.
+//!   `..`. So a listing goes on where it stopped with no state kept here, however long it pauses.
 //! - **L2** A listing ends: it goes to the last cookie that was given when one of this directory
 //!   last began. What is made or renamed behind that is for the next listing. The kernel opens
 //!   directories without a request, so the bound is the directory's and not the listing's. Another
