@@ -90,7 +90,7 @@ impl Aside {
         Some(Leave(Arc::clone(&self.waiting)))
     }
 
-    /// Works where waiting for room keeps nobody from hearing the kernel (K1).
+    /// Works where waiting for room keeps no thread from hearing the kernel (K1).
     pub(crate) fn where_room_comes(&self, work: impl FnOnce() + Send + 'static) {
         self.room.give(Box::new(work));
     }
@@ -126,7 +126,7 @@ impl Worker {
         let (jobs, queue) = channel::<Job>();
         let work = move || {
             for job in queue {
-                // An answer that is dropped unsent is an error to whoever waits for it.
+                // An answer that is dropped unsent is an error to the request that waits for it.
                 if catch_unwind(AssertUnwindSafe(job)).is_err() {
                     tracing::error!("a request ended in a panic, which is a bug");
                 }
@@ -137,8 +137,8 @@ impl Worker {
     }
 
     fn give(&self, job: Job) {
-        // The thread lives as long as the sender; if it could not, the work is dropped, and with it
-        // an answer, which is an error to whoever waits for it.
+        // The thread lives as long as the sender. If it could not, the work is dropped, and with it
+        // an answer, which is an error to the request that waits for it.
         let _ = self.0.send(job);
     }
 }

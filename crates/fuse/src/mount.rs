@@ -2,9 +2,9 @@
 //!
 //! # Place
 //!
-//! `session` mounts before it serves and unmounts through this. Whoever may mount does it by
-//! mount(2); everybody else through `fusermount3`, a small program that is installed with the
-//! right to.
+//! `session` mounts before it serves and unmounts through this. A process that has the right to
+//! mount does it by mount(2). All others go through `fusermount3`, a small program that is
+//! installed with that right.
 //!
 //! # Failure
 //!
@@ -87,9 +87,9 @@ impl Line for Link {
 /// What an unmount came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unmounted {
-    /// Nobody used the mount any more.
+    /// No program used the mount any more.
     Clean,
-    /// Somebody does. The mount is out of sight and ends when they are done.
+    /// Programs still use it. The mount is out of sight and ends when they are done.
     Busy,
 }
 

@@ -168,10 +168,11 @@ impl Options {
             "noio_uring" => self.io_uring = Some(false),
             "writeback_cache" => self.writeback_cache = true,
             "nowriteback_cache" => self.writeback_cache = false,
-            // mount(8) decides who may mount; what that takes away stands until a later option.
+            // mount(8) decides which users may mount; what that takes away stands until a later
+            // option.
             "user" | "users" => (self.suid, self.dev, self.exec) = (false, false, false),
             "owner" | "group" => (self.suid, self.dev) = (false, false),
-            // For mount(8), systemd and those who read fstab.
+            // For mount(8), systemd and other readers of fstab.
             "nouser" | "nousers" | "noowner" | "nogroup" | "auto" | "noauto" | "nofail"
             | "_netdev" => {}
             "strictatime" => self.strict_access = true,
@@ -229,8 +230,8 @@ impl Options {
         Ok(true)
     }
 
-    /// Returns the number of event loops. A loop that waits in an fsync or for a read from the
-    /// device is a loop that serves nobody else, so there are more of them than processors.
+    /// Returns the number of event loops. A loop that waits in an fsync, or for a read from the
+    /// device, serves no other request. So there are more of them than processors.
     pub(crate) fn thread_count(&self) -> usize {
         let processors = std::thread::available_parallelism().map_or(2, usize::from);
         self.threads.unwrap_or_else(|| (processors * 4).clamp(8, 16))

@@ -11,8 +11,8 @@
 //! # Failure
 //!
 //! However serving ends, nothing here holds the volume afterwards: closing it commits what was
-//! written. Only a process that is killed leaves it to the next mount, at the last commit, and
-//! leaves a dead mount behind that answers `ENOTCONN` until somebody unmounts it.
+//! written. Only a process that is killed leaves it to the next mount, at the last commit. It also
+//! leaves a dead mount behind that answers `ENOTCONN` until it is unmounted.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -165,7 +165,7 @@ fn rings(options: &Options) -> Option<Rings> {
     }
 }
 
-/// Serves a connection that somebody else made: `device` is where requests come from and answers go
+/// Serves a connection that the caller made: `device` is where requests come from and answers go
 /// to, one a read and one a write. Returns when it ends.
 ///
 /// # Errors
@@ -279,14 +279,14 @@ impl Serving {
     }
 }
 
-/// Whether a session that ended this way ended well: who is reading a request at the moment that
-/// the mount goes away is told that the connection was aborted, and who comes a moment later that
-/// there is none.
+/// Whether a session that ended this way ended well. A thread that is reading a request at the
+/// moment that the mount goes away is told that the connection was aborted. A thread that comes a
+/// moment later is told that there is none.
 fn is_the_end(error: &std::io::Error, is_gone: bool) -> bool {
     is_gone && error.raw_os_error() == Some(rustix::io::Errno::CONNABORTED.raw_os_error())
 }
 
-/// For whoever changes a mounted volume beside the kernel: keeps both of one mind. Not to be used
+/// For code that changes a mounted volume beside the kernel: keeps both of one mind. Not to be used
 /// by a thread that serves requests.
 #[derive(Clone, Debug)]
 pub struct Beside(Arc<Submounts>);
@@ -315,7 +315,7 @@ impl Beside {
         self.0.mount_all();
     }
 
-    /// A subvolume is about to go. It can no longer be looked into, but by who is in it.
+    /// A subvolume is about to go. Only programs that are in it can still look into it.
     pub fn goes(&self, tree: TreeId) {
         self.0.unmount(tree);
     }
@@ -353,9 +353,9 @@ impl Unmounter {
         self.mount.target()
     }
 
-    /// Whether nobody has the mount any more: it was taken away, and whoever used it is done. The
-    /// number of its device may be another mount's from then on, though what it had is still being
-    /// made durable.
+    /// Whether no program has the mount any more: it was taken away, and all that used it are done.
+    /// The number of its device may be another mount's from then on, though what it had is still
+    /// being made durable.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.link.is_gone()

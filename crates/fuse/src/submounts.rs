@@ -140,7 +140,7 @@ impl Submounts {
         }
     }
 
-    /// Unmounts all (M1), and waits for nobody who is in one.
+    /// Unmounts all (M1), and does not wait for programs that are in one.
     pub(crate) fn hide_all(&self) {
         let mounts = self.mounts.lock();
         let mut all: Vec<_> = mounts.values().collect();
@@ -152,7 +152,7 @@ impl Submounts {
         }
     }
 
-    /// Unmounts all, and waits until nobody is in them any more.
+    /// Unmounts all, and waits until no program is in them any more.
     pub(crate) fn unmount_all(&self) {
         self.hide_all();
         let mounts = std::mem::take(&mut *self.mounts.lock());
