@@ -7,7 +7,8 @@
 //!
 //! The kernel keeps what was read through a mount. A volume that is to be mounted is opened with
 //! [`page_cache_bytes`](buttress_fs::MountOptions::page_cache_bytes) 0, as the program does, or
-//! clean data is in memory twice: the library's default is for those who have no kernel above them.
+//! clean data is in memory twice. The library's default is for programs that have no kernel above
+//! them.
 //!
 //! # What a FUSE mount cannot do
 //!

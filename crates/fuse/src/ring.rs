@@ -2,10 +2,10 @@
 //!
 //! # Why
 //!
-//! A request that is read from the device and answered by a write costs two calls, and wakes the
-//! reader on whichever processor he slept. Over a ring an answer and the fetching of the next
-//! request are one call, many answers are one call too, and each processor has a queue with a
-//! thread of ours that runs where the asker does.
+//! A request that is read from the device and answered by a write costs two calls. It also wakes
+//! the reader on the processor on which it slept. Over a ring an answer and the fetching of the
+//! next request are one call, and many answers are one call too. Each processor has a queue with a
+//! thread of ours that runs where the asking program does.
 //!
 //! # How
 //!
@@ -20,8 +20,8 @@
 //! # Invariants
 //!
 //! - **R4** No queue stands still because its driver waits for something in a request: within two
-//!   ticks a helper drives on. (Except while he waits where no signal reaches, which is for a
-//!   device, and ends.)
+//!   ticks a helper drives on. The exception is a driver that waits where no signal reaches it.
+//!   That wait is for a device, and ends.
 //! - **R5** Threads that give entries to the kernel live until all queues have ended: what a thread
 //!   gave is taken back from the kernel when it dies, and the connection with it.
 
@@ -87,11 +87,11 @@ impl Rings {
     }
 
     /// Serves a connection whose kernel was told to use rings. Until this has returned the kernel
-    /// lets everybody wait.
+    /// lets all requests wait.
     ///
     /// # Errors
     ///
-    /// When the kernel refuses them after all: then nobody can be served.
+    /// When the kernel refuses them after all: then no request can be served.
     pub(crate) fn start(
         self,
         device: &OwnedFd,
@@ -112,7 +112,7 @@ impl Rings {
     }
 }
 
-/// Who answers requests of a mount.
+/// What answers requests of a mount.
 struct Desk(Arc<Door>);
 
 impl Office for Desk {

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **P1** Who waits at a port is woken by each entry that the kernel is done with, and by the
-//!   bell.
+//! - **P1** A thread that waits at a port is woken by each entry that the kernel is done with, and
+//!   by the bell.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -43,13 +43,13 @@ pub(super) enum Done {
     Ended(i32),
 }
 
-/// The kernel, as who drives a queue sees it.
+/// The kernel, as the driver of a queue sees it.
 pub(super) trait Port: Send {
     /// Puts an entry among those that the kernel gets next.
     ///
     /// # Safety
     ///
-    /// The areas live, and nobody else touches their memory, until the kernel is done with the
+    /// The areas live, and nothing else touches their memory, until the kernel is done with the
     /// entry.
     #[expect(unsafe_code, reason = "the kernel writes behind the back of the borrow checker")]
     unsafe fn give(&mut self, entry: Given<'_>);
@@ -69,7 +69,7 @@ pub(super) trait Port: Send {
     fn done(&mut self) -> Option<Done>;
 }
 
-/// Wakes who waits at a port.
+/// Wakes the thread that waits at a port.
 pub(super) trait Bell: Send + Sync {
     /// Rings; a bell that rings already goes on.
     fn ring(&self);
@@ -102,7 +102,7 @@ impl Kernel {
         Ok((Box::new(kernel), Box::new(Eventfd(bell))))
     }
 
-    /// Has who waits woken by the bell.
+    /// Has the bell wake the thread that waits.
     #[expect(unsafe_code, reason = "submissions name a descriptor")]
     fn listen(&mut self) {
         let poll = opcode::PollAdd::new(Fd(self.bell.as_raw_fd()), POLL_IN).multi(true);

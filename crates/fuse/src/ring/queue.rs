@@ -2,16 +2,18 @@
 //!
 //! # Invariants
 //!
-//! - **R1** The memory of an entry is the kernel's from the moment that it is given to it until the
-//!   completion comes, and else that of the one [`Taken`] there is of it.
-//! - **R2** Only who drives the queue gives entries to the kernel: the kernel works out what comes
-//!   in on the thread that gave it the entry, when that thread is not in the kernel itself. A
-//!   thread that waits for the kernel to be done with another request must never be that thread.
+//! - **R1** From the moment that an entry is given to the kernel until its completion comes, its
+//!   memory is the kernel's. Else it is that of the one [`Taken`] there is of it.
+//! - **R2** Only the thread that drives the queue gives entries to the kernel. The kernel works out
+//!   what comes in on the thread that gave it the entry, when that thread is not in the kernel
+//!   itself. A thread that waits for the kernel to be done with another request must never be that
+//!   thread.
 //! - **R3** Memory that the kernel may still have is never freed.
 //! - **R7** Of each processor's entries one at least is never held by a request that waits for the
-//!   kernel to send what it holds of a file ([`Patience`]): what it sends needs an entry as well,
-//!   and would wait for that request. So it is with a write that waits for room, unless that comes
-//!   with a `forget`, which needs none: such writes may hold every entry, for some seconds at most.
+//!   kernel to send what it holds of a file ([`Patience`]). What the kernel sends needs an entry as
+//!   well, and would wait for that request. The same holds for a write that waits for room, unless
+//!   the room comes with a `forget`, which needs no entry. Such writes may hold every entry, for
+//!   some seconds at most.
 
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
@@ -43,7 +45,7 @@ pub(super) struct Queue {
     is_asleep: AtomicBool,
     /// Entries that the kernel is done with for good.
     ended: AtomicUsize,
-    /// Who drives.
+    /// Which term it is, and whether its driver is away.
     pub(super) turn: Turn,
     /// Requests that drivers have worked out.
     pub(super) finished: AtomicU64,
@@ -92,7 +94,7 @@ unsafe impl Sync for Slot {}
 // SAFETY: the mapping belongs to no thread.
 unsafe impl Send for Payload {}
 
-/// A request that came in: nobody else has its memory.
+/// A request that came in: nothing else has its memory.
 pub(super) struct Taken {
     queue: Arc<Queue>,
     index: u16,
@@ -124,7 +126,7 @@ impl Queue {
         })
     }
 
-    /// Takes the reins; waits while somebody else has them.
+    /// Takes the reins; waits while another thread has them.
     pub(super) fn reins(&self) -> MutexGuard<'_, Reins> {
         self.reins.lock()
     }
@@ -160,7 +162,7 @@ impl Queue {
                 return None;
             }
             self.is_asleep.store(true, Ordering::SeqCst);
-            // Whoever has answered since then has not rung.
+            // An answer that came since then has not rung the bell.
             if self.answered.lock().is_empty() {
                 reins.has_unsent = false;
                 reins.port.wait();
@@ -210,7 +212,7 @@ impl Queue {
     fn give(&self, reins: &mut Reins, index: u16, command: u32, commit_id: u64) {
         let Slot { processor, areas, .. } = &self.slots[usize::from(index)];
         let given = Given { index, processor: *processor, command, commit_id, areas };
-        // SAFETY: the memory lives until the kernel is done with it (R3), and nobody touches it
+        // SAFETY: the memory lives until the kernel is done with it (R3), and nothing touches it
         // until then: the index came from a `Taken` that is gone (R1), or this is the first time.
         unsafe { reins.port.give(given) };
     }
@@ -240,7 +242,7 @@ impl Payload {
     #[expect(unsafe_code, reason = "memory of its own")]
     fn new() -> io::Result<Self> {
         let (any, flags) = (std::ptr::null_mut(), MapFlags::PRIVATE);
-        // SAFETY: a new mapping is in nobody's way.
+        // SAFETY: a new mapping replaces no other.
         let start = unsafe {
             rustix::mm::mmap_anonymous(any, PAYLOAD_LEN, ProtFlags::READ | ProtFlags::WRITE, flags)
         }?;
@@ -251,8 +253,8 @@ impl Payload {
 impl Drop for Payload {
     #[expect(unsafe_code, reason = "memory of its own")]
     fn drop(&mut self) {
-        // SAFETY: it was mapped with this length, and who owns it says that nobody uses it any
-        // more. A failure would leave it mapped, which harms nobody.
+        // SAFETY: it was mapped with this length, and its owner says that it is not used any more.
+        // A failure would leave it mapped, which is harmless.
         let _ = unsafe { rustix::mm::munmap(self.0.as_ptr().cast(), PAYLOAD_LEN) };
     }
 }
@@ -285,7 +287,7 @@ impl Exchange for Taken {
 
     #[expect(unsafe_code, reason = "R1")]
     fn room(&mut self) -> &mut [u8] {
-        // SAFETY: nobody else has the memory of this entry (R1); the mapping has so many bytes.
+        // SAFETY: nothing else has the memory of this entry (R1); the mapping has so many bytes.
         unsafe {
             let memory = &mut *self.slot().memory.get();
             std::slice::from_raw_parts_mut(memory.payload.0.as_ptr(), PAYLOAD_LEN)
@@ -315,7 +317,7 @@ impl Exchange for Taken {
 impl Taken {
     #[expect(unsafe_code, reason = "R1")]
     fn set(&mut self, answer: Result<usize, Errno>) {
-        // SAFETY: nobody else has the memory of this entry (R1).
+        // SAFETY: nothing else has the memory of this entry (R1).
         unsafe { (*self.slot().memory.get()).header.answer(answer) };
     }
 
@@ -325,7 +327,7 @@ impl Taken {
 
     #[expect(unsafe_code, reason = "R1")]
     fn memory(&self) -> &Memory {
-        // SAFETY: nobody else has the memory of this entry (R1).
+        // SAFETY: nothing else has the memory of this entry (R1).
         unsafe { &*self.slot().memory.get() }
     }
 
@@ -337,7 +339,7 @@ impl Taken {
 }
 
 impl Drop for Taken {
-    /// Hands the entry back; one that nobody answered says so.
+    /// Hands the entry back; one that was not answered says so.
     fn drop(&mut self) {
         if !self.is_answered {
             self.set(Err(Errno::EIO));

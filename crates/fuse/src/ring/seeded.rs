@@ -32,12 +32,12 @@ const AT_A_GATE: u32 = 22;
 const DEAF: u32 = 43;
 const FLUSHES: u32 = 46;
 
-/// How long a request that waits for nothing may be with us: the watch sees after two ticks, of a
-/// millisecond each, that a driver is held up, and who takes his place may be held up next, and who
-/// takes that.
+/// How long a request that waits for nothing may be with us. The watch sees after two ticks, of a
+/// millisecond each, that a driver is held up. The helper that takes its place may be held up next,
+/// and so may the one after it.
 const SOON: Duration = Duration::from_millis(7);
-/// A gate opens within so many microseconds: longer than soon, or nobody would see who waits for it
-/// in vain.
+/// A gate opens within so many microseconds. It is longer than `SOON`, so that the test sees a
+/// request that waits in vain.
 const LATE: u64 = 30_000;
 
 /// Works requests out as their numbers say.
@@ -132,7 +132,7 @@ impl Office for Arc<Clerk> {
     fn work(&self, taken: Taken) {
         let request = taken.head();
         match request.opcode {
-            // Who drops it says so.
+            // Dropping it answers it.
             FORGOTTEN => return,
             COMPUTES => (0..self.below(200)).for_each(|_| thread::yield_now()),
             STALLS if self.below(8) == 0 => self.sleep(),
@@ -288,7 +288,7 @@ fn whole(seed: u64) -> (Duration, Duration) {
 #[test]
 fn every_request_is_answered() {
     for seed in crate::seeds::seeds() {
-        // Where time leaps, it says nothing of how long anybody had to wait.
+        // Where time leaps, it does not tell how long a request had to wait.
         let leaps = seed % 2 == 0;
         let options = seeded::Options { steps_max: 2_000_000, leaps, ..seeded::Options::default() };
         let ((took, ended_in), _) = seeded::run(seed, options, move || whole(seed))

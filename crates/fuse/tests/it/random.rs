@@ -95,7 +95,7 @@ impl Subject {
         }
         let (at, len) = self.chance.range(end);
         let bytes = self.fill(at, len);
-        // SAFETY: a new mapping of the whole file, which nobody else cuts meanwhile, unmapped at
+        // SAFETY: a new mapping of the whole file, which nothing else cuts meanwhile, unmapped at
         // once.
         unsafe {
             let protection = ProtFlags::READ | ProtFlags::WRITE;
