@@ -1,4 +1,4 @@
-//!  The worker pool: how many threads read from the kernel. As few read as keep up, and never none.
+//! The worker pool: how many threads read from the kernel. As few read as keep up, and never none.
 //!
 //! # Place
 //!
@@ -96,6 +96,7 @@ pub(crate) struct Crew {
     costs: Costs,
     watch_dozes: AtomicBool,
     is_dismissed: AtomicBool,
+    /// Unranked: nothing is taken under it.
     bench: Mutex<Bench>,
 }
 
@@ -220,7 +221,7 @@ impl Crew {
         let is_alone = self.handling.fetch_sub(1, Ordering::Relaxed) == 1;
         if self.become_reader() {
             LAST_DONE.set(Some(now));
-            // Others who are at work need the processor.
+            // Other threads that are at work need the processor.
             if is_alone {
                 self.look_ahead(now);
             }

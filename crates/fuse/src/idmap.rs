@@ -5,7 +5,7 @@
 //!
 //! An image made for another machine, or for a container, has owners whose ids mean other users
 //! here. The map stands between the two in every attribute, every new file, every change of owner
-//! and every access list, so the kernel decides by the ids that programs have.
+//! and every access list. So the kernel decides by the ids that programs have.
 //!
 //! # Invariants
 //!

@@ -1,4 +1,4 @@
-//!  Requests whose program was killed: one that waits for space gives up, as it would in Linux.
+//! Requests whose program was killed: one that waits for space gives up, as it would in Linux.
 //!
 //! # Why not by what the protocol has
 //!

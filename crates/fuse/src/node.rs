@@ -72,7 +72,9 @@ pub(crate) struct Nodes<H> {
     root: (Place, H),
     /// The tree whose inodes have their own numbers.
     home: u64,
+    /// Unranked: held for a lookup; `Handle::rest` reads the attributes of inodes under it.
     shards: Box<[RwLock<Shard<H>>]>,
+    /// Unranked: nothing is taken under it.
     interned: Mutex<Interned>,
     /// How many handles a shard keeps.
     handles_max: usize,

@@ -44,6 +44,7 @@ pub(crate) struct Submounts {
     voice: Voice,
     /// None where subvolumes are not mounted by themselves.
     options: Option<Options>,
+    /// Unranked: held while mounts are made and taken away.
     mounts: Mutex<BTreeMap<TreeId, Submount>>,
 }
 

@@ -1,4 +1,4 @@
-//!  Which thread reads, sits and is called, request by request.
+//! Which thread reads, sits and is called, request by request.
 
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;

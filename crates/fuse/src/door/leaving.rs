@@ -7,9 +7,9 @@
 //!
 //! # Invariants
 //!
-//! - **R1** A request that writes, allocates, copies or makes something is not refused for want of
-//!   space while another file without a name is about to go. That is a file that no program has
-//!   open, or that lost its name within [`CLOSED`]. R3 has the exceptions.
+//! - **R1** A request for space (to write, allocate, copy or make something) is not refused while
+//!   another file without a name is about to go. That is a file that no program has open, or that
+//!   lost its name within [`CLOSED`]. R3 has the exceptions.
 //! - **R2** It ends: a request is tried again only after some such file went, and for no longer
 //!   than [`FORGOTTEN`].
 //! - **R3** A request that waits never keeps the last thread from reading: what all of them wait

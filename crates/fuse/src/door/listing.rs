@@ -2,8 +2,9 @@
 //!
 //! # Invariants
 //!
-//! - **L1** The position behind an entry is one more than its cookie, 1 behind `.` and 2 behind
-//!   `..`. So a listing goes on where it stopped with no state kept here, however long it pauses.
+//! - **L1** The position behind an entry is one more than its cookie. Behind `.` it is 1, and
+//!   behind `..` it is 2. So a listing goes on where it stopped with no state kept here, however
+//!   long it pauses.
 //! - **L2** A listing ends: it goes to the last cookie that was given when one of this directory
 //!   last began. What is made or renamed behind that is for the next listing. The kernel opens
 //!   directories without a request, so the bound is the directory's and not the listing's. Another

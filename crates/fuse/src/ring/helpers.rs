@@ -44,13 +44,16 @@ pub(super) struct Shared {
     /// Threads that work out a request.
     working: AtomicUsize,
     helpers_max: usize,
+    /// Unranked: a helper may be started under it; nothing else is done.
     jobs: Mutex<Jobs>,
     called: Condvar,
     /// Queues that have not ended.
     left: AtomicUsize,
     watch_dozes: AtomicBool,
+    /// Unranked: the watch is woken under it; nothing is taken.
     watch: Mutex<Option<Thread>>,
     /// Queues whose entries the kernel has, or why one has not.
+    /// Unranked: nothing is taken under it.
     registered: Mutex<io::Result<usize>>,
     has_registered: Condvar,
 }

@@ -9,11 +9,11 @@
 //!   itself. A thread that waits for the kernel to be done with another request must never be that
 //!   thread.
 //! - **R3** Memory that the kernel may still have is never freed.
-//! - **R7** Of each processor's entries one at least is never held by a request that waits for the
-//!   kernel to send what it holds of a file ([`Patience`]). What the kernel sends needs an entry as
-//!   well, and would wait for that request. The same holds for a write that waits for room, unless
-//!   the room comes with a `forget`, which needs no entry. Such writes may hold every entry, for
-//!   some seconds at most.
+//! - **R7** A request that waits for the kernel to send what it holds of a file has a [`Patience`].
+//!   Of each processor's entries one at least is never held by such a request. What the kernel
+//!   sends needs an entry as well, and would wait for that request. The same holds for a write that
+//!   waits for room, unless the room comes with a `forget`, which needs no entry. Such writes may
+//!   hold every entry, for some seconds at most.
 
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
@@ -37,8 +37,10 @@ pub(super) struct Queue {
     slots: Box<[Slot]>,
     /// By processor, how many more requests may wait for what the kernel sends (R7).
     spare: Box<[AtomicUsize]>,
+    /// Unranked: held while the driver waits for the kernel.
     reins: Mutex<Reins>,
     /// Entries with answers that the kernel has not got.
+    /// Unranked: nothing is taken under it.
     answered: Mutex<Vec<u16>>,
     bell: Box<dyn Bell>,
     /// Whether the driver waits for a completion, or is about to.

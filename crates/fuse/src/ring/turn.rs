@@ -1,10 +1,10 @@
-//!  Which thread drives a queue.
+//! Which thread drives a queue.
 //!
 //! # Invariants
 //!
-//! - **R6** A driver who comes back from a request learns from one number whether he was replaced,
-//!   and waits for nobody to learn it: who replaced him has the reins while he waits for the
-//!   kernel, maybe for ever, and threads that wait for these are missing among those that help.
+//! - **R6** A driver that comes back from a request learns from one number whether it was replaced,
+//!   and waits for no thread to learn it. Its successor has the reins while it waits for the
+//!   kernel, maybe for ever. Threads that wait for the reins are missing among those that help.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,4 +1,4 @@
-//!  A mounted volume that is unmounted and checked when a test is done with it.
+//! A mounted volume that is unmounted and checked when a test is done with it.
 //!
 //! It is served by a process of its own, which is this program started once more. A process that
 //! maps a file of a volume it serves itself may wait for itself: the kernel writes the file back
