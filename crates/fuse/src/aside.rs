@@ -169,7 +169,7 @@ impl Kernel {
             Span::Part(offset, len) if let Ok(offset) = i64::try_from(offset) => {
                 self.tell(node, offset, i64::from(len));
             }
-            // A length of zero is all that follows.
+            // A length of zero means all that follows.
             _ => self.tell(node, 0, 0),
         }
     }

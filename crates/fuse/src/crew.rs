@@ -68,8 +68,8 @@ const TICK: Duration = Duration::from_millis(1);
 const DOZE: Duration = Duration::from_millis(200);
 /// Ticks without a request after which the watch dozes.
 const QUIET_TICKS: u32 = 64;
-/// Looking for the next request is worth it above zero. A request that came in time counts one, in
-/// vain counts two against it, and this is the most that the past weighs.
+/// Looking for the next request is worth it above zero. A look that found a request adds one, a
+/// look in vain takes two away, and the sum stays at or below this.
 const WORTH_MAX: u32 = 16;
 
 /// The connection that requests come by, as far as one can see without reading.
@@ -102,7 +102,7 @@ pub(crate) struct Crew {
 
 #[derive(Debug, Default)]
 struct Bench {
-    /// Last come, first called: its caches are warmest.
+    /// The thread that came last is called first: its caches are warmest.
     seated: Vec<Arc<Seat>>,
     watch: Option<Arc<Seat>>,
 }
@@ -182,8 +182,9 @@ impl Crew {
         Duty { crew: self, kind, started }
     }
 
-    /// Whether another request waits while one is handled whose bytes take longer to come in than
-    /// tells anything by the clock. Of small ones looking would cost too much.
+    /// Whether another request waits while a large write is handled. Its bytes take so long to come
+    /// in that the time between requests says nothing. For small requests the look would cost too
+    /// much.
     fn is_pressed(&self, kind: Kind) -> bool {
         kind == Kind::WriteLarge && self.link.has_request()
     }

@@ -1,4 +1,4 @@
-//! The FUSE door: a mounted volume for every program on the machine.
+//! The FUSE front end: a mounted volume for every program on the machine.
 //!
 //! Protocol in, calls to the library out. [`mount`] puts a [`buttress_fs::Filesystem`] into the
 //! directory tree, [`Session::serve`] answers the kernel until it is unmounted.

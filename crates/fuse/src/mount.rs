@@ -1,4 +1,4 @@
-//! Putting the kernel's end of the door into the directory tree, and taking it away.
+//! Putting the kernel's end of a connection into the directory tree, and taking it away.
 //!
 //! # Place
 //!

@@ -34,8 +34,8 @@
 //!
 //! # Locks
 //!
-//! A shard's lock is held for a hash lookup only. Handles are dropped outside of it: the last one
-//! of an unlinked inode deletes the file, which takes as long as it takes.
+//! A shard's lock is held for a hash lookup, and while handles that may rest are sought. Handles
+//! are dropped outside of it: the last one of an unlinked inode deletes the file, which takes long.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

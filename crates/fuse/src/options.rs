@@ -1,4 +1,4 @@
-//! How a volume is shown to the kernel: the mount options that are the door's, not the volume's.
+//! How a volume is shown to the kernel: the mount options of the front end, not of the volume.
 
 use std::time::Duration;
 
@@ -61,7 +61,7 @@ pub const KNOWN: &[&str] = &[
     "defaults",
 ];
 
-/// The door's own options.
+/// The front end's own options.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// What `/proc/mounts` names as the source.
@@ -140,7 +140,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Takes one mount option, and says whether it was one of the door's. `ro`, `rw` and the
+    /// Takes one mount option, and says whether it was one of the front end's. `ro`, `rw` and the
     /// options on access times concern the volume too, and should be handed on as well.
     ///
     /// # Errors

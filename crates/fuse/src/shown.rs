@@ -23,7 +23,7 @@ use crate::errno::Answer;
 
 /// After so many direct writes without a READ the kernel drops all pages of the file.
 const QUIET_WRITES: u64 = 64;
-/// The count is below, and how often it was set above.
+/// The low bits are the count; those above say how often it was set.
 const COUNT: u64 = 0xffff;
 
 /// How many direct writes drop their own pages before one drops all; zero where there are none.
@@ -102,7 +102,7 @@ mod tests {
         }
         let (span, seen) = shown.after_write(PART).expect("pages are there");
         assert_eq!(span, Span::Whole);
-        // Others look before they were dropped.
+        // Other writes look before the pages were dropped.
         assert_eq!(shown.after_write(PART), Some((Span::Whole, seen)));
         shown.are_dropped(seen);
         assert_eq!(shown.after_write(PART), None);

@@ -81,7 +81,7 @@ pub(crate) struct Costs {
 }
 
 impl Costs {
-    /// Guesses.
+    /// Averages that are guesses, until requests are measured.
     pub(crate) fn new() -> Self {
         let guesses = || Kind::ALL.map(|kind| AtomicU32::new(nanos(kind.first_guess())));
         Self { took: guesses(), away: guesses() }

@@ -150,7 +150,7 @@ impl Worker {
         while let Some(ask) = self.device.read() {
             self.handle(ask);
         }
-        // As the thread's own end does, which is none of the seed's.
+        // The thread's end would drop it too, but at a moment that the seed does not choose.
         drop(MEMBER.take());
     }
 
@@ -243,7 +243,8 @@ fn start(name: String, work: impl FnOnce() + Send + 'static) -> thread::JoinHand
     thread::Builder::new().name(name).spawn(work).expect("a thread")
 }
 
-/// Everything that one seed decides; how long a request took at most that waits for nothing.
+/// Runs everything that one seed decides. Returns how long a request that waits for nothing took at
+/// most.
 fn whole(seed: u64) -> Duration {
     let mut rng = Rng::new(seed ^ 0x00c4_e3f0);
     // One for each of those that may wait at once, and one to read.
@@ -288,8 +289,8 @@ fn whole(seed: u64) -> Duration {
     device.state.lock().longest
 }
 
-/// W1 to W3: whatever requests wait for, all are answered, those that wait for nothing soon, and
-/// the end is one.
+/// W1 to W3: whatever requests wait for, all are answered. Those that wait for nothing are answered
+/// soon, and all threads end.
 #[test]
 fn every_request_is_answered() {
     for seed in crate::seeds::seeds() {

@@ -55,8 +55,8 @@ fn who_sees_a_request_takes_it() {
     assert_eq!(crew.handling.load(Ordering::SeqCst), 0, "nothing is at work");
 }
 
-/// Bytes of a large write come in more slowly than waiting tells: a thread that has taken one looks
-/// whether more is there.
+/// The bytes of a large write take long to come in, so the time between requests says nothing: a
+/// thread that has taken one looks whether more is there.
 #[test]
 fn a_large_write_calls_another_where_requests_wait() {
     let (near, mut far) = UnixStream::pair().expect("a pair");

@@ -123,7 +123,8 @@ impl Door {
         }
         let Ok(mut places) = node.inode.places() else { return };
         if places.len() > 1 {
-            // A program may name it by one name while the kernel still has another: once more.
+            // While the kernel forgets one name, a program may find the file by another. So all are
+            // forgotten once more.
             places.extend_from_within(..);
         }
         let is_mounted_on = |(_, name): &(InodeId, Vec<u8>)| is_mount_point(name);
@@ -136,7 +137,7 @@ impl Door {
     }
 }
 
-/// Whether a mount point ends with this name, wherever; also where that cannot be told.
+/// Whether any mount point ends with this name; true also where that cannot be told.
 fn is_mount_point(name: &[u8]) -> bool {
     let Ok(list) = std::fs::read("/proc/self/mountinfo") else { return true };
     let mut escaped = Vec::with_capacity(name.len());

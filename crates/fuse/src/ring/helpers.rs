@@ -340,7 +340,7 @@ struct Seat {
     there: CpuSet,
     anywhere: Option<CpuSet>,
     is_there: bool,
-    /// Large requests in a row, less small ones.
+    /// Large requests in a row, minus small ones.
     large: i8,
 }
 
@@ -370,7 +370,7 @@ impl Seat {
         if self.is_there != is_there {
             self.is_there = is_there;
             let place = if is_there { &self.there } else { anywhere };
-            // A processor that we may not use is one more that is somewhere else.
+            // Where we may not use a processor, the driver runs on another.
             let _ = rustix::thread::sched_setaffinity(None, place);
         }
     }

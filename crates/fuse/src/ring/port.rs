@@ -140,7 +140,7 @@ impl Port for Kernel {
     }
 
     fn wait(&mut self) {
-        // What it says is mostly that a signal came; what is to be done is to wait in any case.
+        // An error says mostly that a signal came. In any case the caller waits again.
         if self.ring.submit_and_wait(1).is_err() {
             std::thread::yield_now();
         }

@@ -84,7 +84,7 @@ struct Memory {
     payload: Payload,
 }
 
-/// [`PAYLOAD_LEN`] bytes in whole pages, which are not there before they are touched.
+/// [`PAYLOAD_LEN`] bytes in whole pages, which take no memory before they are touched.
 struct Payload(NonNull<u8>);
 
 #[expect(unsafe_code, reason = "entries are handed to and fro between threads and the kernel")]

@@ -230,8 +230,8 @@ fn start(name: String, work: impl FnOnce() + Send + 'static) -> thread::JoinHand
     thread::Builder::new().name(name).spawn(work).expect("a thread")
 }
 
-/// Everything that one seed decides. Returns how long a request that waits for nothing was with us
-/// at most, and how long the end took.
+/// Runs everything that one seed decides. Returns how long a request that waits for nothing was
+/// with us at most, and how long the end took.
 fn whole(seed: u64) -> (Duration, Duration) {
     let mut rng = Rng::new(seed ^ 0x0041_11e5);
     let setting = Setting::new(&mut rng);
@@ -283,8 +283,8 @@ fn whole(seed: u64) -> (Duration, Duration) {
     (kernel.longest(AT_ONCE), ended_in)
 }
 
-/// R1 to R7: whatever requests wait for, all are answered, those that wait for nothing soon, and
-/// the end is one.
+/// R1 to R7: whatever requests wait for, all are answered. Those that wait for nothing are answered
+/// soon, and all threads end at once.
 #[test]
 fn every_request_is_answered() {
     for seed in crate::seeds::seeds() {

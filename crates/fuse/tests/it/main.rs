@@ -1,4 +1,5 @@
-//! The door from the outside: a volume in a temporary file, mounted, and asked by system calls.
+//! The front end from the outside: a volume in a temporary file, mounted, and asked by system
+//! calls.
 //!
 //! Every test mounts a volume of its own. When it is done it unmounts the volume and mounts it
 //! again to see that it still opens. Where `btrfs check` is installed, that looks at it too. The
