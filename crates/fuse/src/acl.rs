@@ -3,9 +3,10 @@
 //! # Place
 //!
 //! With its ACL support on, the kernel reads a file's list as an extended attribute and decides by
-//! it who may do what. What it leaves to the server is everything that *changes* a list or a mode
-//! because of the other. What a new inode inherits is the volume's part; what `chmod` does to a list and
-//! what a new list does to the mode is here. The rules are those of POSIX.1e draft 17 and of acl(5).
+//! it what each user may do. What it leaves to the server is everything that *changes* a list or a
+//! mode because of the other. What a new inode inherits is the volume's part; what `chmod` does to
+//! a list and what a new list does to the mode is here. The rules are those of POSIX.1e draft 17
+//! and of acl(5).
 //!
 //! # On the wire
 //!
@@ -22,7 +23,7 @@
 //!
 //! Own code: `exacl` and `posix-acl` call libacl, which reads lists of files, not of bytes.
 
-/// The attribute that holds who may do what with a file.
+/// The attribute that holds what each user may do with a file.
 pub(crate) const ACCESS: &[u8] = b"system.posix_acl_access";
 /// The attribute of a directory that holds what its new files get.
 pub(crate) const DEFAULT: &[u8] = b"system.posix_acl_default";
@@ -84,7 +85,8 @@ impl Acl {
             && (!named || count(Tag::Mask) == 1)
     }
 
-    /// Turns the ids of a list into others, sorted again; nothing if one of them has none, or two are one.
+    /// Turns the ids of a list into others, sorted again; nothing if one of them has none, or two
+    /// are one.
     pub(crate) fn with_ids(
         mut self,
         user: impl Fn(u32) -> Option<u32>,
@@ -98,7 +100,7 @@ impl Acl {
             }
         }
         self.entries.sort_by_key(|entry| (entry.tag, entry.id));
-        // Several that are nobody here: the first speaks for them.
+        // Several ids without a number here become the same one: the first entry counts.
         self.entries.dedup_by_key(|entry| (entry.tag, entry.id));
         self.is_valid().then_some(self)
     }
@@ -141,7 +143,7 @@ impl Acl {
         }
     }
 
-    /// Who the group bits of a mode speak for: the mask if there is one.
+    /// The class that the group bits of a mode speak for: the mask if there is one.
     fn group_class(&self) -> Tag {
         let has_mask = self.entries.iter().any(|entry| entry.tag == Tag::Mask);
         if has_mask { Tag::Mask } else { Tag::OwningGroup }
@@ -199,7 +201,8 @@ mod tests {
         Acl::parse(&bytes).expect("a valid list")
     }
 
-    /// A1: what lacks an entry, names somebody without a mask, or is out of order is no list.
+    /// A1: what lacks an entry, names a user or group without a mask, or is out of order is no
+    /// list.
     #[test]
     fn a1_invalid_lists_are_refused() {
         let missing_other = list(&[(Tag::Owner, 7, NO_ID), (Tag::OwningGroup, 5, NO_ID)]);

@@ -4,16 +4,17 @@
 //!
 //! With the write-back cache the kernel holds data that the server has not seen. It does not always
 //! send that before it asks what depends on it: where data and holes are, or what lies behind the
-//! known end. When the kernel is told to give up its pages of the file, it sends them, and waits for
-//! that. So the thread that tells it is none of those that take what it sends. The same holds for a
-//! write that waits for room: mostly the next request of the kernel makes some.
+//! known end. When the kernel is told to give up its pages of the file, it sends them, and waits
+//! for that. So the thread that tells it is none of those that take what it sends. The same holds
+//! for a write that waits for room: mostly the next request of the kernel makes some.
 //!
 //! # Invariants
 //!
 //! - **K1** No thread that reads requests ever waits for one.
-//! - **K2** Of the requests that the kernel sends in its background half at most wait for the kernel
-//!   ([`Leave`]). It sends no more than [`BACKGROUND_MAX`] of these at once, and what it sends for us is
-//!   mostly one of them. A request that holds a folio of the kernel does not wait at all (D4 of `door`).
+//! - **K2** Of the requests that the kernel sends in its background half at most wait for the
+//!   kernel ([`Leave`]). It sends no more than [`BACKGROUND_MAX`] of these at once, and what it
+//!   sends for us is mostly one of them. A request that holds a folio of the kernel does not wait
+//!   at all (D4 of `door`).
 //! - **K3** Names are forgotten by a thread that no request waits for. It waits for the inode lock
 //!   of a directory. The kernel holds that while it waits for the lock of a file that is removed. A
 //!   direct write holds that one, and may wait for another of these threads.
@@ -44,8 +45,8 @@ pub(crate) enum Span {
     Part(u64, u32),
 }
 
-/// A way to tell the kernel something, and threads that may wait for what follows: one for what the kernel
-/// sends, and one for what it lets go of, since what it sends may need that.
+/// A way to tell the kernel something, and threads that may wait for what follows: one for what the
+/// kernel sends, and one for what it lets go of, since what it sends may need that.
 #[derive(Debug)]
 pub(crate) struct Aside {
     kernel: Kernel,
@@ -89,7 +90,7 @@ impl Aside {
         Some(Leave(Arc::clone(&self.waiting)))
     }
 
-    /// Works where waiting for room keeps nobody from hearing the kernel (K1).
+    /// Works where waiting for room keeps no thread from hearing the kernel (K1).
     pub(crate) fn where_room_comes(&self, work: impl FnOnce() + Send + 'static) {
         self.room.give(Box::new(work));
     }
@@ -125,7 +126,7 @@ impl Worker {
         let (jobs, queue) = channel::<Job>();
         let work = move || {
             for job in queue {
-                // An answer that is dropped unsent is an error to whoever waits for it.
+                // An answer that is dropped unsent is an error to the request that waits for it.
                 if catch_unwind(AssertUnwindSafe(job)).is_err() {
                     tracing::error!("a request ended in a panic, which is a bug");
                 }
@@ -136,8 +137,8 @@ impl Worker {
     }
 
     fn give(&self, job: Job) {
-        // The thread lives as long as the sender; if it could not, the work is dropped, and with it
-        // an answer, which is an error to whoever waits for it.
+        // The thread lives as long as the sender. If it could not, the work is dropped, and with it
+        // an answer, which is an error to the request that waits for it.
         let _ = self.0.send(job);
     }
 }
@@ -168,7 +169,7 @@ impl Kernel {
             Span::Part(offset, len) if let Ok(offset) = i64::try_from(offset) => {
                 self.tell(node, offset, i64::from(len));
             }
-            // A length of zero is all that follows.
+            // A length of zero means all that follows.
             _ => self.tell(node, 0, 0),
         }
     }

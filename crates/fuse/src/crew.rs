@@ -1,37 +1,39 @@
-//! Who listens to the kernel: as few threads as keep up, and never none.
+//! The worker pool: how many threads read from the kernel. As few read as keep up, and never none.
 //!
 //! # Place
 //!
-//! The protocol library starts a number of threads that each read a request, handle it and read
-//! the next. The kernel wakes waiting readers in turn, so with several of them every small request
-//! wakes another cold thread, on another processor: measured, a create took three times as long with
-//! eight readers as with one. But a single reader that waits for the disk keeps everybody waiting.
-//!
+//! The protocol library starts a number of threads that each read a request, handle it and read the
+//! next. The kernel wakes waiting readers in turn. With several readers every small request wakes
+//! another cold thread, on another processor. Measured: a create took three times as long with
+//! eight readers as with one. But while a single reader waits for the disk, all other requests
+//! wait.
 //! So one thread reads and handles what it reads itself; the others sit on a bench. Every handler
-//! holds a [`Duty`]. One is called from the bench to read on when
+//! holds a [`Duty`]. A thread is called from the bench to read on when
 //!
 //! - requests of this kind have lately taken long (an average for each kind), or
-//! - requests come in faster than they are handled: the next was there before the last was done, or is there when a
-//!   large write was taken, or
-//! - nothing was finished for a millisecond and nobody reads: one on the bench keeps watch for that.
+//! - requests come in faster than they are handled: the next was there before the last was done, or
+//!   is there when a large write was taken, or
+//! - nothing was finished for a millisecond and no thread reads: one on the bench keeps watch for
+//!   that.
 //!
-//! Who ends a duty while somebody else reads sits down, unless another request is waiting already; but who forgets reads on
-//! beside him, until the next request (W3).
+//! A thread that ends a duty while another thread reads sits down, unless another request is
+//! waiting already. After a `forget` it reads on beside the other until the next request (W3).
 //!
 //! # Looking before sleeping
 //!
-//! A program that waits for each answer asks again some microseconds after it has one. Where an idle
-//! processor halts (a virtual machine above all) waking the reader costs more than that and more than
-//! the request: measured, half of the time of a create. So a reader looks for the next request for a
-//! while ([`Options::busy_poll`]) before it sleeps, giving way to whoever wants its processor, and
-//! only while that has lately been worth it and nobody else handles a request.
+//! A program that waits for each answer asks again some microseconds after it has one. Where an
+//! idle processor halts (a virtual machine above all), waking the reader costs more than that and
+//! more than the request. Measured: half of the time of a create. So a reader looks for the next
+//! request for a while ([`Options::busy_poll`]) before it sleeps. While it looks, it gives way to
+//! threads that want its processor. It looks only while that has lately been worth it and no other
+//! thread handles a request.
 //!
 //! # Invariants
 //!
-//! - **W1** `readers` counts the threads that read or are on their way to; who sits down has seen
-//!   one, under the bench's lock, after taking his seat. So no call is lost.
-//! - **W2** When the connection is gone everybody gets up, reads, is told so and ends.
-//! - **W3** Nobody sits down before the request that he read is worked out.
+//! - **W1** `readers` counts the threads that read or are on their way to. A thread that sits down
+//!   has seen one, under the bench's lock, after taking its seat. So no call is lost.
+//! - **W2** When the connection is gone all threads get up, read, are told so and end.
+//! - **W3** No thread sits down before the request that it read is worked out.
 //!
 //! # Locks
 //!
@@ -66,8 +68,8 @@ const TICK: Duration = Duration::from_millis(1);
 const DOZE: Duration = Duration::from_millis(200);
 /// Ticks without a request after which the watch dozes.
 const QUIET_TICKS: u32 = 64;
-/// Looking for the next request is worth it above zero. A request that came in time counts one, in
-/// vain counts two against it, and this is the most that the past weighs.
+/// Looking for the next request is worth it above zero. A look that found a request adds one, a
+/// look in vain takes two away, and the sum stays at or below this.
 const WORTH_MAX: u32 = 16;
 
 /// The connection that requests come by, as far as one can see without reading.
@@ -94,12 +96,13 @@ pub(crate) struct Crew {
     costs: Costs,
     watch_dozes: AtomicBool,
     is_dismissed: AtomicBool,
+    /// Unranked: nothing is taken under it.
     bench: Mutex<Bench>,
 }
 
 #[derive(Debug, Default)]
 struct Bench {
-    /// Last come, first called: its caches are warmest.
+    /// The thread that came last is called first: its caches are warmest.
     seated: Vec<Arc<Seat>>,
     watch: Option<Arc<Seat>>,
 }
@@ -139,8 +142,8 @@ pub(crate) struct Duty<'a> {
 }
 
 impl Crew {
-    /// Creates the crew of a session with `threads` threads, all of them about to read. Without
-    /// [`Options::handoff`] they just go on reading, each for itself.
+    /// Creates the worker pool of a session with `threads` threads, all of them about to read.
+    /// Without [`Options::handoff`] they just go on reading, each for itself.
     pub(crate) fn new(link: impl Line + 'static, threads: usize, options: &Options) -> Arc<Self> {
         // On one processor looking only keeps the others from asking.
         let has_room = thread::parallelism() > 1;
@@ -179,8 +182,9 @@ impl Crew {
         Duty { crew: self, kind, started }
     }
 
-    /// Whether another request waits while one is handled whose bytes take longer to come in than tells anything by the
-    /// clock. Of small ones looking would cost too much.
+    /// Whether another request waits while a large write is handled. Its bytes take so long to come
+    /// in that the time between requests says nothing. For small requests the look would cost too
+    /// much.
     fn is_pressed(&self, kind: Kind) -> bool {
         kind == Kind::WriteLarge && self.link.has_request()
     }
@@ -202,8 +206,8 @@ impl Crew {
         }
     }
 
-    /// Notes that a request is worked out. What follows, sending the answer, wakes its asker, who may
-    /// take this processor: that is no cost of the request.
+    /// Notes that a request is worked out. What follows, sending the answer, wakes the asking
+    /// program, which may take this processor: that is no cost of the request.
     pub(crate) fn handled(&self) {
         if self.is_adaptive {
             HANDLED.set(Some(clock::now()));
@@ -218,22 +222,23 @@ impl Crew {
         let is_alone = self.handling.fetch_sub(1, Ordering::Relaxed) == 1;
         if self.become_reader() {
             LAST_DONE.set(Some(now));
-            // Others who are at work need the processor.
+            // Other threads that are at work need the processor.
             if is_alone {
                 self.look_ahead(now);
             }
             return;
         }
-        // More are waiting than the other reader has taken: sitting down, to be called again for one of them, would cost
-        // both of them more than looking.
+        // More are waiting than the other reader has taken: sitting down, to be called again for
+        // one of them, would cost both of them more than looking.
         if self.link.has_request() {
             self.readers.fetch_add(1, Ordering::SeqCst);
             LAST_DONE.set(Some(now));
             return;
         }
         LAST_DONE.set(None);
-        // The kernel forgets many in one request, of which the protocol library makes a call each: who sat down in
-        // between would leave the rest undone. He reads beside the other until the next request (W3).
+        // The kernel forgets many in one request, of which the protocol library makes a call each.
+        // A thread that sat down in between would leave the rest undone. It reads beside the other
+        // until the next request (W3).
         if kind == Kind::Forget {
             self.readers.fetch_add(1, Ordering::SeqCst);
             return;
@@ -281,8 +286,8 @@ impl Crew {
     fn sit(&self, seat: &Arc<Seat>) {
         {
             let mut bench = self.bench.lock();
-            // W1: whoever takes the last reader's place away looks at the bench afterwards, under
-            // this lock; so either it finds this seat, or the reader it was is missing here.
+            // W1: a thread that takes the last reader's place away looks at the bench afterwards,
+            // under this lock. So it finds this seat, or this thread has become the reader.
             if self.is_dismissed.load(Ordering::SeqCst) || self.become_reader() {
                 return;
             }
@@ -340,7 +345,7 @@ impl Crew {
         true
     }
 
-    /// Sends everybody back to read, once and for all (W2).
+    /// Sends all threads back to read, once and for all (W2).
     fn dismiss(&self) {
         let seats = {
             let mut bench = self.bench.lock();

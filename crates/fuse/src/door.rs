@@ -4,7 +4,8 @@
 //!
 //! [`Door`] holds a mounted volume and the table of nodes that the kernel knows. One file per group
 //! of requests works them out (`door/names`, `door/content`, `door/listing`, `door/xattr`,
-//! `door/flags`); `dispatch` unpacks each request and sends the answer. Nothing here knows the disk.
+//! `door/flags`); `dispatch` unpacks each request and sends the answer. Nothing here knows the
+//! disk.
 //!
 //! # Invariants
 //!
@@ -13,19 +14,20 @@
 //! - **D2** What the kernel may remember is true for as long as it may: the volume changes through
 //!   this mount alone, so a time limit on attributes and names exists only because the protocol
 //!   wants one.
-//! - **D3** A program that goes on writing to a file learns that its writes fail, also when they are
-//!   gathered in the kernel's cache. The kernel alone would tell it when it closes the file, and a
-//!   program that fills the disk until it is told would never end. So the kernel is told to ask for
-//!   the attributes before the next write, and the answer to that is the error.
-//! - **D4** No answer to a request waits for a notification that may wait for the request. The kernel
-//!   works a notification out under locks of its own, and holds locks while it waits for an answer.
-//!   - To drop pages of a file (`INVAL_INODE`) takes their folio locks and waits for their write-back, and
-//!     takes no inode lock. So a request that holds a folio, or keeps write-back from going on, never
-//!     waits for it: READ without an owner of locks, WRITE without one, SETATTR, OPEN that truncates.
-//!     A direct READ, a direct WRITE and LSEEK may wait: they hold the inode lock at most, and the
-//!     kernel never takes that below a folio lock.
-//!   - To drop a name (`INVAL_ENTRY`) takes the directory's inode lock, which most requests about names
-//!     hold. No request waits for that.
+//! - **D3** A program that goes on writing to a file learns that its writes fail, also when they
+//!   are gathered in the kernel's cache. The kernel alone would tell it when it closes the file,
+//!   and a program that fills the disk until it is told would never end. So the kernel is told to
+//!   ask for the attributes before the next write, and the answer to that is the error.
+//! - **D4** No answer to a request waits for a notification that may wait for the request. The
+//!   kernel works a notification out under locks of its own, and holds locks while it waits for an
+//!   answer.
+//!   - To drop pages of a file (`INVAL_INODE`) takes their folio locks and waits for their
+//!     write-back, and takes no inode lock. So a request that holds a folio, or keeps write-back
+//!     from going on, never waits for it: READ without an owner of locks, WRITE without one,
+//!     SETATTR, OPEN that truncates. A direct READ, a direct WRITE and LSEEK may wait: they hold
+//!     the inode lock at most, and the kernel never takes that below a folio lock.
+//!   - To drop a name (`INVAL_ENTRY`) takes the directory's inode lock, which most requests about
+//!     names hold. No request waits for that.
 //!
 //!   `docs/internals/mount.md` has the table of all requests.
 
@@ -81,9 +83,9 @@ pub(crate) struct Node {
     /// Set once it is known that no file capabilities are attached: the kernel asks before the
     /// first write to each file.
     no_capability: AtomicBool,
-    /// Who has the file open for writing: so long the kernel may hold content that we have not seen.
+    /// How many openers write the file: so long the kernel may hold content that we have not seen.
     writers: AtomicU32,
-    /// Who has it open at all. Without one, a file without a name is about to be forgotten.
+    /// How many have it open at all. With zero, a file without a name is about to be forgotten.
     openers: AtomicU32,
     /// Why a write from the kernel's cache failed, until a writer is told (D3).
     failed_write: AtomicI32,
@@ -96,7 +98,8 @@ pub(crate) struct Node {
     shown: Shown,
     /// The kernel shows a time of change from before `chattr` set another.
     shows_old_change: AtomicBool,
-    /// Of a directory: the last cookie that listings go to (L2 of `listing`); zero before the first.
+    /// Of a directory: the last cookie that listings go to (L2 of `listing`); zero before the
+    /// first.
     listed_to: AtomicU64,
 }
 
@@ -230,7 +233,7 @@ impl Door {
         attr::to_wire(attr, ino, &self.options.users, &self.options.groups)
     }
 
-    /// The ids that the volume has for whoever asks.
+    /// The ids that the volume has for the caller.
     fn owner(&self, caller: Caller) -> Answer<(u32, u32)> {
         let user = self.options.users.write(caller.uid).ok_or(Errno::EOVERFLOW)?;
         let group = self.options.groups.write(caller.gid).ok_or(Errno::EOVERFLOW)?;
@@ -281,8 +284,8 @@ impl Drop for Door {
 }
 
 impl Handle for Arc<Node> {
-    /// Rests where the inode has a name, is not open, no failure is to be told, and no listing may go
-    /// on. That the kernel may hold pages must not be lost (S1 of `shown`).
+    /// Rests where the inode has a name, is not open, no failure is to be told, and no listing may
+    /// go on. That the kernel may hold pages must not be lost (S1 of `shown`).
     fn rest(&self) -> Option<u32> {
         // The table's own; it gives out others under the lock that is held now.
         if Arc::strong_count(self) != 1 {

@@ -10,7 +10,7 @@ pub enum Error {
     /// The kernel side of FUSE is not there.
     #[error("/dev/fuse does not exist: load the kernel's fuse module (modprobe fuse)")]
     NoFuse,
-    /// It is there, but not for us.
+    /// It is there, but this process may not use it.
     #[error(
         "/dev/fuse may not be opened by this user: give read and write permission on it, or run as root"
     )]

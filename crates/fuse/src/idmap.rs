@@ -1,16 +1,18 @@
-//! Ids of the volume and ids of this machine: `uidmap=VOLUME:HERE:COUNT`, `gidmap=` alike, `idmap=user`.
+//! Ids of the volume and ids of this machine: `uidmap=VOLUME:HERE:COUNT`, `gidmap=` alike,
+//! `idmap=user`.
 //!
 //! # Place
 //!
-//! An image made for another machine, or for a container, has owners that mean somebody else here. The map
-//! stands between the two in every attribute, every new file, every change of owner and every access list, so
-//! the kernel decides by the ids that programs have.
+//! An image made for another machine, or for a container, has owners whose ids mean other users
+//! here. The map stands between the two in every attribute, every new file, every change of owner
+//! and every access list. So the kernel decides by the ids that programs have.
 //!
 //! # Invariants
 //!
 //! - **I1** Without an option every id is itself.
-//! - **I2** With one, what no range has is shown as [`NOBODY`] and is never written: who makes a file with such an id,
-//!   or gives one away to it, is told `EOVERFLOW`, as by an idmapped mount of Linux.
+//! - **I2** With one, what no range has is shown as [`NOBODY`] and is never written. A program that
+//!   makes a file with such an id, or gives one away to it, gets `EOVERFLOW`, as from an idmapped
+//!   mount of Linux.
 //! - **I3** Ranges overlap on neither side, so that what is written is shown as it was given.
 
 /// What an id is shown as that has none here.
@@ -100,7 +102,7 @@ impl IdMap {
 mod tests {
     use super::*;
 
-    /// I2, I3: there and back, and nobody else.
+    /// I2, I3: there and back, and no other id.
     #[test]
     fn ranges_go_both_ways() {
         let mut map = IdMap::default();

@@ -1,10 +1,10 @@
-//! Putting the kernel's end of the door into the directory tree, and taking it away.
+//! Putting the kernel's end of a connection into the directory tree, and taking it away.
 //!
 //! # Place
 //!
-//! `session` mounts before it serves and unmounts through this. Whoever may mount does it by
-//! mount(2); everybody else through `fusermount3`, a small program that is installed with the
-//! right to.
+//! `session` mounts before it serves and unmounts through this. A process that has the right to
+//! mount does it by mount(2). All others go through `fusermount3`, a small program that is
+//! installed with that right.
 //!
 //! # Failure
 //!
@@ -39,7 +39,8 @@ pub(crate) const SUBTYPE: &str = "buttress";
 pub(crate) struct Mount {
     target: PathBuf,
     by_helper: bool,
-    /// Major and minor number of what is mounted, as `stat` of anything in it says, if they could be found out.
+    /// Major and minor number of what is mounted, as `stat` of anything in it says, if they could
+    /// be found out.
     device: Option<(u32, u32)>,
     /// Where the kernel's mount is of all of the volume.
     whole: Option<Whole>,
@@ -86,9 +87,9 @@ impl Line for Link {
 /// What an unmount came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unmounted {
-    /// Nobody used the mount any more.
+    /// No program used the mount any more.
     Clean,
-    /// Somebody does. The mount is out of sight and ends when they are done.
+    /// Programs still use it. The mount is out of sight and ends when they are done.
     Busy,
 }
 

@@ -34,8 +34,8 @@
 //!
 //! # Locks
 //!
-//! A shard's lock is held for a hash lookup only. Handles are dropped outside of it: the last one
-//! of an unlinked inode deletes the file, which takes as long as it takes.
+//! A shard's lock is held for a hash lookup, and while handles that may rest are sought. Handles
+//! are dropped outside of it: the last one of an unlinked inode deletes the file, which takes long.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -72,7 +72,9 @@ pub(crate) struct Nodes<H> {
     root: (Place, H),
     /// The tree whose inodes have their own numbers.
     home: u64,
+    /// Unranked: held for a lookup; `Handle::rest` reads the attributes of inodes under it.
     shards: Box<[RwLock<Shard<H>>]>,
+    /// Unranked: nothing is taken under it.
     interned: Mutex<Interned>,
     /// How many handles a shard keeps.
     handles_max: usize,

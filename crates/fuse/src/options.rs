@@ -1,4 +1,4 @@
-//! How a volume is shown to the kernel: the mount options that are the door's, not the volume's.
+//! How a volume is shown to the kernel: the mount options of the front end, not of the volume.
 
 use std::time::Duration;
 
@@ -61,7 +61,7 @@ pub const KNOWN: &[&str] = &[
     "defaults",
 ];
 
-/// The door's own options.
+/// The front end's own options.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// What `/proc/mounts` names as the source.
@@ -94,7 +94,8 @@ pub struct Options {
     pub threads: Option<usize>,
     /// Whether one loop listens and calls others as it needs them, or all listen at once.
     pub handoff: bool,
-    /// How long the listening loop looks for the next request before it sleeps; zero means not at all.
+    /// How long the listening loop looks for the next request before it sleeps; zero means not at
+    /// all.
     pub busy_poll: Duration,
     /// Whether the kernel gathers small writes in its page cache before it sends them.
     pub writeback_cache: bool,
@@ -139,7 +140,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Takes one mount option, and says whether it was one of the door's. `ro`, `rw` and the
+    /// Takes one mount option, and says whether it was one of the front end's. `ro`, `rw` and the
     /// options on access times concern the volume too, and should be handed on as well.
     ///
     /// # Errors
@@ -167,10 +168,11 @@ impl Options {
             "noio_uring" => self.io_uring = Some(false),
             "writeback_cache" => self.writeback_cache = true,
             "nowriteback_cache" => self.writeback_cache = false,
-            // mount(8) decides who may mount; what that takes away stands until a later option.
+            // mount(8) decides which users may mount; what that takes away stands until a later
+            // option.
             "user" | "users" => (self.suid, self.dev, self.exec) = (false, false, false),
             "owner" | "group" => (self.suid, self.dev) = (false, false),
-            // For mount(8), systemd and those who read fstab.
+            // For mount(8), systemd and other readers of fstab.
             "nouser" | "nousers" | "noowner" | "nogroup" | "auto" | "noauto" | "nofail"
             | "_netdev" => {}
             "strictatime" => self.strict_access = true,
@@ -228,8 +230,8 @@ impl Options {
         Ok(true)
     }
 
-    /// Returns the number of event loops. A loop that waits in an fsync or for a read from the
-    /// device is a loop that serves nobody else, so there are more of them than processors.
+    /// Returns the number of event loops. A loop that waits in an fsync, or for a read from the
+    /// device, serves no other request. So there are more of them than processors.
     pub(crate) fn thread_count(&self) -> usize {
         let processors = std::thread::available_parallelism().map_or(2, usize::from);
         self.threads.unwrap_or_else(|| (processors * 4).clamp(8, 16))

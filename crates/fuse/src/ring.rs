@@ -2,9 +2,10 @@
 //!
 //! # Why
 //!
-//! A request that is read from the device and answered by a write costs two calls, and wakes the reader on whichever
-//! processor he slept. Over a ring an answer and the fetching of the next request are one call, many answers are one
-//! call too, and each processor has a queue with a thread of ours that runs where the asker does.
+//! A request that is read from the device and answered by a write costs two calls. It also wakes
+//! the reader on the processor on which it slept. Over a ring an answer and the fetching of the
+//! next request are one call, and many answers are one call too. Each processor has a queue with a
+//! thread of ours that runs where the asking program does.
 //!
 //! # How
 //!
@@ -18,10 +19,11 @@
 //!
 //! # Invariants
 //!
-//! - **R4** No queue stands still because its driver waits for something in a request: within two ticks a helper drives on.
-//!   (Except while he waits where no signal reaches, which is for a device, and ends.)
-//! - **R5** Threads that give entries to the kernel live until all queues have ended: what a thread gave is taken back from the
-//!   kernel when it dies, and the connection with it.
+//! - **R4** No queue stands still because its driver waits for something in a request: within two
+//!   ticks a helper drives on. The exception is a driver that waits where no signal reaches it.
+//!   That wait is for a device, and ends.
+//! - **R5** Threads that give entries to the kernel live until all queues have ended: what a thread
+//!   gave is taken back from the kernel when it dies, and the connection with it.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -63,8 +65,8 @@ impl Rings {
     /// Where io_uring is forbidden or too old.
     pub(crate) fn new(depth: usize) -> io::Result<Self> {
         let (possible, online) = (processors("possible")?, processors("online")?);
-        // The kernel wants a queue for each processor that may ever be there, by number. Those that are not there now have
-        // one entry each, and share the drivers of those that are.
+        // The kernel wants a queue for each processor that may ever be there, by number. Those that
+        // are not there now have one entry each, and share the drivers of those that are.
         let mut shares: Vec<Vec<(u16, usize)>> =
             online.iter().map(|&processor| vec![(processor, depth)]).collect();
         if shares.is_empty() {
@@ -84,11 +86,12 @@ impl Rings {
         Ok(Self { made: made.collect::<io::Result<_>>()? })
     }
 
-    /// Serves a connection whose kernel was told to use rings. Until this has returned the kernel lets everybody wait.
+    /// Serves a connection whose kernel was told to use rings. Until this has returned the kernel
+    /// lets all requests wait.
     ///
     /// # Errors
     ///
-    /// When the kernel refuses them after all: then nobody can be served.
+    /// When the kernel refuses them after all: then no request can be served.
     pub(crate) fn start(
         self,
         device: &OwnedFd,
@@ -109,7 +112,7 @@ impl Rings {
     }
 }
 
-/// Who answers requests of a mount.
+/// What answers requests of a mount.
 struct Desk(Arc<Door>);
 
 impl Office for Desk {

@@ -1,4 +1,5 @@
-//! Which seeds a test of threads runs: `BUTTRESS_SEED=n` one alone, `BUTTRESS_SEEDS=first..last` several.
+//! Which seeds a test of threads runs: `BUTTRESS_SEED=n` one alone, `BUTTRESS_SEEDS=first..last`
+//! several.
 
 /// The seeds that this run is for.
 pub(crate) fn seeds() -> std::ops::Range<u64> {

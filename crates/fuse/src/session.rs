@@ -5,13 +5,14 @@
 //! `cli` opens a volume and hands a clone of it to [`mount`]; [`Session::serve`] returns when the
 //! mount is gone, and `cli` closes the volume. An [`Unmounter`] ends a session from another thread.
 //!
-//! With `submounts` each subvolume has a session of its own ([`crate::submounts`]), on the directory that is its top.
+//! With `submounts` each subvolume has a session of its own ([`crate::submounts`]), on the
+//! directory that is its top.
 //!
 //! # Failure
 //!
 //! However serving ends, nothing here holds the volume afterwards: closing it commits what was
-//! written. Only a process that is killed leaves it to the next mount, at the last commit, and leaves
-//! a dead mount behind that answers `ENOTCONN` until somebody unmounts it.
+//! written. Only a process that is killed leaves it to the next mount, at the last commit. It also
+//! leaves a dead mount behind that answers `ENOTCONN` until it is unmounted.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -164,8 +165,8 @@ fn rings(options: &Options) -> Option<Rings> {
     }
 }
 
-/// Serves a connection that somebody else made: `device` is where requests come from and answers go to, one a
-/// read and one a write. Returns when it ends.
+/// Serves a connection that the caller made: `device` is where requests come from and answers go
+/// to, one a read and one a write. Returns when it ends.
 ///
 /// # Errors
 ///
@@ -224,8 +225,8 @@ impl Session {
         Beside(Arc::clone(&self.submounts))
     }
 
-    /// Serves from now on, and mounts the subvolumes, if each is to have a mount. One that cannot be mounted is a
-    /// directory of the mount above it.
+    /// Serves from now on, and mounts the subvolumes, if each is to have a mount. One that cannot
+    /// be mounted is a directory of the mount above it.
     ///
     /// # Errors
     ///
@@ -278,20 +279,21 @@ impl Serving {
     }
 }
 
-/// Whether a session that ended this way ended well: who is reading a request at the moment that the mount goes away is
-/// told that the connection was aborted, and who comes a moment later that there is none.
+/// Whether a session that ended this way ended well. A thread that is reading a request at the
+/// moment that the mount goes away is told that the connection was aborted. A thread that comes a
+/// moment later is told that there is none.
 fn is_the_end(error: &std::io::Error, is_gone: bool) -> bool {
     is_gone && error.raw_os_error() == Some(rustix::io::Errno::CONNABORTED.raw_os_error())
 }
 
-/// For whoever changes a mounted volume beside the kernel: keeps both of one mind. Not to be used by a thread that
-/// serves requests.
+/// For code that changes a mounted volume beside the kernel: keeps both of one mind. Not to be used
+/// by a thread that serves requests.
 #[derive(Clone, Debug)]
 pub struct Beside(Arc<Submounts>);
 
 impl Beside {
-    /// Has the kernel hand over what programs have written and it still holds: what was acknowledged by then is in
-    /// the volume, though not durable.
+    /// Has the kernel hand over what programs have written and it still holds: what was
+    /// acknowledged by then is in the volume, though not durable.
     ///
     /// # Errors
     ///
@@ -300,7 +302,8 @@ impl Beside {
         self.0.voices().iter().try_for_each(Voice::gather)
     }
 
-    /// Where subvolumes are mounted by themselves, and the number of the device that `stat` names for what lies there.
+    /// Where subvolumes are mounted by themselves, and the number of the device that `stat` names
+    /// for what lies there.
     #[must_use]
     pub fn submounts(&self) -> Vec<(PathBuf, u64)> {
         self.0.devices()
@@ -312,7 +315,7 @@ impl Beside {
         self.0.mount_all();
     }
 
-    /// A subvolume is about to go. It can no longer be looked into, but by who is in it.
+    /// A subvolume is about to go. Only programs that are in it can still look into it.
     pub fn goes(&self, tree: TreeId) {
         self.0.unmount(tree);
     }
@@ -350,15 +353,16 @@ impl Unmounter {
         self.mount.target()
     }
 
-    /// Whether nobody has the mount any more: it was taken away, and whoever used it is done. The number of its device may be
-    /// another mount's from then on, though what it had is still being made durable.
+    /// Whether no program has the mount any more: it was taken away, and all that used it are done.
+    /// The number of its device may be another mount's from then on, though what it had is still
+    /// being made durable.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.link.is_gone()
     }
 
-    /// The number of the device that `stat` names for what lies on the mount, but in subvolumes that are mounted by
-    /// themselves; nothing where the list of mounts could not be read.
+    /// The number of the device that `stat` names for what lies on the mount, but in subvolumes
+    /// that are mounted by themselves; nothing where the list of mounts could not be read.
     #[must_use]
     pub fn device(&self) -> Option<u64> {
         self.mount.device().map(|(major, minor)| rustix::fs::makedev(major, minor))
@@ -385,7 +389,8 @@ impl Unmounter {
 mod tests {
     use super::*;
 
-    /// A race at the end of a mount is not a failure; anything else is, and so is this while there is a mount.
+    /// A race at the end of a mount is not a failure; anything else is, and so is this while there
+    /// is a mount.
     #[test]
     fn aborted_readers_end_well() {
         let error = |errno: rustix::io::Errno| std::io::Error::from(errno);

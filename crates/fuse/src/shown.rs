@@ -2,18 +2,19 @@
 //!
 //! # Why
 //!
-//! The kernel drops the pages of a direct write's range before it sends the write. A read beside the write
-//! may bring the old bytes in again, and behind an asynchronous write the kernel does not drop them (Linux
-//! 6.18). So we have it drop them before we answer, which costs a notification: only a file that was read
-//! through the kernel's cache needs that, and only for as long as it may have pages of it.
+//! The kernel drops the pages of a direct write's range before it sends the write. A read beside
+//! the write may bring the old bytes in again, and behind an asynchronous write the kernel does not
+//! drop them (Linux 6.18). So we have it drop them before we answer, which costs a notification:
+//! only a file that was read through the kernel's cache needs that, and only for as long as it may
+//! have pages of it.
 //!
 //! # Invariants
 //!
-//! - **S1** While the kernel may hold a page that a READ has filled, the count is above zero: a READ sets it
-//!   before it looks at the volume, and looks again when it was set to zero meanwhile. Only dropping all
-//!   pages sets it to zero, and only if no READ came since that began.
-//! - **S2** A write is in the volume before it looks at the count. So a READ that it does not see reads
-//!   what was written.
+//! - **S1** While the kernel may hold a page that a READ has filled, the count is above zero: a
+//!   READ sets it before it looks at the volume, and looks again when it was set to zero meanwhile.
+//!   Only dropping all pages sets it to zero, and only if no READ came since that began.
+//! - **S2** A write is in the volume before it looks at the count. So a READ that it does not see
+//!   reads what was written.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -22,7 +23,7 @@ use crate::errno::Answer;
 
 /// After so many direct writes without a READ the kernel drops all pages of the file.
 const QUIET_WRITES: u64 = 64;
-/// The count is below, and how often it was set above.
+/// The low bits are the count; those above say how often it was set.
 const COUNT: u64 = 0xffff;
 
 /// How many direct writes drop their own pages before one drops all; zero where there are none.
@@ -60,7 +61,8 @@ impl Shown {
         let _ = self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, set);
     }
 
-    /// What a write has to have dropped of `part`: nothing, that, or everything. Returns what was counted, too.
+    /// What a write has to have dropped of `part`: nothing, that, or everything. Returns what was
+    /// counted, too.
     pub(crate) fn after_write(&self, part: Span) -> Option<(Span, u64)> {
         let fewer = |now: u64| match now & COUNT {
             0 => None,
@@ -88,7 +90,8 @@ mod tests {
         assert_eq!(shown.while_shown(|| Ok(7)), Ok(7));
     }
 
-    /// S1: a file that was not read has nothing to be dropped; one that was has it until all was dropped.
+    /// S1: a file that was not read has nothing to be dropped; one that was has it until all was
+    /// dropped.
     #[test]
     fn s1_count_ends_when_all_pages_were_dropped() {
         let shown = Shown::new();
@@ -99,7 +102,7 @@ mod tests {
         }
         let (span, seen) = shown.after_write(PART).expect("pages are there");
         assert_eq!(span, Span::Whole);
-        // Others look before they were dropped.
+        // Other writes look before the pages were dropped.
         assert_eq!(shown.after_write(PART), Some((Span::Whole, seen)));
         shown.are_dropped(seen);
         assert_eq!(shown.after_write(PART), None);

@@ -2,18 +2,19 @@
 //!
 //! # Place
 //!
-//! Below one mount, with the option `submounts`: a session for every subvolume, on the directory that is its top.
-//! Without it there is none, and this knows the one mount there is.
+//! Below one mount, with the option `submounts`: a session for every subvolume, on the directory
+//! that is its top. Without it there is none, and this knows the one mount there is.
 //!
 //! # Invariants
 //!
 //! - **M1** A subvolume is mounted after the one it lies in, and unmounted before it.
-//! - **M2** A subvolume that cannot be mounted is a directory of the mount above: it is never out of reach.
+//! - **M2** A subvolume that cannot be mounted is a directory of the mount above: it is never out
+//!   of reach.
 //!
 //! # Locks
 //!
-//! One, held while mounts come and go. Mounting asks the mounts above for names, so no thread that serves requests
-//! may wait for it.
+//! One, held while mounts come and go. Mounting asks the mounts above for names, so no thread that
+//! serves requests may wait for it.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -29,7 +30,8 @@ use crate::session::{Opened, Unmounter, open};
 use crate::voice::Voice;
 use crate::{Error, Options};
 
-/// Threads of a subvolume's session: one that waits for the disk must not keep the other from answering.
+/// Threads of a subvolume's session: one that waits for the disk must not keep the other from
+/// answering.
 const THREADS: usize = 2;
 
 /// The mounts of one volume.
@@ -42,6 +44,7 @@ pub(crate) struct Submounts {
     voice: Voice,
     /// None where subvolumes are not mounted by themselves.
     options: Option<Options>,
+    /// Unranked: held while mounts are made and taken away.
     mounts: Mutex<BTreeMap<TreeId, Submount>>,
 }
 
@@ -138,7 +141,7 @@ impl Submounts {
         }
     }
 
-    /// Unmounts all (M1), and waits for nobody who is in one.
+    /// Unmounts all (M1), and does not wait for programs that are in one.
     pub(crate) fn hide_all(&self) {
         let mounts = self.mounts.lock();
         let mut all: Vec<_> = mounts.values().collect();
@@ -150,7 +153,7 @@ impl Submounts {
         }
     }
 
-    /// Unmounts all, and waits until nobody is in them any more.
+    /// Unmounts all, and waits until no program is in them any more.
     pub(crate) fn unmount_all(&self) {
         self.hide_all();
         let mounts = std::mem::take(&mut *self.mounts.lock());

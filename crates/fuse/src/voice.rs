@@ -31,8 +31,8 @@ impl Voice {
     pub(crate) fn gather(&self) -> std::io::Result<()> {
         let top = self.mount.open()?;
         rustix::fs::syncfs(&top)?;
-        // That begins all the writes, and does not wait for those of FUSE. Giving up a file's pages does; a file
-        // that nobody has open for writing was waited for when it was closed.
+        // That begins all the writes, and does not wait for those of FUSE. Giving up a file's pages
+        // does; a file that no program has open for writing was waited for when it was closed.
         for id in self.nodes.ids(|node| node.is_written()) {
             self.kernel.give_up(id);
         }

@@ -10,9 +10,9 @@
 //! # Invariants
 //!
 //! - **T1** The descriptor is held while this process's list of mounts has one of the volume, or a
-//!   subtree is being handed out. Then it is closed. The kernel ends the
-//!   session when the last mount, open file and namespace has let go. What is used out of sight
-//!   (lazy unmounts, other namespaces) is served until then.
+//!   subtree is being handed out. Then it is closed. The kernel ends the session when the last
+//!   mount, open file and namespace has let go. What is used out of sight (lazy unmounts, other
+//!   namespaces) is served until then.
 //! - **T2** A subtree that is handed out shows the inode that was asked for, or nothing.
 //! - **T3** Nothing here asks the server for anything before it serves, or under the lock while
 //!   the list is read.

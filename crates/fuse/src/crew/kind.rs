@@ -81,7 +81,7 @@ pub(crate) struct Costs {
 }
 
 impl Costs {
-    /// Guesses.
+    /// Averages that are guesses, until requests are measured.
     pub(crate) fn new() -> Self {
         let guesses = || Kind::ALL.map(|kind| AtomicU32::new(nanos(kind.first_guess())));
         Self { took: guesses(), away: guesses() }
@@ -97,7 +97,7 @@ impl Costs {
         average(&self.took[kind as usize]) > VERY_LONG
     }
 
-    /// Whether they wait for something, and do not compute, as far as anybody looked.
+    /// Whether they wait for something, and do not compute, as far as it was measured.
     pub(crate) fn waits(&self, kind: Kind) -> bool {
         self.is_very_long(kind) && average(&self.away[kind as usize]) > LONG
     }
@@ -132,7 +132,8 @@ fn nanos(duration: Duration) -> u32 {
 mod tests {
     use super::*;
 
-    /// What computes for long does not wait, what is away for long does, and what is short is not looked at.
+    /// What computes for long does not wait, what is away for long does, and what is short is not
+    /// looked at.
     #[test]
     fn what_waits() {
         let costs = Costs::new();

@@ -1,8 +1,8 @@
-//! All threads of a crew from one seed, before a device of the test's own: which thread runs when, how long each request
-//! takes, and what it waits for.
+//! All threads of a worker pool from one seed, before a device of the test's own: which thread runs
+//! when, how long each request takes, and what it waits for.
 //!
-//! Each request is answered, and before long unless it waits by itself; where nothing is asked, each thread reads or sits;
-//! when the kernel goes, all threads end.
+//! Each request is answered, and before long unless it waits by itself; where nothing is asked,
+//! each thread reads or sits; when the kernel goes, all threads end.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -11,11 +11,12 @@ use buttress_base::{Rng, seeded};
 
 use super::*;
 
-/// How long a request that waits for nothing may take: the watch sees after two ticks, of a millisecond each, that nobody
-/// reads, and who reads then may be held up next, and who takes over from him.
+/// How long a request that waits for nothing may take. The watch sees after two ticks, of a
+/// millisecond each, that no thread reads. The thread that reads then may be held up next, and so
+/// may the one that takes over from it.
 const SOON: Duration = Duration::from_millis(7);
-/// What waits for another goes on within so many microseconds: longer than soon, or nobody would see who waits for it
-/// in vain.
+/// What waits for another goes on within so many microseconds. It is longer than `SOON`, so that
+/// the test sees a request that waits in vain.
 const LATE: u64 = 30_000;
 /// For so long a kernel has nothing to ask, at times: long enough for the watch to doze.
 const QUIET: u64 = 300;
@@ -30,7 +31,7 @@ enum What {
     AtAGate,
     /// Asks the kernel for something that it asks of us in turn.
     Nested,
-    /// So many at once, which nobody waits for.
+    /// So many at once, which no program waits for.
     Forgets(u32),
 }
 
@@ -149,7 +150,7 @@ impl Worker {
         while let Some(ask) = self.device.read() {
             self.handle(ask);
         }
-        // As the thread's own end does, which is none of the seed's.
+        // The thread's end would drop it too, but at a moment that the seed does not choose.
         drop(MEMBER.take());
     }
 
@@ -196,7 +197,7 @@ impl Worker {
                 });
             }
             What::Nested => {
-                // All threads in such requests would wait for each other, with any crew.
+                // All threads in such requests would wait for each other, with any pool.
                 if let Some(_one) = self.gate.nested.try_lock() {
                     self.device.ask(What::AtOnce, Kind::WriteSmall);
                 }
@@ -225,7 +226,8 @@ fn ask_some(device: &Device, rng: &mut Rng, requests: u64) {
     }
 }
 
-/// W1, W3: with nothing asked, each thread reads or sits, and what there was to forget is forgotten.
+/// W1, W3: with nothing asked, each thread reads or sits, and what there was to forget is
+/// forgotten.
 fn is_quiet(device: &Device, crew: &Crew, threads: usize) -> bool {
     let (seated, reading) = {
         let bench = crew.bench.lock();
@@ -241,7 +243,8 @@ fn start(name: String, work: impl FnOnce() + Send + 'static) -> thread::JoinHand
     thread::Builder::new().name(name).spawn(work).expect("a thread")
 }
 
-/// Everything that one seed decides; how long a request took at most that waits for nothing.
+/// Runs everything that one seed decides. Returns how long a request that waits for nothing took at
+/// most.
 fn whole(seed: u64) -> Duration {
     let mut rng = Rng::new(seed ^ 0x00c4_e3f0);
     // One for each of those that may wait at once, and one to read.
@@ -286,11 +289,12 @@ fn whole(seed: u64) -> Duration {
     device.state.lock().longest
 }
 
-/// W1 to W3: whatever requests wait for, all are answered, those that wait for nothing soon, and the end is one.
+/// W1 to W3: whatever requests wait for, all are answered. Those that wait for nothing are answered
+/// soon, and all threads end.
 #[test]
 fn every_request_is_answered() {
     for seed in crate::seeds::seeds() {
-        // Where time leaps, it says nothing of how long anybody had to wait.
+        // Where time leaps, it does not tell how long a request had to wait.
         let leaps = seed % 2 == 0;
         let options = seeded::Options { steps_max: 2_000_000, leaps, ..seeded::Options::default() };
         let (took, _) = seeded::run(seed, options, move || whole(seed))

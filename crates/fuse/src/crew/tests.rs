@@ -1,4 +1,4 @@
-//! Who reads, sits and is called, request by request.
+//! Which thread reads, sits and is called, request by request.
 
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
@@ -26,7 +26,8 @@ fn who_forgets_goes_on_with_the_rest() {
     done.recv_timeout(Duration::from_secs(10)).expect("all are forgotten");
 }
 
-/// W1: who finds another request waiting reads on beside the others; with none he sits down, until he is called.
+/// W1: a thread that finds another request waiting reads on beside the others; with none it sits
+/// down, until it is called.
 #[test]
 fn who_sees_a_request_takes_it() {
     let (near, mut far) = UnixStream::pair().expect("a pair");
@@ -54,7 +55,8 @@ fn who_sees_a_request_takes_it() {
     assert_eq!(crew.handling.load(Ordering::SeqCst), 0, "nothing is at work");
 }
 
-/// Bytes of a large write come in slower than waiting tells: who has taken one looks whether more is there.
+/// The bytes of a large write take long to come in, so the time between requests says nothing: a
+/// thread that has taken one looks whether more is there.
 #[test]
 fn a_large_write_calls_another_where_requests_wait() {
     let (near, mut far) = UnixStream::pair().expect("a pair");

@@ -2,19 +2,21 @@
 //!
 //! # Invariants
 //!
-//! - **C1** Every change of content or owner takes privileges of the file away as `privileges` says,
-//!   before anything else is changed.
+//! - **C1** Every change of content or owner takes privileges of the file away as `privileges`
+//!   says, before anything else is changed.
 //! - **C2** Where data ends and holes begin is answered after the kernel has sent what it holds.
 //! - **C3** What says that a READ or a WRITE is direct is the owner of locks that it names
-//!   (`FUSE_READ_LOCKOWNER`, `FUSE_WRITE_LOCKOWNER`): the kernel names one in direct requests alone. The
-//!   flags of the descriptor are also in what a page fault, readahead and a write to a part of a page ask,
-//!   and these hold folios of the kernel (D4 of `door`).
-//! - **C4** A direct WRITE is answered after the kernel dropped the pages that it may hold of what was
-//!   written. The kernel drops them before it sends the request, and behind the answer only where the
-//!   program waits for it: a read beside an asynchronous write may bring the old bytes in between.
-//! - **C5** Times that the kernel kept in its cache are always taken: it sends times of change with a
-//!   handle of a file that is open for writing, or sends the time that we have. A program that sets the
-//!   time of change alone comes by the path, or sets another time.
+//!   (`FUSE_READ_LOCKOWNER`, `FUSE_WRITE_LOCKOWNER`): the kernel names one in direct requests
+//!   alone. The flags of the descriptor do not say it. They are also in requests of a page fault,
+//!   of readahead and of a write to a part of a page. These hold folios of the kernel (D4 of
+//!   `door`).
+//! - **C4** A direct WRITE is answered after the kernel dropped the pages that it may hold of what
+//!   was written. The kernel drops them before it sends the request, and behind the answer only
+//!   where the program waits for it: a read beside an asynchronous write may bring the old bytes in
+//!   between.
+//! - **C5** Times that the kernel kept in its cache are always taken: it sends times of change with
+//!   a handle of a file that is open for writing, or sends the time that we have. A program that
+//!   sets the time of change alone comes by the path, or sets another time.
 //! - **C6** Each READ is an access. The kernel doubts the time of access behind it by itself. An
 //!   open for reading is an access where the kernel may hold content of the file: its reads may
 //!   never come here. With `strictatime` the kernel drops at each open what it holds.
@@ -99,9 +101,9 @@ pub(crate) enum Written {
     Waits(Patience),
 }
 
-/// Says how the kernel shall treat an open file. Its pages stay valid across opens, since nobody
-/// else writes them (D2). Who asked for direct I/O gets requests straight through, several writers
-/// at once.
+/// Says how the kernel shall treat an open file. Its pages stay valid across opens, since nothing
+/// else writes them (D2). A program that asked for direct I/O gets requests straight through,
+/// several writers at once.
 fn open_flags(flags: i32, options: &Options) -> OpenFlags {
     if oflags(flags).contains(OFlags::DIRECT) {
         OpenFlags::DIRECT_IO.with(OpenFlags::PARALLEL_DIRECT_WRITES)
@@ -150,8 +152,8 @@ impl Door {
         Ok(())
     }
 
-    /// Refuses to open for writing what is immutable, or only grows: written pages come without a word
-    /// of who writes them.
+    /// Refuses to open for writing what is immutable, or only grows: requests of written pages do
+    /// not say which program wrote them.
     fn expect_openable(&self, id: u64, flags: OFlags) -> Answer<()> {
         if !is_for_writing(flags) && !flags.contains(OFlags::TRUNC) {
             return Ok(());
@@ -260,8 +262,8 @@ impl Door {
         Ok(lost != 0)
     }
 
-    /// Reads into `buffer`. A direct read (C3) that meets the end of the file may have met one that only
-    /// we believe in (C2). What another reads the kernel keeps (C4).
+    /// Reads into `buffer`. A direct read (C3) that meets the end of the file may have met one that
+    /// only we believe in (C2). What another reads the kernel keeps (C4).
     pub(crate) fn read_into(
         &self,
         id: u64,
@@ -333,7 +335,7 @@ impl Door {
 
     fn write_once(&self, node: &Node, write: Write, data: &[u8]) -> Answer<usize> {
         let Node { inode, .. } = node;
-        // With its write-back cache on, the kernel stamps files itself, for direct writes too, and
+        // With its write-back cache on, the kernel stamps files itself, also for direct writes. It
         // sends the stamps as attributes, before the pages or after them.
         let written = match (write.goes_past_cache(), self.keeps_writes()) {
             (true, true) => inode.keeping_times().write_direct(write.offset, data),
@@ -357,8 +359,8 @@ impl Door {
         Ok(u32::try_from(written).expect("no more is written than a request carries"))
     }
 
-    /// Answers `fsync` and `fsyncdir`. Of the top directory it makes everything durable: the kernel does
-    /// not pass `syncfs` on, and this is what stands for it.
+    /// Answers `fsync` and `fsyncdir`. Of the top directory it makes everything durable: the kernel
+    /// does not pass `syncfs` on, and this is what stands for it.
     pub(crate) fn fsync(&self, id: u64) -> Answer<()> {
         let inode = &self.node(id)?.inode;
         // Of several mounts each has a top of its own.
@@ -452,8 +454,8 @@ impl Node {
         }
     }
 
-    /// Reads what we know of content, for a request that may not wait. Fewer bytes than were asked for are
-    /// an answer, and none would be the end of the file.
+    /// Reads what we know of content, for a request that may not wait. Fewer bytes than were asked
+    /// for are an answer, and none would be the end of the file.
     pub(crate) fn read_known(&self, offset: u64, buffer: &mut [u8]) -> Answer<usize> {
         match self.read(offset, buffer)? {
             0 => Err(Errno::EINTR),

@@ -41,8 +41,8 @@ const FLAGS: [Flag; 9] = [
 ];
 
 impl Door {
-    /// Answers `ioctl`: the commands on flags are known, and the one that asks for the label. The kernel asks by the extended ones before
-    /// it changes anything by the plain ones.
+    /// Answers `ioctl`: the commands on flags are known, and the one that asks for the label. The
+    /// kernel asks by the extended ones before it changes anything by the plain ones.
     pub(crate) fn ioctl(
         &self,
         uid: u32,
@@ -96,8 +96,8 @@ impl Door {
         {
             return Err(Errno::EPERM);
         }
-        // Extents of a file that is overwritten in place have no checksums; both can be decided only
-        // while there are none. To say nothing, as Linux does, helps nobody.
+        // Extents of a file that is overwritten in place have no checksums; both can be decided
+        // only while there are none. Linux says nothing; an error helps more.
         let is_file = attr.kind == FileKind::Regular;
         if is_file && changed & InodeFlags::NODATACOW != 0 && attr.size != 0 {
             return Err(Errno::EINVAL);
@@ -123,7 +123,8 @@ impl Door {
         }
         let Ok(mut places) = node.inode.places() else { return };
         if places.len() > 1 {
-            // A program may name it by one name while the kernel still has another: once more.
+            // While the kernel forgets one name, a program may find the file by another. So all are
+            // forgotten once more.
             places.extend_from_within(..);
         }
         let is_mounted_on = |(_, name): &(InodeId, Vec<u8>)| is_mount_point(name);
@@ -136,7 +137,7 @@ impl Door {
     }
 }
 
-/// Whether a mount point ends with this name, wherever; also where that cannot be told.
+/// Whether any mount point ends with this name; true also where that cannot be told.
 fn is_mount_point(name: &[u8]) -> bool {
     let Ok(list) = std::fs::read("/proc/self/mountinfo") else { return true };
     let mut escaped = Vec::with_capacity(name.len());

@@ -1,17 +1,21 @@
 //! Room that is about to come: files without names that the kernel has yet to let go of.
 //!
-//! On a local file system a file that lost its last name is gone by the time that its last user has closed it. Here
-//! the kernel says so later, in a request of its own: `release` behind the close, and `forget` behind the answer to
-//! that. A program that makes room and then writes can be faster than those.
+//! On a local file system a file that lost its last name is gone by the time that its last user has
+//! closed it. Here the kernel says so later, in a request of its own: `release` behind the close,
+//! and `forget` behind the answer to that. A program that makes room and then writes can be faster
+//! than those.
 //!
 //! # Invariants
 //!
-//! - **R1** Nobody who writes, allocates, copies or makes something is told that the volume is full while another file
-//!   without a name is about to go, one that nobody has open or that lost its name within [`CLOSED`]; but for R3.
-//! - **R2** It ends: a request is tried again only after some such file went, and for no longer than [`FORGOTTEN`].
-//! - **R3** Who waits never keeps the last thread from reading: it is what the kernel tells it that all wait for. The kernel
-//!   sends many writes before it tells, so those wait on a thread of their own; where so many others wait that too few
-//!   threads would be left, who comes then is refused.
+//! - **R1** A request for space (to write, allocate, copy or make something) is not refused while
+//!   another file without a name is about to go. That is a file that no program has open, or that
+//!   lost its name within [`CLOSED`]. R3 has the exceptions.
+//! - **R2** It ends: a request is tried again only after some such file went, and for no longer
+//!   than [`FORGOTTEN`].
+//! - **R3** A request that waits never keeps the last thread from reading: what all of them wait
+//!   for comes from the kernel. The kernel sends many writes before it tells, so those wait on a
+//!   thread of their own. Where so many others wait that too few threads would be left, the next
+//!   request is refused.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,11 +28,12 @@ use super::{Door, Node};
 use crate::errno::Answer;
 use crate::leaving::Leaving;
 
-/// How long after a name was removed its file is expected to be closed, if it is to go. One that is truly open stays,
-/// and whoever needs room at that moment waits in vain.
+/// How long after a name was removed its file is expected to be closed, if it is to go. One that is
+/// truly open stays, and a request that needs room at that moment waits in vain.
 const CLOSED: Duration = Duration::from_secs(1);
 
-/// How long one that nobody has open is expected to be forgotten: it always is, and only a busy machine takes long.
+/// How long one that no program has open is expected to be forgotten: it always is, and only a busy
+/// machine takes long.
 const FORGOTTEN: Duration = Duration::from_secs(10);
 
 /// How often it is looked.
@@ -71,8 +76,8 @@ impl Drop for Patience {
 }
 
 impl Door {
-    /// Does what needs room for a node, again if there was none and some came (R1). What is written to a file that
-    /// goes does not wait for that file: closing it waits for what is written.
+    /// Does what needs room for a node, again if there was none and some came (R1). What is written
+    /// to a file that goes does not wait for that file: closing it waits for what is written.
     pub(super) fn with_room<T>(&self, id: u64, work: impl FnMut() -> Answer<T>) -> Answer<T> {
         self.until_room(work, |gone, refused| {
             // One reads, and one works out what it reads (R3).
@@ -102,7 +107,7 @@ impl Door {
         awaited.map_or(Ok(answer), Err)
     }
 
-    /// As [`Self::with_room`], on a thread that nobody waits for.
+    /// As [`Self::with_room`], on a thread that no request waits for.
     pub(super) fn with_room_aside<T>(
         &self,
         id: u64,
@@ -120,8 +125,8 @@ impl Door {
         Some(Patience { door: Arc::clone(self), refused: clock::now(), awaited })
     }
 
-    /// Does what needs room, until there is some or no hope of it: `comes` is told how many files had gone before the
-    /// last attempt and when the first was refused.
+    /// Does what needs room, until there is some or no hope of it: `comes` is told how many files
+    /// had gone before the last attempt and when the first was refused.
     fn until_room<T>(
         &self,
         mut work: impl FnMut() -> Answer<T>,
@@ -138,7 +143,8 @@ impl Door {
         }
     }
 
-    /// Waits for a file without a name to go, another than `id`, if one may; says whether more went than `gone`.
+    /// Waits for a file without a name to go, another than `id`, if one may; says whether more went
+    /// than `gone`.
     fn room_comes(&self, id: u64, gone: u64, refused: Instant) -> bool {
         while clock::since(refused) < FORGOTTEN && !interrupt::is_interrupted() {
             match self.outlook(id, gone) {
@@ -150,7 +156,8 @@ impl Door {
         false
     }
 
-    /// Looks whether more went than `gone`, or a file without a name, another than `id`, is about to.
+    /// Looks whether more went than `gone`, or a file without a name, another than `id`, is about
+    /// to.
     fn outlook(&self, id: u64, gone: u64) -> Outlook {
         let Leaving { forgetting, gone: now_gone, .. } = &self.leaving;
         let is_forgetting = forgetting.load(Ordering::SeqCst) > 0;
@@ -165,7 +172,7 @@ impl Door {
         } else {
             (closes && any(&nameless)).then_some(Awaited::Release)
         };
-        // After the table: who is not in it any more was counted, or is being forgotten.
+        // After the table: a file that is not in it any more was counted, or is being forgotten.
         if now_gone.load(Ordering::SeqCst) != gone {
             return Outlook::Came;
         }

@@ -2,12 +2,13 @@
 //!
 //! # Invariants
 //!
-//! - **L1** The position behind an entry is one more than its cookie, 1 behind `.` and 2 behind
-//!   `..`; so a listing goes on where it stopped with no state kept here, however long it pauses.
-//! - **L2** A listing ends: it goes to the last cookie that was given when one of this directory last
-//!   began. What is made or renamed behind that is for the next listing. The kernel opens directories
-//!   without a request, so the bound is the directory's and not the listing's. Another listing that
-//!   begins moves it on, which lists more and omits nothing.
+//! - **L1** The position behind an entry is one more than its cookie. Behind `.` it is 1, and
+//!   behind `..` it is 2. So a listing goes on where it stopped with no state kept here, however
+//!   long it pauses.
+//! - **L2** A listing ends: it goes to the last cookie that was given when one of this directory
+//!   last began. What is made or renamed behind that is for the next listing. The kernel opens
+//!   directories without a request, so the bound is the directory's and not the listing's. Another
+//!   listing that begins moves it on, which lists more and omits nothing.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
@@ -68,7 +69,8 @@ impl Door {
     fn add_with_attr(&self, listed: &Listed, reply: &mut Listing<'_>) -> bool {
         let id = self.nodes.id_of(place(listed.id));
         let Ok(inode) = self.fs.inode(listed.id) else {
-            // The kernel counts a reference all the same; taking back one we never gave is harmless.
+            // The kernel counts a reference all the same; taking back one we never gave is
+            // harmless.
             let entry = unknown(attr::unreadable(id, listed.kind));
             return reply.add_entry(&entry, listed.position, &listed.name);
         };

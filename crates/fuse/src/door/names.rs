@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! - **M1** The mode of a new inode is cut by the umask, or by the default list of its directory if
-//!   that has one, never by both. The list is the volume's to apply; the umask is known here alone.
+//!   that has one. Never by both. The list is the volume's to apply; the umask is known here alone.
 
 use buttress_fs::{ErrorKind, Inode, NameError, RenameFlags, mode};
 use buttress_protocol::{Errno, OpenFlags, RenameFlags as Flags};

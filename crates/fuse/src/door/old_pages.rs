@@ -1,4 +1,5 @@
-//! Pages that a direct write has made old: the kernel drops them before the answer (C4 of `content`).
+//! Pages that a direct write has made old: the kernel drops them before the answer (C4 of
+//! `content`).
 
 use std::sync::Arc;
 
@@ -17,8 +18,8 @@ pub(crate) struct Old {
 }
 
 impl Door {
-    /// What the kernel may hold that is older than a write that was done (S2): it is to be dropped before the
-    /// answer (C4 of `content`).
+    /// What the kernel may hold that is older than a write that was done (`shown::S2`): it is to be
+    /// dropped before the answer (C4 of `content`).
     pub(crate) fn old_pages(&self, write: Write, count: u32) -> Option<Old> {
         if !write.is_direct() || count == 0 {
             return None;

@@ -2,20 +2,22 @@
 //!
 //! # Place
 //!
-//! With `FUSE_HANDLE_KILLPRIV_V2` the kernel leaves this to us. It takes capabilities away by itself
-//! before most changes, but not before direct writes and not where an open truncates.
+//! With `FUSE_HANDLE_KILLPRIV_V2` the kernel leaves this to us. It takes capabilities away by
+//! itself before most changes, but not before direct writes and not where an open truncates.
 //!
 //! # Invariants
 //!
-//! - **S1** A change of content takes capabilities away, also by root, as in Linux. It takes set-id bits
-//!   away where the caller lacks `CAP_FSETID`. Pages of the kernel's cache take nothing: a write that
-//!   the cache took was checked when it came, and a change through a mapping takes nothing in Linux.
+//! - **S1** A change of content takes capabilities away, also by root, as in Linux. It takes set-id
+//!   bits away where the caller lacks `CAP_FSETID`. Pages of the kernel's cache take nothing: a
+//!   write that the cache took was checked when it came, and a change through a mapping takes
+//!   nothing in Linux.
 //! - **S2** A new owner or group takes all of them, also by root.
-//! - **S3** Set-group-id of a file that its group may not run stays to members of the group, and to a
-//!   caller with `CAP_FSETID`.
-//! - **S4** What cannot be asked about a caller is decided by its user id: root has all, others nothing.
-//! - **S5** The kernel believes modes for long (D2). Where its answer has no attributes, it is told to
-//!   doubt them before the answer goes. That takes no lock of an inode or a folio (D4).
+//! - **S3** Set-group-id of a file that its group may not run stays to members of the group, and to
+//!   a caller with `CAP_FSETID`.
+//! - **S4** What cannot be asked about a caller is decided by its user id: root has all, others
+//!   nothing.
+//! - **S5** The kernel believes modes for long (D2). Where its answer has no attributes, it is told
+//!   to doubt them before the answer goes. That takes no lock of an inode or a folio (D4).
 
 use std::fs;
 
@@ -44,7 +46,8 @@ pub(super) enum Change {
 }
 
 impl Door {
-    /// Takes away what a change of content takes (S1), and has the kernel look at the mode again (S5).
+    /// Takes away what a change of content takes (S1), and has the kernel look at the mode again
+    /// (S5).
     pub(super) fn content_changes(
         &self,
         id: u64,

@@ -1,5 +1,5 @@
-//! What the kernel and we write into each other's memory over a ring (`fuse_uring_*` of the kernel's
-//! `include/uapi/linux/fuse.h`, protocol 7.42).
+//! What the kernel and we write into each other's memory over a ring (`fuse_uring_*` of the
+//! kernel's `include/uapi/linux/fuse.h`, protocol 7.42).
 //!
 //! Numbers are in the machine's byte order.
 
@@ -71,7 +71,8 @@ impl Header {
 /// What a kernel does with it.
 #[cfg(test)]
 impl Header {
-    /// Makes it a request: its kind, its number, its node, and a length where reads and writes have theirs.
+    /// Makes it a request: its kind, its number, its node, and a length where reads and writes have
+    /// theirs.
     pub(super) fn ask(&mut self, opcode: u32, unique: u64, node: u64, len: u32) {
         *self = Self { commit_id: unique, ..Self::EMPTY };
         let numbers: [&[u8]; 4] = [

@@ -1,8 +1,8 @@
 //! Threads that drive queues, and those that help them.
 //!
-//! Each queue has a driver, which takes requests and works them out itself. What kinds wait for something is learnt
-//! ([`Costs`]); those go to helpers, as many as needed up to a limit. A watch looks every millisecond whether a driver is
-//! still at the request that he was at (R4).
+//! Each queue has a driver, which takes requests and works them out itself. What kinds wait for
+//! something is learnt ([`Costs`]); those go to helpers, as many as needed up to a limit. A watch
+//! looks every millisecond whether a driver is still at the request that it was at (R4).
 
 use std::collections::VecDeque;
 use std::io;
@@ -26,12 +26,13 @@ const QUIET_TICKS: u32 = 64;
 /// An answer is not held back for longer than this because others are being worked out.
 const SEND_AFTER: Duration = Duration::from_micros(200);
 
-/// Who answers requests.
+/// What answers requests.
 pub(super) trait Office: Send + Sync {
     /// What a request may cost.
     fn kind(&self, taken: &Taken) -> Kind;
 
-    /// Works one out; may wait for anything but another request that only this queue's driver could take.
+    /// Works one out; may wait for anything but another request that only this queue's driver could
+    /// take.
     fn work(&self, taken: Taken);
 }
 
@@ -43,13 +44,16 @@ pub(super) struct Shared {
     /// Threads that work out a request.
     working: AtomicUsize,
     helpers_max: usize,
+    /// Unranked: a helper may be started under it; nothing else is done.
     jobs: Mutex<Jobs>,
     called: Condvar,
     /// Queues that have not ended.
     left: AtomicUsize,
     watch_dozes: AtomicBool,
+    /// Unranked: the watch is woken under it; nothing is taken.
     watch: Mutex<Option<Thread>>,
     /// Queues whose entries the kernel has, or why one has not.
+    /// Unranked: nothing is taken under it.
     registered: Mutex<io::Result<usize>>,
     has_registered: Condvar,
 }
@@ -153,7 +157,7 @@ impl Shared {
         }
     }
 
-    /// Drives a queue until it has ended, or somebody else does.
+    /// Drives a queue until it has ended, or another thread drives it.
     fn drive(self: &Arc<Self>, number: usize, term: u64) {
         let (processor, queue) = &self.queues[number];
         let mut seat = Seat::new(*processor);
@@ -173,7 +177,7 @@ impl Shared {
             drop(reins);
             self.take(kind, taken, others_wait);
             if !queue.turn.come_back(term) {
-                // R6: the reins are somebody else's, who may be waiting for the kernel with them.
+                // R6: another thread has the reins, and may be waiting for the kernel with them.
                 return;
             }
             queue.finished.fetch_add(1, Ordering::Relaxed);
@@ -190,7 +194,7 @@ impl Shared {
         }
     }
 
-    /// Works a request out, or sees to it that somebody does.
+    /// Works a request out, or gives it to a helper.
     fn take(self: &Arc<Self>, kind: Kind, taken: Taken, others_wait: bool) {
         if self.watch_dozes.load(Ordering::Relaxed)
             && let Some(watch) = &*self.watch.lock()
@@ -203,9 +207,9 @@ impl Shared {
         }
     }
 
-    /// Whether a driver should not work this out himself: he would be waiting for something, or others wait for him while
-    /// a processor has nothing to do, and a helper too. Else handing it on costs more than the others gain, however long it
-    /// takes.
+    /// Whether a driver should not work this out itself. That is so if it would be waiting for
+    /// something. It is so, too, if others wait for it while a processor has nothing to do, and a
+    /// helper too. Else handing it on costs more than the others gain, however long it takes.
     fn is_for_a_helper(&self, kind: Kind, others_wait: bool) -> bool {
         let has_idle = || self.working.load(Ordering::Relaxed) < self.queues.len();
         self.costs.waits(kind)
@@ -316,7 +320,8 @@ impl std::fmt::Debug for Shared {
     }
 }
 
-/// For how long this thread was on a processor; never, of a seeded run, whose time passes for those who wait.
+/// For how long this thread was on a processor. In a seeded run zero: its time passes only while
+/// threads wait.
 fn thread_time() -> Duration {
     if thread::seeded_index().is_some() {
         return Duration::ZERO;
@@ -327,14 +332,15 @@ fn thread_time() -> Duration {
 
 /// Where a driver runs.
 ///
-/// Short requests are worked out on the processor of whoever asks: an answer is a change of threads there, and no other
-/// processor has to be woken. Who asks for much at once has something to do meanwhile, and a driver beside him, with all
-/// that is copied, would halve what both can do: then he runs wherever there is room.
+/// Short requests are worked out on the processor of the asking program: an answer is a change of
+/// threads there, and no other processor has to be woken. A program that asks for much at once has
+/// something to do meanwhile. A driver beside it, with all that is copied, would halve what both
+/// can do. Then the driver runs wherever there is room.
 struct Seat {
     there: CpuSet,
     anywhere: Option<CpuSet>,
     is_there: bool,
-    /// Large requests in a row, less small ones.
+    /// Large requests in a row, minus small ones.
     large: i8,
 }
 
@@ -364,7 +370,7 @@ impl Seat {
         if self.is_there != is_there {
             self.is_there = is_there;
             let place = if is_there { &self.there } else { anywhere };
-            // A processor that we may not use is one more that is somewhere else.
+            // Where we may not use a processor, the driver runs on another.
             let _ = rustix::thread::sched_setaffinity(None, place);
         }
     }

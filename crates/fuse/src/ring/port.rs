@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **P1** Who waits at a port is woken by each entry that the kernel is done with, and by the bell.
+//! - **P1** A thread that waits at a port is woken by each entry that the kernel is done with, and
+//!   by the bell.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -42,13 +43,14 @@ pub(super) enum Done {
     Ended(i32),
 }
 
-/// The kernel, as who drives a queue sees it.
+/// The kernel, as the driver of a queue sees it.
 pub(super) trait Port: Send {
     /// Puts an entry among those that the kernel gets next.
     ///
     /// # Safety
     ///
-    /// The areas live, and nobody else touches their memory, until the kernel is done with the entry.
+    /// The areas live, and nothing else touches their memory, until the kernel is done with the
+    /// entry.
     #[expect(unsafe_code, reason = "the kernel writes behind the back of the borrow checker")]
     unsafe fn give(&mut self, entry: Given<'_>);
 
@@ -59,14 +61,15 @@ pub(super) trait Port: Send {
     /// Those of the system.
     fn submit(&mut self) -> io::Result<()>;
 
-    /// As [`Port::submit`], and waits for an entry that is done with, or the bell (P1), or for no reason.
+    /// As [`Port::submit`], and waits for an entry that is done with, or the bell (P1), or for no
+    /// reason.
     fn wait(&mut self);
 
     /// Takes the next entry that the kernel is done with; does not wait.
     fn done(&mut self) -> Option<Done>;
 }
 
-/// Wakes who waits at a port.
+/// Wakes the thread that waits at a port.
 pub(super) trait Bell: Send + Sync {
     /// Rings; a bell that rings already goes on.
     fn ring(&self);
@@ -99,7 +102,7 @@ impl Kernel {
         Ok((Box::new(kernel), Box::new(Eventfd(bell))))
     }
 
-    /// Has who waits woken by the bell.
+    /// Has the bell wake the thread that waits.
     #[expect(unsafe_code, reason = "submissions name a descriptor")]
     fn listen(&mut self) {
         let poll = opcode::PollAdd::new(Fd(self.bell.as_raw_fd()), POLL_IN).multi(true);
@@ -121,8 +124,8 @@ impl Port for Kernel {
             .build()
             .user_data(u64::from(index));
         if command == abi::REGISTER {
-            // SAFETY: an `Entry128` is the kernel's `io_uring_sqe` of 128 bytes, in which a `u32` at 24 is `len`; the
-            // library has no name for it in this kind of submission.
+            // SAFETY: an `Entry128` is the kernel's `io_uring_sqe` of 128 bytes, in which a `u32`
+            // at 24 is `len`; the library has no name for it in this kind of submission.
             unsafe {
                 std::ptr::from_mut(&mut entry).cast::<u8>().add(24).cast::<u32>().write(abi::AREAS);
             }
@@ -137,7 +140,7 @@ impl Port for Kernel {
     }
 
     fn wait(&mut self) {
-        // What it says is mostly that a signal came; what is to be done is to wait in any case.
+        // An error says mostly that a signal came. In any case the caller waits again.
         if self.ring.submit_and_wait(1).is_err() {
             std::thread::yield_now();
         }

@@ -2,15 +2,18 @@
 //!
 //! # Invariants
 //!
-//! - **R1** The memory of an entry is the kernel's from the moment that it is given to it until the completion comes, and
-//!   else that of the one [`Taken`] there is of it.
-//! - **R2** Only who drives the queue gives entries to the kernel: the kernel works out what comes in on the thread that gave
-//!   it the entry, when that thread is not in the kernel itself. A thread that waits for the kernel to be done with
-//!   another request must never be that thread.
+//! - **R1** From the moment that an entry is given to the kernel until its completion comes, its
+//!   memory is the kernel's. Else it is that of the one [`Taken`] there is of it.
+//! - **R2** Only the thread that drives the queue gives entries to the kernel. The kernel works out
+//!   what comes in on the thread that gave it the entry, when that thread is not in the kernel
+//!   itself. A thread that waits for the kernel to be done with another request must never be that
+//!   thread.
 //! - **R3** Memory that the kernel may still have is never freed.
-//! - **R7** Of each processor's entries one at least is never held by a request that waits for the kernel to send what it holds of a
-//!   file ([`Patience`]): what it sends needs an entry as well, and would wait for that request. So it is with a write that waits
-//!   for room, unless that comes with a `forget`, which needs none: such writes may hold every entry, for some seconds at most.
+//! - **R7** A request that waits for the kernel to send what it holds of a file has a [`Patience`].
+//!   Of each processor's entries one at least is never held by such a request. What the kernel
+//!   sends needs an entry as well, and would wait for that request. The same holds for a write that
+//!   waits for room, unless the room comes with a `forget`, which needs no entry. Such writes may
+//!   hold every entry, for some seconds at most.
 
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
@@ -34,15 +37,17 @@ pub(super) struct Queue {
     slots: Box<[Slot]>,
     /// By processor, how many more requests may wait for what the kernel sends (R7).
     spare: Box<[AtomicUsize]>,
+    /// Unranked: held while the driver waits for the kernel.
     reins: Mutex<Reins>,
     /// Entries with answers that the kernel has not got.
+    /// Unranked: nothing is taken under it.
     answered: Mutex<Vec<u16>>,
     bell: Box<dyn Bell>,
     /// Whether the driver waits for a completion, or is about to.
     is_asleep: AtomicBool,
     /// Entries that the kernel is done with for good.
     ended: AtomicUsize,
-    /// Who drives.
+    /// Which term it is, and whether its driver is away.
     pub(super) turn: Turn,
     /// Requests that drivers have worked out.
     pub(super) finished: AtomicU64,
@@ -79,18 +84,19 @@ struct Memory {
     payload: Payload,
 }
 
-/// [`PAYLOAD_LEN`] bytes in whole pages, which are not there before they are touched.
+/// [`PAYLOAD_LEN`] bytes in whole pages, which take no memory before they are touched.
 struct Payload(NonNull<u8>);
 
 #[expect(unsafe_code, reason = "entries are handed to and fro between threads and the kernel")]
-// SAFETY: the memory of a slot is reached through `Taken` alone, of which there is one at most (R1), on any thread.
+// SAFETY: the memory of a slot is reached through `Taken` alone, of which there is one at most
+// (R1), on any thread.
 unsafe impl Sync for Slot {}
 
 #[expect(unsafe_code, reason = "entries are handed to and fro between threads and the kernel")]
 // SAFETY: the mapping belongs to no thread.
 unsafe impl Send for Payload {}
 
-/// A request that came in: nobody else has its memory.
+/// A request that came in: nothing else has its memory.
 pub(super) struct Taken {
     queue: Arc<Queue>,
     index: u16,
@@ -122,7 +128,7 @@ impl Queue {
         })
     }
 
-    /// Takes the reins; waits while somebody else has them.
+    /// Takes the reins; waits while another thread has them.
     pub(super) fn reins(&self) -> MutexGuard<'_, Reins> {
         self.reins.lock()
     }
@@ -145,7 +151,8 @@ impl Queue {
         }
     }
 
-    /// Gives the kernel what was answered (R2), and takes the next request; waits for one. None when there will be none.
+    /// Gives the kernel what was answered (R2), and takes the next request; waits for one. None
+    /// when there will be none.
     pub(super) fn next(self: &Arc<Self>, reins: &mut Reins) -> Option<Taken> {
         loop {
             self.answer_all(reins);
@@ -157,7 +164,7 @@ impl Queue {
                 return None;
             }
             self.is_asleep.store(true, Ordering::SeqCst);
-            // Whoever has answered since then has not rung.
+            // An answer that came since then has not rung the bell.
             if self.answered.lock().is_empty() {
                 reins.has_unsent = false;
                 reins.port.wait();
@@ -185,7 +192,8 @@ impl Queue {
         }
     }
 
-    /// Takes what the kernel is done with; returns why it wants no more of an entry, if it said so now.
+    /// Takes what the kernel is done with; returns why it wants no more of an entry, if it said so
+    /// now.
     fn reap(&self, reins: &mut Reins) -> Option<i32> {
         let mut refused = None;
         while let Some(done) = reins.port.done() {
@@ -200,13 +208,14 @@ impl Queue {
         refused
     }
 
-    /// Puts an entry among those that the kernel gets next. Its memory is the kernel's from now on (R1).
+    /// Puts an entry among those that the kernel gets next. Its memory is the kernel's from now on
+    /// (R1).
     #[expect(unsafe_code, reason = "the kernel writes behind the back of the borrow checker")]
     fn give(&self, reins: &mut Reins, index: u16, command: u32, commit_id: u64) {
         let Slot { processor, areas, .. } = &self.slots[usize::from(index)];
         let given = Given { index, processor: *processor, command, commit_id, areas };
-        // SAFETY: the memory lives until the kernel is done with it (R3), and nobody touches it until then: the index
-        // came from a `Taken` that is gone (R1), or this is the first time.
+        // SAFETY: the memory lives until the kernel is done with it (R3), and nothing touches it
+        // until then: the index came from a `Taken` that is gone (R1), or this is the first time.
         unsafe { reins.port.give(given) };
     }
 }
@@ -225,7 +234,8 @@ impl Slot {
     /// What the kernel calls the request that was answered here.
     #[expect(unsafe_code, reason = "R1")]
     fn commit_id(&self) -> u64 {
-        // SAFETY: this is called for answered entries alone, whose `Taken` is gone and which the kernel has not got (R1).
+        // SAFETY: this is called for answered entries alone, whose `Taken` is gone and which the
+        // kernel has not got (R1).
         unsafe { (*self.memory.get()).header.commit_id() }
     }
 }
@@ -234,7 +244,7 @@ impl Payload {
     #[expect(unsafe_code, reason = "memory of its own")]
     fn new() -> io::Result<Self> {
         let (any, flags) = (std::ptr::null_mut(), MapFlags::PRIVATE);
-        // SAFETY: a new mapping is in nobody's way.
+        // SAFETY: a new mapping replaces no other.
         let start = unsafe {
             rustix::mm::mmap_anonymous(any, PAYLOAD_LEN, ProtFlags::READ | ProtFlags::WRITE, flags)
         }?;
@@ -245,8 +255,8 @@ impl Payload {
 impl Drop for Payload {
     #[expect(unsafe_code, reason = "memory of its own")]
     fn drop(&mut self) {
-        // SAFETY: it was mapped with this length, and who owns it says that nobody uses it any more. A failure would leave
-        // it mapped, which harms nobody.
+        // SAFETY: it was mapped with this length, and its owner says that it is not used any more.
+        // A failure would leave it mapped, which is harmless.
         let _ = unsafe { rustix::mm::munmap(self.0.as_ptr().cast(), PAYLOAD_LEN) };
     }
 }
@@ -279,7 +289,7 @@ impl Exchange for Taken {
 
     #[expect(unsafe_code, reason = "R1")]
     fn room(&mut self) -> &mut [u8] {
-        // SAFETY: nobody else has the memory of this entry (R1); the mapping has so many bytes.
+        // SAFETY: nothing else has the memory of this entry (R1); the mapping has so many bytes.
         unsafe {
             let memory = &mut *self.slot().memory.get();
             std::slice::from_raw_parts_mut(memory.payload.0.as_ptr(), PAYLOAD_LEN)
@@ -309,7 +319,7 @@ impl Exchange for Taken {
 impl Taken {
     #[expect(unsafe_code, reason = "R1")]
     fn set(&mut self, answer: Result<usize, Errno>) {
-        // SAFETY: nobody else has the memory of this entry (R1).
+        // SAFETY: nothing else has the memory of this entry (R1).
         unsafe { (*self.slot().memory.get()).header.answer(answer) };
     }
 
@@ -319,7 +329,7 @@ impl Taken {
 
     #[expect(unsafe_code, reason = "R1")]
     fn memory(&self) -> &Memory {
-        // SAFETY: nobody else has the memory of this entry (R1).
+        // SAFETY: nothing else has the memory of this entry (R1).
         unsafe { &*self.slot().memory.get() }
     }
 
@@ -331,7 +341,7 @@ impl Taken {
 }
 
 impl Drop for Taken {
-    /// Hands the entry back; one that nobody answered says so.
+    /// Hands the entry back; one that was not answered says so.
     fn drop(&mut self) {
         if !self.is_answered {
             self.set(Err(Errno::EIO));

@@ -1,5 +1,5 @@
-//! All threads of a ring from one seed, before a kernel of the test's own: which thread runs when, how long each request
-//! takes, and what it waits for.
+//! All threads of a ring from one seed, before a kernel of the test's own: which thread runs when,
+//! how long each request takes, and what it waits for.
 //!
 //! Each request is answered once, with what was asked for, and before long unless it waits by
 //! itself. When the kernel goes, all threads end at once. `BUTTRESS_SEED=n` runs seed `n` alone,
@@ -32,10 +32,12 @@ const AT_A_GATE: u32 = 22;
 const DEAF: u32 = 43;
 const FLUSHES: u32 = 46;
 
-/// How long a request that waits for nothing may be with us: the watch sees after two ticks, of a millisecond each, that
-/// a driver is held up, and who takes his place may be held up next, and who takes that.
+/// How long a request that waits for nothing may be with us. The watch sees after two ticks, of a
+/// millisecond each, that a driver is held up. The helper that takes its place may be held up next,
+/// and so may the one after it.
 const SOON: Duration = Duration::from_millis(7);
-/// A gate opens within so many microseconds: longer than soon, or nobody would see who waits for it in vain.
+/// A gate opens within so many microseconds. It is longer than `SOON`, so that the test sees a
+/// request that waits in vain.
 const LATE: u64 = 30_000;
 
 /// Works requests out as their numbers say.
@@ -130,7 +132,7 @@ impl Office for Arc<Clerk> {
     fn work(&self, taken: Taken) {
         let request = taken.head();
         match request.opcode {
-            // Who drops it says so.
+            // Dropping it answers it.
             FORGOTTEN => return,
             COMPUTES => (0..self.below(200)).for_each(|_| thread::yield_now()),
             STALLS if self.below(8) == 0 => self.sleep(),
@@ -228,8 +230,8 @@ fn start(name: String, work: impl FnOnce() + Send + 'static) -> thread::JoinHand
     thread::Builder::new().name(name).spawn(work).expect("a thread")
 }
 
-/// Everything that one seed decides. Returns how long a request that waits for nothing was with us
-/// at most, and how long the end took.
+/// Runs everything that one seed decides. Returns how long a request that waits for nothing was
+/// with us at most, and how long the end took.
 fn whole(seed: u64) -> (Duration, Duration) {
     let mut rng = Rng::new(seed ^ 0x0041_11e5);
     let setting = Setting::new(&mut rng);
@@ -281,11 +283,12 @@ fn whole(seed: u64) -> (Duration, Duration) {
     (kernel.longest(AT_ONCE), ended_in)
 }
 
-/// R1 to R7: whatever requests wait for, all are answered, those that wait for nothing soon, and the end is one.
+/// R1 to R7: whatever requests wait for, all are answered. Those that wait for nothing are answered
+/// soon, and all threads end at once.
 #[test]
 fn every_request_is_answered() {
     for seed in crate::seeds::seeds() {
-        // Where time leaps, it says nothing of how long anybody had to wait.
+        // Where time leaps, it does not tell how long a request had to wait.
         let leaps = seed % 2 == 0;
         let options = seeded::Options { steps_max: 2_000_000, leaps, ..seeded::Options::default() };
         let ((took, ended_in), _) = seeded::run(seed, options, move || whole(seed))

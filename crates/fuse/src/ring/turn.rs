@@ -1,14 +1,14 @@
-//! Whose turn it is to drive a queue.
+//! Which thread drives a queue.
 //!
 //! # Invariants
 //!
-//! - **R6** A driver who comes back from a request learns from one number whether he was replaced, and waits for nobody to learn
-//!   it: who replaced him has the reins while he waits for the kernel, maybe for ever, and threads that wait for these are
-//!   missing among those that help.
+//! - **R6** A driver that comes back from a request learns from one number whether it was replaced,
+//!   and waits for no thread to learn it. Its successor has the reins while it waits for the
+//!   kernel, maybe for ever. Threads that wait for the reins are missing among those that help.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A term in which one thread drives, and whether he is away from the reins, at a request.
+/// A term in which one thread drives, and whether it is away from the reins, at a request.
 #[derive(Debug, Default)]
 pub(super) struct Turn(AtomicU64);
 
@@ -22,7 +22,7 @@ impl Turn {
         self.0.store(term * TERM + AWAY, Ordering::Release);
     }
 
-    /// The driver of a term is done with his request; false if somebody has replaced him.
+    /// The driver of a term is done with its request; false if it was replaced.
     #[must_use]
     pub(super) fn come_back(&self, term: u64) -> bool {
         let (away, here) = (term * TERM + AWAY, term * TERM);
@@ -35,7 +35,7 @@ impl Turn {
         (now & AWAY != 0).then_some(now / TERM)
     }
 
-    /// Replaces the driver of a term: the next term, unless he came back meanwhile.
+    /// Replaces the driver of a term: the next term, unless it came back meanwhile.
     #[must_use]
     pub(super) fn replace(&self, term: u64) -> Option<u64> {
         let (away, next) = (term * TERM + AWAY, (term + 1) * TERM);
@@ -50,7 +50,7 @@ mod tests {
 
     use super::*;
 
-    /// A driver is replaced only while he is away, and only once.
+    /// A driver is replaced only while it is away, and only once.
     #[test]
     fn who_is_there_is_not_replaced() {
         let turn = Turn::default();
@@ -70,7 +70,7 @@ mod tests {
         assert!(turn.come_back(1));
     }
 
-    /// Of a driver who comes back and a watch that replaces him exactly one succeeds.
+    /// Of a driver that comes back and a watch that replaces it exactly one succeeds.
     #[test]
     fn one_of_both_drives() {
         for _ in 0..2_000 {

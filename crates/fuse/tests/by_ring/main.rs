@@ -1,7 +1,7 @@
 //! The tests of `it` once more, with requests that come by io_uring.
 //!
-//! The kernel offers that where `fuse.enable_uring` is on; these tests switch it on, and leave it on. Where the kernel has
-//! no such thing (before Linux 6.14) they say that they are skipped.
+//! The kernel offers that where `fuse.enable_uring` is on; these tests switch it on, and leave it
+//! on. Where the kernel has no such thing (before Linux 6.14) they say that they are skipped.
 
 #[path = "../it/access_times.rs"]
 mod access_times;

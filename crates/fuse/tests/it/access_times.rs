@@ -104,8 +104,8 @@ fn moves(top: &Path) -> Vec<(String, [bool; 3])> {
     lines
 }
 
-/// Every option has the effect on every kind of read that it has in Linux, also where the kernel
-/// has the content of a file already.
+/// Every option has the effect on every kind of read that it has in Linux. It has the same where
+/// the kernel has the content of a file already.
 #[test]
 fn reads_move_access_as_linux_does() {
     for options in OPTIONS {

@@ -35,7 +35,7 @@ fn modes_and_owners() {
     assert_eq!((attr.uid(), attr.gid(), attr.mode() & 0o7777), (1234, 5678, 0o755));
 }
 
-/// A write by somebody else takes the set-user-id bit away.
+/// A write by another user takes the set-user-id bit away.
 #[test]
 fn writes_take_set_id_away() {
     let Some(mount) = mounted() else { return };
@@ -204,7 +204,8 @@ fn immutable_and_growing() {
     fs::remove_file(&path).expect("removed");
 }
 
-/// `btrfs.compression` is a property: what is made in a directory inherits it, and it goes with `chattr`'s flag.
+/// `btrfs.compression` is a property: what is made in a directory inherits it, and it goes with
+/// `chattr`'s flag.
 #[test]
 fn properties() {
     use rustix::fs::IFlags;

@@ -1,7 +1,8 @@
-//! What the kernel's cache and direct requests make of one file: nothing waits for itself, and nothing old
-//! is read.
+//! What the kernel's cache and direct requests make of one file: nothing waits for itself, and
+//! nothing old is read.
 //!
-//! Each step has a deadline. One that is missed ends the connection, so that the test fails and goes on.
+//! Each step has a deadline. One that is missed ends the connection, so that the test fails and
+//! goes on.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -59,14 +60,16 @@ impl View {
 
     fn get(&self, at: usize) -> u8 {
         assert!(at < self.len);
-        // SAFETY: it is within the mapping; others may change the byte, so it is read anew each time.
+        // SAFETY: it is within the mapping; others may change the byte, so it is read anew each
+        // time.
         unsafe { self.start.add(at).read_volatile() }
     }
 
     /// The number at the start of a page.
     fn number(&self, page: usize) -> u32 {
         assert!((page + 1) * PAGE <= self.len);
-        // SAFETY: it is within the mapping; it may change, so it is read anew each time, and at once.
+        // SAFETY: it is within the mapping; it may change, so it is read anew each time, and at
+        // once.
         u32::from_le(unsafe { self.start.add(page * PAGE).cast::<u32>().read_volatile() })
     }
 
@@ -133,8 +136,8 @@ fn in_time(mount: &Mounted, what: &str, work: impl FnOnce() + Send) {
 
 type Step = (&'static str, fn(&Path));
 
-/// Requests that hold a folio or the inode's lock in the kernel while they wait for an answer, and what else
-/// is asked then.
+/// Requests that hold a folio or the inode's lock in the kernel while they wait for an answer, and
+/// what else is asked then.
 const STEPS: [Step; 12] = [
     ("a page fault up to the end of a file that is open for direct I/O", |path| {
         let file = open(path, OFlags::DIRECT);
@@ -324,8 +327,8 @@ impl Drop for End<'_> {
     }
 }
 
-/// Writes pages without the kernel's cache and without waiting for each, beside readers through the cache: no
-/// reader sees what was there before a write that was acknowledged.
+/// Writes pages without the kernel's cache and without waiting for each, beside readers through the
+/// cache: no reader sees what was there before a write that was acknowledged.
 fn write_beside_readers(path: &Path) {
     fs::write(path, vec![0; PAGES * PAGE]).expect("written");
     let (direct, cached) = (open(path, OFlags::DIRECT), open(path, OFlags::empty()));

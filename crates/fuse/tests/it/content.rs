@@ -214,7 +214,7 @@ fn memory_maps() {
     file.write_all_at(&pattern(MIB, 3), 0).expect("content");
     let mut wanted = pattern(MIB, 3);
     let protection = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new mapping of the whole file, which nobody cuts, unmapped once at the end.
+    // SAFETY: a new mapping of the whole file, which nothing cuts, unmapped once at the end.
     unsafe {
         let memory =
             mmap(std::ptr::null_mut(), MIB, protection, MapFlags::SHARED, &file, 0).expect("a map");

@@ -30,8 +30,9 @@ fn waits_for_answer(child: &Child) -> bool {
     place.contains("request_wait_answer") || place.contains("fuse")
 }
 
-/// E6: what programs wait for is in a commit that does not come to its end. Those who are killed are gone before it does, by
-/// whichever signal and with whatever call they wait; who is not killed has what he asked for when it does.
+/// E6: what programs wait for is in a commit that does not come to its end. Those that are killed
+/// are gone before it does, by any signal and with any call that waits. One that is not killed has
+/// what it asked for when it does.
 #[test]
 fn e6_killed_while_a_commit_stands_still() {
     let Some(mount) = mounted_small(160 * MIB, "nowriteback_cache") else { return };
@@ -90,7 +91,7 @@ fn e6_killed_while_a_commit_stands_still() {
         assert!(stays.wait().expect("it is ours").success());
     });
     assert_eq!(fs::metadata(mount.path("stays")).expect("it is there").len(), 7 * MIB);
-    // What the others were promised is free again.
+    // The others' reservations are free again.
     drop(filler);
     fs::remove_file(mount.path("filler")).expect("removing always works");
     fs::write(mount.path("behind"), vec![1; 32 * MIB as usize]).expect("there is room");

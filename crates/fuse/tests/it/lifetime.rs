@@ -36,7 +36,7 @@ fn open_files_outlive_their_names() {
     volume.judge();
 }
 
-/// Replacing an open file by a rename leaves the old one to whoever has it open.
+/// Replacing an open file by a rename leaves the old one to the programs that have it open.
 #[test]
 fn replaced_files_live_on() {
     let Some(mount) = mounted() else { return };
@@ -120,9 +120,10 @@ fn sizes_of_the_volume() {
     assert!((32 << 20..40 << 20).contains(&taken), "{taken} bytes for 32 MiB");
 }
 
-/// Held while a volume is full. A process that another test starts has our files open until it has become another program,
-/// closes them then one by one, and waits for each until what was written to it has room, on whichever mount; so one full
-/// volume could keep a file of another open for a second.
+/// Held while a volume is full. A process that another test starts has our files open until it has
+/// become another program. It closes them then one by one, on whichever mount. It waits for each
+/// until what was written to it has room. So one full volume could keep a file of another open for
+/// a second.
 static FULL: Mutex<()> = Mutex::new(());
 
 /// D3: a program that writes until the volume is full is told so while it writes, and once it has
@@ -140,7 +141,7 @@ fn d3_full_volumes_say_so() {
         drop(file);
         let len = fs::metadata(mount.path("fill")).expect("attributes").len();
         if len <= 64 << 20 {
-            // Whether room comes late or never tells who took it.
+            // Whether room comes late or never shows which files hold it.
             for wait in [0, 10, 100, 1000, 3000] {
                 std::thread::sleep(std::time::Duration::from_millis(wait));
                 let stat = rustix::fs::statvfs(mount.path("")).expect("sizes");
@@ -155,8 +156,8 @@ fn d3_full_volumes_say_so() {
     }
 }
 
-/// Whoever needs room waits for a file that lost its name a moment ago: the kernel lets go of it behind the program's
-/// back, after the close that the program has seen end.
+/// A request that needs room waits for a file that lost its name a moment ago: the kernel lets go
+/// of it behind the program's back, after the close that the program has seen end.
 #[test]
 fn room_comes_with_the_last_user() {
     let _alone = FULL.lock();
@@ -164,7 +165,8 @@ fn room_comes_with_the_last_user() {
     room_comes(&mount);
 }
 
-/// So it is where there are no threads to spare: writes that wait keep nobody from hearing what the kernel says.
+/// So it is where there are no threads to spare: writes that wait keep no thread from hearing what
+/// the kernel says.
 #[test]
 fn room_comes_where_threads_are_few() {
     let _alone = FULL.lock();
@@ -174,7 +176,7 @@ fn room_comes_where_threads_are_few() {
 
 fn room_comes(mount: &Mounted) {
     let piece = vec![7; 1 << 20];
-    // The kernel may take longer than anybody waits, on a machine that has much else to do.
+    // The kernel may take longer than any request waits, on a machine that has much else to do.
     let durable = (0..4).any(|_| {
         let mut fill = File::create(mount.path("fill")).expect("a file");
         (0..512).find_map(|_| fill.write_all(&piece).err()).expect("512 MiB do not fit");
@@ -194,7 +196,7 @@ fn room_comes(mount: &Mounted) {
     assert!(durable, "no room came");
 }
 
-/// A file that is really open keeps its space, and whoever needs it is told, in the end.
+/// A file that is really open keeps its space, and a request that needs it is told, in the end.
 #[test]
 fn open_files_keep_their_space() {
     let _alone = FULL.lock();

@@ -94,8 +94,8 @@ fn list_and_change(top: &Path, change: Change) -> (usize, BTreeSet<String>, usiz
     (listed, seen, twice)
 }
 
-/// A directory that is changed while it is listed is listed to an end as on Linux: what stays once, and
-/// what is new not at all.
+/// A directory that is changed while it is listed is listed to an end as on Linux: what stays once,
+/// and what is new not at all.
 #[test]
 fn listings_end_while_names_are_made() {
     let Some(mount) = mounted() else { return };

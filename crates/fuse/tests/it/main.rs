@@ -1,8 +1,9 @@
-//! The door from the outside: a volume in a temporary file, mounted, and asked by system calls.
+//! The front end from the outside: a volume in a temporary file, mounted, and asked by system
+//! calls.
 //!
-//! Every test mounts a volume of its own, and when it is done unmounts it, mounts it again to see
-//! that it still opens, and has `btrfs check` look at it where that program is installed. They need
-//! root and `/dev/fuse`; elsewhere they say that they are skipped.
+//! Every test mounts a volume of its own. When it is done it unmounts the volume and mounts it
+//! again to see that it still opens. Where `btrfs check` is installed, that looks at it too. The
+//! tests need root and `/dev/fuse`; elsewhere they say that they are skipped.
 
 mod access_times;
 mod attributes;

@@ -1,7 +1,7 @@
-//! A mounted volume that is unmounted and judged when a test is done with it.
+//! A mounted volume that is unmounted and checked when a test is done with it.
 //!
-//! It is served by a process of its own, which is this program started once more: a process that maps
-//! a file of a volume it serves itself may wait for itself, since the kernel writes the file back
+//! It is served by a process of its own, which is this program started once more. A process that
+//! maps a file of a volume it serves itself may wait for itself: the kernel writes the file back
 //! with the process' memory locked.
 
 use std::io::{BufRead, BufReader, Write};
@@ -77,7 +77,7 @@ impl Mounted {
         self.path.join(name)
     }
 
-    /// Ends the mount as a signal would; says whether anybody still used it.
+    /// Ends the mount as a signal would; says whether a program still used it.
     pub(crate) fn unmount(&mut self) -> Unmounted {
         let server = self.server.as_mut().expect("it is mounted");
         server.orders.write_all(b"unmount\n").expect("the server listens");
@@ -96,7 +96,7 @@ impl Mounted {
         }
     }
 
-    /// Kills who serves it: whoever waits for an answer has one.
+    /// Kills the process that serves it: requests that wait for an answer have one.
     pub(crate) fn kill(&self) {
         let server = self.server.as_ref().expect("it is mounted");
         let pid = rustix::process::Pid::from_child(&server.child);
@@ -132,7 +132,7 @@ impl Mounted {
 impl Drop for Mounted {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // The test has failed already; leave no mount behind, and judge nothing.
+            // The test has failed already; leave no mount behind, and check nothing.
             if let Some(server) = &mut self.server {
                 let _ = server.child.kill();
                 let _ = rustix::mount::unmount(&self.path, rustix::mount::UnmountFlags::DETACH);

@@ -1,4 +1,5 @@
-//! overlayfs with its upper layer on a mount: what it leaves there is what it leaves on Linux's btrfs.
+//! overlayfs with its upper layer on a mount: what it leaves there is what it leaves on Linux's
+//! btrfs.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};

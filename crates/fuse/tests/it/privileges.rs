@@ -180,7 +180,8 @@ fn look(path: &Path) -> String {
     format!("{mode:o}{}", if has_capability { " with capability" } else { "" })
 }
 
-/// Runs the table below a directory; answers with a line for each case, and what is seen of its file.
+/// Runs the table below a directory; answers with a line for each case, and what is seen of its
+/// file.
 fn run(top: &Path) -> Vec<(String, String)> {
     fs::set_permissions(top, Permissions::from_mode(0o755)).expect("a mode");
     fs::write(top.join("source"), [5; LEN]).expect("a file");

@@ -1,4 +1,5 @@
-//! One file, thousands of random operations of every kind, and a vector that says what must be in it.
+//! One file, thousands of random operations of every kind, and a vector that says what must be in
+//! it.
 //!
 //! The seed is printed; `BUTTRESS_SEED` repeats a run, `BUTTRESS_OPS` makes it longer.
 
@@ -94,7 +95,8 @@ impl Subject {
         }
         let (at, len) = self.chance.range(end);
         let bytes = self.fill(at, len);
-        // SAFETY: a new mapping of the whole file, which nobody else cuts meanwhile, unmapped at once.
+        // SAFETY: a new mapping of the whole file, which nothing else cuts meanwhile, unmapped at
+        // once.
         unsafe {
             let protection = ProtFlags::READ | ProtFlags::WRITE;
             let size = end as usize;

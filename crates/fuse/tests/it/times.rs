@@ -225,7 +225,8 @@ fn blocks(top: &Path) -> Vec<String> {
     lines
 }
 
-/// Setting space aside covers each block that the range touches: a later write into it takes no more.
+/// Setting space aside covers each block that the range touches: a later write into it takes no
+/// more.
 #[test]
 fn writes_into_what_is_set_aside_take_no_blocks() {
     let Some(linux) = Linux::mounted("defaults") else { return };

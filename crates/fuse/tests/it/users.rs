@@ -6,7 +6,8 @@ use std::process::Command;
 
 use crate::mounted::{Mounted, mounted, mounted_with};
 
-/// Runs a shell line as somebody, in the volume; says whether it succeeded, or nothing where that cannot be tried.
+/// Runs a shell line as a user, in the volume; says whether it succeeded, or nothing where that
+/// cannot be tried.
 fn as_user(mount: &Mounted, user: u32, group: u32, line: &str) -> Option<bool> {
     let done = Command::new("setpriv")
         .args([&format!("--reuid={user}"), &format!("--regid={group}"), "--clear-groups"])
@@ -22,7 +23,7 @@ fn as_user(mount: &Mounted, user: u32, group: u32, line: &str) -> Option<bool> {
     }
 }
 
-/// The owner, a member of the group, and everybody else, before every mode that matters.
+/// The owner, a member of the group, and all others, before every mode that matters.
 #[test]
 fn owner_group_and_others() {
     let Some(mount) = mounted() else { return };
@@ -46,7 +47,8 @@ fn owner_group_and_others() {
     }
 }
 
-/// Directories: who may look, enter, make and take away; a sticky one keeps what is not one's own.
+/// Directories: which users may look, enter, make and take away; a sticky one keeps files of other
+/// users.
 #[test]
 fn directories_of_several_users() {
     let Some(mount) = mounted() else { return };
@@ -95,8 +97,8 @@ fn directories_of_several_users() {
     assert_eq!(as_user(&mount, 4321, 4321, "cat sticky/moved"), Some(false), "another user, later");
 }
 
-/// Ids of the volume and ids here: what one makes is the other's in the volume, lists of access too, and who has no
-/// id in the volume makes nothing.
+/// Ids of the volume and ids here. What one id makes belongs to the other in the volume, lists of
+/// access too. A user without an id in the volume makes nothing.
 #[test]
 fn ids_are_mapped() {
     let maps = "uidmap=0:1000:1,uidmap=1:100000:1000,gidmap=0:1000:1";

@@ -43,7 +43,7 @@ impl Volume {
         path
     }
 
-    /// Opens it once more, and has it judged.
+    /// Opens it once more, and has it checked.
     pub(crate) fn judge(&self) {
         open(&self.image()).close().expect("nothing to write");
         let Ok(output) =
@@ -72,11 +72,11 @@ pub(crate) fn open_with(image: &Path, options: &str) -> Filesystem {
     Filesystem::open(devices, options).expect("a sound volume")
 }
 
-/// While a file of this name is beside the image, the device does not answer those who read.
+/// While a file of this name is beside the image, the device does not answer reads.
 pub(crate) const HOLD: &str = "hold";
-/// The same for who has it make durable what was written.
+/// The same for flushes, which make durable what was written.
 pub(crate) const HOLD_FLUSH: &str = "hold flush";
-/// A file of this name says that somebody waits for that.
+/// A file of this name says that a request waits for that.
 pub(crate) const WAITS: &str = "waits";
 /// A device that was held for so long fails.
 const HELD_MAX: Duration = Duration::from_secs(120);

@@ -16,12 +16,13 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Bytes that the kernel holds of a file, enough for others to come while it sends them.
 const HELD_LEN: usize = 8 << 20;
 const ROUNDS: usize = 5;
-/// Large files, of which two are not to teach anybody anything: averages need a dozen.
+/// Large files. Two of them are not to teach the pool anything: averages need a dozen.
 const LARGE: usize = 20;
-/// Who is not answered for so long shows where all threads are.
+/// A call that is not answered for so long shows where all threads are.
 const SUSPICIOUS: Duration = Duration::from_secs(5);
 
-/// Runs on one processor from now on, where it is there: all requests are of one queue, where there is one for each.
+/// Runs on one processor from now on, where it is there: all requests are of one queue, where there
+/// is one for each.
 fn settle(processor: usize) {
     let mut there = CpuSet::new();
     there.set(processor);
@@ -37,7 +38,7 @@ fn show_threads() {
     }
 }
 
-/// Does something, beside somebody who tells where everybody is if it takes suspiciously long.
+/// Does something. Beside it a thread tells where all threads are if it takes suspiciously long.
 fn watched<T>(what: impl FnOnce() -> T) -> T {
     let (done, is_done) = mpsc::channel::<()>();
     std::thread::scope(|scope| {
@@ -52,8 +53,9 @@ fn watched<T>(what: impl FnOnce() -> T) -> T {
     })
 }
 
-/// Somebody reads, and the device does not answer. Others are served, also those who ask on the same processor: the device
-/// answers only after they were, or fails when it has waited for too long.
+/// A program reads, and the device does not answer. Others are served, also those that ask on the
+/// same processor: the device answers only after they were, or fails when it has waited for too
+/// long.
 #[test]
 fn nobody_waits_for_the_device_of_another() {
     let Some(mount) = mounted() else { return };
@@ -93,8 +95,8 @@ fn nobody_waits_for_the_device_of_another() {
     });
 }
 
-/// Reads whole files on the first processor, each by a thread, while the device does not answer; it does when all of
-/// them wait.
+/// Reads whole files on the first processor, each by a thread, while the device does not answer; it
+/// does when all of them wait.
 fn read_held(mount: &Mounted, names: &[String]) {
     let (hold, waits) = (mount.image().with_file_name(HOLD), mount.image().with_file_name(WAITS));
     fs::write(&hold, b"").expect("written");
@@ -110,15 +112,16 @@ fn read_held(mount: &Mounted, names: &[String]) {
             assert!(since.elapsed() < PATIENCE, "nobody reads from the device");
             std::thread::sleep(Duration::from_millis(1));
         }
-        // The others come one after the other, each after somebody took over from the one before.
+        // The others come one after the other, each after a thread took over from the one before.
         std::thread::sleep(Duration::from_millis(20) * u32::try_from(names.len()).expect("few"));
         fs::remove_file(&hold).expect("it was there");
     });
     fs::remove_file(&waits).expect("it was there");
 }
 
-/// All entries of a queue wait for the device. When it has answered, those who waited are there for requests of another
-/// processor, though nothing comes any more to the queue that they were at.
+/// All entries of a queue wait for the device. When it has answered, the threads that waited are
+/// there for requests of another processor. This holds though nothing comes any more to the queue
+/// that they were at.
 #[test]
 fn those_who_waited_help_again() {
     let Some(mount) = mounted() else { return };
@@ -153,7 +156,7 @@ fn those_who_waited_help_again() {
         let answer = is_done.recv_timeout(PATIENCE / 2);
         if answer.is_err() {
             show_threads();
-            // Who waits is let go, so that this ends.
+            // The waiting requests are let go, so that this ends.
             settle(0);
             drop(fs::metadata(mount.path("nobody")));
         }
@@ -161,8 +164,8 @@ fn those_who_waited_help_again() {
     });
 }
 
-/// Searching for data makes the kernel send what it holds of a file first. With as many searches as it has room for requests
-/// it still has room for that: who is one too many is told that nobody knows.
+/// Searching for data makes the kernel send what it holds of a file first. With as many searches as
+/// it has room for requests it still has room for that. One search too many is refused.
 #[test]
 fn what_the_kernel_holds_comes_beside_those_who_wait_for_it() {
     let Some(mount) = mounted_with("io_uring_q_depth=2") else { return };
@@ -170,7 +173,7 @@ fn what_the_kernel_holds_comes_beside_those_who_wait_for_it() {
     for round in 0..ROUNDS {
         let names: Vec<String> = (0..all * 2).map(|number| format!("{round} {number}")).collect();
         let files = names.iter().map(|name| {
-            // The kernel sends all of it when nobody has it open for writing.
+            // The kernel sends all of it when no program has it open for writing.
             let mut file = File::create_new(mount.path(name)).expect("made");
             file.write_all(&vec![7; HELD_LEN]).expect("written");
             file
@@ -184,7 +187,7 @@ fn what_the_kernel_holds_comes_beside_those_who_wait_for_it() {
                 scope.spawn(move || {
                     settle(number % all);
                     start.wait();
-                    // Nobody listens any more where one of them was not answered.
+                    // The receiver is gone where one of them was not answered.
                     let _ = done.send(rustix::fs::seek(file, SeekFrom::Data(0)));
                 });
             }

@@ -3,7 +3,8 @@
 //! # What it keeps to, as Linux does
 //!
 //! - A request of a processor goes into an entry of that processor, and waits while there is none.
-//! - It comes in on the thread that gave the entry: while that waits where no signal reaches, so does the request.
+//! - It comes in on the thread that gave the entry: while that waits where no signal reaches, so
+//!   does the request.
 //! - What a thread gave must not outlive it (R5).
 
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -40,7 +41,8 @@ struct State {
     done: HashMap<usize, VecDeque<Done>>,
     /// Queues whose bell rings.
     rung: HashSet<usize>,
-    /// Threads that wait where no signal reaches, and what came in meanwhile on entries that they gave.
+    /// Threads that wait where no signal reaches, and what came in meanwhile on entries that they
+    /// gave.
     held: HashMap<usize, Vec<(usize, Done)>>,
     answers: HashMap<u64, Answer>,
     asked: u64,
@@ -230,7 +232,8 @@ impl Entry {
 
     #[expect(unsafe_code, reason = "as the kernel does")]
     fn read(&self) -> Answer {
-        // SAFETY: the entry is the kernel's again, and both areas live until that has ended (R1, R3).
+        // SAFETY: the entry is the kernel's again, and both areas live until that has ended (R1,
+        // R3).
         let (header, word) =
             unsafe { (&*(self.areas[0] as *const Header), *(self.areas[1] as *const u64)) };
         let (unique, error) = header.answered();
