@@ -43,10 +43,10 @@ use crate::{Cost, Result, device_space::DeviceSpace};
 
 pub use crate::copies_need::Tree;
 
-/// What one promise asks for at most: what it lacks is kept as far as it is there.
+/// What one reservation asks for at most: what it lacks is kept as far as it is there.
 const ASKED_MAX: u64 = 1 << 32;
 
-/// What so many bytes for copies are promised as: two bytes of metadata for each of a cost.
+/// The cost that reserves so many bytes for copies: two bytes of metadata for each byte of a cost.
 #[must_use]
 pub fn cost_of_copies(bytes: u64) -> Cost {
     Cost::of(0, u32::try_from(bytes / 2).unwrap_or(u32::MAX / 2))
@@ -114,14 +114,14 @@ impl Reservations {
         let to_come = devices.could_keep(kind, need.saturating_add(lacks));
         let left = (there + to_come).saturating_sub(reserve);
         known.kept = kept(need, left, known.kept);
-        // Chunks of mixed groups are data's as well: what is promised keeps it out.
+        // Data uses chunks of mixed groups as well: what is reserved keeps it out.
         let most = if self.space.is_mixed() { 0 } else { to_come.saturating_sub(lacks) };
         let of_devices = known.kept.min(most);
         (of_devices, known.kept - of_devices)
     }
 
-    /// Bytes of metadata that a snapshot of a subvolume is to be promised, so that they are there
-    /// when what it shares is changed (Y1).
+    /// Bytes of metadata that a snapshot of a subvolume has to reserve, so that they are there when
+    /// what it shares is changed (Y1).
     ///
     /// # Errors
     ///
@@ -164,8 +164,8 @@ impl Reservations {
         Ok(more.saturating_sub(known.trees.sums().need(room)).min(ASKED_MAX))
     }
 
-    /// Keeps room for what a transaction shares from now on, which the caller was promised: until
-    /// root items say so.
+    /// Keeps room for what a transaction shares from now on, until root items say so. The caller
+    /// has reserved it.
     pub fn keep_until_published(&self, bytes: u64, by: Generation) {
         if bytes > 0 {
             self.copies.0.lock().coming.push((by, bytes));

@@ -63,7 +63,7 @@ use crate::{Costs, View, transaction::Transaction};
 
 /// Items that must have come before it is worth counting again.
 const WORTH: u64 = 32;
-/// Bytes for each item to come in a tree that is counted whole, beside those that are promised
+/// Bytes for each item to come in a tree that is counted whole, beside those that are reserved
 /// with it: leaves are cut where items end.
 const WHOLE_BYTES: u64 = 16;
 /// Nodes beside those that were counted.
@@ -118,7 +118,7 @@ impl Reservations {
     pub(crate) fn may_count(&self, urgency: Urgency) -> bool {
         let nodesize = u64::from(self.store.geometry().nodesize);
         let promised = || {
-            // What dirty data was promised counts as what the count will find.
+            // What is reserved for dirty data counts as what the count will find.
             let items = self.outstanding.lock().sum().items;
             let paths = items.saturating_sub(self.inode_reserves.items());
             paths.saturating_mul(self.levels() * nodesize)
@@ -200,7 +200,7 @@ impl Reservations {
         parts.nodes(geometry.leaf_room() as u64).min(each_twice)
     }
 
-    /// Looks up how many nodes the dirty data of each inode can dirty that much was promised for
+    /// Looks up how many nodes the dirty data of each inode with a large reservation can dirty
     /// (N8).
     fn bound_inodes(&self, view: &View, running: &Work, below: u64) {
         let Some(roots) = running.roots.filter(|_| self.inode_reserves.items() > 0) else { return };

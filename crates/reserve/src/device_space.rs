@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **D1** What metadata was promised beyond its groups can be made: no more is promised than
-//!   chunks take whatever the holes are like, and data takes nothing of it.
+//! - **D1** Chunks can be made of all that metadata has reserved beyond its groups. No more is
+//!   reserved than chunks take whatever the holes are like, and data takes nothing of it.
 //! - **A2** of `chunk_alloc`.
 
 use std::collections::BTreeMap;
@@ -49,7 +49,7 @@ pub struct DeviceSpace {
     /// Behind every chunk that was made or removed since the volume was opened: the address of
     /// one that was removed is not used again before its removal is durable.
     pub next_logical: u64,
-    /// Bytes that metadata was promised beyond its groups, until the next commit is durable.
+    /// Bytes that metadata has reserved beyond its groups, until the next commit is durable.
     kept: u64,
     /// Bytes that are kept for copies of nodes that trees share (Y3 of `reserve::copies`).
     room: u64,
@@ -271,14 +271,14 @@ impl DeviceSpace {
         self.kept = self.kept.max(bytes);
     }
 
-    /// Whether chunks could be made of all that metadata was promised beyond its groups: no more
-    /// is data's.
+    /// Whether chunks could be made of all that metadata has reserved beyond its groups. Data may
+    /// take only what leaves this true.
     pub fn leaves_kept(&self, metadata: BlockGroupFlags) -> bool {
         let kept = self.kept.saturating_add(self.room);
         kept == 0 || self.has(metadata, kept)
     }
 
-    /// Whether data lacks something that metadata was promised.
+    /// Whether data lacks something that metadata has reserved.
     pub fn keeps_for_metadata(&self) -> bool {
         self.kept > 0
     }
@@ -311,7 +311,7 @@ impl DeviceSpace {
         self.available(data).saturating_sub(kept)
     }
 
-    /// What of it metadata is promised at most: half.
+    /// What metadata may reserve of it at most: half.
     pub fn to_promise(&self, kind: BlockGroupFlags) -> u64 {
         self.available(kind) / 2
     }

@@ -1,11 +1,11 @@
-//! What promises take at the most beside all that is promised and running, and whether that fits
-//! (P1).
+//! What a reservation takes at most beside all that is reserved and running, and whether that
+//! fits (P1).
 //!
 //! # Invariants
 //!
 //! - **F1** A bound is never below what a commit takes: closer ones only replace the crude one
 //!   where they are proven (`count`).
-//! - **F2** What is promised beyond the groups is kept from data in the same step in which it is
+//! - **F2** What is reserved beyond the groups is kept from data in the same step in which it is
 //!   said to fit.
 
 use std::sync::atomic::Ordering;
@@ -22,19 +22,19 @@ use crate::{Cost, Costs, Result, View, transaction::Transaction};
 /// Less than this of the devices makes no chunk.
 const CHUNK_MIN: u64 = 1 << 20;
 
-/// Promises of more than this part of what is left, in thousandths, had better be needed soon.
+/// Reservations of more than this part of what is left, in thousandths, should be needed soon.
 const TIGHT: u64 = 500;
 
 impl Reservations {
-    /// What a transaction and promises need together, by what bounds both.
+    /// What a transaction and reservations need together, by what bounds both.
     pub(crate) fn crude_need(&self, running: &Transaction, to_come: Costs, used: u64) -> u64 {
         let items = running.items() + to_come.all_items();
         let alone = self.need(items, running.bytes() + to_come.bytes, used);
         alone + self.shared_need(running.firsts() + to_come.items, used)
     }
 
-    /// Says anew what the running transaction and promises take beyond the groups, in place of
-    /// what was said before, in one step: data must not find it unsaid in between.
+    /// Replaces, in one step, what the running transaction and reservations take beyond the groups.
+    /// Data must not take that space in between.
     pub(crate) fn keep_anew(&self) {
         let outstanding = self.outstanding.lock();
         let to_come = outstanding.costs;
@@ -84,7 +84,7 @@ impl Reservations {
             Urgency::Drops => 0,
         };
         let apart = self.promised_apart(to_come);
-        // By the published rule promises stand beside what the transaction needs without them.
+        // By the published rule reservations add to what the transaction needs without them.
         let with_apart = |need: u64, put: &dyn Fn() -> u64| match apart {
             0 => need,
             apart => need.max(put() + apart),
@@ -92,7 +92,7 @@ impl Reservations {
         let crude = self.crude_need(running.running(), to_come, account.used);
         let crude = with_apart(crude, &|| self.need_of(running.running()));
         let taken = frozen + kept;
-        // What mixed groups have promised to data.
+        // Without what data has reserved in mixed groups.
         let free = account.free().saturating_sub(account.may_use);
         if crude + taken <= free {
             note_pressure(0);
@@ -113,7 +113,7 @@ impl Reservations {
         self.pressure.load(Ordering::Relaxed) > TIGHT
     }
 
-    /// Notes the part of what is left that is promised, in thousandths.
+    /// Notes the part of what is left that is reserved, in thousandths.
     pub(crate) fn note_pressure(&self, pressure: u64) {
         if self.pressure.load(Ordering::Relaxed) != pressure {
             self.pressure.store(pressure, Ordering::Relaxed);
@@ -207,7 +207,7 @@ impl Reservations {
         self.need(items, 0, used)
     }
 
-    /// Bytes that promises take by themselves, by the rule that was chosen; none where all of
+    /// Bytes that reservations take by themselves, by the rule that was chosen; none where all of
     /// them count together.
     pub(crate) fn promised_apart(&self, promised: Costs) -> u64 {
         self.policy.alone(promised, u64::from(self.store.geometry().nodesize))
@@ -255,7 +255,7 @@ impl Reservations {
         devices.has(kind, left.saturating_sub(there))
     }
 
-    /// Whether the metadata that is promised would fit twice without so many bytes: a group that is
+    /// Whether the metadata that is reserved would fit twice without so many bytes: a group that is
     /// needed again at once is not worth removing.
     pub fn fits_without(&self, bytes: u64) -> bool {
         let account = self.space.account(SpaceKind::Metadata);

@@ -174,7 +174,7 @@ impl Reservations {
         fits
     }
 
-    /// Promises what several operations will need, where there is plenty.
+    /// Reserves what several operations will need, where there is plenty.
     pub(crate) fn try_reserve_batch(&self, cost: Cost) -> bool {
         let mut outstanding = self.outstanding.lock();
         let view = self.view.load();

@@ -35,8 +35,8 @@ const RECORDED: u64 = 64;
 const BESIDE: u64 = 192;
 
 impl Reservations {
-    /// Has promises count with nodes that trees share, from now on (S1). Called before a
-    /// subvolume is cut, and where one is met that was.
+    /// Makes reservations count with nodes that trees share, from now on (S1). Called before a
+    /// snapshot of a subvolume is made, and where a subvolume that had one is met.
     pub fn note_shared(&self, view: &View) {
         if !self.is_shared() {
             self.look_at_extents(view.store(), view.roots());

@@ -26,13 +26,13 @@ impl Owners {
     }
 }
 
-/// A promise. What was not put when it is dropped was not needed.
+/// A reservation. What was not put when it is dropped was not needed.
 #[must_use = "a reservation that is dropped promises nothing"]
 pub struct MetaReservation {
     owner: Arc<Apart<Weak<Reservations>>>,
     /// Many operations' worth may be held as one.
     held: Costs,
-    /// Of that, what was promised because space is freed.
+    /// Of that, what is reserved to free space.
     freeing: Costs,
     /// The inode whose dirty data it is for, where that is counted by the inode.
     of: Option<Arc<InodeReserve>>,
@@ -42,7 +42,7 @@ pub struct MetaReservation {
 }
 
 impl MetaReservation {
-    /// The token of what was counted as promised already.
+    /// The token of what was counted as reserved already.
     pub fn of_granted(all: &Reservations, cost: Cost, urgency: Urgency) -> Self {
         let (held, freeing) = shares(cost, urgency);
         Self {
@@ -72,8 +72,8 @@ impl MetaReservation {
         }
     }
 
-    /// Adds another promise of the same volume. If either counts by its inode, all of it does:
-    /// both are for the same.
+    /// Adds another reservation of the same volume. If either counts by its inode, all of it does:
+    /// both are for the same inode.
     ///
     /// # Panics
     ///
@@ -143,7 +143,7 @@ impl MetaReservation {
         }
     }
 
-    /// Takes what it holds off the sum of all promises.
+    /// Takes what it holds off the sum of all reservations.
     pub(crate) fn settle(&mut self, all: &Reservations) {
         self.unbind();
         let (held, freeing) = (std::mem::take(&mut self.held), std::mem::take(&mut self.freeing));

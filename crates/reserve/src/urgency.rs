@@ -14,7 +14,7 @@ pub enum Urgency {
     /// One that deletes a subvolume, or drops a part of it: it may use all of that. On a full
     /// volume with snapshots it is what gives space.
     Drops,
-    /// Data that lies on the devices already and needs more than it was promised: it may use most
+    /// Data that lies on the devices already and needs more than its reservation: it may use most
     /// of the global reserve.
     Lands,
 }

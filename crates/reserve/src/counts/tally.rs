@@ -32,7 +32,7 @@ pub(crate) struct Count {
 }
 
 impl Count {
-    /// Nodes, items that came since, and bytes that are to be promised beside them.
+    /// Nodes, items that came since, and bytes that are to be reserved beside them.
     pub(crate) fn now(&self, transaction: &Transaction) -> (u64, u64, u64) {
         if self.is_settled {
             return (self.nodes, 0, 0);

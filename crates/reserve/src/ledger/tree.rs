@@ -5,12 +5,12 @@
 //! - **L1** Every key that was noted falls into exactly one leaf of the committed tree. That leaf
 //!   is here, with the weight that it will have: its own, and what every noted key adds or takes.
 //! - **L2** A merge cuts what lies between two leaves that pass into as few leaves as it can
-//!   (`tree::merge::M6`). So the dirty leaves become no more than each would by itself: one while
-//!   its items fit, else no more than `2w/room + 1` (two neighbours are more than one leaf
-//!   together), and no more than `w/(room - b) + 1` where no item is over `b`.
-//! - **L3** Only the last leaf of a run of dirty leaves takes in a neighbour that is not dirty,
-//!   and only while it is under a quarter full (`tree::merge::M5`). That makes one leaf more, and
-//!   one inner node more for each level on which it was the last child.
+//!   (`tree::merge::M6`). So the dirty leaves become no more than each would by itself. That is
+//!   one leaf while its items fit. Else it is no more than `2w/room + 1`, as two neighbours are
+//!   more than one leaf together; and no more than `w/(room - b) + 1` where no item is over `b`.
+//! - **L3** Only the last leaf of a run of dirty leaves takes in a neighbour that is not dirty.
+//!   It does so only while it is under a quarter full (`tree::merge::M5`). That makes one leaf
+//!   more, and one inner node more for each level on which it was the last child.
 //! - **L4** An inner node is cut in two only if its children became more. At each level that is
 //!   no more nodes than are dirty there, nor than children came, and one more for each half node
 //!   of children. One that may lose most of its children takes in a neighbour, too.
@@ -361,8 +361,8 @@ impl Tree {
         self.becomes.min(packed) + self.edges
     }
 
-    /// Nodes that it makes at most of the tree that `below` makes of the same committed tree (N6
-    /// of `count`).
+    /// Nodes that it makes at most of the tree that `below` makes of the same committed tree
+    /// (`count::N6`).
     pub(crate) fn nodes_beside(&self, below: &Self) -> u64 {
         let made = below.made();
         let (mut bytes, mut runs) = (made * self.room, 0);

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use buttress_space::{SpaceKind, Step};
 
-/// The kinds of space that ladders are climbed for.
+/// The kinds of space that flush steps run for.
 const KINDS: [SpaceKind; 2] = [SpaceKind::Metadata, SpaceKind::Data];
 
 /// What one step came to.

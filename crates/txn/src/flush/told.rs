@@ -110,7 +110,7 @@ impl Engine {
         Before { kind, step, waiting: self.waited_for(kind), room, forecast }
     }
 
-    /// Bytes that can be promised now.
+    /// Bytes that can be reserved now.
     fn promisable(&self, kind: SpaceKind) -> u64 {
         match kind {
             SpaceKind::Data => {
