@@ -76,7 +76,8 @@ impl Reservations {
             Urgency::Normal => {
                 account.for_copies + reserve.saturating_sub(self.shared_leaves(firsts))
             }
-            // What is to land is lost where it is refused: before deletes where those have less.
+            // Dirty data is lost if finishing its ordered extent is refused. So it comes before
+            // deletes, where those have less.
             Urgency::Lands if self.is_shared() => reserve / 8,
             Urgency::Frees if self.is_shared() => reserve / 4,
             Urgency::Lands => reserve / 4,

@@ -149,11 +149,11 @@ pub(crate) struct InodeReserves {
     /// Items that are reserved for any of them, and those of them that count for nothing (I1).
     items: AtomicU64,
     spared: AtomicU64,
-    /// A commit waits until something lands (I4).
+    /// A commit waits until an ordered extent finishes (I4).
     awaited: AtomicBool,
     /// Unranked: nothing is taken inside.
     looked: Mutex<Option<Moment>>,
-    /// One came since they were looked up, or was idle then.
+    /// An inode came since bounds were looked up, or was idle then.
     fresh: AtomicBool,
     /// Unranked: nothing is taken inside.
     known: Mutex<Vec<Weak<InodeReserve>>>,

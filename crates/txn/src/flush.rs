@@ -165,8 +165,8 @@ impl Engine {
                     self.add_chunk(kind)?
                 }
             }
-            // Another thread may have served meanwhile, the climbing ticket among others, and
-            // waiting tickets may have left.
+            // Another thread may have served tickets meanwhile, also the one that these steps run
+            // for, and waiting tickets may have left.
             Step::Commit
                 if self.wait_for_commit()
                     && (self.served_since(kind, before) || !self.waits(kind)) =>
