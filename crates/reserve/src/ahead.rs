@@ -52,7 +52,7 @@ impl Ahead {
         }
     }
 
-    /// Wakes the thread, because it is to end.
+    /// Wakes the thread so that it ends.
     pub(crate) fn call(&self) {
         *self.called.lock() = true;
         self.wake.notify_one();

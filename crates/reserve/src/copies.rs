@@ -53,7 +53,7 @@ pub fn cost_of_copies(bytes: u64) -> Cost {
 }
 
 impl Reservations {
-    /// Looks at all trees that the root tree names, unless it was done: before the first
+    /// Looks at all trees that the root tree names, unless that was done. Called before the first
     /// reservation.
     ///
     /// # Errors
@@ -80,7 +80,7 @@ impl Reservations {
         Ok(())
     }
 
-    /// A published commit made these of root items (Y4).
+    /// Notes what a published commit made of root items (Y4).
     pub(crate) fn note_trees(&self, changes: BTreeMap<Key, Option<Tree>>, by: Generation) {
         let mut known = self.copies.0.lock();
         known.coming.retain(|(generation, _)| *generation > by);
@@ -90,8 +90,8 @@ impl Reservations {
         }
     }
 
-    /// Says anew how much is kept, where the global reserve is so large without: bytes of chunks
-    /// to come, and those beside that.
+    /// Sets how much is kept, for a global reserve of this size without it. Returns bytes of chunks
+    /// to come, and bytes beside those.
     pub(crate) fn keep_for_copies(
         &self,
         account: &Account,
@@ -106,7 +106,8 @@ impl Reservations {
         let need = known.trees.sums().need(self.room_of(account, &known.trees, devices));
         let coming = known.coming.iter().map(|(_, bytes)| bytes).sum::<u64>();
         let need = need.saturating_add(coming);
-        // What was freed comes back, and what a commit has chosen is in use or not.
+        // Neither pinned nor reserved space is subtracted: what was freed comes back, and what a
+        // commit has chosen becomes used or not.
         let there =
             account.total.saturating_sub(account.used + account.read_only + account.super_bytes);
         let lacks = reserve.saturating_sub(there);
@@ -134,7 +135,7 @@ impl Reservations {
         })
     }
 
-    /// The same for a snapshot that could not be changed, and can be from now on.
+    /// The same for a snapshot that was read-only and becomes writable.
     ///
     /// # Errors
     ///
@@ -146,7 +147,7 @@ impl Reservations {
     fn room_to(&self, tree: TreeId, change: impl FnOnce(&mut Sums, u128)) -> Result<u64> {
         let view = self.view.load_full();
         let Some(item) = view.committed_root_item(tree)? else { return Ok(0) };
-        // What is not committed may all be of that tree, in leaves that are half full.
+        // All changes that are not committed may be of that tree, in leaves that are half full.
         let transactions = view.frozen().into_iter().chain([view.running()]);
         let uncounted = transactions.map(|transaction| 2 * transaction.bytes()).sum::<u64>();
         let bytes = u128::from(item.bytes_used) + u128::from(uncounted);

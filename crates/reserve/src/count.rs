@@ -6,7 +6,7 @@
 //!
 //! # Invariants
 //!
-//! The commit makes no more nodes than were counted, and what `reserve` adds for bytes. For:
+//! The commit makes no more nodes than were counted, and what `reserve` adds for bytes. Reasons:
 //!
 //! - **N1** A dirty leaf becomes one leaf while its items fit. It becomes no more than
 //!   `2w/room + 1` ever, and no more than `w/(room - b) + 1` where no item is over `b`. A run of
@@ -98,7 +98,7 @@ impl Reservations {
             return None;
         }
         let inodes = &self.inode_reserves;
-        // Bounds beside a count of older trees would have what their commit gave back twice.
+        // Beside a count of older trees, bounds would count twice what their commit gave back.
         let is_of_these = || count.roots == self.view.load().roots().generation;
         let spares = by_inodes && inodes.items() > 0 && is_of_these();
         let spared = if spares { inodes.spared(count.roots) } else { 0 };
@@ -126,8 +126,8 @@ impl Reservations {
         urgency != Urgency::Normal || promised() < self.space.account(SpaceKind::Metadata).free()
     }
 
-    /// Counts what the running transaction needs, as far as that was not done. Says whether more is
-    /// known now: a request that did not fit may fit.
+    /// Counts what the running transaction needs, as far as that was not done. Returns whether more
+    /// is known now, so that a request that did not fit may fit.
     pub fn recount(&self) -> bool {
         self.recount_beyond(WORTH - 1)
     }
@@ -179,7 +179,7 @@ impl Reservations {
         true
     }
 
-    /// What a count comes to beside the frozen transaction, which makes so many bytes of nodes
+    /// The result of a count beside the frozen transaction, which makes so many bytes of nodes
     /// (N6).
     fn nodes_beside(
         &self,
@@ -206,7 +206,7 @@ impl Reservations {
         let Some(roots) = running.roots.filter(|_| self.inode_reserves.items() > 0) else { return };
         let frozen = view.frozen().map(|frozen| self.counts.of(frozen));
         let older = frozen.as_ref().map(|frozen| (frozen.work.lock(), *frozen.seen.lock()));
-        // Not known before it was counted whole, on the same trees.
+        // Bounds are unknown until the older one was counted as a whole, on the same trees.
         let is_sure = older.as_ref().is_none_or(|(work, count)| {
             work.roots == running.roots && count.is_some_and(|count| count.is_whole)
         });

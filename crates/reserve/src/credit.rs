@@ -35,7 +35,7 @@ use crate::{Cost, Costs};
 /// Operations of a batch.
 const BATCH: u32 = 16;
 
-/// What operations with more items need is not kept.
+/// Reservations of operations with more items are not kept.
 const ITEMS_MAX: u64 = 64;
 
 /// A shard that was refused a batch does not ask for one again for so many reservations.
@@ -50,7 +50,7 @@ impl Reservations {
         let stripe = &self.credits.0[stripe()];
         let rests = stripe.rests.load(Ordering::Relaxed);
         if rests > 0 {
-            // Not to the number: others of the stripe count, too.
+            // Not exact: other threads of the shard count down, too.
             stripe.rests.store(rests - 1, Ordering::Relaxed);
             return None;
         }
@@ -70,7 +70,7 @@ impl Reservations {
         let part = fresh.cut_all_of(cost);
         let old = credit.unused.replace(fresh);
         drop(credit);
-        // Of other operations than this.
+        // It belonged to other operations than this one.
         drop(old);
         part
     }

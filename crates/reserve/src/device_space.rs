@@ -34,7 +34,7 @@ struct KnownDevice {
     free: RangeSet,
     /// Whether new chunks may lie on it.
     usable: bool,
-    /// Nothing is given out from here on.
+    /// Nothing at or behind this place is given out.
     hidden: Option<u64>,
 }
 
@@ -58,12 +58,12 @@ pub struct DeviceSpace {
 }
 
 impl DeviceSpace {
-    /// Without devices; whether data is written with parity.
+    /// Device space without devices. `rows`: whether data is written with parity.
     pub fn new(rows: bool) -> Self {
         Self { rows, ..Self::default() }
     }
 
-    /// A device, all free but its front.
+    /// Adds a device, all free but its front.
     pub fn add_device(&mut self, item: DeviceItem, usable: bool) {
         let mut free = RangeSet::default();
         if item.total_bytes > limits::DEVICE_RESERVED {
@@ -72,7 +72,7 @@ impl DeviceSpace {
         self.devices.insert(item.devid, KnownDevice { item, free, usable, hidden: None });
     }
 
-    /// A part that a chunk takes.
+    /// Takes a part for a chunk.
     pub fn take(&mut self, id: DeviceId, offset: u64, len: u64) {
         if let Some(device) = self.devices.get_mut(&id) {
             device.free.remove(offset..offset.saturating_add(len));
@@ -85,7 +85,7 @@ impl DeviceSpace {
         self.devices.get(&id).is_some_and(|device| device.free.overlaps(&range))
     }
 
-    /// A part that a chunk gave back.
+    /// Takes back a part that a chunk gave up.
     pub fn give(&mut self, id: DeviceId, offset: u64, len: u64) {
         if let Some(device) = self.devices.get_mut(&id) {
             let end = offset.saturating_add(len).min(device.hidden.unwrap_or(u64::MAX));
@@ -110,7 +110,7 @@ impl DeviceSpace {
             .ok_or_else(|| Error::Malformed(format!("the chunk tree knows no device {id}")))
     }
 
-    /// A commit is about to make this a device's item.
+    /// Sets a device's item, as a commit is about to write it.
     pub fn set_item(&mut self, item: DeviceItem) {
         if let Some(device) = self.devices.get_mut(&item.devid) {
             device.item = item;
@@ -127,7 +127,7 @@ impl DeviceSpace {
         DeviceId(self.devices.keys().next_back().map_or(1, |last| last.0 + 1))
     }
 
-    /// Its end is where its item says.
+    /// Undoes `hide`: the end of a device is where its item says.
     pub fn show(&mut self, id: DeviceId) {
         if let Some(device) = self.devices.get_mut(&id) {
             device.hidden = None;
@@ -171,7 +171,7 @@ impl DeviceSpace {
         self.rows && kind.kind() == BlockGroupFlags::DATA
     }
 
-    /// A block group came.
+    /// Counts a new block group.
     pub fn count_group(&mut self, flags: BlockGroupFlags) {
         *self.groups.entry(flags).or_default() += 1;
     }
@@ -181,7 +181,7 @@ impl DeviceSpace {
         self.next_logical = self.next_logical.max(group.end().0);
     }
 
-    /// A block group went.
+    /// Takes a removed block group off the count.
     pub fn uncount_group(&mut self, flags: BlockGroupFlags) {
         if let Some(count) = self.groups.get_mut(&flags) {
             *count -= 1;
@@ -254,14 +254,15 @@ impl DeviceSpace {
         self.room = bytes;
     }
 
-    /// A chunk of so many bytes is made: what of them is kept so lies in it from now on.
+    /// Returns how many of the bytes kept for copies lie in a new chunk of so many bytes from now
+    /// on.
     pub fn move_room(&mut self, chunk: u64) -> u64 {
         let moved = self.room.min(chunk);
         self.room -= moved;
         moved
     }
 
-    /// Bytes that are kept so.
+    /// Bytes that are kept for copies of nodes.
     pub fn room(&self) -> u64 {
         self.room
     }
@@ -283,7 +284,7 @@ impl DeviceSpace {
         self.kept > 0
     }
 
-    /// Keeps so many, whatever was kept before.
+    /// Keeps exactly so many bytes, whatever was kept before.
     pub fn keep_exactly(&mut self, bytes: u64) {
         self.kept = bytes;
     }

@@ -61,7 +61,7 @@ impl Reservations {
         closer: impl FnOnce(&Transaction) -> Option<u64>,
     ) -> u64 {
         let running = self.view.load();
-        // An operation that frees space does not have writers hurry.
+        // An operation that frees space does not make writers hurry.
         let note_pressure = |pressure| {
             if !urgency.frees() {
                 self.note_pressure(pressure);
@@ -71,7 +71,7 @@ impl Reservations {
         let firsts = running.running().firsts() + to_come.items;
         let reserve = account.global_reserve - account.for_copies;
         let kept = match urgency {
-            // What the reserve holds of the extent tree it holds for all that is in one
+            // The part of the reserve that is for the extent tree is for all operations of one
             // transaction.
             Urgency::Normal => {
                 account.for_copies + reserve.saturating_sub(self.shared_leaves(firsts))
@@ -100,7 +100,7 @@ impl Reservations {
             return 0;
         }
         let closer = closer(running.running());
-        // All of it but what operations hold, and may give back when they put less.
+        // All but what operations hold: they may give that back when they put less.
         let put = self.closer_need(running.running(), Costs::default());
         let need =
             closer.map_or(crude, |closer| with_apart(closer, &|| put.unwrap_or(closer)).min(crude));
@@ -173,9 +173,10 @@ impl Reservations {
         need.saturating_sub(self.frozen_taken.load(Ordering::Acquire))
     }
 
-    /// The account of metadata, and what the frozen transaction may still allocate of it. What
-    /// its commit takes or gives back meanwhile counts twice rather than not at all: it is said
-    /// to be taken behind its place in the account, and to be left before it leaves that.
+    /// The account of metadata, and what the frozen transaction may still allocate of it. Bytes
+    /// that its commit takes or gives back meanwhile count twice rather than not at all. The
+    /// account takes them before they leave this figure, and gives them up after they came back to
+    /// it.
     pub fn account_and_frozen(&self) -> (Account, u64) {
         let before = self.frozen_left();
         let account = self.space.account(SpaceKind::Metadata);
@@ -203,7 +204,7 @@ impl Reservations {
         bound(items, bytes, used + 16 * nodesize, self.levels() * nodesize) + 24 * nodesize
     }
 
-    /// The part of that which is for paths: no more, however long a transaction is.
+    /// The part of that which is for paths. It has a bound, however long a transaction is.
     pub(crate) fn paths(&self, items: u64, used: u64) -> u64 {
         self.need(items, 0, used)
     }
@@ -227,11 +228,11 @@ impl Reservations {
         if cfg!(not(debug_assertions)) && !self.is_crowded(frozen) {
             return None;
         }
-        // Where trees are new, or too large to be counted whole, the ledger says it.
+        // Where trees are new, or too large to be counted as a whole, the ledger gives the figure.
         let by_ledger = || Some((self.exact_need(frozen)?, None));
         let counted = self.count_frozen(frozen).or_else(by_ledger)?;
         self.frozen_need.fetch_min(counted.0, Ordering::Relaxed);
-        // A waiting ticket may fit beside it: by a count that knows of this one.
+        // A waiting ticket may fit beside it, now that this count is known.
         self.serve_counted();
         Some(counted)
     }

@@ -52,9 +52,9 @@ pub struct InodeReserve {
 struct Held {
     /// Items of trees that operations change, in live tokens.
     items: u64,
-    /// So many of them count at most.
+    /// How many of them count at most.
     bound: u64,
-    /// It was looked up.
+    /// The bound was looked up.
     is_known: bool,
 }
 
@@ -73,7 +73,7 @@ pub(crate) struct Moment {
 }
 
 impl Moment {
-    /// Whether bounds of then are nearly as good as if they were of now (I3).
+    /// Whether bounds of that moment are nearly as good as new ones (I3).
     fn is_near(self, now: Self) -> bool {
         let some_more = |then: u64, most: u64| then + then / 8 + most;
         (self.roots, self.below, self.is_sure) == (now.roots, now.below, now.is_sure)
@@ -102,7 +102,7 @@ impl InodeReserve {
         self.all.items.fetch_add(items, Ordering::Relaxed);
     }
 
-    /// Some of it is about to be given back.
+    /// Takes off items that are about to be given back.
     pub(crate) fn take(&self, items: u64) {
         self.all.items.fetch_sub(items, Ordering::Relaxed);
         self.change(|held| held.items -= items);
@@ -179,8 +179,8 @@ impl InodeReserves {
             || (self.items() > 0 && self.looked.lock().is_some_and(|looked| !looked.is_sure))
     }
 
-    /// Those whose bounds are to be looked up, and the moment that bounds are of then: all, or
-    /// those that came since; nothing where bounds are good as they are.
+    /// The inodes whose bounds are to be looked up, and the moment of these bounds: all inodes, or
+    /// those that came since. Nothing where the bounds are good as they are.
     pub(crate) fn due(&self, now: Moment) -> Option<(Vec<Arc<InodeReserve>>, Moment)> {
         let near = self.looked.lock().filter(|looked| looked.is_near(now));
         let has_fresh = self.fresh.swap(false, Ordering::Relaxed);
@@ -219,12 +219,12 @@ impl InodeReserves {
         self.awaited.load(Ordering::Relaxed)
     }
 
-    /// Whether some are, on whichever trees.
+    /// Whether any item counts for nothing, on whichever trees.
     pub(crate) fn has_spared(&self) -> bool {
         self.spared.load(Ordering::Relaxed) > 0
     }
 
-    /// A commit waits for dirty data, or does no longer.
+    /// Sets whether a commit waits for dirty data.
     pub(crate) fn set_awaited(&self, awaited: bool) {
         self.awaited.store(awaited, Ordering::Relaxed);
     }
