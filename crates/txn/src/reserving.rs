@@ -134,7 +134,7 @@ impl Engine {
         self.reservations.promise_pressure()
     }
 
-    /// Whether reservations that are held for long, as dirty data's are, had better be used soon.
+    /// Whether reservations that are held for long, as dirty data's are, should be used soon.
     #[must_use]
     pub fn is_tight(&self) -> bool {
         self.promise_pressure().is_some()
