@@ -72,8 +72,8 @@ impl Engine {
         self.flushers.any()
     }
 
-    /// Sleeps, at most so long, until the flusher can help a waiting ticket; returns whether any
-    /// does.
+    /// Sleeps, at most so long, until the flusher can help a waiting ticket. Returns whether such a
+    /// ticket waits.
     pub fn wait_for_waiters(&self, limit: Duration) -> bool {
         let waits = || self.waits(SpaceKind::Metadata) || self.waits(SpaceKind::Data);
         if waits() {
