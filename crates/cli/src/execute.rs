@@ -4,8 +4,8 @@
 //!
 //! - **E1** A verb that opened the volume and the mount that has it open do the same for an order.
 //!   Both call [`carry_out`].
-//! - **E2** An order that reads or moves the volume as a whole begins with a commit of all that
-//!   programs have written by then, what the kernel holds of it included.
+//! - **E2** An order that reads or moves the volume as a whole begins with a commit. The commit has
+//!   all that programs have written by then, also what the kernel still holds.
 
 mod balance;
 mod device;

@@ -2,9 +2,9 @@
 //!
 //! # Place
 //!
-//! A write is planned under the locks of the item and of the dirty map: what does it lack? It acquires
-//! that without these locks. Then it is planned again. A plan that lacks nothing is applied under the
-//! same locks.
+//! A write is planned under the locks of the item and of the dirty map: what does it lack? It
+//! acquires that without these locks. Then it is planned again. A plan that lacks nothing is
+//! applied under the same locks.
 //!
 //! # Invariants
 //!

@@ -21,7 +21,7 @@ pub struct Baselines {
     pub read_batch: ReadBatch,
     /// When room for metadata is made before a caller waits for it (`preempt=`).
     pub preempt: Preempt,
-    /// How much metadata is reserved for an item (`promise=`).
+    /// How much metadata is reserved for an item, by the option of this name.
     pub promise: PromisePolicy,
 }
 

@@ -171,8 +171,8 @@ fn n1_the_group_turns_read_only_under_a_write() {
     judge(&device);
 }
 
-/// N2: the same, with groups that become read-only and writable again all the time, by a thread
-/// that empties them and by one that looks at them.
+/// N2: the same, with groups that become read-only and writable again all the time. One thread
+/// empties them, another looks at them.
 #[test]
 fn n2_groups_flip_beside_writers() {
     let device = volume(128);

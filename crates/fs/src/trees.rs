@@ -62,8 +62,8 @@ impl Tree {
 pub(crate) struct Trees {
     /// Unranked: nothing is taken under it.
     known: RwLock<HashMap<TreeId, Arc<Tree>>>,
-    /// Held while root items, the names of subvolumes or the default one are changed. Unranked: long,
-    /// held across reads of trees and waits for space.
+    /// Held while root items, the names of subvolumes or the default one are changed. Unranked:
+    /// long, held across reads of trees and waits for space.
     pub(crate) changing: Mutex<()>,
 }
 

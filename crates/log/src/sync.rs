@@ -231,7 +231,7 @@ impl SyncLog {
         let top = build.add(top)?;
         build.dropped.extend(root.replace(top.logical));
         let Build { nodes: made, dropped, .. } = build;
-        // What the trees were promised comes first.
+        // What is reserved for the trees comes first.
         if !self.engine.may_reserve(Cost::default(), Urgency::Normal) {
             return Err(Trouble::Commit("little space for metadata"));
         }

@@ -3,8 +3,8 @@
 //!
 //! # Invariants
 //!
-//! - **B1** Groups that are to change their profile give out nothing from the beginning on: what
-//!   is moved out of one does not land in the next.
+//! - **B1** Groups that are to change their profile give out nothing from the beginning on. So what
+//!   is moved out of one does not get space in the next.
 
 use buttress_format::{BlockGroupFlags, Chunk, DeviceId, Logical, Profile};
 use buttress_space::SpaceKind;

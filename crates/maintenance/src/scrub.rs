@@ -7,7 +7,7 @@
 //!   are given back often.
 //! - **U2** Checksums are looked up before the data is read: data is on the devices before its
 //!   sums are anywhere.
-//! - **U3** A sector without a checksum is judged by nothing but the trust in its device, also
+//! - **U3** Only the trust in its device says whether a sector without a checksum is right, also
 //!   beside sectors that have one.
 //!
 //! Works beside writers, and on a volume that is only read, where it mends nothing.

@@ -17,13 +17,13 @@ pub struct Accounts {
     pub metadata: Account,
     /// Of the chunk tree.
     pub system: Account,
-    /// Bytes that are dirty and will be written in place, with no data space promised.
+    /// Bytes that are dirty and will be written in place, with no data space reserved.
     pub unreserved: u64,
-    /// What operations were promised and have not put.
+    /// What operations have reserved and have not put.
     pub promised: Costs,
     /// Items and bytes of the running transaction.
     pub running: (u64, u64),
-    /// The highest level of the trees that promises count with; a leaf is 0.
+    /// The highest level of the trees that reservations count with; a leaf is 0.
     pub height: u8,
     /// Metadata that the frozen transaction may still take, in bytes.
     pub frozen: u64,
@@ -118,7 +118,7 @@ impl Reservations {
         let overlay = if empty { 0 } else { self.need(running.0, running.1, account.used) };
         let all = (running.0 + promised.all_items(), running.1 + promised.bytes);
         let need = if all == (0, 0) { 0 } else { self.need(all.0, all.1, account.used) };
-        // What is promised by itself is given back by writing it.
+        // Writing dirty data gives back what is reserved for each operation by itself.
         let apart = self.promised_apart(promised);
         let in_paths = if apart == 0 { all.0 } else { running.0 };
         let paths = if in_paths == 0 { 0 } else { self.paths(in_paths, account.used) };

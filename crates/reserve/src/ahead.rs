@@ -41,7 +41,7 @@ impl Ahead {
         self.promised.store(promised, Ordering::Relaxed);
     }
 
-    /// After a promise that was made at once (A1).
+    /// After a reservation that was granted at once (A1).
     pub(crate) fn look(&self) {
         if self.promised.load(Ordering::Relaxed) < self.at.load(Ordering::Relaxed) {
             return;
@@ -52,7 +52,7 @@ impl Ahead {
         }
     }
 
-    /// Wakes the thread, because it is to end.
+    /// Wakes the thread so that it ends.
     pub(crate) fn call(&self) {
         *self.called.lock() = true;
         self.wake.notify_one();

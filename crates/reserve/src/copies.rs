@@ -43,17 +43,17 @@ use crate::{Cost, Result, device_space::DeviceSpace};
 
 pub use crate::copies_need::Tree;
 
-/// What one promise asks for at most: what it lacks is kept as far as it is there.
+/// What one reservation asks for at most: what it lacks is kept as far as it is there.
 const ASKED_MAX: u64 = 1 << 32;
 
-/// What so many bytes for copies are promised as: two bytes of metadata for each of a cost.
+/// The cost that reserves so many bytes for copies: two bytes of metadata for each byte of a cost.
 #[must_use]
 pub fn cost_of_copies(bytes: u64) -> Cost {
     Cost::of(0, u32::try_from(bytes / 2).unwrap_or(u32::MAX / 2))
 }
 
 impl Reservations {
-    /// Looks at all trees that the root tree names, unless it was done: before the first
+    /// Looks at all trees that the root tree names, unless that was done. Called before the first
     /// reservation.
     ///
     /// # Errors
@@ -80,7 +80,7 @@ impl Reservations {
         Ok(())
     }
 
-    /// A published commit made these of root items (Y4).
+    /// Notes what a published commit made of root items (Y4).
     pub(crate) fn note_trees(&self, changes: BTreeMap<Key, Option<Tree>>, by: Generation) {
         let mut known = self.copies.0.lock();
         known.coming.retain(|(generation, _)| *generation > by);
@@ -90,8 +90,8 @@ impl Reservations {
         }
     }
 
-    /// Says anew how much is kept, where the global reserve is so large without: bytes of chunks
-    /// to come, and those beside that.
+    /// Sets how much is kept, for a global reserve of this size without it. Returns bytes of chunks
+    /// to come, and bytes beside those.
     pub(crate) fn keep_for_copies(
         &self,
         account: &Account,
@@ -106,7 +106,8 @@ impl Reservations {
         let need = known.trees.sums().need(self.room_of(account, &known.trees, devices));
         let coming = known.coming.iter().map(|(_, bytes)| bytes).sum::<u64>();
         let need = need.saturating_add(coming);
-        // What was freed comes back, and what a commit has chosen is in use or not.
+        // Neither pinned nor reserved space is subtracted: what was freed comes back, and what a
+        // commit has chosen becomes used or not.
         let there =
             account.total.saturating_sub(account.used + account.read_only + account.super_bytes);
         let lacks = reserve.saturating_sub(there);
@@ -114,14 +115,14 @@ impl Reservations {
         let to_come = devices.could_keep(kind, need.saturating_add(lacks));
         let left = (there + to_come).saturating_sub(reserve);
         known.kept = kept(need, left, known.kept);
-        // Chunks of mixed groups are data's as well: what is promised keeps it out.
+        // Data uses chunks of mixed groups as well: what is reserved keeps it out.
         let most = if self.space.is_mixed() { 0 } else { to_come.saturating_sub(lacks) };
         let of_devices = known.kept.min(most);
         (of_devices, known.kept - of_devices)
     }
 
-    /// Bytes of metadata that a snapshot of a subvolume is to be promised, so that they are there
-    /// when what it shares is changed (Y1).
+    /// Bytes of metadata that a snapshot of a subvolume has to reserve, so that they are there when
+    /// what it shares is changed (Y1).
     ///
     /// # Errors
     ///
@@ -134,7 +135,7 @@ impl Reservations {
         })
     }
 
-    /// The same for a snapshot that could not be changed, and can be from now on.
+    /// The same for a snapshot that was read-only and becomes writable.
     ///
     /// # Errors
     ///
@@ -146,7 +147,7 @@ impl Reservations {
     fn room_to(&self, tree: TreeId, change: impl FnOnce(&mut Sums, u128)) -> Result<u64> {
         let view = self.view.load_full();
         let Some(item) = view.committed_root_item(tree)? else { return Ok(0) };
-        // What is not committed may all be of that tree, in leaves that are half full.
+        // All changes that are not committed may be of that tree, in leaves that are half full.
         let transactions = view.frozen().into_iter().chain([view.running()]);
         let uncounted = transactions.map(|transaction| 2 * transaction.bytes()).sum::<u64>();
         let bytes = u128::from(item.bytes_used) + u128::from(uncounted);
@@ -164,8 +165,8 @@ impl Reservations {
         Ok(more.saturating_sub(known.trees.sums().need(room)).min(ASKED_MAX))
     }
 
-    /// Keeps room for what a transaction shares from now on, which the caller was promised: until
-    /// root items say so.
+    /// Keeps room for what a transaction shares from now on, until root items say so. The caller
+    /// has reserved it.
     pub fn keep_until_published(&self, bytes: u64, by: Generation) {
         if bytes > 0 {
             self.copies.0.lock().coming.push((by, bytes));

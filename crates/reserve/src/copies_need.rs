@@ -4,21 +4,21 @@ use std::collections::BTreeMap;
 
 use buttress_format::{Generation, Key, Kind, RootFlags, RootItem, TreeId};
 
-/// The part of the devices that copies may be kept of, whatever the trees take. ZFS keeps as much
+/// The part of the devices that may be kept for copies, whatever the trees take. ZFS keeps as much
 /// from writers.
 const PART_OF_DEVICES: u64 = 32;
-/// Copies of all nodes that are kept for at most, whatever the devices have.
+/// How many copies of all nodes room is kept for at most, whatever the devices have.
 const COPIES_MAX: u128 = 2;
 /// Part of the nodes that records of the copies themselves take, at most, and that the global
 /// reserve grows by.
 const RECORDS: u64 = 32;
 const RESERVE: u64 = 8;
-/// Bytes of the root tree for each of its items about trees, and nodes beside: they are in use,
-/// and in no root item.
+/// Bytes of the root tree for each of its items about trees, and for nodes beside. They are in use,
+/// and no root item counts them.
 const ROOT_BYTES: u64 = 1024;
 const BESIDE: u64 = 16;
 
-/// What a root item says that matters here.
+/// The facts of a root item that matter here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tree {
     bytes: u64,
@@ -74,8 +74,8 @@ pub(crate) struct Trees {
     sums: Sums,
 }
 
-/// Whether a root item is about nodes that count: those of a balance of Linux are of another tree
-/// as well.
+/// Whether a root item is about nodes that count. The nodes of a balance of Linux also belong to
+/// another tree, so they do not.
 pub(crate) fn counts(key: &Key) -> bool {
     key.kind == Kind::ROOT_ITEM && key.objectid != TreeId::TREE_RELOC.0
 }
@@ -122,8 +122,8 @@ impl Sums {
         let most = (COPIES_MAX * there).max((room.devices / PART_OF_DEVICES).into());
         let nodes = self.writable.min(twice).min(most);
         let nodes = u64::try_from(nodes).unwrap_or(u64::MAX);
-        // A full leaf with one reference more is two; and the global reserve holds four thirds of
-        // them.
+        // A full leaf with one reference more becomes two. The global reserve holds four thirds of
+        // these leaves.
         let references = self.extents.min(nodes.saturating_mul(room.each));
         let references = references.saturating_mul(7) / 3;
         let others = nodes / RECORDS + nodes / RESERVE;
@@ -131,7 +131,7 @@ impl Sums {
     }
 }
 
-/// What of `need` is kept where so much is left, and so much was kept before (`copies::Y2`).
+/// How much of `need` is kept where `left` bytes are left and `before` were kept (`copies::Y2`).
 pub(crate) fn kept(need: u64, left: u64, before: u64) -> u64 {
     let fresh = match left.checked_sub(need) {
         Some(_) => need,
@@ -221,7 +221,7 @@ mod tests {
         assert_eq!(sums(&[extents, one, (a, 100, false)]).need(mixed) / MIB, 115);
     }
 
-    /// Sums are those of what is there now, whatever was there before.
+    /// Sums are over the trees that there are now, whatever was there before.
     #[test]
     fn sums_follow_their_trees() {
         let mut rng = buttress_base::Rng::new(7);
@@ -242,8 +242,8 @@ mod tests {
         }
     }
 
-    /// Y2: all of it where there is room. Of what is less, a part, which writers that fill do not
-    /// get back.
+    /// Y2: all of the need is kept where there is room. Where there is less, a part is kept, and
+    /// writers that fill the volume do not get it.
     #[test]
     fn what_is_kept_is_what_is_there() {
         assert_eq!(kept(100, 100, 0), 100);

@@ -6,7 +6,7 @@
 //!
 //! # Invariants
 //!
-//! The commit makes no more nodes than were counted, and what `reserve` adds for bytes. For:
+//! The commit makes no more nodes than were counted, and what `reserve` adds for bytes. Reasons:
 //!
 //! - **N1** A dirty leaf becomes one leaf while its items fit. It becomes no more than
 //!   `2w/room + 1` ever, and no more than `w/(room - b) + 1` where no item is over `b`. A run of
@@ -63,7 +63,7 @@ use crate::{Costs, View, transaction::Transaction};
 
 /// Items that must have come before it is worth counting again.
 const WORTH: u64 = 32;
-/// Bytes for each item to come in a tree that is counted whole, beside those that are promised
+/// Bytes for each item to come in a tree that is counted whole, beside those that are reserved
 /// with it: leaves are cut where items end.
 const WHOLE_BYTES: u64 = 16;
 /// Nodes beside those that were counted.
@@ -98,7 +98,7 @@ impl Reservations {
             return None;
         }
         let inodes = &self.inode_reserves;
-        // Bounds beside a count of older trees would have what their commit gave back twice.
+        // Beside a count of older trees, bounds would count twice what their commit gave back.
         let is_of_these = || count.roots == self.view.load().roots().generation;
         let spares = by_inodes && inodes.items() > 0 && is_of_these();
         let spared = if spares { inodes.spared(count.roots) } else { 0 };
@@ -118,7 +118,7 @@ impl Reservations {
     pub(crate) fn may_count(&self, urgency: Urgency) -> bool {
         let nodesize = u64::from(self.store.geometry().nodesize);
         let promised = || {
-            // What dirty data was promised counts as what the count will find.
+            // What is reserved for dirty data counts as what the count will find.
             let items = self.outstanding.lock().sum().items;
             let paths = items.saturating_sub(self.inode_reserves.items());
             paths.saturating_mul(self.levels() * nodesize)
@@ -126,8 +126,8 @@ impl Reservations {
         urgency != Urgency::Normal || promised() < self.space.account(SpaceKind::Metadata).free()
     }
 
-    /// Counts what the running transaction needs, as far as that was not done. Says whether more is
-    /// known now: a request that did not fit may fit.
+    /// Counts what the running transaction needs, as far as that was not done. Returns whether more
+    /// is known now, so that a request that did not fit may fit.
     pub fn recount(&self) -> bool {
         self.recount_beyond(WORTH - 1)
     }
@@ -179,7 +179,7 @@ impl Reservations {
         true
     }
 
-    /// What a count comes to beside the frozen transaction, which makes so many bytes of nodes
+    /// The result of a count beside the frozen transaction, which makes so many bytes of nodes
     /// (N6).
     fn nodes_beside(
         &self,
@@ -200,13 +200,13 @@ impl Reservations {
         parts.nodes(geometry.leaf_room() as u64).min(each_twice)
     }
 
-    /// Looks up how many nodes the dirty data of each inode can dirty that much was promised for
+    /// Looks up how many nodes the dirty data of each inode with a large reservation can dirty
     /// (N8).
     fn bound_inodes(&self, view: &View, running: &Work, below: u64) {
         let Some(roots) = running.roots.filter(|_| self.inode_reserves.items() > 0) else { return };
         let frozen = view.frozen().map(|frozen| self.counts.of(frozen));
         let older = frozen.as_ref().map(|frozen| (frozen.work.lock(), *frozen.seen.lock()));
-        // Not known before it was counted whole, on the same trees.
+        // Bounds are unknown until the older one was counted as a whole, on the same trees.
         let is_sure = older.as_ref().is_none_or(|(work, count)| {
             work.roots == running.roots && count.is_some_and(|count| count.is_whole)
         });

@@ -23,12 +23,12 @@ pub(crate) struct Counted {
     pub(crate) work: Mutex<Work>,
     /// Unranked: nothing is taken under it.
     pub(crate) seen: Mutex<Option<Count>>,
-    /// It was frozen with what is not counted, which its commit takes out of it (`count::N7`).
+    /// It was frozen with changes that are not counted; its commit takes them out (`count::N7`).
     pub(crate) never: AtomicBool,
 }
 
 /// The counts of the transactions that are not durable yet: the running one, and a frozen one
-/// before it. Of older ones nothing is kept.
+/// before it. Counts of older ones are not kept.
 #[derive(Debug, Default)]
 pub(crate) struct Counts(
     /// Unranked: nothing is taken under them.
@@ -62,7 +62,7 @@ impl Counted {
         self.never.load(Ordering::Relaxed)
     }
 
-    /// The transaction is settled, and these are its nodes.
+    /// Notes that the transaction is settled, and its nodes.
     pub(crate) fn settle(&self, nodes: u64) {
         if let Some(count) = &mut *self.seen.lock() {
             (count.nodes, count.is_settled) = (nodes, true);

@@ -1,10 +1,10 @@
-//! Promises kept at hand: those that few operations are about to need, and those that came back.
+//! Reservations kept at hand: for the next few operations, and those that came back.
 //!
 //! # Place
 //!
-//! What is promised to all together is one sum under one lock, which every operation took twice:
-//! with many processors that is what they wait for. Each stripe of threads has a batch promised
-//! at once, which its operations cut theirs from, and gives back by the batch.
+//! All that is reserved is one sum under one lock, which every operation took twice: with many
+//! processors that is what they wait for. Each shard of threads reserves a batch at once, cuts
+//! the reservations of its operations from it, and gives back by the batch.
 //!
 //! # Invariants
 //!
@@ -35,14 +35,14 @@ use crate::{Cost, Costs};
 /// Operations of a batch.
 const BATCH: u32 = 16;
 
-/// What operations with more items need is not kept.
+/// Reservations of operations with more items are not kept.
 const ITEMS_MAX: u64 = 64;
 
-/// For so many promises a stripe does not ask for a batch again that was refused one.
+/// A shard that was refused a batch does not ask for one again for so many reservations.
 const REST: u32 = 256;
 
 impl Reservations {
-    /// A promise from what this thread's stripe keeps, or from a batch that it is promised now.
+    /// A reservation from what this thread's shard keeps, or from a batch that it reserves now.
     pub(crate) fn take_credit(&self, cost: Cost) -> Option<MetaReservation> {
         if !self.may_keep(cost.into()) {
             return None;
@@ -50,7 +50,7 @@ impl Reservations {
         let stripe = &self.credits.0[stripe()];
         let rests = stripe.rests.load(Ordering::Relaxed);
         if rests > 0 {
-            // Not to the number: others of the stripe count, too.
+            // Not exact: other threads of the shard count down, too.
             stripe.rests.store(rests - 1, Ordering::Relaxed);
             return None;
         }
@@ -70,17 +70,17 @@ impl Reservations {
         let part = fresh.cut_all_of(cost);
         let old = credit.unused.replace(fresh);
         drop(credit);
-        // Of other operations than this.
+        // It belonged to other operations than this one.
         drop(old);
         part
     }
 
-    /// Whether promises of this size may be kept here (B3, B4).
+    /// Whether reservations of this size may be kept here (B3, B4).
     fn may_keep(&self, cost: Costs) -> bool {
         !self.policy.is_levels() && cost.all_items() <= ITEMS_MAX && !self.line.is_waiting()
     }
 
-    /// Keeps a promise that came back; the promise itself, where it is not to be kept.
+    /// Keeps a reservation that came back; returns it where it is not to be kept.
     pub(crate) fn keep(&self, promise: MetaReservation) -> Option<MetaReservation> {
         let stripe = &self.credits.0[stripe()];
         if !self.may_keep(promise.held())

@@ -23,6 +23,6 @@ pub(crate) struct Stripe {
     pub(crate) rests: AtomicU32,
 }
 
-/// What stripes of threads keep.
+/// What shards of threads keep.
 #[derive(Debug, Default)]
 pub(crate) struct Credits(pub(crate) [Apart<Stripe>; STRIPES]);

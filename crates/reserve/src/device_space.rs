@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **D1** What metadata was promised beyond its groups can be made: no more is promised than
-//!   chunks take whatever the holes are like, and data takes nothing of it.
+//! - **D1** Chunks can be made of all that metadata has reserved beyond its groups. No more is
+//!   reserved than chunks take whatever the holes are like, and data takes nothing of it.
 //! - **A2** of `chunk_alloc`.
 
 use std::collections::BTreeMap;
@@ -34,7 +34,7 @@ struct KnownDevice {
     free: RangeSet,
     /// Whether new chunks may lie on it.
     usable: bool,
-    /// Nothing is given out from here on.
+    /// Nothing at or behind this place is given out.
     hidden: Option<u64>,
 }
 
@@ -49,7 +49,7 @@ pub struct DeviceSpace {
     /// Behind every chunk that was made or removed since the volume was opened: the address of
     /// one that was removed is not used again before its removal is durable.
     pub next_logical: u64,
-    /// Bytes that metadata was promised beyond its groups, until the next commit is durable.
+    /// Bytes that metadata has reserved beyond its groups, until the next commit is durable.
     kept: u64,
     /// Bytes that are kept for copies of nodes that trees share (Y3 of `reserve::copies`).
     room: u64,
@@ -58,12 +58,12 @@ pub struct DeviceSpace {
 }
 
 impl DeviceSpace {
-    /// Without devices; whether data is written with parity.
+    /// Device space without devices. `rows`: whether data is written with parity.
     pub fn new(rows: bool) -> Self {
         Self { rows, ..Self::default() }
     }
 
-    /// A device, all free but its front.
+    /// Adds a device, all free but its front.
     pub fn add_device(&mut self, item: DeviceItem, usable: bool) {
         let mut free = RangeSet::default();
         if item.total_bytes > limits::DEVICE_RESERVED {
@@ -72,7 +72,7 @@ impl DeviceSpace {
         self.devices.insert(item.devid, KnownDevice { item, free, usable, hidden: None });
     }
 
-    /// A part that a chunk takes.
+    /// Takes a part for a chunk.
     pub fn take(&mut self, id: DeviceId, offset: u64, len: u64) {
         if let Some(device) = self.devices.get_mut(&id) {
             device.free.remove(offset..offset.saturating_add(len));
@@ -85,7 +85,7 @@ impl DeviceSpace {
         self.devices.get(&id).is_some_and(|device| device.free.overlaps(&range))
     }
 
-    /// A part that a chunk gave back.
+    /// Takes back a part that a chunk gave up.
     pub fn give(&mut self, id: DeviceId, offset: u64, len: u64) {
         if let Some(device) = self.devices.get_mut(&id) {
             let end = offset.saturating_add(len).min(device.hidden.unwrap_or(u64::MAX));
@@ -110,7 +110,7 @@ impl DeviceSpace {
             .ok_or_else(|| Error::Malformed(format!("the chunk tree knows no device {id}")))
     }
 
-    /// A commit is about to make this a device's item.
+    /// Sets a device's item, as a commit is about to write it.
     pub fn set_item(&mut self, item: DeviceItem) {
         if let Some(device) = self.devices.get_mut(&item.devid) {
             device.item = item;
@@ -127,7 +127,7 @@ impl DeviceSpace {
         DeviceId(self.devices.keys().next_back().map_or(1, |last| last.0 + 1))
     }
 
-    /// Its end is where its item says.
+    /// Undoes `hide`: the end of a device is where its item says.
     pub fn show(&mut self, id: DeviceId) {
         if let Some(device) = self.devices.get_mut(&id) {
             device.hidden = None;
@@ -171,7 +171,7 @@ impl DeviceSpace {
         self.rows && kind.kind() == BlockGroupFlags::DATA
     }
 
-    /// A block group came.
+    /// Counts a new block group.
     pub fn count_group(&mut self, flags: BlockGroupFlags) {
         *self.groups.entry(flags).or_default() += 1;
     }
@@ -181,7 +181,7 @@ impl DeviceSpace {
         self.next_logical = self.next_logical.max(group.end().0);
     }
 
-    /// A block group went.
+    /// Takes a removed block group off the count.
     pub fn uncount_group(&mut self, flags: BlockGroupFlags) {
         if let Some(count) = self.groups.get_mut(&flags) {
             *count -= 1;
@@ -254,14 +254,15 @@ impl DeviceSpace {
         self.room = bytes;
     }
 
-    /// A chunk of so many bytes is made: what of them is kept so lies in it from now on.
+    /// Returns how many of the bytes kept for copies lie in a new chunk of so many bytes from now
+    /// on.
     pub fn move_room(&mut self, chunk: u64) -> u64 {
         let moved = self.room.min(chunk);
         self.room -= moved;
         moved
     }
 
-    /// Bytes that are kept so.
+    /// Bytes that are kept for copies of nodes.
     pub fn room(&self) -> u64 {
         self.room
     }
@@ -271,19 +272,19 @@ impl DeviceSpace {
         self.kept = self.kept.max(bytes);
     }
 
-    /// Whether chunks could be made of all that metadata was promised beyond its groups: no more
-    /// is data's.
+    /// Whether chunks could be made of all that metadata has reserved beyond its groups. Data may
+    /// take only what leaves this true.
     pub fn leaves_kept(&self, metadata: BlockGroupFlags) -> bool {
         let kept = self.kept.saturating_add(self.room);
         kept == 0 || self.has(metadata, kept)
     }
 
-    /// Whether data lacks something that metadata was promised.
+    /// Whether data lacks something that metadata has reserved.
     pub fn keeps_for_metadata(&self) -> bool {
         self.kept > 0
     }
 
-    /// Keeps so many, whatever was kept before.
+    /// Keeps exactly so many bytes, whatever was kept before.
     pub fn keep_exactly(&mut self, bytes: u64) {
         self.kept = bytes;
     }
@@ -311,7 +312,7 @@ impl DeviceSpace {
         self.available(data).saturating_sub(kept)
     }
 
-    /// What of it metadata is promised at most: half.
+    /// What metadata may reserve of it at most: half.
     pub fn to_promise(&self, kind: BlockGroupFlags) -> u64 {
         self.available(kind) / 2
     }

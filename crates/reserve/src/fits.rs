@@ -1,11 +1,11 @@
-//! What promises take at the most beside all that is promised and running, and whether that fits
-//! (P1).
+//! What a reservation takes at most beside all that is reserved and running, and whether that
+//! fits (P1).
 //!
 //! # Invariants
 //!
 //! - **F1** A bound is never below what a commit takes: closer ones only replace the crude one
 //!   where they are proven (`count`).
-//! - **F2** What is promised beyond the groups is kept from data in the same step in which it is
+//! - **F2** What is reserved beyond the groups is kept from data in the same step in which it is
 //!   said to fit.
 
 use std::sync::atomic::Ordering;
@@ -22,19 +22,19 @@ use crate::{Cost, Costs, Result, View, transaction::Transaction};
 /// Less than this of the devices makes no chunk.
 const CHUNK_MIN: u64 = 1 << 20;
 
-/// Promises of more than this part of what is left, in thousandths, had better be needed soon.
+/// Reservations of more than this part of what is left, in thousandths, should be needed soon.
 const TIGHT: u64 = 500;
 
 impl Reservations {
-    /// What a transaction and promises need together, by what bounds both.
+    /// What a transaction and reservations need together, by what bounds both.
     pub(crate) fn crude_need(&self, running: &Transaction, to_come: Costs, used: u64) -> u64 {
         let items = running.items() + to_come.all_items();
         let alone = self.need(items, running.bytes() + to_come.bytes, used);
         alone + self.shared_need(running.firsts() + to_come.items, used)
     }
 
-    /// Says anew what the running transaction and promises take beyond the groups, in place of
-    /// what was said before, in one step: data must not find it unsaid in between.
+    /// Replaces, in one step, what the running transaction and reservations take beyond the groups.
+    /// Data must not take that space in between.
     pub(crate) fn keep_anew(&self) {
         let outstanding = self.outstanding.lock();
         let to_come = outstanding.costs;
@@ -61,7 +61,7 @@ impl Reservations {
         closer: impl FnOnce(&Transaction) -> Option<u64>,
     ) -> u64 {
         let running = self.view.load();
-        // An operation that frees space does not have writers hurry.
+        // An operation that frees space does not make writers hurry.
         let note_pressure = |pressure| {
             if !urgency.frees() {
                 self.note_pressure(pressure);
@@ -71,12 +71,13 @@ impl Reservations {
         let firsts = running.running().firsts() + to_come.items;
         let reserve = account.global_reserve - account.for_copies;
         let kept = match urgency {
-            // What the reserve holds of the extent tree it holds for all that is in one
+            // The part of the reserve that is for the extent tree is for all operations of one
             // transaction.
             Urgency::Normal => {
                 account.for_copies + reserve.saturating_sub(self.shared_leaves(firsts))
             }
-            // What is to land is lost where it is refused: before deletes where those have less.
+            // Dirty data is lost if finishing its ordered extent is refused. So it comes before
+            // deletes, where those have less.
             Urgency::Lands if self.is_shared() => reserve / 8,
             Urgency::Frees if self.is_shared() => reserve / 4,
             Urgency::Lands => reserve / 4,
@@ -84,7 +85,7 @@ impl Reservations {
             Urgency::Drops => 0,
         };
         let apart = self.promised_apart(to_come);
-        // By the published rule promises stand beside what the transaction needs without them.
+        // By the published rule reservations add to what the transaction needs without them.
         let with_apart = |need: u64, put: &dyn Fn() -> u64| match apart {
             0 => need,
             apart => need.max(put() + apart),
@@ -92,14 +93,14 @@ impl Reservations {
         let crude = self.crude_need(running.running(), to_come, account.used);
         let crude = with_apart(crude, &|| self.need_of(running.running()));
         let taken = frozen + kept;
-        // What mixed groups have promised to data.
+        // Without what data has reserved in mixed groups.
         let free = account.free().saturating_sub(account.may_use);
         if crude + taken <= free {
             note_pressure(0);
             return 0;
         }
         let closer = closer(running.running());
-        // All of it but what operations hold, and may give back when they put less.
+        // All but what operations hold: they may give that back when they put less.
         let put = self.closer_need(running.running(), Costs::default());
         let need =
             closer.map_or(crude, |closer| with_apart(closer, &|| put.unwrap_or(closer)).min(crude));
@@ -113,7 +114,7 @@ impl Reservations {
         self.pressure.load(Ordering::Relaxed) > TIGHT
     }
 
-    /// Notes the part of what is left that is promised, in thousandths.
+    /// Notes the part of what is left that is reserved, in thousandths.
     pub(crate) fn note_pressure(&self, pressure: u64) {
         if self.pressure.load(Ordering::Relaxed) != pressure {
             self.pressure.store(pressure, Ordering::Relaxed);
@@ -172,9 +173,10 @@ impl Reservations {
         need.saturating_sub(self.frozen_taken.load(Ordering::Acquire))
     }
 
-    /// The account of metadata, and what the frozen transaction may still allocate of it. What
-    /// its commit takes or gives back meanwhile counts twice rather than not at all: it is said
-    /// to be taken behind its place in the account, and to be left before it leaves that.
+    /// The account of metadata, and what the frozen transaction may still allocate of it. Bytes
+    /// that its commit takes or gives back meanwhile count twice rather than not at all. The
+    /// account takes them before they leave this figure, and gives them up after they came back to
+    /// it.
     pub fn account_and_frozen(&self) -> (Account, u64) {
         let before = self.frozen_left();
         let account = self.space.account(SpaceKind::Metadata);
@@ -202,12 +204,12 @@ impl Reservations {
         bound(items, bytes, used + 16 * nodesize, self.levels() * nodesize) + 24 * nodesize
     }
 
-    /// The part of that which is for paths: no more, however long a transaction is.
+    /// The part of that which is for paths. It has a bound, however long a transaction is.
     pub(crate) fn paths(&self, items: u64, used: u64) -> u64 {
         self.need(items, 0, used)
     }
 
-    /// Bytes that promises take by themselves, by the rule that was chosen; none where all of
+    /// Bytes that reservations take by themselves, by the rule that was chosen; none where all of
     /// them count together.
     pub(crate) fn promised_apart(&self, promised: Costs) -> u64 {
         self.policy.alone(promised, u64::from(self.store.geometry().nodesize))
@@ -226,11 +228,11 @@ impl Reservations {
         if cfg!(not(debug_assertions)) && !self.is_crowded(frozen) {
             return None;
         }
-        // Where trees are new, or too large to be counted whole, the ledger says it.
+        // Where trees are new, or too large to be counted as a whole, the ledger gives the figure.
         let by_ledger = || Some((self.exact_need(frozen)?, None));
         let counted = self.count_frozen(frozen).or_else(by_ledger)?;
         self.frozen_need.fetch_min(counted.0, Ordering::Relaxed);
-        // A waiting ticket may fit beside it: by a count that knows of this one.
+        // A waiting ticket may fit beside it, now that this count is known.
         self.serve_counted();
         Some(counted)
     }
@@ -255,7 +257,7 @@ impl Reservations {
         devices.has(kind, left.saturating_sub(there))
     }
 
-    /// Whether the metadata that is promised would fit twice without so many bytes: a group that is
+    /// Whether the metadata that is reserved would fit twice without so many bytes: a group that is
     /// needed again at once is not worth removing.
     pub fn fits_without(&self, bytes: u64) -> bool {
         let account = self.space.account(SpaceKind::Metadata);

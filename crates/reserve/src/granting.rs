@@ -19,7 +19,7 @@ use crate::transaction::Transaction;
 use crate::urgency::{Demand, Urgency};
 
 impl Reservations {
-    /// Reserves if it fits at once and no other waits: first from credits, where they are for it.
+    /// Reserves if it fits at once and no ticket waits: first from credits that may be used for it.
     pub fn at_once(&self, cost: Cost, urgency: Urgency, reach: Reach) -> Option<MetaReservation> {
         if urgency == Urgency::Normal
             && let Some(promise) = self.take_credit(cost)
@@ -37,7 +37,7 @@ impl Reservations {
         })
     }
 
-    /// Joins the line; the reservation, where it fits by then.
+    /// Joins the queue. Returns the reservation, where it fits by then.
     pub fn ask(
         &self,
         cost: Cost,
@@ -58,7 +58,7 @@ impl Reservations {
     /// Serves waiters, if need be by a closer count.
     pub fn serve_counted(&self) {
         self.serve();
-        // What frees space is among those with priority.
+        // Operations that free space are among the tickets with priority.
         let frees = self.line.blocks(Class::Priority);
         let urgency = if frees { Urgency::Frees } else { Urgency::Normal };
         if self.line.is_waiting() && self.may_count(urgency) && self.recount() {
@@ -66,39 +66,38 @@ impl Reservations {
         }
     }
 
-    /// A transaction was frozen, and no operation is under way: what its commit may need is said
-    /// before the next transaction is seen.
+    /// Notes what the commit of a frozen transaction may need. No operation is under way, and the
+    /// next transaction is not visible yet.
     pub fn begin_commit(&self, frozen: &Transaction) {
         self.frozen_taken.store(0, Ordering::Relaxed);
         let closer = self.close_count(frozen).unwrap_or(u64::MAX);
         self.frozen_need.store(self.need_of(frozen).min(closer), Ordering::Relaxed);
     }
 
-    /// The commit takes so many bytes of metadata. To be called after they are taken in the
-    /// account.
+    /// Notes bytes of metadata that the commit takes. Called after the account has taken them.
     pub fn take_frozen(&self, bytes: u64) {
         self.frozen_taken.fetch_add(bytes, Ordering::Release);
     }
 
-    /// The commit gives so many back. To be called before they leave the account.
+    /// Notes bytes that the commit gives back. Called before they leave the account.
     pub fn return_frozen(&self, bytes: u64) {
         self.frozen_taken.fetch_sub(bytes, Ordering::Release);
     }
 
-    /// Says what the commit under way may still need, whatever was counted: for tests of what is
+    /// Sets what the commit under way may still need, whatever was counted: for tests of what is
     /// left beside it.
     pub fn set_frozen_need(&self, bytes: u64) {
         self.frozen_need.store(bytes, Ordering::Release);
     }
 
-    /// The trees are settled: the commit takes nothing more.
+    /// Notes that the trees are settled: the commit takes nothing more.
     pub fn settled(&self, frozen: &Transaction, nodes: u64) {
         self.frozen_need.store(0, Ordering::Relaxed);
         self.counts.of(frozen).settle(nodes);
         self.serve_counted();
     }
 
-    /// A commit is published, with these root items changed.
+    /// Notes that a commit is published, and which root items it changed.
     pub fn published(
         &self,
         roots: &Roots,
@@ -117,7 +116,7 @@ impl Reservations {
         self.ahead.call();
     }
 
-    /// Sleeps until reservations that stand by themselves came to so many bytes more than now, at
+    /// Sleeps until reservations that count by themselves came to so many bytes more than now, at
     /// most so long. By the rule that counts all together nothing wakes it.
     pub fn wait_for_promises(&self, more: Option<u64>, limit: Duration) {
         let more = more.filter(|_| self.policy.is_levels());
@@ -141,7 +140,7 @@ impl Reservations {
         self.line.serve(|demand| self.try_reserve(demand.cost, demand.urgency))
     }
 
-    /// As much as so many bytes of free metadata, at most: for people and for forecasts.
+    /// The most bytes of free metadata that a cost takes: for people and for forecasts.
     pub fn bytes_of(&self, cost: Cost) -> u64 {
         let nodesize = u64::from(self.store.geometry().nodesize);
         let levels = self.levels();
@@ -174,7 +173,7 @@ impl Reservations {
         fits
     }
 
-    /// Promises what several operations will need, where there is plenty.
+    /// Reserves what several operations will need, where there is plenty.
     pub(crate) fn try_reserve_batch(&self, cost: Cost) -> bool {
         let mut outstanding = self.outstanding.lock();
         let view = self.view.load();
@@ -216,7 +215,7 @@ impl Reservations {
     }
 }
 
-/// Tickets on which others wait go before those.
+/// The class of a ticket: tickets on which others wait are served first.
 fn class_of(urgency: Urgency, reach: Reach) -> Class {
     match (urgency, reach) {
         (Urgency::Frees | Urgency::Drops | Urgency::Lands, _)

@@ -1,27 +1,27 @@
-//! What was promised for the dirty data of one inode, and how many nodes all of it can dirty.
+//! What is reserved for the dirty data of one inode, and how many nodes all of it can dirty.
 //!
 //! # Place
 //!
 //! Dirty data changes the item of its inode and those of its extents, which lie between two keys
-//! of one tree. By the path, a few thousand blocks of one file are promised more than the volume
+//! of one tree. Counted by paths, a few thousand blocks of one file reserve more than the volume
 //! has; they cannot dirty more than the leaves between these keys. Where nodes are counted
-//! (`count`), what an inode was promised counts as no more than that.
+//! (`count`), what is reserved for an inode counts as no more than that.
 //!
 //! # Invariants
 //!
-//! - **I1** What is spared is the sum over the inodes of the items that were promised to each
-//!   beyond its bound. It grows after a promise was counted, and shrinks before one is given
-//!   back, so it is part of what is promised at any time.
+//! - **I1** What is spared is the sum over the inodes of the items that are reserved for each
+//!   beyond its bound. It grows after a reservation was counted, and shrinks before one is given
+//!   back, so it is part of what is reserved at any time.
 //! - **I2** Bounds are of the trees that a count was held against, and of the commit under way on
 //!   these. They are used with such a count alone, and change under the lock of the sum of
-//!   promises.
+//!   reservations.
 //! - **I3** A bound that is a little old is no smaller than one of now would be, but for what
 //!   came to the leaves since: less of them was dirty (D2 of `count::inode`).
 //! - **I4** A transaction gives back what it made anew once readers of older trees have left, and
-//!   bounds count on it: each further transaction that lands a part dirties the same leaves.
-//!   Where one that is about to freeze leaves no room for what is to land behind it, that lands
-//!   before: in this one the bound is enough.
-//! - **I5** What comes to an inode's leaves until bounds are looked up again was promised twice,
+//!   bounds count on it: each further transaction that finishes a part of the ordered extents
+//!   dirties the same leaves. Where one that is about to freeze leaves no room for those that are
+//!   to be finished behind it, they are finished before: in this one the bound is enough.
+//! - **I5** What comes to an inode's leaves until bounds are looked up again is reserved twice,
 //!   as all bytes are: once for the leaf that it fills, and once for that leaf when it is dirty
 //!   again.
 
@@ -36,7 +36,7 @@ use buttress_format::{Generation, Ino, TreeId};
 /// No bound: every item a path.
 const UNBOUND: u64 = u64::MAX;
 
-/// What was promised for one inode's dirty data.
+/// What is reserved for one inode's dirty data.
 #[derive(Debug)]
 pub struct InodeReserve {
     /// The subvolume.
@@ -52,9 +52,9 @@ pub struct InodeReserve {
 struct Held {
     /// Items of trees that operations change, in live tokens.
     items: u64,
-    /// So many of them count at most.
+    /// How many of them count at most.
     bound: u64,
-    /// It was looked up.
+    /// The bound was looked up.
     is_known: bool,
 }
 
@@ -73,7 +73,7 @@ pub(crate) struct Moment {
 }
 
 impl Moment {
-    /// Whether bounds of then are nearly as good as if they were of now (I3).
+    /// Whether bounds of that moment are nearly as good as new ones (I3).
     fn is_near(self, now: Self) -> bool {
         let some_more = |then: u64, most: u64| then + then / 8 + most;
         (self.roots, self.below, self.is_sure) == (now.roots, now.below, now.is_sure)
@@ -89,7 +89,7 @@ impl Held {
 }
 
 impl InodeReserve {
-    /// More was promised, and is counted.
+    /// Adds items that were reserved and are counted.
     pub(crate) fn add(&self, items: u64) {
         let mut is_known = true;
         self.change(|held| {
@@ -102,7 +102,7 @@ impl InodeReserve {
         self.all.items.fetch_add(items, Ordering::Relaxed);
     }
 
-    /// Some of it is about to be given back.
+    /// Takes off items that are about to be given back.
     pub(crate) fn take(&self, items: u64) {
         self.all.items.fetch_sub(items, Ordering::Relaxed);
         self.change(|held| held.items -= items);
@@ -143,17 +143,17 @@ impl Drop for InodeReserve {
     }
 }
 
-/// The same of all inodes that much was promised for.
+/// The same of all inodes with a large reservation.
 #[derive(Debug, Default)]
 pub(crate) struct InodeReserves {
-    /// Items that were promised to any of them, and those of them that count for nothing (I1).
+    /// Items that are reserved for any of them, and those of them that count for nothing (I1).
     items: AtomicU64,
     spared: AtomicU64,
-    /// A commit waits until something lands (I4).
+    /// A commit waits until an ordered extent finishes (I4).
     awaited: AtomicBool,
     /// Unranked: nothing is taken inside.
     looked: Mutex<Option<Moment>>,
-    /// One came since they were looked up, or was idle then.
+    /// An inode came since bounds were looked up, or was idle then.
     fresh: AtomicBool,
     /// Unranked: nothing is taken inside.
     known: Mutex<Vec<Weak<InodeReserve>>>,
@@ -179,8 +179,8 @@ impl InodeReserves {
             || (self.items() > 0 && self.looked.lock().is_some_and(|looked| !looked.is_sure))
     }
 
-    /// Those whose bounds are to be looked up, and the moment that bounds are of then: all, or
-    /// those that came since; nothing where bounds are good as they are.
+    /// The inodes whose bounds are to be looked up, and the moment of these bounds: all inodes, or
+    /// those that came since. Nothing where the bounds are good as they are.
     pub(crate) fn due(&self, now: Moment) -> Option<(Vec<Arc<InodeReserve>>, Moment)> {
         let near = self.looked.lock().filter(|looked| looked.is_near(now));
         let has_fresh = self.fresh.swap(false, Ordering::Relaxed);
@@ -198,7 +198,7 @@ impl InodeReserves {
         Some((due, near.unwrap_or(now)))
     }
 
-    /// Sets bounds, in items; the caller holds the lock of the sum of promises (I2).
+    /// Sets bounds, in items; the caller holds the lock of the sum of reservations (I2).
     pub(crate) fn set(&self, moment: Moment, bounds: &[(Arc<InodeReserve>, Option<u64>)]) {
         for (inode, bound) in bounds {
             inode.set_bound(*bound);
@@ -206,30 +206,30 @@ impl InodeReserves {
         *self.looked.lock() = Some(moment);
     }
 
-    /// Items promised that count for nothing beside what was counted on these trees (I2).
+    /// Items reserved that count for nothing beside what was counted on these trees (I2).
     pub(crate) fn spared(&self, roots: Generation) -> u64 {
         let are_of_these = self.looked.lock().is_some_and(|looked| looked.roots == roots);
         if are_of_these { self.spared.load(Ordering::Relaxed) } else { 0 }
     }
 
-    /// Whether a commit waits for dirty data, which is to be written back at once then, also
-    /// where a chunk might be made: only half of what the devices have left counts for promises,
-    /// and a commit that has waited in vain may take the rest.
+    /// Whether a commit waits for dirty data. That data is then written back at once, also where a
+    /// chunk might be made. Reservations count only half of what the devices have left; a commit
+    /// that has waited in vain may take the rest.
     pub(crate) fn are_awaited(&self) -> bool {
         self.awaited.load(Ordering::Relaxed)
     }
 
-    /// Whether some are, on whichever trees.
+    /// Whether any item counts for nothing, on whichever trees.
     pub(crate) fn has_spared(&self) -> bool {
         self.spared.load(Ordering::Relaxed) > 0
     }
 
-    /// A commit waits for dirty data, or does no longer.
+    /// Sets whether a commit waits for dirty data.
     pub(crate) fn set_awaited(&self, awaited: bool) {
         self.awaited.store(awaited, Ordering::Relaxed);
     }
 
-    /// All items promised to inodes.
+    /// All items reserved for inodes.
     pub(crate) fn items(&self) -> u64 {
         self.items.load(Ordering::Relaxed)
     }
@@ -267,8 +267,8 @@ mod tests {
         other.take(15);
     }
 
-    /// Those that are looked up: all on other trees, or with many leaves or bytes more, and else
-    /// those that came since or were promised nothing then.
+    /// Bounds of all inodes are looked up on other trees, or with many leaves or bytes more. Else
+    /// only those of inodes that came since or had nothing reserved then.
     #[test]
     fn bounds_are_looked_up_when_they_are_old() {
         let all = Arc::new(InodeReserves::default());

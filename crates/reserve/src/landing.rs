@@ -1,4 +1,4 @@
-//! Before a transaction freezes: dirty data that had better be written first.
+//! Before a transaction freezes: waits for dirty data that should be written first.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use buttress_transaction::Cost;
 use crate::reservations::Reservations;
 use crate::urgency::Urgency;
 
-/// How long a commit waits for dirty data that does not land, and how often it looks.
+/// How long a commit waits while no ordered extent finishes, and how often it looks.
 const PATIENCE: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(5);
 

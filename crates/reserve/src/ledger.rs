@@ -55,7 +55,7 @@ pub(crate) struct Ledger {
     meta_inner: u64,
     /// Nodes of the small trees that every commit may change as a whole.
     small: u64,
-    /// Leaves of the free-space tree that speak of metadata groups.
+    /// Leaves of the free-space tree that describe metadata groups.
     free_space_meta: u64,
     root_items: u64,
     /// Nodes of the root tree.
@@ -144,7 +144,8 @@ impl Ledger {
             .or_insert_with(|| Tree::new(store.geometry(), tree, roots.find(tree), Generation(0)))
     }
 
-    /// The free space of a group changes, and its own item (G3). Says how many leaves speak of it.
+    /// Notes that the free space of a group changes, and its own item (G3). Returns how many leaves
+    /// describe it.
     fn touch(&mut self, store: &Store, roots: &Roots, group: Extent) -> Result<u64, Unknown> {
         if !self.groups.insert(group.start) {
             return Ok(0);
@@ -160,7 +161,7 @@ impl Ledger {
         free.note_range(store, range, most, FREE_SPACE_ITEM)
     }
 
-    /// An item that an operation changed.
+    /// Notes an item that an operation changed.
     fn note(
         &mut self,
         view: &View,
@@ -177,7 +178,7 @@ impl Ledger {
         of.note(view.store(), key, (None, len), &mut |node| note_pointed(node, pointed))
     }
 
-    /// What shared nodes point to gets references (G4).
+    /// Notes the references that children and extents of shared nodes get (G4).
     fn settle_pointed(&mut self, view: &View, space: &Space) -> Result<(), Unknown> {
         for start in std::mem::take(&mut self.pointed) {
             self.note_record(view, space, start, SHARED_BYTES)?;
@@ -185,7 +186,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// The record of an extent or a node changes, and so many bytes come to it.
+    /// Notes that the record of an extent or a node changes, and that so many bytes come to it.
     fn note_record(
         &mut self,
         view: &View,

@@ -1,11 +1,11 @@
-//! Promises of metadata space, made before an operation starts.
+//! Reservations of metadata space, made before an operation starts.
 //!
 //! What a commit needs is bounded from two sides, and the smaller bound counts: every changed
 //! item dirties at most one path and one split, as high as the tallest tree that is worked in;
 //! and all of them together dirty at most every node there is, plus what the new bytes fill. So a
-//! long transaction of small operations does not promise more than the volume has.
+//! long transaction of small operations does not reserve more than the volume has.
 //!
-//! Where that does not fit the nodes are counted (`count`), and paths are promised for what came
+//! Where that does not fit the nodes are counted (`count`), and paths are reserved for what came
 //! since. The bounds are in `fits`.
 //!
 //! # Invariants
@@ -20,7 +20,7 @@
 //! - **P4** An operation that frees space has seven eighths of the global reserve beyond what
 //!   writers that fill it have. It has three quarters where trees share nodes; the drop of a
 //!   subvolume has all of it. It also has all that is kept for copies: what all such operations may
-//!   put together fits. Where no step of a ladder made room, it gets its reservation beside others
+//!   put together fits. Where no flush step made room, it gets its reservation beside others
 //!   that free alone, whatever others hold. Once it has waited for those, too, it gets it as if it
 //!   were alone. A delete is not refused for what others hold and do not use.
 

@@ -4,7 +4,7 @@ use buttress_transaction::{Cost, Costs};
 
 use crate::urgency::Urgency;
 
-/// Operations that were promised space and have not ended.
+/// Operations that have reserved space and have not ended.
 #[derive(Debug, Default)]
 pub(crate) struct Outstanding {
     pub(crate) costs: Costs,

@@ -1,4 +1,4 @@
-//! By which rule promises are counted: ours, and the published one, a baseline.
+//! By which rule reservations are counted: ours, and the published one, a baseline.
 
 use std::str::FromStr;
 
@@ -8,26 +8,26 @@ use buttress_transaction::Costs;
 #[cfg(feature = "baselines")]
 const LEVELS: u64 = 8;
 
-/// How much metadata a promise takes until it is put or given back.
+/// How much metadata a reservation takes until it is put or given back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PromisePolicy {
-    /// What all promises together can dirty in the trees that there are.
+    /// What all reservations together can dirty in the trees that there are.
     #[default]
     Counted,
-    /// At least eight nodes for each item, whatever else is promised: Linux's rule. Promises that
-    /// are held for long, as those of dirty data are, then fill metadata long before memory.
+    /// At least eight nodes for each item, whatever else is reserved: Linux's rule. Reservations
+    /// that are held for long, as those of dirty data are, then fill metadata long before memory.
     #[cfg(feature = "baselines")]
     Levels,
 }
 
 impl PromisePolicy {
-    /// Whether promises take bytes by themselves.
+    /// Whether reservations take bytes by themselves.
     pub(crate) fn is_levels(self) -> bool {
         self != Self::Counted
     }
 
-    /// Bytes that promises take by themselves. An item that follows from others in trees that
-    /// commits alone change is none of Linux's items: its delayed references are promised apart.
+    /// Bytes that reservations take by themselves. An item that follows from others in trees that
+    /// commits alone change is none of Linux's items: Linux reserves its delayed references apart.
     pub(crate) fn alone(self, costs: Costs, nodesize: u64) -> u64 {
         let _ = (costs, nodesize);
         match self {

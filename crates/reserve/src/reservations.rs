@@ -77,7 +77,7 @@ pub struct Reservations {
 }
 
 impl Reservations {
-    /// Without any reservation.
+    /// A volume's account without any reservation.
     pub fn new(beneath: Beneath) -> Arc<Self> {
         Arc::new_cyclic(|own: &Weak<Self>| Self {
             store: beneath.store,
@@ -102,12 +102,12 @@ impl Reservations {
         })
     }
 
-    /// The line of those that wait for metadata.
+    /// The queue of tickets that wait for metadata.
     pub fn line(&self) -> &Queue<Demand> {
         &self.line
     }
 
-    /// What one inode's dirty data was reserved, for reservations that are bound to it
+    /// What is reserved for one inode's dirty data, for reservations that are bound to it
     /// ([`MetaReservation::bind`]).
     pub fn inode_reserve(&self, tree: TreeId, ino: Ino) -> Arc<InodeReserve> {
         self.inode_reserves.enter(tree, ino)

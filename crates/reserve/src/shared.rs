@@ -1,4 +1,4 @@
-//! What the first change of a node takes that trees share.
+//! What the first change of a node that trees share takes.
 //!
 //! A snapshot uses the nodes of its source. The first tree that changes one of them gets a copy of
 //! its own. All that the copy points to has one more user from then on: up to two references for
@@ -26,7 +26,7 @@ use crate::View;
 use crate::reservations::Reservations;
 use crate::shares::{EXTENT_ITEM, EXTENT_REFS};
 
-/// Leaves of the extent tree that are looked for: of more it is not known how many there are.
+/// Leaves of the extent tree that are counted: if there are more, their number stays unknown.
 const LEAVES_MAX: u64 = 1 << 16;
 /// Bytes of metadata for one of those that record it, at least, with two references more than now
 /// for each node.
@@ -35,8 +35,8 @@ const RECORDED: u64 = 64;
 const BESIDE: u64 = 192;
 
 impl Reservations {
-    /// Has promises count with nodes that trees share, from now on (S1). Called before a
-    /// subvolume is cut, and where one is met that was.
+    /// Makes reservations count with nodes that trees share, from now on (S1). Called before a
+    /// snapshot of a subvolume is made, and where a subvolume that had one is met.
     pub fn note_shared(&self, view: &View) {
         if !self.is_shared() {
             self.look_at_extents(view.store(), view.roots());
@@ -45,7 +45,7 @@ impl Reservations {
         }
     }
 
-    /// The trees are others now.
+    /// Looks at the trees again, after a commit has changed them.
     pub(crate) fn look_again_at_extents(&self, roots: &Roots) {
         if self.is_shared() {
             self.look_at_extents(&self.store, roots);

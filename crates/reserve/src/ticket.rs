@@ -2,11 +2,11 @@
 //!
 //! # Invariants
 //!
-//! - **T1** A ticket that leaves leaves nothing: what was granted meanwhile goes back, and the
-//!   tickets behind it are looked at again.
-//! - **T2** An operation that frees space is refused only when a whole ladder, after the last other
-//!   one that freed beside it, was in vain. A ladder that finds nothing to do is faster than others
-//!   are done, and what they have put by then a commit alone gives back.
+//! - **T1** A ticket that leaves the queue keeps nothing: what was granted meanwhile goes back, and
+//!   the tickets behind it are looked at again.
+//! - **T2** An operation that frees space is refused only when all flush steps were in vain, after
+//!   the last other operation that freed beside it. Flush steps that find nothing to do end before
+//!   the other operations do. Only a commit gives back what those have put by then.
 
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ use crate::token::MetaReservation;
 use crate::urgency::Demand;
 use crate::waiting::{Look, OWN_SLICE, Waits};
 
-/// How long an operation that frees space waits for others that do, once nothing else helped.
+/// How long an operation that frees space waits for others that free, once nothing else helped.
 const OTHERS_END: Duration = Duration::from_secs(1);
 
 /// A waiter for metadata.
@@ -42,8 +42,8 @@ impl<'e> MetaTicket<'e> {
         Self { all, ticket: Some(ticket), demand, class, waits_for_others: None }
     }
 
-    /// What its thread may wait for. One with priority never waits for the flusher, which may wait
-    /// for it.
+    /// What its thread may wait for. A ticket with priority never waits for the flusher, as the
+    /// flusher may wait for it.
     pub fn reach(&self, asked: Reach) -> Reach {
         if self.class == Class::Priority { Reach::Commit } else { asked }
     }
@@ -81,7 +81,7 @@ impl Waits for MetaTicket<'_> {
         if !urgency.frees() {
             return Look::InVain;
         }
-        // It waits for what writers that fill the volume hold.
+        // Reserves beside others that free space, whatever writers that fill the volume hold.
         if self.all.try_reserve_beside(|all| all.freeing, (cost, urgency)) {
             return Look::Served(self.promise());
         }
@@ -110,7 +110,7 @@ impl Drop for MetaTicket<'_> {
         if ticket.leave() == Some(Verdict::Granted) {
             self.all.revoke(self.demand.cost, self.demand.urgency);
         }
-        // It may have stood before a ticket that fits (T1).
+        // A ticket behind this one may fit now (T1).
         self.all.serve();
     }
 }

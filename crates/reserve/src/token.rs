@@ -26,13 +26,13 @@ impl Owners {
     }
 }
 
-/// A promise. What was not put when it is dropped was not needed.
+/// A reservation. What was not put when it is dropped was not needed.
 #[must_use = "a reservation that is dropped promises nothing"]
 pub struct MetaReservation {
     owner: Arc<Apart<Weak<Reservations>>>,
     /// Many operations' worth may be held as one.
     held: Costs,
-    /// Of that, what was promised because space is freed.
+    /// Of that, what is reserved to free space.
     freeing: Costs,
     /// The inode whose dirty data it is for, where that is counted by the inode.
     of: Option<Arc<InodeReserve>>,
@@ -42,7 +42,7 @@ pub struct MetaReservation {
 }
 
 impl MetaReservation {
-    /// The token of what was counted as promised already.
+    /// The token of what was counted as reserved already.
     pub fn of_granted(all: &Reservations, cost: Cost, urgency: Urgency) -> Self {
         let (held, freeing) = shares(cost, urgency);
         Self {
@@ -55,7 +55,7 @@ impl MetaReservation {
         }
     }
 
-    /// Has it count by the inode whose dirty data it is for, and all that is merged with it from
+    /// Makes it count by the inode whose dirty data it is for, and all that is merged with it from
     /// now on. None of its items may be for anything else.
     pub fn bind(&mut self, of: &Arc<InodeReserve>) {
         if !self.of.as_ref().is_some_and(|own| Arc::ptr_eq(own, of)) {
@@ -65,15 +65,15 @@ impl MetaReservation {
         }
     }
 
-    /// Has every item count by itself again.
+    /// Makes every item count by itself again.
     fn unbind(&mut self) {
         if let Some(of) = self.of.take() {
             of.take(self.held.items);
         }
     }
 
-    /// Adds another promise of the same volume. If either counts by its inode, all of it does:
-    /// both are for the same.
+    /// Adds another reservation of the same volume. If either counts by its inode, all of it does:
+    /// both are for the same inode.
     ///
     /// # Panics
     ///
@@ -103,7 +103,7 @@ impl MetaReservation {
         self.cut(self.held.map(self.held, |of, _| share(of)))
     }
 
-    /// Cuts off what of `cost` there is, and says what is missing.
+    /// Cuts off as much of `cost` as there is, and returns what is missing.
     pub fn split_cost(&mut self, cost: Cost) -> (Self, Cost) {
         let part = self.held.map(cost.into(), u64::min);
         let short = Cost {
@@ -114,8 +114,8 @@ impl MetaReservation {
         (self.cut(part), short)
     }
 
-    /// Gives back what it holds, to its account: a caller that has the account at hand need not
-    /// look for it. It may be kept for a while, as reserved as it was.
+    /// Gives back what it holds to its account: a caller that has the account at hand need not
+    /// look for it. The account may keep it for a while; it stays reserved then.
     pub fn give_back(&mut self, all: &Reservations) {
         if self.held.is_nothing() {
             return;
@@ -126,7 +126,7 @@ impl MetaReservation {
         }
     }
 
-    /// All that it holds, as another.
+    /// All that it holds, as a token of its own.
     fn take(&mut self, all: &Reservations) -> Self {
         #[cfg(not(debug_assertions))]
         let _ = all;
@@ -143,7 +143,7 @@ impl MetaReservation {
         }
     }
 
-    /// Takes what it holds off the sum of all promises.
+    /// Takes what it holds off the sum of all reservations.
     pub(crate) fn settle(&mut self, all: &Reservations) {
         self.unbind();
         let (held, freeing) = (std::mem::take(&mut self.held), std::mem::take(&mut self.freeing));

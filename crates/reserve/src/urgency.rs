@@ -2,7 +2,7 @@
 
 use buttress_transaction::Cost;
 
-/// Of what use an operation is to a full volume.
+/// Whether an operation helps a full volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Urgency {
     /// An operation that fills the volume.
@@ -12,9 +12,9 @@ pub enum Urgency {
     /// share, since it takes space before it gives any.
     Frees,
     /// One that deletes a subvolume, or drops a part of it: it may use all of that. On a full
-    /// volume with snapshots it is what gives space.
+    /// volume with snapshots such operations give space.
     Drops,
-    /// Data that lies on the devices already and needs more than it was promised: it may use most
+    /// Data that lies on the devices already and needs more than its reservation: it may use most
     /// of the global reserve.
     Lands,
 }

@@ -1,10 +1,10 @@
-//! What a wait for space is to the thread that makes room: a ticket of either line.
+//! How the thread that makes room sees a wait for space: a ticket of either line.
 
 use std::time::Duration;
 
 use buttress_space::{DataReservation, DataTicket};
 
-/// How long a waiter sleeps that may have to make room itself.
+/// How long a waiter that may have to make room itself sleeps.
 pub const OWN_SLICE: Duration = Duration::from_millis(2);
 
 /// A waiter in a line.
@@ -31,7 +31,7 @@ pub trait Waits {
 pub enum Look<P> {
     /// It has what it waited for.
     Served(P),
-    /// Others are done, and what they have put may be written: another ladder.
+    /// Others are done, and what they have put may be written: the flush steps run again.
     MakeRoom,
     /// Nothing.
     InVain,

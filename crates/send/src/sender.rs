@@ -106,7 +106,8 @@ pub fn sendable(fs: &Filesystem, subvolume: TreeId) -> Result<Sendable> {
 /// [`Error::PathTooLong`] for a path that no stream can say, with nothing written yet;
 /// what reading the volume met; what the output answered.
 pub fn send<W: Write>(fs: &Filesystem, options: &SendOptions, output: W) -> Result<W> {
-    // A snapshot of a moment ago is not on disk before this, and only what is on disk is read (tree::T1).
+    // A snapshot of a moment ago is not on disk before this, and only what is on disk is read
+    // (tree::T1).
     fs.sync()?;
     let view = fs.view();
     let new = Tree::open(&view, options.subvolume)?;

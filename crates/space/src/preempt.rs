@@ -66,8 +66,8 @@ pub struct Pools {
     pub frozen: u64,
     /// Reserved by dirty data and operations beyond that. Writeback turns it into overlay.
     pub promised: u64,
-    /// The part of `overlay` and `promised` for paths. The existing trees bound it, whatever the
-    /// number of changes (C3).
+    /// The part of the two fields above that is for paths. The existing trees bound it, whatever
+    /// the number of changes (C3).
     pub paths: u64,
     /// Dirty data in memory.
     pub dirty: u64,

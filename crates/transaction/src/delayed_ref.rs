@@ -247,8 +247,8 @@ const SHARDS: usize = 16;
 
 type Shard = HashMap<Logical, ExtentChange>;
 
-/// What all shards come to: promises ask for that at every operation where metadata is counted,
-/// and would take each lock.
+/// What all shards come to. Where metadata is counted, reservations ask for that at every
+/// operation. Without these sums they would take each lock.
 #[derive(Debug, Default)]
 struct Sums {
     len: AtomicU64,

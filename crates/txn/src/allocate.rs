@@ -69,7 +69,7 @@ impl Engine {
                     return Ok(extent);
                 }
                 Outcome::NeedsLoading(group) => self.have_loaded(&group),
-                // What was promised lay in a group that turned out to be damaged.
+                // What was reserved lay in a group that turned out to be damaged.
                 Outcome::Full { .. }
                     if self.counters.groups_left.load(Ordering::Relaxed) > 0
                         && self.add_chunk(SpaceKind::Data)? => {}

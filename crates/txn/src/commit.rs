@@ -9,6 +9,7 @@
 //!   superblock reaches is overwritten (T6, T8).
 //! - **W3** The first failure after the freeze latches the volume read-only with its cause; nothing
 //!   is written from then on.
+//! - **G1** of `reserve::ledger`.
 //!
 //! # Failure
 //!

@@ -1,4 +1,4 @@
-//! What one commit hands to the next, and what is said to the next from outside.
+//! What one commit hands to the next, and what other code notes for the next.
 //!
 //! # Locks
 //!

@@ -288,7 +288,7 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// When no group starts there; [`Error::NoSpace`] when data was promised what is free in it,
+    /// When no group starts there; [`Error::NoSpace`] when data has reserved what is free in it,
     /// and there is no room for another chunk.
     pub fn hold_read_only(&self, group: Logical) -> Result<ReadOnlyHold> {
         self.know_groups()?;

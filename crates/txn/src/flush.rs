@@ -2,21 +2,21 @@
 //!
 //! # Place
 //!
-//! `space` keeps the queues and says in which order room is made; here is what a step is. Upper
-//! layers write data back and attach a [`Flusher`] for the time that they do. Without one, the
-//! first in the queue makes room itself, as far as commits and chunks go.
+//! `space` keeps the queues and the order of the flush steps; this module carries the steps out.
+//! Upper layers write data back and attach a [`Flusher`] for the time that they do. Without one,
+//! the thread of the first ticket makes room itself, as far as commits and chunks go.
 //!
 //! # Invariants
 //!
 //! - **F1** While a ticket waits, a thread makes room: the flusher for tickets that can wait for
 //!   everything, else the first in the queue.
-//! - **F2** A ticket is refused only after a whole ladder that served no ticket, and that began
-//!   when the ticket was in the queue. The first one is refused first. After each it is looked
-//!   whether those behind it fit.
+//! - **F2** A ticket is refused only after all flush steps served no ticket, in a run that began
+//!   when the ticket was in the queue. The first ticket is refused first. After each refusal the
+//!   tickets behind it are served if they fit.
 //! - **F3** When the engine fails, every waiting ticket is told.
 //! - **F4** A ticket that waits for data, or can wait for everything, gives up when its caller is
-//!   interrupted ([`Interrupt`](buttress_base::Interrupt)), and leaves nothing. The others free
-//!   space or make visible what was written, and are served or refused. Writeback is not
+//!   interrupted ([`Interrupt`](buttress_base::Interrupt)), and keeps nothing. The other tickets
+//!   free space or make visible what was written, and are served or refused. Writeback is not
 //!   interrupted at all.
 
 use std::{
@@ -41,8 +41,8 @@ const SLICE: Duration = Duration::from_millis(20);
 /// How long a thread that makes room waits for readers of old trees at once.
 const READERS_ONCE: Duration = Duration::from_millis(500);
 /// How long a reader is waited for from the first time on. A long reader (a send, a program that
-/// was stopped) reads for minutes. Each refused request would have waited for it in every ladder:
-/// nine seconds.
+/// was stopped) reads for minutes. Each refused request would have waited for it in every run of
+/// the flush steps: nine seconds.
 const READERS_EVER: Duration = Duration::from_secs(2);
 
 /// A flusher that writes dirty data back for tickets that wait, for as long as it lives.
@@ -72,8 +72,8 @@ impl Engine {
         self.flushers.any()
     }
 
-    /// Sleeps until a ticket waits that the flusher can help, at most so long; says whether any
-    /// does.
+    /// Sleeps, at most so long, until the flusher can help a waiting ticket. Returns whether such a
+    /// ticket waits.
     pub fn wait_for_waiters(&self, limit: Duration) -> bool {
         let waits = || self.waits(SpaceKind::Metadata) || self.waits(SpaceKind::Data);
         if waits() {
@@ -136,7 +136,7 @@ impl Engine {
         }
     }
 
-    /// The ladder for a kind of space, as things are.
+    /// The flush steps for a kind of space, by its accounts as they are now.
     #[must_use]
     pub fn ladder(&self, kind: SpaceKind, reach: Reach) -> Ladder {
         let account = self.space.account(kind);
@@ -165,8 +165,8 @@ impl Engine {
                     self.add_chunk(kind)?
                 }
             }
-            // Another thread may have served meanwhile, the climbing ticket among others, and
-            // waiting tickets may have left.
+            // Another thread may have served tickets meanwhile, also the one that these steps run
+            // for, and waiting tickets may have left.
             Step::Commit
                 if self.wait_for_commit()
                     && (self.served_since(kind, before) || !self.waits(kind)) =>

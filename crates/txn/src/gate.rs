@@ -22,7 +22,7 @@ pub(crate) struct Gate([Apart<RwLock<()>>; STRIPES]);
 pub(crate) type Inside<'g> = RwLockReadGuard<'g, ()>;
 
 impl Gate {
-    /// Goes in; `running` is asked there which transaction runs (G1).
+    /// Enters; `running` is called inside and returns the transaction that runs (G1).
     pub(crate) fn enter<T>(&self, running: impl FnOnce() -> T) -> (Inside<'_>, T) {
         let inside = self.0[stripe()].read();
         let running = running();

@@ -10,17 +10,17 @@
 //!
 //! # Invariants
 //!
-//! - **K1** Nothing is promised, put, allocated or committed before the groups are known: every
-//!   door to that goes through [`Engine::check_writable`], which waits for them.
-//! - **K2** They are learnt by one at a time, from the commit that was found when the volume was
+//! - **K1** Nothing is reserved, put, allocated or committed before the groups are known: every
+//!   call that does so first calls [`Engine::check_writable`], which waits for them.
+//! - **K2** One thread at a time learns them, from the commit that was found when the volume was
 //!   opened: by K1 there is no other yet.
-//! - **K3** What opening would have refused makes the volume read-only, with the reason: then
-//!   nothing was written, and nothing is.
+//! - **K3** Damage that the opening would have refused makes the volume read-only, with the reason.
+//!   Nothing was written by then, and nothing is written afterwards.
 //!
 //! # Locks
 //!
-//! `turn` is a long lock, across I/O. A thread that holds the commit lock was at a door before, and
-//! does not come here.
+//! `turn` is a long lock, across I/O. A thread that holds the commit lock has called
+//! `check_writable` before, and does not come here.
 
 use std::collections::BTreeMap;
 

@@ -88,7 +88,7 @@ impl Learning {
         self.unfit.set(why);
     }
 
-    /// All chunks are known: none is asked for any more.
+    /// All chunks are known: none is looked up one by one any more.
     pub(crate) fn end_asking(&self) {
         *self.source.lock() = None;
     }

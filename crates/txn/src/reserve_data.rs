@@ -1,4 +1,4 @@
-//! Promises of data space: exactly what will be allocated.
+//! Reservations of data space: exactly what will be allocated.
 
 use buttress_space::{Class, Reach, SpaceKind};
 
@@ -75,7 +75,7 @@ impl Engine {
         }
     }
 
-    /// In mixed groups data must leave what metadata was promised.
+    /// Whether data leaves what metadata has reserved, as it must in mixed groups.
     pub(crate) fn data_leaves_metadata(&self) -> bool {
         !self.space.is_mixed() || self.may_reserve(Cost::default(), Urgency::Normal)
     }

@@ -120,9 +120,8 @@ impl Engine {
         self.reservations.call_ahead();
     }
 
-    /// Sleeps, at most so long, until reservations that stand by themselves
-    /// (`promise=levels`) came to so many bytes more than now. By the
-    /// other rule nothing wakes it.
+    /// Sleeps, at most so long, until reservations that count by themselves came to so many bytes
+    /// more than now. That is the published rule of `reserve::policy`; by ours nothing wakes it.
     pub fn wait_for_promises(&self, more: Option<u64>, limit: std::time::Duration) {
         self.reservations.wait_for_promises(more, limit);
     }
@@ -135,7 +134,7 @@ impl Engine {
         self.reservations.promise_pressure()
     }
 
-    /// Whether reservations that are held for long, as dirty data's are, had better be used soon.
+    /// Whether reservations that are held for long, as dirty data's are, should be used soon.
     #[must_use]
     pub fn is_tight(&self) -> bool {
         self.promise_pressure().is_some()

@@ -53,7 +53,7 @@ impl Engine {
         SharedRows { engine: self, rows: Rows::default() }
     }
 
-    /// What a promise of data has to hold beside the data for each piece that is written for
+    /// What a reservation of data has to hold beside the data for each piece that is written by
     /// itself: the rest of its last row.
     #[must_use]
     pub fn row_slack(&self) -> u64 {
@@ -65,8 +65,8 @@ impl Engine {
         self.groups.note_row(row.unwrap_or(0));
     }
 
-    /// There is no whole row, although there was a promise: what lies between what is in use is
-    /// of no use. Says whether something was done about it.
+    /// Makes room when no whole row is left, although one was reserved: the free pieces between
+    /// extents are too short. Returns whether it did something.
     pub(crate) fn make_room_for_rows(&self, room: &mut RoomForRows) -> Result<bool> {
         while self.row_slack() > 0 && room.steps < 3 {
             room.steps += 1;

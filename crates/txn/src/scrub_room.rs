@@ -16,7 +16,7 @@ use buttress_space::SpaceKind;
 use crate::scrub_hold::HeldGroup;
 use crate::{Cost, Engine, Urgency};
 
-/// What is left to nodes beside what is promised, in bytes: nodes of chunks that others make
+/// What is left to nodes beside what is reserved, in bytes: nodes of chunks that others make
 /// meanwhile.
 const NODES_ROOM: u64 = 1 << 20;
 
@@ -34,7 +34,7 @@ impl Engine {
             return None;
         }
         let held = self.scrub_hold.put(|| self.space.hold_read_only(start).ok())?;
-        // Promises that were made between the look and the hold.
+        // Counts reservations that were made between the look and the hold.
         if !self.has_room_without(kind, 0) {
             return None;
         }

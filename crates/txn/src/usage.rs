@@ -63,8 +63,8 @@ pub struct Stats {
     pub nodes_written: u64,
     /// Most rounds that a commit needed to settle its own nodes.
     pub settle_rounds_max: u64,
-    /// Bytes that a commit took of the global reserve, at most: what promises did not cover, and
-    /// what freed space.
+    /// Bytes that a commit took of the global reserve, at most: for what reservations did not
+    /// cover, and for what freed space.
     pub reserve_taken_max: u64,
     /// Memory that the running transaction holds, in bytes.
     pub overlay_bytes: u64,

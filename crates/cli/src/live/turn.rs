@@ -3,7 +3,7 @@
 //!
 //! # Invariants
 //!
-//! - **T1** Who holds the turn of an image finds its server, or is the one to become it.
+//! - **T1** A process that holds the turn of an image finds its server, or becomes it.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;

@@ -39,8 +39,8 @@ impl Inode {
     }
 
     /// Moves a name as [`Inode::rename`] does, and leaves a whiteout in its place. That is a
-    /// character device 0:0 without permissions, which overlayfs takes for a name that is gone. Both
-    /// are one change.
+    /// character device 0:0 without permissions, which overlayfs takes for a name that is gone.
+    /// Both are one change.
     ///
     /// # Errors
     ///

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **E1** A name is taken from its directory and given to another in one batch for each subvolume, so
-//!   that two changes of one item come out right.
+//! - **E1** One batch for each subvolume takes a name from its directory and gives it to another.
+//!   So two changes of one item come out right.
 
 use std::sync::Arc;
 

@@ -96,9 +96,9 @@ impl Inode {
     ///
     /// # Errors
     ///
-    /// `NotFound`; `Exists` for a directory to be made; `IsDir` where a directory or a subvolume would
-    /// be replaced, moved or removed; `CrossDevice` between subvolumes; `NoSpace`, `ReadOnly`.
-    /// Nothing is changed then.
+    /// `NotFound`; `Exists` for a directory to be made; `IsDir` where a directory or a subvolume
+    /// would be replaced, moved or removed; `CrossDevice` between subvolumes; `NoSpace`,
+    /// `ReadOnly`. Nothing is changed then.
     pub fn change_names(&self, changes: &[NameChange]) -> Result<()> {
         for (_, name) in changes.iter().flat_map(NameChange::places) {
             names::check_name(name)?;

@@ -69,8 +69,8 @@ fn reads_put_no_item_before_a_sync() {
     }
 }
 
-/// What was read and is not used any more has its time of access when it is read from the trees
-/// anew, also when it was never synced.
+/// An inode that was read and is not used any more keeps its time of access. It has it when it is
+/// read from the trees anew, also when it was never synced.
 #[test]
 fn access_outlives_the_last_user() {
     let device = memory(64);

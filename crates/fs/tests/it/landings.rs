@@ -183,7 +183,7 @@ fn shorts(seed: u64, options: &str, what: fn(&mut Rng, u64) -> Act) -> u64 {
         if now != shorts {
             shorts = now;
             eprintln!("seed {seed}, nodes of {nodesize}{options}: f{number} by {act:?}");
-            // Syncing all lands all.
+            // A sync of all finishes the ordered extents of all files.
             let all = matches!(act, Act::SyncAll | Act::Snapshot);
             for (which, (_, told)) in &story.files {
                 let last = &told[told.len().saturating_sub(20)..];
@@ -211,7 +211,7 @@ fn expect_no_shortfalls(what: fn(&mut Rng, u64) -> Act, options: &[&str]) {
     assert_eq!(seeds.map(told).sum::<u64>(), 0, "landings fell short");
 }
 
-/// The same by hand: each is a way to land more, or more dearly, than was written at once.
+/// The same by hand: in each way an ordered extent needs more items than the write at once.
 #[test]
 fn each_way_to_write_more_is_reserved() {
     for options in ["rw", "nodatacow"] {

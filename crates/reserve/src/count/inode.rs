@@ -56,7 +56,8 @@ struct Span<'w> {
 }
 
 impl Span<'_> {
-    /// Adds what of the tree under `at` lies between the keys; nothing where it may be shared (D4).
+    /// Adds the part of the tree under `at` that lies between the keys; nothing where it may be
+    /// shared (D4).
     fn add(&mut self, at: &Expect) -> Option<()> {
         if at.ptr.generation <= self.shared {
             return None;

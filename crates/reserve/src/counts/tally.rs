@@ -14,7 +14,7 @@ pub(crate) struct Count {
     pub(crate) parts: Parts,
     /// Operations changed no item of trees that are counted whole.
     pub(crate) is_of_files: bool,
-    /// It was frozen when it was counted: nothing came since.
+    /// The transaction was frozen when it was counted: nothing came since.
     pub(crate) is_whole: bool,
     /// What there was: items in the overlay and their bytes, how many had another length, and
     /// bytes of references and of checksums.
@@ -27,12 +27,12 @@ pub(crate) struct Count {
     /// The trees that it was held against, and bytes of nodes of the commit that was under way.
     pub(crate) roots: Generation,
     pub(crate) below: u64,
-    /// It has made its nodes.
+    /// The commit has made its nodes.
     pub(crate) is_settled: bool,
 }
 
 impl Count {
-    /// Nodes, items that came since, and bytes that are to be promised beside them.
+    /// Nodes, items that came since, and bytes that are to be reserved beside them.
     pub(crate) fn now(&self, transaction: &Transaction) -> (u64, u64, u64) {
         if self.is_settled {
             return (self.nodes, 0, 0);
@@ -48,7 +48,7 @@ impl Count {
     }
 }
 
-/// Bytes that come to the checksum tree at most: what goes may cut an item in two.
+/// Bytes that come to the checksum tree at most: a removal may cut an item in two.
 pub(crate) fn csum_bytes(transaction: &Transaction) -> u64 {
     transaction.sums.planned() + ITEM_LEN as u64 * transaction.refs.dropped()
 }

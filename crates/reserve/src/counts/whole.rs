@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //!
-//! - **W1** What is looked at does not change: it is asked for once for each set of roots.
+//! - **W1** The trees that are looked at do not change: each set of roots is read once.
 
 use buttress_format::{Extent, TreeId, header::ITEM_LEN};
 use buttress_space::free_space_form;
@@ -42,8 +42,7 @@ pub(crate) fn packed(bytes: u64, room: u64, heaviest: u64) -> u64 {
     bytes / (room - heaviest) + 1
 }
 
-/// The nodes under `at` that are above leaves, and how many leaves there are; `leaf` is asked of
-/// each of them.
+/// The inner nodes under `at`, and how many leaves there are; `leaf` is called for each of them.
 fn survey(
     store: &Store,
     tree: TreeId,
@@ -95,7 +94,7 @@ impl Whole {
         survey(store, TreeId::ROOT, &root, &mut |_| Some(()), counts)?;
         let (mut meta, mut behind_first) = (0, false);
         let mut look = |at: &Expect| {
-            // What comes before the first key of all comes into the first leaf.
+            // An item before the first key of all comes into the first leaf.
             let first = at.first_key.filter(|_| behind_first).map_or(0, |key| key.objectid);
             behind_first = true;
             // A new group lies behind all others.
@@ -111,7 +110,7 @@ impl Whole {
         survey(store, TreeId::EXTENT, &root, &mut look, counts)?;
         whole.extent_meta = meta;
         whole.trees += 2;
-        // What is free of metadata is said anew in every round (`count::N5`).
+        // The free space of metadata is written anew in every round (`count::N5`).
         whole.others += 2 * metadata.len() as u64;
         Some(whole)
     }
@@ -126,7 +125,7 @@ impl Whole {
         self.others += packed(groups.iter().map(most).sum(), room, FREE_SPACE_ITEM) + 2;
     }
 
-    /// Leaves that the extent tree is made anew of, when so many bytes come (`count::N4`).
+    /// Leaves of the extent tree once it is made anew, when so many bytes come (`count::N4`).
     pub(crate) fn extents(&self, geometry: &Geometry, bytes: u64) -> u64 {
         self.extents_of(self.extent_leaves, geometry, bytes)
     }

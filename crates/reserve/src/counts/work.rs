@@ -1,5 +1,5 @@
-//! What was looked at to count a transaction: leaves of the trees that operations change, as far
-//! as items of theirs did, and the trees that commits alone change.
+//! What a count of a transaction has looked at: the leaves with changed items of the trees that
+//! operations change, and the trees that commits alone change.
 
 use std::collections::{HashMap, hash_map::Entry};
 
@@ -23,7 +23,7 @@ const ROOTS_MOVED: u64 = 12;
 pub(crate) struct Work {
     /// What everything below was held against; nothing before the first time.
     pub(crate) roots: Option<Generation>,
-    /// It was not possible, and is not tried again with these.
+    /// The count was not possible on these trees, and is not tried again.
     hopeless: Option<Generation>,
     trees: HashMap<TreeId, Tree>,
     /// Bytes of references that what was shared adds (`count::N7`).
@@ -153,7 +153,7 @@ impl Work {
             }
         }
         self.hopeless = Some(roots.generation);
-        // These first: what comes meanwhile counts twice.
+        // Read first: items that arrive meanwhile count twice.
         let overlay = &transaction.overlay;
         let mut count = Count {
             nodes: 0,

@@ -23,7 +23,7 @@ fn space(holes: &[(u64, u64)]) -> DeviceSpace {
 }
 
 /// D1: where holes are short, a multiple of what chunks take is said to be left, and no more is
-/// promised than they take.
+/// reserved than they take.
 #[test]
 fn short_holes_promise_no_more_than_chunks_take() {
     let kind = BlockGroupFlags::METADATA;

@@ -5,12 +5,12 @@
 //! - **L1** Every key that was noted falls into exactly one leaf of the committed tree. That leaf
 //!   is here, with the weight that it will have: its own, and what every noted key adds or takes.
 //! - **L2** A merge cuts what lies between two leaves that pass into as few leaves as it can
-//!   (`tree::merge::M6`). So the dirty leaves become no more than each would by itself: one while
-//!   its items fit, else no more than `2w/room + 1` (two neighbours are more than one leaf
-//!   together), and no more than `w/(room - b) + 1` where no item is over `b`.
-//! - **L3** Only the last leaf of a run of dirty leaves takes in a neighbour that is not dirty,
-//!   and only while it is under a quarter full (`tree::merge::M5`). That makes one leaf more, and
-//!   one inner node more for each level on which it was the last child.
+//!   (`tree::merge::M6`). So the dirty leaves become no more than each would by itself. That is
+//!   one leaf while its items fit. Else it is no more than `2w/room + 1`, as two neighbours are
+//!   more than one leaf together; and no more than `w/(room - b) + 1` where no item is over `b`.
+//! - **L3** Only the last leaf of a run of dirty leaves takes in a neighbour that is not dirty.
+//!   It does so only while it is under a quarter full (`tree::merge::M5`). That makes one leaf
+//!   more, and one inner node more for each level on which it was the last child.
 //! - **L4** An inner node is cut in two only if its children became more. At each level that is
 //!   no more nodes than are dirty there, nor than children came, and one more for each half node
 //!   of children. One that may lose most of its children takes in a neighbour, too.
@@ -34,7 +34,7 @@ struct Leaf {
     /// What its items weigh as they were committed, and with all changes.
     committed: u64,
     weight: u64,
-    /// What was put into it, whatever it takes the place of; and what it lost at most.
+    /// What was put into it, whatever that replaces, and what it lost at most.
     put: u64,
     lost: u64,
     /// The heaviest item, committed or changed.
@@ -63,7 +63,7 @@ pub(crate) struct Tree {
     room: u64,
     ptrs_max: u64,
     leaves: BTreeMap<Key, Leaf>,
-    /// The leaf that was looked at last: keys come in their order.
+    /// The leaf that was looked at last: keys arrive in order.
     last: Option<(Key, Arc<Node>)>,
     inner: HashMap<Logical, Inner>,
     /// How many inner nodes are dirty, by level.
@@ -150,7 +150,7 @@ impl Tree {
     }
 
     /// Notes that an item has a payload of so many bytes, or none, and what was noted of it before.
-    /// `meet` is shown each node that is met for the first time and may be shared.
+    /// `meet` is called with each node that is met for the first time and may be shared.
     pub(crate) fn note(
         &mut self,
         store: &Store,
@@ -194,7 +194,7 @@ impl Tree {
         let (mut at, mut count) = (from, 0);
         loop {
             let (first, _) = self.leaf_of(store, &at, &mut |_| ())?;
-            // Into which of them the bytes come is not known.
+            // Which of the leaves the bytes come to is unknown.
             self.weigh(&first, (0, added, heaviest), added);
             count += 1;
             match self.leaves.get(&first).and_then(|leaf| leaf.below) {
@@ -309,7 +309,7 @@ impl Tree {
         let Some(leaf) = self.leaves.get_mut(first) else { return };
         let becomes = leaf.becomes(room);
         self.weight -= leaf.weight;
-        // More than the leaf had cannot go.
+        // A leaf cannot lose more than it had.
         leaf.weight = (leaf.weight + after).saturating_sub(before);
         leaf.heaviest = leaf.heaviest.max(heaviest);
         leaf.put += put;
@@ -338,7 +338,7 @@ impl Tree {
         }
     }
 
-    /// How many leaves are dirty, and bytes that were put into them.
+    /// How many leaves are dirty, and how many bytes were put into them.
     pub(crate) fn dirty(&self) -> (u64, u64) {
         (self.leaves.len() as u64, self.put)
     }
@@ -361,8 +361,8 @@ impl Tree {
         self.becomes.min(packed) + self.edges
     }
 
-    /// Nodes that it makes at most of the tree that `below` makes of the same committed tree (N6
-    /// of `count`).
+    /// Nodes that it makes at most of the tree that `below` makes of the same committed tree
+    /// (`count::N6`).
     pub(crate) fn nodes_beside(&self, below: &Self) -> u64 {
         let made = below.made();
         let (mut bytes, mut runs) = (made * self.room, 0);

@@ -194,8 +194,8 @@ impl NodeAlloc for Ledger<'_> {
                 return Ok(at);
             }
             if !self.engine.add_chunk_to(self.transaction, kind, 0).map_err(above)? {
-                // Promises should have kept it from coming to this: all that is known of why is
-                // in the event.
+                // Reservations should have prevented this. The event says all that is known of the
+                // reason.
                 let _ = self.engine.no_space(kind, size);
                 return Err(buttress_tree::Error::NoSpace);
             }

@@ -7,8 +7,9 @@
 //!   is the address of a node that moves becomes its new address (`move_plan::O1`).
 //! - **V2** A leaf changes here only by data that was sent, and only where every item and every
 //!   reference is as the mover left it. The mover must have looked into every tree that there is:
-//!   operations of the next transaction see what moved by the items that it put. Then the overlay's items and references for that data are
-//!   not applied. Else they are, as those of any operation, and trees get leaves of their own.
+//!   operations of the next transaction see what moved by the items that it put. Then the
+//!   overlay's items and references for that data are not applied. Else they are, as those of any
+//!   operation, and trees get leaves of their own.
 //! - **V3** Nodes that moved may be shared though they are new. So a tree that may share them
 //!   counts as cut in this transaction, as with a balance of Linux.
 //!

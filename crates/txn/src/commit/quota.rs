@@ -81,7 +81,7 @@ impl Quotas {
         }
     }
 
-    /// A subvolume came to be.
+    /// Notes that a subvolume was made.
     pub(super) fn subvolume_made(&mut self, tree: TreeId, source: Option<TreeId>) {
         if self.status.is_some() && tree.is_fs_tree() {
             self.made.push((tree, source));

@@ -33,7 +33,7 @@ pub(super) enum Via {
     Node(Logical),
 }
 
-/// What a tree leaving a node came to.
+/// The result when a tree leaves a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Left {
     /// No tree uses the node any more.

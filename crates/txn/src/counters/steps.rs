@@ -1,4 +1,4 @@
-//! What the steps of the ladder came to: told one by one to subscribers, and added up.
+//! What the flush steps gained: told one by one to subscribers, and added up.
 //!
 //! # Invariants
 //!
@@ -10,19 +10,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use buttress_space::{SpaceKind, Step};
 
-/// The kinds of space that ladders are climbed for.
+/// The kinds of space that flush steps run for.
 const KINDS: [SpaceKind; 2] = [SpaceKind::Metadata, SpaceKind::Data];
 
-/// What one step came to.
+/// What one step gained.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gain {
     /// Something was done.
     pub gained: bool,
-    /// So many waiting tickets were served meanwhile.
+    /// How many waiting tickets were served meanwhile.
     pub served: u64,
 }
 
-/// What there was before a step of the ladder.
+/// What there was before a flush step.
 #[derive(Clone, Copy, Debug)]
 pub struct Before {
     pub(crate) kind: SpaceKind,
@@ -35,7 +35,7 @@ pub struct Before {
     pub(crate) forecast: u64,
 }
 
-/// What one step came to, all times together.
+/// What one step gained, all times together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepFigures {
     /// How often it was taken.
@@ -50,12 +50,12 @@ pub struct StepFigures {
     pub yielded: u64,
 }
 
-/// What all steps came to, by the kind of space that was waited for.
+/// What all steps gained, by the kind of space that was waited for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlushSteps([[StepFigures; Step::ALL.len()]; KINDS.len()]);
 
 impl FlushSteps {
-    /// What a step came to for the tickets of a kind; nothing for a kind without tickets.
+    /// What a step gained for the tickets of a kind; nothing for a kind without tickets.
     #[must_use]
     pub fn of(&self, kind: SpaceKind, step: Step) -> StepFigures {
         index(kind).map_or_else(StepFigures::default, |index| self.0[index][step as usize])

@@ -12,7 +12,7 @@ use std::{
 
 use buttress_space::{Reach, SpaceKind};
 
-/// Powers of two of microseconds that are told apart: the last is over nine minutes.
+/// How many powers of two of microseconds have a count each: the last is over nine minutes.
 const CLASSES: usize = 30;
 
 /// How a wait ended.
@@ -136,7 +136,7 @@ impl WaitsByLine {
     }
 }
 
-/// How long the waits for space lasted, and what came of them.
+/// How long the waits for space lasted, and how they ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waits {
     /// How many waited less than a microsecond, two, four, and so on.
@@ -213,7 +213,7 @@ impl Waits {
         }
     }
 
-    /// The time that so many of a thousand stayed below, to a factor of two.
+    /// The time below which so many of a thousand waits stayed, to a factor of two.
     #[must_use]
     pub fn per_mille(&self, share: u64) -> Duration {
         let wanted = (self.count() * share).div_ceil(1000);

@@ -110,7 +110,7 @@ impl Engine {
         Before { kind, step, waiting: self.waited_for(kind), room, forecast }
     }
 
-    /// Bytes that can be promised now.
+    /// Bytes that can be reserved now.
     fn promisable(&self, kind: SpaceKind) -> u64 {
         match kind {
             SpaceKind::Data => {
@@ -121,7 +121,7 @@ impl Engine {
         }
     }
 
-    /// Tells what a step came to: how much it was thought to give back, and how much it did, in
+    /// Tells what a step gained: how much it was expected to give back, and how much it did, in
     /// bytes. What others took meanwhile hides some of it.
     pub fn tell_step(&self, before: &Before, gain: Gain) {
         let &Before { kind, step, waiting, room, forecast } = before;

@@ -180,8 +180,8 @@ fn extent_key(ino: Ino, block: u64) -> Key {
     Key::new(ino.0, Kind::EXTENT_DATA, block * 4096)
 }
 
-/// Extents of one inode are put anywhere, two where one is split, or go; each with its share of
-/// what was promised. Where the tree must not grow, there are all of them already.
+/// Puts an extent of one inode anywhere, splits one in two, or removes one; each with its share of
+/// the reservation. Where the tree must not grow, all extents are there already.
 fn land(handle: &Handle<'_>, rng: &mut Rng, ino: Ino, blocks: u64, grows: bool) {
     let key = |block| extent_key(ino, block);
     let at = rng.below(blocks);

@@ -79,7 +79,7 @@ fn nobody_is_refused_for_it() {
     }
     let held: u64 = all.len() as u64 * 500;
     assert_eq!(engine.accounts().promised.items, held, "something is kept by the side");
-    // Where there is less than plenty each promise is by itself (B4).
+    // Where there is less than plenty each reservation is by itself (`reserve::credit::B4`).
     all.pop();
     for _ in 0..40 {
         let promise = ask(&engine, COST).expect("there is room again");

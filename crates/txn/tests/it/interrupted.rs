@@ -32,13 +32,13 @@ pub(crate) fn at_look(number: u32) -> Interrupt {
 }
 
 /// E6: at each step of a thread that makes room for itself, the reservations are what they were.
-/// The queue is empty, and the next request is served. At the end of the ladder it is refused, as
-/// one without interruption.
+/// The queue is empty, and the next request is served. After the last flush step it is
+/// refused, as a request without interruption is.
 #[test]
 fn e6_interrupted_at_each_step() {
     let engine = engine(160);
     let mut all = Vec::new();
-    // What a ladder can give is given.
+    // All that flush steps can give is taken.
     while let Ok(promise) = engine.reserve_in_line(Cost::of(500, 1 << 20), Urgency::Normal) {
         all.push(promise);
         assert!(all.len() < 10_000);

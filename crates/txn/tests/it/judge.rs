@@ -1,4 +1,4 @@
-//! Volumes to work on, and `btrfs check` as the judge of what we wrote.
+//! Volumes to work on, and `btrfs check` as the checker of what we wrote.
 
 use std::{
     path::Path,

@@ -1,5 +1,5 @@
-//! Promises by the published rule take eight nodes an item, whatever the trees are like, and give
-//! all of it back.
+//! Reservations by the published rule take eight nodes an item, whatever the trees are like, and
+//! give all of it back.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ fn engine(promise: PromisePolicy) -> Arc<Engine> {
     Engine::open(Arc::new(volume), superblock, options).expect("it opens")
 }
 
-/// As many promises as there is space for, up to a bound.
+/// As many reservations as there is space for, up to a bound.
 fn promise_all(engine: &Arc<Engine>) -> Vec<MetaReservation> {
     let ask = || engine.reserve_at_once(COST, Urgency::Normal).expect("nothing failed");
     std::iter::from_fn(ask).take(20_000).collect()

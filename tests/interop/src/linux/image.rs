@@ -185,7 +185,7 @@ impl Images {
     ///
     /// # Panics
     ///
-    /// As [`check`] and [`Images::judge`].
+    /// As [`check`], and when our own checker finds something.
     #[track_caller]
     pub fn check(&self) {
         self.judge();

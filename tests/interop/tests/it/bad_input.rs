@@ -17,7 +17,7 @@ use buttress_interop::scratch::Scratch;
 
 const IMAGE_BYTES: u64 = 128 << 20;
 
-/// Where flips land.
+/// The first bytes of the image, in which bits are flipped.
 const FLIPPED_BYTES: u64 = 64 << 20;
 
 /// Flips tried, each on a fresh copy.

@@ -11,7 +11,7 @@ use buttress_interop::scratch::Scratch;
 
 use crate::open::manifest;
 
-/// A volume made by the program, and the judging of what was done to it.
+/// A volume made by the program, and the checks of what was done to it.
 pub(crate) struct Volume {
     pub(crate) images: Images,
 }

@@ -28,7 +28,7 @@ mod snapshot;
 
 const THREADS: usize = 8;
 /// Leaves of metadata that there are for a storm, and for one that is about nodes that trees share:
-/// promises count with copies of them.
+/// reservations count with copies of them.
 const GIVEN_BACK: usize = 40;
 const GIVEN_BACK_TO_SHARE: usize = 400;
 /// Files that take the metadata, and the snapshot that has them, too.
@@ -45,7 +45,7 @@ enum Nodes {
     /// has reservations count with copies of nodes. Then hardly anything fits: so it is asked for
     /// in the second half.
     Few,
-    /// Some, and promises count with copies from the beginning. Files fill that, and snapshots
+    /// Some, and reservations count with copies from the beginning. Files fill that, and snapshots
     /// share their leaves.
     Shared,
     /// A few, and room is kept for copies of what metadata is full of: snapshots have it, one of
@@ -414,7 +414,7 @@ fn e12_a_cut_of_nothing() {
     while full(fs.root().create(format!("{names}").as_bytes(), 0o100_644, 0, 0, 0)).is_some() {
         names += 1;
     }
-    // From now on promises count with copies of nodes, and no one fits any more.
+    // From now on reservations count with copies of nodes, and none fits any more.
     full(fs.root().snapshot(b"snapshot", fs.root().id().tree, true));
     let none = SetAttr { size: Some(0), ..SetAttr::default() };
     file.set_attr(&none).expect("shrinking always works");
