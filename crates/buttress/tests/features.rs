@@ -9,7 +9,7 @@ use buttress_fs::MakeOptions;
 /// Where the first superblock lies.
 const SUPERBLOCK: u64 = 64 << 10;
 
-/// A volume whose superblock says that there are extents packed by a codec.
+/// A volume. Its superblock says that there are extents packed by a codec.
 fn volume_with(codec: Incompat) -> Arc<dyn Device> {
     let device = MemoryDevice::new(128 << 20);
     buttress_fs::Filesystem::make(&device, &MakeOptions::default()).expect("made");

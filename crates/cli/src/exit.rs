@@ -73,7 +73,7 @@ impl Failure {
         Self { exit, what: what.into(), source: Some(Box::new(source)) }
     }
 
-    /// A failure to open a device, whose own words name it already.
+    /// A failure to open a device. Its own words name the device already.
     pub fn of_device(source: buttress_block::Error) -> Self {
         Self { exit: Exit::Failure, what: String::new(), source: Some(Box::new(source)) }
     }
@@ -191,7 +191,7 @@ impl<T> Context<T> for buttress_check::Result<T> {
     }
 }
 
-/// Wraps errors of the layers below `fs`, whose kinds say less.
+/// Wraps errors of the layers below `fs`: their kinds say less.
 macro_rules! context_for {
     ($($error:ty => $exit:expr),* $(,)?) => {$(
         impl<T> Context<T> for std::result::Result<T, $error> {

@@ -50,8 +50,8 @@ struct Cli {
     command: Command,
 }
 
-/// Runs the program with a command line, whose first word is the program's own name. By the name of
-/// a helper of mount(8) it is that helper.
+/// Runs the program with a command line. The first word is the program's own name. By the name of a
+/// helper of mount(8) it is that helper.
 ///
 /// `buttress mount` starts the running executable again with its own arguments. A caller that adds
 /// words of its own before these must take them away again.

@@ -183,7 +183,7 @@ buttress_space_used_bytes{image=\"c\"} 7
     }
 
     #[test]
-    fn waits_are_a_histogram_whose_buckets_grow() {
+    fn waits_are_a_histogram_with_growing_buckets() {
         let text = text(&[answer("c")]);
         let expected = "\
 # TYPE buttress_wait_seconds histogram

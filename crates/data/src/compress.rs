@@ -190,6 +190,6 @@ mod tests {
         let frame = |log: u8| [0x28, 0xb5, 0x2f, 0xfd, 0, (log - 10) << 3, 1, 0, 0];
         let unpack = |log| decompress(Compression::Zstd, Logical(0), &frame(log), 100, 4096);
         assert!(unpack(20).expect("as large as an extent") == zeroes[..100]);
-        unpack(27).expect_err("more than anybody writes");
+        unpack(27).expect_err("more than any program writes");
     }
 }

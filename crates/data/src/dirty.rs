@@ -7,7 +7,7 @@
 //! - **P2** Every sector in `pieces` has its data space in `reserved`, or is in `placed`: it will
 //!   be written where the file already shows it. `unreserved` is the token of just these.
 //! - **P3** A sector that is on its way stays readable here until its extent item is visible and
-//!   its data is on the device. `late` has data whose item is visible first.
+//!   its data is on the device. `late` has data with an item that is visible first.
 //! - **P4** Bytes at or behind the file's length are zero.
 //! - **P5** For every piece there is metadata in `metadata` to make an extent of it visible.
 //! - **P6** All of that is for this file's own items. If it is much, it counts as the leaves that

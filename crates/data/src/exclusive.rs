@@ -19,7 +19,7 @@ use buttress_txn::Stamp;
 /// Most parts that are remembered of a file. At the next one all are forgotten.
 const SPOTS_MAX: usize = 4096;
 
-/// An extent item whose extent only this file refers to.
+/// The item of an extent that only this file refers to.
 #[derive(Clone, Debug)]
 pub(crate) struct Spot {
     /// Where it is in the file.

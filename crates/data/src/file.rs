@@ -222,8 +222,8 @@ impl File {
         self.put_meta(handle, change, |put, now| put == now)
     }
 
-    /// As [`update_meta`](Self::update_meta), for extents whose data was written to the device. The
-    /// write into memory already counted as a change of the content, so this counts as none.
+    /// As [`update_meta`](Self::update_meta), for extents with data that was written to the device.
+    /// The write into memory already counted as a change of the content, so this counts as none.
     pub(crate) fn update_finished<R>(
         &self,
         handle: &Handle<'_>,

@@ -24,8 +24,8 @@ pub struct FilesOptions {
     pub no_holes: bool,
     /// The codec for files that name none themselves.
     pub compress: Option<Codec>,
-    /// Whether to compress also files that are marked as incompressible, and data whose sample
-    /// looks so.
+    /// Whether to compress also files that are marked as incompressible, and data with a sample
+    /// that looks so.
     pub compress_force: bool,
     /// Clean data that is kept in memory, in bytes. Zero if a layer above keeps it already.
     pub page_cache_bytes: u64,

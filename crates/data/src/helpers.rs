@@ -169,7 +169,7 @@ mod tests {
         let (begun, begins) = mpsc::channel();
         let counted = Arc::clone(&done);
         assert!(helpers.offer(move || {
-            begun.send(()).expect("somebody listens");
+            begun.send(()).expect("the receiver is there");
             thread::sleep(Duration::from_millis(20));
             counted.fetch_add(1, Ordering::SeqCst);
         }));

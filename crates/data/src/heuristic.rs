@@ -1,7 +1,7 @@
 //! Whether data is worth an attempt at compressing it, from a sample.
 //!
 //! The sample has sixteen bytes of every 256. Few different bytes, or few that make up most of the
-//! sample, say yes. A sample whose bytes are nearly equally frequent says no. Between them the
+//! sample, say yes. A sample with bytes that are nearly equally frequent says no. Between them the
 //! entropy decides.
 
 /// Distance of the samples, and length of each.

@@ -28,7 +28,7 @@ use crate::file::File;
 use crate::files::Files;
 use crate::job::{Placed, Target};
 
-/// A part whose extent may turn out to be writable in place.
+/// A part with an extent that may turn out to be writable in place.
 struct Candidate {
     mapping: Mapping,
     region: Region,
@@ -111,7 +111,7 @@ impl Files {
         Ok(spots)
     }
 
-    /// Parts of `range` whose layout allows writing in place, each with the right to do so.
+    /// Parts of `range` with a layout that allows writing in place, each with the right to do so.
     fn candidates(
         &self,
         file: &File,

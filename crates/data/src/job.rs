@@ -143,7 +143,7 @@ pub(crate) struct Job<'f> {
 }
 
 impl<'f> Job<'f> {
-    /// A job whose new extents have their places.
+    /// A job with new extents that have their places.
     pub(crate) fn of_extents(
         file: &'f File,
         size: u64,
@@ -168,7 +168,7 @@ impl<'f> Job<'f> {
         }
     }
 
-    /// Its extents, in order. `None` unless all are new extents whose data is written as it is.
+    /// Its extents, in order. `None` unless all are new extents with data that is written as it is.
     pub(crate) fn new_extents(&self) -> Option<Vec<&Placed>> {
         let mut extents = Vec::with_capacity(self.runs.len());
         for (_, plan) in &self.runs {

@@ -12,7 +12,7 @@
 //!
 //! - **P1** No byte is found here that is not on the device. A writer to an address calls
 //!   [`Pages::forget`] after the write, and before any thread learns of the write. A run that was
-//!   being read meanwhile is given to its reader, whose view is older, and is not kept.
+//!   being read meanwhile is given to its reader, and is not kept: the view of the reader is older.
 //! - **P2** Kept runs do not overlap, and none crosses a boundary of [`REGION`].
 //! - **P3** A claim ends: its holder publishes it or drops it, and either wakes the threads that
 //!   wait.

@@ -153,7 +153,7 @@ fn touch_for(pages: &Pages, at: u64, purpose: Purpose, goes_on: bool) -> bool {
             claim.publish(&Arc::new(bytes), purpose);
             false
         }
-        Found::Loading { .. } => panic!("nobody else is here"),
+        Found::Loading { .. } => panic!("no other thread is here"),
     }
 }
 

@@ -78,7 +78,7 @@ struct OrderedEdits {
     rest: Option<MetaReservation>,
 }
 
-/// Data whose extents are visible.
+/// Data with visible extents.
 struct Put<'f> {
     file: &'f File,
     /// The layout that the extents make up.
@@ -92,9 +92,10 @@ struct Put<'f> {
 }
 
 impl Files {
-    /// Whether the dirty data of a file, whose claim is held, may be written with a log. It must be
-    /// little and all of it new extents, on a device that writes it together with the log's nodes.
-    /// Where writes do not wait, as through a page cache, many run in parallel instead.
+    /// Whether the dirty data of a file may be written with a log. The claim of the file is held.
+    /// The data must be little and all of it new extents, on a device that writes it together with
+    /// the log's nodes. Where writes do not wait, as through a page cache, many run in parallel
+    /// instead.
     fn may_wait_for_log(&self, file: &File) -> bool {
         let in_place = InodeFlags::NODATACOW | InodeFlags::PREALLOC;
         let (flags, codec) = {

@@ -177,7 +177,7 @@ impl Files {
         }
         drop(left);
         let taken = shared.results.iter().map(|result| result.lock().take());
-        taken.map(|result| result.expect("whoever unpacked it did not panic")).collect()
+        taken.map(|result| result.expect("the thread that unpacked it did not panic")).collect()
     }
 }
 

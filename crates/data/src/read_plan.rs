@@ -50,7 +50,7 @@ impl PackedPart {
     }
 }
 
-/// What is to be read for a buffer whose holes and inline content are there already.
+/// What is to be read for a buffer. Its holes and inline content are there already.
 pub(crate) struct Plan {
     /// The file offset that the buffer begins with.
     pub(crate) base: u64,

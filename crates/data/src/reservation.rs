@@ -54,7 +54,7 @@ const MANY_ITEMS: u64 = 64;
 pub enum ReclaimEffort {
     /// Nothing: the caller asks again with more.
     Little,
-    /// The caller waits in the queue of tickets. The flusher writes back dirty data, whose
+    /// The caller waits in the queue of tickets. The flusher writes back dirty data: its
     /// reservations are for the worst case. It also makes commits and chunks.
     Full,
     /// The caller draws on the global reserve. This is for what comes with a truncation.
@@ -173,8 +173,8 @@ impl Files {
         (bytes > 0 && dirty.waits(0)).then(|| Cost::of(0, bytes))
     }
 
-    /// Hands that to a file whose length has changed. Data that was taken for writing meanwhile has
-    /// the length from that time.
+    /// Hands that to a file after its length has changed. Data that was taken for writing meanwhile
+    /// has the length from that time.
     pub(crate) fn keep_inline(
         &self,
         meta: &Meta,

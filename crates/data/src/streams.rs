@@ -200,7 +200,7 @@ mod tests {
         assert!(streams.awaited(first).is_empty(), "{first:?}");
         let rest = streams.awaited(last);
         assert!(rest == ((8 << 20).max(last.start)..last.end), "{rest:?} of {last:?}");
-        assert!(streams.awaited(&(1 << 40..(1 << 40) + PIECE)).is_empty(), "of nobody");
+        assert!(streams.awaited(&(1 << 40..(1 << 40) + PIECE)).is_empty(), "of no reader");
         // A reader behind the first one.
         for start in (0..6 << 20).step_by(PIECE as usize) {
             _ = streams.note(&(start..start + PIECE), WIDEST);

@@ -42,7 +42,7 @@ struct Edge {
 /// What a write lacks before it can be put into memory.
 #[derive(Default)]
 struct Missing {
-    /// Edges whose content is to be read, by index.
+    /// Edges with content that is to be read, by index.
     content: Vec<usize>,
     reservation: Option<Shortfall>,
 }

@@ -46,7 +46,7 @@ const ROUND_BYTES_MAX: u64 = 128 << 20;
 pub struct Written {
     /// Files that no other thread was writing back, and that had something to write.
     pub files: usize,
-    /// Bytes whose ordered extents were finished, or that were lost.
+    /// Bytes of finished ordered extents, and bytes that were lost.
     pub bytes: u64,
     /// How long the call waited for devices.
     pub device: Duration,
@@ -188,7 +188,7 @@ impl Files {
         let file = job.file;
         let taken = std::mem::take(&mut job.taken);
         job.runs.reserve_exact(taken.len());
-        // Runs whose places are all known have no data reservation.
+        // Runs have no data reservation where all their places are known.
         let reserved = job.reserved.take().map_or_else(|| self.engine.reserve_data(0), Ok);
         let reserved = match reserved {
             Ok(reserved) => reserved,

@@ -268,7 +268,7 @@ fn inline_reference(reference: &BackRef) -> String {
     }
 }
 
-/// A reference whose key says what the text need not.
+/// A reference with a key that says what the text need not.
 fn keyed_reference(reference: &BackRef) -> String {
     match reference {
         BackRef::TreeBlock { .. } => "tree block backref".to_owned(),

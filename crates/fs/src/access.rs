@@ -4,9 +4,9 @@
 //!
 //! - **A1** A read begins no transaction and waits for no space. It notes the time in memory and
 //!   lists the inode. Any later put of the inode takes the time along.
-//! - **A2** An inode whose time of access is newer than the one last put is listed, and keeps
-//!   itself in memory while it is listed. An inode that goes leaves the list, and so does
-//!   everything of a subvolume that is deleted.
+//! - **A2** An inode with a time of access newer than the one last put is listed, and keeps itself
+//!   in memory while it is listed. An inode that goes leaves the list, and so does everything of a
+//!   subvolume that is deleted.
 //! - **A3** What is listed is put before a commit: any commit, or with `lazytime` one that a caller
 //!   asks for. It is also put when [`LISTED_MAX`] inodes are listed, when the oldest waits for a
 //!   day, and before a snapshot.
@@ -58,7 +58,7 @@ pub(crate) trait Listable {
     fn is_gone(&self) -> bool;
 }
 
-/// The inodes whose time of access is newer than the one last put.
+/// The inodes with a time of access newer than the one last put.
 pub(crate) struct AccessTimes<C> {
     listed: Ranked<Listed<C>>,
     /// How many are listed, for threads that only look.

@@ -10,7 +10,7 @@ use crate::access::AccessTimes;
 use crate::cell::InodeCell;
 use crate::status::Status;
 
-/// Inodes whose times of access are put with one handle.
+/// Inodes with times of access that are put with one handle.
 const ACCESS_BATCH: usize = 64;
 
 /// See the module.
@@ -26,7 +26,7 @@ impl Atimes {
         Self { engine, status, lazytime, list: AccessTimes::default() }
     }
 
-    /// Lists an inode whose time of access was changed in memory.
+    /// Lists an inode after its time of access was changed in memory.
     pub(crate) fn enlist(&self, cell: &Arc<InodeCell>) {
         self.list.enlist(cell);
     }

@@ -117,9 +117,9 @@ impl InodeCell {
     }
 
     /// The empty directory that stands for a subvolume that is named and not there. A snapshot has
-    /// such names, since it does not copy subvolumes inside; so does a directory whose subvolume
-    /// was deleted. As on Linux, all have one number, and take their other attributes from their
-    /// directory.
+    /// such names, since it does not copy subvolumes inside; so does the directory of a subvolume
+    /// that was deleted. As on Linux, all have one number, and take their other attributes from
+    /// their directory.
     pub(crate) fn stub(dir: &Self) -> Result<Self> {
         let id = InodeId { tree: dir.tree(), ino: trees::STUB };
         let above = dir.file.item();

@@ -34,7 +34,7 @@ struct State {
     trees: VecDeque<TreeId>,
     /// The subvolume that a step is taken of. It stays listed until its last step is over.
     dropping: Option<TreeId>,
-    /// Inodes without name or user whose cell is still held for a moment, as by a batch of
+    /// Inodes without name or user, with a cell that is still held for a moment, as by a batch of
     /// writeback.
     leaving: usize,
     is_busy: bool,

@@ -3,7 +3,7 @@
 //! # Place
 //!
 //! The one error of the public API. Layers below keep their own enums of facts; they arrive here as
-//! sources, and [`Error::kind`] says whose turn it is.
+//! sources, and [`Error::kind`] says what the caller can do.
 
 use buttress_format::{Ino, TreeId};
 

@@ -4,8 +4,8 @@
 //!
 //! # Invariants
 //!
-//! - **M1** A cell whose item was read from a view is entered only if no cell of its shard has
-//!   dropped since. A cell that dropped may have changed the item after it was read.
+//! - **M1** A cell with an item that was read from a view is entered only if no cell of its shard
+//!   has dropped since. A cell that dropped may have changed the item after it was read.
 //!
 //! # Locks
 //!
@@ -68,7 +68,7 @@ impl<C: Entry> InodeTable<C> {
         shard.cells.get(&id).and_then(Weak::upgrade).ok_or(Seen(shard.gone))
     }
 
-    /// Enters a cell whose item was read after `seen`.
+    /// Enters a cell. Its item was read after `seen`.
     pub(crate) fn enter(&self, cell: C, seen: Seen) -> Entered<C> {
         // A cell that is not entered drops after the lock.
         let cell = Arc::new(cell);

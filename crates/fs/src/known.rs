@@ -290,8 +290,8 @@ fn a4_nothing_is_moved_twice() {
     }
 }
 
-/// X10: a group whose free space is written down wrongly is left alone, on every way that leads to
-/// it: by a file that ends in it, by a search, by a commit. Nothing fails while there is space
+/// X10: a group with free space that is written down wrongly is left alone, on every way that leads
+/// to it: by a file that ends in it, by a search, by a commit. Nothing fails while there is space
 /// elsewhere.
 #[test]
 fn x10_a_damaged_group_is_left_alone() {

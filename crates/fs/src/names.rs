@@ -3,7 +3,7 @@
 //! # On disk
 //!
 //! ```text
-//! (dir, DIR_ITEM, hash of the name)   every entry whose name has that hash, one behind the other
+//! (dir, DIR_ITEM, hash of the name)   every entry with a name of that hash, one behind the other
 //! (dir, DIR_INDEX, index)             the one entry that was made with that index
 //! ```
 //!
@@ -21,7 +21,7 @@ use crate::trees;
 /// Bytes of a node that no item can have: its header, and the item's own head.
 const NODE_OVERHEAD: usize = 101 + 25;
 
-/// Longest item of a tree whose nodes are this long.
+/// Longest item of a tree with nodes of this length.
 pub(crate) fn item_len_max(nodesize: u32) -> usize {
     nodesize as usize - NODE_OVERHEAD
 }

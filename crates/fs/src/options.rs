@@ -151,7 +151,7 @@ impl MountOptions {
     ///
     /// # Errors
     ///
-    /// [`Error::Option`] names the option that is unknown, or whose value does not parse.
+    /// [`Error::Option`] names the option that is unknown, or has a value that does not parse.
     pub fn parse(list: &str) -> Result<Self> {
         let mut options = Self::default();
         options.parse_more(list)?;

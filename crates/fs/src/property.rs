@@ -2,7 +2,7 @@
 //!
 //! # On disk
 //!
-//! An extended attribute, `btrfs.compression`, whose value is the compression's name. A flag of the
+//! An extended attribute, `btrfs.compression`: its value is the compression's name. A flag of the
 //! inode goes with it, so that a reader need not look for attributes.
 //!
 //! # Invariants

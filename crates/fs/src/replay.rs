@@ -83,7 +83,7 @@ struct Replay<'a> {
     tree: TreeId,
     log: &'a BTreeMap<Key, Payload>,
     open: HashMap<Ino, Rc<File>>,
-    /// Inodes whose names are to be counted (P3).
+    /// Inodes with names that are to be counted (P3).
     recount: BTreeSet<Ino>,
 }
 

@@ -78,7 +78,7 @@ impl Filesystem {
         let mut batch = Batch::new(TreeId::ROOT);
         batch.set(names::item_key(ROOT_TREE_DIR.ino, b"default"), Change::Names(vec![entry]));
         let reservation = mount.space.reserve(batch.cost(0), Urgency::Normal)?;
-        // Linux marks volumes whose default was ever changed, and never unmarks them.
+        // Linux marks a volume when its default is changed, and never unmarks it.
         mount.engine.need_feature(Incompat::DEFAULT_SUBVOL);
         let handle = mount.engine.begin(reservation);
         batch.apply(&handle);

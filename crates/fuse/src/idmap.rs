@@ -3,7 +3,7 @@
 //!
 //! # Place
 //!
-//! An image made for another machine, or for a container, has owners whose ids mean other users
+//! An image made for another machine, or for a container, has owners with ids that mean other users
 //! here. The map stands between the two in every attribute, every new file, every change of owner
 //! and every access list. So the kernel decides by the ids that programs have.
 //!

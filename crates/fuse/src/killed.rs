@@ -1,11 +1,11 @@
-//! Requests whose program was killed: one that waits for space gives up, as it would in Linux.
+//! Requests of programs that were killed: one that waits for space gives up, as it would in Linux.
 //!
 //! # Why not by what the protocol has
 //!
 //! `FUSE_INTERRUPT` says that a signal came, of whatever kind. The protocol library answers it by
-//! itself: that it is not handled. From then on the kernel sends none, and a task whose request has
-//! been taken waits for the answer even when it is killed. Waiting for space is what takes long
-//! here, and it ends for a killed task alone, in Linux as well. So the thread that waits looks
+//! itself: that it is not handled. From then on the kernel sends none. A task waits for the answer
+//! to a request that has been taken, even when the task is killed. Waiting for space is what takes
+//! long here, and it ends for a killed task alone, in Linux as well. So the thread that waits looks
 //! itself whether the task that asked is about to die. The kernel says that of every task.
 //!
 //! # Invariants

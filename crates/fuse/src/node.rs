@@ -4,7 +4,7 @@
 //!
 //! One table for a mount. A lookup, a create or a listing *remembers* a node, once for every time
 //! the kernel was told of it; `forget` takes those back. In between the handle in the table keeps
-//! an inode whose last name is gone alive, which is what an open but unlinked file needs.
+//! an inode alive when its last name is gone, as an open but unlinked file needs.
 //!
 //! A handle costs much more memory than a node does, and most are idle: the kernel knows an inode
 //! that no program has open. So a table keeps so many handles and no more. Above that, idle ones
@@ -70,7 +70,7 @@ pub(crate) trait Handle: Clone {
 #[derive(Debug)]
 pub(crate) struct Nodes<H> {
     root: (Place, H),
-    /// The tree whose inodes have their own numbers.
+    /// Inodes of this tree have their own numbers.
     home: u64,
     /// Unranked: held for a lookup; `Handle::rest` reads the attributes of inodes under it.
     shards: Box<[RwLock<Shard<H>>]>,
@@ -82,7 +82,7 @@ pub(crate) struct Nodes<H> {
     has_rested: AtomicBool,
 }
 
-/// A node whose handle rests.
+/// A node with a handle that rests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Resting(pub(crate) u32);
 
@@ -120,7 +120,7 @@ struct Interned {
 }
 
 impl<H: Handle> Nodes<H> {
-    /// Creates the table of a mount whose root is `handle`, at `place`, that keeps about
+    /// Creates the table of a mount with the root `handle`, at `place`. It keeps about
     /// `handles_max` handles. Inodes of the tree `home` have their own numbers.
     pub(crate) fn new(place: Place, home: u64, handle: H, handles_max: usize) -> Self {
         let handles_max = (handles_max / SHARD_COUNT).max(1);

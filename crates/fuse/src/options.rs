@@ -281,7 +281,8 @@ mod tests {
     /// A value out of range says what would be in range.
     #[test]
     fn wrong_values_say_what_is_right() {
-        let error = Options::default().accept("threads=0").expect_err("zero loops serve nobody");
+        let error =
+            Options::default().accept("threads=0").expect_err("zero loops serve no request");
         assert_eq!(error.to_string(), "mount option threads=0 needs a number from 1 to 256");
     }
 }

@@ -86,7 +86,7 @@ impl Rings {
         Ok(Self { made: made.collect::<io::Result<_>>()? })
     }
 
-    /// Serves a connection whose kernel was told to use rings. Until this has returned the kernel
+    /// Serves a connection. Its kernel was told to use rings. Until this has returned the kernel
     /// lets all requests wait.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 //! # Place
 //!
 //! Two superblocks of the kernel would each cache the same files, and disagree. So the kernel has
-//! one for a volume, whose top is the top level. Its first mount has no place in the directory
+//! one for a volume, with the top level as its top. Its first mount has no place in the directory
 //! tree: this holds it by a descriptor. A mount of a subvolume is a clone of the part below the
 //! subvolume's top, as with Linux's btrfs.
 //!

@@ -14,7 +14,7 @@
 //! # Failure
 //!
 //! An option that cannot be served is answered with a reason, and the handshake continues. A client
-//! whose input makes no sense is disconnected: [`Disconnect::Protocol`].
+//! with input that makes no sense is disconnected: [`Disconnect::Protocol`].
 
 use std::io::{self, Read, Write};
 

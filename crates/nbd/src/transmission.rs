@@ -69,8 +69,8 @@ pub struct Transmission<'a, R, W> {
 /// A request that was read whole.
 struct Work {
     request: Request,
-    /// Its range, or the reason of its refusal. Of a write, only the unwritten rest, whose bytes
-    /// are in the buffer.
+    /// Its range, or the reason of its refusal. Of a write, only the unwritten rest: its bytes are
+    /// in the buffer.
     range: Result<Range<u64>, Fault>,
 }
 

@@ -2,8 +2,8 @@
 //! too.
 //!
 //! Checksums catch bytes that flip at random. Only deliberate damage reaches the code behind them,
-//! so this makes it: nodes whose items are in order and within bounds, but with values that no
-//! program ever wrote.
+//! so this makes it: nodes with items in order and within bounds, but with values that no program
+//! ever wrote.
 
 use buttress_block::{Device, MemoryDevice};
 use buttress_format::header::{HEADER_LEN, ITEM_LEN, PTR_LEN};

@@ -80,7 +80,7 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     Ok(Exit::Success)
 }
 
-/// Looks at every subvolume that was named, and says in whose role one cannot be used.
+/// Looks at every subvolume that was named, and says in which role one cannot be used.
 fn choose(fs: &Filesystem, args: &Args, place: &VolumePath) -> Result<SendOptions> {
     let (id, sent) = subvolume(fs, place, "subvolume")?;
     let mut options = SendOptions::new(id);

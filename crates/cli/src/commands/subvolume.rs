@@ -269,7 +269,7 @@ fn set_default(
     Ok(Exit::Success)
 }
 
-/// The subvolume whose top a place is.
+/// The subvolume that has a place as its top.
 pub(super) fn find(fs: &Filesystem, place: &VolumePath) -> Result<TreeId> {
     let inode = image::resolve(fs, place)?;
     if inode.id().ino != Ino::ROOT_DIR {

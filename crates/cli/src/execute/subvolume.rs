@@ -145,7 +145,7 @@ impl Spot {
         Ok((self.walk(fs, &parts).context(|| self.show())?, name))
     }
 
-    /// The subvolume whose top it is.
+    /// The subvolume that has it as its top.
     fn subvolume(&self, fs: &Filesystem) -> Result<TreeId> {
         let inode = self.inode(fs)?;
         if inode.id().ino != Ino::ROOT_DIR {

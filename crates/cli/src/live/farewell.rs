@@ -190,8 +190,8 @@ impl Farewell {
         }
         if let Some(process) = &self.process {
             let mut ends = [PollFd::new(process, PollFlags::IN)];
-            // The volume is closed; a process that takes its time to end keeps no one waiting for
-            // ever.
+            // The volume is closed; a process that takes its time to end keeps no program waiting
+            // for ever.
             let _ = rustix::io::retry_on_intr(|| poll(&mut ends, Some(&EXIT_MAX)));
         }
         match self.closed.as_ref().and_then(|closed| closed["error"].as_str()) {

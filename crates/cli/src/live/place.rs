@@ -2,10 +2,10 @@
 //!
 //! # Invariants
 //!
-//! - **P1** Nothing is taken for a part of a volume by its name. Whose a path is says the number of
-//!   the device that it is on: that of a mount, or with `-o submounts` of one of its subvolumes. So
-//!   what others have mounted inside of a mount is not ours, and what of ours is bound elsewhere
-//!   is.
+//! - **P1** Nothing is taken for a part of a volume by its name. The number of the device that a
+//!   path is on says what the path belongs to. It is the number of a mount, or with `-o submounts`
+//!   of one of its subvolumes. So what others have mounted inside of a mount is not ours, and what
+//!   of ours is bound elsewhere is.
 //! - **P2** What is found has its mount at its place yet: errors and later questions name the
 //!   volume by it.
 

@@ -34,7 +34,7 @@ pub(crate) struct Subject {
     /// The other devices of the volume.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub more: Vec<FileId>,
-    /// Its mounts show parts of one file system, whose top is the top level.
+    /// Its mounts show parts of one file system, with the top level as its top.
     #[serde(default)]
     pub is_shared: bool,
     /// Its cache.
@@ -48,7 +48,7 @@ pub(crate) struct Subject {
     pub uris: Vec<String>,
 }
 
-/// What a file is: a device and the number there, or for a block device whose number is whose.
+/// What a file is: a device and the number there, or for a block device its own number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum FileId {
     File(u64, u64),

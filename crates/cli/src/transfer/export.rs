@@ -241,7 +241,7 @@ fn link_within(top: &OwnedFd, first: &Path, dir: &OwnedFd, name: &OsStr) -> rust
 }
 
 /// Takes away what has a name already. A directory stays, to be filled or to be an error; a file
-/// stays where a file comes, whose content it gets.
+/// stays where a file comes, and gets the content of that one.
 fn make_room(dir: &OwnedFd, name: &OsStr, kind: FileKind) -> rustix::io::Result<()> {
     let found = match rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(found) => FileKind::from_mode(found.st_mode),

@@ -1,5 +1,5 @@
-//! Whose a path is: of a volume of ours, of something that others have mounted inside of it, or of
-//! a folder of ours that is seen elsewhere.
+//! What a path belongs to: a volume of ours, something that others have mounted inside of it, or a
+//! folder of ours that is seen elsewhere.
 
 use crate::checker::check;
 use crate::live::{Mounted, has, run};

@@ -1,4 +1,4 @@
-//! A mount whose server, and whose programs, have little memory: nothing hangs, nothing is lost.
+//! A mount with little memory for its server and its programs: nothing hangs, nothing is lost.
 
 use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};

@@ -179,8 +179,8 @@ pub(crate) fn helpers_end_with_the_codes_of_mount() {
     check(&bench.path("image"));
 }
 
-/// systemd spares processes of root whose name begins with `@` when it ends all others. A server
-/// has such a name where the machine is to run from its volume, and no other server has.
+/// systemd spares processes of root with a name that begins with `@` when it ends all others. A
+/// server has such a name where the machine is to run from its volume, and no other server has.
 #[test]
 fn a_server_of_the_machine_has_the_name_that_systemd_spares() {
     if !can_mount() {

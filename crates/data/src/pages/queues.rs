@@ -28,7 +28,7 @@ pub(super) const PROBATION: u64 = 8;
 /// away.
 const LITTER: u64 = 16;
 
-/// The part of the budget whose leaving is remembered.
+/// Runs that left are remembered up to the budget divided by this.
 const REMEMBERED: u64 = 2;
 
 /// A run in a queue, and the memory it takes; it may be gone.
@@ -39,7 +39,7 @@ pub(super) struct Queued {
     pub(super) len: u64,
 }
 
-/// What becomes of a run whose turn it is.
+/// What becomes of a run when its turn comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// It was kept no more.
@@ -104,11 +104,11 @@ pub(super) struct Queues {
     probation: Queue,
     main: Queue,
     remembered: Remembered,
-    /// Bytes of entries whose runs are gone; a little wrong while a run is being checked.
+    /// Bytes of entries of runs that are gone; a little wrong while a run is being checked.
     litter: u64,
 }
 
-/// A run whose turn it is.
+/// A run that has its turn.
 pub(super) struct Turn {
     pub(super) victim: Queued,
     was_new: bool,
@@ -140,7 +140,7 @@ impl Queues {
         }
     }
 
-    /// The run whose turn it is to leave, if more than `budget` is kept. [`settle`](Self::settle)
+    /// The run that has its turn to leave, if more than `budget` is kept. [`settle`](Self::settle)
     /// says whether it leaves.
     pub(super) fn next(&mut self, budget: u64) -> Option<Turn> {
         if self.probation.bytes + self.main.bytes <= budget {

@@ -213,7 +213,7 @@ fn long_calls_give_copies_to_waiting_threads() {
             SHARED.fetch_add(1, Ordering::Relaxed);
         }
     });
-    assert!(SHARED.load(Ordering::Relaxed) > 0, "nobody ever had another's");
+    assert!(SHARED.load(Ordering::Relaxed) > 0, "no thread ever had the bytes of another");
 }
 
 /// Alone they leave nothing behind.

@@ -13,7 +13,7 @@ mod kept;
 mod shapes;
 mod storm;
 
-/// Small files, whose contents lie in leaves.
+/// Small files. Their contents lie in leaves.
 const FILES: usize = 6000;
 const INLINE: usize = 1500;
 
@@ -21,7 +21,7 @@ fn name(number: usize) -> Vec<u8> {
     format!("file{number}").into_bytes()
 }
 
-/// Files in a folder, whose leaves take more than the global reserve.
+/// Files in a folder. Their leaves take more than the global reserve.
 fn populate(fs: &Filesystem, top: &Inode) {
     let dir = top.mkdir(b"dir", 0o755, 0, 0).expect("a folder");
     for number in 0..FILES {

@@ -1,5 +1,5 @@
-//! Items that no file system writes, put into a volume whose checksums are right: refused, and
-//! never a reason to fall.
+//! Items that no file system writes, put into a volume with right checksums: refused, and never a
+//! reason to fall.
 
 use buttress_format::{Body, Compression, FileExtent, Generation, Region};
 
@@ -16,8 +16,8 @@ fn put(fs: &Filesystem, file: &Inode, extent: &FileExtent) {
     handle.put(file.id().tree, key, extent.to_bytes());
 }
 
-/// An extent whose end lies behind every device. A caller that reads, writes or shares what it
-/// shows is told so, at every place in it, though its numbers do not wrap.
+/// An extent that ends behind every device. A caller that reads, writes or shares what it shows is
+/// told so, at every place in it, though its numbers do not wrap.
 #[test]
 fn an_extent_that_ends_behind_every_device_is_refused() {
     let bytes_max = SECTORS * SECTOR;

@@ -12,8 +12,8 @@ const OVERWRITTEN: usize = 1000;
 /// A commit follows each of so many parts.
 const PARTS: usize = 40;
 
-/// A volume full of metadata but for a few leaves and the place of a chunk, with a file whose
-/// extents are a block each.
+/// A volume full of metadata but for a few leaves and the place of a chunk. It has a file with
+/// extents of a block each.
 fn scattered() -> Arc<dyn Device> {
     let device = Arc::new(MemoryDevice::new(256 * MIB));
     let make = MakeOptions { nodesize: 4096, seed: Some(7), ..MakeOptions::default() };

@@ -11,7 +11,7 @@ use crate::XattrFlags;
 const FILES: usize = 160;
 const EACH: usize = 500;
 
-/// A volume whose files share extents in no order, and which has no room for metadata or a chunk;
+/// A volume with files that share extents in no order, and without room for metadata or a chunk;
 /// and a snapshot of it.
 fn crowded(device: &Arc<dyn Device>) -> (Filesystem, Vec<Inode>, usize) {
     let fs = mount(device, "rw,commit=300");

@@ -2,14 +2,15 @@
 //!
 //! # Place
 //!
-//! For a front end whose client stamps files itself, and sends the stamps as attributes. A kernel
-//! with a write-back cache does so. Its writes come long after the program's, and before or after
-//! the stamps. Stamped here, they would carry the time of the flush.
+//! For a front end with a client that stamps files itself, and sends the stamps as attributes. A
+//! kernel with a write-back cache does so. Its writes come long after the program's, and before or
+//! after the stamps. Stamped here, they would carry the time of the flush.
 
 use crate::error::Result;
 use crate::inode::{FallocateMode, Inode};
 
-/// An inode whose content is changed without changing its times; see [`Inode::keeping_times`].
+/// An inode, for changes of its content that leave its times as they are; see
+/// [`Inode::keeping_times`].
 #[derive(Clone, Copy, Debug)]
 pub struct KeepingTimes<'a> {
     inode: &'a Inode,

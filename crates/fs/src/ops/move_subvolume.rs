@@ -213,7 +213,7 @@ fn expect_subvolume(view: &View, side: &Side<'_>, tree: TreeId) -> Result<()> {
     }
 }
 
-/// What goes over in one transaction (M2). Two names whose hashes collide share an item, and names
+/// What goes over in one transaction (M2). Two names with colliding hashes share an item, and names
 /// of one subvolume are gathered in one batch, which sees both.
 struct Changes {
     roots: Batch,

@@ -2,7 +2,7 @@
 //!
 //! # On disk
 //!
-//! `(ino, XATTR_ITEM, hash of the name)` holds every attribute whose name has that hash, in the
+//! `(ino, XATTR_ITEM, hash of the name)` holds every attribute with a name of that hash, in the
 //! layout of directory entries; name and value together must fit one item.
 
 use buttress_format::{DirEntry, Key, Kind, limits};

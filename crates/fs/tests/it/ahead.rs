@@ -221,7 +221,7 @@ fn e2_waiters_at_once_are_one_step() {
                     1,
                     "{waits} waited together, {processors} processors"
                 );
-                assert!(step <= 1, "{waits} who waited made {step} steps");
+                assert!(step <= 1, "{waits} waiting requests made {step} steps");
                 steps += step;
             }
             drop(files);

@@ -52,7 +52,7 @@ fn mount_without_threads_does_all_work() {
     }
 
     drop(sub);
-    root.delete_subvolume(b"sub").expect("nobody uses it");
+    root.delete_subvolume(b"sub").expect("it is not in use");
     fs.sync().expect("a good volume");
     assert_eq!(fs.dying_subvolumes().expect("a list"), Vec::new());
     drop(root);

@@ -36,7 +36,7 @@ fn refused(files: &[Inode], blocks: u64) -> usize {
     refused
 }
 
-/// Files whose data is overwritten in place, on a volume without any space for data left.
+/// Files with data that is overwritten in place, on a volume without any space for data left.
 fn in_place(fs: &Filesystem, files: usize, blocks: u64) -> Vec<Inode> {
     let make = |number| {
         let file = nocow(fs, &format!("in place {number}"));

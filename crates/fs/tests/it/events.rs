@@ -96,7 +96,7 @@ fn heard(target: &str) -> Vec<Told> {
     heard.iter().filter(|told| told.target == target).cloned().collect()
 }
 
-/// Overwrites whose old space comes back by commits alone: writers wait, and room is made. Then
+/// Overwrites with old space that comes back by commits alone: writers wait, and room is made. Then
 /// nothing is left, and a request is refused.
 fn crowd() {
     let device = memory(160);
@@ -173,12 +173,12 @@ fn space_says_what_happens_to_it() {
     }
     for granted in ["true", "false"] {
         let is = |told: &&Told| told.fields["granted"] == granted && told.fields["kind"] == "data";
-        assert!(waits.iter().any(|told| is(&told)), "nobody waited with {granted}: {waits:?}");
+        assert!(waits.iter().any(|told| is(&told)), "no request waited with {granted}: {waits:?}");
     }
 
     let refusals = heard("buttress::enospc");
     let mine: Vec<_> = refusals.iter().filter(|told| told.thread == me).collect();
-    assert!(!mine.is_empty(), "nobody was refused");
+    assert!(!mine.is_empty(), "no request was refused");
     for told in mine {
         told.expect(&["kind", "bytes"]);
         for kind in ["data", "metadata", "system"] {
@@ -212,7 +212,7 @@ fn space_says_what_happens_to_it() {
 /// Set in the process that runs the second test for itself.
 const ALONE: &str = "BUTTRESS_TEST_ALONE";
 
-/// Events of one target whose fields have these values, as text. A field that not all have stands
+/// Events of one target with these values of its fields, as text. A field that not all have stands
 /// behind one that tells those apart.
 fn heard_with(target: &str, fields: &[(&str, String)]) -> Vec<Told> {
     let fits = |told: &Told| fields.iter().all(|(name, value)| told.fields[name] == *value);
@@ -360,7 +360,7 @@ fn figures_are_what_was_told() {
     assert!(served > 0, "{:?}", stats.engine.steps);
     assert_eq!((stats.waited_for, stats.accounts.waiting), ((0, 0), (0, 0)));
 
-    let refusal = stats.last_refusal.expect("somebody was refused");
+    let refusal = stats.last_refusal.expect("a request was refused");
     let told = heard("buttress::enospc").pop().expect("it was told");
     assert_eq!((refusal.kind, refusal.bytes), (SpaceKind::Data, asked));
     assert_eq!(told.fields["kind"], refusal.kind.to_string());

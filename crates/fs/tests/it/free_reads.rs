@@ -108,7 +108,7 @@ fn while_it_reads_so_many(
         let was_done = acts.is_finished();
         gate.hook.set(Door::Open);
         acts.join().expect("no panic");
-        assert!(was_done, "it waited for a device that somebody else reads from");
+        assert!(was_done, "it waited for a device that another thread reads from");
         reads.join().expect("no panic")
     })
 }
@@ -191,7 +191,7 @@ fn another_takes_its_place(sums: bool, options: &str) -> bool {
         others.write_at(0, &[2; LEN]).expect("there is room");
         others.flush_data().expect("it lands");
     });
-    assert!(content.iter().all(|byte| *byte == 1), "{options}, sums: {sums}: it is not his");
+    assert!(content.iter().all(|byte| *byte == 1), "{options}, sums: {sums}: another file's bytes");
     let mut found = vec![0; LEN];
     assert_eq!(others.read_at(0, &mut found).expect("a read"), LEN);
     assert!(found == [2; LEN], "{options}: what was read meanwhile is not kept for others");
@@ -277,7 +277,10 @@ fn r7_what_is_moved_is_read_where_it_was() {
             let _ = moves.join().expect("no panic");
             reads.join().expect("no panic")
         });
-        assert!(content.iter().all(|byte| *byte == 1), "{options}, sums: {sums}: it is not his");
+        assert!(
+            content.iter().all(|byte| *byte == 1),
+            "{options}, sums: {sums}: another file's bytes"
+        );
         drop(file);
         fs.close().expect("closed");
         check(&below);

@@ -156,7 +156,7 @@ fn e6_interrupted_anywhere() {
                 });
             }
         });
-        assert!(interrupted.load(Ordering::Relaxed) > 0, "{rule}: nobody was interrupted");
+        assert!(interrupted.load(Ordering::Relaxed) > 0, "{rule}: no request was interrupted");
         let empty = SetAttr { size: Some(0), ..SetAttr::default() };
         filler.set_attr(&empty).expect("shrinking always works");
         fs.sync().expect("durable");

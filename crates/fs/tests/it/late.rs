@@ -59,8 +59,8 @@ fn after_a_cut(device: &Arc<dyn Device>) -> Filesystem {
     mount(&copied)
 }
 
-/// A3: a file whose data cannot be written with a log shows its earlier content, here and after a
-/// crash. That content may have been in a commit, in a log, or in memory alone until then. Files
+/// A3: a file with data that cannot be written with a log shows its earlier content, here and after
+/// a crash. That content may have been in a commit, in a log, or in memory alone until then. Files
 /// that share the log lose nothing.
 #[test]
 fn what_cannot_be_written_changes_nothing() {
@@ -86,7 +86,7 @@ fn what_cannot_be_written_changes_nothing() {
         picky.refuses.store(true, Ordering::Relaxed);
         let error = file.sync().expect_err("its data cannot be written");
         assert_eq!(error.kind(), ErrorKind::Io, "{error}");
-        other.sync().expect("nobody else's data is refused");
+        other.sync().expect("the other file's data is not refused");
         picky.refuses.store(false, Ordering::Relaxed);
         assert!(fs.sync_stats().late >= 2, "{:?}", fs.sync_stats());
 

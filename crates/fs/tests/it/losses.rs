@@ -38,7 +38,7 @@ fn told_by_sync_and_close() {
     faults.heal();
     assert_eq!(content(&kept), pattern(1, 100_000));
     drop((kept, lost, other));
-    fs.close().expect_err("told by the last one who can");
+    fs.close().expect_err("told by the last call that can");
     check(&below);
     let fs = mount(&below);
     assert_eq!(content(&fs.resolve("kept").expect("file")), pattern(1, 100_000));

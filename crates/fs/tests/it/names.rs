@@ -102,7 +102,7 @@ fn attributes_without_a_name_take_nothing() {
         let attr = file.set_attr(&change).expect("attributes");
         assert_eq!((attr.mode & 0o7777, attr.mtime), (0o640, time));
     }
-    assert_eq!(fs.space_stats().accounts.running, (0, 0), "items that nobody will read");
+    assert_eq!(fs.space_stats().accounts.running, (0, 0), "items that will never be read");
     root.link(&unnamed, b"named").expect("link");
     drop((removed, unnamed, root));
     fs.close().expect("closed");

@@ -64,7 +64,7 @@ enum Way {
     Direct,
 }
 
-/// Small random writes on a volume whose metadata is reserved by Linux's rule, and no chunk can
+/// Small random writes on a volume. Its metadata is reserved by Linux's rule, and no chunk can
 /// come.
 fn scarce(way: Way, preempt: &'static str, samples: usize) -> Seen {
     let work = move || {
@@ -148,7 +148,7 @@ fn scarce(way: Way, preempt: &'static str, samples: usize) -> Seen {
         over.store(1, Ordering::Relaxed);
         writers.into_iter().for_each(|writer| writer.join().expect("a writer"));
         let stats = fs.space_stats();
-        let fs = Arc::into_inner(fs).expect("nobody else has it");
+        let fs = Arc::into_inner(fs).expect("no other thread has it");
         fs.close().expect("an unmount");
         // The first fifth is the way into it.
         let samples = seen.split_off(samples / 5);
@@ -282,14 +282,14 @@ fn expect_no_split(base: MemoryDevice, split: Split) {
     let (seen, _) = seeded::run(1, options, work).unwrap_or_else(|stuck| panic!("{stuck}"));
     let (before, after, is_sound, device) = seen;
     let which = format!("{split:?}: {before:?}, {after:?}");
-    assert!(before.reads > 0 && before.data == 0, "he is in the middle: {which}");
-    assert!(after.reads > before.reads, "he went on: {which}");
-    assert_eq!(after.data, EXTENTS * EXTENT_LEN, "he was not done: {which}");
+    assert!(before.reads > 0 && before.data == 0, "the writer is in the middle: {which}");
+    assert!(after.reads > before.reads, "the writer went on: {which}");
+    assert_eq!(after.data, EXTENTS * EXTENT_LEN, "the writer was not done: {which}");
     assert!(is_sound, "what was split, and around it what was written: {which}");
     expect_sound(&device);
 }
 
-/// A thread that makes room waits for readers of old trees, whose end gives space back. For one
+/// A thread that makes room waits for readers of old trees: their end gives space back. For one
 /// reader of seconds, later refused requests do not wait again in each of their flush steps.
 #[test]
 fn a_long_reader_is_waited_for_once() {
@@ -341,8 +341,8 @@ fn a_long_reader_is_waited_for_once() {
     let (seen, _) = seeded::run(1, options, work).unwrap_or_else(|stuck| panic!("{stuck}"));
     let (waited, is_there, device) = seen;
     let all: Duration = waited.iter().sum();
-    assert!(waited[0] > Duration::from_millis(300), "nobody waited for him: {waited:?}");
-    assert!(all < Duration::from_secs(4), "he was waited for again: {waited:?}");
-    assert!(is_there, "what he held back came with him");
+    assert!(waited[0] > Duration::from_millis(300), "no request waited for the reader: {waited:?}");
+    assert!(all < Duration::from_secs(4), "the reader was waited for again: {waited:?}");
+    assert!(is_there, "what the reader held back came with its end");
     expect_sound(&device);
 }

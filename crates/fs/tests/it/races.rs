@@ -16,7 +16,7 @@ use crate::volume::{file_with, memory, setting};
 const SECTOR: usize = 4096;
 const LEN: usize = 4 << 20;
 
-/// A device whose discarded bytes are wrong at once, and that takes its time for some reads.
+/// A device with discarded bytes that are wrong at once. It takes its time for some reads.
 #[derive(Debug, Default)]
 struct Forgets(AtomicU64);
 

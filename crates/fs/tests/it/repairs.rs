@@ -154,7 +154,7 @@ fn r10_unrequested_errors_are_not_counted() {
                 assert!(buf == expected[at..at + piece], "at {at}");
             }
         }
-        assert_eq!(counts(&fs), (0, 0), "nobody asked for it, by {piece}");
+        assert_eq!(counts(&fs), (0, 0), "no read asked for it, by {piece}");
         for times in 1..4 {
             file.read_at((BAD * SECTOR / piece * piece) as u64, &mut buf).expect_err("it is bad");
             assert_eq!(counts(&fs), (times, 0), "by {piece}");

@@ -268,7 +268,7 @@ fn reservations_know_the_height_of_a_subvolume() {
     check(&device);
 }
 
-/// The gate of a device whose flushes are held up.
+/// The gate of a device with flushes that are held up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Door {
     Open,

@@ -63,7 +63,7 @@ fn copies_without_checksums_are_compared() {
         assert_eq!((plain.no_csum_unlike, plain.groups_held), (0, 0), "{options}");
         assert_eq!((held.no_csum_unlike, held.no_csum), (3, 64), "{options}");
         assert_eq!(held.groups_held > 0, options == "rw", "{options}");
-        assert!(!held.has_errors(), "{options}: which copy is right nobody can tell");
+        assert!(!held.has_errors(), "{options}: which copy is right cannot be told");
         fs.close().expect("closed");
     }
 }

@@ -154,7 +154,7 @@ fn whole(seed: u64, operations: usize) -> Outcome {
         let stories = clients.into_iter().map(|client| client.join().expect("a client")).collect();
         cutter.join().expect("the one that cuts snapshots");
         others.into_iter().for_each(|other| other.join().expect("one that reads or moves"));
-        let fs = Arc::into_inner(fs).expect("nobody else has it");
+        let fs = Arc::into_inner(fs).expect("no other thread has it");
         fs.close().expect("an unmount");
         let done = std::mem::take(&mut *done.lock());
         let digest = log.digest();

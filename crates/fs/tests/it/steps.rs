@@ -150,7 +150,7 @@ fn windows_are_given_back() {
     let usage = fs.info().expect("figures").usage;
     let data = usage.kinds.iter().filter(|kind| kind.flags.kind() == BlockGroupFlags::DATA);
     let left: u64 = data.map(|kind| kind.total - kind.used).sum();
-    assert_eq!(left, 0, "bytes that nobody got");
+    assert_eq!(left, 0, "bytes that no file got");
     fs.close().expect("an unmount");
     expect_sound(&device);
 }

@@ -90,7 +90,7 @@ fn a_subvolume_goes_in_the_transaction_that_made_it() {
     check(&device);
 }
 
-/// A device whose flushes take a while, so that tests meet commits in the middle.
+/// A device with flushes that take a while, so that tests meet commits in the middle.
 #[derive(Debug)]
 struct Leisurely(MemoryDevice);
 

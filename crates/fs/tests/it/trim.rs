@@ -228,10 +228,10 @@ fn beside_a_writer_where_little_is_free() {
     });
     let outcome = outcomes.pop().expect("the device was told of something");
     outcome.expect("half of what there is is left to writers");
-    assert_eq!(refused(), before, "but for who filled it");
+    assert_eq!(refused(), before, "no request but those that filled it is refused");
     assert!(
         content(&target) == pattern(2, 2 * MIB as usize),
-        "it was told of what was his by then"
+        "the device was told of what the writer had by then"
     );
     drop(target);
     fs.close().expect("closed");

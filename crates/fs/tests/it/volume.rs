@@ -68,7 +68,7 @@ pub(crate) fn file_with(dir: &Inode, name: &str, content: &[u8]) -> Inode {
     inode
 }
 
-/// An empty file whose data is overwritten in place.
+/// An empty file. Its data is overwritten in place.
 pub(crate) fn nocow(fs: &Filesystem, name: &str) -> Inode {
     let file = fs.root().create(name.as_bytes(), 0o644, 0, 0, 0).expect("a file");
     let flags = Some(InodeFlags::NODATACOW);

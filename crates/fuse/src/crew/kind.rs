@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn what_waits() {
         let costs = Costs::new();
-        assert!(costs.waits(Kind::Sync), "before anybody looked");
+        assert!(costs.waits(Kind::Sync), "before anything was learned");
         for _ in 0..64 {
             costs.learn(Kind::WriteLarge, VERY_LONG * 2);
         }

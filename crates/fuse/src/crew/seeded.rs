@@ -282,7 +282,7 @@ fn whole(seed: u64) -> Duration {
     while !is_quiet(&device, &crew, threads) {
         thread::sleep(Duration::from_millis(1));
         looks += 1;
-        assert!(looks < 1_000, "somebody is neither reading nor sitting: {crew:?} {device:?}");
+        assert!(looks < 1_000, "a worker is neither reading nor sitting: {crew:?} {device:?}");
     }
     device.go();
     workers.into_iter().for_each(|worker| worker.join().expect("no panic"));

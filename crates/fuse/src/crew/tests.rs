@@ -10,7 +10,7 @@ use crate::mount::Link;
 
 /// W3: one request to forget many is a call for each; with another reader there, too.
 #[test]
-fn who_forgets_goes_on_with_the_rest() {
+fn a_thread_that_forgets_goes_on_with_the_rest() {
     let (near, _far) = UnixStream::pair().expect("a pair");
     let link = Link::new(&OwnedFd::from(near)).expect("a link");
     let crew = Crew::new(link, 3, &Options { handoff: true, ..Options::default() });
@@ -21,7 +21,7 @@ fn who_forgets_goes_on_with_the_rest() {
             drop(worker.duty(Kind::Forget));
         }
         assert_eq!(worker.readers.load(Ordering::SeqCst), 3, "W1");
-        sender.send(()).expect("somebody waits");
+        sender.send(()).expect("the test waits");
     });
     done.recv_timeout(Duration::from_secs(10)).expect("all are forgotten");
 }
@@ -29,7 +29,7 @@ fn who_forgets_goes_on_with_the_rest() {
 /// W1: a thread that finds another request waiting reads on beside the others; with none it sits
 /// down, until it is called.
 #[test]
-fn who_sees_a_request_takes_it() {
+fn a_thread_that_sees_a_request_takes_it() {
     let (near, mut far) = UnixStream::pair().expect("a pair");
     let mut request = near.try_clone().expect("another descriptor");
     let link = Link::new(&OwnedFd::from(near)).expect("a link");
@@ -39,19 +39,19 @@ fn who_sees_a_request_takes_it() {
     let worker = Arc::clone(&crew);
     std::thread::spawn(move || {
         drop(worker.duty(Kind::WriteSmall));
-        sender.send(worker.readers.load(Ordering::SeqCst)).expect("somebody waits");
+        sender.send(worker.readers.load(Ordering::SeqCst)).expect("the test waits");
         request.read_exact(&mut [0]).expect("it is there");
         drop(worker.duty(Kind::WriteSmall));
-        sender.send(worker.readers.load(Ordering::SeqCst)).expect("somebody waits");
+        sender.send(worker.readers.load(Ordering::SeqCst)).expect("the test waits");
     });
     let soon = Duration::from_secs(10);
-    assert_eq!(done.recv_timeout(soon), Ok(3), "W1: he reads on");
+    assert_eq!(done.recv_timeout(soon), Ok(3), "W1: the thread reads on");
     while crew.bench.lock().watch.is_none() {
         std::thread::yield_now();
     }
-    assert_eq!(crew.readers.load(Ordering::SeqCst), 2, "W1: he sits");
+    assert_eq!(crew.readers.load(Ordering::SeqCst), 2, "W1: the thread sits");
     crew.call_one();
-    assert_eq!(done.recv_timeout(soon), Ok(3), "W1: he was called");
+    assert_eq!(done.recv_timeout(soon), Ok(3), "W1: the thread was called");
     assert_eq!(crew.handling.load(Ordering::SeqCst), 0, "nothing is at work");
 }
 
@@ -68,13 +68,13 @@ fn a_large_write_calls_another_where_requests_wait() {
         std::thread::yield_now();
     }
     let duty = crew.duty(Kind::WriteLarge);
-    assert_eq!(crew.readers.load(Ordering::SeqCst), 0, "nothing waits, nobody is called");
+    assert_eq!(crew.readers.load(Ordering::SeqCst), 0, "nothing waits, no thread is called");
     drop(duty);
     far.write_all(b"r").expect("it is sent");
     let duty = crew.duty(Kind::WriteSmall);
     assert_eq!(crew.readers.load(Ordering::SeqCst), 0, "small ones go by the clock");
     drop(duty);
     let duty = crew.duty(Kind::WriteLarge);
-    assert_eq!(crew.readers.load(Ordering::SeqCst), 1, "somebody reads on");
+    assert_eq!(crew.readers.load(Ordering::SeqCst), 1, "a thread reads on");
     drop(duty);
 }

@@ -1,4 +1,4 @@
-//! Requests that read or write many bytes, or whose answer may have to wait.
+//! Requests that read or write many bytes, or have an answer that may have to wait.
 //!
 //! Bytes are read into the transport's memory and written from there: nothing copies them.
 

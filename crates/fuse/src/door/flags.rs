@@ -14,7 +14,7 @@ const GET_LABEL: u32 = 0x8100_9431;
 const GET_EXTENDED: u32 = 0x801c_581f;
 const SET_EXTENDED: u32 = 0x401c_5820;
 
-/// Length of the argument of the extended commands, whose first four bytes are flags.
+/// Length of the argument of the extended commands. Its first four bytes are flags.
 const EXTENDED_LEN: usize = 28;
 
 /// One flag in its three numberings: on disk, by the plain commands, and by the extended ones.

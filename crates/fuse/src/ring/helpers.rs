@@ -52,7 +52,7 @@ pub(super) struct Shared {
     watch_dozes: AtomicBool,
     /// Unranked: the watch is woken under it; nothing is taken.
     watch: Mutex<Option<Thread>>,
-    /// Queues whose entries the kernel has, or why one has not.
+    /// Queues with entries that the kernel has, or why a queue has none there.
     /// Unranked: nothing is taken under it.
     registered: Mutex<io::Result<usize>>,
     has_registered: Condvar,
@@ -69,7 +69,7 @@ struct Jobs {
 enum Job {
     /// A request that takes long.
     Work(Kind, Taken),
-    /// A queue whose driver is held up: the number of the queue, and the term.
+    /// A queue with a driver that is held up: the number of the queue, and the term.
     Drive(usize, u64),
 }
 

@@ -16,7 +16,7 @@ use rustix::event::EventfdFlags;
 
 use super::abi;
 
-/// A ring whose submissions have room for a command of the kernel's FUSE.
+/// A ring with submissions that have room for a command of the kernel's FUSE.
 pub(super) type Uring = IoUring<Entry128, cqueue::Entry>;
 
 /// Where the two areas of an entry are: `iovec`s.
@@ -26,7 +26,7 @@ pub(super) type Areas = [[usize; 2]; abi::AREAS as usize];
 pub(super) struct Given<'a> {
     /// Which of the queue's it is.
     pub(super) index: u16,
-    /// The processor whose requests come there.
+    /// Requests of this processor come there.
     pub(super) processor: u16,
     pub(super) command: u32,
     /// What the kernel calls the request that is answered.

@@ -70,7 +70,7 @@ impl Reins {
 }
 
 struct Slot {
-    /// The processor whose requests come here.
+    /// Requests of this processor come here.
     processor: u16,
     /// Which of the queue's processors that is.
     share: usize,
@@ -234,8 +234,8 @@ impl Slot {
     /// What the kernel calls the request that was answered here.
     #[expect(unsafe_code, reason = "R1")]
     fn commit_id(&self) -> u64 {
-        // SAFETY: this is called for answered entries alone, whose `Taken` is gone and which the
-        // kernel has not got (R1).
+        // SAFETY: this is called for answered entries alone. Their `Taken` is gone, and the kernel
+        // has not got them (R1).
         unsafe { (*self.memory.get()).header.commit_id() }
     }
 }

@@ -29,7 +29,7 @@ impl Turn {
         self.0.compare_exchange(away, here, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// The term whose driver is away.
+    /// The term of a driver that is away.
     pub(super) fn away(&self) -> Option<u64> {
         let now = self.0.load(Ordering::Acquire);
         (now & AWAY != 0).then_some(now / TERM)
@@ -52,7 +52,7 @@ mod tests {
 
     /// A driver is replaced only while it is away, and only once.
     #[test]
-    fn who_is_there_is_not_replaced() {
+    fn a_driver_that_is_there_is_not_replaced() {
         let turn = Turn::default();
         assert_eq!(turn.away(), None);
         assert_eq!(turn.replace(0), None);

@@ -63,7 +63,7 @@ fn e6_killed_while_a_commit_stands_still() {
     std::thread::scope(|scope| {
         let root = File::open(mount.path("")).expect("a directory");
         scope.spawn(move || root.sync_all().expect("durable"));
-        wait_until("nobody makes anything durable", || waits.exists());
+        wait_until("no request makes anything durable", || waits.exists());
         let path = |name: &str| mount.path(name).display().to_string();
         let write = |name: &str, how: &str| {
             let target = format!("of={}", path(name));

@@ -31,7 +31,7 @@ fn open_files_outlive_their_names() {
     let volume = mount.into_volume();
     let fs = crate::volume::open(&volume.image());
     let found = fs.inode(buttress_fs::InodeId { ino, ..fs.root().id() });
-    assert!(found.is_err(), "nobody holds the file, and it is still there");
+    assert!(found.is_err(), "no program holds the file, and it is still there");
     fs.close().expect("nothing to write");
     volume.judge();
 }
@@ -97,8 +97,8 @@ fn busy_mounts_end_late() {
     let Some(mut mount) = mounted() else { return };
     let mut file = File::create(mount.path("file")).expect("a file");
     assert_eq!(mount.unmount(), Unmounted::Busy);
-    assert!(!mount.path("file").exists(), "nobody finds the mount any more");
-    file.write_all(b"late").expect("who has it open may go on");
+    assert!(!mount.path("file").exists(), "no path leads to the mount any more");
+    file.write_all(b"late").expect("a program that has it open may go on");
     drop(file);
     mount.finish();
     let mount = mount.again();

@@ -99,7 +99,7 @@ fn renames() {
     assert_eq!(up, fs::metadata(mount.path("d")).expect("d").ino());
 }
 
-/// A file with several names has one inode, whose count follows its names.
+/// A file with several names has one inode. The count of the inode follows the names.
 #[test]
 fn hard_links() {
     let Some(mount) = mounted() else { return };

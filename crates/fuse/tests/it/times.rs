@@ -104,7 +104,7 @@ fn kept_times_reach_files_with_flags() {
     }
 }
 
-/// An operation, and the names whose time of change it sets.
+/// An operation. It sets the time of change of these names.
 type Operation = (&'static str, fn(&Path), &'static [&'static str]);
 
 const OPERATIONS: [Operation; 13] = [

@@ -119,7 +119,7 @@ fn ids_are_mapped() {
     assert_eq!(error.raw_os_error(), Some(75), "EOVERFLOW");
     chown(mount.path("dir/file"), Some(100_004), None).expect("it has one");
     assert_eq!(owner("dir/file"), (100_004, 1000));
-    let error = chown(mount.path("dir/file"), Some(7), None).expect_err("nobody's");
+    let error = chown(mount.path("dir/file"), Some(7), None).expect_err("an id of no range");
     assert_eq!(error.raw_os_error(), Some(75), "EOVERFLOW");
     let list =
         Command::new("setfacl").args(["-m", "u:100009:rw"]).arg(mount.path("dir/file")).status();

@@ -66,7 +66,7 @@ pub(crate) fn open(image: &Path) -> Filesystem {
 /// Opens the volume in a file with options.
 pub(crate) fn open_with(image: &Path, options: &str) -> Filesystem {
     let options = MountOptions::parse(options).expect("right options");
-    let device = FileDevice::open(image, OpenOptions::WRITE).expect("nobody else has it");
+    let device = FileDevice::open(image, OpenOptions::WRITE).expect("no other process has it");
     let directory = image.parent().expect("it is in a directory").to_owned();
     let devices: Vec<Arc<dyn Device>> = vec![Arc::new(Held { device, directory })];
     Filesystem::open(devices, options).expect("a sound volume")

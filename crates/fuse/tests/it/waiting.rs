@@ -57,7 +57,7 @@ fn watched<T>(what: impl FnOnce() -> T) -> T {
 /// same processor: the device answers only after they were, or fails when it has waited for too
 /// long.
 #[test]
-fn nobody_waits_for_the_device_of_another() {
+fn no_request_waits_for_the_device_of_another() {
     let Some(mount) = mounted() else { return };
     fs::write(mount.path("read"), vec![7; 64 << 10]).expect("written");
     fs::write(mount.path("asked"), b"").expect("written");
@@ -84,7 +84,7 @@ fn nobody_waits_for_the_device_of_another() {
             settle(0);
             let since = Instant::now();
             while !waits.exists() {
-                assert!(since.elapsed() < PATIENCE, "nobody reads from the device");
+                assert!(since.elapsed() < PATIENCE, "no request reads from the device");
                 std::thread::sleep(Duration::from_millis(1));
             }
             assert_eq!(watched(ask), 5);
@@ -109,7 +109,7 @@ fn read_held(mount: &Mounted, names: &[String]) {
         }
         let since = Instant::now();
         while !waits.exists() {
-            assert!(since.elapsed() < PATIENCE, "nobody reads from the device");
+            assert!(since.elapsed() < PATIENCE, "no request reads from the device");
             std::thread::sleep(Duration::from_millis(1));
         }
         // The others come one after the other, each after a thread took over from the one before.
@@ -123,7 +123,7 @@ fn read_held(mount: &Mounted, names: &[String]) {
 /// there for requests of another processor. This holds though nothing comes any more to the queue
 /// that they were at.
 #[test]
-fn those_who_waited_help_again() {
+fn threads_that_waited_help_again() {
     let Some(mount) = mounted() else { return };
     let small: Vec<String> = (0..9).map(|number| format!("small{number}")).collect();
     let large: Vec<String> = (0..LARGE).map(|number| format!("large{number}")).collect();
@@ -151,7 +151,7 @@ fn those_who_waited_help_again() {
         scope.spawn(move || {
             settle(1);
             fs::read(mount.path(name)).expect("it is there");
-            done.send(()).expect("somebody listens");
+            done.send(()).expect("the receiver is there");
         });
         let answer = is_done.recv_timeout(PATIENCE / 2);
         if answer.is_err() {
@@ -160,14 +160,14 @@ fn those_who_waited_help_again() {
             settle(0);
             drop(fs::metadata(mount.path("nobody")));
         }
-        answer.expect("somebody has time for it");
+        answer.expect("a thread has time for it");
     });
 }
 
 /// Searching for data makes the kernel send what it holds of a file first. With as many searches as
 /// it has room for requests it still has room for that. One search too many is refused.
 #[test]
-fn what_the_kernel_holds_comes_beside_those_who_wait_for_it() {
+fn what_the_kernel_holds_comes_beside_searches_that_wait_for_it() {
     let Some(mount) = mounted_with("io_uring_q_depth=2") else { return };
     let all = std::thread::available_parallelism().expect("there are some").get();
     for round in 0..ROUNDS {
@@ -195,7 +195,7 @@ fn what_the_kernel_holds_comes_beside_those_who_wait_for_it() {
                 let Ok(answer) = is_done.recv_timeout(PATIENCE) else {
                     show_threads();
                     mount.kill();
-                    panic!("nobody can go on");
+                    panic!("no search can go on");
                 };
                 assert!(matches!(answer, Ok(0) | Err(Errno::INVAL)), "{answer:?}");
             }

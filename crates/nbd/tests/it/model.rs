@@ -144,7 +144,7 @@ fn connections_agree_with_arrays() {
     }
 }
 
-/// The same on a sparse file, whose holes come and go.
+/// The same on a sparse file: its holes come and go.
 #[test]
 fn connections_agree_on_a_file() {
     let dir = tempfile::tempdir().expect("a directory for the test");

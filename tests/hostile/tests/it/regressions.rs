@@ -126,7 +126,7 @@ fn a_cut_that_fails_leaves_the_length() {
     assert_eq!(found, None);
 }
 
-/// A folder whose last index is the last that there is: the number behind it was taken for the next
+/// A folder that uses the last index that there is: the number behind it was taken for the next
 /// name.
 #[test]
 fn no_index_is_left_in_a_folder() {

@@ -46,8 +46,8 @@ pub fn colliding_names(prefix: &str, count: usize) -> Vec<String> {
     names
 }
 
-/// Sets of letters, as bits, whose joint change leaves the hash as it is; independent of each
-/// other.
+/// Sets of letters, as bits. A joint change of a set leaves the hash as it is. The sets are
+/// independent of each other.
 fn cancelling_choices(prefix_len: usize) -> Vec<u64> {
     let mut rows: Vec<(u32, u64)> = (0..LETTERS)
         .map(|place| {

@@ -1,4 +1,4 @@
-//! A volume whose newest root tree is gone, and whose superblock names older ones.
+//! A volume without its newest root tree. Its superblock names older ones.
 
 use std::os::unix::fs::FileExt;
 

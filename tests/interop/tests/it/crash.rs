@@ -26,7 +26,7 @@ fn a_log_of_linux() {
 
     let before = std::fs::read(&crashed).expect("an image");
     let paths = [crashed.clone()];
-    let error = try_open(&paths, false).expect_err("a log that nobody replays");
+    let error = try_open(&paths, false).expect_err("a log that is not replayed");
     assert!(error.to_string().contains("log"), "{error} does not name the log");
 
     let filesystem = crate::open::open_with(&paths, "ro,nologreplay");

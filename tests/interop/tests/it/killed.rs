@@ -296,5 +296,5 @@ fn killed_in_the_midst_of_everything() {
     let versions: u64 = word.files.values().map(|(durable, _)| *durable).sum();
     campaign::count("kills", kills as usize);
     campaign::count("acknowledged", (versions + word.row) as usize);
-    assert!(versions > 0 && word.row > 0, "nobody got anything done");
+    assert!(versions > 0 && word.row > 0, "no program got anything done");
 }

@@ -118,7 +118,7 @@ pub(crate) fn profiles_are_converted() {
     let left = vec![paths[1].clone(), paths[3].clone()];
     check_all(&left);
     before.assert_same("before", &manifest(&left), "on two devices", Depth::Volume);
-    // And to one, whose mirror is lost.
+    // And to one. Its mirror is lost.
     let filesystem = open_with(&left[..1], "rw,noatime,degraded");
     balanced(&filesystem, &convert(Profile::Single, Profile::Dup));
     let missing = filesystem.missing_devices().expect("known");

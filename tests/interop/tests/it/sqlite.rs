@@ -1,6 +1,6 @@
-//! sqlite works on a mount whose device records its requests, and the power goes at every flush.
-//! Each transaction that sqlite reported as committed is there, whole, and none that was never
-//! begun.
+//! sqlite works on a mount with a device that records its requests, and the power goes at every
+//! flush. Each transaction that sqlite reported as committed is there, whole, and none that was
+//! never begun.
 //!
 //! This process serves the mount, so that its device can be in memory; sqlite is a process of its
 //! own. The library mounts the state after a cut, and the files of the database are copied out for
@@ -72,7 +72,7 @@ impl Served {
     }
 
     fn end(mut self) {
-        self.unmounter.unmount().expect("nobody is left in it");
+        self.unmounter.unmount().expect("no program is left in it");
         self.serving.take().expect("once").wait().expect("the session ends well");
         self.fs.take().expect("once").close().expect("the last commit");
     }
@@ -324,7 +324,7 @@ fn power_is_cut(way: Way, mount: &str, transactions: usize, seed: u64) -> Seen {
         assert!(found.rows + way.forgets >= done, "{about}: {} rows", found.rows);
         assert!(found == states[found.rows.min(transactions)], "{about}: a part of a transaction");
         if found.rows < done {
-            // It rolled back because of a journal whose deletion had not been synced.
+            // It rolled back because the deletion of a journal had not been synced.
             assert!(has_journal, "{about}: {} rows without a journal", found.rows);
             seen.forgotten += 1;
         }

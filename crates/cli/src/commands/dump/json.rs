@@ -38,7 +38,7 @@ impl<W: Write> List<W> {
     }
 }
 
-/// A node: whose it is, and its items or children.
+/// A node: what it belongs to, and its items or children.
 pub(super) fn node(tree: TreeId, node: &Node, geometry: &Geometry) -> Value {
     let header = node.header();
     let mut value = json!({

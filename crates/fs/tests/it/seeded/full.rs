@@ -128,7 +128,7 @@ fn storm(seed: u64) -> (Arc<dyn Device>, Vec<Kept>, [u64; 2]) {
         let kept: Vec<_> = clients.into_iter().map(|client| client.join().expect("one")).collect();
         let stats = fs.space_stats();
         assert_eq!(fs.read_only_reason(), None, "{}", stats.accounts);
-        assert_eq!(stats.accounts.waiting, (0, 0), "nobody is left in a line");
+        assert_eq!(stats.accounts.waiting, (0, 0), "no request is left in a line");
         fs.close().expect("a full volume unmounts");
         (device, kept, [stats.engine.enospc, stats.engine.interrupted])
     };

@@ -39,7 +39,7 @@ struct State {
     pending: HashMap<u16, VecDeque<Ask>>,
     /// By queue, what its driver has not seen.
     done: HashMap<usize, VecDeque<Done>>,
-    /// Queues whose bell rings.
+    /// Queues with a bell that rings.
     rung: HashSet<usize>,
     /// Threads that wait where no signal reaches, and what came in meanwhile on entries that they
     /// gave.
@@ -183,7 +183,7 @@ impl State {
             else {
                 unreachable!("free ones were looked for")
             };
-            assert!(life.upgrade().is_some(), "R5: who gave the entry has ended");
+            assert!(life.upgrade().is_some(), "R5: the giver of the entry has ended");
             entry.write(ask);
             let done = Done::Request(index);
             match self.held.get_mut(&giver) {

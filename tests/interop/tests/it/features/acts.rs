@@ -109,7 +109,7 @@ pub(super) fn reflink_here(filesystem: &Filesystem) {
     }
 }
 
-/// Shared files whose ranges are allocated, zeroed, punched and cut.
+/// Shared files with ranges that are allocated, zeroed, punched and cut.
 pub(super) fn allocate_shared_there(mount: &Mount) {
     mount.shell(
         "mkdir there; sync

@@ -319,7 +319,7 @@ features! {
     };
 }
 
-/// A feature whose two directions take a course of their own.
+/// A feature with two directions that take a course of their own.
 struct Elsewhere {
     name: &'static str,
     /// Tests in which Linux made it, and it is read or changed here.
