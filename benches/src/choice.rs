@@ -13,7 +13,7 @@ use buttress_space::{AllocPolicy, AllocRequest, GroupInit, Outcome, Space, Space
 const GIB: u64 = 1 << 30;
 const SECTOR: u64 = 4096;
 
-/// Groups whose free space is known; the rest is as after a mount.
+/// Groups with known free space; the rest is as after a mount.
 const LOADED: usize = 64;
 
 const ROUNDS: usize = 20_000;

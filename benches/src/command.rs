@@ -51,7 +51,7 @@ struct Args {
     /// for it.
     #[arg(long, value_name = "COUNT", global = true, value_parser = clap::value_parser!(u16).range(1..=1024))]
     processors: Option<u16>,
-    /// Only those whose names are, or contain, one of these words.
+    /// Only those with one of these words as the name, or in it.
     #[arg(long, value_delimiter = ',', global = true)]
     only: Vec<String>,
     /// Draw the figures.
@@ -158,7 +158,8 @@ enum Verb {
         /// MiB of the cache, times --scale; the published one had 1006.
         #[arg(long, default_value_t = 256)]
         cache_mib: u64,
-        /// On real files in --dir, too: an origin whose writes wait as long as a disk would take.
+        /// On real files in --dir, too: an origin with writes that wait as long as a disk would
+        /// take.
         #[arg(long)]
         files: bool,
         /// How many times faster than a hard disk that origin is.

@@ -148,7 +148,8 @@ impl Device for Disk {
     }
 }
 
-/// A real file whose writes take as long as on the disk, or a fraction of that: the writer sleeps.
+/// A real file with delayed writes: each takes as long as on the disk, or a fraction of that, while
+/// the calling thread sleeps.
 #[derive(Debug)]
 pub(crate) struct Throttled {
     file: FileDevice,
@@ -206,8 +207,8 @@ impl Layer for Throttled {
     }
 }
 
-/// A device that keeps the data written to its front and forgets the rest: a cache whose data is
-/// never read.
+/// A device that keeps the data written to its front and forgets the rest: a cache with data that
+/// is never read.
 #[derive(Debug)]
 pub(crate) struct Forgetful {
     front: buttress_block::MemoryDevice,

@@ -7,7 +7,7 @@
 //! full, in extents with gaps between them. The extents belong to one file, so that every checker
 //! looks at them. The gaps are reserved while the volume is made and given back at its end, so that
 //! no allocation gets them meanwhile. There is this one shape, four gaps of 25 MiB; `choice` has
-//! groups in memory whose free tenth is in pieces of 4 to 256 KiB.
+//! groups in memory with the free tenth in pieces of 4 to 256 KiB.
 
 use std::{fmt::Write as _, path::Path, sync::Arc, time::Instant};
 
@@ -348,7 +348,7 @@ impl Opened {
         }
         let added = (self.engine.volume().map_size().0 - before) as u64;
         row.chunk = nanos(start, added);
-        assert!(added >= rounds, "what nobody had is in new chunks");
+        assert!(added >= rounds, "what was not there is in new chunks");
         drop((all, promises));
         Ok(())
     }

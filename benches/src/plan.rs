@@ -17,7 +17,7 @@ pub struct Plan {
     pub runs: usize,
     /// 1 for the default size of the job; the published one is often larger.
     pub scale: f64,
-    /// Only subjects whose names are, or contain, one of these words; all when there is none.
+    /// Only subjects with one of these words as the name, or in it; all when no word is given.
     pub only: Vec<String>,
     /// Drive ours through a mount too.
     pub mount: bool,

@@ -138,7 +138,7 @@ mod tests {
             added("nowriteback_cache", true),
             added("read_batch=run", false),
         ];
-        add_options(&mut all, &more).expect("somebody takes each");
+        add_options(&mut all, &more).expect("a subject takes each");
         let options: Vec<_> = all.iter().map(|subject| subject.options.as_str()).collect();
         let both = "read_batch=16,read_batch=run";
         let mount = "noio_uring,read_batch=16,nowriteback_cache,read_batch=run";
@@ -155,7 +155,7 @@ mod tests {
             (1, "alloc=linear", false, "none of ours"),
         ] {
             let error = add_options(&mut subjects()[..keep], &[added(option, is_for_mounts)]);
-            let error = error.expect_err("nobody takes it");
+            let error = error.expect_err("no subject takes it");
             assert!(error.starts_with(option) && error.contains(why), "{error}");
         }
     }

@@ -32,7 +32,7 @@ pub(crate) struct Options {
     /// seeds.
     #[arg(long, default_value_t = 1)]
     first_round: u64,
-    /// Only jobs whose name has this in it; may be given several times.
+    /// Only jobs with this in the name; may be given several times.
     #[arg(long)]
     only: Vec<String>,
     /// Leave out jobs that have no turn within the time, instead of running each once.

@@ -6,8 +6,8 @@
 pub(crate) enum What {
     /// Tests of a package's program `it`, chosen by words.
     Tests { package: &'static str, filters: &'static [&'static str] },
-    /// A target of the folder `fuzz`; of one whose input is a list of choices, how many bytes it
-    /// uses up at most.
+    /// A target of the folder `fuzz`. If its input is a list of choices: how many bytes it uses up
+    /// at most.
     Fuzz { choices: Option<u32> },
 }
 

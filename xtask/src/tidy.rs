@@ -35,7 +35,7 @@ const SHOWN_MAX: usize = 5;
 /// What to look at, and how to say it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Only crates and rules whose name has this in it; may be given several times.
+    /// Only crates and rules with this in the name; may be given several times.
     #[arg(long)]
     only: Vec<String>,
     /// Print every finding, those that are allowed for now too.

@@ -130,7 +130,7 @@ mod tests {
     fn belongs_to_a_thread_and_a_call() {
         let (outer, inner) = (Interrupt::new(), Interrupt::new());
         outer.clone().raise();
-        assert!(!is_interrupted(), "nobody is heeded");
+        assert!(!is_interrupted(), "no interrupt is heeded");
         outer.heeded(|| {
             assert!(is_interrupted());
             inner.heeded(|| assert!(!is_interrupted()));

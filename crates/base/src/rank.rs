@@ -247,7 +247,7 @@ mod tests {
         let first = Ranked::new(Rank::BlockGroup, ());
         let second = Ranked::new(Rank::BlockGroup, ());
         let _first = first.lock();
-        drop(second.try_lock().expect("nobody holds it"));
+        drop(second.try_lock().expect("no thread holds it"));
         let _second = second.lock();
     }
 

@@ -77,7 +77,7 @@ pub(crate) struct Core {
 
     /// Blocks that got a newer version since the last check.
     pub(crate) superseded: Ranked<Vec<OriginBlock>>,
-    /// Versions whose free mark waits to be written (`index::I2`).
+    /// Versions with a free mark that waits to be written (`index::I2`).
     pub(crate) dying: Ranked<Vec<(OriginBlock, Slot)>>,
     /// Slots that left the index and may still have readers.
     pub(crate) limbo: Ranked<Limbo>,
@@ -183,7 +183,7 @@ impl Core {
         self.dying.lock().push((block, slot));
     }
 
-    /// Removes versions from the index whose free mark is durable.
+    /// Removes versions with a durable free mark from the index.
     pub(crate) fn release(&self, dead: &[(OriginBlock, Slot)]) {
         let emptied = self.index.emptied();
         for region in dead.chunk_by(|one, next| region_end(one.0) == region_end(next.0)) {

@@ -89,7 +89,7 @@ impl CacheDevice {
     ///
     /// # Errors
     ///
-    /// Those of both devices. No entry was freed whose block is not on the origin.
+    /// Those of both devices. Every entry that was freed has its block on the origin.
     pub fn drain(&self, mut progress: impl FnMut(u64)) -> Result<Drained, Error> {
         let drained = self.core.drain_all(&mut progress);
         if drained.is_err() {

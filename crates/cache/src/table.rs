@@ -4,7 +4,7 @@
 //!
 //! - **E1** A slot's sector changes only while its epoch is all ones, and its epoch is set after
 //!   it. So no written page holds an old epoch with a new sector.
-//! - **E2** A page whose entries changed since it was last written is dirty.
+//! - **E2** A page is dirty if its entries changed since it was last written.
 //!
 //! # Locks
 //!

@@ -6,9 +6,9 @@
 //!   overwritten in place. In a later epoch it gets another slot. (Linux overwrites committed slots
 //!   of an SSD in place. The format allows both, and this way an epoch stays whole.)
 //! - **X2** A block is written past the cache only while the index has no version of it. A version
-//!   whose free mark is not durable yet counts too (`index::I2`): else a crash could bring it back
-//!   over the write. No version is added while such a write runs (X4), since a partial one would
-//!   copy the origin's content.
+//!   with a free mark that is not durable yet counts too (`index::I2`): else a crash could bring it
+//!   back over the write. No version is added while such a write runs (X4), since a partial one
+//!   would copy the origin's content.
 //! - **X3** No thread waits for a slot inside the writers' gate. A commit waits for the gate, and
 //!   write-back may have to wait for a commit.
 //! - **X4** Blocks that are written past the cache are listed from the index lookup until the write
@@ -18,7 +18,7 @@
 //!
 //! # Failure
 //!
-//! A block whose first write fails never enters the table. A failed overwrite in place leaves any
+//! A block never enters the table if its first write fails. A failed overwrite in place leaves any
 //! mixture, as on a disk.
 
 use std::ops::Range;
@@ -314,7 +314,7 @@ impl Core {
         self.uncommitted.0.fetch_add(count, Ordering::SeqCst);
     }
 
-    /// Removes the versions whose write failed.
+    /// Removes the versions with a failed write.
     fn withdraw(&self, steps: &[Step]) {
         let mut slots = Vec::new();
         for step in steps.iter().filter(|step| step.is_fresh) {

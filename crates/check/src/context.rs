@@ -31,7 +31,7 @@ pub(crate) struct Context<'c> {
     pub(crate) groups: Ranked<Vec<Group>>,
     /// Nodes met so far.
     pub(crate) nodes: AddressSet,
-    /// Nodes whose children are referenced by the node's address, as the extent tree says.
+    /// Nodes with children that are referenced by the node's address, as the extent tree says.
     pub(crate) full_backrefs: AddressSet,
     /// Nodes with more than one reference, as the extent tree says.
     pub(crate) shared: AddressSet,

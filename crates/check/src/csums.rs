@@ -1,4 +1,4 @@
-//! The checksum tree: there is a checksum for each sector of data whose file has checksums, and
+//! The checksum tree: there is a checksum for each sector of data of a file with checksums, and
 //! none where no data is.
 //!
 //! # Invariants
@@ -86,7 +86,7 @@ impl<'r, 'c> Ranges<'r, 'c> {
     }
 }
 
-/// Bytes whose file wants no checksums.
+/// Bytes of a file without checksums.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Unwanted {
     range: Extent,
@@ -156,7 +156,7 @@ impl<'s, 'c> Csums<'s, 'c> {
         }
     }
 
-    /// The next bytes whose file wants checksums, or none.
+    /// The next bytes of a file that wants checksums for them, or wants none.
     pub(crate) fn want(
         &mut self,
         range: Extent,

@@ -13,7 +13,7 @@ use crate::issue::Issue;
 use crate::record::{self, User, WORDS};
 use crate::sorter::Writer;
 
-/// How far behind its hash a reference may lie, for those whose hashes collide.
+/// How far behind its hash a reference may lie, for those with hashes that collide.
 const COLLISIONS_MAX: u64 = 1024;
 
 /// Records what an item of the extent tree says.

@@ -388,7 +388,7 @@ issues! {
     /// A name that a directory can look up and does not list.
     DirIndexMissing { tree: TreeId, dir: Ino, name: Name }
         = "dir-index-missing", Error, "{tree}: directory {dir} does not list \"{name}\"";
-    /// An item whose key is not the hash of its name.
+    /// An item with a key that is not the hash of its name.
     NameHash { tree: TreeId, key: Key, name: Name }
         = "name-hash", Error, "{tree}: {key} is not where \"{name}\" belongs";
     /// Two extents of a file share bytes.

@@ -127,7 +127,7 @@ impl<'l, 'c> Leaves<'l, 'c> {
         records.put(record::sums(range, wanted, tree, ino, at))
     }
 
-    /// Flags of an inode whose item may lie in a leaf before this one.
+    /// Flags of an inode with an item that may lie in a leaf before this one.
     fn flags_of(&mut self, ino: Ino) -> Option<u64> {
         if let Some((known, flags)) = self.flags
             && known == ino.0

@@ -1,4 +1,4 @@
-//! Which name is at fault, in a tree whose sums do not agree.
+//! Which name is at fault, in a tree with sums that do not agree.
 //!
 //! The walk knows that some directory entry lacks its inode's reference, or the reverse, and not
 //! which. Here every name of one tree becomes a record, both sides are sorted, and what stands
@@ -6,7 +6,7 @@
 //!
 //! # Invariants
 //!
-//! - **N1** Only trees whose sums disagree come here: a healthy volume never pays for this.
+//! - **N1** Only trees with sums that disagree come here: a healthy volume never pays for this.
 
 use std::io;
 
@@ -91,7 +91,7 @@ pub(crate) fn explain(context: &Context<'_>, tree: &Tree, sums: &Sums) -> io::Re
     Ok(())
 }
 
-/// The inode whose items are being shown.
+/// The inode with the items that are being shown.
 #[derive(Default)]
 struct Current {
     ino: u64,

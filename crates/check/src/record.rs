@@ -40,7 +40,7 @@ pub(crate) enum Entry {
     Node { level: u8, generation: Generation, owner: TreeId },
     /// A user, with how often it was met, how often it is recorded, and the length it believes in.
     Use { user: User, uses: u64, recorded: u64, len: u64 },
-    /// Bytes whose file wants checksums for them, or wants none.
+    /// Bytes of a file that wants checksums for them, or wants none.
     Sums { range: Extent, wanted: bool, tree: TreeId, ino: Ino, offset: u64 },
 }
 
@@ -123,7 +123,7 @@ pub(crate) fn recorded(at: Logical, user: User, count: u32) -> Record {
     [at.0, tag, a, b, c, 0, u64::from(count), 0]
 }
 
-/// The record of bytes whose file wants checksums, or none.
+/// The record of bytes of a file that wants checksums for them, or wants none.
 pub(crate) fn sums(range: Extent, wanted: bool, tree: TreeId, ino: Ino, offset: u64) -> Record {
     let start = range.start.0;
     [start, SUMS, range.end().0, u64::from(wanted), tree.0, ino.0, offset, 0]

@@ -60,7 +60,7 @@ pub fn check_images(paths: &[PathBuf], options: &Options) -> Result<Report> {
 ///
 /// # Errors
 ///
-/// When the devices hold no volume whose superblock can be used, or a temporary file fails. What is
+/// When the devices hold no volume with a usable superblock, or a temporary file fails. What is
 /// wrong with the volume is in the report.
 pub fn check_devices(
     devices: Vec<Arc<dyn Device>>,

@@ -220,7 +220,8 @@ impl Chunk {
         Ok(())
     }
 
-    /// Stripes whose bytes differ: those that a byte of the chunk can lie on, copies counted once.
+    /// Stripes with different bytes: those that a byte of the chunk can lie on, copies counted
+    /// once.
     #[must_use]
     pub fn data_stripes(&self) -> u64 {
         let count = self.stripes.len() as u64;
@@ -239,8 +240,8 @@ impl Chunk {
         self.len.div_ceil(self.data_stripes())
     }
 
-    /// The logical ranges whose copies or parity share a stripe unit with a superblock: nothing is
-    /// allocated there. Sorted, without repetition.
+    /// The logical ranges with copies or parity that share a stripe unit with a superblock: nothing
+    /// is allocated there. Sorted, without repetition.
     #[must_use]
     pub fn superblock_stripes(&self) -> Vec<Extent> {
         let mut found = Vec::new();

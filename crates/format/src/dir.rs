@@ -89,7 +89,7 @@ impl DirEntry {
     /// Bytes of an entry beside name and data.
     pub const HEAD_LEN: usize = 30;
 
-    /// Reads an item: names whose hashes collide share one.
+    /// Reads an item: names with hashes that collide share one.
     ///
     /// # Errors
     ///

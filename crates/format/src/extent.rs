@@ -194,7 +194,7 @@ pub struct ExtentItem {
     pub generation: Generation,
     /// [`ExtentFlags`].
     pub flags: u64,
-    /// First key and level of a tree block whose volume has no skinny metadata.
+    /// First key and level of a tree block of a volume without skinny metadata.
     pub tree_block: Option<(Key, u8)>,
     /// The inline references.
     pub inline: Vec<BackRef>,

@@ -218,7 +218,7 @@ impl InodeRefs {
     }
 }
 
-/// One name of an inode whose plain reference item was full.
+/// One name of an inode with a plain reference item that was full.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InodeExtref {
     /// The directory.

@@ -7,12 +7,12 @@
 //! # Invariants
 //!
 //! - **E1** An open [`LoggedWrite`] keeps commits from beginning (`txn::unwritten::B1`). So no
-//!   commit names extents whose data is not on the device.
+//!   commit names extents with data that is not on the device.
 //! - **E2** Data is listed within the handle that puts its extents. A log reads the trees between
 //!   all handles, and takes the list in the same moment. So it writes the data of all extents that
 //!   it sees.
 //! - **E3** A log that failed is followed by a commit, and until then by no other log (`sync::S4`).
-//!   So no log sees extents whose data could not be written.
+//!   So no log sees extents with data that could not be written.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -17,7 +17,7 @@
 //! # Locks
 //!
 //! Commit, log, gate, in this order. A thread that waits for a log holds none of
-//! them. It may have the claim of a file whose data is written with that log.
+//! them. It may have the claim of a file with data that is written with that log.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

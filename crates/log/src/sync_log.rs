@@ -41,7 +41,7 @@ pub struct SyncStats {
     pub logs: u64,
     /// Inodes with data that was written together with a log, or with a commit that came instead.
     pub late: u64,
-    /// Nodes of logs whose other copies were written when the log rested.
+    /// Nodes of logs with other copies that were written when the log rested.
     pub log_copies: u64,
     /// Commits made for them instead, by why a log could not say it.
     pub commits: BTreeMap<&'static str, u64>,
@@ -61,7 +61,7 @@ pub struct SyncLog {
     pub(crate) engine: Arc<Engine>,
     pub(crate) options: LogOptions,
     pub(crate) queue: Queue,
-    /// Data whose extents are put.
+    /// Data with extents that are put.
     pub(crate) waiting: WaitingData,
     /// Unranked: held across writes of the log.
     writer: Mutex<Writer>,

@@ -404,7 +404,7 @@ mod tests {
     /// Answers as a map does, and splits and shrinks as one tree. It writes no node twice while
     /// it is in use, and is on disk what it is in memory: at up to three levels.
     #[test]
-    fn is_a_map_whose_nodes_move() {
+    fn is_a_map_with_nodes_that_move() {
         for seed in 0..8 {
             let mut rng = Rng::new(seed);
             let (most, steps) = if seed % 2 == 0 { (200, 60) } else { (3000, 1500) };

@@ -26,7 +26,7 @@
 //! - **Y3** What lies in chunks to come is kept of the devices, from data and from reservations.
 //!   Only the rest is part of the global reserve. So a volume that has room loses nothing by it.
 //! - **Y4** What the root items say is the last published commit's. It bounds nothing that a commit
-//!   takes (that is `shared`): a volume whose items say something else keeps too much, or too
+//!   takes (that is `shared`): a volume with items that say something else keeps too much, or too
 //!   little.
 
 use std::collections::BTreeMap;

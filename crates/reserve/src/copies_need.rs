@@ -204,7 +204,7 @@ mod tests {
         assert_eq!(need(&[extents, one, (a, 100, false)], 160, 0), 39, "some were changed");
         assert_eq!(need(&[extents, one, (a, 100, false)], 200, 0), 0, "all were");
         let many = [extents, one, (a, 100, false), (b, 100, false), (c, 100, false)];
-        assert_eq!(need(&many, 100, 0), 99, "nobody changes snapshots");
+        assert_eq!(need(&many, 100, 0), 99, "no snapshot is changed");
         let two = [extents, one, (a, 100, false), (b, 100, true)];
         assert_eq!(need(&two, 100, 0), 199, "both of those that are changed");
         let writable = [extents, one, (a, 100, true), (b, 100, true), (c, 100, true)];

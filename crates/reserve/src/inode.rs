@@ -172,15 +172,15 @@ impl InodeReserves {
         new
     }
 
-    /// Whether there is one whose bound was not looked up, or not found because a commit under
-    /// way was not counted.
+    /// Whether there is one with a bound that was not looked up, or not found because a commit
+    /// under way was not counted.
     pub(crate) fn are_fresh(&self) -> bool {
         self.fresh.load(Ordering::Relaxed)
             || (self.items() > 0 && self.looked.lock().is_some_and(|looked| !looked.is_sure))
     }
 
-    /// The inodes whose bounds are to be looked up, and the moment of these bounds: all inodes, or
-    /// those that came since. Nothing where the bounds are good as they are.
+    /// The inodes with bounds that are to be looked up, and the moment of these bounds: all inodes,
+    /// or those that came since. Nothing where the bounds are good as they are.
     pub(crate) fn due(&self, now: Moment) -> Option<(Vec<Arc<InodeReserve>>, Moment)> {
         let near = self.looked.lock().filter(|looked| looked.is_near(now));
         let has_fresh = self.fresh.swap(false, Ordering::Relaxed);

@@ -27,7 +27,7 @@ impl Outstanding {
         assert_eq!(
             self.roll.sum(),
             found,
-            "P3: what tokens hold, those of who frees apart, and all"
+            "P3: what tokens hold, those of requests that free space apart, and all"
         );
     }
 }

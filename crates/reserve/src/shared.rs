@@ -9,8 +9,8 @@
 //! - **S1** It is known before a tree is worked in, or cut, that its nodes may be shared. What is
 //!   asked for then has the references with it, and of the leaves that record them no more than
 //!   there are. Nodes that a balance of Linux moved take the same when they are changed first,
-//!   though they are not shared. Linux writes into each root whose nodes it moves that a snapshot
-//!   was cut (`last_snapshot`), so they are counted, too.
+//!   though they are not shared. When Linux moves nodes of a root, it writes into that root that a
+//!   snapshot was cut (`last_snapshot`). So they are counted, too.
 //! - **S2** Where trees share, the global reserve holds the extent tree once more, if that is no
 //!   more than half of all metadata. Linux does the same. So a delete finds room however many
 //!   leaves it is the first to change. It takes more than it gives while a snapshot has what it

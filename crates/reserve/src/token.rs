@@ -34,7 +34,7 @@ pub struct MetaReservation {
     held: Costs,
     /// Of that, what is reserved to free space.
     freeing: Costs,
-    /// The inode whose dirty data it is for, where that is counted by the inode.
+    /// The inode with the dirty data that it is for, where that is counted by the inode.
     of: Option<Arc<InodeReserve>>,
     /// Its number in the roll of live tokens.
     #[cfg(debug_assertions)]
@@ -55,8 +55,8 @@ impl MetaReservation {
         }
     }
 
-    /// Makes it count by the inode whose dirty data it is for, and all that is merged with it from
-    /// now on. None of its items may be for anything else.
+    /// Makes it count by the inode with the dirty data that it is for, and all that is merged with
+    /// it from now on. None of its items may be for anything else.
     pub fn bind(&mut self, of: &Arc<InodeReserve>) {
         if !self.of.as_ref().is_some_and(|own| Arc::ptr_eq(own, of)) {
             self.unbind();

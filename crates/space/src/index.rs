@@ -68,8 +68,8 @@ impl Index {
     /// Moves a group from one entry to another. The caller holds the group's lock.
     ///
     /// In between it may be in two planes, never in none. `between` runs then and shows the group's
-    /// new summary. Before or after, a group whose free space was just read would for a moment be
-    /// in no plane. Then a search would find it neither to be loaded nor to have free space.
+    /// new summary. Before or after, a group with free space that was just read would for a moment
+    /// be in no plane. Then a search would find it neither to be loaded nor to have free space.
     pub(crate) fn shift(&self, slot: usize, before: Entry, after: Entry, between: impl FnOnce()) {
         if before == after {
             return between();

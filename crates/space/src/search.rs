@@ -18,8 +18,9 @@
 //! The order, best first:
 //!
 //! - the goal's own group;
-//! - groups whose order is sure to be enough: of the size's class, of no class, of other classes;
-//! - groups whose order leaves it open;
+//! - groups with an order that is sure to be enough: of the size's class, of no class, of other
+//!   classes;
+//! - groups with an order that leaves it open;
 //! - the same, with a wait for busy ones;
 //! - the loading of a group that may have enough;
 //! - the largest run there is;
@@ -72,9 +73,9 @@ pub enum Next<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Goal,
-    /// Groups whose order is sure to be enough, in the plane with this number.
+    /// Groups with an order that is sure to be enough, in the plane with this number.
     Sure(usize),
-    /// Groups whose order leaves it open.
+    /// Groups with an order that leaves it open.
     Open(usize),
     /// The same, waiting.
     Wait(usize),

@@ -150,7 +150,7 @@ impl Space {
         self.mixed
     }
 
-    /// The kind whose groups and account serve `kind`.
+    /// The kind with the groups and the account that serve `kind`.
     pub(crate) fn home(&self, kind: SpaceKind) -> SpaceKind {
         if self.mixed && kind == SpaceKind::Data { SpaceKind::Metadata } else { kind }
     }
@@ -327,7 +327,7 @@ impl Space {
         found
     }
 
-    /// Stops allocations in a group whose free space cannot be known.
+    /// Stops allocations in a group with free space that cannot be known.
     pub fn leave(&self, group: &Group) {
         group.change(self.ledger(group.kind()), |state| state.stop_writes());
     }

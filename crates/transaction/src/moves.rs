@@ -22,7 +22,7 @@ pub struct Moves {
     pub sent: Vec<Sent>,
 }
 
-/// An extent whose users were sent to a copy of it.
+/// An extent with users that were sent to a copy of it.
 #[derive(Debug)]
 pub struct Sent {
     /// The extent.

@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //!
-//! - **X1** Deltas belong to the transaction whose gate the handle passed (T11): overlay,
+//! - **X1** Deltas belong to the transaction of the gate that the handle passed (T11): overlay,
 //!   references, checksums and new chunks are frozen together, in one step.
 
 use std::collections::BTreeMap;

@@ -90,9 +90,9 @@ pub fn load_devices(store: &Store, superblock: &Superblock) -> Result<Vec<Device
     Ok(found)
 }
 
-/// Looks up single chunks, for a volume whose chunk tree was not read through. It has a node cache
-/// of its own. So a thread that waits for one of its nodes never waits for a thread that waits for
-/// a chunk.
+/// Looks up single chunks, for a volume with a chunk tree that was not read through. It has a node
+/// cache of its own. So a thread that waits for one of its nodes never waits for a thread that
+/// waits for a chunk.
 pub struct ChunkTreeSource {
     store: Store,
     root: NodePtr,

@@ -8,8 +8,8 @@ use buttress_space::{AllocRequest, DataReservation, Outcome, SpaceKind};
 use crate::rows::{RoomForRows, SharedRows};
 use crate::{Engine, Result};
 
-/// Groups whose free space one allocation waits to be read, before it takes less from those that
-/// are known.
+/// Groups that one allocation waits for until their free space is read, before it takes less from
+/// those that are known.
 const LOADED_IN_VAIN_MAX: u32 = 4;
 
 impl Engine {

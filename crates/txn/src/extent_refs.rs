@@ -47,8 +47,8 @@ pub(crate) enum Fate {
     Freed,
 }
 
-/// How far behind its hash a keyed reference is looked for before it counts as new: those whose
-/// hashes collide follow one another, and between them some may be gone.
+/// How far behind its hash a keyed reference is looked for before it counts as new: those with
+/// hashes that collide follow one another, and between them some may be gone.
 const HASHES_LOOKED_AT: u64 = 64;
 
 /// A keyed reference that changes.

@@ -138,7 +138,7 @@ impl GroupFreeSpace {
         Ok(Self { group, form, free, items, dirty: false })
     }
 
-    /// A group whose items are made anew, whatever they say: the tree is as good as empty.
+    /// A group with items that are made anew, whatever they say: the tree is as good as empty.
     pub(crate) fn anew(group: Extent, free: &[Extent]) -> Self {
         let mut space = Self { free: RangeSet::default(), ..Self::new(group) };
         for extent in free {

@@ -30,8 +30,8 @@ pub(crate) struct UnwrittenCount {
     changed: Condvar,
 }
 
-/// The right to put extents whose data is not written yet. It must be dropped when the data is on
-/// the device, or when the extents are taken back.
+/// The right to put extents with data that is not written yet. It must be dropped when the data is
+/// on the device, or when the extents are taken back.
 #[derive(Debug)]
 #[must_use = "the right ends when it drops"]
 pub struct Unwritten<'e> {

@@ -48,7 +48,8 @@ impl Entry {
         self.devices.get(stripe)?.as_ref()
     }
 
-    /// Finds a stripe whose bytes would be lost if only the devices that `has` accepts were there.
+    /// Finds a stripe with bytes that would be lost if only the devices that `has` accepts were
+    /// there.
     pub(crate) fn lacks(&self, has: impl Fn(&VolumeDevice) -> bool) -> Option<&Stripe> {
         let present =
             |stripe: &Option<Arc<VolumeDevice>>| stripe.as_ref().is_some_and(|device| has(device));

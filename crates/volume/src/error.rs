@@ -131,7 +131,7 @@ pub enum Error {
         expected: u64,
         /// Those given.
         found: Vec<DeviceId>,
-        /// Those of the others whose numbers are known.
+        /// Those of the others with known numbers.
         missing: Vec<DeviceId>,
     },
     /// More devices were given than the filesystem has: one of them was once part of it.
@@ -149,9 +149,9 @@ pub enum Error {
     ForeignDevice {
         /// Its name.
         device: String,
-        /// Whose it is.
+        /// The filesystem that it belongs to.
         found: Uuid,
-        /// Whose it should be.
+        /// The filesystem that it should belong to.
         expected: Uuid,
     },
     /// Two devices given claim to be the same part of the filesystem.

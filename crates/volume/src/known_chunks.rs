@@ -1,4 +1,4 @@
-//! The map of a volume whose chunks are not all known.
+//! The map of a volume while not all of its chunks are known.
 //!
 //! # What must hold
 //!

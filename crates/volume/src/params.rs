@@ -37,7 +37,7 @@ pub enum Parity {
     /// Rows with parity are read and emptied; new extents go to mirrored chunks.
     Mirror,
     /// Data is written to whole empty rows. Each row is written once, with its parity. A volume
-    /// whose nodes have parity is read-only.
+    /// with parity for its nodes is read-only.
     #[default]
     Rows,
 }

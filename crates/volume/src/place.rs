@@ -44,8 +44,8 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// The limits that Linux sets on a volume whose devices have `total` bytes: a tenth of it,
-    /// within bounds for each kind of chunk.
+    /// The limits that Linux sets on a volume with devices of `total` bytes together: a tenth of
+    /// it, within bounds for each kind of chunk.
     #[must_use]
     pub fn of(flags: BlockGroupFlags, total: u64) -> Self {
         const GIB: u64 = 1 << 30;

@@ -105,7 +105,7 @@ impl Volume {
         // The other stripe that is not trusted.
         let suspect = (mirror as usize).checked_sub(2);
         let suspect = suspect.map(|index| if index < wanted { index } else { index + 1 });
-        // Stripes whose devices missed writes count as lost, as long as the others are enough.
+        // Stripes on devices that missed writes count as lost, as long as the others are enough.
         let is_out = |index: usize| index == wanted || Some(index) == suspect;
         let is_old = |stripe: usize| !entry.device(stripe).is_some_and(|d| d.trust().has_all());
         let out = members.iter().enumerate().filter(|(i, stripe)| is_out(*i) || is_old(**stripe));
@@ -249,8 +249,8 @@ impl Volume {
     }
 
     /// As [`Volume::read_verified_by`] from the copy that it would read first. It is for a caller
-    /// whose range may have been freed and used again. Returns whether all of it passes. It counts
-    /// no failure and repairs nothing.
+    /// with a range that may have been freed and used again. Returns whether all of it passes. It
+    /// counts no failure and repairs nothing.
     ///
     /// # Panics
     ///

@@ -134,7 +134,7 @@ impl Volume {
         copies
     }
 
-    /// Counts the units whose copies differ, for data without checksums. Unreadable copies, and
+    /// Counts the units with copies that differ, for data without checksums. Unreadable copies, and
     /// copies on devices that missed transactions, are skipped. Concurrent writes there can raise
     /// the count.
     ///

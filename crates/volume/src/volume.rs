@@ -219,8 +219,8 @@ impl Volume {
 
     /// Sets what the superblock on one device says of it from now on.
     ///
-    /// Without this call, the superblock keeps its old item. The exception is the device whose item
-    /// is in the superblock given to [`Volume::write_superblocks`].
+    /// Without this call, the superblock keeps its old item. The exception is the device with its
+    /// item in the superblock given to [`Volume::write_superblocks`].
     pub fn update_device(&self, item: DeviceItem) {
         if let Some(device) = self.device(item.devid) {
             device.tell(item);

@@ -2,9 +2,9 @@
 //!
 //! # Invariants
 //!
-//! - **W1** A write that returned `Ok` is on every copy whose device is here and has failed no
-//!   write, and on at least one copy. A write of the first copy only is on that copy. The other
-//!   copies are on the same device and are not touched.
+//! - **W1** A write that returned `Ok` is on at least one copy. It is on every copy with a device
+//!   that is here and has failed no write. A write of the first copy only is on that copy. The
+//!   other copies are on the same device and are not touched.
 //! - **W2** No two writes of a batch share a byte.
 //! - **W3** Writes to a chunk with parity are whole rows (`rows`), or repairs that agree with the
 //!   rest of the row. So a power cut leaves a row as good as before. Nothing in such a chunk is

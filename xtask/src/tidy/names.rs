@@ -81,7 +81,7 @@ fn is_invariant(name: &str) -> bool {
     letter && (1..=2).contains(&digits.len()) && digits.chars().all(|c| c.is_ascii_digit())
 }
 
-/// Locks of the standard kind whose comment does not say why they have no rank.
+/// Locks of the standard kind without a comment that says why they have no rank.
 pub(super) fn unranked(source: &Source) -> Vec<Finding> {
     let lines: Vec<_> = source.text.lines().collect();
     let says_why = |line: usize| {

@@ -27,7 +27,7 @@ fn lost_update(seed: u64) -> (u32, Report) {
         threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
         *count.lock()
     };
-    run(seed, Options::default(), work).expect("nobody waits for ever")
+    run(seed, Options::default(), work).expect("no thread waits for ever")
 }
 
 /// D2: the same seed goes the same way, other seeds go other ways.
@@ -101,7 +101,7 @@ fn time_is_the_schedulers() {
         assert!(clock::since(then) >= Duration::from_secs(600));
         late
     })
-    .expect("nobody waits for ever");
+    .expect("no thread waits for ever");
     assert!((1..=6).contains(&told), "{told}");
     assert!(report.elapsed >= Duration::from_secs(600));
     assert!(began.elapsed() < Duration::from_secs(600));
@@ -141,6 +141,6 @@ fn a_token_is_kept() {
             sleeper.thread().unpark();
             sleeper.join().expect("no panic");
         })
-        .expect("nobody waits for ever");
+        .expect("no thread waits for ever");
     }
 }

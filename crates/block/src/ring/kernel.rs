@@ -8,7 +8,7 @@
 //! # Invariants
 //!
 //! - **U1** [`Rings::run`] returns when every request that it gave to the kernel has ended,
-//!   successfully or not: the kernel never has a buffer whose borrow is over.
+//!   successfully or not: the kernel never has a buffer after its borrow is over.
 //! - **U2** A ring belongs to one thread while it is in use, and has no requests when it is not.
 //!
 //! # Failure

@@ -92,10 +92,10 @@ fn run(n: Option<u64>, sticky: bool, which: usize, blocks: u64, list: &str) -> u
     count
 }
 
-/// A full cache whose origin fails, with threads at work. Writers get an error instead of waiting
-/// for ever, and reads continue. When the origin is back nothing is lost.
+/// A full cache with an origin that fails, while threads are at work. Writers get an error instead
+/// of waiting for ever, and reads continue. When the origin is back nothing is lost.
 #[test]
-fn a_full_cache_whose_origin_fails_answers() {
+fn a_full_cache_with_a_failing_origin_answers() {
     for list in ["", "mode=pmem", "consistent_origin=on"] {
         let (origin, cache) = blank(1024, 30, 2 * SECTORS as u64);
         let origin = Arc::new(origin);

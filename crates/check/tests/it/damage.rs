@@ -10,7 +10,7 @@ use buttress_format::TreeId;
 use crate::patch::Patch;
 use crate::victim::{old_victim, victim};
 
-/// Bits flipped in nodes whose checksums then fit: whatever is read, the check ends and says
+/// Bits flipped in nodes, with checksums that then fit: whatever is read, the check ends and says
 /// something sensible. `BUTTRESS_FLIPS` says how many; the seed is its number.
 #[test]
 fn flipped_bits_with_good_checksums() {

@@ -206,7 +206,7 @@ fn inode_ref_missing() {
     assert!(patch.report().to_text().contains("\"second\""));
 
     let patch = Patch::new(victim());
-    // Not the first of its leaf, whose key the parent has.
+    // Not the first of its leaf: the parent has the key of that one.
     let first: Vec<Key> = patch.leaves(FS).iter().map(|leaf| leaf.key(0)).collect();
     let extended = of(ino, Kind::INODE_EXTREF);
     patch.remove(FS, |key, bytes| extended(key, bytes) && !first.contains(key));

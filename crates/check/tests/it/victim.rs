@@ -8,7 +8,7 @@ use buttress_fs::{FallocateMode, Filesystem, MakeOptions, MountOptions, XattrFla
 
 const BLOCK: u64 = 4096;
 
-/// A device whose writes stay in memory and never reach what is below.
+/// A device with writes that stay in memory and never reach what is below.
 #[derive(Debug)]
 pub(crate) struct Overlay {
     base: Arc<dyn Device>,

@@ -39,7 +39,7 @@ fn on_processors(count: usize, shared: bool) -> Report {
         assert_eq!(clock::since(clock::now()), Duration::ZERO);
         *all.lock()
     };
-    let (sum, report) = run(1, options, work).expect("nobody waits for ever");
+    let (sum, report) = run(1, options, work).expect("no thread waits for ever");
     assert_eq!(sum, if shared { 2000 } else { 0 });
     report
 }
@@ -94,7 +94,7 @@ fn waits_take_their_time_on_processors() {
         thread.join().expect("no panic");
         late
     })
-    .expect("nobody waits for ever");
+    .expect("no thread waits for ever");
     assert_eq!(told, 3);
     assert!(report.elapsed >= Duration::from_millis(35));
     assert!(report.elapsed < Duration::from_millis(36), "{:?}", report.elapsed);

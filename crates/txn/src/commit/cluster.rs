@@ -169,7 +169,7 @@ mod tests {
             looks
         };
         let run = |seed| seeded::run(seed, seeded::Options::default(), move || work(seed));
-        let looks: u32 = (0..40).map(|seed| run(seed).expect("nobody waits for ever").0).sum();
+        let looks: u32 = (0..40).map(|seed| run(seed).expect("no thread waits for ever").0).sum();
         assert!(looks > 400, "{looks}");
     }
 }

@@ -3,8 +3,8 @@
 //! # Invariants
 //!
 //! - **L1** Every address taken is either used by a node in the end, or given back.
-//! - **L2** An address whose item is already in the working extent tree is free to others only
-//!   after that item is out again: one round later.
+//! - **L2** An address with an item that is already in the working extent tree is free to others
+//!   only after that item is out again: one round later.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -34,9 +34,9 @@ use crate::{DataRef, Result, Sent, extent_tree};
 pub(super) struct Moved {
     /// Items of the overlay that leaves have already.
     pub(super) items: HashSet<(TreeId, Key)>,
-    /// Where extents begin whose references are settled already.
+    /// Starts of extents with references that are settled already.
     pub(super) data: HashSet<Logical>,
-    /// Trees whose nodes may be shared though they are of this transaction (V3).
+    /// Trees with nodes that may be shared though they are of this transaction (V3).
     pub(super) trees: HashSet<TreeId>,
 }
 

@@ -1,5 +1,5 @@
-//! The free-space tree made anew, in a commit: for a volume that says that its tree is not right,
-//! that has none, or whose owner does not trust it.
+//! The free-space tree made anew, in a commit. The reason is one of three: the volume says that its
+//! tree is not right, it has none, or its owner does not trust the tree.
 //!
 //! # Invariants
 //!

@@ -332,7 +332,7 @@ impl Settle<'_> {
         })
     }
 
-    /// Trees whose root moved, recorded in the root tree.
+    /// Trees with a root that moved, recorded in the root tree.
     fn record_roots(&mut self) -> Result<()> {
         let mut changes = Changes::new();
         let moved: Vec<_> = self

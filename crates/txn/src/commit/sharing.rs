@@ -94,7 +94,7 @@ impl Sharing {
         if state.full { Via::Node(node.logical()) } else { Via::Tree(node.owner()) }
     }
 
-    /// A tree stops using a node whose entries, from slot `from` on, pass to new nodes of the tree.
+    /// A tree stops using a node. Its entries, from slot `from` on, pass to new nodes of the tree.
     /// Those before are gone already: a drop of the tree had come so far.
     pub(super) fn leave(
         &mut self,

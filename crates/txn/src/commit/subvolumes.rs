@@ -32,7 +32,7 @@ impl Settle<'_> {
         }
     }
 
-    /// Bytes of a tree's nodes, whose item was right before this transaction.
+    /// Bytes of the nodes of a tree. Its item was right before this transaction.
     pub(super) fn bytes_used_by_now(&self, tree: TreeId, item: &RootItem) -> u64 {
         let delta = self.ledger.node_delta.get(&tree).copied().unwrap_or(0);
         item.bytes_used.saturating_add_signed(delta * i64::from(self.nodesize()))

@@ -205,7 +205,7 @@ fn references_follow_a_map_of_users_when_hashes_collide() {
 
 /// A reference that no file holds is not dropped, whatever others there are.
 #[test]
-fn dropping_a_reference_fails_when_nobody_holds_it() {
+fn dropping_a_reference_fails_when_no_file_holds_it() {
     let mut items = born(user(1, 0));
     let mut deltas = Deltas::default();
     (0..200).for_each(|ino| deltas.add(user(500 + ino, 0), 1));

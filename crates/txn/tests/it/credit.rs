@@ -63,7 +63,7 @@ fn batches_come_and_go() {
 /// A request that would be refused first has all of it given back, from every shard that keeps some
 /// (B3).
 #[test]
-fn nobody_is_refused_for_it() {
+fn no_request_is_refused_for_it() {
     let engine = engine(160);
     std::thread::scope(|scope| {
         for _ in 0..20 {

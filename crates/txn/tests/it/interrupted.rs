@@ -57,7 +57,7 @@ fn e6_interrupted_at_each_step() {
         assert_eq!(engine.statistics().interrupted, u64::from(looks));
     };
     assert!(matches!(refused, Error::NoSpace(_)), "{refused}");
-    assert!(looks > 4, "he looks at each step: {looks}");
+    assert!(looks > 4, "the thread looks at each step: {looks}");
     // On those with priority others wait: they are refused, and not interrupted.
     let wait = || engine.reserve(Cost::of(500, 1 << 20), Urgency::Normal);
     let outcome = at_look(0).heeded(wait).expect_err("there is no room");
@@ -70,7 +70,7 @@ fn e6_interrupted_at_each_step() {
     assert_eq!(engine.accounts().promised, Costs::default());
 }
 
-/// A device whose flushes wait, and fail when they are let go.
+/// A device with flushes that wait, and fail when they are let go.
 #[derive(Debug)]
 struct Held {
     below: MemoryDevice,

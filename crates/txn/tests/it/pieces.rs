@@ -51,7 +51,7 @@ fn what_is_in_pieces_gets_a_chunk_while_there_are_some_to_spare() {
         grown += 1;
         assert_eq!(engine.group_fill().len(), groups + 1, "one is enough");
         assert_eq!(allocate(&engine, &mut kept), WANTED, "and has it whole");
-        assert_eq!(engine.group_fill().len(), groups + 1, "nobody needs another");
+        assert_eq!(engine.group_fill().len(), groups + 1, "no other group is needed");
     }
     let left = engine.accounts().unallocated;
     assert!(grown > 2, "{grown} chunks, {left} bytes left");

@@ -141,7 +141,7 @@ fn places_are_distinct() {
     }
 }
 
-/// G3: a chunk that contradicts itself, or whose layout would overflow, has no layout.
+/// G3: a chunk that contradicts itself, or with a layout that would overflow, has no layout.
 #[test]
 fn refuses_what_cannot_be() {
     let good = chunk(BlockGroupFlags::RAID10, 4, 2, 1 << 20);

@@ -220,9 +220,9 @@ fn storm(seed: u64, size: u64, (left, nodes): (u64, Nodes), options: &str) {
     let stats = fs.space_stats();
     assert_eq!(fs.read_only_reason(), None, "{}", stats.accounts);
     assert!(storm.refused() > 0, "{} was never full: {}", storm.kind(), stats.accounts);
-    assert!(storm.written() > 0 || nodes == Nodes::Few, "nobody wrote to a snapshot");
+    assert!(storm.written() > 0 || nodes == Nodes::Few, "no thread wrote to a snapshot");
     let removed = storm.removed.load(Ordering::Relaxed).min(shared);
-    assert!(removed > 0 || nodes != Nodes::Kept, "nobody removed what is shared");
+    assert!(removed > 0 || nodes != Nodes::Kept, "no thread removed what is shared");
     assert!(left == 0 || stats.accounts.unallocated < unallocated, "no chunk was made");
     let accounts = stats.accounts;
     let (compared, overtaken) = (stats.engine.audits, stats.engine.audits_overtaken);
@@ -237,7 +237,7 @@ fn storm(seed: u64, size: u64, (left, nodes): (u64, Nodes), options: &str) {
     campaign::count("shared", shared);
     while storm.remove_shared() {}
     drop(storm);
-    assert_eq!(accounts.waiting, (0, 0), "nobody is left in a line: {accounts}");
+    assert_eq!(accounts.waiting, (0, 0), "no request is left in a line: {accounts}");
     fs.close().expect("a full volume unmounts");
     judge::check(&path);
     let fs = open(&path);

@@ -88,7 +88,7 @@ pub(super) struct Folder {
 }
 
 impl Folder {
-    /// An empty one, whose files are named after the seed.
+    /// An empty one. Its files are named after the seed.
     pub(super) fn new(dir: Inode, shared: Inode, filled: Filled, seed: u64) -> Self {
         Self { dir, shared: vec![shared], filled, seed, count: 0, model: Model::default() }
     }
