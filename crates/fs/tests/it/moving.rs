@@ -16,7 +16,9 @@ use buttress_sim::{Log, campaign};
 
 use crate::checker::{check, expect_cut_sound};
 use crate::snapshots::Snapshots;
-use crate::volume::{content, copy, file_with, memory, mount, mount_with, pattern, setting};
+use crate::volume::{
+    content, copy, file_with, memory, memory_with, mount, mount_with, pattern, setting,
+};
 
 const SIZE_MAX: u64 = 768 << 10;
 
@@ -287,6 +289,66 @@ fn snapshots_share_what_they_shared_when_groups_have_moved() {
     }
     drop(live);
     fs.sync().expect("a sync");
+    fs.close().expect("a close");
+    check(&device);
+}
+
+/// Below the nodes that a snapshot shares with its source lie others with one reference each, which
+/// are shared as well. A balance moves all of them while the source changes in the same commits, and
+/// the snapshots stay what they were.
+#[test]
+fn snapshots_of_deep_trees_stay_what_they_were_while_groups_move() {
+    const FILES: u64 = 6000;
+    let options = MakeOptions { nodesize: 4096, ..MakeOptions::default() };
+    let device = memory_with(512, &options);
+    let fs = mount_with(&device, "rw,commit=3600");
+    let live = fs.root().create_subvolume(b"live", 0o755, 0, 0).expect("a subvolume");
+    // Names in an order of their hashes, so that keys come in none.
+    let name = |at: u64| format!("{:x}", at.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    for at in 0..FILES {
+        drop(file_with(&live, &name(at), &pattern(at, 100)));
+    }
+    let (tree, shares) = (live.id().tree, ["first", "second", "third"]);
+    for copy in shares {
+        drop(fs.root().snapshot(copy.as_bytes(), tree, copy == "first").expect("a copy"));
+    }
+    fs.sync().expect("a sync");
+    let level = fs.view().committed_root(tree).expect("it reads").expect("a tree").level;
+    assert!(level >= 2, "three levels at least: the root lies at {level}");
+
+    // The source and one snapshot change a little beside each commit of the balance, far from what
+    // they changed before: there they still share the nodes above the leaves.
+    let changed = fs.resolve("/third").expect("a snapshot");
+    let mut next = 0;
+    let mut change = || {
+        for dir in [&live, &changed] {
+            let file = dir.lookup(name(next * 379 % FILES).as_bytes()).expect("a file");
+            file.write_at(0, &pattern(FILES + next, 50)).expect("a write");
+            file.set_attr(&SetAttr { mode: Some(0o600), ..SetAttr::default() }).expect("a mode");
+        }
+        next += 1;
+    };
+    let full = BalanceOptions::full();
+    let done = fs.balance(&full, &mut |_| {
+        change();
+        true
+    });
+    let done = done.expect("a balance");
+    assert_eq!(done.completed, done.expected, "{done:?}");
+    change();
+    fs.sync().expect("a sync");
+    let fs = {
+        fs.close().expect("a close");
+        mount(&device)
+    };
+    for copy in ["first", "second"] {
+        let dir = fs.resolve(format!("/{copy}")).expect("a snapshot");
+        for at in 0..FILES {
+            let file = dir.lookup(name(at).as_bytes()).expect("a file");
+            assert!(content(&file) == pattern(at, 100), "file {at} of the {copy} snapshot");
+            assert_eq!(file.attr().mode & 0o777, 0o644, "file {at} of the {copy} snapshot");
+        }
+    }
     fs.close().expect("a close");
     check(&device);
 }

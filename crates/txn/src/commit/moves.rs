@@ -12,6 +12,8 @@
 //!   operation, and trees get leaves of their own.
 //! - **V3** Nodes that moved may be shared though they are new. So a tree that may share them
 //!   counts as cut in this transaction, as with a balance of Linux.
+//! - **V4** A new node that several trees may use is never changed in its place. That is each with
+//!   several users, and each below such a node: there a snapshot adds no user to what it shares.
 //!
 //! # Place
 //!
@@ -170,6 +172,7 @@ impl Settle<'_> {
     ) -> Result<()> {
         let geometry = *self.engine.store.geometry();
         let generation = self.transaction.generation;
+        let shared = shared(movers);
         for Mover { node, users, full } in movers {
             let (old, owner) = (node.logical(), node.owner());
             let logical = map[&old].logical;
@@ -197,7 +200,7 @@ impl Settle<'_> {
             let copy = node.copied_with(&geometry, &stamp, child, payload);
             self.fresh.insert(Arc::new(copy));
             // One that a tree has alone is built anew in its place when the tree changes.
-            if *full || users.len() > 1 || users.iter().any(|(_, count)| *count != 1) {
+            if shared.contains(&old) {
                 self.fresh.keep_node(logical);
             }
         }
@@ -218,6 +221,23 @@ impl Settle<'_> {
         }
         Ok(())
     }
+}
+
+/// Nodes that several trees may use, by their old addresses (V4). Below them are others that do not
+/// move.
+fn shared(movers: &[Mover]) -> HashSet<Logical> {
+    let mut shared = HashSet::new();
+    // Children come before the nodes above them.
+    for Mover { node, users, full } in movers.iter().rev() {
+        let has_more = *full || users.len() > 1 || users.iter().any(|(_, count)| *count != 1);
+        if has_more {
+            shared.insert(node.logical());
+        }
+        if node.level() > 0 && shared.contains(&node.logical()) {
+            shared.extend((0..node.len()).map(|slot| node.child(slot).logical));
+        }
+    }
+    shared
 }
 
 /// The user that an item of a file is, if it points to data.
