@@ -226,10 +226,10 @@ impl Files {
         let Some(end) = end else { return Ok(None) };
         let reservation = self.engine.reserve(STEP_COST, Urgency::Normal)?;
         let handle = self.engine.begin(reservation);
-        let whose = |offset| file.data_ref(offset);
+        let user = |offset| file.data_ref(offset);
         let last = end.last.filter(|(_, last)| last.len + len <= GROWN_BYTES_MAX);
-        let grows = last.map(|(offset, last)| (last, whose(offset)));
-        let Some(extent) = handle.take_ahead(window, len, grows, whose(part.start)) else {
+        let grows = last.map(|(offset, last)| (last, user(offset)));
+        let Some(extent) = handle.take_ahead(window, len, grows, user(part.start)) else {
             // The window was closed meanwhile.
             file.note_end(end);
             return Ok(None);

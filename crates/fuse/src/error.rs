@@ -38,7 +38,7 @@ pub enum Error {
         source: io::Error,
     },
     /// A server that was killed left its mount there.
-    #[error("{} still has a mount whose server is gone: unmount it first (umount, or fusermount3 -u)", target.display())]
+    #[error("{} still has a mount without a server: unmount it first (umount, or fusermount3 -u)", target.display())]
     DeadMount {
         /// The place asked for.
         target: PathBuf,

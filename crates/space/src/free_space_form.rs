@@ -81,7 +81,7 @@ pub struct FormItem {
 #[non_exhaustive]
 pub enum FormError {
     /// An item of the other form, or of no form at all.
-    #[error("item {key} does not belong to a group whose free space is kept as {form:?}")]
+    #[error("item {key} does not belong to a group with free space kept as {form:?}")]
     Kind {
         /// The item's key.
         key: Key,

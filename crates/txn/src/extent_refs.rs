@@ -127,7 +127,7 @@ impl<'s, S: NodeSource + ?Sized> Refs<'s, S> {
 
     fn change(&mut self, user: User, delta: i64, inline_max: usize) -> Result<()> {
         let at = self.at;
-        let wrong = Error::Extents { at, what: "a reference is dropped that nobody holds" };
+        let wrong = Error::Extents { at, what: "a reference is dropped that no file holds" };
         let total = i64::try_from(self.item.refs).unwrap_or(i64::MAX / 2) + delta;
         self.item.refs = u64::try_from(total).map_err(|_| wrong.clone())?;
         let count_of = |entry: Option<&BackRef>| {

@@ -89,9 +89,9 @@ impl Handle<'_> {
         who: DataRef,
     ) -> Option<Extent> {
         window.take(want, |taken, group| {
-            if let Some((last, whose)) = last
+            if let Some((last, user)) = last
                 && group.contains(last.start)
-                && self.join(last, taken, whose)
+                && self.join(last, taken, user)
             {
                 return Extent::new(last.start, last.len + want);
             }

@@ -199,7 +199,7 @@ const STEPS: [Step; 12] = [
             left -= count;
         }
     }),
-    ("a direct request whose memory is the file", |path| {
+    ("a direct request with the file as its memory", |path| {
         let file = open(path, OFlags::DIRECT);
         let mut view = View::new(&file, LEN);
         let count = file.read_at(&mut view.bytes()[..PAGE], 0).expect("a read");

@@ -175,9 +175,9 @@ impl<W: Write> Sender<'_, '_, W> {
             Some(extent) if extent.compression == buttress_format::Compression::None => {
                 match extent.body {
                     Body::Inline(target) if target.len() as u64 == item.size => Ok(target),
-                    _ => Err(self
-                        .new
-                        .damaged(ino, "a symbolic link whose target is not in its item")),
+                    _ => {
+                        Err(self.new.damaged(ino, "a symbolic link without its target in its item"))
+                    }
                 }
             }
             _ => {
