@@ -294,8 +294,8 @@ fn snapshots_share_what_they_shared_when_groups_have_moved() {
 }
 
 /// Below the nodes that a snapshot shares with its source lie others with one reference each, which
-/// are shared as well. A balance moves all of them while the source changes in the same commits, and
-/// the snapshots stay what they were.
+/// are shared as well. A balance moves all of them while the source changes in the same commits,
+/// and the snapshots stay what they were.
 #[test]
 fn snapshots_of_deep_trees_stay_what_they_were_while_groups_move() {
     const FILES: u64 = 6000;
