@@ -6,6 +6,7 @@ use std::sync::Arc;
 use buttress_block::{Device, OpenOptions};
 use buttress_cache::layout::Cut;
 use buttress_cache::{CacheDevice, CacheOptions, Error, Mode, PmemDevice};
+use buttress_remote::is_remote;
 
 use serde_json::json;
 
@@ -42,6 +43,17 @@ impl Cached {
         Ok(CacheOptions { force: options.force || self.force_cache, ..options })
     }
 
+    /// Refuses a cache in front of a store of objects: it would write blocks in another order than
+    /// the volume did.
+    pub(crate) fn refuse_remote(&self, origin: &Path) -> Result<()> {
+        if self.cache.is_some() && is_remote(origin) {
+            let origin = origin.display();
+            let what = format!("{origin}: --cache is for files and block devices");
+            return Err(Failure::new(Exit::Unsupported, what));
+        }
+        Ok(())
+    }
+
     /// The name of the cache that [`crate::live`] knows it by.
     pub(crate) fn full_path(&self) -> Option<PathBuf> {
         self.cache.as_ref().map(|path| path.canonicalize().unwrap_or_else(|_| path.clone()))
@@ -50,6 +62,7 @@ impl Cached {
     /// Puts the cache in front of an open device, if one was named.
     pub(crate) fn wrap(&self, origin: Arc<dyn Device>, how: OpenOptions) -> Result<Wrapped> {
         let Some(path) = &self.cache else { return Ok((origin, None)) };
+        self.refuse_remote(Path::new(&origin.name()))?;
         let device = Arc::new(open(origin, path, self.options()?, how)?);
         Ok((Arc::clone(&device) as Arc<dyn Device>, Some(device)))
     }
@@ -81,7 +94,7 @@ pub(crate) fn open_medium(path: &Path, mode: Mode, how: OpenOptions) -> Result<A
             }
             Ok(Arc::new(device))
         }
-        Mode::Ssd => Ok(Arc::new(closing::open_device(path, how)?)),
+        Mode::Ssd => Ok(closing::open_device(path, how)?.device()),
     }
 }
 

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde_json::Value;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
+use crate::closing;
 use crate::execute;
 use crate::exit::{Context, Result};
 use crate::image::{self, Devices};
@@ -67,5 +68,5 @@ pub(crate) fn commit(image: &Path) {
 
 /// The whole name of a file that another process will open.
 pub(crate) fn whole(path: &Path) -> Result<PathBuf> {
-    path.canonicalize().context(|| path.display().to_string())
+    closing::full_name(path).context(|| path.display().to_string())
 }

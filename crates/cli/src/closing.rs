@@ -8,10 +8,11 @@
 //!   before the last commit.
 //! - **W2** A wait ends after [`CLOSING_MAX`], and after [`SILENCE`] it says what it waits for.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use buttress_block::{Error, FileDevice, OpenOptions};
+use buttress_block::{Error, OpenOptions};
+use buttress_remote::{Error as RemoteError, Opened, is_remote};
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 
@@ -60,15 +61,39 @@ impl<'p> Wait<'p> {
 /// # Errors
 ///
 /// Those of opening it.
-pub(crate) fn open_device(path: &Path, how: OpenOptions) -> Result<FileDevice> {
+pub(crate) fn open_device(path: &Path, how: OpenOptions) -> Result<Opened> {
+    open_taking(path, how, false)
+}
+
+/// As [`open_device`]; `takeover` takes a volume in a store from a writer that seems to be alive.
+pub(crate) fn open_taking(path: &Path, how: OpenOptions, takeover: bool) -> Result<Opened> {
+    when_free(path, how.lock, || buttress_remote::open(path, how, takeover))
+}
+
+/// The whole name of a volume, which other processes know it by.
+pub(crate) fn full_name(path: &Path) -> std::io::Result<PathBuf> {
+    if is_remote(path) { Ok(path.to_owned()) } else { path.canonicalize() }
+}
+
+/// Opens a volume by `open`, as soon as a server that is closing it has done so.
+pub(crate) fn when_free(
+    path: &Path,
+    locks: bool,
+    open: impl Fn() -> buttress_remote::Result<Opened>,
+) -> Result<Opened> {
     let mut wait = Wait::new(path);
-    if !how.lock {
+    if !locks {
         until_closed(path);
     }
     let mut unseen = 0;
     loop {
-        match FileDevice::open(path, how) {
-            Err(error @ (Error::Locked { .. } | Error::Busy { .. })) => {
+        match open() {
+            Err(RemoteError::Busy { here: true, pid, .. })
+                if is_closing(pid, path) && !wait.is_over() =>
+            {
+                wait.step(Some(pid));
+            }
+            Err(RemoteError::Block(error @ (Error::Locked { .. } | Error::Busy { .. }))) => {
                 let pid = buttress_block::locked_by(path);
                 // A holder may be gone when it is looked for. One that cannot be seen from here
                 // is not waited for.
@@ -79,7 +104,7 @@ pub(crate) fn open_device(path: &Path, how: OpenOptions) -> Result<FileDevice> {
                 }
                 wait.step(pid);
             }
-            opened => return opened.map_err(Failure::of_device),
+            opened => return opened.map_err(Failure::of_remote),
         }
     }
 }

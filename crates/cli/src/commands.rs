@@ -24,6 +24,7 @@ mod mv;
 mod nbd;
 mod property;
 mod receive;
+mod remote;
 mod rm;
 mod scrub;
 mod send;
@@ -102,6 +103,9 @@ pub(crate) enum Command {
     Metrics(metrics::Args),
     /// Make, look into, verify and drain write-back caches, those of Linux's dm-writecache too.
     Cache(cache::Args),
+    /// Commits, pins, clones and garbage of a volume in a store of objects.
+    #[command(subcommand)]
+    Remote(remote::Verb),
     /// Make a volume, mount it, put it to work, and show what happens.
     Demo(demo::Args),
     /// Print what a shell needs to complete command lines of this program.
@@ -148,6 +152,7 @@ impl Command {
             Self::Stats(args) => stats::run(args, ui),
             Self::Metrics(args) => metrics::run(&args),
             Self::Cache(args) => cache::run(args, ui),
+            Self::Remote(verb) => remote::run(verb, ui),
             Self::Demo(args) => demo::run(args, ui),
             Self::Completions(args) => completions::run(&args, line()),
             Self::Manual(args) => manual::run(&args, line()),

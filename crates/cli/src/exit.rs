@@ -78,6 +78,19 @@ impl Failure {
         Self { exit: Exit::Failure, what: String::new(), source: Some(Box::new(source)) }
     }
 
+    /// A failure to open a volume, wherever it is. Its own words name the volume already.
+    pub fn of_remote(source: buttress_remote::Error) -> Self {
+        use buttress_remote::Error;
+        let exit = match source {
+            Error::Block(source) => return Self::of_device(source),
+            Error::Place { .. } | Error::OtherSize { .. } => Exit::Usage,
+            Error::Damaged { .. } => Exit::Corrupt,
+            Error::Version { .. } | Error::Unsafe { .. } | Error::Mixed { .. } => Exit::Unsupported,
+            _ => Exit::Failure,
+        };
+        Self { exit, what: String::new(), source: Some(Box::new(source)) }
+    }
+
     /// Another program has the device open.
     pub fn is_locked(&self) -> bool {
         let cause = self.source.as_ref().and_then(|cause| cause.downcast_ref());

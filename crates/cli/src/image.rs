@@ -25,6 +25,9 @@ pub(crate) struct Devices {
     /// Go on without devices that are missing.
     #[arg(long)]
     pub degraded: bool,
+    /// Take a volume in a store of objects from a writer that seems to be alive.
+    #[arg(long)]
+    pub takeover: bool,
 }
 
 /// Whether a verb changes the volume.
@@ -45,10 +48,12 @@ pub(crate) fn open_devices(
     access: Access,
 ) -> Result<Vec<Arc<dyn Device>>> {
     let paths = std::iter::once(image).chain(others.devices.iter().map(PathBuf::as_path));
-    paths.map(|path| open_device(path, access)).collect()
+    buttress_remote::check_alone(paths.clone(), access == Access::Write)
+        .map_err(Failure::of_remote)?;
+    paths.map(|path| open_device(path, access, others.takeover)).collect()
 }
 
-fn open_device(path: &Path, access: Access) -> Result<Arc<dyn Device>> {
+fn open_device(path: &Path, access: Access, takeover: bool) -> Result<Arc<dyn Device>> {
     let options = OpenOptions {
         write: access == Access::Write,
         lock: access != Access::Peek,
@@ -57,7 +62,7 @@ fn open_device(path: &Path, access: Access) -> Result<Arc<dyn Device>> {
     if path.is_dir() {
         return Err(live::no_image(path));
     }
-    Ok(Arc::new(closing::open_device(path, options)?))
+    Ok(closing::open_taking(path, options, takeover)?.device())
 }
 
 /// Opens a volume as a filesystem; a verb that writes is told early why it cannot.

@@ -365,7 +365,7 @@ pub(crate) fn reachable() -> Vec<(PathBuf, Answer)> {
 
 /// The mount or server of `path`: an image, a cache, or a folder on a mount.
 pub(crate) fn find(path: &Path) -> Result<Option<(PathBuf, Answer)>> {
-    let full = path.canonicalize().context(|| path.display().to_string())?;
+    let full = closing::full_name(path).context(|| path.display().to_string())?;
     if full.is_dir() {
         return Ok(served(path)?.map(|Served { socket, answer, .. }| (socket, answer)));
     }

@@ -1,16 +1,12 @@
 //! `IMG:/path`: names a place inside a volume, beside ordinary paths of the host.
 //!
-//! # Invariants
-//!
-//! - **P1** An argument that exists on the host as it is written is that host file.
-//! - **P2** Otherwise the first `:/` (or a `:` at the end) behind the name of an existing file that
-//!   is no directory divides volume from path; when no such file exists, the first one does.
+//! The grammar is that of [`buttress_remote::divide`], the same for every verb.
 
-use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::ffi::OsStr;
+use std::path::PathBuf;
 
 pub use buttress_dump::show;
+use buttress_remote::{divide, is_remote};
 
 /// A place in a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,12 +29,10 @@ pub enum Location {
 impl Location {
     /// Reads an argument that may name either side.
     pub fn parse(argument: &OsStr) -> Self {
-        if Path::new(argument).symlink_metadata().is_ok() {
-            return Self::Host(PathBuf::from(argument));
-        }
-        match divide(argument.as_bytes()) {
-            Some(place) => Self::Volume(place),
-            None => Self::Host(PathBuf::from(argument)),
+        let found = divide(argument);
+        match found.path {
+            None if !is_remote(&found.volume) => Self::Host(found.volume),
+            path => Self::Volume(VolumePath::of(found.volume, path)),
         }
     }
 }
@@ -46,11 +40,12 @@ impl Location {
 impl VolumePath {
     /// Reads an argument that must name a place in a volume; a bare image names its root.
     pub fn parse(argument: &OsStr) -> Self {
-        let whole = Self { image: PathBuf::from(argument), path: b"/".to_vec() };
-        if Path::new(argument).symlink_metadata().is_ok() {
-            return whole;
-        }
-        divide(argument.as_bytes()).unwrap_or(whole)
+        let found = divide(argument);
+        Self::of(found.volume, found.path)
+    }
+
+    fn of(image: PathBuf, path: Option<Vec<u8>>) -> Self {
+        Self { image, path: path.unwrap_or_else(|| b"/".to_vec()) }
     }
 
     /// The parts of the path, without empty ones and `.`.
@@ -65,32 +60,13 @@ impl VolumePath {
     }
 }
 
-/// Finds the colon of P2.
-fn divide(argument: &[u8]) -> Option<VolumePath> {
-    let colons = argument.iter().enumerate().filter(|&(at, &byte)| {
-        byte == b':' && at > 0 && matches!(argument.get(at + 1), None | Some(b'/'))
-    });
-    let mut places = colons.map(|(at, _)| {
-        let path = &argument[at + 1..];
-        VolumePath {
-            image: PathBuf::from(OsString::from_vec(argument[..at].to_vec())),
-            path: if path.is_empty() { b"/".to_vec() } else { path.to_vec() },
-        }
-    });
-    let first = places.next()?;
-    let holds_volume =
-        |place: &VolumePath| place.image.metadata().is_ok_and(|metadata| !metadata.is_dir());
-    if holds_volume(&first) {
-        return Some(first);
-    }
-    Some(places.find(holds_volume).unwrap_or(first))
-}
-
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
-    /// P2: without any such file on the host, the first colon before a slash divides.
+    /// Without any such file on the host, the first colon before a slash divides.
     #[test]
     fn the_first_colon_before_a_slash_divides() {
         let place = Location::parse(OsStr::new("no-such.img:/etc/a:/b"));
@@ -100,14 +76,14 @@ mod tests {
         assert_eq!(place.components(), [&b"etc"[..], b"a:", b"b"]);
     }
 
-    /// P1: the host's own name wins; a colon without a slash is no volume.
+    /// The host's own name wins; a colon without a slash is no volume.
     #[test]
     fn host_names_stay_host_names() {
         assert_eq!(Location::parse(OsStr::new("/")), Location::Host("/".into()));
         assert_eq!(Location::parse(OsStr::new("a:b")), Location::Host("a:b".into()));
     }
 
-    /// P2: an existing image wins over an earlier colon.
+    /// An existing image wins over an earlier colon.
     #[test]
     fn an_existing_image_divides() {
         let dir = tempfile::tempdir().expect("tempdir");

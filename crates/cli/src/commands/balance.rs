@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use buttress_block::{FileDevice, OpenOptions};
+use buttress_remote::is_remote;
 use serde_json::Value;
 
 use crate::client;
@@ -115,6 +116,9 @@ fn ended(done: Value, ui: &Ui) -> Result<Exit> {
 fn balancer(args: &Volume) -> Result<Option<u32>> {
     if args.image.is_dir() {
         return Err(live::no_image(&args.image));
+    }
+    if is_remote(&args.image) {
+        return Ok(None);
     }
     let options = OpenOptions { write: true, lock: true, ..OpenOptions::default() };
     closing::until_closed(&args.image);

@@ -193,7 +193,7 @@ impl Place {
 
 fn peek(path: &Path) -> Result<Arc<dyn Device>> {
     let how = OpenOptions { lock: false, ..OpenOptions::READ };
-    Ok(Arc::new(closing::open_device(path, how)?))
+    Ok(closing::open_device(path, how)?.device())
 }
 
 fn count(scan: &Scan, fate: Fate) -> usize {
@@ -344,7 +344,7 @@ fn drain(args: &Drain, ui: &Ui) -> Result<CacheDevice> {
     options.start_sector = args.start_sector;
     options.force |= args.force;
     let how = OpenOptions::WRITE;
-    let origin = Arc::new(closing::open_device(&args.origin, how)?);
+    let origin = closing::open_device(&args.origin, how)?.device();
     // Nothing is to be written back before the bar is there to tell.
     options.high_watermark = 100;
     let device = cached::open(origin, &args.cache, options, how)?;

@@ -1,5 +1,7 @@
 //! `buttress cp`: copies between the host and volumes, in all directions.
 
+mod whole;
+
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
@@ -23,6 +25,8 @@ pub(crate) struct Args {
     #[arg(required = true)]
     sources: Vec<OsString>,
     /// Where to: a host path or IMG:/path; an existing directory is copied into.
+    ///
+    /// A volume in a store of objects without a path is copied whole, to or from an image file.
     target: OsString,
     /// Copy directories and everything in them.
     #[arg(long, short)]
@@ -60,6 +64,11 @@ impl Volumes {
 }
 
 pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
+    if let [source] = &*args.sources
+        && let Some((from, to)) = whole::named(source, &args.target)
+    {
+        return whole::copy(&from, &to, ui);
+    }
     let keep = Keep { attributes: args.preserve || args.archive, everything: args.archive };
     let recursive = args.recursive || args.archive;
     let sources: Vec<Location> = args.sources.iter().map(|s| Location::parse(s)).collect();

@@ -3,10 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use buttress_block::{Device, FileDevice, OpenOptions, probe};
+use buttress_block::{Device, OpenOptions, probe};
 use buttress_format::{CsumType, Profile};
 use buttress_fs::make::{FEATURES, Features, MakeOptions, MakeReport, make_on};
 use buttress_fs::{Codec, Filesystem, MountOptions};
+use buttress_remote::is_remote;
 use buttress_volume::Uuid;
 
 use crate::cached::{self, Cached};
@@ -61,6 +62,9 @@ pub(crate) struct Args {
     /// Compress what --rootdir brings: zlib, lzo, zstd, with a level as in zstd:9, or no.
     #[arg(long, value_name = "ALG[:LEVEL]", requires = "rootdir", value_parser = codec)]
     compress: Option<Packing>,
+    /// Take a volume in a store of objects from a writer that seems to be alive.
+    #[arg(long)]
+    takeover: bool,
     /// Overwrite a filesystem or partition table.
     #[arg(long, short)]
     force: bool,
@@ -80,7 +84,8 @@ impl<'a> Places<'a> {
     fn of(args: &'a Args) -> Self {
         let paths: Vec<&Path> = args.image.iter().chain(&args.more).map(PathBuf::as_path).collect();
         let is_new = |path: &&&Path| matches!(path.metadata(), Err(e) if e.kind() == std::io::ErrorKind::NotFound);
-        let fresh = paths.iter().filter(is_new).copied().collect();
+        let is_here = |path: &&Path| !is_remote(path);
+        let fresh = paths.iter().filter(is_new).copied().filter(is_here).collect();
         Self { paths, fresh }
     }
 }
@@ -124,9 +129,12 @@ fn make(
         };
         options.size = Some(estimate(census));
     }
+    let paths = places.paths.iter().copied();
+    buttress_remote::check_alone(paths, true).map_err(Failure::of_remote)?;
+    args.cached.refuse_remote(first)?;
     let mut devices: Vec<Arc<dyn Device>> = Vec::new();
     for path in &places.paths {
-        let device = open(path, options.size)?;
+        let device = open(path, options.size, args.takeover)?;
         let name = || path.display().to_string();
         if !args.force
             && let Some(found) = probe::identify(&*device).context(name)?
@@ -150,15 +158,12 @@ fn make(
     print(&name, args, &report, ui)
 }
 
-fn open(path: &Path, size: Option<u64>) -> Result<Arc<dyn Device>> {
-    let opened = match size {
-        Some(size) => {
-            closing::until_closed(path);
-            FileDevice::create(path, size).map_err(Failure::of_device)?
-        }
-        None => closing::open_device(path, OpenOptions::WRITE)?,
+fn open(path: &Path, size: Option<u64>, takeover: bool) -> Result<Arc<dyn Device>> {
+    let open = || match size {
+        Some(size) => buttress_remote::create(path, size, takeover),
+        None => buttress_remote::open(path, OpenOptions::WRITE, takeover),
     };
-    Ok(Arc::new(opened))
+    Ok(closing::when_free(path, true, open)?.device())
 }
 
 /// Copies the folder in.

@@ -31,10 +31,11 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use buttress_block::{Device, FileDevice, OpenOptions};
+use buttress_block::{Device, OpenOptions};
 use buttress_cache::{CacheDevice, CacheOptions};
 use buttress_fs::{Filesystem, MountOptions};
 use buttress_fuse::{Options, Session, Unmounted, Unmounter};
+use buttress_remote::{Opened, is_remote};
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -141,7 +142,7 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     let options = parse(&args)?;
     // As with mount(8): a device that is not plugged in is no failure then.
     let is_optional = !args.announce && words(&args.options).any(|word| word == "nofail");
-    if is_optional && !args.image.exists() {
+    if is_optional && !is_remote(&args.image) && !args.image.exists() {
         return Ok(Exit::Success);
     }
     if args.foreground {
@@ -311,7 +312,8 @@ fn serve(args: &Args, options: Parsed, ui: &Ui) -> Result<Exit> {
     pressure::prepare();
     // Signals that come while the volume is being opened wait for the thread that takes them.
     let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context(|| "watching for signals")?;
-    let image = args.image.canonicalize().context(|| args.image.display().to_string())?;
+    let image = closing::full_name(&args.image).context(|| args.image.display().to_string())?;
+    args.cached.refuse_remote(&image)?;
     if door.source == Options::default().source {
         door.source = image.to_string_lossy().into_owned();
     }
@@ -328,7 +330,7 @@ fn serve(args: &Args, options: Parsed, ui: &Ui) -> Result<Exit> {
     }
     let is_root = rustix::process::geteuid().is_root();
     door.shared = is_root && !door.submounts && buttress_fuse::can_share();
-    let Opened { fs, cache, files } = open(args, &image, volume, cache)?;
+    let Whole { fs, cache, files } = open(args, &image, volume, cache)?;
     if let Some(why) = fs.read_only_reason() {
         if !door.read_only {
             ui.note(format!("{}: mounted read-only: {why}", image.display()));
@@ -363,7 +365,8 @@ fn serve(args: &Args, options: Parsed, ui: &Ui) -> Result<Exit> {
     let served = session.wait();
     stage.store(Stage::Committing as u8, Ordering::SeqCst);
     let closed = close(fs, cache.as_deref(), &image);
-    files.iter().for_each(|file| file.unlock());
+    let released = files.iter().try_for_each(Opened::release).map_err(Failure::of_remote);
+    let closed = closed.and(released);
     live.is_closed(closed.as_ref().err().map(ToString::to_string));
     served.map_err(std::io::Error::other).context(String::new)?;
     closed?;
@@ -431,11 +434,11 @@ fn announce_server(pid: u32) -> Result<Exit> {
 }
 
 /// A volume, and what it lies on.
-struct Opened {
+struct Whole {
     fs: Filesystem,
     cache: Option<Arc<CacheDevice>>,
     /// The devices that this process has locked, but for a cache.
-    files: Vec<Arc<FileDevice>>,
+    files: Vec<Opened>,
 }
 
 /// The devices that were named, the first before the others.
@@ -446,7 +449,7 @@ fn paths<'a>(args: &'a Args, image: &'a Path) -> impl Iterator<Item = &'a Path> 
 }
 
 /// Opens the devices and the volume on them.
-fn open(args: &Args, image: &Path, options: MountOptions, cache: CacheOptions) -> Result<Opened> {
+fn open(args: &Args, image: &Path, options: MountOptions, cache: CacheOptions) -> Result<Whole> {
     let how = if options.read_only { OpenOptions::READ } else { OpenOptions::WRITE };
     let how = |path: &Path| OpenOptions { direct: args.direct.applies_to(path), ..how };
     let mut seen = HashSet::new();
@@ -454,10 +457,13 @@ fn open(args: &Args, image: &Path, options: MountOptions, cache: CacheOptions) -
     let mut is_new =
         |path: &&Path| seen.insert(path.canonicalize().unwrap_or_else(|_| path.to_path_buf()));
     let files = paths(args, image).filter(|path| is_new(path));
-    let files = files.map(|path| closing::open_device(path, how(path)).map(Arc::new));
+    let files: Vec<&Path> = files.collect();
+    buttress_remote::check_alone(files.iter().copied(), !options.read_only)
+        .map_err(Failure::of_remote)?;
+    let takeover = args.devices.takeover;
+    let files = files.iter().map(|path| closing::open_taking(path, how(path), takeover));
     let files = files.collect::<Result<Vec<_>>>()?;
-    let mut devices: Vec<Arc<dyn Device>> =
-        files.iter().map(|file| Arc::clone(file) as Arc<dyn Device>).collect();
+    let mut devices: Vec<Arc<dyn Device>> = files.iter().map(Opened::device).collect();
     let mut cached = None;
     if let Some(path) = &args.cached.cache {
         // The first device, the one that was named.
@@ -467,7 +473,7 @@ fn open(args: &Args, image: &Path, options: MountOptions, cache: CacheOptions) -
         cached = Some(device);
     }
     let fs = Filesystem::open(devices, options).context(|| image.display().to_string())?;
-    Ok(Opened { fs, cache: cached, files })
+    Ok(Whole { fs, cache: cached, files })
 }
 
 /// How far the end has come; a second signal asks.

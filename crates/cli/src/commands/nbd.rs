@@ -17,7 +17,7 @@ use signal_hook::iterator::Signals;
 
 use crate::cached::{self, Cached};
 use crate::closing;
-use crate::exit::{Context, Exit, Result};
+use crate::exit::{Context, Exit, Failure, Result};
 use crate::live::{Live, Subject};
 use crate::ui::Ui;
 
@@ -68,8 +68,8 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context(|| "watching for signals")?;
     let how = if args.read_only { OpenOptions::READ } else { OpenOptions::WRITE };
     let how = OpenOptions { direct: args.direct, ..how };
-    let device = closing::open_device(&args.image, how)?;
-    let (device, cache) = args.cached.wrap(Arc::new(device), how)?;
+    let opened = closing::open_device(&args.image, how)?;
+    let (device, cache) = args.cached.wrap(opened.device(), how)?;
     let export = Export::new(device, args.export, args.read_only).context(String::new)?;
     let (size_bytes, read_only) = (export.len(), export.read_only());
     let Args { connections, threads, allow_remote, .. } = args;
@@ -85,7 +85,7 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
             writeln!(std::io::stdout(), "{uri}").context(|| "standard output")?;
         }
     }
-    let image = args.image.canonicalize().unwrap_or_else(|_| args.image.clone());
+    let image = closing::full_name(&args.image).unwrap_or_else(|_| args.image.clone());
     let subject = Subject::of(image, args.cached.full_path());
     let mut live = Live::new(Subject { uris, ..subject });
     if let Some(cache) = &cache {
@@ -97,6 +97,7 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
         cached::close(&cache)?;
     }
     served?;
+    opened.release().map_err(Failure::of_remote)?;
     Ok(Exit::Success)
 }
 

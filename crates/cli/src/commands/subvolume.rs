@@ -115,7 +115,8 @@ impl Named {
     fn parse(argument: &OsString) -> Result<Self> {
         let text = names::of_path(argument);
         let place = VolumePath::parse(argument);
-        let is_image = place.image.metadata().is_ok_and(|metadata| !metadata.is_dir());
+        let is_file = place.image.metadata().is_ok_and(|metadata| !metadata.is_dir());
+        let is_image = is_file || buttress_remote::is_remote(&place.image);
         if !is_image && let Some(served) = live::served(Path::new(argument))? {
             let path = served.within.into_os_string().into_vec();
             let is_from_top = served.answer.subject.is_shared;

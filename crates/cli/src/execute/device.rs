@@ -6,6 +6,7 @@ use std::sync::Arc;
 use buttress_block::{Device, OpenOptions, probe};
 use buttress_format::DeviceId;
 use buttress_fs::{DeviceInfo, Filesystem};
+use buttress_remote::is_remote;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -50,14 +51,20 @@ impl Row {
 }
 
 /// Opens a device that is to become part of a volume, after a look at what is on it.
-pub(crate) fn fresh(path: &Path, force: bool) -> Result<Arc<dyn Device>> {
-    let device = closing::open_device(path, OpenOptions::WRITE)?;
+pub(crate) fn fresh(fs: &Filesystem, path: &Path, force: bool) -> Result<Arc<dyn Device>> {
+    let is_in_store = fs.devices().iter().any(|device| is_remote(Path::new(&device.name)));
+    if is_in_store || is_remote(path) {
+        let path = path.display();
+        let what = format!("{path}: a volume in a store of objects has one device");
+        return Err(Failure::new(Exit::Unsupported, what));
+    }
+    let device = closing::open_device(path, OpenOptions::WRITE)?.device();
     let name = path.display().to_string();
-    if !force && let Some(found) = probe::identify(&device).context(|| &name)? {
+    if !force && let Some(found) = probe::identify(&*device).context(|| &name)? {
         let what = format!("{name}: holds {found}; --force overwrites it");
         return Err(Failure::new(Exit::Refused, what));
     }
-    Ok(Arc::new(device))
+    Ok(device)
 }
 
 /// The device that is called by its number, its path, or `missing`.

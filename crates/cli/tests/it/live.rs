@@ -48,7 +48,7 @@ impl<'a> Mounted<'a> {
     }
 
     /// Mounts another one there.
-    fn of(bench: &'a Bench, image: &str, more: &[&str]) -> Self {
+    pub(crate) fn of(bench: &'a Bench, image: &str, more: &[&str]) -> Self {
         std::fs::create_dir_all(bench.path("mnt")).expect("a folder");
         let mut args = vec!["mount", image, "mnt", "--foreground", "--announce"];
         args.extend(more);

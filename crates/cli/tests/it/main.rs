@@ -16,6 +16,7 @@ mod packing;
 mod places;
 mod pressure;
 mod races;
+mod remote;
 mod several;
 mod subvolume;
 mod unmounting;

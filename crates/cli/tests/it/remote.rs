@@ -1,0 +1,224 @@
+//! Volumes in stores of objects, by the program: every verb takes their places.
+
+use std::process::Command;
+
+use crate::bench;
+use crate::live::{Mounted, has, run};
+use crate::unmounting::can_mount;
+
+/// The place of a volume in a folder of the test.
+fn place(bench: &crate::Bench, name: &str) -> String {
+    format!("file://{}", bench.path(name).display())
+}
+
+/// What Linux's own checker says of a copy of the volume, where there is one.
+fn check_copy(bench: &crate::Bench, volume: &str, image: &str) {
+    bench.ok(&["cp", volume, image]);
+    bench.ok(&["check", "--check-data-csum", image]);
+    if has(&["btrfs"], None) {
+        let image = bench.path(image);
+        run("btrfs", &["check", "--check-data-csum", image.to_str().expect("plain")]);
+    }
+}
+
+/// Made, filled, listed, changed, checked and copied down and up without a server or a mount.
+#[test]
+fn verbs_work_on_a_volume_in_a_folder() {
+    let bench = bench();
+    let volume = place(&bench, "volume");
+    bench.fails(&["ls", &volume], 1, &["no volume", "--size"]);
+    bench.ok(&["mkfs", &volume, "--size", "1T", "--label", "far"]);
+    bench.fails(&["mkfs", &volume, "--size", "1T"], 6, &["--force"]);
+    bench.fails(&["mkfs", &volume, "--size", "2T", "--force"], 2, &["bytes long"]);
+    std::fs::write(bench.path("note"), vec![b'x'; 3 << 20]).expect("a file");
+    bench.ok(&["cp", "note", &format!("{volume}:/")]);
+    bench.ok(&["subvolume", "snapshot", &format!("{volume}:/"), &format!("{volume}:/then")]);
+    bench.ok(&["mkdir", &format!("{volume}:/dir")]);
+    bench.ok(&["mv", &format!("{volume}:/note"), &format!("{volume}:/dir/note")]);
+    assert_eq!(bench.ok(&["cat", &format!("{volume}:/dir/note")]).len(), 3 << 20);
+    assert!(bench.ok(&["info", &volume]).contains("far"));
+    bench.ok(&["check", "--check-data-csum", &volume]);
+    check_copy(&bench, &volume, "copy.img");
+    let again = place(&bench, "again");
+    bench.ok(&["cp", "copy.img", &again]);
+    assert_eq!(bench.ok(&["cat", &format!("{again}:/dir/note")]).len(), 3 << 20);
+    bench.ok(&["check", "--check-data-csum", &again]);
+    bench.fails(&["cp", "copy.img", &again], 6, &["holds"]);
+}
+
+/// Wrong places are named, by what is wrong with them.
+#[test]
+fn wrong_places_are_named() {
+    let bench = bench();
+    bench.fails(&["check", "gs://bucket/a"], 2, &["gs://"]);
+    bench.fails(&["check", "file://relative"], 2, &["slash"]);
+    bench.fails(&["check", "file:///a?colour=red"], 2, &["colour"]);
+    let volume = place(&bench, "volume");
+    bench.ok(&["mkfs", &volume, "--size", "1G"]);
+    bench.volume("other.img", "256M");
+    bench.fails(&["mkfs", &volume, "other.img", "--force"], 4, &["common commit"]);
+    bench.fails(&["device", "add", &volume, "other.img", "--force"], 4, &["one device"]);
+}
+
+/// Mounted, written, unmounted and mounted again: the content is equal, and the copy is clean for
+/// Linux. A second writer is refused meanwhile, and readers are not.
+#[test]
+fn a_mount_of_a_volume_in_a_folder_keeps_its_content() {
+    if !can_mount() {
+        return;
+    }
+    let bench = bench();
+    let volume = place(&bench, "volume");
+    bench.ok(&["mkfs", &volume, "--size", "1T"]);
+    let mounted = Mounted::of(&bench, &volume, &[]);
+    let script = "cd mnt && mkdir -p a/b && for i in $(seq 200); do head -c $((i * 97)) \
+                  /dev/urandom > a/b/$i; done && sync -f . && (cd a && find . -type f -print0 | \
+                  sort -z | xargs -0 sha256sum) > ../sums";
+    let sh = |script: &str| {
+        let ended = Command::new("sh").args(["-c", script]).current_dir(bench.folder()).status();
+        assert!(ended.expect("a shell").success(), "{script}");
+    };
+    sh(script);
+    bench.fails(&["mkdir", &format!("{volume}:/x")], 1, &["--takeover"]);
+    bench.ok(&["check", &volume]);
+    mounted.end();
+    let mounted = Mounted::of(&bench, &volume, &[]);
+    sh("cd mnt/a && sha256sum --quiet -c ../../sums");
+    mounted.end();
+    check_copy(&bench, &volume, "copy.img");
+}
+
+/// A server that is killed leaves the last commit, and the next mount needs no word for it.
+#[test]
+fn a_killed_server_leaves_what_was_synced() {
+    if !can_mount() {
+        return;
+    }
+    let bench = bench();
+    let volume = place(&bench, "volume");
+    bench.ok(&["mkfs", &volume, "--size", "1G"]);
+    let mounted = Mounted::of(&bench, &volume, &[]);
+    let file = bench.path("mnt/kept");
+    std::fs::write(&file, b"kept").expect("a file");
+    std::fs::File::open(&file).and_then(|file| file.sync_all()).expect("durable");
+    run("kill", &["-9", &mounted.pid().to_string()]);
+    drop(mounted);
+    let mounted = Mounted::of(&bench, &volume, &[]);
+    assert_eq!(std::fs::read(&file).expect("it was synced"), b"kept");
+    mounted.end();
+    check_copy(&bench, &volume, "copy.img");
+}
+
+/// A server that speaks S3, on a folder of the test.
+struct Server {
+    child: std::process::Child,
+    address: String,
+}
+
+impl Server {
+    /// Starts versitygw, if `BUTTRESS_VERSITYGW` says where it is.
+    fn start(bench: &crate::Bench) -> Option<Self> {
+        let Some(program) = std::env::var_os("BUTTRESS_VERSITYGW") else {
+            eprintln!("SKIPPED: BUTTRESS_VERSITYGW does not name versitygw");
+            return None;
+        };
+        for folder in ["s3/data/bucket", "s3/side"] {
+            std::fs::create_dir_all(bench.path(folder)).expect("a folder");
+        }
+        let free = std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr());
+        let address = free.expect("a free port").to_string();
+        let mut command = Command::new(program);
+        command.args(["--access", "test", "--secret", "testsecret", "--port", &address, "posix"]);
+        command.args(["--sidecar", "s3/side", "s3/data"]).current_dir(bench.folder());
+        command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
+        let child = command.spawn().expect("versitygw starts");
+        let server = Self { child, address };
+        for _ in 0..600 {
+            if std::net::TcpStream::connect(&server.address).is_ok() {
+                return Some(server);
+            }
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        panic!("versitygw does not listen at {}", server.address);
+    }
+
+    /// The place of a volume.
+    fn place(&self, name: &str) -> String {
+        let words = "access_key_id=test&secret_access_key=testsecret&region=us-east-1";
+        format!("s3://bucket/{name}?endpoint=http://{}&{words}", self.address)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The same on a server: made, filled, mounted, pinned, cloned, collected, copied down and up.
+#[test]
+fn a_volume_on_a_server_is_one_as_others_are() {
+    let bench = bench();
+    let Some(server) = Server::start(&bench) else { return };
+    let volume = server.place("home");
+    bench.fails(&["ls", &volume], 1, &["no volume"]);
+    bench.ok(&["mkfs", &volume, "--size", "1T"]);
+    std::fs::write(bench.path("note"), vec![b'y'; 20 << 20]).expect("a file");
+    bench.ok(&["cp", "note", &format!("{volume}:/")]);
+    bench.ok(&["remote", "pin", &volume, "first"]);
+    if can_mount() {
+        let mounted = Mounted::of(&bench, &volume, &[]);
+        std::fs::write(bench.path("mnt/more"), vec![b'z'; 3 << 20]).expect("a file");
+        mounted.end();
+    }
+    bench.ok(&["rm", &format!("{volume}:/note")]);
+    bench.ok(&["remote", "gc", &format!("{volume}&min-keep=0")]);
+    let pinned = format!("{volume}&pin=first");
+    assert_eq!(bench.ok(&["cat", &format!("{pinned}:/note")]).len(), 20 << 20);
+    let other = server.place("other");
+    bench.ok(&["remote", "clone", &pinned, &other]);
+    assert_eq!(bench.ok(&["cat", &format!("{other}:/note")]).len(), 20 << 20);
+    bench.ok(&["check", "--check-data-csum", &volume]);
+    check_copy(&bench, &volume, "copy.img");
+    check_copy(&bench, &other, "other.img");
+    let wrong = volume.replace("testsecret", "wrong");
+    bench.fails(&["ls", &wrong], 1, &["refuses"]);
+    let wrong = volume.replace("bucket", "nothing");
+    bench.fails(&["mkfs", &wrong, "--size", "1G"], 1, &["no such bucket"]);
+}
+
+/// Commits are listed, kept and let go of; a clone has an identifier of its own, is a volume as
+/// others are, and outlives what happens to its base.
+#[test]
+fn pins_and_clones_keep_what_they_name() {
+    let bench = bench();
+    let volume = place(&bench, "volume");
+    bench.ok(&["mkfs", &volume, "--size", "1G"]);
+    std::fs::write(bench.path("note"), vec![b'y'; 2 << 20]).expect("a file");
+    bench.ok(&["cp", "note", &format!("{volume}:/")]);
+    bench.ok(&["remote", "pin", &volume, "first"]);
+    bench.fails(&["remote", "pin", &volume, "a/b"], 1, &["letters"]);
+    assert!(bench.ok(&["remote", "log", &volume]).contains("kept as first"));
+    let other = place(&bench, "other");
+    bench.ok(&["remote", "clone", &volume, &other]);
+    bench.ok(&["rm", &format!("{volume}:/note")]);
+    bench.ok(&["remote", "gc", &format!("{volume}?min-keep=0")]);
+    assert_eq!(bench.ok(&["cat", &format!("{other}:/note")]).len(), 2 << 20);
+    assert_eq!(bench.ok(&["cat", &format!("{volume}?pin=first:/note")]).len(), 2 << 20);
+    bench.fails(&["cat", &format!("{volume}:/note")], 1, &["note"]);
+    bench.fails(&["mkdir", &format!("{volume}?pin=first:/x")], 1, &["only be read"]);
+    let uuid = |place: &str| {
+        let text = bench.ok(&["--json", "info", place]);
+        let info: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        info["uuid"].as_str().or(info["superblock"]["fsid"].as_str()).map(str::to_owned)
+    };
+    assert_ne!(uuid(&volume), uuid(&other), "a file system of its own");
+    bench.ok(&["cp", "note", &format!("{other}:/second")]);
+    bench.ok(&["check", "--check-data-csum", &other]);
+    check_copy(&bench, &other, "other.img");
+    bench.ok(&["remote", "unpin", &volume, "first"]);
+    let usage = bench.ok(&["--json", "remote", "usage", &other]);
+    let usage: serde_json::Value = serde_json::from_str(&usage).expect("JSON");
+    assert!(usage["shared_bytes"].as_u64() > Some(2 << 20), "{usage}");
+}
