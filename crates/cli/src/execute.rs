@@ -63,7 +63,7 @@ pub(crate) fn carry_out(
         Order::BalanceStatus => balance::status_of(fs, false).context(|| name),
         Order::Commit => Ok(Value::Null),
         Order::DeviceAdd { new, force } => {
-            let added = device::fresh(fs, new, *force)?;
+            let added = device::fresh_for(fs, new, *force)?;
             let id = fs.add_device(added).context(|| new.display().to_string())?;
             Ok(json!({ "devid": id.0 }))
         }
@@ -73,7 +73,7 @@ pub(crate) fn carry_out(
             Ok(json!({ "devid": id.0 }))
         }
         Order::DeviceReplace { called, new, force } => {
-            let new = device::fresh(fs, new, *force)?;
+            let new = device::fresh_for(fs, new, *force)?;
             let id = device::find(fs, called, name)?;
             let found = fs.replace_device(id, new, &mut moving).context(|| name)?;
             let lost = found.uncorrectable_errors;

@@ -7,7 +7,6 @@
 
 use std::io::Write;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use buttress_block::OpenOptions;
 use buttress_nbd::{Address, Export, Options, Server, Stopper};

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use buttress_block::{Device, OpenOptions, probe};
 use buttress_format::DeviceId;
 use buttress_fs::{DeviceInfo, Filesystem};
-use buttress_remote::is_remote;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -50,14 +49,16 @@ impl Row {
     }
 }
 
+/// As [`fresh`], for a volume that is open: one in a store of objects has one device.
+pub(crate) fn fresh_for(fs: &Filesystem, path: &Path, force: bool) -> Result<Arc<dyn Device>> {
+    let here = fs.devices();
+    let paths = here.iter().map(|device| Path::new(&device.name)).chain([path]);
+    buttress_remote::check_alone(paths, true).map_err(Failure::of_remote)?;
+    fresh(path, force)
+}
+
 /// Opens a device that is to become part of a volume, after a look at what is on it.
-pub(crate) fn fresh(fs: &Filesystem, path: &Path, force: bool) -> Result<Arc<dyn Device>> {
-    let is_in_store = fs.devices().iter().any(|device| is_remote(Path::new(&device.name)));
-    if is_in_store || is_remote(path) {
-        let path = path.display();
-        let what = format!("{path}: a volume in a store of objects has one device");
-        return Err(Failure::new(Exit::Unsupported, what));
-    }
+pub(crate) fn fresh(path: &Path, force: bool) -> Result<Arc<dyn Device>> {
     let device = closing::open_device(path, OpenOptions::WRITE)?.device();
     let name = path.display().to_string();
     if !force && let Some(found) = probe::identify(&*device).context(|| &name)? {

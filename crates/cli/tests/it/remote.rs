@@ -57,7 +57,7 @@ fn wrong_places_are_named() {
     bench.ok(&["mkfs", &volume, "--size", "1G"]);
     bench.volume("other.img", "256M");
     bench.fails(&["mkfs", &volume, "other.img", "--force"], 4, &["common commit"]);
-    bench.fails(&["device", "add", &volume, "other.img", "--force"], 4, &["one device"]);
+    bench.fails(&["device", "add", &volume, "other.img", "--force"], 4, &["common commit"]);
 }
 
 /// Mounted, written, unmounted and mounted again: the content is equal, and the copy is clean for
