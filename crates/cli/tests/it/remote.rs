@@ -129,7 +129,7 @@ impl Server {
         let address = free.expect("a free port").to_string();
         let mut command = Command::new(program);
         command.args(["--access", "test", "--secret", "testsecret", "--port", &address, "posix"]);
-        command.args(["--sidecar", "s3/side", "s3/data"]).current_dir(bench.folder());
+        command.arg("--sidecar").arg(bench.path("s3/side")).arg(bench.path("s3/data"));
         command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null());
         let child = command.spawn().expect("versitygw starts");
         let server = Self { child, address };
