@@ -8,9 +8,12 @@ use crate::exit::{Context, Result};
 
 /// What scripts read, in bytes.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct Room {
+pub struct Room {
+    /// Bytes of the volume.
     pub size: u64,
+    /// Bytes in use.
     pub used: u64,
+    /// Bytes that a program can still write.
     pub available: u64,
 }
 

@@ -19,7 +19,7 @@ use crate::exit::{Failure, Result};
 use crate::ui;
 
 /// The types of our mounts in the kernel's list: over an image, and over a block device.
-pub(crate) const TYPES: [&str; 2] = ["fuse.buttress", "fuseblk.buttress"];
+pub const TYPES: [&str; 2] = ["fuse.buttress", "fuseblk.buttress"];
 /// How long a verb waits for a server to write its last.
 const CLOSING_MAX: Duration = Duration::from_secs(30);
 /// How long a wait says nothing.
@@ -60,7 +60,7 @@ impl<'p> Wait<'p> {
 /// # Errors
 ///
 /// Those of opening it.
-pub(crate) fn open_device(path: &Path, how: OpenOptions) -> Result<FileDevice> {
+pub fn open_device(path: &Path, how: OpenOptions) -> Result<FileDevice> {
     let mut wait = Wait::new(path);
     if !how.lock {
         until_closed(path);
@@ -85,7 +85,7 @@ pub(crate) fn open_device(path: &Path, how: OpenOptions) -> Result<FileDevice> {
 }
 
 /// Waits until no server is closing the volume on `path` (W1, W2).
-pub(crate) fn until_closed(path: &Path) {
+pub fn until_closed(path: &Path) {
     let mut wait = Wait::new(path);
     while let Some(pid) = buttress_block::locked_by(path) {
         if !is_closing(pid, path) || wait.is_over() {

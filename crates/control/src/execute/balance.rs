@@ -8,7 +8,7 @@ use crate::exit::{Exit, Failure, Result};
 use crate::size;
 
 /// What scripts read of a balance.
-pub(crate) fn document(done: &BalanceProgress) -> Value {
+pub(super) fn document(done: &BalanceProgress) -> Value {
     json!({
         "completed": done.completed,
         "expected": done.expected,
@@ -20,7 +20,7 @@ pub(crate) fn document(done: &BalanceProgress) -> Value {
 
 /// The balance of a volume, in the words that scripts read; `elsewhere`: another process balances
 /// it.
-pub(crate) fn status_of(fs: &Filesystem, elsewhere: bool) -> buttress_fs::Result<Value> {
+pub fn status_of(fs: &Filesystem, elsewhere: bool) -> buttress_fs::Result<Value> {
     let kept = fs.balance_status()?;
     let word = match &kept {
         _ if elsewhere => "running",
@@ -70,7 +70,7 @@ fn words(filter: &Filter) -> String {
 }
 
 /// As btrfs-progs: fewer copies of metadata need --force.
-pub(crate) fn refuse_fewer_copies(
+pub(super) fn refuse_fewer_copies(
     fs: &Filesystem,
     options: &BalanceOptions,
 ) -> buttress_fs::Result<Result<()>> {
@@ -88,7 +88,7 @@ pub(crate) fn refuse_fewer_copies(
 }
 
 /// What is asked for, in the words of btrfs-progs; everything when nothing is chosen.
-pub(crate) fn options(
+pub fn options(
     data: &Option<String>,
     metadata: &Option<String>,
     system: &Option<String>,

@@ -18,7 +18,7 @@ use crate::names;
 
 /// What a process serves, by the names that people know it by.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Subject {
+pub struct Subject {
     /// The image or device.
     #[serde(with = "names::path")]
     pub image: PathBuf,
@@ -50,7 +50,7 @@ pub(crate) struct Subject {
 
 /// What a file is: a device and the number there, or for a block device its own number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum FileId {
+pub enum FileId {
     File(u64, u64),
     Block(u64),
 }
@@ -68,13 +68,13 @@ impl FileId {
 
 impl Subject {
     /// One that serves a file, which it has open, perhaps by a cache.
-    pub(crate) fn of(image: PathBuf, cache: Option<PathBuf>) -> Self {
+    pub fn of(image: PathBuf, cache: Option<PathBuf>) -> Self {
         let cache_file = cache.as_deref().and_then(FileId::at);
         Self { file: FileId::at(&image), image, cache, cache_file, ..Self::default() }
     }
 
     /// Adds the other devices of the volume.
-    pub(crate) fn other_devices<'a>(&mut self, paths: impl Iterator<Item = &'a Path>) {
+    pub fn other_devices<'a>(&mut self, paths: impl Iterator<Item = &'a Path>) {
         self.more.extend(paths.filter_map(FileId::at));
     }
 
@@ -89,7 +89,7 @@ impl Subject {
     }
 
     /// Whether its mount is what is seen at its place (W1).
-    pub(crate) fn is_mounted(&self) -> bool {
+    pub fn is_mounted(&self) -> bool {
         let Some(target) = &self.target else { return false };
         let is_it = |own| target.metadata().is_ok_and(|seen| seen.dev() == own);
         self.device.is_none_or(is_it)

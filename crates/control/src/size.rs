@@ -7,7 +7,7 @@
 /// # Errors
 ///
 /// A sentence that names the text and the units.
-pub(crate) fn parse(text: &str) -> Result<u64, String> {
+pub fn parse(text: &str) -> Result<u64, String> {
     let text = text.trim();
     let digits_end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (digits, unit) = text.split_at(digits_end);
@@ -28,7 +28,7 @@ pub(crate) fn parse(text: &str) -> Result<u64, String> {
 }
 
 /// Prints bytes with two decimals in the largest unit that fits, as `btrfs filesystem df` does.
-pub(crate) fn human(bytes: u64) -> String {
+pub fn human(bytes: u64) -> String {
     const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     let unit = (63_u32.saturating_sub(bytes.leading_zeros())) / 10;
     let unit = (unit as usize).min(UNITS.len() - 1);
@@ -37,7 +37,7 @@ pub(crate) fn human(bytes: u64) -> String {
 }
 
 /// Prints bytes in a few characters, as `ls --human-readable` does.
-pub(crate) fn short(bytes: u64) -> String {
+pub fn short(bytes: u64) -> String {
     const UNITS: [&str; 7] = ["", "K", "M", "G", "T", "P", "E"];
     let unit = ((63_u32.saturating_sub(bytes.leading_zeros())) / 10) as usize;
     let value = bytes as f64 / (1_u64 << (10 * unit)) as f64;

@@ -13,17 +13,17 @@ use rustix::fs::{FlockOperation, flock};
 
 /// The turn to mount an image; it ends when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Turn {
+pub struct Turn {
     _file: File,
 }
 
 impl Turn {
     /// Waits for the turn. Where there is no folder for it, there is nothing to wait for.
-    pub(crate) fn wait(image: &Path) -> Option<Self> {
+    pub fn wait(image: &Path) -> Option<Self> {
         let taken = || -> std::io::Result<File> {
             let found = image.metadata()?;
             let (device, number) = (found.dev(), found.ino());
-            let path = super::folder()?.join(format!("{device:x}-{number:x}.turn"));
+            let path = super::folder::folder()?.join(format!("{device:x}-{number:x}.turn"));
             let file = File::options().create(true).append(true).open(path)?;
             rustix::io::retry_on_intr(|| flock(&file, FlockOperation::LockExclusive))?;
             Ok(file)

@@ -8,7 +8,7 @@ use crate::exit::{Context, Exit, Failure, Result};
 use crate::size;
 
 /// Resizes a device of a volume that is open.
-pub(crate) fn carry_out(
+pub(super) fn carry_out(
     fs: &Filesystem,
     wanted: &str,
     name: &str,

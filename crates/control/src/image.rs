@@ -15,7 +15,7 @@ use crate::ui;
 
 /// The other devices of a volume that has several.
 #[derive(Clone, Debug, Default, clap::Args)]
-pub(crate) struct Devices {
+pub struct Devices {
     /// Another device of the same volume; may be given several times.
     #[arg(long = "device", value_name = "IMG")]
     pub devices: Vec<PathBuf>,
@@ -29,7 +29,7 @@ pub(crate) struct Devices {
 
 /// Whether a verb changes the volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Access {
+pub enum Access {
     /// Only looks.
     Read,
     /// Only looks, past the lock of a writer: sees what was committed last, or a commit in between.
@@ -39,7 +39,7 @@ pub(crate) enum Access {
 }
 
 /// Opens the first device and the ones beside it.
-pub(crate) fn open_devices(
+pub fn open_devices(
     image: &Path,
     others: &Devices,
     access: Access,
@@ -61,7 +61,7 @@ fn open_device(path: &Path, access: Access) -> Result<Arc<dyn Device>> {
 }
 
 /// Opens a volume as a filesystem; a verb that writes is told early why it cannot.
-pub(crate) fn open(image: &Path, others: &Devices, access: Access) -> Result<Filesystem> {
+pub fn open(image: &Path, others: &Devices, access: Access) -> Result<Filesystem> {
     let devices = open_devices(image, others, access)?;
     let mut options = MountOptions::default();
     options.read_only = access != Access::Write;
@@ -103,15 +103,12 @@ fn not_opened(image: &Path, error: buttress_fs::Error, wants_more: bool) -> Fail
 }
 
 /// Finds the inode that a place names; symbolic links are not followed.
-pub(crate) fn resolve(fs: &Filesystem, place: &VolumePath) -> Result<Inode> {
+pub fn resolve(fs: &Filesystem, place: &VolumePath) -> Result<Inode> {
     fs.resolve(&place.path).context(|| place.show())
 }
 
 /// Finds the directory a place lies in, and the name there.
-pub(crate) fn resolve_parent<'a>(
-    fs: &Filesystem,
-    place: &'a VolumePath,
-) -> Result<(Inode, &'a [u8])> {
+pub fn resolve_parent<'a>(fs: &Filesystem, place: &'a VolumePath) -> Result<(Inode, &'a [u8])> {
     let mut parts = place.components();
     let Some(name) = parts.pop().filter(|name| *name != b"..") else {
         let what = format!("{}: names no entry of a directory", place.show());
@@ -122,6 +119,6 @@ pub(crate) fn resolve_parent<'a>(
 }
 
 /// Commits and closes, so that a failure to do so ends the program with an error.
-pub(crate) fn close(fs: Filesystem, image: &Path) -> Result<()> {
+pub fn close(fs: Filesystem, image: &Path) -> Result<()> {
     fs.close().context(|| format!("{}: closing", image.display()))
 }

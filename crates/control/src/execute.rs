@@ -23,14 +23,14 @@ use crate::exit::{Context, Result};
 use crate::image::Access;
 use crate::order::{Order, Step, Watch};
 
-pub(crate) use balance::{options as balance_options, status_of as balance_status};
-pub(crate) use device::{Row as DeviceRow, fresh as fresh_device};
-pub(crate) use room::Room;
-pub(crate) use scrub::{Status as ScrubStatus, read as read_scrub, state_file as scrub_state_file};
+pub use balance::{options as balance_options, status_of as balance_status};
+pub use device::{Row as DeviceRow, fresh as fresh_device};
+pub use room::Room;
+pub use scrub::{Status as ScrubStatus, read as read_scrub, state_file as scrub_state_file};
 
 /// Carries an order out. `name` is what the volume is called in errors, `beside` its mount if it
 /// has one.
-pub(crate) fn carry_out(
+pub fn carry_out(
     order: &Order,
     fs: &Filesystem,
     name: &str,
@@ -115,7 +115,7 @@ fn commit(fs: &Filesystem, beside: Option<&Beside>) -> std::io::Result<Result<()
 }
 
 /// How the volume is to be opened for it.
-pub(crate) fn access(order: &Order) -> Access {
+pub fn access(order: &Order) -> Access {
     match order {
         Order::BalanceStatus => Access::Peek,
         Order::Commit

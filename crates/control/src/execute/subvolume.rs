@@ -38,7 +38,7 @@ struct Document {
 
 impl Act {
     /// How the volume is to be opened for it.
-    pub(crate) fn access(&self) -> Access {
+    pub fn access(&self) -> Access {
         match self {
             Self::List | Self::Show { .. } | Self::GetDefault => Access::Read,
             _ => Access::Write,
@@ -46,7 +46,7 @@ impl Act {
     }
 
     /// Does it; `beside` is the mount, if the volume is mounted.
-    pub(crate) fn carry_out(
+    pub fn carry_out(
         &self,
         fs: &Filesystem,
         beside: Option<&Beside>,

@@ -19,7 +19,7 @@ type Wrapped = (Arc<dyn Device>, Option<Arc<CacheDevice>>);
 
 /// The cache of a device.
 #[derive(Clone, Debug, Default, clap::Args)]
-pub(crate) struct Cached {
+pub struct Cached {
     /// A write-back cache in front of the image, as made by `buttress cache format` or Linux's
     /// dm-writecache.
     #[arg(long, value_name = "CACHE")]
@@ -35,7 +35,7 @@ pub(crate) struct Cached {
 
 impl Cached {
     /// The options given.
-    pub(crate) fn options(&self) -> Result<CacheOptions> {
+    pub fn options(&self) -> Result<CacheOptions> {
         let list = self.cache_options.as_deref().unwrap_or_default();
         let options =
             CacheOptions::parse(list).map_err(|error| failure("--cache-options", error))?;
@@ -43,12 +43,12 @@ impl Cached {
     }
 
     /// The name of the cache that [`crate::live`] knows it by.
-    pub(crate) fn full_path(&self) -> Option<PathBuf> {
+    pub fn full_path(&self) -> Option<PathBuf> {
         self.cache.as_ref().map(|path| path.canonicalize().unwrap_or_else(|_| path.clone()))
     }
 
     /// Puts the cache in front of an open device, if one was named.
-    pub(crate) fn wrap(&self, origin: Arc<dyn Device>, how: OpenOptions) -> Result<Wrapped> {
+    pub fn wrap(&self, origin: Arc<dyn Device>, how: OpenOptions) -> Result<Wrapped> {
         let Some(path) = &self.cache else { return Ok((origin, None)) };
         let device = Arc::new(open(origin, path, self.options()?, how)?);
         Ok((Arc::clone(&device) as Arc<dyn Device>, Some(device)))
@@ -56,7 +56,7 @@ impl Cached {
 }
 
 /// Opens a cache in front of `origin`.
-pub(crate) fn open(
+pub fn open(
     origin: Arc<dyn Device>,
     cache: &Path,
     options: CacheOptions,
@@ -69,7 +69,7 @@ pub(crate) fn open(
 }
 
 /// Opens what a cache lies on.
-pub(crate) fn open_medium(path: &Path, mode: Mode, how: OpenOptions) -> Result<Arc<dyn Device>> {
+pub fn open_medium(path: &Path, mode: Mode, how: OpenOptions) -> Result<Arc<dyn Device>> {
     match mode {
         Mode::Pmem => {
             let device = PmemDevice::open(path, how).map_err(Failure::of_device)?;
@@ -86,12 +86,12 @@ pub(crate) fn open_medium(path: &Path, mode: Mode, how: OpenOptions) -> Result<A
 }
 
 /// Ends a cache, with everything durable.
-pub(crate) fn close(device: &CacheDevice) -> Result<()> {
+pub fn close(device: &CacheDevice) -> Result<()> {
     device.close().map_err(|error| failure(&device.name(), error))
 }
 
 /// What an open cache holds and has done; last the target's status line.
-pub(crate) fn figures(device: &CacheDevice) -> Figures {
+pub fn figures(device: &CacheDevice) -> Figures {
     let status = device.status();
     let dirty = status.blocks - status.free;
     let figures = [
@@ -120,7 +120,7 @@ pub(crate) fn figures(device: &CacheDevice) -> Figures {
 }
 
 /// What the origin is worth without its cache.
-pub(crate) fn origin_alone(cut: Option<Cut>, is_empty: bool) -> String {
+pub fn origin_alone(cut: Option<Cut>, is_empty: bool) -> String {
     match cut {
         _ if is_empty => "everything is in it".to_owned(),
         Some(Cut::Whole(epoch)) => format!("whole, as of the commit before epoch {epoch}"),
@@ -132,7 +132,7 @@ pub(crate) fn origin_alone(cut: Option<Cut>, is_empty: bool) -> String {
 }
 
 /// A failure of a cache, with the exit code that its kind means.
-pub(crate) fn failure(what: &str, error: Error) -> Failure {
+pub fn failure(what: &str, error: Error) -> Failure {
     let exit = match &error {
         error if error.is_corrupt() => Exit::Corrupt,
         error if error.is_refusal() => Exit::Refused,

@@ -21,7 +21,7 @@ use crate::ui::Ui;
 
 /// Carries an order out, wherever the volume is open, with a bar. Ctrl-C and `balance pause` end it
 /// (C1).
-pub(crate) fn run(
+pub fn run(
     order: &Order,
     image: &Path,
     devices: &Devices,
@@ -52,7 +52,7 @@ pub(crate) fn run(
 
 /// Has a process that has the volume open commit what was written until now, for a verb that then
 /// looks past its lock. Where it cannot, the verb sees what was committed before.
-pub(crate) fn commit(image: &Path) {
+pub fn commit(image: &Path) {
     let ask = || match live::find(image)? {
         Some((socket, _)) => {
             let stop = AtomicBool::new(false);
@@ -66,6 +66,6 @@ pub(crate) fn commit(image: &Path) {
 }
 
 /// The whole name of a file that another process will open.
-pub(crate) fn whole(path: &Path) -> Result<PathBuf> {
+pub fn whole(path: &Path) -> Result<PathBuf> {
     path.canonicalize().context(|| path.display().to_string())
 }

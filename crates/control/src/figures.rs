@@ -4,4 +4,4 @@
 use serde_json::Value;
 
 /// The figures of one part.
-pub(crate) type Figures = Vec<(String, Value)>;
+pub type Figures = Vec<(String, Value)>;

@@ -91,7 +91,7 @@ impl Farewells {
 
 /// A wait for the end of another process's mount.
 #[derive(Debug)]
-pub(crate) struct Farewell {
+pub struct Farewell {
     pid: u32,
     /// Nothing where the process is gone, or cannot be watched.
     process: Option<OwnedFd>,
@@ -103,7 +103,7 @@ pub(crate) struct Farewell {
 
 /// How a mount is after it was taken away from one place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Left {
+pub enum Left {
     /// The server closes the volume, or has done so.
     Closing,
     /// It is mounted elsewhere too, or a program has it open.
@@ -116,7 +116,7 @@ impl Farewell {
     /// # Errors
     ///
     /// When it does not answer, as servers of an older version do not.
-    pub(crate) fn of(socket: &Path, pid: u32) -> std::io::Result<Self> {
+    pub fn of(socket: &Path, pid: u32) -> std::io::Result<Self> {
         let raw = i32::try_from(pid).ok().and_then(Pid::from_raw);
         let process = raw.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
         let mut stream = UnixStream::connect(socket)?;
@@ -135,7 +135,7 @@ impl Farewell {
     /// # Errors
     ///
     /// When the server does not answer.
-    pub(crate) fn left(&mut self) -> std::io::Result<Left> {
+    pub fn left(&mut self) -> std::io::Result<Left> {
         let begun = Instant::now();
         loop {
             // A server that has closed the volume may have ended.
@@ -161,7 +161,7 @@ impl Farewell {
     /// # Errors
     ///
     /// What closing met; a server that ended without a word (E1).
-    pub(crate) fn wait(mut self, say: impl FnOnce(&str)) -> Result<()> {
+    pub fn wait(mut self, say: impl FnOnce(&str)) -> Result<()> {
         let lost = |error: Option<std::io::Error>| {
             let error = error.map(|error| format!(": {error}")).unwrap_or_default();
             let what = "the server ended before it said that everything is durable";

@@ -14,7 +14,8 @@ use crate::exit::{Context, Exit, Failure, Result};
 
 /// What scripts read, in the words of `btrfs device stats`.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct Row {
+pub struct Row {
+    /// The device, as a path or its number.
     pub device: String,
     devid: u64,
     write_io_errs: u64,
@@ -38,7 +39,8 @@ impl Row {
         }
     }
 
-    pub(crate) fn counts(&self) -> [(&'static str, u64); 5] {
+    /// The five counters with their names, in the order that `btrfs device stats` prints.
+    pub fn counts(&self) -> [(&'static str, u64); 5] {
         [
             ("write_io_errs", self.write_io_errs),
             ("read_io_errs", self.read_io_errs),
@@ -50,7 +52,7 @@ impl Row {
 }
 
 /// Opens a device that is to become part of a volume, after a look at what is on it.
-pub(crate) fn fresh(path: &Path, force: bool) -> Result<Arc<dyn Device>> {
+pub fn fresh(path: &Path, force: bool) -> Result<Arc<dyn Device>> {
     let device = closing::open_device(path, OpenOptions::WRITE)?;
     let name = path.display().to_string();
     if !force && let Some(found) = probe::identify(&device).context(|| &name)? {
@@ -61,7 +63,7 @@ pub(crate) fn fresh(path: &Path, force: bool) -> Result<Arc<dyn Device>> {
 }
 
 /// The device that is called by its number, its path, or `missing`.
-pub(crate) fn find(fs: &Filesystem, called: &str, name: &str) -> Result<DeviceId> {
+pub(super) fn find(fs: &Filesystem, called: &str, name: &str) -> Result<DeviceId> {
     let here = fs.devices();
     let by_path = || {
         let path = std::fs::canonicalize(called).ok();
@@ -80,7 +82,7 @@ pub(crate) fn find(fs: &Filesystem, called: &str, name: &str) -> Result<DeviceId
 }
 
 /// What was counted of each device's failures, before they are forgotten if they are to be.
-pub(crate) fn stats_of(fs: &Filesystem, reset: bool, name: &str) -> Result<Value> {
+pub(super) fn stats_of(fs: &Filesystem, reset: bool, name: &str) -> Result<Value> {
     let rows: Vec<Row> = fs.devices().into_iter().map(Row::of).collect();
     if reset {
         fs.reset_device_stats().context(|| name)?;

@@ -16,7 +16,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 
-use super::{Answer, Subject, ask, reachable};
+use super::Subject;
+use super::ask::{Answer, ask, reachable};
 use crate::closing::TYPES;
 use crate::exit::{Exit, Failure, Result};
 
@@ -26,11 +27,14 @@ pub(super) const QUESTION: &str = "submounts";
 
 /// A mount that serves a path, and the way to the path from the mount's top.
 #[derive(Debug)]
-pub(crate) struct Served {
+pub struct Served {
+    /// The socket of the server.
     pub socket: PathBuf,
+    /// What the server told.
     pub answer: Answer,
     /// The top of the mount.
     pub target: PathBuf,
+    /// The path within that mount.
     pub within: PathBuf,
 }
 
@@ -90,15 +94,18 @@ fn unescape(field: &[u8]) -> PathBuf {
 
 /// What is mounted at a place, by the kernel's list.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Mounted {
+pub struct Mounted {
     /// The device number of what lies there.
     pub device: u64,
+    /// Its type, as `fuse.buttress`.
     pub kind: String,
     /// What was mounted, by its name then.
     pub source: PathBuf,
+    /// Where it is.
     pub point: PathBuf,
     /// The folder of the file system that is seen there, "/" but for a folder that is bound.
     pub top: PathBuf,
+    /// Whether it refuses writes.
     pub is_read_only: bool,
 }
 
@@ -109,13 +116,13 @@ impl Mounted {
     /// # Errors
     ///
     /// Those of reading the list.
-    pub(crate) fn at(point: &Path) -> std::io::Result<Option<Self>> {
+    pub fn at(point: &Path) -> std::io::Result<Option<Self>> {
         let list = std::fs::read("/proc/self/mountinfo")?;
         Ok(Self::all(&list).into_iter().rev().find(|mounted| mounted.point == point))
     }
 
     /// A mount of ours from this image or block device, the last that was made.
-    pub(crate) fn of_source(source: &Path) -> Option<Self> {
+    pub fn of_source(source: &Path) -> Option<Self> {
         let list = std::fs::read("/proc/self/mountinfo").ok()?;
         let all = Self::all(&list).into_iter().rev();
         all.into_iter().find(|mounted| mounted.is_ours() && mounted.source == source)
@@ -127,7 +134,7 @@ impl Mounted {
     /// # Errors
     ///
     /// Those of reading the list.
-    pub(crate) fn all_of_same(&self) -> std::io::Result<Vec<Self>> {
+    pub fn all_of_same(&self) -> std::io::Result<Vec<Self>> {
         let mut all = Self::all(&std::fs::read("/proc/self/mountinfo")?);
         all.retain(|other| other.device == self.device && other.source == self.source);
         Ok(all)
@@ -152,13 +159,13 @@ impl Mounted {
     }
 
     /// Whether it is one of ours.
-    pub(crate) fn is_ours(&self) -> bool {
+    pub fn is_ours(&self) -> bool {
         TYPES.contains(&self.kind.as_str())
     }
 }
 
 /// Where subvolumes of a server's mount have mounts of their own.
-pub(crate) fn submounts(socket: &Path) -> Vec<PathBuf> {
+pub fn submounts(socket: &Path) -> Vec<PathBuf> {
     let text = ask(socket, QUESTION, None).unwrap_or_default();
     // One that does not know the question answers another.
     let found: Vec<(Vec<u8>, u64)> = serde_json::from_str(&text).unwrap_or_default();
@@ -184,7 +191,7 @@ fn there(path: &Path) -> Option<(PathBuf, PathBuf)> {
 ///
 /// Where it lies on something else that is mounted inside of one, or on a mount that no server
 /// answers for (P1, P2).
-pub(crate) fn served(path: &Path) -> Result<Option<Served>> {
+pub fn served(path: &Path) -> Result<Option<Served>> {
     let Some((whole, name)) = there(path) else { return Ok(None) };
     let Some(ground) = Ground::of(&whole) else { return Ok(None) };
     let refuse =
@@ -237,13 +244,13 @@ fn top(ground: &Ground, mount: &Served) -> Option<PathBuf> {
 }
 
 /// On what a path of the host lies, for a message: the kind of file system and its mount point.
-pub(crate) fn ground(path: &Path) -> Option<String> {
+pub fn ground(path: &Path) -> Option<String> {
     let ground = Ground::of(&there(path)?.0)?;
     Some(format!("{} at {}", ground.kind, ground.point.display()))
 }
 
 /// Says why a folder is no image, and what of it is one.
-pub(crate) fn no_image(folder: &Path) -> Failure {
+pub fn no_image(folder: &Path) -> Failure {
     let what = match served(folder) {
         Err(failure) => return failure,
         Ok(Some(Served { answer, target, .. })) => format!(

@@ -42,11 +42,12 @@ const LOOK: Duration = Duration::from_millis(5);
 
 /// What a mount is to be.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Wish {
+pub struct Wish {
     /// The subvolume by its path.
     pub subvol: Option<Vec<u8>>,
     /// The subvolume by its number.
     pub subvolid: Option<u64>,
+    /// Whether it refuses writes.
     pub read_only: bool,
     /// All options, as they were given.
     pub words: Vec<String>,
@@ -64,7 +65,8 @@ struct Granted {
 
 /// A mount that has no place yet.
 #[derive(Debug)]
-pub(crate) struct Joining {
+pub struct Joining {
+    /// The subtree that the mount shows.
     pub subtree: Subtree,
     /// What of the volume it shows, from the top level.
     pub top: PathBuf,
@@ -78,10 +80,12 @@ pub(crate) struct Joining {
 type Given = (Granted, Subtree, UnderWay);
 
 /// What of a server makes more mounts.
-pub(crate) enum Joins {
+pub enum Joins {
     /// There can be one mount only, for this reason.
     Alone(&'static str),
+    /// One of the server's superblock.
     Shared {
+        /// What makes it.
         sharer: Sharer,
         /// The options of the first mount.
         words: Vec<String>,
@@ -164,7 +168,7 @@ impl Joins {
 /// # Errors
 ///
 /// When it refuses, says why; when it ends meanwhile.
-pub(crate) fn join(socket: &Path, wish: &Wish) -> Result<Option<Joining>> {
+pub fn join(socket: &Path, wish: &Wish) -> Result<Option<Joining>> {
     let name = || socket.display().to_string();
     let text = serde_json::to_string(wish).context(|| "the wish")?;
     let mut server = UnixStream::connect(socket).context(name)?;

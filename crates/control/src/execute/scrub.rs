@@ -17,7 +17,8 @@ const NOTE_EVERY: Duration = Duration::from_secs(2);
 
 /// What is kept, and what scripts read.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Status {
+pub struct Status {
+    /// The volume's identifier.
     pub uuid: String,
     /// Seconds since 1970.
     pub started: u64,
@@ -25,26 +26,44 @@ pub(crate) struct Status {
     pub duration: u64,
     /// running, finished or interrupted.
     pub status: String,
+    /// Whether it mended nothing.
     pub read_only: bool,
+    /// Extents of data that were read.
     pub data_extents_scrubbed: u64,
+    /// Nodes that were read.
     pub tree_extents_scrubbed: u64,
+    /// Bytes of data that were read.
     pub data_bytes_scrubbed: u64,
+    /// Bytes of nodes that were read.
     pub tree_bytes_scrubbed: u64,
+    /// Sectors that a device could not read.
     pub read_errors: u64,
+    /// Sectors of data with a wrong checksum.
     pub csum_errors: u64,
+    /// Nodes with wrong contents.
     pub verify_errors: u64,
+    /// Sectors of data that have no checksum.
     pub no_csum: u64,
+    /// Sectors without a checksum of which the copies differ.
     #[serde(default)]
     pub no_csum_unlike: u64,
+    /// Block groups that others held.
     #[serde(default)]
     pub groups_held: u64,
+    /// Superblock copies with errors.
     pub super_errors: u64,
+    /// Rows with wrong parity.
     #[serde(default)]
     pub parity_errors: u64,
+    /// Errors without a good copy.
     pub uncorrectable_errors: u64,
+    /// Errors that were mended.
     pub corrected_errors: u64,
+    /// Logical address that it came to.
     pub last_logical: u64,
+    /// Bytes that were looked at.
     pub bytes_done: u64,
+    /// Bytes to look at in all.
     pub bytes_total: u64,
 }
 
@@ -73,7 +92,8 @@ impl Status {
         }
     }
 
-    pub(crate) fn errors(&self) -> u64 {
+    /// Errors of every kind.
+    pub fn errors(&self) -> u64 {
         let copies = self.read_errors + self.csum_errors + self.verify_errors;
         copies + self.super_errors + self.parity_errors
     }
@@ -81,7 +101,7 @@ impl Status {
 
 /// Scrubs a volume that is open: how, whether from where an earlier one stopped, and where it notes
 /// how far it is.
-pub(crate) fn carry_out(
+pub(super) fn carry_out(
     fs: &Filesystem,
     how: ScrubOptions,
     (resume, state): (bool, Option<&Path>),
@@ -127,7 +147,7 @@ fn running(mut status: Status, before: &Status, begun: Instant, word: &str, ro: 
 
 /// Where the state of a volume's scrub is kept: where the system keeps such things if it can be
 /// written, else where the user does.
-pub(crate) fn state_file(state: Option<&Path>, uuid: &str) -> PathBuf {
+pub fn state_file(state: Option<&Path>, uuid: &str) -> PathBuf {
     let name = format!("scrub.status.{uuid}");
     if let Some(dir) = state {
         return dir.join(name);
@@ -142,7 +162,8 @@ pub(crate) fn state_file(state: Option<&Path>, uuid: &str) -> PathBuf {
     home.map_or(system, |home| home.join("buttress")).join(name)
 }
 
-pub(crate) fn read(file: &Path) -> Option<Status> {
+/// Reads what a scrub left in its file of state; `None` where there is none that it can read.
+pub fn read(file: &Path) -> Option<Status> {
     serde_json::from_slice(&std::fs::read(file).ok()?).ok()
 }
 

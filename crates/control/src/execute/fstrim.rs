@@ -8,7 +8,7 @@ use crate::exit::{Context, Result};
 use crate::order::{Step, Watch};
 
 /// Does it on a volume that is open.
-pub(crate) fn carry_out(
+pub(super) fn carry_out(
     fs: &Filesystem,
     options: TrimOptions,
     name: &str,
@@ -22,6 +22,6 @@ pub(crate) fn carry_out(
 }
 
 /// What is asked for.
-pub(crate) fn options(offset: u64, length: u64, minimum: u64) -> TrimOptions {
+pub(super) fn options(offset: u64, length: u64, minimum: u64) -> TrimOptions {
     TrimOptions { from: Logical(offset), len: length, least: minimum }
 }
