@@ -25,6 +25,35 @@ pub struct Devices {
     /// Go on without devices that are missing.
     #[arg(long)]
     pub degraded: bool,
+    /// Ways into a damaged volume, with colons between them, for verbs that only read:
+    /// usebackuproot, ignorebadroots, ignoredatacsums, nologreplay, ignoremetacsums, all.
+    #[arg(long, value_name = "WORDS", value_parser = rescue_words)]
+    pub rescue: Option<String>,
+}
+
+/// Passes words that the mount option `rescue=` takes.
+fn rescue_words(words: &str) -> std::result::Result<String, String> {
+    let list = format!("ro,rescue={words}");
+    MountOptions::parse(&list).map(|_| words.to_owned()).map_err(|error| error.to_string())
+}
+
+impl Devices {
+    /// The options that `--rescue` stands for.
+    pub fn rescue_options(&self) -> MountOptions {
+        let list = self.rescue.as_ref().map(|words| format!("ro,rescue={words}"));
+        list.and_then(|list| MountOptions::parse(&list).ok()).unwrap_or_default()
+    }
+
+    /// Refuses `--rescue`, for a verb that has no use for it.
+    pub fn expect_no_rescue(&self) -> Result<()> {
+        match &self.rescue {
+            None => Ok(()),
+            Some(words) => {
+                let what = format!("--rescue {words} is for verbs that read files");
+                Err(Failure::new(Exit::Usage, what))
+            }
+        }
+    }
 }
 
 /// Whether a verb changes the volume.
@@ -62,8 +91,11 @@ fn open_device(path: &Path, access: Access) -> Result<Arc<dyn Device>> {
 
 /// Opens a volume as a filesystem; a verb that writes is told early why it cannot.
 pub fn open(image: &Path, others: &Devices, access: Access) -> Result<Filesystem> {
+    if access == Access::Write {
+        others.expect_no_rescue()?;
+    }
     let devices = open_devices(image, others, access)?;
-    let mut options = MountOptions::default();
+    let mut options = others.rescue_options();
     options.read_only = access != Access::Write;
     options.degraded = others.degraded;
     if others.raid56_mirror {
