@@ -34,7 +34,7 @@ use crate::sharer::{self, First, Sharer};
 use crate::submounts::Submounts;
 use crate::voice::Voice;
 use crate::whole::Whole;
-use crate::{Error, Options};
+use crate::{Error, Options, options};
 
 /// Threads for what comes through the device where requests come by rings.
 const BESIDE_RINGS: usize = 2;
@@ -300,6 +300,17 @@ impl Beside {
     /// When a mount cannot be opened, or a write fails.
     pub fn gather(&self) -> std::io::Result<()> {
         self.0.voices().iter().try_for_each(Voice::gather)
+    }
+
+    /// Inodes that the kernel knows, and the bytes that are kept of them, about.
+    #[must_use]
+    pub fn known(&self) -> (usize, usize) {
+        let voices = self.0.voices();
+        let sum = |count: fn(&Voice) -> usize| voices.iter().map(count).sum::<usize>();
+        let (inodes, handles) =
+            (sum(|voice| voice.nodes().count()), sum(|voice| voice.nodes().handles()));
+        let resting = inodes.saturating_sub(handles);
+        (inodes, handles * options::HANDLE_BYTES + resting * options::KNOWN_BYTES)
     }
 
     /// Where subvolumes are mounted by themselves, and the number of the device that `stat` names
