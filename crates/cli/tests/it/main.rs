@@ -17,8 +17,10 @@ mod places;
 mod pressure;
 mod races;
 mod several;
+mod streams;
 mod subvolume;
 mod unmounting;
+mod words;
 
 use std::path::Path;
 
