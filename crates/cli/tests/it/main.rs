@@ -8,6 +8,7 @@ mod checker;
 mod demo;
 mod events;
 mod files;
+mod full;
 mod hostile_trees;
 mod json_names;
 mod live;
