@@ -158,8 +158,8 @@ const OF_BTRBK: (&str, &str) = (
     "    my %line = %+; $line{fs_type} = 'btrfs' if $line{fs_type} eq 'fuse.buttress';\n",
 );
 
-/// btrbk makes snapshots, sends them incrementally to another volume, and deletes old ones, on mounts
-/// of ours as on those of Linux: the same number of each, and the same content.
+/// btrbk makes snapshots, sends them incrementally to another volume, and deletes old ones, on
+/// mounts of ours as on those of Linux: the same number of each, and the same content.
 #[test]
 fn btrbk_keeps_backups() {
     if !has(&["btrbk", "perl", "diff"], Some("/dev/fuse")) {
