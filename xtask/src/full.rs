@@ -25,8 +25,9 @@ pub(crate) struct Options {
 /// A part: its name, the program, and the words of its command line.
 type Part = (&'static str, &'static str, &'static [&'static str]);
 
-const PARTS: [Part; 4] = [
+const PARTS: [Part; 5] = [
     ("ci", ".ci/run", &[]),
+    ("versitygw", ".ci/versitygw", &[]),
     ("crash", "cargo", &["xtask", "crash", "--minutes", "60", "--on-time", "--jobs", "2"]),
     ("dist", "cargo", &["xtask", "dist", "--try"]),
     ("deny", "packaging/deny", &[]),
@@ -62,7 +63,7 @@ fn parts(options: &Options) -> Result<bool, String> {
         let mark = folder.join(name);
         let passed = mark.exists() && !options.again;
         if options.list || passed {
-            println!("{name:<8} {}", if mark.exists() { "passed" } else { "not yet" });
+            println!("{name:<10} {}", if mark.exists() { "passed" } else { "not yet" });
             continue;
         }
         println!("==== {name}");
