@@ -10,7 +10,8 @@
 //! So one thread reads and handles what it reads itself; the others sit on a bench. Every handler
 //! holds a [`Duty`]. A thread is called from the bench to read on when
 //!
-//! - requests of this kind have lately taken long (an average for each kind), or
+//! - requests of this kind have lately taken long (an average for each kind, without the time in
+//!   which other threads had the processor), or
 //! - requests come in faster than they are handled: the next was there before the last was done, or
 //!   is there when a large write was taken, or
 //! - nothing was finished for a millisecond and no thread reads: one on the bench keeps watch for
@@ -53,10 +54,12 @@ use crate::Options;
 mod kind;
 #[cfg(all(test, debug_assertions))]
 mod seeded;
+mod stopwatch;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use kind::{Costs, Kind};
+pub(crate) use stopwatch::Stopwatch;
 
 /// A request read within this time after the last was waiting already.
 const WAITING: Duration = Duration::from_micros(3);
@@ -138,7 +141,7 @@ thread_local! {
 pub(crate) struct Duty<'a> {
     crew: &'a Arc<Crew>,
     kind: Kind,
-    started: Instant,
+    watch: Stopwatch,
 }
 
 impl Crew {
@@ -164,7 +167,8 @@ impl Crew {
 
     /// Begins to handle a request that this thread has read.
     pub(crate) fn duty(self: &Arc<Self>, kind: Kind) -> Duty<'_> {
-        let started = clock::now();
+        let watch = Stopwatch::start(self.is_adaptive && self.costs.is_suspect(kind));
+        let started = watch.started();
         if self.is_adaptive {
             if LAST_DONE.get().is_some_and(|done| started - done < self.busy_poll) {
                 self.note_poll(true);
@@ -179,7 +183,7 @@ impl Crew {
                 }
             }
         }
-        Duty { crew: self, kind, started }
+        Duty { crew: self, kind, watch }
     }
 
     /// Whether another request waits while a large write is handled. Its bytes take so long to come
@@ -214,10 +218,10 @@ impl Crew {
         }
     }
 
-    fn finish(self: &Arc<Self>, kind: Kind, started: Instant) {
+    fn finish(self: &Arc<Self>, kind: Kind, watch: &Stopwatch) {
         let now = clock::now();
         let handled = HANDLED.take().unwrap_or(now);
-        self.costs.learn(kind, handled.saturating_duration_since(started));
+        self.costs.learn(kind, watch.until(handled));
         self.finished.fetch_add(1, Ordering::Relaxed);
         let is_alone = self.handling.fetch_sub(1, Ordering::Relaxed) == 1;
         if self.become_reader() {
@@ -378,7 +382,7 @@ impl Seat {
 impl Drop for Duty<'_> {
     fn drop(&mut self) {
         if self.crew.is_adaptive {
-            self.crew.finish(self.kind, self.started);
+            self.crew.finish(self.kind, &self.watch);
         }
     }
 }
