@@ -196,8 +196,12 @@ impl Loops {
                 dispatch::serve(&door, message);
                 return door.crew.trifle_done();
             }
-            let _duty = door.crew.duty(kind);
+            let duty = door.crew.duty(kind);
             dispatch::serve(&door, message);
+            drop(duty);
+            if kind == Kind::Forget && door.is_over_ring() {
+                door.gather_forgets();
+            }
         })
     }
 }
