@@ -106,7 +106,7 @@ pub(crate) fn run(plan: &Plan, say: &mut dyn FnMut(&str)) -> Result<(Value, Stri
                 let is_wanted = figures.loads.iter().any(|known| known.name == load.name);
                 // What others stand on is done, and not measured.
                 let is_needed = figures.loads.iter().any(|known| known.part == load.part);
-                if !is_wanted && !(load.is_base && is_needed) {
+                if !(is_wanted || load.is_base && is_needed) {
                     continue;
                 }
                 let failed = |error| format!("{}, {}: {error}", subject.name, load.name);
