@@ -35,6 +35,9 @@ pub struct FilesOptions {
     pub nocow_check: NocowCheck,
     /// Whether threads may be started that read ahead.
     pub helpers: bool,
+    /// Whether data is read without being compared with its checksums, for volumes that are only
+    /// read (`rescue=ignoredatacsums`).
+    pub ignore_csums: bool,
 }
 
 /// Which writes in place look whether their file alone refers to the extent.

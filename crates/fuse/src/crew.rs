@@ -26,8 +26,8 @@
 //! idle processor halts (a virtual machine above all), waking the reader costs more than that and
 //! more than the request. Measured: half of the time of a create. So a reader looks for the next
 //! request for a while ([`Options::busy_poll`]) before it sleeps. While it looks, it gives way to
-//! threads that want its processor. It looks only while that has lately been worth it and no other
-//! thread handles a request.
+//! threads that want its processor, and stops looking where these keep it. It looks only while that
+//! has lately been worth it and no other thread handles a request.
 //!
 //! # Invariants
 //!
@@ -74,6 +74,10 @@ const QUIET_TICKS: u32 = 64;
 /// Looking for the next request is worth it above zero. A look that found a request adds one, a
 /// look in vain takes two away, and the sum stays at or below this.
 const WORTH_MAX: u32 = 16;
+
+/// Another thread has the processor for longer than this where there are more than enough to do.
+/// Looking then keeps others from working, the program that is to ask among them.
+const OTHERS: Duration = Duration::from_micros(20);
 
 /// The connection that requests come by, as far as one can see without reading.
 pub(crate) trait Line: Send + Sync + std::fmt::Debug {
@@ -266,11 +270,14 @@ impl Crew {
         if self.busy_poll.is_zero() || self.poll_worth.load(Ordering::Relaxed) == 0 {
             return;
         }
+        let mut yielded = Duration::ZERO;
         while !self.link.has_request() {
-            if clock::since(since) >= self.busy_poll {
+            let before = clock::now();
+            if yielded > OTHERS || before.saturating_duration_since(since) >= self.busy_poll {
                 return self.note_poll(false);
             }
             thread::yield_now();
+            yielded = clock::since(before);
         }
     }
 

@@ -42,6 +42,7 @@ use crate::{Engine, Error, Result, rows};
 const STRIDE: usize = 4096;
 
 /// All of it.
+#[derive(Default)]
 pub(crate) struct Known {
     pub(crate) groups: BTreeMap<Logical, GroupRecord>,
     pub(crate) devices: DeviceSpace,

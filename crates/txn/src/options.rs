@@ -32,6 +32,11 @@ pub struct EngineOptions {
     pub delete_room: DeleteRoom,
     /// When block groups are read.
     pub groups: GroupsRead,
+    /// Open read-only without trees that cannot be read, but for the root tree, the chunk tree and
+    /// the subvolume asked for (`rescue=ignorebadroots`).
+    pub ignore_bad_roots: bool,
+    /// Open read-only and take nodes with wrong checksums (`rescue=ignoremetacsums`).
+    pub ignore_meta_csums: bool,
 }
 
 impl Default for EngineOptions {
@@ -49,6 +54,8 @@ impl Default for EngineOptions {
             promise: PromisePolicy::default(),
             delete_room: DeleteRoom::default(),
             groups: GroupsRead::default(),
+            ignore_bad_roots: false,
+            ignore_meta_csums: false,
         }
     }
 }

@@ -23,6 +23,7 @@ mod replace;
 mod resolver;
 mod row_scrub;
 mod rows;
+mod salvage;
 mod scrub;
 pub mod stats;
 mod superblocks;

@@ -191,6 +191,10 @@ fn parse(args: &Args) -> Result<Parsed> {
     }
     let mut volume = volume_options(&rest)?;
     volume.degraded |= args.devices.degraded;
+    if let Some(words) = &args.devices.rescue {
+        let more = volume.parse_more(&format!("rescue={words}"));
+        more.map_err(|error| Failure::new(Exit::Usage, error.to_string()))?;
+    }
     door.read_only |= volume.read_only;
     cache.check().map_err(|error| cached::failure("--options", error))?;
     Ok(Parsed { door, volume, cache })
@@ -599,7 +603,7 @@ mod tests {
             assert!(text.contains(meant) && text.contains(wrong), "{text}");
             assert!(text.len() < 120 && !text.contains('\n'), "{text}");
         }
-        for wrong in ["remount", "ro,rescue=ignorebadroots", "elephants"] {
+        for wrong in ["remount", "ro,rescue=nonsense", "elephants"] {
             taken(wrong).expect_err(wrong);
         }
         let door = buttress_fuse::KNOWN_OPTIONS.iter();
