@@ -108,7 +108,7 @@ impl Maintenance {
         let view = self.engine().view();
         file_trees(&view)?
             .into_iter()
-            .try_for_each(|tree| self.engine().know_height(&view, tree))?;
+            .try_for_each(|tree| self.engine().reservations().know_height(&view, tree))?;
         drop(view);
         let group = self
             .engine()

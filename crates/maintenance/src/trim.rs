@@ -127,7 +127,7 @@ impl Maintenance {
             SpaceKind::System => (None, all(account.free() / 2)),
             _ => {
                 let most = all(account.free() / 8);
-                (None, if self.engine().fits_without(most) { most } else { 0 })
+                (None, if self.engine().reservations().fits_without(most) { most } else { 0 })
             }
         };
         let promised =

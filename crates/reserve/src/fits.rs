@@ -126,7 +126,7 @@ impl Reservations {
     /// commit waits for dirty data. Nothing ever by the published rule of reservations: its
     /// baseline writes nothing ahead.
     #[must_use]
-    pub fn promise_pressure(&self) -> Option<u64> {
+    pub fn pressure(&self) -> Option<u64> {
         let pressure = self.pressure.load(Ordering::Relaxed);
         let counts = pressure > TIGHT && !self.policy.is_levels();
         let is_last =
@@ -228,9 +228,7 @@ impl Reservations {
         if cfg!(not(debug_assertions)) && !self.is_crowded(frozen) {
             return None;
         }
-        // Where trees are new, or too large to be counted as a whole, the ledger gives the figure.
-        let by_ledger = || Some((self.exact_need(frozen)?, None));
-        let counted = self.count_frozen(frozen).or_else(by_ledger)?;
+        let counted = self.count_frozen(frozen)?;
         self.frozen_need.fetch_min(counted.0, Ordering::Relaxed);
         // A waiting ticket may fit beside it, now that this count is known.
         self.serve_counted();

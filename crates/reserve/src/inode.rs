@@ -16,7 +16,7 @@
 //!   these. They are used with such a count alone, and change under the lock of the sum of
 //!   reservations.
 //! - **I3** A bound that is a little old is no smaller than one of now would be, but for what
-//!   came to the leaves since: less of them was dirty (D2 of `count::inode`).
+//!   came to the leaves since: less of them was dirty (D2 of `ledger::span`).
 //! - **I4** A transaction gives back what it made anew once readers of older trees have left, and
 //!   bounds count on it: each further transaction that finishes a part of the ordered extents
 //!   dirties the same leaves. Where one that is about to freeze leaves no room for those that are

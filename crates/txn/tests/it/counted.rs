@@ -241,7 +241,14 @@ fn inodes(seed: u64, nodesize: u32, asked: bool) {
     }
     let mut inodes: Vec<_> = inos
         .into_iter()
-        .map(|ino| (ino, engine.inode_reserve(TreeId::FS, ino), None::<MetaReservation>, 0_u32))
+        .map(|ino| {
+            (
+                ino,
+                engine.reservations().inode_reserve(TreeId::FS, ino),
+                None::<MetaReservation>,
+                0_u32,
+            )
+        })
         .collect();
     let (mut landed, mut most) = (0, 0);
     beside(&engine, asked, || {

@@ -30,17 +30,17 @@ fn promise_all(engine: &Arc<Engine>) -> Vec<MetaReservation> {
 #[test]
 fn eight_nodes_an_item() {
     let engine = engine(PromisePolicy::Levels);
-    let pools = engine.pools(0, 0);
+    let pools = engine.reservations().pools(0, 0);
     let held = promise_all(&engine);
     let taken = held.len() as u64 * TAKES;
     let room = pools.headroom();
     assert!(taken <= room && taken + 4 * TAKES > room, "{taken} of {room}");
-    let full = engine.pools(0, 0);
+    let full = engine.reservations().pools(0, 0);
     assert!(full.promised >= taken, "{} for {taken}", full.promised);
     assert!(full.headroom() < 4 * TAKES);
     let count = held.len();
     drop(held);
-    assert_eq!(engine.pools(0, 0), pools, "all of it came back");
+    assert_eq!(engine.reservations().pools(0, 0), pools, "all of it came back");
     assert_eq!(promise_all(&engine).len(), count);
 }
 

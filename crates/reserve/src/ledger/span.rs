@@ -1,0 +1,75 @@
+//! How many nodes the dirty data of one inode can dirty: those of the leaves that its extents lie
+//! in.
+//!
+//! # Invariants
+//!
+//! - **D1** Of the leaves between its first extent and its last, all but two have nothing but
+//!   extents of this inode: items of one length. Dirty together they are packed (`tree::L2`),
+//!   whichever of them are: between two runs lies one that is not. The outer two become three
+//!   each, by themselves, and take in a neighbour; so does the leaf of the inode's item.
+//! - **D2** A part of the data may be finished in this transaction, and the rest in the next.
+//!   Either dirties all of them, in the next with what this one adds to them. What is dirty of them
+//!   in this one is counted already: no less than its bytes fill. Two runs are excepted, which the
+//!   others of its tree may become without it. What is dirty of them in a commit under way comes
+//!   back from it, or is waited for before the next freezes (I4 of `reserve::inode`).
+//! - **D3** Beside a commit under way its leaves are what that one makes of them: as many as these,
+//!   packed, with all bytes that it adds to them (`ledger::G5`).
+//! - **D4** What may be shared with snapshots has no bound. Neither has what lies in too many
+//!   leaves to be worth a count.
+
+use buttress_format::{Ino, Key, Kind, TreeId, header::ITEM_LEN};
+use buttress_tree::Expect;
+
+use super::survey::Survey;
+use super::{Ledger, Unknown};
+use crate::View;
+
+/// An item of an extent that does not lie in the tree.
+const EXTENT_ITEM: u64 = ITEM_LEN as u64 + 53;
+
+/// Three, and a neighbour (D1).
+const ALONE: u64 = 4;
+
+/// The dirty leaves of a part of a tree: how many, what they weigh, and what was put into them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Dirty {
+    pub(super) leaves: u64,
+    pub(super) weight: u64,
+    pub(super) put: u64,
+}
+
+impl Ledger {
+    /// Nodes that all dirty data of an inode can dirty at most, beside what was noted already;
+    /// `frozen` is what was noted of a commit that is under way. A path has so many levels.
+    pub(crate) fn nodes_of_inode(
+        &self,
+        view: &View,
+        (tree, ino): (TreeId, Ino),
+        frozen: Option<&Self>,
+        levels: u64,
+    ) -> Result<u64, Unknown> {
+        let root = view.committed_root(tree).map_err(|_| Unknown)?.ok_or(Unknown)?;
+        let item = view.committed_root_item(tree).map_err(|_| Unknown)?.ok_or(Unknown)?;
+        let key = |offset| Key::new(ino.0, Kind::EXTENT_DATA, offset);
+        let keys = (key(0), key(u64::MAX));
+        let unshared = Some(item.last_snapshot);
+        let survey = Survey { store: view.store(), tree, keys: Some(keys), unshared };
+        let nodes = survey.under(&Expect::root(root))?;
+        let dirty =
+            |of: &Self| of.trees.get(&tree).map_or_else(Dirty::default, |t| t.dirty_in(keys));
+        let (now, then) = (dirty(self), frozen.map(dirty).unwrap_or_default());
+
+        let geometry = view.store().geometry();
+        let (room, share) = (geometry.leaf_room() as u64, geometry.ptrs_max() as u64 / 2);
+        let packed = |bytes: u64| bytes / (room - EXTENT_ITEM) + 1;
+        let made = |leaves: u64, bytes| 3 * ALONE + packed(leaves * room + bytes);
+        let (leaves, times) = match frozen {
+            None => (nodes.leaves, 3),
+            Some(_) => (made(nodes.leaves, then.put), 6),
+        };
+        let all = |leaves: u64| leaves + leaves / share + 1 + times * (nodes.inner + levels);
+        let (first, next) = (made(leaves, 0), made(made(leaves, now.put), 0));
+        let counted = (now.weight / room).saturating_sub(2).min(first);
+        Ok(all(first) - counted + all(next) - then.leaves.min(next))
+    }
+}
