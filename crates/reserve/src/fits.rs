@@ -12,8 +12,8 @@ use std::sync::atomic::Ordering;
 
 use buttress_format::TreeId;
 use buttress_space::{Account, SpaceKind};
+use buttress_volume::DeviceSpace;
 
-use crate::device_space::DeviceSpace;
 use crate::outstanding::Outstanding;
 use crate::reservations::Reservations;
 use crate::urgency::Urgency;

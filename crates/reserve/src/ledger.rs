@@ -32,15 +32,15 @@ mod tree;
 use std::collections::{BTreeSet, HashMap, hash_map::Entry};
 
 use buttress_format::{
-    Body, Extent, FileExtent, Generation, Key, Kind, Logical, TreeId, header::ITEM_LEN, ids,
+    Body, Extent, FileExtent, Generation, Ino, Key, Kind, Logical, TreeId, header::ITEM_LEN, ids,
 };
 use buttress_space::{Space, SpaceKind, free_space_form};
 use buttress_tree::{Expect, Geometry, Node, Roots, Store};
 
-pub(crate) use survey::all_of;
+use span::Span;
 use survey::{Nodes, Survey};
+pub(crate) use survey::{Unknown, all_of};
 use tree::Tree;
-pub(crate) use tree::Unknown;
 
 use crate::View;
 use crate::transaction::Transaction;
@@ -313,6 +313,19 @@ impl Ledger {
     pub(crate) fn nodes_of_items(&self) -> Option<u64> {
         let of_items = self.trees.iter().filter(|(tree, _)| !RECORDS.contains(tree));
         (!self.is_mixed).then(|| of_items.map(|(_, tree)| tree.nodes()).sum())
+    }
+
+    /// Nodes that all dirty data of an inode can dirty at most, beside what was noted already;
+    /// `frozen` is what was noted of a commit that is under way (`span`).
+    pub(crate) fn nodes_of_inode(
+        &self,
+        view: &View,
+        (tree, ino): (TreeId, Ino),
+        frozen: Option<&Self>,
+        levels: u64,
+    ) -> Result<u64, Unknown> {
+        let frozen = frozen.map(|frozen| frozen.trees.get(&tree));
+        Ok(Span::of(view, tree, ino)?.nodes(view, self.trees.get(&tree), frozen, levels))
     }
 
     /// How many leaves of them are dirty, and bytes that come to them.

@@ -10,18 +10,28 @@ use buttress_format::{BlockGroupFlags, Ino, TreeId};
 use buttress_space::{Queue, Space, SpaceKind};
 use buttress_transaction::View;
 use buttress_tree::Store;
+use buttress_volume::DeviceSpace;
 
 use crate::ahead::Ahead;
 use crate::copies_known::Copies;
 use crate::counts::Counts;
 use crate::credits::Credits;
-use crate::device_space::{self, DeviceSpace};
 use crate::inode::{InodeReserve, InodeReserves};
 use crate::outstanding::Outstanding;
 use crate::policy::{DeleteRoom, PromisePolicy};
 use crate::shares::Shares;
 use crate::token::Owners;
 use crate::urgency::Demand;
+
+/// The bits of block groups that hold a kind.
+pub fn kind_flags(space: &Space, kind: SpaceKind) -> BlockGroupFlags {
+    match kind {
+        SpaceKind::System => BlockGroupFlags::SYSTEM,
+        _ if space.is_mixed() => BlockGroupFlags::DATA.with(BlockGroupFlags::METADATA),
+        SpaceKind::Data => BlockGroupFlags::DATA,
+        SpaceKind::Metadata => BlockGroupFlags::METADATA,
+    }
+}
 
 /// What reservations are counted with: the parts of the engine below them, and the rules.
 pub struct Beneath {
@@ -114,6 +124,6 @@ impl Reservations {
     }
 
     pub(crate) fn kind_flags(&self, kind: SpaceKind) -> BlockGroupFlags {
-        device_space::kind_flags(&self.space, kind)
+        kind_flags(&self.space, kind)
     }
 }

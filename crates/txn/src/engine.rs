@@ -24,7 +24,7 @@ use buttress_base::sync::Mutex;
 use buttress_format::{Extent, Generation, Incompat, Ino, Key, Kind, Logical, TreeId};
 use buttress_space::{NocowWriter, ReadOnlyHold, Space, SpaceKind};
 use buttress_tree::Store;
-use buttress_volume::Volume;
+use buttress_volume::{DeviceSpace, Volume};
 
 use buttress_transaction::csums::{self, Csums};
 
@@ -33,7 +33,6 @@ use crate::{
     commit_state::{CommitState, Commits},
     counters::Counters,
     delayed_ref::DataRef,
-    device_space::DeviceSpace,
     extent_tree,
     flushers::Flushers,
     found_log::FoundLog,

@@ -98,7 +98,7 @@ pub use buttress_transaction::{
 };
 pub use extent_tree::{data_owner, is_exclusive};
 
-use buttress_reserve::{self as reserve, device_space, waiting};
+use buttress_reserve::{self as reserve, waiting};
 use buttress_transaction::{delayed_ref, held, snapshot, transaction};
 
 pub use buttress_space::{

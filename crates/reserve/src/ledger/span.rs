@@ -20,8 +20,8 @@
 use buttress_format::{Ino, Key, Kind, TreeId, header::ITEM_LEN};
 use buttress_tree::Expect;
 
-use super::survey::Survey;
-use super::{Ledger, Unknown};
+use super::survey::{Nodes, Survey, Unknown};
+use super::tree::Tree;
 use crate::View;
 
 /// An item of an extent that does not lie in the tree.
@@ -30,46 +30,48 @@ const EXTENT_ITEM: u64 = ITEM_LEN as u64 + 53;
 /// Three, and a neighbour (D1).
 const ALONE: u64 = 4;
 
-/// The dirty leaves of a part of a tree: how many, what they weigh, and what was put into them.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Dirty {
-    pub(super) leaves: u64,
-    pub(super) weight: u64,
-    pub(super) put: u64,
+/// The leaves that hold an inode's extents, and the nodes above them.
+pub(crate) struct Span {
+    keys: (Key, Key),
+    nodes: Nodes,
 }
 
-impl Ledger {
-    /// Nodes that all dirty data of an inode can dirty at most, beside what was noted already;
-    /// `frozen` is what was noted of a commit that is under way. A path has so many levels.
-    pub(crate) fn nodes_of_inode(
-        &self,
-        view: &View,
-        (tree, ino): (TreeId, Ino),
-        frozen: Option<&Self>,
-        levels: u64,
-    ) -> Result<u64, Unknown> {
+impl Span {
+    /// The span of an inode in a committed tree.
+    pub(crate) fn of(view: &View, tree: TreeId, ino: Ino) -> Result<Self, Unknown> {
         let root = view.committed_root(tree).map_err(|_| Unknown)?.ok_or(Unknown)?;
         let item = view.committed_root_item(tree).map_err(|_| Unknown)?.ok_or(Unknown)?;
         let key = |offset| Key::new(ino.0, Kind::EXTENT_DATA, offset);
         let keys = (key(0), key(u64::MAX));
         let unshared = Some(item.last_snapshot);
         let survey = Survey { store: view.store(), tree, keys: Some(keys), unshared };
-        let nodes = survey.under(&Expect::root(root))?;
-        let dirty =
-            |of: &Self| of.trees.get(&tree).map_or_else(Dirty::default, |t| t.dirty_in(keys));
-        let (now, then) = (dirty(self), frozen.map(dirty).unwrap_or_default());
+        Ok(Self { keys, nodes: survey.under(&Expect::root(root))? })
+    }
 
+    /// Nodes that all dirty data of the inode can dirty at most, beside what was noted of its tree
+    /// already. `frozen` is there while a commit is under way: what was noted of that. A path has
+    /// so many levels.
+    pub(crate) fn nodes(
+        &self,
+        view: &View,
+        noted: Option<&Tree>,
+        frozen: Option<Option<&Tree>>,
+        levels: u64,
+    ) -> u64 {
+        let dirty = |tree: Option<&Tree>| tree.map(|tree| tree.dirty_in(self.keys));
+        let (now, then) = (dirty(noted).unwrap_or_default(), frozen.and_then(dirty));
+        let then = then.unwrap_or_default();
         let geometry = view.store().geometry();
         let (room, share) = (geometry.leaf_room() as u64, geometry.ptrs_max() as u64 / 2);
         let packed = |bytes: u64| bytes / (room - EXTENT_ITEM) + 1;
         let made = |leaves: u64, bytes| 3 * ALONE + packed(leaves * room + bytes);
         let (leaves, times) = match frozen {
-            None => (nodes.leaves, 3),
-            Some(_) => (made(nodes.leaves, then.put), 6),
+            None => (self.nodes.leaves, 3),
+            Some(_) => (made(self.nodes.leaves, then.put), 6),
         };
-        let all = |leaves: u64| leaves + leaves / share + 1 + times * (nodes.inner + levels);
+        let all = |leaves: u64| leaves + leaves / share + 1 + times * (self.nodes.inner + levels);
         let (first, next) = (made(leaves, 0), made(made(leaves, now.put), 0));
         let counted = (now.weight / room).saturating_sub(2).min(first);
-        Ok(all(first) - counted + all(next) - then.leaves.min(next))
+        all(first) - counted + all(next) - then.leaves.min(next)
     }
 }

@@ -4,7 +4,10 @@ use buttress_format::header::FLAG_RELOC;
 use buttress_format::{Extent, Generation, Key, TreeId};
 use buttress_tree::{Expect, NodeSource, Roots, Store};
 
-use super::Unknown;
+/// What is not known of a tree: a node cannot be read, was moved by a balance, or may be shared; or
+/// there are too many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Unknown;
 
 /// Leaves of a tree that are counted: of a tree that has more their number stays unknown.
 const LEAVES_MAX: u64 = 1 << 16;

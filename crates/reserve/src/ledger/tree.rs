@@ -29,7 +29,7 @@ use buttress_format::header::{FLAG_RELOC, ITEM_LEN};
 use buttress_format::{Generation, Key, Logical, TreeId, limits::MAX_LEVEL};
 use buttress_tree::{Before, Expect, Geometry, Node, NodePtr, NodeSource, Store};
 
-use super::span::Dirty;
+use super::survey::Unknown;
 use crate::View;
 
 /// A leaf of the committed tree that changed items fall into.
@@ -91,9 +91,13 @@ pub(crate) struct Tree {
     thin: u64,
 }
 
-/// What is not known of a tree: a node cannot be read, or was moved by a balance.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Unknown;
+/// The dirty leaves of a part of a tree: how many, what they weigh, and what was put into them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Dirty {
+    pub(crate) leaves: u64,
+    pub(crate) weight: u64,
+    pub(crate) put: u64,
+}
 
 fn weight_of(len: usize) -> u64 {
     (ITEM_LEN + len) as u64
@@ -348,7 +352,7 @@ impl Tree {
     }
 
     /// All dirty leaves.
-    pub(super) fn dirty(&self) -> Dirty {
+    pub(crate) fn dirty(&self) -> Dirty {
         Dirty { leaves: self.leaves.len() as u64, weight: self.weight, put: self.put }
     }
 
@@ -358,7 +362,7 @@ impl Tree {
     }
 
     /// The dirty leaves that keys from one to another fall into.
-    pub(super) fn dirty_in(&self, (first, last): (Key, Key)) -> Dirty {
+    pub(crate) fn dirty_in(&self, (first, last): (Key, Key)) -> Dirty {
         let from = self.find(&first).map_or(first, |(from, _)| *from);
         let add = |sum: Dirty, (_, leaf): (&Key, &Leaf)| Dirty {
             leaves: sum.leaves + 1,

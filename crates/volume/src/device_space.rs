@@ -10,20 +10,8 @@ use std::collections::BTreeMap;
 
 use buttress_base::RangeSet;
 use buttress_format::{BlockGroupFlags, DeviceId, DeviceItem, Extent, Profile, limits};
-use buttress_space::{Space, SpaceKind};
-use buttress_volume::place::{self, Limits, Room};
 
-use buttress_transaction::{Error, Result};
-
-/// The bits of block groups that hold a kind.
-pub fn kind_flags(space: &Space, kind: SpaceKind) -> BlockGroupFlags {
-    match kind {
-        SpaceKind::System => BlockGroupFlags::SYSTEM,
-        _ if space.is_mixed() => BlockGroupFlags::DATA.with(BlockGroupFlags::METADATA),
-        SpaceKind::Data => BlockGroupFlags::DATA,
-        SpaceKind::Metadata => BlockGroupFlags::METADATA,
-    }
-}
+use crate::place::{self, Limits, Room};
 
 /// A device as the chunk tree knows it.
 #[derive(Debug)]
@@ -103,11 +91,9 @@ impl DeviceSpace {
     }
 
     /// A device's item, as of the last commit.
-    pub fn item(&self, id: DeviceId) -> Result<DeviceItem> {
-        let known = self.devices.get(&id);
-        known
-            .map(|device| device.item)
-            .ok_or_else(|| Error::Malformed(format!("the chunk tree knows no device {id}")))
+    #[must_use]
+    pub fn item(&self, id: DeviceId) -> Option<DeviceItem> {
+        self.devices.get(&id).map(|device| device.item)
     }
 
     /// Sets a device's item, as a commit is about to write it.
@@ -142,14 +128,9 @@ impl DeviceSpace {
         }
     }
 
-    /// Forgets a device.
-    pub fn remove_device(&mut self, id: DeviceId) -> Result<()> {
-        if self.devices.len() < 2 {
-            return Err(Error::NoSpace("a volume without devices"));
-        }
-        self.item(id)?;
-        self.devices.remove(&id);
-        Ok(())
+    /// Forgets a device, unless it is the last. Says whether it did.
+    pub fn remove_device(&mut self, id: DeviceId) -> bool {
+        self.devices.len() > 1 && self.devices.remove(&id).is_some()
     }
 
     /// Spreads new chunks of a kind in this way, whatever the others are like; or like the others.
