@@ -52,17 +52,9 @@ impl Reservations {
         self.need_by_count(transaction, to_come, false)
     }
 
-    /// The same with all that was reserved to come. The dirty data of an inode counts as the nodes
-    /// that it can dirty (N5).
-    pub(crate) fn need_with_promised(
-        &self,
-        transaction: &Transaction,
-        to_come: Costs,
-    ) -> Option<u64> {
-        self.need_by_count(transaction, to_come, true)
-    }
-
-    fn need_by_count(
+    /// The same. Where `by_inodes`, all that was reserved is to come, and the dirty data of an inode
+    /// counts as the nodes that it can dirty (N5).
+    pub(crate) fn need_by_count(
         &self,
         transaction: &Transaction,
         to_come: Costs,

@@ -37,29 +37,20 @@ impl Reservations {
     /// Data must not take that space in between.
     pub(crate) fn keep_anew(&self) {
         let outstanding = self.outstanding.lock();
-        let to_come = outstanding.costs;
-        let closer = |running: &_| self.need_with_promised(running, to_come);
-        let excess = self.excess(to_come, Urgency::Normal, closer);
+        let excess = self.excess(outstanding.costs, Urgency::Normal, true);
         let mut devices = self.devices.lock();
         let most = devices.available(self.kind_flags(SpaceKind::Metadata));
         devices.keep_exactly(excess.min(most));
     }
 
     pub(crate) fn fits(&self, outstanding: &Outstanding, cost: Cost, urgency: Urgency) -> bool {
-        let to_come = outstanding.costs + cost.into();
-        let excess =
-            self.excess(to_come, urgency, |running| self.need_with_promised(running, to_come));
+        let excess = self.excess(outstanding.costs + cost.into(), urgency, true);
         excess == 0 || self.overcommit(excess, urgency)
     }
 
     /// What the running transaction and all that is to come take beyond the groups, by the crude
-    /// bound or by a closer one.
-    pub(crate) fn excess(
-        &self,
-        to_come: Costs,
-        urgency: Urgency,
-        closer: impl FnOnce(&Transaction) -> Option<u64>,
-    ) -> u64 {
+    /// bound or by a closer one; `by_inodes` is of [`need_by_count`](Self::need_by_count).
+    pub(crate) fn excess(&self, to_come: Costs, urgency: Urgency, by_inodes: bool) -> u64 {
         let running = self.view.load();
         // An operation that frees space does not make writers hurry.
         let note_pressure = |pressure| {
@@ -99,7 +90,7 @@ impl Reservations {
             note_pressure(0);
             return 0;
         }
-        let closer = closer(running.running());
+        let closer = self.need_by_count(running.running(), to_come, by_inodes);
         // All but what operations hold: they may give that back when they put less.
         let put = self.closer_need(running.running(), Costs::default());
         let need =

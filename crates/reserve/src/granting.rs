@@ -163,9 +163,7 @@ impl Reservations {
         (cost, urgency): (Cost, Urgency),
     ) -> bool {
         let mut outstanding = self.outstanding.lock();
-        let to_come = others(&outstanding) + cost.into();
-        let closer = |running: &_| self.closer_need(running, to_come);
-        let excess = self.excess(to_come, urgency, closer);
+        let excess = self.excess(others(&outstanding) + cost.into(), urgency, false);
         let fits = excess == 0 || self.overcommit(excess, urgency);
         if fits {
             self.grant(&mut outstanding, cost, urgency);

@@ -32,7 +32,6 @@ mod copies_need;
 mod count;
 mod counts;
 mod credit;
-mod credits;
 mod fits;
 mod granting;
 mod inode;

@@ -15,7 +15,7 @@ use buttress_volume::DeviceSpace;
 use crate::ahead::Ahead;
 use crate::copies_known::Copies;
 use crate::counts::Counts;
-use crate::credits::Credits;
+use crate::credit::Credits;
 use crate::inode::{InodeReserve, InodeReserves};
 use crate::outstanding::Outstanding;
 use crate::policy::{DeleteRoom, PromisePolicy};
