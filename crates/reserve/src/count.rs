@@ -88,13 +88,13 @@ impl Reservations {
     /// reserved already is more than is free, whatever was counted.
     pub(crate) fn may_count(&self, urgency: Urgency) -> bool {
         let nodesize = u64::from(self.store.geometry().nodesize);
-        let promised = || {
+        let reserved = || {
             // What is reserved for dirty data counts as what the count will find.
             let items = self.outstanding.lock().sum().items;
             let paths = items.saturating_sub(self.inode_reserves.items());
             paths.saturating_mul(self.levels() * nodesize)
         };
-        urgency != Urgency::Normal || promised() < self.space.account(SpaceKind::Metadata).free()
+        urgency != Urgency::Normal || reserved() < self.space.account(SpaceKind::Metadata).free()
     }
 
     /// Counts what the running transaction needs, as far as that was not done. Returns whether more
@@ -191,7 +191,7 @@ impl Reservations {
             (inode, nodes.map(|nodes| nodes.div_ceil(self.levels())))
         };
         let bounds: Vec<_> = due.into_iter().map(bound).collect();
-        let _all_promises = self.outstanding.lock();
+        let _all_reservations = self.outstanding.lock();
         self.inode_reserves.set(moment, &bounds);
     }
 

@@ -101,20 +101,20 @@ impl Reservations {
     }
 
     /// Keeps a reservation that came back; returns it where it is not to be kept.
-    pub(crate) fn keep(&self, promise: MetaReservation) -> Option<MetaReservation> {
+    pub(crate) fn keep(&self, reservation: MetaReservation) -> Option<MetaReservation> {
         let shard = &self.credits.0[stripe()];
-        if !self.may_keep(promise.held())
+        if !self.may_keep(reservation.held())
             || shard.rests.load(Ordering::Relaxed) > 0
             || self.is_tight_now()
         {
-            return Some(promise);
+            return Some(reservation);
         }
         let mut credit = shard.credit.lock();
         credit.came_back += 1;
         let all = match credit.spent.take() {
-            None => promise,
+            None => reservation,
             Some(mut spent) => {
-                spent.merge(promise);
+                spent.merge(reservation);
                 spent
             }
         };
@@ -141,9 +141,9 @@ impl Reservations {
     fn settle_credit(&self, kept: Credit) -> bool {
         let Credit { unused, spent, .. } = kept;
         let mut found = false;
-        for mut promise in [unused, spent].into_iter().flatten() {
-            found |= !promise.held().is_nothing();
-            promise.settle(self);
+        for mut reservation in [unused, spent].into_iter().flatten() {
+            found |= !reservation.held().is_nothing();
+            reservation.settle(self);
         }
         found
     }

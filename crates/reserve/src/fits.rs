@@ -69,13 +69,13 @@ impl Reservations {
             }
             // Dirty data is lost if finishing its ordered extent is refused. So it comes before
             // deletes, where those have less.
-            Urgency::Lands if self.is_shared() => reserve / 8,
+            Urgency::Finishes if self.is_shared() => reserve / 8,
             Urgency::Frees if self.is_shared() => reserve / 4,
-            Urgency::Lands => reserve / 4,
+            Urgency::Finishes => reserve / 4,
             Urgency::Frees => reserve / 8,
             Urgency::Drops => 0,
         };
-        let apart = self.promised_apart(to_come);
+        let apart = self.reserved_apart(to_come);
         // By the published rule reservations add to what the transaction needs without them.
         let with_apart = |need: u64, put: &dyn Fn() -> u64| match apart {
             0 => need,
@@ -132,7 +132,7 @@ impl Reservations {
         let next = self.paths(u64::MAX, account.used).max(self.need_of(frozen));
         let left = self.frozen_need.load(Ordering::Relaxed);
         let taken = left + next + account.global_reserve + account.may_use;
-        let to_come = self.devices.lock().to_promise(self.kind_flags(SpaceKind::Metadata));
+        let to_come = self.devices.lock().reservable(self.kind_flags(SpaceKind::Metadata));
         taken > account.free() + to_come
     }
 
@@ -181,7 +181,7 @@ impl Reservations {
     pub(crate) fn overcommit(&self, excess: u64, urgency: Urgency) -> bool {
         let mut devices = self.devices.lock();
         let kind = self.kind_flags(SpaceKind::Metadata);
-        if !devices.may_promise(kind, excess, urgency.frees()) {
+        if !devices.may_reserve(kind, excess, urgency.frees()) {
             return false;
         }
         devices.keep_for_metadata(excess);
@@ -202,8 +202,8 @@ impl Reservations {
 
     /// Bytes that reservations take by themselves, by the rule that was chosen; none where all of
     /// them count together.
-    pub(crate) fn promised_apart(&self, promised: Costs) -> u64 {
-        self.policy.alone(promised, u64::from(self.store.geometry().nodesize))
+    pub(crate) fn reserved_apart(&self, reserved: Costs) -> u64 {
+        self.policy.alone(reserved, u64::from(self.store.geometry().nodesize))
     }
 
     /// Bytes of metadata that a transaction needs, by the crude bound.
@@ -283,7 +283,7 @@ mod tests {
     /// Whatever items they are counted as: checksums of 32 bytes for 128 MiB fill 64 leaves, or
     /// twice as many that are half full.
     #[test]
-    fn what_is_filled_is_promised() {
+    fn filled_bytes_are_reserved() {
         let sums = (128 << 20) / 4096 * 32;
         assert!(bound(8, sums, 64 << 20, PATH) >= 2 * sums);
         assert!(bound(8, sums, 0, PATH) >= 2 * sums);

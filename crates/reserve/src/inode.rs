@@ -139,7 +139,7 @@ impl InodeReserve {
 
 impl Drop for InodeReserve {
     fn drop(&mut self) {
-        debug_assert_eq!(self.held.lock().items, 0, "I1: promises of {}", self.ino.0);
+        debug_assert_eq!(self.held.lock().items, 0, "I1: reservations of {}", self.ino.0);
     }
 }
 
@@ -279,7 +279,7 @@ mod tests {
             bounds.len()
         };
         let one = all.enter(TreeId::FS, Ino(257));
-        assert_eq!(look(at(7, 0)), 0, "nothing is promised");
+        assert_eq!(look(at(7, 0)), 0, "nothing is reserved");
         one.add(5);
         assert_eq!((look(at(7, 0)), look(at(7, 16)), look(at(7, 17))), (1, 0, 1));
         let other = all.enter(TreeId::FS, Ino(258));

@@ -18,7 +18,7 @@ use crate::counts::Counts;
 use crate::credit::Credits;
 use crate::inode::{InodeReserve, InodeReserves};
 use crate::outstanding::Outstanding;
-use crate::policy::{DeleteRoom, PromisePolicy};
+use crate::policy::{DeleteRoom, ReservePolicy};
 use crate::shares::Shares;
 use crate::token::Owners;
 use crate::urgency::Demand;
@@ -44,7 +44,7 @@ pub struct Beneath {
     /// What operations see now.
     pub view: Arc<ArcSwap<View>>,
     /// By which rule reservations count.
-    pub policy: PromisePolicy,
+    pub policy: ReservePolicy,
     /// Whether room is kept for copies of shared nodes.
     pub delete_room: DeleteRoom,
     /// Levels of the highest tree.
@@ -59,7 +59,7 @@ pub struct Reservations {
     /// Unranked: a discard of what it protects may run inside.
     pub(crate) devices: Arc<Mutex<DeviceSpace>>,
     pub(crate) view: Arc<ArcSwap<View>>,
-    pub(crate) policy: PromisePolicy,
+    pub(crate) policy: ReservePolicy,
     pub(crate) delete_room: DeleteRoom,
     /// For tokens, by the shard of the asking thread.
     pub(crate) owners: Owners,

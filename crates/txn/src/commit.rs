@@ -129,7 +129,7 @@ impl Engine {
     ) -> Result<()> {
         let started = clock::now();
         crate::held::expect_none("handle::H1: the transaction is frozen");
-        self.reservations.let_inodes_land(|| {
+        self.reservations.let_inodes_finish(|| {
             self.release_pinned();
         });
         let frozen = self.freeze();
@@ -162,11 +162,11 @@ impl Engine {
     }
 
     fn commit_frozen(&self, state: &mut CommitState, frozen: &Transaction) -> Result<()> {
-        let promised = self.reservations.closer_need(frozen, Costs::default());
+        let reserved = self.reservations.closer_need(frozen, Costs::default());
         let counted = self.reservations.count_if_crowded(frozen);
         let settled = settle::settle(self, frozen, state)?;
         if cfg!(debug_assertions) {
-            self.hold_against(&settled, promised, counted);
+            self.hold_against(&settled, reserved, counted);
         }
         tracing::debug!(
             generation = %frozen.generation,
@@ -196,12 +196,12 @@ impl Engine {
     fn hold_against(
         &self,
         settled: &Settled,
-        promised: Option<u64>,
+        reserved: Option<u64>,
         counted: Option<(u64, Option<u64>)>,
     ) {
         let taken = settled.taken;
 
-        for (bytes, when) in [(promised, "while it was running"), (counted.map(|c| c.0), "frozen")]
+        for (bytes, when) in [(reserved, "while it was running"), (counted.map(|c| c.0), "frozen")]
         {
             let is_enough = bytes.is_none_or(|bytes| taken <= bytes);
             assert!(is_enough, "G1: {bytes:?} bytes were counted {when}, {taken} were made");

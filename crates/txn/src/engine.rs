@@ -123,7 +123,7 @@ impl Engine {
             space: Arc::clone(&parts.space),
             devices: Arc::clone(&devices),
             view: Arc::clone(&view),
-            policy: parts.options.promise,
+            policy: parts.options.policy,
             delete_room: parts.options.delete_room,
             height: parts.height,
         });
@@ -297,7 +297,7 @@ impl Engine {
                 held => return Ok(held?),
             }
             if !self.close_windows() && !self.add_chunk(SpaceKind::Data)? {
-                return Err(Error::NoSpace("what data was promised, in another block group"));
+                return Err(Error::NoSpace("what data was reserved, in another block group"));
             }
         }
     }

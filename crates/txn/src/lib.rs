@@ -90,7 +90,7 @@ pub use usage::{KindUsage, Room, Stats, Usage};
 pub use window::Window;
 
 pub use buttress_reserve::{
-    Accounts, DeleteRoom, InodeReserve, MetaReservation, PromisePolicy, Urgency, cost_of_copies,
+    Accounts, DeleteRoom, InodeReserve, MetaReservation, ReservePolicy, Urgency, cost_of_copies,
 };
 pub use buttress_transaction::{
     Cost, Costs, Csums, DataRef, DeviceChange, Error, LoggedId, Result, Sent, Snapshot, Tracked,

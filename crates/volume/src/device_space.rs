@@ -294,18 +294,18 @@ impl DeviceSpace {
     }
 
     /// What metadata may reserve of it at most: half.
-    pub fn to_promise(&self, kind: BlockGroupFlags) -> u64 {
+    pub fn reservable(&self, kind: BlockGroupFlags) -> u64 {
         self.available(kind) / 2
     }
 
     /// Whether so many bytes of metadata may be reserved beyond its groups (D1): no more than half
     /// of what is left, beside what is kept for copies of nodes. An operation that frees space may
     /// have all of it, that included.
-    pub fn may_promise(&self, kind: BlockGroupFlags, bytes: u64, frees: bool) -> bool {
+    pub fn may_reserve(&self, kind: BlockGroupFlags, bytes: u64, frees: bool) -> bool {
         if frees && self.room > 0 {
             return self.has(kind, bytes);
         }
-        bytes <= self.to_promise(kind) && self.has(kind, bytes.saturating_add(self.room))
+        bytes <= self.reservable(kind) && self.has(kind, bytes.saturating_add(self.room))
     }
 
     /// Bytes that chunks of a kind could have, no more than are wanted.

@@ -25,15 +25,15 @@ fn space(holes: &[(u64, u64)]) -> DeviceSpace {
 /// D1: where holes are short, a multiple of what chunks take is said to be left, and no more is
 /// reserved than they take.
 #[test]
-fn short_holes_promise_no_more_than_chunks_take() {
+fn short_holes_give_no_more_than_chunks_take() {
     let kind = BlockGroupFlags::METADATA;
     let mut space = space(&[(64, 16), (64, 16), (1, 342), (1, 342), (1, 342)]);
     assert!(space.available(kind) > 2 * 342 * MIB, "{}", space.available(kind));
-    let promised = 342 * MIB;
-    assert!(space.may_promise(kind, promised, false) && space.has(kind, promised));
-    let more = promised + 16 * MIB;
-    assert!(more < space.to_promise(kind) && !space.may_promise(kind, more, false));
-    space.keep_for_metadata(promised);
+    let reserved = 342 * MIB;
+    assert!(space.may_reserve(kind, reserved, false) && space.has(kind, reserved));
+    let more = reserved + 16 * MIB;
+    assert!(more < space.reservable(kind) && !space.may_reserve(kind, more, false));
+    space.keep_for_metadata(reserved);
     assert!(space.leaves_kept(kind));
     // Data on all but those that hold short pieces.
     space.take(DeviceId(3), MIB, 342 * MIB);

@@ -16,15 +16,15 @@ impl Reservations {
     /// Before a transaction freezes: waits until what inodes have reserved fits behind it, or is
     /// finished (`inode::I4`). Not longer than ordered extents finish: writeback may need this
     /// commit. `release` frees what readers have left.
-    pub fn let_inodes_land(&self, release: impl Fn()) {
+    pub fn let_inodes_finish(&self, release: impl Fn()) {
         let inodes = &self.inode_reserves;
         if !inodes.has_spared() {
             return;
         }
         let fits = || {
             release();
-            self.may_reserve(Cost::default(), Urgency::Lands)
-                || (self.recount_all() && self.may_reserve(Cost::default(), Urgency::Lands))
+            self.may_reserve(Cost::default(), Urgency::Finishes)
+                || (self.recount_all() && self.may_reserve(Cost::default(), Urgency::Finishes))
         };
         let (mut items, mut since) = (inodes.items(), clock::now());
         while !fits() && inodes.has_spared() && clock::since(since) < PATIENCE {
