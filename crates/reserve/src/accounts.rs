@@ -105,9 +105,7 @@ impl Reservations {
             waiting: (self.space.data_line().len(), self.line.len()),
         }
     }
-}
 
-impl Reservations {
     /// What holds metadata now, for preemptive flushing, which knows of the data.
     #[must_use]
     pub fn pools(&self, dirty: u64, ordered: u64) -> Pools {

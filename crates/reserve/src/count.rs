@@ -52,7 +52,7 @@ impl Reservations {
         self.need_by_count(transaction, to_come, false)
     }
 
-    /// The same. Where `by_inodes`, all that was reserved is to come, and the dirty data of an inode
+    /// The same. Where `by_inodes`, all that was reserved is to come, and dirty data of an inode
     /// counts as the nodes that it can dirty (N5).
     pub(crate) fn need_by_count(
         &self,
@@ -103,13 +103,8 @@ impl Reservations {
         self.recount_beyond(WORTH - 1)
     }
 
-    /// The same if anything came.
-    pub(crate) fn recount_all(&self) -> bool {
-        self.recount_beyond(0)
-    }
-
     /// The same if more items came than that.
-    fn recount_beyond(&self, few: u64) -> bool {
+    pub(crate) fn recount_beyond(&self, few: u64) -> bool {
         crate::held::expect_none("handle::H2: nodes are read");
         let view = self.view.load_full();
         let running = view.running();
@@ -195,26 +190,27 @@ impl Reservations {
         self.inode_reserves.set(moment, &bounds);
     }
 
-    /// What is known of a transaction that is about to be frozen.
-    pub(crate) fn close_count(&self, frozen: &Transaction) -> Option<u64> {
-        self.counts.of(frozen).never.store(!frozen.is_plain(), Ordering::Relaxed);
-        self.closer_need(frozen, Costs::default())
-    }
-
-    /// Counts what the frozen transaction needs, in bytes, and how many nodes of it are of items:
-    /// all of it is there, and nothing is below it.
-    pub(crate) fn count_frozen(&self, frozen: &Transaction) -> Option<(u64, Option<u64>)> {
+    /// Counts what the commit of a frozen transaction needs, in bytes, and how many nodes of it are
+    /// of items: all of it is there, and nothing is below it. A debug build always does, and
+    /// compares what is made with it; others only if a request may not fit beside the crude bound.
+    pub fn count_if_crowded(&self, frozen: &Transaction) -> Option<(u64, Option<u64>)> {
+        if cfg!(not(debug_assertions)) && !self.is_crowded(frozen) {
+            return None;
+        }
         let view = self.view.load_full();
         let counted = self.counts.of(frozen);
-        let mut work = counted.work.lock();
         if counted.is_never() {
             return None;
         }
+        let mut work = counted.work.lock();
         let mut count = work.count(&self.space, &view, frozen)?;
         count.is_whole = true;
         *counted.seen.lock() = Some(count);
         drop(work);
         let bytes = self.closer_need(frozen, Costs::default())?;
+        self.frozen_need.fetch_min(bytes, Ordering::Relaxed);
+        // A waiting ticket may fit beside it, now that this count is known.
+        self.serve_counted();
         Some((bytes, count.of_items))
     }
 }

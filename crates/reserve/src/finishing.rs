@@ -24,7 +24,7 @@ impl Reservations {
         let fits = || {
             release();
             self.may_reserve(Cost::default(), Urgency::Finishes)
-                || (self.recount_all() && self.may_reserve(Cost::default(), Urgency::Finishes))
+                || (self.recount_beyond(0) && self.may_reserve(Cost::default(), Urgency::Finishes))
         };
         let (mut items, mut since) = (inodes.items(), clock::now());
         while !fits() && inodes.has_spared() && clock::since(since) < PATIENCE {

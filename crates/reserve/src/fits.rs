@@ -209,21 +209,7 @@ impl Reservations {
     /// Bytes of metadata that a transaction needs, by the crude bound.
     pub(crate) fn need_of(&self, transaction: &Transaction) -> u64 {
         let used = self.space.account(SpaceKind::Metadata).used;
-        let alone = self.need(transaction.items(), transaction.bytes(), used);
-        alone + self.shared_need(transaction.firsts(), used)
-    }
-
-    /// Counts what a commit needs, if a request may not fit beside it by the crude bound. A debug
-    /// build always does, and compares what is made with it.
-    pub fn count_if_crowded(&self, frozen: &Transaction) -> Option<(u64, Option<u64>)> {
-        if cfg!(not(debug_assertions)) && !self.is_crowded(frozen) {
-            return None;
-        }
-        let counted = self.count_frozen(frozen)?;
-        self.frozen_need.fetch_min(counted.0, Ordering::Relaxed);
-        // A waiting ticket may fit beside it, now that this count is known.
-        self.serve_counted();
-        Some(counted)
+        self.crude_need(transaction, Costs::default(), used)
     }
 
     /// Whether a commit under way finds what it may still need, where this transaction is a younger

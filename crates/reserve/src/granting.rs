@@ -70,7 +70,8 @@ impl Reservations {
     /// next transaction is not visible yet.
     pub fn begin_commit(&self, frozen: &Transaction) {
         self.frozen_taken.store(0, Ordering::Relaxed);
-        let closer = self.close_count(frozen).unwrap_or(u64::MAX);
+        self.counts.of(frozen).never.store(!frozen.is_plain(), Ordering::Relaxed);
+        let closer = self.closer_need(frozen, Costs::default()).unwrap_or(u64::MAX);
         self.frozen_need.store(self.need_of(frozen).min(closer), Ordering::Relaxed);
     }
 

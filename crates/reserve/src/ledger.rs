@@ -43,13 +43,12 @@ pub(crate) use survey::{Unknown, all_of};
 use tree::Tree;
 
 use crate::View;
+use crate::shares::EXTENT_REFS;
 use crate::transaction::Transaction;
 use buttress_transaction::delayed_ref::{RecordChange, inline_max};
 
 /// Bytes that a node may add to the extent tree.
 const NODE_BYTES: u64 = 84;
-/// Bytes of references that an extent, or a node, gets where what points to it was shared.
-const SHARED_BYTES: u64 = 112;
 /// The heaviest item of the free-space tree, a bitmap.
 const FREE_SPACE_ITEM: u64 = free_space_form::BITMAP_BITS / 8 + ITEM_LEN as u64;
 /// Items of the root tree that a commit changes, beside those of subvolumes.
@@ -197,7 +196,7 @@ impl Ledger {
             of.note(store, &key, (before, len), &mut |node| note_pointed(node, pointed))?;
         }
         for start in std::mem::take(&mut self.pointed) {
-            self.note_record(view, space, start, (0, SHARED_BYTES))?;
+            self.note_record(view, space, start, (0, EXTENT_REFS))?;
         }
         for change in transaction.refs.changed(anew) {
             self.note_reference(view, space, change)?;

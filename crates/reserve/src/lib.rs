@@ -27,7 +27,6 @@
 mod accounts;
 mod ahead;
 mod copies;
-mod copies_known;
 mod copies_need;
 mod count;
 mod counts;

@@ -13,7 +13,7 @@ use buttress_tree::Store;
 use buttress_volume::DeviceSpace;
 
 use crate::ahead::Ahead;
-use crate::copies_known::Copies;
+use crate::copies_need::Copies;
 use crate::counts::Counts;
 use crate::credit::Credits;
 use crate::inode::{InodeReserve, InodeReserves};

@@ -17,15 +17,13 @@
 //! - **D4** What may be shared with snapshots has no bound. Neither has what lies in too many
 //!   leaves to be worth a count.
 
-use buttress_format::{Ino, Key, Kind, TreeId, header::ITEM_LEN};
+use buttress_format::{Ino, Key, Kind, TreeId};
 use buttress_tree::Expect;
 
 use super::survey::{Nodes, Survey, Unknown};
 use super::tree::Tree;
 use crate::View;
-
-/// An item of an extent that does not lie in the tree.
-const EXTENT_ITEM: u64 = ITEM_LEN as u64 + 53;
+use crate::shares::EXTENT_ITEM;
 
 /// Three, and a neighbour (D1).
 const ALONE: u64 = 4;
