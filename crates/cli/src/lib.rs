@@ -21,6 +21,7 @@ mod manual;
 pub mod names;
 mod openmetrics;
 mod order;
+mod salvage;
 mod size;
 mod space;
 pub mod transfer;
