@@ -3,31 +3,21 @@
 //! `main.rs` calls [`run`]. So does `buttress-bench`, which mounts volumes with baselines that the
 //! shipped program does not have. Tests call [`transfer`] without starting a process each time.
 
-mod cached;
-mod client;
-mod closing;
 mod commands;
-mod execute;
-pub mod exit;
-mod figures;
 mod helper;
-mod image;
 mod inspect;
 pub mod listing;
-mod live;
-pub mod location;
 mod log;
 mod manual;
-pub mod names;
 mod openmetrics;
-mod order;
 mod salvage;
-mod size;
 mod space;
 pub mod transfer;
-pub mod ui;
 
+use buttress_control::{cached, client, closing, execute, figures, image, live, order, size};
 use buttress_dump::when;
+
+pub use buttress_control::{exit, location, names, ui};
 
 use std::ffi::OsString;
 use std::process::ExitCode;
