@@ -16,6 +16,7 @@ mod packing;
 mod places;
 mod pressure;
 mod races;
+mod repeatable;
 mod rescue;
 mod several;
 mod subvolume;

@@ -1,9 +1,10 @@
 //! Each structure destroyed in turn, from seeds.
 //!
-//! A file must be whole if its data and its leaves have a good copy each. Inner nodes must be whole,
-//! or the extent tree, which says what is in use. No byte may ever be wrong.
+//! A file must be whole if its data and its leaves have a good copy each. Inner nodes must be
+//! whole, or the extent tree, which says what is in use. No byte may ever be wrong.
 //!
-//! `BUTTRESS_RESCUE_VOLUMES` is how many volumes are damaged, `BUTTRESS_RESCUE_SEED` the first seed.
+//! `BUTTRESS_RESCUE_VOLUMES` is how many volumes are damaged; `BUTTRESS_RESCUE_SEED` is the first
+//! seed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
