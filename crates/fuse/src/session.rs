@@ -325,6 +325,13 @@ impl Beside {
         self.0.mount_all();
     }
 
+    /// Has the kernel read anew what it keeps of a subvolume, which was changed beside it.
+    pub fn renewed(&self, tree: TreeId) {
+        for voice in self.0.voices() {
+            voice.renewed(tree);
+        }
+    }
+
     /// Has the kernel look again at a name that came or went.
     pub fn changed(&self, dir: InodeId, name: &[u8]) {
         self.0.voice_of(dir.tree).changed(dir, name);
