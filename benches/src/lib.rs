@@ -17,8 +17,6 @@ mod fio;
 pub mod foreground;
 mod fsync;
 pub mod groups;
-pub mod growth;
-pub mod heap;
 mod latency;
 mod nocow;
 mod plan;
