@@ -11,6 +11,7 @@ pub mod listing;
 mod log;
 mod manual;
 mod openmetrics;
+mod salvage;
 mod space;
 pub mod transfer;
 

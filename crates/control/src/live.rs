@@ -207,7 +207,8 @@ impl Live {
             _ => serde_json::to_value(self.tell())?,
         };
         let mut stream = stream;
-        writeln!(stream, "{document}")
+        // In one piece: a document writes itself in thousands.
+        stream.write_all(format!("{document}\n").as_bytes())
     }
 
     fn tell(&self) -> Answer {

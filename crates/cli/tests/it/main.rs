@@ -17,6 +17,8 @@ mod packing;
 mod places;
 mod pressure;
 mod races;
+mod repeatable;
+mod rescue;
 mod several;
 mod streams;
 mod subvolume;
