@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use buttress_fs::InodeId;
+use buttress_fs::{InodeId, TreeId};
 use rustix::io::Errno;
 
 use crate::aside::Kernel;
@@ -45,6 +45,13 @@ impl Voice {
             self.kernel.give_up(id);
         }
         Ok(())
+    }
+
+    /// Has the kernel read anew what it keeps of a subvolume.
+    pub(crate) fn renewed(&self, tree: TreeId) {
+        for id in self.nodes.ids_in(tree.0) {
+            self.kernel.give_up(id);
+        }
     }
 
     /// Has the kernel look again at a name.

@@ -17,9 +17,13 @@ mod packing;
 mod places;
 mod pressure;
 mod races;
+mod repeatable;
+mod rescue;
 mod several;
+mod streams;
 mod subvolume;
 mod unmounting;
+mod words;
 
 use std::path::Path;
 
