@@ -7,12 +7,12 @@
 set -euo pipefail
 
 # The namespace has copies of all mounts. Those of servers and of loop devices would keep both from
-# ending.
+# ending. The list is read first, since it changes.
 while read -r _ _ _ _ place _ rest; do
     case "$rest" in
         *"- fuse"* | *" /dev/loop"*) umount -i -l "$(printf '%b' "$place")" ;;
     esac
-done </proc/self/mountinfo
+done <<<"$(cat /proc/self/mountinfo)"
 
 mkdir -p "$WORK"/{bin,test,scratch,results,etc,upper,layer}
 # Helpers that mount(8), mkfs(8) and fsck(8) find: the system's folder with ours above it.

@@ -2,8 +2,12 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use super::Result;
+
+/// How long servers of a killed test may take to end.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Two loop devices. They are detached, and the images removed, at the end.
 #[derive(Debug)]
@@ -30,9 +34,17 @@ impl Volumes {
         Ok(volumes)
     }
 
-    /// Makes the volume of the first device anew.
+    /// Makes the volume of the first device anew, when the servers of a killed test have let go.
     pub(super) fn anew(&self, program: &Path) -> Result<()> {
-        must(Command::new(program).args(["mkfs", "--force", self.test()])).map(drop)
+        let begun = Instant::now();
+        loop {
+            match must(Command::new(program).args(["mkfs", "--force", self.test()])) {
+                Err(_) if begun.elapsed() < PATIENCE => {
+                    std::thread::sleep(Duration::from_millis(200));
+                }
+                other => return other.map(drop),
+            }
+        }
     }
 
     pub(super) fn work(&self) -> &Path {
