@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::published::{self, Added, Allocate, Enospc, Experiment, Nocow, Plan, Read, Slowness};
 use crate::writeback::{self, Files, Writeback};
-use crate::{choice, foreground, fsync, growth, scale, setup, stall, volume, work};
+use crate::{choice, foreground, fsync, mount, scale, setup, stall, volume, work};
 
 /// Measures Buttress beside the kernel's file systems, which need root and loop devices.
 #[derive(Debug, Parser)]
@@ -194,6 +194,34 @@ enum Verb {
         #[arg(long)]
         scattered: bool,
     },
+    /// Everyday loads on mounts, beside the kernel's btrfs and a server that answers from memory:
+    /// small files, archives, git, copies, sqlite. Counts requests.
+    Mount {
+        /// Small files of each load.
+        #[arg(long, default_value_t = 30_000)]
+        files: usize,
+        /// MiB of the large file.
+        #[arg(long, default_value_t = 1024)]
+        mib: u64,
+        /// Transactions of sqlite.
+        #[arg(long, default_value_t = 2000)]
+        transactions: usize,
+        /// Only loads with one of these words in their names.
+        #[arg(long, value_delimiter = ',')]
+        loads: Vec<String>,
+        /// A former `buttress` program, to be measured beside this one.
+        #[arg(long, value_name = "PROGRAM")]
+        before: Option<PathBuf>,
+    },
+    /// Serves the empty server.
+    #[command(hide = true)]
+    EmptyServer {
+        /// The directory to mount it on.
+        dir: PathBuf,
+        /// By io_uring.
+        #[arg(long)]
+        ring: bool,
+    },
     /// Create, write and close small files; remove them again.
     Small(work::Args),
     /// Write and read one large file.
@@ -204,16 +232,6 @@ enum Verb {
     Fsync(work::Args),
     /// Snapshots, clones, streams, scrub and check; of the targets library, loop and btrfs.
     Volume(work::Args),
-    /// Every operation and verb at sizes 1x to 64x: what its counts grow as. A case with a mark
-    /// grows faster than the work.
-    Growth {
-        /// Sizes, in units of each case.
-        #[arg(long, value_delimiter = ',', default_value = "1,4,16,64")]
-        factors: Vec<u64>,
-        /// Leave out the checks of the largest volumes.
-        #[arg(long)]
-        no_check: bool,
-    },
     /// Block groups by number, in memory: what choosing one costs, by every policy.
     Choice {
         /// Most block groups.
@@ -309,26 +327,6 @@ fn of_scale(
     Ok((value, text))
 }
 
-/// Measures what costs grow as.
-fn of_growth(
-    args: &Args,
-    factors: &[u64],
-    is_checked: bool,
-    say: &mut dyn FnMut(&str),
-) -> std::result::Result<(Value, String), String> {
-    let look = |images: &[PathBuf]| if is_checked { growth::expect_sound(images) } else { Ok(()) };
-    let plan = growth::Plan {
-        dir: args.dir.clone(),
-        program: std::env::current_exe().map_err(|error| error.to_string())?,
-        factors: factors.to_vec(),
-        divisor: 1,
-        only: args.only.clone(),
-        look: &look,
-    };
-    let rows = growth::run(&plan, say)?;
-    Ok((growth::json(&rows), growth::table(&rows)))
-}
-
 /// Runs the experiments without other file systems; returns the figures and the same for people.
 fn alone(args: &Args, say: &mut dyn FnMut(&str)) -> std::result::Result<(Value, String), String> {
     let scaled = |number: u64| ((number as f64 * args.scale) as u64).max(1);
@@ -366,8 +364,20 @@ fn alone(args: &Args, say: &mut dyn FnMut(&str)) -> std::result::Result<(Value, 
             Ok((value, String::new()))
         }
         Verb::Scale { groups, image: None } => of_scale(args, groups, say),
-        Verb::Growth { factors, no_check } => of_growth(args, factors, !no_check, say),
         Verb::Choice { groups } => Ok(drawn(choice::table(*groups))),
+        Verb::Mount { files, mib, transactions, loads, before } => {
+            let plan = mount::Plan {
+                dir: args.dir.clone(),
+                runs: args.runs,
+                files: (*files).max(1),
+                mib: *mib,
+                transactions: (*transactions).max(1),
+                loads: loads.clone(),
+                only: args.only.clone(),
+                before: before.clone(),
+            };
+            mount::run(&plan, say)
+        }
         verb => {
             let (work, how) = verb.work().ok_or("it has others beside it")?;
             let report = work::run(work, how, &args.dir, args.runs, say)?;
@@ -387,14 +397,18 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let mut arguments = arguments.into_iter().peekable();
     let name = arguments.next();
     if arguments.next_if(|word| word == setup::PROGRAM).is_some() {
-        growth::begin_program();
-        let code = buttress_cli::run(name.into_iter().chain(arguments));
-        growth::end_program();
-        return code;
+        return buttress_cli::run(name.into_iter().chain(arguments));
     }
     let args = Args::parse_from(name.into_iter().chain(arguments));
     let ui = Ui::new(args.json);
-    match measure(args, &ui) {
+    let done = match &args.verb {
+        Verb::EmptyServer { dir, ring } => {
+            let served = mount::serve_empty(dir, *ring);
+            served.map(|()| Exit::Success).map_err(|error| Failure::new(Exit::Failure, error))
+        }
+        _ => measure(args, &ui),
+    };
+    match done {
         Ok(exit) => ExitCode::from(exit as u8),
         Err(failure) if failure.is_closed_pipe() => ExitCode::SUCCESS,
         Err(failure) => {
@@ -416,8 +430,8 @@ fn measure(args: Args, ui: &Ui) -> Result<Exit> {
     let options = added(&args.options)?;
     let Some(experiment) = args.verb.experiment() else {
         if !options.is_empty() {
-            let which = "nocow, cow, enospc, read and allocate";
-            return Err(Failure::new(Exit::Usage, format!("--options is for {which} alone")));
+            let who = "nocow, cow, enospc, read and allocate";
+            return Err(Failure::new(Exit::Usage, format!("--options is for {who} alone")));
         }
         let progress = ui.count_bar("bench", 0);
         let done = alone(&args, &mut |what| progress.say(what));

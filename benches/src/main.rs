@@ -2,11 +2,9 @@
 
 use std::process::ExitCode;
 
-use buttress_bench::heap::Counting;
-
-/// As the shipped program has it: the experiments measure that. `growth` has it count.
+/// As the shipped program has it: the experiments measure that.
 #[global_allocator]
-static MEMORY: Counting<mimalloc::MiMalloc> = Counting(mimalloc::MiMalloc);
+static MEMORY: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     buttress_bench::run(std::env::args_os())

@@ -25,9 +25,25 @@ pub(crate) struct Options {
 /// A part: its name, the program, and the words of its command line.
 type Part = (&'static str, &'static str, &'static [&'static str]);
 
-const PARTS: [Part; 4] = [
+/// The campaign of damage, in its long form.
+const RESCUE: &[&str] = &[
+    "BUTTRESS_RESCUE_VOLUMES=10000",
+    "cargo",
+    "test",
+    "-p",
+    "buttress-rescue",
+    "--test",
+    "it",
+    "campaign",
+    "--",
+    "--nocapture",
+];
+
+const PARTS: [Part; 6] = [
     ("ci", ".ci/run", &[]),
+    ("versitygw", ".ci/versitygw", &[]),
     ("crash", "cargo", &["xtask", "crash", "--minutes", "60", "--on-time", "--jobs", "2"]),
+    ("rescue", "env", RESCUE),
     ("dist", "cargo", &["xtask", "dist", "--try"]),
     ("deny", "packaging/deny", &[]),
 ];
@@ -62,7 +78,7 @@ fn parts(options: &Options) -> Result<bool, String> {
         let mark = folder.join(name);
         let passed = mark.exists() && !options.again;
         if options.list || passed {
-            println!("{name:<8} {}", if mark.exists() { "passed" } else { "not yet" });
+            println!("{name:<10} {}", if mark.exists() { "passed" } else { "not yet" });
             continue;
         }
         println!("==== {name}");

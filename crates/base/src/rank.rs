@@ -42,6 +42,8 @@ pub enum Rank {
     ChunkMap,
     /// `cache`: one shard of the index of cached blocks.
     CacheShard,
+    /// `remote`: the open segment and the map of a volume in a store.
+    RemoteState,
     /// `sim`: the log of what happened to recorded devices.
     SimLog,
     /// `block`: the pages of a device in memory.

@@ -61,7 +61,6 @@
 #![forbid(unsafe_code)]
 
 mod error;
-mod many;
 mod metadata;
 
 mod walk;

@@ -54,13 +54,24 @@ impl Inspect {
     /// Opens a volume for looking, also one with devices missing or one that another program
     /// writes.
     pub(crate) fn open(path: &Path, devices: &Devices) -> Result<Self> {
+        Self::open_and(path, devices, |failure| {
+            ui::note(format!("{failure}: what it commits meanwhile may be missed"));
+        })
+    }
+
+    /// As [`Inspect::open`], for verbs that are asked of mounts.
+    pub(crate) fn open_quietly(path: &Path, devices: &Devices) -> Result<Self> {
+        Self::open_and(path, devices, |_| {})
+    }
+
+    fn open_and(path: &Path, devices: &Devices, say: impl FnOnce(&Failure)) -> Result<Self> {
         let name = path.display().to_string();
         let opened = image::open_devices(path, devices, Access::Read).or_else(|failure| {
             if !failure.is_locked() {
                 return Err(failure);
             }
             client::commit(path);
-            ui::note(format!("{failure}: what it commits meanwhile may be missed"));
+            say(&failure);
             image::open_devices(path, devices, Access::Peek)
         })?;
         let options = OpenOptions { degraded: true, ..OpenOptions::default() };

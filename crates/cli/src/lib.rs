@@ -3,6 +3,7 @@
 //! `main.rs` calls [`run`]. So does `buttress-bench`, which mounts volumes with baselines that the
 //! shipped program does not have. Tests call [`transfer`] without starting a process each time.
 
+mod btrfs;
 mod commands;
 mod helper;
 mod inspect;
@@ -10,6 +11,7 @@ pub mod listing;
 mod log;
 mod manual;
 mod openmetrics;
+mod salvage;
 mod space;
 pub mod transfer;
 
@@ -41,7 +43,7 @@ struct Cli {
 }
 
 /// Runs the program with a command line. The first word is the program's own name. By the name of a
-/// helper of mount(8) it is that helper.
+/// helper of mount(8) it is that helper, and by `btrfs` it speaks the words of btrfs-progs.
 ///
 /// `buttress mount` starts the running executable again with its own arguments. A caller that adds
 /// words of its own before these must take them away again.
@@ -49,6 +51,9 @@ struct Cli {
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     if let Some(code) = helper::run(arguments.iter().cloned()) {
+        return ExitCode::from(code);
+    }
+    if let Some(code) = btrfs::run(&arguments) {
         return ExitCode::from(code);
     }
     let cli = Cli::parse_from(arguments);

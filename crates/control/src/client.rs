@@ -17,6 +17,7 @@ use crate::exit::{Context, Result};
 use crate::image::{self, Devices};
 use crate::live;
 use crate::order::{Order, Step};
+use crate::target::{Open, Stream};
 use crate::ui::Ui;
 
 /// Carries an order out, wherever the volume is open, with a bar. Ctrl-C and `balance pause` end it
@@ -45,8 +46,25 @@ pub fn run(
         return live::give(&socket, order, &stop, &mut watch);
     }
     let fs = image::open(image, devices, execute::access(order))?;
-    let done = execute::carry_out(order, &fs, &image.display().to_string(), None, &mut watch)?;
+    let open = Open { fs: &fs, name: &image.display().to_string(), beside: None };
+    let done = execute::carry_out(order, &open, Stream::None, &mut watch)?;
     image::close(fs, image)?;
+    Ok(done)
+}
+
+/// Carries an order out that takes or gives a stream, wherever the volume is open. Ctrl-C ends this
+/// process, and the order with it.
+pub fn stream(order: &Order, image: &Path, devices: &Devices, stream: Stream<'_>) -> Result<Value> {
+    if let Some((socket, _)) = live::find(image)? {
+        return live::give_with_stream(&socket, order, stream);
+    }
+    let fs = image::open(image, devices, execute::access(order))?;
+    let open = Open { fs: &fs, name: &image.display().to_string(), beside: None };
+    let done = execute::carry_out(order, &open, stream, &mut |_| true);
+    // What came before a failure is kept, as it would be in a mounted volume.
+    let closed = image::close(fs, image);
+    let done = done?;
+    closed?;
     Ok(done)
 }
 

@@ -10,33 +10,49 @@
 mod balance;
 mod device;
 mod fstrim;
+mod property;
 mod resize;
 mod room;
 mod scrub;
+mod stream;
 mod subvolume;
 
 use buttress_fs::{BalanceProgress, Filesystem, ScrubOptions};
 use buttress_fuse::Beside;
 use serde_json::{Value, json};
 
-use crate::exit::{Context, Result};
+use crate::exit::{Context, Exit, Failure, Result};
 use crate::image::Access;
-use crate::order::{Order, Step, Watch};
+use crate::order::{Order, PropertyAct, Step, Watch};
+use crate::target::{Open, Stream};
 
 pub use balance::{options as balance_options, status_of as balance_status};
 pub use device::{Row as DeviceRow, fresh as fresh_device};
 pub use room::Room;
 pub use scrub::{Status as ScrubStatus, read as read_scrub, state_file as scrub_state_file};
 
-/// Carries an order out. `name` is what the volume is called in errors, `beside` its mount if it
-/// has one.
+/// Carries an order out.
+///
+/// # Errors
+///
+/// What the volume says; an order without the stream that it needs.
 pub fn carry_out(
     order: &Order,
-    fs: &Filesystem,
-    name: &str,
-    beside: Option<&Beside>,
+    open: &Open<'_>,
+    stream: Stream<'_>,
     watch: Watch<'_>,
 ) -> Result<Value> {
+    let Open { fs, name, beside } = *open;
+    match (order, stream) {
+        (Order::Send(sending), Stream::Out(output)) => {
+            commit(fs, beside).context(|| name)??;
+            return stream::send(fs, sending, output, watch);
+        }
+        (Order::Receive { dir }, Stream::In(input)) => {
+            return stream::receive(fs, dir, beside, input, watch);
+        }
+        _ => {}
+    }
     if order.begins_with_commit() {
         commit(fs, beside).context(|| name)??;
     }
@@ -102,6 +118,10 @@ pub fn carry_out(
             };
             scrub::carry_out(fs, how, (*resume, state.as_deref()), name, watch)
         }
+        Order::Property { at, act } => property::carry_out(fs, at, act, beside),
+        Order::Receive { .. } | Order::Send(_) => {
+            Err(Failure::new(Exit::Usage, "the stream is missing"))
+        }
         Order::Subvolume(act) => act.carry_out(fs, beside, watch),
     }
 }
@@ -120,7 +140,9 @@ pub fn access(order: &Order) -> Access {
         Order::BalanceStatus => Access::Peek,
         Order::Commit
         | Order::DeviceStats { reset: false }
+        | Order::Property { act: PropertyAct::Get { .. } | PropertyAct::List, .. }
         | Order::Room
+        | Order::Send(_)
         | Order::Scrub { read_only: true, .. } => Access::Read,
         Order::Subvolume(act) => act.access(),
         _ => Access::Write,

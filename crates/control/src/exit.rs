@@ -213,5 +213,6 @@ context_for! {
     buttress_tree::Error => Exit::Corrupt,
     buttress_format::Error => Exit::Corrupt,
     buttress_fs::make::MakeError => Exit::Failure,
+    buttress_rescue::Error => Exit::Corrupt,
     serde_json::Error => Exit::Failure,
 }

@@ -20,9 +20,11 @@ pub mod figures;
 pub mod image;
 pub mod live;
 pub mod location;
+pub mod named;
 pub mod names;
 pub mod order;
 pub mod size;
+pub mod target;
 pub mod ui;
 
 use buttress_dump::when;

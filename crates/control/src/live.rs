@@ -15,6 +15,7 @@
 //!   socket.
 
 mod ask;
+mod descriptor;
 mod farewell;
 mod folder;
 mod give;
@@ -23,7 +24,9 @@ mod place;
 mod subject;
 mod turn;
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
@@ -39,6 +42,7 @@ use crate::cached;
 use crate::exit::{Exit, Result};
 use crate::figures::Figures;
 use crate::order::{Order, Step, Watch};
+use crate::target::{Open, Stream};
 use ask::PATIENCE;
 use farewell::Farewells;
 use folder::folder;
@@ -46,19 +50,19 @@ use give::STEP_PERIOD;
 
 pub use ask::{Answer, Section, all, reachable};
 pub use farewell::{Farewell, Left};
-pub use give::{find, give, must_find, tell_cache};
+pub use give::{find, give, give_with_stream, must_find, tell_cache};
 pub use join::{Joining, Joins, Wish, join};
 pub use place::{Mounted, Served, ground, no_image, served, submounts};
 pub use subject::Subject;
 pub use turn::Turn;
 
 /// Bytes of a question at most.
-const QUESTION_MAX: u64 = 64 << 10;
+const QUESTION_MAX: usize = 64 << 10;
 /// How long a look takes at whether the client stopped.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// Carries an order out: the order, the volume, its name in errors, its mount, and what watches.
-pub type Executor = fn(&Order, &Filesystem, &str, Option<&Beside>, Watch<'_>) -> Result<Value>;
+/// Carries an order out: the order, the volume, what comes or goes with it, and what watches.
+pub type Executor = fn(&Order, &Open<'_>, Stream<'_>, Watch<'_>) -> Result<Value>;
 
 /// The volume that takes orders.
 struct OpenVolume {
@@ -188,11 +192,11 @@ impl Live {
 
     fn answer(&self, stream: &UnixStream) -> std::io::Result<()> {
         stream.set_read_timeout(Some(PATIENCE))?;
-        let mut question = String::new();
-        BufReader::new(stream.take(QUESTION_MAX)).read_line(&mut question)?;
+        let (question, given) = descriptor::receive(stream, QUESTION_MAX)?;
+        let question = String::from_utf8(question).map_err(std::io::Error::other)?;
         let document = match question.trim_end().split_once(' ') {
             Some(("cache", message)) => self.message(message),
-            Some(("order", order)) => self.obey(order, stream)?,
+            Some(("order", order)) => self.obey(order, given, stream)?,
             Some(("join", wish)) if let Some(joins) = &self.joins => {
                 return joins.answer(wish, || self.is_closing(), stream);
             }
@@ -203,7 +207,8 @@ impl Live {
             _ => serde_json::to_value(self.tell())?,
         };
         let mut stream = stream;
-        writeln!(stream, "{document}")
+        // In one piece: a document writes itself in thousands.
+        stream.write_all(format!("{document}\n").as_bytes())
     }
 
     fn tell(&self) -> Answer {
@@ -235,7 +240,12 @@ impl Live {
 
     /// Carries an order out and tells the client how far it is. The client ends it by closing its
     /// end.
-    fn obey(&self, order: &str, stream: &UnixStream) -> std::io::Result<Value> {
+    fn obey(
+        &self,
+        order: &str,
+        given: Option<OwnedFd>,
+        stream: &UnixStream,
+    ) -> std::io::Result<Value> {
         let Some(OpenVolume { fs, beside, executor }) = &self.volume else {
             return Ok(
                 json!({ "error": "it has no volume that is mounted", "exit": Exit::Failure as u8 }),
@@ -265,7 +275,14 @@ impl Live {
             goes_on
         };
         let name = self.subject.image.display().to_string();
-        Ok(match executor(&order, fs, &name, beside.as_ref(), &mut watch) {
+        let open = Open { fs, name: &name, beside: beside.as_ref() };
+        let mut file = given.map(File::from);
+        let with = match (&order, &mut file) {
+            (Order::Send(_), Some(file)) => Stream::Out(file),
+            (Order::Receive { .. }, Some(file)) => Stream::In(file),
+            _ => Stream::None,
+        };
+        Ok(match executor(&order, &open, with, &mut watch) {
             Ok(done) => json!({ "done": done }),
             Err(failure) => json!({ "error": failure.to_string(), "exit": failure.exit as u8 }),
         })

@@ -90,6 +90,18 @@ pub enum Order {
     },
     /// How full the volume is.
     Room,
+    /// Show or set what a file, a directory or a subvolume says about itself.
+    Property {
+        /// Which.
+        at: Spot,
+        /// What to do.
+        act: PropertyAct,
+    },
+    /// Make subvolumes from the streams that come with the order.
+    Receive {
+        /// The directory for them.
+        dir: Spot,
+    },
     /// Read every copy of everything.
     Scrub {
         /// Go on where the last one ended.
@@ -103,6 +115,8 @@ pub enum Order {
         #[serde(default, with = "names::path_or_none")]
         state: Option<PathBuf>,
     },
+    /// Write a subvolume to the stream that comes with the order.
+    Send(Sending),
     /// Work on subvolumes.
     Subvolume(Act),
 }
@@ -121,15 +135,57 @@ impl Order {
             | Self::Fstrim { .. }
             | Self::Resize { .. }
             | Self::Room
-            | Self::Scrub { .. } => true,
+            | Self::Scrub { .. }
+            | Self::Send(_) => true,
             Self::BalancePause
             | Self::BalanceCancel
             | Self::BalanceStatus
             | Self::DeviceStats { .. }
+            | Self::Property { .. }
+            | Self::Receive { .. }
             | Self::Remount { .. }
             | Self::Subvolume(_) => false,
         }
     }
+}
+
+/// What is done with properties.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PropertyAct {
+    /// Show one, or all that are set.
+    Get {
+        /// Its name.
+        name: Option<String>,
+    },
+    /// Set one.
+    Set {
+        /// Its name.
+        name: String,
+        /// Nothing takes it away.
+        value: String,
+        /// Clear `ro` of what was received.
+        force: bool,
+    },
+    /// Say which there are.
+    List,
+}
+
+/// What is sent, and how.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Sending {
+    /// The subvolume.
+    pub subvolume: Spot,
+    /// One that the receiver has, and that differences are told from.
+    pub parent: Option<Spot>,
+    /// Others that the receiver has.
+    pub clone_sources: Vec<Spot>,
+    /// Version of the stream.
+    pub proto: u32,
+    /// Whether compressed data goes as it is.
+    pub compressed_data: bool,
+    /// Whether the stream says where data is in its place.
+    pub no_data: bool,
 }
 
 /// How far an order is, for a bar.

@@ -368,6 +368,18 @@ impl<H: Handle> Nodes<H> {
         found
     }
 
+    /// The nodes of a tree, the root aside.
+    pub(crate) fn ids_in(&self, tree: u64) -> Vec<u64> {
+        let mut found = Vec::new();
+        for shard in &self.shards {
+            let shard = shard.read();
+            found.extend(shard.awake.keys().chain(shard.resting.keys()));
+        }
+        // Numbers are looked up without a shard's lock.
+        found.retain(|id| self.place_of(*id).is_some_and(|place| place.tree == tree));
+        found
+    }
+
     /// Returns how many nodes the kernel holds, the root aside.
     pub(crate) fn count(&self) -> usize {
         self.known.load(Ordering::Relaxed)

@@ -10,12 +10,11 @@ use std::{collections::BTreeMap, sync::Arc};
 use buttress_format::{CompatRo, Incompat, Key, Kind, RootItem, Superblock, TreeId};
 use buttress_space::{Space, SpaceKind};
 use buttress_tree::{Cursor, Expect, Geometry, NodePtr, NodeSource, Roots, Store, boot};
-use buttress_volume::{Parity, Volume};
+use buttress_volume::{DeviceSpace, Parity, Volume};
 
 use crate::{
     Engine, Error, Result,
     commit_state::CommitState,
-    device_space::DeviceSpace,
     engine::Parts,
     found_log,
     learn::{self, Known},

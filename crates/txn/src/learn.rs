@@ -35,8 +35,8 @@ use buttress_tree::{Cursor, Roots, Store};
 use buttress_volume::{Parity, Volume};
 
 use crate::commit_state::GroupRecord;
-use crate::device_space::DeviceSpace;
 use crate::{Engine, Error, Result, rows};
+use buttress_volume::DeviceSpace;
 
 /// Items between two looks whether to go on.
 const STRIDE: usize = 4096;

@@ -3,7 +3,7 @@
 use buttress_space::{AllocPolicy, LookupPolicy};
 
 use crate::learning::GroupsRead;
-use crate::reserve::{DeleteRoom, PromisePolicy};
+use crate::reserve::{DeleteRoom, ReservePolicy};
 
 /// How an engine is opened.
 #[derive(Clone, Debug)]
@@ -27,7 +27,7 @@ pub struct EngineOptions {
     /// How the block group of an address is found.
     pub lookup: LookupPolicy,
     /// How much metadata a reservation takes.
-    pub promise: PromisePolicy,
+    pub policy: ReservePolicy,
     /// Whether room is kept for copies of nodes that trees share.
     pub delete_room: DeleteRoom,
     /// When block groups are read.
@@ -51,7 +51,7 @@ impl Default for EngineOptions {
             replay_log: false,
             alloc: AllocPolicy::default(),
             lookup: LookupPolicy::default(),
-            promise: PromisePolicy::default(),
+            policy: ReservePolicy::default(),
             delete_room: DeleteRoom::default(),
             groups: GroupsRead::default(),
             ignore_bad_roots: false,

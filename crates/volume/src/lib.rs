@@ -10,6 +10,7 @@
 mod chunk_map;
 mod deferred;
 pub mod device;
+pub mod device_space;
 pub mod error;
 mod known_chunks;
 mod layout;
@@ -31,6 +32,7 @@ pub mod volume;
 mod write;
 
 pub use device::{Fault, Trust, VolumeDevice};
+pub use device_space::DeviceSpace;
 pub use error::{Error, Kind, Uuid};
 pub use open::OpenOptions;
 pub use params::{Params, Parity};

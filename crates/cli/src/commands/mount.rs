@@ -17,6 +17,7 @@
 //! Until the mount is there the child speaks on the caller's terminal, and its exit code becomes
 //! the caller's. Afterwards there is only the log.
 
+mod advice;
 mod join;
 mod pressure;
 
@@ -341,6 +342,7 @@ fn serve(args: &Args, options: Parsed, ui: &Ui) -> Result<Exit> {
     }
     let mounted = buttress_fuse::mount(fs.clone(), &args.target, &door);
     let session = mounted.map_err(std::io::Error::other).context(String::new)?;
+    advice::give(&session, &door, ui);
     let stage = Arc::new(AtomicU8::new(Stage::Serving as u8));
     watch(signals, session.unmounter(), Arc::clone(&stage), fs.clone())?;
     let target = names::of_path(session.unmounter().target());
@@ -409,6 +411,10 @@ fn live(
     let devices = fs.clone();
     live.section("devices", move || crate::space::device_figures(&devices.io_stats()));
     let syncs = fs.clone();
+    live.section("requests", || {
+        let counts = buttress_fuse::requests().into_iter();
+        counts.map(|(name, count)| (name.to_owned(), count.into())).collect()
+    });
     live.section("fsync", move || crate::space::sync_figures(&syncs.sync_stats()));
     live
 }

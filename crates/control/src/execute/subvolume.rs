@@ -40,7 +40,7 @@ impl Act {
     /// How the volume is to be opened for it.
     pub fn access(&self) -> Access {
         match self {
-            Self::List | Self::Show { .. } | Self::GetDefault => Access::Read,
+            Self::Dying | Self::List | Self::Show { .. } | Self::GetDefault => Access::Read,
             _ => Access::Write,
         }
     }
@@ -100,6 +100,10 @@ impl Act {
             }
             Self::List => shown(list(fs)?),
             Self::Show { at } => shown(show(fs, at)?),
+            Self::Dying => {
+                let dying = fs.dying_subvolumes().context(|| "deleted subvolumes")?;
+                Ok(json!({ "dying": dying.iter().map(|tree| tree.0).collect::<Vec<_>>() }))
+            }
             Self::GetDefault => shown(get_default(fs)?),
             Self::SetDefault { at } => set_default(fs, at.subvolume(fs)?),
             // As with btrfs: zero is the top level.
@@ -119,7 +123,8 @@ impl Spot {
         parts.filter(|part| !part.is_empty() && *part != b".").collect()
     }
 
-    fn inode(&self, fs: &Filesystem) -> Result<Inode> {
+    /// The inode that it names.
+    pub(super) fn inode(&self, fs: &Filesystem) -> Result<Inode> {
         self.walk(fs, &self.parts()).context(|| self.show())
     }
 
@@ -146,7 +151,7 @@ impl Spot {
     }
 
     /// The subvolume that has it as its top.
-    fn subvolume(&self, fs: &Filesystem) -> Result<TreeId> {
+    pub(super) fn subvolume(&self, fs: &Filesystem) -> Result<TreeId> {
         let inode = self.inode(fs)?;
         if inode.id().ino != Ino::ROOT_DIR {
             let what = format!("{}: not a subvolume", self.show());
@@ -202,13 +207,31 @@ fn show(fs: &Filesystem, at: &Spot) -> Result<Shown> {
     let top = info.parent.map_or(0, |parent| parent.0);
     let mut lines = vec![path];
     let facts = facts(&item, &name, tree, top);
-    lines.extend(facts.iter().map(|(what, value)| format!("\t{:<24}{value}", format!("{what}:"))));
+    lines.extend(facts.iter().map(|(what, value)| format!("\t{what}: {}{value}", tabs(what))));
     lines.push("\tSnapshot(s):".to_owned());
     let is_snapshot =
         |other: &&SubvolumeInfo| other.parent_uuid == item.uuid && item.uuid != [0; 16];
-    let snapshots = all.iter().filter(is_snapshot);
-    lines.extend(snapshots.map(|other| format!("\t{:24}{}", "", location::show(&other.path))));
+    let mut snapshots: Vec<_> = all.iter().filter(is_snapshot).collect();
+    // As `btrfs` walks: what lies in a subvolume comes behind it, before its neighbours.
+    snapshots.sort_by_cached_key(|info| way_to(&all, info.tree));
+    lines.extend(
+        snapshots.into_iter().map(|other| format!("\t\t\t\t{}", location::show(&other.path))),
+    );
     Ok(Shown { document: json!(document(fs, info)?), lines })
+}
+
+/// The subvolumes that one lies in, from the top level down, and itself.
+fn way_to(all: &[SubvolumeInfo], tree: TreeId) -> Vec<TreeId> {
+    let mut way = vec![tree];
+    // No way is longer than there are subvolumes, whatever a damaged volume says.
+    while let Some(info) = all.iter().find(|info| Some(&info.tree) == way.last())
+        && let Some(parent) = info.parent
+        && way.len() <= all.len()
+    {
+        way.push(parent);
+    }
+    way.reverse();
+    way
 }
 
 fn get_default(fs: &Filesystem) -> Result<Shown> {
@@ -269,6 +292,13 @@ fn facts(item: &RootItem, name: &str, tree: TreeId, top: u64) -> Vec<(&'static s
         ("Receive transid", item.rtransid.0.to_string()),
         ("Receive time", time(item.rtime)),
     ]
+}
+
+/// Tabulators behind a name and a colon, so that values stand in one column as those of `btrfs`.
+fn tabs(what: &str) -> String {
+    const COLUMN: usize = 32;
+    let behind = 8 + what.len() + ": ".len();
+    "\t".repeat(COLUMN.saturating_sub(behind).div_ceil(8))
 }
 
 fn uuid(bytes: &[u8; 16]) -> Option<String> {

@@ -1,6 +1,7 @@
 //! Finds the process that has a volume open, and gives it orders.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,12 +11,16 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::ask::{Answer, ask, reachable};
+use super::descriptor;
 use super::farewell::is_patience;
 use super::place::{Served, served};
 use crate::closing;
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::order::{Order, Step, Watch};
+use crate::target::Stream;
 
+/// Bytes of a stream that may lie between the server and this process.
+const PIPE_BYTES: usize = 1 << 20;
 /// How often the client of an order is told how far it is, and whether it still waits is looked at.
 pub(super) const STEP_PERIOD: Duration = Duration::from_millis(100);
 
@@ -58,33 +63,104 @@ pub fn tell_cache(socket: &Path, message: &str) -> Result<()> {
 /// `stop` is set, it is ended as soon as it can be.
 pub fn give(socket: &Path, order: &Order, stop: &AtomicBool, watch: Watch<'_>) -> Result<Value> {
     let name = || socket.display().to_string();
-    let text = serde_json::to_string(order).context(|| "the order")?;
     let mut stream = UnixStream::connect(socket).context(name)?;
-    writeln!(stream, "order {text}").context(name)?;
-    stream.set_read_timeout(Some(STEP_PERIOD)).context(name)?;
-    let mut answers = BufReader::new(stream.try_clone().context(name)?);
+    stream.write_all(&line_of(order)?).context(name)?;
+    answer(&stream, stop, watch).context(name)?
+}
+
+/// Gives an order that takes or gives a stream. The server gets one end of a pipe; what goes
+/// through the other is copied here. So the server never waits for a file of its own mount.
+pub fn give_with_stream(socket: &Path, order: &Order, stream: Stream<'_>) -> Result<Value> {
+    let name = || socket.display().to_string();
+    let server = UnixStream::connect(socket).context(name)?;
+    let (reader, writer) = std::io::pipe().context(|| "a pipe")?;
+    // It may be small: more only spares turns.
+    let _ = rustix::pipe::fcntl_setpipe_size(&writer, PIPE_BYTES);
+    let line = line_of(order)?;
+    let given = match &stream {
+        Stream::None => Ok(()),
+        Stream::In(_) => descriptor::send(&server, &line, reader.as_fd()),
+        Stream::Out(_) => descriptor::send(&server, &line, writer.as_fd()),
+    };
+    given.context(name)?;
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let answered = scope.spawn(|| answer(&server, &stop, &mut |_| true));
+        let copied = match stream {
+            Stream::None => Ok(()),
+            Stream::In(input) => {
+                drop(reader);
+                copy(input, &mut { writer })
+            }
+            Stream::Out(output) => {
+                drop(writer);
+                copy(&mut { reader }, output)
+            }
+        };
+        let answered = answered.join().unwrap_or_else(|_| Err(std::io::Error::other("a panic")));
+        match copied {
+            // The server closed its end, and says why.
+            Err(error)
+                if error.kind() == ErrorKind::BrokenPipe
+                    && matches!(order, Order::Receive { .. }) => {}
+            copied => copied.context(|| "the stream")?,
+        }
+        answered.context(name)?
+    })
+}
+
+/// Copies until the input ends.
+fn copy(input: &mut dyn Read, output: &mut dyn Write) -> std::io::Result<()> {
+    let mut piece = vec![0; PIPE_BYTES];
+    loop {
+        match input.read(&mut piece) {
+            Ok(0) => return output.flush(),
+            Ok(len) => output.write_all(&piece[..len])?,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// An order as the line that says it.
+fn line_of(order: &Order) -> Result<Vec<u8>> {
+    let text = serde_json::to_string(order).context(|| "the order")?;
+    Ok(format!("order {text}\n").into_bytes())
+}
+
+/// Reads what a server says of an order until it is done.
+fn answer(
+    stream: &UnixStream,
+    stop: &AtomicBool,
+    watch: Watch<'_>,
+) -> std::io::Result<Result<Value>> {
+    stream.set_read_timeout(Some(STEP_PERIOD))?;
+    let mut answers = BufReader::new(stream.try_clone()?);
     let mut line = String::new();
     let mut is_told = false;
     loop {
         if stop.load(Ordering::Relaxed) && !is_told {
             is_told = true;
-            stream.shutdown(std::net::Shutdown::Write).context(name)?;
+            stream.shutdown(std::net::Shutdown::Write)?;
         }
         match answers.read_line(&mut line) {
-            Ok(0) => return Err(Failure::new(Exit::Failure, "the mount ended before it answered")),
+            Ok(0) => {
+                let what = "the mount ended before it answered";
+                return Ok(Err(Failure::new(Exit::Failure, what)));
+            }
             Ok(_) => {}
             // What came of a line stays in it.
             Err(error) if is_patience(&error) => continue,
-            Err(error) => return Err(error).context(name),
+            Err(error) => return Err(error),
         }
-        let answer: Value = serde_json::from_str(&line).context(|| "the answer")?;
+        let answer: Value = serde_json::from_str(&line)?;
         line.clear();
         if let Some(error) = answer["error"].as_str() {
-            return Err(Failure::new(Exit::of(&answer["exit"]), error));
+            return Ok(Err(Failure::new(Exit::of(&answer["exit"]), error)));
         }
         match answer.get("step").map(Step::deserialize) {
-            Some(step) => drop(watch(&step.context(|| "the answer")?)),
-            None => return Ok(answer["done"].clone()),
+            Some(step) => drop(watch(&step?)),
+            None => return Ok(Ok(answer["done"].clone())),
         }
     }
 }

@@ -16,9 +16,8 @@
 //!   another thing are named in the answer, and never silently left out.
 
 use std::ffi::OsString;
-use std::io::{IoSlice, IoSliceMut, Read, Write};
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -26,18 +25,17 @@ use std::time::{Duration, Instant};
 
 use buttress_fs::{MountOptions, TreeId};
 use buttress_fuse::{Sharer, Subtree, UnderWay};
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
-};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use super::descriptor;
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::names;
 
 /// How long the kernel may take to let go of a mount that nothing uses.
 const LETTING_GO_MAX: Duration = Duration::from_secs(1);
+/// Bytes of an answer at most.
+const ANSWER_MAX: usize = 1 << 20;
 const LOOK: Duration = Duration::from_millis(5);
 
 /// What a mount is to be.
@@ -113,13 +111,7 @@ impl Joins {
             }
         };
         let line = format!("{}\n", json!({ "granted": granted }));
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        let given = [subtree.as_fd()];
-        control.push(SendAncillaryMessage::ScmRights(&given));
-        let bytes = [IoSlice::new(line.as_bytes())];
-        let sent = sendmsg(stream, &bytes, &mut control, SendFlags::NOSIGNAL)?;
-        stream.write_all(&line.as_bytes()[sent..])?;
+        descriptor::send(stream, line.as_bytes(), subtree.as_fd())?;
         drop(subtree);
         stream.set_read_timeout(None)?;
         while stream.read(&mut [0; 16])? > 0 {}
@@ -173,7 +165,7 @@ pub fn join(socket: &Path, wish: &Wish) -> Result<Option<Joining>> {
     let text = serde_json::to_string(wish).context(|| "the wish")?;
     let mut server = UnixStream::connect(socket).context(name)?;
     writeln!(server, "join {text}").context(name)?;
-    let (line, tree) = receive(&server).context(name)?;
+    let (line, tree) = descriptor::receive(&server, ANSWER_MAX).context(name)?;
     let answer: serde_json::Value = serde_json::from_slice(&line).context(|| "the answer")?;
     if let Some(error) = answer["error"].as_str() {
         return Err(Failure::new(Exit::of(&answer["exit"]), error));
@@ -186,28 +178,4 @@ pub fn join(socket: &Path, wish: &Wish) -> Result<Option<Joining>> {
     let subtree = Subtree::from(tree.ok_or_else(none)?);
     let Granted { top, differing } = granted;
     Ok(Some(Joining { subtree, top, differing, _server: server }))
-}
-
-/// A line, and the descriptor that comes with it.
-fn receive(server: &UnixStream) -> std::io::Result<(Vec<u8>, Option<OwnedFd>)> {
-    let (mut line, mut given) = (Vec::new(), None);
-    while !line.ends_with(b"\n") {
-        let mut bytes = [0; 4096];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let buffers = &mut [IoSliceMut::new(&mut bytes)];
-        let received = rustix::io::retry_on_intr(|| {
-            recvmsg(server, buffers, &mut control, RecvFlags::CMSG_CLOEXEC)
-        })?;
-        for message in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(mut descriptors) = message {
-                given = descriptors.next().or(given);
-            }
-        }
-        if received.bytes == 0 {
-            return Err(std::io::ErrorKind::UnexpectedEof.into());
-        }
-        line.extend_from_slice(&bytes[..received.bytes]);
-    }
-    Ok((line, given))
 }

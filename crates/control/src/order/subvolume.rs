@@ -53,6 +53,8 @@ pub enum Act {
         /// Which.
         at: Spot,
     },
+    /// Say which deleted ones still hold space.
+    Dying,
     /// Say which is mounted by default.
     GetDefault,
     /// Have another mounted by default.

@@ -1,0 +1,98 @@
+//! What is done to a volume as a whole: its commits, pins and clones.
+
+use crate::chain::Added;
+use crate::envelope::VolumeId;
+use crate::error::{Error, Result};
+use crate::manifest::{Base, Manifest, Writer};
+use crate::open::Site;
+use crate::pin::{self, Commit};
+use crate::random;
+use crate::trial;
+use crate::units::CommitNumber;
+
+impl Site {
+    /// Lists the newest commits, at most `count`, and all pins: by number, the oldest first.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store; [`Error::NoVolume`] if there is none.
+    pub fn commits(&self, count: usize) -> Result<Vec<Commit>> {
+        let chain = self.chain();
+        let listed = chain.listed()?;
+        if listed.is_empty() {
+            return Err(Error::NoVolume { place: self.place.clone() });
+        }
+        let mut commits = Vec::new();
+        for (name, manifest) in pin::all(&chain)? {
+            commits.push(Commit::of(&manifest, Some(name)));
+        }
+        for number in listed.iter().rev().take(count) {
+            commits.extend(chain.get(*number)?.map(|(_, manifest)| Commit::of(&manifest, None)));
+        }
+        commits.sort_by(|a, b| (a.number, &a.pin).cmp(&(b.number, &b.pin)));
+        Ok(commits)
+    }
+
+    /// Keeps the commit that the options name, or the newest, under a name.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Pin`] for a name that is taken or cannot be one.
+    pub fn pin(&self, name: &str) -> Result<CommitNumber> {
+        let chain = self.chain();
+        let (volume, manifest) = self.commit(&chain)?;
+        pin::create(&chain, volume, &manifest, name, self.options.at.pin())?;
+        Ok(manifest.number)
+    }
+
+    /// Lets go of the commit that a name keeps.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Pin`] if there is no such name.
+    pub fn unpin(&self, name: &str) -> Result<()> {
+        pin::delete(&self.chain(), name)
+    }
+
+    /// Makes a new volume of the commit that the options name, or the newest. It shares all objects
+    /// with this one, and a pin here keeps them. Returns the name of the pin.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Pin`] if there is a volume already, or the target is in another store.
+    pub fn clone_to(&self, target: &Self) -> Result<String> {
+        let wrong = |why: &str| {
+            let place = target.place.clone();
+            Err(Error::Pin { place, why: why.to_owned() })
+        };
+        if self.store.title() != target.store.title() {
+            return wrong("a clone lies in the same store as its base");
+        }
+        let (from, to) = (self.chain(), target.chain());
+        let (volume, base) = self.commit(&from)?;
+        if to.head()?.is_some() {
+            return wrong("there is a volume already");
+        }
+        trial::run(&to.store, &to.names, trial::RIVALS_NEW)?;
+        let id = VolumeId(random::bytes());
+        let name = format!("clone-{}", random::hex());
+        let mut bases = base.bases.clone();
+        bases.push(Base { prefix: from.names.prefix().to_owned(), below: base.next_object });
+        let first = Manifest {
+            number: CommitNumber(1),
+            nonce: random::hex(),
+            follows: String::new(),
+            writer: Writer::this(),
+            bases,
+            ..base.clone()
+        };
+        pin::create(&from, volume, &base, &name, self.options.at.pin())?;
+        match to.add(id, &first)? {
+            Added::Ours => Ok(name),
+            Added::Theirs(_) => {
+                pin::delete(&from, &name)?;
+                wrong("another volume was made there at the same time")
+            }
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! The courtesy among writers: each shows that it lives, and a new one looks before it takes over.
+//!
+//! # Invariants
+//!
+//! - **W1** Safety never depends on this. The epoch in the chain of manifests decides.
+//! - **W2** Ages are differences between two times of the store's own clock.
+
+use bytes::Bytes;
+use rustix::process::{Pid, test_kill_process};
+
+use crate::chain::Chain;
+use crate::envelope::{Kind, VolumeId, unwrap, wrap};
+use crate::error::{Error, Result};
+use crate::manifest::{Manifest, Writer};
+use crate::random;
+
+/// A writer that was seen within this time counts as alive.
+const ALIVE_MS: u64 = 30_000;
+
+impl Writer {
+    /// This process.
+    pub(crate) fn this() -> Self {
+        let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+        let host = read("/proc/sys/kernel/hostname").trim().to_owned();
+        // Numbers of processes mean something within one start and one namespace.
+        let space = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+        let boot =
+            format!("{} {}", read("/proc/sys/kernel/random/boot_id").trim(), space.display());
+        let pid = std::process::id();
+        Self { id: random::hex(), host, boot, pid, start: start_of(pid).unwrap_or(0) }
+    }
+
+    /// Whether it ran on this start of this machine.
+    fn was_here(&self, this: &Self) -> bool {
+        !self.boot.is_empty() && self.boot == this.boot
+    }
+
+    /// Whether it is a process of this machine that has ended.
+    fn is_dead(&self, this: &Self) -> bool {
+        if !self.was_here(this) {
+            return false;
+        }
+        let raw = self.pid.try_into().ok().and_then(Pid::from_raw);
+        let is_gone = raw.is_none_or(|pid| test_kill_process(pid) == Err(rustix::io::Errno::SRCH));
+        is_gone || start_of(self.pid).is_some_and(|start| start != self.start)
+    }
+}
+
+/// When a process began.
+fn start_of(pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+}
+
+/// Shows that a writer lives.
+pub(crate) fn show(chain: &Chain, volume: VolumeId, epoch: u32, writer: &Writer) -> Result<()> {
+    let body = serde_json::to_vec(writer).unwrap_or_default();
+    let bytes = Bytes::from(wrap(Kind::Writer, volume, 0, epoch, &body));
+    chain.store.put(&chain.names.writer(epoch, &writer.id), &bytes)
+}
+
+/// Ends the showing.
+pub(crate) fn end(chain: &Chain, epoch: u32, writer: &Writer) -> Result<()> {
+    chain.store.delete(&chain.names.writer(epoch, &writer.id))
+}
+
+/// Refuses if the writer of the newest manifest seems to be alive. `mine` was shown just now.
+///
+/// # Errors
+///
+/// [`Error::Busy`], with what is known of the other writer.
+pub(crate) fn check(chain: &Chain, head: &Manifest, epoch: u32, mine: &Writer) -> Result<()> {
+    let theirs = chain.names.writer(head.epoch, &head.writer.id);
+    let Some(seen) = chain.store.head(&theirs)? else { return Ok(()) };
+    let shown = chain.store.head(&chain.names.writer(epoch, &mine.id))?;
+    let now_ms = shown.map_or(seen.modified_ms, |meta| meta.modified_ms);
+    let age_ms = now_ms.saturating_sub(seen.modified_ms);
+    let writer = chain
+        .store
+        .get(&theirs)?
+        .and_then(|bytes| {
+            let (_, body) = unwrap(&theirs, Kind::Writer, &bytes).ok()?;
+            serde_json::from_slice(body).ok()
+        })
+        .unwrap_or_else(|| head.writer.clone());
+    if age_ms >= ALIVE_MS || writer.is_dead(mine) {
+        return Ok(());
+    }
+    Err(Error::Busy {
+        place: chain.place.clone(),
+        here: writer.was_here(mine),
+        host: writer.host,
+        pid: writer.pid,
+        age_seconds: age_ms / 1000,
+    })
+}

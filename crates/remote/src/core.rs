@@ -1,0 +1,235 @@
+//! What the parts of an open volume share: its state, and a signal for those that wait.
+//!
+//! # Invariants
+//!
+//! - **C1** What was written is in the open segment, in a sealed one in memory, or in an object. A
+//!   sealed segment leaves the memory after its object is there.
+//! - **C2** Segments are sealed in the order of their numbers. So a commit that has all segments up
+//!   to a number has a prefix of all writes.
+//! - **C3** After the first failure of a write nothing more is written, and every writer is told.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use buttress_base::sync::{Condvar, Mutex};
+use buttress_base::{Held, Rank, Ranked};
+
+use crate::chain::Chain;
+use crate::envelope::VolumeId;
+use crate::error::{Error, Result};
+use crate::lines::Lines;
+use crate::manifest::{Manifest, Recent, TablePart, Writer};
+use crate::map::{Entry, Holds, Map, Missing, Page};
+use crate::names::AllNames;
+use crate::options::Options;
+use crate::segment::Segment;
+use crate::units::{CommitNumber, ObjectNumber, Sector};
+
+/// A segment on its way to the store.
+#[derive(Debug)]
+pub(crate) struct Sealed {
+    pub(crate) segment: Arc<Segment>,
+    pub(crate) is_taken: bool,
+}
+
+/// What changes while a volume is open.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) map: Map,
+    pub(crate) open: Segment,
+    pub(crate) sealed: BTreeMap<ObjectNumber, Sealed>,
+    /// Data objects since the checkpoint, in order.
+    pub(crate) recent: Vec<Recent>,
+    pub(crate) tables: Vec<TablePart>,
+    pub(crate) next_object: ObjectNumber,
+    /// Counts writes.
+    pub(crate) position: u64,
+    /// The writes that are in the newest commit.
+    pub(crate) committed: u64,
+    /// The write that brought the primary superblock last.
+    pub(crate) superblock_at: u64,
+    /// The writes that a flush has deferred to send soon, and since when.
+    pub(crate) deferred: Option<(u64, std::time::Instant)>,
+    /// There is a btrfs on the device.
+    pub(crate) is_btrfs: bool,
+    /// The first failure (C3).
+    pub(crate) failure: Option<Failure>,
+    pub(crate) is_closing: bool,
+}
+
+/// Why nothing is written any more.
+#[derive(Clone, Debug)]
+pub(crate) enum Failure {
+    /// Another writer has the volume.
+    Fenced(Writer),
+    /// The store failed for too long.
+    Failed(String),
+}
+
+/// An open volume.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) chain: Chain,
+    pub(crate) volume: VolumeId,
+    pub(crate) len: u64,
+    pub(crate) epoch: u32,
+    pub(crate) writer: Writer,
+    pub(crate) options: Options,
+    pub(crate) object_len: u64,
+    /// The names of objects.
+    pub(crate) names: AllNames,
+    pub(crate) state: Ranked<State>,
+    /// Segments were sealed or sent, or the state failed or ends.
+    pub(crate) signal: Condvar,
+    /// The newest manifest. Unranked: held across I/O, and taken before all else.
+    pub(crate) last: Mutex<Manifest>,
+    pub(crate) lines: Lines,
+    /// The lowest commit that anything needed at the collector's last pass.
+    pub(crate) floor: Ranked<CommitNumber>,
+}
+
+impl Core {
+    pub(crate) fn new(
+        chain: Chain,
+        volume: VolumeId,
+        manifest: Manifest,
+        writer: Writer,
+        options: Options,
+    ) -> Self {
+        let next_object = manifest.next_object;
+        let mut map = Map::default();
+        map.window = CommitNumber(manifest.number.0 + 1);
+        let state = State {
+            map,
+            open: Segment::new(next_object),
+            sealed: BTreeMap::new(),
+            recent: Vec::new(),
+            tables: manifest.tables.clone(),
+            next_object: ObjectNumber(next_object.0 + 1),
+            position: 0,
+            committed: 0,
+            superblock_at: 0,
+            deferred: None,
+            is_btrfs: false,
+            failure: None,
+            is_closing: false,
+        };
+        let names = AllNames::new(chain.names.clone(), &manifest.bases);
+        Self {
+            chain,
+            names,
+            volume,
+            len: manifest.device_len,
+            epoch: manifest.epoch,
+            writer,
+            object_len: manifest.object_len,
+            lines: Lines::new(options.memory / 2),
+            options,
+            floor: Ranked::new(Rank::Leaf, CommitNumber(0)),
+            state: Ranked::new(Rank::RemoteState, state),
+            signal: Condvar::new(),
+            last: Mutex::new(manifest),
+        }
+    }
+
+    /// Fails if writing has failed before (C3).
+    pub(crate) fn check(&self, state: &State) -> Result<()> {
+        let place = self.chain.place.clone();
+        match &state.failure {
+            None => Ok(()),
+            Some(Failure::Fenced(writer)) => {
+                Err(Error::Fenced { place, host: writer.host.clone(), pid: writer.pid })
+            }
+            Some(Failure::Failed(why)) => Err(Error::Latched { place, why: why.clone() }),
+        }
+    }
+
+    /// Ends all writing, unless that has happened already, and wakes all that wait (C3).
+    pub(crate) fn fail(&self, failure: Failure) {
+        tracing::error!(place = self.chain.place, ?failure, "nothing more is written");
+        self.state.lock().failure.get_or_insert(failure);
+        self.signal.notify_all();
+    }
+
+    /// Ends all writing after an error, and returns it.
+    pub(crate) fn failed(&self, error: Error) -> Error {
+        self.fail(Failure::Failed(error.to_string()));
+        error
+    }
+
+    /// The name of an object that the table has.
+    pub(crate) fn object_name(&self, state: &State, number: ObjectNumber) -> Option<String> {
+        let entry = state.map.table.get(number)?;
+        Some(self.names.of_entry(number, entry))
+    }
+
+    /// Takes the state with all pages of a range in memory.
+    pub(crate) fn with_pages(&self, first: Sector, count: u64) -> Result<Held<'_, State>> {
+        loop {
+            let state = self.state.lock();
+            let Some(missing) = state.map.missing(first, count) else { return Ok(state) };
+            drop(state);
+            self.load_page(missing)?;
+        }
+    }
+
+    /// Reads a page of the map.
+    pub(crate) fn load_page(&self, missing: Missing) -> Result<()> {
+        let (name, still) = {
+            let state = self.state.lock();
+            (self.object_name(&state, missing.at.object), state.map.missing_still(missing))
+        };
+        if !still {
+            return Ok(());
+        }
+        let Some(name) = name else {
+            let name = self.chain.place.clone();
+            return Err(Error::Damaged { name, why: "the map names no object".to_owned() });
+        };
+        let page = self.chain.store.range_as(&name, &missing.at.range(), |bytes| {
+            missing.at.check(&name, bytes)?;
+            Page::decode(&name, bytes)
+        })?;
+        let mut state = self.state.lock();
+        state.map.install(missing, page);
+        let budget = self.options.memory as usize / 4;
+        state.map.shrink(budget);
+        Ok(())
+    }
+
+    /// Adds an object to the table that was not there before.
+    pub(crate) fn open_entry(&self, state: &mut State) {
+        let mut entry = Entry::new(Holds::Data(state.open.shape()), self.epoch);
+        entry.is_open = true;
+        state.map.table.entries.insert(state.open.number, entry);
+    }
+
+    /// Seals the open segment, and opens the next (C2).
+    pub(crate) fn seal(&self, state: &mut State) {
+        if state.open.is_empty() {
+            return;
+        }
+        let next = Segment::new(state.next_object);
+        state.next_object.0 += 1;
+        let mut full = std::mem::replace(&mut state.open, next);
+        full.seal(self.volume, self.epoch);
+        let (number, shape) = (full.number, full.shape());
+        let window = state.map.window;
+        if let Some(entry) = state.map.table.entries.get_mut(&number) {
+            entry.holds = Holds::Data(shape);
+            entry.is_open = false;
+            entry.dead_since = window;
+        }
+        let recent = Recent {
+            object: number,
+            epoch: self.epoch,
+            sectors: shape.sectors,
+            extents: shape.extents,
+            crc: full.extents_crc(),
+        };
+        state.recent.push(recent);
+        state.sealed.insert(number, Sealed { segment: Arc::new(full), is_taken: false });
+        self.open_entry(state);
+        self.signal.notify_all();
+    }
+}

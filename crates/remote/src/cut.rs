@@ -1,0 +1,146 @@
+//! A cut: all writes up to a moment become a commit of the volume.
+//!
+//! # Invariants
+//!
+//! - **T1** A manifest is created when every object that it names is there.
+//! - **T2** A commit has a prefix of all writes. A flush after the primary superblock was written
+//!   returns when a commit has all writes that came before it.
+//! - **T3** A flush of a btrfs without its superblock orders writes, and sends them within
+//!   `max-lag`: nothing on the volume refers to them yet.
+
+use buttress_base::clock;
+
+use crate::chain::Added;
+use crate::checkpoint::Copied;
+use crate::core::{Core, Failure, State};
+use crate::error::{Error, Result};
+use crate::manifest::{Manifest, Recent};
+use crate::random;
+use crate::units::{CommitNumber, ObjectNumber};
+
+/// So many data objects since a checkpoint make the next one due.
+const RECENT_MAX: usize = 256;
+
+/// What a commit is made of.
+#[derive(Debug)]
+struct Plan {
+    manifest: Manifest,
+    position: u64,
+    last: ObjectNumber,
+    copied: Option<Copied>,
+}
+
+impl Core {
+    /// Makes durable what was written so far, or defers it (T2, T3).
+    pub(crate) fn flush(&self) -> Result<()> {
+        let wanted = {
+            let mut state = self.state.lock();
+            self.check(&state)?;
+            let wanted = if state.is_btrfs { state.superblock_at } else { state.position };
+            if state.committed >= wanted {
+                if state.position > state.committed && state.deferred.is_none() {
+                    state.deferred = Some((state.position, clock::now()));
+                }
+                return Ok(());
+            }
+            wanted
+        };
+        self.cut_until(wanted, false)
+    }
+
+    /// Makes a commit of everything written so far.
+    pub(crate) fn cut(&self, checkpoint: bool) -> Result<()> {
+        let wanted = self.state.lock().position;
+        self.cut_until(wanted, checkpoint)
+    }
+
+    /// Makes a commit, unless there is one with all that is wanted. Flushes that wait for each
+    /// other share one.
+    fn cut_until(&self, wanted: u64, checkpoint: bool) -> Result<()> {
+        let mut last = self.last.lock();
+        let plan = {
+            let mut state = self.state.lock();
+            self.check(&state)?;
+            if state.committed >= wanted && !checkpoint {
+                return Ok(());
+            }
+            self.plan(&mut state, &last, checkpoint)
+        };
+        let position = plan.position;
+        let manifest = self.complete(plan).map_err(|error| self.failed_once(error))?;
+        match self.chain.add(self.volume, &manifest) {
+            Ok(Added::Ours) => {}
+            Ok(Added::Theirs(theirs)) => {
+                self.fail(Failure::Fenced(theirs.writer));
+                return self.check(&self.state.lock());
+            }
+            Err(error) => return Err(self.failed(error)),
+        }
+        *last = manifest;
+        let mut state = self.state.lock();
+        state.committed = state.committed.max(position);
+        if state.deferred.is_some_and(|(deferred, _)| deferred <= position) {
+            state.deferred = None;
+        }
+        Ok(())
+    }
+
+    fn failed_once(&self, error: Error) -> Error {
+        match error {
+            error @ (Error::Fenced { .. } | Error::Latched { .. }) => error,
+            error => self.failed(error),
+        }
+    }
+
+    /// Ends the window: what comes later belongs to the next commit.
+    fn plan(&self, state: &mut State, last: &Manifest, checkpoint: bool) -> Plan {
+        self.seal(state);
+        let number = CommitNumber(last.number.0 + 1);
+        state.map.window = CommitNumber(number.0 + 1);
+        let dirty_max = self.options.memory as usize / 8;
+        let manifest = Manifest {
+            number,
+            nonce: random::hex(),
+            follows: last.nonce.clone(),
+            writer: self.writer.clone(),
+            time_ms: clock::wall().as_millis() as u64,
+            epoch: self.epoch,
+            recent: state.recent.clone(),
+            tables: state.tables.clone(),
+            leaves: state.map.leaves.iter().map(|(&leaf, &at)| (leaf, at)).collect(),
+            next_object: state.next_object,
+            is_opening: false,
+            ..last.clone()
+        };
+        let is_due =
+            checkpoint || state.recent.len() >= RECENT_MAX || state.map.dirty_bytes() > dirty_max;
+        Plan {
+            position: state.position,
+            last: ObjectNumber(state.open.number.0 - 1),
+            copied: is_due.then(|| Copied::of(state)),
+            manifest,
+        }
+    }
+
+    /// Waits for the data, and writes the checkpoint if it is due (T1).
+    fn complete(&self, plan: Plan) -> Result<Manifest> {
+        let Plan { mut manifest, last, copied, .. } = plan;
+        if let Some(copied) = copied {
+            self.write_checkpoint(&mut manifest, copied)?;
+        }
+        self.wait_sent(last)?;
+        Ok(manifest)
+    }
+
+    /// Takes objects off the list of those that the checkpoint lacks.
+    pub(crate) fn forget_recent(state: &mut State, done: &[Recent], number: CommitNumber) {
+        let last = done.last().map(|recent| recent.object);
+        state.recent.retain(|recent| Some(recent.object) > last);
+        for recent in done {
+            // Commits before this one have to read it, even if nothing in it is live.
+            if let Some(entry) = state.map.table.entries.get_mut(&recent.object) {
+                entry.dead_since = entry.dead_since.max(number);
+            }
+        }
+    }
+}

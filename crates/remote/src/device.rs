@@ -1,0 +1,411 @@
+//! A volume in a store, as a device.
+//!
+//! # Invariants
+//!
+//! - **V1** A request of parts of sectors changes nothing else of them: such requests take turns.
+//! - **V2** [`RemoteDevice::close`] ends with everything written in a commit, or says why not.
+
+use std::io::{self, IoSlice};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use buttress_base::sync::Mutex;
+use buttress_base::thread::{Builder, JoinHandle};
+use buttress_base::{AlignedBuf, clock};
+use buttress_block::device::Content;
+use buttress_block::{Device, Error as BlockError, Extent, Operation, Space};
+
+use crate::claim;
+use crate::collect::Collected;
+use crate::core::Core;
+use crate::error::{Error, Result};
+use crate::lease;
+use crate::status::Status;
+use crate::units::{SECTOR, Sector};
+
+/// How often the keeper looks, and how often it shows that this writer lives.
+const LOOK: Duration = Duration::from_millis(500);
+const SHOW: Duration = Duration::from_secs(10);
+/// How often the collector makes a pass.
+const COLLECT: Duration = Duration::from_secs(30);
+
+/// A device over a store of objects, which has all of its content.
+#[derive(Debug)]
+pub struct RemoteDevice {
+    pub(crate) core: Arc<Core>,
+    /// Unranked: taken once, by the close.
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Serialises changes of parts of sectors (V1). Unranked: held across I/O, before all else.
+    parts: Mutex<()>,
+    is_closed: AtomicBool,
+}
+
+impl RemoteDevice {
+    /// Starts the threads of an open volume.
+    pub(crate) fn start(core: Core) -> Result<Self> {
+        let core = Arc::new(core);
+        let mut threads = Vec::new();
+        if core.options.write {
+            for number in 0..core.options.in_flight {
+                let own = Arc::clone(&core);
+                threads.push(spawn(&format!("remote-{number}"), move || own.send_all())?);
+            }
+            let own = Arc::clone(&core);
+            threads.push(spawn("remote-keeper", move || keep(&own))?);
+            let own = Arc::clone(&core);
+            threads.push(spawn("remote-collector", move || collect(&own))?);
+        } else {
+            let own = Arc::clone(&core);
+            threads.push(spawn("remote-lease", move || hold(&own))?);
+        }
+        let threads = Mutex::new(threads);
+        Ok(Self { core, threads, parts: Mutex::new(()), is_closed: AtomicBool::new(false) })
+    }
+
+    /// Makes a commit of everything written, and lets go of the volume (V2). Later writes fail.
+    ///
+    /// # Errors
+    ///
+    /// Those of the commit. The volume is let go of then, too.
+    pub fn close(&self) -> Result<()> {
+        if self.is_closed.swap(true, Ordering::SeqCst) {
+            return Ok(());
+        }
+        let answer = if self.core.options.write { self.core.cut_at_end() } else { Ok(()) };
+        self.core.state.lock().is_closing = true;
+        self.core.signal.notify_all();
+        for thread in std::mem::take(&mut *self.threads.lock()) {
+            let _ = thread.join();
+        }
+        if self.core.options.write {
+            let shown = claim::end(&self.core.chain, self.core.epoch, &self.core.writer);
+            if let Err(error) = shown {
+                tracing::debug!(%error, "the writer's sign stays until it is old");
+            }
+        }
+        answer
+    }
+
+    /// Waits until everything written so far is in a commit.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store; [`Error::Fenced`] if another writer has the volume.
+    pub fn push(&self) -> Result<()> {
+        self.core.cut(false)
+    }
+
+    /// As [`RemoteDevice::push`], and writes the whole map: the next opening reads less, and the
+    /// collector can take more.
+    ///
+    /// # Errors
+    ///
+    /// As [`RemoteDevice::push`].
+    pub fn checkpoint(&self) -> Result<()> {
+        self.core.cut(true)
+    }
+
+    /// Collects garbage now: one pass. An open writer does so by itself every half a minute.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub fn collect(&self) -> Result<Collected> {
+        self.core.collect()
+    }
+
+    /// Collects garbage until there is no more to be found.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub fn collect_all(&self) -> Result<Collected> {
+        self.checkpoint()?;
+        let mut all = Collected::default();
+        // What one pass finds is deleted by a later one.
+        let mut idle = 0;
+        while idle < 2 {
+            let done = self.collect()?;
+            idle = if done == Collected::default() { idle + 1 } else { 0 };
+            all.add(done);
+            if done.moved_bytes > 0 {
+                self.push()?;
+            }
+        }
+        Ok(all)
+    }
+
+    /// What the device holds and has done.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        Status::of(&self.core)
+    }
+
+    fn io(&self, operation: Operation, offset: u64, len: u64, error: Error) -> BlockError {
+        let source = io::Error::other(error);
+        BlockError::Io { device: self.name(), operation, offset, len, source }
+    }
+
+    fn check(
+        &self,
+        operation: Operation,
+        offset: u64,
+        len: u64,
+    ) -> std::result::Result<(), BlockError> {
+        if operation != Operation::Read && !self.writable() {
+            return Err(BlockError::ReadOnly { device: self.name(), operation });
+        }
+        if offset.checked_add(len).is_none_or(|end| end > self.core.len) {
+            let device_len = self.core.len;
+            let device = self.name();
+            return Err(BlockError::PastEnd { device, operation, offset, len, device_len });
+        }
+        Ok(())
+    }
+
+    fn read_any(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        if offset.is_multiple_of(SECTOR) && (buf.len() as u64).is_multiple_of(SECTOR) {
+            return self.core.read_sectors(Sector(offset / SECTOR), buf);
+        }
+        let (first, end) = (offset / SECTOR, (offset + buf.len() as u64).div_ceil(SECTOR));
+        let mut whole = AlignedBuf::zeroed(((end - first) * SECTOR) as usize);
+        self.core.read_sectors(Sector(first), &mut whole)?;
+        let skip = (offset - first * SECTOR) as usize;
+        buf.copy_from_slice(&whole[skip..skip + buf.len()]);
+        Ok(())
+    }
+
+    fn write_any(&self, offset: u64, buf: &[u8]) -> Result<()> {
+        if offset.is_multiple_of(SECTOR) && (buf.len() as u64).is_multiple_of(SECTOR) {
+            return self.core.write_sectors(Sector(offset / SECTOR), buf);
+        }
+        let _turn = self.parts.lock();
+        let (first, end) = (offset / SECTOR, (offset + buf.len() as u64).div_ceil(SECTOR));
+        let mut whole = AlignedBuf::zeroed(((end - first) * SECTOR) as usize);
+        self.core.read_sectors(Sector(first), &mut whole)?;
+        let skip = (offset - first * SECTOR) as usize;
+        whole[skip..skip + buf.len()].copy_from_slice(buf);
+        self.core.write_sectors(Sector(first), &whole)
+    }
+
+    fn zero_any(&self, offset: u64, len: u64) -> Result<()> {
+        let end = offset + len;
+        let (first, last) = (offset.div_ceil(SECTOR), end / SECTOR);
+        if first >= last {
+            return self.write_any(offset, &vec![0; len as usize]);
+        }
+        if offset < first * SECTOR {
+            self.write_any(offset, &vec![0; (first * SECTOR - offset) as usize])?;
+        }
+        self.core.write_hole(Sector(first), last - first)?;
+        if end > last * SECTOR {
+            self.write_any(last * SECTOR, &vec![0; (end - last * SECTOR) as usize])?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for RemoteDevice {
+    fn drop(&mut self) {
+        if let Err(error) = self.close() {
+            tracing::error!(place = self.core.chain.place, %error, "closing the volume");
+        }
+    }
+}
+
+impl Device for RemoteDevice {
+    fn name(&self) -> String {
+        self.core.chain.place.clone()
+    }
+
+    fn len(&self) -> u64 {
+        self.core.len
+    }
+
+    fn writable(&self) -> bool {
+        self.core.options.write
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> std::result::Result<(), BlockError> {
+        self.check(Operation::Read, offset, buf.len() as u64)?;
+        let len = buf.len() as u64;
+        self.read_any(offset, buf).map_err(|error| self.io(Operation::Read, offset, len, error))
+    }
+
+    fn write_at(&self, offset: u64, buf: &[u8]) -> std::result::Result<(), BlockError> {
+        let len = buf.len() as u64;
+        self.check(Operation::Write, offset, len)?;
+        self.write_any(offset, buf).map_err(|error| self.io(Operation::Write, offset, len, error))
+    }
+
+    fn write_vectored_at(
+        &self,
+        offset: u64,
+        bufs: &[IoSlice<'_>],
+    ) -> std::result::Result<(), BlockError> {
+        let len = bufs.iter().map(|buf| buf.len() as u64).sum();
+        self.check(Operation::Write, offset, len)?;
+        let is_whole = |buf: &IoSlice<'_>| (buf.len() as u64).is_multiple_of(SECTOR);
+        if !bufs.iter().all(is_whole) {
+            return self.write_at(
+                offset,
+                &bufs.iter().flat_map(|b| b.iter().copied()).collect::<Vec<_>>(),
+            );
+        }
+        let mut at = offset;
+        for buf in bufs {
+            self.write_at(at, buf)?;
+            at += buf.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn flush(&self) -> std::result::Result<(), BlockError> {
+        if !self.writable() {
+            return Ok(());
+        }
+        self.core.flush().map_err(|error| self.io(Operation::Flush, 0, 0, error))
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> std::result::Result<(), BlockError> {
+        self.check(Operation::Discard, offset, len)?;
+        // Parts of sectors keep their content: a discard need not be whole.
+        let (first, end) = (offset.div_ceil(SECTOR), (offset + len) / SECTOR);
+        if first >= end {
+            return Ok(());
+        }
+        let done = self.core.write_hole(Sector(first), end - first);
+        done.map_err(|error| self.io(Operation::Discard, offset, len, error))
+    }
+
+    fn write_zeroes(
+        &self,
+        offset: u64,
+        len: u64,
+        _space: Space,
+    ) -> std::result::Result<(), BlockError> {
+        self.check(Operation::Write, offset, len)?;
+        self.zero_any(offset, len).map_err(|error| self.io(Operation::Write, offset, len, error))
+    }
+
+    fn extent_at(&self, offset: u64, len: u64) -> std::result::Result<Extent, BlockError> {
+        self.check(Operation::Read, offset, len)?;
+        let known = self.core.extent(offset, len);
+        known.map_err(|error| self.io(Operation::Read, offset, len, error))
+    }
+}
+
+impl Core {
+    /// The last commit of an opening: with a checkpoint, where that saves the next one many reads.
+    fn cut_at_end(&self) -> Result<()> {
+        const RECENT_AT_END: usize = 32;
+        let (is_long, is_behind) = {
+            let state = self.state.lock();
+            (state.recent.len() >= RECENT_AT_END, state.position > state.committed)
+        };
+        if is_long || is_behind { self.cut(is_long) } else { Ok(()) }
+    }
+
+    /// How far from a place on it is all data, or all holes.
+    fn extent(&self, offset: u64, len: u64) -> Result<Extent> {
+        let end = offset + len;
+        let mut at = offset;
+        let mut kind = None;
+        while at < end {
+            let sector = Sector(at / SECTOR);
+            let count = end.div_ceil(SECTOR) - sector.0;
+            let found = self.state.lock().map.find(sector, count);
+            let piece = match found {
+                Ok(piece) => piece,
+                Err(missing) => {
+                    self.load_page(missing)?;
+                    continue;
+                }
+            };
+            let content = if piece.spot.is_some() { Content::Data } else { Content::Hole };
+            if *kind.get_or_insert(content) != content {
+                break;
+            }
+            at = ((sector.0 + piece.count) * SECTOR).min(end);
+        }
+        Ok(Extent { len: at - offset, content: kind.unwrap_or(Content::Hole) })
+    }
+}
+
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
+    Builder::new().name(name.to_owned()).spawn(work).map_err(|source| {
+        let path = name.into();
+        Error::Block(BlockError::Open { path, source })
+    })
+}
+
+/// Shows that the writer lives, and makes the commits that flushes deferred.
+fn keep(core: &Core) {
+    let mut shown = clock::now();
+    loop {
+        let deferred = {
+            let mut state = core.state.lock();
+            if state.is_closing || state.failure.is_some() {
+                return;
+            }
+            state.wait_for(&core.signal, LOOK);
+            if state.is_closing || state.failure.is_some() {
+                return;
+            }
+            state.deferred
+        };
+        if deferred.is_some_and(|(_, since)| clock::since(since) >= core.options.max_lag) {
+            // A failure is kept for the next write or flush.
+            let _ = core.cut(false);
+        }
+        if clock::since(shown) >= SHOW {
+            shown = clock::now();
+            if let Err(error) = claim::show(&core.chain, core.volume, core.epoch, &core.writer) {
+                tracing::warn!(%error, "the store did not take this writer's sign of life");
+            }
+        }
+    }
+}
+
+/// Waits for a time, and says whether to go on.
+fn pause(core: &Core, time: Duration) -> bool {
+    let begun = clock::now();
+    let mut state = core.state.lock();
+    while !state.is_closing && state.failure.is_none() {
+        let left = time.saturating_sub(clock::since(begun));
+        if left.is_zero() {
+            return true;
+        }
+        state.wait_for(&core.signal, left);
+    }
+    false
+}
+
+/// Collects garbage from time to time.
+fn collect(core: &Core) {
+    while pause(core, COLLECT) {
+        match core.collect() {
+            Ok(done) => tracing::debug!(?done, "collected garbage"),
+            Err(error) => tracing::debug!(%error, "the collector goes on another time"),
+        }
+    }
+}
+
+/// Keeps the lease of a reader, from when it has read for a while.
+fn hold(core: &Core) {
+    let chain = core.chain.brief();
+    let number = core.last.lock().number;
+    let mut is_held = false;
+    while pause(core, lease::RENEW) {
+        match lease::renew(&chain, core.volume, &core.writer.id, number) {
+            Ok(()) => is_held = true,
+            Err(error) => {
+                tracing::warn!(%error, "reading without a lease: old commits may be collected");
+            }
+        }
+    }
+    if is_held && let Err(error) = lease::end(&chain, &core.writer.id) {
+        tracing::debug!(%error, "the lease stays until it is old");
+    }
+}

@@ -1,0 +1,204 @@
+//! What every object begins with: 64 bytes that say what it is.
+//!
+//! # Format
+//!
+//! ```text
+//! offset length
+//!      0      8  "BUTTRESS"
+//!      8      2  kind
+//!     10      2  version of the format
+//!     12      4  crc32c of these 64 bytes, with this field zero
+//!     16      8  length of the whole object
+//!     24     16  identity of the volume that made it
+//!     40      8  number
+//!     48      4  epoch
+//!     52      4  count of sectors, of data objects
+//!     56      4  count of extents, of data objects
+//!     60      4  crc32c of the body; of data objects, of their extents
+//! ```
+
+use crate::error::{Error, Result};
+
+/// The version that this program writes, and the newest that it reads.
+pub(crate) const VERSION: u16 = 1;
+/// Bytes of an envelope.
+pub(crate) const LEN: usize = 64;
+const MAGIC: &[u8; 8] = b"BUTTRESS";
+
+/// What an object holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+pub(crate) enum Kind {
+    Manifest = 1,
+    Data = 2,
+    Map = 3,
+    Pin = 4,
+    Writer = 5,
+    Trial = 6,
+    Lease = 7,
+}
+
+/// The identity of a volume in a store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct VolumeId(pub(crate) [u8; 16]);
+
+/// The first bytes of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Envelope {
+    pub(crate) kind: Kind,
+    pub(crate) len: u64,
+    pub(crate) volume: VolumeId,
+    pub(crate) number: u64,
+    pub(crate) epoch: u32,
+    pub(crate) sectors: u32,
+    pub(crate) extents: u32,
+    pub(crate) body_crc: u32,
+}
+
+impl Envelope {
+    pub(crate) fn encode(&self) -> [u8; LEN] {
+        let mut bytes = [0; LEN];
+        bytes[..8].copy_from_slice(MAGIC);
+        bytes[8..10].copy_from_slice(&(self.kind as u16).to_le_bytes());
+        bytes[10..12].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.len.to_le_bytes());
+        bytes[24..40].copy_from_slice(&self.volume.0);
+        bytes[40..48].copy_from_slice(&self.number.to_le_bytes());
+        bytes[48..52].copy_from_slice(&self.epoch.to_le_bytes());
+        bytes[52..56].copy_from_slice(&self.sectors.to_le_bytes());
+        bytes[56..60].copy_from_slice(&self.extents.to_le_bytes());
+        bytes[60..64].copy_from_slice(&self.body_crc.to_le_bytes());
+        let crc = crc_fast::crc32_iscsi(&bytes);
+        bytes[12..16].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// Reads and checks the first bytes of the object `name`.
+    pub(crate) fn decode(name: &str, bytes: &[u8]) -> Result<Self> {
+        let Some(Ok(mut header)) = bytes.get(..LEN).map(<[u8; LEN]>::try_from) else {
+            return Err(damaged(name, format!("{} bytes are no object", bytes.len())));
+        };
+        if &header[..8] != MAGIC {
+            return Err(damaged(name, "it does not begin as an object of a volume".to_owned()));
+        }
+        let crc = u32_at(&header, 12);
+        header[12..16].fill(0);
+        if crc_fast::crc32_iscsi(&header) != crc {
+            return Err(damaged(name, "the checksum of its first bytes is wrong".to_owned()));
+        }
+        let version = u16::from_le_bytes([header[10], header[11]]);
+        if version > VERSION {
+            return Err(Error::Version { name: name.to_owned(), found: version, known: VERSION });
+        }
+        let kind = match u16::from_le_bytes([header[8], header[9]]) {
+            1 => Kind::Manifest,
+            2 => Kind::Data,
+            3 => Kind::Map,
+            4 => Kind::Pin,
+            5 => Kind::Writer,
+            6 => Kind::Trial,
+            7 => Kind::Lease,
+            other => return Err(damaged(name, format!("there is no kind {other}"))),
+        };
+        let mut volume = [0; 16];
+        volume.copy_from_slice(&header[24..40]);
+        Ok(Self {
+            kind,
+            len: u64_at(&header, 16),
+            volume: VolumeId(volume),
+            number: u64_at(&header, 40),
+            epoch: u32_at(&header, 48),
+            sectors: u32_at(&header, 52),
+            extents: u32_at(&header, 56),
+            body_crc: u32_at(&header, 60),
+        })
+    }
+}
+
+/// Wraps a body into an object.
+pub(crate) fn wrap(kind: Kind, volume: VolumeId, number: u64, epoch: u32, body: &[u8]) -> Vec<u8> {
+    let envelope = Envelope {
+        kind,
+        len: (LEN + body.len()) as u64,
+        volume,
+        number,
+        epoch,
+        sectors: 0,
+        extents: 0,
+        body_crc: crc_fast::crc32_iscsi(body),
+    };
+    let mut bytes = Vec::with_capacity(LEN + body.len());
+    bytes.extend_from_slice(&envelope.encode());
+    bytes.extend_from_slice(body);
+    bytes
+}
+
+/// Checks a whole object of a kind, and returns its body.
+pub(crate) fn unwrap<'b>(name: &str, kind: Kind, bytes: &'b [u8]) -> Result<(Envelope, &'b [u8])> {
+    let envelope = Envelope::decode(name, bytes)?;
+    if envelope.kind != kind {
+        return Err(damaged(name, format!("it is a {:?}, not a {kind:?}", envelope.kind)));
+    }
+    if envelope.len != bytes.len() as u64 {
+        let why = format!("it has {} bytes instead of {}", bytes.len(), envelope.len);
+        return Err(damaged(name, why));
+    }
+    let body = &bytes[LEN..];
+    if crc_fast::crc32_iscsi(body) != envelope.body_crc {
+        return Err(damaged(name, "its checksum is wrong".to_owned()));
+    }
+    Ok((envelope, body))
+}
+
+pub(crate) fn damaged(name: &str, why: String) -> Error {
+    Error::Damaged { name: name.to_owned(), why }
+}
+
+/// Reads a number; the range lies within the bytes.
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    let mut raw = [0; 4];
+    raw.copy_from_slice(&bytes[at..at + 4]);
+    u32::from_le_bytes(raw)
+}
+
+/// Reads a number; the range lies within the bytes.
+pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    let mut raw = [0; 8];
+    raw.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(raw)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A body comes back, and no bit of an object can change unseen.
+    #[test]
+    fn an_object_shows_every_changed_bit() {
+        let volume = VolumeId([7; 16]);
+        let whole = wrap(Kind::Manifest, volume, 5, 3, b"a body");
+        let (envelope, body) = unwrap("x", Kind::Manifest, &whole).expect("whole");
+        assert_eq!((envelope.number, envelope.epoch, body), (5, 3, &b"a body"[..]));
+        for bit in 0..whole.len() * 8 {
+            let mut other = whole.clone();
+            other[bit / 8] ^= 1 << (bit % 8);
+            unwrap("x", Kind::Manifest, &other).expect_err("changed");
+        }
+        for len in 0..whole.len() {
+            unwrap("x", Kind::Manifest, &whole[..len]).expect_err("cut");
+        }
+        unwrap("x", Kind::Pin, &whole).expect_err("of another kind");
+    }
+
+    /// A newer version is refused by its number.
+    #[test]
+    fn a_newer_version_is_named() {
+        let mut whole = wrap(Kind::Manifest, VolumeId::default(), 1, 1, b"");
+        whole[10] = 9;
+        whole[12..16].fill(0);
+        let crc = crc_fast::crc32_iscsi(&whole[..LEN]);
+        whole[12..16].copy_from_slice(&crc.to_le_bytes());
+        let error = unwrap("x", Kind::Manifest, &whole).expect_err("newer");
+        assert!(matches!(error, Error::Version { found: 9, known: VERSION, .. }), "{error}");
+    }
+}

@@ -1,0 +1,137 @@
+//! What can go wrong with a volume in a store.
+
+use crate::store::StoreError;
+
+/// Why a volume in a store cannot be opened, read or written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The words that name a place are wrong.
+    #[error("{place}: {why}")]
+    Place {
+        /// As it was given.
+        place: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// There is no volume at the place.
+    #[error("{place}: there is no volume; mkfs with --size makes one")]
+    NoVolume {
+        /// Where.
+        place: String,
+    },
+    /// There is a volume of another size.
+    #[error("{place}: the volume there is {found} bytes long, not {wanted}")]
+    OtherSize {
+        /// Where.
+        place: String,
+        /// Its length in bytes.
+        found: u64,
+        /// The length that was asked for.
+        wanted: u64,
+    },
+    /// The store failed.
+    #[error("{name}: {source}")]
+    Store {
+        /// The object.
+        name: String,
+        /// What the store answered.
+        source: StoreError,
+    },
+    /// An object is not what it should be.
+    #[error("{name} is damaged: {why}")]
+    Damaged {
+        /// The object.
+        name: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The volume was made by a newer version.
+    #[error("{name} has version {found} of the format; this program knows version {known}")]
+    Version {
+        /// The object.
+        name: String,
+        /// Its version.
+        found: u16,
+        /// The newest that is known.
+        known: u16,
+    },
+    /// A device in a store would be one of several.
+    #[error(
+        "{place}: a device in a store of objects is the only one of its volume: several have no \
+         common commit"
+    )]
+    Mixed {
+        /// The device.
+        place: String,
+    },
+    /// Another writer has the volume.
+    #[error(
+        "{place} is being written by process {pid} on {host}, last seen {age_seconds} s ago; \
+         --takeover takes it from there"
+    )]
+    Busy {
+        /// Where.
+        place: String,
+        /// The machine.
+        host: String,
+        /// The process on it.
+        pid: u32,
+        /// Whether it runs on this machine.
+        here: bool,
+        /// How long ago it showed itself.
+        age_seconds: u64,
+    },
+    /// Another writer took the volume while this one had it.
+    #[error("{place} was taken over by process {pid} on {host}; nothing more is written here")]
+    Fenced {
+        /// Where.
+        place: String,
+        /// The machine of the other writer.
+        host: String,
+        /// The process there.
+        pid: u32,
+    },
+    /// The store did not pass its trial.
+    #[error("{store} is not safe for writing: {why}")]
+    Unsafe {
+        /// The store.
+        store: String,
+        /// What it did wrong.
+        why: String,
+    },
+    /// An earlier write failed, so all later ones do.
+    #[error("{place} failed before: {why}")]
+    Latched {
+        /// Where.
+        place: String,
+        /// The first failure.
+        why: String,
+    },
+    /// A name that commits are kept by does not exist, or exists already.
+    #[error("{place}: {why}")]
+    Pin {
+        /// Where.
+        place: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// A file or block device of this machine.
+    #[error(transparent)]
+    Block(#[from] buttress_block::Error),
+}
+
+impl Error {
+    /// Says whether another program has the volume.
+    #[must_use]
+    pub fn is_in_use(&self) -> bool {
+        match self {
+            Self::Busy { .. } | Self::Fenced { .. } => true,
+            Self::Block(error) => error.is_in_use(),
+            _ => false,
+        }
+    }
+}
+
+/// The result of this crate's operations.
+pub type Result<T> = std::result::Result<T, Error>;

@@ -1,0 +1,116 @@
+//! What was read from objects, in memory.
+//!
+//! # Invariants
+//!
+//! - **R1** Nothing in here can become wrong: objects never change, and no name is used twice.
+//! - **R2** It has at most its budget, and one line for each thread that adds.
+//!
+//! # Locks
+//!
+//! Takes [`Rank::Leaf`], one shard at a time.
+
+use std::collections::HashMap;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use buttress_base::{Rank, Ranked};
+
+use crate::units::{ObjectNumber, SECTOR};
+
+/// Frames of a line.
+pub(crate) const LINE: u32 = 16;
+const SHARDS: usize = 16;
+
+/// A line of an object: its number, and the line's.
+pub(crate) type Key = (ObjectNumber, u32);
+
+#[derive(Debug, Default)]
+struct Shard {
+    lines: HashMap<Key, (Arc<[u8]>, bool)>,
+    /// A clock's face: lines that were used get a second round.
+    face: VecDeque<Key>,
+    bytes: usize,
+}
+
+/// Lines of objects, checked and without their frames.
+#[derive(Debug)]
+pub(crate) struct Lines {
+    shards: [Ranked<Shard>; SHARDS],
+    budget: usize,
+    /// Where the last read of an object ended, and how far ahead the next one may go.
+    runs: Ranked<HashMap<ObjectNumber, (u32, u32)>>,
+}
+
+/// How far ahead of a reader that goes on, in lines.
+const AHEAD_MAX: u32 = 64;
+const RUNS_MAX: usize = 4096;
+
+impl Lines {
+    pub(crate) fn new(budget: u64) -> Self {
+        let shards = std::array::from_fn(|_| Ranked::new(Rank::Leaf, Shard::default()));
+        let runs = Ranked::new(Rank::Leaf, HashMap::new());
+        Self { shards, budget: budget as usize / SHARDS, runs }
+    }
+
+    fn shard(&self, key: Key) -> &Ranked<Shard> {
+        let mixed = (key.0.0 ^ (u64::from(key.1) << 20)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        &self.shards[(mixed >> 60) as usize]
+    }
+
+    pub(crate) fn get(&self, key: Key) -> Option<Arc<[u8]>> {
+        let mut shard = self.shard(key).lock();
+        let (line, used) = shard.lines.get_mut(&key)?;
+        *used = true;
+        Some(Arc::clone(line))
+    }
+
+    pub(crate) fn put(&self, key: Key, line: Arc<[u8]>) {
+        let mut shard = self.shard(key).lock();
+        let shard = &mut *shard;
+        let len = line.len();
+        match shard.lines.insert(key, (line, false)) {
+            Some((old, _)) => shard.bytes = shard.bytes + len - old.len(),
+            None => {
+                shard.bytes += len;
+                shard.face.push_back(key);
+            }
+        }
+        while shard.bytes > self.budget {
+            let Some(oldest) = shard.face.pop_front() else { break };
+            let is_used = match shard.lines.get_mut(&oldest) {
+                Some((_, used)) => std::mem::take(used),
+                None => continue,
+            };
+            if is_used {
+                shard.face.push_back(oldest);
+            } else if let Some((line, _)) = shard.lines.remove(&oldest) {
+                shard.bytes -= line.len();
+            }
+        }
+    }
+
+    /// Notes a read of lines, and tells how many more to read with it: more each time that reads
+    /// follow one another.
+    pub(crate) fn ahead(&self, object: ObjectNumber, first: u32, end: u32) -> u32 {
+        let mut runs = self.runs.lock();
+        if runs.len() > RUNS_MAX {
+            runs.clear();
+        }
+        let ahead = match runs.get(&object) {
+            Some(&(last, ahead)) if last == first || last == first + 1 => {
+                (ahead * 2).clamp(4, AHEAD_MAX)
+            }
+            _ => 0,
+        };
+        runs.insert(object, (end + ahead, ahead));
+        ahead
+    }
+
+    /// Bytes of memory that it has.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.lock().bytes as u64).sum()
+    }
+}
+
+/// Bytes of a whole line.
+pub(crate) const LINE_BYTES: usize = LINE as usize * SECTOR as usize;

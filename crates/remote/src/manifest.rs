@@ -1,0 +1,136 @@
+//! A manifest: one commit of a volume, and the root of all that it needs.
+//!
+//! # Invariants
+//!
+//! - **N1** A manifest is never changed, and never written twice under one number with other
+//!   content: its nonce tells two writers of one number apart.
+//! - **N2** A manifest that was decoded names no impossible length.
+
+use serde::{Deserialize, Serialize};
+
+use crate::envelope::{Kind, VolumeId, damaged, unwrap, wrap};
+use crate::error::Result;
+use crate::map::Ref;
+use crate::segment::Shape;
+use crate::units::{CommitNumber, ObjectNumber, SECTOR};
+
+/// The longest device that a map can have: its sectors have 40 bits, and pages 26.
+const LEN_MAX: u64 = SECTOR << 40;
+/// More parts of one kind than this are no manifest.
+const PARTS_MAX: usize = 1 << 20;
+
+/// The process that wrote something.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Writer {
+    /// Random, for each opening.
+    pub id: String,
+    /// The name of the machine.
+    pub host: String,
+    /// Which start of that machine, and which namespace of processes.
+    pub boot: String,
+    /// The process there.
+    pub pid: u32,
+    /// When that process began, in the machine's ticks.
+    pub start: u64,
+}
+
+/// A data object that the checkpoint of the map does not know yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Recent {
+    pub(crate) object: ObjectNumber,
+    pub(crate) epoch: u32,
+    pub(crate) sectors: u32,
+    pub(crate) extents: u32,
+    /// The crc32c of its extents.
+    pub(crate) crc: u32,
+}
+
+impl Recent {
+    pub(crate) fn shape(&self) -> Shape {
+        Shape { sectors: self.sectors, extents: self.extents }
+    }
+}
+
+/// A volume that others share objects of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Base {
+    /// Where its objects are.
+    pub(crate) prefix: String,
+    /// Objects below this number are its own, or those of an older base.
+    pub(crate) below: ObjectNumber,
+}
+
+/// A part of the table of objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct TablePart {
+    pub(crate) epoch: u32,
+    /// The length of the whole object that it lies in.
+    pub(crate) object_len: u32,
+    pub(crate) at: Ref,
+}
+
+/// One commit.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Manifest {
+    pub(crate) number: CommitNumber,
+    pub(crate) epoch: u32,
+    pub(crate) nonce: String,
+    /// The nonce of the manifest before.
+    pub(crate) follows: String,
+    pub(crate) writer: Writer,
+    /// When, by the writer's clock: milliseconds since 1970. Nothing depends on it.
+    pub(crate) time_ms: u64,
+    /// The length of the device in bytes.
+    pub(crate) device_len: u64,
+    /// Bytes of a data object.
+    pub(crate) object_len: u64,
+    /// No object with this number or a higher one was written by this epoch before.
+    pub(crate) next_object: ObjectNumber,
+    /// The volumes that this one was cloned from, the oldest first.
+    #[serde(default)]
+    pub(crate) bases: Vec<Base>,
+    /// The commit that wrote the checkpoint of the map.
+    pub(crate) checkpoint: CommitNumber,
+    pub(crate) leaves: Vec<(u32, Ref)>,
+    pub(crate) tables: Vec<TablePart>,
+    /// Data objects since the checkpoint, in order.
+    pub(crate) recent: Vec<Recent>,
+    /// It only takes the volume for a new writer; the content is that of the commit before.
+    #[serde(default)]
+    pub(crate) is_opening: bool,
+}
+
+impl Manifest {
+    /// The manifest as an object of a kind: of a commit, or of a pin.
+    pub(crate) fn encode(&self, kind: Kind, volume: VolumeId) -> Vec<u8> {
+        let body = serde_json::to_vec(self).unwrap_or_default();
+        wrap(kind, volume, self.number.0, self.epoch, &body)
+    }
+
+    /// Reads and checks a manifest (N2).
+    pub(crate) fn decode(name: &str, kind: Kind, bytes: &[u8]) -> Result<(VolumeId, Self)> {
+        let (envelope, body) = unwrap(name, kind, bytes)?;
+        let this: Self =
+            serde_json::from_slice(body).map_err(|error| damaged(name, error.to_string()))?;
+        let wrong = |why: &str| Err(damaged(name, why.to_owned()));
+        if this.number.0 != envelope.number || this.epoch != envelope.epoch {
+            return wrong("it belongs under another number");
+        }
+        if !this.device_len.is_multiple_of(SECTOR) || this.device_len > LEN_MAX {
+            return wrong("the length of the device is impossible");
+        }
+        if this.object_len < SECTOR || this.object_len > 1 << 30 {
+            return wrong("the length of its data objects is impossible");
+        }
+        let parts = [this.leaves.len(), this.tables.len(), this.recent.len(), this.bases.len()];
+        if parts.iter().any(|&count| count > PARTS_MAX) {
+            return wrong("it has too many parts");
+        }
+        let frames = 2 * (this.object_len / SECTOR + 1);
+        let fits = |recent: &Recent| u64::from(recent.sectors) <= frames;
+        if !this.recent.iter().all(fits) {
+            return wrong("a data object in it is too long");
+        }
+        Ok((envelope.volume, this))
+    }
+}

@@ -1,0 +1,191 @@
+//! One page of the map: the runs of 64 MiB of the device.
+//!
+//! # Invariants
+//!
+//! - **P1** Runs are in order, do not overlap, and lie within the page.
+//! - **P2** A run's frames follow one another in its object.
+
+use crate::envelope::{damaged, u32_at, u64_at};
+use crate::error::Result;
+use crate::units::{ObjectNumber, Spot};
+
+/// Sectors of a page.
+pub(crate) const PAGE_SECTORS: u64 = 1 << 14;
+const RUN: usize = 16;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Run {
+    start: u16,
+    count: u16,
+    spot: Spot,
+}
+
+impl Run {
+    fn end(self) -> u16 {
+        self.start + self.count
+    }
+
+    /// The part from `start` on.
+    fn from(self, start: u16) -> Self {
+        let skipped = start - self.start;
+        let spot = Spot { frame: self.spot.frame + u32::from(skipped), ..self.spot };
+        Self { start, count: self.count - skipped, spot }
+    }
+
+    fn continues(self, next: Self) -> bool {
+        self.end() == next.start
+            && self.spot.object == next.spot.object
+            && self.spot.frame + u32::from(self.count) == next.spot.frame
+    }
+}
+
+/// The runs of a page.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Page {
+    runs: Vec<Run>,
+}
+
+impl Page {
+    /// Tells where a sector is, and for how many sectors that goes on.
+    pub(crate) fn find(&self, start: u16) -> (Option<Spot>, u16) {
+        let after = self.runs.partition_point(|run| run.end() <= start);
+        match self.runs.get(after) {
+            Some(run) if run.start <= start => {
+                let part = run.from(start);
+                (Some(part.spot), part.count)
+            }
+            Some(run) => (None, run.start - start),
+            None => (None, PAGE_SECTORS as u16 - start),
+        }
+    }
+
+    /// Puts sectors at a place or nowhere, and tells which objects lost how many.
+    pub(crate) fn set(
+        &mut self,
+        start: u16,
+        count: u16,
+        spot: Option<Spot>,
+        removed: &mut Vec<(ObjectNumber, u32)>,
+    ) {
+        let end = start + count;
+        let first = self.runs.partition_point(|run| run.end() <= start);
+        let last = self.runs.partition_point(|run| run.start < end);
+        let mut new = Vec::with_capacity(5);
+        if first < last {
+            let (head, tail) = (self.runs[first], self.runs[last - 1]);
+            for run in &self.runs[first..last] {
+                let lost = run.end().min(end) - run.start.max(start);
+                removed.push((run.spot.object, u32::from(lost)));
+            }
+            if head.start < start {
+                new.push(Run { count: start - head.start, ..head });
+            }
+            new.extend(spot.map(|spot| Run { start, count, spot }));
+            if tail.end() > end {
+                new.push(tail.from(end));
+            }
+        } else {
+            new.extend(spot.map(|spot| Run { start, count, spot }));
+        }
+        // A run that goes on from the one before becomes a part of it.
+        let first = if first > 0 && new.first().is_some_and(|n| self.runs[first - 1].continues(*n))
+        {
+            new.insert(0, self.runs[first - 1]);
+            first - 1
+        } else {
+            first
+        };
+        new.dedup_by(|next, before| {
+            let joins = before.continues(*next);
+            before.count += if joins { next.count } else { 0 };
+            joins
+        });
+        self.runs.splice(first..last, new);
+    }
+
+    /// Says whether it is all holes.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+
+    /// Bytes of memory, and about as many of an object.
+    pub(crate) fn bytes(&self) -> usize {
+        self.runs.len() * RUN
+    }
+
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.bytes());
+        for run in &self.runs {
+            bytes.extend_from_slice(&run.spot.object.0.to_le_bytes());
+            bytes.extend_from_slice(&run.spot.frame.to_le_bytes());
+            bytes.extend_from_slice(&run.start.to_le_bytes());
+            bytes.extend_from_slice(&run.count.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// Reads a page, and checks P1.
+    pub(crate) fn decode(name: &str, bytes: &[u8]) -> Result<Self> {
+        if !bytes.len().is_multiple_of(RUN) {
+            return Err(damaged(name, "a page of the map has half a run".to_owned()));
+        }
+        let mut end = 0;
+        let mut runs = Vec::with_capacity(bytes.len() / RUN);
+        for raw in bytes.chunks_exact(RUN) {
+            let start = u16::from_le_bytes([raw[12], raw[13]]);
+            let count = u16::from_le_bytes([raw[14], raw[15]]);
+            let spot = Spot { object: ObjectNumber(u64_at(raw, 0)), frame: u32_at(raw, 8) };
+            let after = u64::from(start) + u64::from(count);
+            let frames = spot.frame.checked_add(u32::from(count));
+            if count == 0 || u64::from(start) < end || after > PAGE_SECTORS || frames.is_none() {
+                return Err(damaged(name, "runs of a page of the map overlap".to_owned()));
+            }
+            end = after;
+            runs.push(Run { start, count, spot });
+        }
+        Ok(Self { runs })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use buttress_base::Rng;
+
+    use super::*;
+
+    /// P1, P2: after any changes a page answers as a plain array does, loses what the array loses,
+    /// and comes back from its bytes.
+    #[test]
+    fn a_page_answers_as_an_array() {
+        let mut rng = Rng::new(3);
+        let mut page = Page::default();
+        let mut model: Vec<Option<Spot>> = vec![None; PAGE_SECTORS as usize];
+        for step in 0..3000_u64 {
+            let start = rng.below(PAGE_SECTORS) as u16;
+            let count = (rng.below(60) + 1).min(PAGE_SECTORS - u64::from(start)) as u16;
+            let number = ObjectNumber(step / 8);
+            let spot =
+                (rng.below(4) > 0).then(|| Spot { object: number, frame: rng.below(100) as u32 });
+            let mut removed = Vec::new();
+            page.set(start, count, spot, &mut removed);
+            let mut lost = 0;
+            for at in 0..count {
+                let cell = &mut model[usize::from(start + at)];
+                lost += u32::from(cell.is_some());
+                let next = |spot: Spot| Spot { frame: spot.frame + u32::from(at), ..spot };
+                *cell = spot.map(next);
+            }
+            assert_eq!(removed.iter().map(|(_, count)| count).sum::<u32>(), lost);
+        }
+        let page = Page::decode("x", &page.encode()).expect("whole");
+        let mut at = 0;
+        while at < PAGE_SECTORS as u16 {
+            let (spot, count) = page.find(at);
+            for within in 0..count {
+                let next = |spot: Spot| Spot { frame: spot.frame + u32::from(within), ..spot };
+                assert_eq!(model[usize::from(at + within)], spot.map(next));
+            }
+            at += count;
+        }
+    }
+}

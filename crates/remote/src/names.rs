@@ -1,0 +1,95 @@
+//! How the objects of a volume are named.
+
+use crate::manifest::Base;
+use crate::map::{Entry, Holds};
+use crate::units::{CommitNumber, ObjectNumber};
+
+/// The names under one prefix.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Names {
+    prefix: String,
+}
+
+impl Names {
+    pub(crate) fn new(prefix: &str) -> Self {
+        Self { prefix: prefix.trim_matches('/').to_owned() }
+    }
+
+    pub(crate) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    fn under(&self, name: &str) -> String {
+        match self.prefix.as_str() {
+            "" => name.to_owned(),
+            prefix => format!("{prefix}/{name}"),
+        }
+    }
+
+    /// The folder of a kind of object.
+    pub(crate) fn folder(&self, kind: &str) -> String {
+        self.under(kind)
+    }
+
+    pub(crate) fn manifest(&self, number: CommitNumber) -> String {
+        self.under(&format!("manifest/{:020}", number.0))
+    }
+
+    /// The number of a manifest by its name.
+    pub(crate) fn manifest_number(name: &str) -> Option<CommitNumber> {
+        name.rsplit('/').next()?.parse().ok().map(CommitNumber)
+    }
+
+    pub(crate) fn pin(&self, name: &str) -> String {
+        self.under(&format!("pin/{name}"))
+    }
+
+    pub(crate) fn writer(&self, epoch: u32, id: &str) -> String {
+        self.under(&format!("writer/{epoch:08x}-{id}"))
+    }
+
+    pub(crate) fn trial(&self, nonce: &str) -> String {
+        self.under(&format!("trial/{nonce}"))
+    }
+
+    pub(crate) fn lease(&self, id: &str) -> String {
+        self.under(&format!("lease/{id}"))
+    }
+
+    /// The name of a data object or of one with parts of the map.
+    pub(crate) fn object(&self, number: ObjectNumber, epoch: u32, is_data: bool) -> String {
+        let folder = if is_data { "data" } else { "map" };
+        let ObjectNumber(number) = number;
+        self.under(&format!("{folder}/{:02x}/{epoch:08x}-{number:016x}", number % 256))
+    }
+}
+
+/// The names of all objects that a volume uses: its own, and those of its bases.
+#[derive(Clone, Debug)]
+pub(crate) struct AllNames {
+    own: Names,
+    bases: Vec<(Names, ObjectNumber)>,
+}
+
+impl AllNames {
+    pub(crate) fn new(own: Names, bases: &[Base]) -> Self {
+        let bases = bases.iter().map(|base| (Names::new(&base.prefix), base.below)).collect();
+        Self { own, bases }
+    }
+
+    /// Says whether an object is a base's.
+    pub(crate) fn is_shared(&self, number: ObjectNumber) -> bool {
+        self.bases.last().is_some_and(|(_, below)| number < *below)
+    }
+
+    /// The name of an object that the table knows.
+    pub(crate) fn of(&self, number: ObjectNumber, epoch: u32, is_data: bool) -> String {
+        let base = self.bases.iter().find(|(_, below)| number < *below);
+        base.map_or(&self.own, |(names, _)| names).object(number, epoch, is_data)
+    }
+
+    /// The name of an object by its entry.
+    pub(crate) fn of_entry(&self, number: ObjectNumber, entry: &Entry) -> String {
+        self.of(number, entry.epoch, matches!(entry.holds, Holds::Data(_)))
+    }
+}

@@ -1,0 +1,456 @@
+//! Opening and making volumes: the one door for every place that a user can name.
+//!
+//! # Invariants
+//!
+//! - **Z1** Opening for writing takes a new epoch by a manifest. From then on the manifest of every
+//!   earlier writer fails.
+//! - **Z2** A store that did not pass its trial is not written.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use buttress_block::{Device, FileDevice, OpenOptions};
+
+use crate::chain::{Added, Chain};
+use crate::claim;
+use crate::core::{Core, State};
+use crate::device::RemoteDevice;
+use crate::envelope::{VolumeId, damaged};
+use crate::error::{Error, Result};
+use crate::manifest::{Manifest, Writer};
+use crate::map::{Entry, Holds, Ref, Refs, Table};
+use crate::names::Names;
+use crate::options::{At, Options};
+use crate::patient::Patient;
+use crate::pin;
+use crate::place::{Place, StoreKind, is_remote};
+use crate::random;
+use crate::segment::{self, Extent};
+#[cfg(not(feature = "s3"))]
+use crate::store::StoreError;
+use crate::store::{Objects, Store, host_name};
+use crate::trial;
+use crate::units::{CommitNumber, ObjectNumber, Sector, Spot};
+use crate::write::{SUPERBLOCK, is_btrfs};
+
+/// Rivals of a trial when a volume is opened.
+const RIVALS_KNOWN: u64 = 4;
+/// How often another writer may come first while a volume is opened.
+const RACES_MAX: u32 = 16;
+
+/// A place in a store, before there is a volume open.
+#[derive(Debug)]
+pub struct Site {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) prefix: String,
+    pub(crate) place: String,
+    /// How to open what is there.
+    pub options: Options,
+}
+
+impl Site {
+    /// Finds the store of a place, and takes the place's options.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Place`] for words that are wrong, [`Error::Store`] if the store cannot be used.
+    pub fn of(volume: &Path, options: Options) -> Result<Self> {
+        let place = Place::parse(volume)?;
+        let shown = volume.display().to_string();
+        let mut options = options;
+        let mut others = Vec::new();
+        for (key, value) in place.options {
+            if !options.accept(&shown, &key, &value)? {
+                others.push((key, value));
+            }
+        }
+        let refused = |source| Error::Store { name: shown.clone(), source };
+        let (store, prefix): (Arc<dyn Store>, String) = match place.kind {
+            StoreKind::Folder => {
+                if let Some((key, _)) = others.first() {
+                    let known = crate::options::OPTION_NAMES.join(", ");
+                    let why = format!("there is no option {key:?}; there are {known}");
+                    return Err(Error::Place { place: shown, why });
+                }
+                // Another name of the same folder is the same volume.
+                let path = Path::new("/").join(&place.prefix);
+                let path = path.canonicalize().unwrap_or(path);
+                let prefix = host_name(&path).map_err(refused)?;
+                (Arc::new(Objects::host().map_err(refused)?), prefix)
+            }
+            #[cfg(feature = "s3")]
+            StoreKind::S3 { bucket } => {
+                (Arc::new(Objects::s3(&bucket, &others).map_err(refused)?), place.prefix)
+            }
+            #[cfg(not(feature = "s3"))]
+            StoreKind::S3 { .. } => {
+                let why = "this program was built without s3".to_owned();
+                return Err(refused(StoreError::Refused(why)));
+            }
+        };
+        Ok(Self { store, prefix, place: shown, options })
+    }
+
+    /// A place in a store that is at hand already, for tests.
+    #[must_use]
+    pub fn in_store(store: Arc<dyn Store>, prefix: &str, options: Options) -> Self {
+        let place = format!("{}/{prefix}", store.title());
+        Self { store, prefix: prefix.to_owned(), place, options }
+    }
+
+    pub(crate) fn chain(&self) -> Chain {
+        let store = Patient::new(Arc::clone(&self.store), self.options.patience, random::seed());
+        Chain { store, names: Names::new(&self.prefix), place: self.place.clone() }
+    }
+
+    /// Says whether there is a volume.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub fn has_volume(&self) -> Result<bool> {
+        Ok(self.chain().head()?.is_some())
+    }
+
+    /// Makes a volume of `len` zero bytes, unless there is one of that length, and opens it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OtherSize`] if there is a volume of another length, [`Error::Unsafe`] for a store
+    /// that does not pass its trial, and those of opening.
+    pub fn create(&self, len: u64) -> Result<RemoteDevice> {
+        let chain = self.chain();
+        let wanted = len.next_multiple_of(4096);
+        match chain.head()? {
+            Some((_, head)) if head.device_len == wanted => {}
+            Some((_, head)) => {
+                let (place, found) = (self.place.clone(), head.device_len);
+                return Err(Error::OtherSize { place, found, wanted });
+            }
+            None => {
+                trial::run(&chain.store, &chain.names, trial::RIVALS_NEW)?;
+                let first = Manifest {
+                    number: CommitNumber(1),
+                    nonce: random::hex(),
+                    writer: Writer::this(),
+                    device_len: wanted,
+                    object_len: self.options.object_len,
+                    next_object: ObjectNumber(1),
+                    ..Manifest::default()
+                };
+                chain.add(VolumeId(random::bytes()), &first)?;
+            }
+        }
+        self.open()
+    }
+
+    /// Opens the volume.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoVolume`] if there is none; [`Error::Busy`] if another writer seems to be alive;
+    /// [`Error::Unsafe`] for a store that cannot be written safely.
+    pub fn open(&self) -> Result<RemoteDevice> {
+        let chain = self.chain();
+        let (volume, head) = self.commit(&chain)?;
+        let writer = Writer::this();
+        let manifest =
+            if self.options.write { self.take(&chain, volume, head, &writer)? } else { head };
+        self.open_at(chain, volume, manifest, writer)
+    }
+
+    /// The commit that is to be opened.
+    pub(crate) fn commit(&self, chain: &Chain) -> Result<(VolumeId, Manifest)> {
+        let wrong = |why: &str| Error::Pin { place: self.place.clone(), why: why.to_owned() };
+        if self.options.at != At::Newest && self.options.write {
+            return Err(wrong(
+                "an old commit can only be read; `remote clone` makes a volume of it",
+            ));
+        }
+        match &self.options.at {
+            At::Newest => {
+                let none = || Error::NoVolume { place: self.place.clone() };
+                chain.head()?.ok_or_else(none)
+            }
+            At::Pin(name) => pin::get(chain, name),
+            At::Number(number) => {
+                let found = chain.get(CommitNumber(*number))?;
+                found.ok_or_else(|| wrong(&format!("commit {number} is not there")))
+            }
+        }
+    }
+
+    /// Opens a commit that was read.
+    pub(crate) fn open_at(
+        &self,
+        chain: Chain,
+        volume: VolumeId,
+        manifest: Manifest,
+        writer: Writer,
+    ) -> Result<RemoteDevice> {
+        let core = Core::new(chain, volume, manifest.clone(), writer, self.options.clone());
+        core.load(&manifest)?;
+        RemoteDevice::start(core)
+    }
+
+    /// Takes the volume for this writer (Z1).
+    fn take(
+        &self,
+        chain: &Chain,
+        volume: VolumeId,
+        head: Manifest,
+        writer: &Writer,
+    ) -> Result<Manifest> {
+        trial::run(&chain.store, &chain.names, RIVALS_KNOWN)?;
+        let mut head = head;
+        for _ in 0..RACES_MAX {
+            let epoch = head.epoch + 1;
+            claim::show(chain, volume, epoch, writer)?;
+            let taken = self.take_from(chain, volume, &head, writer);
+            match taken {
+                Ok(Added::Ours) => {
+                    return chain
+                        .get(CommitNumber(head.number.0 + 1))?
+                        .map(|(_, manifest)| manifest)
+                        .ok_or_else(|| Error::NoVolume { place: self.place.clone() });
+                }
+                Ok(Added::Theirs(theirs)) => {
+                    claim::end(chain, epoch, writer)?;
+                    head = match chain.follow(theirs.number)? {
+                        Some((_, newest)) => newest,
+                        None => *theirs,
+                    };
+                }
+                Err(error) => {
+                    let _ = claim::end(chain, epoch, writer);
+                    return Err(error);
+                }
+            }
+        }
+        let Writer { host, pid, .. } = head.writer;
+        Err(Error::Busy { place: self.place.clone(), host, pid, here: false, age_seconds: 0 })
+    }
+
+    fn take_from(
+        &self,
+        chain: &Chain,
+        volume: VolumeId,
+        head: &Manifest,
+        writer: &Writer,
+    ) -> Result<Added> {
+        let epoch = head.epoch + 1;
+        if !self.options.takeover {
+            claim::check(chain, head, epoch, writer)?;
+        }
+        let taken = Manifest {
+            number: CommitNumber(head.number.0 + 1),
+            epoch,
+            nonce: random::hex(),
+            follows: head.nonce.clone(),
+            writer: writer.clone(),
+            time_ms: buttress_base::clock::wall().as_millis() as u64,
+            is_opening: true,
+            ..head.clone()
+        };
+        chain.add(volume, &taken)
+    }
+}
+
+/// A part of what a manifest names.
+enum Part {
+    Leaf(Refs),
+    Extents(Vec<Extent>),
+}
+
+impl Core {
+    /// Reads what the manifest names: references, the table, and the newest data objects' extents.
+    fn load(&self, manifest: &Manifest) -> Result<()> {
+        let store = &self.chain.store;
+        let tables: Vec<(String, Ref)> = manifest
+            .tables
+            .iter()
+            .map(|part| (self.names.of(part.at.object, part.epoch, false), part.at))
+            .collect();
+        let ranges: Vec<_> = tables.iter().map(|(name, at)| (name.clone(), at.range())).collect();
+        let mut table = Table::default();
+        let parts = store.many_as(&ranges, |index, bytes| {
+            let (name, at) = &tables[index];
+            at.check(name, bytes)?;
+            Table::decode(name, bytes)
+        })?;
+        table.entries.extend(parts.into_iter().flatten());
+        for recent in &manifest.recent {
+            let entry = Entry::new(Holds::Data(recent.shape()), recent.epoch);
+            table.entries.insert(recent.object, entry);
+        }
+        let mut state = self.state.lock();
+        state.map.table = table;
+        let mut leaves = Vec::new();
+        for &(leaf, at) in &manifest.leaves {
+            let name = self.object_name(&state, at.object);
+            let name = name.ok_or_else(|| {
+                damaged(&self.chain.place, "a leaf of the map is in no object".to_owned())
+            })?;
+            leaves.push((leaf, name, at));
+            state.map.leaves.insert(leaf, at);
+        }
+        drop(state);
+        let names = &self.names;
+        let recent = manifest.recent.iter().map(|recent| {
+            (names.of(recent.object, recent.epoch, true), segment::tail(recent.shape()))
+        });
+        let of_leaves = leaves.iter().map(|(_, name, at)| (name.clone(), at.range()));
+        let ranges: Vec<_> = of_leaves.chain(recent).collect();
+        let parts = store.many_as(&ranges, |index, bytes| match leaves.get(index) {
+            Some((leaf, name, at)) => {
+                at.check(name, bytes)?;
+                Refs::decode(name, *leaf, bytes).map(Part::Leaf)
+            }
+            None => {
+                let recent = &manifest.recent[index - leaves.len()];
+                let name = &ranges[index].0;
+                segment::extents(name, recent.shape(), recent.crc, bytes).map(Part::Extents)
+            }
+        })?;
+        for (index, part) in parts.into_iter().enumerate() {
+            match part {
+                Part::Leaf(refs) => self.state.lock().map.take_leaf(refs),
+                Part::Extents(extents) => {
+                    let recent = &manifest.recent[index - leaves.len()];
+                    self.apply(&ranges[index].0, recent.object, &extents)?;
+                }
+            }
+        }
+        self.finish_loading(manifest)
+    }
+
+    /// Puts the extents of an object into the map, in their order.
+    fn apply(&self, name: &str, object: ObjectNumber, extents: &[Extent]) -> Result<()> {
+        let sectors = self.len / 4096;
+        let mut frame = 0_u32;
+        for extent in extents {
+            if extent.first.0 + extent.count > sectors {
+                return Err(damaged(name, "an extent is past the end of the device".to_owned()));
+            }
+            let mut at = extent.first.0;
+            let end = at + extent.count;
+            while at < end {
+                let page = crate::map::PAGE_SECTORS;
+                let step = (page - at % page).min(end - at);
+                let spot = (!extent.is_hole).then_some(Spot { object, frame });
+                self.with_pages(Sector(at), step)?.map.set(Sector(at), step, spot);
+                frame += if extent.is_hole { 0 } else { step as u32 };
+                at += step;
+            }
+        }
+        Ok(())
+    }
+
+    fn finish_loading(&self, manifest: &Manifest) -> Result<()> {
+        let has_superblock = self.len > (SUPERBLOCK.0 + 1) * 4096;
+        let mut sector = vec![0; 4096];
+        if has_superblock {
+            self.read_sectors(SUPERBLOCK, &mut sector)?;
+        }
+        let mut state = self.state.lock();
+        let state: &mut State = &mut state;
+        state.recent.clone_from(&manifest.recent);
+        state.is_btrfs = is_btrfs(&sector);
+        if self.options.write {
+            self.open_entry(state);
+        }
+        Ok(())
+    }
+}
+
+/// A volume that is open: of this machine, or in a store.
+#[derive(Clone, Debug)]
+pub enum Opened {
+    /// A regular file or a block device.
+    File(Arc<FileDevice>),
+    /// A place in a store.
+    Remote(Arc<RemoteDevice>),
+}
+
+impl Opened {
+    /// The device.
+    #[must_use]
+    pub fn device(&self) -> Arc<dyn Device> {
+        match self {
+            Self::File(device) => Arc::clone(device) as Arc<dyn Device>,
+            Self::Remote(device) => Arc::clone(device) as Arc<dyn Device>,
+        }
+    }
+
+    /// The volume in a store.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Place`] for one of this machine.
+    pub fn remote(self) -> Result<Arc<RemoteDevice>> {
+        match self {
+            Self::Remote(device) => Ok(device),
+            Self::File(device) => {
+                let why = "is in no store of objects".to_owned();
+                Err(Error::Place { place: device.name(), why })
+            }
+        }
+    }
+
+    /// Lets go of it, so that others can open it. Nothing is written afterwards.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`RemoteDevice::close`].
+    pub fn release(&self) -> Result<()> {
+        match self {
+            Self::File(device) => {
+                device.unlock();
+                Ok(())
+            }
+            Self::Remote(device) => device.close(),
+        }
+    }
+}
+
+/// Opens whatever a user can name as a volume. `takeover` is for a writer in a store that seems to
+/// be alive.
+///
+/// # Errors
+///
+/// Those of [`FileDevice::open`], of [`Site::of`] and of [`Site::open`].
+pub fn open(volume: &Path, how: OpenOptions, takeover: bool) -> Result<Opened> {
+    if !is_remote(volume) {
+        return Ok(Opened::File(Arc::new(FileDevice::open(volume, how)?)));
+    }
+    let options = Options { write: how.write, takeover, ..Options::default() };
+    Ok(Opened::Remote(Arc::new(Site::of(volume, options)?.open()?)))
+}
+
+/// Makes a volume of `len` bytes where there is none, and opens it for writing.
+///
+/// # Errors
+///
+/// Those of [`FileDevice::create`], of [`Site::of`] and of [`Site::create`].
+pub fn create(volume: &Path, len: u64, takeover: bool) -> Result<Opened> {
+    if !is_remote(volume) {
+        return Ok(Opened::File(Arc::new(FileDevice::create(volume, len)?)));
+    }
+    let options = Options { write: true, takeover, ..Options::default() };
+    Ok(Opened::Remote(Arc::new(Site::of(volume, options)?.create(len)?)))
+}
+
+/// Refuses to write a volume that has a device in a store beside others: they have no common
+/// commit.
+///
+/// # Errors
+///
+/// [`Error::Mixed`] with the device in a store.
+pub fn check_alone<'p>(paths: impl Iterator<Item = &'p Path> + Clone, writes: bool) -> Result<()> {
+    match paths.clone().find(|path| is_remote(path)) {
+        Some(path) if writes && paths.count() > 1 => {
+            Err(Error::Mixed { place: path.display().to_string() })
+        }
+        _ => Ok(()),
+    }
+}

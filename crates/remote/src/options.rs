@@ -1,0 +1,119 @@
+//! How a volume in a store is opened.
+
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+
+/// A commit of a volume.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum At {
+    /// The newest.
+    #[default]
+    Newest,
+    /// The one of this number.
+    Number(u64),
+    /// The one that is kept by this name.
+    Pin(String),
+}
+
+impl At {
+    /// The name of the pin, if it is one.
+    pub(crate) fn pin(&self) -> Option<&str> {
+        match self {
+            Self::Pin(name) => Some(name),
+            Self::Newest | Self::Number(_) => None,
+        }
+    }
+}
+
+/// Options of a volume in a store. Those of the store itself are not among them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Whether to allow writes.
+    pub write: bool,
+    /// Whether to take the volume from a writer that seems to be alive.
+    pub takeover: bool,
+    /// Which commit to open, if not the newest; for reading only.
+    pub at: At,
+    /// Bytes of a data object; of a new volume only.
+    pub object_len: u64,
+    /// Bytes of memory: half of it for what was read, a quarter for the map.
+    pub memory: u64,
+    /// How many data objects are sent at once.
+    pub in_flight: usize,
+    /// How long a failing store may take to recover.
+    pub patience: Duration,
+    /// How long a flush without a commit of a file system may wait.
+    pub max_lag: Duration,
+    /// How long old commits are kept.
+    pub min_keep: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            write: false,
+            takeover: false,
+            at: At::Newest,
+            object_len: 8 << 20,
+            memory: 256 << 20,
+            in_flight: 4,
+            patience: Duration::from_secs(600),
+            max_lag: Duration::from_secs(5),
+            min_keep: Duration::from_secs(600),
+        }
+    }
+}
+
+/// The options that [`Options::accept`] takes.
+pub const OPTION_NAMES: [&str; 8] =
+    ["pin", "commit", "object-size", "memory", "in-flight", "patience", "max-lag", "min-keep"];
+
+impl Options {
+    /// Takes an option of a place, and says whether it is one of these.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Place`] for a value that is wrong.
+    pub fn accept(&mut self, place: &str, key: &str, value: &str) -> Result<bool> {
+        let wrong = |why: &str| {
+            let why = format!("option {key}={value}: {why}");
+            Error::Place { place: place.to_owned(), why }
+        };
+        let seconds = || value.parse().map(Duration::from_secs).map_err(|_| wrong("no seconds"));
+        let within = |least: u64, most: u64| match bytes(value) {
+            Some(bytes) if (least..=most).contains(&bytes) => Ok(bytes),
+            _ => Err(wrong(&format!("not from {least} to {most}"))),
+        };
+        match key {
+            "object-size" => {
+                let len = within(64 << 10, 256 << 20)?;
+                if !len.is_multiple_of(4096) {
+                    return Err(wrong("not a multiple of 4096"));
+                }
+                self.object_len = len;
+            }
+            "pin" => self.at = At::Pin(value.to_owned()),
+            "commit" => self.at = At::Number(value.parse().map_err(|_| wrong("no number"))?),
+            "memory" => self.memory = within(16 << 20, 1 << 40)?,
+            "in-flight" => self.in_flight = within(1, 64)? as usize,
+            "patience" => self.patience = seconds()?,
+            "max-lag" => self.max_lag = seconds()?,
+            "min-keep" => self.min_keep = seconds()?,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+}
+
+/// Reads a number with K, M, G or T.
+fn bytes(text: &str) -> Option<u64> {
+    let (digits, shift) = match text.as_bytes().last()? {
+        b'k' | b'K' => (&text[..text.len() - 1], 10),
+        b'm' | b'M' => (&text[..text.len() - 1], 20),
+        b'g' | b'G' => (&text[..text.len() - 1], 30),
+        b't' | b'T' => (&text[..text.len() - 1], 40),
+        _ => (text, 0),
+    };
+    digits.parse::<u64>().ok()?.checked_mul(1 << shift)
+}

@@ -1,0 +1,248 @@
+//! A store that is asked again when it fails, up to a limit of time.
+//!
+//! # Invariants
+//!
+//! - **A1** Only requests that may be repeated are. A creation is asked once per call.
+//! - **A2** Pauses grow and differ by chance, so that many clients do not come back together.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use buttress_base::{Rank, Ranked, Rng, clock, thread};
+use bytes::Bytes;
+
+use crate::error::Error;
+use crate::store::{Meta, Store, StoreError};
+
+const PAUSE_MIN: Duration = Duration::from_millis(20);
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// How long a store may fail before that is said.
+const SILENCE: Duration = Duration::from_secs(5);
+
+/// How many requests of each kind were made, and how many bytes they carried.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    /// Objects written, by creation too.
+    pub(crate) puts: AtomicU64,
+    /// Reads of objects or parts.
+    pub(crate) gets: AtomicU64,
+    /// Lists.
+    pub(crate) lists: AtomicU64,
+    /// Deletions.
+    pub(crate) deletes: AtomicU64,
+    /// Requests that were made again.
+    pub(crate) retries: AtomicU64,
+    /// Bytes written.
+    pub(crate) put_bytes: AtomicU64,
+    /// Bytes read.
+    pub(crate) got_bytes: AtomicU64,
+}
+
+/// A store with patience. Clones share the counts.
+#[derive(Clone, Debug)]
+pub(crate) struct Patient {
+    store: Arc<dyn Store>,
+    patience: Duration,
+    counts: Arc<Counts>,
+    chance: Arc<Ranked<Rng>>,
+}
+
+impl Patient {
+    /// Creates a client that gives a failing store `patience` to recover.
+    pub(crate) fn new(store: Arc<dyn Store>, patience: Duration, seed: u64) -> Self {
+        let chance = Arc::new(Ranked::new(Rank::Leaf, Rng::new(seed)));
+        Self { store, patience, counts: Arc::default(), chance }
+    }
+
+    /// The same with another patience.
+    pub(crate) fn with_patience(&self, patience: Duration) -> Self {
+        Self { patience: patience.min(self.patience), ..self.clone() }
+    }
+
+    /// The requests so far.
+    pub(crate) fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    /// The name of the store.
+    pub(crate) fn title(&self) -> String {
+        self.store.title()
+    }
+
+    /// Asks once for a creation (A1), and tells every answer.
+    pub(crate) fn create_once(&self, name: &str, body: Bytes) -> Result<(), StoreError> {
+        self.counts.puts.fetch_add(1, Ordering::Relaxed);
+        self.counts.put_bytes.fetch_add(body.len() as u64, Ordering::Relaxed);
+        self.store.create(name, body)
+    }
+
+    pub(crate) fn put(&self, name: &str, body: &Bytes) -> Result<(), Error> {
+        self.again(name, || {
+            self.counts.puts.fetch_add(1, Ordering::Relaxed);
+            self.counts.put_bytes.fetch_add(body.len() as u64, Ordering::Relaxed);
+            self.store.put(name, body.clone())
+        })
+    }
+
+    /// Reads an object, or nothing if there is none.
+    pub(crate) fn get(&self, name: &str) -> Result<Option<Bytes>, Error> {
+        found(self.again(name, || self.got(self.store.get(name))))
+    }
+
+    pub(crate) fn get_range(&self, name: &str, range: Range<u64>) -> Result<Bytes, Error> {
+        let want = range.end - range.start;
+        self.again(name, || self.got(whole(self.store.get_range(name, range.clone()), want)))
+    }
+
+    /// Reads an object and checks it. A damaged answer is asked for again, some times.
+    pub(crate) fn get_as<T>(
+        &self,
+        name: &str,
+        check: impl Fn(&Bytes) -> Result<T, Error>,
+    ) -> Result<Option<T>, Error> {
+        checked(|| self.get(name)?.as_ref().map(&check).transpose())
+    }
+
+    /// As [`Patient::get_as`], for a part of an object.
+    pub(crate) fn range_as<T>(
+        &self,
+        name: &str,
+        range: &Range<u64>,
+        check: impl Fn(&Bytes) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        checked(|| check(&self.get_range(name, range.clone())?))
+    }
+
+    /// Reads several parts at once; those that fail are asked for again one by one.
+    pub(crate) fn get_many(&self, wants: &[(String, Range<u64>)]) -> Result<Vec<Bytes>, Error> {
+        let answers = self.store.get_many(wants);
+        let mut all = Vec::with_capacity(wants.len());
+        let mut answers = answers.into_iter();
+        for (name, range) in wants {
+            let failed = || Err(StoreError::Failed("no answer".to_owned()));
+            let answer = answers.next().unwrap_or_else(failed);
+            match self.got(whole(answer, range.end - range.start)) {
+                Ok(bytes) => all.push(bytes),
+                Err(_) => all.push(self.get_range(name, range.clone())?),
+            }
+        }
+        Ok(all)
+    }
+
+    /// As [`Patient::get_many`], and checks each part, which it names by its index.
+    pub(crate) fn many_as<T>(
+        &self,
+        wants: &[(String, Range<u64>)],
+        check: impl Fn(usize, &Bytes) -> Result<T, Error>,
+    ) -> Result<Vec<T>, Error> {
+        if wants.is_empty() {
+            return Ok(Vec::new());
+        }
+        let answers = self.get_many(wants)?.into_iter().enumerate();
+        let each = |(index, bytes): (usize, Bytes)| match check(index, &bytes) {
+            Err(Error::Damaged { .. }) => {
+                let (name, range) = &wants[index];
+                self.range_as(name, range, |bytes| check(index, bytes))
+            }
+            answer => answer,
+        };
+        answers.map(each).collect()
+    }
+
+    pub(crate) fn head(&self, name: &str) -> Result<Option<Meta>, Error> {
+        found(self.again(name, || {
+            self.counts.gets.fetch_add(1, Ordering::Relaxed);
+            self.store.head(name)
+        }))
+    }
+
+    pub(crate) fn list(&self, folder: &str) -> Result<Vec<Meta>, Error> {
+        let listed = self.again(folder, || {
+            self.counts.lists.fetch_add(1, Ordering::Relaxed);
+            self.store.list(folder)
+        });
+        Ok(found(listed)?.unwrap_or_default())
+    }
+
+    pub(crate) fn delete(&self, name: &str) -> Result<(), Error> {
+        self.again(name, || {
+            self.counts.deletes.fetch_add(1, Ordering::Relaxed);
+            self.store.delete(name)
+        })
+    }
+
+    /// Pauses before an attempt: longer each time, and by chance (A2).
+    pub(crate) fn pause(&self, attempt: u32) {
+        let most = PAUSE_MAX.min(PAUSE_MIN * 2u32.saturating_pow(attempt.min(10)));
+        let micros = u64::try_from(most.as_micros()).unwrap_or(u64::MAX).max(2);
+        let drawn = micros / 2 + self.chance.lock().below(micros / 2);
+        self.counts.retries.fetch_add(1, Ordering::Relaxed);
+        thread::sleep(Duration::from_micros(drawn));
+    }
+
+    /// How long a failing store is given.
+    pub(crate) fn patience(&self) -> Duration {
+        self.patience
+    }
+
+    fn got(&self, answer: Result<Bytes, StoreError>) -> Result<Bytes, StoreError> {
+        self.counts.gets.fetch_add(1, Ordering::Relaxed);
+        let len = answer.as_ref().map_or(0, |bytes| bytes.len() as u64);
+        self.counts.got_bytes.fetch_add(len, Ordering::Relaxed);
+        answer
+    }
+
+    fn again<T>(
+        &self,
+        name: &str,
+        request: impl Fn() -> Result<T, StoreError>,
+    ) -> Result<T, Error> {
+        let begun = clock::now();
+        let mut said = false;
+        for attempt in 0.. {
+            match request() {
+                Err(StoreError::Failed(why)) if clock::since(begun) < self.patience => {
+                    if !said && clock::since(begun) >= SILENCE {
+                        tracing::warn!(store = self.title(), name, why, "the store fails; waiting");
+                        said = true;
+                    }
+                    self.pause(attempt);
+                }
+                answer => {
+                    return answer.map_err(|source| Error::Store { name: name.to_owned(), source });
+                }
+            }
+        }
+        Err(Error::Store { name: name.to_owned(), source: StoreError::NotFound })
+    }
+}
+
+/// Asks again while answers are damaged, some times: a store or the way to it may err.
+fn checked<T>(ask: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
+    const TRIES: u32 = 4;
+    for _ in 1..TRIES {
+        match ask() {
+            Err(Error::Damaged { .. }) => {}
+            answer => return answer,
+        }
+    }
+    ask()
+}
+
+/// A part that is shorter than it was asked for is no answer.
+fn whole(answer: Result<Bytes, StoreError>, want: u64) -> Result<Bytes, StoreError> {
+    let bytes = answer?;
+    if bytes.len() as u64 == want {
+        return Ok(bytes);
+    }
+    Err(StoreError::Failed(format!("{} bytes instead of {want}", bytes.len())))
+}
+
+fn found<T>(answer: Result<T, Error>) -> Result<Option<T>, Error> {
+    match answer {
+        Err(Error::Store { source: StoreError::NotFound, .. }) => Ok(None),
+        answer => answer.map(Some),
+    }
+}

@@ -1,0 +1,131 @@
+//! Pins: commits that are kept under a name, each as a copy of its manifest.
+//!
+//! # Invariants
+//!
+//! - **I1** A pin that was made holds: after its creation the commit was still in the chain, or
+//!   another pin still had it. So the collector lists the pin before it deletes what is needed.
+
+use bytes::Bytes;
+
+use crate::chain::Chain;
+use crate::envelope::{Kind, VolumeId};
+use crate::error::{Error, Result};
+use crate::manifest::Manifest;
+use crate::store::StoreError;
+use crate::units::CommitNumber;
+
+const NAME_MAX: usize = 100;
+
+/// A commit, as lists show it.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[non_exhaustive]
+pub struct Commit {
+    /// Its number.
+    pub number: CommitNumber,
+    /// The name that it is kept by, if it is pinned.
+    pub pin: Option<String>,
+    /// When it was made, by the writer's clock: milliseconds since 1970.
+    pub time_ms: u64,
+    /// The machine that made it.
+    pub host: String,
+    /// The process there.
+    pub pid: u32,
+    /// The writer's epoch.
+    pub epoch: u32,
+    /// It only took the volume for a new writer.
+    pub is_opening: bool,
+}
+
+impl std::fmt::Display for Commit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:>8}  {} process {}", self.number.0, self.host, self.pid)?;
+        match &self.pin {
+            Some(name) => write!(f, "  kept as {name}"),
+            None if self.is_opening => f.write_str("  opened"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Commit {
+    pub(crate) fn of(manifest: &Manifest, pin: Option<String>) -> Self {
+        Self {
+            number: manifest.number,
+            pin,
+            time_ms: manifest.time_ms,
+            host: manifest.writer.host.clone(),
+            pid: manifest.writer.pid,
+            epoch: manifest.epoch,
+            is_opening: manifest.is_opening,
+        }
+    }
+}
+
+fn wrong(chain: &Chain, why: String) -> Error {
+    Error::Pin { place: chain.place.clone(), why }
+}
+
+/// Keeps a commit under a name (I1). `other` is a pin that keeps it already.
+pub(crate) fn create(
+    chain: &Chain,
+    volume: VolumeId,
+    manifest: &Manifest,
+    name: &str,
+    other: Option<&str>,
+) -> Result<()> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    if name.is_empty() || name.len() > NAME_MAX || !name.bytes().all(is_plain) {
+        let why = format!("{name:?} is no name of a pin: letters, digits, -, _ and . are");
+        return Err(wrong(chain, why));
+    }
+    let object = chain.names.pin(name);
+    let body = Bytes::from(manifest.encode(Kind::Pin, volume));
+    match chain.store.create_once(&object, body.clone()) {
+        Ok(()) => {}
+        Err(source @ StoreError::Refused(_)) => return Err(Error::Store { name: object, source }),
+        Err(_) => match chain.store.get(&object)? {
+            Some(found) if found == body => {}
+            Some(_) => return Err(wrong(chain, format!("there is a pin {name:?} already"))),
+            None => chain.store.put(&object, &body)?,
+        },
+    }
+    let is_kept = match other {
+        Some(other) => get(chain, other).is_ok_and(|(_, kept)| kept == *manifest),
+        None => chain.get(manifest.number)?.is_some(),
+    };
+    if !is_kept {
+        chain.store.delete(&object)?;
+        let number = manifest.number.0;
+        return Err(wrong(chain, format!("commit {number} is not there any more")));
+    }
+    Ok(())
+}
+
+/// The manifest that a name keeps.
+pub(crate) fn get(chain: &Chain, name: &str) -> Result<(VolumeId, Manifest)> {
+    let object = chain.names.pin(name);
+    let found = chain.store.get_as(&object, |b| Manifest::decode(&object, Kind::Pin, b))?;
+    found.ok_or_else(|| wrong(chain, format!("there is no pin {name:?}")))
+}
+
+/// Lets go of a commit.
+pub(crate) fn delete(chain: &Chain, name: &str) -> Result<()> {
+    get(chain, name)?;
+    chain.store.delete(&chain.names.pin(name))
+}
+
+/// All pins.
+pub(crate) fn all(chain: &Chain) -> Result<Vec<(String, Manifest)>> {
+    let mut pins = Vec::new();
+    for meta in chain.store.list(&chain.names.folder("pin"))? {
+        let name = meta.name.rsplit('/').next().unwrap_or_default().to_owned();
+        let decode = |bytes: &Bytes| Manifest::decode(&meta.name, Kind::Pin, bytes);
+        pins.extend(chain.store.get_as(&meta.name, decode)?.map(|(_, manifest)| (name, manifest)));
+    }
+    Ok(pins)
+}
+
+/// The commits that pins keep.
+pub(crate) fn numbers(chain: &Chain) -> Result<Vec<CommitNumber>> {
+    Ok(all(chain)?.into_iter().map(|(_, manifest)| manifest.number).collect())
+}

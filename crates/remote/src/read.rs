@@ -1,0 +1,244 @@
+//! Reads: from segments in memory, from lines that were read before, and from objects.
+//!
+//! # Invariants
+//!
+//! - **E1** Bytes from the store are used after their checksum was found right, and not before.
+//! - **E2** A read has content of one moment for each sector, and what was written before it began.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::core::Core;
+use crate::envelope::damaged;
+use crate::error::{Error, Result};
+use crate::lines::{Key, LINE, LINE_BYTES};
+use crate::map::{Holds, Missing};
+use crate::segment::{FRAME, frame_at, unframe};
+use crate::store::StoreError;
+use crate::units::{ObjectNumber, SECTOR, Sector};
+
+/// The longest part of an object that one request asks for, in lines.
+const REQUEST_LINES: u32 = 16;
+/// How often a read is begun anew when an object is gone.
+const TRIES: u32 = 3;
+
+/// A part of a read that is in an object.
+#[derive(Clone, Copy, Debug)]
+struct Fetch {
+    /// Where in the caller's buffer, in sectors.
+    to: u64,
+    count: u64,
+    object: ObjectNumber,
+    frame: u32,
+}
+
+/// An object that a read takes from.
+#[derive(Clone, Debug)]
+struct Source {
+    name: String,
+    sectors: u32,
+}
+
+/// Lines of one object that are asked for at once.
+#[derive(Clone, Copy, Debug)]
+struct Request {
+    object: ObjectNumber,
+    first: u32,
+    count: u32,
+}
+
+impl Core {
+    /// Reads whole sectors.
+    pub(crate) fn read_sectors(&self, first: Sector, content: &mut [u8]) -> Result<()> {
+        self.read_many(&mut [(first, content)])
+    }
+
+    /// Reads several runs of whole sectors, with as few waits as possible.
+    pub(crate) fn read_many(&self, wants: &mut [(Sector, &mut [u8])]) -> Result<()> {
+        for attempt in 1.. {
+            match self.read_once(wants) {
+                // The collector took the object, after its content had moved.
+                Err(Error::Store { source: StoreError::NotFound, .. }) if attempt < TRIES => {}
+                answer => return answer,
+            }
+        }
+        Ok(())
+    }
+
+    fn read_once(&self, wants: &mut [(Sector, &mut [u8])]) -> Result<()> {
+        let mut sources = BTreeMap::new();
+        let mut all = Vec::with_capacity(wants.len());
+        for (first, content) in wants.iter_mut() {
+            all.push(self.plan_read(*first, content, &mut sources)?);
+        }
+        let lines = self.lines_of(&sources, all.iter().flatten())?;
+        for ((_, content), fetches) in wants.iter_mut().zip(all) {
+            for fetch in fetches {
+                copy_out(&lines, fetch, content)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills what is in memory or nowhere, and tells where the rest is.
+    fn plan_read(
+        &self,
+        first: Sector,
+        content: &mut [u8],
+        sources: &mut BTreeMap<ObjectNumber, Source>,
+    ) -> Result<Vec<Fetch>> {
+        let count = content.len() as u64 / SECTOR;
+        let mut fetches = Vec::new();
+        let mut done = 0;
+        let mut missing: Option<Missing> = None;
+        while done < count {
+            if let Some(missing) = missing.take() {
+                self.load_page(missing)?;
+            }
+            let mut state = self.state.lock();
+            while done < count {
+                let piece = match state.map.find(Sector(first.0 + done), count - done) {
+                    Ok(piece) => piece,
+                    Err(absent) => {
+                        missing = Some(absent);
+                        break;
+                    }
+                };
+                let bytes = (done * SECTOR) as usize..((done + piece.count) * SECTOR) as usize;
+                let part = &mut content[bytes];
+                let (to, count) = (done, piece.count);
+                done += piece.count;
+                let Some(spot) = piece.spot else {
+                    part.fill(0);
+                    continue;
+                };
+                let sealed = state.sealed.get(&spot.object).map(|sealed| &*sealed.segment);
+                let open = Some(&state.open).filter(|open| open.number == spot.object);
+                if let Some(segment) = open.or(sealed) {
+                    let sectors = part.chunks_exact_mut(SECTOR as usize);
+                    for (frame, sector) in (spot.frame..).zip(sectors) {
+                        segment.read(frame, sector);
+                    }
+                    continue;
+                }
+                if let std::collections::btree_map::Entry::Vacant(vacant) =
+                    sources.entry(spot.object)
+                {
+                    let entry = state.map.table.get(spot.object).copied();
+                    let name = self.object_name(&state, spot.object);
+                    let (Some(Holds::Data(shape)), Some(name)) = (entry.map(|e| e.holds), name)
+                    else {
+                        let why = format!("the map names no data object {}", spot.object.0);
+                        return Err(damaged(&self.chain.place, why));
+                    };
+                    vacant.insert(Source { name, sectors: shape.sectors });
+                }
+                fetches.push(Fetch { to, count, object: spot.object, frame: spot.frame });
+            }
+        }
+        Ok(fetches)
+    }
+
+    /// Gets all lines of some fetches: those that are here, and the others at once.
+    fn lines_of<'f>(
+        &self,
+        sources: &BTreeMap<ObjectNumber, Source>,
+        fetches: impl Iterator<Item = &'f Fetch>,
+    ) -> Result<BTreeMap<Key, Arc<[u8]>>> {
+        let mut lines = BTreeMap::new();
+        let mut absent: BTreeMap<Key, ()> = BTreeMap::new();
+        for fetch in fetches {
+            let Some(source) = sources.get(&fetch.object) else { continue };
+            let end = fetch.frame + fetch.count as u32;
+            if end > source.sectors {
+                return Err(damaged(&source.name, "the map names frames past its end".to_owned()));
+            }
+            let (first, end) = (fetch.frame / LINE, end.div_ceil(LINE));
+            let mut lacks = false;
+            for line in first..end {
+                let key = (fetch.object, line);
+                match self.lines.get(key) {
+                    Some(found) => drop(lines.insert(key, found)),
+                    None => {
+                        lacks = true;
+                        absent.insert(key, ());
+                    }
+                }
+            }
+            if lacks {
+                let more = self.lines.ahead(fetch.object, first, end);
+                let last = source.sectors.div_ceil(LINE).min(end + more);
+                let ahead = (end..last).map(|line| (fetch.object, line));
+                absent.extend(ahead.filter(|key| self.lines.get(*key).is_none()).map(|k| (k, ())));
+            }
+        }
+        let requests = joined(absent.keys().copied());
+        let ranges: Vec<_> = requests
+            .iter()
+            .map(|request| {
+                let source = &sources[&request.object];
+                (source.name.clone(), request.range(source))
+            })
+            .collect();
+        if ranges.is_empty() {
+            return Ok(lines);
+        }
+        let found = self.chain.store.many_as(&ranges, |index, bytes| {
+            self.take(&requests[index], &ranges[index].0, bytes)
+        })?;
+        lines.extend(found.into_iter().flatten());
+        Ok(lines)
+    }
+
+    /// Checks an answer (E1), and keeps its lines.
+    fn take(&self, request: &Request, name: &str, bytes: &[u8]) -> Result<Vec<(Key, Arc<[u8]>)>> {
+        let mut lines = Vec::with_capacity(request.count as usize);
+        for (line, frames) in (request.first..).zip(bytes.chunks(LINE as usize * FRAME)) {
+            let mut content = vec![0; LINE_BYTES.min(frames.len() / FRAME * SECTOR as usize)];
+            unframe(name, request.object, line * LINE, frames, &mut content)?;
+            let content: Arc<[u8]> = content.into();
+            self.lines.put((request.object, line), Arc::clone(&content));
+            lines.push(((request.object, line), content));
+        }
+        Ok(lines)
+    }
+}
+
+impl Request {
+    fn range(&self, source: &Source) -> std::ops::Range<u64> {
+        let end = ((self.first + self.count) * LINE).min(source.sectors);
+        frame_at(self.first * LINE)..frame_at(end)
+    }
+}
+
+/// Joins neighbouring lines to requests.
+fn joined(keys: impl Iterator<Item = Key>) -> Vec<Request> {
+    let mut requests: Vec<Request> = Vec::new();
+    for (object, line) in keys {
+        match requests.last_mut() {
+            Some(last)
+                if last.object == object
+                    && last.first + last.count == line
+                    && last.count < REQUEST_LINES =>
+            {
+                last.count += 1;
+            }
+            _ => requests.push(Request { object, first: line, count: 1 }),
+        }
+    }
+    requests
+}
+
+fn copy_out(lines: &BTreeMap<Key, Arc<[u8]>>, fetch: Fetch, content: &mut [u8]) -> Result<()> {
+    for step in 0..fetch.count {
+        let frame = fetch.frame + step as u32;
+        let within = (frame % LINE) as usize * SECTOR as usize;
+        let line = lines.get(&(fetch.object, frame / LINE));
+        let Some(sector) = line.and_then(|line| line.get(within..within + SECTOR as usize)) else {
+            return Err(damaged("a line in memory", "it lacks a frame".to_owned()));
+        };
+        let to = ((fetch.to + step) * SECTOR) as usize;
+        content[to..to + SECTOR as usize].copy_from_slice(sector);
+    }
+    Ok(())
+}

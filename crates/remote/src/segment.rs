@@ -1,0 +1,254 @@
+//! A data object: while it is being filled, and as bytes.
+//!
+//! # Format
+//!
+//! An envelope, then frames, then extents. A frame is a crc32c and 4096 bytes. The checksum
+//! includes the object's number and the frame's, so a frame of another place is seen. An extent
+//! has 16 bytes: first sector of the device, and a count of sectors. The highest bit of the count
+//! marks a hole. Extents with data have the frames in their order; holes have none.
+//!
+//! # Invariants
+//!
+//! - **G1** A segment that was sealed never changes.
+//! - **G2** To apply the extents in order gives the content that the device had when it was sealed.
+
+use std::collections::HashMap;
+
+use crate::envelope::{self, Envelope, Kind, LEN, VolumeId, damaged};
+use crate::error::Result;
+use crate::units::{ObjectNumber, SECTOR, Sector};
+
+/// Bytes of a frame.
+pub(crate) const FRAME: usize = 4 + SECTOR as usize;
+const EXTENT: usize = 16;
+const HOLE: u64 = 1 << 63;
+
+/// Where a run of the device went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Extent {
+    pub(crate) first: Sector,
+    pub(crate) count: u64,
+    pub(crate) is_hole: bool,
+}
+
+/// A data object in memory.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    pub(crate) number: ObjectNumber,
+    /// Envelope and frames; the checksums come with the seal.
+    bytes: Vec<u8>,
+    extents: Vec<Extent>,
+    sectors: u32,
+    /// The newest frame of each sector; none after a hole.
+    newest: HashMap<u64, u32>,
+}
+
+/// What the next segments need to be named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shape {
+    pub(crate) sectors: u32,
+    pub(crate) extents: u32,
+}
+
+impl Shape {
+    /// The length of the object in bytes.
+    pub(crate) fn len(self) -> u64 {
+        frame_at(self.sectors) + u64::from(self.extents) * EXTENT as u64
+    }
+}
+
+/// Where a frame begins in its object.
+pub(crate) fn frame_at(frame: u32) -> u64 {
+    LEN as u64 + u64::from(frame) * FRAME as u64
+}
+
+impl Segment {
+    pub(crate) fn new(number: ObjectNumber) -> Self {
+        let bytes = vec![0; LEN];
+        Self { number, bytes, extents: Vec::new(), sectors: 0, newest: HashMap::new() }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.extents.is_empty()
+    }
+
+    pub(crate) fn sectors(&self) -> u32 {
+        self.sectors
+    }
+
+    pub(crate) fn shape(&self) -> Shape {
+        Shape { sectors: self.sectors, extents: self.extents.len() as u32 }
+    }
+
+    /// Overwrites a sector that was added before, if there is a frame of it.
+    pub(crate) fn overwrite(&mut self, sector: Sector, content: &[u8]) -> bool {
+        let Some(&frame) = self.newest.get(&sector.0) else { return false };
+        let at = frame_at(frame) as usize + 4;
+        self.bytes[at..at + content.len()].copy_from_slice(content);
+        true
+    }
+
+    /// Adds one sector, and returns its frame.
+    pub(crate) fn push(&mut self, sector: Sector, content: &[u8]) -> u32 {
+        let frame = self.sectors;
+        self.bytes.extend_from_slice(&[0; 4]);
+        self.bytes.extend_from_slice(content);
+        self.newest.insert(sector.0, frame);
+        self.sectors += 1;
+        match self.extents.last_mut() {
+            Some(last) if !last.is_hole && last.first.0 + last.count == sector.0 => last.count += 1,
+            _ => self.extents.push(Extent { first: sector, count: 1, is_hole: false }),
+        }
+        frame
+    }
+
+    /// Adds a hole.
+    pub(crate) fn hole(&mut self, first: Sector, count: u64) {
+        if count < self.newest.len() as u64 {
+            for sector in first.0..first.0 + count {
+                self.newest.remove(&sector);
+            }
+        } else {
+            self.newest.retain(|sector, _| !(first.0..first.0 + count).contains(sector));
+        }
+        match self.extents.last_mut() {
+            Some(last) if last.is_hole && last.first.0 + last.count == first.0 => {
+                last.count += count;
+            }
+            _ => self.extents.push(Extent { first, count, is_hole: true }),
+        }
+    }
+
+    /// Reads a frame that is here.
+    pub(crate) fn read(&self, frame: u32, content: &mut [u8]) -> bool {
+        let at = frame_at(frame) as usize + 4;
+        let Some(found) = self.bytes.get(at..at + content.len()) else { return false };
+        content.copy_from_slice(found);
+        true
+    }
+
+    /// Ends the filling: checksums, extents, envelope (G1).
+    pub(crate) fn seal(&mut self, volume: VolumeId, epoch: u32) {
+        for frame in 0..self.sectors {
+            let at = frame_at(frame) as usize;
+            let crc = frame_crc(self.number, frame, &self.bytes[at + 4..at + FRAME]);
+            self.bytes[at..at + 4].copy_from_slice(&crc.to_le_bytes());
+        }
+        let tail = self.bytes.len();
+        for extent in &self.extents {
+            let count = extent.count | if extent.is_hole { HOLE } else { 0 };
+            self.bytes.extend_from_slice(&extent.first.0.to_le_bytes());
+            self.bytes.extend_from_slice(&count.to_le_bytes());
+        }
+        let envelope = Envelope {
+            kind: Kind::Data,
+            len: self.bytes.len() as u64,
+            volume,
+            number: self.number.0,
+            epoch,
+            sectors: self.sectors,
+            extents: self.extents.len() as u32,
+            body_crc: crc_fast::crc32_iscsi(&self.bytes[tail..]),
+        };
+        self.bytes[..LEN].copy_from_slice(&envelope.encode());
+        self.newest = HashMap::new();
+    }
+
+    /// The checksum of the extents, once sealed.
+    pub(crate) fn extents_crc(&self) -> u32 {
+        envelope::u32_at(&self.bytes, 60)
+    }
+
+    /// The whole object, once sealed.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+fn frame_crc(number: ObjectNumber, frame: u32, content: &[u8]) -> u32 {
+    let seed = crc_fast::crc32_iscsi(content);
+    let mut place = [0; 16];
+    place[..4].copy_from_slice(&seed.to_le_bytes());
+    place[4..8].copy_from_slice(&frame.to_le_bytes());
+    place[8..].copy_from_slice(&number.0.to_le_bytes());
+    crc_fast::crc32_iscsi(&place)
+}
+
+/// Checks a run of frames, and copies their content into `to`.
+pub(crate) fn unframe(
+    name: &str,
+    number: ObjectNumber,
+    first: u32,
+    frames: &[u8],
+    to: &mut [u8],
+) -> Result<()> {
+    let pairs = frames.chunks_exact(FRAME).zip(to.chunks_exact_mut(SECTOR as usize));
+    for (frame, (raw, content)) in (first..).zip(pairs) {
+        if frame_crc(number, frame, &raw[4..]) != envelope::u32_at(raw, 0) {
+            return Err(damaged(name, format!("the checksum of frame {frame} is wrong")));
+        }
+        content.copy_from_slice(&raw[4..]);
+    }
+    Ok(())
+}
+
+/// Which part of an object of that shape has its extents.
+pub(crate) fn tail(shape: Shape) -> std::ops::Range<u64> {
+    frame_at(shape.sectors)..shape.len()
+}
+
+/// Reads the extents of a data object from its tail, which has this checksum.
+pub(crate) fn extents(name: &str, shape: Shape, crc: u32, tail: &[u8]) -> Result<Vec<Extent>> {
+    if crc_fast::crc32_iscsi(tail) != crc {
+        return Err(damaged(name, "the checksum of its extents is wrong".to_owned()));
+    }
+    let all = tail.chunks_exact(EXTENT).map(|raw| {
+        let count = envelope::u64_at(raw, 8);
+        let first = Sector(envelope::u64_at(raw, 0));
+        Extent { first, count: count & !HOLE, is_hole: count & HOLE != 0 }
+    });
+    let all: Vec<Extent> = all.collect();
+    let mut frames = 0_u64;
+    for extent in &all {
+        if extent.count == 0 || extent.first.0.checked_add(extent.count).is_none() {
+            return Err(damaged(name, "an extent has no possible length".to_owned()));
+        }
+        frames = frames.saturating_add(if extent.is_hole { 0 } else { extent.count });
+    }
+    if frames != u64::from(shape.sectors) {
+        return Err(damaged(name, "its extents and frames differ in number".to_owned()));
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Content, extents and overwritten sectors come back; a frame from another place does not.
+    #[test]
+    fn a_sealed_segment_gives_back_what_was_put_in() {
+        let number = ObjectNumber(9);
+        let mut segment = Segment::new(number);
+        for sector in [10, 11, 50] {
+            segment.push(Sector(sector), &[sector as u8; SECTOR as usize]);
+        }
+        segment.hole(Sector(11), 3);
+        assert!(!segment.overwrite(Sector(11), &[1; SECTOR as usize]));
+        assert!(segment.overwrite(Sector(50), &[77; SECTOR as usize]));
+        segment.seal(VolumeId::default(), 1);
+        let (bytes, shape) = (segment.bytes(), segment.shape());
+        assert_eq!(bytes.len() as u64, shape.len());
+        let tail = &bytes[tail(shape).start as usize..];
+        let found = extents("x", shape, segment.extents_crc(), tail).expect("whole");
+        let data = |first, count| Extent { first: Sector(first), count, is_hole: false };
+        let hole = Extent { first: Sector(11), count: 3, is_hole: true };
+        assert_eq!(found, [data(10, 2), data(50, 1), hole]);
+        let mut content = [0; SECTOR as usize];
+        let frame = &bytes[frame_at(2) as usize..frame_at(3) as usize];
+        unframe("x", number, 2, frame, &mut content).expect("whole");
+        assert_eq!(content, [77; SECTOR as usize]);
+        unframe("x", number, 1, frame, &mut content).expect_err("of another place");
+        unframe("x", ObjectNumber(8), 2, frame, &mut content).expect_err("of another object");
+    }
+}

@@ -1,0 +1,75 @@
+//! Figures of an open volume.
+
+use std::sync::atomic::Ordering;
+
+use crate::core::Core;
+use crate::map::Holds;
+use crate::units::CommitNumber;
+
+/// What an open volume holds and has done. Sizes are in bytes.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+#[non_exhaustive]
+pub struct Status {
+    /// The newest commit that is known.
+    pub commit: CommitNumber,
+    /// The epoch of the writer.
+    pub epoch: u32,
+    /// Objects that the volume has, its own and those of its bases.
+    pub objects: u64,
+    /// Their length.
+    pub object_bytes: u64,
+    /// The live content of the device.
+    pub live_bytes: u64,
+    /// Of [`Status::object_bytes`], those that bases hold.
+    pub shared_bytes: u64,
+    /// Written and in no commit yet: the lag.
+    pub lag_writes: u64,
+    /// Segments on their way to the store.
+    pub in_flight: u64,
+    /// Memory of what was read.
+    pub cached_bytes: u64,
+    /// Requests that wrote an object.
+    pub puts: u64,
+    /// Requests that read.
+    pub gets: u64,
+    /// Requests that listed.
+    pub lists: u64,
+    /// Requests that deleted.
+    pub deletes: u64,
+    /// Requests that were made again.
+    pub retries: u64,
+    /// Bytes sent.
+    pub put_bytes: u64,
+    /// Bytes received.
+    pub got_bytes: u64,
+}
+
+impl Status {
+    pub(crate) fn of(core: &Core) -> Self {
+        let counts = core.chain.store.counts();
+        let load = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
+        let state = core.state.lock();
+        let entries = || state.map.table.entries.values().filter(|entry| !entry.is_open);
+        let shared = state.map.table.entries.iter();
+        let shared = shared.filter(|(number, _)| core.names.is_shared(**number));
+        let live = entries().filter(|entry| matches!(entry.holds, Holds::Data(_)));
+        Self {
+            commit: CommitNumber(state.map.window.0 - 1),
+            epoch: core.epoch,
+            objects: entries().count() as u64,
+            object_bytes: entries().map(|entry| entry.len()).sum(),
+            live_bytes: live.map(|entry| u64::from(entry.live) * 4096).sum(),
+            shared_bytes: shared.map(|(_, entry)| entry.len()).sum(),
+            lag_writes: state.position - state.committed,
+            in_flight: state.sealed.len() as u64,
+            cached_bytes: core.lines.bytes(),
+            puts: load(&counts.puts),
+            gets: load(&counts.gets),
+            lists: load(&counts.lists),
+            deletes: load(&counts.deletes),
+            retries: load(&counts.retries),
+            put_bytes: load(&counts.put_bytes),
+            got_bytes: load(&counts.got_bytes),
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! Stores of the crate `object_store`: a folder, and whatever speaks S3.
+//!
+//! # Invariants
+//!
+//! - **B1** The client repeats nothing by itself: [`crate::patient`] does, where that is harmless.
+//! - **B2** A folder's objects are durable when the call returns.
+
+use std::ops::Range;
+use std::path::Path as HostPath;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::{StreamExt, TryStreamExt};
+use object_store::local::LocalFileSystem;
+use object_store::path::Path;
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions};
+use tokio::runtime::{Builder, Runtime};
+
+use super::{Meta, Store, StoreError};
+
+/// How long one request may take, and how much longer for each MiB of it.
+const TIMEOUT: Duration = Duration::from_secs(30);
+const TIMEOUT_PER_MIB: Duration = Duration::from_secs(4);
+/// Requests of one call that run at once.
+const AT_ONCE: usize = 32;
+
+/// A store, and the runtime that its requests run on.
+#[derive(Debug)]
+pub struct Objects {
+    title: String,
+    store: Arc<dyn ObjectStore>,
+    /// Taken only when this is dropped.
+    runtime: Option<Runtime>,
+}
+
+impl Objects {
+    /// Opens the folder that is the top of this machine: names are absolute paths without their
+    /// first slash.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Refused`] if no thread can be started.
+    pub fn host() -> Result<Self, StoreError> {
+        let store = LocalFileSystem::new().with_fsync(true);
+        Self::new("file://".to_owned(), Arc::new(store))
+    }
+
+    /// Opens a bucket. The environment's `AWS_` variables come first, `options` override them.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Refused`] for an option that the client does not know, and names it.
+    #[cfg(feature = "s3")]
+    pub fn s3(bucket: &str, options: &[(String, String)]) -> Result<Self, StoreError> {
+        use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+        use object_store::{ClientOptions, RetryConfig};
+
+        // Fails where one is installed already, which is as good.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let mut builder = AmazonS3Builder::from_env().with_bucket_name(bucket);
+        for (key, value) in options {
+            let key: AmazonS3ConfigKey = key.parse().map_err(|_| {
+                StoreError::Refused(format!("there is no option {key:?} of s3:// places"))
+            })?;
+            builder = builder.with_config(key, value);
+        }
+        let endpoint = builder.get_config_value(&AmazonS3ConfigKey::Endpoint).unwrap_or_default();
+        let client = ClientOptions::new()
+            .with_allow_http(endpoint.starts_with("http://"))
+            .with_timeout(Duration::from_secs(180));
+        let retry = RetryConfig { max_retries: 0, ..RetryConfig::default() };
+        let built = builder.with_client_options(client).with_retry(retry).build();
+        let store = built.map_err(|error| StoreError::Refused(text(&error)))?;
+        let server = if endpoint.is_empty() { String::new() } else { format!(" at {endpoint}") };
+        Self::new(format!("s3://{bucket}{server}"), Arc::new(store))
+    }
+
+    fn new(title: String, store: Arc<dyn ObjectStore>) -> Result<Self, StoreError> {
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(2)
+            .thread_name("remote-io")
+            .enable_all()
+            .build()
+            .map_err(|error| StoreError::Refused(error.to_string()))?;
+        Ok(Self { title, store, runtime: Some(runtime) })
+    }
+
+    /// Runs one request, for as long as one of that many bytes may take.
+    fn run<T>(
+        &self,
+        bytes: u64,
+        request: impl Future<Output = object_store::Result<T>>,
+    ) -> Result<T, StoreError> {
+        let Some(runtime) = &self.runtime else {
+            return Err(StoreError::Refused("the store is closed".to_owned()));
+        };
+        runtime.block_on(async {
+            let timed = tokio::time::timeout(limit(bytes), request);
+            timed.await.map_err(|_| StoreError::Failed("no answer in time".to_owned()))?.map_err(of)
+        })
+    }
+}
+
+impl Drop for Objects {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl Store for Objects {
+    fn title(&self) -> String {
+        self.title.clone()
+    }
+
+    fn create(&self, name: &str, body: Bytes) -> Result<(), StoreError> {
+        let options = PutOptions::from(PutMode::Create);
+        let (path, len) = (path(name)?, body.len() as u64);
+        self.run(len, self.store.put_opts(&path, body.into(), options)).map(drop).map_err(no_bucket)
+    }
+
+    fn put(&self, name: &str, body: Bytes) -> Result<(), StoreError> {
+        let (path, len) = (path(name)?, body.len() as u64);
+        self.run(len, self.store.put(&path, body.into())).map(drop).map_err(no_bucket)
+    }
+
+    fn get(&self, name: &str) -> Result<Bytes, StoreError> {
+        let path = path(name)?;
+        self.run(64 << 20, async { self.store.get(&path).await?.bytes().await })
+    }
+
+    fn get_range(&self, name: &str, range: Range<u64>) -> Result<Bytes, StoreError> {
+        let path = path(name)?;
+        self.run(range.end - range.start, self.store.get_range(&path, range))
+    }
+
+    fn get_many(&self, wants: &[(String, Range<u64>)]) -> Vec<Result<Bytes, StoreError>> {
+        let Some(runtime) = &self.runtime else { return Vec::new() };
+        let requests = wants.iter().map(|(name, range)| async move {
+            let path = path(name)?;
+            let limit = limit(range.end - range.start);
+            let timed = tokio::time::timeout(limit, self.store.get_range(&path, range.clone()));
+            timed.await.map_err(|_| StoreError::Failed("no answer in time".to_owned()))?.map_err(of)
+        });
+        runtime.block_on(futures_util::stream::iter(requests).buffered(AT_ONCE).collect())
+    }
+
+    fn head(&self, name: &str) -> Result<Meta, StoreError> {
+        let path = path(name)?;
+        self.run(0, self.store.head(&path)).map(meta)
+    }
+
+    fn list(&self, folder: &str) -> Result<Vec<Meta>, StoreError> {
+        let path = path(folder)?;
+        let all = self.store.list(Some(&path)).map_ok(meta).try_collect::<Vec<_>>();
+        let mut all = self.run(256 << 20, all)?;
+        all.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(all)
+    }
+
+    fn delete(&self, name: &str) -> Result<(), StoreError> {
+        let path = path(name)?;
+        match self.run(0, self.store.delete(&path)) {
+            Err(StoreError::NotFound) => Ok(()),
+            answer => answer,
+        }
+    }
+}
+
+fn limit(bytes: u64) -> Duration {
+    TIMEOUT + TIMEOUT_PER_MIB * u32::try_from(bytes >> 20).unwrap_or(u32::MAX).min(1 << 12)
+}
+
+fn path(name: &str) -> Result<Path, StoreError> {
+    Path::parse(name).map_err(|error| StoreError::Refused(error.to_string()))
+}
+
+fn meta(found: ObjectMeta) -> Meta {
+    let modified_ms = u64::try_from(found.last_modified.timestamp_millis()).unwrap_or(0);
+    Meta { name: found.location.to_string(), len: found.size, modified_ms }
+}
+
+/// To write into what is not there is no question of an object.
+fn no_bucket(error: StoreError) -> StoreError {
+    match error {
+        StoreError::NotFound => StoreError::Refused("there is no such bucket".to_owned()),
+        other => other,
+    }
+}
+
+/// The error with all its causes, in one line.
+fn text(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        next = cause.source();
+    }
+    text
+}
+
+fn of(error: object_store::Error) -> StoreError {
+    use object_store::Error as E;
+    match &error {
+        E::NotFound { .. } => StoreError::NotFound,
+        E::AlreadyExists { .. } | E::Precondition { .. } => StoreError::Exists,
+        E::InvalidPath { .. }
+        | E::NotSupported { .. }
+        | E::NotImplemented { .. }
+        | E::PermissionDenied { .. }
+        | E::Unauthenticated { .. }
+        | E::UnknownConfigurationKey { .. } => StoreError::Refused(text(&error)),
+        _ => StoreError::Failed(text(&error)),
+    }
+}
+
+/// The name of a folder of this machine as [`Objects::host`] has it.
+///
+/// # Errors
+///
+/// [`StoreError::Refused`] for a path that is no text, or that has parts like `..`.
+pub fn host_name(path: &HostPath) -> Result<String, StoreError> {
+    let text = path.to_str().ok_or_else(|| {
+        StoreError::Refused(format!(
+            "{}: a folder of objects needs a name in UTF-8",
+            path.display()
+        ))
+    })?;
+    let name = text.trim_matches('/');
+    Path::parse(name).map_err(|error| StoreError::Refused(error.to_string()))?;
+    Ok(name.to_owned())
+}

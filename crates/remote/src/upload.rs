@@ -1,0 +1,83 @@
+//! Sends sealed segments to the store, several at once.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::core::Core;
+use crate::error::Result;
+use crate::lines::{LINE, LINE_BYTES};
+use crate::segment::Segment;
+use crate::units::{ObjectNumber, SECTOR};
+
+/// A segment as the body of a request, without a copy.
+struct Whole(Arc<Segment>);
+
+impl AsRef<[u8]> for Whole {
+    fn as_ref(&self) -> &[u8] {
+        self.0.bytes()
+    }
+}
+
+impl Core {
+    /// The work of one thread: sends segments until the volume is closed.
+    pub(crate) fn send_all(&self) {
+        while let Some(segment) = self.next_to_send() {
+            if let Err(error) = self.send(&segment) {
+                let _ = self.failed(error);
+                return;
+            }
+            let mut state = self.state.lock();
+            state.sealed.remove(&segment.number);
+            drop(state);
+            self.signal.notify_all();
+        }
+    }
+
+    /// Waits for a segment, and takes it.
+    fn next_to_send(&self) -> Option<Arc<Segment>> {
+        let mut state = self.state.lock();
+        loop {
+            if state.failure.is_some() {
+                return None;
+            }
+            if let Some(sealed) = state.sealed.values_mut().find(|sealed| !sealed.is_taken) {
+                sealed.is_taken = true;
+                return Some(Arc::clone(&sealed.segment));
+            }
+            if state.is_closing {
+                return None;
+            }
+            state.wait(&self.signal);
+        }
+    }
+
+    fn send(&self, segment: &Arc<Segment>) -> Result<()> {
+        let name = self.chain.names.object(segment.number, self.epoch, true);
+        self.chain.store.put(&name, &Bytes::from_owner(Whole(Arc::clone(segment))))?;
+        // What was just written is often read soon.
+        let lines = segment.sectors().div_ceil(LINE);
+        for line in 0..lines {
+            let frames = (segment.sectors() - line * LINE).min(LINE);
+            let mut content = vec![0; LINE_BYTES.min(frames as usize * SECTOR as usize)];
+            let sectors = content.chunks_exact_mut(SECTOR as usize);
+            for (frame, sector) in (line * LINE..).zip(sectors) {
+                segment.read(frame, sector);
+            }
+            self.lines.put((segment.number, line), content.into());
+        }
+        Ok(())
+    }
+
+    /// Waits until all segments up to a number are objects.
+    pub(crate) fn wait_sent(&self, last: ObjectNumber) -> Result<()> {
+        let mut state = self.state.lock();
+        loop {
+            self.check(&state)?;
+            if state.sealed.keys().next().is_none_or(|first| *first > last) {
+                return Ok(());
+            }
+            state.wait(&self.signal);
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Writes: sectors into the open segment, and the map with them.
+//!
+//! # Invariants
+//!
+//! - **X1** A write of at most a mebibyte is in the segments whole or not at all, unless a segment
+//!   ends in it.
+//! - **X2** A writer waits while as many segments are on their way as may be.
+
+use buttress_base::{Held, clock};
+
+use crate::core::{Core, State};
+use crate::error::Result;
+use crate::map::PAGE_SECTORS;
+use crate::units::{SECTOR, Sector, Spot};
+
+/// Where the primary superblock of btrfs is, and what it has at which place.
+pub(crate) const SUPERBLOCK: Sector = Sector((64 << 10) / SECTOR);
+const MAGIC_AT: usize = 64;
+const MAGIC: &[u8; 8] = b"_BHRfS_M";
+
+/// Sectors that are written under one lock.
+const STEP: usize = 256;
+
+/// Says whether a sector is a superblock of btrfs.
+pub(crate) fn is_btrfs(sector: &[u8]) -> bool {
+    sector.get(MAGIC_AT..MAGIC_AT + MAGIC.len()) == Some(MAGIC)
+}
+
+impl Core {
+    /// Writes whole sectors.
+    pub(crate) fn write_sectors(&self, first: Sector, content: &[u8]) -> Result<()> {
+        let steps = content.chunks(STEP * SECTOR as usize);
+        let mut at = first;
+        for step in steps {
+            let count = step.len() as u64 / SECTOR;
+            self.write_step(at, step, count)?;
+            at.0 += count;
+        }
+        Ok(())
+    }
+
+    fn write_step(&self, first: Sector, content: &[u8], count: u64) -> Result<()> {
+        let mut state = self.room(first, count)?;
+        let state = &mut *state;
+        state.position += 1;
+        let mut run: Option<(Sector, u64, Spot)> = None;
+        for (at, sector) in (first.0..).zip(content.chunks_exact(SECTOR as usize)) {
+            let at = Sector(at);
+            if at == SUPERBLOCK {
+                state.superblock_at = state.position;
+                state.is_btrfs = is_btrfs(sector);
+            }
+            if state.open.overwrite(at, sector) {
+                flush_run(state, run.take());
+                continue;
+            }
+            let frame = state.open.push(at, sector);
+            match &mut run {
+                Some((_, count, _)) => *count += 1,
+                None => run = Some((at, 1, Spot { object: state.open.number, frame })),
+            }
+            if u64::from(state.open.sectors()) * SECTOR >= self.object_len {
+                flush_run(state, run.take());
+                self.seal(state);
+            }
+        }
+        flush_run(state, run.take());
+        Ok(())
+    }
+
+    /// Writes sectors to a new place that are still at an old one, and returns how many were.
+    pub(crate) fn rewrite(&self, first: Sector, content: &[u8], from: Spot) -> Result<u64> {
+        let count = content.len() as u64 / SECTOR;
+        let mut state = self.room(first, count)?;
+        let state = &mut *state;
+        let mut moved = 0;
+        for (step, sector) in (0..).zip(content.chunks_exact(SECTOR as usize)) {
+            let at = Sector(first.0 + u64::from(step));
+            let expected = Some(Spot { frame: from.frame + step, ..from });
+            if state.map.find(at, 1).is_ok_and(|piece| piece.spot == expected) {
+                let frame = state.open.push(at, sector);
+                state.map.set(at, 1, Some(Spot { object: state.open.number, frame }));
+                moved += 1;
+                if u64::from(state.open.sectors()) * SECTOR >= self.object_len {
+                    self.seal(state);
+                }
+            }
+        }
+        if moved > 0 {
+            state.position += 1;
+            state.deferred.get_or_insert((state.position, clock::now()));
+        }
+        Ok(moved)
+    }
+
+    /// Makes a range read as zeroes.
+    pub(crate) fn write_hole(&self, first: Sector, count: u64) -> Result<()> {
+        let mut at = first.0;
+        let end = first.0 + count;
+        while at < end {
+            let step = (PAGE_SECTORS - at % PAGE_SECTORS).min(end - at);
+            let mut state = self.room(Sector(at), step)?;
+            if !state.map.is_hole(Sector(at), step) {
+                state.position += 1;
+                state.open.hole(Sector(at), step);
+                state.map.set(Sector(at), step, None);
+                if (at..at + step).contains(&SUPERBLOCK.0) {
+                    state.superblock_at = state.position;
+                    state.is_btrfs = false;
+                }
+            }
+            at += step;
+        }
+        Ok(())
+    }
+
+    /// Waits until there is room for a write (X2), with its pages in memory.
+    fn room(&self, first: Sector, count: u64) -> Result<Held<'_, State>> {
+        loop {
+            let mut state = self.with_pages(first, count)?;
+            self.check(&state)?;
+            if state.sealed.len() < self.options.in_flight * 2 {
+                return Ok(state);
+            }
+            state.wait(&self.signal);
+        }
+    }
+}
+
+fn flush_run(state: &mut State, run: Option<(Sector, u64, Spot)>) {
+    if let Some((first, count, spot)) = run {
+        state.map.set(first, count, Some(spot));
+    }
+}

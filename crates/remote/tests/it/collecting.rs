@@ -1,0 +1,205 @@
+//! Garbage, pins and clones: what nothing needs goes, and what anything needs stays.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use buttress_base::Rng;
+use buttress_block::{Device, MemoryDevice};
+use buttress_remote::store::simulated::{SimStore, Weather};
+use buttress_remote::{At, Error, Options, RemoteDevice, Site};
+
+use crate::{create, open, options, store};
+
+const LEN: u64 = 8 << 20;
+
+/// Old commits go at once.
+fn hasty() -> Options {
+    Options { min_keep: Duration::ZERO, ..options() }
+}
+
+fn reading() -> Options {
+    Options { write: false, ..hasty() }
+}
+
+fn site(store: &Arc<SimStore>, prefix: &str, options: Options) -> Site {
+    Site::in_store(store.clone(), prefix, options)
+}
+
+/// Overwrites at random, with commits between.
+fn churn(device: &RemoteDevice, model: &MemoryDevice, rng: &mut Rng, writes: u64) {
+    for step in 0..writes {
+        let at = rng.below(LEN / 4096 - 8) * 4096;
+        let mut content = vec![0; 4096 * (1 + rng.below(8) as usize)];
+        rng.fill(&mut content);
+        device.write_at(at, &content).expect("within");
+        model.write_at(at, &content).expect("within");
+        if step % 10 == 0 {
+            device.flush().expect("a good store");
+        }
+    }
+    device.flush().expect("a good store");
+}
+
+#[track_caller]
+fn same(device: &dyn Device, model: &MemoryDevice) {
+    let (mut found, mut right) = (vec![0; LEN as usize], vec![0; LEN as usize]);
+    device.read_at(0, &mut found).expect("whole");
+    model.read_at(0, &mut right).expect("whole");
+    assert!(found == right, "the content differs");
+}
+
+/// Passes until there is nothing left to do.
+fn collect_all(device: &RemoteDevice) {
+    for _ in 0..200 {
+        device.checkpoint().expect("a good store");
+        let first = device.collect().expect("a good store");
+        let second = device.collect().expect("a good store");
+        // A checkpoint leaves the objects of the one before to the next pass.
+        if first.moved_bytes + second.moved_bytes == 0 && first.objects + second.objects < 6 {
+            return;
+        }
+    }
+    panic!("the collector does not come to an end");
+}
+
+/// After many overwrites the store has little more than what is live, and the content is right,
+/// before and after opening again; what is not in the table is not in the store.
+#[test]
+fn overwritten_data_goes() {
+    let store = store(1);
+    drop(create(&store, LEN));
+    let device = open(&store, hasty()).expect("free");
+    let model = MemoryDevice::new(LEN);
+    let mut rng = Rng::new(7);
+    churn(&device, &model, &mut rng, 3000);
+    let before = device.status();
+    assert!(before.object_bytes > 4 * LEN, "there is garbage");
+    collect_all(&device);
+    same(&device, &model);
+    let after = device.status();
+    assert!(after.object_bytes < 3 * LEN, "{after:?}");
+    assert!(store.names().len() < 500, "{} objects", store.names().len());
+    device.close().expect("a good store");
+    same(&open(&store, reading()).expect("whole"), &model);
+}
+
+/// A pinned commit can be read while all around it is collected, and goes after its pin.
+#[test]
+fn a_pinned_commit_stays() {
+    let store = store(2);
+    drop(create(&store, LEN));
+    let device = open(&store, hasty()).expect("free");
+    let model = MemoryDevice::new(LEN);
+    let mut rng = Rng::new(9);
+    churn(&device, &model, &mut rng, 500);
+    let place = site(&store, "v", hasty());
+    let number = place.pin("then").expect("a commit");
+    place.pin("then").expect("the very same");
+    place.pin("no/name").expect_err("no name");
+    let then = model.fork();
+    churn(&device, &model, &mut rng, 1500);
+    collect_all(&device);
+    let at = |at| Options { at, ..reading() };
+    site(&store, "v", at(At::Number(number.0))).open().expect_err("its manifest went");
+    same(&site(&store, "v", at(At::Pin("then".to_owned()))).open().expect("pinned"), &then);
+    same(&device, &model);
+    let writing = Options { at: At::Pin("then".to_owned()), ..hasty() };
+    let error = site(&store, "v", writing).open().expect_err("an old commit");
+    assert!(matches!(error, Error::Pin { .. }), "{error}");
+    let listed = place.commits(3).expect("a store");
+    assert!(listed.iter().any(|commit| commit.pin.as_deref() == Some("then")), "{listed:?}");
+    let kept = device.status().object_bytes;
+    place.unpin("then").expect("a pin");
+    place.unpin("then").expect_err("no pin");
+    collect_all(&device);
+    assert!(device.status().object_bytes < kept, "what the pin kept went");
+    same(&device, &model);
+}
+
+/// A clone and its base are written and collected each by itself; neither loses anything. A clone
+/// of a clone, and of a pin, is no other.
+#[test]
+fn clones_share_and_stay_apart() {
+    let store = store(3);
+    drop(create(&store, LEN));
+    let base = open(&store, hasty()).expect("free");
+    let base_model = MemoryDevice::new(LEN);
+    let mut rng = Rng::new(5);
+    churn(&base, &base_model, &mut rng, 500);
+    let before = store.changes().len();
+    site(&store, "v", hasty()).clone_to(&site(&store, "w", hasty())).expect("a clone");
+    let written = store.changes()[before..].len();
+    assert!(written < 6, "{written} changes");
+    let model = base_model.fork();
+    churn(&base, &base_model, &mut rng, 1000);
+    collect_all(&base);
+    let clone = site(&store, "w", hasty()).open().expect("a volume");
+    same(&clone, &model);
+    churn(&clone, &model, &mut rng, 700);
+    collect_all(&clone);
+    same(&clone, &model);
+    site(&store, "w", hasty()).clone_to(&site(&store, "x", hasty())).expect("a clone of it");
+    let error = site(&store, "v", hasty()).clone_to(&site(&store, "w", hasty()));
+    error.expect_err("there is one");
+    let third_model = model.fork();
+    churn(&clone, &model, &mut rng, 700);
+    collect_all(&clone);
+    let third = site(&store, "x", hasty()).open().expect("a volume");
+    same(&third, &third_model);
+    churn(&third, &third_model, &mut rng, 300);
+    collect_all(&third);
+    for (prefix, device, model) in
+        [("v", base, &base_model), ("w", clone, &model), ("x", third, &third_model)]
+    {
+        same(&device, model);
+        device.close().expect("a good store");
+        same(&site(&store, prefix, reading()).open().expect("whole"), model);
+    }
+}
+
+/// A reader beside a writer and a collector has its own commit, or an error: never other bytes.
+#[test]
+fn a_reader_that_comes_too_late_has_an_error() {
+    let store = store(4);
+    drop(create(&store, LEN));
+    let device = open(&store, hasty()).expect("free");
+    let model = MemoryDevice::new(LEN);
+    let mut rng = Rng::new(6);
+    churn(&device, &model, &mut rng, 300);
+    let reader = open(&store, reading()).expect("a commit");
+    let then = model.fork();
+    churn(&device, &model, &mut rng, 1500);
+    collect_all(&device);
+    let (mut errors, mut right) = (0, 0);
+    for at in (0..LEN).step_by(16 << 10) {
+        let (mut found, mut wanted) = (vec![0; 16 << 10], vec![0; 16 << 10]);
+        then.read_at(at, &mut wanted).expect("within");
+        match reader.read_at(at, &mut found) {
+            Ok(()) => {
+                assert!(found == wanted, "other bytes at {at}");
+                right += 1;
+            }
+            Err(_) => errors += 1,
+        }
+    }
+    assert!(errors > 0, "{right} reads were right, and nothing was collected");
+}
+
+/// Collecting in bad weather, with every prefix of what it did: the newest commit is whole.
+#[test]
+fn a_collector_that_ends_anywhere_leaves_the_volume_whole() {
+    let store = store(5);
+    drop(create(&store, LEN));
+    let device = open(&store, hasty()).expect("free");
+    let model = MemoryDevice::new(LEN);
+    let mut rng = Rng::new(8);
+    churn(&device, &model, &mut rng, 600);
+    let begun = store.changes().len();
+    store.set_weather(Weather { refused: 30, lost: 50, wrong: 10, ..Weather::default() });
+    collect_all(&device);
+    let changes = store.changes();
+    for count in (begun..=changes.len()).step_by(7) {
+        let cut = Arc::new(SimStore::replay(&changes[..count], 1));
+        same(&open(&cut, reading()).expect("every prefix opens"), &model);
+    }
+}

@@ -1,0 +1,145 @@
+//! What every device does, whatever it lies on.
+
+use std::io::IoSlice;
+use std::sync::Arc;
+
+use buttress_base::Rng;
+use buttress_block::device::Content;
+use buttress_block::{Device, Error, FileDevice, MemoryDevice, Space, Write};
+use buttress_remote::store::simulated::Weather;
+use buttress_remote::{Options, Site};
+
+use crate::{create, open, options, store};
+
+pub(crate) const LEN: u64 = 130 << 20;
+
+/// Random requests on a device and on a plain model; every read answers as the model does.
+pub(crate) fn conforms(device: &dyn Device, seed: u64, requests: u64) {
+    let model = MemoryDevice::new(LEN);
+    let mut rng = Rng::new(seed);
+    assert_eq!(device.len(), LEN);
+    for _ in 0..requests {
+        let around = [0, 64 << 10, 64 << 20, LEN - (1 << 20)];
+        let base = *rng.choose(&around).expect("some");
+        let grain = if rng.chance(1, 4) { 1 } else { 4096 };
+        let at = (base + rng.below(1 << 20)) / grain * grain;
+        let len = ((1 + rng.below(20)) * 4096 / if grain == 1 { 7 } else { 1 }).min(LEN - at);
+        let mut content = vec![0; len as usize];
+        rng.fill(&mut content);
+        match rng.below(10) {
+            0..4 => {
+                device.write_at(at, &content).expect("within");
+                model.write_at(at, &content).expect("within");
+            }
+            4 => {
+                let (one, two) = content.split_at(content.len() / 2);
+                let bufs = [IoSlice::new(one), IoSlice::new(two)];
+                device.write_vectored_at(at, &bufs).expect("within");
+                model.write_vectored_at(at, &bufs).expect("within");
+            }
+            5 => {
+                device.write_zeroes(at, len, Space::Free).expect("within");
+                model.write_zeroes(at, len, Space::Free).expect("within");
+            }
+            6 => device.flush().expect("a good device"),
+            7 => {
+                let found = device.extent_at(at, len).expect("within");
+                assert!(found.len > 0 && found.len <= len);
+                if found.content == Content::Hole {
+                    let mut bytes = vec![1; found.len as usize];
+                    model.read_at(at, &mut bytes).expect("within");
+                    assert!(bytes.iter().all(|byte| *byte == 0));
+                }
+            }
+            _ => {
+                let mut other = content.clone();
+                device.read_at(at, &mut content).expect("within");
+                model.read_at(at, &mut other).expect("within");
+                assert!(content == other, "a read of {len} at {at} differs");
+            }
+        }
+    }
+    for at in [0, 64 << 20, LEN - (2 << 20)] {
+        let (mut found, mut right) = (vec![0; 2 << 20], vec![1; 2 << 20]);
+        device.read_at(at, &mut found).expect("within");
+        model.read_at(at, &mut right).expect("within");
+        assert!(found == right, "the content at {at} differs");
+    }
+    let error = device.write_at(LEN - 1, &[0; 2]).expect_err("past the end");
+    assert!(matches!(error, Error::PastEnd { device_len: LEN, .. }), "{error}");
+    device.read_at(u64::MAX, &mut [0]).expect_err("past the end");
+}
+
+#[test]
+fn memory_and_files_conform() {
+    conforms(&MemoryDevice::new(LEN), 1, 400);
+    let dir = tempfile::tempdir().expect("tempdir");
+    let device = FileDevice::create(dir.path().join("x.img"), LEN).expect("a file");
+    conforms(&device, 1, 400);
+}
+
+/// A volume in a store is a device as others are, also in bad weather, and with many commits.
+#[test]
+fn a_volume_in_a_store_conforms_in_any_weather() {
+    for seed in 0..3 {
+        let store = store(seed);
+        let device = create(&store, LEN);
+        let weather =
+            Weather { refused: 30, lost: 50, wrong: 20, short: 20, stale: 100, dishonest: false };
+        store.set_weather(if seed == 0 { Weather::default() } else { weather });
+        conforms(&device, seed, 1200);
+        device.close().expect("a store that recovers");
+    }
+}
+
+/// The same over a folder of this machine.
+#[test]
+fn a_volume_in_a_folder_conforms() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let path = format!("file://{}", dir.path().join("volume").display());
+    let site = Site::of(path.as_ref(), options()).expect("a place");
+    let device = site.create(LEN).expect("a folder");
+    conforms(&device, 5, 300);
+    device.close().expect("a folder");
+    let error = Site::of(format!("{path}?colour=red").as_ref(), options()).expect_err("no option");
+    assert!(error.to_string().contains("colour"), "{error}");
+}
+
+/// What was flushed is there after opening again: by the extents of recent objects, and by
+/// checkpoints of the map with pages that do not fit in memory.
+#[test]
+fn content_comes_back_after_each_opening() {
+    let store = store(9);
+    drop(create(&store, LEN));
+    let model = MemoryDevice::new(LEN);
+    let mut rng = Rng::new(4);
+    for round in 0..6_u64 {
+        let device = open(&store, options()).expect("the writer before has closed");
+        let mut found = vec![0; LEN as usize];
+        device.read_at(0, &mut found).expect("whole");
+        let mut right = vec![0; LEN as usize];
+        model.read_at(0, &mut right).expect("whole");
+        assert!(found == right, "round {round} differs");
+        for _ in 0..(if round % 2 == 0 { 10 } else { 400 }) {
+            let at = rng.below(LEN / 4096 - 8) * 4096;
+            let mut content = vec![0; 4096 * (1 + rng.below(8) as usize)];
+            rng.fill(&mut content);
+            let bufs = vec![IoSlice::new(&content)];
+            let class = buttress_block::Class::Data;
+            device.write_many(&[Write { offset: at, bufs, class }]).expect("within");
+            model.write_at(at, &content).expect("within");
+            if rng.chance(1, 2) {
+                device.flush().expect("a good store");
+            }
+        }
+        let hole = rng.below(LEN / 2) / 4096 * 4096;
+        device.discard(hole, 4 << 20).expect("within");
+        model.discard(hole, 4 << 20).expect("within");
+        device.close().expect("a good store");
+    }
+    let device = open(&store, Options { write: false, ..options() }).expect("for reading");
+    assert!(!device.writable());
+    device.write_at(0, &[0; 4096]).expect_err("for reading");
+    assert!(device.status().live_bytes > 0);
+    assert_eq!(Arc::strong_count(&store), 2);
+}
