@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::published::{self, Added, Allocate, Enospc, Experiment, Nocow, Plan, Read, Slowness};
 use crate::writeback::{self, Files, Writeback};
-use crate::{choice, foreground, fsync, scale, setup, stall, volume, work};
+use crate::{choice, foreground, fsync, mount, scale, setup, stall, volume, work};
 
 /// Measures Buttress beside the kernel's file systems, which need root and loop devices.
 #[derive(Debug, Parser)]
@@ -194,6 +194,34 @@ enum Verb {
         #[arg(long)]
         scattered: bool,
     },
+    /// Everyday loads on mounts, beside the kernel's btrfs and a server that answers from memory:
+    /// small files, archives, git, copies, sqlite. Counts requests.
+    Mount {
+        /// Small files of each load.
+        #[arg(long, default_value_t = 30_000)]
+        files: usize,
+        /// MiB of the large file.
+        #[arg(long, default_value_t = 1024)]
+        mib: u64,
+        /// Transactions of sqlite.
+        #[arg(long, default_value_t = 2000)]
+        transactions: usize,
+        /// Only loads with one of these words in their names.
+        #[arg(long, value_delimiter = ',')]
+        loads: Vec<String>,
+        /// A former `buttress` program, to be measured beside this one.
+        #[arg(long, value_name = "PROGRAM")]
+        before: Option<PathBuf>,
+    },
+    /// Serves the empty server.
+    #[command(hide = true)]
+    EmptyServer {
+        /// The directory to mount it on.
+        dir: PathBuf,
+        /// By io_uring.
+        #[arg(long)]
+        ring: bool,
+    },
     /// Create, write and close small files; remove them again.
     Small(work::Args),
     /// Write and read one large file.
@@ -337,6 +365,19 @@ fn alone(args: &Args, say: &mut dyn FnMut(&str)) -> std::result::Result<(Value, 
         }
         Verb::Scale { groups, image: None } => of_scale(args, groups, say),
         Verb::Choice { groups } => Ok(drawn(choice::table(*groups))),
+        Verb::Mount { files, mib, transactions, loads, before } => {
+            let plan = mount::Plan {
+                dir: args.dir.clone(),
+                runs: args.runs,
+                files: (*files).max(1),
+                mib: *mib,
+                transactions: (*transactions).max(1),
+                loads: loads.clone(),
+                only: args.only.clone(),
+                before: before.clone(),
+            };
+            mount::run(&plan, say)
+        }
         verb => {
             let (work, how) = verb.work().ok_or("it has others beside it")?;
             let report = work::run(work, how, &args.dir, args.runs, say)?;
@@ -360,7 +401,14 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
     let args = Args::parse_from(name.into_iter().chain(arguments));
     let ui = Ui::new(args.json);
-    match measure(args, &ui) {
+    let done = match &args.verb {
+        Verb::EmptyServer { dir, ring } => {
+            let served = mount::serve_empty(dir, *ring);
+            served.map(|()| Exit::Success).map_err(|error| Failure::new(Exit::Failure, error))
+        }
+        _ => measure(args, &ui),
+    };
+    match done {
         Ok(exit) => ExitCode::from(exit as u8),
         Err(failure) if failure.is_closed_pipe() => ExitCode::SUCCESS,
         Err(failure) => {

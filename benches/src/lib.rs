@@ -18,6 +18,7 @@ pub mod foreground;
 mod fsync;
 pub mod groups;
 mod latency;
+mod mount;
 mod nocow;
 mod plan;
 mod processors;

@@ -6,9 +6,10 @@
 
 use std::{
     fs::File,
+    io::{BufRead, BufReader, Write},
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::{Child, ChildStdout, Command, Stdio},
     sync::Arc,
     thread,
     time::{Duration, Instant},
@@ -19,6 +20,9 @@ use buttress_fs::{
     Filesystem, MountOptions,
     make::{MakeOptions, make},
 };
+
+use parking_lot::Mutex;
+use serde_json::Value;
 
 use crate::{
     plan::Plan,
@@ -42,8 +46,11 @@ pub(crate) fn sh(program: &str, args: &[&str]) -> Result<String, String> {
 /// have the baselines so.
 pub(crate) const PROGRAM: &str = "buttress";
 
-/// Runs this program as `buttress`; returns what it printed.
-fn buttress(args: &[&str]) -> Result<String, String> {
+/// Runs another program, or this one as `buttress`; returns what it printed.
+fn buttress(program: Option<&Path>, args: &[&str]) -> Result<String, String> {
+    if let Some(program) = program {
+        return sh(&program.to_string_lossy(), args);
+    }
     let own = std::env::current_exe().map_err(|e| e.to_string())?;
     sh(&own.to_string_lossy(), &[&[PROGRAM], args].concat())
 }
@@ -78,16 +85,39 @@ pub(crate) struct Setup {
     loop_device: Option<String>,
     mounted: bool,
     options: String,
+    /// What mounts ours in place of this program.
+    program: Option<PathBuf>,
+    /// The process that serves it.
+    server: Option<u32>,
+    /// The empty server, and what it says.
+    /// Unranked: nothing is taken under it.
+    empty: Option<Mutex<Empty>>,
+}
+
+/// An empty server that runs.
+struct Empty {
+    child: Child,
+    said: BufReader<ChildStdout>,
 }
 
 impl Setup {
     pub(crate) fn new(target: Target, dir: &Path) -> Result<Self, String> {
-        Self::with(target, dir, SIZE, "", false)
+        Self::with(target, dir, SIZE, "", false, None)
     }
 
     /// An image of `size` bytes for a subject of a plan.
     pub(crate) fn of(subject: &Subject, plan: &Plan, size: u64) -> Result<Self, String> {
-        Self::with(subject.target, &plan.dir, size, &subject.options, plan.prefault)
+        Self::with(subject.target, &plan.dir, size, &subject.options, plan.prefault, None)
+    }
+
+    /// An image of `size` bytes for everyday loads; ours is mounted by another program, if given.
+    pub(crate) fn everyday(
+        subject: &Subject,
+        dir: &Path,
+        size: u64,
+        program: Option<PathBuf>,
+    ) -> Result<Self, String> {
+        Self::with(subject.target, dir, size, &subject.options, false, program)
     }
 
     /// An image of `size` bytes; ours and Linux's btrfs are mounted with `options`. With `prefault`
@@ -98,6 +128,7 @@ impl Setup {
         size: u64,
         options: &str,
         prefault: bool,
+        program: Option<PathBuf>,
     ) -> Result<Self, String> {
         let stem = format!("buttress-bench-{}", std::process::id());
         let image = dir.join(format!("{stem}.img"));
@@ -124,7 +155,17 @@ impl Setup {
             false => None,
         };
         let options = options.to_string();
-        let mut setup = Self { target, image, mountpoint, loop_device, mounted: false, options };
+        let mut setup = Self {
+            target,
+            image,
+            mountpoint,
+            loop_device,
+            mounted: false,
+            options,
+            program,
+            server: None,
+            empty: None,
+        };
         setup.mount()?;
         Ok(setup)
     }
@@ -141,7 +182,14 @@ impl Setup {
                 if !self.options.is_empty() {
                     args.extend(["-o", &self.options]);
                 }
-                buttress(&args)?;
+                let told = buttress(self.program.as_deref(), &[&["--json"], &args[..]].concat())?;
+                let told: Value = serde_json::from_str(&told).map_err(|e| e.to_string())?;
+                self.server = told["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok());
+            }
+            Target::Empty => {
+                let empty = Empty::start(&self.mountpoint, &self.options)?;
+                self.server = Some(empty.child.id());
+                self.empty = Some(Mutex::new(empty));
             }
             Target::Btrfs if !self.options.is_empty() => {
                 sh("mount", &["-o", &self.options, &device, &dir])?;
@@ -162,6 +210,10 @@ impl Setup {
             return Ok(());
         }
         sh("umount", &[&self.mountpoint.to_string_lossy()])?;
+        self.server = None;
+        if let Some(empty) = self.empty.take() {
+            return empty.into_inner().child.wait().map(drop).map_err(|e| e.to_string());
+        }
         // A FUSE server may still be writing when umount returns.
         let deadline = Instant::now() + Duration::from_secs(60);
         while self.is_served() && Instant::now() < deadline {
@@ -196,7 +248,7 @@ impl Setup {
     pub(crate) fn told(&self) -> Told {
         if self.target.is_mount() {
             let folder = self.mountpoint.to_string_lossy();
-            return buttress(&["--json", "stats", &folder])
+            return buttress(self.program.as_deref(), &["--json", "stats", &folder])
                 .map_or_else(|_| Told::default(), |text| Told::by_mount(&text));
         }
         Told { commits: self.btrfs_commits(), requests: self.loop_requests(), room: None }
@@ -239,6 +291,24 @@ impl Setup {
         }
     }
 
+    /// The process that serves it, where that is not the kernel.
+    pub(crate) fn server(&self) -> Option<u32> {
+        self.server
+    }
+
+    /// How many requests of each kind came to the server.
+    pub(crate) fn requests(&self) -> Result<Value, String> {
+        if let Some(empty) = &self.empty {
+            return empty.lock().requests();
+        }
+        let told = buttress(
+            self.program.as_deref(),
+            &["--json", "stats", &self.mountpoint.to_string_lossy()],
+        )?;
+        let told: Value = serde_json::from_str(&told).map_err(|e| e.to_string())?;
+        Ok(told["sections"]["requests"].clone())
+    }
+
     pub(crate) fn folder(&self) -> &Path {
         &self.mountpoint
     }
@@ -262,6 +332,38 @@ impl Setup {
     pub(crate) fn open_on(&self, device: Arc<dyn Device>) -> Result<Filesystem, String> {
         let options = MountOptions::parse(&self.options).map_err(|e| e.to_string())?;
         Filesystem::open(vec![device], options).map_err(|e| e.to_string())
+    }
+}
+
+impl Empty {
+    /// Runs this program as an empty server; returns when it is mounted.
+    fn start(dir: &Path, options: &str) -> Result<Self, String> {
+        let own = std::env::current_exe().map_err(|e| e.to_string())?;
+        let mut command = Command::new(own);
+        command.arg("empty-server").arg(dir);
+        if options.split(',').any(|option| option == "io_uring") {
+            command.arg("--ring");
+        }
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().map_err(|e| e.to_string())?;
+        let said = BufReader::new(child.stdout.take().ok_or("no standard output")?);
+        let mut empty = Self { child, said };
+        match empty.line()?.as_str() {
+            "ready" => Ok(empty),
+            other => Err(format!("the empty server said: {other}")),
+        }
+    }
+
+    fn line(&mut self) -> Result<String, String> {
+        let mut line = String::new();
+        self.said.read_line(&mut line).map_err(|e| e.to_string())?;
+        Ok(line.trim().to_owned())
+    }
+
+    fn requests(&mut self) -> Result<Value, String> {
+        let ask = self.child.stdin.as_mut().ok_or("no standard input")?;
+        writeln!(ask).map_err(|e| e.to_string())?;
+        serde_json::from_str(&self.line()?).map_err(|e| e.to_string())
     }
 }
 

@@ -24,6 +24,8 @@ pub enum Target {
     Ext4,
     /// ext4 through FUSE.
     Fuse2fs,
+    /// A FUSE server that answers from memory.
+    Empty,
     /// A loop device with nothing on it.
     Raw,
 }
@@ -38,6 +40,7 @@ impl fmt::Display for Target {
             Self::Btrfs => "kernel btrfs",
             Self::Ext4 => "kernel ext4",
             Self::Fuse2fs => "fuse2fs",
+            Self::Empty => "empty server",
             Self::Raw => "device",
         })
     }

@@ -25,10 +25,25 @@ pub(crate) struct Options {
 /// A part: its name, the program, and the words of its command line.
 type Part = (&'static str, &'static str, &'static [&'static str]);
 
-const PARTS: [Part; 5] = [
+/// The campaign of damage, in its long form.
+const RESCUE: &[&str] = &[
+    "BUTTRESS_RESCUE_VOLUMES=10000",
+    "cargo",
+    "test",
+    "-p",
+    "buttress-rescue",
+    "--test",
+    "it",
+    "campaign",
+    "--",
+    "--nocapture",
+];
+
+const PARTS: [Part; 6] = [
     ("ci", ".ci/run", &[]),
     ("versitygw", ".ci/versitygw", &[]),
     ("crash", "cargo", &["xtask", "crash", "--minutes", "60", "--on-time", "--jobs", "2"]),
+    ("rescue", "env", RESCUE),
     ("dist", "cargo", &["xtask", "dist", "--try"]),
     ("deny", "packaging/deny", &[]),
 ];

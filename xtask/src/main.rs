@@ -9,6 +9,7 @@ mod round;
 mod suite;
 mod tidy;
 mod top;
+mod xfstests;
 
 use std::process::ExitCode;
 
@@ -29,6 +30,8 @@ enum Chore {
     Figures(figures::Options),
     /// Says whether the house rules hold: sizes, circles of imports, ranks, language.
     Tidy(tidy::Options),
+    /// Runs the generic tests of an xfstests that was fetched and built, and keeps the results.
+    Xfstests(xfstests::Options),
 }
 
 fn main() -> ExitCode {
@@ -38,5 +41,6 @@ fn main() -> ExitCode {
         Chore::Dist(options) => dist::run(&options),
         Chore::Figures(options) => figures::run(&options),
         Chore::Tidy(options) => tidy::run(&options),
+        Chore::Xfstests(options) => xfstests::run(&options),
     }
 }

@@ -56,6 +56,31 @@ fn mount_options_are_added() {
     bench.fails(&["writeback", "-o", "commit=9"], 2, &["--options", "nocow"]);
 }
 
+/// Everyday loads on the empty server: figures, and requests by kind.
+#[test]
+fn everyday_loads_are_measured() {
+    if !crate::has(&["git", "tar"], Some("/dev/fuse")) || !is_root() {
+        return;
+    }
+    let bench = crate::bench();
+    let short = ["mount", "--files", "40", "--mib", "1", "--transactions", "1", "--runs", "1"];
+    let some = ["--dir", ".", "--only", "empty server", "--loads", "create,unlink"];
+    let text = bench.ok(&[&["--json"], &short[..], &some].concat());
+    let found: Value = serde_json::from_str(&text).expect("JSON");
+    let figures = found["figures"].as_array().expect("rows");
+    let of = |what: &str| figures.iter().find(|row| row["what"] == what).expect("a row");
+    let created = of("create 4 KiB files");
+    assert_eq!(created["requests"]["create"], 40, "{created}");
+    assert_eq!(of("unlink")["requests"]["unlink"], 40);
+    assert!(created["awaited"].as_u64().is_some_and(|count| count >= 80), "{created}");
+    assert!(bench.ok(&[&short[..], &some].concat()).contains("server"));
+    bench.fails(&["mount", "--files", "1", "--mib", "0", "--loads", "none"], 1, &["no load"]);
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
 /// The published experiments, on the library and through each switch, a moment each: all subjects
 /// have the rows that a comparison needs.
 #[test]

@@ -1,8 +1,18 @@
 //! What time it is, for the engine: the system's, or that of a seeded run.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
+
+/// The second at which the clock of the day stands; the last of all while it goes.
+static STOPPED: AtomicU64 = AtomicU64::new(u64::MAX);
+
+/// Stops the clock of the day at a second since 1970, for the rest of the process: for programs
+/// that make images which are to be equal.
+pub fn stop_wall(second: u64) {
+    STOPPED.store(second, Ordering::Relaxed);
+}
 
 /// Returns the instant that is now.
 #[must_use]
@@ -28,6 +38,10 @@ pub fn wall() -> Duration {
     #[cfg(any(debug_assertions, buttress_seeded))]
     if let Some(wall) = crate::seeded::wall() {
         return wall;
+    }
+    match STOPPED.load(Ordering::Relaxed) {
+        u64::MAX => {}
+        second => return Duration::from_secs(second),
     }
     let now = clock_gettime(ClockId::RealtimeCoarse);
     let (sec, nsec) = (u64::try_from(now.tv_sec), u32::try_from(now.tv_nsec));

@@ -26,7 +26,7 @@ pub fn identify(device: &dyn Device) -> Result<Option<String>, Error> {
         }
     }
     // Formats with several checks, and partition tables after everything that may lie under one.
-    for recognise in [ext, swap, lvm, software_raid, fat, zfs, gpt, mbr] {
+    for recognise in [ext, swap, lvm, software_raid, fat, zfs, minix, gpt, mbr] {
         if let Some(name) = recognise(&probe)? {
             return Ok(Some(name.to_owned()));
         }
@@ -70,6 +70,9 @@ const SIGNATURES: &[Signature] = &[
     signature("erofs", 0x400, b"\xe2\xe1\xf5\xe0"),
     signature("dm-writecache", 0, b"\x21\x93\x48\x23"),
     signature("a qcow2 image", 0, b"QFI\xfb"),
+    signature("bfs", 0, b"\xce\xfa\xad\x1b"),
+    signature("cramfs", 0, b"\x45\x3d\xcd\x28"),
+    signature("cramfs", 512, b"\x45\x3d\xcd\x28"),
 ];
 
 struct Probe<'a> {
@@ -184,6 +187,29 @@ fn zfs(probe: &Probe<'_>) -> Result<Option<&'static str>, Error> {
     let found =
         array.chunks_exact(1024).any(|slot| slot.starts_with(&little) || slot.starts_with(&big));
     Ok(found.then_some("ZFS"))
+}
+
+/// The magic of minix has two bytes, so its counts of bitmap blocks and the size of its zones must
+/// make sense, too.
+fn minix(probe: &Probe<'_>) -> Result<Option<&'static str>, Error> {
+    const SUPER: u64 = 0x400;
+    /// Versions 1 and 2, with names of 14 and 30 bytes.
+    const MAGICS: [u16; 4] = [0x137f, 0x138f, 0x2468, 0x2478];
+    const MAGIC_3: u16 = 0x4d5a;
+
+    let is_old = probe.u16_at(SUPER + 16)?.is_some_and(|magic| MAGICS.contains(&magic));
+    let counts = if is_old {
+        SUPER + 4
+    } else if probe.u16_at(SUPER + 24)? == Some(MAGIC_3) {
+        SUPER + 6
+    } else {
+        return Ok(None);
+    };
+    let has_maps = [counts, counts + 2].into_iter().try_fold(true, |has, at| {
+        Ok::<_, Error>(has && probe.u16_at(at)?.is_some_and(|blocks| blocks > 0))
+    })?;
+    let zones = probe.u16_at(counts + 6)?;
+    Ok((has_maps && zones.is_some_and(|log| log < 8)).then_some("minix"))
 }
 
 /// The header of a GPT lies in the second sector, whatever a sector is.

@@ -1,18 +1,18 @@
 //! The verbs. Each has its own file: what it takes, and what it does.
 
-mod balance;
+pub(crate) mod balance;
 mod cache;
 mod cat;
-mod check;
+pub(crate) mod check;
 mod completions;
 mod cp;
 mod demo;
-mod device;
+pub(crate) mod device;
 mod df;
 mod dump;
-mod filesystem;
+pub(crate) mod filesystem;
 mod fstrim;
-mod info;
+pub(crate) mod info;
 mod ln;
 mod ls;
 mod manual;
@@ -22,17 +22,20 @@ mod mkfs;
 pub(crate) mod mount;
 mod mv;
 mod nbd;
-mod property;
-mod receive;
+pub(crate) mod property;
+pub(crate) mod receive;
 mod remote;
+mod rescue;
+mod restore;
 mod rm;
-mod scrub;
-mod send;
+pub(crate) mod scrub;
+pub(crate) mod send;
 mod stat;
 mod stats;
 mod subvolume;
 mod tree;
 pub(crate) mod umount;
+mod undelete;
 
 use clap::Subcommand;
 
@@ -78,6 +81,13 @@ pub(crate) enum Command {
     Info(info::Args),
     /// Look at a whole volume and say what is wrong with it.
     Check(check::Args),
+    /// Get files out of a damaged volume.
+    Restore(restore::Args),
+    /// Mend what keeps a volume from being opened.
+    #[command(subcommand)]
+    Rescue(rescue::Verb),
+    /// Find deleted files, and bring them back to another place.
+    Undelete(undelete::Args),
     /// Print the items of the trees, in the words of `btrfs inspect-internal dump-tree`.
     Dump(dump::Args),
     /// Make, copy, delete and show subvolumes.
@@ -140,6 +150,9 @@ impl Command {
             Self::Filesystem(args) => filesystem::run(args, ui),
             Self::Info(args) => info::run(args, ui),
             Self::Check(args) => check::run(args, ui),
+            Self::Restore(args) => restore::run(args, ui),
+            Self::Rescue(verb) => rescue::run(verb, ui),
+            Self::Undelete(args) => undelete::run(args, ui),
             Self::Dump(args) => dump::run(args, ui),
             Self::Subvolume(args) => subvolume::run(args, ui),
             Self::Property(args) => property::run(args, ui),

@@ -25,6 +25,24 @@ pub(crate) struct Inspect {
     name: String,
 }
 
+/// Goes back to the newest root that can be read, if there is one.
+fn use_backup_root(store: &Store, superblock: &mut Superblock) {
+    let mut candidates = vec![superblock.clone()];
+    candidates.extend(boot::backups(superblock).iter().map(|backup| {
+        let mut older = superblock.clone();
+        boot::go_back(&mut older, backup);
+        older
+    }));
+    let can_be_read = |candidate: &&Superblock| {
+        // The root tree may lie in a chunk that the superblock does not name.
+        let load = boot::load_chunks(store, candidate);
+        load.is_ok() && store.root(TreeId::ROOT, boot::root_tree_root(candidate)).is_ok()
+    };
+    if let Some(found) = candidates.iter().find(can_be_read) {
+        *superblock = found.clone();
+    }
+}
+
 /// A tree that the root tree lists.
 pub(crate) struct ListedTree {
     pub key: Key,
@@ -36,20 +54,36 @@ impl Inspect {
     /// Opens a volume for looking, also one with devices missing or one that another program
     /// writes.
     pub(crate) fn open(path: &Path, devices: &Devices) -> Result<Self> {
+        Self::open_and(path, devices, |failure| {
+            ui::note(format!("{failure}: what it commits meanwhile may be missed"));
+        })
+    }
+
+    /// As [`Inspect::open`], for verbs that are asked of mounts.
+    pub(crate) fn open_quietly(path: &Path, devices: &Devices) -> Result<Self> {
+        Self::open_and(path, devices, |_| {})
+    }
+
+    fn open_and(path: &Path, devices: &Devices, say: impl FnOnce(&Failure)) -> Result<Self> {
         let name = path.display().to_string();
         let opened = image::open_devices(path, devices, Access::Read).or_else(|failure| {
             if !failure.is_locked() {
                 return Err(failure);
             }
             client::commit(path);
-            ui::note(format!("{failure}: what it commits meanwhile may be missed"));
+            say(&failure);
             image::open_devices(path, devices, Access::Peek)
         })?;
         let options = OpenOptions { degraded: true, ..OpenOptions::default() };
-        let (volume, superblock) = Volume::open(opened, options).context(|| &name)?;
+        let (volume, mut superblock) = Volume::open(opened, options).context(|| &name)?;
         let volume = Arc::new(volume);
         let geometry = Geometry::of(&superblock);
-        let store = Store::new(Arc::clone(&volume), geometry, CACHE_BYTES);
+        let rescue = devices.rescue_options();
+        let store = Store::new(Arc::clone(&volume), geometry, CACHE_BYTES)
+            .ignoring_csums(rescue.ignore_meta_csums);
+        if rescue.use_backup_root {
+            use_backup_root(&store, &mut superblock);
+        }
         let chunks = boot::load_chunks(&store, &superblock).context(|| &name)?;
         Ok(Self { superblock, volume, store, chunks, name })
     }

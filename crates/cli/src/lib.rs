@@ -3,30 +3,22 @@
 //! `main.rs` calls [`run`]. So does `buttress-bench`, which mounts volumes with baselines that the
 //! shipped program does not have. Tests call [`transfer`] without starting a process each time.
 
-mod cached;
-mod client;
-mod closing;
+mod btrfs;
 mod commands;
-mod execute;
-pub mod exit;
-mod figures;
 mod helper;
-mod image;
 mod inspect;
 pub mod listing;
-mod live;
-pub mod location;
 mod log;
 mod manual;
-pub mod names;
 mod openmetrics;
-mod order;
-mod size;
+mod salvage;
 mod space;
 pub mod transfer;
-pub mod ui;
 
+use buttress_control::{cached, client, closing, execute, figures, image, live, order, size};
 use buttress_dump::when;
+
+pub use buttress_control::{exit, location, names, ui};
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -51,7 +43,7 @@ struct Cli {
 }
 
 /// Runs the program with a command line. The first word is the program's own name. By the name of a
-/// helper of mount(8) it is that helper.
+/// helper of mount(8) it is that helper, and by `btrfs` it speaks the words of btrfs-progs.
 ///
 /// `buttress mount` starts the running executable again with its own arguments. A caller that adds
 /// words of its own before these must take them away again.
@@ -59,6 +51,9 @@ struct Cli {
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     if let Some(code) = helper::run(arguments.iter().cloned()) {
+        return ExitCode::from(code);
+    }
+    if let Some(code) = btrfs::run(&arguments) {
         return ExitCode::from(code);
     }
     let cli = Cli::parse_from(arguments);

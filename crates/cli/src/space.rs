@@ -107,7 +107,7 @@ fn figures(stats: &SpaceStats) -> Figures {
         ("preempt_rounds", json!(stats.rounds)),
         ("clamp", json!(stats.clamp)),
         ("flushed_bytes", json!(stats.flushed)),
-        ("shortfalls", json!(stats.short_landings)),
+        ("shortfalls", json!(stats.shortfalls)),
         ("drain_rate_bytes", json!(stats.drain_rate)),
         ("commits", json!(engine.commits)),
         ("commit_us", json!(engine.commit_nanos / 1000)),
@@ -188,7 +188,7 @@ fn refusal_figures(stats: &SpaceStats) -> Figures {
             "global_reserve_bytes": account.global_reserve,
         })
     };
-    let Accounts { data, metadata, system, promised, running, waiting, .. } = &refusal.accounts;
+    let Accounts { data, metadata, system, outstanding, running, waiting, .. } = &refusal.accounts;
     let figures = [
         ("kind", json!(refusal.kind.to_string())),
         ("bytes", json!(refusal.bytes)),
@@ -199,7 +199,7 @@ fn refusal_figures(stats: &SpaceStats) -> Figures {
         ("for_copies_bytes", json!(refusal.accounts.all_for_copies())),
         ("unallocated_bytes", json!(refusal.accounts.unallocated)),
         ("unreserved_bytes", json!(refusal.accounts.unreserved)),
-        ("reserved", json!({ "items": promised.all_items(), "bytes": promised.bytes })),
+        ("reserved", json!({ "items": outstanding.all_items(), "bytes": outstanding.bytes })),
         ("running", json!({ "items": running.0, "bytes": running.1 })),
         ("frozen_bytes", json!(refusal.accounts.frozen)),
         ("height", json!(refusal.accounts.height)),

@@ -7,6 +7,7 @@
 //!   unpacked can lead outside of itself.
 //! - **X2** No directory is descended by recursion: depth costs memory, not stack.
 
+mod digest;
 mod export;
 mod import;
 mod within;
@@ -19,6 +20,7 @@ use buttress_fs::{ErrorKind, FileKind, Inode, NameError, SetAttr};
 use crate::exit::Result;
 use crate::ui::Progress;
 
+pub use self::digest::{Chain, digest};
 pub use self::export::Export;
 pub use self::import::{Census, Import, open_dir, survey};
 pub use self::within::copy_within;
@@ -74,6 +76,9 @@ pub struct Job<'a> {
     pub skip: &'a dyn Fn(&[u8]) -> bool,
     /// Device and inode of the images in use: a volume is not copied into itself.
     images: Vec<(u64, u64)>,
+    /// Copies so that equal trees give equal volumes, wherever they lie: blocks of zeros are holes,
+    /// attributes come in order, no time is after this second, and none of access counts.
+    pub canonical: Option<i64>,
     /// What was copied so far.
     pub tally: Tally,
 }
@@ -88,6 +93,7 @@ impl<'a> Job<'a> {
             bar,
             skip: &|_| false,
             images: Vec::new(),
+            canonical: None,
             tally: Tally::default(),
         }
     }

@@ -35,6 +35,9 @@ pub struct FilesOptions {
     pub nocow_check: NocowCheck,
     /// Whether threads may be started that read ahead.
     pub helpers: bool,
+    /// Whether data is read without being compared with its checksums, for volumes that are only
+    /// read (`rescue=ignoredatacsums`).
+    pub ignore_csums: bool,
 }
 
 /// Which writes in place look whether their file alone refers to the extent.
@@ -71,7 +74,7 @@ pub struct Files {
     dirty_bytes: AtomicU64,
     ordered_bytes: AtomicU64,
     finished_bytes: AtomicU64,
-    short_landings: AtomicU64,
+    shortfalls: AtomicU64,
     /// The first loss of any file's data since the last call of [`Files::take_error`].
     lost: Ranked<Option<Error>>,
 }
@@ -104,7 +107,7 @@ impl Files {
             dirty_bytes,
             ordered_bytes: AtomicU64::new(0),
             finished_bytes: AtomicU64::new(0),
-            short_landings: AtomicU64::new(0),
+            shortfalls: AtomicU64::new(0),
             lost,
         }
     }
@@ -165,13 +168,13 @@ impl Files {
     }
 
     pub(crate) fn note_shortfall(&self) {
-        self.short_landings.fetch_add(1, Ordering::Relaxed);
+        self.shortfalls.fetch_add(1, Ordering::Relaxed);
     }
 
     /// How often finishing an ordered extent needed more metadata than its reservation, ever.
     #[must_use]
-    pub fn short_landings(&self) -> u64 {
-        self.short_landings.load(Ordering::Relaxed)
+    pub fn shortfalls(&self) -> u64 {
+        self.shortfalls.load(Ordering::Relaxed)
     }
 
     pub(crate) fn count_dirty(&self, bytes: u64) {

@@ -193,7 +193,7 @@ impl Files {
             return Ok(kept);
         }
         self.note_shortfall();
-        let mut all = match self.engine.reserve(shortfall, Urgency::Lands) {
+        let mut all = match self.engine.reserve(shortfall, Urgency::Finishes) {
             Err(buttress_txn::Error::NoSpace(_)) => {
                 self.engine.reserve(shortfall, Urgency::Frees)?
             }

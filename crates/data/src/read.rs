@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **R1** No byte is returned that failed its checksum on every mirror.
+//! - **R1** No byte is returned that failed its checksum on every mirror, but where checksums are
+//!   to be ignored.
 //! - **R2** Bytes that are returned belonged to the file's extents at the time of the read: see
 //!   `read_plan`.
 //!
@@ -355,7 +356,7 @@ impl Files {
         purpose: Purpose,
     ) -> Result<()> {
         let extent = Extent { start: Logical(disk), len: out.len() as u64 };
-        let csums = match source.checked {
+        let csums = match source.checked && !self.options.ignore_csums {
             true => Some(self.engine.read_csums(source.view, extent)?),
             false => None,
         };

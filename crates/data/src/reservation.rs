@@ -367,7 +367,7 @@ impl Files {
     fn count_by_inode(&self, file: &File, dirty: &mut Dirty) {
         let Some(metadata) = &mut dirty.metadata else { return };
         if metadata.items() > MANY_ITEMS {
-            let new = || self.engine.inode_reserve(file.tree(), file.ino());
+            let new = || self.engine.reservations().inode_reserve(file.tree(), file.ino());
             metadata.bind(dirty.reserve.get_or_insert_with(new));
         }
     }

@@ -12,6 +12,15 @@ pub fn date_time(seconds: i64) -> String {
     }
 }
 
+/// `Sat Nov 21 11:07:01 2026`, in UTC.
+#[must_use]
+pub fn in_words(seconds: i64) -> String {
+    match Timestamp::from_second(seconds) {
+        Ok(time) => time.strftime("%a %b %e %H:%M:%S %Y").to_string(),
+        Err(_) => format!("@{seconds}"),
+    }
+}
+
 /// `2026-11-21 11:07:01.123456789 UTC`.
 #[must_use]
 pub fn exact(time: Timespec) -> String {

@@ -58,7 +58,7 @@ pub(crate) fn stop(mount: &Mount) {
     mount.inodes.cleaning().stop();
     mount.stop.set();
     mount.engine.call_flusher();
-    mount.engine.call_ahead();
+    mount.engine.reservations().call_ahead();
     mount.engine.stop_learning();
     mount.engine.call_loader();
     mount.threads.join();

@@ -4,7 +4,7 @@
 //! others are there with the feature `baselines`, for benches and tests.
 
 use buttress_data::{NocowCheck, ReadBatch};
-use buttress_txn::{AllocPolicy, GroupsRead, LookupPolicy, Preempt, PromisePolicy};
+use buttress_txn::{AllocPolicy, GroupsRead, LookupPolicy, Preempt, ReservePolicy};
 
 /// Which mechanisms a mount uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub struct Baselines {
     /// When room for metadata is made before a caller waits for it (`preempt=`).
     pub preempt: Preempt,
     /// How much metadata is reserved for an item, by the option of this name.
-    pub promise: PromisePolicy,
+    pub policy: ReservePolicy,
 }
 
 impl Baselines {
@@ -45,7 +45,7 @@ impl Baselines {
             ("preempt", _) => {
                 self.preempt = Preempt::parse(value).ok_or("is off or clamp")?;
             }
-            ("promise", _) => self.promise = value.parse()?,
+            ("promise", _) => self.policy = value.parse()?,
             _ => return Ok(false),
         }
         Ok(true)

@@ -24,6 +24,10 @@ use crate::attr::InodeId;
 /// The longest wait for inodes that are on their way to the queue (C1).
 const LEAVING_MAX: Duration = Duration::from_secs(1);
 
+/// How long inodes gather before the cleaner begins with them, unless a caller waits for it. To
+/// wake a thread for each would cost more than to remove it.
+const GATHER: Duration = Duration::from_millis(2);
+
 /// How often the cleaner looks whether the last user of a deleted subvolume has gone.
 const DROP_PERIOD: Duration = Duration::from_millis(500);
 
@@ -39,6 +43,10 @@ struct State {
     leaving: usize,
     is_busy: bool,
     is_stopped: bool,
+    /// The cleaner waits for something to do.
+    is_asleep: bool,
+    /// Callers that wait for the cleaner.
+    waiting: usize,
 }
 
 impl State {
@@ -71,8 +79,10 @@ pub(crate) enum Dropping {
 pub(crate) struct CleanQueue {
     /// Unranked: threads wait on it with a condition variable, and take nothing under it.
     state: Mutex<State>,
-    /// Signalled when the queue changes, either way.
+    /// Signalled when the queue is shorter.
     changed: Condvar,
+    /// Signalled when there is something to do for a cleaner that sleeps, and when it is to hurry.
+    called: Condvar,
 }
 
 impl CleanQueue {
@@ -90,18 +100,18 @@ impl CleanQueue {
     /// Adds an inode without names or users.
     pub(crate) fn clean_later(&self, id: InodeId) {
         let mut state = self.state.lock();
-        let was_empty = state.ids.is_empty();
         state.ids.push_back(id);
+        let is_asleep = std::mem::take(&mut state.is_asleep);
         drop(state);
-        if was_empty {
-            self.changed.notify_all();
+        if is_asleep {
+            self.called.notify_all();
         }
     }
 
     /// Adds a deleted subvolume.
     pub(crate) fn drop_later(&self, tree: TreeId) {
         self.state.lock().trees.push_back(tree);
-        self.changed.notify_all();
+        self.called.notify_all();
     }
 
     /// The deleted subvolumes that wait, or that a step is taken of (C2).
@@ -139,10 +149,15 @@ impl CleanQueue {
             if let Some(tree) = state.take_tree(|tree| waited || !is_used(tree)) {
                 return Some(ToClean::Tree(tree));
             }
+            state.is_asleep = true;
             if state.trees.is_empty() {
-                self.changed.wait(&mut state);
+                self.called.wait(&mut state);
             } else {
-                waited = self.changed.wait_for(&mut state, DROP_PERIOD).timed_out();
+                waited = self.called.wait_for(&mut state, DROP_PERIOD).timed_out();
+            }
+            state.is_asleep = false;
+            if !state.ids.is_empty() && state.waiting == 0 && !state.is_stopped {
+                self.called.wait_for(&mut state, GATHER);
             }
         }
     }
@@ -163,6 +178,8 @@ impl CleanQueue {
     pub(crate) fn wait_for_inodes(&self) -> bool {
         let begun = clock::now();
         let mut state = self.state.lock();
+        state.waiting += 1;
+        self.called.notify_all();
         let mut had_any = false;
         while !state.is_stopped {
             if state.is_busy || !state.ids.is_empty() {
@@ -177,6 +194,7 @@ impl CleanQueue {
             had_any = true;
             self.changed.wait_for(&mut state, left);
         }
+        state.waiting -= 1;
         had_any
     }
 
@@ -184,5 +202,6 @@ impl CleanQueue {
     pub(crate) fn stop(&self) {
         self.state.lock().is_stopped = true;
         self.changed.notify_all();
+        self.called.notify_all();
     }
 }

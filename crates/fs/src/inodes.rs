@@ -48,7 +48,7 @@ impl Inodes {
     pub(crate) fn tree_info(&self, view: &View, tree: TreeId) -> Result<Arc<Tree>> {
         let (info, first) = self.trees.info(view, tree)?;
         if first && self.status.expect_writable().is_ok() {
-            self.engine.know_height(view, tree)?;
+            self.engine.reservations().know_height(view, tree)?;
             for id in orphan::list(view, tree)? {
                 self.cleaning().clean_later(id);
             }

@@ -150,8 +150,8 @@ fn n1_the_group_turns_read_only_under_a_write() {
         }
         // Until then the write must not have reserved anything.
         target.write_at(at, &new).expect("in place");
-        let promised = pending(&fs).0;
-        assert!(round >= 3 || promised == 0, "{promised} bytes promised on a full volume");
+        let reserved = pending(&fs).0;
+        assert!(round >= 3 || reserved == 0, "{reserved} bytes reserved on a full volume");
         assert_eq!(unreserved(&fs), if round < 3 { 8 * SECTOR } else { 0 }, "round {round}");
         // Its own is the first.
         let holds = hold(&fs, |index| round < 3 || index == 0);
@@ -327,7 +327,7 @@ fn x10_a_damaged_group_is_left_alone() {
     fs.sync().expect("durable");
     let stats = fs.space_stats();
     assert_eq!(stats.engine.groups_left, 1);
-    assert!(stats.accounts.data.read_only > 0, "what is free in it cannot be promised");
+    assert!(stats.accounts.data.read_only > 0, "what is free in it cannot be reserved");
     let held = fs.mount().engine.hold_read_only(group.start).expect("the group");
     assert!(!held.group().is_loaded());
     assert_eq!(held.group().used(), 64 * SECTOR, "nothing was put there");

@@ -112,7 +112,7 @@ pub use buttress_txn::{
     StepFigures, Waits, WaitsByLine,
 };
 pub use buttress_volume::{Parity, Stats as IoStats};
-pub use clock::now;
+pub use clock::{be_repeatable, now};
 pub use error::{Error, ErrorKind, NameError, Result};
 pub use filesystem::Filesystem;
 pub use inode::{DirEntry, FallocateMode, Inode, RenameFlags, XattrFlags};

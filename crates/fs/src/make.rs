@@ -43,6 +43,7 @@ pub use self::features::{FEATURES, Feature, Features};
 use self::layout::{Layout, Profiles};
 use self::options::Identity;
 pub use self::options::MakeOptions;
+pub(crate) use self::options::seeded_uuid;
 
 /// What was made.
 #[derive(Clone, Debug)]

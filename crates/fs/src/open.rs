@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use buttress_block::Device;
 use buttress_data::{Files, FilesOptions};
-use buttress_format::{CompatRo, Incompat, Logical, RootBackup, Superblock, TreeId};
-use buttress_tree::{Geometry, Store};
+use buttress_format::{CompatRo, Incompat, RootBackup, TreeId};
+use buttress_tree::{Geometry, Store, boot};
 use buttress_txn::{Engine, EngineOptions, GroupsRead, View};
 use buttress_volume::{OpenOptions, Volume};
 
@@ -35,10 +35,8 @@ pub(crate) fn open(
     }
     let open = OpenOptions { degraded: options.degraded, ..OpenOptions::default() };
     let (_, superblock) = Volume::open(devices.clone(), open)?;
-    let mut backups = superblock.backups;
-    backups.sort_by_key(|backup| std::cmp::Reverse(backup.tree_root_gen));
-    for backup in backups.iter().filter(|backup| backup.tree_root.0 != 0) {
-        match open_at(devices.clone(), options.clone(), Some(backup)) {
+    for backup in boot::backups(&superblock) {
+        match open_at(devices.clone(), options.clone(), Some(&backup)) {
             Ok(opened) => {
                 let generation = backup.tree_root_gen.0;
                 tracing::warn!(generation, newest = superblock.generation.0, "an older root");
@@ -61,21 +59,6 @@ fn expect_codecs(incompat: Incompat) -> Result<()> {
     Ok(())
 }
 
-/// Goes back to an older root. The chunk tree stays as new as it is, if it is not newer than that:
-/// chunks come and go seldom, and the newest tree knows most of those that the older root needs.
-fn go_back(superblock: &mut Superblock, backup: &RootBackup) {
-    superblock.root = backup.tree_root;
-    superblock.root_level = backup.tree_root_level;
-    superblock.generation = backup.tree_root_gen;
-    superblock.bytes_used = backup.bytes_used;
-    superblock.log_root = Logical(0);
-    if superblock.chunk_root_generation > backup.tree_root_gen {
-        superblock.chunk_root = backup.chunk_root;
-        superblock.chunk_root_level = backup.chunk_root_level;
-        superblock.chunk_root_generation = backup.chunk_root_gen;
-    }
-}
-
 /// Opens a volume at its newest root, or at an older one.
 fn open_at(
     devices: Vec<Arc<dyn Device>>,
@@ -90,7 +73,7 @@ fn open_at(
     let (volume, mut superblock) =
         Volume::open(devices.clone(), open).map_err(|error| name_missing(error, devices))?;
     if let Some(backup) = backup {
-        go_back(&mut superblock, backup);
+        boot::go_back(&mut superblock, backup);
     }
     let volume = Arc::new(volume);
     let engine_options = EngineOptions {
@@ -108,13 +91,18 @@ fn open_at(
             0 => options.baselines.bg_read,
             _ => GroupsRead::First,
         },
-        promise: options.baselines.promise,
+        policy: options.baselines.policy,
         delete_room: options.delete_room,
         cache_bytes: options.node_cache_bytes.unwrap_or(EngineOptions::default().cache_bytes),
         overlay_max: options.overlay_bytes_max.unwrap_or(EngineOptions::default().overlay_max),
+        ignore_bad_roots: options.ignore_bad_roots,
+        ignore_meta_csums: options.ignore_meta_csums,
     };
     expect_codecs(superblock.incompat)?;
     let engine = Engine::open(Arc::clone(&volume), superblock.clone(), engine_options)?;
+    // As in Linux, a tree of checksums that cannot be read keeps no file from being read.
+    let lacks_csums =
+        options.ignore_bad_roots && engine.view().roots().find(TreeId::CSUM).is_none();
     let files_options = FilesOptions {
         max_inline: options.max_inline,
         no_holes: superblock.incompat.has(Incompat::NO_HOLES),
@@ -124,6 +112,7 @@ fn open_at(
         read_batch: options.baselines.read_batch,
         nocow_check: options.baselines.nocow_check,
         helpers: options.background,
+        ignore_csums: options.ignore_data_csums || lacks_csums,
     };
     let files = Files::new(Arc::clone(&engine), volume, files_options);
     let mount = Arc::new(Mount::new(engine, files, superblock, options));
@@ -160,7 +149,7 @@ fn name_missing(
         let (volume, superblock) = Volume::open(devices, degraded).ok()?;
         let geometry = Geometry::of(&superblock);
         let store = Store::new(Arc::new(volume), geometry, 0);
-        let items = buttress_tree::boot::load_chunks(&store, &superblock).ok()?.devices;
+        let items = boot::load_chunks(&store, &superblock).ok()?.devices;
         Some(items.iter().map(|item| item.devid).filter(|id| !found.contains(id)).collect())
     };
     let missing = known().unwrap_or(missing);

@@ -83,6 +83,15 @@ pub struct MountOptions {
     pub without_effect: Vec<String>,
     /// Ignore the log tree; with `read_only` only.
     pub nologreplay: bool,
+    /// Go on without trees that cannot be read, but for the root tree and those of subvolumes; with
+    /// `read_only` only (`rescue=ignorebadroots`).
+    pub ignore_bad_roots: bool,
+    /// Read data without comparing it with its checksums; with `read_only` only
+    /// (`rescue=ignoredatacsums`).
+    pub ignore_data_csums: bool,
+    /// Take nodes with wrong checksums if all else in them is right; with `read_only` only
+    /// (`rescue=ignoremetacsums`).
+    pub ignore_meta_csums: bool,
     /// Let fsync commit the whole volume instead of writing a log.
     pub notreelog: bool,
     /// Which copies of a log fsync waits for where metadata has two on one device: the first, and
@@ -133,6 +142,9 @@ impl Default for MountOptions {
             use_backup_root: false,
             without_effect: Vec::new(),
             nologreplay: false,
+            ignore_bad_roots: false,
+            ignore_data_csums: false,
+            ignore_meta_csums: false,
             notreelog: false,
             log_copies: LogCopies::default(),
             flushoncommit: false,
@@ -167,10 +179,16 @@ impl MountOptions {
         for option in list.split(',').map(str::trim).filter(|option| !option.is_empty()) {
             self.apply(option)?;
         }
-        if self.nologreplay && !self.read_only {
-            return Err(refuse("nologreplay", "works together with ro only"));
+        let for_reading = [
+            ("nologreplay", self.nologreplay),
+            ("rescue=ignorebadroots", self.ignore_bad_roots),
+            ("rescue=ignoredatacsums", self.ignore_data_csums),
+            ("rescue=ignoremetacsums", self.ignore_meta_csums),
+        ];
+        match for_reading.iter().find(|(_, is_set)| *is_set && !self.read_only) {
+            Some((name, _)) => Err(refuse(name, "works together with ro only")),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Whether an option is known and has a right value. Another option that it needs may lack.
@@ -391,11 +409,15 @@ mod tests {
         for wrong in ["thread_pool=x", "fatal_errors=maybe", "metadata_ratio=", "rescue=nothing"] {
             MountOptions::parse(wrong).expect_err(wrong);
         }
-        for reason in ["ignorebadroots", "idatacsums", "ignoremetacsums", "isuperflags"] {
-            let list = format!("ro,rescue={reason}");
-            let text = MountOptions::parse(&list).expect_err("not here").to_string();
-            assert!(text.contains(reason) && text.contains("here"), "{text}");
+        for word in ["ignorebadroots", "idatacsums", "ignoremetacsums", "all"] {
+            let list = format!("rescue={word}");
+            let text = MountOptions::parse(&list).expect_err("with ro only").to_string();
+            assert!(text.contains("ro only"), "{text}");
+            MountOptions::parse(&format!("{list},ro")).expect(word);
         }
-        MountOptions::parse("rescue=all").expect_err("all needs ro, as nologreplay does");
+        let all = MountOptions::parse("ro,rescue=all:isuperflags").expect("all");
+        assert!(all.nologreplay && all.use_backup_root && all.ignore_bad_roots);
+        assert!(all.ignore_data_csums && all.ignore_meta_csums);
+        assert!(all.without_effect.is_empty(), "{:?}", all.without_effect);
     }
 }

@@ -28,7 +28,7 @@ pub struct SpaceStats {
     /// Bytes of data that were written back to make room.
     pub flushed: u64,
     /// How often finishing an ordered extent needed more metadata than its reservation.
-    pub short_landings: u64,
+    pub shortfalls: u64,
     /// By how many bits the clamp lowers its threshold.
     pub clamp: u32,
     /// Bytes a second that writeback was seen to manage.
@@ -54,7 +54,7 @@ impl Filesystem {
             ladders: mount.space.runs(),
             rounds: mount.writeback.rounds(),
             flushed: mount.writeback.flushed(),
-            short_landings: mount.files.short_landings(),
+            shortfalls: mount.files.shortfalls(),
             clamp: mount.space.clamp_bits(),
             drain_rate: mount.writeback.rate(),
         }

@@ -145,13 +145,13 @@ impl Filesystem {
         }
         drop(view);
         let is_opened = (old.flags & !item.flags) & RootFlags::READONLY != 0;
-        let copies = if is_opened { mount.engine.room_to_change(tree)? } else { 0 };
+        let copies = if is_opened { mount.engine.reservations().room_to_change(tree)? } else { 0 };
         let cost = uuids.cost(0);
         let cost = cost.and(Cost::of(1, RootItem::LEN as u32)).and(cost_of_copies(copies));
         let reservation = mount.space.reserve(cost, Urgency::Normal);
         let reservation = reservation.map_err(|error| told_of_copies(error, copies))?;
         let handle = mount.engine.begin(reservation);
-        mount.engine.keep_until_published(copies, handle.generation());
+        mount.engine.reservations().keep_until_published(copies, handle.generation());
         if item.rtransid == NOW {
             item.rtransid = handle.generation();
         }

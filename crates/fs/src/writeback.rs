@@ -204,7 +204,7 @@ impl Writeback {
     pub(crate) fn pace(&self, cell: &Arc<InodeCell>, bytes: u64) {
         let limit = self.limits.dirty_bytes_max;
         let dirty = self.files.dirty_bytes();
-        let pressure = self.engine.promise_pressure();
+        let pressure = self.engine.reservations().pressure();
         if dirty > limit / 4 || pressure.is_some() {
             self.list.kick(self.is_crowded());
         }

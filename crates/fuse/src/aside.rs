@@ -19,6 +19,7 @@
 //!   of a directory. The kernel holds that while it waits for the lock of a file that is removed. A
 //!   direct write holds that one, and may wait for another of these threads.
 
+use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -30,6 +31,9 @@ type Job = Box<dyn FnOnce() + Send>;
 
 /// Where the kernel forgets pages from: nowhere, for a negative offset.
 const ATTRIBUTES_ONLY: i64 = -1;
+
+/// Nodes that one message has the kernel forget.
+const PRUNED_MAX: usize = 1024;
 
 /// Requests that the kernel sends before it waits for answers: readahead, direct I/O, write-back.
 pub(crate) const BACKGROUND_MAX: u16 = 512;
@@ -115,6 +119,29 @@ impl Aside {
         }));
     }
 
+    /// Has the kernel forget nodes that no program uses, some time later (K3); then calls `done`,
+    /// which is told whether the kernel knows how.
+    pub(crate) fn prune(&self, nodes: Vec<u64>, done: impl FnOnce(bool) + Send + 'static) {
+        let kernel = self.kernel.clone();
+        self.names.give(Box::new(move || {
+            let is_known = nodes.chunks(PRUNED_MAX).all(|nodes| kernel.prune(nodes));
+            done(is_known);
+        }));
+    }
+
+    /// Has the kernel forget names and leave what it knows of their directories (K3).
+    pub(crate) fn drop_names(
+        &self,
+        names: Vec<(u64, Vec<u8>)>,
+        done: impl FnOnce() + Send + 'static,
+    ) {
+        let kernel = self.kernel.clone();
+        self.names.give(Box::new(move || {
+            names.iter().for_each(|(dir, name)| kernel.drop_name(*dir, name));
+            done();
+        }));
+    }
+
     /// Has the kernel ask for a node's attributes before it believes them again.
     pub(crate) fn doubt_attributes(&self, node: u64) {
         self.kernel.tell(node, ATTRIBUTES_ONLY, 0);
@@ -151,12 +178,27 @@ impl Kernel {
 
     /// Has the kernel forget a name, and ask for the attributes of its directory again.
     pub(crate) fn forget_name(&self, dir: u64, name: &[u8]) {
+        self.drop_name(dir, name);
+        self.tell_of(dir, Span::Whole);
+    }
+
+    fn drop_name(&self, dir: u64, name: &[u8]) {
         let Some(notifier) = self.0.get() else { return };
         // A directory that the kernel does not know has no names to be forgotten.
         if let Err(error) = notifier.inval_entry(dir, name) {
             tracing::debug!(%error, dir, "the kernel was not told to forget a name");
         }
-        self.tell_of(dir, Span::Whole);
+    }
+
+    /// Has the kernel forget nodes that no program uses, and says whether it knows how.
+    fn prune(&self, nodes: &[u64]) -> bool {
+        let Some(notifier) = self.0.get() else { return true };
+        let told = notifier.prune(nodes);
+        let is_known = !told.as_ref().is_err_and(|error| error.kind() == ErrorKind::InvalidInput);
+        if let Err(error) = told {
+            tracing::debug!(%error, "the kernel was not told to forget nodes");
+        }
+        is_known
     }
 
     /// Has the kernel write what it holds of a file, and forget it; waits until that is done.

@@ -10,7 +10,8 @@
 //! So one thread reads and handles what it reads itself; the others sit on a bench. Every handler
 //! holds a [`Duty`]. A thread is called from the bench to read on when
 //!
-//! - requests of this kind have lately taken long (an average for each kind), or
+//! - requests of this kind have lately taken long (an average for each kind, without the time in
+//!   which other threads had the processor), or
 //! - requests come in faster than they are handled: the next was there before the last was done, or
 //!   is there when a large write was taken, or
 //! - nothing was finished for a millisecond and no thread reads: one on the bench keeps watch for
@@ -25,8 +26,8 @@
 //! idle processor halts (a virtual machine above all), waking the reader costs more than that and
 //! more than the request. Measured: half of the time of a create. So a reader looks for the next
 //! request for a while ([`Options::busy_poll`]) before it sleeps. While it looks, it gives way to
-//! threads that want its processor. It looks only while that has lately been worth it and no other
-//! thread handles a request.
+//! threads that want its processor, and stops looking where these keep it. It looks only while that
+//! has lately been worth it and no other thread handles a request.
 //!
 //! # Invariants
 //!
@@ -53,10 +54,12 @@ use crate::Options;
 mod kind;
 #[cfg(all(test, debug_assertions))]
 mod seeded;
+mod stopwatch;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use kind::{Costs, Kind};
+pub(crate) use stopwatch::Stopwatch;
 
 /// A request read within this time after the last was waiting already.
 const WAITING: Duration = Duration::from_micros(3);
@@ -71,6 +74,10 @@ const QUIET_TICKS: u32 = 64;
 /// Looking for the next request is worth it above zero. A look that found a request adds one, a
 /// look in vain takes two away, and the sum stays at or below this.
 const WORTH_MAX: u32 = 16;
+
+/// Another thread has the processor for longer than this where there are more than enough to do.
+/// Looking then keeps others from working, the program that is to ask among them.
+const OTHERS: Duration = Duration::from_micros(20);
 
 /// The connection that requests come by, as far as one can see without reading.
 pub(crate) trait Line: Send + Sync + std::fmt::Debug {
@@ -138,7 +145,7 @@ thread_local! {
 pub(crate) struct Duty<'a> {
     crew: &'a Arc<Crew>,
     kind: Kind,
-    started: Instant,
+    watch: Stopwatch,
 }
 
 impl Crew {
@@ -164,7 +171,8 @@ impl Crew {
 
     /// Begins to handle a request that this thread has read.
     pub(crate) fn duty(self: &Arc<Self>, kind: Kind) -> Duty<'_> {
-        let started = clock::now();
+        let watch = Stopwatch::start(self.is_adaptive && self.costs.is_suspect(kind));
+        let started = watch.started();
         if self.is_adaptive {
             if LAST_DONE.get().is_some_and(|done| started - done < self.busy_poll) {
                 self.note_poll(true);
@@ -179,7 +187,7 @@ impl Crew {
                 }
             }
         }
-        Duty { crew: self, kind, started }
+        Duty { crew: self, kind, watch }
     }
 
     /// Whether another request waits while a large write is handled. Its bytes take so long to come
@@ -214,10 +222,10 @@ impl Crew {
         }
     }
 
-    fn finish(self: &Arc<Self>, kind: Kind, started: Instant) {
+    fn finish(self: &Arc<Self>, kind: Kind, watch: &Stopwatch) {
         let now = clock::now();
         let handled = HANDLED.take().unwrap_or(now);
-        self.costs.learn(kind, handled.saturating_duration_since(started));
+        self.costs.learn(kind, watch.until(handled));
         self.finished.fetch_add(1, Ordering::Relaxed);
         let is_alone = self.handling.fetch_sub(1, Ordering::Relaxed) == 1;
         if self.become_reader() {
@@ -262,11 +270,14 @@ impl Crew {
         if self.busy_poll.is_zero() || self.poll_worth.load(Ordering::Relaxed) == 0 {
             return;
         }
+        let mut yielded = Duration::ZERO;
         while !self.link.has_request() {
-            if clock::since(since) >= self.busy_poll {
+            let before = clock::now();
+            if yielded > OTHERS || before.saturating_duration_since(since) >= self.busy_poll {
                 return self.note_poll(false);
             }
             thread::yield_now();
+            yielded = clock::since(before);
         }
     }
 
@@ -378,7 +389,7 @@ impl Seat {
 impl Drop for Duty<'_> {
     fn drop(&mut self) {
         if self.crew.is_adaptive {
-            self.crew.finish(self.kind, self.started);
+            self.crew.finish(self.kind, &self.watch);
         }
     }
 }

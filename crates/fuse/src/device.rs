@@ -206,6 +206,11 @@ impl Notifier {
         self.send(&buttress_protocol::inval_entry(directory, name))
     }
 
+    /// Has the kernel forget nodes that no program uses; waits until it did.
+    pub(crate) fn prune(&self, nodes: &[u64]) -> io::Result<()> {
+        self.send(&buttress_protocol::prune(nodes))
+    }
+
     fn send(&self, message: &[u8]) -> io::Result<()> {
         rustix::io::retry_on_intr(|| rustix::io::write(&*self.0, message))?;
         Ok(())

@@ -16,7 +16,6 @@ use buttress_protocol::{
     StatfsOut, Terms,
 };
 
-use crate::Options;
 use crate::aside::BACKGROUND_MAX;
 use crate::attr::time_from_wire;
 use crate::device::PAYLOAD_LEN;
@@ -24,7 +23,7 @@ use crate::door::content::Asked;
 use crate::door::{Caller, Door, VALID_SECS};
 use crate::errno::Answer;
 use crate::exchange::Exchange;
-use crate::killed;
+use crate::{Options, counts, killed};
 
 pub(crate) use weight::kind;
 
@@ -77,6 +76,7 @@ pub(crate) fn terms(options: &Options) -> Terms {
 /// Works a request out and answers it, now or from another thread.
 pub(crate) fn serve<X: Exchange>(door: &Arc<Door>, exchange: X) {
     let head = exchange.head();
+    counts::count(head.opcode);
     let operation = match Operation::decode(head.opcode, head.node, exchange.parts()) {
         Ok(operation) => operation,
         Err(errno) => return exchange.answer(Err(errno)),

@@ -54,7 +54,7 @@ use crate::aside::Aside;
 use crate::crew::Crew;
 use crate::errno::{self, Answer};
 use crate::leaving::Leaving;
-use crate::node::{Handle, Nodes, Place, Resting};
+use crate::node::{Handle, Most, Nodes, Place, Resting};
 use crate::shown::Shown;
 use crate::{Options, acl, attr};
 
@@ -74,6 +74,8 @@ pub(crate) struct Door {
     keeps_writes: bool,
     /// Whether requests come by io_uring.
     over_ring: bool,
+    /// The kernel forgets no nodes when it is told to: it is told names.
+    cannot_prune: Arc<AtomicBool>,
 }
 
 /// One inode that the kernel knows, and what was learnt about it on the way.
@@ -112,6 +114,9 @@ pub(crate) struct Caller {
     pub(crate) task: u32,
 }
 
+/// Names that a kernel is told at once to forget which cannot be told of nodes.
+const NAMES_DROPPED_MAX: usize = 4096;
+
 const UNKNOWN: u8 = 0;
 const ABSENT: u8 = 1;
 const PRESENT: u8 = 2;
@@ -148,12 +153,14 @@ impl Door {
         agreed: InitFlags,
     ) -> Self {
         let home = if options.shared { fs.root().id() } else { root.id() };
-        let (top, handles_max) = (place(root.id()), options.handles_max);
-        let nodes = Nodes::new(top, home.tree.0, Arc::new(Node::new(root)), handles_max);
+        let top = place(root.id());
+        let most = Most { handles: options.handles_max, known: options.known_max };
+        let nodes = Nodes::new(top, home.tree.0, Arc::new(Node::new(root)), most);
         let leaving = Leaving::new();
         let keeps_writes = agreed.contains(InitFlags::WRITEBACK_CACHE);
         let over_ring = agreed.contains(InitFlags::OVER_IO_URING);
-        Self { fs, nodes: Arc::new(nodes), crew, aside, leaving, options, keeps_writes, over_ring }
+        let (nodes, cannot_prune) = (Arc::new(nodes), Arc::default());
+        Self { fs, nodes, crew, aside, leaving, options, keeps_writes, over_ring, cannot_prune }
     }
 
     /// The numbers by which the kernel knows inodes.
@@ -220,8 +227,35 @@ impl Door {
     fn entry(&self, inode: Inode) -> Entry {
         let attr = inode.attr();
         let id = self.nodes.id_of(place(attr.id));
-        self.nodes.remember(id, |resting| Arc::new(Node::again(inode, resting)));
+        self.remember(id, inode);
         Entry { attr: self.shown(&attr, id), generation: attr.generation }
+    }
+
+    /// Counts a reference of the kernel to an inode. Where the kernel knows too many it is told to
+    /// forget some.
+    fn remember(&self, id: u64, inode: Inode) {
+        self.nodes.remember(id, |resting| Arc::new(Node::again(inode, resting)));
+        let Some(surplus) = self.nodes.surplus() else { return };
+        tracing::debug!(count = surplus.len(), "the kernel is told to forget inodes");
+        let nodes = Arc::clone(&self.nodes);
+        if self.cannot_prune.load(Ordering::Relaxed) {
+            let names = surplus.iter().take(NAMES_DROPPED_MAX).filter_map(|id| self.name_of(*id));
+            self.aside.drop_names(names.collect(), move || nodes.is_pruned());
+            return;
+        }
+        let cannot = Arc::clone(&self.cannot_prune);
+        self.aside.prune(surplus, move |is_known| {
+            cannot.store(!is_known, Ordering::Relaxed);
+            nodes.is_pruned();
+        });
+    }
+
+    /// A name of a node, with its directory's node.
+    fn name_of(&self, id: u64) -> Option<(u64, Vec<u8>)> {
+        let Place { tree, ino } = self.nodes.place_of(id)?;
+        let inode = self.fs.inode(InodeId { tree: TreeId(tree), ino: Ino(ino) }).ok()?;
+        let (dir, name) = inode.places().ok()?.into_iter().next()?;
+        Some((self.nodes.id_of(place(dir)), name))
     }
 
     fn wire_attr(&self, attr: &Attr) -> WireAttr {
@@ -284,19 +318,21 @@ impl Drop for Door {
 }
 
 impl Handle for Arc<Node> {
+    fn is_idle(&self) -> bool {
+        Arc::strong_count(self) == 1
+            && self.openers.load(Ordering::Relaxed) == 0
+            && self.writers.load(Ordering::Relaxed) == 0
+            && self.failed_write.load(Ordering::Relaxed) == 0
+    }
+
     /// Rests where the inode has a name, is not open, no failure is to be told, and no listing may
     /// go on. That the kernel may hold pages must not be lost (S1 of `shown`).
     fn rest(&self) -> Option<u32> {
-        // The table's own; it gives out others under the lock that is held now.
-        if Arc::strong_count(self) != 1 {
-            return None;
-        }
-        let is_idle = self.openers.load(Ordering::Relaxed) == 0
-            && self.writers.load(Ordering::Relaxed) == 0
-            && self.failed_write.load(Ordering::Relaxed) == 0
+        // One is the table's own; it gives out others under the lock that is held now.
+        let rests = self.is_idle()
             && self.inode.kind() != FileKind::Directory
             && self.inode.attr().nlink > 0;
-        is_idle.then(|| u32::from(self.shown.is_set()))
+        rests.then(|| u32::from(self.shown.is_set()))
     }
 }
 

@@ -34,10 +34,13 @@ mod mount;
 mod mount_list;
 
 mod aside;
+mod counts;
 mod crew;
 mod device;
 mod dispatch;
 mod door;
+#[cfg(feature = "baselines")]
+mod empty;
 mod exchange;
 mod killed;
 mod ring;
@@ -49,6 +52,9 @@ mod submounts;
 mod voice;
 mod whole;
 
+pub use counts::requests;
+#[cfg(feature = "baselines")]
+pub use empty::serve_empty;
 pub use error::Error;
 pub use idmap::IdMap;
 pub use mount::Unmounted;

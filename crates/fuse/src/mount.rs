@@ -56,11 +56,6 @@ impl Link {
         Ok(Self(Arc::new(device.try_clone()?)))
     }
 
-    /// For a poll, which tells of the end of the connection whatever it is asked for.
-    pub(crate) fn descriptor(&self) -> &OwnedFd {
-        &self.0
-    }
-
     /// Whether the connection has ended.
     pub(crate) fn is_at_its_end(&self) -> bool {
         self.is_gone()

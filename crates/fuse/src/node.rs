@@ -9,6 +9,8 @@
 //! A handle costs much more memory than a node does, and most are idle: the kernel knows an inode
 //! that no program has open. So a table keeps so many handles and no more. Above that, idle ones
 //! *rest*: the handle is dropped, and what must not be lost of it stays as a number ([`Handle`]).
+//! There is a limit for all nodes, too. Above it the kernel is told to forget some
+//! ([`Nodes::surplus`]).
 //!
 //! The protocol library sends one number both as node id and as the `st_ino` that programs see.
 //! So a node id is the inode number wherever it can be:
@@ -38,7 +40,7 @@
 //! are dropped outside of it: the last one of an unlinked inode deletes the file, which takes long.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
@@ -64,6 +66,8 @@ pub(crate) struct Place {
 pub(crate) trait Handle: Clone {
     /// What has to be known to make an equal one later; none where it must stay (N3).
     fn rest(&self) -> Option<u32>;
+    /// Whether no program and no request uses it, so that the kernel may forget it.
+    fn is_idle(&self) -> bool;
 }
 
 /// What the kernel knows, and the handles that answer for it.
@@ -80,6 +84,21 @@ pub(crate) struct Nodes<H> {
     handles_max: usize,
     /// Whether a handle ever rested.
     has_rested: AtomicBool,
+    /// How many nodes there are.
+    known: AtomicUsize,
+    /// Above so many the kernel is to forget some.
+    known_max: usize,
+    /// Whether it is being told.
+    is_pruning: AtomicBool,
+    /// The shard that nodes to be forgotten are taken from next.
+    next_pruned: AtomicUsize,
+}
+
+/// How many handles and nodes a table has before it lets go of some.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Most {
+    pub(crate) handles: usize,
+    pub(crate) known: usize,
 }
 
 /// A node with a handle that rests.
@@ -120,13 +139,52 @@ struct Interned {
 }
 
 impl<H: Handle> Nodes<H> {
-    /// Creates the table of a mount with the root `handle`, at `place`. It keeps about
-    /// `handles_max` handles. Inodes of the tree `home` have their own numbers.
-    pub(crate) fn new(place: Place, home: u64, handle: H, handles_max: usize) -> Self {
-        let handles_max = (handles_max / SHARD_COUNT).max(1);
+    /// Creates the table of a mount with the root `handle`, at `place`, with about so many handles
+    /// and nodes. Inodes of the tree `home` have their own numbers.
+    pub(crate) fn new(place: Place, home: u64, handle: H, most: Most) -> Self {
+        let handles_max = (most.handles / SHARD_COUNT).max(1);
         let shards = (0..SHARD_COUNT).map(|_| RwLock::new(Shard::new(handles_max))).collect();
         let (interned, has_rested) = (Mutex::default(), AtomicBool::new(false));
-        Self { root: (place, handle), home, shards, interned, handles_max, has_rested }
+        Self {
+            root: (place, handle),
+            home,
+            shards,
+            interned,
+            handles_max,
+            has_rested,
+            known: AtomicUsize::new(0),
+            known_max: most.known,
+            is_pruning: AtomicBool::new(false),
+            next_pruned: AtomicUsize::new(0),
+        }
+    }
+
+    /// Where the kernel knows too much: nodes that it may forget, enough that it knows three
+    /// quarters of what it may. None while it is being told, until [`Nodes::is_pruned`].
+    pub(crate) fn surplus(&self) -> Option<Vec<u64>> {
+        let known = self.known.load(Ordering::Relaxed);
+        if known <= self.known_max || self.is_pruning.swap(true, Ordering::Acquire) {
+            return None;
+        }
+        let wanted = known - self.known_max / 4 * 3;
+        let mut found = Vec::new();
+        for _ in 0..SHARD_COUNT {
+            let next = self.next_pruned.fetch_add(1, Ordering::Relaxed) % SHARD_COUNT;
+            let shard = self.shards[next].read();
+            found.extend(shard.resting.keys());
+            let idle = shard.awake.iter().filter(|(_, known)| known.handle.is_idle());
+            found.extend(idle.map(|(id, _)| id));
+            if found.len() >= wanted {
+                break;
+            }
+        }
+        found.truncate(wanted);
+        Some(found)
+    }
+
+    /// The kernel was told.
+    pub(crate) fn is_pruned(&self) {
+        self.is_pruning.store(false, Ordering::Release);
     }
 
     /// Returns the node id of an inode (N1).
@@ -250,6 +308,9 @@ impl<H: Handle> Nodes<H> {
             return known.handle.clone();
         }
         let idle = shard.resting.remove(&id);
+        if idle.is_none() {
+            self.known.fetch_add(1, Ordering::Relaxed);
+        }
         let handle = handle(idle.map(|idle| Resting(idle.what)));
         let lookups = AtomicU64::new(idle.map_or(0, |idle| idle.lookups) + 1);
         shard.awake.insert(id, Known { handle: handle.clone(), lookups });
@@ -271,6 +332,7 @@ impl<H: Handle> Nodes<H> {
             idle.lookups = idle.lookups.saturating_sub(count);
             if idle.lookups == 0 {
                 shard.resting.remove(&id);
+                self.known.fetch_sub(1, Ordering::Relaxed);
             }
             return None;
         }
@@ -280,6 +342,7 @@ impl<H: Handle> Nodes<H> {
         if *left > 0 {
             return None;
         }
+        self.known.fetch_sub(1, Ordering::Relaxed);
         shard.awake.remove(&id).map(|known| known.handle)
     }
 
@@ -287,6 +350,8 @@ impl<H: Handle> Nodes<H> {
     pub(crate) fn forget_all(&self) {
         for shard in &self.shards {
             let all = std::mem::replace(&mut *shard.write(), Shard::new(self.handles_max));
+            let count = all.awake.len() + all.resting.len();
+            self.known.fetch_sub(count, Ordering::Relaxed);
             drop(all);
         }
     }
@@ -303,10 +368,26 @@ impl<H: Handle> Nodes<H> {
         found
     }
 
+    /// The nodes of a tree, the root aside.
+    pub(crate) fn ids_in(&self, tree: u64) -> Vec<u64> {
+        let mut found = Vec::new();
+        for shard in &self.shards {
+            let shard = shard.read();
+            found.extend(shard.awake.keys().chain(shard.resting.keys()));
+        }
+        // Numbers are looked up without a shard's lock.
+        found.retain(|id| self.place_of(*id).is_some_and(|place| place.tree == tree));
+        found
+    }
+
     /// Returns how many nodes the kernel holds, the root aside.
     pub(crate) fn count(&self) -> usize {
-        let count = |shard: &Shard<H>| shard.awake.len() + shard.resting.len();
-        self.shards.iter().map(|shard| count(&shard.read())).sum()
+        self.known.load(Ordering::Relaxed)
+    }
+
+    /// Returns how many of them have a handle.
+    pub(crate) fn handles(&self) -> usize {
+        self.shards.iter().map(|shard| shard.read().awake.len()).sum()
     }
 
     fn shard(&self, id: u64) -> &RwLock<Shard<H>> {
@@ -333,16 +414,42 @@ mod tests {
             let is_idle = Arc::strong_count(self) == 1 && self.is_multiple_of(2);
             is_idle.then_some(**self as u32)
         }
+
+        fn is_idle(&self) -> bool {
+            Arc::strong_count(self) == 1
+        }
     }
 
+    const MOST: Most = Most { handles: 1 << 16, known: 1 << 16 };
+
     fn nodes() -> Nodes<Arc<u64>> {
-        Nodes::new(HOME, HOME.tree, Arc::new(0), 1 << 16)
+        Nodes::new(HOME, HOME.tree, Arc::new(0), MOST)
+    }
+
+    /// Above the limit nodes are named that nothing uses, once, until the kernel was told.
+    #[test]
+    fn surplus_names_idle_nodes() {
+        let most = Most { handles: 0, known: 400 };
+        let nodes = Nodes::new(HOME, HOME.tree, Arc::new(0), most);
+        let held: Vec<_> = (0..100).map(|at| nodes.remember(1000 + at, |_| Arc::new(7))).collect();
+        assert_eq!(nodes.surplus(), None);
+        for id in 2000..2400 {
+            drop(nodes.remember(id, |_| Arc::new(id)));
+        }
+        let told = nodes.surplus().expect("too many");
+        assert_eq!(told.len(), 500 - 300);
+        assert!(told.iter().all(|id| *id >= 2000), "others are in use: {told:?}");
+        assert_eq!(nodes.surplus(), None, "the kernel is being told");
+        nodes.is_pruned();
+        told.iter().for_each(|id| drop(nodes.forget(*id, 1)));
+        assert_eq!((nodes.count(), nodes.surplus()), (300, None));
+        drop(held);
     }
 
     /// N1: where the top level is hidden, the first mounted subvolume has the small numbers.
     #[test]
     fn n1_numbers_are_of_the_first_mounted_subvolume() {
-        let nodes = Nodes::new(HOME, 256, Arc::new(0), 1 << 16);
+        let nodes = Nodes::new(HOME, 256, Arc::new(0), MOST);
         let top = Place { tree: 256, ino: 256 };
         assert_eq!((nodes.id_of(top), nodes.user_ino(top)), (256, 256));
         for place in [top, HOME, Place { tree: 5, ino: 257 }, Place { tree: 257, ino: 256 }] {
@@ -409,7 +516,7 @@ mod tests {
     /// N3: above the limit idle handles rest and come back with their references; others stay.
     #[test]
     fn n3_idle_handles_rest() {
-        let nodes = Nodes::new(HOME, HOME.tree, Arc::new(0), 0);
+        let nodes = Nodes::new(HOME, HOME.tree, Arc::new(0), Most { handles: 0, ..MOST });
         let held = nodes.remember(1000, |_| Arc::new(1000));
         for id in 300..900 {
             nodes.remember(id, |_| Arc::new(id));

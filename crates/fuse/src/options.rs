@@ -7,6 +7,13 @@ use crate::{Error, IdMap};
 /// Above so many the handles of inodes that are not open are dropped: 1 KiB each.
 const HANDLES_MAX: usize = 1 << 14;
 
+/// Above so many the kernel is told to forget inodes: 64 bytes each.
+const KNOWN_MAX: usize = 1 << 19;
+
+/// What an inode with a handle takes, and one without, in bytes.
+pub(crate) const HANDLE_BYTES: usize = 1024;
+pub(crate) const KNOWN_BYTES: usize = 64;
+
 /// Options that [`Options::accept`] takes, for a message about one that is misspelt.
 pub const KNOWN: &[&str] = &[
     "ro",
@@ -68,6 +75,8 @@ pub struct Options {
     pub source: String,
     /// Inodes that are not open and of which more than 100 bytes are kept in memory, about.
     pub handles_max: usize,
+    /// Inodes that the kernel knows before it is told to forget some that no program uses, about.
+    pub known_max: usize,
     /// Whether the kernel refuses all changes.
     pub read_only: bool,
     /// Whether other users see the mount; `None` means root's mounts yes, others no.
@@ -116,6 +125,7 @@ impl Default for Options {
         Self {
             source: "buttress".to_owned(),
             handles_max: HANDLES_MAX,
+            known_max: KNOWN_MAX,
             read_only: false,
             allow_other: None,
             suid: true,
@@ -140,6 +150,14 @@ impl Default for Options {
 }
 
 impl Options {
+    /// Sees to it that what is kept of inodes which the kernel knows takes at most so many bytes,
+    /// about: a half for those that are open or were used last, a half for all others.
+    pub fn keep_inodes_within(&mut self, bytes: u64) {
+        let half = usize::try_from(bytes / 2).unwrap_or(usize::MAX);
+        self.handles_max = (half / HANDLE_BYTES).min(HANDLES_MAX);
+        self.known_max = (half / KNOWN_BYTES).min(KNOWN_MAX);
+    }
+
     /// Takes one mount option, and says whether it was one of the front end's. `ro`, `rw` and the
     /// options on access times concern the volume too, and should be handed on as well.
     ///

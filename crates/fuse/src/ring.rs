@@ -37,9 +37,11 @@ mod queue;
 mod seeded;
 mod turn;
 
-use helpers::{Office, Shared};
+pub(crate) use helpers::Office;
+use helpers::Shared;
 use port::{Kernel, Uring};
-use queue::{Queue, Taken};
+use queue::Queue;
+pub(crate) use queue::Taken;
 
 use crate::crew::Kind;
 use crate::dispatch;
@@ -95,7 +97,7 @@ impl Rings {
     pub(crate) fn start(
         self,
         device: &OwnedFd,
-        door: &Arc<Door>,
+        office: Box<dyn Office>,
         helpers: usize,
     ) -> io::Result<Ring> {
         let device = Arc::new(device.as_fd().try_clone_to_owned()?);
@@ -105,7 +107,7 @@ impl Rings {
             Ok((at, Arc::new(Queue::new(way, &share)?)))
         });
         let queues = queues.collect::<io::Result<Vec<_>>>()?;
-        let shared = Shared::new(Box::new(Desk(Arc::clone(door))), queues, helpers);
+        let shared = Shared::new(office, queues, helpers);
         let ring = Ring { shared };
         ring.shared.start()?;
         Ok(ring)
@@ -113,7 +115,7 @@ impl Rings {
 }
 
 /// What answers requests of a mount.
-struct Desk(Arc<Door>);
+pub(crate) struct Desk(pub(crate) Arc<Door>);
 
 impl Office for Desk {
     fn kind(&self, taken: &Taken) -> Kind {

@@ -29,15 +29,15 @@ use crate::door::Door;
 use crate::exchange::Exchange;
 use crate::mount::{Link, Mount, Unmounted};
 use crate::mount_list::Listed;
-use crate::ring::{self, Ring, Rings};
+use crate::ring::{self, Desk, Ring, Rings};
 use crate::sharer::{self, First, Sharer};
 use crate::submounts::Submounts;
 use crate::voice::Voice;
 use crate::whole::Whole;
-use crate::{Error, Options};
+use crate::{Error, Options, options};
 
 /// Threads for what comes through the device where requests come by rings.
-const BESIDE_RINGS: usize = 2;
+pub(crate) const BESIDE_RINGS: usize = 2;
 
 /// A volume that is mounted; programs that look into it wait until it is served.
 #[derive(Debug)]
@@ -130,7 +130,9 @@ pub(crate) fn open(
     let ring = match rings.zip(for_ring) {
         Some((rings, device)) if door.is_over_ring() => {
             let started = device
-                .and_then(|device| rings.start(&device, &door, options.thread_count()))
+                .and_then(|device| {
+                    rings.start(&device, Box::new(Desk(Arc::clone(&door))), options.thread_count())
+                })
                 .map_err(failed)?;
             Some(started)
         }
@@ -144,7 +146,7 @@ pub(crate) fn open(
 }
 
 /// Makes rings, if they are wanted and the kernel has them.
-fn rings(options: &Options) -> Option<Rings> {
+pub(crate) fn rings(options: &Options) -> Option<Rings> {
     let made = match options.io_uring {
         Some(false) => return None,
         _ if !ring::is_offered() => Err(std::io::Error::other(
@@ -194,8 +196,12 @@ impl Loops {
                 dispatch::serve(&door, message);
                 return door.crew.trifle_done();
             }
-            let _duty = door.crew.duty(kind);
+            let duty = door.crew.duty(kind);
             dispatch::serve(&door, message);
+            drop(duty);
+            if kind == Kind::Forget && door.is_over_ring() {
+                door.gather_forgets();
+            }
         })
     }
 }
@@ -302,6 +308,17 @@ impl Beside {
         self.0.voices().iter().try_for_each(Voice::gather)
     }
 
+    /// Inodes that the kernel knows, and the bytes that are kept of them, about.
+    #[must_use]
+    pub fn known(&self) -> (usize, usize) {
+        let voices = self.0.voices();
+        let sum = |count: fn(&Voice) -> usize| voices.iter().map(count).sum::<usize>();
+        let (inodes, handles) =
+            (sum(|voice| voice.nodes().count()), sum(|voice| voice.nodes().handles()));
+        let resting = inodes.saturating_sub(handles);
+        (inodes, handles * options::HANDLE_BYTES + resting * options::KNOWN_BYTES)
+    }
+
     /// Where subvolumes are mounted by themselves, and the number of the device that `stat` names
     /// for what lies there.
     #[must_use]
@@ -323,6 +340,13 @@ impl Beside {
     /// A subvolume that was about to go stays.
     pub fn stays(&self) {
         self.0.mount_all();
+    }
+
+    /// Has the kernel read anew what it keeps of a subvolume, which was changed beside it.
+    pub fn renewed(&self, tree: TreeId) {
+        for voice in self.0.voices() {
+            voice.renewed(tree);
+        }
     }
 
     /// Has the kernel look again at a name that came or went.

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use buttress_fs::InodeId;
+use buttress_fs::{InodeId, TreeId};
+use rustix::io::Errno;
 
 use crate::aside::Kernel;
 use crate::door::{Node, place};
@@ -28,15 +29,29 @@ impl Voice {
     }
 
     /// Has the kernel hand over what programs have written.
+    ///
+    /// What found no room is told to the programs that wrote it, by `fsync` or `close`. The kernel
+    /// also tells the next caller of `syncfs`, which may come much later. An order that makes room
+    /// must not end with that.
     pub(crate) fn gather(&self) -> std::io::Result<()> {
         let top = self.mount.open()?;
-        rustix::fs::syncfs(&top)?;
+        match rustix::fs::syncfs(&top) {
+            Err(Errno::NOSPC | Errno::DQUOT) => {}
+            other => other?,
+        }
         // That begins all the writes, and does not wait for those of FUSE. Giving up a file's pages
         // does; a file that no program has open for writing was waited for when it was closed.
         for id in self.nodes.ids(|node| node.is_written()) {
             self.kernel.give_up(id);
         }
         Ok(())
+    }
+
+    /// Has the kernel read anew what it keeps of a subvolume.
+    pub(crate) fn renewed(&self, tree: TreeId) {
+        for id in self.nodes.ids_in(tree.0) {
+            self.kernel.give_up(id);
+        }
     }
 
     /// Has the kernel look again at a name.

@@ -27,7 +27,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::{
@@ -224,8 +224,12 @@ impl Whole {
     }
 }
 
+/// How often it is looked whether the connection has ended.
+const LOOK: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
+
 /// Looks after the whole until it is let go or the connection ends: whenever the list of mounts
-/// changes, it is read.
+/// changes, it is read. The connection is looked at now and then, and not waited for: the kernel
+/// wakes all that wait at a FUSE device for each request.
 pub(crate) fn watch(mount: &Arc<Mount>, link: Link) -> io::Result<()> {
     let list = std::fs::File::open(mount_list::LIST)?;
     let mount: Weak<Mount> = Arc::downgrade(mount);
@@ -237,11 +241,8 @@ pub(crate) fn watch(mount: &Arc<Mount>, link: Link) -> io::Result<()> {
                 return;
             }
             drop(mount);
-            let mut events = [
-                PollFd::new(&list, PollFlags::PRI),
-                PollFd::new(link.descriptor(), PollFlags::empty()),
-            ];
-            match poll(&mut events, None) {
+            let mut events = [PollFd::new(&list, PollFlags::PRI)];
+            match poll(&mut events, Some(&LOOK)) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => {
                     tracing::warn!(%error, "the list of mounts cannot be watched");

@@ -108,7 +108,7 @@ impl Maintenance {
         let view = self.engine().view();
         file_trees(&view)?
             .into_iter()
-            .try_for_each(|tree| self.engine().know_height(&view, tree))?;
+            .try_for_each(|tree| self.engine().reservations().know_height(&view, tree))?;
         drop(view);
         let group = self
             .engine()
@@ -271,7 +271,7 @@ impl Maintenance {
             let bytes = (sums.sectors() * self.geometry().csum.size() + 64 * count) as u64;
             let cost = Cost::of(items, u32::try_from(bytes).unwrap_or(u32::MAX));
             // Before inodes are held: their holder may be making room.
-            let mut promise = Some(self.engine().reserve(cost, Urgency::Normal)?);
+            let mut reservation = Some(self.engine().reserve(cost, Urgency::Normal)?);
             let held = std::mem::take(&mut inodes);
             above.hold(&held, &mut || {
                 let view = self.engine().view();
@@ -280,10 +280,10 @@ impl Maintenance {
                 drop(view);
                 inodes = inodes_of(&there);
                 if there.len() <= count && inodes.is_subset(&held) {
-                    if let Some(promise) = promise.take().filter(|_| !there.is_empty()) {
+                    if let Some(reservation) = reservation.take().filter(|_| !there.is_empty()) {
                         let trees = Arc::clone(trees);
                         let sent = Sent { old, new, trees, items: Vec::new() };
-                        self.send_over(self.engine().begin(promise), sent, there, &sums, owner);
+                        self.send_over(self.engine().begin(reservation), sent, there, &sums, owner);
                         moved = true;
                     }
                 } else {
@@ -341,11 +341,12 @@ impl Maintenance {
         let (sector, size) = (geometry.sectorsize as usize, geometry.csum.size());
         // Its caller stops it by `watch`, not by a signal to the waiting thread.
         let whole = old.len + self.engine().row_slack();
-        let mut promise = buttress_base::interrupt::shielded(|| self.engine().reserve_data(whole))?;
+        let mut reservation =
+            buttress_base::interrupt::shielded(|| self.engine().reserve_data(whole))?;
         // In the first chunk a copy of the superblock may lie, and not in two.
         let mut tries = 0..2;
         let new = loop {
-            match self.engine().allocate_data(&mut promise, old.len, old.len, None, 0) {
+            match self.engine().allocate_data(&mut reservation, old.len, old.len, None, 0) {
                 Ok(new) => break new,
                 // There is room, but in pieces: a new chunk is all of one.
                 Err(Error::NoSpace(_))

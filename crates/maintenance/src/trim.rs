@@ -117,7 +117,7 @@ impl Maintenance {
         let sector = u64::from(self.geometry().sectorsize);
         let account = self.engine().space().account(kind);
         let all = |bytes: u64| bytes.min(PIECE_BYTES) / sector * sector;
-        let (mut promise, most) = match kind {
+        let (mut reservation, most) = match kind {
             SpaceKind::Data if !self.engine().space().is_mixed() => {
                 // The rest is for writers meanwhile: nothing would tell them that this comes back.
                 let most = all(account.available() / 2);
@@ -127,19 +127,20 @@ impl Maintenance {
             SpaceKind::System => (None, all(account.free() / 2)),
             _ => {
                 let most = all(account.free() / 8);
-                (None, if self.engine().fits_without(most) { most } else { 0 })
+                (None, if self.engine().reservations().fits_without(most) { most } else { 0 })
             }
         };
-        let promised =
-            kind != SpaceKind::Data || self.engine().space().is_mixed() || promise.is_some();
-        if most == 0 || !promised {
+        let reserved =
+            kind != SpaceKind::Data || self.engine().space().is_mixed() || reservation.is_some();
+        if most == 0 || !reserved {
             progress.left += group.usage().free;
             return Ok((false, from));
         }
-        let borrow =
-            |promise| self.engine().space().borrow(group, promise, from, least.max(1), most);
-        let Some(extent) = borrow(promise.as_mut()) else { return Ok((false, from)) };
-        drop(promise);
+        let borrow = |reservation| {
+            self.engine().space().borrow(group, reservation, from, least.max(1), most)
+        };
+        let Some(extent) = borrow(reservation.as_mut()) else { return Ok((false, from)) };
+        drop(reservation);
         let inside = extent.start < end;
         let cut = Extent {
             start: extent.start,

@@ -483,6 +483,13 @@ wire! {
         pub(crate) len: i64,
     }
 
+    /// `fuse_notify_prune_out`; numbers of nodes follow.
+    pub(crate) struct Prune, 16 {
+        pub(crate) count: u32,
+        pub(crate) padding: u32,
+        pub(crate) spare: u64,
+    }
+
     /// `fuse_notify_inval_entry_out`.
     pub(crate) struct InvalEntry, 16 {
         pub(crate) directory: u64,

@@ -37,7 +37,7 @@ pub use layout::{
     StatfsOut, StatxIn, StatxOut, StatxTime, WriteIn,
 };
 pub use listing::Listing;
-pub use notify::{inval_entry, inval_inode};
+pub use notify::{inval_entry, inval_inode, prune};
 pub use reply::Reply;
 pub use request::{Forgets, Opcode, Operation, Parts, opcode};
 pub use values::{FileType, WireTime};

@@ -4,10 +4,11 @@
 
 use zerocopy::IntoBytes;
 
-use crate::layout::{InvalEntry, InvalInode, OutHead};
+use crate::layout::{InvalEntry, InvalInode, OutHead, Prune};
 
 const INVAL_INODE: i32 = 2;
 const INVAL_ENTRY: i32 = 3;
+const PRUNE: i32 = 9;
 
 /// The kernel drops pages of an inode, and asks for its attributes anew. It first writes what is
 /// dirty. A negative `offset` leaves the pages alone; a `len` of zero is all that follows.
@@ -24,6 +25,15 @@ pub fn inval_entry(directory: u64, name: &[u8]) -> Vec<u8> {
     message(INVAL_ENTRY, &[fixed.as_bytes(), name, &[0]])
 }
 
+/// The kernel forgets nodes that no program uses, and their names. It leaves those in use. From
+/// Linux 6.18 on.
+#[must_use]
+pub fn prune(nodes: &[u64]) -> Vec<u8> {
+    let count = u32::try_from(nodes.len()).unwrap_or(u32::MAX);
+    let fixed = Prune { count, padding: 0, spare: 0 };
+    message(PRUNE, &[fixed.as_bytes(), nodes.as_bytes()])
+}
+
 fn message(kind: i32, parts: &[&[u8]]) -> Vec<u8> {
     let mut bytes = OutHead::new(0, Ok(parts.iter().map(|part| part.len()).sum()));
     bytes.error = kind;
@@ -38,10 +48,11 @@ mod tests {
 
     #[test]
     fn messages_say_their_length() {
-        for message in [inval_inode(7, -1, 0), inval_entry(7, b"name")] {
+        for message in [inval_inode(7, -1, 0), inval_entry(7, b"name"), prune(&[7, 8])] {
             let len = u32::from_ne_bytes(message[..4].try_into().expect("four bytes"));
             assert_eq!(len as usize, message.len());
         }
         assert_eq!(inval_entry(7, b"name").len(), 16 + 16 + 5);
+        assert_eq!(prune(&[7, 8]).len(), 16 + 16 + 2 * 8);
     }
 }

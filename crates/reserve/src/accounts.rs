@@ -20,7 +20,7 @@ pub struct Accounts {
     /// Bytes that are dirty and will be written in place, with no data space reserved.
     pub unreserved: u64,
     /// What operations have reserved and have not put.
-    pub promised: Costs,
+    pub outstanding: Costs,
     /// Items and bytes of the running transaction.
     pub running: (u64, u64),
     /// The highest level of the trees that reservations count with; a leaf is 0.
@@ -49,15 +49,15 @@ impl fmt::Display for Accounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{}; {}; {}; written in place {}, promised {} items and {} bytes, running {} items and {} bytes, \
+            "{}; {}; {}; written in place {}, reserved {} items and {} bytes, running {} items and {} bytes, \
              {} levels above leaves, frozen {}, \
              unallocated {}, of that for copies {}, waiting for data {}, for metadata {}",
             self.data,
             self.metadata,
             self.system,
             self.unreserved,
-            self.promised.all_items(),
-            self.promised.bytes,
+            self.outstanding.all_items(),
+            self.outstanding.bytes,
             self.running.0,
             self.running.1,
             self.height,
@@ -74,15 +74,18 @@ impl Reservations {
     /// All accounts as they are now.
     #[must_use]
     pub fn accounts(&self) -> Accounts {
-        let promised = self.outstanding.lock().sum();
+        let outstanding = self.outstanding.lock().sum();
         let running = {
             let view = self.view.load();
             (view.running().items(), view.running().bytes())
         };
         let frozen = self.frozen_left();
         let mut metadata = self.space.account(SpaceKind::Metadata);
-        let need =
-            self.need(running.0 + promised.all_items(), running.1 + promised.bytes, metadata.used);
+        let need = self.need(
+            running.0 + outstanding.all_items(),
+            running.1 + outstanding.bytes,
+            metadata.used,
+        );
         metadata.may_use = metadata.may_use.saturating_add(need).saturating_add(frozen);
         let (unallocated, for_copies) = {
             let devices = self.devices.lock();
@@ -93,7 +96,7 @@ impl Reservations {
             metadata,
             system: self.space.account(SpaceKind::System),
             unreserved: self.space.unreserved(),
-            promised,
+            outstanding,
             running,
             height: self.height.load(Ordering::Relaxed),
             frozen,
@@ -102,13 +105,11 @@ impl Reservations {
             waiting: (self.space.data_line().len(), self.line.len()),
         }
     }
-}
 
-impl Reservations {
     /// What holds metadata now, for preemptive flushing, which knows of the data.
     #[must_use]
     pub fn pools(&self, dirty: u64, ordered: u64) -> Pools {
-        let promised = self.outstanding.lock().sum();
+        let outstanding = self.outstanding.lock().sum();
         let running = {
             let view = self.view.load();
             (view.running().items(), view.running().bytes())
@@ -116,13 +117,13 @@ impl Reservations {
         let account = self.space.account(SpaceKind::Metadata);
         let empty = running == (0, 0);
         let overlay = if empty { 0 } else { self.need(running.0, running.1, account.used) };
-        let all = (running.0 + promised.all_items(), running.1 + promised.bytes);
+        let all = (running.0 + outstanding.all_items(), running.1 + outstanding.bytes);
         let need = if all == (0, 0) { 0 } else { self.need(all.0, all.1, account.used) };
         // Writing dirty data gives back what is reserved for each operation by itself.
-        let apart = self.promised_apart(promised);
+        let apart = self.reserved_apart(outstanding);
         let in_paths = if apart == 0 { all.0 } else { running.0 };
         let paths = if in_paths == 0 { 0 } else { self.paths(in_paths, account.used) };
-        let to_come = self.devices.lock().to_promise(self.kind_flags(SpaceKind::Metadata));
+        let to_come = self.devices.lock().reservable(self.kind_flags(SpaceKind::Metadata));
         Pools {
             total: account.total,
             used: account.used,
@@ -133,7 +134,7 @@ impl Reservations {
             to_come,
             overlay,
             frozen: self.frozen_left(),
-            promised: need.saturating_sub(overlay).max(apart) + account.may_use,
+            reservations: need.saturating_sub(overlay).max(apart) + account.may_use,
             paths,
             dirty: dirty.saturating_sub(ordered),
             ordered,

@@ -17,7 +17,7 @@ use buttress_base::sync::{Condvar, Mutex};
 #[derive(Debug)]
 pub(crate) struct Ahead {
     /// What is reserved, in bytes, as it was at the last reservation.
-    promised: AtomicU64,
+    reserved: AtomicU64,
     /// The sum at which the flusher wants a call; never, while it does not wait (A2).
     at: AtomicU64,
     /// Unranked: nothing is taken under it.
@@ -28,7 +28,7 @@ pub(crate) struct Ahead {
 impl Default for Ahead {
     fn default() -> Self {
         Self {
-            promised: AtomicU64::new(0),
+            reserved: AtomicU64::new(0),
             at: AtomicU64::new(u64::MAX),
             called: Mutex::new(false),
             wake: Condvar::new(),
@@ -37,13 +37,13 @@ impl Default for Ahead {
 }
 
 impl Ahead {
-    pub(crate) fn note(&self, promised: u64) {
-        self.promised.store(promised, Ordering::Relaxed);
+    pub(crate) fn note(&self, reserved: u64) {
+        self.reserved.store(reserved, Ordering::Relaxed);
     }
 
     /// After a reservation that was granted at once (A1).
     pub(crate) fn look(&self) {
-        if self.promised.load(Ordering::Relaxed) < self.at.load(Ordering::Relaxed) {
+        if self.reserved.load(Ordering::Relaxed) < self.at.load(Ordering::Relaxed) {
             return;
         }
         if self.at.swap(u64::MAX, Ordering::Relaxed) != u64::MAX {
@@ -62,7 +62,7 @@ impl Ahead {
     /// is made at once.
     pub(crate) fn wait(&self, more: Option<u64>, limit: Duration) {
         let mut called = self.called.lock();
-        let at = more.map(|more| self.promised.load(Ordering::Relaxed).saturating_add(more));
+        let at = more.map(|more| self.reserved.load(Ordering::Relaxed).saturating_add(more));
         self.at.store(at.unwrap_or(u64::MAX), Ordering::Relaxed);
         if !*called {
             self.wake.wait_for(&mut called, limit);

@@ -34,12 +34,13 @@ use std::collections::BTreeMap;
 use buttress_format::{Generation, Key, RootItem, TreeId};
 use buttress_space::{Account, SpaceKind};
 use buttress_tree::{Cursor, Roots, Store};
+use buttress_volume::DeviceSpace;
 
 use crate::copies_need::{Room, Sums, Trees, counts, kept};
 use crate::policy::DeleteRoom;
 use crate::reservations::Reservations;
 use crate::shares::EXTENT_ITEM;
-use crate::{Cost, Result, device_space::DeviceSpace};
+use crate::{Cost, Result};
 
 pub use crate::copies_need::Tree;
 

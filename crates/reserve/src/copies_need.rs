@@ -1,7 +1,9 @@
-//! How much room copies may need, by what root items say (Y1, Y2 of `copies`): pure sums and rules.
+//! How much room copies may need, by what root items say (Y1, Y2 of `copies`): what is known, and
+//! sums and rules.
 
 use std::collections::BTreeMap;
 
+use buttress_base::sync::Mutex;
 use buttress_format::{Generation, Key, Kind, RootFlags, RootItem, TreeId};
 
 /// The part of the devices that may be kept for copies, whatever the trees take. ZFS keeps as much
@@ -73,6 +75,24 @@ pub(crate) struct Trees {
     of: BTreeMap<Key, Tree>,
     sums: Sums,
 }
+
+/// What is known of the trees.
+#[derive(Debug, Default)]
+pub(crate) struct Known {
+    pub(crate) is_known: bool,
+    pub(crate) trees: Trees,
+    /// Bytes that are kept.
+    pub(crate) kept: u64,
+    /// Bytes more that are needed once a transaction is published, and which.
+    pub(crate) coming: Vec<(Generation, u64)>,
+}
+
+/// See `copies`.
+#[derive(Debug, Default)]
+pub(crate) struct Copies(
+    /// Unranked: after the lock of the devices.
+    pub(crate) Mutex<Known>,
+);
 
 /// Whether a root item is about nodes that count. The nodes of a balance of Linux also belong to
 /// another tree, so they do not.

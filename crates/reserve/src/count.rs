@@ -1,69 +1,45 @@
-//! Counts the nodes that a commit makes, where the crude bound of `reserve` no longer fits.
+//! Counts the nodes that a commit makes, where the crude bound of `fits` does not fit.
 //!
-//! The changed items are compared with the trees as they were committed, leaf by leaf, with the
-//! weights that leaves have. Of trees that the commit alone changes every leaf counts. What came
-//! since is reserved path by path, until the next count, which looks at new items alone.
+//! What was put is noted in a ledger of dirty leaves (`ledger`). What came since the last count,
+//! and what is reserved and not put, costs a path for each item. `docs/internals/reservations.md`
+//! is the proof in one page.
 //!
 //! # Invariants
 //!
-//! The commit makes no more nodes than were counted, and what `reserve` adds for bytes. Reasons:
+//! The commit makes no more nodes than were counted, and what is added for bytes. Reasons:
 //!
-//! - **N1** A dirty leaf becomes one leaf while its items fit. It becomes no more than
-//!   `2w/room + 1` ever, and no more than `w/(room - b) + 1` where no item is over `b`. A run of
-//!   dirty leaves becomes no more than each of them alone (`ledger::tree::L2`).
-//! - **N2** The end of a run that is under a quarter full takes in its neighbour: one leaf more
-//!   (`ledger::tree::L3`).
-//! - **N3** A dirty inner node becomes one, and one more where children come
-//!   (`ledger::tree::L4`).
-//! - **N4** The extent tree: all leaves are made anew, full, and packed again with what comes to
-//!   it. A run of `d` dirty leaves to which `a` bytes come makes no more than
-//!   `(d * room + a)/(room - b) + 1` (N1). Between two runs lies a leaf that is not dirty. So the
-//!   one more of each run is no more than if that leaf were dirty, too. What goes makes no room,
-//!   and a neighbour that is taken in is one more dirty leaf. Leaves that record metadata may be
-//!   changed in every round, where other runs are dirty: each counts twice more.
-//! - **N5** The free-space tree: the same, where what comes is no more than its groups can say, as
-//!   each changes its form before it has more to say. A leaf of another tree that the commit
-//!   changes becomes three at most. The bytes of checksums are the exception and are added twice:
-//!   two leaves are more than one together, and what is cut out of an item makes two of it.
-//! - **N6** What is counted while a commit is under way is compared with the trees before it, and
-//!   counts with what that one makes. A leaf that it makes of items may be dirty afterwards, and
-//!   run over: two more for each. With what the replaced leaf was counted as, that makes three.
-//!   Where it made several of one leaf, each may have items so heavy that it becomes three; the
-//!   global reserve stands behind the rest. Or what lies where one of both changed leaves is
-//!   packed: of what the commit made, all full, as in N4, and of what only the other changes. The
-//!   extent tree is packed once more, of all leaves that the commit may leave. Of the other trees
-//!   all leaves are made once more, as many as it may make.
-//! - **N7** What is not known is not counted, and the crude bound holds: nodes that a balance
-//!   moved; snapshots, drops, devices, a free-space tree made anew; an extent tree too large to
-//!   be looked at. Of a node that others may use all that it points to gets
-//!   references, which come to the extent tree (N4).
-//! - **N8** What is reserved for the dirty data of one inode dirties the leaves between its first
+//! - **N1** What was put makes no more nodes than the ledger says (`ledger::G1`).
+//! - **N2** An item to come dirties one path and one split. One that follows in a tree that commits
+//!   alone change does, too, and all of those together no more than `ledger::G6` says. Bytes to
+//!   come count twice, since two neighbours are more than one leaf together.
+//! - **N3** While a commit is under way, the figure is that of `ledger::G5`. Where the older
+//!   transaction was not counted as a whole, each of its nodes counts twice more: it may be changed
+//!   again, and become two.
+//! - **N4** What is not known is not counted, and the crude bound holds. That is nodes that a
+//!   balance moved; snapshots, drops, devices, a free-space tree made anew.
+//! - **N5** What is reserved for the dirty data of one inode dirties the leaves between its first
 //!   extent and its last. It dirties no more nodes than those leaves become, in this transaction
-//!   and in the next (D1, D2 of `count::inode`), beside what else is dirty. A run of dirty leaves
-//!   becomes no more than its parts would by themselves (N1).
+//!   and in the next (D1, D2 of `ledger::span`), beside what else is dirty. A run of dirty leaves
+//!   becomes no more than its parts would by themselves (`ledger::tree::L2`).
 //!
 //! # Locks
 //!
 //! A count holds a lock for which only other counts wait, and reads nodes with it. No thread waits
 //! for a count while it has a handle.
 
-mod inode;
-
 use std::sync::{Arc, atomic::Ordering};
 
 use buttress_space::SpaceKind;
 
-use crate::counts::tally::Count;
-use crate::counts::work::Work;
+use crate::counts::{Count, Work};
 use crate::inode::{InodeReserve, Moment};
-use crate::ledger::Ledger;
 use crate::reservations::Reservations;
 use crate::urgency::Urgency;
 use crate::{Costs, View, transaction::Transaction};
 
 /// Items that must have come before it is worth counting again.
 const WORTH: u64 = 32;
-/// Bytes for each item to come in a tree that is counted whole, beside those that are reserved
+/// Bytes for each item to come in a tree that commits alone change, beside those that are reserved
 /// with it: leaves are cut where items end.
 const WHOLE_BYTES: u64 = 16;
 /// Nodes beside those that were counted.
@@ -76,17 +52,9 @@ impl Reservations {
         self.need_by_count(transaction, to_come, false)
     }
 
-    /// The same with all that was reserved to come. The dirty data of an inode counts as the nodes
-    /// that it can dirty (N8).
-    pub(crate) fn need_with_promised(
-        &self,
-        transaction: &Transaction,
-        to_come: Costs,
-    ) -> Option<u64> {
-        self.need_by_count(transaction, to_come, true)
-    }
-
-    fn need_by_count(
+    /// The same. Where `by_inodes`, all that was reserved is to come, and dirty data of an inode
+    /// counts as the nodes that it can dirty (N5).
+    pub(crate) fn need_by_count(
         &self,
         transaction: &Transaction,
         to_come: Costs,
@@ -102,14 +70,17 @@ impl Reservations {
         let is_of_these = || count.roots == self.view.load().roots().generation;
         let spares = by_inodes && inodes.items() > 0 && is_of_these();
         let spared = if spares { inodes.spared(count.roots) } else { 0 };
-        let nodesize = u64::from(self.store.geometry().nodesize);
-        let (nodes, since, fills) = count.now(transaction);
-        let items = since + to_come.items.saturating_sub(spared);
+        let since = count.since(transaction);
+        let items = since.items + to_come.items.saturating_sub(spared);
+        let whole = since.whole + to_come.whole;
         let paths = items.saturating_mul(self.levels() + self.shared_fills());
-        let nodes = nodes.saturating_add(paths).saturating_add(SLACK);
-        let whole = to_come.whole.saturating_mul(WHOLE_BYTES);
+        let records =
+            whole.saturating_mul(self.levels()) + items.saturating_mul(self.shared_records());
+        let records = records.min(count.rest.unwrap_or(u64::MAX));
+        let nodes = count.nodes.saturating_add(paths).saturating_add(records).saturating_add(SLACK);
         let above = self.shared_nodes(self.space.account(SpaceKind::Metadata).used);
-        let fills = fills.saturating_add(2 * to_come.bytes).saturating_add(whole + above);
+        let fills = 2 * (since.bytes + to_come.bytes) + whole.saturating_mul(WHOLE_BYTES) + above;
+        let nodesize = u64::from(self.store.geometry().nodesize);
         Some(nodes.saturating_mul(nodesize).saturating_add(fills))
     }
 
@@ -117,13 +88,13 @@ impl Reservations {
     /// reserved already is more than is free, whatever was counted.
     pub(crate) fn may_count(&self, urgency: Urgency) -> bool {
         let nodesize = u64::from(self.store.geometry().nodesize);
-        let promised = || {
+        let reserved = || {
             // What is reserved for dirty data counts as what the count will find.
             let items = self.outstanding.lock().sum().items;
             let paths = items.saturating_sub(self.inode_reserves.items());
             paths.saturating_mul(self.levels() * nodesize)
         };
-        urgency != Urgency::Normal || promised() < self.space.account(SpaceKind::Metadata).free()
+        urgency != Urgency::Normal || reserved() < self.space.account(SpaceKind::Metadata).free()
     }
 
     /// Counts what the running transaction needs, as far as that was not done. Returns whether more
@@ -132,13 +103,8 @@ impl Reservations {
         self.recount_beyond(WORTH - 1)
     }
 
-    /// The same if anything came.
-    pub(crate) fn recount_all(&self) -> bool {
-        self.recount_beyond(0)
-    }
-
     /// The same if more items came than that.
-    fn recount_beyond(&self, few: u64) -> bool {
+    pub(crate) fn recount_beyond(&self, few: u64) -> bool {
         crate::held::expect_none("handle::H2: nodes are read");
         let view = self.view.load_full();
         let running = view.running();
@@ -158,16 +124,17 @@ impl Reservations {
         if let Some(known) = known
             && known.roots == view.roots().generation
             && known.below == below
-            && known.now(running).1 <= few
+            && known.since(running).all_items() <= few
             && !self.inode_reserves.are_fresh()
         {
             return false;
         }
-        let Some(mut count) = work.count(&self.space, &view, running, counted.is_never()) else {
+        if counted.is_never() {
             return false;
-        };
+        }
+        let Some(mut count) = work.count(&self.space, &view, running) else { return false };
         if let Some(frozen) = view.frozen() {
-            count.nodes = self.nodes_beside(frozen, below, &count, &work, running);
+            self.set_beside(frozen, below, &mut count, &work);
         }
         count.below = below;
         self.bound_inodes(&view, &work, below);
@@ -175,33 +142,31 @@ impl Reservations {
         drop(work);
         // Waiting tickets come first: no request passes them.
         self.serve();
-        tracing::trace!(nodes = count.nodes, items = count.items, below, parts = ?count.parts, "counted");
+        tracing::trace!(nodes = count.nodes, rest = count.rest, below, "counted");
         true
     }
 
-    /// The result of a count beside the frozen transaction, which makes so many bytes of nodes
-    /// (N6).
-    fn nodes_beside(
-        &self,
-        frozen: &Transaction,
-        below: u64,
-        count: &Count,
-        work: &Work,
-        running: &Transaction,
-    ) -> u64 {
+    /// Sets the result of a count beside the frozen transaction, which makes so many bytes of nodes
+    /// (`ledger::G5`).
+    fn set_beside(&self, frozen: &Transaction, below: u64, count: &mut Count, work: &Work) {
         let geometry = self.store.geometry();
-        let each_twice = count.nodes + 2 * below.div_ceil(u64::from(geometry.nodesize));
+        let each_twice = 2 * below.div_ceil(u64::from(geometry.nodesize));
         // No thread holds the younger one's work while it waits for the older one's.
         let counted = self.counts.of(frozen);
         let older = counted.work.lock();
-        let known = counted.seen.lock().filter(|known| known.is_whole);
-        let Some(known) = known.filter(|_| older.roots == work.roots) else { return each_twice };
-        let parts = work.parts_beside(&older, known.parts, geometry, running);
-        parts.nodes(geometry.leaf_room() as u64).min(each_twice)
+        let is_whole = counted.seen.lock().is_some_and(|known| known.is_whole);
+        let (mut nodes, mut growth) = (count.nodes + each_twice, each_twice);
+        if is_whole && older.roots == work.roots {
+            let room = geometry.leaf_room() as u64;
+            nodes = work.ledger.nodes_beside(&older.ledger, room).min(nodes);
+            growth = older.ledger.growth().min(growth);
+        }
+        count.nodes = nodes;
+        count.rest = count.rest.map(|rest| rest + growth);
     }
 
     /// Looks up how many nodes the dirty data of each inode with a large reservation can dirty
-    /// (N8).
+    /// (N5).
     fn bound_inodes(&self, view: &View, running: &Work, below: u64) {
         let Some(roots) = running.roots.filter(|_| self.inode_reserves.items() > 0) else { return };
         let frozen = view.frozen().map(|frozen| self.counts.of(frozen));
@@ -210,51 +175,42 @@ impl Reservations {
         let is_sure = older.as_ref().is_none_or(|(work, count)| {
             work.roots == running.roots && count.is_some_and(|count| count.is_whole)
         });
-        let (leaves, added) = running.dirty();
+        let (leaves, added) = running.ledger.dirty();
         let now = Moment { roots, below, leaves, added, is_sure };
         let Some((due, moment)) = self.inode_reserves.due(now) else { return };
         let bound = |inode: Arc<InodeReserve>| {
             let of = (inode.tree, inode.ino);
-            let older = older.as_ref().map(|(work, _)| &**work);
-            let nodes = is_sure.then(|| self.nodes_of_inode(view, of, running, older)).flatten();
+            let older = older.as_ref().map(|(work, _)| &work.ledger);
+            let nodes = || running.ledger.nodes_of_inode(view, of, older, self.levels()).ok();
+            let nodes = is_sure.then(nodes).flatten();
             (inode, nodes.map(|nodes| nodes.div_ceil(self.levels())))
         };
         let bounds: Vec<_> = due.into_iter().map(bound).collect();
-        let _all_promises = self.outstanding.lock();
+        let _all_reservations = self.outstanding.lock();
         self.inode_reserves.set(moment, &bounds);
     }
 
-    /// What is known of a transaction that is about to be frozen.
-    pub(crate) fn close_count(&self, frozen: &Transaction) -> Option<u64> {
-        self.counts.of(frozen).never.store(!frozen.is_plain(), Ordering::Relaxed);
-        self.closer_need(frozen, Costs::default())
-    }
-
-    /// Counts what the frozen transaction needs, in bytes, and how many nodes of it are of items:
-    /// all of it is there, and nothing is below it.
-    pub(crate) fn count_frozen(&self, frozen: &Transaction) -> Option<(u64, Option<u64>)> {
+    /// Counts what the commit of a frozen transaction needs, in bytes, and how many nodes of it are
+    /// of items: all of it is there, and nothing is below it. A debug build always does, and
+    /// compares what is made with it; others only if a request may not fit beside the crude bound.
+    pub fn count_if_crowded(&self, frozen: &Transaction) -> Option<(u64, Option<u64>)> {
+        if cfg!(not(debug_assertions)) && !self.is_crowded(frozen) {
+            return None;
+        }
         let view = self.view.load_full();
         let counted = self.counts.of(frozen);
+        if counted.is_never() {
+            return None;
+        }
         let mut work = counted.work.lock();
-        let mut count = work.count(&self.space, &view, frozen, counted.is_never())?;
+        let mut count = work.count(&self.space, &view, frozen)?;
         count.is_whole = true;
         *counted.seen.lock() = Some(count);
         drop(work);
         let bytes = self.closer_need(frozen, Costs::default())?;
-        Some((bytes, count.is_of_files.then_some(count.parts.items)))
-    }
-
-    /// Bytes of nodes that the commit of a frozen transaction makes, by the ledger of all that it
-    /// holds. Nothing where it changes more than items and references, or a node is not known.
-    pub fn exact_need(&self, frozen: &Transaction) -> Option<u64> {
-        if !frozen.is_plain() {
-            return None;
-        }
-        let view = self.view.load_full();
-        let mut ledger = Ledger::new(&self.store, view.roots(), &self.space).ok()?;
-        ledger.note_all(&view, &self.space, frozen).ok()?;
-        let geometry = self.store.geometry();
-        let nodes = ledger.nodes(geometry.leaf_room() as u64);
-        Some(nodes * u64::from(geometry.nodesize))
+        self.frozen_need.fetch_min(bytes, Ordering::Relaxed);
+        // A waiting ticket may fit beside it, now that this count is known.
+        self.serve_counted();
+        Some((bytes, count.of_items))
     }
 }

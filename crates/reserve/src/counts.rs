@@ -8,13 +8,56 @@ use buttress_format::Generation;
 
 use crate::transaction::Transaction;
 
-mod parts;
-pub(crate) mod tally;
-pub(crate) mod whole;
-pub(crate) mod work;
+mod tally;
 
-use self::tally::Count;
-use self::work::Work;
+pub(crate) use self::tally::Count;
+use crate::View;
+use crate::ledger::{Ledger, Unknown};
+use buttress_space::Space;
+
+/// The ledger of a transaction, and the trees that it is held against.
+#[derive(Debug, Default)]
+pub(crate) struct Work {
+    /// Nothing before the first count.
+    pub(crate) roots: Option<Generation>,
+    /// A count was not possible on these trees, and is not tried again.
+    hopeless: Option<Generation>,
+    pub(crate) ledger: Ledger,
+}
+
+impl Work {
+    /// Counts a transaction, or what is new of it.
+    pub(crate) fn count(
+        &mut self,
+        space: &Space,
+        view: &View,
+        transaction: &Transaction,
+    ) -> Option<Count> {
+        let roots = view.roots();
+        if self.hopeless == Some(roots.generation) || !transaction.is_plain() {
+            return None;
+        }
+        let is_anew = self.roots.replace(roots.generation) != Some(roots.generation);
+        // What is put meanwhile counts twice.
+        let mut count = Count::begin(transaction, roots.generation);
+        let mut feed = || -> Result<(), Unknown> {
+            if is_anew {
+                self.ledger = Ledger::new(view.store(), roots, space)?;
+            }
+            self.ledger.feed(view, space, transaction, is_anew)
+        };
+        if feed().is_err() {
+            self.hopeless = Some(roots.generation);
+            self.roots = None;
+            return None;
+        }
+        let geometry = view.store().geometry();
+        count.nodes = self.ledger.nodes(geometry.leaf_room() as u64);
+        count.rest = self.ledger.rest(space, geometry);
+        count.of_items = self.ledger.nodes_of_items();
+        Some(count)
+    }
+}
 
 /// What a transaction knows of its nodes.
 #[derive(Debug, Default)]
@@ -23,7 +66,7 @@ pub(crate) struct Counted {
     pub(crate) work: Mutex<Work>,
     /// Unranked: nothing is taken under it.
     pub(crate) seen: Mutex<Option<Count>>,
-    /// It was frozen with changes that are not counted; its commit takes them out (`count::N7`).
+    /// It was frozen with changes that are not counted; its commit takes them out (`count::N4`).
     pub(crate) never: AtomicBool,
 }
 
@@ -57,7 +100,7 @@ impl Counts {
 }
 
 impl Counted {
-    /// Whether it was frozen with what is not counted (`count::N7`).
+    /// Whether it was frozen with what is not counted (`count::N4`).
     pub(crate) fn is_never(&self) -> bool {
         self.never.load(Ordering::Relaxed)
     }

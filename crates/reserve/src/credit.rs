@@ -21,12 +21,12 @@
 //!   requests count what they need, and wait.
 
 use std::mem;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use buttress_base::apart::stripe;
+use buttress_base::apart::{Apart, STRIPES, stripe};
+use buttress_base::sync::Mutex;
 use buttress_space::Class;
 
-use crate::credits::Credit;
 use crate::reservations::Reservations;
 use crate::token::MetaReservation;
 use crate::urgency::Urgency;
@@ -41,26 +41,46 @@ const ITEMS_MAX: u64 = 64;
 /// A shard that was refused a batch does not ask for one again for so many reservations.
 const REST: u32 = 256;
 
+#[derive(Debug, Default)]
+struct Credit {
+    unused: Option<MetaReservation>,
+    spent: Option<MetaReservation>,
+    /// How many came back since `spent` was given back.
+    came_back: u32,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Shard {
+    /// Unranked: the sum of reservations and the line are taken under it.
+    credit: Mutex<Credit>,
+    /// For how many reservations it still keeps nothing (B4).
+    rests: AtomicU32,
+}
+
+/// What shards of threads keep.
+#[derive(Debug, Default)]
+pub(crate) struct Credits([Apart<Shard>; STRIPES]);
+
 impl Reservations {
     /// A reservation from what this thread's shard keeps, or from a batch that it reserves now.
     pub(crate) fn take_credit(&self, cost: Cost) -> Option<MetaReservation> {
         if !self.may_keep(cost.into()) {
             return None;
         }
-        let stripe = &self.credits.0[stripe()];
-        let rests = stripe.rests.load(Ordering::Relaxed);
+        let shard = &self.credits.0[stripe()];
+        let rests = shard.rests.load(Ordering::Relaxed);
         if rests > 0 {
             // Not exact: other threads of the shard count down, too.
-            stripe.rests.store(rests - 1, Ordering::Relaxed);
+            shard.rests.store(rests - 1, Ordering::Relaxed);
             return None;
         }
-        let mut credit = stripe.credit.lock();
+        let mut credit = shard.credit.lock();
         if let Some(part) = credit.unused.as_mut().and_then(|unused| unused.cut_all_of(cost)) {
             return Some(part);
         }
         let batch = cost.times(BATCH);
         if !self.line.at_once(Class::Normal, || self.try_reserve_batch(batch)) {
-            stripe.rests.store(REST, Ordering::Relaxed);
+            shard.rests.store(REST, Ordering::Relaxed);
             let kept = mem::take(&mut *credit);
             drop(credit);
             self.settle_credit(kept);
@@ -81,20 +101,20 @@ impl Reservations {
     }
 
     /// Keeps a reservation that came back; returns it where it is not to be kept.
-    pub(crate) fn keep(&self, promise: MetaReservation) -> Option<MetaReservation> {
-        let stripe = &self.credits.0[stripe()];
-        if !self.may_keep(promise.held())
-            || stripe.rests.load(Ordering::Relaxed) > 0
+    pub(crate) fn keep(&self, reservation: MetaReservation) -> Option<MetaReservation> {
+        let shard = &self.credits.0[stripe()];
+        if !self.may_keep(reservation.held())
+            || shard.rests.load(Ordering::Relaxed) > 0
             || self.is_tight_now()
         {
-            return Some(promise);
+            return Some(reservation);
         }
-        let mut credit = stripe.credit.lock();
+        let mut credit = shard.credit.lock();
         credit.came_back += 1;
         let all = match credit.spent.take() {
-            None => promise,
+            None => reservation,
             Some(mut spent) => {
-                spent.merge(promise);
+                spent.merge(reservation);
                 spent
             }
         };
@@ -111,8 +131,8 @@ impl Reservations {
     /// Gives back all that is kept; says whether there was anything.
     pub fn give_credit_back(&self) -> bool {
         let mut found = false;
-        for stripe in &self.credits.0 {
-            let kept = mem::take(&mut *stripe.credit.lock());
+        for shard in &self.credits.0 {
+            let kept = mem::take(&mut *shard.credit.lock());
             found |= self.settle_credit(kept);
         }
         found
@@ -121,9 +141,9 @@ impl Reservations {
     fn settle_credit(&self, kept: Credit) -> bool {
         let Credit { unused, spent, .. } = kept;
         let mut found = false;
-        for mut promise in [unused, spent].into_iter().flatten() {
-            found |= !promise.held().is_nothing();
-            promise.settle(self);
+        for mut reservation in [unused, spent].into_iter().flatten() {
+            found |= !reservation.held().is_nothing();
+            reservation.settle(self);
         }
         found
     }

@@ -12,8 +12,8 @@ use std::sync::atomic::Ordering;
 
 use buttress_format::TreeId;
 use buttress_space::{Account, SpaceKind};
+use buttress_volume::DeviceSpace;
 
-use crate::device_space::DeviceSpace;
 use crate::outstanding::Outstanding;
 use crate::reservations::Reservations;
 use crate::urgency::Urgency;
@@ -37,29 +37,20 @@ impl Reservations {
     /// Data must not take that space in between.
     pub(crate) fn keep_anew(&self) {
         let outstanding = self.outstanding.lock();
-        let to_come = outstanding.costs;
-        let closer = |running: &_| self.need_with_promised(running, to_come);
-        let excess = self.excess(to_come, Urgency::Normal, closer);
+        let excess = self.excess(outstanding.costs, Urgency::Normal, true);
         let mut devices = self.devices.lock();
         let most = devices.available(self.kind_flags(SpaceKind::Metadata));
         devices.keep_exactly(excess.min(most));
     }
 
     pub(crate) fn fits(&self, outstanding: &Outstanding, cost: Cost, urgency: Urgency) -> bool {
-        let to_come = outstanding.costs + cost.into();
-        let excess =
-            self.excess(to_come, urgency, |running| self.need_with_promised(running, to_come));
+        let excess = self.excess(outstanding.costs + cost.into(), urgency, true);
         excess == 0 || self.overcommit(excess, urgency)
     }
 
     /// What the running transaction and all that is to come take beyond the groups, by the crude
-    /// bound or by a closer one.
-    pub(crate) fn excess(
-        &self,
-        to_come: Costs,
-        urgency: Urgency,
-        closer: impl FnOnce(&Transaction) -> Option<u64>,
-    ) -> u64 {
+    /// bound or by a closer one; `by_inodes` is of [`need_by_count`](Self::need_by_count).
+    pub(crate) fn excess(&self, to_come: Costs, urgency: Urgency, by_inodes: bool) -> u64 {
         let running = self.view.load();
         // An operation that frees space does not make writers hurry.
         let note_pressure = |pressure| {
@@ -78,13 +69,13 @@ impl Reservations {
             }
             // Dirty data is lost if finishing its ordered extent is refused. So it comes before
             // deletes, where those have less.
-            Urgency::Lands if self.is_shared() => reserve / 8,
+            Urgency::Finishes if self.is_shared() => reserve / 8,
             Urgency::Frees if self.is_shared() => reserve / 4,
-            Urgency::Lands => reserve / 4,
+            Urgency::Finishes => reserve / 4,
             Urgency::Frees => reserve / 8,
             Urgency::Drops => 0,
         };
-        let apart = self.promised_apart(to_come);
+        let apart = self.reserved_apart(to_come);
         // By the published rule reservations add to what the transaction needs without them.
         let with_apart = |need: u64, put: &dyn Fn() -> u64| match apart {
             0 => need,
@@ -99,7 +90,7 @@ impl Reservations {
             note_pressure(0);
             return 0;
         }
-        let closer = closer(running.running());
+        let closer = self.need_by_count(running.running(), to_come, by_inodes);
         // All but what operations hold: they may give that back when they put less.
         let put = self.closer_need(running.running(), Costs::default());
         let need =
@@ -126,7 +117,7 @@ impl Reservations {
     /// commit waits for dirty data. Nothing ever by the published rule of reservations: its
     /// baseline writes nothing ahead.
     #[must_use]
-    pub fn promise_pressure(&self) -> Option<u64> {
+    pub fn pressure(&self) -> Option<u64> {
         let pressure = self.pressure.load(Ordering::Relaxed);
         let counts = pressure > TIGHT && !self.policy.is_levels();
         let is_last =
@@ -141,7 +132,7 @@ impl Reservations {
         let next = self.paths(u64::MAX, account.used).max(self.need_of(frozen));
         let left = self.frozen_need.load(Ordering::Relaxed);
         let taken = left + next + account.global_reserve + account.may_use;
-        let to_come = self.devices.lock().to_promise(self.kind_flags(SpaceKind::Metadata));
+        let to_come = self.devices.lock().reservable(self.kind_flags(SpaceKind::Metadata));
         taken > account.free() + to_come
     }
 
@@ -190,7 +181,7 @@ impl Reservations {
     pub(crate) fn overcommit(&self, excess: u64, urgency: Urgency) -> bool {
         let mut devices = self.devices.lock();
         let kind = self.kind_flags(SpaceKind::Metadata);
-        if !devices.may_promise(kind, excess, urgency.frees()) {
+        if !devices.may_reserve(kind, excess, urgency.frees()) {
             return false;
         }
         devices.keep_for_metadata(excess);
@@ -211,30 +202,14 @@ impl Reservations {
 
     /// Bytes that reservations take by themselves, by the rule that was chosen; none where all of
     /// them count together.
-    pub(crate) fn promised_apart(&self, promised: Costs) -> u64 {
-        self.policy.alone(promised, u64::from(self.store.geometry().nodesize))
+    pub(crate) fn reserved_apart(&self, reserved: Costs) -> u64 {
+        self.policy.alone(reserved, u64::from(self.store.geometry().nodesize))
     }
 
     /// Bytes of metadata that a transaction needs, by the crude bound.
     pub(crate) fn need_of(&self, transaction: &Transaction) -> u64 {
         let used = self.space.account(SpaceKind::Metadata).used;
-        let alone = self.need(transaction.items(), transaction.bytes(), used);
-        alone + self.shared_need(transaction.firsts(), used)
-    }
-
-    /// Counts what a commit needs, if a request may not fit beside it by the crude bound. A debug
-    /// build always does, and compares what is made with it.
-    pub fn count_if_crowded(&self, frozen: &Transaction) -> Option<(u64, Option<u64>)> {
-        if cfg!(not(debug_assertions)) && !self.is_crowded(frozen) {
-            return None;
-        }
-        // Where trees are new, or too large to be counted as a whole, the ledger gives the figure.
-        let by_ledger = || Some((self.exact_need(frozen)?, None));
-        let counted = self.count_frozen(frozen).or_else(by_ledger)?;
-        self.frozen_need.fetch_min(counted.0, Ordering::Relaxed);
-        // A waiting ticket may fit beside it, now that this count is known.
-        self.serve_counted();
-        Some(counted)
+        self.crude_need(transaction, Costs::default(), used)
     }
 
     /// Whether a commit under way finds what it may still need, where this transaction is a younger
@@ -294,7 +269,7 @@ mod tests {
     /// Whatever items they are counted as: checksums of 32 bytes for 128 MiB fill 64 leaves, or
     /// twice as many that are half full.
     #[test]
-    fn what_is_filled_is_promised() {
+    fn filled_bytes_are_reserved() {
         let sums = (128 << 20) / 4096 * 32;
         assert!(bound(8, sums, 64 << 20, PATH) >= 2 * sums);
         assert!(bound(8, sums, 0, PATH) >= 2 * sums);

@@ -22,9 +22,9 @@ impl Reservations {
     /// Reserves if it fits at once and no ticket waits: first from credits that may be used for it.
     pub fn at_once(&self, cost: Cost, urgency: Urgency, reach: Reach) -> Option<MetaReservation> {
         if urgency == Urgency::Normal
-            && let Some(promise) = self.take_credit(cost)
+            && let Some(reservation) = self.take_credit(cost)
         {
-            return Some(promise);
+            return Some(reservation);
         }
         let class = class_of(urgency, reach);
         let take = || self.line.at_once(class, || self.try_reserve(cost, urgency));
@@ -70,7 +70,8 @@ impl Reservations {
     /// next transaction is not visible yet.
     pub fn begin_commit(&self, frozen: &Transaction) {
         self.frozen_taken.store(0, Ordering::Relaxed);
-        let closer = self.close_count(frozen).unwrap_or(u64::MAX);
+        self.counts.of(frozen).never.store(!frozen.is_plain(), Ordering::Relaxed);
+        let closer = self.closer_need(frozen, Costs::default()).unwrap_or(u64::MAX);
         self.frozen_need.store(self.need_of(frozen).min(closer), Ordering::Relaxed);
     }
 
@@ -118,7 +119,7 @@ impl Reservations {
 
     /// Sleeps until reservations that count by themselves came to so many bytes more than now, at
     /// most so long. By the rule that counts all together nothing wakes it.
-    pub fn wait_for_promises(&self, more: Option<u64>, limit: Duration) {
+    pub fn wait_for_reservations(&self, more: Option<u64>, limit: Duration) {
         let more = more.filter(|_| self.policy.is_levels());
         self.ahead.wait(more, limit);
     }
@@ -163,9 +164,7 @@ impl Reservations {
         (cost, urgency): (Cost, Urgency),
     ) -> bool {
         let mut outstanding = self.outstanding.lock();
-        let to_come = others(&outstanding) + cost.into();
-        let closer = |running: &_| self.closer_need(running, to_come);
-        let excess = self.excess(to_come, urgency, closer);
+        let excess = self.excess(others(&outstanding) + cost.into(), urgency, false);
         let fits = excess == 0 || self.overcommit(excess, urgency);
         if fits {
             self.grant(&mut outstanding, cost, urgency);
@@ -193,7 +192,7 @@ impl Reservations {
         outstanding.costs += cost;
         outstanding.freeing += freeing;
         if self.policy.is_levels() {
-            self.ahead.note(self.promised_apart(outstanding.costs));
+            self.ahead.note(self.reserved_apart(outstanding.costs));
         }
         #[cfg(debug_assertions)]
         outstanding.roll.grant(figures(cost, freeing));
@@ -218,7 +217,7 @@ impl Reservations {
 /// The class of a ticket: tickets on which others wait are served first.
 fn class_of(urgency: Urgency, reach: Reach) -> Class {
     match (urgency, reach) {
-        (Urgency::Frees | Urgency::Drops | Urgency::Lands, _)
+        (Urgency::Frees | Urgency::Drops | Urgency::Finishes, _)
         | (_, Reach::Commit | Reach::Handle) => Class::Priority,
         (Urgency::Normal, Reach::All) => Class::Normal,
     }

@@ -16,7 +16,7 @@
 //!   these. They are used with such a count alone, and change under the lock of the sum of
 //!   reservations.
 //! - **I3** A bound that is a little old is no smaller than one of now would be, but for what
-//!   came to the leaves since: less of them was dirty (D2 of `count::inode`).
+//!   came to the leaves since: less of them was dirty (D2 of `ledger::span`).
 //! - **I4** A transaction gives back what it made anew once readers of older trees have left, and
 //!   bounds count on it: each further transaction that finishes a part of the ordered extents
 //!   dirties the same leaves. Where one that is about to freeze leaves no room for those that are
@@ -139,7 +139,7 @@ impl InodeReserve {
 
 impl Drop for InodeReserve {
     fn drop(&mut self) {
-        debug_assert_eq!(self.held.lock().items, 0, "I1: promises of {}", self.ino.0);
+        debug_assert_eq!(self.held.lock().items, 0, "I1: reservations of {}", self.ino.0);
     }
 }
 
@@ -279,7 +279,7 @@ mod tests {
             bounds.len()
         };
         let one = all.enter(TreeId::FS, Ino(257));
-        assert_eq!(look(at(7, 0)), 0, "nothing is promised");
+        assert_eq!(look(at(7, 0)), 0, "nothing is reserved");
         one.add(5);
         assert_eq!((look(at(7, 0)), look(at(7, 16)), look(at(7, 17))), (1, 0, 1));
         let other = all.enter(TreeId::FS, Ino(258));

@@ -17,32 +17,49 @@
 //!   changes its form before it has more to say.
 //! - **G4** Each first change of a node that may be shared gives what it points to references:
 //!   up to two for each extent and each child, where that is recorded.
+//! - **G5** A transaction that commits behind an older one makes no more than `nodes_beside`
+//!   says. Both were noted on the trees before the older one. Leaves that the older one makes of
+//!   noted ones may be changed again (`tree::L5`). All that commits change by themselves is made
+//!   once more, as much as the older one may make of it.
+//! - **G6** What is to come changes records, checksums and free space in no more leaves than there
+//!   are: no more than `rest` says, beside the bytes that come. A tree of more than `LEAVES_MAX`
+//!   leaves has no such bound.
 
+mod span;
+mod survey;
 mod tree;
 
 use std::collections::{BTreeSet, HashMap, hash_map::Entry};
 
 use buttress_format::{
-    Body, Chunk, Extent, FileExtent, Generation, Key, Kind, Logical, TreeId, header::ITEM_LEN, ids,
+    Body, Extent, FileExtent, Generation, Ino, Key, Kind, Logical, TreeId, header::ITEM_LEN, ids,
 };
 use buttress_space::{Space, SpaceKind, free_space_form};
-use buttress_tree::{Expect, Node, NodeSource, Roots, Store};
+use buttress_tree::{Expect, Geometry, Node, Roots, Store};
 
-pub(crate) use tree::{Tree, Unknown};
+use span::Span;
+use survey::{Nodes, Survey};
+pub(crate) use survey::{Unknown, all_of};
+use tree::Tree;
 
 use crate::View;
+use crate::shares::EXTENT_REFS;
 use crate::transaction::Transaction;
+use buttress_transaction::delayed_ref::{RecordChange, inline_max};
 
 /// Bytes that a node may add to the extent tree.
 const NODE_BYTES: u64 = 84;
-/// Bytes of references that an extent, or a node, gets where what points to it was shared.
-const SHARED_BYTES: u64 = 112;
 /// The heaviest item of the free-space tree, a bitmap.
 const FREE_SPACE_ITEM: u64 = free_space_form::BITMAP_BITS / 8 + ITEM_LEN as u64;
 /// Items of the root tree that a commit changes, beside those of subvolumes.
 const ROOTS_MOVED: u64 = 12;
 /// Nodes beside all others: a chunk that the commit adds by itself changes some.
 const SLACK: u64 = 12;
+/// Nodes for each chunk that the transaction adds.
+const CHUNK_NODES: u64 = 2;
+
+/// Trees that commits alone change, and change leaf by leaf.
+const RECORDS: [TreeId; 3] = [TreeId::EXTENT, TreeId::CSUM, TreeId::FREE_SPACE];
 
 /// What one transaction changes.
 #[derive(Debug, Default)]
@@ -51,8 +68,7 @@ pub(crate) struct Ledger {
     /// Groups with changes, by their first bytes.
     groups: BTreeSet<Logical>,
     /// Leaves of the extent tree that record metadata, and the inner nodes above them.
-    meta: u64,
-    meta_inner: u64,
+    meta: Nodes,
     /// Nodes of the small trees that every commit may change as a whole.
     small: u64,
     /// Leaves of the free-space tree that describe metadata groups.
@@ -60,13 +76,26 @@ pub(crate) struct Ledger {
     root_items: u64,
     /// Nodes of the root tree.
     root_nodes: u64,
+    chunks: u64,
+    /// An item was changed of a tree that the commit changes, too.
+    is_mixed: bool,
     /// What is pointed to by nodes that were shared.
     pointed: Vec<Logical>,
+    /// Bytes that were noted of each record, and whether its checksums go.
+    records: HashMap<Logical, (u64, bool)>,
+    /// Bytes that were noted of each run of checksums.
+    sums: HashMap<Logical, u64>,
+    /// All nodes of [`RECORDS`]; nothing where those are too many.
+    all: Option<[Nodes; 3]>,
 }
 
 fn at(start: Logical) -> (Key, Key) {
     let key = |kind, offset| Key { objectid: start.0, kind: Kind(kind), offset };
     (key(0, 0), key(u8::MAX, u64::MAX))
+}
+
+fn csum_key(at: Logical) -> Key {
+    Key::new(ids::EXTENT_CSUM, Kind::EXTENT_CSUM, at.0)
 }
 
 /// What a node that may be shared points to (G4).
@@ -84,24 +113,33 @@ fn note_pointed(node: &Node, pointed: &mut Vec<Logical>) {
     }
 }
 
+/// The most bytes that the free-space tree can come to say of a group (G3).
+fn free_space_bytes(geometry: &Geometry, group: Extent) -> u64 {
+    let extents = free_space_form::upper_threshold(group.len, geometry.sectorsize) + 1;
+    extents * ITEM_LEN as u64 + FREE_SPACE_ITEM
+}
+
 impl Ledger {
     /// An empty ledger on these trees.
     pub(crate) fn new(store: &Store, roots: &Roots, space: &Space) -> Result<Self, Unknown> {
         let mut ledger = Self::default();
+        let under = |tree, root| {
+            Survey { store, tree, keys: None, unshared: None }.under(&Expect::root(root))
+        };
         for tree in [TreeId::BLOCK_GROUP, TreeId::DEV, TreeId::QUOTA] {
             if let Some(root) = roots.find(tree) {
-                ledger.small += nodes_under(store, tree, &Expect::root(root))?;
+                ledger.small += under(tree, root)?.sum();
             }
         }
-        let root = roots.find(TreeId::ROOT).ok_or(Unknown)?;
-        ledger.root_nodes = nodes_under(store, TreeId::ROOT, &Expect::root(root))?;
+        ledger.root_nodes = under(TreeId::ROOT, roots.find(TreeId::ROOT).ok_or(Unknown)?)?.sum();
+        ledger.all = all_of(store, roots, RECORDS);
         let root = roots.find(TreeId::EXTENT).ok_or(Unknown)?;
         let mut groups: Vec<Extent> =
             space.groups_of(SpaceKind::Metadata).iter().map(|group| group.range()).collect();
         groups.sort_unstable_by_key(|group| group.start);
-        ledger.survey(store, &Expect::root(root), &groups)?;
+        survey::recording(store, &Expect::root(root), &groups, &mut ledger.meta)?;
         // A new group lies behind all others.
-        ledger.meta += 1;
+        ledger.meta.leaves += 1;
         for group in groups {
             ledger.free_space_meta += ledger.touch(store, roots, group)?;
         }
@@ -109,28 +147,6 @@ impl Ledger {
             ledger.touch(store, roots, group.range())?;
         }
         Ok(ledger)
-    }
-
-    /// Counts the leaves under a node of the extent tree that record metadata.
-    fn survey(&mut self, store: &Store, at: &Expect, groups: &[Extent]) -> Result<(), Unknown> {
-        if at.ptr.level == 0 {
-            self.meta += 1;
-            return Ok(());
-        }
-        self.meta_inner += 1;
-        let node = store.node(TreeId::EXTENT, at).map_err(|_| Unknown)?;
-        for slot in 0..node.len() {
-            let child = node.expect_child_below(slot, at.below);
-            let first = if slot > 0 { node.key(slot).objectid } else { 0 };
-            let before = groups.partition_point(|group| group.end().0 <= first);
-            let records = child.below.is_none_or(|below| {
-                groups.get(before).is_some_and(|group| group.start.0 <= below.objectid)
-            });
-            if records {
-                self.survey(store, &child, groups)?;
-            }
-        }
-        Ok(())
     }
 
     fn tree<'l>(
@@ -152,113 +168,184 @@ impl Ledger {
         }
         if roots.find(TreeId::BLOCK_GROUP).is_none() {
             let extents = Self::tree(&mut self.trees, store, roots, TreeId::EXTENT);
-            extents.note_range(store, at(group.start), 0, 0)?;
+            extents.note_range(store, at(group.start), (0, 0), 0)?;
         }
-        let extents = free_space_form::upper_threshold(group.len, store.geometry().sectorsize) + 1;
-        let most = extents * ITEM_LEN as u64 + FREE_SPACE_ITEM;
+        let most = free_space_bytes(store.geometry(), group);
         let range = (at(group.start).0, at(Logical(group.end().0 - 1)).1);
         let free = Self::tree(&mut self.trees, store, roots, TreeId::FREE_SPACE);
-        free.note_range(store, range, most, FREE_SPACE_ITEM)
+        free.note_range(store, range, (0, most), FREE_SPACE_ITEM)
     }
 
-    /// Notes an item that an operation changed.
-    fn note(
+    /// Notes what a transaction changed since the last call; all of it where `anew`.
+    pub(crate) fn feed(
         &mut self,
         view: &View,
-        tree: TreeId,
-        key: &Key,
-        len: Option<usize>,
+        space: &Space,
+        transaction: &Transaction,
+        anew: bool,
     ) -> Result<(), Unknown> {
-        self.root_items += u64::from(tree == TreeId::ROOT);
-        let Self { trees, pointed, .. } = self;
-        let of = match trees.entry(tree) {
-            Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(place) => place.insert(Tree::met(view, tree)?),
-        };
-        of.note(view.store(), key, (None, len), &mut |node| note_pointed(node, pointed))
-    }
-
-    /// Notes the references that children and extents of shared nodes get (G4).
-    fn settle_pointed(&mut self, view: &View, space: &Space) -> Result<(), Unknown> {
+        let store = view.store();
+        for (tree, key, before, len) in transaction.overlay.changed(anew) {
+            self.root_items += u64::from(tree == TreeId::ROOT);
+            self.is_mixed |= is_mixed(tree);
+            let Self { trees, pointed, .. } = self;
+            let of = match trees.entry(tree) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(place) => place.insert(Tree::met(view, tree)?),
+            };
+            of.note(store, &key, (before, len), &mut |node| note_pointed(node, pointed))?;
+        }
         for start in std::mem::take(&mut self.pointed) {
-            self.note_record(view, space, start, SHARED_BYTES)?;
+            self.note_record(view, space, start, (0, EXTENT_REFS))?;
+        }
+        for change in transaction.refs.changed(anew) {
+            self.note_reference(view, space, change)?;
+        }
+        for (start, bytes) in transaction.sums.changed(anew) {
+            let before = self.sums.insert(start, bytes).unwrap_or(0);
+            let key = csum_key(start);
+            let csums = Self::tree(&mut self.trees, store, view.roots(), TreeId::CSUM);
+            let heaviest = store.geometry().item_max() as u64;
+            csums.note_range(store, (key, key), (before, bytes), heaviest)?;
+        }
+        let added: Vec<_> = transaction.chunks.lock().iter().map(|new| new.chunk.clone()).collect();
+        self.chunks = added.len() as u64;
+        let removed: Vec<_> = transaction.removed.lock().clone();
+        for chunk in added.into_iter().chain(removed) {
+            let group = Extent { start: chunk.logical, len: chunk.len };
+            self.touch(store, view.roots(), group)?;
         }
         Ok(())
     }
 
-    /// Notes that the record of an extent or a node changes, and that so many bytes come to it.
+    /// Notes what becomes of the record of an extent, and of the checksums of one that may go.
+    fn note_reference(
+        &mut self,
+        view: &View,
+        space: &Space,
+        change: RecordChange,
+    ) -> Result<(), Unknown> {
+        let RecordChange { extent, adds, drops } = change;
+        let known = self.records.entry(extent.start).or_default();
+        let (before, had_dropped) = *known;
+        *known = (adds, drops || had_dropped);
+        self.note_record(view, space, extent.start, (before, adds))?;
+        if drops && !had_dropped {
+            let range = (csum_key(extent.start), csum_key(Logical(extent.end().0 - 1)));
+            let csums = Self::tree(&mut self.trees, view.store(), view.roots(), TreeId::CSUM);
+            csums.note_range(view.store(), range, (0, ITEM_LEN as u64), 0)?;
+        }
+        Ok(())
+    }
+
+    /// Notes that the record of an extent or a node changes, and how many bytes come to it.
     fn note_record(
         &mut self,
         view: &View,
         space: &Space,
         start: Logical,
-        added: u64,
+        bytes: (u64, u64),
     ) -> Result<(), Unknown> {
         let (store, roots) = (view.store(), view.roots());
         let extents = Self::tree(&mut self.trees, store, roots, TreeId::EXTENT);
-        let heaviest = (buttress_transaction::delayed_ref::inline_max(store.geometry().nodesize)
-            + ITEM_LEN) as u64;
-        extents.note_range(store, at(start), added, heaviest)?;
+        extents.note_range(store, at(start), bytes, heaviest_record(store.geometry()))?;
         if let Some(group) = space.group_at(start) {
             self.touch(store, roots, group.range())?;
         }
         Ok(())
     }
 
-    /// Notes all that a transaction holds, on trees that nothing was noted of yet.
-    pub(crate) fn note_all(
-        &mut self,
-        view: &View,
-        space: &Space,
-        transaction: &Transaction,
-    ) -> Result<(), Unknown> {
-        for (tree, key, payload) in transaction.overlay.sorted() {
-            self.note(view, tree, &key, payload.map(|payload| payload.len()))?;
-        }
-        self.settle_pointed(view, space)?;
-        let (store, roots) = (view.store(), view.roots());
-        for change in transaction.refs.sorted() {
-            self.note_record(view, space, change.extent.start, change.adds())?;
-            if change.drops() {
-                let key = |at| Key::new(ids::EXTENT_CSUM, Kind::EXTENT_CSUM, at);
-                let range = (key(change.extent.start.0), key(change.extent.end().0 - 1));
-                let csums = Self::tree(&mut self.trees, store, roots, TreeId::CSUM);
-                csums.note_range(store, range, ITEM_LEN as u64, 0)?;
-            }
-        }
-        for (extent, sums) in transaction.sums.sorted() {
-            let key = Key::new(ids::EXTENT_CSUM, Kind::EXTENT_CSUM, extent.start.0);
-            let bytes = (sums.len() + sums.len() / 64 + ITEM_LEN) as u64;
-            let csums = Self::tree(&mut self.trees, store, roots, TreeId::CSUM);
-            csums.note_range(store, (key, key), bytes, store.geometry().item_max() as u64)?;
-        }
-        let range = |chunk: &Chunk| Extent { start: chunk.logical, len: chunk.len };
-        let added: Vec<_> = transaction.chunks.lock().iter().map(|new| range(&new.chunk)).collect();
-        let removed: Vec<_> = transaction.removed.lock().iter().map(range).collect();
-        for group in added.into_iter().chain(removed) {
-            self.touch(store, roots, group)?;
-        }
-        Ok(())
-    }
-
     /// Nodes that a commit of all that was noted makes at most (G1).
     pub(crate) fn nodes(&self, room: u64) -> u64 {
-        let records = 3 * self.meta + 4 * self.meta_inner;
-        let fixed = records + 3 * self.small + 2 * self.free_space_meta;
+        with_records(self.trees.values().map(Tree::nodes).sum::<u64>() + self.fixed(), room)
+    }
+
+    /// Nodes that it makes at most behind the commit of an older transaction, which was noted on
+    /// the same trees (G5).
+    pub(crate) fn nodes_beside(&self, older: &Self, room: u64) -> u64 {
+        let beside = |(id, tree): (&TreeId, &Tree)| match older.trees.get(id) {
+            Some(older) => tree.nodes_beside(older),
+            None => tree.nodes(),
+        };
+        let noted: u64 = self.trees.iter().map(beside).sum();
+        with_records(noted + self.fixed() + older.fixed(), room)
+    }
+
+    /// Nodes of what every commit changes (G2).
+    fn fixed(&self) -> u64 {
+        let records = 3 * self.meta.leaves + 4 * self.meta.inner;
         let moved = ROOTS_MOVED + self.trees.len() as u64 + self.root_items;
-        let noted: u64 = self.trees.values().map(Tree::nodes).sum();
-        let sum = noted + fixed + 3 * moved.min(self.root_nodes) + SLACK;
-        sum + 2 * NODE_BYTES * sum / room + 2
+        let roots = 3 * moved.min(self.root_nodes);
+        let chunks = CHUNK_NODES * self.chunks;
+        records + 3 * self.small + 2 * self.free_space_meta + roots + chunks + SLACK
+    }
+
+    /// Nodes that items to come make at most of records, checksums and free space that nothing was
+    /// noted of (G6). Leaves of records are packed again. Two of checksums are more than one
+    /// together. A group says no more than it can.
+    pub(crate) fn rest(&self, space: &Space, geometry: &Geometry) -> Option<u64> {
+        let room = geometry.leaf_room() as u64;
+        let packed = |bytes: u64, heaviest| bytes / (room - heaviest) + 1;
+        let [extents, csums, free] = self.all?;
+        let groups = [SpaceKind::Data, SpaceKind::Metadata, SpaceKind::System]
+            .into_iter()
+            .flat_map(|kind| space.groups_of(kind));
+        let clean = groups.map(|group| group.range()).filter(|g| !self.groups.contains(&g.start));
+        let says: u64 = clean.map(|group| free_space_bytes(geometry, group)).sum();
+        let made = packed(extents.leaves * room, heaviest_record(geometry))
+            + 2 * csums.leaves
+            + packed(free.leaves * room + says, FREE_SPACE_ITEM)
+            + 3;
+        let dirty = |tree: &TreeId| self.trees.get(tree).map_or(0, |tree| tree.dirty().leaves);
+        let inner = extents.inner + csums.inner + free.inner;
+        let above = made / (geometry.ptrs_max() as u64 / 2);
+        Some((made + above + 3 * inner).saturating_sub(RECORDS.iter().map(dirty).sum()))
+    }
+
+    /// What comes to `rest` of a younger transaction: leaves that this one may add (G5).
+    pub(crate) fn growth(&self) -> u64 {
+        let grown = |tree: &TreeId| self.trees.get(tree).map_or(0, Tree::growth);
+        2 * RECORDS.iter().map(grown).sum::<u64>()
+    }
+
+    /// Nodes of the trees that operations change; nothing where the commit changes one, too.
+    pub(crate) fn nodes_of_items(&self) -> Option<u64> {
+        let of_items = self.trees.iter().filter(|(tree, _)| !RECORDS.contains(tree));
+        (!self.is_mixed).then(|| of_items.map(|(_, tree)| tree.nodes()).sum())
+    }
+
+    /// Nodes that all dirty data of an inode can dirty at most, beside what was noted already;
+    /// `frozen` is what was noted of a commit that is under way (`span`).
+    pub(crate) fn nodes_of_inode(
+        &self,
+        view: &View,
+        (tree, ino): (TreeId, Ino),
+        frozen: Option<&Self>,
+        levels: u64,
+    ) -> Result<u64, Unknown> {
+        let frozen = frozen.map(|frozen| frozen.trees.get(&tree));
+        Ok(Span::of(view, tree, ino)?.nodes(view, self.trees.get(&tree), frozen, levels))
+    }
+
+    /// How many leaves of them are dirty, and bytes that come to them.
+    pub(crate) fn dirty(&self) -> (u64, u64) {
+        let of_items = self.trees.iter().filter(|(tree, _)| !RECORDS.contains(tree));
+        let dirty = of_items.map(|(_, tree)| tree.dirty());
+        dirty.fold((0, 0), |sum, tree| (sum.0 + tree.leaves, sum.1 + tree.put))
     }
 }
 
-/// How many nodes there are under one, with itself.
-fn nodes_under(store: &Store, tree: TreeId, at: &Expect) -> Result<u64, Unknown> {
-    if at.ptr.level == 0 {
-        return Ok(1);
-    }
-    let node = store.node(tree, at).map_err(|_| Unknown)?;
-    (0..node.len()).try_fold(1, |sum, slot| {
-        Ok(sum + nodes_under(store, tree, &node.expect_child_below(slot, at.below))?)
-    })
+/// So many nodes, and those that their own records take.
+fn with_records(nodes: u64, room: u64) -> u64 {
+    nodes + 2 * NODE_BYTES * nodes / room + 2
+}
+
+fn heaviest_record(geometry: &Geometry) -> u64 {
+    (inline_max(geometry.nodesize) + ITEM_LEN) as u64
+}
+
+/// Whether both operations and commits change a tree.
+fn is_mixed(tree: TreeId) -> bool {
+    let small = [TreeId::ROOT, TreeId::BLOCK_GROUP, TreeId::DEV, TreeId::QUOTA];
+    small.contains(&tree) || RECORDS.contains(&tree)
 }

@@ -10,7 +10,7 @@ const LEVELS: u64 = 8;
 
 /// How much metadata a reservation takes until it is put or given back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum PromisePolicy {
+pub enum ReservePolicy {
     /// What all reservations together can dirty in the trees that there are.
     #[default]
     Counted,
@@ -20,7 +20,7 @@ pub enum PromisePolicy {
     Levels,
 }
 
-impl PromisePolicy {
+impl ReservePolicy {
     /// Whether reservations take bytes by themselves.
     pub(crate) fn is_levels(self) -> bool {
         self != Self::Counted
@@ -39,7 +39,7 @@ impl PromisePolicy {
 }
 
 #[cfg(feature = "baselines")]
-impl FromStr for PromisePolicy {
+impl FromStr for ReservePolicy {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {

@@ -10,18 +10,28 @@ use buttress_format::{BlockGroupFlags, Ino, TreeId};
 use buttress_space::{Queue, Space, SpaceKind};
 use buttress_transaction::View;
 use buttress_tree::Store;
+use buttress_volume::DeviceSpace;
 
 use crate::ahead::Ahead;
-use crate::copies_known::Copies;
+use crate::copies_need::Copies;
 use crate::counts::Counts;
-use crate::credits::Credits;
-use crate::device_space::{self, DeviceSpace};
+use crate::credit::Credits;
 use crate::inode::{InodeReserve, InodeReserves};
 use crate::outstanding::Outstanding;
-use crate::policy::{DeleteRoom, PromisePolicy};
+use crate::policy::{DeleteRoom, ReservePolicy};
 use crate::shares::Shares;
 use crate::token::Owners;
 use crate::urgency::Demand;
+
+/// The bits of block groups that hold a kind.
+pub fn kind_flags(space: &Space, kind: SpaceKind) -> BlockGroupFlags {
+    match kind {
+        SpaceKind::System => BlockGroupFlags::SYSTEM,
+        _ if space.is_mixed() => BlockGroupFlags::DATA.with(BlockGroupFlags::METADATA),
+        SpaceKind::Data => BlockGroupFlags::DATA,
+        SpaceKind::Metadata => BlockGroupFlags::METADATA,
+    }
+}
 
 /// What reservations are counted with: the parts of the engine below them, and the rules.
 pub struct Beneath {
@@ -34,7 +44,7 @@ pub struct Beneath {
     /// What operations see now.
     pub view: Arc<ArcSwap<View>>,
     /// By which rule reservations count.
-    pub policy: PromisePolicy,
+    pub policy: ReservePolicy,
     /// Whether room is kept for copies of shared nodes.
     pub delete_room: DeleteRoom,
     /// Levels of the highest tree.
@@ -49,7 +59,7 @@ pub struct Reservations {
     /// Unranked: a discard of what it protects may run inside.
     pub(crate) devices: Arc<Mutex<DeviceSpace>>,
     pub(crate) view: Arc<ArcSwap<View>>,
-    pub(crate) policy: PromisePolicy,
+    pub(crate) policy: ReservePolicy,
     pub(crate) delete_room: DeleteRoom,
     /// For tokens, by the shard of the asking thread.
     pub(crate) owners: Owners,
@@ -114,6 +124,6 @@ impl Reservations {
     }
 
     pub(crate) fn kind_flags(&self, kind: SpaceKind) -> BlockGroupFlags {
-        device_space::kind_flags(&self.space, kind)
+        kind_flags(&self.space, kind)
     }
 }

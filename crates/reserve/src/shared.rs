@@ -20,14 +20,12 @@
 use std::sync::atomic::Ordering;
 
 use buttress_format::TreeId;
-use buttress_tree::{Expect, NodeSource, Roots, Store};
+use buttress_tree::{Roots, Store};
 
-use crate::View;
 use crate::reservations::Reservations;
 use crate::shares::{EXTENT_ITEM, EXTENT_REFS};
+use crate::{View, ledger};
 
-/// Leaves of the extent tree that are counted: if there are more, their number stays unknown.
-const LEAVES_MAX: u64 = 1 << 16;
 /// Bytes of metadata for one of those that record it, at least, with two references more than now
 /// for each node.
 const RECORDED: u64 = 64;
@@ -53,10 +51,9 @@ impl Reservations {
     }
 
     fn look_at_extents(&self, store: &Store, roots: &Roots) {
-        let mut left = LEAVES_MAX;
-        let root = roots.find(TreeId::EXTENT);
-        let nodes = root.and_then(|root| nodes_under(store, &Expect::root(root), &mut left));
-        self.shares.extents.store(nodes.unwrap_or(u64::MAX), Ordering::Relaxed);
+        let nodes = ledger::all_of(store, roots, [TreeId::EXTENT]);
+        let nodes = nodes.map_or(u64::MAX, |[extents]| extents.sum());
+        self.shares.extents.store(nodes, Ordering::Relaxed);
     }
 
     pub(crate) fn is_shared(&self) -> bool {
@@ -91,6 +88,11 @@ impl Reservations {
         geometry.leaf_room() as u64 / EXTENT_ITEM * u64::from(geometry.nodesize)
     }
 
+    /// Leaves that record the extents of one leaf, each in another; none where no nodes are shared.
+    pub(crate) fn shared_records(&self) -> u64 {
+        if self.is_shared() { self.store.geometry().leaf_room() as u64 / EXTENT_ITEM } else { 0 }
+    }
+
     /// Bytes of the extent tree's nodes, where trees share and that is known.
     fn shared_extents(&self) -> Option<u64> {
         let nodes = self.shares.extents.load(Ordering::Relaxed);
@@ -121,20 +123,4 @@ impl Reservations {
         // An operation that frees has three quarters of it.
         Some(least / 3 * 4 + BESIDE * u64::from(self.store.geometry().nodesize))
     }
-}
-
-/// How many nodes there are, which those above leaves say; nothing where there are too many, or
-/// where one cannot be read.
-fn nodes_under(store: &Store, at: &Expect, left: &mut u64) -> Option<u64> {
-    if at.ptr.level == 0 {
-        return Some(1);
-    }
-    let node = store.node(TreeId::EXTENT, at).ok()?;
-    if at.ptr.level == 1 {
-        *left = left.checked_sub(node.len() as u64)?;
-        return Some(1 + node.len() as u64);
-    }
-    (0..node.len()).try_fold(1, |sum, slot| {
-        Some(sum + nodes_under(store, &node.expect_child_below(slot, at.below), left)?)
-    })
 }

@@ -7,7 +7,6 @@ use buttress_format::header::ITEM_LEN;
 /// Bytes that a leaf's extents, or a node's children, get of references at most, each: two users
 /// of an extent, or of a node, with items of their own.
 pub(crate) const EXTENT_REFS: u64 = 112;
-pub(crate) const CHILD_REFS: u64 = 2 * ITEM_LEN as u64;
 /// The smallest item that names an extent, with its header.
 pub(crate) const EXTENT_ITEM: u64 = ITEM_LEN as u64 + 53;
 /// Whether trees share nodes, and what the extent tree takes.

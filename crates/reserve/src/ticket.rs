@@ -48,7 +48,7 @@ impl<'e> MetaTicket<'e> {
         if self.class == Class::Priority { Reach::Commit } else { asked }
     }
 
-    fn promise(&self) -> MetaReservation {
+    fn reservation(&self) -> MetaReservation {
         let Demand { cost, urgency } = self.demand;
         MetaReservation::of_granted(self.all, cost, urgency)
     }
@@ -59,11 +59,11 @@ impl<'e> MetaTicket<'e> {
 }
 
 impl Waits for MetaTicket<'_> {
-    type Promise = MetaReservation;
+    type Token = MetaReservation;
 
     fn wait(&mut self, limit: Duration) -> Option<Option<MetaReservation>> {
         match self.ticket.as_mut()?.wait_for(limit)? {
-            Verdict::Granted => Some(Some(self.promise())),
+            Verdict::Granted => Some(Some(self.reservation())),
             Verdict::Refused => Some(None),
         }
     }
@@ -83,13 +83,13 @@ impl Waits for MetaTicket<'_> {
         }
         // Reserves beside others that free space, whatever writers that fill the volume hold.
         if self.all.try_reserve_beside(|all| all.freeing, (cost, urgency)) {
-            return Look::Served(self.promise());
+            return Look::Served(self.reservation());
         }
         let since = *self.waits_for_others.get_or_insert_with(clock::now);
         let had_others = self.others_free();
         while self.others_free() && clock::since(since) < OTHERS_END {
             match self.wait(OWN_SLICE) {
-                Some(Some(promise)) => return Look::Served(promise),
+                Some(Some(reservation)) => return Look::Served(reservation),
                 Some(None) => return Look::InVain,
                 None => {}
             }
@@ -98,7 +98,7 @@ impl Waits for MetaTicket<'_> {
             return Look::MakeRoom;
         }
         match self.all.try_reserve_beside(|_| Costs::default(), (cost, urgency)) {
-            true => Look::Served(self.promise()),
+            true => Look::Served(self.reservation()),
             false => Look::InVain,
         }
     }

@@ -27,7 +27,7 @@ impl Owners {
 }
 
 /// A reservation. What was not put when it is dropped was not needed.
-#[must_use = "a reservation that is dropped promises nothing"]
+#[must_use = "a reservation that is dropped reservations nothing"]
 pub struct MetaReservation {
     owner: Arc<Apart<Weak<Reservations>>>,
     /// Many operations' worth may be held as one.
@@ -79,7 +79,7 @@ impl MetaReservation {
     ///
     /// When it is another volume's: a bug of the caller.
     pub fn merge(&mut self, mut other: Self) {
-        assert!(self.owner.ptr_eq(&other.owner), "promises of two volumes");
+        assert!(self.owner.ptr_eq(&other.owner), "reservations of two volumes");
         #[cfg(debug_assertions)]
         if let Some(all) = self.owner.upgrade() {
             let mut outstanding = all.outstanding.lock();
@@ -121,8 +121,8 @@ impl MetaReservation {
             return;
         }
         self.unbind();
-        if let Some(mut promise) = all.keep(self.take(all)) {
-            promise.settle(all);
+        if let Some(mut reservation) = all.keep(self.take(all)) {
+            reservation.settle(all);
         }
     }
 

@@ -16,7 +16,7 @@ pub enum Urgency {
     Drops,
     /// Data that lies on the devices already and needs more than its reservation: it may use most
     /// of the global reserve.
-    Lands,
+    Finishes,
 }
 
 impl Urgency {

@@ -10,10 +10,10 @@ pub const OWN_SLICE: Duration = Duration::from_millis(2);
 /// A waiter in a line.
 pub trait Waits {
     /// What it waits for.
-    type Promise;
+    type Token;
 
     /// Waits for a verdict, at most so long; the inner `None` is a refusal.
-    fn wait(&mut self, limit: Duration) -> Option<Option<Self::Promise>>;
+    fn wait(&mut self, limit: Duration) -> Option<Option<Self::Token>>;
 
     /// Whether no other waiter is served before it.
     fn is_first(&self) -> bool;
@@ -22,7 +22,7 @@ pub trait Waits {
     fn may_give_up(&self) -> bool;
 
     /// Its last look, when it stands first and no step helped, before it gives up.
-    fn look_once_more(&mut self) -> Look<Self::Promise> {
+    fn look_once_more(&mut self) -> Look<Self::Token> {
         Look::InVain
     }
 }
@@ -38,7 +38,7 @@ pub enum Look<P> {
 }
 
 impl Waits for DataTicket<'_> {
-    type Promise = DataReservation;
+    type Token = DataReservation;
 
     fn wait(&mut self, limit: Duration) -> Option<Option<DataReservation>> {
         self.wait_for(limit).map(Result::ok)

@@ -163,7 +163,7 @@ impl Ladder {
 mod tests {
     use super::*;
 
-    fn climb(ladder: &mut Ladder) -> Vec<Step> {
+    fn steps_of(ladder: &mut Ladder) -> Vec<Step> {
         std::iter::from_fn(|| ladder.next_step()).collect()
     }
 
@@ -173,10 +173,10 @@ mod tests {
     fn e17_a_handle_never_waits_for_a_commit() {
         for kind in [SpaceKind::Data, SpaceKind::Metadata] {
             for crowded in [false, true] {
-                assert_eq!(climb(&mut Ladder::new(kind, Reach::Handle, crowded)), []);
-                let all = climb(&mut Ladder::new(kind, Reach::All, crowded));
+                assert_eq!(steps_of(&mut Ladder::new(kind, Reach::Handle, crowded)), []);
+                let all = steps_of(&mut Ladder::new(kind, Reach::All, crowded));
                 assert!(all.iter().all(|step| step.is_for(kind)), "{kind}: {all:?}");
-                let steps = climb(&mut Ladder::new(kind, Reach::Commit, crowded));
+                let steps = steps_of(&mut Ladder::new(kind, Reach::Commit, crowded));
                 assert!(!steps.iter().any(|s| matches!(s, Dirty | AllDirty | Ordered | Clean)));
                 assert!(steps.contains(&Commit) && steps.contains(&Chunk));
                 assert_eq!(steps[0] == Count, kind == SpaceKind::Metadata);
@@ -200,7 +200,7 @@ mod tests {
             }
         }
         assert!(steps >= 300, "{steps}");
-        assert!(climb(&mut ladder).len() < 35);
+        assert!(steps_of(&mut ladder).len() < 35);
     }
 
     /// A chunk that was not enough is followed by another, while there are any.

@@ -65,7 +65,7 @@ pub struct Pools {
     /// Reserved by the frozen transaction.
     pub frozen: u64,
     /// Reserved by dirty data and operations beyond that. Writeback turns it into overlay.
-    pub promised: u64,
+    pub reservations: u64,
     /// The part of the two fields above that is for paths. The existing trees bound it, whatever
     /// the number of changes (C3).
     pub paths: u64,
@@ -82,7 +82,7 @@ impl Pools {
     #[must_use]
     pub fn headroom(&self) -> u64 {
         let taken = self.used + self.reserved + self.read_only + self.pinned + self.global;
-        let held = self.overlay + self.frozen + self.promised;
+        let held = self.overlay + self.frozen + self.reservations;
         (self.total + self.to_come).saturating_sub(taken + held)
     }
 
@@ -95,7 +95,7 @@ impl Pools {
     /// Bytes that grow with the changes, and that a round makes less (C3).
     #[must_use]
     pub fn filled(&self) -> u64 {
-        (self.overlay + self.promised).saturating_sub(self.paths)
+        (self.overlay + self.reservations).saturating_sub(self.paths)
     }
 
     /// The part of it that a commit gives back.
@@ -193,8 +193,8 @@ impl Clamp {
     /// than all others, because data written early is more fragmented.
     #[must_use]
     pub fn round(&self, pools: &Pools) -> Round {
-        let promised = pools.filled() - pools.to_commit();
-        if promised > pools.global + pools.to_commit() {
+        let reservations = pools.filled() - pools.to_commit();
+        if reservations > pools.global + pools.to_commit() {
             return Round::Dirty { bytes: (pools.dirty / 4).max(1) };
         }
         // Only a commit writes the overlay and the references, and frees pinned space.
@@ -234,7 +234,7 @@ mod tests {
             used: 300 * MIB,
             global: 64 * MIB,
             overlay: 100 * MIB,
-            promised: 500 * MIB,
+            reservations: 500 * MIB,
             dirty: 64 * MIB,
             ..Pools::default()
         }
@@ -282,7 +282,7 @@ mod tests {
                     global: total / 4,
                     pinned: total / 2,
                     overlay: total,
-                    promised: total,
+                    reservations: total,
                     dirty: MIB,
                     ..Pools::default()
                 };
@@ -308,20 +308,20 @@ mod tests {
             Round::Dirty { bytes: 16 * MIB },
             "500 is more than 64 and 100"
         );
-        let less = Pools { promised: 229 * MIB, ..pools };
+        let less = Pools { reservations: 229 * MIB, ..pools };
         assert!(!clamp.is_due(&less), "329 is less than 330");
-        assert!(clamp.is_due(&Pools { promised: 230 * MIB, ..pools }));
+        assert!(clamp.is_due(&Pools { reservations: 230 * MIB, ..pools }));
         assert!(!clamp.is_due(&Pools { waiting: true, ..pools }));
         let full = Pools { used: 900 * MIB, ..pools };
         assert!(!clamp.is_due(&full), "nine tenths are taken for good");
-        let overlay = Pools { overlay: 500 * MIB, promised: 100 * MIB, ..pools };
+        let overlay = Pools { overlay: 500 * MIB, reservations: 100 * MIB, ..pools };
         assert_eq!(clamp.round(&overlay), Round::Commit);
         for more in [0, 1, MIB] {
-            let pools = Pools { promised: 200 * MIB + more, ..pools };
+            let pools = Pools { reservations: 200 * MIB + more, ..pools };
             let lacks = clamp.lacks(&pools).expect("reservations alone make it due");
-            let almost = Pools { promised: pools.promised + lacks - 1, ..pools };
+            let almost = Pools { reservations: pools.reservations + lacks - 1, ..pools };
             assert!(!clamp.is_due(&almost), "said to be {lacks} too early");
-            assert!(clamp.is_due(&Pools { promised: pools.promised + lacks, ..pools }));
+            assert!(clamp.is_due(&Pools { reservations: pools.reservations + lacks, ..pools }));
         }
         assert_eq!(clamp.lacks(&full), None);
     }
@@ -344,7 +344,7 @@ mod tests {
     #[test]
     fn paths_are_no_reason_for_a_round() {
         let paths = 400 * MIB;
-        let pools = Pools { overlay: paths + MIB, paths, promised: 0, dirty: 0, ..loaded() };
+        let pools = Pools { overlay: paths + MIB, paths, reservations: 0, dirty: 0, ..loaded() };
         assert!(!Clamp { clamp: CLAMP_MAX }.is_due(&pools));
         let filled = Pools { overlay: paths + 200 * MIB, ..pools };
         assert!(Clamp::default().is_due(&filled));

@@ -11,7 +11,7 @@
 //! One short lock a shard.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::atomic::{AtomicU64, Ordering},
 };
 
@@ -245,13 +245,32 @@ impl ExtentChange {
 
 const SHARDS: usize = 16;
 
-type Shard = HashMap<Logical, ExtentChange>;
+/// What a transaction does to the record of one extent, as the ledger of reservations notes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordChange {
+    /// Where the extent begins, and how long it is; nothing of one that vanished.
+    pub extent: Extent,
+    /// Bytes that come to the extent tree at most.
+    pub adds: u64,
+    /// The extent may go, and its checksums with it.
+    pub drops: bool,
+}
+
+#[derive(Debug, Default)]
+struct Shard {
+    changes: HashMap<Logical, ExtentChange>,
+    /// Extents that changed since the last call of [`DelayedRefs::changed`]. `None` before the
+    /// first call.
+    news: Option<BTreeSet<Logical>>,
+}
 
 /// What all shards come to. Where metadata is counted, reservations ask for that at every
 /// operation. Without these sums they would take each lock.
 #[derive(Debug, Default)]
 struct Sums {
     len: AtomicU64,
+    /// Extents that became news, ever.
+    noted: AtomicU64,
     /// Bytes that its extents add to the extent tree at most.
     added: AtomicU64,
     /// Extents that lose users, and may go.
@@ -296,8 +315,11 @@ impl DelayedRefs {
     /// without users. Where two users say different lengths the volume is damaged, and this
     /// transaction must not be committed.
     pub fn change(&self, extent: Extent, who: DataRef, delta: i64, born: bool) -> bool {
-        let mut changes = self.shard(extent.start).lock();
+        let mut shard = self.shard(extent.start).lock();
+        let Shard { changes, news } = &mut *shard;
+        let mut is_news = false;
         let entry = changes.entry(extent.start).or_insert_with(|| {
+            is_news = true;
             self.sums.len.fetch_add(1, Ordering::Relaxed);
             let owner = born.then_some(who.root);
             ExtentChange { extent, born, owner, deltas: Deltas::default() }
@@ -310,6 +332,10 @@ impl DelayedRefs {
         entry.deltas.add(User::File(who), delta);
         alter(&self.sums.added, adds, entry.adds());
         alter(&self.sums.dropped, drops.into(), entry.drops().into());
+        is_news |= (adds, drops) != (entry.adds(), entry.drops());
+        if is_news && news.as_mut().is_some_and(|news| news.insert(extent.start)) {
+            self.sums.noted.fetch_add(1, Ordering::Relaxed);
+        }
         let vanished = entry.born && entry.deltas.is_empty();
         if entry.deltas.is_empty() {
             changes.remove(&extent.start);
@@ -322,7 +348,7 @@ impl DelayedRefs {
     /// whether it did.
     pub fn extend(&self, extent: Extent, more: u64, who: DataRef) -> bool {
         let mut shard = self.shard(extent.start).lock();
-        let Some(change) = shard.get_mut(&extent.start) else { return false };
+        let Some(change) = shard.changes.get_mut(&extent.start) else { return false };
         let may = change.born && change.extent == extent && change.deltas.is_just(User::File(who));
         if may {
             change.extent.len += more;
@@ -332,7 +358,7 @@ impl DelayedRefs {
 
     /// Says which subvolume made an extent that was born here, where its first user is another's.
     pub fn set_owner(&self, at: Logical, owner: Option<TreeId>) {
-        if let Some(change) = self.shard(at).lock().get_mut(&at) {
+        if let Some(change) = self.shard(at).lock().changes.get_mut(&at) {
             change.owner = owner;
         }
     }
@@ -345,17 +371,48 @@ impl DelayedRefs {
     /// Looks at what this transaction does to an extent, if it does anything. `look` runs under the
     /// lock of a shard.
     pub fn look<T>(&self, at: Logical, look: impl FnOnce(&ExtentChange) -> T) -> Option<T> {
-        self.shard(at).lock().get(&at).map(look)
+        self.shard(at).lock().changes.get(&at).map(look)
     }
 
     /// Every change, by address.
     pub fn sorted(&self) -> Vec<ExtentChange> {
         let mut all = Vec::with_capacity(self.len() as usize);
         for shard in &self.shards {
-            all.extend(shard.lock().values().cloned());
+            all.extend(shard.lock().changes.values().cloned());
         }
         all.sort_unstable_by_key(|c| c.extent.start);
         all
+    }
+
+    /// The records that changed since the last call, by address; all of them where `anew`, and at
+    /// the first call. From then on shards note new ones.
+    #[must_use]
+    pub fn changed(&self, anew: bool) -> Vec<RecordChange> {
+        let of = |change: &ExtentChange| RecordChange {
+            extent: change.extent,
+            adds: change.adds(),
+            drops: change.drops(),
+        };
+        let mut all = Vec::new();
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            let Shard { changes, news } = &mut *shard;
+            match news.replace(BTreeSet::new()) {
+                Some(news) if !anew => all.extend(news.into_iter().map(|start| {
+                    let gone = Extent { start, len: 0 };
+                    let gone = RecordChange { extent: gone, adds: 0, drops: false };
+                    changes.get(&start).map_or(gone, of)
+                })),
+                _ => all.extend(changes.values().map(of)),
+            }
+        }
+        all.sort_unstable_by_key(|change| change.extent.start);
+        all
+    }
+
+    /// How many records became new ones for [`changed`](Self::changed), ever.
+    pub fn noted(&self) -> u64 {
+        self.sums.noted.load(Ordering::Relaxed)
     }
 
     /// Number of extents changed.
@@ -384,6 +441,30 @@ mod tests {
     use buttress_base::Rng;
 
     use super::*;
+
+    /// What was noted of each record adds up to what the transaction does to it, whenever the list
+    /// was asked for.
+    #[test]
+    fn changed_names_each_record_that_changed_since() {
+        let refs = DelayedRefs::default();
+        let extent = |at: u64| Extent { start: Logical(at << 12), len: 4096 };
+        let user = |offset| DataRef { root: TreeId::FS, ino: Ino(257), offset };
+        let record = |at, adds, drops| RecordChange { extent: extent(at), adds, drops };
+        refs.change(extent(7), user(0), 1, true);
+        refs.change(extent(3), user(0), -1, false);
+        assert_eq!(refs.changed(false), [record(3, 0, true), record(7, BORN_BYTES, false)]);
+        assert_eq!((refs.changed(false), refs.noted()), (vec![], 0));
+        refs.change(extent(7), user(1), 1, false);
+        refs.change(extent(7), user(2), 1, false);
+        let grown = BORN_BYTES + 2 * USER_BYTES;
+        assert_eq!((refs.changed(false), refs.noted()), (vec![record(7, grown, false)], 1));
+        let vanished = [0, 1, 2].map(|offset| refs.change(extent(7), user(offset), -1, false));
+        assert_eq!(vanished, [false, false, true]);
+        let gone = Extent { len: 0, ..extent(7) };
+        let gone = RecordChange { extent: gone, adds: 0, drops: false };
+        assert_eq!(refs.changed(false), [gone]);
+        assert_eq!(refs.changed(true), [record(3, 0, true)]);
+    }
 
     /// Few users and many come to the same sums, whatever comes and goes.
     #[test]

@@ -4,7 +4,7 @@
 //!
 //! - **K1** Runs of one transaction never overlap: an extent's sums leave with the extent.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use buttress_base::sync::RwLock;
 use buttress_format::{Extent, Logical, header::ITEM_LEN};
@@ -22,6 +22,9 @@ struct Runs {
     bytes: u64,
     /// Items that they make, where those that touch are one.
     items: u64,
+    /// Runs that came or went, or have other neighbours, since the last call of
+    /// [`PendingSums::changed`]. `None` before the first call.
+    news: Option<BTreeSet<Logical>>,
 }
 
 impl Runs {
@@ -39,12 +42,35 @@ impl Runs {
         self.items = self.items + 1 - self.touching(extent);
         self.bytes += run.sums.len() as u64;
         self.map.insert(start, run);
+        self.note(extent);
     }
 
     fn remove(&mut self, start: Logical) {
         let Some(run) = self.map.remove(&start) else { return };
-        self.items = self.items + self.touching(Extent { start, len: run.len }) - 1;
+        let extent = Extent { start, len: run.len };
+        self.items = self.items + self.touching(extent) - 1;
         self.bytes -= run.sums.len() as u64;
+        self.note(extent);
+    }
+
+    /// Notes a run that came or went, and the one behind it.
+    fn note(&mut self, extent: Extent) {
+        if let Some(news) = &mut self.news {
+            news.insert(extent.start);
+            if self.map.contains_key(&extent.end()) {
+                news.insert(extent.end());
+            }
+        }
+    }
+
+    /// Bytes that a run adds to the checksum tree at most; none of one that is gone. It goes on
+    /// with the item of a run that it touches. An item that can hold no more of them is cut.
+    fn adds(&self, start: Logical) -> u64 {
+        let Some(run) = self.map.get(&start) else { return 0 };
+        let before = self.map.range(..start).next_back();
+        let goes_on = before.is_some_and(|(at, run)| at.end(run.len) == start);
+        let bytes = run.sums.len() as u64;
+        bytes + bytes.div_ceil(64) + if goes_on { 0 } else { ITEM_LEN as u64 }
     }
 }
 
@@ -71,6 +97,17 @@ impl PendingSums {
             runs.map.range(extent.start..extent.end()).map(|(start, _)| *start).collect();
         for start in gone {
             runs.remove(start);
+        }
+    }
+
+    /// The runs that changed since the last call, ascending, and what each adds to the checksum
+    /// tree; all of them where `anew`, and at the first call. From then on new ones are noted.
+    #[must_use]
+    pub fn changed(&self, anew: bool) -> Vec<(Logical, u64)> {
+        let mut runs = self.runs.write();
+        match runs.news.replace(BTreeSet::new()) {
+            Some(news) if !anew => news.into_iter().map(|at| (at, runs.adds(at))).collect(),
+            _ => runs.map.keys().map(|at| (*at, runs.adds(*at))).collect(),
         }
     }
 

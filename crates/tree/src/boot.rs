@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use buttress_format::{Chunk, DeviceItem, Key, Kind, Logical, Superblock, TreeId, ids};
+use buttress_format::{Chunk, DeviceItem, Key, Kind, Logical, RootBackup, Superblock, TreeId, ids};
 use buttress_volume::{ChunkSource, Volume};
 
 use crate::{Cursor, Error, Geometry, NodePtr, Result, Store};
@@ -38,6 +38,30 @@ pub fn root_tree_root(superblock: &Superblock) -> NodePtr {
         logical: superblock.root,
         generation: superblock.generation,
         level: superblock.root_level,
+    }
+}
+
+/// The older roots that a superblock names, newest first.
+#[must_use]
+pub fn backups(superblock: &Superblock) -> Vec<RootBackup> {
+    let mut backups = superblock.backups.to_vec();
+    backups.retain(|backup| backup.tree_root.0 != 0);
+    backups.sort_by_key(|backup| std::cmp::Reverse(backup.tree_root_gen));
+    backups
+}
+
+/// Goes back to an older root. The chunk tree stays as new as it is, if it is not newer than that:
+/// chunks come and go seldom, and the newest tree knows most of those that the older root needs.
+pub fn go_back(superblock: &mut Superblock, backup: &RootBackup) {
+    superblock.root = backup.tree_root;
+    superblock.root_level = backup.tree_root_level;
+    superblock.generation = backup.tree_root_gen;
+    superblock.bytes_used = backup.bytes_used;
+    superblock.log_root = Logical(0);
+    if superblock.chunk_root_generation > backup.tree_root_gen {
+        superblock.chunk_root = backup.chunk_root;
+        superblock.chunk_root_level = backup.chunk_root_level;
+        superblock.chunk_root_generation = backup.chunk_root_gen;
     }
 }
 

@@ -10,12 +10,11 @@ use std::{collections::BTreeMap, sync::Arc};
 use buttress_format::{CompatRo, Incompat, Key, Kind, RootItem, Superblock, TreeId};
 use buttress_space::{Space, SpaceKind};
 use buttress_tree::{Cursor, Expect, Geometry, NodePtr, NodeSource, Roots, Store, boot};
-use buttress_volume::{Parity, Volume};
+use buttress_volume::{DeviceSpace, Parity, Volume};
 
 use crate::{
     Engine, Error, Result,
     commit_state::CommitState,
-    device_space::DeviceSpace,
     engine::Parts,
     found_log,
     learn::{self, Known},
@@ -41,7 +40,7 @@ impl Engine {
         if has_log && !options.replay_log {
             return Err(Error::Log);
         }
-        let store = open_store(&volume, &superblock, options.cache_bytes)?;
+        let store = open_store(&volume, &superblock, &options)?;
         let has_tree = superblock.compat_ro.has(CompatRo::FREE_SPACE_TREE);
         let is_stale = has_tree && !superblock.compat_ro.has(CompatRo::FREE_SPACE_TREE_VALID);
         let rebuild = is_stale || options.rebuild_free_space;
@@ -55,10 +54,20 @@ impl Engine {
         } else {
             Some(boot::load_chunks(&store, &superblock)?)
         };
-        let roots = read_roots(&store, &superblock)?;
-        learn::read_device_stats(&store, &roots)?;
+        let may_lack = options.ignore_bad_roots && options.read_only;
+        let roots = read_roots(&store, &superblock, may_lack)?;
+        match learn::read_device_stats(&store, &roots) {
+            Err(error) if may_lack => tracing::warn!(%error, "no counts of failures"),
+            read => read?,
+        }
         let known = match &chunk_tree {
-            Some(tree) => Some(Known::read(&store, &superblock, &roots, tree, &|| Ok(()))?),
+            Some(tree) => match Known::read(&store, &superblock, &roots, tree, &|| Ok(())) {
+                Err(error) if may_lack => {
+                    tracing::warn!(%error, "the block groups stay unknown");
+                    Some(Known::default())
+                }
+                read => Some(read?),
+            },
             None => None,
         };
         let mut read_only = options.read_only.then(|| "it was asked for".to_string());
@@ -145,15 +154,25 @@ impl Engine {
 }
 
 /// The chunk tree's uuid is in its root node alone; what it says is needed for every node we write.
-fn open_store(volume: &Arc<Volume>, sb: &Superblock, cache_bytes: u64) -> Result<Arc<Store>> {
+fn open_store(
+    volume: &Arc<Volume>,
+    sb: &Superblock,
+    options: &EngineOptions,
+) -> Result<Arc<Store>> {
     let mut geometry = Geometry::of(sb);
-    let first = Store::new(Arc::clone(volume), geometry, 0);
+    let ignores = options.ignore_meta_csums && options.read_only;
+    let store = |geometry, cache_bytes| {
+        Store::new(Arc::clone(volume), geometry, cache_bytes).ignoring_csums(ignores)
+    };
+    let first = store(geometry, 0);
     let root = first.root(TreeId::CHUNK, boot::chunk_root(sb))?;
     geometry.chunk_tree_uuid = root.header().chunk_tree_uuid;
-    Ok(Arc::new(Store::new(Arc::clone(volume), geometry, cache_bytes)))
+    Ok(Arc::new(store(geometry, options.cache_bytes)))
 }
 
-fn read_roots(store: &Store, sb: &Superblock) -> Result<Roots> {
+/// The roots of the trees that the engine uses. Where `may_lack`, one that cannot be read is left
+/// out, but for that of the top level.
+fn read_roots(store: &Store, sb: &Superblock, may_lack: bool) -> Result<Roots> {
     let mut roots = Roots::new(sb.generation);
     let root_tree = boot::root_tree_root(sb);
     roots.set(TreeId::ROOT, root_tree);
@@ -167,28 +186,37 @@ fn read_roots(store: &Store, sb: &Superblock) -> Result<Roots> {
     if sb.compat_ro.has(CompatRo::BLOCK_GROUP_TREE) {
         wanted.push(TreeId::BLOCK_GROUP);
     }
+    store.node(TreeId::ROOT, &Expect::root(root_tree))?;
     for tree in wanted {
-        let last = Key::new(tree.0, Kind::ROOT_ITEM, u64::MAX);
-        let cursor = Cursor::seek_before(store, TreeId::ROOT, root_tree, &last)?;
-        let found = cursor
-            .key()
-            .zip(cursor.item())
-            .filter(|(key, _)| key.objectid == tree.0 && key.kind == Kind::ROOT_ITEM);
-        let Some((key, item)) = found else {
-            if needed.contains(&tree) {
+        let is_needed = needed.contains(&tree);
+        match read_root(store, root_tree, tree) {
+            Ok(Some(ptr)) => roots.set(tree, ptr),
+            Ok(None) if is_needed && !(may_lack && tree != TreeId::FS) => {
                 return Err(buttress_tree::Error::NoTree(tree).into());
             }
-            continue;
-        };
-        let item = RootItem::parse(item).map_err(|source| Error::Item {
-            tree: TreeId::ROOT,
-            key,
-            source,
-        })?;
-        let ptr = NodePtr { logical: item.bytenr, generation: item.generation, level: item.level };
-        // A root that cannot be read is found now, not in the middle of an operation.
-        store.node(tree, &Expect::root(ptr))?;
-        roots.set(tree, ptr);
+            Ok(None) => {}
+            Err(error) if may_lack && tree != TreeId::FS => {
+                tracing::warn!(%tree, %error, "going on without a tree");
+            }
+            Err(error) => return Err(error),
+        }
     }
     Ok(roots)
+}
+
+/// The root of a tree that the root tree lists, if there is one. Its node is read as well: a root
+/// that cannot be read is found now, not in the middle of an operation.
+fn read_root(store: &Store, root_tree: NodePtr, tree: TreeId) -> Result<Option<NodePtr>> {
+    let last = Key::new(tree.0, Kind::ROOT_ITEM, u64::MAX);
+    let cursor = Cursor::seek_before(store, TreeId::ROOT, root_tree, &last)?;
+    let found = cursor
+        .key()
+        .zip(cursor.item())
+        .filter(|(key, _)| key.objectid == tree.0 && key.kind == Kind::ROOT_ITEM);
+    let Some((key, item)) = found else { return Ok(None) };
+    let item =
+        RootItem::parse(item).map_err(|source| Error::Item { tree: TreeId::ROOT, key, source })?;
+    let ptr = NodePtr { logical: item.bytenr, generation: item.generation, level: item.level };
+    store.node(tree, &Expect::root(ptr))?;
+    Ok(Some(ptr))
 }

@@ -18,8 +18,9 @@ use buttress_format::{
 };
 use buttress_space::{GroupInit, SpaceKind};
 
+use crate::devices::known_item;
 use crate::{
-    Engine, Result, device_space,
+    Engine, Result, reserve,
     transaction::{NewChunk, Transaction},
 };
 
@@ -74,7 +75,7 @@ impl Engine {
     /// The bits of block groups that hold a kind.
     #[must_use]
     pub fn kind_flags(&self, kind: SpaceKind) -> BlockGroupFlags {
-        device_space::kind_flags(&self.space, kind)
+        reserve::kind_flags(&self.space, kind)
     }
 
     /// Adds a chunk that a transaction will record, at least `whole` bytes long where that can be
@@ -112,7 +113,7 @@ impl Engine {
         let geometry = self.store.geometry();
         let mut stripes = Vec::with_capacity(places.stripes.len());
         for (device, offset) in &places.stripes {
-            let dev_uuid = devices.item(*device)?.uuid;
+            let dev_uuid = known_item(&devices, *device)?.uuid;
             stripes.push(Stripe { device: *device, offset: *offset, dev_uuid });
         }
         let chunk = Chunk {

@@ -129,7 +129,7 @@ impl Engine {
     ) -> Result<()> {
         let started = clock::now();
         crate::held::expect_none("handle::H1: the transaction is frozen");
-        self.reservations.let_inodes_land(|| {
+        self.reservations.let_inodes_finish(|| {
             self.release_pinned();
         });
         let frozen = self.freeze();
@@ -162,14 +162,11 @@ impl Engine {
     }
 
     fn commit_frozen(&self, state: &mut CommitState, frozen: &Transaction) -> Result<()> {
-        let promised = self.reservations.closer_need(frozen, Costs::default());
+        let reserved = self.reservations.closer_need(frozen, Costs::default());
         let counted = self.reservations.count_if_crowded(frozen);
-        let ledger = cfg!(debug_assertions).then(|| self.reservations.exact_need(frozen)).flatten();
         let settled = settle::settle(self, frozen, state)?;
         if cfg!(debug_assertions) {
-            self.hold_against(&settled, promised, counted);
-            let is_enough = ledger.is_none_or(|bytes| settled.taken <= bytes);
-            assert!(is_enough, "G1: {ledger:?} bytes by the ledger, {} were made", settled.taken);
+            self.hold_against(&settled, reserved, counted);
         }
         tracing::debug!(
             generation = %frozen.generation,
@@ -177,7 +174,6 @@ impl Engine {
             rounds = settled.rounds,
             taken = settled.taken,
             counted = counted.map(|(bytes, _)| bytes),
-            ledger,
             "settled"
         );
         raise(&self.counters.settle_rounds_max, settled.rounds);
@@ -196,28 +192,25 @@ impl Engine {
     }
 
     /// Holds what a commit made against what was counted, in bytes, while it was running and when
-    /// it was frozen.
+    /// it was frozen (G1).
     fn hold_against(
         &self,
         settled: &Settled,
-        promised: Option<u64>,
+        reserved: Option<u64>,
         counted: Option<(u64, Option<u64>)>,
     ) {
         let taken = settled.taken;
 
-        for (bytes, when) in [(promised, "while it was running"), (counted.map(|c| c.0), "frozen")]
+        for (bytes, when) in [(reserved, "while it was running"), (counted.map(|c| c.0), "frozen")]
         {
             let is_enough = bytes.is_none_or(|bytes| taken <= bytes);
-            assert!(
-                is_enough,
-                "reserve::P1: {bytes:?} bytes of nodes were counted {when}, {taken} were made"
-            );
+            assert!(is_enough, "G1: {bytes:?} bytes were counted {when}, {taken} were made");
         }
         if let Some(of_items) = counted.and_then(|(_, of_items)| of_items) {
             let made = settled.of_items / u64::from(self.store.geometry().nodesize);
             assert!(
                 made <= of_items,
-                "count::N1: {of_items} nodes of items were counted, {made} were made"
+                "ledger::tree::L2: {of_items} nodes of items were counted, {made} were made"
             );
         }
     }

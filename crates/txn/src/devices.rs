@@ -7,9 +7,16 @@ use buttress_format::{
     BlockGroupFlags, Chunk, DeviceId, DeviceItem, Extent, Logical, Profile, Stripe, Superblock,
 };
 use buttress_space::Space;
+use buttress_volume::DeviceSpace;
 
 use crate::transaction::DeviceChange;
 use crate::{Engine, Error, Result};
+
+/// A device's item, as of the last commit.
+pub(crate) fn known_item(devices: &DeviceSpace, id: DeviceId) -> Result<DeviceItem> {
+    let unknown = || Error::Malformed(format!("the chunk tree knows no device {id}"));
+    devices.item(id).ok_or_else(unknown)
+}
 
 impl Engine {
     /// The block groups and accounts below.
@@ -36,7 +43,7 @@ impl Engine {
     ///
     /// When there is no such device.
     pub fn device_item(&self, id: DeviceId) -> Result<DeviceItem> {
-        self.devices.lock().item(id)
+        known_item(&self.devices.lock(), id)
     }
 
     /// Bytes of all devices that no chunk takes.
@@ -81,7 +88,8 @@ impl Engine {
     ///
     /// When it is the last one.
     pub fn forget_device(&self, id: DeviceId) -> Result<()> {
-        self.devices.lock().remove_device(id)
+        let is_removed = self.devices.lock().remove_device(id);
+        if is_removed { Ok(()) } else { Err(Error::NoSpace("a volume without devices")) }
     }
 
     /// Gives a device another size, in bytes; answers its item. Nothing is recorded yet.
@@ -91,7 +99,7 @@ impl Engine {
     /// [`Error::NoSpace`] when a chunk lies behind the new end; when there is no such device.
     pub fn resize_device(&self, id: DeviceId, total_bytes: u64) -> Result<DeviceItem> {
         let mut devices = self.devices.lock();
-        let mut item = devices.item(id)?;
+        let mut item = known_item(&devices, id)?;
         let before = item.total_bytes;
         item.total_bytes = total_bytes;
         let chunks = self.volume.chunks();
@@ -155,7 +163,7 @@ impl Engine {
         let removed = running.removed.lock().clone();
         let chunks = self.volume.chunks();
         let mut devices = self.devices.lock();
-        let Ok(item) = devices.item(id) else { return };
+        let Some(item) = devices.item(id) else { return };
         devices.show(id);
         if from == 0 || from >= item.total_bytes {
             return;

@@ -24,7 +24,7 @@ use buttress_base::sync::Mutex;
 use buttress_format::{Extent, Generation, Incompat, Ino, Key, Kind, Logical, TreeId};
 use buttress_space::{NocowWriter, ReadOnlyHold, Space, SpaceKind};
 use buttress_tree::Store;
-use buttress_volume::Volume;
+use buttress_volume::{DeviceSpace, Volume};
 
 use buttress_transaction::csums::{self, Csums};
 
@@ -33,7 +33,6 @@ use crate::{
     commit_state::{CommitState, Commits},
     counters::Counters,
     delayed_ref::DataRef,
-    device_space::DeviceSpace,
     extent_tree,
     flushers::Flushers,
     found_log::FoundLog,
@@ -124,7 +123,7 @@ impl Engine {
             space: Arc::clone(&parts.space),
             devices: Arc::clone(&devices),
             view: Arc::clone(&view),
-            policy: parts.options.promise,
+            policy: parts.options.policy,
             delete_room: parts.options.delete_room,
             height: parts.height,
         });
@@ -298,7 +297,7 @@ impl Engine {
                 held => return Ok(held?),
             }
             if !self.close_windows() && !self.add_chunk(SpaceKind::Data)? {
-                return Err(Error::NoSpace("what data was promised, in another block group"));
+                return Err(Error::NoSpace("what data was reserved, in another block group"));
             }
         }
     }

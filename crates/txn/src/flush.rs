@@ -148,7 +148,7 @@ impl Engine {
     /// # Errors
     ///
     /// What a commit or a chunk met.
-    pub fn climb(&self, kind: SpaceKind, step: Step) -> Result<Gain> {
+    pub fn take_step(&self, kind: SpaceKind, step: Step) -> Result<Gain> {
         let before = self.served(kind);
         // Cheaper than any other step, and may be enough before each of them.
         if kind == SpaceKind::Metadata && self.served_since(kind, before) {
@@ -273,7 +273,7 @@ impl Engine {
         reach: Reach,
         bytes: u64,
         ticket: &mut W,
-    ) -> Result<W::Promise> {
+    ) -> Result<W::Token> {
         let started = clock::now();
         let outcome = self.wait_for_verdict(kind, reach, ticket);
         let end = match &outcome {
@@ -283,8 +283,8 @@ impl Engine {
             Err(_) => End::Failed,
         };
         self.tell_wait(kind, reach, bytes, clock::since(started), end);
-        if let Some(promise) = outcome? {
-            return Ok(promise);
+        if let Some(reservation) = outcome? {
+            return Ok(reservation);
         }
         // A refusal may be the end of the engine.
         self.check_writable()?;
@@ -296,7 +296,7 @@ impl Engine {
         kind: SpaceKind,
         reach: Reach,
         ticket: &mut W,
-    ) -> Result<Option<W::Promise>> {
+    ) -> Result<Option<W::Token>> {
         while reach == Reach::All && self.has_flusher() {
             self.call_flusher();
             if let Some(verdict) = ticket.wait(SLICE) {
@@ -320,7 +320,7 @@ impl Engine {
             }
             let Some(step) = ladder.next_step() else {
                 match ticket.look_once_more() {
-                    Look::Served(promise) => return Ok(Some(promise)),
+                    Look::Served(reservation) => return Ok(Some(reservation)),
                     Look::InVain => return Ok(None),
                     Look::MakeRoom => ladder = self.ladder(kind, Reach::Commit),
                 }
@@ -337,7 +337,7 @@ impl Engine {
                 self.check_wanted(ticket)?;
             }
             let before = self.before_step(kind, step);
-            let gain = self.climb(kind, step)?;
+            let gain = self.take_step(kind, step)?;
             self.tell_step(&before, gain);
             ladder.note(gain.gained, false);
         }

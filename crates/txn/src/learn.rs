@@ -35,13 +35,14 @@ use buttress_tree::{Cursor, Roots, Store};
 use buttress_volume::{Parity, Volume};
 
 use crate::commit_state::GroupRecord;
-use crate::device_space::DeviceSpace;
 use crate::{Engine, Error, Result, rows};
+use buttress_volume::DeviceSpace;
 
 /// Items between two looks whether to go on.
 const STRIDE: usize = 4096;
 
 /// All of it.
+#[derive(Default)]
 pub(crate) struct Known {
     pub(crate) groups: BTreeMap<Logical, GroupRecord>,
     pub(crate) devices: DeviceSpace,

@@ -90,7 +90,7 @@ pub use usage::{KindUsage, Room, Stats, Usage};
 pub use window::Window;
 
 pub use buttress_reserve::{
-    Accounts, DeleteRoom, InodeReserve, MetaReservation, PromisePolicy, Urgency, cost_of_copies,
+    Accounts, DeleteRoom, InodeReserve, MetaReservation, ReservePolicy, Urgency, cost_of_copies,
 };
 pub use buttress_transaction::{
     Cost, Costs, Csums, DataRef, DeviceChange, Error, LoggedId, Result, Sent, Snapshot, Tracked,
@@ -98,7 +98,7 @@ pub use buttress_transaction::{
 };
 pub use extent_tree::{data_owner, is_exclusive};
 
-use buttress_reserve::{self as reserve, device_space, waiting};
+use buttress_reserve::{self as reserve, waiting};
 use buttress_transaction::{delayed_ref, held, snapshot, transaction};
 
 pub use buttress_space::{

@@ -3,7 +3,7 @@
 use buttress_space::{AllocPolicy, LookupPolicy};
 
 use crate::learning::GroupsRead;
-use crate::reserve::{DeleteRoom, PromisePolicy};
+use crate::reserve::{DeleteRoom, ReservePolicy};
 
 /// How an engine is opened.
 #[derive(Clone, Debug)]
@@ -27,11 +27,16 @@ pub struct EngineOptions {
     /// How the block group of an address is found.
     pub lookup: LookupPolicy,
     /// How much metadata a reservation takes.
-    pub promise: PromisePolicy,
+    pub policy: ReservePolicy,
     /// Whether room is kept for copies of nodes that trees share.
     pub delete_room: DeleteRoom,
     /// When block groups are read.
     pub groups: GroupsRead,
+    /// Open read-only without trees that cannot be read, but for the root tree, the chunk tree and
+    /// the subvolume asked for (`rescue=ignorebadroots`).
+    pub ignore_bad_roots: bool,
+    /// Open read-only and take nodes with wrong checksums (`rescue=ignoremetacsums`).
+    pub ignore_meta_csums: bool,
 }
 
 impl Default for EngineOptions {
@@ -46,9 +51,11 @@ impl Default for EngineOptions {
             replay_log: false,
             alloc: AllocPolicy::default(),
             lookup: LookupPolicy::default(),
-            promise: PromisePolicy::default(),
+            policy: ReservePolicy::default(),
             delete_room: DeleteRoom::default(),
             groups: GroupsRead::default(),
+            ignore_bad_roots: false,
+            ignore_meta_csums: false,
         }
     }
 }

@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 use buttress_format::BlockGroupFlags;
 use buttress_space::{AllocStats, SpaceKind};
 
-use crate::device_space::DeviceSpace;
 use crate::{Engine, FlushSteps, WaitsByLine};
+use buttress_volume::DeviceSpace;
 
 /// Space of one kind and profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -44,7 +44,7 @@ impl Engine {
         {
             return None;
         }
-        let mut promised = self.space.reserve_data_at_once(Class::Normal, all, || true).ok()?;
+        let mut reserved = self.space.reserve_data_at_once(Class::Normal, all, || true).ok()?;
         let request = AllocRequest {
             kind: SpaceKind::Data,
             want: all,
@@ -55,7 +55,7 @@ impl Engine {
             stream,
             hurry: true,
         };
-        let Outcome::Got(extent) = self.space.allocate_data(&mut promised, request) else {
+        let Outcome::Got(extent) = self.space.allocate_data(&mut reserved, request) else {
             return None;
         };
         self.unborn.insert(extent.start);

@@ -10,6 +10,7 @@
 mod chunk_map;
 mod deferred;
 pub mod device;
+pub mod device_space;
 pub mod error;
 mod known_chunks;
 mod layout;
@@ -23,6 +24,7 @@ mod replace;
 mod resolver;
 mod row_scrub;
 mod rows;
+mod salvage;
 mod scrub;
 pub mod stats;
 mod superblocks;
@@ -30,6 +32,7 @@ pub mod volume;
 mod write;
 
 pub use device::{Fault, Trust, VolumeDevice};
+pub use device_space::DeviceSpace;
 pub use error::{Error, Kind, Uuid};
 pub use open::OpenOptions;
 pub use params::{Params, Parity};

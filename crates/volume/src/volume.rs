@@ -41,6 +41,8 @@ pub struct Volume {
     devices: ArcSwap<Vec<Arc<VolumeDevice>>>,
     /// Whether devices are allowed to be missing.
     degraded: bool,
+    /// Whether it is what is left of a damaged volume: chunks may reach behind their devices.
+    pub(crate) is_salvage: bool,
     /// How chunks with parity are used.
     pub(crate) parity: Parity,
     pub(crate) map: ChunkMap,
@@ -61,6 +63,7 @@ impl Volume {
             params,
             devices: ArcSwap::from_pointee(devices.into_iter().map(Arc::new).collect()),
             degraded,
+            is_salvage: false,
             parity: Parity::default(),
             map: ChunkMap::new(),
             resolver: ChunkResolver::default(),
@@ -388,7 +391,7 @@ impl Volume {
                 let device_len = device.device.len();
                 // Cannot overflow: the layout check used the same sum.
                 let end = stripe.offset.saturating_add(layout.stripe_len());
-                if end > device_len {
+                if end > device_len && !self.is_salvage {
                     let device = stripe.device;
                     return Err(Error::ChunkPastEnd { logical, device, end, device_len });
                 }

@@ -62,6 +62,9 @@ fn install(tree: &Path, program: &Path) -> Result<()> {
     for name in HELPERS {
         symlink("../bin/buttress", helpers.join(name)).map_err(|error| error.to_string())?;
     }
+    // In a folder of its own, for those that put it into their search path.
+    let words = folder(tree, "usr/libexec/buttress/bin")?;
+    symlink("../../../bin/buttress", words.join("btrfs")).map_err(|error| error.to_string())?;
     let units = folder(tree, "usr/lib/systemd/system")?;
     for name in ["buttress-scrub@.service", "buttress-scrub@.timer"] {
         write(&units.join(name), &read(&Path::new("packaging/systemd").join(name))?)?;

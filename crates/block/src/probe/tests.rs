@@ -45,6 +45,9 @@ fn names_the_others() {
         ("FAT", &[mark, (82, b"FAT32   ")]),
         ("FAT", &[mark, (54, b"FAT16   ")]),
         ("ZFS", &[((128 << 10) + 5 * 1024, b"\x0c\xb1\xba\0\0\0\0\0")]),
+        ("minix", &[(0x410, b"\x8f\x13"), (0x404, b"\x01\0\x01\0\x0a\0")]),
+        ("minix", &[(0x410, b"\x78\x24"), (0x404, b"\x01\0\x01\0\x0a\0")]),
+        ("minix", &[(0x418, b"\x5a\x4d"), (0x406, b"\x01\0\x01\0\x0a\0")]),
         ("a GPT partition table", &[mark, (446 + 4, b"\xee"), (512, b"EFI PART")]),
         ("an MBR partition table", &[mark, (446 + 4, b"\x83")]),
     ];
@@ -52,6 +55,7 @@ fn names_the_others() {
         assert_eq!(name_of(writes).as_deref(), Some(*name), "{writes:?}");
     }
     assert_eq!(name_of(&[mark]), None, "a mark alone is not a table");
+    assert_eq!(name_of(&[(0x410, b"\x8f\x13")]), None, "two bytes alone are no minix");
 }
 
 /// P1: devices shorter than any signature are read within their ends.

@@ -180,8 +180,8 @@ fn status(args: &Volume, ui: &Ui) -> Result<Exit> {
     }
     let is_none = told["status"] == "none";
     match told["status"].as_str().unwrap_or_default() {
-        "none" => ui.line(format!("No balance found on {name:?}"))?,
-        word => ui.line(format!("Balance on {name:?} is {word}"))?,
+        "none" => ui.line(format!("No balance found on '{name}'"))?,
+        word => ui.line(format!("Balance on '{name}' is {word}"))?,
     }
     if let Some(progress) = told.get("progress") {
         let (completed, expected) = (&progress["completed"], &progress["expected"]);

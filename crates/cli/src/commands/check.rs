@@ -54,6 +54,7 @@ struct Document<'r> {
 
 pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     let name = args.image.display().to_string();
+    args.devices.expect_no_rescue()?;
     let access = if args.repair { Access::Write } else { Access::Read };
     let devices = image::open_devices(&args.image, &args.devices, access)?;
     let superblock = Volume::read_superblock(&*devices[0]).context(|| &name)?;

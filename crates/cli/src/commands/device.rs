@@ -23,6 +23,20 @@ pub(crate) enum Verb {
     Stats(Stats),
 }
 
+impl Verb {
+    pub(crate) fn adding(image: PathBuf, new: Vec<PathBuf>, force: bool) -> Self {
+        Self::Add(Add { image, new, force, devices: Devices::default() })
+    }
+
+    pub(crate) fn removing(image: PathBuf, gone: Vec<String>) -> Self {
+        Self::Remove(Remove { image, gone, devices: Devices::default() })
+    }
+
+    pub(crate) fn counting(image: PathBuf, reset: bool, check: bool) -> Self {
+        Self::Stats(Stats { image, reset, check, devices: Devices::default() })
+    }
+}
+
 #[derive(Debug, clap::Args)]
 pub(crate) struct Replace {
     /// The volume, or where this user has it mounted.
@@ -159,7 +173,7 @@ fn stats(args: &Stats, ui: &Ui) -> Result<Exit> {
     } else {
         for row in &rows {
             for (name, count) in row.counts() {
-                ui.line(format!("{:<40} {count}", format!("[{}].{name}", row.device)))?;
+                ui.line(format!("[{}].{name:<16} {count}", row.device))?;
             }
         }
     }

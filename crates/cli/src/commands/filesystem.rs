@@ -1,6 +1,6 @@
 //! `buttress filesystem`: what concerns a volume, or files of it, as a whole.
 
-mod defragment;
+pub(crate) mod defragment;
 pub(crate) mod resize;
 
 use crate::exit::{Exit, Result};

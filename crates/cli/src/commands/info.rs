@@ -1,6 +1,6 @@
 //! `buttress info`: what a volume is, without mounting it.
 
-mod gather;
+pub(crate) mod gather;
 
 use std::path::PathBuf;
 

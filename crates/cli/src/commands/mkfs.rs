@@ -1,12 +1,13 @@
 //! `buttress mkfs`: makes a volume, empty or filled from a folder.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use buttress_block::{Device, OpenOptions, probe};
 use buttress_format::{CsumType, Profile};
 use buttress_fs::make::{FEATURES, Features, MakeOptions, MakeReport, make_on};
-use buttress_fs::{Codec, Filesystem, MountOptions};
+use buttress_fs::{Codec, Filesystem, MountOptions, Timespec, be_repeatable};
 use buttress_remote::is_remote;
 use buttress_volume::Uuid;
 
@@ -15,7 +16,7 @@ use crate::closing;
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::names;
 use crate::size;
-use crate::transfer::{Census, Import, Job, Keep, open_dir, survey};
+use crate::transfer::{Census, Chain, Import, Job, Keep, digest, open_dir, survey};
 use crate::ui::Ui;
 
 #[derive(Debug, clap::Args)]
@@ -65,12 +66,66 @@ pub(crate) struct Args {
     /// Take a volume in a store of objects from a writer that seems to be alive.
     #[arg(long)]
     takeover: bool,
+    /// Let all identifiers follow from this text, but for that of --uuid. With SOURCE_DATE_EPOCH
+    /// set they follow from what is in the volume unless given, and no time is later: two runs
+    /// give the same bytes.
+    #[arg(long, value_name = "TEXT")]
+    seed: Option<String>,
     /// Overwrite a filesystem or partition table.
     #[arg(long, short)]
     force: bool,
     /// List the features that can be chosen.
     #[arg(long, hide = true)]
     list_features: bool,
+}
+
+/// What a folder brings.
+struct Brings<'a> {
+    dir: &'a Path,
+    census: Census,
+    compress: Option<Codec>,
+    recipe: Option<Recipe>,
+}
+
+/// What makes two runs equal.
+#[derive(Clone, Copy)]
+struct Recipe {
+    seed: u64,
+    /// The last second that a time may have, since 1970.
+    epoch: Option<i64>,
+}
+
+impl Recipe {
+    /// Looks at `--seed` and SOURCE_DATE_EPOCH; nothing without both.
+    fn of(args: &Args, places: &Places<'_>) -> Result<Option<Self>> {
+        let text = std::env::var_os("SOURCE_DATE_EPOCH").filter(|text| !text.is_empty());
+        let epoch = match text {
+            Some(text) => {
+                let number = text.to_str().and_then(|text| text.parse().ok());
+                let is_one = |second: &i64| *second >= 0;
+                Some(number.filter(is_one).ok_or_else(|| {
+                    let what = "SOURCE_DATE_EPOCH is no number of seconds since 1970";
+                    Failure::new(Exit::Usage, what)
+                })?)
+            }
+            None => None,
+        };
+        let mut chain = Chain::default();
+        match (&args.seed, epoch) {
+            (None, None) => return Ok(None),
+            (Some(text), _) => chain.add(text.as_bytes()),
+            (None, Some(_)) => {
+                let named = (&args.label, args.size, args.csum, args.metadata, args.data);
+                let more = (args.mixed, args.nodesize, &args.features, args.more.len());
+                chain.add(format!("{named:?} {more:?}").as_bytes());
+                if let Some(dir) = &args.rootdir {
+                    let images = places.identities();
+                    digest(open_dir(dir)?, &images, &mut chain)?;
+                }
+            }
+        }
+        Ok(Some(Self { seed: chain.number(), epoch }))
+    }
 }
 
 /// Where the volume is made.
@@ -88,6 +143,12 @@ impl<'a> Places<'a> {
         let fresh = paths.iter().filter(is_new).copied().filter(is_here).collect();
         Self { paths, fresh }
     }
+
+    /// Device and inode of those that are there.
+    fn identities(&self) -> Vec<(u64, u64)> {
+        let found = self.paths.iter().filter_map(|path| path.metadata().ok());
+        found.map(|metadata| (metadata.dev(), metadata.ino())).collect()
+    }
 }
 
 pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
@@ -96,12 +157,22 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
         return Ok(Exit::Success);
     }
     let places = Places::of(&args);
-    let options = options(&args)?;
-    let census = match &args.rootdir {
+    let mut options = options(&args)?;
+    let mut census = match &args.rootdir {
         Some(dir) => Some(survey(open_dir(dir)?, &|_| false)?),
         None => None,
     };
-    let made = make(&args, &places, options, census, ui);
+    let recipe = Recipe::of(&args, &places)?;
+    if let Some(recipe) = recipe {
+        options.seed = Some(recipe.seed);
+        options.time = recipe.epoch.map(|sec| Timespec { sec, nsec: 0 });
+        be_repeatable(recipe.seed, recipe.epoch.and_then(|sec| u64::try_from(sec).ok()));
+        if let Some(census) = &mut census {
+            // What a file takes here depends on the file system that it lies on.
+            census.data_bytes = census.sector_bytes;
+        }
+    }
+    let made = make(&args, &places, options, census, recipe, ui);
     if made.is_err() {
         // Half a volume in a file that was not there before is of no use.
         for path in &places.fresh {
@@ -117,6 +188,7 @@ fn make(
     places: &Places<'_>,
     mut options: MakeOptions,
     census: Option<Census>,
+    recipe: Option<Recipe>,
     ui: &Ui,
 ) -> Result<()> {
     let first = places.paths[0];
@@ -150,7 +222,8 @@ fn make(
     let report = make_on(&parts, &options).context(|| &name)?;
     if let (Some(dir), Some(census)) = (&args.rootdir, census) {
         let compress = args.compress.and_then(|packing| packing.0);
-        fill(devices, dir, census, first, compress, ui)?;
+        let brings = Brings { dir, census, compress, recipe };
+        fill(devices, &brings, first, ui)?;
     }
     if let Some(cache) = cache {
         cached::close(&cache)?;
@@ -167,23 +240,20 @@ fn open(path: &Path, size: Option<u64>, takeover: bool) -> Result<Arc<dyn Device
 }
 
 /// Copies the folder in.
-fn fill(
-    devices: Vec<Arc<dyn Device>>,
-    dir: &Path,
-    census: Census,
-    image: &Path,
-    compress: Option<Codec>,
-    ui: &Ui,
-) -> Result<()> {
+fn fill(devices: Vec<Arc<dyn Device>>, brings: &Brings<'_>, image: &Path, ui: &Ui) -> Result<()> {
+    let Brings { dir, census, compress, recipe } = *brings;
     let name = || image.display().to_string();
     let mut options = MountOptions::default();
     options.compress = compress;
+    // Threads would write in an order of their own.
+    options.background = recipe.is_none();
     let fs = Filesystem::open(devices, options).context(name)?;
     let bar = ui.bytes_bar("filling", census.file_bytes);
     bar.tick();
     let keep = Keep { attributes: true, everything: true };
     let mut job = Job::new(keep, true, &bar);
     job.leave_out(image);
+    job.canonical = recipe.map(|recipe| recipe.epoch.unwrap_or(i64::MAX));
     Import::new(&mut job, &fs).contents(open_dir(dir)?, &fs.root())?;
     bar.message("writing the last of it");
     fs.close().context(name)

@@ -17,6 +17,7 @@
 //! Until the mount is there the child speaks on the caller's terminal, and its exit code becomes
 //! the caller's. Afterwards there is only the log.
 
+mod advice;
 mod join;
 mod pressure;
 
@@ -191,6 +192,10 @@ fn parse(args: &Args) -> Result<Parsed> {
     }
     let mut volume = volume_options(&rest)?;
     volume.degraded |= args.devices.degraded;
+    if let Some(words) = &args.devices.rescue {
+        let more = volume.parse_more(&format!("rescue={words}"));
+        more.map_err(|error| Failure::new(Exit::Usage, error.to_string()))?;
+    }
     door.read_only |= volume.read_only;
     cache.check().map_err(|error| cached::failure("--options", error))?;
     Ok(Parsed { door, volume, cache })
@@ -339,6 +344,7 @@ fn serve(args: &Args, options: Parsed, ui: &Ui) -> Result<Exit> {
     }
     let mounted = buttress_fuse::mount(fs.clone(), &args.target, &door);
     let session = mounted.map_err(std::io::Error::other).context(String::new)?;
+    advice::give(&session, &door, ui);
     let stage = Arc::new(AtomicU8::new(Stage::Serving as u8));
     watch(signals, session.unmounter(), Arc::clone(&stage), fs.clone())?;
     let target = names::of_path(session.unmounter().target());
@@ -408,6 +414,10 @@ fn live(
     let devices = fs.clone();
     live.section("devices", move || crate::space::device_figures(&devices.io_stats()));
     let syncs = fs.clone();
+    live.section("requests", || {
+        let counts = buttress_fuse::requests().into_iter();
+        counts.map(|(name, count)| (name.to_owned(), count.into())).collect()
+    });
     live.section("fsync", move || crate::space::sync_figures(&syncs.sync_stats()));
     live
 }
@@ -599,7 +609,7 @@ mod tests {
             assert!(text.contains(meant) && text.contains(wrong), "{text}");
             assert!(text.len() < 120 && !text.contains('\n'), "{text}");
         }
-        for wrong in ["remount", "ro,rescue=ignorebadroots", "elephants"] {
+        for wrong in ["remount", "ro,rescue=nonsense", "elephants"] {
             taken(wrong).expect_err(wrong);
         }
         let door = buttress_fuse::KNOWN_OPTIONS.iter();

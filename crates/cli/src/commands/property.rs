@@ -3,20 +3,14 @@
 use std::ffi::OsString;
 
 use buttress_base::text;
-use buttress_fs::{
-    ErrorKind, FileKind, Filesystem, Inode, NameError, Received, RootFlags, XattrFlags,
-};
+use buttress_control::named::Named;
+use buttress_control::order::{Order, PropertyAct};
 
-use crate::commands::subvolume;
-use crate::exit::{Context, Exit, Failure, Result};
-use crate::image::{self, Access, Devices};
-use crate::location::{VolumePath, show};
+use crate::client;
+use crate::exit::{Exit, Result};
+use crate::image::Devices;
+use crate::location::show;
 use crate::ui::Ui;
-
-const COMPRESSION: &str = "compression";
-
-/// Of subvolumes: whether nothing in it can be changed.
-const RO: &str = "ro";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -28,8 +22,8 @@ pub(crate) struct Args {
 enum Verb {
     /// Show one property, or all that are set.
     Get {
-        /// The file or directory, as IMG:/path.
-        #[arg(value_name = "IMG:/PATH")]
+        /// The file or directory, as IMG:/path or as a path on a mount.
+        #[arg(value_name = "IMG:/PATH | PATH")]
         place: OsString,
         /// Which one: compression; ro of a subvolume.
         name: Option<String>,
@@ -41,8 +35,8 @@ enum Verb {
         /// Clear ro of a subvolume that was received: no stream can build on it any more.
         #[arg(short = 'f')]
         force: bool,
-        /// The file or directory, as IMG:/path.
-        #[arg(value_name = "IMG:/PATH")]
+        /// The file or directory, as IMG:/path or as a path on a mount.
+        #[arg(value_name = "IMG:/PATH | PATH")]
         place: OsString,
         /// Which one: compression; ro of a subvolume.
         name: String,
@@ -55,128 +49,47 @@ enum Verb {
     },
     /// List the properties that there are.
     List {
-        /// The file or directory, as IMG:/path.
-        #[arg(value_name = "IMG:/PATH")]
+        /// The file or directory, as IMG:/path or as a path on a mount.
+        #[arg(value_name = "IMG:/PATH | PATH")]
         place: OsString,
     },
 }
 
 pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
+    let order = |place: &OsString, act, devices: &Devices| {
+        let Named { volume, spot, .. } = Named::parse(place)?;
+        client::run(&Order::Property { at: spot, act }, &volume, devices, "property", ui)
+    };
     match args.verb {
         Verb::Get { place, name, devices } => {
-            let place = VolumePath::parse(&place);
-            let fs = image::open(&place.image, &devices, Access::Read)?;
-            let inode = image::resolve(&fs, &place)?;
-            let mut names = vec![COMPRESSION.to_owned()];
-            if subvolume::find(&fs, &place).is_ok() {
-                names.insert(0, RO.to_owned());
-            }
-            let names = name.map_or(names, |name| vec![name]);
-            let mut found = serde_json::Map::new();
-            for name in names {
-                known(&name)?;
-                if name == RO {
-                    found.insert(name, read_only(&fs, &place)?.to_string().into());
-                } else if let Some(value) = get(&inode, &name).context(|| place.show())? {
-                    let value = if ui.json() { text::encode(&value) } else { show(&value) };
-                    found.insert(name, value.into());
-                }
-            }
+            let found = order(&place, PropertyAct::Get { name }, &devices)?;
             if ui.json() {
                 ui.document(&found)?;
                 return Ok(Exit::Success);
             }
-            for (name, value) in &found {
-                ui.line(format!("{name}={}", value.as_str().unwrap_or_default()))?;
+            let mut found: Vec<_> = found.as_object().into_iter().flatten().collect();
+            // As `btrfs` has them: what is of subvolumes alone stands first.
+            found.sort_by_key(|(name, _)| *name != "ro");
+            for (name, value) in found {
+                let value = value.as_str().and_then(text::decode).unwrap_or_default();
+                ui.line(format!("{name}={}", show(&value)))?;
             }
         }
         Verb::Set { force, place, name, value, devices } => {
-            known(&name)?;
-            let place = VolumePath::parse(&place);
-            let fs = image::open(&place.image, &devices, Access::Write)?;
-            if name == RO {
-                set_read_only(&fs, &place, &value, force)?;
-            } else {
-                let inode = image::resolve(&fs, &place)?;
-                set(&inode, &name, &value).context(|| place.show())?;
-            }
-            image::close(fs, &place.image)?;
+            order(&place, PropertyAct::Set { name, value, force }, &devices)?;
         }
         Verb::List { place } => {
-            let place = VolumePath::parse(&place);
-            let fs = image::open(&place.image, &Devices::default(), Access::Read)?;
-            let kind = image::resolve(&fs, &place)?.attr().kind;
-            let mut found = Vec::new();
-            if subvolume::find(&fs, &place).is_ok() {
-                found.push((RO, "read-only flag of a subvolume"));
-            }
-            if matches!(kind, FileKind::Regular | FileKind::Directory) {
-                found.push((COMPRESSION, "compression algorithm for the file or directory"));
-            }
+            let found = order(&place, PropertyAct::List, &Devices::default())?;
+            let mut found: Vec<_> = found.as_object().into_iter().flatten().collect();
+            found.sort_by_key(|(name, _)| *name != "ro");
             if ui.json() {
                 ui.document(&found.iter().map(|(name, _)| name).collect::<Vec<_>>())?;
                 return Ok(Exit::Success);
             }
             for (name, what) in found {
-                ui.line(format!("{name:<20}{what}"))?;
+                ui.line(format!("{name:<20}{}", what.as_str().unwrap_or_default()))?;
             }
         }
     }
     Ok(Exit::Success)
-}
-
-fn known(name: &str) -> Result<()> {
-    if name == COMPRESSION || name == RO {
-        return Ok(());
-    }
-    let what = format!("{name}: no property; there are {COMPRESSION} and {RO}");
-    Err(Failure::new(Exit::Usage, what))
-}
-
-fn read_only(fs: &Filesystem, place: &VolumePath) -> Result<bool> {
-    let tree = subvolume::find(fs, place)?;
-    let item = fs.subvolume_item(tree).context(|| place.show())?;
-    Ok(item.flags & RootFlags::READONLY != 0)
-}
-
-fn set_read_only(fs: &Filesystem, place: &VolumePath, value: &str, force: bool) -> Result<()> {
-    let read_only = match value {
-        "true" => true,
-        "false" => false,
-        _ => return Err(Failure::new(Exit::Usage, format!("{value:?}: {RO} is true or false"))),
-    };
-    let tree = subvolume::find(fs, place)?;
-    let item = fs.subvolume_item(tree).context(|| place.show())?;
-    let received = item.received_uuid != [0; 16];
-    if !read_only && received && !force {
-        let place = place.show();
-        let what = format!("{place}: it was received; -f makes it writable, and forgets from what");
-        return Err(Failure::new(Exit::Refused, what));
-    }
-    fs.set_subvolume_read_only(tree, read_only).context(|| place.show())?;
-    if !read_only && received {
-        fs.set_received(tree, Received::NOTHING).context(|| place.show())?;
-    }
-    Ok(())
-}
-
-fn get(inode: &Inode, name: &str) -> buttress_fs::Result<Option<Vec<u8>>> {
-    match inode.xattr(format!("btrfs.{name}").as_bytes()) {
-        Ok(value) => Ok(Some(value)),
-        Err(error) if error.kind() == ErrorKind::Name(NameError::NoAttribute) => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-fn set(inode: &Inode, name: &str, value: &str) -> buttress_fs::Result<()> {
-    let name = format!("btrfs.{name}");
-    match inode.set_xattr(name.as_bytes(), value.as_bytes(), XattrFlags::default()) {
-        // To take away what is not there is done.
-        Err(error)
-            if value.is_empty() && error.kind() == ErrorKind::Name(NameError::NoAttribute) =>
-        {
-            Ok(())
-        }
-        done => done,
-    }
 }

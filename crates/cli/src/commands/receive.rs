@@ -5,14 +5,14 @@ use std::fs::File;
 use std::io::{BufReader, BufWriter, IsTerminal, Read, Write};
 use std::path::PathBuf;
 
-use buttress_base::text;
-use buttress_fs::FileKind;
+use buttress_control::named::Named;
+use buttress_control::order::Order;
+use buttress_control::target::Stream;
 use buttress_send::stream::{Command, Dump, StreamError, StreamReader};
-use buttress_send::{Event, Subvolumes};
 
+use crate::client;
 use crate::exit::{Context, Exit, Failure, Result};
-use crate::image::{self, Access, Devices};
-use crate::location::{VolumePath, show};
+use crate::image::Devices;
 use crate::ui::{Progress, Ui};
 
 /// Bytes of the stream that are read ahead.
@@ -20,8 +20,8 @@ const AHEAD_BYTES: usize = 1 << 20;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The directory that the subvolumes are made in, as IMG:/path.
-    #[arg(value_name = "IMG:/DIR", required_unless_present = "dump")]
+    /// The directory that the subvolumes are made in, as IMG:/path or as a path on a mount.
+    #[arg(value_name = "IMG:/DIR | DIR", required_unless_present = "dump")]
     dir: Option<OsString>,
     /// Read the stream from this file instead of standard input.
     #[arg(short = 'f', long = "file", value_name = "FILE")]
@@ -53,37 +53,21 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
         let input = BufReader::with_capacity(AHEAD_BYTES, input);
         return dump(input, ui).context(|| "failed to dump the send stream");
     };
-    let place = VolumePath::parse(dir);
-    let fs = image::open(&place.image, &args.devices, Access::Write)?;
-    let inode = image::resolve(&fs, &place)?;
-    if inode.kind() != FileKind::Directory {
-        let what = format!("{}: is no directory", place.show());
-        return Err(Failure::new(Exit::Failure, what));
-    }
+    let Named { volume, spot, .. } = Named::parse(dir)?;
     let bar = if len > 0 { ui.bytes_bar("receiving", len) } else { ui.stream_bar("receiving") };
     bar.tick();
-    let input = BufReader::with_capacity(AHEAD_BYTES, Counted { input, bar: &bar });
-    let mut names = Vec::new();
-    let done = buttress_send::receive(&Subvolumes::new(&fs, inode), input, |event| {
-        // In the words that scripts look for.
-        let (what, name) = match event {
-            Event::Subvolume(name) => ("At subvol", name),
-            Event::Snapshot(name) => ("At snapshot", name),
-            Event::Complete(name) => return names.push(text::encode(name)),
-            _ => return,
-        };
-        if !args.quiet {
-            bar.say(&format!("{what} {}", show(name)));
-        }
-    });
+    let mut input = Counted { input, bar: &bar };
+    let order = Order::Receive { dir: spot };
+    let done = client::stream(&order, &volume, &args.devices, Stream::In(&mut input))?;
     drop(bar);
-    let done = done.context(|| place.show());
-    // What came before a failure is kept, as it would be in a mounted volume.
-    let closed = image::close(fs, &place.image);
-    done?;
-    closed?;
+    for begun in done["begun"].as_array().into_iter().flatten().filter(|_| !args.quiet) {
+        // In the words that scripts look for.
+        let kind = begun["kind"].as_str().unwrap_or("subvol");
+        let name = begun["name"].as_str().unwrap_or_default();
+        let _ = writeln!(std::io::stderr(), "At {kind} {name}");
+    }
     if ui.json() {
-        ui.document(&serde_json::json!({ "subvolumes": names }))?;
+        ui.document(&serde_json::json!({ "subvolumes": done["subvolumes"] }))?;
     }
     Ok(Exit::Success)
 }

@@ -3,7 +3,7 @@
 //! How far it came is kept in a file named by the volume's identifier. So one that was interrupted
 //! goes on where it was, and `status` can tell.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use buttress_volume::{Uuid, Volume};
 use serde_json::json;
@@ -72,20 +72,31 @@ fn start(args: &Args, resume: bool, ui: &Ui) -> Result<Exit> {
 }
 
 fn status(args: &Args, ui: &Ui) -> Result<Exit> {
-    let name = args.image.display().to_string();
-    // A mount's image says the same as the mount.
-    let found = live::find(&args.image)?;
-    let image = found.map_or_else(|| args.image.clone(), |(_, answer)| answer.subject.image);
-    let devices = image::open_devices(&image, &args.devices, Access::Peek)?;
-    let superblock = Volume::read_superblock(&*devices[0]).context(|| &name)?;
-    let uuid = Uuid(superblock.fsid).to_string();
-    match execute::read_scrub(&execute::scrub_state_file(args.state.as_deref(), &uuid)) {
+    let (uuid, status) = last(&args.image, &args.devices, args.state.as_deref())?;
+    match status {
         Some(status) => show(&status, ui)?,
         // As `balance status` has it.
         None if ui.json() => ui.document(&json!({ "uuid": uuid, "status": "none" }))?,
-        None => ui.line(format!("{name}: no scrub is known of it"))?,
+        None => ui.line(format!("{}: no scrub is known of it", args.image.display()))?,
     }
     Ok(Exit::Success)
+}
+
+/// The identifier of a volume, and how far its last scrub is.
+pub(crate) fn last(
+    place: &Path,
+    devices: &Devices,
+    state: Option<&Path>,
+) -> Result<(String, Option<ScrubStatus>)> {
+    // A mount's image says the same as the mount.
+    let found = live::find(place)?;
+    let image = found.map_or_else(|| place.to_owned(), |(_, answer)| answer.subject.image);
+    let devices = image::open_devices(&image, devices, Access::Peek)?;
+    let superblock =
+        Volume::read_superblock(&*devices[0]).context(|| place.display().to_string())?;
+    let uuid = Uuid(superblock.fsid).to_string();
+    let status = execute::read_scrub(&execute::scrub_state_file(state, &uuid));
+    Ok((uuid, status))
 }
 
 fn show(status: &ScrubStatus, ui: &Ui) -> Result<()> {

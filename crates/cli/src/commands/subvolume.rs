@@ -8,18 +8,15 @@
 //! one in an image.
 
 use std::ffi::OsString;
-use std::os::unix::ffi::OsStringExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use buttress_fs::{Filesystem, Ino, TreeId};
+use buttress_control::named::Named;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::client;
 use crate::exit::{Context, Exit, Failure, Result};
-use crate::image::{self, Devices};
-use crate::live;
-use crate::location::VolumePath;
+use crate::image::Devices;
 use crate::names;
 use crate::order::{Act, Order, Shown, Spot};
 use crate::ui::Ui;
@@ -103,32 +100,6 @@ enum Verb {
     },
 }
 
-/// A place that was named, and what has the volume: an image, or the top of a mount.
-struct Named {
-    volume: PathBuf,
-    /// What the place lies on, where that is a folder of the host that is no mount of ours.
-    elsewhere: Option<String>,
-    spot: Spot,
-}
-
-impl Named {
-    fn parse(argument: &OsString) -> Result<Self> {
-        let text = names::of_path(argument);
-        let place = VolumePath::parse(argument);
-        let is_file = place.image.metadata().is_ok_and(|metadata| !metadata.is_dir());
-        let is_image = is_file || buttress_remote::is_remote(&place.image);
-        if !is_image && let Some(served) = live::served(Path::new(argument))? {
-            let path = served.within.into_os_string().into_vec();
-            let is_from_top = served.answer.subject.is_shared;
-            let spot = Spot { path, is_mounted: true, is_from_top, text };
-            return Ok(Self { volume: served.target, elsewhere: None, spot });
-        }
-        let elsewhere = if is_image { None } else { live::ground(Path::new(argument)) };
-        let spot = Spot { path: place.path, is_mounted: false, is_from_top: false, text };
-        Ok(Self { volume: place.image, elsewhere, spot })
-    }
-}
-
 pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     match args.verb {
         Verb::Create { places, devices } => create(&places, &devices, ui),
@@ -182,14 +153,6 @@ fn create(places: &[OsString], devices: &Devices, ui: &Ui) -> Result<Exit> {
     each(places, ui, act, |_, text| format!("Create subvolume '{text}'"))
 }
 
-/// Whether two names are of one volume: of one file, or of an image and where it is mounted.
-fn is_one(volume: &Path, other: &Path) -> bool {
-    let file = |name: &Path| name.canonicalize().ok();
-    let server = |name: &Path| live::find(name).ok().flatten().map(|(socket, _)| socket);
-    let same = |one: Option<PathBuf>, other| one.is_some() && one == other;
-    volume == other || same(file(volume), file(other)) || same(server(volume), server(other))
-}
-
 fn snapshot(
     read_only: bool,
     source: &OsString,
@@ -202,7 +165,7 @@ fn snapshot(
         let what = format!("{}: is on {ground}, which is no mount of buttress", source.spot.text);
         return Err(Failure::new(Exit::Failure, what));
     }
-    if !is_one(&source.volume, &target.volume) {
+    if !source.is_one_with(&target) {
         let mut what = "a snapshot lies on the volume of its source".to_owned();
         if let Some(ground) = &target.elsewhere {
             what += &format!(": {} is on {ground}", target.spot.text);
@@ -268,14 +231,4 @@ fn set_default(
     };
     order(act, &named.volume, devices, "set-default", ui)?;
     Ok(Exit::Success)
-}
-
-/// The subvolume that has a place as its top.
-pub(super) fn find(fs: &Filesystem, place: &VolumePath) -> Result<TreeId> {
-    let inode = image::resolve(fs, place)?;
-    if inode.id().ino != Ino::ROOT_DIR {
-        let what = format!("{}: not a subvolume", place.show());
-        return Err(Failure::new(Exit::Failure, what));
-    }
-    Ok(inode.id().tree)
 }

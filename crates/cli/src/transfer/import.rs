@@ -16,7 +16,7 @@ use crate::location::show;
 
 const DIR_FLAGS: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
-const FILE_FLAGS: OFlags =
+pub(super) const FILE_FLAGS: OFlags =
     OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
 
 /// What lies in a tree, counted before it is copied.
@@ -30,6 +30,8 @@ pub struct Census {
     pub data_bytes: u64,
     /// Lengths of regular files.
     pub file_bytes: u64,
+    /// The same, each rounded up to a sector.
+    pub sector_bytes: u64,
 }
 
 /// Opens a directory that the user named; a link there is the user's own wish.
@@ -61,6 +63,7 @@ pub fn survey(dir: OwnedFd, skip: &dyn Fn(&[u8]) -> bool) -> Result<Census> {
                 let len = length(&stat);
                 let allocated = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512);
                 census.file_bytes += len;
+                census.sector_bytes += len.next_multiple_of(4096);
                 census.data_bytes += allocated.min(len).next_multiple_of(4096);
             }
             _ => {}
@@ -211,7 +214,11 @@ impl<'a, 'b> Import<'a, 'b> {
         let len = length(&stat);
         let mut offset = 0;
         while offset < len {
-            let Some((start, end)) = next_data(&file, offset, len).context(text)? else { break };
+            let next = match self.job.canonical {
+                Some(_) => next_data(&file, offset, len).map(|next| next.map(whole_pieces(len))),
+                None => next_data(&file, offset, len),
+            };
+            let Some((start, end)) = next.context(text)? else { break };
             self.job.bar.add(start - offset);
             offset = start;
             while offset < end {
@@ -223,7 +230,12 @@ impl<'a, 'b> Import<'a, 'b> {
                     offset = len;
                     break;
                 }
-                inode.write_at(offset, &self.buffer[..read]).context(text)?;
+                let piece = &self.buffer[..read];
+                if self.job.canonical.is_some() {
+                    write_data(inode, offset, piece).context(text)?;
+                } else {
+                    inode.write_at(offset, piece).context(text)?;
+                }
                 offset += read as u64;
                 self.job.bar.add(read as u64);
                 self.job.tally.bytes += read as u64;
@@ -244,16 +256,28 @@ impl<'a, 'b> Import<'a, 'b> {
             return Ok(());
         }
         let is_link = kind(stat) == Some(FileKind::Symlink);
+        let mtime = time(stat.st_mtime, stat.st_mtime_nsec);
         let set = SetAttr {
             mode: (!is_link).then_some(stat.st_mode & 0o7777),
             uid: keep.everything.then_some(stat.st_uid),
             gid: keep.everything.then_some(stat.st_gid),
-            atime: Some(time(stat.st_atime, stat.st_atime_nsec)),
-            mtime: Some(time(stat.st_mtime, stat.st_mtime_nsec)),
+            atime: Some(self.time(match self.job.canonical {
+                Some(_) => mtime,
+                None => time(stat.st_atime, stat.st_atime_nsec),
+            })),
+            mtime: Some(self.time(mtime)),
             ..SetAttr::default()
         };
         inode.set_attr(&set).context(|| what.to_owned())?;
         Ok(())
+    }
+
+    /// A time, or the last that there may be.
+    fn time(&self, time: Timespec) -> Timespec {
+        match self.job.canonical {
+            Some(last) if time.sec >= last => Timespec { sec: last, nsec: 0 },
+            _ => time,
+        }
     }
 
     /// Extended attributes, access control lists among them. The path ends at an opened directory's
@@ -268,7 +292,10 @@ impl<'a, 'b> Import<'a, 'b> {
             Ok(0) | Err(Errno::OPNOTSUPP) => return Ok(()),
             other => other.context(text)?,
         };
-        for name in list[..len].split(|&byte| byte == 0).filter(|name| is_portable(name)) {
+        let names = list[..len].split(|&byte| byte == 0).filter(|name| is_portable(name));
+        let mut names: Vec<&[u8]> = names.collect();
+        names.sort_unstable();
+        for name in names {
             let mut value = vec![0_u8; 64 * 1024];
             let len = match rustix::fs::lgetxattr(path, OsStr::from_bytes(name), &mut value[..]) {
                 Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM) => continue,
@@ -287,6 +314,38 @@ fn is_portable(name: &[u8]) -> bool {
         .any(|prefix| name.starts_with(prefix))
 }
 
+/// Blocks that are zero are left out where equal trees are to give equal volumes, in bytes.
+const BLOCK: usize = 4096;
+
+/// Widens a run of data to whole pieces of the file: file systems report holes in their own blocks.
+fn whole_pieces(len: u64) -> impl Fn((u64, u64)) -> (u64, u64) {
+    let piece = CHUNK as u64;
+    move |(start, end)| (start / piece * piece, end.next_multiple_of(piece).min(len))
+}
+
+/// Writes what is not zero, in runs of blocks.
+fn write_data(inode: &Inode, offset: u64, piece: &[u8]) -> buttress_fs::Result<()> {
+    let mut at = 0;
+    while at < piece.len() {
+        let is_zero = |from: usize| {
+            let block = &piece[from..piece.len().min(from + BLOCK)];
+            block.iter().all(|byte| *byte == 0)
+        };
+        let mut end = at;
+        while end < piece.len() && !is_zero(end) {
+            end = piece.len().min(end + BLOCK);
+        }
+        if end > at {
+            inode.write_at(offset + at as u64, &piece[at..end])?;
+        }
+        at = end;
+        while at < piece.len() && is_zero(at) {
+            at = piece.len().min(at + BLOCK);
+        }
+    }
+    Ok(())
+}
+
 /// The next run of data at or behind `offset`; the whole rest where the host cannot tell.
 fn next_data(file: &OwnedFd, offset: u64, len: u64) -> rustix::io::Result<Option<(u64, u64)>> {
     let start = match rustix::fs::seek(file, SeekFrom::Data(offset)) {
@@ -303,7 +362,7 @@ fn next_data(file: &OwnedFd, offset: u64, len: u64) -> rustix::io::Result<Option
 }
 
 /// The names in a host directory, sorted, so that two runs make the same volume.
-fn names(dir: &OwnedFd, skip: &dyn Fn(&[u8]) -> bool) -> Result<Vec<OsString>> {
+pub(super) fn names(dir: &OwnedFd, skip: &dyn Fn(&[u8]) -> bool) -> Result<Vec<OsString>> {
     let mut names = Vec::new();
     for entry in Dir::read_from(dir).context(|| "reading a folder")? {
         let entry = entry.context(|| "reading a folder")?;
@@ -316,19 +375,19 @@ fn names(dir: &OwnedFd, skip: &dyn Fn(&[u8]) -> bool) -> Result<Vec<OsString>> {
     Ok(names)
 }
 
-fn open_child(dir: &OwnedFd, name: &OsStr) -> Result<OwnedFd> {
+pub(super) fn open_child(dir: &OwnedFd, name: &OsStr) -> Result<OwnedFd> {
     rustix::fs::openat(dir, name, DIR_FLAGS, Mode::empty()).context(|| show(name.as_bytes()))
 }
 
-fn stat(dir: &OwnedFd, name: &OsStr) -> Result<Stat> {
+pub(super) fn stat(dir: &OwnedFd, name: &OsStr) -> Result<Stat> {
     rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).context(|| show(name.as_bytes()))
 }
 
-fn kind(stat: &Stat) -> Option<FileKind> {
+pub(super) fn kind(stat: &Stat) -> Option<FileKind> {
     FileKind::from_mode(stat.st_mode)
 }
 
-fn length(stat: &Stat) -> u64 {
+pub(super) fn length(stat: &Stat) -> u64 {
     u64::try_from(stat.st_size).unwrap_or(0)
 }
 

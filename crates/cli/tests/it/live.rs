@@ -49,15 +49,26 @@ impl<'a> Mounted<'a> {
 
     /// Mounts another one there.
     pub(crate) fn of(bench: &'a Bench, image: &str, more: &[&str]) -> Self {
-        std::fs::create_dir_all(bench.path("mnt")).expect("a folder");
         let mut args = vec!["mount", image, "mnt", "--foreground", "--announce"];
         args.extend(more);
-        let child = bench.command(&args).stdout(Stdio::piped()).spawn().expect("it starts");
+        Self::start(bench, bench.command(&args))
+    }
+
+    /// Mounts `image` on `mnt`, with the sockets of another bench.
+    pub(crate) fn sharing(bench: &'a Bench, with: &Bench) -> Self {
+        let mut command = bench.command(&["mount", "image", "mnt", "--foreground", "--announce"]);
+        command.env("BUTTRESS_RUNTIME_DIR", with.path("run"));
+        Self::start(bench, command)
+    }
+
+    fn start(bench: &'a Bench, mut command: Command) -> Self {
+        std::fs::create_dir_all(bench.path("mnt")).expect("a folder");
+        let child = command.stdout(Stdio::piped()).spawn().expect("it starts");
         let mut mounted = Self { bench, child: Some(child) };
         let out = mounted.child.as_mut().and_then(|child| child.stdout.take()).expect("piped");
         let mut line = String::new();
         BufReader::new(out).read_line(&mut line).expect("it says something");
-        assert_eq!(line.trim(), "ready", "{args:?}");
+        assert_eq!(line.trim(), "ready", "{command:?}");
         mounted
     }
 

@@ -8,6 +8,7 @@ mod checker;
 mod demo;
 mod events;
 mod files;
+mod full;
 mod hostile_trees;
 mod json_names;
 mod live;
@@ -17,9 +18,13 @@ mod places;
 mod pressure;
 mod races;
 mod remote;
+mod repeatable;
+mod rescue;
 mod several;
+mod streams;
 mod subvolume;
 mod unmounting;
+mod words;
 
 use std::path::Path;
 

@@ -36,7 +36,7 @@ pub(super) fn crowd(fs: &Filesystem) -> Vec<Inode> {
 }
 
 /// Writes inode items anew as they are, of files that lie far apart.
-pub(super) fn rewrite(fs: &Filesystem, promise: MetaReservation, files: &[&Inode]) {
+pub(super) fn rewrite(fs: &Filesystem, reservation: MetaReservation, files: &[&Inode]) {
     let engine = &fs.mount().engine;
     let items: Vec<_> = files
         .iter()
@@ -46,7 +46,7 @@ pub(super) fn rewrite(fs: &Filesystem, promise: MetaReservation, files: &[&Inode
             (file.id().tree, key, item)
         })
         .collect();
-    let handle = engine.begin(promise);
+    let handle = engine.begin(reservation);
     items.iter().for_each(|(tree, key, item)| handle.put(*tree, *key, &**item));
 }
 
@@ -57,12 +57,12 @@ pub(super) fn all_at_once(engine: &Arc<Engine>, urgency: Urgency) -> Vec<MetaRes
 }
 
 /// All of them then use what they reserved, to the last item.
-pub(super) fn use_all(fs: &Filesystem, promises: Vec<MetaReservation>, files: &[Inode]) {
-    let parts = promises.len() * ITEMS as usize;
+pub(super) fn use_all(fs: &Filesystem, reservations: Vec<MetaReservation>, files: &[Inode]) {
+    let parts = reservations.len() * ITEMS as usize;
     let mut far_apart = (0..parts).map(|part| &files[part * 7919 % files.len()]);
-    for promise in promises {
+    for reservation in reservations {
         let files: Vec<_> = far_apart.by_ref().take(ITEMS as usize).collect();
-        rewrite(fs, promise, &files);
+        rewrite(fs, reservation, &files);
     }
 }
 
@@ -84,16 +84,16 @@ fn operations_that_free_find_what_they_reserved() {
             fillers = all_at_once(&engine, Urgency::Normal);
             assert!(fillers.len() > 1, "{}", fs.space_stats().accounts);
         }
-        let promises = all_at_once(&engine, Urgency::Frees);
-        let (promised, before) = (promises.len(), fs.space_stats().accounts);
-        println!("{promised} behind {}, {} files, {before}", fillers.len(), files.len());
-        assert!(promised > 1, "not even two: {before}");
+        let reservations = all_at_once(&engine, Urgency::Frees);
+        let (reserved, before) = (reservations.len(), fs.space_stats().accounts);
+        println!("{reserved} behind {}, {} files, {before}", fillers.len(), files.len());
+        assert!(reserved > 1, "not even two: {before}");
         let metadata = before.metadata;
         let free = metadata.free() - metadata.global_reserve / 8;
         assert!(metadata.may_use <= free, "P4: behind {} fillers: {before}", fillers.len());
-        use_all(&fs, promises.into_iter().chain(fillers).collect(), &files);
+        use_all(&fs, reservations.into_iter().chain(fillers).collect(), &files);
         engine.commit().expect("a commit never runs out of space");
-        assert!(promised < FREEING_MAX, "all reserved the same: {before}");
+        assert!(reserved < FREEING_MAX, "all reserved the same: {before}");
         drop(files);
         fs.close().expect("closed");
         judge(&device);
@@ -109,8 +109,8 @@ fn an_operation_that_frees_waits_for_others() {
     let (fs, files) = crowded(&device);
     let engine = Arc::clone(&fs.mount().engine);
     for uses in [false, true] {
-        let promises = all_at_once(&engine, Urgency::Frees);
-        assert!(promises.len() > 1);
+        let reservations = all_at_once(&engine, Urgency::Frees);
+        assert!(reservations.len() > 1);
         std::thread::scope(|scope| {
             let waiter =
                 scope.spawn(|| engine.reserve(COST, Urgency::Frees).expect("room in the end"));
@@ -123,17 +123,17 @@ fn an_operation_that_frees_waits_for_others() {
             let is_early = begun.elapsed() < Duration::from_millis(500);
             assert!(!is_early || !waiter.is_finished(), "it waited for no other");
             if uses {
-                use_all(&fs, promises, &files);
+                use_all(&fs, reservations, &files);
             } else {
-                drop(promises);
+                drop(reservations);
             }
             drop(waiter.join().expect("no panic"));
         });
         engine.commit().expect("a commit");
     }
-    let promises = all_at_once(&engine, Urgency::Frees);
+    let reservations = all_at_once(&engine, Urgency::Frees);
     drop(engine.reserve(COST, Urgency::Frees).expect("a delete always succeeds"));
-    drop((promises, files));
+    drop((reservations, files));
     fs.close().expect("closed");
     judge(&device);
 }

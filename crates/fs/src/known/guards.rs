@@ -132,7 +132,7 @@ fn n3_each_request_of_a_write_in_place_fails() {
 /// A write over two groups, of which one is held: the part in the held group has nothing reserved
 /// elsewhere, and the right to the other group goes with it.
 #[test]
-fn n3_data_that_is_promised_nothing() {
+fn n3_data_that_has_no_reservation() {
     for policy in POLICIES {
         let device = volume(160);
         let fs = mount(&device, &format!("rw{policy}"));

@@ -59,7 +59,7 @@ fn a_commit_lets_dirty_data_land() {
     for part in 0..PARTS {
         for extent in dirty.iter().skip(part).step_by(PARTS) {
             let at = extent * 2 * SECTOR;
-            mount.files.writeback(&file.cell.file, at..at + SECTOR).expect("it was promised");
+            mount.files.writeback(&file.cell.file, at..at + SECTOR).expect("it was reserved");
         }
         mount.engine.commit().expect("a commit never runs out of space");
         // A commit takes of the reserve before it makes a chunk; what it could still have is never
@@ -69,7 +69,7 @@ fn a_commit_lets_dirty_data_land() {
         assert!(left + accounts.unallocated >= reserve / 4 * 3, "part {part}: {accounts}");
     }
     let stats = fs.space_stats();
-    assert_eq!(stats.short_landings, 0, "it was promised");
+    assert_eq!(stats.shortfalls, 0, "it was reserved");
     drop(old);
     let mut found = vec![0; (EXTENTS * 2 * SECTOR) as usize];
     file.read_at(0, &mut found).expect("a read");

@@ -58,16 +58,16 @@ fn use_up(fs: &Filesystem, files: &[Inode]) -> Arc<View> {
     let engine = &fs.mount().engine;
     let old = fs.view();
     loop {
-        let promises = freeing::all_at_once(engine, Urgency::Frees);
-        if promises.is_empty() {
+        let reservations = freeing::all_at_once(engine, Urgency::Frees);
+        if reservations.is_empty() {
             break;
         }
-        use_all(fs, promises, files);
+        use_all(fs, reservations, files);
         engine.commit().expect("a commit never runs out of space");
     }
     let mut files = files.iter().cycle();
-    while let Some(promise) = engine.reserve_at_once(LEAST, Urgency::Frees).expect("it works") {
-        freeing::rewrite(fs, promise, &[files.next().expect("some")]);
+    while let Some(reservation) = engine.reserve_at_once(LEAST, Urgency::Frees).expect("it works") {
+        freeing::rewrite(fs, reservation, &[files.next().expect("some")]);
         engine.commit().expect("a commit never runs out of space");
     }
     old
@@ -137,7 +137,7 @@ fn n3_metadata_is_refused_where_it_lands() {
         assert_eq!(kind, ErrorKind::NoSpace, "buffered");
         old
     });
-    assert!(fs.space_stats().short_landings > 0, "it was promised enough");
+    assert!(fs.space_stats().shortfalls > 0, "it was reserved enough");
     is_at_rest(&fs, &cut, "buffered");
     for file in [&mixed, &known] {
         let kind = file.write_direct(0, &bytes(9, SECTORS)).expect_err("it is refused").kind();

@@ -56,14 +56,14 @@ fn the_first_change_of_shared_leaves_finds_room() {
     }
     fs.sync().expect("durable");
     let engine: &Arc<Engine> = &fs.mount().engine;
-    let mut promises = all_at_once(engine, Urgency::Normal);
-    assert!(!promises.is_empty(), "{}", fs.space_stats().accounts);
-    promises.extend(all_at_once(engine, Urgency::Frees));
-    println!("{} promises, {}", promises.len(), fs.space_stats().accounts);
+    let mut reservations = all_at_once(engine, Urgency::Normal);
+    assert!(!reservations.is_empty(), "{}", fs.space_stats().accounts);
+    reservations.extend(all_at_once(engine, Urgency::Frees));
+    println!("{} reservations, {}", reservations.len(), fs.space_stats().accounts);
     let mut rest = files.iter().cycle();
-    for promise in promises {
+    for reservation in reservations {
         let some: Vec<_> = rest.by_ref().take(8).collect();
-        rewrite(&fs, promise, &some);
+        rewrite(&fs, reservation, &some);
     }
     engine.commit().expect("a commit never runs out of space");
     for (number, file) in files.into_iter().enumerate() {

@@ -88,7 +88,7 @@ impl Identity {
 }
 
 /// A version-4 identifier that follows from a seed: a digest is as good a stream as any.
-fn seeded_uuid(seed: u64, index: u64) -> [u8; 16] {
+pub(crate) fn seeded_uuid(seed: u64, index: u64) -> [u8; 16] {
     let mut input = [0_u8; 16];
     input[..8].copy_from_slice(&seed.to_le_bytes());
     input[8..].copy_from_slice(&index.to_le_bytes());

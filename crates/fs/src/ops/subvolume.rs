@@ -128,7 +128,7 @@ impl Inode {
         dir.expect_writable(&self.mount().status)?;
         let mount = self.mount();
         let from = mount.inodes.tree_info(&mount.engine.view(), source)?;
-        mount.engine.note_shared(&mount.engine.view());
+        mount.engine.reservations().note_shared(&mount.engine.view());
         let target = mount.engine.next_subvolume()?;
         let uuid = new_uuid();
         // Most of what is dirty goes while others still write.
@@ -156,7 +156,7 @@ impl Inode {
         let time = now();
         // What it adds is in trees that commits alone change. What is shared from then on has room
         // for copies, or is not shared.
-        let copies = mount.engine.room_for_snapshot(source, read_only)?;
+        let copies = mount.engine.reservations().room_for_snapshot(source, read_only)?;
         let mut cost = Cost { items: 0, whole: 1024, bytes: 64 << 10 }.and(cost_of_copies(copies));
         for part in [&batch, &roots, &uuids] {
             let more = part.cost(0);
@@ -166,7 +166,7 @@ impl Inode {
         let reservation = reservation.map_err(|error| told_of_copies(error, copies))?;
         let handle = mount.engine.begin(reservation);
         let generation = handle.generation();
-        mount.engine.keep_until_published(copies, generation);
+        mount.engine.reservations().keep_until_published(copies, generation);
         let mut late: Vec<_> = [batch, roots, uuids]
             .into_iter()
             .flat_map(|part| part.into_items(generation))

@@ -159,33 +159,29 @@ pub(super) fn without_effect(options: &mut MountOptions, option: &str) -> Result
 ///
 /// # Errors
 ///
-/// A word that is none, or that asks for something that cannot be had here.
+/// A word that is none.
 pub(super) fn rescue(options: &mut MountOptions, option: &str, words: &str) -> Result<()> {
     for word in words.split(':') {
         match word {
             "nologreplay" => options.nologreplay = true,
             "usebackuproot" => options.use_backup_root = true,
-            // As much of it as there is: `rescue=all` asks for whatever can be read.
+            "ignorebadroots" | "ibadroots" => options.ignore_bad_roots = true,
+            "ignoredatacsums" | "idatacsums" => options.ignore_data_csums = true,
+            "ignoremetacsums" | "imetacsums" => options.ignore_meta_csums = true,
+            // Flags that are not known forbid writing alone here.
+            "ignoresuperflags" | "isuperflags" => {}
             "all" => {
                 options.nologreplay = true;
                 options.use_backup_root = true;
-                options.without_effect.push(
-                    "rescue=ignorebadroots:ignoredatacsums:ignoremetacsums:ignoresuperflags".into(),
-                );
+                options.ignore_bad_roots = true;
+                options.ignore_data_csums = true;
+                options.ignore_meta_csums = true;
             }
-            "ignorebadroots" | "ibadroots" => {
-                return Err(refuse(option, "trees that are damaged cannot be left out here"));
+            _ => {
+                let words = "usebackuproot, nologreplay, ignorebadroots, ignoredatacsums, \
+                     ignoremetacsums, ignoresuperflags or all";
+                return Err(refuse(option, &format!("is {words}")));
             }
-            "ignoredatacsums" | "idatacsums" => {
-                return Err(refuse(option, "data without its checksum cannot be read here"));
-            }
-            "ignoremetacsums" | "imetacsums" => {
-                return Err(refuse(option, "nodes are never read without their checksum here"));
-            }
-            "ignoresuperflags" | "isuperflags" => {
-                return Err(refuse(option, "unknown flags of a superblock are not ignored here"));
-            }
-            _ => return Err(refuse(option, "is usebackuproot, nologreplay or all")),
         }
     }
     Ok(())

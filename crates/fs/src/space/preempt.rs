@@ -36,7 +36,7 @@ impl Space {
             let pools = self.writeback.pools();
             let limit = if pools == last { IDLE_TICK } else { TICK };
             last = pools;
-            self.engine.wait_for_promises(clamp.lacks(&pools), limit);
+            self.engine.reservations().wait_for_reservations(clamp.lacks(&pools), limit);
             let now = runs.load(Ordering::Relaxed);
             if now != seen {
                 seen = now;

@@ -127,7 +127,7 @@ impl Space {
                 self.engine.serve_counted(kind);
                 Gain { gained, served: self.engine.served(kind) - before }
             }
-            step => self.engine.climb(kind, step)?,
+            step => self.engine.take_step(kind, step)?,
         };
         self.engine.tell_step(&before, gain);
         if gain.gained {
@@ -145,7 +145,7 @@ impl Space {
             let accounts = self.engine.accounts();
             let reserved = match kind {
                 SpaceKind::Data => (accounts.data.may_use, 0),
-                _ => (accounts.promised.all_items(), accounts.promised.bytes),
+                _ => (accounts.outstanding.all_items(), accounts.outstanding.bytes),
             };
             (reserved, self.files.dirty_bytes())
         };

@@ -76,7 +76,7 @@ fn data_does_not_lower_the_clamp() {
         }
     }
     let after = fs.space_stats();
-    assert!(after.ladders >= before.ladders + 10, "it was climbed for them");
+    assert!(after.ladders >= before.ladders + 10, "the flusher took steps for them");
     assert!(after.clamp <= 1, "as at the beginning, not {}", after.clamp);
     drop(file);
     fs.close().expect("closed");

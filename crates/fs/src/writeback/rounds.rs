@@ -9,7 +9,7 @@ use super::Writeback;
 impl Writeback {
     /// What holds metadata now.
     pub(crate) fn pools(&self) -> Pools {
-        self.engine.pools(self.files.dirty_bytes(), self.files.ordered_bytes())
+        self.engine.reservations().pools(self.files.dirty_bytes(), self.files.ordered_bytes())
     }
 
     /// Has an idle thread make a round. Returns whether there is one.

@@ -56,6 +56,10 @@ impl Writeback {
 
     /// As much may be dirty and grow old.
     fn flush_above(&self) -> u64 {
-        if self.engine.is_tight() { 0 } else { self.limits.dirty_bytes_max / 8 }
+        if self.engine.reservations().pressure().is_some() {
+            0
+        } else {
+            self.limits.dirty_bytes_max / 8
+        }
     }
 }

@@ -67,7 +67,7 @@ fn blocks_of_one_file_wait_for_no_metadata() {
         // By the path it is dozens.
         let waited = waits() - before;
         assert!(waited < 8, "nodes of {nodesize}: {waited} waits");
-        assert_eq!(stats.short_landings, 0, "nodes of {nodesize}");
+        assert_eq!(stats.shortfalls, 0, "nodes of {nodesize}");
         assert_eq!(stats.engine.reserve_taken_max, 0, "nodes of {nodesize}");
         drop(file);
         fs.close().expect("it closes");
@@ -95,7 +95,7 @@ fn readers_of_old_trees_take_no_reservation() {
             for i in 0..40 {
                 // A commit, with all ordered extents finished.
                 fs.root().unlink(format!("0-{i}").as_bytes()).expect("what frees space is let in");
-                fs.root().sync().expect("no commit lacks what was promised");
+                fs.root().sync().expect("no commit lacks what was reserved");
             }
             drop(old);
             stop.store(true, Ordering::Relaxed);

@@ -57,11 +57,11 @@ fn in_place(fs: &Filesystem, files: usize, blocks: u64) -> Vec<Inode> {
 /// that it needs.
 #[test]
 fn e4_writers_in_place_wait_for_dirty_data() {
-    for (promise, files, blocks) in [("levels", WRITERS, 1), ("levels", 1, 4), ("counted", 1, 4)] {
+    for (policy, files, blocks) in [("levels", WRITERS, 1), ("levels", 1, 4), ("counted", 1, 4)] {
         let device = memory(256);
-        let fs = mount_with(&device, &format!("promise={promise},commit=300"));
+        let fs = mount_with(&device, &format!("promise={policy},commit=300"));
         let all = in_place(&fs, files, WRITERS as u64 * blocks);
-        assert_eq!(refused(&all, blocks), 0, "promise={promise}, {files} files");
+        assert_eq!(refused(&all, blocks), 0, "promise={policy}, {files} files");
         drop(all);
         fs.close().expect("it closes");
         check(&device);
@@ -81,7 +81,7 @@ fn cut_to_inline_is_reserved() {
             file.set_attr(&SetAttr { size, ..SetAttr::default() }).expect("shrinking always works");
         }
         fs.sync().expect("durable");
-        assert_eq!(fs.space_stats().short_landings, 0, "{options}");
+        assert_eq!(fs.space_stats().shortfalls, 0, "{options}");
         // Cut on the disk, where they lie in an extent, and then written, or longer by a little.
         for i in 0..300_u64 {
             let file = file_with(&fs.root(), &format!("g{i}"), &vec![i as u8; 9000]);
@@ -91,7 +91,7 @@ fn cut_to_inline_is_reserved() {
             file.write_at(i % 90, &[1; 10]).expect("there is room");
         }
         fs.sync().expect("durable");
-        assert_eq!(fs.space_stats().short_landings, 0, "{options}, written");
+        assert_eq!(fs.space_stats().shortfalls, 0, "{options}, written");
         fs.close().expect("it closes");
         check(&device);
     }
@@ -119,18 +119,18 @@ fn growth_to_inline_is_reserved() {
         };
         grown("f");
         fs.sync().expect("durable");
-        assert_eq!(fs.space_stats().short_landings, 0, "{options}");
+        assert_eq!(fs.space_stats().shortfalls, 0, "{options}");
         let files = grown("g");
-        let promised = || fs.space_stats().accounts.promised.bytes;
-        let before = promised();
+        let reserved = || fs.space_stats().accounts.outstanding.bytes;
+        let before = reserved();
         for _ in 0..50 {
             files.iter().for_each(|file| resize(file, 3000));
             files.iter().for_each(|file| resize(file, 550));
         }
         // Compressed, 3000 bytes may lie there too.
-        assert!(promised() <= before + 300 * 2048, "{options}: {} after {before}", promised());
+        assert!(reserved() <= before + 300 * 2048, "{options}: {} after {before}", reserved());
         fs.sync().expect("durable");
-        assert_eq!(fs.space_stats().short_landings, 0, "{options}, up and down");
+        assert_eq!(fs.space_stats().shortfalls, 0, "{options}, up and down");
         drop(files);
         fs.close().expect("it closes");
         check(&device);

@@ -375,7 +375,7 @@ fn figures_are_what_was_told() {
     }
     assert_eq!(told.number("unallocated_bytes"), accounts.unallocated);
     assert_eq!(told.number("global_reserve_bytes"), accounts.metadata.global_reserve);
-    assert_eq!(told.number("promised_items"), accounts.promised.all_items());
+    assert_eq!(told.number("reserved_items"), accounts.outstanding.all_items());
     assert_eq!(told.number("running_bytes"), accounts.running.1);
     assert!(refusal.accounts.data.available() < asked, "{}", refusal.accounts);
     assert!(refusal.ago < Duration::from_secs(600), "{refusal:?}");

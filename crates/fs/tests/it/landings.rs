@@ -179,7 +179,7 @@ fn shorts(seed: u64, options: &str, what: fn(&mut Rng, u64) -> Act) -> u64 {
         let told = format!("{turn}: {act:?} of {size}");
         story.files.get_mut(&number).expect("it is there").1.push(told);
         story.act(number, act, turn as u8);
-        let now = story.fs.space_stats().short_landings;
+        let now = story.fs.space_stats().shortfalls;
         if now != shorts {
             shorts = now;
             eprintln!("seed {seed}, nodes of {nodesize}{options}: f{number} by {act:?}");
@@ -195,7 +195,7 @@ fn shorts(seed: u64, options: &str, what: fn(&mut Rng, u64) -> Act) -> u64 {
     }
     let Story { fs, files, .. } = story;
     fs.sync().expect("durable");
-    shorts = fs.space_stats().short_landings;
+    shorts = fs.space_stats().shortfalls;
     drop(files);
     fs.close().expect("it closes");
     check(&device);
@@ -227,7 +227,7 @@ fn each_way_to_write_more_is_reserved() {
         };
         let lands = |file: Inode, what: &str| {
             file.sync().expect("durable");
-            assert_eq!(fs.space_stats().short_landings, 0, "{options}: {what}");
+            assert_eq!(fs.space_stats().shortfalls, 0, "{options}: {what}");
         };
         let file = |name: &str| file_with(&fs.root(), name, b"");
 

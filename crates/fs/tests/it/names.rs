@@ -331,7 +331,7 @@ fn nameless_inodes_go_with_their_last_user() {
     assert_eq!(content(&second), pattern(1, 300_000));
     drop(second);
     assert_eq!(name_error(fs.inode(id)), NameError::NotFound);
-    assert!(fs.statfs().expect("sizes").blocks_free > free, "what it was promised came back");
+    assert!(fs.statfs().expect("sizes").blocks_free > free, "what it was reserved came back");
 
     // The same for one that another takes the name of, and for one that never had a name.
     let id = file_with(&fs.root(), "old", &pattern(2, 300_000)).id();

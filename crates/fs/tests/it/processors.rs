@@ -141,9 +141,9 @@ fn scarce(way: Way, preempt: &'static str, samples: usize) -> Seen {
             let stats = fs.space_stats();
             let metadata = stats.accounts.metadata;
             let room = metadata.total - metadata.occupied() - metadata.global_reserve;
-            let promised = stats.accounts.promised.items * LEVELS_BYTES;
+            let reserved = stats.accounts.outstanding.items * LEVELS_BYTES;
             let waits = stats.dirty - stats.ordered.min(stats.dirty);
-            on_its_way += usize::from(promised > room / 2 && stats.ordered / 2 >= waits);
+            on_its_way += usize::from(reserved > room / 2 && stats.ordered / 2 >= waits);
         }
         over.store(1, Ordering::Relaxed);
         writers.into_iter().for_each(|writer| writer.join().expect("a writer"));

@@ -409,7 +409,7 @@ fn reservation_is_enough_to_write() {
                 });
             }
         });
-        assert_eq!(fs.space_stats().short_landings, 0, "seed {seed}");
+        assert_eq!(fs.space_stats().shortfalls, 0, "seed {seed}");
         fs.close().expect("it closes");
         check(&device);
     }
@@ -438,7 +438,7 @@ fn parts_are_reserved_before_writing() {
         file.write_at(i << 18, &[i as u8; 128 << 10]).expect("there is room");
     }
     fs.sync().expect("durable");
-    assert_eq!(fs.space_stats().short_landings, 0);
+    assert_eq!(fs.space_stats().shortfalls, 0);
     fs.close().expect("it closes");
     check(&device);
 }

@@ -3,10 +3,17 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use super::stopwatch::Took;
+
 /// Handlers that take longer than this, on average, are long.
 pub(super) const LONG: Duration = Duration::from_micros(40);
 /// Those that take longer than this may be waiting for something.
 const VERY_LONG: Duration = Duration::from_micros(150);
+/// Above this average it is looked whether the thread had the processor (`stopwatch`).
+const SUSPECT: Duration = Duration::from_micros(20);
+/// Where that was not looked at, no sample counts for more than this. So an average does not go
+/// from below [`SUSPECT`] to above [`LONG`] without a look.
+const UNSEEN_MAX: Duration = Duration::from_micros(160);
 /// One stall, or being preempted once, says nothing about the next request: no sample counts for
 /// more than this.
 pub(super) const SAMPLE_MAX: Duration = Duration::from_micros(200);
@@ -92,6 +99,11 @@ impl Costs {
         average(&self.took[kind as usize]) > LONG
     }
 
+    /// Whether they may take so long that it is worth a look whether the thread had the processor.
+    pub(crate) fn is_suspect(&self, kind: Kind) -> bool {
+        average(&self.took[kind as usize]) > SUSPECT
+    }
+
     /// Whether they take so long that one should look whether they wait for something.
     pub(crate) fn is_very_long(&self, kind: Kind) -> bool {
         average(&self.took[kind as usize]) > VERY_LONG
@@ -102,14 +114,15 @@ impl Costs {
         self.is_very_long(kind) && average(&self.away[kind as usize]) > LONG
     }
 
-    /// Notes what one took.
-    pub(crate) fn learn(&self, kind: Kind, took: Duration) {
-        learn(&self.took[kind as usize], took);
-    }
-
-    /// Notes for how long a thread that worked one out was not on a processor.
-    pub(crate) fn learn_away(&self, kind: Kind, away: Duration) {
-        learn(&self.away[kind as usize], away);
+    /// Notes what one took, and for how long the thread that worked it out waited.
+    pub(crate) fn learn(&self, kind: Kind, took: Took) {
+        match took.away {
+            None => learn(&self.took[kind as usize], took.time.min(UNSEEN_MAX)),
+            Some(away) => {
+                learn(&self.took[kind as usize], took.time);
+                learn(&self.away[kind as usize], away);
+            }
+        }
     }
 }
 
@@ -138,17 +151,29 @@ mod tests {
     fn what_waits() {
         let costs = Costs::new();
         assert!(costs.waits(Kind::Sync), "before anything was learned");
-        for _ in 0..64 {
-            costs.learn(Kind::WriteLarge, VERY_LONG * 2);
-        }
+        let learn = |time, away| {
+            (0..64).for_each(|_| costs.learn(Kind::WriteLarge, Took { time, away: Some(away) }));
+        };
+        learn(VERY_LONG * 2, Duration::ZERO);
         assert!(costs.is_very_long(Kind::WriteLarge) && !costs.waits(Kind::WriteLarge));
-        for _ in 0..64 {
-            costs.learn_away(Kind::WriteLarge, VERY_LONG);
-        }
+        learn(VERY_LONG * 2, VERY_LONG);
         assert!(costs.waits(Kind::WriteLarge));
-        for _ in 0..64 {
-            costs.learn(Kind::WriteLarge, LONG / 2);
-        }
+        learn(LONG / 2, VERY_LONG);
         assert!(!costs.waits(Kind::WriteLarge));
+    }
+
+    /// Short ones that were held up by others are looked at before they count as long.
+    #[test]
+    fn what_was_held_up_is_looked_at_first() {
+        let costs = Costs::new();
+        let short = |time| Took { time, away: None };
+        for _ in 0..1000 {
+            assert!(!costs.is_long(Kind::Meta));
+            if costs.is_suspect(Kind::Meta) {
+                costs.learn(Kind::Meta, Took { time: SUSPECT / 2, away: Some(Duration::ZERO) });
+            } else {
+                costs.learn(Kind::Meta, short(Duration::from_millis(3)));
+            }
+        }
     }
 }

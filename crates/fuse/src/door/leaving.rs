@@ -39,6 +39,10 @@ const FORGOTTEN: Duration = Duration::from_secs(10);
 /// How often it is looked.
 const LOOK: Duration = Duration::from_millis(2);
 
+/// How long a thread that has nothing to read but what the kernel forgets lets that gather: the
+/// kernel then tells many in one request. No program waits for it.
+const GATHER: Duration = Duration::from_millis(1);
+
 /// How many writes may wait aside, of a MiB each at most.
 const ASIDE_MAX: usize = 256;
 
@@ -76,6 +80,14 @@ impl Drop for Patience {
 }
 
 impl Door {
+    /// Lets more gather of what the kernel forgets, unless a request waits for that.
+    pub(crate) fn gather_forgets(&self) {
+        let waiting = [&self.leaving.waiting, &self.leaving.aside];
+        if waiting.iter().all(|count| count.load(Ordering::SeqCst) == 0) {
+            thread::sleep(GATHER);
+        }
+    }
+
     /// Does what needs room for a node, again if there was none and some came (R1). What is written
     /// to a file that goes does not wait for that file: closing it waits for what is written.
     pub(super) fn with_room<T>(&self, id: u64, work: impl FnMut() -> Answer<T>) -> Answer<T> {

@@ -78,8 +78,7 @@ impl Door {
         let entry = Entry { attr: self.shown(&attr, id), generation: attr.generation };
         let full = reply.add_entry(&entry.wire(), listed.position, &listed.name);
         if !full {
-            let new = |resting| std::sync::Arc::new(Node::again(inode, resting));
-            self.nodes.remember(id, new);
+            self.remember(id, inode);
         }
         full
     }

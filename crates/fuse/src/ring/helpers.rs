@@ -16,7 +16,7 @@ use buttress_base::thread::{self, JoinHandle, Thread};
 use rustix::thread::CpuSet;
 
 use super::queue::{Queue, Taken};
-use crate::crew::{Costs, Kind};
+use crate::crew::{Costs, Kind, Stopwatch};
 
 /// How often the watch looks while there is work, and while there is none.
 const TICK: Duration = Duration::from_millis(1);
@@ -27,7 +27,7 @@ const QUIET_TICKS: u32 = 64;
 const SEND_AFTER: Duration = Duration::from_micros(200);
 
 /// What answers requests.
-pub(super) trait Office: Send + Sync {
+pub(crate) trait Office: Send + Sync {
     /// What a request may cost.
     fn kind(&self, taken: &Taken) -> Kind;
 
@@ -224,15 +224,9 @@ impl Shared {
 
     fn work(&self, kind: Kind, taken: Taken) {
         self.working.fetch_add(1, Ordering::Relaxed);
-        // The clock of a thread is a call into the kernel: dear beside what is short.
-        let computed = self.costs.is_very_long(kind).then(thread_time);
-        let started = clock::now();
+        let watch = Stopwatch::start(self.costs.is_suspect(kind));
         self.office.work(taken);
-        let took = clock::since(started);
-        self.costs.learn(kind, took);
-        if let Some(before) = computed {
-            self.costs.learn_away(kind, took.saturating_sub(thread_time().saturating_sub(before)));
-        }
+        self.costs.learn(kind, watch.until(clock::now()));
         self.working.fetch_sub(1, Ordering::Relaxed);
     }
 
@@ -320,22 +314,16 @@ impl std::fmt::Debug for Shared {
     }
 }
 
-/// For how long this thread was on a processor. In a seeded run zero: its time passes only while
-/// threads wait.
-fn thread_time() -> Duration {
-    if thread::seeded_index().is_some() {
-        return Duration::ZERO;
-    }
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    Duration::try_from(time).unwrap_or_default()
-}
-
 /// Where a driver runs.
 ///
 /// Short requests are worked out on the processor of the asking program: an answer is a change of
 /// threads there, and no other processor has to be woken. A program that asks for much at once has
 /// something to do meanwhile. A driver beside it, with all that is copied, would halve what both
 /// can do. Then the driver runs wherever there is room.
+///
+/// A driver does not push the program aside that has just asked, since that program mostly has
+/// more to say before it waits: that it closed the file, and the next request. The driver then
+/// takes all of it at once. `SCHED_BATCH` says so to the kernel.
 struct Seat {
     there: CpuSet,
     anywhere: Option<CpuSet>,
@@ -354,6 +342,7 @@ impl Seat {
         let anywhere = rustix::thread::sched_getaffinity(None).ok();
         let mut seat = Self { there, anywhere, is_there: false, large: 0 };
         seat.go(true);
+        set_policy(libc::SCHED_BATCH);
         seat
     }
 
@@ -379,5 +368,14 @@ impl Seat {
 impl Drop for Seat {
     fn drop(&mut self) {
         self.go(false);
+        set_policy(libc::SCHED_OTHER);
     }
+}
+
+/// Sets how the kernel schedules this thread. Without the right to it all works as before.
+#[expect(unsafe_code, reason = "rustix has no name for this call")]
+fn set_policy(policy: libc::c_int) {
+    let parameters = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the call reads the structure, which lives until it returns.
+    unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) };
 }

@@ -97,7 +97,7 @@ unsafe impl Sync for Slot {}
 unsafe impl Send for Payload {}
 
 /// A request that came in: nothing else has its memory.
-pub(super) struct Taken {
+pub(crate) struct Taken {
     queue: Arc<Queue>,
     index: u16,
     is_answered: bool,
@@ -262,7 +262,7 @@ impl Drop for Payload {
 }
 
 /// Leave to hold an entry until the kernel has sent requests of its own (R7).
-pub(super) struct Patience {
+pub(crate) struct Patience {
     queue: Arc<Queue>,
     share: usize,
 }

@@ -7,7 +7,9 @@ use std::os::unix::fs::MetadataExt;
 use buttress_fuse::Unmounted;
 use parking_lot::Mutex;
 
-use crate::mounted::{FEW_HANDLES, Mounted, mounted, mounted_small, mounted_with};
+use crate::mounted::{
+    FEW_HANDLES, FEW_KNOWN, KNOWN_MAX, Mounted, mounted, mounted_small, mounted_with,
+};
 
 /// A file without a name lives as long as it is open, and its space comes back.
 #[test]
@@ -260,4 +262,46 @@ fn idle_inodes_do_without_handles() {
     drop(held);
     let mount = mount.again();
     assert_eq!(fs::read_dir(mount.path("")).expect("a listing").count(), 1_960);
+}
+
+/// Where the kernel knows more than the limit it is told to forget what no program uses. What is
+/// open, held or written stays as it is.
+#[test]
+fn the_kernel_forgets_what_is_above_the_limit() {
+    let Some(mut mount) = mounted_with(FEW_KNOWN) else { return };
+    let top = mount.path("");
+    let name = |number: usize| top.join(format!("d{}/f{number}", number / 100));
+    for number in 0..2_000 {
+        fs::create_dir_all(name(number).parent().expect("a directory")).expect("it is made");
+        fs::write(name(number), format!("{number}")).expect("a file");
+    }
+    let flags = rustix::fs::OFlags::PATH;
+    let held = rustix::fs::open(name(0), flags, rustix::fs::Mode::empty()).expect("a path");
+    let mut open = File::options().read(true).append(true).open(name(1)).expect("open");
+    open.write_all(b" and more").expect("written");
+    fs::remove_file(name(0)).expect("its name");
+    for round in 0..3 {
+        for number in 1..2_000 {
+            fs::metadata(name(number)).expect("attributes");
+        }
+        // The kernel forgets in its own time.
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        let mut number = 1;
+        while mount.known() > KNOWN_MAX {
+            assert!(std::time::Instant::now() < deadline, "round {round}: {}", mount.known());
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            number = number % 1_999 + 1;
+            fs::metadata(name(number)).expect("attributes");
+        }
+    }
+    assert_eq!(rustix::fs::fstat(&held).expect("it is held").st_nlink, 0);
+    drop(held);
+    open.seek(SeekFrom::Start(0)).expect("the start");
+    let mut text = String::new();
+    open.read_to_string(&mut text).expect("content");
+    assert_eq!(text, "1 and more");
+    drop(open);
+    for number in 2..2_000 {
+        assert_eq!(fs::read_to_string(name(number)).expect("content"), format!("{number}"));
+    }
 }

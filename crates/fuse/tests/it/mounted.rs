@@ -21,6 +21,13 @@ const SERVE: &str = "BUTTRESS_TEST_SERVE";
 /// Among the options: handles of inodes rest as soon as they may.
 pub(crate) const FEW_HANDLES: &str = "few handles";
 
+/// Among the options: the kernel is told to forget inodes above [`KNOWN_MAX`].
+pub(crate) const FEW_KNOWN: &str = "few known";
+pub(crate) const KNOWN_MAX: usize = 500;
+
+/// The order to say how many inodes the kernel knows.
+const KNOWN: &str = "known";
+
 const READY: &str = "ready";
 const CLOSED: &str = "closed";
 
@@ -101,6 +108,19 @@ impl Mounted {
         let server = self.server.as_ref().expect("it is mounted");
         let pid = rustix::process::Pid::from_child(&server.child);
         rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("it is ours");
+    }
+
+    /// How many inodes the kernel knows.
+    pub(crate) fn known(&mut self) -> usize {
+        let server = self.server.as_mut().expect("it is mounted");
+        writeln!(server.orders, "{KNOWN}").expect("the server listens");
+        loop {
+            let mut line = String::new();
+            assert!(server.says.read_line(&mut line).expect("the server speaks") > 0);
+            if let Some(count) = line.trim_end().strip_suffix(KNOWN) {
+                return count.trim().parse().expect("a number");
+            }
+        }
     }
 
     /// Unmounts, and gives the volume back.
@@ -199,6 +219,10 @@ fn serve() {
             options.handles_max = 0;
             continue;
         }
+        if word == FEW_KNOWN {
+            (options.handles_max, options.known_max) = (0, KNOWN_MAX);
+            continue;
+        }
         let is_doors = options.accept(word).expect("a right value");
         let is_of_times = word.ends_with("atime") || word.ends_with("lazytime");
         assert!(is_doors || is_of_times, "{word} is known");
@@ -207,13 +231,17 @@ fn serve() {
     let fs = crate::volume::open_with(Path::new(&image), &of_volume.join(","));
     let session = buttress_fuse::mount(fs.clone(), Path::new(&target), &options).expect("a mount");
     assert_eq!(session.is_over_io_uring(), crate::TRANSPORT == "io_uring");
-    let unmounter = session.unmounter();
+    let (unmounter, beside) = (session.unmounter(), session.beside());
     // The answer to an order comes before the end that it brings about.
     let speaking = Arc::new(Mutex::new(()));
     let answering = Arc::clone(&speaking);
     std::thread::spawn(move || {
-        for _ in std::io::stdin().lines() {
+        for order in std::io::stdin().lines() {
             let _speaking = answering.lock();
+            if order.is_ok_and(|order| order == KNOWN) {
+                println!("{} {KNOWN}", beside.known().0);
+                continue;
+            }
             println!("{:?}", unmounter.unmount().expect("root may unmount"));
         }
     });

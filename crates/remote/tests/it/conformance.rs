@@ -11,10 +11,10 @@ use buttress_remote::{Options, Site};
 
 use crate::{create, open, options, store};
 
-const LEN: u64 = 130 << 20;
+pub(crate) const LEN: u64 = 130 << 20;
 
 /// Random requests on a device and on a plain model; every read answers as the model does.
-fn conforms(device: &dyn Device, seed: u64, requests: u64) {
+pub(crate) fn conforms(device: &dyn Device, seed: u64, requests: u64) {
     let model = MemoryDevice::new(LEN);
     let mut rng = Rng::new(seed);
     assert_eq!(device.len(), LEN);

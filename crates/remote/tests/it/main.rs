@@ -3,6 +3,7 @@
 mod collecting;
 mod conformance;
 mod crashes;
+mod server;
 mod writers;
 
 use std::sync::Arc;

@@ -2,53 +2,84 @@
 
 use buttress_format::{Generation, header::ITEM_LEN};
 
-use super::parts::Parts;
+use crate::Costs;
 use crate::transaction::Transaction;
+
+/// What a transaction held at one moment.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    /// Items in the overlay and their bytes, and how many had another length.
+    items: u64,
+    bytes: u64,
+    resized: u64,
+    /// Records that changed, and bytes of references and of checksums.
+    records: u64,
+    added: u64,
+    sums: u64,
+    chunks: u64,
+}
+
+impl Held {
+    fn of(transaction: &Transaction) -> Self {
+        let Transaction { overlay, refs, sums, chunks, .. } = transaction;
+        Self {
+            items: overlay.items(),
+            bytes: overlay.bytes(),
+            resized: overlay.resized(),
+            records: refs.noted(),
+            added: refs.added(),
+            // A removal may cut an item in two.
+            sums: sums.planned() + ITEM_LEN as u64 * refs.dropped(),
+            chunks: chunks.lock().len() as u64,
+        }
+    }
+}
 
 /// What was counted of a transaction.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Count {
     /// Nodes that a commit of what there was then makes.
     pub(crate) nodes: u64,
-    /// The same by what makes them.
-    pub(crate) parts: Parts,
-    /// Operations changed no item of trees that are counted whole.
-    pub(crate) is_of_files: bool,
+    /// What items to come make at most of records, checksums and free space (`ledger::G6`).
+    pub(crate) rest: Option<u64>,
+    /// The part of `nodes` for trees that operations change, where commits change none of these.
+    pub(crate) of_items: Option<u64>,
     /// The transaction was frozen when it was counted: nothing came since.
     pub(crate) is_whole: bool,
-    /// What there was: items in the overlay and their bytes, how many had another length, and
-    /// bytes of references and of checksums.
-    pub(crate) items: u64,
-    pub(crate) bytes: u64,
-    pub(crate) resized: u64,
-    pub(crate) added: u64,
-    pub(crate) sums: u64,
-    pub(crate) chunks: u64,
     /// The trees that it was held against, and bytes of nodes of the commit that was under way.
     pub(crate) roots: Generation,
     pub(crate) below: u64,
     /// The commit has made its nodes.
     pub(crate) is_settled: bool,
+    held: Held,
 }
 
 impl Count {
-    /// Nodes, items that came since, and bytes that are to be reserved beside them.
-    pub(crate) fn now(&self, transaction: &Transaction) -> (u64, u64, u64) {
-        if self.is_settled {
-            return (self.nodes, 0, 0);
+    /// An empty count, of what a transaction holds now.
+    pub(crate) fn begin(transaction: &Transaction, roots: Generation) -> Self {
+        Self {
+            nodes: 0,
+            rest: None,
+            of_items: None,
+            is_whole: false,
+            roots,
+            below: 0,
+            is_settled: false,
+            held: Held::of(transaction),
         }
-        let overlay = &transaction.overlay;
-        let items = overlay.items().saturating_sub(self.items)
-            + overlay.resized().saturating_sub(self.resized)
-            + (transaction.chunks.lock().len() as u64).saturating_sub(self.chunks);
-        let grown = overlay.bytes().saturating_sub(self.bytes);
-        let added = transaction.refs.added().saturating_sub(self.added);
-        let sums = csum_bytes(transaction).saturating_sub(self.sums);
-        (self.nodes, items, 2 * (grown + added + sums))
     }
-}
 
-/// Bytes that come to the checksum tree at most: a removal may cut an item in two.
-pub(crate) fn csum_bytes(transaction: &Transaction) -> u64 {
-    transaction.sums.planned() + ITEM_LEN as u64 * transaction.refs.dropped()
+    /// What came since: items, items that follow in trees that commits alone change, and bytes.
+    pub(crate) fn since(&self, transaction: &Transaction) -> Costs {
+        if self.is_settled {
+            return Costs::default();
+        }
+        let (then, now) = (self.held, Held::of(transaction));
+        let more = |of: fn(&Held) -> u64| of(&now).saturating_sub(of(&then));
+        Costs {
+            items: more(|held| held.items) + more(|held| held.resized) + more(|held| held.chunks),
+            whole: 3 * more(|held| held.records),
+            bytes: more(|held| held.bytes) + more(|held| held.added) + more(|held| held.sums),
+        }
+    }
 }

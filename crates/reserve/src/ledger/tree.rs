@@ -14,6 +14,13 @@
 //! - **L4** An inner node is cut in two only if its children became more. At each level that is
 //!   no more nodes than are dirty there, nor than children came, and one more for each half node
 //!   of children. One that may lose most of its children takes in a neighbour, too.
+//! - **L5** A younger transaction, noted on the same committed tree, meets what an older one makes
+//!   of it. Two figures bound that, and the smaller counts. By leaves: one that the older makes is
+//!   no more than full. So it becomes three at most, and what comes to it adds as many leaves as
+//!   twice its bytes fill. Leaves that the younger alone changes count as in L2. By weight: all
+//!   that the older makes, full, and what the younger adds or changes is packed in runs. There a
+//!   leaf that may come to be light may take in neighbours: two more for each. Inner nodes of the
+//!   older become three each, too.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -22,6 +29,7 @@ use buttress_format::header::{FLAG_RELOC, ITEM_LEN};
 use buttress_format::{Generation, Key, Logical, TreeId, limits::MAX_LEVEL};
 use buttress_tree::{Before, Expect, Geometry, Node, NodePtr, NodeSource, Store};
 
+use super::survey::Unknown;
 use crate::View;
 
 /// A leaf of the committed tree that changed items fall into.
@@ -83,16 +91,20 @@ pub(crate) struct Tree {
     thin: u64,
 }
 
-/// What is not known of a tree: a node cannot be read, or was moved by a balance.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Unknown;
+/// The dirty leaves of a part of a tree: how many, what they weigh, and what was put into them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Dirty {
+    pub(crate) leaves: u64,
+    pub(crate) weight: u64,
+    pub(crate) put: u64,
+}
 
 fn weight_of(len: usize) -> u64 {
     (ITEM_LEN + len) as u64
 }
 
 impl Leaf {
-    /// Whether half of it may come to be under a quarter full (N6 of `count`).
+    /// Whether half of it may come to be under a quarter full (L5).
     fn is_thin(&self, room: u64) -> bool {
         (self.committed / 2).saturating_sub(self.lost) < room / 4
     }
@@ -182,20 +194,21 @@ impl Tree {
         Ok(())
     }
 
-    /// Notes that something of a range of keys changes, and that as many bytes come to it, of
-    /// items of no more than `heaviest`. Says how many leaves lie there.
+    /// Notes that something of a range of keys changes, and that as many bytes come to it as
+    /// `after` says, where `before` was noted before. No item of them is over `heaviest`. Returns
+    /// how many leaves lie there.
     pub(crate) fn note_range(
         &mut self,
         store: &Store,
         (from, to): (Key, Key),
-        added: u64,
+        (before, after): (u64, u64),
         heaviest: u64,
     ) -> Result<u64, Unknown> {
         let (mut at, mut count) = (from, 0);
         loop {
             let (first, _) = self.leaf_of(store, &at, &mut |_| ())?;
             // Which of the leaves the bytes come to is unknown.
-            self.weigh(&first, (0, added, heaviest), added);
+            self.weigh(&first, (before, after, heaviest), after.saturating_sub(before));
             count += 1;
             match self.leaves.get(&first).and_then(|leaf| leaf.below) {
                 Some(next) if next <= to => at = next,
@@ -338,16 +351,25 @@ impl Tree {
         }
     }
 
-    /// How many leaves are dirty, and how many bytes were put into them.
-    pub(crate) fn dirty(&self) -> (u64, u64) {
-        (self.leaves.len() as u64, self.put)
+    /// All dirty leaves.
+    pub(crate) fn dirty(&self) -> Dirty {
+        Dirty { leaves: self.leaves.len() as u64, weight: self.weight, put: self.put }
     }
 
-    /// What the leaf weighs that a key falls into, and what was put into it; nothing
-    /// where it is not dirty.
-    pub(crate) fn leaf_at(&self, key: &Key) -> Option<(u64, u64)> {
-        let leaf = self.find(key)?.1;
-        Some((leaf.weight, leaf.put))
+    /// How many leaves more than now there may be once it is merged.
+    pub(crate) fn growth(&self) -> u64 {
+        self.made().saturating_sub(self.leaves.len() as u64)
+    }
+
+    /// The dirty leaves that keys from one to another fall into.
+    pub(crate) fn dirty_in(&self, (first, last): (Key, Key)) -> Dirty {
+        let from = self.find(&first).map_or(first, |(from, _)| *from);
+        let add = |sum: Dirty, (_, leaf): (&Key, &Leaf)| Dirty {
+            leaves: sum.leaves + 1,
+            weight: sum.weight + leaf.weight,
+            put: sum.put + leaf.put,
+        };
+        self.leaves.range(from..=last).fold(Dirty::default(), add)
     }
 
     fn find(&self, key: &Key) -> Option<(&Key, &Leaf)> {
@@ -361,33 +383,27 @@ impl Tree {
         self.becomes.min(packed) + self.edges
     }
 
-    /// Nodes that it makes at most of the tree that `below` makes of the same committed tree
-    /// (`count::N6`).
+    /// Nodes that it makes at most of the tree that `below` makes of the same committed tree (L5).
     pub(crate) fn nodes_beside(&self, below: &Self) -> u64 {
         let made = below.made();
-        let (mut bytes, mut runs) = (made * self.room, 0);
         let is_dirty = |key: &Key| self.leaves.contains_key(key) || below.leaves.contains_key(key);
-        for (first, leaf) in &self.leaves {
-            match below.leaves.get(first) {
-                Some(_) => bytes += leaf.put,
-                None => bytes += leaf.weight,
-            }
-            // The last of a run.
-            runs += u64::from(!leaf.below.is_some_and(|below| is_dirty(&below)));
-        }
-        let others = below.leaves.iter().filter(|(first, _)| !self.leaves.contains_key(first));
-        runs +=
-            others.filter(|(_, leaf)| !leaf.below.is_some_and(|at| is_dirty(&at))).count() as u64;
+        let ends_run = |leaf: &&Leaf| !leaf.below.is_some_and(|next| is_dirty(&next));
+        let (both, mine): (Vec<_>, Vec<_>) =
+            self.leaves.iter().partition(|(first, _)| below.leaves.contains_key(first));
+        let put: u64 = both.iter().map(|(_, leaf)| leaf.put).sum();
+        let alone: u64 = mine.iter().map(|(_, leaf)| leaf.becomes(self.room)).sum();
+        let by_leaf = alone + 3 * made + 2 * put / self.room + 1 + self.edges;
+        let weight: u64 = mine.iter().map(|(_, leaf)| leaf.weight).sum();
         let thin = |tree: &Self| {
             tree.leaves.values().filter(|leaf| leaf.is_thin(tree.room)).count() as u64
         };
-        let heaviest = self.heaviest.max(below.heaviest);
-        let packed = bytes / self.room.saturating_sub(heaviest).max(1);
-        let packed = packed + runs + 2 * (thin(self) + thin(below));
-        let by_leaf = self.becomes + self.edges + 2 * made;
-        // Inner nodes: those of both, and as many as the other one makes.
+        let all = mine.iter().map(|(_, leaf)| *leaf).chain(below.leaves.values());
+        let runs = all.filter(ends_run).count() as u64;
+        let room = self.room.saturating_sub(self.heaviest.max(below.heaviest)).max(1);
+        let packed = (made * self.room + put + weight) / room;
+        let leaves = by_leaf.min(packed + runs + 2 * (thin(self) + thin(below)));
         let inner = self.nodes() - self.made() + 3 * (below.nodes() - made);
-        by_leaf.min(packed) + inner
+        leaves + inner + 2 * leaves / self.ptrs_max
     }
 
     /// Nodes that one merge of it makes at most, leaves and inner ones.

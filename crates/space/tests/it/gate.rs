@@ -174,12 +174,12 @@ fn mixed_groups_have_one_account() {
     let both = BlockGroupFlags::DATA.with(BlockGroupFlags::METADATA);
     let init = GroupInit { flags: both, birth: Generation(1), ..pure };
     space.add_group(init).expect("mixed");
-    let promise = space.reserve_data(MIB / 2).expect("half of it");
+    let reservation = space.reserve_data(MIB / 2).expect("half of it");
     assert_eq!(space.account(Metadata).may_use, MIB / 2);
     let node = got(space.allocate(AllocRequest { align: SECTOR, ..exactly(Metadata, SECTOR) }));
     space.commit_used(node);
     assert_eq!(space.account(Data).used, SECTOR);
-    drop(promise);
+    drop(reservation);
     space.free(node);
     space.verify().expect("consistent");
 }
@@ -214,10 +214,10 @@ fn a1_group_is_removed_only_without_reservations() {
         .expect("sound");
     let first = got(space.allocate(exactly(Data, SECTOR)));
     assert!(matches!(space.remove_group(first.start), Err(Error::NotEmpty { .. })));
-    let promise = space.reserve_data(MIB).expect("almost two are free");
+    let reservation = space.reserve_data(MIB).expect("almost two are free");
     let needed = Error::Reserved { start: Logical(MIB), missing: SECTOR };
     assert_eq!(space.remove_group(Logical(MIB)).map(|_| ()), Err(needed));
-    drop(promise);
+    drop(reservation);
     assert!(matches!(space.remove_group(Logical(MIB + SECTOR)), Err(Error::NoGroup { .. })));
     let gone = space.remove_group(Logical(MIB)).expect("empty and not needed");
     assert_eq!((gone.start(), gone.largest_free()), (Logical(MIB), 0));
@@ -246,21 +246,21 @@ fn read_only_groups_only_count() {
 fn reservations_are_linear() {
     let space = Arc::new(empty_space());
     space.add_group(new_group(Data, 0, MIB, 1)).expect("sound");
-    let mut promise = space.reserve_data(MIB).expect("all of it is free");
+    let mut reservation = space.reserve_data(MIB).expect("all of it is free");
     assert_eq!(space.reserve_data(SECTOR).err(), Some(Refused { missing: SECTOR }));
-    let part = promise.split(MIB / 4);
-    assert_eq!((promise.bytes(), part.bytes()), (3 * MIB / 4, MIB / 4));
-    promise.merge(part);
-    let taken = got(space.allocate_data(&mut promise, exactly(Data, MIB / 2)));
-    assert_eq!((promise.bytes(), taken.len), (MIB / 2, MIB / 2));
+    let part = reservation.split(MIB / 4);
+    assert_eq!((reservation.bytes(), part.bytes()), (3 * MIB / 4, MIB / 4));
+    reservation.merge(part);
+    let taken = got(space.allocate_data(&mut reservation, exactly(Data, MIB / 2)));
+    assert_eq!((reservation.bytes(), taken.len), (MIB / 2, MIB / 2));
     let account = space.account(Data);
     assert_eq!((account.may_use, account.reserved, account.available()), (MIB / 2, MIB / 2, 0));
-    promise.shrink_to(SECTOR);
+    reservation.shrink_to(SECTOR);
     // More is wanted than was reserved: the reservation is the limit.
     let wish = AllocRequest { min: SECTOR, ..exactly(Data, MIB) };
-    assert_eq!(got(space.allocate_data(&mut promise, wish)).len, SECTOR);
-    assert_eq!(promise.bytes(), 0);
-    drop(promise);
+    assert_eq!(got(space.allocate_data(&mut reservation, wish)).len, SECTOR);
+    assert_eq!(reservation.bytes(), 0);
+    drop(reservation);
     space.verify().expect("sound");
     assert_eq!(space.account(Data).may_use, 0);
     assert!(space.account(Data).to_string().starts_with("data: total 1048576, used 0, reserved"));

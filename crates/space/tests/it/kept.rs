@@ -22,15 +22,15 @@ const STEPS: usize = 3000;
 /// Reserves some sectors, allocates all of them in any number of pieces, and gives them back.
 fn take_and_give_back(space: &Arc<Space>, rng: &mut Rng, stream: u64) {
     let sectors = rng.range(1..20);
-    let Ok(mut promise) = space.reserve_data(sectors * SECTOR) else {
+    let Ok(mut reservation) = space.reserve_data(sectors * SECTOR) else {
         return std::thread::yield_now();
     };
     let mut taken = Vec::new();
-    while promise.bytes() > 0 {
+    while reservation.bytes() > 0 {
         let limit = Generation(u64::MAX);
-        let want = SECTOR * rng.range(1..promise.bytes() / SECTOR + 1);
+        let want = SECTOR * rng.range(1..reservation.bytes() / SECTOR + 1);
         let request = AllocRequest { min: SECTOR, stream, limit, ..exactly(Data, want) };
-        match space.allocate_data(&mut promise, request) {
+        match space.allocate_data(&mut reservation, request) {
             Outcome::Got(extent) => taken.push(extent),
             Outcome::NeedsLoading(group) => {
                 group.load([group.range()].into_iter()).expect("nothing is used");
@@ -38,7 +38,7 @@ fn take_and_give_back(space: &Arc<Space>, rng: &mut Rng, stream: u64) {
             Outcome::Full { largest } => {
                 panic!(
                     "{} bytes were reserved; at most {largest}: {}",
-                    promise.bytes(),
+                    reservation.bytes(),
                     space.account(Data)
                 )
             }

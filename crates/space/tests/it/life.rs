@@ -24,7 +24,7 @@ struct Tally {
     made: AtomicU64,
     removed: AtomicU64,
     not_empty: AtomicU64,
-    promised: AtomicU64,
+    reserved: AtomicU64,
     written: AtomicU64,
     refused: AtomicU64,
 }
@@ -81,11 +81,11 @@ impl World {
 
     /// Reserves some sectors, and allocates them near a group.
     fn allocate(&self, place: u64, rng: &mut Rng) {
-        let Ok(mut promise) = self.space.reserve_data(rng.range(1..4) * SECTOR) else { return };
+        let Ok(mut reservation) = self.space.reserve_data(rng.range(1..4) * SECTOR) else { return };
         self.expect_backed();
-        let (goal, want) = (Some(Logical(place * LEN)), promise.bytes());
+        let (goal, want) = (Some(Logical(place * LEN)), reservation.bytes());
         let request = AllocRequest { min: SECTOR, goal, ..exactly(Data, want) };
-        let extent = got(self.space.allocate_data(&mut promise, request));
+        let extent = got(self.space.allocate_data(&mut reservation, request));
         let home = self.home(extent);
         if rng.chance(1, 4) {
             self.space.free(extent);
@@ -135,7 +135,7 @@ impl World {
                 self.gone.lock().expect("no poison").push(group);
             }
             Err(Error::NotEmpty { .. }) => note(&self.tally.not_empty),
-            Err(Error::Reserved { .. }) => note(&self.tally.promised),
+            Err(Error::Reserved { .. }) => note(&self.tally.reserved),
             Err(Error::NoGroup { .. }) => {}
             Err(error) => panic!("{error}"),
         }
@@ -249,8 +249,8 @@ fn n4_groups_come_and_go_in_any_order() {
     }
     println!("{tally:?}");
     if seeds.end - seeds.start > 100 {
-        let Tally { made, removed, not_empty, promised, written, refused } = &*tally;
-        for count in [made, removed, not_empty, promised, written, refused] {
+        let Tally { made, removed, not_empty, reserved, written, refused } = &*tally;
+        for count in [made, removed, not_empty, reserved, written, refused] {
             assert!(count.load(Ordering::Relaxed) > 50, "it did not come to that: {tally:?}");
         }
     }

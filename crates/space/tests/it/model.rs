@@ -190,14 +190,15 @@ impl World {
         let stream = rng.below(3);
         let request =
             AllocRequest { kind, want, min, align: unit, goal, limit, stream, hurry: false };
-        let promise = self.data.pop_if(|promise| kind == Data && promise.bytes() >= want);
-        let outcome = match promise {
-            Some(mut promise) => {
-                let held = promise.bytes();
-                let outcome = self.space.allocate_data(&mut promise, request);
+        let reservation =
+            self.data.pop_if(|reservation| kind == Data && reservation.bytes() >= want);
+        let outcome = match reservation {
+            Some(mut reservation) => {
+                let held = reservation.bytes();
+                let outcome = self.space.allocate_data(&mut reservation, request);
                 let kept = if let Outcome::Got(extent) = &outcome { extent.len } else { 0 };
-                assert_eq!(promise.bytes(), held - kept);
-                self.data.push(promise);
+                assert_eq!(reservation.bytes(), held - kept);
+                self.data.push(reservation);
                 outcome
             }
             None => self.space.allocate(request),
@@ -279,7 +280,7 @@ impl World {
             0 | 1 => {
                 let available = self.space.account(Data).available();
                 match self.space.reserve_data(bytes) {
-                    Ok(promise) => self.data.push(promise),
+                    Ok(reservation) => self.data.push(reservation),
                     // Bytes allocated without a reservation may be missing too.
                     Err(short) => assert!(short.missing >= bytes - available),
                 }
@@ -351,11 +352,11 @@ impl World {
             assert_eq!(account.pinned, sum(State::Pinned));
             assert_eq!(account.super_bytes, sum(State::Super));
             assert_eq!(account.free(), sum(State::Free));
-            let promised = match kind {
+            let reserved = match kind {
                 Data => self.data.iter().map(DataReservation::bytes).sum(),
                 Metadata | System => 0,
             };
-            assert_eq!(account.may_use, promised);
+            assert_eq!(account.may_use, reserved);
         }
     }
 }

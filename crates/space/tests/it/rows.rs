@@ -56,12 +56,15 @@ fn a_row_has_one_owner() {
                 let want = (1 + rng.below(3 * row / SECTOR)) * SECTOR;
                 let min = if rng.chance(1, 2) { want } else { SECTOR };
                 let free = space.account(Data).free();
-                let Ok(mut promise) = space.reserve_data(want) else {
+                let Ok(mut reservation) = space.reserve_data(want) else {
                     full += 1;
                     continue;
                 };
-                match space.allocate_in_rows(&mut promise, request(want, min, seed % 2), &mut rows)
-                {
+                match space.allocate_in_rows(
+                    &mut reservation,
+                    request(want, min, seed % 2),
+                    &mut rows,
+                ) {
                     Outcome::Got(extent) => {
                         got += 1;
                         assert!(extent.len >= min && extent.len <= want);

@@ -48,8 +48,8 @@ impl Worker<'_> {
         let stream = u64::from(self.me);
         let request = AllocRequest { min: unit, stream, ..exactly(kind, want) };
         let outcome = if kind == Data {
-            let Ok(mut promise) = self.space.reserve_data(want) else { return };
-            self.space.allocate_data(&mut promise, request)
+            let Ok(mut reservation) = self.space.reserve_data(want) else { return };
+            self.space.allocate_data(&mut reservation, request)
         } else {
             self.space.allocate(request)
         };

@@ -28,6 +28,7 @@ use super::{
     superblock,
 };
 use crate::commit_state::CommitState;
+use crate::devices::known_item;
 use crate::{
     Engine, Error, Result,
     extent_tree::{self, BlockForm},
@@ -387,7 +388,7 @@ impl Settle<'_> {
         self.pinned.append(&mut self.transaction.tracked.take_kept());
         for (id, delta) in &self.device_delta {
             let mut devices = engine.devices.lock();
-            let mut item = devices.item(buttress_format::DeviceId(*id))?;
+            let mut item = known_item(&devices, buttress_format::DeviceId(*id))?;
             item.bytes_used = item.bytes_used.saturating_add_signed(*delta);
             devices.set_item(item);
             engine.volume.update_device(item);

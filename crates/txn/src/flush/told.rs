@@ -16,7 +16,7 @@ use crate::{Engine, Error};
 /// Tells all accounts, by the names that `buttress stats` has for them in its section `space`: a
 /// number each, so that no reader has to take a text apart.
 fn tell(kind: SpaceKind, bytes: u64, accounts: &Accounts) {
-    let Accounts { data, metadata, system, promised, running, waiting, .. } = accounts;
+    let Accounts { data, metadata, system, outstanding, running, waiting, .. } = accounts;
     tracing::debug!(
         target: "buttress::enospc",
         %kind,
@@ -46,8 +46,8 @@ fn tell(kind: SpaceKind, bytes: u64, accounts: &Accounts) {
         for_copies_bytes = accounts.all_for_copies(),
         unallocated_bytes = accounts.unallocated,
         unreserved_bytes = accounts.unreserved,
-        promised_items = promised.all_items(),
-        promised_bytes = promised.bytes,
+        reserved_items = outstanding.all_items(),
+        reserved_bytes = outstanding.bytes,
         running_items = running.0,
         running_bytes = running.1,
         frozen_bytes = accounts.frozen,
@@ -111,7 +111,7 @@ impl Engine {
     }
 
     /// Bytes that can be reserved now.
-    fn promisable(&self, kind: SpaceKind) -> u64 {
+    fn reservable(&self, kind: SpaceKind) -> u64 {
         match kind {
             SpaceKind::Data => {
                 let account = self.space.account(kind);
@@ -127,7 +127,7 @@ impl Engine {
         let &Before { kind, step, waiting, room, forecast } = before;
         let is_served = gain.served > 0;
         let served = if is_served { waiting.saturating_sub(self.waited_for(kind)) } else { 0 };
-        let yielded = (self.promisable(kind) + served).saturating_sub(room);
+        let yielded = (self.reservable(kind) + served).saturating_sub(room);
         self.counters.steps.note(before, gain, yielded);
         tracing::debug!(
             target: "buttress::flush",

@@ -33,7 +33,7 @@ fn operate(
     let geometry = *engine.store().geometry();
     let items = 1 + rng.below(8) as u32;
     let cost = Cost::of(items + 8, 300_000);
-    let Ok(promise) = engine.reserve(cost, Urgency::Normal) else { return };
+    let Ok(reservation) = engine.reserve(cost, Urgency::Normal) else { return };
     let sector = u64::from(geometry.sectorsize);
     let mut born = None;
     if rng.chance(1, 4)
@@ -41,7 +41,7 @@ fn operate(
     {
         born = engine.allocate_data(&mut space, sector, sector, None, rng.below(4)).ok();
     }
-    let handle = engine.begin(promise);
+    let handle = engine.begin(reservation);
     let object = 1 << 20 | rng.below(objects);
     for _ in 0..items {
         let object = if rng.chance(1, 3) { 1 << 20 | rng.below(objects) } else { object };
@@ -128,24 +128,24 @@ fn references(engine: &std::sync::Arc<Engine>, rng: &mut Rng, kept: &mut Vec<(Ex
     let in_runs = rng.chance(1, 2);
     for step in 0..count {
         let cost = Cost { items: 1, whole: 9, bytes: 300 };
-        let promise = engine.reserve(cost, Urgency::Normal).expect("there is room");
+        let reservation = engine.reserve(cost, Urgency::Normal).expect("there is room");
         if rng.below(100) < goes && kept.len() > 1 {
             let index = if in_runs { at + step } else { rng.below(1 << 30) as usize };
             let (extent, who) = kept.swap_remove(index % kept.len());
-            engine.begin(promise).drop_data_ref(extent, who);
+            engine.begin(reservation).drop_data_ref(extent, who);
             continue;
         }
         if rng.below(100) < shared && !kept.is_empty() {
             let extent = kept[rng.below(kept.len() as u64) as usize].0;
             let who = who(rng);
-            engine.begin(promise).add_data_ref(extent, who);
+            engine.begin(reservation).add_data_ref(extent, who);
             kept.push((extent, who));
             continue;
         }
         let mut space = engine.reserve_data(sector).expect("there is room");
         let extent = engine.allocate_data(&mut space, sector, sector, None, rng.below(3));
         let (extent, who) = (extent.expect("there is room"), who(rng));
-        let handle = engine.begin(promise);
+        let handle = engine.begin(reservation);
         handle.add_data_ref(extent, who);
         handle.insert_csums(extent, vec![1; engine.store().geometry().csum.size()]);
         kept.push((extent, who));
@@ -220,8 +220,8 @@ fn inodes(seed: u64, nodesize: u32, asked: bool) {
         if grows {
             break;
         }
-        let promise = engine.reserve(Cost::of(1, 53), Urgency::Normal).expect("there is room");
-        engine.begin(promise).put(TreeId::FS, extent_key(ino, block), [5; 53]);
+        let reservation = engine.reserve(Cost::of(1, 53), Urgency::Normal).expect("there is room");
+        engine.begin(reservation).put(TreeId::FS, extent_key(ino, block), [5; 53]);
         if block == blocks - 1 {
             engine.commit().expect("there is room");
         }
@@ -232,37 +232,44 @@ fn inodes(seed: u64, nodesize: u32, asked: bool) {
             break;
         }
         for item in 0..100 {
-            let promise =
+            let reservation =
                 engine.reserve(Cost::of(1, 3000), Urgency::Normal).expect("there is room");
             let key = Key::new(1 << 22 | at, Kind::XATTR_ITEM, item);
-            engine.begin(promise).put(TreeId::FS, key, [5; 3000]);
+            engine.begin(reservation).put(TreeId::FS, key, [5; 3000]);
         }
         engine.commit().expect("there is room");
     }
     let mut inodes: Vec<_> = inos
         .into_iter()
-        .map(|ino| (ino, engine.inode_reserve(TreeId::FS, ino), None::<MetaReservation>, 0_u32))
+        .map(|ino| {
+            (
+                ino,
+                engine.reservations().inode_reserve(TreeId::FS, ino),
+                None::<MetaReservation>,
+                0_u32,
+            )
+        })
         .collect();
     let (mut landed, mut most) = (0, 0);
     beside(&engine, asked, || {
         for round in 0..40 {
-            for (_, reserve, promised, waits) in &mut inodes {
+            for (_, reserve, reserved, waits) in &mut inodes {
                 for _ in 0..rng.below(200) {
                     let more = rng.below(16) as u32 + 1;
                     let token = engine.reserve_at_once(cost.times(more), Urgency::Normal);
                     let Some(mut token) = token.expect("it can be written to") else { break };
                     token.bind(reserve);
-                    match &mut *promised {
+                    match &mut *reserved {
                         Some(all) => all.merge(token),
-                        None => *promised = Some(token),
+                        None => *reserved = Some(token),
                     }
                     *waits += more;
                 }
             }
             most = most.max(inodes.iter().map(|(_, _, _, waits)| waits).sum());
-            for (ino, _, promised, waits) in &mut inodes {
+            for (ino, _, reserved, waits) in &mut inodes {
                 let part = rng.below(u64::from(*waits) + 1) as u32;
-                let Some(all) = promised else { continue };
+                let Some(all) = reserved else { continue };
                 for _ in 0..part {
                     let (token, short) = all.split_cost(cost);
                     assert_eq!(short, Cost::default());
@@ -283,7 +290,7 @@ fn inodes(seed: u64, nodesize: u32, asked: bool) {
 }
 
 #[test]
-fn what_inodes_were_promised_covers_what_lands() {
+fn reservations_of_inodes_cover_what_is_finished() {
     for seed in seeds(60, 16) {
         inodes(seed, if seed % 2 == 0 { 16 << 10 } else { 4 << 10 }, seed % 4 == 3);
     }

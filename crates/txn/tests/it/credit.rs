@@ -32,10 +32,10 @@ fn ask(engine: &Arc<Engine>, cost: Cost) -> Option<MetaReservation> {
 }
 
 fn batches(engine: &Engine) -> u64 {
-    let promised = engine.accounts().promised;
-    let Costs { items, whole, bytes } = promised;
-    assert_eq!((items * 3, items * 100), (whole * 5, bytes), "whole operations: {promised:?}");
-    assert_eq!(items % (BATCH * 5), 0, "whole batches: {promised:?}");
+    let reserved = engine.accounts().outstanding;
+    let Costs { items, whole, bytes } = reserved;
+    assert_eq!((items * 3, items * 100), (whole * 5, bytes), "whole operations: {reserved:?}");
+    assert_eq!(items % (BATCH * 5), 0, "whole batches: {reserved:?}");
     items / (BATCH * 5)
 }
 
@@ -57,7 +57,7 @@ fn batches_come_and_go() {
     assert_eq!(batches(&engine), 1, "one went, the other has been used once");
     drop(ask(&engine, Cost::of(7, 10)).expect("plenty"));
     engine.commit().expect("a commit");
-    assert_eq!(engine.accounts().promised, Costs::default());
+    assert_eq!(engine.accounts().outstanding, Costs::default());
 }
 
 /// A request that would be refused first has all of it given back, from every shard that keeps some
@@ -70,22 +70,22 @@ fn no_request_is_refused_for_it() {
             scope.spawn(|| drop(ask(&engine, COST)));
         }
     });
-    assert!(engine.accounts().promised.items > 0, "nothing was kept");
+    assert!(engine.accounts().outstanding.items > 0, "nothing was kept");
     // All that fits: none is left for a request behind it, and what was kept was part of it.
     let mut all = Vec::new();
-    while let Some(promise) = ask(&engine, Cost::of(500, 1 << 20)) {
-        all.push(promise);
+    while let Some(reservation) = ask(&engine, Cost::of(500, 1 << 20)) {
+        all.push(reservation);
         assert!(all.len() < 10_000);
     }
     let held: u64 = all.len() as u64 * 500;
-    assert_eq!(engine.accounts().promised.items, held, "something is kept by the side");
+    assert_eq!(engine.accounts().outstanding.items, held, "something is kept by the side");
     // Where there is less than plenty each reservation is by itself (`reserve::credit::B4`).
     all.pop();
     for _ in 0..40 {
-        let promise = ask(&engine, COST).expect("there is room again");
-        assert_eq!(engine.accounts().promised.items, held - 500 + 5);
-        drop(promise);
-        assert_eq!(engine.accounts().promised.items, held - 500);
+        let reservation = ask(&engine, COST).expect("there is room again");
+        assert_eq!(engine.accounts().outstanding.items, held - 500 + 5);
+        drop(reservation);
+        assert_eq!(engine.accounts().outstanding.items, held - 500);
     }
     drop(all);
 }
@@ -131,8 +131,8 @@ fn race_step(
             kind => KINDS[usize::from(kind > 15)],
         };
         if rng.chance(11, 20) {
-            let promise = ask(engine, cost);
-            mine.extend(promise.map(|promise| (promise, u64::from(cost.items))));
+            let reservation = ask(engine, cost);
+            mine.extend(reservation.map(|reservation| (reservation, u64::from(cost.items))));
         } else if !mine.is_empty() {
             drop(mine.swap_remove(rng.below(mine.len() as u64) as usize));
         }
@@ -173,19 +173,19 @@ fn race(seed: u64, mib: u64, steps: usize) {
             meeting.wait();
             meeting.wait();
             let held: u64 = held.iter().map(|sum| sum.load(Ordering::SeqCst)).sum();
-            let promised = engine.accounts().promised.items;
+            let reserved = engine.accounts().outstanding.items;
             let kept = THREADS * 2 * BATCH * u64::from(KINDS[1].items);
             // Told behind the threads, which wait for each other.
-            if !(held..=held + kept).contains(&promised) {
-                wrong.push((step, promised, held));
+            if !(held..=held + kept).contains(&reserved) {
+                wrong.push((step, reserved, held));
             }
             meeting.wait();
         }
     });
-    assert_eq!(wrong, [], "seed {seed}: steps, what was promised, and what was held");
+    assert_eq!(wrong, [], "seed {seed}: steps, what was reserved, and what was held");
     engine.commit().expect("a commit");
     let _ = ask(&engine, Cost::of(1_000_000, 1 << 30));
-    assert_eq!(engine.accounts().promised, Costs::default(), "seed {seed}");
+    assert_eq!(engine.accounts().outstanding, Costs::default(), "seed {seed}");
 }
 
 /// E10: refills against releases, with the system's threads.

@@ -39,8 +39,8 @@ fn e6_interrupted_at_each_step() {
     let engine = engine(160);
     let mut all = Vec::new();
     // All that flush steps can give is taken.
-    while let Ok(promise) = engine.reserve_in_line(Cost::of(500, 1 << 20), Urgency::Normal) {
-        all.push(promise);
+    while let Ok(reservation) = engine.reserve_in_line(Cost::of(500, 1 << 20), Urgency::Normal) {
+        all.push(reservation);
         assert!(all.len() < 10_000);
     }
     let before = engine.accounts();
@@ -49,7 +49,11 @@ fn e6_interrupted_at_each_step() {
         let wait = || engine.reserve_in_line(Cost::of(500, 1 << 20), Urgency::Normal);
         let outcome = at_look(looks).heeded(wait).expect_err("there is no room");
         let after = engine.accounts();
-        assert_eq!((after.promised, after.waiting), (before.promised, (0, 0)), "look {looks}");
+        assert_eq!(
+            (after.outstanding, after.waiting),
+            (before.outstanding, (0, 0)),
+            "look {looks}"
+        );
         if !matches!(outcome, Error::Interrupted) {
             break outcome;
         }
@@ -64,10 +68,11 @@ fn e6_interrupted_at_each_step() {
     assert!(matches!(outcome, Error::NoSpace(_)), "{outcome}");
     all.pop();
     all.pop();
-    let promise = engine.reserve_in_line(Cost::of(5, 0), Urgency::Normal).expect("there is room");
-    drop((promise, all));
+    let reservation =
+        engine.reserve_in_line(Cost::of(5, 0), Urgency::Normal).expect("there is room");
+    drop((reservation, all));
     engine.commit().expect("a commit");
-    assert_eq!(engine.accounts().promised, Costs::default());
+    assert_eq!(engine.accounts().outstanding, Costs::default());
 }
 
 /// A device with flushes that wait, and fail when they are let go.
@@ -114,8 +119,9 @@ fn a_commit_is_waited_for_while_it_is_wanted() {
         let engine = Engine::open(Arc::new(volume), superblock, EngineOptions::default());
         let engine = engine.expect("it opens");
         let change = || {
-            let promise = engine.reserve(Cost::of(5, 500), Urgency::Normal).expect("there is room");
-            let handle = engine.begin(promise);
+            let reservation =
+                engine.reserve(Cost::of(5, 500), Urgency::Normal).expect("there is room");
+            let handle = engine.begin(reservation);
             handle.put(TreeId::FS, Key::new(300, Kind::XATTR_ITEM, 0), vec![7; 100]);
         };
         change();

@@ -59,8 +59,8 @@ fn what_is_in_pieces_gets_a_chunk_while_there_are_some_to_spare() {
     // What was got in pieces is as good as any.
     for (index, extent) in kept.into_iter().enumerate() {
         let who = DataRef { root: TreeId::FS, ino: Ino(257), offset: index as u64 * WANTED };
-        let promise = engine.reserve(Cost::of(1, 300), Urgency::Normal).expect("there is room");
-        engine.begin(promise).add_data_ref(extent, who);
+        let reservation = engine.reserve(Cost::of(1, 300), Urgency::Normal).expect("there is room");
+        engine.begin(reservation).add_data_ref(extent, who);
     }
     engine.commit().expect("a commit");
 }

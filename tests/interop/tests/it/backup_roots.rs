@@ -1,10 +1,10 @@
-//! A volume without its newest root tree. Its superblock names older ones.
+//! Volumes with damage that the words of `rescue=` open, beside Linux.
 
 use std::os::unix::fs::FileExt;
 
 use buttress_block::FileDevice;
 use buttress_fs::{Filesystem, MountOptions};
-use buttress_interop::linux::{Images, has_linux_btrfs, try_run};
+use buttress_interop::linux::{Images, has_linux_btrfs, run, try_run};
 use buttress_volume::Volume;
 
 use crate::open::{close, open_with};
@@ -71,4 +71,120 @@ fn an_older_root_is_read_where_linux_reads_it() {
         assert_eq!(names, linux, "{options}");
         close(filesystem);
     }
+}
+
+/// Every place on a device where a node says that it lives at an address.
+fn places(images: &Images, logical: u64) -> Vec<u64> {
+    let file = std::fs::File::open(images.path()).expect("opens");
+    let len = file.metadata().expect("metadata").len();
+    let is_here = |at: &u64| {
+        let mut bytenr = [0; 8];
+        file.read_exact_at(&mut bytenr, at + 48).expect("read");
+        u64::from_le_bytes(bytenr) == logical
+    };
+    (0..len).step_by(4096).filter(is_here).collect()
+}
+
+/// Flips one byte.
+fn flip(images: &Images, at: u64) {
+    let file = std::fs::File::options().read(true).write(true).open(images.path()).expect("opens");
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).expect("read");
+    file.write_all_at(&[byte[0] ^ 0xFF], at).expect("written");
+}
+
+/// The root of a tree that the root tree lists.
+fn root_of(images: &Images, tree: &str) -> u64 {
+    let path = images.path().display().to_string();
+    let dump = run("btrfs", ["inspect-internal", "dump-tree", "-t", "root", &path]);
+    let mut lines = dump.lines().skip_while(|line| !line.contains(&format!("({tree} ROOT_ITEM")));
+    let at = lines.find_map(|line| line.trim().split_once("bytenr ")).expect("a root");
+    at.1.split(' ').next().and_then(|word| word.parse().ok()).expect("a number")
+}
+
+/// What `cat` of the one file says through Linux, and through us, with the same options.
+fn both(images: &Images, options: &str) -> (Option<Vec<u8>>, Option<Vec<u8>>) {
+    let path = images.path().display().to_string();
+    let point = images.scratch().join("point");
+    std::fs::create_dir_all(&point).expect("a folder");
+    let name = point.display().to_string();
+    let linux = try_run("mount", ["-t", "btrfs", "-o", &format!("loop,{options}"), &path, &name]);
+    let linux = linux.ok().and_then(|_| {
+        let read = std::fs::read(point.join("file")).ok();
+        try_run("umount", [&name]).expect("unmounted");
+        read
+    });
+    let device = FileDevice::open(images.path(), buttress_block::OpenOptions::READ);
+    let devices: Vec<std::sync::Arc<dyn buttress_block::Device>> =
+        vec![std::sync::Arc::new(device.expect("opens"))];
+    let ours = Filesystem::open(devices, MountOptions::parse(options).expect("options")).ok();
+    let ours = ours.and_then(|filesystem| {
+        let inode = filesystem.resolve("/file").ok()?;
+        let mut content = vec![0; inode.attr().size as usize];
+        inode.read_at(0, &mut content).ok().map(|_| content)
+    });
+    (linux, ours)
+}
+
+/// What each word of `rescue=` opens for Linux it opens for us, and what stays closed without it
+/// stays closed for both.
+#[test]
+fn words_of_rescue_open_what_linux_opens() {
+    if !has_linux_btrfs() {
+        return;
+    }
+    let content: Vec<u8> = (0..200_000_u32).map(|at| (at / 7) as u8).collect();
+    type Damage = fn(&Images);
+    let kinds: [(&str, Damage); 4] = [
+        ("ignorebadroots", |images| {
+            for at in places(images, root_of(images, "EXTENT_TREE")) {
+                flip(images, at + 200);
+            }
+        }),
+        ("ignorebadroots", |images| {
+            for at in places(images, root_of(images, "CSUM_TREE")) {
+                flip(images, at + 200);
+            }
+        }),
+        ("ignoredatacsums", |images| {
+            // The checksum, and not the data: what is read is right.
+            for at in places(images, root_of(images, "CSUM_TREE")) {
+                reseal(images, at, |node| {
+                    let end = node.len();
+                    node[end - 1] ^= 0xFF;
+                });
+            }
+        }),
+        ("ignoremetacsums", |images| {
+            for at in places(images, root_of(images, "FS_TREE")) {
+                flip(images, at);
+            }
+        }),
+    ];
+    for (word, damage) in kinds {
+        let images = Images::new(1, 300 << 20);
+        images.mkfs(&[]);
+        let mount = images.mount("");
+        std::fs::write(mount.path().join("file"), &content).expect("written");
+        mount.unmount();
+        damage(&images);
+        let (linux, ours) = both(&images, "ro");
+        assert_eq!((linux.is_some(), ours.is_some()), (false, false), "{word}: without");
+        let (linux, ours) = both(&images, &format!("ro,rescue={word}"));
+        let is_right = |read: Option<Vec<u8>>| read.is_some_and(|read| read == content);
+        assert!(is_right(linux) && is_right(ours), "{word}: with it both read the file");
+        let (linux, ours) = both(&images, "ro,rescue=all");
+        assert!(is_right(linux) && is_right(ours), "all opens what {word} opens");
+    }
+}
+
+/// Changes a node of 16 KiB, and gives it the right checksum.
+fn reseal(images: &Images, at: u64, change: impl FnOnce(&mut [u8])) {
+    let file = std::fs::File::options().read(true).write(true).open(images.path()).expect("opens");
+    let mut node = vec![0; 16 << 10];
+    file.read_exact_at(&mut node, at).expect("read");
+    change(&mut node);
+    let digest = buttress_format::CsumType::Crc32c.digest(&node[32..]);
+    node[..32].copy_from_slice(&digest);
+    file.write_all_at(&node, at).expect("written");
 }

@@ -3,6 +3,8 @@
 //!
 //! One volume lives through all kills. `BUTTRESS_KILLS` sets their number.
 
+mod mounts;
+
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};

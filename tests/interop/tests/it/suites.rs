@@ -1,16 +1,21 @@
 //! Outside suites of file systems, on a mount of ours. `fsx` does everything to one file and knows
 //! its required content. `pjdfstest` knows the rules of POSIX on names, modes, owners and times.
+//! `stress-ng` asks a kernel for what programs seldom do, many processes at once.
 //!
-//! They are not part of the machine that the other tests need: `cargo install fsx pjdfstest` adds
-//! them. Without them the tests report that and are skipped, also where everything else is
-//! required.
+//! Each runs through both doors: by the device, and by io_uring where it is on. CI installs them.
+//! Elsewhere `cargo install fsx pjdfstest` and Debian's `stress-ng` add them. Without them the
+//! tests report that and are skipped. `BUTTRESS_REQUIRE_SUITES` makes that a failure.
 
-use std::path::PathBuf;
-use std::process::Command;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 
 use buttress_interop::linux::{Images, has_linux_btrfs};
+use buttress_interop::program::Mounted;
 
 use crate::mounted::{Volume, ready};
+
+/// Mount options for the two ways to a server: what the machine offers, and the device.
+const DOORS: [&str; 2] = ["", "noio_uring"];
 
 /// Every operation that `fsx` has, with lengths that cross extents and pages.
 const FSX: &str = "flen = 1048576
@@ -53,66 +58,105 @@ fn found(program: &str) -> Option<PathBuf> {
         .map(|folder| folder.join(program))
         .find(|path| path.is_file());
     if found.is_none() {
+        assert!(std::env::var_os("BUTTRESS_REQUIRE_SUITES").is_none(), "no {program} here");
         eprintln!("SKIPPED: no {program} here; `cargo install {program}` gets it");
     }
     found
 }
 
-/// Three files at once, each with a seed of its own; `BUTTRESS_FSX` says how many operations.
+/// Waits for programs that run through each of the doors at once, then compares all views.
+fn judge(runs: Vec<(Volume, Mounted, Vec<Child>)>, suite: &str) {
+    let mut ended = Vec::new();
+    for ((volume, mount, children), door) in runs.into_iter().zip(DOORS) {
+        for child in children {
+            let output = child.wait_with_output().expect("our child");
+            let text = String::from_utf8_lossy(&output.stdout);
+            let errors = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{suite} failed by -o '{door}': {text}{errors}");
+        }
+        ended.push((volume, mount));
+    }
+    for (volume, mount) in ended {
+        volume.judge(mount);
+    }
+}
+
+/// Two files at once by each door, with seeds of their own; `BUTTRESS_FSX` is their operations.
 #[test]
 fn fsx() {
     let Some(program) = found("fsx").filter(|_| ready()) else { return };
     let count = std::env::var("BUTTRESS_FSX").unwrap_or_else(|_| "3000".to_owned());
-    let volume = Volume::new("1G");
-    let mount = volume.mount();
-    let config = volume.images.scratch().join("fsx.toml");
-    std::fs::write(&config, FSX).expect("a file");
-    let runs: Vec<_> = (1..=3)
-        .map(|seed: u32| {
+    let begin = |door: &str| {
+        let volume = Volume::new("1G");
+        let mount = Mounted::new(volume.images.path(), door);
+        let config = volume.images.scratch().join("fsx.toml");
+        std::fs::write(&config, FSX).expect("a file");
+        let run = |seed: u32| {
             let mut run = Command::new(&program);
             run.arg("-q").arg("-f").arg(&config).args(["-N", &count, "-S", &seed.to_string()]);
             run.arg("-P").arg(config.parent().expect("a folder"));
-            run.arg(mount.path().join(format!("file-{seed}"))).spawn().expect("it is there")
-        })
-        .collect();
-    for mut run in runs {
-        assert!(run.wait().expect("our child").success(), "fsx met what it had not written");
-    }
-    volume.judge(mount);
+            run.arg(mount.path().join(format!("file-{seed}")));
+            run.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it is there")
+        };
+        let runs = vec![run(1), run(2)];
+        (volume, mount, runs)
+    };
+    judge(DOORS.map(begin).into(), "fsx");
 }
 
-/// What fails on Linux's btrfs may fail here; nothing else.
+/// What `stress-ng` calls file systems, each stressor for a second. Not among them is what asks
+/// other parts of the kernel.
+#[test]
+fn stress() {
+    let Some(program) = found("stress-ng").filter(|_| ready()) else { return };
+    let begin = |door: &str| {
+        let volume = Volume::new("1G");
+        let mount = Mounted::new(volume.images.path(), door);
+        let mut run = Command::new(&program);
+        run.args(["--class", "filesystem", "--sequential", "1", "--timeout", "1", "--verify"]);
+        run.args(["--exclude", "procfs,binderfs,eventfd,ioprio,dnotify"]);
+        // With its own sizes some take all of the volume and end.
+        run.args(["--hdd-bytes", "32m", "--iomix-bytes", "32m", "--fallocate-bytes", "32m"]);
+        run.arg("--temp-path").arg(mount.path());
+        let run = run.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let runs = vec![run.spawn().expect("it is there")];
+        (volume, mount, runs)
+    };
+    judge(DOORS.map(begin).into(), "stress-ng");
+}
+
+/// The tests of `pjdfstest` that fail in a folder.
+fn failures(program: &Path, config: &Path, folder: &Path) -> Vec<String> {
+    let mut run = Command::new(program);
+    let output = run.arg("-c").arg(config).arg("-p").arg(folder).output().expect("it is there");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let passed = text.lines().filter(|line| line.ends_with(" ok")).count();
+    assert!(passed > 300, "it did not run: {text}{}", String::from_utf8_lossy(&output.stderr));
+    let failed = text.lines().filter(|line| line.ends_with("FAILED"));
+    let mut failed: Vec<_> =
+        failed.filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect();
+    failed.sort();
+    failed
+}
+
+/// What fails on Linux's btrfs fails here, and nothing else: a folder has one link there, whatever
+/// folders are in it.
 #[test]
 fn pjdfstest() {
     let Some(program) = found("pjdfstest").filter(|_| ready() && has_linux_btrfs()) else { return };
-    let volume = Volume::new("1G");
-    let config = volume.images.scratch().join("pjdfstest.toml");
-    std::fs::write(&config, PJDFSTEST).expect("a file");
-    let failures = |folder: &std::path::Path| -> Vec<String> {
-        let output = Command::new(&program)
-            .arg("-c")
-            .arg(&config)
-            .arg("-p")
-            .arg(folder)
-            .output()
-            .expect("it is there");
-        let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        let passed = text.lines().filter(|line| line.ends_with(" ok")).count();
-        assert!(passed > 300, "it did not run: {text}{}", String::from_utf8_lossy(&output.stderr));
-        let failed = text.lines().filter(|line| line.ends_with("FAILED"));
-        let mut failed: Vec<_> =
-            failed.filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect();
-        failed.sort();
-        failed
-    };
     let linux = Images::new(1, 1 << 30);
+    let config = linux.scratch().join("pjdfstest.toml");
+    std::fs::write(&config, PJDFSTEST).expect("a file");
     linux.mkfs(&[]);
     let theirs = linux.mount("");
-    let expected = failures(theirs.path());
+    let expected = failures(&program, &config, theirs.path());
     theirs.unmount();
-    let mount = volume.mount();
-    let found = failures(mount.path());
-    mount.unmount();
-    volume.images.check();
-    assert!(found.iter().all(|name| expected.contains(name)), "{found:?}; on Linux's {expected:?}");
+    for door in DOORS {
+        let volume = Volume::new("1G");
+        let mount = Mounted::new(volume.images.path(), door);
+        let found = failures(&program, &config, mount.path());
+        mount.unmount();
+        volume.images.check();
+        assert_eq!(found, expected, "by -o '{door}', and on Linux's btrfs");
+    }
 }

@@ -16,7 +16,7 @@ const DEPTH_MAX: usize = 256;
 
 /// Everything that is shown; sizes are in bytes.
 #[derive(Serialize)]
-pub(super) struct Document {
+pub(crate) struct Document {
     pub label: String,
     pub uuid: String,
     pub generation: u64,
@@ -35,7 +35,7 @@ pub(super) struct Document {
 
 /// One device.
 #[derive(Serialize)]
-pub(super) struct DeviceRow {
+pub(crate) struct DeviceRow {
     pub id: u64,
     pub uuid: String,
     pub total_bytes: u64,
@@ -46,7 +46,7 @@ pub(super) struct DeviceRow {
 
 /// All block groups of one kind and profile; one copy counted.
 #[derive(Serialize)]
-pub(super) struct SpaceRow {
+pub(crate) struct SpaceRow {
     pub kind: &'static str,
     pub profile: &'static str,
     pub total: u64,
@@ -56,7 +56,7 @@ pub(super) struct SpaceRow {
 
 /// One tree.
 #[derive(Serialize)]
-pub(super) struct TreeRow {
+pub(crate) struct TreeRow {
     pub id: u64,
     pub name: String,
     pub level: u8,
@@ -68,7 +68,7 @@ pub(super) struct TreeRow {
 }
 
 impl Document {
-    pub(super) fn gather(inspect: &Inspect) -> Result<Self> {
+    pub(crate) fn gather(inspect: &Inspect) -> Result<Self> {
         let superblock = &inspect.superblock;
         Ok(Self {
             label: text::encode(superblock.label_bytes()),

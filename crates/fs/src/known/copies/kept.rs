@@ -23,7 +23,7 @@ fn a_snapshot_without_room_is_refused() {
     assert_eq!(refused.kind(), ErrorKind::NoSpace);
     assert!(refused.to_string().contains("delete_room=off"), "{refused}");
     assert!(fs.root().lookup(b"snapshot").is_err());
-    assert_eq!(fs.space_stats().accounts.promised.all_items(), 0);
+    assert_eq!(fs.space_stats().accounts.outstanding.all_items(), 0);
     fs.close().expect("closed");
     judge(&device);
 
@@ -145,7 +145,7 @@ fn what_becomes_writable_has_room() {
 /// take it at once. Nor do commits give it away that recompute what is kept while there is less and
 /// less.
 #[test]
-fn data_takes_nothing_that_was_promised() {
+fn data_takes_nothing_that_was_reserved() {
     /// One to a leaf, nearly half empty.
     const BYTES: usize = 9000;
     const ITEMS: u32 = 500;
@@ -164,20 +164,20 @@ fn data_takes_nothing_that_was_promised() {
         drop(file(&fs, "new"));
         let engine: &Arc<buttress_txn::Engine> = &fs.mount().engine;
         let cost = Cost::of(ITEMS, ITEMS * (BYTES as u32 + 25));
-        let promise = || engine.reserve_at_once(cost, urgency).expect("no failure");
-        let promises: Vec<_> = std::iter::from_fn(promise).collect();
-        assert!(promises.len() > 10, "{}", fs.space_stats().accounts);
+        let reservation = || engine.reserve_at_once(cost, urgency).expect("no failure");
+        let reservations: Vec<_> = std::iter::from_fn(reservation).collect();
+        assert!(reservations.len() > 10, "{}", fs.space_stats().accounts);
         let data: Vec<_> = std::iter::from_fn(|| engine.reserve_data(4 * MIB).ok()).collect();
         println!(
             "{urgency:?}, {rule}: {} and {}, {}",
-            promises.len(),
+            reservations.len(),
             data.len(),
             fs.space_stats().accounts
         );
         let payload = vec![7; BYTES];
         let mut number = 0;
-        for promise in promises {
-            let handle = engine.begin(promise);
+        for reservation in reservations {
+            let handle = engine.begin(reservation);
             for _ in 0..ITEMS {
                 number += 1;
                 let key = Key::new((1 << 40) + number, Kind::XATTR_ITEM, 0);

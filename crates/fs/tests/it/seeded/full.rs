@@ -26,9 +26,9 @@ fn options(rng: &mut Rng) -> MountOptions {
     let preempt = rng.choose(&["clamp", "off"]).expect("one of them");
     let commit = rng.choose(&[1, 5, 300]).expect("one of them");
     let dirty = rng.choose(&["512K", "4M"]).expect("one of them");
-    let promise = rng.choose(&["counted", "levels"]).expect("one of them");
+    let policy = rng.choose(&["counted", "levels"]).expect("one of them");
     let text =
-        format!("rw,noatime,commit={commit},preempt={preempt},dirty={dirty},promise={promise}");
+        format!("rw,noatime,commit={commit},preempt={preempt},dirty={dirty},promise={policy}");
     MountOptions::parse(&text).expect("options")
 }
 

@@ -9,6 +9,7 @@ use buttress_format::{BlockGroupFlags, DeviceItem, Extent, Key, Kind, TreeId, id
 use buttress_tree::Cursor;
 
 use super::{Changes, Pending, Settle, over};
+use crate::devices::known_item;
 use crate::{Error, Result, commit_state::GroupRecord, transaction::DeviceChange};
 
 impl Settle<'_> {
@@ -106,7 +107,7 @@ impl Settle<'_> {
         self.removed.extend(removed);
         for (id, delta) in &self.device_delta {
             let device = buttress_format::DeviceId(*id);
-            let mut item: DeviceItem = self.engine.devices.lock().item(device)?;
+            let mut item: DeviceItem = known_item(&self.engine.devices.lock(), device)?;
             item.bytes_used = item.bytes_used.saturating_add_signed(*delta);
             let key = Key::new(ids::DEV_ITEMS, Kind::DEV_ITEM, *id);
             chunk_items.insert(key, Some(item.to_bytes().into()));

@@ -1,0 +1,144 @@
+//! The program by the name of `btrfs`: the command line of btrfs-progs, for mounts and images of
+//! ours.
+//!
+//! # Place
+//!
+//! Scripts and backup programs call `btrfs`. A link of that name to this program speaks the same
+//! words with the same output. Verbs that have the same words here as in `buttress` are the same
+//! code. The others lie below: each reads its words, gives an order, and prints lines that scripts
+//! know.
+//!
+//! # Invariants
+//!
+//! - **B1** A command line with a path on a file system of Linux's btrfs belongs to btrfs-progs,
+//!   and goes to it unchanged ([`linux`]).
+//! - **B2** It ends with 0 or 1, as btrfs-progs does, and errors begin with `ERROR: `.
+
+mod columns;
+mod device;
+mod filesystem;
+mod inspect;
+mod linux;
+mod scrub;
+mod subvolume;
+mod usage;
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::Path;
+
+use clap::Parser;
+
+use crate::commands::{balance, check, property, receive, send};
+use crate::exit::{Exit, Result};
+use crate::log;
+use crate::ui::Ui;
+
+/// The release of btrfs-progs that is spoken.
+const SPOKEN: &str = "6.2";
+
+/// Works on btrfs volumes, in the words of btrfs-progs.
+#[derive(Debug, Parser)]
+#[command(name = "btrfs", max_term_width = 100, arg_required_else_help = true)]
+#[command(infer_subcommands = true, infer_long_args = true, disable_version_flag = true)]
+struct Line {
+    /// Say more.
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    verbose: u8,
+    /// Print JSON where `buttress` does.
+    #[arg(long, global = true, default_value = "text", value_parser = ["text", "json"])]
+    format: String,
+    /// Print the version.
+    #[arg(long)]
+    version: bool,
+    #[command(subcommand)]
+    group: Option<Group>,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Group {
+    /// Make, copy, delete and show subvolumes.
+    #[command(subcommand)]
+    Subvolume(subvolume::Verb),
+    /// Show how full a volume is, and work on it as a whole.
+    #[command(subcommand)]
+    Filesystem(filesystem::Verb),
+    /// Move block groups.
+    #[command(subcommand)]
+    Balance(balance::Verb),
+    /// Add, remove and show devices.
+    #[command(subcommand)]
+    Device(device::Verb),
+    /// Read everything, and mend what is wrong.
+    #[command(subcommand)]
+    Scrub(scrub::Verb),
+    /// Look at a volume that is not mounted.
+    Check(check::Args),
+    /// Ask for numbers and names.
+    #[command(subcommand)]
+    InspectInternal(inspect::Verb),
+    /// Show and set properties.
+    Property(property::Args),
+    /// Write a read-only subvolume as a stream.
+    Send(send::Args),
+    /// Make subvolumes from streams.
+    Receive(receive::Args),
+    /// Print the version.
+    Version,
+}
+
+/// Works as `btrfs`, if the program was called so; returns what to end with.
+pub(crate) fn run(words: &[OsString]) -> Option<u8> {
+    if Path::new(words.first()?).file_name()? != "btrfs" {
+        return None;
+    }
+    if linux::has_a_part(&words[1..]) {
+        return Some(linux::hand_over(&words[1..]));
+    }
+    let line = match Line::try_parse_from(words) {
+        Ok(line) => line,
+        Err(error) => {
+            let is_help = error.exit_code() == 0;
+            // Standard output may be closed.
+            let _ = error.print();
+            return Some(u8::from(!is_help));
+        }
+    };
+    let is_json = line.format == "json";
+    let ui = Ui::new(is_json);
+    match log::start(false, is_json).and_then(|()| line.carry_out(&ui)) {
+        Ok(exit) => Some(u8::from(exit != Exit::Success)),
+        Err(failure) if failure.is_closed_pipe() => Some(0),
+        Err(failure) => {
+            // Standard error may be closed.
+            let _ = writeln!(std::io::stderr(), "ERROR: {failure}");
+            Some(1)
+        }
+    }
+}
+
+impl Line {
+    fn carry_out(self, ui: &Ui) -> Result<Exit> {
+        let group = match self.group {
+            Some(group) if !self.version => group,
+            _ => Group::Version,
+        };
+        match group {
+            Group::Subvolume(verb) => subvolume::run(verb, ui),
+            Group::Filesystem(verb) => filesystem::run(verb, ui),
+            Group::Balance(verb) => balance::run(verb, ui),
+            Group::Device(verb) => device::run(verb, ui),
+            Group::Scrub(verb) => scrub::run(verb, ui),
+            Group::Check(args) => check::run(args, ui),
+            Group::InspectInternal(verb) => inspect::run(verb, ui),
+            Group::Property(args) => property::run(args, ui),
+            Group::Send(args) => send::run(args, ui),
+            Group::Receive(args) => receive::run(args, ui),
+            Group::Version => {
+                let own = env!("CARGO_PKG_VERSION");
+                ui.line(format!("btrfs-progs v{SPOKEN} (buttress {own})"))?;
+                Ok(Exit::Success)
+            }
+        }
+    }
+}

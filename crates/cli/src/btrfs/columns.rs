@@ -1,0 +1,94 @@
+//! Lines of `subvolume list`.
+
+use buttress_base::text;
+use serde::Deserialize;
+
+use crate::location::show;
+use crate::when;
+
+/// A subvolume, as the order to list them tells it.
+#[derive(Debug, Deserialize)]
+pub(super) struct Subvolume {
+    pub(super) id: u64,
+    pub(super) generation: u64,
+    pub(super) top_level: u64,
+    pub(super) path: String,
+    pub(super) uuid: String,
+    pub(super) parent_uuid: Option<String>,
+    pub(super) received_uuid: Option<String>,
+    pub(super) created: i64,
+    pub(super) created_generation: u64,
+    pub(super) read_only: bool,
+}
+
+/// One thing that is told of each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Column {
+    Id,
+    Generation,
+    CreatedGeneration,
+    Parent,
+    TopLevel,
+    Created,
+    ParentUuid,
+    ReceivedUuid,
+    Uuid,
+    Path,
+}
+
+impl Column {
+    /// What stands before it in a line, and above it in a table.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Id => "ID",
+            Self::Generation => "gen",
+            Self::CreatedGeneration => "cgen",
+            Self::Parent => "parent",
+            Self::TopLevel => "top level",
+            Self::Created => "otime",
+            Self::ParentUuid => "parent_uuid",
+            Self::ReceivedUuid => "received_uuid",
+            Self::Uuid => "uuid",
+            Self::Path => "path",
+        }
+    }
+
+    pub(super) fn value(self, of: &Subvolume) -> String {
+        let or_dash = |uuid: &Option<String>| format!("{:<36}", uuid.as_deref().unwrap_or("-"));
+        match self {
+            Self::Id => of.id.to_string(),
+            Self::Generation => of.generation.to_string(),
+            Self::CreatedGeneration => of.created_generation.to_string(),
+            Self::Parent | Self::TopLevel => of.top_level.to_string(),
+            Self::Created => when::date_time(of.created),
+            Self::ParentUuid => or_dash(&of.parent_uuid),
+            Self::ReceivedUuid => or_dash(&of.received_uuid),
+            Self::Uuid => format!("{:<36}", of.uuid),
+            Self::Path => show(&text::decode(&of.path).unwrap_or_default()),
+        }
+    }
+}
+
+/// One line for a subvolume.
+pub(super) fn line(columns: &[Column], of: &Subvolume) -> String {
+    let parts = columns.iter().map(|column| format!("{} {}", column.name(), column.value(of)));
+    parts.collect::<Vec<_>>().join(" ")
+}
+
+/// The two lines above a table.
+pub(super) fn head(columns: &[Column]) -> [String; 2] {
+    let names: String = columns.iter().map(|column| format!("{}\t", column.name())).collect();
+    let rule: String =
+        columns.iter().map(|column| format!("{}\t", "-".repeat(column.name().len()))).collect();
+    [names, rule]
+}
+
+/// One row of a table.
+pub(super) fn row(columns: &[Column], of: &Subvolume) -> String {
+    let parts = columns.iter().map(|column| match column {
+        // Its head is longer than a tabulator is wide.
+        Column::TopLevel => format!("{}\t", column.value(of)),
+        _ => column.value(of),
+    });
+    parts.collect::<Vec<_>>().join("\t")
+}

@@ -1,0 +1,90 @@
+//! `btrfs device`.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use super::usage::{self, Space, Units};
+use crate::commands::device as own;
+use crate::exit::{Exit, Failure, Result};
+use crate::ui::Ui;
+
+#[derive(Debug, clap::Subcommand)]
+pub(super) enum Verb {
+    /// Make devices part of a volume.
+    Add {
+        /// Overwrite what is on them.
+        #[arg(short, long)]
+        force: bool,
+        /// Devices, and the volume at the end.
+        #[arg(required = true, num_args = 2..)]
+        words: Vec<OsString>,
+    },
+    /// Move everything off devices.
+    #[command(alias = "delete")]
+    Remove {
+        /// Devices, and the volume at the end.
+        #[arg(required = true, num_args = 2..)]
+        words: Vec<OsString>,
+    },
+    /// Look for devices, which nothing here has to be told of.
+    Scan { devices: Vec<PathBuf> },
+    /// Say whether all devices of a volume are there.
+    Ready { device: PathBuf },
+    /// Show how often each device failed.
+    Stats {
+        /// Set the counts to zero.
+        #[arg(short = 'z', long)]
+        reset: bool,
+        /// End with 1 if a count is not zero.
+        #[arg(short, long)]
+        check: bool,
+        place: PathBuf,
+    },
+    /// Show how devices are used.
+    Usage {
+        #[command(flatten)]
+        units: Units,
+        #[arg(required = true)]
+        places: Vec<PathBuf>,
+    },
+}
+
+pub(super) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
+    match verb {
+        Verb::Add { force, words } => {
+            let (volume, new) = last(words)?;
+            let new = new.into_iter().map(PathBuf::from).collect();
+            own::run(own::Verb::adding(PathBuf::from(volume), new, force), ui)
+        }
+        Verb::Remove { words } => {
+            let (volume, gone) = last(words)?;
+            let gone = gone.into_iter().map(|name| name.to_string_lossy().into_owned()).collect();
+            own::run(own::Verb::removing(PathBuf::from(volume), gone), ui)
+        }
+        Verb::Scan { devices } => {
+            if devices.is_empty() {
+                ui.line("Scanning for Btrfs filesystems")?;
+            }
+            Ok(Exit::Success)
+        }
+        Verb::Ready { device } => {
+            let is_whole = Space::of(&device, ui)?.is_whole();
+            Ok(if is_whole { Exit::Success } else { Exit::Failure })
+        }
+        Verb::Stats { reset, check, place } => {
+            own::run(own::Verb::counting(place, reset, check), ui)
+        }
+        Verb::Usage { units, places } => {
+            for place in &places {
+                usage::devices(&Space::of(place, ui)?, units, ui)?;
+            }
+            Ok(Exit::Success)
+        }
+    }
+}
+
+/// The volume, which stands behind the devices.
+fn last(mut words: Vec<OsString>) -> Result<(OsString, Vec<OsString>)> {
+    let volume = words.pop().ok_or_else(|| Failure::new(Exit::Usage, "no volume was named"))?;
+    Ok((volume, words))
+}

@@ -1,0 +1,66 @@
+//! What belongs to Linux's btrfs, and the program that it goes to.
+//!
+//! # Invariants
+//!
+//! - **B1** A word that is a path on Linux's btrfs is looked for in every place of a command line.
+//!   Words that begin with a dash are options. What does not exist yet lies where its folder lies.
+
+use std::ffi::{OsStr, OsString};
+use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// What `statfs` says of Linux's btrfs.
+const MAGIC: u64 = 0x9123_683E;
+
+/// Whether a part of the command line lies on Linux's btrfs.
+pub(super) fn has_a_part(words: &[OsString]) -> bool {
+    words.iter().filter(|word| !word.as_bytes().starts_with(b"-")).any(|word| lies_there(word))
+}
+
+fn lies_there(word: &OsStr) -> bool {
+    let path = Path::new(word);
+    let there = if path.exists() {
+        path
+    } else if word.as_bytes().contains(&b'/') {
+        match path.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => return false,
+        }
+    } else {
+        return false;
+    };
+    // An image that lies on Linux's btrfs is a volume of its own, but never for a folder.
+    if !there.is_dir() && there.is_file() {
+        return false;
+    }
+    rustix::fs::statfs(there).is_ok_and(|found| found.f_type as u64 & 0xFFFF_FFFF == MAGIC)
+}
+
+/// Becomes btrfs-progs; returns what to end with where there is none.
+pub(super) fn hand_over(words: &[OsString]) -> u8 {
+    let Some(program) = find() else {
+        let what = "the path lies on a mount of Linux, and btrfs-progs is not installed";
+        // Standard error may be closed.
+        let _ = writeln!(std::io::stderr(), "ERROR: {what}");
+        return 1;
+    };
+    let error = Command::new(&program).args(words).exec();
+    let _ = writeln!(std::io::stderr(), "ERROR: {}: {error}", program.display());
+    1
+}
+
+/// The next `btrfs` of the search path that is not this program.
+fn find() -> Option<PathBuf> {
+    let own = std::env::current_exe().ok()?.metadata().ok()?;
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let fixed = ["/usr/bin", "/bin", "/usr/sbin", "/sbin"].map(PathBuf::from);
+    std::env::split_paths(&path).chain(fixed).map(|folder| folder.join("btrfs")).find(|program| {
+        let Ok(found) = program.metadata() else { return false };
+        let is_own = (found.dev(), found.ino()) == (own.dev(), own.ino());
+        !is_own && found.is_file() && found.mode() & 0o111 != 0
+    })
+}

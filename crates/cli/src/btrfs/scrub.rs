@@ -1,0 +1,119 @@
+//! `btrfs scrub`. It waits for the end, with `-B` and without: what it works on is a process of the
+//! user's, and no kernel.
+
+use std::path::PathBuf;
+
+use crate::client;
+use crate::commands::scrub as own;
+use crate::execute::ScrubStatus;
+use crate::exit::{Context, Exit, Result};
+use crate::image::Devices;
+use crate::order::Order;
+use crate::size::human;
+use crate::ui::Ui;
+use crate::when;
+
+#[derive(Debug, clap::Subcommand)]
+pub(super) enum Verb {
+    /// Scrub a volume from its beginning.
+    Start(Args),
+    /// Go on with one that was interrupted.
+    Resume(Args),
+    /// Tell what the last one found.
+    Status {
+        /// Tell of each device.
+        #[arg(short)]
+        devices: bool,
+        /// Print plain counts.
+        #[arg(short = 'R')]
+        raw: bool,
+        place: PathBuf,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Wait for the end.
+    #[arg(short = 'B')]
+    wait: bool,
+    /// Tell of each device.
+    #[arg(short)]
+    devices: bool,
+    /// Say nothing.
+    #[arg(short)]
+    quiet: bool,
+    /// Mend nothing.
+    #[arg(short)]
+    read_only: bool,
+    /// Print plain counts.
+    #[arg(short = 'R')]
+    raw: bool,
+    /// Begin though one may be running.
+    #[arg(short)]
+    force: bool,
+    /// Class of requests, which the devices here do not have.
+    #[arg(short, value_name = "CLASS")]
+    class: Option<u32>,
+    /// Priority in its class.
+    #[arg(short = 'n', value_name = "DATA")]
+    priority: Option<u32>,
+    place: PathBuf,
+}
+
+pub(super) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
+    let (resume, args) = match verb {
+        Verb::Start(args) => (false, args),
+        Verb::Resume(args) => (true, args),
+        Verb::Status { place, .. } => {
+            let (uuid, status) = own::last(&place, &Devices::default(), None)?;
+            ui.line(format!("UUID:             {uuid}"))?;
+            match status {
+                Some(status) => show(&status, ui)?,
+                None => ui.line("\tno stats available")?,
+            }
+            return Ok(Exit::Success);
+        }
+    };
+    let read_only = args.read_only;
+    let order = Order::Scrub { resume, read_only, hold_groups: false, state: None };
+    let done = client::run(&order, &args.place, &Devices::default(), "scrub", ui)?;
+    let status: ScrubStatus = serde_json::from_value(done).context(|| "the answer")?;
+    if !args.quiet {
+        ui.line(format!("scrub done for {}", status.uuid))?;
+        show(&status, ui)?;
+    }
+    let is_good = status.status == "finished" && status.uncorrectable_errors == 0;
+    Ok(if is_good { Exit::Success } else { Exit::Failure })
+}
+
+fn show(status: &ScrubStatus, ui: &Ui) -> Result<()> {
+    let scrubbed = status.data_bytes_scrubbed + status.tree_bytes_scrubbed;
+    let (hours, rest) = (status.duration / 3600, status.duration % 3600);
+    let counts = [
+        ("read", status.read_errors),
+        ("super", status.super_errors),
+        ("verify", status.verify_errors),
+        ("csum", status.csum_errors),
+        ("parity", status.parity_errors),
+    ];
+    let counts = counts.iter().filter(|(_, count)| *count > 0);
+    let counts: Vec<_> = counts.map(|(what, count)| format!("{what}={count}")).collect();
+    let summary = if counts.is_empty() { "no errors found".to_owned() } else { counts.join(" ") };
+    let rows = [
+        ("Scrub started:", when::in_words(i64::try_from(status.started).unwrap_or(i64::MAX))),
+        ("Status:", status.status.clone()),
+        ("Duration:", format!("{hours}:{:02}:{:02}", rest / 60, rest % 60)),
+        ("Total to scrub:", human(status.bytes_total)),
+        ("Rate:", format!("{}/s", human(scrubbed / status.duration.max(1)))),
+        ("Error summary:", summary),
+    ];
+    for (what, value) in rows {
+        ui.line(format!("{what:<18}{value}"))?;
+    }
+    if status.errors() > 0 {
+        ui.line(format!("  Corrected:      {}", status.corrected_errors))?;
+        ui.line(format!("  Uncorrectable:  {}", status.uncorrectable_errors))?;
+        ui.line(format!("  Unverified:     {}", 0))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,328 @@
+//! `btrfs subvolume`.
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use buttress_control::named::Named;
+use serde::Deserialize;
+
+use super::columns::{self, Column, Subvolume};
+use crate::client;
+use crate::exit::{Context, Exit, Failure, Result};
+use crate::image::Devices;
+use crate::location::VolumePath;
+use crate::order::{Act, Order, Shown, Spot};
+use crate::ui::Ui;
+
+/// How often `sync` looks.
+const LOOK: Duration = Duration::from_millis(100);
+
+#[derive(Debug, clap::Subcommand)]
+pub(super) enum Verb {
+    /// Make empty subvolumes.
+    Create {
+        /// Make the folders above, too.
+        #[arg(short, long)]
+        parents: bool,
+        #[arg(required = true)]
+        places: Vec<OsString>,
+    },
+    /// Make a snapshot.
+    Snapshot {
+        /// Forbid changes of it.
+        #[arg(short)]
+        read_only: bool,
+        source: OsString,
+        target: OsString,
+    },
+    /// Delete subvolumes.
+    Delete {
+        /// Wait for the commit at the end.
+        #[arg(short = 'c', long)]
+        commit_after: bool,
+        /// Wait for a commit behind each.
+        #[arg(short = 'C', long)]
+        commit_each: bool,
+        /// Delete the subvolume with this number.
+        #[arg(short = 'i', long)]
+        subvolid: Option<u64>,
+        #[arg(required = true)]
+        places: Vec<OsString>,
+    },
+    /// List subvolumes.
+    List(List),
+    /// Show everything about one.
+    Show { place: OsString },
+    /// Show which is mounted by default.
+    GetDefault { place: OsString },
+    /// Have another mounted by default.
+    SetDefault { what: OsString, place: Option<OsString> },
+    /// Wait until deleted subvolumes have given back what they held.
+    Sync { place: OsString, ids: Vec<u64> },
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct List {
+    /// Mark paths that do not lie below this place.
+    #[arg(short)]
+    all: bool,
+    /// Show the generation at creation.
+    #[arg(short)]
+    created_generation: bool,
+    /// Show the generation, which is shown anyway.
+    #[arg(short)]
+    generation: bool,
+    /// List only what lies directly below this place.
+    #[arg(short)]
+    only_below: bool,
+    /// Show the parent.
+    #[arg(short)]
+    parent: bool,
+    /// Show the parent's identifier.
+    #[arg(short = 'q')]
+    parent_uuid: bool,
+    /// Show the received identifier.
+    #[arg(short = 'R')]
+    received_uuid: bool,
+    /// List only those that refuse changes.
+    #[arg(short)]
+    read_only: bool,
+    /// List only snapshots.
+    #[arg(short)]
+    snapshots: bool,
+    /// Show the identifier.
+    #[arg(short)]
+    uuid: bool,
+    /// Print a table.
+    #[arg(short)]
+    table: bool,
+    place: OsString,
+}
+
+pub(super) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
+    match verb {
+        Verb::Create { parents, places } => create(parents, &places, ui),
+        Verb::Snapshot { read_only, source, target } => snapshot(read_only, &source, &target, ui),
+        Verb::Delete { commit_after, commit_each, subvolid, places } => match subvolid {
+            Some(id) => delete_id(id, &places, ui),
+            None => delete(&places, commit_after || commit_each, ui),
+        },
+        Verb::List(list) => list_all(&list, ui),
+        Verb::Show { place } => show(&place, |at| Act::Show { at }, ui),
+        Verb::GetDefault { place } => show(&place, |_| Act::GetDefault, ui),
+        Verb::SetDefault { what, place } => set_default(&what, place, ui),
+        Verb::Sync { place, ids } => sync(&place, &ids, ui),
+    }
+}
+
+/// Gives an order about subvolumes.
+fn act(act: Act, volume: &Path, ui: &Ui) -> Result<serde_json::Value> {
+    client::run(&Order::Subvolume(act), volume, &Devices::default(), "subvolume", ui)
+}
+
+/// A failure in the words of btrfs-progs.
+fn failed(what: impl Into<String>) -> Failure {
+    Failure::new(Exit::Failure, what)
+}
+
+/// Fails as btrfs-progs does where a path of the host leads nowhere.
+fn must_exist(place: &OsString) -> Result<()> {
+    let is_there = Path::new(place).exists();
+    let is_inside = Path::new(&VolumePath::parse(place).image).is_file();
+    if is_there || is_inside {
+        return Ok(());
+    }
+    Err(failed("Could not statfs: No such file or directory"))
+}
+
+/// A path as btrfs-progs prints it: its folder, a slash, its name.
+fn folder_and_name(place: &OsString) -> (String, String) {
+    let path = PathBuf::from(place);
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    (folder.map_or_else(|| ".".into(), |folder| folder.display().to_string()), name)
+}
+
+fn create(parents: bool, places: &[OsString], ui: &Ui) -> Result<Exit> {
+    let (uid, gid) = crate::transfer::caller();
+    for place in places {
+        let (folder, name) = folder_and_name(place);
+        if parents {
+            std::fs::create_dir_all(&folder).context(|| folder.clone())?;
+        }
+        if Path::new(place).exists() {
+            return Err(failed(format!("target path already exists: {}", place.display())));
+        }
+        let Named { volume, spot, .. } = Named::parse(place)?;
+        act(Act::Create { at: spot, uid, gid }, &volume, ui)?;
+        ui.line(format!("Create subvolume '{folder}/{name}'"))?;
+    }
+    Ok(Exit::Success)
+}
+
+fn snapshot(read_only: bool, source: &OsString, target: &OsString, ui: &Ui) -> Result<Exit> {
+    must_exist(source)?;
+    let (from, to) = (Named::parse(source)?, Named::parse(target)?);
+    if !from.is_one_with(&to) {
+        return Err(failed(format!(
+            "cannot snapshot '{}': Invalid cross-device link",
+            source.display()
+        )));
+    }
+    // A folder that is there takes it under its old name.
+    let place = Path::new(target);
+    let (folder, name) = if place.is_dir() {
+        let (_, name) = folder_and_name(source);
+        (place.display().to_string(), name)
+    } else {
+        folder_and_name(target)
+    };
+    let kind = if read_only { "readonly snapshot" } else { "snapshot" };
+    let order = Act::Snapshot { source: from.spot, target: to.spot, read_only };
+    act(order, &from.volume, ui)?;
+    ui.line(format!("Create a {kind} of '{}' in '{folder}/{name}'", source.display()))?;
+    Ok(Exit::Success)
+}
+
+fn delete(places: &[OsString], waits: bool, ui: &Ui) -> Result<Exit> {
+    let mut ended = Exit::Success;
+    for place in places {
+        must_exist(place)?;
+        let Named { volume, spot, .. } = Named::parse(place)?;
+        let whole = Path::new(place).canonicalize();
+        let whole =
+            whole.map_or_else(|_| place.display().to_string(), |at| at.display().to_string());
+        match act(Act::Delete { at: spot, wait: false }, &volume, ui) {
+            Ok(_) => {
+                let how = if waits { "commit" } else { "no-commit" };
+                ui.line(format!("Delete subvolume ({how}): '{whole}'"))?;
+            }
+            Err(failure) => {
+                let text = format!("ERROR: Could not destroy subvolume/snapshot: {failure}");
+                // Standard error may be closed.
+                let _ = writeln!(std::io::stderr(), "{text}");
+                ended = Exit::Failure;
+            }
+        }
+    }
+    Ok(ended)
+}
+
+/// Deletes by number: the path is found in the list.
+fn delete_id(id: u64, places: &[OsString], ui: &Ui) -> Result<Exit> {
+    let Named { volume, spot, .. } = Named::parse(&places[0])?;
+    let found = all(&volume, ui)?.into_iter().find(|one| one.id == id);
+    let found = found.ok_or_else(|| failed(format!("Could not find subvolume {id}")))?;
+    let path = format!("/{}", found.path).into_bytes();
+    let at = Spot { path, is_from_top: true, ..spot };
+    act(Act::Delete { at, wait: false }, &volume, ui)?;
+    ui.line(format!("Delete subvolume (no-commit): '{}/{}'", volume.display(), found.path))?;
+    Ok(Exit::Success)
+}
+
+/// Every subvolume of a volume but its top.
+pub(super) fn all(volume: &Path, ui: &Ui) -> Result<Vec<Subvolume>> {
+    let done = act(Act::List, volume, ui)?;
+    let shown = Shown::deserialize(done).context(|| "the answer")?;
+    Vec::deserialize(shown.document).context(|| "the answer")
+}
+
+/// The number of the subvolume that a place lies in, where it is the top of one.
+fn id_of(place: &OsString, ui: &Ui) -> Result<u64> {
+    let Named { volume, spot, .. } = Named::parse(place)?;
+    let shown = Shown::deserialize(act(Act::Show { at: spot }, &volume, ui)?);
+    let shown = shown.context(|| "the answer")?;
+    Ok(shown.document["id"].as_u64().unwrap_or(0))
+}
+
+fn list_all(list: &List, ui: &Ui) -> Result<Exit> {
+    let Named { volume, .. } = Named::parse(&list.place)?;
+    let mut found = all(&volume, ui)?;
+    if list.read_only {
+        found.retain(|one| one.read_only);
+    }
+    if list.snapshots {
+        found.retain(|one| one.parent_uuid.is_some());
+    }
+    if list.all || list.only_below {
+        let top = id_of(&list.place, ui)?;
+        if list.only_below {
+            found.retain(|one| one.top_level == top);
+        }
+        for one in found.iter_mut().filter(|one| list.all && one.top_level != top) {
+            one.path.insert_str(0, "<FS_TREE>/");
+        }
+    }
+    let columns = [
+        (true, Column::Id),
+        (true, Column::Generation),
+        (list.created_generation || list.snapshots, Column::CreatedGeneration),
+        (list.parent, Column::Parent),
+        (true, Column::TopLevel),
+        (list.snapshots, Column::Created),
+        (list.parent_uuid, Column::ParentUuid),
+        (list.received_uuid, Column::ReceivedUuid),
+        (list.uuid, Column::Uuid),
+        (true, Column::Path),
+    ];
+    let columns: Vec<_> =
+        columns.into_iter().filter_map(|(is_shown, column)| is_shown.then_some(column)).collect();
+    if list.table {
+        for line in columns::head(&columns) {
+            ui.line(line)?;
+        }
+    }
+    let line = if list.table { columns::row } else { columns::line };
+    for one in &found {
+        ui.line(line(&columns, one))?;
+    }
+    Ok(Exit::Success)
+}
+
+fn show(place: &OsString, make: impl FnOnce(Spot) -> Act, ui: &Ui) -> Result<Exit> {
+    let Named { volume, spot, .. } = Named::parse(place)?;
+    let shown = Shown::deserialize(act(make(spot), &volume, ui)?).context(|| "the answer")?;
+    for line in &shown.lines {
+        ui.line(line)?;
+    }
+    Ok(Exit::Success)
+}
+
+fn set_default(what: &OsString, place: Option<OsString>, ui: &Ui) -> Result<Exit> {
+    let named = Named::parse(place.as_ref().unwrap_or(what))?;
+    let order = match place {
+        None => Act::SetDefault { at: named.spot },
+        Some(_) => {
+            let id = what.to_str().and_then(|text| text.parse().ok());
+            let id = id.ok_or_else(|| failed(format!("not a number: {}", what.display())))?;
+            Act::SetDefaultId { id }
+        }
+    };
+    act(order, &named.volume, ui)?;
+    Ok(Exit::Success)
+}
+
+/// Waits for the cleaner, which tells of those that it is at.
+fn sync(place: &OsString, ids: &[u64], ui: &Ui) -> Result<Exit> {
+    let Named { volume, .. } = Named::parse(place)?;
+    let mut said = Vec::new();
+    let begun = Instant::now();
+    loop {
+        let dying = act(Act::Dying, &volume, ui)?;
+        let dying: Vec<u64> = Vec::deserialize(&dying["dying"]).context(|| "the answer")?;
+        said.extend(dying.iter().filter(|id| !said.contains(*id)).copied().collect::<Vec<_>>());
+        let is_asked = |id: &&u64| ids.is_empty() || ids.contains(id);
+        if !dying.iter().any(|id| is_asked(&id)) {
+            break;
+        }
+        std::thread::sleep(LOOK);
+    }
+    tracing::debug!(waited = ?begun.elapsed(), "deleted subvolumes have gone");
+    let total = said.len();
+    for (at, id) in said.iter().enumerate() {
+        ui.line(format!("Subvolume id {id} is gone ({}/{total})", at + 1))?;
+    }
+    Ok(Exit::Success)
+}

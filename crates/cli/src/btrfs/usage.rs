@@ -1,0 +1,249 @@
+//! How full a volume is, in the lines of btrfs-progs.
+//!
+//! # Place
+//!
+//! What was committed is read from the devices, also of a mounted volume, which commits first. What
+//! its running server keeps in reserve is asked of the server.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use buttress_base::text;
+
+use crate::client;
+use crate::commands::info::gather::{DeviceRow, Document, SpaceRow};
+use crate::exit::Result;
+use crate::image::Devices;
+use crate::inspect::Inspect;
+use crate::order::Order;
+use crate::ui::Ui;
+use crate::{live, size};
+
+/// In which units sizes are printed.
+#[derive(Clone, Copy, Debug, clap::Args)]
+#[command(next_help_heading = "Units")]
+pub(super) struct Units {
+    /// Bytes.
+    #[arg(short = 'b', long, group = "unit")]
+    raw: bool,
+    /// KiB.
+    #[arg(short = 'k', long, group = "unit")]
+    kbytes: bool,
+    /// MiB.
+    #[arg(short = 'm', long, group = "unit")]
+    mbytes: bool,
+    /// GiB.
+    #[arg(short = 'g', long, group = "unit")]
+    gbytes: bool,
+    /// TiB.
+    #[arg(short = 't', long, group = "unit")]
+    tbytes: bool,
+}
+
+impl Units {
+    fn show(self, bytes: u64) -> String {
+        let fixed =
+            |shift: u32, unit| format!("{:.2}{unit}", bytes as f64 / (1_u64 << shift) as f64);
+        match self {
+            Self { raw: true, .. } => bytes.to_string(),
+            Self { kbytes: true, .. } => fixed(10, "KiB"),
+            Self { mbytes: true, .. } => fixed(20, "MiB"),
+            Self { gbytes: true, .. } => fixed(30, "GiB"),
+            Self { tbytes: true, .. } => fixed(40, "TiB"),
+            _ => size::human(bytes),
+        }
+    }
+}
+
+/// Bytes of block groups of one kind and profile on each device.
+type Placed = BTreeMap<(u64, &'static str, &'static str), u64>;
+
+/// What is known of a volume's space.
+pub(super) struct Space {
+    document: Document,
+    placed: Placed,
+    /// Bytes that a program can still write.
+    available: u64,
+    /// Bytes that the server keeps in reserve for metadata, if one runs.
+    reserve: Option<u64>,
+}
+
+impl Space {
+    /// Of an image, a device, or a folder of a mount.
+    pub(super) fn of(place: &Path, ui: &Ui) -> Result<Self> {
+        let (image, reserve) = match live::find(place)? {
+            Some((_, answer)) => {
+                client::commit(place);
+                let figures = answer.sections.iter().filter(|section| section.name == "space");
+                let mut figures = figures.flat_map(|section| &section.figures);
+                let reserve = figures.find(|(name, _)| name == "global_reserve_bytes");
+                (answer.subject.image, reserve.and_then(|(_, value)| value.as_u64()))
+            }
+            None => (place.to_owned(), None),
+        };
+        let devices = Devices::default();
+        let room = client::run(&Order::Room, place, &devices, "usage", ui)?;
+        let inspect = Inspect::open_quietly(&image, &devices)?;
+        let mut placed = Placed::new();
+        for chunk in &inspect.chunks.chunks {
+            for stripe in &chunk.stripes {
+                let key = (stripe.device.0, chunk.flags.kind_name(), chunk.flags.profile_name());
+                *placed.entry(key).or_default() += chunk.stripe_bytes();
+            }
+        }
+        let available = room["available"].as_u64().unwrap_or(0);
+        Ok(Self { document: Document::gather(&inspect)?, placed, available, reserve })
+    }
+
+    /// The label, as it is printed.
+    pub(super) fn label(&self) -> String {
+        crate::location::show(&text::decode(&self.document.label).unwrap_or_default())
+    }
+
+    /// Whether all devices are there.
+    pub(super) fn is_whole(&self) -> bool {
+        self.document.devices.iter().all(|device| device.path.is_some())
+    }
+
+    fn rows(&self, kinds: [&str; 3]) -> Vec<&SpaceRow> {
+        let place = |row: &&SpaceRow| kinds.iter().position(|kind| row.kind.starts_with(kind));
+        let mut rows: Vec<_> = self.document.space.iter().collect();
+        rows.sort_by_key(|row| place(row).unwrap_or(kinds.len()));
+        rows
+    }
+
+    /// Bytes of the devices for a byte of the volume.
+    fn ratio(&self, kind: &str) -> f64 {
+        let mut sums = (0, 0);
+        for row in self.document.space.iter().filter(|row| row.kind.starts_with(kind)) {
+            sums.0 += row.total;
+            sums.1 += self.on_devices(row);
+        }
+        if sums.0 == 0 { 1.0 } else { sums.1 as f64 / sums.0 as f64 }
+    }
+
+    fn on_devices(&self, row: &SpaceRow) -> u64 {
+        let of_row = self
+            .placed
+            .iter()
+            .filter(|((_, kind, profile), _)| (*kind, *profile) == (row.kind, row.profile));
+        of_row.map(|(_, bytes)| bytes).sum()
+    }
+}
+
+/// A profile as btrfs-progs writes it.
+fn profile(row: &SpaceRow) -> String {
+    if row.profile == "single" { row.profile.to_owned() } else { row.profile.to_uppercase() }
+}
+
+fn path(device: &DeviceRow) -> &str {
+    device.path.as_deref().unwrap_or("missing")
+}
+
+pub(super) fn df(space: &Space, units: Units, ui: &Ui) -> Result<()> {
+    for row in space.rows(["Data", "System", "Metadata"]) {
+        let (total, used) = (units.show(row.total), units.show(row.used));
+        ui.line(format!("{}, {}: total={total}, used={used}", row.kind, profile(row)))?;
+    }
+    if let Some(reserve) = space.reserve {
+        let (total, used) = (units.show(reserve), units.show(0));
+        ui.line(format!("GlobalReserve, single: total={total}, used={used}"))?;
+    }
+    Ok(())
+}
+
+pub(super) fn usage(space: &Space, units: Units, ui: &Ui) -> Result<()> {
+    let devices = &space.document.devices;
+    let size: u64 = devices.iter().map(|device| device.total_bytes).sum();
+    let allocated: u64 = devices.iter().map(|device| device.bytes_used).sum();
+    let missing = devices.iter().filter(|device| device.path.is_none());
+    let missing: u64 = missing.map(|device| device.total_bytes).sum();
+    let unallocated = size.saturating_sub(allocated);
+    let (data, metadata) = (space.ratio("Data"), space.ratio("Metadata"));
+    let of_copies = |row: &SpaceRow| {
+        let whole = space.on_devices(row) as f64 / row.total.max(1) as f64;
+        (row.used as f64 * whole) as u64
+    };
+    let used: u64 = space.document.space.iter().map(of_copies).sum();
+    let free: u64 = space
+        .document
+        .space
+        .iter()
+        .filter(|row| row.kind.starts_with("Data"))
+        .map(|row| row.total.saturating_sub(row.used))
+        .sum();
+    let estimate = |ratio: f64| free + (unallocated as f64 / ratio) as u64;
+    let least = data.max(metadata);
+    let mut kinds: Vec<_> = space.document.space.iter().map(|row| row.kind).collect();
+    kinds.sort_unstable();
+    let has_several = kinds.windows(2).any(|pair| pair[0] == pair[1]);
+    let several = if has_several { "yes" } else { "no" };
+    let show = |bytes| units.show(bytes);
+    let row = |name: &str, tabs: &str, value: &str| format!("    {name}:{tabs}{value:>10}");
+    ui.line("Overall:")?;
+    ui.line(row("Device size", "\t\t", &show(size)))?;
+    ui.line(row("Device allocated", "\t\t", &show(allocated)))?;
+    ui.line(row("Device unallocated", "\t\t", &show(unallocated)))?;
+    ui.line(row("Device missing", "\t\t", &show(missing)))?;
+    ui.line(row("Device slack", "\t\t", &show(0)))?;
+    ui.line(row("Used", "\t\t\t", &show(used)))?;
+    let (most, least) = (show(estimate(data)), show(estimate(least)));
+    ui.line(format!("{}\t(min: {least})", row("Free (estimated)", "\t\t", &most)))?;
+    ui.line(row("Free (statfs, df)", "\t\t", &show(space.available)))?;
+    ui.line(row("Data ratio", "\t\t\t", &format!("{data:.2}")))?;
+    ui.line(row("Metadata ratio", "\t\t", &format!("{metadata:.2}")))?;
+    let reserve = show(space.reserve.unwrap_or(0));
+    ui.line(format!("{}\t(used: {})", row("Global reserve", "\t\t", &reserve), show(0)))?;
+    ui.line(row("Multiple profiles", "\t\t", several))?;
+    for row in space.rows(["Data", "Metadata", "System"]) {
+        let share = row.used as f64 * 100.0 / row.total.max(1) as f64;
+        let (total, used) = (show(row.total), show(row.used));
+        ui.line("")?;
+        let profile = profile(row);
+        ui.line(format!("{},{profile}: Size:{total}, Used:{used} ({share:.2}%)", row.kind))?;
+        for device in devices {
+            if let Some(bytes) = space.placed.get(&(device.id, row.kind, row.profile)) {
+                ui.line(format!("   {}\t{:>10}", path(device), show(*bytes)))?;
+            }
+        }
+    }
+    ui.line("")?;
+    ui.line("Unallocated:")?;
+    for device in devices {
+        let bytes = device.total_bytes.saturating_sub(device.bytes_used);
+        ui.line(format!("   {}\t{:>10}", path(device), show(bytes)))?;
+    }
+    Ok(())
+}
+
+pub(super) fn show(space: &Space, ui: &Ui) -> Result<()> {
+    let label = space.label();
+    let label = if label.is_empty() { "none".to_owned() } else { format!("'{label}'") };
+    let document = &space.document;
+    ui.line(format!("Label: {label}  uuid: {}", document.uuid))?;
+    let (count, used) = (document.devices.len(), size::human(document.bytes_used));
+    ui.line(format!("\tTotal devices {count} FS bytes used {used}"))?;
+    for device in &document.devices {
+        let (size, used) = (size::human(device.total_bytes), size::human(device.bytes_used));
+        ui.line(format!("\tdevid {:>4} size {size} used {used} path {}", device.id, path(device)))?;
+    }
+    ui.line("")
+}
+
+pub(super) fn devices(space: &Space, units: Units, ui: &Ui) -> Result<()> {
+    for device in &space.document.devices {
+        let line =
+            |name: &str, bytes| format!("   {:<16}{:>16}", format!("{name}:"), units.show(bytes));
+        ui.line(format!("{}, ID: {}", path(device), device.id))?;
+        ui.line(line("Device size", device.total_bytes))?;
+        ui.line(line("Device slack", 0))?;
+        for row in space.rows(["Data", "Metadata", "System"]) {
+            if let Some(bytes) = space.placed.get(&(device.id, row.kind, row.profile)) {
+                ui.line(line(&format!("{},{}", row.kind, profile(row)), *bytes))?;
+            }
+        }
+        ui.line(line("Unallocated", device.total_bytes.saturating_sub(device.bytes_used)))?;
+        ui.line("")?;
+    }
+    Ok(())
+}

@@ -1,0 +1,50 @@
+//! What would make a mount faster, said once to the person at the keyboard.
+//!
+//! # Invariants
+//!
+//! - **V1** It is said where requests could come by io_uring and the administrator has not switched
+//!   that on. It is not said where the options decide, or to scripts.
+
+use std::fs;
+use std::io::IsTerminal;
+
+use buttress_fuse::{Options, Session};
+
+use crate::ui::Ui;
+
+/// The kernel's switch, there since Linux 6.14.
+const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
+
+/// Says it (V1).
+pub(super) fn give(session: &Session, options: &Options, ui: &Ui) {
+    let is_script = ui.json() || !std::io::stderr().is_terminal();
+    let is_decided = options.io_uring.is_some() || options.submounts;
+    if is_script || is_decided || session.is_over_io_uring() {
+        return;
+    }
+    if let Some(advice) = advice(fs::read_to_string(SWITCH).ok().as_deref()) {
+        ui.note(advice);
+    }
+}
+
+/// The advice for a position of the switch; nothing where it is on, or there is none.
+fn advice(switch: Option<&str>) -> Option<String> {
+    let is_off = switch?.trim() == "N";
+    is_off.then(|| {
+        format!("requests by io_uring are faster; root switches them on: echo Y > {SWITCH}")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// V1: only a switch that is there and off is worth a word.
+    #[test]
+    fn v1_advice_is_given_where_the_switch_is_off() {
+        let off = advice(Some("N\n")).expect("it is off");
+        assert!(off.contains("echo Y > /sys/module/fuse/parameters/enable_uring"), "{off}");
+        assert_eq!(advice(Some("Y\n")), None);
+        assert_eq!(advice(None), None);
+    }
+}

@@ -1,0 +1,89 @@
+//! `buttress rescue`: writes that let a volume be opened again, by the names of btrfs-progs.
+
+use std::path::PathBuf;
+
+use buttress_rescue::{Fix, Mend};
+use serde_json::json;
+
+use crate::exit::{Context, Exit, Result};
+use crate::image::{self, Access, Devices};
+use crate::ui::{Tone, Ui};
+
+/// What to mend. Each lists what it will write, and writes it with --yes. Exit code 6: there is
+/// something to write, and --yes was not given.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Verb {
+    /// Write damaged and old copies of superblocks as the newest good copy of the same device.
+    SuperRecover(Args),
+    /// Remove the log of fsync: what fsync wrote since the last commit is gone.
+    ZeroLog(Args),
+    /// Mend sizes of devices that are no whole sectors or beyond the device, and their sum.
+    FixDeviceSize(Args),
+    /// Have free space counted anew, of version v1 (files) or v2 (a tree).
+    ClearSpaceCache(Cache),
+    /// Write the map of chunks anew, from tree nodes that a scan finds.
+    ChunkRecover(Args),
+}
+
+/// The volume.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The devices of the volume; it must not be mounted.
+    #[arg(value_name = "VOLUME", required = true, num_args = 1..)]
+    volumes: Vec<PathBuf>,
+    /// Write what is listed.
+    #[arg(long, short)]
+    yes: bool,
+}
+
+/// The volume, and what is cleared.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Cache {
+    /// v1 or v2.
+    #[arg(value_name = "VERSION", value_parser = ["v1", "v2"])]
+    version: String,
+    #[command(flatten)]
+    args: Args,
+}
+
+pub(crate) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
+    let (args, mend) = match verb {
+        Verb::SuperRecover(args) => (args, Mend::SuperRecover),
+        Verb::ZeroLog(args) => (args, Mend::ZeroLog),
+        Verb::FixDeviceSize(args) => (args, Mend::FixDeviceSize),
+        Verb::ClearSpaceCache(Cache { version, args }) if version == "v1" => {
+            (args, Mend::ClearSpaceCacheV1)
+        }
+        Verb::ClearSpaceCache(Cache { args, .. }) => (args, Mend::ClearSpaceCacheV2),
+        Verb::ChunkRecover(args) => (args, Mend::ChunkRecover),
+    };
+    let name = || args.volumes[0].display().to_string();
+    let others = Devices { devices: args.volumes[1..].to_vec(), ..Devices::default() };
+    let access = if args.yes { Access::Write } else { Access::Read };
+    let devices = image::open_devices(&args.volumes[0], &others, access)?;
+    let fixes = buttress_rescue::plan(&devices, mend).context(name)?;
+    if args.yes {
+        buttress_rescue::apply(&devices, &fixes).context(name)?;
+    }
+    answer(&fixes, args.yes, ui)?;
+    Ok(if args.yes || fixes.is_empty() { Exit::Success } else { Exit::Refused })
+}
+
+fn answer(fixes: &[Fix], is_written: bool, ui: &Ui) -> Result<()> {
+    if ui.json() {
+        let lines: Vec<&str> = fixes.iter().map(|fix| fix.what.as_str()).collect();
+        return ui.document(&json!({ "fixes": lines, "written": is_written }));
+    }
+    if fixes.is_empty() {
+        return ui.line("nothing to mend");
+    }
+    let (tone, word) =
+        if is_written { (Tone::Good, "written:") } else { (Tone::Heading, "would write:") };
+    for fix in fixes {
+        ui.line(format!("{} {}", ui.tint(tone, word), fix.what))?;
+    }
+    if !is_written {
+        ui.line("nothing was written; --yes writes it")?;
+    }
+    Ok(())
+}

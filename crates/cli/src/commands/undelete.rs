@@ -1,0 +1,92 @@
+//! `buttress undelete`: files that older trees have and newer ones do not.
+
+use std::path::PathBuf;
+
+use buttress_rescue::{Entry, Glob, Since, Summary, UndeleteOptions};
+use serde::Serialize;
+
+use crate::exit::{Context, Exit, Result};
+use crate::salvage::{self, Opening};
+use crate::ui::Ui;
+
+/// Finds files, folders and subvolumes that were deleted, and says for each whether its data was
+/// overwritten since. With --to brings them back to a folder. Writes nothing to the volume, which
+/// must not be mounted. Exit code 3: some of what was found is not whole.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The devices of the volume.
+    #[arg(value_name = "VOLUME", required = true, num_args = 1..)]
+    volumes: Vec<PathBuf>,
+    #[command(flatten)]
+    opening: Opening,
+    /// Where to bring the files back to.
+    #[arg(long, value_name = "FOLDER")]
+    to: Option<PathBuf>,
+    /// Only what this pattern matches, and all below it; may be given several times. A star stays
+    /// in its folder, two do not.
+    #[arg(long, value_name = "GLOB")]
+    path: Vec<String>,
+    /// Only what was surely there at this transaction or later. A date (2026-11-27, or with a time
+    /// as 2026-11-27T18:30, in UTC) stands for the first one after it.
+    #[arg(long, value_name = "GENERATION|TIME", value_parser = since)]
+    since: Option<Since>,
+    /// Data with lost checksums, too.
+    #[arg(long)]
+    unverified: bool,
+}
+
+/// What scripts read.
+#[derive(Serialize)]
+struct Document<'d> {
+    notes: &'d [String],
+    summary: Summary,
+    files: Vec<Entry>,
+}
+
+fn since(text: &str) -> std::result::Result<Since, String> {
+    if let Ok(number) = text.parse() {
+        return Ok(Since::Generation(number));
+    }
+    let time = text.parse::<jiff::civil::DateTime>().map_err(|error| error.to_string())?;
+    let first = jiff::civil::DateTime::constant(1970, 1, 1, 0, 0, 0, 0);
+    Ok(Since::Time(time.duration_since(first).as_secs()))
+}
+
+pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
+    let opened = salvage::open(&args.volumes, &args.opening, ui)?;
+    let name = args.volumes[0].display().to_string();
+    let mut options = UndeleteOptions::default();
+    options.paths = args.path.iter().map(|glob| Glob::new(glob.as_bytes())).collect();
+    options.since = args.since;
+    options.unverified = args.unverified;
+    let mut files = Vec::new();
+    let mut each = |entry: &Entry| {
+        if ui.json() {
+            files.push(entry.clone());
+        } else {
+            salvage::print(entry, true, ui);
+        }
+    };
+    let summary = buttress_rescue::undelete(&opened, &options, args.to.as_deref(), &mut each);
+    let summary = summary.context(|| &name)?;
+    if ui.json() {
+        ui.document(&Document { notes: opened.notes(), summary, files })?;
+    } else {
+        salvage::print_summary(&summary, ui)?;
+    }
+    Ok(salvage::exit(&summary))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Numbers are transactions; dates are dates.
+    #[test]
+    fn since_takes_numbers_and_dates() {
+        assert_eq!(since("17"), Ok(Since::Generation(17)));
+        assert_eq!(since("1970-01-02"), Ok(Since::Time(86_400)));
+        assert_eq!(since("1970-01-01T01:00"), Ok(Since::Time(3600)));
+        since("yesterday").expect_err("no date");
+    }
+}

@@ -1,7 +1,0 @@
-//! Figures that a running mount or server tells: names and values, in the order in which they are
-//! shown.
-
-use serde_json::Value;
-
-/// The figures of one part.
-pub(crate) type Figures = Vec<(String, Value)>;

@@ -1,0 +1,127 @@
+//! What `restore` and `undelete` share: opening damaged volumes, telling where they are.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use buttress_rescue::{Condition, Entry, Salvage, SalvageOptions, Step, Summary};
+use parking_lot::Mutex;
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use crate::exit::{Context, Exit, Result};
+use crate::image::{self, Access, Devices};
+use crate::location::show;
+use crate::size::human;
+use crate::ui::{Progress, Tone, Ui};
+
+/// How a damaged volume is opened.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub(crate) struct Opening {
+    /// Take nodes of trees with wrong checksums if all else in them is right.
+    #[arg(long)]
+    ignore_metadata_checksums: bool,
+}
+
+/// Opens the devices for reading alone.
+pub(crate) fn open(volumes: &[PathBuf], opening: &Opening, ui: &Ui) -> Result<Salvage> {
+    let others = Devices { devices: volumes[1..].to_vec(), ..Devices::default() };
+    let devices = image::open_devices(&volumes[0], &others, Access::Read)?;
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&stop))
+            .context(|| "watching for signals")?;
+    }
+    let mut options = SalvageOptions::default();
+    options.ignore_meta_csums = opening.ignore_metadata_checksums;
+    let bars = Bars { ui: Ui::new(ui.json()), stop, bar: Mutex::new(None) };
+    Salvage::open(devices, options, Arc::new(bars)).context(|| volumes[0].display().to_string())
+}
+
+/// A line about one file; whole ones only where `all` are wanted.
+pub(crate) fn print(entry: &Entry, all: bool, ui: &Ui) {
+    let (tone, word) = match entry.condition {
+        Condition::Whole => (Tone::Good, "whole"),
+        Condition::Exists => (Tone::Dim, "exists"),
+        Condition::Skipped => (Tone::Dim, "skipped"),
+        Condition::Partly => (Tone::Heading, "partly"),
+        Condition::Lost => (Tone::Bad, "lost"),
+    };
+    if !all && matches!(entry.condition, Condition::Whole | Condition::Exists) {
+        return;
+    }
+    let reason = reason(entry);
+    let unverified = if entry.unverified { " (without checksums)" } else { "" };
+    let colon = if reason.is_empty() { "" } else { ": " };
+    let word = ui.tint(tone, &format!("{word:<7}"));
+    // Standard output may be closed; then the summary fails to print, too.
+    let _ = ui.line(format!("{word} /{}{unverified}{colon}{reason}", show(&entry.path)));
+}
+
+/// The last line.
+pub(crate) fn print_summary(summary: &Summary, ui: &Ui) -> Result<()> {
+    let mut parts = vec![format!("{} whole", summary.whole)];
+    let others = [
+        (summary.partly, "partly there"),
+        (summary.lost, "lost"),
+        (summary.exists, "there before"),
+        (summary.skipped, "left out"),
+    ];
+    parts.extend(
+        others.iter().filter(|(count, _)| *count > 0).map(|(n, what)| format!("{n} {what}")),
+    );
+    let stopped = if summary.stopped { "; stopped before the end" } else { "" };
+    ui.line(format!("{}; {} of content{stopped}", parts.join(", "), human(summary.bytes)))
+}
+
+/// How the program ends.
+pub(crate) fn exit(summary: &Summary) -> Exit {
+    match summary {
+        Summary { stopped: true, .. } => Exit::Failure,
+        Summary { partly: 0, lost: 0, .. } => Exit::Success,
+        _ => Exit::Corrupt,
+    }
+}
+
+/// A bar for each step, and the end by a signal.
+struct Bars {
+    ui: Ui,
+    stop: Arc<AtomicBool>,
+    /// Unranked: nothing else is taken under it but the terminal's lock.
+    bar: Mutex<Option<Progress>>,
+}
+
+impl buttress_rescue::Progress for Bars {
+    fn step(&self, step: Step, total_bytes: u64) {
+        let mut bar = self.bar.lock();
+        *bar = None;
+        if total_bytes > 0 {
+            let new = self.ui.bytes_bar(step.title(), total_bytes);
+            new.tick();
+            *bar = Some(new);
+        }
+    }
+
+    fn advance(&self, bytes: u64) {
+        if let Some(bar) = &*self.bar.lock() {
+            bar.add(bytes);
+        }
+    }
+
+    fn goes_on(&self) -> bool {
+        !self.stop.load(Ordering::Relaxed)
+    }
+}
+
+/// What a line says of a file that is not whole.
+fn reason(entry: &Entry) -> String {
+    let lost: u64 = entry.lost.iter().map(|part| part.len).sum();
+    let mut parts = Vec::new();
+    if entry.condition == Condition::Partly && lost > 0 {
+        parts.push(format!("{} of {} are lost", human(lost), human(entry.size)));
+    }
+    parts.extend(entry.notes.iter().cloned());
+    if let Some(first) = entry.lost.first() {
+        parts.push(first.why.clone());
+    }
+    parts.join("; ")
+}

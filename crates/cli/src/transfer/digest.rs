@@ -1,0 +1,90 @@
+//! A number that follows from what is in a tree of files, and from nothing else.
+
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+
+use buttress_format::CsumType;
+use buttress_fs::FileKind;
+use rustix::fs::Mode;
+
+use super::CHUNK;
+use super::import::{FILE_FLAGS, kind, length, names, open_child, stat};
+use crate::exit::{Context, Result};
+use crate::location::show;
+
+/// A digest of everything that was added, in order.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Chain(u64);
+
+impl Chain {
+    /// Adds bytes, and where they end.
+    pub fn add(&mut self, bytes: &[u8]) {
+        let digest = CsumType::Xxhash64.digest(bytes);
+        let mut link = [0; 24];
+        link[..8].copy_from_slice(&self.0.to_le_bytes());
+        link[8..16].copy_from_slice(&digest[..8]);
+        link[16..].copy_from_slice(&(bytes.len() as u64).to_le_bytes());
+        let digest = CsumType::Xxhash64.digest(&link);
+        let mut number = [0; 8];
+        number.copy_from_slice(&digest[..8]);
+        self.0 = u64::from_le_bytes(number);
+    }
+
+    /// The number.
+    pub fn number(self) -> u64 {
+        self.0
+    }
+}
+
+/// Adds all that is in a folder: names, kinds, modes, owners, content, and what links hold. Times
+/// are left out: they may be changed on the way.
+pub fn digest(dir: OwnedFd, images: &[(u64, u64)], chain: &mut Chain) -> Result<()> {
+    let first = names(&dir, &|_| false)?.into_iter();
+    let mut stack: Vec<(OwnedFd, std::vec::IntoIter<OsString>)> = vec![(dir, first)];
+    let mut buffer = vec![0; CHUNK];
+    while let Some((dir, left)) = stack.last_mut() {
+        let Some(name) = left.next() else {
+            chain.add(b"");
+            stack.pop();
+            continue;
+        };
+        let text = || show(name.as_bytes());
+        let stat = stat(dir, &name)?;
+        if images.contains(&(stat.st_dev, stat.st_ino)) {
+            continue;
+        }
+        chain.add(name.as_bytes());
+        for number in [stat.st_mode, stat.st_uid, stat.st_gid] {
+            chain.add(&number.to_le_bytes());
+        }
+        chain.add(&stat.st_rdev.to_le_bytes());
+        match kind(&stat) {
+            Some(FileKind::Directory) => {
+                let child = open_child(dir, &name)?;
+                let left = names(&child, &|_| false)?.into_iter();
+                stack.push((child, left));
+            }
+            Some(FileKind::Regular) => {
+                let file =
+                    rustix::fs::openat(&*dir, &name, FILE_FLAGS, Mode::empty()).context(text)?;
+                let (len, mut offset) = (length(&stat), 0);
+                chain.add(&len.to_le_bytes());
+                while offset < len {
+                    let read = rustix::io::pread(&file, &mut buffer[..], offset).context(text)?;
+                    if read == 0 {
+                        break;
+                    }
+                    chain.add(&buffer[..read]);
+                    offset += read as u64;
+                }
+            }
+            Some(FileKind::Symlink) => {
+                let link = rustix::fs::readlinkat(&*dir, &name, Vec::new()).context(text)?;
+                chain.add(link.as_bytes());
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,111 @@
+//! `buttress restore`, `undelete` and `rescue`: what they print, and how they end.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
+
+use crate::Bench;
+
+fn damage(bench: &Bench, name: &str, at: u64) {
+    let file = OpenOptions::new().write(true).open(bench.path(name)).expect("the image");
+    file.write_all_at(&[0xAA; 4096], at).expect("damage");
+}
+
+fn filled(bench: &Bench) {
+    bench.volume("a.img", "256M");
+    std::fs::create_dir(bench.path("src")).expect("a folder");
+    for number in 0..20 {
+        let content = vec![number as u8; 5000 + number * 100];
+        std::fs::write(bench.path(&format!("src/f{number}")), content).expect("a file");
+    }
+    bench.ok(&["cp", "--recursive", "src", "a.img:/"]);
+}
+
+fn json(bench: &Bench, words: &[&str]) -> serde_json::Value {
+    let output = bench.run(&[&["--json"], words].concat());
+    serde_json::from_slice(&output.stdout).expect("JSON alone")
+}
+
+/// A volume without its first superblock opens by the other; a dry run writes nothing, and an
+/// unknown root is refused.
+#[test]
+fn files_come_out_of_a_damaged_volume() {
+    let bench = crate::bench();
+    filled(&bench);
+    damage(&bench, "a.img", 64 << 10);
+    bench.fails(&["ls", "a.img:/"], 3, &["a.img"]);
+    let text = bench.ok(&["restore", "--dry-run", "a.img"]);
+    assert!(text.contains("22 whole"), "{text}");
+    let document = json(&bench, &["restore", "a.img", "out"]);
+    assert_eq!(document["summary"]["whole"], 22);
+    assert_eq!(document["files"].as_array().map(Vec::len), Some(22));
+    for number in 0..20 {
+        let one = std::fs::read(bench.path(&format!("src/f{number}"))).expect("read");
+        assert!(std::fs::read(bench.path(&format!("out/src/f{number}"))).expect("read") == one);
+    }
+    let text = bench.ok(&["restore", "--path", "/src/f1?", "a.img", "some"]);
+    assert!(text.contains("10 whole"), "{text}");
+    let roots = json(&bench, &["restore", "--list-roots", "a.img"]);
+    let newest = roots["roots"][0]["generation"].as_u64().expect("a generation").to_string();
+    bench.ok(&["restore", "--root", &newest, "a.img", "again"]);
+    bench.fails(&["restore", "--root", "999999", "a.img", "none"], 3, &["no root 999999"]);
+    bench.fails(&["restore", "a.img"], 2, &["a folder"]);
+    std::fs::write(bench.path("text"), vec![b'x'; 1 << 20]).expect("a file");
+    bench.fails(&["restore", "text", "none"], 3, &["text", "no tree node"]);
+}
+
+/// Deleted files are listed, and come back to another folder.
+#[test]
+fn deleted_files_come_back() {
+    let bench = crate::bench();
+    filled(&bench);
+    bench.ok(&["rm", "--recursive", "a.img:/src"]);
+    let text = bench.ok(&["undelete", "a.img"]);
+    assert!(text.contains("/src/f7") && text.contains("whole"), "{text}");
+    let document = json(&bench, &["undelete", "a.img", "--path", "/src/f?", "--to", "out"]);
+    assert_eq!(document["summary"]["whole"], 10);
+    let one = std::fs::read(bench.path("src/f7")).expect("read");
+    assert!(std::fs::read(bench.path("out/src/f7")).expect("read") == one);
+    let output = bench.run(&["undelete", "a.img", "--since", "yesterday"]);
+    assert_eq!(output.status.code(), Some(2));
+}
+
+/// What is mended is listed before, and nothing is written without `--yes`.
+#[test]
+fn mending_needs_a_yes() {
+    let bench = crate::bench();
+    filled(&bench);
+    bench.ok(&["rescue", "super-recover", "a.img"]);
+    damage(&bench, "a.img", 64 << 10);
+    for _ in 0..2 {
+        let output = bench.run(&["rescue", "super-recover", "a.img"]);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(output.status.code(), Some(6), "{text}");
+        assert!(text.contains("would write:") && text.contains("--yes"), "{text}");
+    }
+    let text = bench.ok(&["rescue", "super-recover", "--yes", "a.img"]);
+    assert!(text.contains("written:"), "{text}");
+    let text = bench.ok(&["rescue", "super-recover", "a.img"]);
+    assert!(text.contains("nothing to mend"), "{text}");
+    bench.ok(&["check", "--check-data-csum", "a.img"]);
+    bench.ok(&["rescue", "clear-space-cache", "v2", "a.img", "--yes"]);
+    bench.ok(&["rescue", "zero-log", "a.img"]);
+    bench.ok(&["rescue", "fix-device-size", "a.img"]);
+    bench.ok(&["rescue", "chunk-recover", "a.img"]);
+    bench.ok(&["mkdir", "a.img:/new"]);
+    bench.ok(&["check", "--check-data-csum", "a.img"]);
+}
+
+/// Words of `rescue=` are for verbs that read.
+#[test]
+fn rescue_words_are_for_reading() {
+    let bench = crate::bench();
+    filled(&bench);
+    for words in ["usebackuproot", "all", "nologreplay:ignorebadroots"] {
+        bench.ok(&["ls", "--rescue", words, "a.img:/src"]);
+        bench.ok(&["info", "--rescue", words, "a.img"]);
+    }
+    bench.fails(&["mkdir", "--rescue", "all", "a.img:/new"], 2, &["--rescue all"]);
+    bench.fails(&["check", "--rescue", "all", "a.img"], 2, &["--rescue all"]);
+    let output = bench.run(&["ls", "--rescue", "nonsense", "a.img:/"]);
+    assert_eq!(output.status.code(), Some(2));
+}

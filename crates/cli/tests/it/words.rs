@@ -1,0 +1,222 @@
+//! The program as `btrfs`, beside btrfs-progs on Linux: the same words, the same lines.
+
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::Command;
+
+use crate::checker::check;
+use crate::live::{Mounted, has, run};
+use crate::{Bench, text};
+
+/// Command lines with `X` for the mount, in an order in which each finds what it needs. Both
+/// programs print the same for each, but for numbers, identifiers and times.
+const LINES: [&str; 41] = [
+    "subvolume create X/new",
+    "subvolume create X/new",
+    "subvolume snapshot -r X/s X/s2",
+    "subvolume snapshot X/s X/s3",
+    "subvolume snapshot X/s X/new",
+    "subvolume snapshot X/nope X/x",
+    "subvolume list X",
+    "sub list -t X",
+    "subvolume list -puqR X",
+    "subvolume list -s X",
+    "subvolume list -acg X",
+    "subvolume list -r X",
+    "subvolume list -o X/new",
+    "subvolume list -a X/new",
+    "subvolume show X/s1",
+    "subvolume show X/s",
+    "subvolume get-default X",
+    "filesystem df X",
+    "fi df -b X",
+    "filesystem usage X",
+    "filesystem show X",
+    "filesystem label X",
+    "filesystem sync X",
+    "device usage X",
+    "device stats X",
+    "inspect-internal rootid X/s",
+    "inspect-internal subvolid-resolve 256 X",
+    "subvolume sync X",
+    "balance status X",
+    "property get X/s1",
+    "property set X/s1 ro false",
+    "property get X/s1 ro",
+    "property set X/s compression zstd",
+    "property get X/s",
+    "subvolume delete X/nope",
+    "subvolume delete -c X/s1",
+    "subvolume delete X/s3",
+    "subvolume set-default 256 X",
+    "subvolume get-default X",
+    "scrub start -B X",
+    "balance start --full-balance X",
+];
+
+/// What stands around numbers.
+const SEPARATORS: [char; 6] = [' ', '\t', ':', '\'', '(', '='];
+
+/// A text without what differs from volume to volume.
+fn plain(text: &str, top: &str, device: &str) -> String {
+    let text = text.replace(device, "DEVICE").replace(top, "X");
+    let mut out = String::new();
+    for line in text.lines().filter(|line| !line.contains("Send time")) {
+        for word in line.split_inclusive(SEPARATORS) {
+            let end = word.len() - word.trim_end_matches(SEPARATORS).len();
+            let (word, end) = word.split_at(word.len() - end);
+            let is_uuid = word.len() == 36 && word.matches('-').count() == 4;
+            let is_number = word.starts_with(|c: char| c.is_ascii_digit());
+            out.push_str(if is_uuid || is_number { "N" } else { word });
+            // Columns are as wide as their numbers.
+            out.push_str(if end.starts_with("  ") { " " } else { end });
+        }
+        out.push('\n');
+    }
+    // Padding before a number.
+    while out.contains("  ") {
+        out = out.replace("  ", " ");
+    }
+    out
+}
+
+/// A program with the sockets of a bench.
+fn program(bench: &Bench, name: &Path) -> Command {
+    let mut command = Command::new(name);
+    command.env("BUTTRESS_RUNTIME_DIR", bench.path("run")).env("TZ", "UTC");
+    command
+}
+
+/// Runs one line, and answers what it printed and how it ended.
+fn answer(bench: &Bench, name: &Path, line: &str, top: &str, device: &str) -> String {
+    let words = line.split(' ').map(|word| match word.strip_prefix('X') {
+        Some(rest) => format!("{top}{rest}"),
+        None => word.to_owned(),
+    });
+    let output = program(bench, name).args(words).output().expect("it starts");
+    let said = [&output.stdout[..], &output.stderr].concat();
+    let said = plain(&String::from_utf8_lossy(&said), top, device);
+    format!("$ btrfs {line}\n{said}ends with {:?}\n", output.status.code())
+}
+
+/// A session of commands prints on a mount of ours what btrfs-progs print on one of Linux.
+#[test]
+fn btrfs_says_the_same_on_both() {
+    let needed = ["mkfs.btrfs", "btrfs", "mount", "umount", "losetup", "cp"];
+    if !has(&needed, Some("/dev/fuse")) || !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let bench = crate::bench();
+    let (image, linux) = (bench.path("image"), bench.path("linux"));
+    std::fs::File::create(&image).expect("a file").set_len(1 << 30).expect("a size");
+    run("mkfs.btrfs", &["-q", text(&image)]);
+    run("cp", &["--sparse=always", text(&image), text(&linux)]);
+    let ours = bench.path("btrfs");
+    symlink(env!("CARGO_BIN_EXE_buttress"), &ours).expect("a link");
+    let theirs = std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
+        .map(|folder| folder.join("btrfs"))
+        .find(|program| program.exists())
+        .expect("btrfs-progs are installed");
+
+    let top = bench.path("lx");
+    std::fs::create_dir(&top).expect("a folder");
+    let device = run("losetup", &["--find", "--show", text(&linux)]);
+    let device = device.trim();
+    run("mount", &[device, text(&top)]);
+    let session = |name: &Path, top: &Path, device: &str| -> Vec<String> {
+        let top = text(top);
+        let begin = ["subvolume create X/s", "filesystem sync X", "sub snap -r X/s X/s1"];
+        let begun = begin.map(|line| {
+            if line.starts_with("filesystem") {
+                std::fs::write(format!("{top}/s/file"), vec![1; 70_000]).expect("a file");
+            }
+            answer(&bench, name, line, top, device)
+        });
+        let rest = LINES.iter().map(|line| answer(&bench, name, line, top, device));
+        begun.into_iter().chain(rest).collect()
+    };
+    let wanted = session(&theirs, &top, device);
+    // What lies on a mount of Linux goes to btrfs-progs.
+    let passed_on = answer(&bench, &ours, "subvolume list X", text(&top), device);
+    assert_eq!(passed_on, answer(&bench, &theirs, "subvolume list X", text(&top), device));
+    run("umount", &[text(&top)]);
+    run("losetup", &["--detach", device]);
+
+    let mounted = Mounted::new(&bench, &[]);
+    let found = session(&ours, &bench.path("mnt"), text(&image));
+    mounted.end();
+    for (wanted, found) in wanted.iter().zip(&found) {
+        assert_eq!(wanted, found, "btrfs-progs on the left");
+    }
+    check(&image);
+}
+
+/// What btrbk reads of the list of mounts, changed by one line: FUSE has types such as
+/// `fuse.buttress` only.
+const OF_BTRBK: (&str, &str) = (
+    "    my %line = %+;\n",
+    "    my %line = %+; $line{fs_type} = 'btrfs' if $line{fs_type} eq 'fuse.buttress';\n",
+);
+
+/// btrbk makes snapshots, sends them incrementally to another volume, and deletes old ones, on
+/// mounts of ours as on those of Linux: the same number of each, and the same content.
+#[test]
+fn btrbk_keeps_backups() {
+    if !has(&["btrbk", "perl", "diff"], Some("/dev/fuse")) {
+        return;
+    }
+    let (from, to) = (crate::bench(), crate::bench());
+    for bench in [&from, &to] {
+        bench.volume("image", "300M");
+    }
+    let (one, other) = (Mounted::new(&from, &[]), Mounted::sharing(&to, &from));
+    let (source, target) = (from.path("mnt"), to.path("mnt"));
+    let found = run("sh", &["-c", "command -v btrbk"]);
+    let script = std::fs::read_to_string(found.trim()).expect("it is a script");
+    assert!(script.contains(OF_BTRBK.0), "btrbk reads the list of mounts in another way");
+    std::fs::write(from.path("btrbk"), script.replace(OF_BTRBK.0, OF_BTRBK.1)).expect("written");
+    let folder = from.path("bin");
+    std::fs::create_dir(&folder).expect("a folder");
+    symlink(env!("CARGO_BIN_EXE_buttress"), folder.join("btrfs")).expect("a link");
+    let path = format!("{}:{}", text(&folder), std::env::var("PATH").unwrap_or_default());
+    let settings = format!(
+        "timestamp_format long-iso\nsnapshot_preserve_min latest\nsnapshot_preserve no\n\
+         target_preserve_min latest\ntarget_preserve 9h\nsnapshot_dir snaps\n\
+         volume {}\n  subvolume data\n    target {}/backup\n",
+        text(&source),
+        text(&target)
+    );
+    std::fs::write(from.path("settings"), settings).expect("written");
+    for folder in [source.join("snaps"), target.join("backup")] {
+        std::fs::create_dir(folder).expect("a folder");
+    }
+    from.ok(&["subvolume", "create", "mnt/data"]);
+    for round in 0..3_u8 {
+        std::fs::write(source.join(format!("data/file{round}")), vec![round; 300_000]).expect("it");
+        let mut btrbk = program(&from, Path::new("perl"));
+        btrbk.args([&from.path("btrbk"), Path::new("-c"), &from.path("settings")]).arg("run");
+        let output = btrbk.env("PATH", &path).output().expect("it starts");
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let complained = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}{complained}");
+        // The first stream is whole, the others are differences.
+        let sent = if round == 0 { "\n*** " } else { "\n>>> " };
+        assert!(said.contains(sent), "{said}");
+        std::thread::sleep(std::time::Duration::from_millis(1100));
+    }
+    let names = |folder: &Path| -> Vec<_> {
+        let entries = std::fs::read_dir(folder).expect("it is there");
+        entries.map(|entry| entry.expect("an entry").path()).collect()
+    };
+    // The newest one is kept, and of this hour the first at the target.
+    let (snapshots, mut backups) = (names(&source.join("snaps")), names(&target.join("backup")));
+    backups.sort();
+    assert_eq!(snapshots.len(), 1, "{snapshots:?}");
+    assert!((2..=3).contains(&backups.len()), "{backups:?}");
+    run("diff", &["-r", text(&snapshots[0]), text(backups.last().expect("there are some"))]);
+    run("diff", &["-r", text(&source.join("data")), text(&snapshots[0])]);
+    one.end();
+    other.end();
+    check(&from.path("image"));
+    check(&to.path("image"));
+}

@@ -1,0 +1,90 @@
+//! Gives an order to the process that has the volume open, or carries it out in this one.
+//!
+//! # Invariants
+//!
+//! - **C1** An order ends early when the caller goes away or gets a signal. What can be resumed is
+//!   then paused: a balance.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde_json::Value;
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use crate::closing;
+use crate::execute;
+use crate::exit::{Context, Result};
+use crate::image::{self, Devices};
+use crate::live;
+use crate::order::{Order, Step};
+use crate::target::{Open, Stream};
+use crate::ui::Ui;
+
+/// Carries an order out, wherever the volume is open, with a bar. Ctrl-C and `balance pause` end it
+/// (C1).
+pub fn run(
+    order: &Order,
+    image: &Path,
+    devices: &Devices,
+    what: &'static str,
+    ui: &Ui,
+) -> Result<Value> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&stop))
+            .context(|| "watching for signals")?;
+    }
+    let (mut bar, mut shown) = (None, 0);
+    let mut watch = |step: &Step| {
+        let bar = bar.get_or_insert_with(|| ui.bytes_bar(what, step.total));
+        bar.add(step.done.saturating_sub(shown));
+        shown = step.done;
+        bar.message(&step.text);
+        !stop.load(Ordering::Relaxed)
+    };
+    if let Some((socket, _)) = live::find(image)? {
+        return live::give(&socket, order, &stop, &mut watch);
+    }
+    let fs = image::open(image, devices, execute::access(order))?;
+    let open = Open { fs: &fs, name: &image.display().to_string(), beside: None };
+    let done = execute::carry_out(order, &open, Stream::None, &mut watch)?;
+    image::close(fs, image)?;
+    Ok(done)
+}
+
+/// Carries an order out that takes or gives a stream, wherever the volume is open. Ctrl-C ends this
+/// process, and the order with it.
+pub fn stream(order: &Order, image: &Path, devices: &Devices, stream: Stream<'_>) -> Result<Value> {
+    if let Some((socket, _)) = live::find(image)? {
+        return live::give_with_stream(&socket, order, stream);
+    }
+    let fs = image::open(image, devices, execute::access(order))?;
+    let open = Open { fs: &fs, name: &image.display().to_string(), beside: None };
+    let done = execute::carry_out(order, &open, stream, &mut |_| true);
+    // What came before a failure is kept, as it would be in a mounted volume.
+    let closed = image::close(fs, image);
+    let done = done?;
+    closed?;
+    Ok(done)
+}
+
+/// Has a process that has the volume open commit what was written until now, for a verb that then
+/// looks past its lock. Where it cannot, the verb sees what was committed before.
+pub fn commit(image: &Path) {
+    let ask = || match live::find(image)? {
+        Some((socket, _)) => {
+            let stop = AtomicBool::new(false);
+            live::give(&socket, &Order::Commit, &stop, &mut |_| true).map(drop)
+        }
+        None => Ok(()),
+    };
+    if let Err(error) = ask() {
+        tracing::debug!(%error, "no commit before a look");
+    }
+}
+
+/// The whole name of a file that another process will open.
+pub fn whole(path: &Path) -> Result<PathBuf> {
+    closing::full_name(path).context(|| path.display().to_string())
+}

@@ -1,0 +1,159 @@
+//! Carries orders out on a volume that this process has open.
+//!
+//! # Invariants
+//!
+//! - **E1** A verb that opened the volume and the mount that has it open do the same for an order.
+//!   Both call [`carry_out`].
+//! - **E2** An order that reads or moves the volume as a whole begins with a commit. The commit has
+//!   all that programs have written by then, also what the kernel still holds.
+
+mod balance;
+mod device;
+mod fstrim;
+mod property;
+mod resize;
+mod room;
+mod scrub;
+mod stream;
+mod subvolume;
+
+use buttress_fs::{BalanceProgress, Filesystem, ScrubOptions};
+use buttress_fuse::Beside;
+use serde_json::{Value, json};
+
+use crate::exit::{Context, Exit, Failure, Result};
+use crate::image::Access;
+use crate::order::{Order, PropertyAct, Step, Watch};
+use crate::target::{Open, Stream};
+
+pub use balance::{options as balance_options, status_of as balance_status};
+pub use device::{Row as DeviceRow, fresh as fresh_device};
+pub use room::Room;
+pub use scrub::{Status as ScrubStatus, read as read_scrub, state_file as scrub_state_file};
+
+/// Carries an order out.
+///
+/// # Errors
+///
+/// What the volume says; an order without the stream that it needs.
+pub fn carry_out(
+    order: &Order,
+    open: &Open<'_>,
+    stream: Stream<'_>,
+    watch: Watch<'_>,
+) -> Result<Value> {
+    let Open { fs, name, beside } = *open;
+    match (order, stream) {
+        (Order::Send(sending), Stream::Out(output)) => {
+            commit(fs, beside).context(|| name)??;
+            return stream::send(fs, sending, output, watch);
+        }
+        (Order::Receive { dir }, Stream::In(input)) => {
+            return stream::receive(fs, dir, beside, input, watch);
+        }
+        _ => {}
+    }
+    if order.begins_with_commit() {
+        commit(fs, beside).context(|| name)??;
+    }
+    let mut moving = |progress: &BalanceProgress| watch(&moved(progress));
+    match order {
+        Order::BalanceStart { data, metadata, system, force } => {
+            let options = balance::options(data, metadata, system)?;
+            if !force {
+                balance::refuse_fewer_copies(fs, &options).context(|| name)??;
+            }
+            Ok(balance::document(&fs.balance(&options, &mut moving).context(|| name)?))
+        }
+        Order::BalanceResume => {
+            Ok(balance::document(&fs.resume_balance(&mut moving).context(|| name)?))
+        }
+        Order::BalancePause => {
+            fs.pause_balance().context(|| name)?;
+            Ok(Value::Null)
+        }
+        Order::BalanceCancel => {
+            fs.cancel_balance().context(|| name)?;
+            Ok(Value::Null)
+        }
+        Order::BalanceStatus => balance::status_of(fs, false).context(|| name),
+        Order::Commit => Ok(Value::Null),
+        Order::DeviceAdd { new, force } => {
+            let added = device::fresh_for(fs, new, *force)?;
+            let id = fs.add_device(added).context(|| new.display().to_string())?;
+            Ok(json!({ "devid": id.0 }))
+        }
+        Order::DeviceRemove { called } => {
+            let id = device::find(fs, called, name)?;
+            fs.remove_device(id, &mut moving).context(|| name)?;
+            Ok(json!({ "devid": id.0 }))
+        }
+        Order::DeviceReplace { called, new, force } => {
+            let new = device::fresh_for(fs, new, *force)?;
+            let id = device::find(fs, called, name)?;
+            let found = fs.replace_device(id, new, &mut moving).context(|| name)?;
+            let lost = found.uncorrectable_errors;
+            Ok(json!({ "devid": id.0, "uncorrectable_errors": lost }))
+        }
+        Order::DeviceStats { reset } => device::stats_of(fs, *reset, name),
+        Order::Fstrim { offset, length, minimum } => {
+            let options = fstrim::options(*offset, *length, *minimum);
+            fstrim::carry_out(fs, options, name, watch)
+        }
+        Order::Remount { read_only } => {
+            let hint = if *read_only { "" } else { ": it has to be unmounted and mounted anew" };
+            if let Some(beside) = beside.filter(|_| *read_only) {
+                beside.gather().context(|| name)?;
+            }
+            fs.set_read_only(*read_only).context(|| format!("{name}{hint}"))?;
+            Ok(Value::Null)
+        }
+        Order::Room => room::document(fs).context(|| name)?,
+        Order::Resize { size } => resize::carry_out(fs, size, name, &mut moving),
+        Order::Scrub { resume, read_only, hold_groups, state } => {
+            let how = ScrubOptions {
+                read_only: *read_only,
+                hold_groups: *hold_groups,
+                ..ScrubOptions::default()
+            };
+            scrub::carry_out(fs, how, (*resume, state.as_deref()), name, watch)
+        }
+        Order::Property { at, act } => property::carry_out(fs, at, act, beside),
+        Order::Receive { .. } | Order::Send(_) => {
+            Err(Failure::new(Exit::Usage, "the stream is missing"))
+        }
+        Order::Subvolume(act) => act.carry_out(fs, beside, watch),
+    }
+}
+
+/// Makes all that programs have written part of a commit (E2).
+fn commit(fs: &Filesystem, beside: Option<&Beside>) -> std::io::Result<Result<()>> {
+    if let Some(beside) = beside.filter(|_| fs.read_only_reason().is_none()) {
+        beside.gather()?;
+    }
+    Ok(fs.commit().context(|| "a commit"))
+}
+
+/// How the volume is to be opened for it.
+pub fn access(order: &Order) -> Access {
+    match order {
+        Order::BalanceStatus => Access::Peek,
+        Order::Commit
+        | Order::DeviceStats { reset: false }
+        | Order::Property { act: PropertyAct::Get { .. } | PropertyAct::List, .. }
+        | Order::Room
+        | Order::Send(_)
+        | Order::Scrub { read_only: true, .. } => Access::Read,
+        Order::Subvolume(act) => act.access(),
+        _ => Access::Write,
+    }
+}
+
+/// How far a balance is.
+fn moved(progress: &BalanceProgress) -> Step {
+    Step {
+        done: progress.moved,
+        total: progress.bytes,
+        text: format!("{} of {} chunks", progress.completed, progress.expected),
+    }
+}

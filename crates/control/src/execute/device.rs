@@ -1,0 +1,99 @@
+//! Devices of a volume: which one is meant, and how often each failed.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use buttress_block::{Device, OpenOptions, probe};
+use buttress_format::DeviceId;
+use buttress_fs::{DeviceInfo, Filesystem};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::closing;
+use crate::exit::{Context, Exit, Failure, Result};
+
+/// What scripts read, in the words of `btrfs device stats`.
+#[derive(Serialize, Deserialize)]
+pub struct Row {
+    /// The device, as a path or its number.
+    pub device: String,
+    devid: u64,
+    write_io_errs: u64,
+    read_io_errs: u64,
+    flush_io_errs: u64,
+    corruption_errs: u64,
+    generation_errs: u64,
+}
+
+impl Row {
+    fn of(device: DeviceInfo) -> Self {
+        let [write, read, flush, corruption, generation] = device.stats.counts;
+        Self {
+            device: device.name,
+            devid: device.id.0,
+            write_io_errs: write,
+            read_io_errs: read,
+            flush_io_errs: flush,
+            corruption_errs: corruption,
+            generation_errs: generation,
+        }
+    }
+
+    /// The five counters with their names, in the order that `btrfs device stats` prints.
+    pub fn counts(&self) -> [(&'static str, u64); 5] {
+        [
+            ("write_io_errs", self.write_io_errs),
+            ("read_io_errs", self.read_io_errs),
+            ("flush_io_errs", self.flush_io_errs),
+            ("corruption_errs", self.corruption_errs),
+            ("generation_errs", self.generation_errs),
+        ]
+    }
+}
+
+/// As [`fresh`], for a volume that is open: one in a store of objects has one device.
+pub(super) fn fresh_for(fs: &Filesystem, path: &Path, force: bool) -> Result<Arc<dyn Device>> {
+    let here = fs.devices();
+    let paths = here.iter().map(|device| Path::new(&device.name)).chain([path]);
+    buttress_remote::check_alone(paths, true).map_err(Failure::of_remote)?;
+    fresh(path, force)
+}
+
+/// Opens a device that is to become part of a volume, after a look at what is on it.
+pub fn fresh(path: &Path, force: bool) -> Result<Arc<dyn Device>> {
+    let device = closing::open_device(path, OpenOptions::WRITE)?.device();
+    let name = path.display().to_string();
+    if !force && let Some(found) = probe::identify(&*device).context(|| &name)? {
+        let what = format!("{name}: holds {found}; --force overwrites it");
+        return Err(Failure::new(Exit::Refused, what));
+    }
+    Ok(device)
+}
+
+/// The device that is called by its number, its path, or `missing`.
+pub(super) fn find(fs: &Filesystem, called: &str, name: &str) -> Result<DeviceId> {
+    let here = fs.devices();
+    let by_path = || {
+        let path = std::fs::canonicalize(called).ok();
+        let same = |name: &str| {
+            name == called || (path.is_some() && path == std::fs::canonicalize(name).ok())
+        };
+        here.iter().find(|device| same(&device.name)).map(|device| device.id)
+    };
+    let id = match called {
+        "missing" => fs.missing_devices().context(|| name)?.first().copied(),
+        number => number.parse().ok().map(DeviceId).or_else(by_path),
+    };
+    id.ok_or_else(|| {
+        Failure::new(Exit::Usage, format!("{called}: no device of {name} is called that"))
+    })
+}
+
+/// What was counted of each device's failures, before they are forgotten if they are to be.
+pub(super) fn stats_of(fs: &Filesystem, reset: bool, name: &str) -> Result<Value> {
+    let rows: Vec<Row> = fs.devices().into_iter().map(Row::of).collect();
+    if reset {
+        fs.reset_device_stats().context(|| name)?;
+    }
+    serde_json::to_value(&rows).context(|| "output")
+}

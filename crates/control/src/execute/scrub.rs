@@ -1,0 +1,183 @@
+//! Scrubs a volume and keeps in a file how far it is, for `status` and for a later `resume`.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use buttress_fs::{Filesystem, ScrubOptions, ScrubProgress};
+use buttress_volume::Uuid;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::exit::{Context, Exit, Failure, Result};
+use crate::names;
+use crate::order::{Step, Watch};
+
+/// How often the file that tells how far it is gets written.
+const NOTE_EVERY: Duration = Duration::from_secs(2);
+
+/// What is kept, and what scripts read.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Status {
+    /// The volume's identifier.
+    pub uuid: String,
+    /// Seconds since 1970.
+    pub started: u64,
+    /// Seconds that it ran.
+    pub duration: u64,
+    /// running, finished or interrupted.
+    pub status: String,
+    /// Whether it mended nothing.
+    pub read_only: bool,
+    /// Extents of data that were read.
+    pub data_extents_scrubbed: u64,
+    /// Nodes that were read.
+    pub tree_extents_scrubbed: u64,
+    /// Bytes of data that were read.
+    pub data_bytes_scrubbed: u64,
+    /// Bytes of nodes that were read.
+    pub tree_bytes_scrubbed: u64,
+    /// Sectors that a device could not read.
+    pub read_errors: u64,
+    /// Sectors of data with a wrong checksum.
+    pub csum_errors: u64,
+    /// Nodes with wrong contents.
+    pub verify_errors: u64,
+    /// Sectors of data that have no checksum.
+    pub no_csum: u64,
+    /// Sectors without a checksum of which the copies differ.
+    #[serde(default)]
+    pub no_csum_unlike: u64,
+    /// Block groups that others held.
+    #[serde(default)]
+    pub groups_held: u64,
+    /// Superblock copies with errors.
+    pub super_errors: u64,
+    /// Rows with wrong parity.
+    #[serde(default)]
+    pub parity_errors: u64,
+    /// Errors without a good copy.
+    pub uncorrectable_errors: u64,
+    /// Errors that were mended.
+    pub corrected_errors: u64,
+    /// Logical address that it came to.
+    pub last_logical: u64,
+    /// Bytes that were looked at.
+    pub bytes_done: u64,
+    /// Bytes to look at in all.
+    pub bytes_total: u64,
+}
+
+impl Status {
+    /// The counts of one run, added to those of the runs before that it goes on from.
+    fn with(&self, progress: &ScrubProgress) -> Self {
+        Self {
+            data_extents_scrubbed: self.data_extents_scrubbed + progress.data_extents_scrubbed,
+            tree_extents_scrubbed: self.tree_extents_scrubbed + progress.tree_extents_scrubbed,
+            data_bytes_scrubbed: self.data_bytes_scrubbed + progress.data_bytes_scrubbed,
+            tree_bytes_scrubbed: self.tree_bytes_scrubbed + progress.tree_bytes_scrubbed,
+            read_errors: self.read_errors + progress.read_errors,
+            csum_errors: self.csum_errors + progress.csum_errors,
+            verify_errors: self.verify_errors + progress.verify_errors,
+            no_csum: self.no_csum + progress.no_csum,
+            no_csum_unlike: self.no_csum_unlike + progress.no_csum_unlike,
+            groups_held: self.groups_held + progress.groups_held,
+            super_errors: self.super_errors + progress.super_errors,
+            parity_errors: self.parity_errors + progress.parity_errors,
+            uncorrectable_errors: self.uncorrectable_errors + progress.uncorrectable_errors,
+            corrected_errors: self.corrected_errors + progress.corrected_errors,
+            last_logical: progress.position.0,
+            bytes_done: progress.done,
+            bytes_total: progress.total,
+            ..self.clone()
+        }
+    }
+
+    /// Errors of every kind.
+    pub fn errors(&self) -> u64 {
+        let copies = self.read_errors + self.csum_errors + self.verify_errors;
+        copies + self.super_errors + self.parity_errors
+    }
+}
+
+/// Scrubs a volume that is open: how, whether from where an earlier one stopped, and where it notes
+/// how far it is.
+pub(super) fn carry_out(
+    fs: &Filesystem,
+    how: ScrubOptions,
+    (resume, state): (bool, Option<&Path>),
+    name: &str,
+    watch: Watch<'_>,
+) -> Result<Value> {
+    let uuid = Uuid(fs.info().context(|| name)?.superblock.fsid).to_string();
+    let file = state_file(state, &uuid);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let fresh = Status { uuid, started: now, ..Status::default() };
+    let before = if resume { read(&file) } else { None };
+    let before = before.filter(|status| status.status != "finished");
+    if resume && before.is_none() {
+        let what = format!("{name}: no scrub was interrupted; `scrub start` begins one");
+        return Err(Failure::new(Exit::Usage, what));
+    }
+    let before = before.unwrap_or(fresh);
+    let begun = Instant::now();
+    let read_only = how.read_only;
+    let how = ScrubOptions { from: buttress_format::Logical(before.last_logical), ..how };
+    let mut noted = Instant::now();
+    let mut told = |progress: &ScrubProgress| {
+        if noted.elapsed() >= NOTE_EVERY {
+            noted = Instant::now();
+            note(&file, &running(before.with(progress), &before, begun, "running", read_only));
+        }
+        let text = if progress.has_errors() { "errors found" } else { "" };
+        watch(&Step { done: progress.done, total: progress.total, text: text.to_owned() })
+    };
+    let (progress, complete) = fs.scrub(how, &mut told).context(|| name)?;
+    let word = if complete { "finished" } else { "interrupted" };
+    let status = running(before.with(&progress), &before, begun, word, read_only);
+    note(&file, &status);
+    serde_json::to_value(&status).context(|| "output")
+}
+
+fn running(mut status: Status, before: &Status, begun: Instant, word: &str, ro: bool) -> Status {
+    status.duration = before.duration + begun.elapsed().as_secs();
+    word.clone_into(&mut status.status);
+    status.read_only = ro;
+    status
+}
+
+/// Where the state of a volume's scrub is kept: where the system keeps such things if it can be
+/// written, else where the user does.
+pub fn state_file(state: Option<&Path>, uuid: &str) -> PathBuf {
+    let name = format!("scrub.status.{uuid}");
+    if let Some(dir) = state {
+        return dir.join(name);
+    }
+    let system = PathBuf::from("/var/lib/buttress");
+    if rustix::process::geteuid().is_root() {
+        return system.join(name);
+    }
+    let home = std::env::var_os("XDG_STATE_HOME")
+        .map(PathBuf::from)
+        .or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".local/state")));
+    home.map_or(system, |home| home.join("buttress")).join(name)
+}
+
+/// Reads what a scrub left in its file of state; `None` where there is none that it can read.
+pub fn read(file: &Path) -> Option<Status> {
+    serde_json::from_slice(&std::fs::read(file).ok()?).ok()
+}
+
+/// A scrub goes on when its state cannot be written.
+fn note(file: &Path, status: &Status) {
+    let written = || -> std::io::Result<()> {
+        if let Some(dir) = file.parent() {
+            std::fs::create_dir_all(dir)?;
+        }
+        let beside = file.with_extension("new");
+        std::fs::write(&beside, serde_json::to_vec_pretty(status)?)?;
+        std::fs::rename(beside, file)
+    };
+    if let Err(error) = written() {
+        tracing::debug!(file = names::of_path(file), %error, "the scrub's state was not kept");
+    }
+}

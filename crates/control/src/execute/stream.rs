@@ -1,0 +1,172 @@
+//! Subvolumes as streams: written from a volume, or read into it.
+//!
+//! # Invariants
+//!
+//! - **T1** The client that asked holds the other end of the stream. When it goes away the next
+//!   piece fails, and the order ends.
+//! - **T2** The kernel learns of a received subvolume when it comes and again when it is complete.
+//!   What it kept of the incomplete one is given up then.
+
+use std::io::{BufReader, Read, Write};
+
+use buttress_base::text;
+use buttress_fs::{FileKind, Filesystem, TreeId};
+use buttress_fuse::Beside;
+use buttress_send::stream::Version;
+use buttress_send::{Event, SendOptions, Sendable, Subvolumes};
+use serde_json::{Value, json};
+
+use crate::exit::{Context, Exit, Failure, Result};
+use crate::order::{Sending, Spot, Step, Watch};
+
+/// Bytes of a stream that are read ahead.
+const AHEAD_BYTES: usize = 1 << 20;
+
+/// Writes a read-only subvolume to `output`; answers how many bytes that were.
+pub(super) fn send(
+    fs: &Filesystem,
+    sending: &Sending,
+    output: &mut dyn Write,
+    watch: Watch<'_>,
+) -> Result<Value> {
+    let chosen = choose(fs, sending)?;
+    let name = || sending.subvolume.text.clone();
+    let sent = buttress_send::send(fs, &chosen, Sent { output, watch, bytes: 0 });
+    Ok(json!({ "bytes": sent.context(name)?.bytes }))
+}
+
+/// Makes the subvolumes of the streams in `input`; answers their names and what each was made
+/// from.
+pub(super) fn receive(
+    fs: &Filesystem,
+    dir: &Spot,
+    beside: Option<&Beside>,
+    input: &mut dyn Read,
+    watch: Watch<'_>,
+) -> Result<Value> {
+    let inode = dir.inode(fs)?;
+    if inode.kind() != FileKind::Directory {
+        let what = format!("{}: is no directory", dir.text);
+        return Err(Failure::new(Exit::Failure, what));
+    }
+    let input = BufReader::with_capacity(AHEAD_BYTES, Came { input, watch, bytes: 0 });
+    let (mut begun, mut names) = (Vec::new(), Vec::new());
+    let mut tree = None;
+    let done = buttress_send::receive(&Subvolumes::new(fs, inode.clone()), input, |event| {
+        let (kind, name) = match event {
+            Event::Subvolume(name) => ("subvol", name),
+            Event::Snapshot(name) => ("snapshot", name),
+            Event::Complete(name) => {
+                names.push(text::encode(name));
+                if let Some((beside, tree)) = beside.zip(tree.take()) {
+                    beside.renewed(tree);
+                    beside.came(inode.id(), name);
+                }
+                return;
+            }
+            _ => return,
+        };
+        begun.push(json!({ "kind": kind, "name": text::encode(name) }));
+        if let Some(beside) = beside {
+            tree = inode.lookup(name).ok().map(|top| top.id().tree);
+            beside.came(inode.id(), name);
+        }
+    });
+    done.context(|| dir.text.clone())?;
+    Ok(json!({ "begun": begun, "subvolumes": names }))
+}
+
+/// Looks at every subvolume that was named, and says in which role one cannot be used.
+fn choose(fs: &Filesystem, sending: &Sending) -> Result<SendOptions> {
+    let (id, sent) = subvolume(fs, &sending.subvolume, "subvolume")?;
+    let mut options = SendOptions::new(id);
+    options.version = if sending.proto == 1 { Version::One } else { Version::Two };
+    options.compressed_data = sending.compressed_data;
+    options.no_data = sending.no_data;
+    if let Some(parent) = &sending.parent {
+        options.parent = Some(subvolume(fs, parent, "parent subvolume")?.0);
+    }
+    let mut nearest: Option<(u64, TreeId)> = None;
+    for source in &sending.clone_sources {
+        let (id, source) = subvolume(fs, source, "cloned subvolume")?;
+        options.clone_sources.push(id);
+        if is_relative(&sent, &source) {
+            let distance = sent.source.ctransid.abs_diff(source.source.ctransid);
+            if nearest.is_none_or(|(best, _)| distance < best) {
+                nearest = Some((distance, id));
+            }
+        }
+    }
+    if options.parent.is_none() && !sending.clone_sources.is_empty() {
+        let Some((_, parent)) = nearest else {
+            let what = format!("parent determination failed for {}", sending.subvolume.text);
+            return Err(Failure::new(Exit::Failure, what));
+        };
+        options.parent = Some(parent);
+    }
+    Ok(options)
+}
+
+/// Whether one is a snapshot of the other, or both are of a third.
+fn is_relative(one: &Sendable, other: &Sendable) -> bool {
+    let none = [0; 16];
+    one.parent_uuid == other.uuid
+        || other.parent_uuid == one.uuid
+        || one.parent_uuid != none && one.parent_uuid == other.parent_uuid
+}
+
+fn subvolume(fs: &Filesystem, spot: &Spot, role: &str) -> Result<(TreeId, Sendable)> {
+    let tree = spot.subvolume(fs)?;
+    match buttress_send::sendable(fs, tree) {
+        Ok(found) => Ok((tree, found)),
+        Err(buttress_send::Error::NotReadOnly) => {
+            let what = format!("{role} {} is not read-only", spot.text);
+            Err(Failure::new(Exit::Failure, what))
+        }
+        Err(error) => Err(error).context(|| spot.text.clone()),
+    }
+}
+
+/// A stream on its way out.
+struct Sent<'s> {
+    output: &'s mut dyn Write,
+    watch: Watch<'s>,
+    bytes: u64,
+}
+
+impl Write for Sent<'_> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        go_on(self.watch, self.bytes)?;
+        let len = self.output.write(bytes)?;
+        self.bytes += len as u64;
+        Ok(len)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.output.flush()
+    }
+}
+
+/// A stream on its way in.
+struct Came<'s> {
+    input: &'s mut dyn Read,
+    watch: Watch<'s>,
+    bytes: u64,
+}
+
+impl Read for Came<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        go_on(self.watch, self.bytes)?;
+        let len = self.input.read(buffer)?;
+        self.bytes += len as u64;
+        Ok(len)
+    }
+}
+
+/// Fails once the client is gone (T1).
+fn go_on(watch: &mut dyn FnMut(&Step) -> bool, done: u64) -> std::io::Result<()> {
+    if watch(&Step { done, ..Step::default() }) {
+        return Ok(());
+    }
+    Err(std::io::Error::other("the program that asked for it is gone"))
+}

@@ -1,0 +1,306 @@
+//! What can be done with subvolumes: on a volume that this process opened, or by the mount that has
+//! it open.
+//!
+//! # Invariants
+//!
+//! - **S1** A snapshot of what is mounted has everything that programs were told is written: the
+//!   kernel hands over what it holds first.
+//! - **S2** The kernel learns of every name that comes or goes.
+
+use std::time::Duration;
+
+use buttress_base::text;
+use buttress_fs::{Filesystem, Ino, Inode, InodeId, RootFlags, RootItem, SubvolumeInfo, TreeId};
+use buttress_fuse::Beside;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::exit::{Context, Exit, Failure, Result};
+use crate::image::Access;
+use crate::location;
+use crate::order::{Act, Shown, Spot, Step, Watch};
+use crate::when;
+
+/// What scripts read of one subvolume.
+#[derive(Serialize)]
+struct Document {
+    id: u64,
+    generation: u64,
+    top_level: u64,
+    path: String,
+    uuid: String,
+    parent_uuid: Option<String>,
+    received_uuid: Option<String>,
+    created: i64,
+    created_generation: u64,
+    read_only: bool,
+}
+
+impl Act {
+    /// How the volume is to be opened for it.
+    pub fn access(&self) -> Access {
+        match self {
+            Self::Dying | Self::List | Self::Show { .. } | Self::GetDefault => Access::Read,
+            _ => Access::Write,
+        }
+    }
+
+    /// Does it; `beside` is the mount, if the volume is mounted.
+    pub fn carry_out(
+        &self,
+        fs: &Filesystem,
+        beside: Option<&Beside>,
+        watch: Watch<'_>,
+    ) -> Result<Value> {
+        let came = |dir: &Inode, name: &[u8]| {
+            if let Some(beside) = beside {
+                beside.came(dir.id(), name);
+            }
+        };
+        match self {
+            Self::Create { at, uid, gid } => {
+                let (dir, name) = at.parent(fs)?;
+                let made = dir.create_subvolume(name, 0o755, *uid, *gid);
+                let made = made.context(|| at.show())?;
+                came(&dir, name);
+                Ok(json!({ "id": made.id().tree.0 }))
+            }
+            Self::Snapshot { source, target, read_only } => {
+                let tree = source.subvolume(fs)?;
+                // As with cp: a directory that exists takes it in under its old name.
+                let (dir, name) = match target.inode(fs) {
+                    Ok(dir) => (dir, source.parts().pop().unwrap_or(b"snapshot")),
+                    Err(_) => target.parent(fs)?,
+                };
+                if let Some(beside) = beside {
+                    beside.gather().context(|| source.show())?;
+                }
+                let made = dir.snapshot(name, tree, *read_only).context(|| target.show())?;
+                came(&dir, name);
+                Ok(json!({ "id": made.id().tree.0 }))
+            }
+            Self::Delete { at, wait } => {
+                let tree = at.subvolume(fs)?;
+                let (dir, name) = at.parent(fs)?;
+                if let Some(beside) = beside {
+                    beside.goes(tree);
+                }
+                let gone = dir.delete_subvolume(name);
+                match beside {
+                    Some(beside) if gone.is_ok() => beside.changed(dir.id(), name),
+                    Some(beside) => beside.stays(),
+                    None => {}
+                }
+                gone.context(|| at.show())?;
+                fs.sync().context(|| at.show())?;
+                if *wait {
+                    wait_dropped(fs, tree, watch).context(|| at.show())?;
+                }
+                Ok(json!({ "id": tree.0 }))
+            }
+            Self::List => shown(list(fs)?),
+            Self::Show { at } => shown(show(fs, at)?),
+            Self::Dying => {
+                let dying = fs.dying_subvolumes().context(|| "deleted subvolumes")?;
+                Ok(json!({ "dying": dying.iter().map(|tree| tree.0).collect::<Vec<_>>() }))
+            }
+            Self::GetDefault => shown(get_default(fs)?),
+            Self::SetDefault { at } => set_default(fs, at.subvolume(fs)?),
+            // As with btrfs: zero is the top level.
+            Self::SetDefaultId { id: 0 } => set_default(fs, TreeId::FS),
+            Self::SetDefaultId { id } => set_default(fs, TreeId(*id)),
+        }
+    }
+}
+
+impl Spot {
+    fn show(&self) -> String {
+        self.text.clone()
+    }
+
+    fn parts(&self) -> Vec<&[u8]> {
+        let parts = self.path.split(|&byte| byte == b'/');
+        parts.filter(|part| !part.is_empty() && *part != b".").collect()
+    }
+
+    /// The inode that it names.
+    pub(super) fn inode(&self, fs: &Filesystem) -> Result<Inode> {
+        self.walk(fs, &self.parts()).context(|| self.show())
+    }
+
+    fn walk(&self, fs: &Filesystem, parts: &[&[u8]]) -> buttress_fs::Result<Inode> {
+        let default = if self.is_from_top { TreeId::FS } else { fs.default_subvolume()? };
+        if self.is_mounted && !self.is_from_top || fs.root().id().tree == default {
+            return fs.resolve(parts.join(&b'/'));
+        }
+        let mut at = fs.inode(InodeId { tree: default, ino: Ino::ROOT_DIR })?;
+        for name in parts {
+            at = at.lookup(name)?;
+        }
+        Ok(at)
+    }
+
+    /// The directory that it lies in, and its name there.
+    fn parent(&self, fs: &Filesystem) -> Result<(Inode, &[u8])> {
+        let mut parts = self.parts();
+        let Some(name) = parts.pop().filter(|name| *name != b"..") else {
+            let what = format!("{}: names no entry of a directory", self.show());
+            return Err(Failure::new(Exit::Usage, what));
+        };
+        Ok((self.walk(fs, &parts).context(|| self.show())?, name))
+    }
+
+    /// The subvolume that has it as its top.
+    pub(super) fn subvolume(&self, fs: &Filesystem) -> Result<TreeId> {
+        let inode = self.inode(fs)?;
+        if inode.id().ino != Ino::ROOT_DIR {
+            let what = format!("{}: not a subvolume", self.show());
+            return Err(Failure::new(Exit::Failure, what));
+        }
+        Ok(inode.id().tree)
+    }
+}
+
+fn shown(shown: Shown) -> Result<Value> {
+    serde_json::to_value(shown).context(|| "the answer")
+}
+
+fn set_default(fs: &Filesystem, tree: TreeId) -> Result<Value> {
+    fs.set_default_subvolume(tree).context(|| format!("subvolume {}", tree.0))?;
+    Ok(json!({ "id": tree.0 }))
+}
+
+/// Waits until the cleaner has given back what a subvolume held. If the client goes away before,
+/// the cleaner goes on by itself.
+fn wait_dropped(fs: &Filesystem, tree: TreeId, watch: Watch<'_>) -> buttress_fs::Result<()> {
+    let first = fs.statfs()?.blocks_free;
+    let mut freed = 0;
+    while fs.dying_subvolumes()?.contains(&tree) && fs.read_only_reason().is_none() {
+        std::thread::sleep(Duration::from_millis(20));
+        let stat = fs.statfs()?;
+        freed = freed.max(stat.blocks_free.saturating_sub(first) * u64::from(stat.block_size));
+        if !watch(&Step { done: freed, total: freed, text: String::new() }) {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn list(fs: &Filesystem) -> Result<Shown> {
+    let mut all = fs.subvolumes().context(|| "the list of subvolumes")?;
+    all.retain(|info| info.parent.is_some());
+    all.sort_by_key(|info| info.tree);
+    let documents: Result<Vec<_>> = all.iter().map(|info| document(fs, info)).collect();
+    Ok(Shown { document: json!(documents?), lines: all.iter().map(line_of).collect() })
+}
+
+fn show(fs: &Filesystem, at: &Spot) -> Result<Shown> {
+    let tree = at.subvolume(fs)?;
+    let all = fs.subvolumes().context(|| at.show())?;
+    let Some(info) = all.iter().find(|info| info.tree == tree) else {
+        return Err(Failure::new(Exit::Failure, format!("{}: it has no name", at.show())));
+    };
+    let item = fs.subvolume_item(tree).context(|| at.show())?;
+    let path = if info.path.is_empty() { "/".into() } else { location::show(&info.path) };
+    let name = info.path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    let name = if name.is_empty() { "<FS_TREE>".into() } else { location::show(name) };
+    let top = info.parent.map_or(0, |parent| parent.0);
+    let mut lines = vec![path];
+    let facts = facts(&item, &name, tree, top);
+    lines.extend(facts.iter().map(|(what, value)| format!("\t{what}: {}{value}", tabs(what))));
+    lines.push("\tSnapshot(s):".to_owned());
+    let is_snapshot =
+        |other: &&SubvolumeInfo| other.parent_uuid == item.uuid && item.uuid != [0; 16];
+    let mut snapshots: Vec<_> = all.iter().filter(is_snapshot).collect();
+    // As `btrfs` walks: what lies in a subvolume comes behind it, before its neighbours.
+    snapshots.sort_by_cached_key(|info| way_to(&all, info.tree));
+    lines.extend(
+        snapshots.into_iter().map(|other| format!("\t\t\t\t{}", location::show(&other.path))),
+    );
+    Ok(Shown { document: json!(document(fs, info)?), lines })
+}
+
+/// The subvolumes that one lies in, from the top level down, and itself.
+fn way_to(all: &[SubvolumeInfo], tree: TreeId) -> Vec<TreeId> {
+    let mut way = vec![tree];
+    // No way is longer than there are subvolumes, whatever a damaged volume says.
+    while let Some(info) = all.iter().find(|info| Some(&info.tree) == way.last())
+        && let Some(parent) = info.parent
+        && way.len() <= all.len()
+    {
+        way.push(parent);
+    }
+    way.reverse();
+    way
+}
+
+fn get_default(fs: &Filesystem) -> Result<Shown> {
+    let tree = fs.default_subvolume().context(|| "the default subvolume")?;
+    let all = fs.subvolumes().context(|| "the list of subvolumes")?;
+    let info = all.iter().find(|info| info.tree == tree);
+    let line = match info.filter(|_| tree != TreeId::FS) {
+        None => format!("ID {} (FS_TREE)", tree.0),
+        Some(info) => line_of(info),
+    };
+    let document = info.map(|info| document(fs, info)).transpose()?;
+    Ok(Shown { document: json!(document), lines: vec![line] })
+}
+
+fn line_of(info: &SubvolumeInfo) -> String {
+    let (id, top) = (info.tree.0, info.parent.map_or(0, |parent| parent.0));
+    let path = location::show(&info.path);
+    format!("ID {id} gen {} top level {top} path {path}", info.generation)
+}
+
+fn document(fs: &Filesystem, info: &SubvolumeInfo) -> Result<Document> {
+    let item = fs.subvolume_item(info.tree).context(|| format!("subvolume {}", info.tree.0))?;
+    Ok(Document {
+        id: info.tree.0,
+        generation: item.generation.0,
+        top_level: info.parent.map_or(0, |parent| parent.0),
+        path: text::encode(&info.path),
+        uuid: uuid(&item.uuid).unwrap_or_default(),
+        parent_uuid: uuid(&item.parent_uuid),
+        received_uuid: uuid(&item.received_uuid),
+        created: item.otime.sec,
+        created_generation: item.otransid.0,
+        read_only: item.flags & RootFlags::READONLY != 0,
+    })
+}
+
+fn facts(item: &RootItem, name: &str, tree: TreeId, top: u64) -> Vec<(&'static str, String)> {
+    let or_none = |bytes| uuid(bytes).unwrap_or_else(|| "-".into());
+    let time = |time: buttress_fs::Timespec| match time.sec {
+        0 => "-".into(),
+        sec => format!("{} +0000", when::date_time(sec)),
+    };
+    let read_only = item.flags & RootFlags::READONLY != 0;
+    vec![
+        ("Name", name.to_owned()),
+        ("UUID", or_none(&item.uuid)),
+        ("Parent UUID", or_none(&item.parent_uuid)),
+        ("Received UUID", or_none(&item.received_uuid)),
+        ("Creation time", time(item.otime)),
+        ("Subvolume ID", tree.0.to_string()),
+        ("Generation", item.generation.0.to_string()),
+        ("Gen at creation", item.otransid.0.to_string()),
+        ("Parent ID", top.to_string()),
+        ("Top level ID", top.to_string()),
+        ("Flags", if read_only { "readonly" } else { "-" }.to_owned()),
+        ("Send transid", item.stransid.0.to_string()),
+        ("Send time", time(item.stime)),
+        ("Receive transid", item.rtransid.0.to_string()),
+        ("Receive time", time(item.rtime)),
+    ]
+}
+
+/// Tabulators behind a name and a colon, so that values stand in one column as those of `btrfs`.
+fn tabs(what: &str) -> String {
+    const COLUMN: usize = 32;
+    let behind = 8 + what.len() + ": ".len();
+    "\t".repeat(COLUMN.saturating_sub(behind).div_ceil(8))
+}
+
+fn uuid(bytes: &[u8; 16]) -> Option<String> {
+    (*bytes != [0; 16]).then(|| uuid::Uuid::from_bytes(*bytes).to_string())
+}

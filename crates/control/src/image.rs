@@ -1,0 +1,161 @@
+//! Opens volumes for the verbs that work without mounting.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use buttress_block::{Device, OpenOptions};
+use buttress_fs::{Filesystem, Inode, MountOptions};
+use buttress_volume::{Parity, Volume};
+
+use crate::closing;
+use crate::exit::{Context, Exit, Failure, Result};
+use crate::live;
+use crate::location::VolumePath;
+use crate::ui;
+
+/// The other devices of a volume that has several.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct Devices {
+    /// Another device of the same volume; may be given several times.
+    #[arg(long = "device", value_name = "IMG")]
+    pub devices: Vec<PathBuf>,
+    /// Write nothing to RAID5 or RAID6: what is there is read and given up, what comes is mirrored.
+    #[arg(long)]
+    pub raid56_mirror: bool,
+    /// Go on without devices that are missing.
+    #[arg(long)]
+    pub degraded: bool,
+    /// Take a volume in a store of objects from a writer that seems to be alive.
+    #[arg(long)]
+    pub takeover: bool,
+    /// Ways into a damaged volume, with colons between them, for verbs that only read:
+    /// usebackuproot, ignorebadroots, ignoredatacsums, nologreplay, ignoremetacsums, all.
+    #[arg(long, value_name = "WORDS", value_parser = rescue_words)]
+    pub rescue: Option<String>,
+}
+
+/// Passes words that the mount option `rescue=` takes.
+fn rescue_words(words: &str) -> std::result::Result<String, String> {
+    let list = format!("ro,rescue={words}");
+    MountOptions::parse(&list).map(|_| words.to_owned()).map_err(|error| error.to_string())
+}
+
+impl Devices {
+    /// The options that `--rescue` stands for.
+    pub fn rescue_options(&self) -> MountOptions {
+        let list = self.rescue.as_ref().map(|words| format!("ro,rescue={words}"));
+        list.and_then(|list| MountOptions::parse(&list).ok()).unwrap_or_default()
+    }
+
+    /// Refuses `--rescue`, for a verb that has no use for it.
+    pub fn expect_no_rescue(&self) -> Result<()> {
+        match &self.rescue {
+            None => Ok(()),
+            Some(words) => {
+                let what = format!("--rescue {words} is for verbs that read files");
+                Err(Failure::new(Exit::Usage, what))
+            }
+        }
+    }
+}
+
+/// Whether a verb changes the volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Only looks.
+    Read,
+    /// Only looks, past the lock of a writer: sees what was committed last, or a commit in between.
+    Peek,
+    /// Changes it; refused when another program has it open.
+    Write,
+}
+
+/// Opens the first device and the ones beside it.
+pub fn open_devices(
+    image: &Path,
+    others: &Devices,
+    access: Access,
+) -> Result<Vec<Arc<dyn Device>>> {
+    let paths = std::iter::once(image).chain(others.devices.iter().map(PathBuf::as_path));
+    buttress_remote::check_alone(paths.clone(), access == Access::Write)
+        .map_err(Failure::of_remote)?;
+    paths.map(|path| open_device(path, access, others.takeover)).collect()
+}
+
+fn open_device(path: &Path, access: Access, takeover: bool) -> Result<Arc<dyn Device>> {
+    let options = OpenOptions {
+        write: access == Access::Write,
+        lock: access != Access::Peek,
+        ..OpenOptions::default()
+    };
+    if path.is_dir() {
+        return Err(live::no_image(path));
+    }
+    Ok(closing::open_taking(path, options, takeover)?.device())
+}
+
+/// Opens a volume as a filesystem; a verb that writes is told early why it cannot.
+pub fn open(image: &Path, others: &Devices, access: Access) -> Result<Filesystem> {
+    if access == Access::Write {
+        others.expect_no_rescue()?;
+    }
+    let devices = open_devices(image, others, access)?;
+    let mut options = others.rescue_options();
+    options.read_only = access != Access::Write;
+    options.degraded = others.degraded;
+    if others.raid56_mirror {
+        options.parity = Parity::Mirror;
+    }
+    let first = Arc::clone(&devices[0]);
+    let superblock = Volume::read_superblock(&*first).ok();
+    let has_log = superblock.as_ref().is_some_and(|superblock| superblock.log_root.0 != 0);
+    if has_log && access != Access::Write {
+        let image = image.display();
+        ui::note(format!(
+            "{image}: was not unmounted: what fsync wrote since the last commit is left out"
+        ));
+        options.nologreplay = true;
+    }
+    let given = devices.len() as u64;
+    let fs = Filesystem::open(devices, options).map_err(|error| {
+        not_opened(image, error, superblock.is_some_and(|found| found.num_devices > given))
+    })?;
+    if access == Access::Write
+        && let Some(why) = fs.read_only_reason()
+    {
+        let what = format!("{}: can only be read: {why}", image.display());
+        return Err(Failure::new(Exit::Unsupported, what));
+    }
+    Ok(fs)
+}
+
+/// What cannot be opened as a volume is a damaged one, or none: not a wrong command line.
+fn not_opened(image: &Path, error: buttress_fs::Error, wants_more: bool) -> Failure {
+    let hint = if wants_more { " (--device names another device of a volume)" } else { "" };
+    let mut failure = Failure::of_volume(format!("{}{hint}", image.display()), error);
+    if failure.exit == Exit::Usage {
+        failure.exit = Exit::Corrupt;
+    }
+    failure
+}
+
+/// Finds the inode that a place names; symbolic links are not followed.
+pub fn resolve(fs: &Filesystem, place: &VolumePath) -> Result<Inode> {
+    fs.resolve(&place.path).context(|| place.show())
+}
+
+/// Finds the directory a place lies in, and the name there.
+pub fn resolve_parent<'a>(fs: &Filesystem, place: &'a VolumePath) -> Result<(Inode, &'a [u8])> {
+    let mut parts = place.components();
+    let Some(name) = parts.pop().filter(|name| *name != b"..") else {
+        let what = format!("{}: names no entry of a directory", place.show());
+        return Err(Failure::new(Exit::Usage, what));
+    };
+    let dir = fs.resolve(parts.join(&b'/')).context(|| place.show())?;
+    Ok((dir, name))
+}
+
+/// Commits and closes, so that a failure to do so ends the program with an error.
+pub fn close(fs: Filesystem, image: &Path) -> Result<()> {
+    fs.close().context(|| format!("{}: closing", image.display()))
+}

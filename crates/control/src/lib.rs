@@ -1,0 +1,30 @@
+//! What the verbs of the program share: places, opened volumes, and orders to running mounts.
+//!
+//! # Place
+//!
+//! Above the engine and the mount, below the command lines. A command line reads words and shows
+//! what came of them. [`client`] takes an [`order`] and finds the process that has the volume open
+//! ([`live`]). Where there is none it opens the volume and carries the order out itself
+//! ([`execute`]).
+//!
+//! # Invariants
+//!
+//! - **C1** An order is plain data. It means the same in this process and in another one.
+
+pub mod cached;
+pub mod client;
+pub mod closing;
+pub mod execute;
+pub mod exit;
+pub mod figures;
+pub mod image;
+pub mod live;
+pub mod location;
+pub mod named;
+pub mod names;
+pub mod order;
+pub mod size;
+pub mod target;
+pub mod ui;
+
+use buttress_dump::when;

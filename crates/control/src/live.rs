@@ -1,0 +1,301 @@
+//! What a running mount or server tells of itself: a socket for each, and the verbs that ask.
+//!
+//! # Place
+//!
+//! `mount` and `nbd` open a [`Live`] and give it sections: a name, and a closure that returns
+//! figures. `stats` and `cache` ask. Verbs that work on a volume as a whole give their [`Order`] to
+//! the mount that has it. What it says to an order is lines of JSON: any number of steps, then what
+//! came of it. A section's figures are names and scalars, or objects of scalars, in the order in
+//! which a person reads them. What ends in `bytes` is shown as a size. [`subject`] says which mount
+//! a name means, and [`place`] which a path of the host means.
+//!
+//! # Invariants
+//!
+//! - **L2** Nothing here ends or holds up a mount: without a folder there is a warning and no
+//!   socket.
+
+mod ask;
+mod descriptor;
+mod farewell;
+mod folder;
+mod give;
+mod join;
+mod place;
+mod subject;
+mod turn;
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use buttress_cache::CacheDevice;
+use buttress_fs::Filesystem;
+use buttress_fuse::{Beside, Unmounter};
+use serde_json::{Value, json};
+
+use crate::cached;
+use crate::exit::{Exit, Result};
+use crate::figures::Figures;
+use crate::order::{Order, Step, Watch};
+use crate::target::{Open, Stream};
+use ask::PATIENCE;
+use farewell::Farewells;
+use folder::folder;
+use give::STEP_PERIOD;
+
+pub use ask::{Answer, Section, all, reachable};
+pub use farewell::{Farewell, Left};
+pub use give::{find, give, give_with_stream, must_find, tell_cache};
+pub use join::{Joining, Joins, Wish, join};
+pub use place::{Mounted, Served, ground, no_image, served, submounts};
+pub use subject::Subject;
+pub use turn::Turn;
+
+/// Bytes of a question at most.
+const QUESTION_MAX: usize = 64 << 10;
+/// How long a look takes at whether the client stopped.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// Carries an order out: the order, the volume, what comes or goes with it, and what watches.
+pub type Executor = fn(&Order, &Open<'_>, Stream<'_>, Watch<'_>) -> Result<Value>;
+
+/// The volume that takes orders.
+struct OpenVolume {
+    fs: Filesystem,
+    beside: Option<Beside>,
+    executor: Executor,
+}
+
+type Source = Box<dyn Fn() -> Figures + Send + Sync>;
+
+/// What a process will tell once it listens.
+#[derive(Default)]
+pub struct Live {
+    subject: Subject,
+    sections: Vec<(&'static str, Source)>,
+    cache: Option<Arc<CacheDevice>>,
+    volume: Option<OpenVolume>,
+    mount: Option<Unmounter>,
+    joins: Option<Joins>,
+    farewells: Arc<Farewells>,
+}
+
+/// A socket that listens; gone with this.
+pub struct Listening {
+    path: Option<PathBuf>,
+    farewells: Arc<Farewells>,
+}
+
+impl Listening {
+    /// Tells those that wait for the end that the volume is closed, or why it could not be.
+    pub fn is_closed(&self, failure: Option<String>) {
+        self.farewells.tell(failure);
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        if let Some(path) = &self.path {
+            // Left behind, it is removed by the next verb that asks.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+impl Live {
+    /// One that tells only what it serves.
+    pub fn new(subject: Subject) -> Self {
+        Self { subject, ..Self::default() }
+    }
+
+    /// Adds a part. `figures` is called for every question, from any thread.
+    pub fn section(
+        &mut self,
+        name: &'static str,
+        figures: impl Fn() -> Figures + Send + Sync + 'static,
+    ) {
+        self.sections.push((name, Box::new(figures)));
+    }
+
+    /// Adds a cache: its figures, and the messages it takes.
+    pub fn cache(&mut self, device: &Arc<CacheDevice>) {
+        self.cache = Some(Arc::clone(device));
+        let device = Arc::clone(device);
+        self.section("cache", move || cached::figures(&device));
+    }
+
+    /// Adds the mount that it is about.
+    pub fn mount(&mut self, mount: Unmounter) {
+        self.subject.target = Some(mount.target().to_owned());
+        self.subject.device = mount.device();
+        self.mount = Some(mount);
+    }
+
+    /// Adds what makes more mounts of the volume.
+    pub fn join(&mut self, joins: Joins) {
+        self.joins = Some(joins);
+    }
+
+    /// Whether it had a mount that is gone: what is left of it is being made durable.
+    fn is_closing(&self) -> bool {
+        let Some(mount) = &self.mount else { return false };
+        mount.look();
+        mount.is_gone()
+    }
+
+    /// Adds a volume: the orders that it takes; and what keeps its mount of one mind with it.
+    pub fn volume(&mut self, fs: &Filesystem, beside: Option<Beside>, executor: Executor) {
+        self.volume = Some(OpenVolume { fs: fs.clone(), beside, executor });
+    }
+
+    /// Answers from now on, until the process ends (L2).
+    pub fn listen(self) -> Listening {
+        let farewells = Arc::clone(&self.farewells);
+        let path = self.start().inspect_err(|error| {
+            tracing::warn!(%error, "no program can ask for figures");
+        });
+        Listening { path: path.ok(), farewells }
+    }
+
+    fn start(self) -> std::io::Result<PathBuf> {
+        let path = folder()?.join(format!("{}.sock", std::process::id()));
+        match std::fs::remove_file(&path) {
+            // Of a process that had our number before.
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let listener = UnixListener::bind(&path)?;
+        let this = Arc::new(self);
+        std::thread::Builder::new().name("live".to_owned()).spawn(move || {
+            for stream in listener.incoming().filter_map(std::result::Result::ok) {
+                let this = Arc::clone(&this);
+                // A flush of a cache may take long: others get their answers meanwhile.
+                let answer = move || {
+                    if let Err(error) = this.answer(&stream) {
+                        tracing::debug!(%error, "somebody asked and went away");
+                    }
+                };
+                if let Err(error) =
+                    std::thread::Builder::new().name("live-answer".to_owned()).spawn(answer)
+                {
+                    tracing::warn!(%error, "a question is not answered");
+                }
+            }
+        })?;
+        Ok(path)
+    }
+
+    fn answer(&self, stream: &UnixStream) -> std::io::Result<()> {
+        stream.set_read_timeout(Some(PATIENCE))?;
+        let (question, given) = descriptor::receive(stream, QUESTION_MAX)?;
+        let question = String::from_utf8(question).map_err(std::io::Error::other)?;
+        let document = match question.trim_end().split_once(' ') {
+            Some(("cache", message)) => self.message(message),
+            Some(("order", order)) => self.obey(order, given, stream)?,
+            Some(("join", wish)) if let Some(joins) = &self.joins => {
+                return joins.answer(wish, || self.is_closing(), stream);
+            }
+            None if question.trim_end() == farewell::QUESTION => {
+                return self.farewells.serve(stream, || self.is_closing());
+            }
+            None if question.trim_end() == place::QUESTION => json!(self.submounts()),
+            _ => serde_json::to_value(self.tell())?,
+        };
+        let mut stream = stream;
+        // In one piece: a document writes itself in thousands.
+        stream.write_all(format!("{document}\n").as_bytes())
+    }
+
+    fn tell(&self) -> Answer {
+        let sections = self.sections.iter();
+        let sections =
+            sections.map(|(name, source)| Section { name: (*name).to_owned(), figures: source() });
+        let mut subject = self.subject.clone();
+        let seen = self.mount.as_ref().and_then(Unmounter::seen).unwrap_or_default();
+        // The first mount may be gone while others are there.
+        if let Some(first) = seen.first()
+            && seen.iter().all(|one| Some(&one.point) != subject.target.as_ref())
+        {
+            subject.target = Some(first.point.clone());
+        }
+        let is_closing = self.is_closing();
+        if is_closing {
+            (subject.target, subject.device) = (None, None);
+        }
+        Answer { pid: std::process::id(), subject, sections: sections.collect(), is_closing }
+    }
+
+    /// Where subvolumes have mounts of their own, by names that need not be text, and the device
+    /// number of each.
+    fn submounts(&self) -> Vec<(Vec<u8>, u64)> {
+        let beside = self.volume.as_ref().and_then(|volume| volume.beside.as_ref());
+        let mounts = beside.map(Beside::submounts).unwrap_or_default();
+        mounts.into_iter().map(|(at, device)| (at.into_os_string().into_vec(), device)).collect()
+    }
+
+    /// Carries an order out and tells the client how far it is. The client ends it by closing its
+    /// end.
+    fn obey(
+        &self,
+        order: &str,
+        given: Option<OwnedFd>,
+        stream: &UnixStream,
+    ) -> std::io::Result<Value> {
+        let Some(OpenVolume { fs, beside, executor }) = &self.volume else {
+            return Ok(
+                json!({ "error": "it has no volume that is mounted", "exit": Exit::Failure as u8 }),
+            );
+        };
+        if self.is_closing() {
+            let what = "it was unmounted, and is being closed: ask again when it is done";
+            return Ok(json!({ "error": what, "exit": Exit::Failure as u8 }));
+        }
+        let order: Order = match serde_json::from_str(order) {
+            Ok(order) => order,
+            Err(error) => {
+                return Ok(json!({ "error": error.to_string(), "exit": Exit::Usage as u8 }));
+            }
+        };
+        stream.set_read_timeout(Some(LOOK))?;
+        let mut told = None::<Instant>;
+        let mut goes_on = true;
+        let mut watch = |step: &Step| {
+            if told.is_none_or(|told| told.elapsed() >= STEP_PERIOD) {
+                told = Some(Instant::now());
+                let mut stream = stream;
+                let said = writeln!(stream, "{}", json!({ "step": step }));
+                let gone = matches!(stream.read(&mut [0]), Ok(0));
+                goes_on &= said.is_ok() && !gone;
+            }
+            goes_on
+        };
+        let name = self.subject.image.display().to_string();
+        let open = Open { fs, name: &name, beside: beside.as_ref() };
+        let mut file = given.map(File::from);
+        let with = match (&order, &mut file) {
+            (Order::Send(_), Some(file)) => Stream::Out(file),
+            (Order::Receive { .. }, Some(file)) => Stream::In(file),
+            _ => Stream::None,
+        };
+        Ok(match executor(&order, &open, with, &mut watch) {
+            Ok(done) => json!({ "done": done }),
+            Err(failure) => json!({ "error": failure.to_string(), "exit": failure.exit as u8 }),
+        })
+    }
+
+    fn message(&self, message: &str) -> Value {
+        let told = match &self.cache {
+            Some(cache) => cache.message(message).map_err(|error| error.to_string()),
+            None => Err("it has no cache".to_owned()),
+        };
+        match told {
+            Ok(()) => json!({ "done": message }),
+            Err(error) => json!({ "error": error }),
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Questions to the sockets of running mounts and servers, and their answers.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::Subject;
+use super::folder::folder;
+use crate::exit::{Context, Result};
+use crate::figures::Figures;
+use crate::names;
+
+/// How long an answer may take that takes no work.
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+
+/// One part of a process and its figures now.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Section {
+    /// Its name.
+    pub name: String,
+    /// Its figures now.
+    pub figures: Figures,
+}
+
+/// What a process tells.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Answer {
+    /// The process.
+    pub pid: u32,
+    /// What it serves.
+    pub subject: Subject,
+    /// Its parts.
+    pub sections: Vec<Section>,
+    /// Its mount is gone, and it makes durable what was written.
+    #[serde(default)]
+    pub is_closing: bool,
+}
+
+/// Asks all mounts and servers of this user. What is left of those that are gone is removed.
+pub fn all() -> Result<Vec<(PathBuf, Answer)>> {
+    let folder = folder().context(|| "the folder of running mounts")?;
+    let mut answers = Vec::new();
+    for entry in std::fs::read_dir(&folder).context(|| folder.display().to_string())? {
+        let path = entry.context(|| folder.display().to_string())?.path();
+        if path.extension().is_none_or(|extension| extension != "sock") {
+            continue;
+        }
+        match ask(&path, "stats", Some(PATIENCE)) {
+            Ok(text) => {
+                // One that ended between question and answer said nothing.
+                if let Ok(answer) = serde_json::from_str(&text) {
+                    answers.push((path, answer));
+                }
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
+                // Another process may have done so.
+                let _ = std::fs::remove_file(&path);
+            }
+            Err(error) => tracing::debug!(socket = names::of_path(&path), %error, "no answer"),
+        }
+    }
+    answers.sort_by(|(_, a): &(_, Answer), (_, b)| a.subject.image.cmp(&b.subject.image));
+    Ok(answers)
+}
+
+/// As [`all`], for callers that can do without: empty where the folder cannot be had.
+pub fn reachable() -> Vec<(PathBuf, Answer)> {
+    all().unwrap_or_else(|error| {
+        tracing::debug!(%error, "running mounts cannot be asked");
+        Vec::new()
+    })
+}
+
+/// Asks one question, and reads all that comes.
+pub(super) fn ask(
+    socket: &Path,
+    question: &str,
+    patience: Option<Duration>,
+) -> std::io::Result<String> {
+    let mut stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(patience)?;
+    writeln!(stream, "{question}")?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    Ok(text)
+}

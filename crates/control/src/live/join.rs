@@ -1,0 +1,181 @@
+//! More mounts of a volume that a process serves already: what is asked of it, and what it gives.
+//!
+//! # Place
+//!
+//! `mount` asks the server that has the volume, over its socket. The server answers with a mount
+//! that has no place yet, as a descriptor. The asking process puts it at its place: so the
+//! kernel checks that process's rights, in its namespace.
+//!
+//! # Invariants
+//!
+//! - **J1** The server keeps the volume mounted until the asking process closes the connection,
+//!   which it does when the mount is at its place.
+//! - **J2** A volume that was unmounted a moment ago is free soon, and the asking process waits for
+//!   that. One that programs use out of sight may stay so for long, and the wish is refused.
+//! - **J3** What is of the whole volume stays as its first mount had it. Options that ask for
+//!   another thing are named in the answer, and never silently left out.
+
+use std::ffi::OsString;
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use buttress_fs::{MountOptions, TreeId};
+use buttress_fuse::{Sharer, Subtree, UnderWay};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::descriptor;
+use crate::exit::{Context, Exit, Failure, Result};
+use crate::names;
+
+/// How long the kernel may take to let go of a mount that nothing uses.
+const LETTING_GO_MAX: Duration = Duration::from_secs(1);
+/// Bytes of an answer at most.
+const ANSWER_MAX: usize = 1 << 20;
+const LOOK: Duration = Duration::from_millis(5);
+
+/// What a mount is to be.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Wish {
+    /// The subvolume by its path.
+    pub subvol: Option<Vec<u8>>,
+    /// The subvolume by its number.
+    pub subvolid: Option<u64>,
+    /// Whether it refuses writes.
+    pub read_only: bool,
+    /// All options, as they were given.
+    pub words: Vec<String>,
+}
+
+/// What came of a wish.
+#[derive(Debug, Serialize, Deserialize)]
+struct Granted {
+    /// The subvolume's path below the top level.
+    #[serde(with = "names::path")]
+    top: PathBuf,
+    /// Options that have no effect, since the first mount has others.
+    differing: Vec<String>,
+}
+
+/// A mount that has no place yet.
+#[derive(Debug)]
+pub struct Joining {
+    /// The subtree that the mount shows.
+    pub subtree: Subtree,
+    /// What of the volume it shows, from the top level.
+    pub top: PathBuf,
+    /// Options that have no effect.
+    pub differing: Vec<String>,
+    /// Is closed when the mount is at its place (J1).
+    _server: UnixStream,
+}
+
+/// What is given: the answer, the mount, and what keeps the volume mounted meanwhile.
+type Given = (Granted, Subtree, UnderWay);
+
+/// What of a server makes more mounts.
+pub enum Joins {
+    /// There can be one mount only, for this reason.
+    Alone(&'static str),
+    /// One of the server's superblock.
+    Shared {
+        /// What makes it.
+        sharer: Sharer,
+        /// The options of the first mount.
+        words: Vec<String>,
+        /// Says which of the options differ from the first mount's.
+        differing: fn(&[String], &[String]) -> Vec<String>,
+    },
+}
+
+impl Joins {
+    /// Answers a wish, and waits until the mount is at its place (J1).
+    pub(super) fn answer(
+        &self,
+        wish: &str,
+        is_closing: impl Fn() -> bool,
+        stream: &UnixStream,
+    ) -> std::io::Result<()> {
+        let mut stream = stream;
+        let (granted, subtree, _under_way) = match self.grant(wish, &is_closing) {
+            Ok(Some(granted)) => granted,
+            Ok(None) => return writeln!(stream, "{}", json!({ "closing": true })),
+            Err(failure) => {
+                let exit = failure.exit as u8;
+                let answer = json!({ "error": failure.to_string(), "exit": exit });
+                return writeln!(stream, "{answer}");
+            }
+        };
+        let line = format!("{}\n", json!({ "granted": granted }));
+        descriptor::send(stream, line.as_bytes(), subtree.as_fd())?;
+        drop(subtree);
+        stream.set_read_timeout(None)?;
+        while stream.read(&mut [0; 16])? > 0 {}
+        Ok(())
+    }
+
+    /// Makes the mount; nothing when the volume is being closed (J2).
+    fn grant(&self, wish: &str, is_closing: impl Fn() -> bool) -> Result<Option<Given>> {
+        let (sharer, first, differing) = match self {
+            Self::Alone(why) => return Err(Failure::new(Exit::Failure, *why)),
+            Self::Shared { sharer, words, differing } => (sharer, words, differing),
+        };
+        let wish: Wish = serde_json::from_str(wish).context(|| "the wish")?;
+        let Some(under_way) = sharer.under_way() else {
+            let begun = Instant::now();
+            while begun.elapsed() < LETTING_GO_MAX {
+                if is_closing() {
+                    return Ok(None);
+                }
+                std::thread::sleep(LOOK);
+            }
+            let what = "it was unmounted, and programs still use it: they have to end first";
+            return Err(Failure::new(Exit::Failure, what));
+        };
+        let fs = sharer.filesystem();
+        let mut options = MountOptions::default();
+        options.subvol = wish.subvol;
+        options.subvolid = wish.subvolid.map(TreeId);
+        let tree = fs.find_subvolume(&options).context(|| "the subvolume")?;
+        if !wish.read_only {
+            // All mounts may have been made read-only since.
+            fs.set_read_only(false).context(|| "it is open for reading only: mount it with ro")?;
+        }
+        let all = fs.subvolumes().context(|| "the list of subvolumes")?;
+        let path = all.into_iter().find(|info| info.tree == tree).map(|info| info.path);
+        let top = Path::new("/").join(PathBuf::from(OsString::from_vec(path.unwrap_or_default())));
+        let subtree = sharer.subtree(tree).context(|| "the kernel's mount")?;
+        let differing = differing(first, &wish.words);
+        Ok(Some((Granted { top, differing }, subtree, under_way)))
+    }
+}
+
+/// Asks the server that listens at `socket` for a mount; nothing when it is closing the volume
+/// (J2).
+///
+/// # Errors
+///
+/// When it refuses, says why; when it ends meanwhile.
+pub fn join(socket: &Path, wish: &Wish) -> Result<Option<Joining>> {
+    let name = || socket.display().to_string();
+    let text = serde_json::to_string(wish).context(|| "the wish")?;
+    let mut server = UnixStream::connect(socket).context(name)?;
+    writeln!(server, "join {text}").context(name)?;
+    let (line, tree) = descriptor::receive(&server, ANSWER_MAX).context(name)?;
+    let answer: serde_json::Value = serde_json::from_slice(&line).context(|| "the answer")?;
+    if let Some(error) = answer["error"].as_str() {
+        return Err(Failure::new(Exit::of(&answer["exit"]), error));
+    }
+    if answer["closing"] == json!(true) {
+        return Ok(None);
+    }
+    let granted = Granted::deserialize(&answer["granted"]).context(|| "the answer")?;
+    let none = || Failure::new(Exit::Failure, "the server gave no mount");
+    let subtree = Subtree::from(tree.ok_or_else(none)?);
+    let Granted { top, differing } = granted;
+    Ok(Some(Joining { subtree, top, differing, _server: server }))
+}

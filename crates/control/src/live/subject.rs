@@ -1,0 +1,97 @@
+//! What serves a name: by which names users mean a mount or a server, and whether it is what is
+//! there by such a name now.
+//!
+//! # Invariants
+//!
+//! - **W1** What is found by the top of a mount, an image or a cache has what is there now. A mount
+//!   that was taken away while it was used answers until all of it is durable. It does so under the
+//!   same place and perhaps the same device number. So does a server with an image that was
+//!   replaced by another of that name. An order that reached it would change a volume that no user
+//!   sees.
+
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::names;
+
+/// What a process serves, by the names that people know it by.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Subject {
+    /// The image or device.
+    #[serde(with = "names::path")]
+    pub image: PathBuf,
+    /// Which file that is, whatever becomes of its name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file: Option<FileId>,
+    /// Where it is mounted.
+    #[serde(default, with = "names::path_or_none", skip_serializing_if = "Option::is_none")]
+    pub target: Option<PathBuf>,
+    /// The device number of what is mounted there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device: Option<u64>,
+    /// The other devices of the volume.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub more: Vec<FileId>,
+    /// Its mounts show parts of one file system, with the top level as its top.
+    #[serde(default)]
+    pub is_shared: bool,
+    /// Its cache.
+    #[serde(default, with = "names::path_or_none", skip_serializing_if = "Option::is_none")]
+    pub cache: Option<PathBuf>,
+    /// Which file that is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache_file: Option<FileId>,
+    /// Where it is served over the network protocol.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub uris: Vec<String>,
+}
+
+/// What a file is: a device and the number there, or for a block device its own number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FileId {
+    File(u64, u64),
+    Block(u64),
+}
+
+impl FileId {
+    /// What is there now, if anything.
+    fn at(path: &Path) -> Option<Self> {
+        let found = path.metadata().ok()?;
+        Some(match found.file_type().is_block_device() {
+            true => Self::Block(found.rdev()),
+            false => Self::File(found.dev(), found.ino()),
+        })
+    }
+}
+
+impl Subject {
+    /// One that serves a file, which it has open, perhaps by a cache.
+    pub fn of(image: PathBuf, cache: Option<PathBuf>) -> Self {
+        let cache_file = cache.as_deref().and_then(FileId::at);
+        Self { file: FileId::at(&image), image, cache, cache_file, ..Self::default() }
+    }
+
+    /// Adds the other devices of the volume.
+    pub fn other_devices<'a>(&mut self, paths: impl Iterator<Item = &'a Path>) {
+        self.more.extend(paths.filter_map(FileId::at));
+    }
+
+    /// Whether it serves the image or has the cache that is at `path`, which is whole (W1).
+    pub(super) fn serves(&self, path: &Path) -> bool {
+        let is_there = |name: &Path, file: Option<FileId>| {
+            name == path && (file.is_none() || file == FileId::at(path))
+        };
+        is_there(&self.image, self.file)
+            || FileId::at(path).is_some_and(|file| self.more.contains(&file))
+            || self.cache.as_ref().is_some_and(|cache| is_there(cache, self.cache_file))
+    }
+
+    /// Whether its mount is what is seen at its place (W1).
+    pub fn is_mounted(&self) -> bool {
+        let Some(target) = &self.target else { return false };
+        let is_it = |own| target.metadata().is_ok_and(|seen| seen.dev() == own);
+        self.device.is_none_or(is_it)
+    }
+}

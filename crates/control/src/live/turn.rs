@@ -1,0 +1,36 @@
+//! One process at a time mounts a volume, so that of several that begin together one serves and
+//! the others join it.
+//!
+//! # Invariants
+//!
+//! - **T1** A process that holds the turn of an image finds its server, or becomes it.
+
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use rustix::fs::{FlockOperation, flock};
+
+/// The turn to mount an image; it ends when this is dropped.
+#[derive(Debug)]
+pub struct Turn {
+    _file: File,
+}
+
+impl Turn {
+    /// Waits for the turn. Where there is no folder for it, there is nothing to wait for.
+    pub fn wait(image: &Path) -> Option<Self> {
+        let taken = || -> std::io::Result<File> {
+            let found = image.metadata()?;
+            let (device, number) = (found.dev(), found.ino());
+            let path = super::folder::folder()?.join(format!("{device:x}-{number:x}.turn"));
+            let file = File::options().create(true).append(true).open(path)?;
+            rustix::io::retry_on_intr(|| flock(&file, FlockOperation::LockExclusive))?;
+            Ok(file)
+        };
+        let file = taken().inspect_err(|error| {
+            tracing::debug!(%error, "mounts of the volume take no turns");
+        });
+        Some(Self { _file: file.ok()? })
+    }
+}

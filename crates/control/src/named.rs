@@ -1,0 +1,76 @@
+//! A place that was named on a command line, and the volume that it lies on.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use crate::exit::{Exit, Failure, Result};
+use crate::location::VolumePath;
+use crate::order::Spot;
+use crate::{closing, live, names};
+
+/// A place, and what has the volume: an image, or the top of a mount.
+pub struct Named {
+    /// The image, or where the volume is mounted.
+    pub volume: PathBuf,
+    /// What the place lies on, where that is a folder of the host that is no mount of ours.
+    pub elsewhere: Option<String>,
+    /// The place in the volume.
+    pub spot: Spot,
+}
+
+impl Named {
+    /// Reads an argument: `IMG:/path`, or a path on a mount of this user.
+    ///
+    /// # Errors
+    ///
+    /// When running mounts cannot be asked.
+    pub fn parse(argument: &OsStr) -> Result<Self> {
+        let text = names::of_path(argument);
+        let place = VolumePath::parse(argument);
+        let is_file = place.image.metadata().is_ok_and(|metadata| !metadata.is_dir());
+        let is_image = is_file || buttress_remote::is_remote(&place.image);
+        if !is_image && let Some(served) = live::served(Path::new(argument))? {
+            let path = served.within.into_os_string().into_vec();
+            let is_from_top = served.answer.subject.is_shared;
+            let spot = Spot { path, is_mounted: true, is_from_top, text };
+            return Ok(Self { volume: served.target, elsewhere: None, spot });
+        }
+        let elsewhere = if is_image { None } else { live::ground(Path::new(argument)) };
+        let spot = Spot { path: place.path, is_mounted: false, is_from_top: false, text };
+        Ok(Self { volume: place.image, elsewhere, spot })
+    }
+
+    /// Reads an argument that names a place of the same volume. Of an image it may be the path
+    /// alone.
+    ///
+    /// # Errors
+    ///
+    /// When it lies in another volume.
+    pub fn sibling(&self, argument: &OsString) -> Result<Spot> {
+        let bytes = argument.as_bytes();
+        if !self.spot.is_mounted
+            && bytes.first() == Some(&b'/')
+            && VolumePath::parse(argument).image != self.volume
+        {
+            let text = names::of_path(argument);
+            return Ok(Spot { path: bytes.to_vec(), text, ..self.spot.clone() });
+        }
+        let other = Self::parse(argument)?;
+        if !self.is_one_with(&other) {
+            let what =
+                format!("{}: lies in another volume than {}", other.spot.text, self.spot.text);
+            return Err(Failure::new(Exit::Usage, what));
+        }
+        Ok(other.spot)
+    }
+
+    /// Whether two places are of one volume: of one file, or of an image and where it is mounted.
+    pub fn is_one_with(&self, other: &Self) -> bool {
+        let (volume, other) = (&self.volume, &other.volume);
+        let file = |name: &Path| closing::full_name(name).ok();
+        let server = |name: &Path| live::find(name).ok().flatten().map(|(socket, _)| socket);
+        let same = |one: Option<PathBuf>, other| one.is_some() && one == other;
+        volume == other || same(file(volume), file(other)) || same(server(volume), server(other))
+    }
+}

@@ -1,0 +1,70 @@
+//! How long nodes were in use, as the nodes that lead to them prove.
+//!
+//! # Invariants
+//!
+//! - **AL1** A node is in use in a transaction if a node of that transaction leads to it, over
+//!   others or not. Of no other transaction is that said.
+
+use std::collections::HashMap;
+
+use buttress_format::{Generation, Kind, Logical, RootItem, TreeId};
+use buttress_tree::{Expect, Node, NodePtr};
+
+use crate::salvage::Salvage;
+use crate::scan::{self, Found};
+
+/// The last transaction in which each node was surely in use.
+#[derive(Debug, Default)]
+pub(crate) struct Alive {
+    until: HashMap<(Logical, Generation), Generation>,
+}
+
+impl Alive {
+    /// Follows all pointers between nodes that a scan found.
+    pub(crate) fn new(salvage: &Salvage) -> Self {
+        let mut alive = Self::default();
+        let mut nodes: Vec<Found> = salvage.scan().each().copied().collect();
+        // The root tree first, and from the top down: what leads to a node is known before it.
+        nodes.sort_by_key(|node| (node.owner != TreeId::ROOT, std::cmp::Reverse(node.level)));
+        for found in &nodes {
+            let is_roots = found.owner == TreeId::ROOT;
+            let has_data = found.owner.is_fs_tree() || found.owner == TreeId::CSUM;
+            if !is_roots && !(has_data && found.level > 0) {
+                continue;
+            }
+            let expect = Expect::root(found.ptr());
+            let Some(node) = scan::read_copy(&salvage.devices, &salvage.geometry, found, &expect)
+            else {
+                continue;
+            };
+            let until = alive.until(&found.ptr());
+            alive.follow(&node, is_roots, until);
+        }
+        alive
+    }
+
+    fn follow(&mut self, node: &Node, is_roots: bool, until: Generation) {
+        for slot in 0..node.len() {
+            if node.level() > 0 {
+                self.extend(&node.child(slot), until);
+            } else if is_roots
+                && node.key(slot).kind == Kind::ROOT_ITEM
+                && let Ok(item) = RootItem::parse(node.item(slot))
+            {
+                let (logical, generation) = (item.bytenr, item.generation);
+                self.extend(&NodePtr { logical, generation, level: item.level }, until);
+            }
+        }
+    }
+
+    fn extend(&mut self, ptr: &NodePtr, until: Generation) {
+        let known = self.until.entry((ptr.logical, ptr.generation)).or_insert(ptr.generation);
+        *known = (*known).max(until);
+    }
+
+    /// The last transaction in which a node was surely in use.
+    pub(crate) fn until(&self, ptr: &NodePtr) -> Generation {
+        let known = self.until.get(&(ptr.logical, ptr.generation));
+        known.copied().unwrap_or(ptr.generation)
+    }
+}

@@ -1,0 +1,211 @@
+//! The map of chunks of a volume with a broken chunk tree, from the nodes that a scan found.
+//!
+//! # Invariants
+//!
+//! - **CH1** Newer items come first, and of two chunks that claim the same addresses, or the same
+//!   bytes of a device, the first stays.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use buttress_block::Device;
+use buttress_format::{
+    BlockGroupFlags, BlockGroupItem, Chunk, DevExtent, DeviceId, DeviceItem, Extent, Key, Kind,
+    Logical, Stripe, TreeId, ids, limits,
+};
+use buttress_tree::{Expect, Geometry, Node};
+
+use crate::scan::{self, Found, Scan};
+
+/// What nodes of any age say about chunks and devices.
+#[derive(Debug)]
+pub(crate) struct Facts {
+    /// Chunks, best first.
+    pub(crate) chunks: Vec<Chunk>,
+    /// Items of devices, newest first.
+    pub(crate) devices: Vec<DeviceItem>,
+}
+
+/// Reads what nodes say. `known` are chunks that are sure: none of the others overlaps them.
+/// `items` are those of devices with a superblock.
+pub(crate) fn gather(
+    devices: &[Arc<dyn Device>],
+    geometry: &Geometry,
+    found: &Scan,
+    known: &[Chunk],
+    items: Vec<DeviceItem>,
+) -> Facts {
+    let mut facts = Facts { chunks: Vec::new(), devices: items };
+    let mut taken = Taken::default();
+    for chunk in known {
+        taken.add(chunk.clone());
+    }
+    let mut groups: BTreeMap<Extent, BlockGroupFlags> = BTreeMap::new();
+    let mut extents: BTreeMap<Logical, Vec<(DeviceId, u64, u64)>> = BTreeMap::new();
+    let mut is_newest = BTreeMap::new();
+    let each = |wanted: &[TreeId], visit: &mut dyn FnMut(&Found, Key, &[u8])| {
+        for leaf in newest_first(found, wanted) {
+            let expect = Expect::root(leaf.ptr());
+            let Some(node) = scan::read_copy(devices, geometry, &leaf, &expect) else { continue };
+            visit_node(&node, &mut |key, item| visit(&leaf, key, item));
+        }
+    };
+    each(&[TreeId::CHUNK], &mut |_, key, bytes| match key.kind {
+        Kind::CHUNK_ITEM if key.objectid == ids::FIRST_CHUNK_TREE => {
+            if let Ok(chunk) = Chunk::parse(&key, bytes) {
+                taken.add(chunk);
+            }
+        }
+        Kind::DEV_ITEM => {
+            if let Ok(item) = DeviceItem::parse(bytes)
+                && facts.devices.iter().all(|known| known.devid != item.devid)
+            {
+                facts.devices.push(item);
+            }
+        }
+        _ => {}
+    });
+    each(&[TreeId::EXTENT, TreeId::BLOCK_GROUP], &mut |_, key, bytes| {
+        if key.kind == Kind::BLOCK_GROUP_ITEM
+            && let Ok(item) = BlockGroupItem::parse(bytes)
+        {
+            let extent = Extent::new(Logical(key.objectid), key.offset);
+            groups.entry(extent).or_insert(item.flags);
+        }
+    });
+    each(&[TreeId::DEV], &mut |leaf, key, bytes| {
+        if key.kind == Kind::DEV_EXTENT
+            && let Ok(item) = DevExtent::parse(bytes)
+        {
+            // All stripes of a chunk were recorded by one transaction, so by one state of the tree.
+            let newest = is_newest.entry(item.chunk_offset).or_insert(leaf.generation);
+            let list = extents.entry(item.chunk_offset).or_default();
+            let place = (DeviceId(key.objectid), key.offset, item.length);
+            if (*newest == leaf.generation || !list.is_empty()) && !list.contains(&place) {
+                list.push(place);
+            }
+        }
+    });
+    for (extent, flags) in groups {
+        let Some(places) = extents.get(&extent.start) else { continue };
+        if let Some(chunk) = derived(extent, flags, places, &facts.devices) {
+            taken.add(chunk);
+        }
+    }
+    facts.chunks = taken.chunks;
+    facts
+}
+
+/// Leaves of some trees, each once, newest first.
+fn newest_first(found: &Scan, wanted: &[TreeId]) -> Vec<Found> {
+    let leaves = found.each().filter(|node| node.level == 0 && wanted.contains(&node.owner));
+    let mut leaves: Vec<Found> = leaves.copied().collect();
+    leaves.sort_by_key(|leaf| std::cmp::Reverse(leaf.generation));
+    leaves
+}
+
+fn visit_node(node: &Node, visit: &mut dyn FnMut(Key, &[u8])) {
+    for slot in 0..node.len() {
+        visit(node.key(slot), node.item(slot));
+    }
+}
+
+/// A chunk from its block group and the parts of devices that it takes. Only where the order of
+/// the parts does not matter: copies of one another, or a single one.
+fn derived(
+    extent: Extent,
+    flags: BlockGroupFlags,
+    places: &[(DeviceId, u64, u64)],
+    devices: &[DeviceItem],
+) -> Option<Chunk> {
+    let copies = flags.copies() as usize;
+    let is_plain = matches!(
+        flags.profile(),
+        BlockGroupFlags(0)
+            | BlockGroupFlags::DUP
+            | BlockGroupFlags::RAID1
+            | BlockGroupFlags::RAID1C3
+            | BlockGroupFlags::RAID1C4
+    );
+    if !is_plain || places.len() != copies || places.iter().any(|place| place.2 != extent.len) {
+        return None;
+    }
+    let stripes = places.iter().map(|&(device, offset, _)| {
+        let item = devices.iter().find(|item| item.devid == device);
+        Stripe { device, offset, dev_uuid: item.map_or([0; 16], |item| item.uuid) }
+    });
+    let chunk = Chunk {
+        logical: extent.start,
+        len: extent.len,
+        owner: TreeId::EXTENT.0,
+        stripe_len: limits::STRIPE_LEN,
+        flags,
+        io_align: 65536,
+        io_width: 65536,
+        sector_size: 4096,
+        sub_stripes: 1,
+        stripes: stripes.collect(),
+    };
+    // What can be read back is one.
+    let key = Key::new(ids::FIRST_CHUNK_TREE, Kind::CHUNK_ITEM, chunk.logical.0);
+    Chunk::parse(&key, &chunk.to_bytes()).ok()
+}
+
+/// Chunks that do not get in each other's way (CH1).
+#[derive(Default)]
+struct Taken {
+    chunks: Vec<Chunk>,
+    logical: BTreeMap<u64, u64>,
+    physical: BTreeMap<(DeviceId, u64), u64>,
+}
+
+impl Taken {
+    fn add(&mut self, chunk: Chunk) {
+        let (start, end) = (chunk.logical.0, chunk.logical.end(chunk.len).0);
+        let before = self.logical.range(..end).next_back();
+        if before.is_some_and(|(_, there)| *there > start) {
+            return;
+        }
+        let bytes = chunk.stripe_bytes();
+        let is_free = |stripe: &Stripe| {
+            let end = (stripe.device, stripe.offset.saturating_add(bytes));
+            let before = self.physical.range(..end).next_back();
+            !before.is_some_and(|((device, _), there)| {
+                *device == stripe.device && *there > stripe.offset
+            })
+        };
+        if !chunk.stripes.iter().all(is_free) {
+            return;
+        }
+        self.logical.insert(start, end);
+        for stripe in &chunk.stripes {
+            let end = stripe.offset.saturating_add(bytes);
+            self.physical.insert((stripe.device, stripe.offset), end);
+        }
+        self.chunks.push(chunk);
+    }
+}
+
+/// The number of a device without a superblock: nodes lie on it where stripes of that number have
+/// them.
+pub(crate) fn number_of(
+    index: u32,
+    found: &Scan,
+    chunks: &[Chunk],
+) -> Option<(DeviceId, [u8; 16])> {
+    let mut votes: BTreeMap<(DeviceId, [u8; 16]), u32> = BTreeMap::new();
+    for node in found.nodes.iter().filter(|node| node.device == index) {
+        let around = |chunk: &&Chunk| {
+            Extent::new(chunk.logical, chunk.len).contains(node.logical)
+                && chunk.data_stripes() == 1
+        };
+        let Some(chunk) = chunks.iter().find(around) else { continue };
+        let within = node.logical.distance(chunk.logical);
+        for stripe in &chunk.stripes {
+            if stripe.offset.checked_add(within) == Some(node.physical) {
+                *votes.entry((stripe.device, stripe.dev_uuid)).or_default() += 1;
+            }
+        }
+    }
+    votes.into_iter().max_by_key(|(_, count)| *count).map(|(device, _)| device)
+}

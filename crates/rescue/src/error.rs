@@ -1,0 +1,50 @@
+//! Why nothing can be got out at all.
+
+/// The result of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// A failure of the whole work. What is wrong with a single file is in its entry of the report.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// No device was given.
+    #[error("no device was given")]
+    NoDevices,
+    /// Neither a superblock nor a node of a tree was found.
+    #[error("there is no superblock and no tree node of btrfs on these devices")]
+    NothingFound,
+    /// Devices of several volumes were given.
+    #[error("{device} belongs to another filesystem than the first device")]
+    Foreign {
+        /// The device.
+        device: String,
+    },
+    /// No root can be read, and the nodes that are left hold no files.
+    #[error("no tree with files was found")]
+    NoFiles,
+    /// A root was asked for that is not there.
+    #[error("there is no root {0}: --list-roots shows those that there are")]
+    NoRoot(u64),
+    /// It cannot be mended.
+    #[error("{0}")]
+    Beyond(&'static str),
+    /// A device cannot be written.
+    #[error("{device} cannot be written")]
+    Device {
+        /// The device.
+        device: String,
+        /// What its driver said.
+        source: buttress_block::Error,
+    },
+    /// A subvolume was asked for that is not there.
+    #[error("there is no subvolume {0}")]
+    NoSubvolume(String),
+    /// The folder for the files cannot be used.
+    #[error("{path}")]
+    Target {
+        /// The folder.
+        path: String,
+        /// Why.
+        source: std::io::Error,
+    },
+}

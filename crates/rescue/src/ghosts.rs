@@ -1,0 +1,212 @@
+//! Inodes in nodes that the newest trees no longer have.
+//!
+//! # Invariants
+//!
+//! - **GH1** The items of a ghost are of one version of it: the newest with a name. What is newer
+//!   belongs to its removal. What is older counts only where no newer node covers its keys.
+
+use std::collections::{BTreeMap, HashSet};
+
+use buttress_format::{
+    Extent, Generation, Ino, InodeExtrefs, InodeItem, InodeRefs, Key, Kind, TreeId,
+};
+use buttress_tree::{Expect, Node};
+
+use crate::alive::Alive;
+use crate::files::Index;
+use crate::parts::Parts;
+use crate::salvage::Salvage;
+use crate::scan::{self, Found};
+use crate::sums::{Life, Sum, Sums, Wanted};
+
+/// The live files of one subvolume, and its leaves.
+pub(crate) struct Living {
+    pub(crate) index: Index,
+    pub(crate) leaves: HashSet<(u64, Generation)>,
+}
+
+/// What was found of one inode.
+#[derive(Debug, Default)]
+struct Ghost {
+    /// Numbers of the leaves that have items of it, newest first.
+    leaves: Vec<u32>,
+    /// The newest leaf that has the inode with a name.
+    version: Option<u32>,
+}
+
+/// Everything that is in old nodes alone.
+pub(crate) struct Ghosts {
+    leaves: Vec<Found>,
+    inodes: BTreeMap<(TreeId, Ino), Ghost>,
+}
+
+/// A ghost, put together.
+pub(crate) struct Body {
+    pub(crate) parts: Parts,
+    /// Folders and names there.
+    pub(crate) names: Vec<(Ino, Vec<u8>)>,
+    /// The last transaction in which it was surely there.
+    pub(crate) until: Generation,
+}
+
+impl Ghosts {
+    /// Looks through all old leaves.
+    pub(crate) fn find(salvage: &Salvage, living: &BTreeMap<TreeId, Living>) -> Self {
+        let all: HashSet<_> = living.values().flat_map(|one| &one.leaves).collect();
+        let old = |node: &&Found| {
+            node.level == 0
+                && node.owner.is_fs_tree()
+                && !all.contains(&(node.logical.0, node.generation))
+        };
+        let mut leaves: Vec<Found> = salvage.scan().each().filter(old).copied().collect();
+        leaves.sort_by_key(|leaf| std::cmp::Reverse(leaf.generation));
+        let mut inodes: BTreeMap<(TreeId, Ino), Ghost> = BTreeMap::new();
+        for (number, leaf) in (0_u32..).zip(&leaves) {
+            let Some(node) = read(salvage, leaf) else { continue };
+            let index = living.get(&leaf.owner).map(|one| &one.index);
+            for slot in 0..node.len() {
+                let key = node.key(slot);
+                let ino = Ino(key.objectid);
+                if ino < Ino::FIRST_FREE || ino > Ino::LAST_FREE || is_alive(index, ino) {
+                    continue;
+                }
+                let ghost = inodes.entry((leaf.owner, ino)).or_default();
+                if ghost.leaves.last() != Some(&number) {
+                    ghost.leaves.push(number);
+                }
+                if ghost.version.is_none()
+                    && key.kind == Kind::INODE_ITEM
+                    && InodeItem::parse(node.item(slot)).is_ok_and(|item| item.nlink > 0)
+                {
+                    ghost.version = Some(number);
+                }
+            }
+        }
+        // Without an inode there is nothing to bring back under its name.
+        inodes.retain(|_, ghost| ghost.version.is_some());
+        Self { leaves, inodes }
+    }
+
+    pub(crate) fn inodes(&self) -> impl Iterator<Item = (TreeId, Ino)> + '_ {
+        self.inodes.keys().copied()
+    }
+
+    /// Puts a ghost together.
+    pub(crate) fn body(&self, salvage: &Salvage, alive: &Alive, at: (TreeId, Ino)) -> Option<Body> {
+        let ghost = self.inodes.get(&at)?;
+        let version = ghost.version?;
+        let mut body = Body { parts: Parts::default(), names: Vec::new(), until: Generation(0) };
+        let mut covered: Vec<(Key, Key)> = Vec::new();
+        for number in ghost.leaves.iter().filter(|number| **number >= version) {
+            let Some(leaf) = self.leaves.get(*number as usize) else { continue };
+            let Some(node) = read(salvage, leaf) else { continue };
+            let until = alive.until(&leaf.ptr());
+            if *number == version {
+                body.until = until;
+            }
+            for slot in 0..node.len() {
+                let key = node.key(slot);
+                let is_new = covered.iter().all(|(low, high)| key < *low || key > *high);
+                if key.objectid == at.1.0 && is_new {
+                    take_names(&key, node.item(slot), &mut body.names);
+                    body.parts.take(&key, node.item(slot), until);
+                }
+            }
+            covered.push((leaf.first, leaf.last));
+        }
+        body.parts.pieces.sort_by_key(|piece| piece.offset);
+        if !body.parts.has_all_bytes() {
+            let why = "nodes with its extents were overwritten".to_owned();
+            body.parts.unknown.push((0..u64::MAX, why));
+        }
+        Some(body)
+    }
+
+    /// The name of a ghost that is a folder, in the folder above it.
+    pub(crate) fn name_of(&self, salvage: &Salvage, at: (TreeId, Ino)) -> Option<(Ino, Vec<u8>)> {
+        let ghost = self.inodes.get(&at)?;
+        let version = ghost.version?;
+        let mut names = Vec::new();
+        for number in ghost.leaves.iter().filter(|number| **number >= version) {
+            let node = read(salvage, self.leaves.get(*number as usize)?)?;
+            for slot in (0..node.len()).filter(|slot| node.key(*slot).objectid == at.1.0) {
+                take_names(&node.key(slot), node.item(slot), &mut names);
+            }
+            if let Some(first) = names.pop() {
+                return Some(first);
+            }
+        }
+        None
+    }
+}
+
+fn is_alive(index: Option<&Index>, ino: Ino) -> bool {
+    let known = index.and_then(|index| index.inodes.get(&ino));
+    known.is_some_and(|known| known.item.is_none_or(|item| item.nlink > 0))
+}
+
+fn read(salvage: &Salvage, leaf: &Found) -> Option<Node> {
+    scan::read_copy(&salvage.devices, &salvage.geometry, leaf, &Expect::root(leaf.ptr()))
+}
+
+fn take_names(key: &Key, bytes: &[u8], names: &mut Vec<(Ino, Vec<u8>)>) {
+    match key.kind {
+        Kind::INODE_REF if key.offset != key.objectid => {
+            let found = InodeRefs::parse(bytes).unwrap_or_default();
+            names.extend(found.into_iter().map(|one| (Ino(key.offset), one.name)));
+        }
+        Kind::INODE_EXTREF => {
+            let found = InodeExtrefs::parse(bytes).unwrap_or_default();
+            names.extend(found.into_iter().map(|one| (one.parent, one.name)));
+        }
+        _ => {}
+    }
+}
+
+/// Checksums in nodes of any age. Only those of a transaction in which the extent was in use count
+/// for it: they cannot be another extent's.
+pub(crate) struct OldSums {
+    /// Sorted by the first address.
+    leaves: Vec<Found>,
+    /// The greatest end of each leaf and those before it.
+    ends: Vec<u64>,
+}
+
+impl OldSums {
+    pub(crate) fn new(salvage: &Salvage) -> Self {
+        let wanted = |node: &&Found| node.level == 0 && node.owner == TreeId::CSUM;
+        let mut leaves: Vec<Found> = salvage.scan().each().filter(wanted).copied().collect();
+        leaves.sort_by_key(|leaf| leaf.first);
+        let geometry = &salvage.geometry;
+        let sums = u64::from(geometry.nodesize) / geometry.csum.size() as u64;
+        let most = sums * u64::from(geometry.sectorsize);
+        let mut ends = Vec::with_capacity(leaves.len());
+        let mut end = 0;
+        for leaf in &leaves {
+            end = end.max(leaf.last.offset.saturating_add(most));
+            ends.push(end);
+        }
+        Self { leaves, ends }
+    }
+}
+
+impl Sums for OldSums {
+    fn of(&self, salvage: &Salvage, extent: Extent, life: Life) -> Vec<Option<Sum>> {
+        let mut wanted = Wanted::new(salvage, extent);
+        let stop = self.leaves.partition_point(|leaf| leaf.first.offset < extent.end().0);
+        for at in (0..stop).rev() {
+            if self.ends[at] <= extent.start.0 || wanted.is_whole() {
+                break;
+            }
+            let leaf = &self.leaves[at];
+            if leaf.generation < life.from || leaf.generation > life.until {
+                continue;
+            }
+            let Some(node) = read(salvage, leaf) else { continue };
+            for slot in 0..node.len() {
+                wanted.take(&node.key(slot), node.item(slot));
+            }
+        }
+        wanted.sums
+    }
+}

@@ -1,0 +1,167 @@
+//! Patterns of paths.
+//!
+//! # What must hold
+//!
+//! - A match takes at most the product of the two lengths in steps, whatever the pattern is.
+
+/// A pattern: `?` is one byte but `/`, `*` any number of them, `**` any number of any, `[a-z]` one
+/// of a set. A path matches when it, or a folder that it lies in, does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Glob {
+    pieces: Vec<Piece>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Piece {
+    Byte(u8),
+    One,
+    Any,
+    All,
+    Set { is_inverse: bool, ranges: Vec<(u8, u8)> },
+}
+
+impl Glob {
+    /// Reads a pattern. A slash in front changes nothing: paths begin at the top of the volume.
+    #[must_use]
+    pub fn new(pattern: &[u8]) -> Self {
+        let mut rest = pattern;
+        while let [b'/', more @ ..] = rest {
+            rest = more;
+        }
+        while let [more @ .., b'/'] = rest {
+            rest = more;
+        }
+        let mut pieces = Vec::with_capacity(rest.len());
+        while let [first, more @ ..] = rest {
+            rest = more;
+            pieces.push(match first {
+                b'?' => Piece::One,
+                b'*' if rest.first() == Some(&b'*') => {
+                    rest = &rest[1..];
+                    Piece::All
+                }
+                b'*' => Piece::Any,
+                b'[' => match set(rest) {
+                    Some((piece, after)) => {
+                        rest = after;
+                        piece
+                    }
+                    None => Piece::Byte(b'['),
+                },
+                b'\\' if !rest.is_empty() => {
+                    let byte = rest[0];
+                    rest = &rest[1..];
+                    Piece::Byte(byte)
+                }
+                byte => Piece::Byte(*byte),
+            });
+        }
+        Self { pieces }
+    }
+
+    /// Whether a path, without a slash in front, or a folder above it matches.
+    #[must_use]
+    pub fn matches(&self, path: &[u8]) -> bool {
+        // `states[i]`: the first `i` pieces match what was read so far.
+        let count = self.pieces.len();
+        let mut states = vec![false; count + 1];
+        states[0] = true;
+        self.pass_stars(&mut states);
+        for byte in path {
+            if *byte == b'/' && states[count] {
+                return true;
+            }
+            let mut next = vec![false; count + 1];
+            for (at, piece) in self.pieces.iter().enumerate() {
+                if !states[at] {
+                    continue;
+                }
+                match piece {
+                    Piece::Byte(wanted) => next[at + 1] |= byte == wanted,
+                    Piece::One => next[at + 1] |= *byte != b'/',
+                    Piece::Any => next[at] |= *byte != b'/',
+                    Piece::All => next[at] = true,
+                    Piece::Set { is_inverse, ranges } => {
+                        let is_in = ranges.iter().any(|(low, high)| (low..=high).contains(&byte));
+                        next[at + 1] |= *byte != b'/' && is_in != *is_inverse;
+                    }
+                }
+            }
+            states = next;
+            self.pass_stars(&mut states);
+        }
+        states[count]
+    }
+
+    fn pass_stars(&self, states: &mut [bool]) {
+        for (at, piece) in self.pieces.iter().enumerate() {
+            if states[at] && matches!(piece, Piece::Any | Piece::All) {
+                states[at + 1] = true;
+            }
+        }
+    }
+}
+
+/// The set behind a bracket, and what follows it; nothing if the bracket has no end.
+fn set(bytes: &[u8]) -> Option<(Piece, &[u8])> {
+    let (is_inverse, body) = match bytes {
+        [b'!' | b'^', more @ ..] => (true, more),
+        more => (false, more),
+    };
+    // A bracket right at the start is one of the set.
+    let end = 1 + body.iter().skip(1).position(|byte| *byte == b']')?;
+    let mut ranges = Vec::new();
+    let mut inside = &body[..end];
+    loop {
+        inside = match inside {
+            [low, b'-', high, more @ ..] => {
+                ranges.push((*low, *high));
+                more
+            }
+            [byte, more @ ..] => {
+                ranges.push((*byte, *byte));
+                more
+            }
+            [] => break,
+        };
+    }
+    Some((Piece::Set { is_inverse, ranges }, &body[end + 1..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Patterns as shells have them, and folders stand for what is in them.
+    #[test]
+    fn patterns_match_as_in_a_shell() {
+        let cases = [
+            ("/home", "home/a/b", true),
+            ("home/*", "home/a/b", true),
+            ("home/*.txt", "home/a.txt", true),
+            ("home/*.txt", "home/b/a.txt", false),
+            ("**.txt", "home/b/a.txt", true),
+            ("h?me", "home", true),
+            ("h?me", "h/me", false),
+            ("[a-f]x", "cx", true),
+            ("[!a-f]x", "cx", false),
+            ("[]x]", "]", true),
+            ("a[", "a[", true),
+            (r"\*", "*", true),
+            (r"\*", "b", false),
+            ("home", "homely", false),
+            ("", "any", false),
+        ];
+        for (pattern, path, expected) in cases {
+            let found = Glob::new(pattern.as_bytes()).matches(path.as_bytes());
+            assert_eq!(found, expected, "{pattern} {path}");
+        }
+    }
+
+    /// A pattern that makes backtracking slow is quick here.
+    #[test]
+    fn many_stars_end() {
+        let pattern = "*a".repeat(200);
+        assert!(!Glob::new(pattern.as_bytes()).matches(&[b'b'; 4000]));
+    }
+}

@@ -1,0 +1,390 @@
+//! Writes that let a volume be opened again: each is listed before it is made.
+//!
+//! # Invariants
+//!
+//! - **ME1** What is written follows from what was read and found right. Nothing is guessed.
+//! - **ME2** A superblock is written by patching the bytes of a good copy. So fields that this
+//!   program does not know stay as they are.
+//! - **ME3** Nodes are durable before superblocks, and superblocks are written one after the other:
+//!   a power cut tears one of them at the most.
+
+use std::sync::Arc;
+
+use buttress_base::AlignedBuf;
+use buttress_block::Device;
+use buttress_format::limits::{SUPER_OFFSETS, SUPER_SIZE};
+use buttress_format::{
+    Chunk, CompatRo, DeviceItem, Generation, Key, Kind, Logical, Superblock, TreeId, header, ids,
+};
+use buttress_tree::{LeafBuilder, Node, NodeStamp, boot};
+use buttress_volume::Volume;
+
+use crate::chunks;
+use crate::error::{Error, Result};
+use crate::progress::{NoProgress, Progress};
+use crate::salvage::{Salvage, SalvageOptions};
+use crate::tree::Leaves;
+
+/// Where fields lie in a superblock.
+const BYTENR_AT: usize = 48;
+const LOG_ROOT_AT: usize = 96;
+const TOTAL_BYTES_AT: usize = 112;
+const COMPAT_RO_AT: usize = 180;
+const LOG_LEVEL_AT: usize = 200;
+const DEV_ITEM_AT: usize = 201;
+const CACHE_GENERATION_AT: usize = 555;
+/// Where the size lies in an item of a device.
+const DEV_SIZE_AT: usize = 8;
+
+/// What is to be mended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mend {
+    /// Damaged and old copies of superblocks, from the newest good copy of the same device.
+    SuperRecover,
+    /// The log of fsync: it is removed.
+    ZeroLog,
+    /// Sizes of devices that are no whole sectors or beyond the device, and their sum.
+    FixDeviceSize,
+    /// Free space in files, of version 1: it is not used any more.
+    ClearSpaceCacheV1,
+    /// Free space in a tree, of version 2: the next mount for writing makes it anew.
+    ClearSpaceCacheV2,
+    /// The map of chunks, from nodes that a scan finds.
+    ChunkRecover,
+}
+
+/// One change of the devices, not made yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fix {
+    /// What it is, in a line.
+    pub what: String,
+    /// Index of the device, place in bytes, bytes.
+    writes: Vec<(usize, u64, Vec<u8>)>,
+}
+
+/// A good copy of a superblock.
+struct Copy {
+    superblock: Superblock,
+    bytes: Vec<u8>,
+}
+
+/// Lists what there is to mend. Writes nothing.
+///
+/// # Errors
+///
+/// When the devices hold no volume, or it is beyond this mending.
+pub fn plan(devices: &[Arc<dyn Device>], mend: Mend) -> Result<Vec<Fix>> {
+    match mend {
+        Mend::SuperRecover => Ok(super_recover(devices)),
+        Mend::ZeroLog => {
+            let has_log = |superblock: &Superblock| superblock.log_root.0 != 0;
+            let what = "the log of fsync is removed";
+            Ok(patch_all(devices, what, has_log, &|bytes| {
+                bytes[LOG_ROOT_AT..LOG_ROOT_AT + 8].fill(0);
+                bytes[LOG_LEVEL_AT] = 0;
+            }))
+        }
+        Mend::ClearSpaceCacheV1 => {
+            let has_files = |superblock: &Superblock| {
+                let in_tree = superblock.compat_ro.has(CompatRo::FREE_SPACE_TREE);
+                !in_tree && superblock.cache_generation != 0
+            };
+            let what = "free space in files is not used any more";
+            Ok(patch_all(devices, what, has_files, &|bytes| {
+                bytes[CACHE_GENERATION_AT..CACHE_GENERATION_AT + 8].fill(0);
+            }))
+        }
+        Mend::ClearSpaceCacheV2 => {
+            let is_valid =
+                |superblock: &Superblock| superblock.compat_ro.has(CompatRo::FREE_SPACE_TREE_VALID);
+            let what = "the free-space tree is marked invalid, and made anew by the next mount";
+            Ok(patch_all(devices, what, is_valid, &|bytes| {
+                let flags = CompatRo(number(bytes, COMPAT_RO_AT));
+                let flags = flags.without(CompatRo::FREE_SPACE_TREE_VALID);
+                bytes[COMPAT_RO_AT..COMPAT_RO_AT + 8].copy_from_slice(&flags.0.to_le_bytes());
+            }))
+        }
+        Mend::FixDeviceSize => fix_device_size(devices),
+        Mend::ChunkRecover => chunk_recover(devices),
+    }
+}
+
+/// Makes changes that [`plan`] listed.
+///
+/// # Errors
+///
+/// When a device cannot be written.
+pub fn apply(devices: &[Arc<dyn Device>], fixes: &[Fix]) -> Result<()> {
+    for (index, offset, bytes) in fixes.iter().flat_map(|fix| &fix.writes) {
+        let Some(device) = devices.get(*index) else { continue };
+        let written = device.write_at(*offset, bytes).and_then(|()| device.flush());
+        written.map_err(|source| Error::Device { device: device.name(), source })?;
+    }
+    Ok(())
+}
+
+fn number(bytes: &[u8], at: usize) -> u64 {
+    let mut number = [0; 8];
+    number.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(number)
+}
+
+/// The good copies of a device, by their number.
+fn copies(device: &dyn Device) -> Vec<(usize, Copy)> {
+    let read = |mirror: usize| {
+        let superblock = Volume::read_superblock_mirror(device, mirror).ok()?;
+        let mut bytes = vec![0; SUPER_SIZE];
+        device.read_at(SUPER_OFFSETS[mirror], &mut bytes).ok()?;
+        Some((mirror, Copy { superblock, bytes }))
+    };
+    (0..SUPER_OFFSETS.len()).filter_map(read).collect()
+}
+
+/// The bytes of a superblock for a place, with a change.
+fn patched(copy: &Copy, mirror: usize, change: &dyn Fn(&mut [u8])) -> Vec<u8> {
+    let mut bytes = copy.bytes.clone();
+    change(&mut bytes);
+    bytes[BYTENR_AT..BYTENR_AT + 8].copy_from_slice(&SUPER_OFFSETS[mirror].to_le_bytes());
+    let digest = copy.superblock.csum_type.digest(&bytes[32..]);
+    bytes[..32].copy_from_slice(&digest);
+    bytes
+}
+
+/// Changes every copy that needs it.
+fn patch_all(
+    devices: &[Arc<dyn Device>],
+    what: &str,
+    needs: impl Fn(&Superblock) -> bool,
+    change: &dyn Fn(&mut [u8]),
+) -> Vec<Fix> {
+    let mut fixes = Vec::new();
+    for (index, device) in devices.iter().enumerate() {
+        for (mirror, copy) in copies(&**device) {
+            if needs(&copy.superblock) {
+                let offset = SUPER_OFFSETS[mirror];
+                let what = format!("{}: superblock at {offset}: {what}", device.name());
+                let writes = vec![(index, offset, patched(&copy, mirror, change))];
+                fixes.push(Fix { what, writes });
+            }
+        }
+    }
+    fixes
+}
+
+fn super_recover(devices: &[Arc<dyn Device>]) -> Vec<Fix> {
+    let mut fixes = Vec::new();
+    for (index, device) in devices.iter().enumerate() {
+        let found = copies(&**device);
+        let best = found
+            .iter()
+            .max_by_key(|(mirror, copy)| (copy.superblock.generation, std::cmp::Reverse(*mirror)));
+        let Some((from, best)) = best else { continue };
+        let end = best.superblock.dev_item.total_bytes.min(device.len());
+        for (mirror, offset) in SUPER_OFFSETS.into_iter().enumerate() {
+            if mirror > 0 && offset + SUPER_SIZE as u64 >= end {
+                continue;
+            }
+            let there = found.iter().find(|(number, _)| *number == mirror);
+            let wrong = match there {
+                None => "damaged".to_owned(),
+                Some((_, copy)) if copy.superblock.generation < best.superblock.generation => {
+                    format!("of generation {}", copy.superblock.generation)
+                }
+                Some(_) => continue,
+            };
+            let what = format!(
+                "{}: superblock at {offset} is {wrong}: it is written as the one at {}, of \
+                 generation {}",
+                device.name(),
+                SUPER_OFFSETS[*from],
+                best.superblock.generation
+            );
+            let writes = vec![(index, offset, patched(best, mirror, &|_| {}))];
+            fixes.push(Fix { what, writes });
+        }
+    }
+    fixes
+}
+
+fn opened(devices: &[Arc<dyn Device>]) -> Result<Salvage> {
+    let progress: Arc<dyn Progress + Send> = Arc::new(NoProgress);
+    Salvage::open(devices.to_vec(), SalvageOptions::default(), progress)
+}
+
+/// Where the copies of a node are written: index of the device, place. Nothing for a striped chunk.
+fn places(devices: &[Arc<dyn Device>], chunk: &Chunk, at: Logical) -> Option<Vec<(usize, u64)>> {
+    if chunk.data_stripes() != 1 {
+        return None;
+    }
+    let within = at.distance(chunk.logical);
+    let mut places = Vec::new();
+    for stripe in &chunk.stripes {
+        let is_it = |device: &&Arc<dyn Device>| {
+            let copies = copies(&***device);
+            copies.iter().any(|(_, copy)| copy.superblock.dev_item.devid == stripe.device)
+        };
+        let index = devices.iter().position(|device| is_it(&device))?;
+        places.push((index, stripe.offset + within));
+    }
+    Some(places)
+}
+
+fn fix_device_size(devices: &[Arc<dyn Device>]) -> Result<Vec<Fix>> {
+    let salvage = opened(devices)?;
+    let superblock = salvage.superblock();
+    let sector = u64::from(superblock.sectorsize);
+    let chunk_root = boot::chunk_root(superblock);
+    let tree = Leaves::walk(&salvage, TreeId::CHUNK, chunk_root, None);
+    let mut ends: Vec<(u64, u64)> = Vec::new();
+    let gaps = tree.all(&salvage, &mut |key, bytes| {
+        if key.kind == Kind::CHUNK_ITEM
+            && let Ok(chunk) = Chunk::parse(&key, bytes)
+        {
+            let len = chunk.stripe_bytes();
+            ends.extend(chunk.stripes.iter().map(|at| (at.device.0, at.offset + len)));
+        }
+    });
+    if !gaps.is_empty() {
+        return Err(Error::Beyond("a part of the chunk tree is lost: chunk-recover goes first"));
+    }
+    let len_of = |id: u64| {
+        let is_it = |device: &&Arc<dyn Device>| {
+            copies(&***device).iter().any(|(_, copy)| copy.superblock.dev_item.devid.0 == id)
+        };
+        devices.iter().find(is_it).map(|device| device.len())
+    };
+    let (mut fixes, mut sum, mut sizes) = (Vec::new(), 0_u64, Vec::new());
+    for leaf in tree.leaves() {
+        let node = tree.read(&salvage, leaf).map_err(|_| Error::NothingFound)?;
+        let mut bytes = AlignedBuf::copy_of(node.bytes());
+        let mut lines = Vec::new();
+        for slot in (0..node.len()).filter(|slot| node.key(*slot).kind == Kind::DEV_ITEM) {
+            let Ok(item) = DeviceItem::parse(node.item(slot)) else { continue };
+            let id = item.devid.0;
+            let room = len_of(id).unwrap_or(item.total_bytes).min(item.total_bytes);
+            let right = room / sector * sector;
+            let least = ends.iter().filter(|(device, _)| *device == id).map(|(_, end)| *end).max();
+            if least.is_some_and(|end| end > right) {
+                return Err(Error::Beyond("a device is shorter than what lies on it"));
+            }
+            sum = sum.saturating_add(right);
+            sizes.push((id, right));
+            if right != item.total_bytes {
+                let at = item_at(&node, slot) + DEV_SIZE_AT;
+                bytes[at..at + 8].copy_from_slice(&right.to_le_bytes());
+                lines.push(format!("device {id} has {right} bytes, not {}", item.total_bytes));
+            }
+        }
+        if lines.is_empty() {
+            continue;
+        }
+        let digest = salvage.geometry.csum.digest(&bytes[32..]);
+        bytes[..32].copy_from_slice(&digest);
+        let at = node.logical();
+        let chunk = salvage.volume.chunk_at(at).ok_or(Error::NothingFound)?;
+        let places = places(devices, &chunk, at);
+        let places = places
+            .ok_or(Error::Beyond("the chunk tree is striped, or on a device that is missing"))?;
+        let writes = places.into_iter().map(|(index, at)| (index, at, bytes.to_vec()));
+        fixes.push(Fix { what: lines.join("; "), writes: writes.collect() });
+    }
+    let own = |superblock: &Superblock| {
+        let id = superblock.dev_item.devid.0;
+        sizes.iter().find(|(device, _)| *device == id).map(|(_, size)| *size)
+    };
+    let is_wrong = |superblock: &Superblock| {
+        superblock.total_bytes != sum
+            || own(superblock).is_some_and(|size| size != superblock.dev_item.total_bytes)
+    };
+    for (index, device) in devices.iter().enumerate() {
+        for (mirror, copy) in copies(&**device) {
+            if !is_wrong(&copy.superblock) {
+                continue;
+            }
+            let size = own(&copy.superblock);
+            let bytes = patched(&copy, mirror, &|bytes| {
+                bytes[TOTAL_BYTES_AT..TOTAL_BYTES_AT + 8].copy_from_slice(&sum.to_le_bytes());
+                if let Some(size) = size {
+                    let at = DEV_ITEM_AT + DEV_SIZE_AT;
+                    bytes[at..at + 8].copy_from_slice(&size.to_le_bytes());
+                }
+            });
+            let offset = SUPER_OFFSETS[mirror];
+            let what = format!("{}: superblock at {offset}: {sum} bytes in all", device.name());
+            fixes.push(Fix { what, writes: vec![(index, offset, bytes)] });
+        }
+    }
+    Ok(fixes)
+}
+
+fn item_at(node: &Node, slot: usize) -> usize {
+    let at = header::HEADER_LEN + slot * header::ITEM_LEN + 17;
+    let mut offset = [0; 4];
+    offset.copy_from_slice(&node.bytes()[at..at + 4]);
+    header::HEADER_LEN + u32::from_le_bytes(offset) as usize
+}
+
+fn chunk_recover(devices: &[Arc<dyn Device>]) -> Result<Vec<Fix>> {
+    let salvage = opened(devices)?;
+    let superblock = salvage.superblock();
+    let root = boot::chunk_root(superblock);
+    let tree = Leaves::walk(&salvage, TreeId::CHUNK, root, None);
+    if tree.all(&salvage, &mut |_, _| {}).is_empty() {
+        return Ok(Vec::new());
+    }
+    if root.level > 0 {
+        return Err(Error::Beyond("the chunk tree had several nodes: restore gets the files"));
+    }
+    let mut items: Vec<(Key, Vec<u8>)> = Vec::new();
+    let mut known = Vec::new();
+    for device in devices {
+        let newest =
+            copies(&**device).into_iter().max_by_key(|(_, copy)| copy.superblock.generation);
+        let Some((_, copy)) = newest else {
+            return Err(Error::Beyond("a device has no superblock"));
+        };
+        let item = copy.superblock.dev_item;
+        known.push(item);
+        items.push((Key::new(ids::DEV_ITEMS, Kind::DEV_ITEM, item.devid.0), item.to_bytes()));
+    }
+    if items.len() as u64 != superblock.num_devices {
+        return Err(Error::Beyond("a device is missing"));
+    }
+    let facts = chunks::gather(devices, &salvage.geometry, salvage.scan(), &[], known);
+    for chunk in &facts.chunks {
+        let key = Key::new(ids::FIRST_CHUNK_TREE, Kind::CHUNK_ITEM, chunk.logical.0);
+        items.push((key, chunk.to_bytes()));
+    }
+    items.sort();
+    items.dedup_by(|one, other| one.0 == other.0);
+    let len: usize = items.iter().map(|(_, bytes)| bytes.len() + header::ITEM_LEN).sum();
+    if len > salvage.geometry.leaf_room() {
+        return Err(Error::Beyond("the chunks need several nodes: restore gets the files"));
+    }
+    let around = |chunk: &&Chunk| {
+        root.logical >= chunk.logical && root.logical.distance(chunk.logical) < chunk.len
+    };
+    let chunk = facts.chunks.iter().find(around);
+    let chunk = chunk.ok_or(Error::Beyond("the chunk of the chunk tree is not found"))?;
+    let places = places(devices, chunk, root.logical);
+    let places =
+        places.ok_or(Error::Beyond("the chunk tree is striped, or on a device that is missing"))?;
+    let mut geometry = salvage.geometry;
+    geometry.chunk_tree_uuid = salvage.chunk_tree_uuid().ok_or(Error::NothingFound)?;
+    let mut leaf = LeafBuilder::new(&geometry);
+    for (key, bytes) in &items {
+        leaf.push(key, bytes);
+    }
+    let generation: Generation = root.generation;
+    let stamp = NodeStamp { logical: root.logical, generation, owner: TreeId::CHUNK };
+    let node = leaf.finish(&geometry, &stamp).into_sealed(&geometry);
+    let node = node.map_err(|_| Error::Beyond("the new node is not right"))?;
+    let writes = places.into_iter().map(|(index, at)| (index, at, node.bytes().to_vec()));
+    let what = format!(
+        "the chunk tree at {} is written with {} devices and {} chunks",
+        root.logical,
+        devices.len(),
+        items.len() - devices.len()
+    );
+    Ok(vec![Fix { what, writes: writes.collect() }])
+}

@@ -1,0 +1,129 @@
+//! What is known of one inode, gathered from the items of a tree.
+
+use std::ops::Range;
+
+use buttress_format::{DirEntry, FileExtent, Generation, Ino, InodeItem, Key, Kind};
+
+use crate::salvage::Salvage;
+use crate::sums::Life;
+use crate::tree::{Gap, Leaves};
+
+/// One extent item of a file.
+#[derive(Clone, Debug)]
+pub(crate) struct Piece {
+    /// Where in the file.
+    pub(crate) offset: u64,
+    /// What it says, or what is wrong with it.
+    pub(crate) extent: Result<FileExtent, String>,
+    /// When it was surely in use.
+    pub(crate) life: Life,
+}
+
+/// All that is known of one inode.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Parts {
+    pub(crate) item: Option<InodeItem>,
+    pub(crate) pieces: Vec<Piece>,
+    pub(crate) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Ranges of the file with items that cannot be read, and why.
+    pub(crate) unknown: Vec<(Range<u64>, String)>,
+    /// Why some of its names or attributes may be missing, and whether items are lost for sure.
+    pub(crate) may_lack: Option<(String, bool)>,
+}
+
+impl Parts {
+    /// Gathers what a tree of one moment has of an inode.
+    pub(crate) fn read(salvage: &Salvage, tree: &Leaves, ino: Ino, moment: Generation) -> Self {
+        let mut parts = Self::default();
+        let from = Key::new(ino.0, Kind(0), 0);
+        let to = Key::new(ino.0, Kind(Kind::EXTENT_DATA.0 + 1), 0);
+        let gaps = tree.items(salvage, &from, Some(&to), &mut |key, bytes| {
+            parts.take(&key, bytes, moment);
+        });
+        for gap in &gaps {
+            parts.note(ino, gap);
+        }
+        parts
+    }
+
+    /// Gathers all but the content.
+    pub(crate) fn read_head(
+        salvage: &Salvage,
+        tree: &Leaves,
+        ino: Ino,
+        moment: Generation,
+    ) -> Self {
+        let mut parts = Self::default();
+        let from = Key::new(ino.0, Kind(0), 0);
+        let to = Key::new(ino.0, Kind(Kind::XATTR_ITEM.0 + 1), 0);
+        let gaps = tree.items(salvage, &from, Some(&to), &mut |key, bytes| {
+            parts.take(&key, bytes, moment);
+        });
+        for gap in &gaps {
+            parts.note(ino, gap);
+        }
+        parts
+    }
+
+    /// Takes one item in. `until` is the last transaction in which it was surely in the tree.
+    pub(crate) fn take(&mut self, key: &Key, bytes: &[u8], until: Generation) {
+        match key.kind {
+            Kind::INODE_ITEM => self.item = InodeItem::parse(bytes).ok(),
+            Kind::XATTR_ITEM => {
+                for entry in DirEntry::parse_all(bytes).unwrap_or_default() {
+                    self.xattrs.push((entry.name, entry.data));
+                }
+            }
+            Kind::EXTENT_DATA => {
+                let extent = FileExtent::parse(bytes).map_err(|error| error.to_string());
+                let from = extent.as_ref().map_or(until, |extent| extent.generation);
+                let life = Life { from, until };
+                self.pieces.push(Piece { offset: key.offset, extent, life });
+            }
+            _ => {}
+        }
+    }
+
+    /// Notes a gap of the tree that touches the inode's keys.
+    pub(crate) fn note(&mut self, ino: Ino, gap: &Gap) {
+        let data = |offset| Key::new(ino.0, Kind::EXTENT_DATA, offset);
+        // An inode's first item is the inode itself: a gap that ends with it has none of its items.
+        if gap.touches(&Key::new(ino.0, Kind::INODE_ITEM, 0), Some(&data(0))) {
+            self.may_lack = Some((gap.why.clone(), gap.is_sure));
+        }
+        if gap.touches(&data(0), Some(&data(u64::MAX))) {
+            let low = if gap.from < data(0) { 0 } else { gap.from.offset };
+            let end = gap.to.filter(|to| *to < data(u64::MAX));
+            let high = end.map_or(u64::MAX, |to| to.offset);
+            if low < high {
+                self.unknown.push((low..high, gap.why.clone()));
+            }
+        }
+    }
+
+    /// The size, by the inode or else by what extents there are.
+    pub(crate) fn size(&self) -> u64 {
+        let end = |piece: &Piece| {
+            let len = piece.extent.as_ref().map_or(0, FileExtent::file_len);
+            piece.offset.saturating_add(len)
+        };
+        match &self.item {
+            Some(item) => item.size,
+            None => self.pieces.iter().map(end).max().unwrap_or(0),
+        }
+    }
+
+    /// Whether all extents that the inode counts are there, so that gaps hide none.
+    pub(crate) fn has_all_bytes(&self) -> bool {
+        let bytes = |piece: &Piece| match &piece.extent {
+            Ok(extent) => match extent.region() {
+                Some(region) if region.is_hole() => 0,
+                Some(region) => region.len,
+                None => extent.ram_bytes,
+            },
+            Err(_) => 0,
+        };
+        let found: u64 = self.pieces.iter().map(bytes).fold(0, u64::saturating_add);
+        self.item.is_some_and(|item| item.nbytes == found)
+    }
+}

@@ -1,0 +1,164 @@
+//! What became of each file.
+
+use serde::Serialize;
+
+/// What a file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// A file with content.
+    File,
+    /// A folder.
+    Directory,
+    /// A symbolic link.
+    Symlink,
+    /// A device file, a pipe or a socket.
+    Special,
+    /// A subvolume.
+    Subvolume,
+    /// Its inode is lost, and nothing else says it.
+    Unknown,
+}
+
+/// How much of a file there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Condition {
+    /// All of it, verified where it has checksums.
+    Whole,
+    /// It was there from an earlier run, or for another reason, and was left alone.
+    Exists,
+    /// A snapshot, or a subvolume that was not asked for.
+    Skipped,
+    /// Some of it.
+    Partly,
+    /// Nothing of it.
+    Lost,
+}
+
+/// A part of a file that is lost.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Lost {
+    /// Where in the file, in bytes.
+    pub offset: u64,
+    /// How many bytes.
+    pub len: u64,
+    /// Why.
+    pub why: String,
+}
+
+/// One file of the report.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Entry {
+    /// Its path from the top of the volume, without a slash in front. In JSON it has the form of
+    /// [`buttress_base::text`].
+    #[serde(serialize_with = "as_text")]
+    pub path: Vec<u8>,
+    /// The number of its subvolume.
+    pub subvolume: u64,
+    /// Its number in the subvolume.
+    pub inode: u64,
+    /// What it is.
+    pub kind: Kind,
+    /// How much of it there is.
+    pub condition: Condition,
+    /// Its size in bytes.
+    pub size: u64,
+    /// Bytes of content that are there, holes not counted.
+    pub bytes: u64,
+    /// Whether some of it has no checksums, so that nothing says whether it is right.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub unverified: bool,
+    /// What is lost of its content.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub lost: Vec<Lost>,
+    /// What else is wrong with it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+}
+
+fn as_text<S: serde::Serializer>(path: &[u8], out: S) -> Result<S::Ok, S::Error> {
+    out.serialize_str(&buttress_base::text::encode(path))
+}
+
+impl Entry {
+    /// An entry of which nothing is known to be wrong.
+    pub(crate) fn new(path: Vec<u8>, subvolume: u64, inode: u64, kind: Kind) -> Self {
+        Self {
+            path,
+            subvolume,
+            inode,
+            kind,
+            condition: Condition::Whole,
+            size: 0,
+            bytes: 0,
+            unverified: false,
+            lost: Vec::new(),
+            notes: Vec::new(),
+        }
+    }
+
+    /// Notes what is wrong, and that the file is not better than this.
+    pub(crate) fn worsen(&mut self, condition: Condition, why: impl Into<String>) {
+        self.condition = self.condition.max(condition);
+        let why = why.into();
+        if !self.notes.contains(&why) {
+            self.notes.push(why);
+        }
+    }
+
+    /// Takes over what is known of the content by another name of the same file.
+    pub(crate) fn as_first(&mut self, first: &Self) {
+        (self.size, self.condition, self.unverified) =
+            (first.size, first.condition, first.unverified);
+        self.lost.clone_from(&first.lost);
+        self.notes.clone_from(&first.notes);
+    }
+
+    /// Notes a part of the content that is lost, joined to the one before where it goes on.
+    pub(crate) fn lose(&mut self, offset: u64, len: u64, why: String) {
+        self.condition = self.condition.max(Condition::Partly);
+        if let Some(last) = self.lost.last_mut()
+            && last.offset + last.len == offset
+            && last.why == why
+        {
+            last.len += len;
+            return;
+        }
+        self.lost.push(Lost { offset, len, why });
+    }
+}
+
+/// Sums over all entries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Summary {
+    /// Entries that are whole.
+    pub whole: u64,
+    /// Entries of which some is there.
+    pub partly: u64,
+    /// Entries of which nothing is there.
+    pub lost: u64,
+    /// Entries that were there before.
+    pub exists: u64,
+    /// Entries that were not asked for.
+    pub skipped: u64,
+    /// Bytes of content.
+    pub bytes: u64,
+    /// Whether the work was stopped before its end.
+    pub stopped: bool,
+}
+
+impl Summary {
+    /// Counts one more entry.
+    pub(crate) fn count(&mut self, entry: &Entry) {
+        let field = match entry.condition {
+            Condition::Whole => &mut self.whole,
+            Condition::Exists => &mut self.exists,
+            Condition::Skipped => &mut self.skipped,
+            Condition::Partly => &mut self.partly,
+            Condition::Lost => &mut self.lost,
+        };
+        *field += 1;
+        self.bytes += entry.bytes;
+    }
+}

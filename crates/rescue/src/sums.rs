@@ -1,0 +1,113 @@
+//! Checksums of data.
+//!
+//! # Invariants
+//!
+//! - **SU1** A checksum that is given for a sector was recorded for the extent that is asked about.
+//!   It is not of what lay there before, or came there later.
+
+use buttress_format::{Extent, Generation, Key, Kind, Logical, TreeId, ids};
+use buttress_tree::NodePtr;
+
+use crate::salvage::Salvage;
+use crate::tree::Leaves;
+
+/// One checksum, zero behind its size.
+pub(crate) type Sum = [u8; 32];
+
+/// The transactions in which an extent was surely in use, both included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Life {
+    pub(crate) from: Generation,
+    pub(crate) until: Generation,
+}
+
+/// Something that knows checksums.
+pub(crate) trait Sums {
+    /// The checksum of each sector of a range, as far as there is one.
+    fn of(&self, salvage: &Salvage, extent: Extent, life: Life) -> Vec<Option<Sum>>;
+}
+
+/// The checksums of one moment.
+#[derive(Debug)]
+pub(crate) struct TreeSums {
+    leaves: Option<Leaves>,
+}
+
+impl TreeSums {
+    /// Those of a checksum tree; none without.
+    pub(crate) fn new(
+        salvage: &Salvage,
+        root: Option<NodePtr>,
+        extents: Option<&crate::extents::Extents>,
+    ) -> Self {
+        let leaves = root.map(|root| Leaves::walk(salvage, TreeId::CSUM, root, extents));
+        Self { leaves }
+    }
+}
+
+impl Sums for TreeSums {
+    fn of(&self, salvage: &Salvage, extent: Extent, _: Life) -> Vec<Option<Sum>> {
+        let mut found = Wanted::new(salvage, extent);
+        let Some(tree) = &self.leaves else { return found.sums };
+        if tree.is_empty() {
+            return found.sums;
+        }
+        let key = Key::new(ids::EXTENT_CSUM, Kind::EXTENT_CSUM, extent.start.0);
+        for leaf in &tree.leaves()[tree.leaf_of(&key)..] {
+            if leaf.first.offset >= extent.end().0 && leaf.first.objectid == ids::EXTENT_CSUM {
+                break;
+            }
+            let Ok(node) = tree.read(salvage, leaf) else { continue };
+            for slot in 0..node.len() {
+                found.take(&node.key(slot), node.item(slot));
+            }
+        }
+        found.sums
+    }
+}
+
+/// The sums of a range, while they are looked for.
+pub(crate) struct Wanted {
+    extent: Extent,
+    sector: u64,
+    size: usize,
+    pub(crate) sums: Vec<Option<Sum>>,
+}
+
+impl Wanted {
+    pub(crate) fn new(salvage: &Salvage, extent: Extent) -> Self {
+        let sector = u64::from(salvage.superblock().sectorsize);
+        let size = salvage.superblock().csum_type.size();
+        let sums = vec![None; (extent.len / sector) as usize];
+        Self { extent, sector, size, sums }
+    }
+
+    /// Whether each sector has one.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.sums.iter().all(Option::is_some)
+    }
+
+    /// Takes what an item has of them, where none is known yet.
+    pub(crate) fn take(&mut self, key: &Key, bytes: &[u8]) {
+        if key.kind != Kind::EXTENT_CSUM || key.objectid != ids::EXTENT_CSUM {
+            return;
+        }
+        let start = key.offset;
+        let len = (bytes.len() / self.size) as u64 * self.sector;
+        if !Extent::new(Logical(start), len).overlaps(&self.extent) {
+            return;
+        }
+        for (index, sum) in bytes.chunks_exact(self.size).enumerate() {
+            let at = start.saturating_add(index as u64 * self.sector);
+            let Some(within) = at.checked_sub(self.extent.start.0) else { continue };
+            if !within.is_multiple_of(self.sector) {
+                return;
+            }
+            if let Some(place @ None) = self.sums.get_mut((within / self.sector) as usize) {
+                let mut whole = Sum::default();
+                whole[..self.size].copy_from_slice(sum);
+                *place = Some(whole);
+            }
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! A tree with holes: its leaves in order, and the ranges of keys that cannot be read.
+//!
+//! # Invariants
+//!
+//! - **TR1** A walk visits each address once, and goes down at every step: it ends.
+//! - **TR2** A node from a scan takes a place in a tree only where the extent tree says that it is
+//!   in use. So it is of this moment, and not an older version.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use buttress_format::{Generation, Key, Logical, TreeId};
+use buttress_tree::{Expect, Node, NodePtr};
+
+use crate::extents::Extents;
+use crate::salvage::Salvage;
+
+/// Where a leaf is, and which keys it has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Leaf {
+    pub(crate) ptr: NodePtr,
+    /// Its first key; the smallest of all for a leaf that is the root.
+    pub(crate) first: Key,
+    is_root: bool,
+    /// The first key behind it.
+    below: Option<Key>,
+}
+
+/// Keys that cannot be read.
+#[derive(Clone, Debug)]
+pub(crate) struct Gap {
+    pub(crate) from: Key,
+    pub(crate) to: Option<Key>,
+    pub(crate) why: String,
+    /// Whether something is lost for sure; else there may have been nothing.
+    pub(crate) is_sure: bool,
+}
+
+impl Gap {
+    /// Whether keys of `from..to` may be in it.
+    pub(crate) fn touches(&self, from: &Key, to: Option<&Key>) -> bool {
+        self.to.is_none_or(|end| end > *from) && to.is_none_or(|to| self.from < *to)
+    }
+}
+
+/// A tree, without its inner nodes.
+#[derive(Clone, Debug)]
+pub(crate) struct Leaves {
+    pub(crate) id: TreeId,
+    leaves: Vec<Leaf>,
+    pub(crate) gaps: Vec<Gap>,
+}
+
+/// What one read over a range met.
+pub(crate) type Gaps = Vec<Gap>;
+
+impl Leaves {
+    /// Walks from the root down. Where an inner node is lost and `extents` are known, nodes from a
+    /// scan take its place.
+    pub(crate) fn walk(
+        salvage: &Salvage,
+        id: TreeId,
+        root: NodePtr,
+        extents: Option<&Extents>,
+    ) -> Self {
+        let mut walk = Walk {
+            salvage,
+            extents,
+            seen: HashSet::new(),
+            tree: Self { id, leaves: Vec::new(), gaps: Vec::new() },
+        };
+        walk.descend(Expect::root(root), Key::MIN, None);
+        let mut tree = walk.tree;
+        tree.leaves.sort_unstable_by_key(|leaf| leaf.first);
+        tree.gaps.sort_unstable_by_key(|gap| gap.from);
+        tree
+    }
+
+    /// Whether nothing of it can be read.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.leaves.is_empty()
+    }
+
+    /// Its leaves.
+    pub(crate) fn leaves(&self) -> &[Leaf] {
+        &self.leaves
+    }
+
+    /// Shows all items with keys in `from..to`, in order. Returns the gaps in that range.
+    pub(crate) fn items(
+        &self,
+        salvage: &Salvage,
+        from: &Key,
+        to: Option<&Key>,
+        visit: &mut dyn FnMut(Key, &[u8]),
+    ) -> Gaps {
+        let mut gaps: Gaps =
+            self.gaps.iter().filter(|gap| gap.touches(from, to)).cloned().collect();
+        let start = self.leaves.partition_point(|leaf| leaf.first <= *from).saturating_sub(1);
+        for leaf in &self.leaves[start..] {
+            if to.is_some_and(|to| leaf.first >= *to) {
+                break;
+            }
+            if leaf.below.is_some_and(|below| below <= *from) {
+                continue;
+            }
+            match self.read(salvage, leaf) {
+                Ok(node) => {
+                    let first = node.search(from).unwrap_or_else(|slot| slot);
+                    for slot in first..node.len() {
+                        let key = node.key(slot);
+                        if to.is_some_and(|to| key >= *to) {
+                            break;
+                        }
+                        visit(key, node.item(slot));
+                    }
+                }
+                Err(why) => gaps.push(Gap { from: leaf.first, to: leaf.below, why, is_sure: true }),
+            }
+        }
+        gaps
+    }
+
+    /// Shows all items.
+    pub(crate) fn all(&self, salvage: &Salvage, visit: &mut dyn FnMut(Key, &[u8])) -> Gaps {
+        self.items(salvage, &Key::MIN, None, visit)
+    }
+
+    /// Reads a leaf.
+    pub(crate) fn read(&self, salvage: &Salvage, leaf: &Leaf) -> Result<Arc<Node>, String> {
+        let first_key = (!leaf.is_root).then_some(leaf.first);
+        let expect = Expect { ptr: leaf.ptr, first_key, below: leaf.below };
+        salvage.node(self.id, &expect)
+    }
+
+    /// The number of the leaf that a key lies in, or would.
+    pub(crate) fn leaf_of(&self, key: &Key) -> usize {
+        self.leaves.partition_point(|leaf| leaf.first <= *key).saturating_sub(1)
+    }
+}
+
+struct Walk<'s> {
+    salvage: &'s Salvage,
+    extents: Option<&'s Extents>,
+    seen: HashSet<Logical>,
+    tree: Leaves,
+}
+
+impl Walk<'_> {
+    /// Takes in all leaves below a node. `from` is the first key that it may have.
+    fn descend(&mut self, expect: Expect, from: Key, below: Option<Key>) {
+        let mut stack = vec![(expect, from, below)];
+        while let Some((expect, from, below)) = stack.pop() {
+            let ptr = expect.ptr;
+            if !self.seen.insert(ptr.logical) {
+                let why = format!("the node at {} has two places in the tree", ptr.logical);
+                self.tree.gaps.push(Gap { from, to: below, why, is_sure: true });
+                continue;
+            }
+            if ptr.level == 0 {
+                let is_root = expect.first_key.is_none();
+                self.tree.leaves.push(Leaf { ptr, first: from, is_root, below });
+                continue;
+            }
+            match self.salvage.node(self.tree.id, &expect) {
+                Ok(node) => {
+                    for slot in (0..node.len()).rev() {
+                        let child = node.expect_child_below(slot, below);
+                        stack.push((child, node.key(slot), child.below));
+                    }
+                }
+                Err(why) => self.fill(&ptr, from, below, &why),
+            }
+        }
+    }
+
+    /// Finds what was below a lost inner node.
+    fn fill(&mut self, lost: &NodePtr, from: Key, to: Option<Key>, why: &str) {
+        let gap = |from, to| Gap { from, to, why: why.to_owned(), is_sure: false };
+        let Some(extents) = self.extents else {
+            self.tree.gaps.push(Gap { is_sure: true, ..gap(from, to) });
+            return;
+        };
+        let mut taken: Vec<(Key, Key)> = Vec::new();
+        for level in (0..lost.level).rev() {
+            for found in self.candidates(level, lost.generation, &from, to.as_ref()) {
+                let (ptr, first, last) = found;
+                let is_free = taken.iter().all(|(low, high)| last < *low || first > *high);
+                if !is_free || self.seen.contains(&ptr.logical) {
+                    continue;
+                }
+                if extents.block(self.salvage, ptr.logical) != Some(ptr.generation) {
+                    continue;
+                }
+                taken.push((first, last));
+                let expect = Expect { ptr, first_key: Some(first), below: last.next() };
+                self.descend(expect, first, last.next());
+            }
+        }
+        taken.sort_unstable();
+        // What lies between two nodes may be nothing, or a node that is lost too.
+        let mut at = from;
+        for (first, last) in taken {
+            if at < first {
+                self.tree.gaps.push(gap(at, Some(first)));
+            }
+            at = last.next().unwrap_or(Key::MAX);
+        }
+        if to.is_none_or(|to| at < to) {
+            self.tree.gaps.push(gap(at, to));
+        }
+    }
+
+    /// Nodes of one level that may be of this tree, those written for it first.
+    fn candidates(
+        &self,
+        level: u8,
+        until: Generation,
+        from: &Key,
+        to: Option<&Key>,
+    ) -> Vec<(NodePtr, Key, Key)> {
+        let id = self.tree.id;
+        let may_be = |owner: TreeId| owner == id || owner.is_fs_tree() && id.is_fs_tree();
+        let mut found: Vec<_> = self
+            .salvage
+            .scan()
+            .each()
+            .filter(|node| node.level == level && may_be(node.owner))
+            .filter(|node| node.generation <= until && node.first >= *from)
+            .filter(|node| to.is_none_or(|to| node.last < *to))
+            .copied()
+            .collect();
+        found.sort_by_key(|node| (node.owner != id, std::cmp::Reverse(node.generation)));
+        found.iter().map(|node| (node.ptr(), node.first, node.last)).collect()
+    }
+}

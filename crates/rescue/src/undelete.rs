@@ -1,0 +1,404 @@
+//! Files that older trees still have and newer ones do not.
+//!
+//! # Invariants
+//!
+//! - **UN1** Content is brought back only where a checksum of its own time vouches for it. Without
+//!   checksums it is brought back where its space was not given to another since, and marked.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::{Path, PathBuf};
+
+use buttress_format::{
+    FileKind, Generation, Ino, InodeFlags, InodeItem, Kind, RootItem, RootRef, TreeId,
+};
+use buttress_tree::Expect;
+
+use crate::alive::Alive;
+use crate::content::Copier;
+use crate::error::{Error, Result};
+use crate::extents::Use;
+use crate::files::{Child, Index};
+use crate::ghosts::{Body, Ghosts, Living, OldSums};
+use crate::glob::Glob;
+use crate::progress::Step;
+use crate::report::{Condition, Entry, Kind as FileType, Summary};
+use crate::restore::{host_name, joined};
+use crate::salvage::Salvage;
+use crate::scan;
+use crate::state::State;
+use crate::target::Dir;
+use crate::tree::Leaves;
+
+/// From when on a file must have been there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Since {
+    /// A transaction.
+    Generation(u64),
+    /// Seconds since 1970.
+    Time(i64),
+}
+
+/// What to look for.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct UndeleteOptions {
+    /// Only paths that match one of these; all where there are none.
+    pub paths: Vec<Glob>,
+    /// Only what was still there then.
+    pub since: Option<Since>,
+    /// Data that no checksum vouches for, though it should have some, too.
+    pub unverified: bool,
+}
+
+/// Finds deleted files, and brings them back to a folder. For `None` they are read and verified
+/// only. `each` is given every entry of the report.
+///
+/// # Errors
+///
+/// When no tree can be read, or the folder cannot be used.
+pub fn undelete(
+    salvage: &Salvage,
+    options: &UndeleteOptions,
+    target: Option<&Path>,
+    each: &mut dyn FnMut(&Entry),
+) -> Result<Summary> {
+    let top = Dir::top(target).map_err(|source| Error::Target {
+        path: target.map(|path| path.display().to_string()).unwrap_or_default(),
+        source,
+    })?;
+    let state = State::newest(salvage)?;
+    let mut living = BTreeMap::new();
+    for (id, tree) in state.trees.iter().filter(|(id, _)| id.is_fs_tree()) {
+        let leaves = Leaves::walk(salvage, *id, tree.root, state.extents.as_ref());
+        let index = Index::read(salvage, &leaves);
+        let places = leaves.leaves().iter().map(|leaf| (leaf.ptr.logical.0, leaf.ptr.generation));
+        let leaves = places.collect();
+        living.insert(*id, Living { index, leaves });
+    }
+    let ghosts = Ghosts::find(salvage, &living);
+    let alive = Alive::new(salvage);
+    let sums = OldSums::new(salvage);
+    let since = options.since.map(|since| generation_of(salvage, since));
+    let names = Names::new(salvage, &state, &living, &ghosts);
+    let copier = Copier { salvage, sums: &sums, unverified: options.unverified };
+    let mut summary = Summary::default();
+    let mut made = Made { top, links: HashMap::new(), folders: Vec::new() };
+    salvage.progress().step(Step::Files, 0);
+    for at in ghosts.inodes() {
+        if !salvage.progress().goes_on() {
+            summary.stopped = true;
+            break;
+        }
+        let Some(body) = ghosts.body(salvage, &alive, at) else { continue };
+        if since.is_some_and(|since| body.until < since) {
+            continue;
+        }
+        for path in names.paths(at, &body) {
+            let is_wanted = |glob: &Glob| glob.matches(&path.concat_with_slashes());
+            if !options.paths.is_empty() && !options.paths.iter().any(is_wanted) {
+                continue;
+            }
+            let entry = made.bring_back(&copier, &state, at, &body, &path);
+            summary.count(&entry);
+            each(&entry);
+        }
+    }
+    made.finish();
+    Ok(summary)
+}
+
+/// The first transaction of a time, as root items of any age tell.
+fn generation_of(salvage: &Salvage, since: Since) -> Generation {
+    let time = match since {
+        Since::Generation(number) => return Generation(number),
+        Since::Time(time) => time,
+    };
+    let mut first = salvage.superblock().generation;
+    each_root_item(salvage, &mut |kind, _, bytes| {
+        if kind == Kind::ROOT_ITEM
+            && let Ok(item) = RootItem::parse(bytes)
+            && item.ctime.sec >= time
+        {
+            first = first.min(item.ctransid);
+        }
+    });
+    first
+}
+
+/// Shows the items of all leaves of root trees.
+fn each_root_item(salvage: &Salvage, visit: &mut dyn FnMut(Kind, &buttress_format::Key, &[u8])) {
+    let leaves = salvage.scan().each();
+    for leaf in leaves.filter(|node| node.level == 0 && node.owner == TreeId::ROOT) {
+        let expect = Expect::root(leaf.ptr());
+        let Some(node) = scan::read_copy(&salvage.devices, &salvage.geometry, leaf, &expect) else {
+            continue;
+        };
+        for slot in 0..node.len() {
+            let key = node.key(slot);
+            visit(key.kind, &key, node.item(slot));
+        }
+    }
+}
+
+/// Names from the top of the volume down.
+#[derive(Clone, Debug, Default)]
+struct Parts(Vec<Vec<u8>>);
+
+impl Parts {
+    fn concat_with_slashes(&self) -> Vec<u8> {
+        self.0.iter().fold(Vec::new(), |path, name| joined(&path, name))
+    }
+}
+
+/// Finds the paths of ghosts.
+struct Names<'n> {
+    salvage: &'n Salvage,
+    ghosts: &'n Ghosts,
+    /// The folder and name of each live inode and subvolume.
+    above: HashMap<(TreeId, Child), (Ino, Vec<u8>)>,
+    places: BTreeMap<TreeId, (TreeId, Ino, Vec<u8>)>,
+    alive: HashSet<TreeId>,
+}
+
+impl<'n> Names<'n> {
+    fn new(
+        salvage: &'n Salvage,
+        state: &State,
+        living: &BTreeMap<TreeId, Living>,
+        ghosts: &'n Ghosts,
+    ) -> Self {
+        let mut above = HashMap::new();
+        for (id, one) in living {
+            for (dir, names) in &one.index.names {
+                for (name, child) in names {
+                    above.insert((*id, *child), (*dir, name.clone()));
+                }
+            }
+        }
+        let mut places: BTreeMap<_, _> = BTreeMap::new();
+        for (id, place) in &state.places {
+            places.insert(*id, (place.parent, place.dir, place.name.clone()));
+        }
+        each_root_item(salvage, &mut |kind, key, bytes| {
+            if kind == Kind::ROOT_BACKREF
+                && let Ok(found) = RootRef::parse(bytes)
+            {
+                let place = (TreeId(key.offset), found.dirid, found.name);
+                places.entry(TreeId(key.objectid)).or_insert(place);
+            }
+        });
+        Self { salvage, ghosts, above, places, alive: living.keys().copied().collect() }
+    }
+
+    /// All paths of a ghost.
+    fn paths(&self, at: (TreeId, Ino), body: &Body) -> Vec<Parts> {
+        let mut names = body.names.clone();
+        names.sort();
+        names.dedup();
+        if names.is_empty() && at.1 == Ino::ROOT_DIR {
+            return vec![Parts(self.subvolume(at.0))];
+        }
+        if names.is_empty() {
+            let number = at.1.0.to_string().into_bytes();
+            let lost = [b"lost+found".to_vec(), at.0.to_string().into_bytes(), number];
+            return vec![Parts(lost.to_vec())];
+        }
+        let path = |(dir, name): (Ino, Vec<u8>)| {
+            let mut path = self.folder(at.0, dir);
+            path.push(host_name(&name, Child::Inode(at.1)));
+            Parts(path)
+        };
+        names.into_iter().map(path).collect()
+    }
+
+    /// The path of a folder.
+    fn folder(&self, tree: TreeId, dir: Ino) -> Vec<Vec<u8>> {
+        let mut seen = HashSet::new();
+        let mut names = Vec::new();
+        let mut at = dir;
+        while at != Ino::ROOT_DIR {
+            let found = if seen.insert(at) {
+                let live = self.above.get(&(tree, Child::Inode(at))).cloned();
+                live.or_else(|| self.ghosts.name_of(self.salvage, (tree, at)))
+            } else {
+                None
+            };
+            let Some((above, name)) = found else {
+                names.push(format!("folder-{at}").into_bytes());
+                names.push(b"lost+found".to_vec());
+                break;
+            };
+            names.push(host_name(&name, Child::Inode(at)));
+            at = above;
+        }
+        let mut path = self.subvolume(tree);
+        path.extend(names.into_iter().rev());
+        path
+    }
+
+    /// The path of a subvolume, also of one that is gone.
+    fn subvolume(&self, tree: TreeId) -> Vec<Vec<u8>> {
+        let mut names = Vec::new();
+        let mut seen = HashSet::new();
+        let mut at = tree;
+        while at != TreeId::FS && seen.insert(at) {
+            let Some((parent, dir, name)) = self.places.get(&at) else {
+                names.push(format!("subvolume-{at}").into_bytes());
+                break;
+            };
+            let name = host_name(name, Child::Subvolume(at));
+            // A subvolume of the same name may have come since.
+            let is_gone = !self.alive.contains(&at);
+            names.push(if is_gone { [name, format!("-{at}").into_bytes()].concat() } else { name });
+            let mut folder = *dir;
+            let mut passed = HashSet::new();
+            while folder != Ino::ROOT_DIR && passed.insert(folder) {
+                let live = self.above.get(&(*parent, Child::Inode(folder))).cloned();
+                let found = live.or_else(|| self.ghosts.name_of(self.salvage, (*parent, folder)));
+                let Some((above, name)) = found else { break };
+                names.push(host_name(&name, Child::Inode(folder)));
+                folder = above;
+            }
+            at = *parent;
+        }
+        names.reverse();
+        names
+    }
+}
+
+/// What was brought back.
+struct Made {
+    top: Dir,
+    links: HashMap<(TreeId, Ino), (PathBuf, Entry)>,
+    /// Folders, and what they get at the end.
+    folders: Vec<(Vec<Vec<u8>>, InodeItem)>,
+}
+
+impl Made {
+    fn bring_back(
+        &mut self,
+        copier: &Copier<'_>,
+        state: &State,
+        at: (TreeId, Ino),
+        body: &Body,
+        path: &Parts,
+    ) -> Entry {
+        let item = body.parts.item;
+        let kind = item.map_or(FileType::Unknown, |item| kind_of(item.mode));
+        let mut entry = Entry::new(path.concat_with_slashes(), at.0.0, at.1.0, kind);
+        let outcome = self.write(copier, state, at, body, path, &mut entry);
+        if let Err(why) = outcome {
+            entry.worsen(Condition::Lost, why);
+        }
+        entry
+    }
+
+    fn write(
+        &mut self,
+        copier: &Copier<'_>,
+        state: &State,
+        at: (TreeId, Ino),
+        body: &Body,
+        path: &Parts,
+        entry: &mut Entry,
+    ) -> Result<(), String> {
+        let item = body.parts.item.ok_or("its inode is lost")?;
+        if entry.kind == FileType::Directory {
+            self.folders.push((path.0.clone(), item));
+            return self.enter(&path.0).map(drop);
+        }
+        let Some((name, folders)) = path.0.split_last() else { return Ok(()) };
+        let dir = self.enter(folders)?;
+        if dir.has(name) {
+            entry.condition = Condition::Exists;
+            return Ok(());
+        }
+        if let Some((path, first)) = self.links.get(&at) {
+            entry.as_first(first);
+            return self.top.link(path, &dir, name).map_err(|error| error.to_string());
+        }
+        let mut parts = body.parts.clone();
+        if item.flags & InodeFlags::NODATASUM != 0 {
+            leave_out_reused(copier, state, &mut parts);
+        }
+        let notes = match entry.kind {
+            FileType::Symlink => {
+                let mut target = Vec::new();
+                let copied = copier.copy(&parts, entry, &mut |_, bytes| {
+                    target.extend_from_slice(bytes);
+                    Ok(())
+                });
+                copied.map_err(|error| error.to_string())?;
+                if !entry.lost.is_empty() || target.is_empty() {
+                    return Err("its target is lost".to_owned());
+                }
+                dir.symlink(name, &target, Some(&item))
+            }
+            FileType::Special => dir.special(name, &item),
+            _ => {
+                let file = dir.begin().map_err(|error| error.to_string())?;
+                let copied = copier.copy(&parts, entry, &mut |at, bytes| file.write(at, bytes));
+                copied.map_err(|error| error.to_string())?;
+                if entry.bytes == 0 && !entry.lost.is_empty() {
+                    return Err("its data was overwritten since".to_owned());
+                }
+                dir.finish(file, name, entry.size, Some(&item), &parts.xattrs)
+            }
+        };
+        entry.notes.extend(notes.map_err(|error| error.to_string())?);
+        if item.nlink > 1 {
+            self.links.insert(at, (dir.path_of(name), entry.clone()));
+        }
+        Ok(())
+    }
+
+    fn enter(&self, folders: &[Vec<u8>]) -> Result<Dir, String> {
+        let mut at: Option<Dir> = None;
+        for name in folders {
+            let dir = at.as_ref().unwrap_or(&self.top).enter(name);
+            at = Some(dir.map_err(|error| format!("its folder cannot be made: {error}"))?);
+        }
+        match at {
+            Some(dir) => Ok(dir),
+            None => self.top.again().map_err(|error| error.to_string()),
+        }
+    }
+
+    /// Gives folders their attributes, the lowest first.
+    fn finish(&mut self) {
+        self.folders.sort_by_key(|(path, _)| std::cmp::Reverse(path.len()));
+        for (path, item) in &self.folders {
+            if let Ok(dir) = self.enter(path) {
+                dir.leave(Some(item), &[]);
+            }
+        }
+    }
+}
+
+/// Leaves out extents without checksums where their space is used for something else now.
+fn leave_out_reused(copier: &Copier<'_>, state: &State, parts: &mut crate::parts::Parts) {
+    for piece in &mut parts.pieces {
+        let Ok(extent) = &piece.extent else { continue };
+        let Some(region) = extent.region().filter(|region| !region.is_hole()) else { continue };
+        let usage = state.extents.as_ref().map(|all| all.usage(copier.salvage, region.extent()));
+        let is_free = match usage {
+            Some(Use::Free) => true,
+            Some(Use::Extent(generation)) => generation == extent.generation,
+            Some(Use::Other) => false,
+            Some(Use::Unknown) | None => copier.unverified,
+        };
+        if !is_free {
+            piece.extent = Err("its space is used for something else now".to_owned());
+        }
+    }
+}
+
+fn kind_of(mode: u32) -> FileType {
+    match FileKind::from_mode(mode) {
+        FileKind::Regular => FileType::File,
+        FileKind::Directory => FileType::Directory,
+        FileKind::Symlink => FileType::Symlink,
+        FileKind::Unknown | FileKind::Xattr => FileType::Unknown,
+        _ => FileType::Special,
+    }
+}

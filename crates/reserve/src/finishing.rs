@@ -1,0 +1,42 @@
+//! Before a transaction freezes: waits for dirty data that should be written first.
+
+use std::time::Duration;
+
+use buttress_base::clock;
+use buttress_transaction::Cost;
+
+use crate::reservations::Reservations;
+use crate::urgency::Urgency;
+
+/// How long a commit waits while no ordered extent finishes, and how often it looks.
+const PATIENCE: Duration = Duration::from_secs(1);
+const LOOK: Duration = Duration::from_millis(5);
+
+impl Reservations {
+    /// Before a transaction freezes: waits until what inodes have reserved fits behind it, or is
+    /// finished (`inode::I4`). Not longer than ordered extents finish: writeback may need this
+    /// commit. `release` frees what readers have left.
+    pub fn let_inodes_finish(&self, release: impl Fn()) {
+        let inodes = &self.inode_reserves;
+        if !inodes.has_spared() {
+            return;
+        }
+        let fits = || {
+            release();
+            self.may_reserve(Cost::default(), Urgency::Finishes)
+                || (self.recount_beyond(0) && self.may_reserve(Cost::default(), Urgency::Finishes))
+        };
+        let (mut items, mut since) = (inodes.items(), clock::now());
+        while !fits() && inodes.has_spared() && clock::since(since) < PATIENCE {
+            inodes.set_awaited(true);
+            self.note_pressure(1000);
+            buttress_base::thread::sleep(LOOK);
+            let now = inodes.items();
+            if now < items {
+                since = clock::now();
+            }
+            items = now;
+        }
+        inodes.set_awaited(false);
+    }
+}

@@ -1,0 +1,112 @@
+//! How many nodes trees have, which the nodes above leaves say: no leaf is read.
+
+use buttress_format::header::FLAG_RELOC;
+use buttress_format::{Extent, Generation, Key, TreeId};
+use buttress_tree::{Expect, NodeSource, Roots, Store};
+
+/// What is not known of a tree: a node cannot be read, was moved by a balance, or may be shared; or
+/// there are too many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Unknown;
+
+/// Leaves of a tree that are counted: of a tree that has more their number stays unknown.
+const LEAVES_MAX: u64 = 1 << 16;
+
+/// Nodes of a tree, or of a part of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Nodes {
+    pub(crate) leaves: u64,
+    pub(crate) inner: u64,
+}
+
+impl Nodes {
+    pub(crate) fn sum(self) -> u64 {
+        self.leaves + self.inner
+    }
+}
+
+/// Which nodes of a tree are counted.
+#[derive(Clone, Copy)]
+pub(super) struct Survey<'s> {
+    pub(super) store: &'s Store,
+    pub(super) tree: TreeId,
+    /// Those with items between two keys; else all.
+    pub(super) keys: Option<(Key, Key)>,
+    /// The count is in vain where one may be shared, being no younger than that, or was moved.
+    pub(super) unshared: Option<Generation>,
+}
+
+impl Survey<'_> {
+    /// The nodes under one, with itself.
+    pub(super) fn under(&self, at: &Expect) -> Result<Nodes, Unknown> {
+        let mut nodes = Nodes::default();
+        self.add(at, &mut nodes)?;
+        Ok(nodes)
+    }
+
+    fn add(&self, at: &Expect, nodes: &mut Nodes) -> Result<(), Unknown> {
+        if self.unshared.is_some_and(|shared| at.ptr.generation <= shared) {
+            return Err(Unknown);
+        }
+        if at.ptr.level == 0 {
+            nodes.leaves += 1;
+            return if nodes.leaves > LEAVES_MAX { Err(Unknown) } else { Ok(()) };
+        }
+        nodes.inner += 1;
+        let node = self.store.node(self.tree, at).map_err(|_| Unknown)?;
+        if self.unshared.is_some() && node.header().flags & FLAG_RELOC != 0 {
+            return Err(Unknown);
+        }
+        let slots = match &self.keys {
+            Some((first, last)) => node.child_slot(first)..node.child_slot(last) + 1,
+            None => 0..node.len(),
+        };
+        slots
+            .into_iter()
+            .try_for_each(|slot| self.add(&node.expect_child_below(slot, at.below), nodes))
+    }
+}
+
+/// The nodes of some trees; nothing where one has too many.
+pub(crate) fn all_of<const N: usize>(
+    store: &Store,
+    roots: &Roots,
+    trees: [TreeId; N],
+) -> Option<[Nodes; N]> {
+    let mut all = [Nodes::default(); N];
+    for (nodes, tree) in all.iter_mut().zip(trees) {
+        if let Some(root) = roots.find(tree) {
+            let survey = Survey { store, tree, keys: None, unshared: None };
+            *nodes = survey.under(&Expect::root(root)).ok()?;
+        }
+    }
+    Some(all)
+}
+
+/// Counts the nodes under one of the extent tree in which records of these groups lie, ascending.
+pub(super) fn recording(
+    store: &Store,
+    at: &Expect,
+    groups: &[Extent],
+    nodes: &mut Nodes,
+) -> Result<(), Unknown> {
+    if at.ptr.level == 0 {
+        nodes.leaves += 1;
+        return Ok(());
+    }
+    nodes.inner += 1;
+    let node = store.node(TreeId::EXTENT, at).map_err(|_| Unknown)?;
+    for slot in 0..node.len() {
+        let child = node.expect_child_below(slot, at.below);
+        // An item before the first key of all comes into the first leaf.
+        let first = if slot > 0 { node.key(slot).objectid } else { 0 };
+        let before = groups.partition_point(|group| group.end().0 <= first);
+        let records = child.below.is_none_or(|below| {
+            groups.get(before).is_some_and(|group| group.start.0 <= below.objectid)
+        });
+        if records {
+            recording(store, &child, groups, nodes)?;
+        }
+    }
+    Ok(())
+}

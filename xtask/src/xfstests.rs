@@ -1,0 +1,250 @@
+//! `cargo xtask xfstests`: an outside suite, test by test, with results that are kept.
+//!
+//! The suite is under the GPL and no part of the project: the user fetches and builds it. Each test
+//! runs in a mount namespace of its own, on two volumes on loop devices, with a time limit. What a
+//! test mounts and starts ends with it.
+//!
+//! # Invariants
+//!
+//! - **X1** A result belongs to a commit, mount options and a test. It is on disk before the next
+//!   test begins. A run that was interrupted goes on behind it.
+//! - **X2** A failure is told as known only if the page of known failures names the test.
+
+mod outcome;
+mod volumes;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Instant;
+
+use clap::{Args, ValueEnum};
+
+use crate::top::top;
+use outcome::{Kind, Outcome, Results};
+use volumes::Volumes;
+
+pub(crate) type Result<T, E = String> = std::result::Result<T, E>;
+
+/// What runs in the namespace.
+const INSIDE: &str = include_str!("xfstests/inside.sh");
+/// The page that names what fails for reasons outside of the project.
+const KNOWN: &str = "docs/internals/xfstests.md";
+
+/// How requests reach the server.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Door {
+    IoUring,
+    Device,
+}
+
+/// Which tests to run, and on what.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// Where xfstests is, built.
+    #[arg(long)]
+    checkout: PathBuf,
+    /// How requests reach the server.
+    #[arg(long, value_enum, default_value = "io-uring")]
+    door: Door,
+    /// More mount options.
+    #[arg(long, default_value = "")]
+    options: String,
+    /// Tests of this group only; repeated, tests that are in all of them.
+    #[arg(long, default_value = "auto")]
+    group: Vec<String>,
+    /// Only these tests, such as 001, whatever their groups.
+    #[arg(long)]
+    test: Vec<String>,
+    /// Seconds that a test may take.
+    #[arg(long, default_value_t = 600)]
+    limit: u64,
+    /// Run tests again that have a result.
+    #[arg(long)]
+    again: bool,
+    /// Print the table of results and run nothing.
+    #[arg(long)]
+    list: bool,
+    /// The program to test; it is built unless given.
+    #[arg(long)]
+    program: Option<PathBuf>,
+    /// Where images and mount points are made. Without one below /tmp the tests share no /tmp.
+    #[arg(long, default_value = "target/xfstests/work")]
+    work: PathBuf,
+    /// GiB of each of the two images, which are sparse.
+    #[arg(long, default_value_t = 12)]
+    gib: u64,
+}
+
+pub(crate) fn run(options: &Options) -> ExitCode {
+    match all(options) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs what has no result yet; answers whether nothing failed that is not known to.
+fn all(options: &Options) -> Result<bool> {
+    let top = top();
+    let chosen = chosen(options)?;
+    let folder = top.join("target/xfstests").join(name(options, &top)?);
+    let mut results = Results::open(&folder)?;
+    if !options.list {
+        let work = top.join(&options.work);
+        std::fs::create_dir_all(&work).map_err(|error| error.to_string())?;
+        let program = program(options, &top, &work)?;
+        let volumes = Volumes::new(&work, options.gib, &program)?;
+        for (at, test) in chosen.iter().enumerate() {
+            if results.has(test) && !options.again {
+                continue;
+            }
+            let outcome = one(options, test, &volumes, &program, &folder)?;
+            println!("{:>4}/{} {test} {outcome}", at + 1, chosen.len());
+            results.add(test, outcome)?;
+        }
+    }
+    let known = std::fs::read_to_string(top.join(KNOWN)).unwrap_or_default();
+    Ok(table(&chosen, &results, &known))
+}
+
+/// The folder's name: commit, door and options.
+fn name(options: &Options, top: &Path) -> Result<String> {
+    let git = |words: &[&str]| {
+        let output = Command::new("git").current_dir(top).args(words).output();
+        let output = output.map_err(|error| format!("git: {error}"))?;
+        Ok::<_, String>(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    let mut name = git(&["rev-parse", "--short=12", "HEAD"])?;
+    if !git(&["status", "--porcelain"])?.is_empty() {
+        name.push_str("-changed");
+    }
+    for option in mount_options(options).split(',') {
+        name.push('.');
+        name.extend(option.chars().map(|c| if c.is_alphanumeric() || c == '_' { c } else { '-' }));
+    }
+    Ok(name)
+}
+
+fn mount_options(options: &Options) -> String {
+    let door = match options.door {
+        Door::IoUring => "io_uring",
+        Door::Device => "noio_uring",
+    };
+    match options.options.as_str() {
+        "" => door.to_owned(),
+        more => format!("{door},{more}"),
+    }
+}
+
+/// The tests to run, in the order of the suite's list.
+fn chosen(options: &Options) -> Result<Vec<String>> {
+    let path = options.checkout.join("tests/generic/group.list");
+    let list = std::fs::read_to_string(&path)
+        .map_err(|error| format!("{}: {error}; is xfstests built there?", path.display()))?;
+    let mut chosen = Vec::new();
+    for line in list.lines().filter(|line| !line.starts_with('#')) {
+        let mut words = line.split_whitespace();
+        let Some(test) = words.next() else { continue };
+        let groups: Vec<_> = words.collect();
+        let is_named = options.test.iter().any(|name| name == test);
+        let is_in = options.group.iter().all(|group| groups.contains(&group.as_str()));
+        if is_named || options.test.is_empty() && is_in {
+            chosen.push(test.to_owned());
+        }
+    }
+    if chosen.is_empty() { Err("no test has such groups or names".to_owned()) } else { Ok(chosen) }
+}
+
+/// A copy of the program, which stays as it is while others are built.
+fn program(options: &Options, top: &Path, work: &Path) -> Result<PathBuf> {
+    let built = match &options.program {
+        Some(program) => program.clone(),
+        None => {
+            let words = ["build", "--package", "buttress-cli"];
+            volumes::must(Command::new("cargo").current_dir(top).args(words))?;
+            top.join("target/debug/buttress")
+        }
+    };
+    let copy = work.join("buttress");
+    // A server of an earlier run may still have the old file.
+    drop(std::fs::remove_file(&copy));
+    std::fs::copy(&built, &copy).map_err(|error| format!("{}: {error}", built.display()))?;
+    Ok(copy)
+}
+
+/// Runs one test.
+fn one(
+    options: &Options,
+    test: &str,
+    volumes: &Volumes,
+    program: &Path,
+    folder: &Path,
+) -> Result<Outcome> {
+    let work = volumes.work();
+    let script = work.join("inside.sh");
+    std::fs::write(&script, INSIDE).map_err(|error| error.to_string())?;
+    drop(std::fs::remove_dir_all(work.join("results")));
+    let said = folder.join(format!("{test}.said"));
+    let out = std::fs::File::create(&said).map_err(|error| error.to_string())?;
+    let errors = out.try_clone().map_err(|error| error.to_string())?;
+    let begun = Instant::now();
+    let mut command = Command::new("timeout");
+    command.args(["--kill-after=10", &options.limit.to_string()]);
+    // The first process of the namespace takes all others with it, servers too.
+    command.args(["unshare", "--mount", "--propagation", "private", "--pid", "--fork"]);
+    command.args(["--mount-proc", "--kill-child", "bash"]).arg(&script);
+    let checkout = options.checkout.canonicalize().map_err(|error| error.to_string())?;
+    command.env("CHECKOUT", checkout).env("WORK", work).env("BUTTRESS", program);
+    command.env("OPTIONS", mount_options(options)).env("NAME", format!("generic/{test}"));
+    command.env("TEST_DEV", volumes.test()).env("SCRATCH_DEV", volumes.scratch());
+    command.stdin(std::process::Stdio::null()).stdout(out).stderr(errors);
+    let status = command.status().map_err(|error| format!("timeout: {error}"))?;
+    let text = std::fs::read(&said).map_err(|error| error.to_string())?;
+    let text = String::from_utf8_lossy(&text);
+    let outcome = Outcome::read(&text, status.code(), begun.elapsed().as_secs());
+    if outcome.kind == Kind::Failed || outcome.kind == Kind::Late {
+        for kind in ["out.bad", "full", "dmesg"] {
+            let file = format!("{test}.{kind}");
+            drop(std::fs::copy(work.join("results/generic").join(&file), folder.join(&file)));
+        }
+        // The next test begins on a volume that this one did not have.
+        volumes.anew(program)?;
+    }
+    Ok(outcome)
+}
+
+/// Prints the results; answers whether all failures are known.
+fn table(chosen: &[String], results: &Results, known: &str) -> bool {
+    let mut counts: BTreeMap<&'static str, usize> = BTreeMap::new();
+    let mut is_good = true;
+    for test in chosen {
+        let Some(outcome) = results.of(test) else {
+            *counts.entry("not yet run").or_default() += 1;
+            continue;
+        };
+        // Rows begin with the number (X2).
+        let is_known = known.lines().any(|line| line.starts_with(&format!("| {test} |")));
+        let word = match outcome.kind {
+            Kind::Passed => "passed",
+            Kind::Lacking => "cannot run",
+            Kind::Failed | Kind::Late if is_known => "fail, as known",
+            Kind::Failed => "fail",
+            Kind::Late => "take too long",
+        };
+        *counts.entry(word).or_default() += 1;
+        if matches!(word, "fail" | "take too long") {
+            is_good = false;
+        }
+        if outcome.kind != Kind::Passed {
+            println!("generic/{test:<5} {word:<15} {}", outcome.why);
+        }
+    }
+    for (word, count) in counts {
+        println!("{count:>6} {word}");
+    }
+    is_good
+}
