@@ -86,9 +86,9 @@ fn open(place: &Path, how: OpenOptions) -> Result<Arc<RemoteDevice>> {
 
 fn say(ui: &Ui, document: &Value, text: &str) -> Result<Exit> {
     if ui.json() {
-        ui.document(document)?
+        ui.document(document)?;
     } else {
-        ui.line(text)?
+        ui.line(text)?;
     }
     Ok(Exit::Success)
 }
