@@ -17,9 +17,9 @@ use crate::drop_extents::Edits;
 use crate::error::{Error, Result};
 use crate::file::{End, File, Meta};
 use crate::files::Files;
-use crate::finish::settle;
 use crate::job::{Goal, Supply};
 use crate::write::SIZE_MAX;
+use crate::writeback::settle;
 
 /// Largest extent that is preallocated in one piece.
 const PREALLOC_BYTES_MAX: u64 = 128 << 20;
@@ -60,18 +60,18 @@ impl Files {
         let end = offset.checked_add(len).filter(|end| *end <= SIZE_MAX).ok_or(Error::TooBig)?;
         let old_size = file.size();
         let grown = if keep_size { old_size } else { old_size.max(end) };
-        let range = self.floor(offset)..self.ceil(end);
+        let range = self.params.floor(offset)..self.params.ceil(end);
         // From here on nothing of this file becomes inline.
         file.touch(|item| item.flags |= InodeFlags::PREALLOC);
         if grown > old_size {
             self.secure_tail(file, old_size)?;
         }
-        if old_size > 0 && old_size <= self.sector && self.has_inline(file)? {
+        if old_size > 0 && old_size <= self.params.sector && self.has_inline(file)? {
             self.dirty_sector(file, 0, old_size)?;
-            self.writeback(file, 0..self.sector)?;
+            self.writeback.write_back(file, 0..self.params.sector)?;
         }
         if file.is_dirty() {
-            self.writeback(file, range.clone())?;
+            self.writeback.write_back(file, range.clone())?;
         }
         let mut plan = Plan { offset, end: range.end, grown, stamp: Some(stamp) };
         {
@@ -91,7 +91,11 @@ impl Files {
             return Ok(false);
         }
         let view = self.engine.view();
-        Ok(self.mappings(&view, file, 0..self.sector, 1)?.iter().any(|m| m.is_inline()))
+        Ok(self
+            .params
+            .mappings(&view, file, 0..self.params.sector, 1)?
+            .iter()
+            .any(|m| m.is_inline()))
     }
 
     fn fill_gaps<S: FnOnce(&mut InodeItem)>(
@@ -120,7 +124,7 @@ impl Files {
             return Ok(end);
         }
         let _extents = file.extents.read();
-        let last = self.last_mapping(&self.engine.view(), file, u64::MAX)?;
+        let last = self.params.last_mapping(&self.engine.view(), file, u64::MAX)?;
         let end = last.map_or(0, |mapping| mapping.end);
         file.note_end(End { at: end, last: None });
         Ok(end)
@@ -139,7 +143,7 @@ impl Files {
             gaps.len()
         };
         let mut full = false;
-        self.for_each_mapping(view, file, range.clone(), |mapping| {
+        self.params.for_each_mapping(view, file, range.clone(), |mapping| {
             add(at, mapping.offset.max(at));
             let (low, high) = (mapping.offset.max(range.start), mapping.end.min(range.end));
             let count = if mapping.is_hole() { add(low, high) } else { add(high, high) };
@@ -175,7 +179,7 @@ impl Files {
                     let reserved = self.engine.reserve_data(want + self.engine.row_slack())?;
                     let rows = &mut self.engine.begin_rows();
                     let mut supply = Supply { reserved, goal, rows };
-                    self.allocate_one(&mut supply, want, self.sector)?
+                    self.placement.allocate_one(&mut supply, want, self.params.sector)?
                 }
             };
             goal.at = Some(extent.end());
@@ -198,13 +202,14 @@ impl Files {
         }
         let ahead = at.max((AHEAD_STEPS - 1) * want).min(AHEAD_BYTES_MAX);
         let window = file.window.get_or_init(|| self.engine.new_window());
-        self.engine.allocate_ahead(window, want, self.floor(ahead), goal.at, goal.stream)
+        self.engine.allocate_ahead(window, want, self.params.floor(ahead), goal.at, goal.stream)
     }
 
     /// Whether preallocating a range needs only an extent behind the last one.
     fn steps(&self, file: &File, part: &Range<u64>) -> bool {
         let covers = |growth: Range<u64>| part.start <= growth.start && growth.end <= part.end;
-        file.steps_to(part.start) && (self.options.no_holes || covers(self.growth(file, part)))
+        file.steps_to(part.start)
+            && (self.params.options.no_holes || covers(self.params.growth(file, part)))
     }
 
     /// Preallocates the next step of a file out of its window. Returns the extent if the window had
@@ -255,15 +260,15 @@ impl Files {
         let (_extents, end) = file.append_extents();
         let appends = end.is_some_and(|end| end.at <= part.start);
         let mut edits = Edits::default();
-        if !appends || !self.options.no_holes {
+        if !appends || !self.params.options.no_holes {
             let view = self.engine.view();
             if !appends {
-                for mapping in self.mappings(&view, file, part.clone(), usize::MAX)? {
+                for mapping in self.params.mappings(&view, file, part.clone(), usize::MAX)? {
                     edits.cut(&mapping, part);
                 }
             }
-            if !self.options.no_holes {
-                self.fill_growth(&view, file, part, &mut edits)?;
+            if !self.params.options.no_holes {
+                self.params.fill_growth(&view, file, part, &mut edits)?;
             }
         }
         let alone = edits.len() == 0;

@@ -21,9 +21,9 @@ use crate::extent_map::Mapping;
 use crate::extent_map::overlap;
 use crate::file::File;
 use crate::files::Files;
-use crate::finish::grow;
 use crate::step::STEP_ITEMS;
 use crate::write::SIZE_MAX;
+use crate::writeback::grow;
 
 /// How much of two ranges is compared at a time.
 const COMPARE_BYTES: usize = 1 << 20;
@@ -74,16 +74,16 @@ impl Files {
         }
         if target_offset > 0 && self.has_inline(target)? {
             self.dirty_sector(target, 0, old_size)?;
-            self.writeback(target, 0..self.sector)?;
+            self.writeback.write_back(target, 0..self.params.sector)?;
         }
         // Data that waits to be written in place has no space reserved. It must be written back
         // before its extent is shared.
         let lies = InodeFlags::NODATACOW | InodeFlags::PREALLOC;
         let waiting = match source.with_item(|item| item.flags & lies) {
-            0 => offset..self.ceil(offset + len),
+            0 => offset..self.params.ceil(offset + len),
             _ => 0..u64::MAX,
         };
-        self.writeback(source, waiting)?;
+        self.writeback.write_back(source, waiting)?;
         let copied = self.copy_inline(range)?;
         // Late data of the source may have to be taken back. A thread with another claim waits for
         // no second one.
@@ -91,7 +91,7 @@ impl Files {
         let _claim = target.claim();
         let mut stamp = Some(stamp);
         let mut at = offset + copied;
-        let end = self.ceil(offset + len);
+        let end = self.params.ceil(offset + len);
         loop {
             let step = at..end;
             at = self.clone_step(range, step, |item, to| {
@@ -119,7 +119,7 @@ impl Files {
         self.check_clone(range)?;
         let CloneRange { source, offset, target, target_offset, len } = *range;
         let (end, size) = (target_offset + len, target.size());
-        if end > size || (end & (self.sector - 1) != 0 && end != size) {
+        if end > size || (end & (self.params.sector - 1) != 0 && end != size) {
             return Err(Error::Unshareable("it reaches past the end of what it is compared with"));
         }
         let part = usize::try_from(len).unwrap_or(usize::MAX).min(COMPARE_BYTES);
@@ -128,8 +128,8 @@ impl Files {
         while at < len {
             let part = usize::try_from(len - at).unwrap_or(usize::MAX).min(part);
             let (left, right) = (&mut left[..part], &mut right[..part]);
-            let read = self.read(source, offset + at, left)?;
-            let also = self.read(target, target_offset + at, right)?;
+            let read = self.reader.read(source, offset + at, left)?;
+            let also = self.reader.read(target, target_offset + at, right)?;
             if read != part || also != part || left != right {
                 return Ok(false);
             }
@@ -141,7 +141,7 @@ impl Files {
 
     fn check_clone(&self, range: &CloneRange<'_>) -> Result<()> {
         let CloneRange { source, offset, target, target_offset, len } = *range;
-        let unaligned = |n: u64| n & (self.sector - 1) != 0;
+        let unaligned = |n: u64| n & (self.params.sector - 1) != 0;
         let refuse = |why| Err(Error::Unshareable(why));
         let (end, size) = (offset.saturating_add(len), source.size());
         let target_end = target_offset.checked_add(len).filter(|end| *end <= SIZE_MAX);
@@ -174,13 +174,13 @@ impl Files {
         let mut content = {
             let _extents = range.source.extents.read();
             let view = self.engine.view();
-            let there = self.mappings(&view, range.source, 0..self.sector, 1)?;
+            let there = self.params.mappings(&view, range.source, 0..self.params.sector, 1)?;
             match there.first() {
-                Some(mapping) if mapping.is_inline() => self.inline_content(mapping)?,
+                Some(mapping) if mapping.is_inline() => self.params.inline_content(mapping)?,
                 _ => return Ok(0),
             }
         };
-        content.resize(range.len.min(self.sector) as usize, 0);
+        content.resize(range.len.min(self.params.sector) as usize, 0);
         self.write(
             range.target,
             range.target_offset,
@@ -188,7 +188,7 @@ impl Files {
             crate::ReclaimEffort::Full,
             |_| (),
         )?;
-        Ok(self.sector)
+        Ok(self.params.sector)
     }
 
     /// One handle's worth; returns how far in the source it came. `finish` runs inside the handle.
@@ -207,9 +207,9 @@ impl Files {
             Some(last) if found.len() == STEP_ITEMS => last.end.min(end),
             _ => end,
         };
-        let there = self.mappings(&view, source, rest.clone(), STEP_ITEMS)?;
+        let there = self.params.mappings(&view, source, rest.clone(), STEP_ITEMS)?;
         let to = limited(&there, rest.end);
-        let gone = self.mappings(&view, target, moved(rest.start)..moved(to), STEP_ITEMS)?;
+        let gone = self.params.mappings(&view, target, moved(rest.start)..moved(to), STEP_ITEMS)?;
         let part = moved(rest.start)..limited(&gone, moved(to));
         let to = part.end - target_offset + offset;
         let mut edits = Edits::default();
@@ -223,7 +223,7 @@ impl Files {
             if mapping.is_hole() || mapping.is_inline() || shown.is_empty() {
                 continue;
             }
-            if !self.options.no_holes && at < shown.start {
+            if !self.params.options.no_holes && at < shown.start {
                 edits.insert_hole(&(moved(at)..moved(shown.start)));
             }
             at = shown.end;
@@ -231,14 +231,14 @@ impl Files {
             let item = window(&mapping.extent, skip, shown.end - shown.start);
             edits.share(moved(shown.start), item);
         }
-        if !self.options.no_holes {
+        if !self.params.options.no_holes {
             if at < to {
                 edits.insert_hole(&(moved(at)..part.end));
             }
-            self.fill_growth(&view, target, &part, &mut edits)?;
+            self.params.fill_growth(&view, target, &part, &mut edits)?;
         }
         drop(view);
-        let ends = self.reserve_ends(target, &part)?;
+        let ends = self.placement.reserve_ends(target, &part)?;
         let reservation = self.engine.reserve(edits.cost(), Urgency::Normal)?;
         let handle = self.engine.begin(reservation);
         let bytes = edits.apply(&handle, target);

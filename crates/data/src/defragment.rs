@@ -19,6 +19,7 @@ use crate::file::File;
 use crate::files::Files;
 use crate::job::Choice;
 use crate::pack::PACKED_BYTES_MAX;
+use crate::params::Params;
 
 /// Most that is read, and written, in one go.
 const STEP_BYTES: u64 = 16 << 20;
@@ -49,9 +50,9 @@ impl Files {
     ///
     /// No space, or what reading and writing met; the content is what it was.
     pub fn defragment(&self, file: &File, range: Range<u64>, how: &Defragment) -> Result<u64> {
-        let end = self.ceil(range.end.min(file.size()));
-        let mut at = self.floor(range.start);
-        self.writeback(file, at..end.max(at))?;
+        let end = self.params.ceil(range.end.min(file.size()));
+        let mut at = self.params.floor(range.start);
+        self.writeback.write_back(file, at..end.max(at))?;
         let _claim = file.claim();
         let mut done = 0;
         while at < end {
@@ -78,7 +79,7 @@ impl Files {
         let mut pieces = 0;
         let mut last: Option<Mapping> = None;
         let mut looked = range.end;
-        self.for_each_mapping(&view, file, range.clone(), |mapping| {
+        self.params.for_each_mapping(&view, file, range.clone(), |mapping| {
             let wanted = is_candidate(&mapping, how);
             let (low, high) = (mapping.offset.max(range.start), mapping.end.min(range.end));
             match &mut part {
@@ -115,14 +116,14 @@ impl Files {
             };
             {
                 let _extents = file.extents.read();
-                self.read_extents(&self.engine.view(), file, part.clone(), &mut data)?;
+                self.reader.read_extents(&self.engine.view(), file, part.clone(), &mut data)?;
             }
             let choice = match how.codec {
-                Some(codec) => Self::may_pack(flags).then(|| Choice::forced(codec)),
-                None => self.choice(flags, property),
+                Some(codec) => Params::may_pack(flags).then(|| Choice::forced(codec)),
+                None => self.params.choice(flags, property),
             };
             let placed = self.write_fresh(file, at, &data, choice)?;
-            self.finish(file, &placed, &mut None, |_, _| ())?;
+            self.writeback.finish(file, &placed, &mut None, |_, _| ())?;
             at = part.end;
         }
         Ok(())

@@ -10,9 +10,10 @@ use std::ops::Range;
 use buttress_format::{Body, Compression, Extent, FileExtent, Key, Logical, Region};
 use buttress_txn::View;
 
+use crate::compress::decompress;
 use crate::error::{Error, Result};
 use crate::file::File;
-use crate::files::Files;
+use crate::params::Params;
 
 /// No extent ends behind this: no device is so large, and arithmetic around an extent must not
 /// overflow.
@@ -63,7 +64,7 @@ pub(crate) fn disk_extent(region: &Region) -> Extent {
     Extent { start: region.disk, len: region.disk_len }
 }
 
-impl Files {
+impl Params {
     /// Every extent item that touches `range`, in order.
     pub(crate) fn mappings(
         &self,
@@ -187,6 +188,18 @@ impl Files {
             return fail("ends beyond the largest file");
         };
         Ok(Mapping { offset, extent, end })
+    }
+
+    /// The content of an inline extent; empty for other extents.
+    pub(crate) fn inline_content(&self, mapping: &Mapping) -> Result<Vec<u8>> {
+        let Body::Inline(data) = &mapping.extent.body else { return Ok(Vec::new()) };
+        decompress(
+            mapping.extent.compression,
+            Logical(0),
+            data,
+            mapping.extent.ram_bytes,
+            self.sector as usize,
+        )
     }
 }
 

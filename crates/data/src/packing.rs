@@ -15,13 +15,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use buttress_base::thread;
 use buttress_format::InodeFlags;
 
-use crate::codec::{Codec, feature};
-use crate::dirty::{PIECE_BYTES, Run};
-use crate::error::Result;
-use crate::files::Files;
+use crate::codec::Codec;
+use crate::dirty::PIECE_BYTES;
 use crate::heuristic::looks_compressible;
-use crate::job::{Choice, Job, Packed, Placed, Supply, Target};
+use crate::job::{Choice, Job, Packed};
 use crate::pack::{PACKED_BYTES_MAX, Packer};
+use crate::params::Params;
 
 /// Most compressed extents that one buffer of dirty data may become. Runs are cut from their start
 /// on.
@@ -49,7 +48,7 @@ struct Part<'j> {
     inline: bool,
 }
 
-impl Files {
+impl Params {
     /// Whether a file with such flags can have compressed extents at all.
     pub(crate) fn may_pack(flags: u64) -> bool {
         flags & (InodeFlags::NODATACOW | InodeFlags::NODATASUM) == 0
@@ -194,53 +193,6 @@ impl Files {
             sums = self.sums(&[&bytes]);
         }
         Outcome::Packed(Packed { range: range.clone(), kind: choice.codec.kind(), bytes, sums })
-    }
-
-    /// Gives addresses to the compressed parts of a run and to what lies between them (G2).
-    pub(crate) fn place_packed(
-        &self,
-        run: &Run,
-        packed: Vec<Packed>,
-        supply: &mut Supply<'_, '_>,
-    ) -> Result<Vec<Placed>> {
-        let mut placed = Vec::with_capacity(packed.len() + 1);
-        let range = run.offset..run.end();
-        let done = self.place_parts(range, packed, supply, &mut placed);
-        done.inspect_err(|_| self.unallocate(&placed))?;
-        for part in &mut placed {
-            if part.packed.is_none() {
-                part.sums = self.sums(&run.slices(part.range.clone()));
-            }
-        }
-        Ok(placed)
-    }
-
-    /// As [`Files::place_packed`], without checksums of what lies between. If this fails, the
-    /// caller gives back what is placed.
-    pub(crate) fn place_parts(
-        &self,
-        whole: Range<u64>,
-        packed: Vec<Packed>,
-        supply: &mut Supply<'_, '_>,
-        placed: &mut Vec<Placed>,
-    ) -> Result<()> {
-        let mut at = whole.start;
-        for mut packed in packed {
-            let range = packed.range.clone();
-            self.allocate(at..range.start, supply, placed)?;
-            at = range.start;
-            let len = packed.bytes.len() as u64;
-            let extent = match self.allocate_one(supply, len, len) {
-                Err(buttress_txn::Error::NoSpace(_)) => continue,
-                found => found?,
-            };
-            self.engine.need_feature(feature(packed.kind));
-            at = range.end;
-            let sums = std::mem::take(&mut packed.sums);
-            let target = Target::Fresh(extent);
-            placed.push(Placed { range, target, sums, packed: Some(packed), _right: None });
-        }
-        self.allocate(at..whole.end, supply, placed)
     }
 }
 

@@ -11,8 +11,8 @@ use crate::drop_extents::Edits;
 use crate::error::Result;
 use crate::file::File;
 use crate::files::Files;
-use crate::finish::settle;
 use crate::step::StepItems;
+use crate::writeback::settle;
 
 impl Files {
     /// Makes a range read as zeros and frees the whole sectors in it; `stamp` sets the times.
@@ -31,10 +31,10 @@ impl Files {
     ) -> Result<()> {
         let size = file.size();
         let end = offset.saturating_add(len);
-        let (low, high) = (self.ceil(offset), self.floor(end));
+        let (low, high) = (self.params.ceil(offset), self.params.floor(end));
         let live = end.min(size);
         if offset < live {
-            if low > high || low == high && low == self.ceil(end) {
+            if low > high || low == high && low == self.params.ceil(end) {
                 // Within one sector, or two halves.
                 self.zero_ends(file, offset, live)?;
             } else {
@@ -56,7 +56,7 @@ impl Files {
         while at < high {
             let _extents = file.change_extents();
             let view = self.engine.view();
-            let there = self.mappings(&view, file, at..high, step.0)?;
+            let there = self.params.mappings(&view, file, at..high, step.0)?;
             let to = match there.last() {
                 Some(last) if there.len() == step.0 => last.end.min(high),
                 _ => high,
@@ -65,15 +65,15 @@ impl Files {
             for mapping in &there {
                 edits.cut(mapping, &(at..to));
             }
-            if !self.options.no_holes {
-                let covered = self.ceil(size).min(to);
+            if !self.params.options.no_holes {
+                let covered = self.params.ceil(size).min(to);
                 if at < covered {
                     edits.insert_hole(&(at..covered));
                 }
-                self.fill_growth(&view, file, &(at..to), &mut edits)?;
+                self.params.fill_growth(&view, file, &(at..to), &mut edits)?;
             }
             drop(view);
-            let ends = self.reserve_ends(file, &(at..to))?;
+            let ends = self.placement.reserve_ends(file, &(at..to))?;
             let reserved = step.reserve(&self.engine, edits.cost())?;
             let Some(reservation) = reserved else { continue };
             let handle = self.engine.begin(reservation);
@@ -97,7 +97,7 @@ impl Files {
 
     /// Zeros a range of at most two partial sectors.
     fn zero_ends(&self, file: &File, offset: u64, end: u64) -> Result<()> {
-        let middle = self.ceil(offset + 1).min(end);
+        let middle = self.params.ceil(offset + 1).min(end);
         self.zero_part(file, offset..middle)?;
         if middle < end { self.zero_part(file, middle..end) } else { Ok(()) }
     }

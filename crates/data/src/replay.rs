@@ -27,14 +27,14 @@ impl Files {
         key: Key,
         item: &[u8],
     ) -> Result<Option<Extent>> {
-        let new = self.check(file, key, item)?;
+        let new = self.params.check(file, key, item)?;
         let view = self.engine.view();
         if view.get(file.tree, &key)?.is_some_and(|there| there[..] == *item) {
             return Ok(None);
         }
         let range = new.offset..new.end;
         let mut edits = Edits::default();
-        for mapping in self.mappings(&view, file, range.clone(), usize::MAX)? {
+        for mapping in self.params.mappings(&view, file, range.clone(), usize::MAX)? {
             edits.cut(&mapping, &range);
         }
         let mut summed = None;
@@ -48,7 +48,7 @@ impl Files {
             edits.share(new.offset, new.extent);
         } else if new.is_inline() {
             edits.insert(new.offset, new.extent);
-        } else if !self.options.no_holes {
+        } else if !self.params.options.no_holes {
             edits.share(new.offset, new.extent);
         }
         drop(view);
@@ -65,9 +65,9 @@ impl Files {
     /// When the extents cannot be read.
     pub fn replay_length(&self, handle: &Handle<'_>, file: &File) -> Result<()> {
         let view = self.engine.view();
-        let range = self.ceil(file.size())..u64::MAX;
+        let range = self.params.ceil(file.size())..u64::MAX;
         let mut edits = Edits::default();
-        for mapping in self.mappings(&view, file, range.clone(), usize::MAX)? {
+        for mapping in self.params.mappings(&view, file, range.clone(), usize::MAX)? {
             edits.cut(&mapping, &range);
         }
         drop(view);

@@ -6,8 +6,6 @@
 //!   follows each step, so a crash leaves a file that is longer than asked but whole.
 //! - **T2** Growing never shows bytes that lay behind the old length.
 
-use std::ops::Range;
-
 use buttress_format::{Body, Compression, FileExtent, InodeItem};
 use buttress_txn::{Urgency, View};
 
@@ -16,9 +14,9 @@ use crate::error::{Error, Result};
 use crate::extent_map::Mapping;
 use crate::file::{End, File};
 use crate::files::Files;
-use crate::finish::settle;
 use crate::step::StepItems;
 use crate::write::SIZE_MAX;
+use crate::writeback::settle;
 
 impl Files {
     /// Sets the length; `stamp` sets the times in the step that completes it.
@@ -59,13 +57,13 @@ impl Files {
         let mut edits = Edits::default();
         // Where holes have no items the extents stay as they are, and late data of this file relies
         // on that.
-        let held = (!self.options.no_holes).then(|| file.append_extents());
+        let held = (!self.params.options.no_holes).then(|| file.append_extents());
         if held.is_some() {
-            let end = self.ceil(size);
-            self.fill_growth(&self.engine.view(), file, &(end..end), &mut edits)?;
+            let end = self.params.ceil(size);
+            self.params.fill_growth(&self.engine.view(), file, &(end..end), &mut edits)?;
         }
         let same = edits.len() == 0;
-        let inline = self.missing_inline(file, size);
+        let inline = self.placement.missing_inline(file, size);
         let cost = edits.cost().and(inline.unwrap_or_default());
         let mut reservation = self.engine.reserve(cost, Urgency::Normal)?;
         let mut inline = inline.map(|inline| reservation.split_cost(inline).0);
@@ -75,7 +73,7 @@ impl Files {
             bytes.count(meta);
             meta.item.size = meta.item.size.max(size);
             let mut dirty = file.dirty.lock();
-            self.keep_inline(meta, &mut dirty, &mut inline);
+            self.placement.keep_inline(meta, &mut dirty, &mut inline);
             settle(meta, &dirty);
             stamp(&mut meta.item);
         });
@@ -98,10 +96,10 @@ impl Files {
 
     fn shorten(&self, file: &File, size: u64, stamp: impl FnOnce(&mut InodeItem)) -> Result<()> {
         let _claim = file.claim();
-        let keep = self.ceil(size);
+        let keep = self.params.ceil(size);
         // It was reserved as a sector. If the metadata is not free at once, the thread that
         // finishes the extent asks for it.
-        let mut inline = match self.missing_inline(file, size) {
+        let mut inline = match self.placement.missing_inline(file, size) {
             Some(cost) => self.engine.reserve_at_once(cost, Urgency::Normal)?,
             None => None,
         };
@@ -109,11 +107,11 @@ impl Files {
             let mut meta = file.meta();
             let mut dirty = file.dirty.lock();
             self.forget(&mut dirty, keep..u64::MAX, None);
-            if size < keep && dirty.waits(self.floor(size)) {
+            if size < keep && dirty.waits(self.params.floor(size)) {
                 dirty.patch(size, &vec![0; (keep - size) as usize]);
             }
             meta.item.size = size;
-            self.keep_inline(&meta, &mut dirty, &mut inline);
+            self.placement.keep_inline(&meta, &mut dirty, &mut inline);
             meta.shrinks = true;
         }
         let cut = self.cut_in_steps(file, size, stamp);
@@ -133,7 +131,7 @@ impl Files {
         size: u64,
         stamp: impl FnOnce(&mut InodeItem),
     ) -> Result<()> {
-        let keep = self.ceil(size);
+        let keep = self.params.ceil(size);
         let (mut stamp, mut step) = (Some(stamp), StepItems::new());
         loop {
             let _extents = file.change_extents();
@@ -141,12 +139,12 @@ impl Files {
             let mut edits = Edits::default();
             let reached = self.cut_from_end(&view, file, (size, step.0), &mut edits)?;
             let done = reached <= keep;
-            if done && !self.options.no_holes {
+            if done && !self.params.options.no_holes {
                 let disk_size = file.meta().disk_size;
-                self.fill_holes(
+                self.params.fill_holes(
                     &view,
                     file,
-                    self.ceil(disk_size)..keep,
+                    self.params.ceil(disk_size)..keep,
                     &(keep..keep),
                     &mut edits,
                 )?;
@@ -185,10 +183,10 @@ impl Files {
         (size, step): (u64, usize),
         edits: &mut Edits,
     ) -> Result<u64> {
-        let keep = self.ceil(size);
+        let keep = self.params.ceil(size);
         let mut end = u64::MAX;
         while edits.len() < step {
-            let Some(mapping) = self.last_mapping(view, file, end)? else { return Ok(0) };
+            let Some(mapping) = self.params.last_mapping(view, file, end)? else { return Ok(0) };
             if mapping.is_inline() {
                 self.shorten_inline(&mapping, size, edits)?;
                 return Ok(0);
@@ -210,10 +208,10 @@ impl Files {
             return Ok(());
         }
         if size == 0 {
-            edits.cut(mapping, &(0..self.sector));
+            edits.cut(mapping, &(0..self.params.sector));
             return Ok(());
         }
-        let mut content = self.inline_content(mapping)?;
+        let mut content = self.params.inline_content(mapping)?;
         content.truncate(size as usize);
         let extent = FileExtent {
             ram_bytes: size,
@@ -222,63 +220,6 @@ impl Files {
             ..mapping.extent.clone()
         };
         edits.replace_inline(mapping, extent);
-        Ok(())
-    }
-
-    /// Where holes have items: collects those for what the length on disk may come to cover. Leaves
-    /// out `taken`, which gets an extent.
-    pub(crate) fn fill_growth(
-        &self,
-        view: &View,
-        file: &File,
-        taken: &Range<u64>,
-        edits: &mut Edits,
-    ) -> Result<()> {
-        let range = self.growth(file, taken);
-        if taken.start <= range.start && range.end <= taken.end {
-            return Ok(());
-        }
-        self.fill_holes(view, file, range, taken, edits)
-    }
-
-    /// What the length on disk may come to cover, with `taken`.
-    pub(crate) fn growth(&self, file: &File, taken: &Range<u64>) -> Range<u64> {
-        let meta = file.meta();
-        self.ceil(meta.disk_size)..self.ceil(meta.item.size.max(taken.end))
-    }
-
-    /// Collects hole items for what of `range` has no item and is not in `taken`.
-    pub(crate) fn fill_holes(
-        &self,
-        view: &View,
-        file: &File,
-        range: Range<u64>,
-        taken: &Range<u64>,
-        edits: &mut Edits,
-    ) -> Result<()> {
-        let mut at = range.start;
-        let mut hole = |low: u64, high: u64| {
-            let parts = [low..high.min(taken.start.max(low)), low.max(taken.end.min(high))..high];
-            if taken.is_empty() {
-                if low < high {
-                    edits.insert_hole(&(low..high));
-                }
-                return;
-            }
-            for part in parts.iter().filter(|part| !part.is_empty()) {
-                edits.insert_hole(part);
-            }
-        };
-        self.for_each_mapping(view, file, range.clone(), |mapping| {
-            if at < mapping.offset {
-                hole(at, mapping.offset);
-            }
-            at = mapping.end;
-            Ok(true)
-        })?;
-        if at < range.end {
-            hole(at, range.end);
-        }
         Ok(())
     }
 }

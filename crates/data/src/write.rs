@@ -10,7 +10,7 @@
 //!
 //! - **W1** A full disk is reported here, not when the data is written back. Every new dirty sector
 //!   first has its data space reserved, and the metadata that will make it visible
-//!   ([`crate::reservation`]).
+//!   ([`crate::placement`]).
 //! - **W2** A sector that is written in part is read first, unless nothing in it is live. Bytes
 //!   behind the file's length are taken as zeros, whatever the disk has there.
 //! - **W3** A file may grow past the sector that its last byte lies in. Then the bytes of that
@@ -28,7 +28,7 @@ use crate::error::{Error, Result};
 use crate::file::{File, Meta};
 use crate::files::Files;
 use crate::packing::PACKED_PER_PIECE;
-use crate::reservation::{PieceBounds, ReclaimEffort, Reservation, Shortfall, join};
+use crate::placement::{PieceBounds, ReclaimEffort, Reservation, Shortfall, join};
 
 /// No file is longer: offsets are signed for all callers above.
 pub(crate) const SIZE_MAX: u64 = i64::MAX as u64 & !0xfff;
@@ -88,14 +88,14 @@ impl Files {
             return Ok(());
         }
         let old_size = file.size();
-        if self.floor(offset) > self.floor(old_size) {
+        if self.params.floor(offset) > self.params.floor(old_size) {
             self.secure_tail(file, old_size)?;
         }
         let mut writing = Writing {
             file,
             end,
             old_size,
-            range: self.floor(offset)..self.ceil(end),
+            range: self.params.floor(offset)..self.params.ceil(end),
             edges: self.edges(offset, end, old_size),
             reservation: Reservation::default(),
             effort,
@@ -123,7 +123,7 @@ impl Files {
         }
         let Some(shortfall) = missing.reservation else { return Ok(()) };
         let Writing { file, range, reservation, effort, .. } = writing;
-        self.acquire(reservation, file, range, shortfall, *effort)
+        self.placement.acquire(reservation, file, range, shortfall, *effort)
     }
 
     /// Puts the bytes into memory, and changes the item in the same step.
@@ -136,10 +136,10 @@ impl Files {
         stamp: impl FnOnce(&mut InodeItem),
     ) {
         let Writing { file, end, range, mut edges, reservation, .. } = writing;
-        let claim = self.keep_reservation(file, &mut dirty, &range, reservation);
+        let claim = self.placement.keep_reservation(file, &mut dirty, &range, reservation);
         let new = self.store(&mut dirty, offset, data, &mut edges);
         drop(dirty);
-        self.count_dirty(new);
+        self.counters.count_dirty(new);
         meta.item.size = meta.item.size.max(end);
         stamp(&mut meta.item);
         drop(meta);
@@ -149,11 +149,12 @@ impl Files {
     /// The sectors at both ends of a write that it does not cover.
     fn edges(&self, offset: u64, end: u64, old_size: u64) -> Vec<Edge> {
         let mut edges = Vec::new();
-        let (head, tail) = (self.floor(offset), self.floor(end));
+        let (head, tail) = (self.params.floor(offset), self.params.floor(end));
         let mut edge = |sector: u64| {
             // Nothing live remains of the sector: it need not be read.
             let covers = offset <= sector && end >= old_size;
-            let blank = (covers || sector >= old_size).then(|| vec![0; self.sector as usize]);
+            let blank =
+                (covers || sector >= old_size).then(|| vec![0; self.params.sector as usize]);
             edges.push(Edge { sector, content: blank });
         };
         if head < offset {
@@ -173,24 +174,28 @@ impl Files {
             if edge.content.is_some() || dirty.waits(edge.sector) {
                 continue;
             }
-            match dirty.on_its_way(edge.sector, self.sector as usize) {
+            match dirty.on_its_way(edge.sector, self.params.sector as usize) {
                 Some(bytes) => edge.content = Some(bytes.to_vec()),
                 None => content.push(index),
             }
         }
-        let packs = self.choice(meta.item.flags, meta.codec).is_some();
+        let packs = self.params.choice(meta.item.flags, meta.codec).is_some();
         // Content that may come to lie in the tree is metadata, too, even if it now lies in an
         // extent.
-        let inline = self.inline_bytes(meta, (*end).max(meta.item.size));
+        let inline = self.params.inline_bytes(meta, (*end).max(meta.item.size));
         // Preallocated extents may lie behind the length.
         let prealloc = meta.item.flags & InodeFlags::PREALLOC != 0;
-        let disk_end =
-            if prealloc { u64::MAX } else { self.ceil(meta.disk_size.max(meta.ordered_end)) };
+        let disk_end = if prealloc {
+            u64::MAX
+        } else {
+            self.params.ceil(meta.disk_size.max(meta.ordered_end))
+        };
         // The sectors at the ends are put by themselves.
-        let extra = if range.end - range.start > self.sector { edges.len() as u32 } else { 0 };
+        let extra =
+            if range.end - range.start > self.params.sector { edges.len() as u32 } else { 0 };
         let each = if packs { PACKED_PER_PIECE } else { 1 };
         let size = PieceBounds { extra, each, inline };
-        let reservation = self.shortfall(reservation, dirty, range, disk_end, size);
+        let reservation = self.placement.shortfall(reservation, dirty, range, disk_end, size);
         Missing { content, reservation }
     }
 
@@ -199,7 +204,7 @@ impl Files {
         let mut new = 0;
         let (mut low, mut high) = (offset, end);
         for edge in edges {
-            let (from, to) = (offset.max(edge.sector), end.min(edge.sector + self.sector));
+            let (from, to) = (offset.max(edge.sector), end.min(edge.sector + self.params.sector));
             let part = &data[(from - offset) as usize..(to - offset) as usize];
             if dirty.waits(edge.sector) {
                 dirty.patch(from, part);
@@ -227,11 +232,11 @@ impl Files {
 
     /// A sector as its extents have it, zeros behind the file's length (W2).
     fn load_sector(&self, file: &File, sector: u64, size: u64) -> Result<Vec<u8>> {
-        let mut content = vec![0; self.sector as usize];
+        let mut content = vec![0; self.params.sector as usize];
         let _extents = file.extents.read();
         let view = self.engine.view();
-        self.read_extents(&view, file, sector..sector + self.sector, &mut content)?;
-        if size < sector + self.sector {
+        self.reader.read_extents(&view, file, sector..sector + self.params.sector, &mut content)?;
+        if size < sector + self.params.sector {
             content[size.saturating_sub(sector) as usize..].fill(0);
         }
         Ok(content)
@@ -239,13 +244,13 @@ impl Files {
 
     /// Prepares a file that is about to grow past the sector of its last byte (W3).
     pub(crate) fn secure_tail(&self, file: &File, old_size: u64) -> Result<()> {
-        let sector = self.floor(old_size);
+        let sector = self.params.floor(old_size);
         if sector == old_size {
             return Ok(());
         }
         {
             let dirty = file.dirty.lock();
-            let sector_len = self.sector as usize;
+            let sector_len = self.params.sector as usize;
             let leaves = dirty.on_its_way(sector, sector_len).is_some();
             // Its tail is zero on its way, but it may become an inline extent.
             if dirty.waits(sector) || (leaves && sector > 0) {
@@ -255,7 +260,8 @@ impl Files {
                 drop(dirty);
                 let _extents = file.extents.read();
                 let view = self.engine.view();
-                let there = self.mappings(&view, file, sector..sector + self.sector, 1)?;
+                let there =
+                    self.params.mappings(&view, file, sector..sector + self.params.sector, 1)?;
                 if there.iter().all(|mapping| mapping.is_hole() || mapping.is_prealloc()) {
                     return Ok(());
                 }
@@ -270,7 +276,7 @@ impl Files {
             file,
             end: size,
             old_size: size,
-            range: sector..sector + self.sector,
+            range: sector..sector + self.params.sector,
             edges: vec![Edge { sector, content: None }],
             reservation: Reservation::default(),
             effort: ReclaimEffort::Last,
@@ -284,10 +290,10 @@ impl Files {
             let missing = self.plan_write(&mut writing, &meta, &dirty);
             if missing.is_nothing() {
                 let Writing { range, edges, reservation, .. } = writing;
-                let claim = self.keep_reservation(file, &mut dirty, &range, reservation);
+                let claim = self.placement.keep_reservation(file, &mut dirty, &range, reservation);
                 let content = edges[0].content.as_ref().expect("what lacked was loaded");
                 let new = dirty.put(&self.pool, sector, content);
-                self.count_dirty(new);
+                self.counters.count_dirty(new);
                 drop(dirty);
                 drop(meta);
                 drop(claim);
@@ -301,15 +307,16 @@ impl Files {
 
     /// Writes zeros over a part of one sector, unless it reads as zeros already.
     pub(crate) fn zero_part(&self, file: &File, range: Range<u64>) -> Result<()> {
-        let sector = self.floor(range.start);
+        let sector = self.params.floor(range.start);
         let waits = {
             let dirty = file.dirty.lock();
-            dirty.waits(sector) || dirty.on_its_way(sector, self.sector as usize).is_some()
+            dirty.waits(sector) || dirty.on_its_way(sector, self.params.sector as usize).is_some()
         };
         if !waits {
             let _extents = file.extents.read();
             let view = self.engine.view();
-            let there = self.mappings(&view, file, sector..sector + self.sector, 1)?;
+            let there =
+                self.params.mappings(&view, file, sector..sector + self.params.sector, 1)?;
             if there.iter().all(|mapping| mapping.is_hole() || mapping.is_prealloc()) {
                 return Ok(());
             }
@@ -319,7 +326,7 @@ impl Files {
     }
 
     /// Forgets dirty sectors of `range` and gives their reservation back. `ends` is for what
-    /// remains of a piece ([`Files::reserve_ends`]).
+    /// remains of a piece ([`Placement::reserve_ends`]).
     pub(crate) fn forget(
         &self,
         dirty: &mut Dirty,
@@ -334,7 +341,7 @@ impl Files {
         if gone == 0 {
             return;
         }
-        self.count_clean(gone);
+        self.counters.count_clean(gone);
         let placed = dirty.displace(range).map_or(0, |token| token.bytes());
         if dirty.bytes() == 0 {
             dirty.reserved = None;

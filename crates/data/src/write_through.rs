@@ -13,9 +13,9 @@ use buttress_txn::Cost;
 use crate::error::{Error, Result};
 use crate::file::File;
 use crate::files::Files;
-use crate::finish::grow;
 use crate::job::{Choice, Placed, Supply};
 use crate::write::SIZE_MAX;
+use crate::writeback::grow;
 
 /// Times of a file that is overwritten in place move in steps of this, as with the clock that Linux
 /// uses for them. Otherwise every write would change an inode.
@@ -41,7 +41,9 @@ impl Files {
     /// Whether [`Files::write_through`] takes a write.
     #[must_use]
     pub fn is_aligned(&self, offset: u64, len: usize) -> bool {
-        len > 0 && offset & (self.sector - 1) == 0 && len as u64 & (self.sector - 1) == 0
+        len > 0
+            && offset & (self.params.sector - 1) == 0
+            && len as u64 & (self.params.sector - 1) == 0
     }
 
     /// Writes whole sectors to the device now; `stamp` sets the times.
@@ -63,7 +65,7 @@ impl Files {
         let len = data.len() as u64;
         let end = offset.checked_add(len).filter(|end| *end <= SIZE_MAX).ok_or(Error::TooBig)?;
         let old_size = file.size();
-        if self.floor(offset) > self.floor(old_size) {
+        if self.params.floor(offset) > self.params.floor(old_size) {
             self.secure_tail(file, old_size)?;
         }
         let _claim = file.claim();
@@ -72,9 +74,9 @@ impl Files {
             Overwrite::Done => return Ok(()),
             Overwrite::NotHere(stamp) => stamp,
         };
-        let ends = self.reserve_ends(file, &range)?;
+        let ends = self.placement.reserve_ends(file, &range)?;
         let placed = self.write_placed(file, offset, data)?;
-        self.finish(file, &placed, &mut None, |meta, dirty| {
+        self.writeback.finish(file, &placed, &mut None, |meta, dirty| {
             self.forget(dirty, range.clone(), ends);
             meta.item.size = meta.item.size.max(end);
             grow(meta, dirty, &range, end);
@@ -98,7 +100,9 @@ impl Files {
         if item.flags & lies != lies || !is_inside || file.is_dirty() {
             return Ok(Overwrite::NotHere(stamp));
         }
-        let Some(spot) = self.recall(file, range) else { return Ok(Overwrite::NotHere(stamp)) };
+        let Some(spot) = self.placement.recall(file, range) else {
+            return Ok(Overwrite::NotHere(stamp));
+        };
         if let Some(cause) = self.engine.aborted() {
             return Err(buttress_txn::Error::Aborted(cause).into());
         }
@@ -109,7 +113,7 @@ impl Files {
         let mut stamped = item;
         stamp(&mut stamped);
         if !is_same_tick(&item, &stamped) {
-            let reservation = self.reserve_more(Cost::of(1, 160))?;
+            let reservation = self.placement.reserve_more(Cost::of(1, 160))?;
             let handle = self.engine.begin(reservation);
             file.update(&handle, |item| {
                 (item.mtime, item.ctime) = (stamped.mtime, stamped.ctime);
@@ -123,7 +127,8 @@ impl Files {
         let end = offset + data.len() as u64;
         let flags = file.with_item(|item| item.flags);
         let looks = flags & (InodeFlags::PREALLOC | InodeFlags::NODATACOW) != 0;
-        let spots = if looks { self.in_place(file, offset..end, flags)? } else { Vec::new() };
+        let spots =
+            if looks { self.placement.in_place(file, offset..end, flags)? } else { Vec::new() };
         let in_place: u64 = spots.iter().map(|spot| spot.range.end - spot.range.start).sum();
         let slack = (spots.len() as u64 + 1) * self.engine.row_slack();
         let reserved = self.engine.reserve_data(data.len() as u64 - in_place + slack)?;
@@ -133,16 +138,17 @@ impl Files {
         let mut at = offset;
         let mut allocated = Ok(());
         for spot in spots {
-            allocated = self.allocate(at..spot.range.start, &mut supply, &mut placed);
+            allocated = self.placement.allocate(at..spot.range.start, &mut supply, &mut placed);
             if allocated.is_err() {
                 break;
             }
             at = spot.range.end;
             placed.push(spot);
         }
-        let allocated = allocated.and_then(|()| self.allocate(at..end, &mut supply, &mut placed));
+        let allocated =
+            allocated.and_then(|()| self.placement.allocate(at..end, &mut supply, &mut placed));
         let done = allocated.and_then(|()| self.fill(offset, data, flags, &mut placed));
-        done.inspect_err(|_| self.unallocate(&placed))?;
+        done.inspect_err(|_| self.placement.unallocate(&placed))?;
         file.set_goal(supply.goal);
         Ok(placed)
     }
@@ -157,15 +163,17 @@ impl Files {
     ) -> Result<Vec<Placed>> {
         let range = offset..offset + data.len() as u64;
         let flags = file.with_item(|item| item.flags);
-        let packed = choice.map_or_else(Vec::new, |choice| self.pack_slice(offset, data, choice));
+        let packed =
+            choice.map_or_else(Vec::new, |choice| self.params.pack_slice(offset, data, choice));
         let need = data.len() as u64 + self.engine.row_slack();
         let reserved = self.engine.reserve_data(need)?;
         let rows = &mut self.engine.begin_rows();
         let mut supply = Supply { reserved, goal: file.goal(), rows };
         let mut placed = Vec::with_capacity(packed.len() + 1);
-        self.place_parts(range, packed, &mut supply, &mut placed)
+        self.placement
+            .place_parts(range, packed, &mut supply, &mut placed)
             .and_then(|()| self.fill(offset, data, flags, &mut placed))
-            .inspect_err(|_| self.unallocate(&placed))?;
+            .inspect_err(|_| self.placement.unallocate(&placed))?;
         file.set_goal(supply.goal);
         Ok(placed)
     }
@@ -190,7 +198,7 @@ impl Files {
         written?;
         if flags & InodeFlags::NODATASUM == 0 {
             for part in placed.iter_mut().filter(|part| part.packed.is_none()) {
-                part.sums = self.sums(&[slice(&part.range)]);
+                part.sums = self.params.sums(&[slice(&part.range)]);
             }
         }
         Ok(())

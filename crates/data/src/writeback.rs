@@ -19,24 +19,33 @@
 //! # Failure
 //!
 //! A run that cannot be written is lost, as with every cache in memory. The file keeps the error
-//! for its next fsync, and [`Files`] keeps it for the next sync of the volume. The space of the run
+//! for its next fsync. [`Counters`] keeps it for the next sync of the volume. The space of the run
 //! goes back.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 
 use buttress_base::{clock, interrupt};
 use buttress_format::{InodeFlags, Logical};
-use buttress_txn::{NoReserve, SharedRows, Urgency};
+use buttress_txn::{Engine, NoReserve, SharedRows, Urgency};
+use buttress_volume::Volume;
 
 use crate::claim::Claim;
-use crate::dirty::Run;
+use crate::counters::Counters;
+use crate::dirty::{Pool, Run};
 use crate::error::{Error, Result};
 use crate::file::File;
-use crate::files::Files;
-use crate::finish::grow;
 use crate::job::{Job, Packed, Placed, Plan, Supply, Target};
-use crate::reservation::join;
+use crate::pages::Pages;
+use crate::params::Params;
+use crate::placement::{Placement, join};
+
+mod finish;
+mod prepared;
+
+pub(crate) use finish::{grow, settle};
+pub use prepared::PreparedData;
 
 /// Most that one round takes from a file. It also bounds what is on its way at once.
 const ROUND_BYTES_MAX: u64 = 128 << 20;
@@ -52,25 +61,47 @@ pub struct Written {
     pub device: Duration,
 }
 
-impl Files {
+/// Writes back the dirty data of one volume's files.
+#[derive(Debug)]
+pub struct Writeback {
+    engine: Arc<Engine>,
+    volume: Arc<Volume>,
+    params: Arc<Params>,
+    counters: Arc<Counters>,
+    pool: Arc<Pool>,
+    pages: Arc<Pages>,
+    placement: Arc<Placement>,
+}
+
+impl Writeback {
+    pub(crate) fn new(
+        (engine, volume): (Arc<Engine>, Arc<Volume>),
+        params: Arc<Params>,
+        counters: Arc<Counters>,
+        (pool, pages): (Arc<Pool>, Arc<Pages>),
+        placement: Arc<Placement>,
+    ) -> Self {
+        Self { engine, volume, params, counters, pool, pages, placement }
+    }
+
     /// Writes back what is dirty in `range` now, and waits until it is visible in the trees.
     ///
     /// # Errors
     ///
     /// The first failure; the file keeps it as well.
-    pub fn writeback(&self, file: &File, range: Range<u64>) -> Result<()> {
-        self.writeback_counted(file, range, &mut Written::default())
+    pub fn write_back(&self, file: &File, range: Range<u64>) -> Result<()> {
+        self.write_back_counted(file, range, &mut Written::default())
     }
 
     /// Writes back all of a file that is dirty now. The file keeps a failure.
-    pub fn writeback_whole(&self, file: &File) -> Written {
+    pub fn write_back_whole(&self, file: &File) -> Written {
         let mut written = Written::default();
         // The file's next fsync reports it.
-        let _ = self.writeback_counted(file, 0..u64::MAX, &mut written);
+        let _ = self.write_back_counted(file, 0..u64::MAX, &mut written);
         written
     }
 
-    fn writeback_counted(
+    fn write_back_counted(
         &self,
         file: &File,
         range: Range<u64>,
@@ -80,7 +111,7 @@ impl Files {
         interrupt::shielded(|| self.write_claimed(file, file.claim(), range, written))
     }
 
-    /// As [`writeback`](Self::writeback), for a caller that has the claim.
+    /// As [`write_back`](Self::write_back), for a caller that has the claim.
     pub(crate) fn write_claimed<'f>(
         &self,
         file: &'f File,
@@ -112,7 +143,7 @@ impl Files {
     /// thread is writing back.
     ///
     /// Failures stay with the files they belong to.
-    pub fn writeback_many(&self, files: &[&File]) -> Written {
+    pub fn write_back_many(&self, files: &[&File]) -> Written {
         interrupt::shielded(|| self.write_many(files))
     }
 
@@ -148,7 +179,7 @@ impl Files {
         // Noted before the extents exist, for writers that reserve metadata meanwhile.
         meta.ordered_end = meta.ordered_end.max(runs.last()?.end());
         let mut taken: u64 = runs.iter().map(|run| run.len).sum();
-        self.count_ordered(taken);
+        self.counters.count_ordered(taken);
         let lies = |run: &Run| run.unreserved.as_ref().map_or(0, NoReserve::bytes);
         taken -= runs.iter().map(lies).sum::<u64>();
         let is_part = dirty.bytes() > 0;
@@ -162,7 +193,7 @@ impl Files {
             file,
             size: meta.item.size,
             flags: meta.item.flags,
-            choice: self.choice(meta.item.flags, meta.codec),
+            choice: self.params.choice(meta.item.flags, meta.codec),
             taken: runs.into_iter().map(|run| (run, Vec::new())).collect(),
             runs: Vec::new(),
             failed: None,
@@ -177,7 +208,7 @@ impl Files {
 
     /// Compresses what is to be compressed, on all cores, and gives everything an address.
     pub(crate) fn prepare(&self, jobs: &mut [Job<'_>]) {
-        self.pack(jobs);
+        self.params.pack(jobs);
         let mut rows = self.engine.begin_rows();
         for job in jobs {
             self.place_all(job, &mut rows);
@@ -201,7 +232,7 @@ impl Files {
         let mut supply = Supply { reserved, goal: file.goal(), rows };
         for (mut run, mut packed) in taken {
             let unreserved = run.unreserved.take();
-            let plan = if self.fits_inline(&run, &packed, job.size, job.flags) {
+            let plan = if self.params.fits_inline(&run, &packed, job.size, job.flags) {
                 Ok(Plan::Inline(packed.pop()))
             } else {
                 self.place(file, &run, unreserved, packed, job.flags, &mut supply)
@@ -236,25 +267,10 @@ impl Files {
         let parts: usize = parts.sum();
         if parts > 0
             && let Ok(Some(more)) =
-                self.engine.reserve_at_once(self.cost_of_parts(parts), Urgency::Normal)
+                self.engine.reserve_at_once(self.params.cost_of_parts(parts), Urgency::Normal)
         {
             join(&mut job.metadata, more);
         }
-    }
-
-    /// Whether the whole file is one small run, or compresses into one. It lives in the tree then.
-    fn fits_inline(&self, run: &Run, packed: &[Packed], size: u64, flags: u64) -> bool {
-        let len = packed.first().map_or(size, |packed| packed.bytes.len() as u64);
-        self.may_be_inline(run, size, flags) && len <= u64::from(self.options.max_inline)
-    }
-
-    /// Whether a run is the whole of a file that is shorter than a sector.
-    pub(crate) fn may_be_inline(&self, run: &Run, size: u64, flags: u64) -> bool {
-        run.offset == 0
-            && run.len == self.sector
-            && size > 0
-            && size < self.sector
-            && flags & InodeFlags::PREALLOC == 0
     }
 
     fn place(
@@ -267,34 +283,38 @@ impl Files {
         supply: &mut Supply<'_, '_>,
     ) -> Result<Vec<Placed>> {
         if !packed.is_empty() {
-            self.cover(unreserved, 0, supply)?;
-            return self.place_packed(run, packed, supply);
+            self.placement.cover(unreserved, 0, supply)?;
+            return self.placement.place_packed(run, packed, supply);
         }
         let mut placed = Vec::new();
         let in_place = flags & (InodeFlags::PREALLOC | InodeFlags::NODATACOW) != 0;
-        let spots =
-            if in_place { self.in_place(file, run.offset..run.end(), flags)? } else { Vec::new() };
+        let spots = if in_place {
+            self.placement.in_place(file, run.offset..run.end(), flags)?
+        } else {
+            Vec::new()
+        };
         let lies = spots.iter().map(|spot| spot.range.end - spot.range.start).sum();
-        self.cover(unreserved, lies, supply)?;
+        self.placement.cover(unreserved, lies, supply)?;
         let mut at = run.offset;
         let mut fresh = |range: Range<u64>, placed: &mut Vec<Placed>| -> Result<()> {
             let placed_before = placed.len();
-            let done = self.allocate(range, supply, placed);
+            let done = self.placement.allocate(range, supply, placed);
             if done.is_err() {
-                self.unallocate(&placed[placed_before..]);
+                self.placement.unallocate(&placed[placed_before..]);
                 placed.truncate(placed_before);
             }
             done
         };
         for spot in spots {
-            fresh(at..spot.range.start, &mut placed).inspect_err(|_| self.unallocate(&placed))?;
+            fresh(at..spot.range.start, &mut placed)
+                .inspect_err(|_| self.placement.unallocate(&placed))?;
             at = spot.range.end;
             placed.push(spot);
         }
-        fresh(at..run.end(), &mut placed).inspect_err(|_| self.unallocate(&placed))?;
+        fresh(at..run.end(), &mut placed).inspect_err(|_| self.placement.unallocate(&placed))?;
         if flags & InodeFlags::NODATASUM == 0 {
             for part in &mut placed {
-                part.sums = self.sums(&run.slices(part.range.clone()));
+                part.sums = self.params.sums(&run.slices(part.range.clone()));
             }
         }
         Ok(placed)
@@ -346,7 +366,7 @@ impl Files {
                     }
                     Plan::Extents(placed) => {
                         self.finish(file, &placed, &mut metadata, |meta, dirty| {
-                            self.count_clean(dirty.finished(&run));
+                            self.counters.count_clean(dirty.finished(&run));
                             grow(meta, dirty, &(run.offset..run.end()), size);
                         })
                     }
@@ -359,12 +379,12 @@ impl Files {
                     Err(error) => failed = Some(error),
                 }
             } else if let Plan::Extents(placed) = &plan {
-                self.unallocate(placed);
+                self.placement.unallocate(placed);
             }
             let lost = file.dirty.lock().finished(&run);
-            self.count_clean(lost);
+            self.counters.count_clean(lost);
         }
-        self.count_finished(ordered);
+        self.counters.count_finished(ordered);
         if is_part && let Some(rest) = metadata {
             let mut dirty = file.dirty.lock();
             if dirty.bytes() > 0 {
@@ -375,7 +395,7 @@ impl Files {
             None => Ok(claim),
             Some(error) => {
                 file.keep_error(&error);
-                self.keep_error(&error);
+                self.counters.keep_error(&error);
                 Err(error)
             }
         }

@@ -53,7 +53,7 @@ pub(crate) fn start(mount: &Arc<Mount>) {
 
 /// Ends the threads. Each finishes what it is doing.
 pub(crate) fn stop(mount: &Mount) {
-    mount.files.stop_helpers();
+    mount.files.reader().stop_helpers();
     mount.writeback.stop();
     mount.inodes.cleaning().stop();
     mount.stop.set();

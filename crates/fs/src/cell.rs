@@ -278,7 +278,7 @@ impl InodeCell {
 
     pub(crate) fn attr(&self, files: &Files) -> Attr {
         let item = self.file.item();
-        let owned = item.nbytes.saturating_add(files.fresh_bytes(&self.file));
+        let owned = item.nbytes.saturating_add(files.reader().fresh_bytes(&self.file));
         Attr {
             id: self.id,
             kind: self.kind,

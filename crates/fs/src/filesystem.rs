@@ -188,7 +188,7 @@ impl Filesystem {
         let block_size = mount.superblock.sectorsize;
         let block = u64::from(block_size);
         let room = mount.engine.room();
-        let waiting = mount.files.dirty_bytes();
+        let waiting = mount.files.counters().dirty_bytes();
         let blocks = room.device_bytes / u64::from(room.data_copies.max(1)) / block;
         let free = blocks.saturating_sub(room.used.saturating_add(waiting).div_ceil(block));
         // What data can have is less than what is free where metadata has chunks of its own.

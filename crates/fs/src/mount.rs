@@ -141,7 +141,7 @@ impl Mount {
 
     /// Reports, once, that data of a file was lost when it was written in the background.
     pub(crate) fn expect_nothing_lost(&self) -> Result<()> {
-        match self.files.take_error() {
+        match self.files.counters().take_error() {
             None => Ok(()),
             Some(error) => Err(buttress_data::Error::Lost(Arc::new(error)).into()),
         }

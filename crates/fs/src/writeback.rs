@@ -125,7 +125,7 @@ impl Writeback {
 
     /// Whether spare threads help (G3).
     fn is_crowded(&self) -> bool {
-        self.files.dirty_bytes() > self.limits.dirty_bytes_max / 8 * 5
+        self.files.counters().dirty_bytes() > self.limits.dirty_bytes_max / 8 * 5
             && self.throttle.waits_for_devices()
     }
 
@@ -141,7 +141,7 @@ impl Writeback {
             && let Some(busy) = batch.iter().find(|cell| !cell.is_gone())
         {
             // Other threads write all of these already. Asking again at once would spin.
-            self.files.wait_idle(&busy.file);
+            self.files.writeback().wait_idle(&busy.file);
         }
         self.enlist_again(&batch);
         true
@@ -175,7 +175,7 @@ impl Writeback {
                 files.push(&cell.file);
             }
         }
-        self.noting(|| self.files.writeback_many(&files))
+        self.noting(|| self.files.writeback().write_back_many(&files))
     }
 
     /// Measures a write for the throttle.
@@ -183,7 +183,7 @@ impl Writeback {
         let begun = clock::now();
         let written = write();
         if written.files > 0 {
-            let more_waits = self.files.dirty_bytes() > self.limits.dirty_bytes_max / 8;
+            let more_waits = self.files.counters().dirty_bytes() > self.limits.dirty_bytes_max / 8;
             self.throttle.note_written(&written, clock::since(begun), more_waits);
         }
         written
@@ -203,7 +203,7 @@ impl Writeback {
     /// The caller holds no lock.
     pub(crate) fn pace(&self, cell: &Arc<InodeCell>, bytes: u64) {
         let limit = self.limits.dirty_bytes_max;
-        let dirty = self.files.dirty_bytes();
+        let dirty = self.files.counters().dirty_bytes();
         let pressure = self.engine.reservations().pressure();
         if dirty > limit / 4 || pressure.is_some() {
             self.list.kick(self.is_crowded());
@@ -220,10 +220,11 @@ impl Writeback {
             return;
         }
         // The file keeps a failure for its next sync.
-        self.noting(|| self.files.writeback_whole(&cell.file));
+        self.noting(|| self.files.writeback().write_back_whole(&cell.file));
         for _ in 0..4 {
             // An interrupted writer does not write data of other files.
-            let is_done = self.files.dirty_bytes() <= limit || interrupt::is_interrupted();
+            let is_done =
+                self.files.counters().dirty_bytes() <= limit || interrupt::is_interrupted();
             if is_done || !self.write_batch(None) {
                 return;
             }
@@ -258,7 +259,7 @@ impl Writeback {
     fn write_whole(&self, cells: &[Arc<InodeCell>]) {
         for cell in cells {
             if !cell.is_gone() && cell.file.is_dirty() {
-                let _ = self.files.writeback(&cell.file, 0..u64::MAX);
+                let _ = self.files.writeback().write_back(&cell.file, 0..u64::MAX);
             }
         }
     }

@@ -351,7 +351,23 @@ fn chunk_recover(devices: &[Arc<dyn Device>]) -> Result<Vec<Fix>> {
         return Err(Error::Beyond("a device is missing"));
     }
     let facts = chunks::gather(devices, &salvage.geometry, salvage.scan(), &[], known);
-    for chunk in &facts.chunks {
+    // Chunks that are gone may still lie in old nodes: those of today take parts of devices.
+    let state = crate::state::State::newest(&salvage)?;
+    let dev_root = state.trees.get(&TreeId::DEV).map(|tree| tree.root);
+    let dev_root = dev_root.ok_or(Error::Beyond("the device tree is lost"))?;
+    let mut taken = std::collections::BTreeSet::new();
+    let dev_tree = Leaves::walk(&salvage, TreeId::DEV, dev_root, state.extents.as_ref());
+    let gaps = dev_tree.all(&salvage, &mut |key, bytes| {
+        if key.kind == Kind::DEV_EXTENT
+            && let Ok(item) = buttress_format::DevExtent::parse(bytes)
+        {
+            taken.insert(item.chunk_offset);
+        }
+    });
+    if !gaps.is_empty() || !taken.iter().all(|at| facts.chunks.iter().any(|c| c.logical == *at)) {
+        return Err(Error::Beyond("not every chunk is found: restore gets the files"));
+    }
+    for chunk in facts.chunks.iter().filter(|chunk| taken.contains(&chunk.logical)) {
         let key = Key::new(ids::FIRST_CHUNK_TREE, Kind::CHUNK_ITEM, chunk.logical.0);
         items.push((key, chunk.to_bytes()));
     }

@@ -59,7 +59,11 @@ fn a_commit_lets_dirty_data_land() {
     for part in 0..PARTS {
         for extent in dirty.iter().skip(part).step_by(PARTS) {
             let at = extent * 2 * SECTOR;
-            mount.files.writeback(&file.cell.file, at..at + SECTOR).expect("it was reserved");
+            mount
+                .files
+                .writeback()
+                .write_back(&file.cell.file, at..at + SECTOR)
+                .expect("it was reserved");
         }
         mount.engine.commit().expect("a commit never runs out of space");
         // A commit takes of the reserve before it makes a chunk; what it could still have is never

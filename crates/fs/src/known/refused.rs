@@ -77,7 +77,7 @@ fn use_up(fs: &Filesystem, files: &[Inode]) -> Arc<View> {
 /// for no other thread.
 fn is_at_rest(fs: &Filesystem, file: &Inode, when: &str) {
     let data = &fs.mount().files;
-    assert_eq!((data.dirty_bytes(), data.ordered_bytes()), (0, 0), "{when}");
+    assert_eq!((data.counters().dirty_bytes(), data.counters().ordered_bytes()), (0, 0), "{when}");
     assert_eq!((pending(fs), unreserved(fs)), ((0, 0), 0), "{when}");
     drain_all(fs, when);
     drain_waits_for_a_writer(fs, first_byte(fs, file), when);

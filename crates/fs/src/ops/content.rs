@@ -59,11 +59,15 @@ impl Inode {
     /// As [`Inode::read_at`].
     pub fn peek_at(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         self.cell.expect_regular()?;
-        let (len, ahead) = self.mount().files.read_in_stream(&self.cell.file, offset, buf)?;
+        let (len, ahead) =
+            self.mount().files.reader().read_in_stream(&self.cell.file, offset, buf)?;
         if !ahead.is_empty() {
             let (files, cell) = (Arc::clone(&self.mount().files), Arc::clone(&self.cell));
             // If this is refused, the next read reads it itself.
-            self.mount().files.offer(move || files.read_ahead(&cell.file, &ahead));
+            self.mount()
+                .files
+                .reader()
+                .offer(move || files.reader().read_ahead(&cell.file, &ahead));
         }
         Ok(len)
     }
@@ -78,7 +82,7 @@ impl Inode {
     /// As [`Inode::read_at`].
     pub fn read_direct(&self, offset: u64, buf: &mut [u8]) -> Result<usize> {
         self.cell.expect_regular()?;
-        let len = self.mount().files.read_direct(&self.cell.file, offset, buf)?;
+        let len = self.mount().files.reader().read_direct(&self.cell.file, offset, buf)?;
         self.note_access();
         Ok(len)
     }
@@ -91,7 +95,7 @@ impl Inode {
     /// As [`Inode::read_at`].
     pub fn read_packed(&self, extent: Extent) -> Result<Vec<u8>> {
         self.cell.expect_regular()?;
-        Ok(self.mount().files.read_stored(&self.cell.file, extent)?)
+        Ok(self.mount().files.reader().read_stored(&self.cell.file, extent)?)
     }
 
     /// Notes that a program has read the content, the target or the names, if the mount wants it.
@@ -215,7 +219,7 @@ impl Inode {
     ///
     /// `Io`, `Aborted`.
     pub fn flush_data(&self) -> Result<()> {
-        Ok(self.mount().files.writeback(&self.cell.file, 0..u64::MAX)?)
+        Ok(self.mount().files.writeback().write_back(&self.cell.file, 0..u64::MAX)?)
     }
 
     /// Makes content, attributes and names durable; of a directory, what was made and removed in
@@ -242,7 +246,7 @@ impl Inode {
         let prepared = if mount.options.notreelog || mount.options.flushoncommit {
             self.flush_data().map(|()| None)
         } else {
-            mount.files.prepare_data(&cell.file).map_err(Error::from)
+            mount.files.writeback().prepare_data(&cell.file).map_err(Error::from)
         };
         if let Some(error) = cell.file.take_error() {
             return Err(buttress_data::Error::Lost(error.into()).into());
@@ -302,7 +306,7 @@ impl Inode {
     /// `NoSuchRange` when there is none.
     pub fn seek_data(&self, offset: u64) -> Result<u64> {
         self.cell.expect_regular()?;
-        let found = self.mount().files.seek_data(&self.cell.file, offset)?;
+        let found = self.mount().files.reader().seek_data(&self.cell.file, offset)?;
         Ok(found.ok_or(NameError::NoSuchRange)?)
     }
 
@@ -313,7 +317,7 @@ impl Inode {
     /// `NoSuchRange` at or behind the end of the file.
     pub fn seek_hole(&self, offset: u64) -> Result<u64> {
         self.cell.expect_regular()?;
-        let found = self.mount().files.seek_hole(&self.cell.file, offset)?;
+        let found = self.mount().files.reader().seek_hole(&self.cell.file, offset)?;
         Ok(found.ok_or(NameError::NoSuchRange)?)
     }
 }

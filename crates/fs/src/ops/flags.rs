@@ -58,7 +58,7 @@ impl Inode {
             };
             codec = wish.codec();
             // Metadata was reserved for the dirty data in its old form, so it is written now.
-            mount.files.writeback(&cell.file, 0..u64::MAX)?;
+            mount.files.writeback().write_back(&cell.file, 0..u64::MAX)?;
             let view = mount.engine.view();
             let mut entries = xattr_items::entries(&view, cell.id, property::COMPRESSION)?;
             let there = entries.len();

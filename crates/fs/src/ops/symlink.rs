@@ -36,7 +36,7 @@ impl Inode {
         }
         let size = self.cell.file.size().min(u64::from(u16::MAX));
         let mut target = vec![0; size as usize];
-        let len = self.mount().files.read(&self.cell.file, 0, &mut target)?;
+        let len = self.mount().files.reader().read(&self.cell.file, 0, &mut target)?;
         target.truncate(len);
         self.note_access();
         Ok(target)

@@ -108,7 +108,7 @@ impl Inode {
             let flags = cell.file.with_item(|item| item.flags);
             let wish = Wish::wanted(value, cell.kind, flags)?;
             // Metadata was reserved for the dirty data in its old form, so it is written now.
-            mount.files.writeback(&cell.file, 0..u64::MAX)?;
+            mount.files.writeback().write_back(&cell.file, 0..u64::MAX)?;
             Some(wish)
         } else {
             None

@@ -147,7 +147,7 @@ impl Space {
                 SpaceKind::Data => (accounts.data.may_use, 0),
                 _ => (accounts.outstanding.all_items(), accounts.outstanding.bytes),
             };
-            (reserved, self.files.dirty_bytes())
+            (reserved, self.files.counters().dirty_bytes())
         };
         let first = look();
         let (begun, mut since, mut seen) = (clock::now(), clock::now(), first);
@@ -168,12 +168,12 @@ impl Space {
 
     /// Takes a step that is about dirty data. Returns whether any ordered extent was finished.
     fn take_step(&self, stop: &StopSignal, kind: SpaceKind, step: Step) -> bool {
-        let before = self.files.dirty_bytes();
-        let finished = self.files.finished_bytes();
+        let before = self.files.counters().dirty_bytes();
+        let finished = self.files.counters().finished_bytes();
         let wait = |bytes, write: &dyn Fn()| self.wait_for_ordered(stop, kind, bytes, write);
         match step {
             Step::Clean => return self.cleaner.clean_all(),
-            Step::Ordered => wait(self.files.ordered_bytes(), &|| ()),
+            Step::Ordered => wait(self.files.counters().ordered_bytes(), &|| ()),
             // Data that other threads write back now counts like data that is written here.
             Step::AllDirty => wait(before, &|| self.writeback.write_what_is_free()),
             _ => {
@@ -181,22 +181,22 @@ impl Space {
                 let part = (before / DIRTY_PART).max(asked).max(BATCH_BYTES).min(before);
                 if self.writeback.write_some(part) == 0 {
                     // Other threads write all of it. A commit now would find nothing to free.
-                    wait(self.files.ordered_bytes().min(part), &|| ());
+                    wait(self.files.counters().ordered_bytes().min(part), &|| ());
                 }
             }
         }
-        self.files.finished_bytes() > finished
+        self.files.counters().finished_bytes() > finished
     }
 
     /// Waits until ordered extents of `bytes` are finished, a waiter is served, or no more finish.
     fn wait_for_ordered(&self, stop: &StopSignal, kind: SpaceKind, bytes: u64, write: &dyn Fn()) {
-        let target = self.files.finished_bytes() + bytes;
-        let mut seen = self.files.finished_bytes();
+        let target = self.files.counters().finished_bytes() + bytes;
+        let mut seen = self.files.counters().finished_bytes();
         let mut since = clock::now();
         loop {
             write();
-            let finished = self.files.finished_bytes();
-            let done = finished >= target || self.files.dirty_bytes() == 0;
+            let finished = self.files.counters().finished_bytes();
+            let done = finished >= target || self.files.counters().dirty_bytes() == 0;
             if done || self.engine.serve(kind) > 0 || stop.is_set() {
                 return;
             }
@@ -204,7 +204,7 @@ impl Space {
                 seen = finished;
                 since = clock::now();
             }
-            let patience = if self.files.ordered_bytes() > 0 { ORDERED } else { STILL };
+            let patience = if self.files.counters().ordered_bytes() > 0 { ORDERED } else { STILL };
             if clock::since(since) > patience {
                 return;
             }

@@ -9,7 +9,9 @@ use super::Writeback;
 impl Writeback {
     /// What holds metadata now.
     pub(crate) fn pools(&self) -> Pools {
-        self.engine.reservations().pools(self.files.dirty_bytes(), self.files.ordered_bytes())
+        self.engine
+            .reservations()
+            .pools(self.files.counters().dirty_bytes(), self.files.counters().ordered_bytes())
     }
 
     /// Has an idle thread make a round. Returns whether there is one.

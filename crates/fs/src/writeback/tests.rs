@@ -70,7 +70,7 @@ fn while_a_batch_is_away(act: impl Fn(&Filesystem) + Sync, seen: impl Fn(&Filesy
 fn a_sync_waits_for_what_a_batch_put_back() {
     while_a_batch_is_away(
         |fs| fs.sync().expect("durable"),
-        |fs| assert_eq!(fs.mount().files.dirty_bytes(), 0),
+        |fs| assert_eq!(fs.mount().files.counters().dirty_bytes(), 0),
     );
 }
 

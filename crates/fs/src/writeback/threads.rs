@@ -44,12 +44,12 @@ impl Writeback {
 
     /// Writes what is too much or too old.
     fn write_old(&self) {
-        while self.files.dirty_bytes() > self.flush_above() && self.write_batch(None) {}
+        while self.files.counters().dirty_bytes() > self.flush_above() && self.write_batch(None) {}
         let age = self.limits.commit_interval.min(DIRTY_AGE);
         if let Some(limit) = clock::now().checked_sub(age) {
             while self.write_batch(Some(limit)) {}
         }
-        if self.files.dirty_bytes() == 0 {
+        if self.files.counters().dirty_bytes() == 0 {
             self.files.trim();
         }
     }

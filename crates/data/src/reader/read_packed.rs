@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! - **Z1** One reader unpacks a part of an extent for all
-//!   ([`Unpacked`](crate::unpacked::Unpacked)). A reader waits for others only after it has
+//!   ([`Unpacked`](super::unpacked::Unpacked)). A reader waits for others only after it has
 //!   published or dropped all its own claims.
 //! - **Z2** A batch is bounded, in extents and so in memory, however long the read is.
 
@@ -15,13 +15,13 @@ use buttress_base::AlignedBuf;
 use buttress_base::sync::{Condvar, Mutex};
 use buttress_format::{Compression, Extent, Logical};
 
+use super::read_plan::{PackedPart, Source};
+use super::unpacked::{Claim, Known, Which};
 use crate::compress::{RAM_BYTES_MAX, decompress};
 use crate::error::Result;
 use crate::extent_map::{disk_extent, extent_error};
-use crate::files::Files;
 use crate::pages::Purpose;
-use crate::read_plan::{PackedPart, Source};
-use crate::unpacked::{Claim, Known, Which};
+use crate::reader::Reader;
 
 /// Most extents that are unpacked in parallel (Z2): two MiB of content.
 const BATCH: usize = 16;
@@ -35,7 +35,7 @@ struct Todo<'u> {
     keeps: bool,
 }
 
-impl Files {
+impl Reader {
     /// Reads parts of compressed extents, which come in the order of the file. `take` gets each of
     /// them, in any order.
     pub(crate) fn read_packed(
@@ -122,7 +122,7 @@ impl Files {
         purpose: Purpose,
         place: &mut impl FnMut(&PackedPart, &[u8]),
     ) -> Result<()> {
-        let sector = self.sector as usize;
+        let sector = self.params.sector as usize;
         let mut jobs = Vec::with_capacity(todo.len());
         for group in todo.chunk_by(|one, next| one.extent.end() == next.extent.start) {
             let (Some(first), Some(last)) = (group.first(), group.last()) else { continue };

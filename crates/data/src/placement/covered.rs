@@ -12,7 +12,7 @@ use buttress_format::{Compression, InodeFlags};
 use crate::error::Result;
 use crate::extent_map::{Mapping, continues};
 use crate::file::File;
-use crate::files::Files;
+use crate::placement::Placement;
 
 /// What lies under a write at most, until it is finished.
 #[derive(Clone, Copy, Debug)]
@@ -43,20 +43,20 @@ impl Seams {
     }
 }
 
-impl Files {
+impl Placement {
     /// Counts what lies under `range`, whole sectors. Holds `extents`, so no ordered extent is
     /// finished meanwhile.
     pub(crate) fn covered(&self, file: &File, range: &Range<u64>) -> Result<Covered> {
         let flags = file.with_item(|item| item.flags);
         let nocow = flags & InodeFlags::NODATACOW != 0;
         let may_lie = nocow || flags & InodeFlags::PREALLOC != 0;
-        let from = range.start.saturating_sub(if may_lie { self.sector } else { 0 });
+        let from = range.start.saturating_sub(if may_lie { self.params.sector } else { 0 });
         let mut seams = Seams { at: from, lies: None, first: 0, count: 0 };
         let mut items = 0;
         let mut left: Option<Mapping> = None;
         let _extents = file.extents.read();
         let view = self.engine.view();
-        self.for_each_mapping(&view, file, from..range.end, |mapping| {
+        self.params.for_each_mapping(&view, file, from..range.end, |mapping| {
             items += u32::from(mapping.end > range.start);
             if !may_lie {
                 return Ok(true);
@@ -83,7 +83,7 @@ impl Files {
             seams.meet(range.start, seams.at, false);
         }
         let dirty = file.dirty.lock();
-        let goes_on = range.start > 0 && dirty.waits(range.start - self.sector);
+        let goes_on = range.start > 0 && dirty.waits(range.start - self.params.sector);
         let mut parts = seams.count + if goes_on { seams.first } else { 0 };
         if may_lie {
             parts += 2 * dirty.writing_in(range) as u32;

@@ -11,13 +11,13 @@ use buttress_format::Extent;
 use buttress_txn::NoReserve;
 
 use crate::error::Result;
-use crate::files::Files;
 use crate::job::{Placed, Supply, Target};
+use crate::placement::Placement;
 
 /// Longest extent.
 const EXTENT_BYTES_MAX: u64 = 128 << 20;
 
-impl Files {
+impl Placement {
     /// Adjusts the reservation of a run to what it needs, if `lies` of its bytes are written in
     /// place. An extent may have become shared since the write, or may have become the file's
     /// alone.
@@ -66,7 +66,7 @@ impl Files {
         let mut at = range.start;
         while at < range.end {
             let want = (range.end - at).min(EXTENT_BYTES_MAX);
-            let extent = self.allocate_one(supply, want, self.sector)?;
+            let extent = self.allocate_one(supply, want, self.params.sector)?;
             let end = at + extent.len;
             let target = Target::Fresh(extent);
             placed.push(Placed {
@@ -88,17 +88,5 @@ impl Files {
                 self.engine.free_unused_data(extent);
             }
         }
-    }
-
-    /// One checksum a sector, in order.
-    pub(crate) fn sums(&self, slices: &[&[u8]]) -> Vec<u8> {
-        let size = self.csum_type.size();
-        let sector = self.sector as usize;
-        let bytes: usize = slices.iter().map(|slice| slice.len()).sum();
-        let mut sums = Vec::with_capacity(bytes / sector * size);
-        for part in slices.iter().flat_map(|slice| slice.chunks_exact(sector)) {
-            sums.extend_from_slice(&self.csum_type.digest(part)[..size]);
-        }
-        sums
     }
 }

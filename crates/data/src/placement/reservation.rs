@@ -24,27 +24,18 @@ use buttress_base::RangeSet;
 use buttress_format::InodeFlags;
 use buttress_txn::{Cost, DataReservation, MetaReservation, NoReserve, Urgency};
 
+use super::covered::Covered;
 use crate::claim::Claim;
-use crate::covered::Covered;
 use crate::dirty::Dirty;
 use crate::error::{Error, Result};
 use crate::file::{File, Meta};
-use crate::files::Files;
+use crate::params::{EXTENT_COST, HOLE_COST, SPLIT_COST};
+use crate::placement::Placement;
 use crate::step::STEP_ITEMS;
-
-/// What one new extent costs: the inode item and its own item, then its reference and checksums.
-const EXTENT_COST: Cost = Cost { items: 2, whole: 5, bytes: 277 };
-
-/// What an extent costs besides, if there are others: the two ends of one that it splits, and the
-/// reference of the second.
-const SPLIT_COST: Cost = Cost { items: 2, whole: 3, bytes: 179 };
 
 /// What an extent item costs that the new data covers: the deletion of the item and of its
 /// reference.
 const COVERED_COST: Cost = Cost { items: 1, whole: 3, bytes: 64 };
-
-/// What holes' items add to an extent, on volumes where holes have items.
-const HOLE_COST: Cost = Cost::of(2, 106);
 
 /// Up to so many items are reserved path by path; more count by the inode.
 const MANY_ITEMS: u64 = 64;
@@ -106,7 +97,7 @@ pub(crate) struct PieceBounds {
     pub(crate) inline: u32,
 }
 
-impl Files {
+impl Placement {
     /// What `reservation` lacks before `range`, whole sectors, can be put.
     pub(crate) fn shortfall(
         &self,
@@ -139,8 +130,8 @@ impl Files {
         }
         // A handle replaces at most so many items, each time with an extent of its own.
         let extents = pieces * size.each + covered / STEP_ITEMS as u32;
-        let sums = (missing / self.sector) as u32 * self.csum_type.size() as u32;
-        let holes = if self.options.no_holes { Cost::default() } else { HOLE_COST };
+        let sums = (missing / self.params.sector) as u32 * self.params.csum_type.size() as u32;
+        let holes = if self.params.options.no_holes { Cost::default() } else { HOLE_COST };
         // Data that extends a piece over a hole may make that piece split an extent.
         let joined = dirty.unsplit(size.each).min(gaps * size.each);
         reservation.splits = if covered > 0 { extents + joined } else { 0 };
@@ -156,20 +147,12 @@ impl Files {
         (more != Cost::default()).then_some(Shortfall::Metadata(more))
     }
 
-    /// What a file's content may take in the tree at a length.
-    pub(crate) fn inline_bytes(&self, meta: &Meta, size: u64) -> u32 {
-        let max_inline = u64::from(self.options.max_inline);
-        let packs = self.choice(meta.item.flags, meta.codec).is_some();
-        let limit = if packs { self.sector } else { max_inline };
-        if size <= limit { size.min(max_inline) as u32 } else { 0 }
-    }
-
     /// What dirty data of a file takes in the tree at a new length, beyond its reservation. The
     /// caller keeps writers out.
     pub(crate) fn missing_inline(&self, file: &File, size: u64) -> Option<Cost> {
         let meta = file.meta();
         let dirty = file.dirty.lock();
-        let bytes = self.inline_bytes(&meta, size).saturating_sub(dirty.inline);
+        let bytes = self.params.inline_bytes(&meta, size).saturating_sub(dirty.inline);
         (bytes > 0 && dirty.waits(0)).then(|| Cost::of(0, bytes))
     }
 
@@ -185,7 +168,7 @@ impl Files {
             && let Some(reserved) = reserved.take()
         {
             join(&mut dirty.metadata, reserved);
-            dirty.inline = dirty.inline.max(self.inline_bytes(meta, meta.item.size));
+            dirty.inline = dirty.inline.max(self.params.inline_bytes(meta, meta.item.size));
         }
     }
 
@@ -200,13 +183,7 @@ impl Files {
         if !file.dirty.lock().is_within_one(range) {
             return Ok(None);
         }
-        Ok(self.engine.reserve_at_once(self.cost_of_parts(1), Urgency::Normal)?)
-    }
-
-    /// What so many extents cost beyond those that the pieces have reserved.
-    pub(crate) fn cost_of_parts(&self, parts: usize) -> Cost {
-        let holes = if self.options.no_holes { Cost::default() } else { HOLE_COST };
-        EXTENT_COST.and(SPLIT_COST).and(holes).times(parts as u32)
+        Ok(self.engine.reserve_at_once(self.params.cost_of_parts(1), Urgency::Normal)?)
     }
 
     /// What data needs that starts a piece or extends one. With parity, this includes the rest of a

@@ -130,25 +130,25 @@ impl Helpers {
 pub(crate) struct Reading(AtomicUsize);
 
 /// One reader, counted until it is dropped.
-pub(crate) struct Reader<'r> {
+pub(crate) struct CountedReader<'r> {
     all: &'r Reading,
     count: usize,
 }
 
 impl Reading {
-    pub(crate) fn enter(&self) -> Reader<'_> {
-        Reader { all: self, count: self.0.fetch_add(1, Ordering::Relaxed) + 1 }
+    pub(crate) fn enter(&self) -> CountedReader<'_> {
+        CountedReader { all: self, count: self.0.fetch_add(1, Ordering::Relaxed) + 1 }
     }
 }
 
-impl Reader<'_> {
+impl CountedReader<'_> {
     /// How many readers there were when this one came, including itself.
     pub(crate) fn count(&self) -> usize {
         self.count
     }
 }
 
-impl Drop for Reader<'_> {
+impl Drop for CountedReader<'_> {
     fn drop(&mut self) {
         self.all.0.fetch_sub(1, Ordering::Relaxed);
     }

@@ -17,17 +17,17 @@
 use std::ops::Range;
 
 use buttress_format::{Body, Compression, Extent, FileExtent, Generation, Region};
-use buttress_txn::{Cost, MetaReservation, Urgency};
+use buttress_txn::{Cost, MetaReservation};
 
 use crate::dirty::{Dirty, Run};
 use crate::drop_extents::Edits;
 use crate::error::Result;
 use crate::file::{File, Meta};
-use crate::files::Files;
 use crate::job::{Packed, Placed, Target};
 use crate::step::STEP_ITEMS;
+use crate::writeback::Writeback;
 
-impl Files {
+impl Writeback {
     pub(crate) fn finish_inline(
         &self,
         file: &File,
@@ -43,8 +43,8 @@ impl Files {
         let _extents = file.change_extents();
         let view = self.engine.view();
         let mut edits = Edits::default();
-        for mapping in self.mappings(&view, file, 0..self.sector, STEP_ITEMS)? {
-            edits.cut(&mapping, &(0..self.sector));
+        for mapping in self.params.mappings(&view, file, 0..self.params.sector, STEP_ITEMS)? {
+            edits.cut(&mapping, &(0..self.params.sector));
         }
         edits.insert(
             0,
@@ -56,14 +56,14 @@ impl Files {
             },
         );
         drop(view);
-        let reservation = self.reserve(edits.cost(), reserved)?;
+        let reservation = self.placement.reserve(edits.cost(), reserved)?;
         let handle = self.engine.begin(reservation);
         let bytes = edits.apply(&handle, file);
         file.update_finished(&handle, |meta| {
             bytes.count(meta);
             let mut dirty = file.dirty.lock();
-            self.count_clean(dirty.finished(run));
-            grow(meta, &dirty, &(0..self.sector), size);
+            self.counters.count_clean(dirty.finished(run));
+            grow(meta, &dirty, &(0..self.params.sector), size);
         });
         Ok(())
     }
@@ -95,7 +95,7 @@ impl Files {
                     Ok(end) => end,
                     Err(error) => {
                         let unnamed = if done == part.range.start { index } else { index + 1 };
-                        self.unallocate(&placed[unnamed..]);
+                        self.placement.unallocate(&placed[unnamed..]);
                         return Err(error);
                     }
                 };
@@ -104,7 +104,7 @@ impl Files {
         Ok(())
     }
 
-    /// One handle's worth of [`Files::finish`]. Returns the offset that it reached.
+    /// One handle's worth of [`Writeback::finish`]. Returns the offset that it reached.
     fn finish_step(
         &self,
         file: &File,
@@ -113,12 +113,12 @@ impl Files {
         reserved: &mut Option<MetaReservation>,
         finish: impl FnOnce(&mut Meta, &mut Dirty, u64),
     ) -> Result<u64> {
-        if part.target.is_overwrite() && self.options.no_holes {
+        if part.target.is_overwrite() && self.params.options.no_holes {
             return self.finish_overwrite(file, rest.end, reserved, finish);
         }
         let _extents = file.change_extents();
         let view = self.engine.view();
-        let there = self.mappings(&view, file, rest.clone(), STEP_ITEMS)?;
+        let there = self.params.mappings(&view, file, rest.clone(), STEP_ITEMS)?;
         let end = match there.last() {
             Some(last) if there.len() == STEP_ITEMS => last.end.min(rest.end),
             _ => rest.end,
@@ -134,12 +134,12 @@ impl Files {
                 edits.insert(range.start, fresh_extent(extent, kind, &part.range, &range));
             }
             Target::InPlace { prealloc: true, .. } => {
-                self.convert(&view, file, &there, &range, &mut edits)?;
+                self.placement.convert(&view, file, &there, &range, &mut edits)?;
             }
             Target::InPlace { prealloc: false, .. } => {}
         }
-        if !self.options.no_holes {
-            self.fill_growth(&view, file, &range, &mut edits)?;
+        if !self.params.options.no_holes {
+            self.params.fill_growth(&view, file, &range, &mut edits)?;
         }
         let mut cost = edits.cost();
         let first = rest.start == part.range.start;
@@ -147,7 +147,7 @@ impl Files {
             cost = cost.and(cost_of_sums(part));
         }
         drop(view);
-        let reservation = self.reserve(cost, reserved)?;
+        let reservation = self.placement.reserve(cost, reserved)?;
         let handle = self.engine.begin(reservation);
         let bytes = edits.apply(&handle, file);
         if first && !part.sums.is_empty() {
@@ -169,47 +169,10 @@ impl Files {
         finish: impl FnOnce(&mut Meta, &mut Dirty, u64),
     ) -> Result<u64> {
         let _extents = file.extents.write();
-        let reservation = self.reserve(Edits::default().cost(), reserved)?;
+        let reservation = self.placement.reserve(Edits::default().cost(), reserved)?;
         let handle = self.engine.begin(reservation);
         file.update_finished(&handle, |meta| finish(meta, &mut file.dirty.lock(), end));
         Ok(end)
-    }
-
-    /// Takes the metadata for an ordered extent from its reservation. If that is too small, this
-    /// draws on the global reserve: writeback has no caller that could try again later.
-    pub(crate) fn reserve(
-        &self,
-        cost: Cost,
-        reserved: &mut Option<MetaReservation>,
-    ) -> Result<MetaReservation> {
-        let Some((kept, shortfall)) = reserved.as_mut().map(|reserved| reserved.split_cost(cost))
-        else {
-            return self.reserve_more(cost);
-        };
-        if shortfall == Cost::default() {
-            if let Some(cause) = self.engine.aborted() {
-                return Err(buttress_txn::Error::Aborted(cause).into());
-            }
-            return Ok(kept);
-        }
-        self.note_shortfall();
-        let mut all = match self.engine.reserve(shortfall, Urgency::Finishes) {
-            Err(buttress_txn::Error::NoSpace(_)) => {
-                self.engine.reserve(shortfall, Urgency::Frees)?
-            }
-            other => other?,
-        };
-        all.merge(kept);
-        Ok(all)
-    }
-
-    pub(crate) fn reserve_more(&self, cost: Cost) -> Result<MetaReservation> {
-        match self.engine.reserve(cost, Urgency::Normal) {
-            Err(buttress_txn::Error::NoSpace(_)) => {
-                Ok(self.engine.reserve(cost, Urgency::Frees)?)
-            }
-            other => Ok(other?),
-        }
     }
 }
 

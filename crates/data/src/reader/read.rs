@@ -16,17 +16,17 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use buttress_base::AlignedBuf;
-use buttress_format::{Body, Extent, Logical};
+use buttress_format::{Extent, Logical};
 use buttress_txn::{Csums, View};
 
-use crate::ahead::Ahead;
-use crate::compress::{RAM_BYTES_MAX, decompress};
+use super::ahead::Ahead;
+use super::read_plan::{CachePolicy, Plan, RUN_BYTES_MAX, Run, Source, Validation, copy_front};
+use crate::compress::RAM_BYTES_MAX;
 use crate::error::{Error, Result};
-use crate::extent_map::{Mapping, extent_error};
+use crate::extent_map::extent_error;
 use crate::file::File;
-use crate::files::Files;
 use crate::pages::{Claim, Found, Purpose, REGION, ReadBatch};
-use crate::read_plan::{CachePolicy, Plan, RUN_BYTES_MAX, Run, Source, Validation, copy_front};
+use crate::reader::Reader;
 
 /// Reads of so many bytes are long requests by themselves. A copy in memory costs more than it
 /// saves.
@@ -47,7 +47,7 @@ struct Gaps {
     parts: Vec<Range<u64>>,
 }
 
-impl Files {
+impl Reader {
     /// Reads at `offset`; fewer bytes than asked only at the end of the file.
     ///
     /// # Errors
@@ -101,7 +101,7 @@ impl Files {
         let reader = self.reading.enter();
         let view = self.engine.view();
         // The baselines of 2012 read by themselves, as Linux did.
-        let is_ours = self.options.read_batch == ReadBatch::Run;
+        let is_ours = self.params.options.read_batch == ReadBatch::Run;
         let (policy, ahead) = if !may_keep || !self.pages.is_on() {
             (CachePolicy::Alone, Ahead::default())
         } else if len >= DIRECT_BYTES_MIN {
@@ -207,14 +207,14 @@ impl Files {
         window: u64,
     ) -> Result<()> {
         let end = run.disk + run.len;
-        let batch = self.options.read_batch.bytes(self.sector);
+        let batch = self.params.options.read_batch.bytes(self.params.sector);
         // Extents end with a sector, so the read ends with one, too.
-        let reach = self.ceil(end + run.room);
+        let reach = self.params.ceil(end + run.room);
         let window = if source.file.long_reads.may() { window } else { 0 };
-        let limit = self.ceil(end + window).min(reach);
+        let limit = self.params.ceil(end + window).min(reach);
         let mut at = run.disk;
         while at < end {
-            let first = self.floor(at);
+            let first = self.params.floor(at);
             let want = (limit - first).min(batch);
             let (bytes, from) = match self.pages.find(Logical(first), want, at > first) {
                 Found::Ready { bytes, from } => (bytes, from),
@@ -312,10 +312,10 @@ impl Files {
     /// Reads a run. Only a part of its first and last sector may be asked for.
     fn read_run(&self, source: &Source<'_>, run: &Run, out: &mut [u8]) -> Result<()> {
         let end = run.disk + run.len;
-        let (inner, inner_end) = (self.ceil(run.disk), self.floor(end));
+        let (inner, inner_end) = (self.params.ceil(run.disk), self.params.floor(end));
         if inner > run.disk || inner_end < end {
-            let (low, high) = (self.floor(run.disk), self.ceil(end));
-            if inner >= inner_end || high - low <= 16 * self.sector {
+            let (low, high) = (self.params.floor(run.disk), self.params.ceil(end));
+            if inner >= inner_end || high - low <= 16 * self.params.sector {
                 let mut bounce = AlignedBuf::zeroed((high - low) as usize);
                 self.read_sectors(source, low, &mut bounce, Purpose::Now)?;
                 let from = (run.disk - low) as usize;
@@ -336,8 +336,8 @@ impl Files {
             if step >= inner && stop <= inner_end {
                 self.read_sectors(source, step, &mut out[part], Purpose::Now)?;
             } else {
-                let low = self.floor(step);
-                let mut bounce = AlignedBuf::zeroed(self.sector as usize);
+                let low = self.params.floor(step);
+                let mut bounce = AlignedBuf::zeroed(self.params.sector as usize);
                 self.read_sectors(source, low, &mut bounce, Purpose::Now)?;
                 let from = (step - low) as usize;
                 out[part.clone()].copy_from_slice(&bounce[from..from + part.len()]);
@@ -356,7 +356,7 @@ impl Files {
         purpose: Purpose,
     ) -> Result<()> {
         let extent = Extent { start: Logical(disk), len: out.len() as u64 };
-        let csums = match source.checked && !self.options.ignore_csums {
+        let csums = match source.checked && !self.params.options.ignore_csums {
             true => Some(self.engine.read_csums(source.view, extent)?),
             false => None,
         };
@@ -366,7 +366,7 @@ impl Files {
             return Err(source.stale(extent.start));
         }
         let csums = csums.filter(|csums| !csums.is_empty());
-        let sector = self.sector as usize;
+        let sector = self.params.sector as usize;
         let verify = |at: usize, bytes: &[u8]| match &csums {
             Some(csums) => self.verify(extent.start, at, bytes, csums),
             None => Ok(()),
@@ -396,29 +396,15 @@ impl Files {
         bytes: &[u8],
         csums: &Csums,
     ) -> Result<(), DataMismatch> {
-        let size = self.csum_type.size();
-        match csums.sector(at / self.sector as usize) {
-            Some(expected) if self.csum_type.digest(bytes)[..size] != *expected => {
+        let size = self.params.csum_type.size();
+        match csums.sector(at / self.params.sector as usize) {
+            Some(expected) if self.params.csum_type.digest(bytes)[..size] != *expected => {
                 Err(DataMismatch { logical: Logical(start.0 + at as u64) })
             }
             _ => Ok(()),
         }
     }
 
-    /// The content of an inline extent; empty for other extents.
-    pub(crate) fn inline_content(&self, mapping: &Mapping) -> Result<Vec<u8>> {
-        let Body::Inline(data) = &mapping.extent.body else { return Ok(Vec::new()) };
-        decompress(
-            mapping.extent.compression,
-            Logical(0),
-            data,
-            mapping.extent.ram_bytes,
-            self.sector as usize,
-        )
-    }
-}
-
-impl Files {
     /// Reads what a plan names.
     pub(crate) fn carry_out(
         &self,

@@ -16,18 +16,18 @@ use std::ops::Range;
 
 use buttress_format::{Body, Compression, Logical};
 
+use super::read_plan::{PackedPart, Source, Validation};
 use crate::error::Result;
 use crate::file::File;
-use crate::files::Files;
 use crate::pages::Purpose;
-use crate::read_plan::{PackedPart, Source, Validation};
+use crate::reader::Reader;
 
 /// Ranges of this length are part of a long sequence: whole regions are read.
 const LONG: u64 = 512 << 10;
 
 /// Ranges of a file that will probably be asked for soon.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[must_use = "they are read when somebody calls `read_ahead`"]
+#[must_use = "it is read only by a call of `read_ahead`"]
 pub struct Ahead(pub(crate) Vec<Range<u64>>);
 
 impl Ahead {
@@ -38,7 +38,7 @@ impl Ahead {
     }
 }
 
-impl Files {
+impl Reader {
     /// Leaves a job to a thread that reads ahead; returns whether it was taken. It may never be
     /// done.
     pub fn offer(&self, job: impl FnOnce() + Send + 'static) -> bool {
@@ -58,7 +58,7 @@ impl Files {
         }
         let view = self.engine.view();
         let source = Source::now(&view, file, Validation::Trial);
-        let end = self.ceil(file.size());
+        let end = self.params.ceil(file.size());
         let (mut places, mut packed) = (Vec::new(), Vec::new());
         for range in &ahead.0 {
             let range = file.streams.lock().awaited(range);
@@ -89,15 +89,15 @@ impl Files {
         places: &mut Vec<Place>,
         packed: &mut Vec<PackedPart>,
     ) -> Result<()> {
-        self.for_each_mapping(source.view, source.file, range.clone(), |mapping| {
+        self.params.for_each_mapping(source.view, source.file, range.clone(), |mapping| {
             let (low, high) = (mapping.offset.max(range.start), mapping.end.min(range.end));
             match &mapping.extent.body {
                 Body::Regular(region) if region.disk.0 == 0 => {}
                 Body::Regular(region) if mapping.extent.compression == Compression::None => {
                     let place = |at: u64| region.disk.0 + region.offset + (at - mapping.offset);
                     let is_long = range.end - range.start >= LONG;
-                    let reach = self.ceil(place(if is_long { mapping.end } else { high }));
-                    places.push(Place { part: self.floor(place(low))..place(high), reach });
+                    let reach = self.params.ceil(place(if is_long { mapping.end } else { high }));
+                    places.push(Place { part: self.params.floor(place(low))..place(high), reach });
                 }
                 // The whole extent: a later read of any part finds it unpacked.
                 Body::Regular(_) => {
@@ -112,7 +112,7 @@ impl Files {
 
     /// Most bytes that are read ahead at once: more would drive out the run that a reader is in.
     pub(crate) fn most_ahead(&self) -> u64 {
-        self.ceil(self.pages.widest_window()).max(self.sector)
+        self.params.ceil(self.pages.widest_window()).max(self.params.sector)
     }
 
     fn read_place_ahead(&self, source: &Source<'_>, place: &Place) -> Result<()> {

@@ -23,7 +23,7 @@ use buttress_txn::{Engine, View};
 use crate::error::{Error, Result};
 use crate::extent_map::Mapping;
 use crate::file::File;
-use crate::files::Files;
+use crate::reader::Reader;
 
 /// Longest run that is read, and checked, in one go.
 pub(crate) const RUN_BYTES_MAX: u64 = 4 << 20;
@@ -144,7 +144,7 @@ impl Plan {
     }
 }
 
-impl Files {
+impl Reader {
     /// Finds the extents that make up ranges of a file, and fills in holes and inline content.
     /// `buf` begins at the offset `base`.
     ///
@@ -162,7 +162,7 @@ impl Files {
         let part = |low: u64, high: u64| (low - base) as usize..(high - base) as usize;
         for range in ranges {
             let mut at = range.start;
-            self.for_each_mapping(view, file, range.clone(), |mapping| {
+            self.params.for_each_mapping(view, file, range.clone(), |mapping| {
                 let (low, high) = (mapping.offset.max(range.start), mapping.end.min(range.end));
                 buf[part(at, low)].fill(0);
                 at = high;
@@ -182,7 +182,7 @@ impl Files {
                         plan.packed.push(PackedPart { mapping, low, high });
                     }
                     Body::Inline(_) => {
-                        let content = self.inline_content(&mapping)?;
+                        let content = self.params.inline_content(&mapping)?;
                         let skip = (low - mapping.offset) as usize;
                         copy_front(&mut buf[part(low, high)], content.get(skip..).unwrap_or(&[]));
                     }

@@ -8,12 +8,12 @@
 use std::ops::Range;
 
 use crate::file::File;
-use crate::files::Files;
+use crate::reader::Reader;
 
 /// Runs that are looked at one by one; where more wait, all that waits is counted.
 const RUNS_MAX: usize = 1024;
 
-impl Files {
+impl Reader {
     /// Bytes that wait for writeback, or are on their way, where the file has no space on disk
     /// (F1).
     #[must_use]
@@ -30,7 +30,7 @@ impl Files {
         }
         let mut covered = 0;
         let view = self.engine.view();
-        let looked = self.for_each_mapping(&view, file, first.start..last.end, |mapping| {
+        let looked = self.params.for_each_mapping(&view, file, first.start..last.end, |mapping| {
             if !mapping.is_hole() {
                 covered += overlap(&runs, mapping.offset..mapping.end);
             }

@@ -25,8 +25,8 @@ use crate::error::Result;
 use crate::exclusive::Spot;
 use crate::extent_map::{Mapping, continues, disk_extent, overlap};
 use crate::file::File;
-use crate::files::Files;
 use crate::job::{Placed, Target};
+use crate::placement::Placement;
 
 /// A part with an extent that may turn out to be writable in place.
 struct Candidate {
@@ -37,7 +37,7 @@ struct Candidate {
     right: NocowWriter,
 }
 
-impl Files {
+impl Placement {
     /// The parts of `range` that may be written in place, with their addresses.
     ///
     /// The caller holds the file's writeback claim, so that they stay what they are.
@@ -90,8 +90,9 @@ impl Files {
             let range = mapping.offset..mapping.end;
             // A remembered part is not checked again. Files from other implementations may have
             // checksums under another part of the extent, so this looks at all of it.
-            let is_bare =
-                !prealloc && self.options.nocow_check.remembers() && !has_sums(whole, &range)?;
+            let is_bare = !prealloc
+                && self.params.options.nocow_check.remembers()
+                && !has_sums(whole, &range)?;
             if is_bare {
                 let spot = Spot { range, disk: whole, of: region.disk, stamp };
                 file.exclusive.lock().insert(file.layout(), spot);
@@ -120,7 +121,7 @@ impl Files {
     ) -> Result<Vec<Candidate>> {
         let mut candidates = Vec::new();
         let view = self.engine.view();
-        self.for_each_mapping(&view, file, range.clone(), |mapping| {
+        self.params.for_each_mapping(&view, file, range.clone(), |mapping| {
             let Some(&region) = mapping.region().filter(|region| region.disk.0 != 0) else {
                 return Ok(true);
             };
@@ -142,7 +143,7 @@ impl Files {
 
     /// `range` as one part, if it was checked before and nothing has changed since.
     pub(crate) fn recall(&self, file: &File, range: &Range<u64>) -> Option<Placed> {
-        if !self.options.nocow_check.remembers() {
+        if !self.params.options.nocow_check.remembers() {
             return None;
         }
         let spot = file.exclusive.lock().find(file.layout(), range)?;
@@ -197,7 +198,7 @@ impl Files {
             let mut old = vec![mapping.clone()];
             let mut written = part.clone();
             if part.start == mapping.offset
-                && let Some(left) = self.last_mapping(view, file, mapping.offset)?
+                && let Some(left) = self.params.last_mapping(view, file, mapping.offset)?
                 && continues(&left, mapping)
             {
                 written.start = left.offset;
@@ -217,7 +218,7 @@ impl Files {
     }
 
     fn mapping_at(&self, view: &View, file: &File, offset: u64) -> Result<Option<Mapping>> {
-        let mut found = self.mappings(view, file, offset..offset + 1, 1)?;
+        let mut found = self.params.mappings(view, file, offset..offset + 1, 1)?;
         Ok(found.pop().filter(|mapping| mapping.offset == offset))
     }
 }

@@ -12,16 +12,16 @@ use std::ops::Range;
 
 use buttress_format::Logical;
 
+use super::read_plan::{RUN_BYTES_MAX, Run, Source};
 use crate::error::Result;
-use crate::files::Files;
 use crate::pages::{Claim, Found, Purpose};
-use crate::read_plan::{RUN_BYTES_MAX, Run, Source};
+use crate::reader::Reader;
 
-impl Files {
+impl Reader {
     /// Reads a run, and takes what is kept of it from memory.
     pub(crate) fn read_long(&self, source: &Source<'_>, run: &Run, out: &mut [u8]) -> Result<()> {
         let end = run.disk + run.len;
-        let (low, high) = (self.ceil(run.disk), self.floor(end));
+        let (low, high) = (self.params.ceil(run.disk), self.params.floor(end));
         if low >= high {
             return self.read_around(source, run, out);
         }

@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use crate::error::Result;
 use crate::file::File;
-use crate::files::Files;
+use crate::reader::Reader;
 
-impl Files {
+impl Reader {
     /// The first offset at or after `offset` that holds data; `None` when only a hole follows.
     ///
     /// # Errors
@@ -47,9 +47,9 @@ impl Files {
         let dirty = file.dirty.lock().next_data(offset);
         let view = self.engine.view();
         let mut found = None;
-        let end = self.ceil(size);
+        let end = self.params.ceil(size);
         if offset < end {
-            self.for_each_mapping(&view, file, offset..end, |mapping| {
+            self.params.for_each_mapping(&view, file, offset..end, |mapping| {
                 if !mapping.is_hole() && !mapping.is_prealloc() {
                     found = Some(mapping.offset..mapping.end);
                 }

@@ -31,17 +31,17 @@ use buttress_format::{Compression, InodeFlags};
 use buttress_log::{DataPart, Logged, LoggedWrite, SyncLog};
 use buttress_txn::{Cost, MetaReservation};
 
+use super::finish::{cost_of_sums, fresh_extent, grow};
 use crate::claim::Claim;
 use crate::dirty::Run;
 use crate::drop_extents::{Dropped, Edits, Reverse};
 use crate::error::{Error, Result};
 use crate::extent_map::Mapping;
 use crate::file::File;
-use crate::files::Files;
-use crate::finish::{cost_of_sums, fresh_extent, grow};
 use crate::job::{Job, Placed};
-use crate::reservation::join;
+use crate::placement::join;
 use crate::step::STEP_ITEMS;
+use crate::writeback::Writeback;
 use crate::writeback::Written;
 
 /// More data is written by itself: every log waits for the data of all.
@@ -51,7 +51,7 @@ const LOGGED_BYTES_MAX: u64 = 256 << 10;
 /// way.
 #[must_use = "it is to be logged"]
 pub struct PreparedData<'f> {
-    files: &'f Files,
+    writeback: &'f Writeback,
     ready: Option<Ready<'f>>,
 }
 
@@ -91,7 +91,7 @@ struct Put<'f> {
     _claim: Claim<'f>,
 }
 
-impl Files {
+impl Writeback {
     /// Whether the dirty data of a file may be written with a log. The claim of the file is held.
     /// The data must be little and all of it new extents, on a device that writes it together with
     /// the log's nodes. Where writes do not wait, as through a page cache, many run in parallel
@@ -105,18 +105,18 @@ impl Files {
         let bytes = file.dirty.lock().bytes();
         (1..=LOGGED_BYTES_MAX).contains(&bytes)
             && flags & in_place == 0
-            && self.choice(flags, codec).is_none()
-            && self.options.no_holes
+            && self.params.choice(flags, codec).is_none()
+            && self.params.options.no_holes
             && self.engine.row_slack() == 0
             && self.volume.writes_at_once()
     }
 
-    /// As [`writeback`](Self::writeback) of a whole file, for a caller that has a log of it made
+    /// As [`write_back`](Self::write_back) of a whole file, for a caller that has a log of it made
     /// next: that log is to write the result. `None` if nothing is left to write.
     ///
     /// # Errors
     ///
-    /// As [`writeback`](Self::writeback).
+    /// As [`write_back`](Self::write_back).
     pub fn prepare_data<'f>(&'f self, file: &'f File) -> Result<Option<PreparedData<'f>>> {
         // The writes have already succeeded, so this cannot be cancelled.
         interrupt::shielded(|| self.prepare_shielded(file))
@@ -142,7 +142,7 @@ impl Files {
         let (size, flags) = (job.size, job.flags);
         let (runs, claim) = job.into_extents();
         let ready = Some(Ready { file, size, flags, runs, edits, claim });
-        Ok(Some(PreparedData { files: self, ready }))
+        Ok(Some(PreparedData { writeback: self, ready }))
     }
 
     /// Issues a job that has its places, and finishes its ordered extents.
@@ -163,7 +163,7 @@ impl Files {
             let view = self.engine.view();
             let mut last = None;
             for part in placed {
-                let there = self.mappings(&view, file, part.range.clone(), STEP_ITEMS)?;
+                let there = self.params.mappings(&view, file, part.range.clone(), STEP_ITEMS)?;
                 let shared = there.first().is_some_and(|first| last == Some(first.offset));
                 if shared || there.len() == STEP_ITEMS {
                     return Ok(None);
@@ -183,8 +183,8 @@ impl Files {
             file.layout()
         };
         let mut rest = job.metadata.take();
-        let reserved = self.reserve(cost, &mut rest)?;
-        let reserved_dropped = self.reserve(cost_of_dropped, &mut rest)?;
+        let reserved = self.placement.reserve(cost, &mut rest)?;
+        let reserved_dropped = self.placement.reserve(cost_of_dropped, &mut rest)?;
         Ok(Some(OrderedEdits { layout, edits, reserved, reserved_dropped, rest }))
     }
 }
@@ -199,28 +199,28 @@ impl<'f> PreparedData<'f> {
     /// sync of the file was told before.
     pub fn sync(mut self, log: &SyncLog, before_commit: impl FnOnce()) -> Result<()> {
         let Some(ready) = self.ready.take() else { return Ok(()) };
-        let (files, file) = (self.files, ready.file);
+        let (writeback, file) = (self.writeback, ready.file);
         let (tree, ino) = (file.tree, file.ino);
-        let (put, write) = match files.put_prepared(ready, log) {
+        let (put, write) = match writeback.put_prepared(ready, log) {
             Ok(put) => put,
             Err(ready) => {
-                files.write_ready(*ready).map_err(|error| file.lost(error))?;
+                writeback.write_ready(*ready).map_err(|error| file.lost(error))?;
                 return Ok(log.sync_inode(tree, ino, before_commit)?);
             }
         };
         let logged = write.sync_inode(tree, ino);
-        let completed = files.end_put(put, write.complete());
+        let completed = writeback.end_put(put, write.complete());
         // Commits may begin again, and this thread may need one.
         drop(write);
         if logged? == Logged::NeedsCommit {
             before_commit();
-            files.engine.commit()?;
+            writeback.engine.commit()?;
         }
         completed.map_err(|error| file.lost(error))
     }
 }
 
-impl Files {
+impl Writeback {
     /// Puts the extents of prepared data, if that needs no wait (A4).
     fn put_prepared<'f, 'l>(
         &self,
@@ -287,17 +287,17 @@ impl Files {
                     self.engine.latch(buttress_txn::Error::Malformed(why.to_owned()));
                 }
                 file.keep_error(error);
-                self.keep_error(error);
+                self.counters.keep_error(error);
             }
         }
         let mut finished = 0;
         for (run, placed) in runs {
             placed.iter().for_each(|part| self.pages.forget(part.disk()));
             let bytes = file.dirty.lock().finished(&run);
-            self.count_clean(bytes);
+            self.counters.count_clean(bytes);
             finished += bytes;
         }
-        self.count_finished(finished);
+        self.counters.count_finished(finished);
         written
     }
 
@@ -353,7 +353,7 @@ impl Drop for PreparedData<'_> {
     /// failure.
     fn drop(&mut self) {
         if let Some(ready) = self.ready.take() {
-            let _ = self.files.write_ready(ready);
+            let _ = self.writeback.write_ready(ready);
         }
     }
 }

@@ -1,0 +1,129 @@
+//! What the volume and the mount options say about files.
+//!
+//! # What must hold
+//!
+//! - Nothing here changes while the volume is mounted. What is worked out from it touches neither
+//!   memory that threads share nor a device.
+
+use buttress_format::{CsumType, InodeFlags};
+use buttress_txn::Cost;
+
+use crate::codec::Codec;
+use crate::dirty::Run;
+use crate::file::Meta;
+use crate::job::Packed;
+use crate::pages::ReadBatch;
+
+/// What one new extent costs: the inode item and its own item, then its reference and checksums.
+pub(crate) const EXTENT_COST: Cost = Cost { items: 2, whole: 5, bytes: 277 };
+
+/// What an extent costs besides, if there are others: the two ends of one that it splits, and the
+/// reference of the second.
+pub(crate) const SPLIT_COST: Cost = Cost { items: 2, whole: 3, bytes: 179 };
+
+/// What holes' items add to an extent, on volumes where holes have items.
+pub(crate) const HOLE_COST: Cost = Cost::of(2, 106);
+
+/// How files are laid out; from the superblock and the mount options.
+#[derive(Clone, Debug)]
+pub struct FilesOptions {
+    /// Largest file that lives inside the tree, in bytes.
+    pub max_inline: u32,
+    /// Whether the volume has no items for holes. If not, each hole has an item.
+    pub no_holes: bool,
+    /// The codec for files that name none themselves.
+    pub compress: Option<Codec>,
+    /// Whether to compress also files that are marked as incompressible, and data with a sample
+    /// that looks so.
+    pub compress_force: bool,
+    /// Clean data that is kept in memory, in bytes. Zero if a layer above keeps it already.
+    pub page_cache_bytes: u64,
+    /// How much of what is missing is read at once.
+    pub read_batch: ReadBatch,
+    /// Whether a file remembers which extents only it refers to.
+    pub nocow_check: NocowCheck,
+    /// Whether threads may be started that read ahead.
+    pub helpers: bool,
+    /// Whether data is read without being compared with its checksums, for volumes that are only
+    /// read (`rescue=ignoredatacsums`).
+    pub ignore_csums: bool,
+}
+
+/// Which writes in place look whether their file alone refers to the extent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NocowCheck {
+    /// Every one.
+    #[cfg(feature = "baselines")]
+    Always,
+    /// Those to extents for which the file remembers no answer.
+    #[default]
+    Remembered,
+}
+
+impl NocowCheck {
+    pub(crate) fn remembers(self) -> bool {
+        self == Self::Remembered
+    }
+}
+
+/// The parameters of all files of a mounted volume.
+#[derive(Debug)]
+pub(crate) struct Params {
+    /// Bytes of a sector, a power of two.
+    pub(crate) sector: u64,
+    pub(crate) csum_type: CsumType,
+    pub(crate) options: FilesOptions,
+}
+
+impl Params {
+    /// The start of the sector that holds `offset`.
+    pub(crate) fn floor(&self, offset: u64) -> u64 {
+        offset & !(self.sector - 1)
+    }
+
+    /// The first sector boundary at or after `offset`.
+    pub(crate) fn ceil(&self, offset: u64) -> u64 {
+        offset.saturating_add(self.sector - 1) & !(self.sector - 1)
+    }
+
+    /// One checksum a sector, in order.
+    pub(crate) fn sums(&self, slices: &[&[u8]]) -> Vec<u8> {
+        let size = self.csum_type.size();
+        let sector = self.sector as usize;
+        let bytes: usize = slices.iter().map(|slice| slice.len()).sum();
+        let mut sums = Vec::with_capacity(bytes / sector * size);
+        for part in slices.iter().flat_map(|slice| slice.chunks_exact(sector)) {
+            sums.extend_from_slice(&self.csum_type.digest(part)[..size]);
+        }
+        sums
+    }
+
+    /// What a file's content may take in the tree at a length.
+    pub(crate) fn inline_bytes(&self, meta: &Meta, size: u64) -> u32 {
+        let max_inline = u64::from(self.options.max_inline);
+        let packs = self.choice(meta.item.flags, meta.codec).is_some();
+        let limit = if packs { self.sector } else { max_inline };
+        if size <= limit { size.min(max_inline) as u32 } else { 0 }
+    }
+
+    /// What so many extents cost beyond those that the pieces have reserved.
+    pub(crate) fn cost_of_parts(&self, parts: usize) -> Cost {
+        let holes = if self.options.no_holes { Cost::default() } else { HOLE_COST };
+        EXTENT_COST.and(SPLIT_COST).and(holes).times(parts as u32)
+    }
+
+    /// Whether the whole file is one small run, or compresses into one. It lives in the tree then.
+    pub(crate) fn fits_inline(&self, run: &Run, packed: &[Packed], size: u64, flags: u64) -> bool {
+        let len = packed.first().map_or(size, |packed| packed.bytes.len() as u64);
+        self.may_be_inline(run, size, flags) && len <= u64::from(self.options.max_inline)
+    }
+
+    /// Whether a run is the whole of a file that is shorter than a sector.
+    pub(crate) fn may_be_inline(&self, run: &Run, size: u64, flags: u64) -> bool {
+        run.offset == 0
+            && run.len == self.sector
+            && size > 0
+            && size < self.sector
+            && flags & InodeFlags::PREALLOC == 0
+    }
+}

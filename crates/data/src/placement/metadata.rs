@@ -1,0 +1,50 @@
+//! Metadata for finishing ordered extents.
+//!
+//! # Invariants
+//!
+//! - **N1** Finishing an ordered extent never fails for want of a reservation while the global
+//!   reserve has some: writeback has no caller that could try again later.
+
+use buttress_txn::{Cost, MetaReservation, Urgency};
+
+use crate::error::Result;
+use crate::placement::Placement;
+
+impl Placement {
+    /// Takes the metadata for an ordered extent from its reservation. If that is too small, this
+    /// draws on the global reserve: writeback has no caller that could try again later.
+    pub(crate) fn reserve(
+        &self,
+        cost: Cost,
+        reserved: &mut Option<MetaReservation>,
+    ) -> Result<MetaReservation> {
+        let Some((kept, shortfall)) = reserved.as_mut().map(|reserved| reserved.split_cost(cost))
+        else {
+            return self.reserve_more(cost);
+        };
+        if shortfall == Cost::default() {
+            if let Some(cause) = self.engine.aborted() {
+                return Err(buttress_txn::Error::Aborted(cause).into());
+            }
+            return Ok(kept);
+        }
+        self.counters.note_shortfall();
+        let mut all = match self.engine.reserve(shortfall, Urgency::Finishes) {
+            Err(buttress_txn::Error::NoSpace(_)) => {
+                self.engine.reserve(shortfall, Urgency::Frees)?
+            }
+            other => other?,
+        };
+        all.merge(kept);
+        Ok(all)
+    }
+
+    pub(crate) fn reserve_more(&self, cost: Cost) -> Result<MetaReservation> {
+        match self.engine.reserve(cost, Urgency::Normal) {
+            Err(buttress_txn::Error::NoSpace(_)) => {
+                Ok(self.engine.reserve(cost, Urgency::Frees)?)
+            }
+            other => Ok(other?),
+        }
+    }
+}

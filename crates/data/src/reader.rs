@@ -1,0 +1,66 @@
+//! The owner of reads: clean data in memory, unpacked extents, and the threads that read ahead.
+//!
+//! It changes no file. `docs/internals/reads.md` says what it keeps.
+
+use std::sync::Arc;
+
+use buttress_txn::Engine;
+use buttress_volume::Volume;
+
+use crate::pages::Pages;
+use crate::params::Params;
+
+use self::helpers::{Helpers, Reading};
+use self::unpacked::Unpacked;
+
+mod ahead;
+mod fresh;
+mod helpers;
+mod read;
+mod read_long;
+mod read_packed;
+mod read_plan;
+mod seek;
+mod unpacked;
+
+pub use ahead::Ahead;
+pub use read::DataMismatch;
+
+/// Reads files of one volume.
+#[derive(Debug)]
+pub struct Reader {
+    engine: Arc<Engine>,
+    volume: Arc<Volume>,
+    params: Arc<Params>,
+    pages: Arc<Pages>,
+    unpacked: Unpacked,
+    helpers: Arc<Helpers>,
+    reading: Reading,
+}
+
+impl Reader {
+    pub(crate) fn new(
+        engine: Arc<Engine>,
+        volume: Arc<Volume>,
+        params: Arc<Params>,
+        pages: Arc<Pages>,
+    ) -> Self {
+        let helpers = Helpers::new();
+        if !params.options.helpers {
+            helpers.stop();
+        }
+        let (unpacked, reading) = (Unpacked::new(), Reading::default());
+        Self { engine, volume, params, pages, unpacked, helpers, reading }
+    }
+
+    /// Gives up unpacked content that is kept for the next reader.
+    pub(crate) fn forget_unpacked(&self) {
+        self.unpacked.clear();
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.helpers.stop();
+    }
+}
