@@ -29,7 +29,7 @@ impl Alive {
         for found in &nodes {
             let is_roots = found.owner == TreeId::ROOT;
             let has_data = found.owner.is_fs_tree() || found.owner == TreeId::CSUM;
-            if !is_roots && !(has_data && found.level > 0) {
+            if !(is_roots || has_data && found.level > 0) {
                 continue;
             }
             let expect = Expect::root(found.ptr());

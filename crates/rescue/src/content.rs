@@ -49,7 +49,7 @@ impl Copier<'_> {
     pub(crate) fn copy(&self, parts: &Parts, entry: &mut Entry, out: Out<'_>) -> io::Result<()> {
         let size = parts.size();
         entry.size = size;
-        let is_checked = !parts.item.is_some_and(|item| item.flags & InodeFlags::NODATASUM != 0);
+        let is_checked = parts.item.is_none_or(|item| item.flags & InodeFlags::NODATASUM == 0);
         for piece in &parts.pieces {
             if piece.offset >= size || !self.salvage.progress().goes_on() {
                 continue;

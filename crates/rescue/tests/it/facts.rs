@@ -22,6 +22,9 @@ pub(crate) struct NodeFacts {
     pub(crate) copies: Vec<Place>,
 }
 
+/// Is given each item of a tree, and the leaf that it lies in.
+type Visit<'v> = &'v mut dyn FnMut(Key, &[u8], Logical, &mut Facts);
+
 /// What one file needs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FileFacts {
@@ -95,13 +98,7 @@ impl Facts {
         }
     }
 
-    fn walk(
-        &mut self,
-        store: &Store,
-        tree: TreeId,
-        root: NodePtr,
-        visit: &mut dyn FnMut(Key, &[u8], Logical, &mut Self),
-    ) {
+    fn walk(&mut self, store: &Store, tree: TreeId, root: NodePtr, visit: Visit<'_>) {
         let mut stack = vec![Expect::root(root)];
         while let Some(expect) = stack.pop() {
             let at = expect.ptr.logical;
