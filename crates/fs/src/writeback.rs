@@ -209,13 +209,9 @@ impl Writeback {
             self.list.kick(self.is_crowded());
         }
         if dirty <= limit {
-            if bytes > 0 {
-                // As much may be dirty as would use up the metadata, if that is less.
-                let room = pressure.map_or(limit, |part| dirty.saturating_mul(1000) / part);
-                let hold = self.throttle.hold(bytes, dirty, limit.min(room));
-                if !hold.is_zero() {
-                    buttress_base::thread::sleep(hold);
-                }
+            let hold = self.hold(bytes, dirty, pressure);
+            if !hold.is_zero() {
+                buttress_base::thread::sleep(hold);
             }
             return;
         }
@@ -229,6 +225,18 @@ impl Writeback {
                 return;
             }
         }
+    }
+
+    /// How long a writer waits that has just made `bytes` dirty. Where no thread writes back, a
+    /// wait would change nothing.
+    fn hold(&self, bytes: u64, dirty: u64, pressure: Option<u64>) -> Duration {
+        if bytes == 0 || !self.engine.has_flusher() {
+            return Duration::ZERO;
+        }
+        // As much may be dirty as would use up the metadata, if that is less.
+        let limit = self.limits.dirty_bytes_max;
+        let room = pressure.map_or(limit, |part| dirty.saturating_mul(1000) / part);
+        self.throttle.hold(bytes, dirty, limit.min(room))
     }
 
     /// Writes back all that is dirty now, and waits for it (G2). Failures stay with the inodes.

@@ -202,3 +202,22 @@ fn n16_buffered_data_on_its_way_beside_a_snapshot() {
         assert!(bytes_in_snapshot(device.below.fork(), "file") == expected, "case {case}");
     }
 }
+
+/// A writer waits for threads that write back. Without threads it has nothing to wait for.
+#[test]
+fn a_writer_waits_only_where_threads_write_back() {
+    const MIB: u64 = 1 << 20;
+    for has_threads in [true, false] {
+        let below = MemoryDevice::new(128 << 20);
+        Filesystem::make(&below, &MakeOptions::default()).expect("an empty volume");
+        let options = MountOptions { background: has_threads, ..MountOptions::default() };
+        let fs = Filesystem::open(vec![Arc::new(below)], options).expect("a mount");
+        let writeback = &fs.mount().writeback;
+        // Slow, and for longer than a sample takes.
+        std::thread::sleep(PATIENCE);
+        let written = Written { files: 1, bytes: 4096, device: PATIENCE };
+        writeback.throttle.note_written(&written, PATIENCE, true);
+        let hold = writeback.hold(MIB, 100 * MIB, None);
+        assert_eq!(hold > Duration::ZERO, has_threads, "{hold:?}");
+    }
+}
