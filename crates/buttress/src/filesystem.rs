@@ -10,6 +10,7 @@ use crate::admin::Admin;
 use crate::dir::ReadDir;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::file::{File, FileOptions, read_whole};
+use crate::many;
 use crate::metadata::Metadata;
 use crate::snapshot::Snapshot;
 use crate::transaction::{Transaction, Turn};
@@ -185,7 +186,9 @@ impl Filesystem {
                 let (dir, name) = walk::find_parent(&self.fs, path)?;
                 match dir.create(name, options.mode & 0o7777, 0, 0, 0) {
                     // Another thread made it in between.
-                    Err(error) if is_taken(&error) => walk::find(&self.fs, path, Last::Follow),
+                    Err(error) if many::is_taken(&error) => {
+                        walk::find(&self.fs, path, Last::Follow)
+                    }
                     made => made,
                 }
             }
@@ -302,20 +305,10 @@ impl Filesystem {
     /// As [`Filesystem::create_dir`], but for `AlreadyExists` where it is a directory.
     pub fn create_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
-        let mut at = PathBuf::new();
-        for component in path.components() {
-            at.push(component);
-            match self.metadata(&at) {
-                Ok(found) if found.is_dir() => {}
-                Ok(_) => return Err(NameError::NotDir.into()).context("create directory", &at),
-                Err(error) if error.kind() == ErrorKind::NotFound => match self.create_dir(&at) {
-                    Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-                    made => made?,
-                },
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
+        let made = walk::find_or(&self.fs.root(), path, Last::Follow, many::make_or_find);
+        let is_dir = made.context("create directory", path)?.kind() == FileKind::Directory;
+        let is_dir = if is_dir { Ok(()) } else { Err(NameError::NotDir.into()) };
+        is_dir.context("create directory", path)
     }
 
     /// Removes a file, a symbolic link or another object that is no directory.
@@ -348,27 +341,10 @@ impl Filesystem {
     ///
     /// As [`Filesystem::remove_dir`]; what was removed before stays removed.
     pub fn remove_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
-        // A stack of its own: a tree may be deeper than the thread's stack.
-        let mut stack = vec![(path.as_ref().to_path_buf(), false)];
-        while let Some((at, is_empty)) = stack.pop() {
-            let is_subvolume = self.is_subvolume(&at)?;
-            if is_subvolume && at != path.as_ref() {
-                self.delete_subvolume(&at)?;
-            } else if is_empty {
-                self.remove_dir(&at)?;
-            } else {
-                let entries: Vec<_> = self.read_dir(&at)?.collect::<Result<_>>()?;
-                stack.push((at, true));
-                for entry in entries {
-                    if entry.kind() == FileKind::Directory {
-                        stack.push((entry.path(), false));
-                    } else {
-                        self.remove_file(entry.path())?;
-                    }
-                }
-            }
-        }
-        Ok(())
+        let path = path.as_ref();
+        walk::find_parent(&self.fs, path)
+            .and_then(|(parent, name)| many::remove_dir_all(&parent, name))
+            .context("remove directory", path)
     }
 
     /// Gives a file another name; a file of that name is replaced.
@@ -513,11 +489,6 @@ impl Filesystem {
             .and_then(|(parent, name)| parent.delete_subvolume(name))
             .context("delete subvolume", path)
     }
-
-    fn is_subvolume(&self, path: &Path) -> Result<bool> {
-        let found = walk::find(&self.fs, path, Last::Keep).context("stat", path)?;
-        Ok(is_subvolume(found.id()))
-    }
 }
 
 /// Removes what a crash left of [`Filesystem::snapshot`]; what cannot be removed does no harm.
@@ -534,8 +505,4 @@ fn is_subvolume(id: InodeId) -> bool {
 
 fn is_not_found(error: &buttress_fs::Error) -> bool {
     error.kind() == buttress_fs::ErrorKind::Name(NameError::NotFound)
-}
-
-fn is_taken(error: &buttress_fs::Error) -> bool {
-    error.kind() == buttress_fs::ErrorKind::Name(NameError::Exists)
 }

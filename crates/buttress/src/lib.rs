@@ -61,6 +61,7 @@
 #![forbid(unsafe_code)]
 
 mod error;
+mod many;
 mod metadata;
 
 mod walk;

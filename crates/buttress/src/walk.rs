@@ -32,11 +32,26 @@ pub(crate) fn find(fs: &Filesystem, path: &Path, last: Last) -> FsResult<Inode> 
 
 /// Finds the inode that a path names below `top`.
 pub(crate) fn find_from(top: &Inode, path: &Path, last: Last) -> FsResult<Inode> {
+    find_or(top, path, last, |_, _| Err(NameError::NotFound.into()))
+}
+
+/// Finds the inode that a path names below `top`. Where a name of the path itself is not there,
+/// `missing` is given its directory and it, and answers in its place.
+pub(crate) fn find_or(
+    top: &Inode,
+    path: &Path,
+    last: Last,
+    mut missing: impl FnMut(&Inode, &[u8]) -> FsResult<Inode>,
+) -> FsResult<Inode> {
     let mut names = components(path);
+    // How many of them came from no link.
+    let mut own = names.len();
     let mut trail = Vec::new();
     let mut at = top.clone();
     let mut links = 0;
     while let Some(name) = names.pop_front() {
+        let is_own = names.len() < own;
+        own = own.min(names.len());
         match name.as_bytes() {
             b"/" => {
                 trail.clear();
@@ -44,7 +59,10 @@ pub(crate) fn find_from(top: &Inode, path: &Path, last: Last) -> FsResult<Inode>
             }
             b".." => at = trail.pop().unwrap_or_else(|| top.clone()),
             bytes => {
-                let next = at.lookup(bytes)?;
+                let next = match at.lookup(bytes) {
+                    Err(error) if is_own && is_not_found(&error) => missing(&at, bytes)?,
+                    found => found?,
+                };
                 let follows = last == Last::Follow || !names.is_empty();
                 if next.kind() == FileKind::Symlink && follows {
                     links += 1;
@@ -62,6 +80,10 @@ pub(crate) fn find_from(top: &Inode, path: &Path, last: Last) -> FsResult<Inode>
         }
     }
     Ok(at)
+}
+
+fn is_not_found(error: &FsError) -> bool {
+    error.kind() == buttress_fs::ErrorKind::Name(NameError::NotFound)
 }
 
 /// Finds a regular file.

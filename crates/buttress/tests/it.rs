@@ -204,3 +204,32 @@ fn examples_run() {
         }
     }
 }
+
+/// Directories are made and removed through links, and what links lead to stays.
+#[test]
+fn directories_in_many_levels_follow_links_as_in_std() {
+    let fs = volume();
+    let host = tempfile::tempdir().expect("folder");
+    let at = |path: &str| host.path().join(path);
+    fs.create_dir("/real").expect("ours");
+    std::fs::create_dir(at("real")).expect("host");
+    for (target, link) in [("real", "link"), ("../nowhere", "real/dangling")] {
+        fs.symlink(target, link).expect("ours");
+        std::os::unix::fs::symlink(target, at(link)).expect("host");
+    }
+    fs.write("/file", "text").expect("ours");
+    std::fs::write(at("file"), "text").expect("host");
+    for path in ["link/new/deep", "link/new/../other", "file", "file/below", "real/dangling/x"] {
+        let ours = fs.create_dir_all(path).is_ok();
+        assert_eq!(ours, std::fs::create_dir_all(at(path)).is_ok(), "{path}");
+    }
+    for path in ["real/new/deep", "real/other", "nowhere", "real/dangling/x"] {
+        assert_eq!(fs.exists(path).expect("ours"), at(path).exists(), "{path}");
+    }
+    fs.create_subvolume("/real/new/subvolume").expect("ours");
+    fs.write("/real/new/subvolume/file", "text").expect("ours");
+    fs.symlink("../file", "/real/new/link").expect("ours");
+    fs.remove_dir_all("/link").expect_err("it is a link");
+    fs.remove_dir_all("/real").expect("ours");
+    assert!(!fs.exists("/real").expect("ours") && fs.exists("/file").expect("ours"));
+}
