@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::published::{self, Added, Allocate, Enospc, Experiment, Nocow, Plan, Read, Slowness};
 use crate::writeback::{self, Files, Writeback};
-use crate::{choice, foreground, fsync, mount, scale, setup, stall, volume, work};
+use crate::{choice, foreground, fsync, growth, mount, scale, setup, stall, volume, work};
 
 /// Measures Buttress beside the kernel's file systems, which need root and loop devices.
 #[derive(Debug, Parser)]
@@ -232,6 +232,16 @@ enum Verb {
     Fsync(work::Args),
     /// Snapshots, clones, streams, scrub and check; of the targets library, loop and btrfs.
     Volume(work::Args),
+    /// Every operation and verb at sizes 1x to 64x: what its counts grow as. A case with a mark
+    /// grows faster than the work.
+    Growth {
+        /// Sizes, in units of each case.
+        #[arg(long, value_delimiter = ',', default_value = "1,4,16,64")]
+        factors: Vec<u64>,
+        /// Leave out the checks of the largest volumes.
+        #[arg(long)]
+        no_check: bool,
+    },
     /// Block groups by number, in memory: what choosing one costs, by every policy.
     Choice {
         /// Most block groups.
@@ -327,6 +337,26 @@ fn of_scale(
     Ok((value, text))
 }
 
+/// Measures what costs grow as.
+fn of_growth(
+    args: &Args,
+    factors: &[u64],
+    is_checked: bool,
+    say: &mut dyn FnMut(&str),
+) -> std::result::Result<(Value, String), String> {
+    let look = |images: &[PathBuf]| if is_checked { growth::expect_sound(images) } else { Ok(()) };
+    let plan = growth::Plan {
+        dir: args.dir.clone(),
+        program: std::env::current_exe().map_err(|error| error.to_string())?,
+        factors: factors.to_vec(),
+        divisor: 1,
+        only: args.only.clone(),
+        look: &look,
+    };
+    let rows = growth::run(&plan, say)?;
+    Ok((growth::json(&rows), growth::table(&rows)))
+}
+
 /// Runs the experiments without other file systems; returns the figures and the same for people.
 fn alone(args: &Args, say: &mut dyn FnMut(&str)) -> std::result::Result<(Value, String), String> {
     let scaled = |number: u64| ((number as f64 * args.scale) as u64).max(1);
@@ -364,6 +394,7 @@ fn alone(args: &Args, say: &mut dyn FnMut(&str)) -> std::result::Result<(Value, 
             Ok((value, String::new()))
         }
         Verb::Scale { groups, image: None } => of_scale(args, groups, say),
+        Verb::Growth { factors, no_check } => of_growth(args, factors, !no_check, say),
         Verb::Choice { groups } => Ok(drawn(choice::table(*groups))),
         Verb::Mount { files, mib, transactions, loads, before } => {
             let plan = mount::Plan {
@@ -397,7 +428,10 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let mut arguments = arguments.into_iter().peekable();
     let name = arguments.next();
     if arguments.next_if(|word| word == setup::PROGRAM).is_some() {
-        return buttress_cli::run(name.into_iter().chain(arguments));
+        growth::begin_program();
+        let code = buttress_cli::run(name.into_iter().chain(arguments));
+        growth::end_program();
+        return code;
     }
     let args = Args::parse_from(name.into_iter().chain(arguments));
     let ui = Ui::new(args.json);
@@ -430,8 +464,8 @@ fn measure(args: Args, ui: &Ui) -> Result<Exit> {
     let options = added(&args.options)?;
     let Some(experiment) = args.verb.experiment() else {
         if !options.is_empty() {
-            let who = "nocow, cow, enospc, read and allocate";
-            return Err(Failure::new(Exit::Usage, format!("--options is for {who} alone")));
+            let which = "nocow, cow, enospc, read and allocate";
+            return Err(Failure::new(Exit::Usage, format!("--options is for {which} alone")));
         }
         let progress = ui.count_bar("bench", 0);
         let done = alone(&args, &mut |what| progress.say(what));

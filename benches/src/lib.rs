@@ -17,6 +17,8 @@ mod fio;
 pub mod foreground;
 mod fsync;
 pub mod groups;
+pub mod growth;
+pub mod heap;
 mod latency;
 mod mount;
 mod nocow;

@@ -2,9 +2,11 @@
 
 use std::process::ExitCode;
 
-/// As the shipped program has it: the experiments measure that.
+use buttress_bench::heap::Counting;
+
+/// As the shipped program has it: the experiments measure that. `growth` has it count.
 #[global_allocator]
-static MEMORY: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static MEMORY: Counting<mimalloc::MiMalloc> = Counting(mimalloc::MiMalloc);
 
 fn main() -> ExitCode {
     buttress_bench::run(std::env::args_os())

@@ -1,0 +1,405 @@
+//! `buttress-bench growth`: how the cost of operations and verbs grows with what they work on.
+//!
+//! # What must hold
+//!
+//! - Each case runs at several sizes, each time on a new volume that was opened anew. What is
+//!   compared are counts: tree steps, allocations and bytes written. They are the same on any day.
+//! - A case of [`Shape::Each`] does work for each of its units: all of it grows as 1. A case of
+//!   [`Shape::One`] does a fixed number of operations in a structure of that size: as 0.
+//! - Time of the processor is information. It sees work that no count sees.
+
+mod bed;
+mod cases;
+mod contents;
+mod names;
+mod shared;
+mod verbs;
+mod whole;
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use buttress_base::clock;
+use buttress_block::{Device, FileDevice, OpenOptions};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+pub use bed::Bed;
+pub(crate) use bed::{begin_program, end_program};
+pub use cases::all;
+
+use crate::heap;
+
+/// What a step of a case returns.
+pub type Done = Result<(), Box<dyn std::error::Error>>;
+/// Prepares a volume for a size, or works on it.
+pub type Step = fn(&Bed, u64) -> Done;
+
+/// Most that the work for each unit may grow as.
+const EACH_MAX: f64 = 1.15;
+/// Most that one operation may grow as: trees are deeper in larger structures.
+const ONE_MAX: f64 = 0.3;
+/// Fewer steps or allocations count as so many: a first one is no growth.
+const STEPS_MIN: u64 = 128;
+/// The same of bytes that are written: a commit of little.
+const WRITTEN_MIN: u64 = 256 << 10;
+/// The sizes of a case, in units of its own.
+pub const FACTORS: [u64; 4] = [1, 4, 16, 64];
+
+/// How the work of a case should grow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// With its size.
+    Each,
+    /// Not at all.
+    One,
+}
+
+/// What a case does.
+#[derive(Clone, Copy, Debug)]
+pub enum Work {
+    /// Operations of the library; behind them comes a commit, which is counted.
+    Library(Step),
+    /// A command line of `buttress`, with `IMG` for the image and `DIR` for a folder beside it.
+    Verb(&'static str),
+}
+
+/// Something of which the cost may grow.
+#[derive(Clone, Copy, Debug)]
+pub struct Case {
+    /// The operation or verb.
+    pub name: &'static str,
+    /// What there is more of.
+    pub grows: &'static str,
+    /// The smallest size.
+    pub least: u64,
+    /// How it should grow.
+    pub shape: Shape,
+    /// Fills the volume.
+    pub prepare: Step,
+    /// What is counted.
+    pub work: Work,
+    /// Why it grows faster, where it cannot be otherwise.
+    pub because: Option<&'static str>,
+}
+
+impl Case {
+    /// Most that it may grow as.
+    #[must_use]
+    pub fn most(&self) -> f64 {
+        match self.shape {
+            Shape::Each => EACH_MAX,
+            Shape::One => ONE_MAX,
+        }
+    }
+
+    const fn because(mut self, why: &'static str) -> Self {
+        self.because = Some(why);
+        self
+    }
+}
+
+const fn each(
+    name: &'static str,
+    grows: &'static str,
+    least: u64,
+    prepare: Step,
+    run: Step,
+) -> Case {
+    let work = Work::Library(run);
+    Case { name, grows, least, shape: Shape::Each, prepare, work, because: None }
+}
+
+const fn one(
+    name: &'static str,
+    grows: &'static str,
+    least: u64,
+    prepare: Step,
+    run: Step,
+) -> Case {
+    let work = Work::Library(run);
+    Case { name, grows, least, shape: Shape::One, prepare, work, because: None }
+}
+
+const fn verb(
+    words: &'static str,
+    grows: &'static str,
+    least: u64,
+    shape: Shape,
+    prepare: Step,
+) -> Case {
+    Case { name: words, grows, least, shape, prepare, work: Work::Verb(words), because: None }
+}
+
+/// What one size of a case took.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Counts {
+    /// How many units there were.
+    pub size: u64,
+    /// Nodes and keys that were visited; of verbs not known.
+    pub steps: u64,
+    /// Nodes that came from a device; of verbs not known.
+    pub nodes_read: u64,
+    /// Allocations.
+    pub allocations: u64,
+    /// Bytes written to devices; of verbs not known.
+    pub written: u64,
+    /// Most bytes of memory at once, beyond those before.
+    pub memory: u64,
+    /// Processor seconds.
+    pub seconds: f64,
+}
+
+/// A case, what its sizes took, and what that grows as.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// The case.
+    pub case: Case,
+    /// By size.
+    pub counts: Vec<Counts>,
+}
+
+/// The slope of a line through sizes and counts, both as logarithms.
+fn exponent(counts: &[Counts], of: impl Fn(&Counts) -> f64) -> f64 {
+    let points = counts.iter().map(|one| ((one.size as f64).ln(), of(one).max(1.0).ln()));
+    let (mut x, mut y, mut xx, mut xy, mut n) = (0.0, 0.0, 0.0, 0.0, 0.0);
+    for (log_size, log_count) in points {
+        x += log_size;
+        y += log_count;
+        xx += log_size * log_size;
+        xy += log_size * log_count;
+        n += 1.0;
+    }
+    (n * xy - x * y) / (n * xx - x * x)
+}
+
+impl Row {
+    /// The three largest sizes: fixed costs hide growth in the smallest.
+    fn largest(&self) -> &[Counts] {
+        &self.counts[self.counts.len().saturating_sub(3)..]
+    }
+
+    /// What the counts grow as: steps, allocations, bytes written.
+    #[must_use]
+    pub fn exponents(&self) -> [f64; 3] {
+        let of: [fn(&Counts) -> u64; 3] = [
+            |one| one.steps.max(STEPS_MIN),
+            |one| one.allocations.max(STEPS_MIN),
+            |one| one.written.max(WRITTEN_MIN),
+        ];
+        of.map(|of| exponent(self.largest(), |one| of(one) as f64))
+    }
+
+    /// The largest of them.
+    #[must_use]
+    pub fn worst(&self) -> f64 {
+        self.exponents().into_iter().fold(0.0, f64::max)
+    }
+
+    /// What memory grows as.
+    #[must_use]
+    pub fn memory(&self) -> f64 {
+        exponent(self.largest(), |one| one.memory as f64)
+    }
+
+    /// What processor time grows as.
+    #[must_use]
+    pub fn time(&self) -> f64 {
+        exponent(self.largest(), |one| one.seconds * 1e6)
+    }
+
+    /// Whether it grows faster than it may.
+    #[must_use]
+    pub fn is_above(&self) -> bool {
+        self.is_above_by(0.0)
+    }
+
+    /// Whether it grows faster than it may by more than a slack. Small sizes need one: what a
+    /// change rewrites are leaves that fill up.
+    #[must_use]
+    pub fn is_above_by(&self, slack: f64) -> bool {
+        self.worst() > self.case.most() + slack && self.case.because.is_none()
+    }
+
+    /// One row of the generated figures.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        let [steps, allocations, written] = self.exponents();
+        json!({
+            "case": self.case.name, "grows": self.case.grows, "most": self.case.most(),
+            "is_above": self.is_above(), "because": self.case.because, "steps": steps,
+            "allocations": allocations, "written": written, "memory": self.memory(),
+            "processor_time": self.time(), "counts": self.counts,
+        })
+    }
+
+    fn line(&self) -> String {
+        let [steps, allocations, written] = self.exponents();
+        let most = self.counts.last().copied().unwrap_or_default();
+        let mark = if self.is_above() { " <" } else { "" };
+        format!(
+            "{:<34} {:<22} {:>7} {steps:>6.2} {allocations:>6.2} {written:>6.2} {:>6.2} {:>6.2} \
+             {:>10.1} {:>9.3}{mark}",
+            self.case.name,
+            self.case.grows,
+            most.size,
+            self.memory(),
+            self.time(),
+            most.memory as f64 / 1024.0,
+            most.seconds,
+        )
+    }
+}
+
+/// What to measure, and how.
+pub struct Plan<'a> {
+    /// For images and folders.
+    pub dir: PathBuf,
+    /// The program, for verbs; its counts come from it.
+    pub program: PathBuf,
+    /// Sizes, in units of each case.
+    pub factors: Vec<u64>,
+    /// The units of a case are divided by this.
+    pub divisor: u64,
+    /// Only cases with one of these words in their names, or in what grows.
+    pub only: Vec<String>,
+    /// Looks at the images of the largest size of each case.
+    pub look: &'a dyn Fn(&[PathBuf]) -> Result<(), String>,
+}
+
+impl std::fmt::Debug for Plan<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Plan").field("dir", &self.dir).finish_non_exhaustive()
+    }
+}
+
+fn processor_seconds() -> f64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
+}
+
+fn library(bed: &Bed, run: Step, size: u64) -> Result<Counts, Box<dyn std::error::Error>> {
+    let fs = bed.fs();
+    let store = Arc::clone(fs.engine().view().store());
+    let (steps, io) = (store.steps(), fs.engine().io_stats());
+    let clock = processor_seconds();
+    heap::start();
+    run(bed, size)?;
+    fs.sync()?;
+    let heap = heap::counted();
+    let seconds = processor_seconds() - clock;
+    let (steps, written) = (store.steps().since(&steps), fs.engine().io_stats().write_bytes);
+    Ok(Counts {
+        size,
+        steps: steps.nodes + steps.keys,
+        nodes_read: steps.nodes_read,
+        allocations: heap.allocations,
+        written: written - io.write_bytes,
+        memory: heap.peak,
+        seconds,
+    })
+}
+
+/// Measures one case at one size.
+///
+/// # Errors
+///
+/// What stopped it.
+pub fn measure(
+    case: &Case,
+    size: u64,
+    plan: &Plan<'_>,
+    is_last: bool,
+) -> Result<Counts, Box<dyn std::error::Error>> {
+    let mut bed = Bed::new(&plan.dir)?;
+    (case.prepare)(&bed, size)?;
+    let counts = match case.work {
+        Work::Library(run) => {
+            bed.reopen()?;
+            library(&bed, run, size)?
+        }
+        Work::Verb(words) => {
+            bed.close()?;
+            bed.verb(&plan.program, words, size)?
+        }
+    };
+    bed.close()?;
+    if is_last {
+        (plan.look)(&bed.images())?;
+    }
+    Ok(counts)
+}
+
+/// Whether our checker finds nothing on a volume, its data included.
+///
+/// # Errors
+///
+/// What it found, in words.
+pub fn expect_sound(images: &[PathBuf]) -> Result<(), String> {
+    let mut devices: Vec<Arc<dyn Device>> = Vec::new();
+    for image in images {
+        let device = FileDevice::open(image, OpenOptions::READ).map_err(|e| e.to_string())?;
+        devices.push(Arc::new(device));
+    }
+    let options = buttress_check::Options::thorough();
+    let report = buttress_check::check_devices(devices, &options, &buttress_check::NoProgress);
+    let report = report.map_err(|error| error.to_string())?;
+    if report.is_clean() { Ok(()) } else { Err(report.to_text()) }
+}
+
+/// Measures every case; `say` is told of each.
+///
+/// # Errors
+///
+/// What stopped it, in words.
+pub fn run(plan: &Plan<'_>, say: &mut dyn FnMut(&str)) -> Result<Vec<Row>, String> {
+    let mut rows = Vec::new();
+    let wanted = |case: &Case| {
+        let has = |word: &String| case.name.contains(&**word) || case.grows.contains(&**word);
+        plan.only.is_empty() || plan.only.iter().any(has)
+    };
+    for case in all().filter(wanted) {
+        let start = clock::now();
+        let mut counts = Vec::new();
+        for (at, factor) in plan.factors.iter().enumerate() {
+            let size = (case.least / plan.divisor).max(1) * factor;
+            say(&format!("{}, {}: {size}", case.name, case.grows));
+            let done = measure(&case, size, plan, at + 1 == plan.factors.len());
+            counts.push(done.map_err(|error| format!("{}, {size}: {error}", case.name))?);
+        }
+        let row = Row { case, counts };
+        say(&format!("{} ({:.1} s)", row.line(), clock::since(start).as_secs_f64()));
+        rows.push(row);
+    }
+    Ok(rows)
+}
+
+/// All rows for people, and those that grow too fast once more at the end.
+#[must_use]
+pub fn table(rows: &[Row]) -> String {
+    let mut out = format!(
+        "{:<34} {:<22} {:>7} {:>6} {:>6} {:>6} {:>6} {:>6} {:>10} {:>9}\n",
+        "case", "grows", "size", "steps", "allocs", "writes", "memory", "time", "KiB", "seconds"
+    );
+    for row in rows {
+        // Into a string: nothing can fail.
+        let _ = writeln!(out, "{}", row.line());
+    }
+    let above: Vec<_> = rows.iter().filter(|row| row.is_above()).collect();
+    let _ = writeln!(out, "\n{} of {} grow faster than they may", above.len(), rows.len());
+    for row in above {
+        let _ = writeln!(out, "{}", row.line());
+    }
+    for (name, why) in rows.iter().filter_map(|row| Some((row.case.name, row.case.because?))) {
+        let _ = writeln!(out, "{name}: {why}");
+    }
+    out
+}
+
+/// All rows as JSON.
+#[must_use]
+pub fn json(rows: &[Row]) -> Value {
+    let rows: Vec<_> = rows.iter().map(Row::json).collect();
+    json!({ "experiment": "growth", "rows": rows })
+}

@@ -1,0 +1,174 @@
+//! The list of cases: a line for each. A new operation or verb gets a line here.
+
+use super::bed::nothing;
+use super::names::{fill, fill_files, links, xattrs};
+use super::shared::{home, home_and_snapshots, many_files_and_snapshots, snapshots, subvolumes};
+use super::verbs::{files_and_device, folder, read_only, stream};
+use super::{Case, Shape, contents as c, each, names as n, one, shared as s, verb, whole as w};
+
+const NAMES: &str = "names of a directory";
+const DEPTH: &str = "depth";
+const LINKS: &str = "names of an inode";
+const XATTRS: &str = "xattrs of an inode";
+const EXTENTS: &str = "extents of a file";
+const REFS: &str = "references of an extent";
+const SUBVOLUMES: &str = "subvolumes";
+const SNAPSHOTS: &str = "snapshots";
+const FILES: &str = "files";
+const GROUPS: &str = "block groups";
+const SIZE: &str = "size of the volume";
+const DEVICES: &str = "devices";
+
+const ONE_ITEM: &str = "the first 700 names share one item, each of the others has its own";
+
+const LEAF_EACH: &str = "references of one extent come to fill a leaf of their own";
+const TWO_LEVELS: &str = "a log of some hundred extents has a second level";
+
+const EACH: Shape = Shape::Each;
+const ONE: Shape = Shape::One;
+
+#[rustfmt::skip]
+const LIBRARY: &[Case] = &[
+    each("create", NAMES, 256, nothing, fill),
+    each("mkdir", NAMES, 256, nothing, n::mkdir),
+    each("symlink", NAMES, 256, nothing, n::symlink),
+    each("read_link", NAMES, 256, n::symlink, n::read_links),
+    each("tmpfile", NAMES, 256, nothing, n::tmpfile),
+    each("lookup and stat", NAMES, 256, fill, n::lookup),
+    each("set_attr", NAMES, 256, fill, n::set_attr),
+    each("read_dir", NAMES, 256, fill, n::list),
+    each("unlink", NAMES, 256, fill, n::unlink),
+    each("rmdir", NAMES, 256, n::mkdir, n::rmdir),
+    each("list and unlink", NAMES, 256, fill, n::list_and_unlink),
+    each("rename", NAMES, 256, fill, n::rename),
+    each("rename, exchange", NAMES, 256, fill, n::exchange),
+    each("rename, whiteout", NAMES, 256, fill, n::whiteout),
+    each("change_names", NAMES, 64, fill, n::change_names),
+    each("transaction", NAMES, 64, nothing, n::transaction),
+    each("create and fsync", NAMES, 64, nothing, n::create_and_sync),
+    one("a few names", NAMES, 256, fill, n::few_names),
+    each("write, facade", FILES, 256, nothing, n::write_files),
+    each("copy, facade", FILES, 64, fill_files, n::copy_files),
+    each("read_dir and read, facade", FILES, 256, fill_files, n::walk),
+    each("snapshot and read, facade", FILES, 256, fill_files, n::snapshot_and_walk),
+    each("remove_dir_all, wide", FILES, 256, fill_files, n::remove_dir_all),
+    each("mkdir", DEPTH, 32, nothing, n::deepen),
+    each("resolve", DEPTH, 32, n::deepen, n::resolve),
+    each("parent", DEPTH, 32, n::deepen, n::climb),
+    each("rename to the deepest", DEPTH, 32, n::deepen, n::move_deep),
+    each("create_dir_all", DEPTH, 16, nothing, n::create_dir_all),
+    each("remove_dir_all", DEPTH, 32, n::deepen, n::remove_dir_all),
+    each("link", LINKS, 128, nothing, n::link).because(ONE_ITEM),
+    each("link and fsync", LINKS, 128, links, n::link_and_sync).because(ONE_ITEM),
+    each("places", LINKS, 128, links, n::places).because(ONE_ITEM),
+    each("unlink", LINKS, 128, links, n::unlink),
+    each("rename", LINKS, 128, links, n::rename),
+    one("a few names", LINKS, 128, links, n::few_links).because(ONE_ITEM),
+    each("set_xattr", XATTRS, 128, nothing, xattrs),
+    each("set_xattr and fsync", XATTRS, 128, xattrs, n::mark_and_sync),
+    each("set_xattr, replace", XATTRS, 128, xattrs, n::replace_xattrs),
+    each("remove_xattr", XATTRS, 128, xattrs, n::remove_xattrs),
+    each("list_xattrs", XATTRS, 128, xattrs, n::list_xattrs),
+    one("a few xattrs", XATTRS, 128, xattrs, n::few_xattrs),
+    each("write_at", EXTENTS, 128, nothing, c::write_new),
+    each("write_direct", EXTENTS, 128, nothing, c::write_direct),
+    each("append and fsync", EXTENTS, 32, nothing, c::append_and_sync).because(TWO_LEVELS),
+    each("read_at", EXTENTS, 128, c::scattered, c::read_all),
+    each("read_direct", EXTENTS, 128, c::scattered, c::read_each),
+    each("overwrite", EXTENTS, 128, c::scattered, c::overwrite),
+    each("write and fsync", EXTENTS, 128, nothing, c::write_and_sync),
+    each("set_attr, cut to nothing", EXTENTS, 128, c::scattered, c::cut),
+    each("set_attr, cut by steps", EXTENTS, 128, c::scattered, c::cut_by_steps),
+    each("unlink", EXTENTS, 128, c::scattered, c::remove),
+    each("fallocate, punch all", EXTENTS, 128, c::scattered, c::punch_all),
+    each("fallocate, punch each", EXTENTS, 128, c::scattered, c::punch_each),
+    each("fallocate, allocate holes", EXTENTS, 128, c::scattered, c::allocate_all),
+    each("fallocate, zero", EXTENTS, 128, c::scattered, c::zero_all),
+    each("seek_data, seek_hole", EXTENTS, 128, c::scattered, c::seek_all),
+    each("clone_range", EXTENTS, 128, c::scattered, c::clone_all),
+    each("dedupe_range", EXTENTS, 128, c::scattered_twice, c::dedupe_all),
+    each("copy_range", EXTENTS, 128, c::scattered, c::copy_all),
+    each("defragment", EXTENTS, 128, c::scattered, c::defragment),
+    one("a few changes", EXTENTS, 128, c::scattered, c::few_extents),
+    each("clone_range", REFS, 128, c::one_sector, c::clones),
+    each("clone_range and fsync", REFS, 128, c::one_sector, c::clones_and_sync),
+    each("overwrite", REFS, 128, c::shared, c::overwrite),
+    each("unlink", REFS, 128, c::shared, c::remove),
+    each("fallocate, punch each", REFS, 128, c::shared, c::punch_each),
+    each("balance", REFS, 64, c::shared, w::balance),
+    one("a few changes", REFS, 128, c::shared, c::few_references),
+    each("create_subvolume", SUBVOLUMES, 64, nothing, subvolumes),
+    each("delete_subvolume", SUBVOLUMES, 64, subvolumes, s::delete_subvolumes),
+    each("subvolumes", SUBVOLUMES, 64, subvolumes, s::list_subvolumes),
+    one("a few files and commits", SUBVOLUMES, 64, subvolumes, w::few_files),
+    each("snapshot and write", SNAPSHOTS, 4, home, snapshots).because(LEAF_EACH),
+    each("delete_subvolume, all", SNAPSHOTS, 4, home_and_snapshots, s::delete_snapshots).because(LEAF_EACH),
+    each("delete_subvolume, each", SNAPSHOTS, 4, home_and_snapshots, s::delete_each_snapshot).because(LEAF_EACH),
+    each("subvolumes", SNAPSHOTS, 4, home_and_snapshots, s::list_subvolumes),
+    each("balance", SNAPSHOTS, 4, home_and_snapshots, w::balance),
+    each("scrub", SNAPSHOTS, 4, home_and_snapshots, w::scrub),
+    one("a few writes", SNAPSHOTS, 4, home_and_snapshots, s::few_writes),
+    one("a few snapshots", SNAPSHOTS, 4, home_and_snapshots, s::few_snapshots),
+    each("balance, 4 snapshots", FILES, 64, many_files_and_snapshots, w::balance),
+    each("scrub", FILES, 64, fill_files, w::scrub),
+    each("trim", FILES, 64, fill_files, w::trim),
+    one("a few files and commits", GROUPS, 8, w::groups, w::few_files),
+    each("trim", GROUPS, 8, w::groups, w::trim),
+    each("balance, nothing to do", GROUPS, 8, w::groups, w::balance_none),
+    each("usage and info", GROUPS, 8, w::groups, w::ask),
+    one("a few files and commits", SIZE, 16, w::size, w::few_files),
+    one("usage and info", SIZE, 16, w::size, w::ask),
+    one("scrub", SIZE, 16, w::size, w::scrub),
+    each("a few files and commits", DEVICES, 1, w::devices, w::few_files),
+    each("usage and info", DEVICES, 1, w::devices, w::ask),
+    each("remove_device", DEVICES, 1, w::devices, w::remove_device),
+];
+
+#[rustfmt::skip]
+const VERBS: &[Case] = &[
+    verb("mkfs DIR/new --size 4G --rootdir DIR/src", FILES, 128, EACH, folder),
+    verb("check IMG", FILES, 128, EACH, fill_files),
+    verb("check IMG --check-data-csum", FILES, 128, EACH, fill_files),
+    verb("check IMG", SNAPSHOTS, 4, EACH, home_and_snapshots),
+    verb("check IMG --device DIR/img1", GROUPS, 8, EACH, w::groups),
+    verb("check IMG", REFS, 128, EACH, c::shared),
+    verb("check IMG", EXTENTS, 128, EACH, c::scattered),
+    verb("ls --long IMG:/src", FILES, 128, EACH, fill_files),
+    verb("tree IMG", FILES, 128, EACH, fill_files),
+    verb("cp -a DIR/src IMG:/", FILES, 128, EACH, folder),
+    verb("cp -a IMG:/src DIR/out", FILES, 128, EACH, fill_files),
+    verb("cp -a IMG:/src IMG:/copy", FILES, 128, EACH, fill_files),
+    verb("rm -r IMG:/src", FILES, 128, EACH, fill_files),
+    verb("mv IMG:/src IMG:/moved", FILES, 128, ONE, fill_files),
+    verb("stat IMG:/src/name-00000001", FILES, 128, ONE, fill_files),
+    verb("cat IMG:/src/name-00000001", FILES, 128, ONE, fill_files),
+    verb("ln IMG:/src/name-00000001 IMG:/link", FILES, 128, ONE, fill_files),
+    verb("mkdir IMG:/src/new", FILES, 128, ONE, fill_files),
+    verb("property get IMG:/src/name-00000001", FILES, 128, ONE, fill_files),
+    verb("df IMG", FILES, 128, ONE, fill_files),
+    verb("info IMG", FILES, 128, ONE, fill_files),
+    verb("info IMG", SUBVOLUMES, 64, EACH, subvolumes),
+    verb("df IMG --device DIR/img1", GROUPS, 8, EACH, w::groups),
+    verb("info IMG --device DIR/img1", GROUPS, 8, EACH, w::groups),
+    verb("dump IMG", FILES, 128, EACH, fill_files),
+    verb("scrub start IMG", FILES, 128, EACH, fill_files),
+    verb("balance start IMG", FILES, 64, EACH, fill_files),
+    verb("balance start IMG", SNAPSHOTS, 4, EACH, home_and_snapshots),
+    verb("fstrim IMG", FILES, 128, EACH, fill_files),
+    verb("send IMG:/snap -f DIR/sent", FILES, 128, EACH, read_only),
+    verb("receive IMG:/there -f DIR/stream", FILES, 128, EACH, stream),
+    verb("subvolume list IMG", SNAPSHOTS, 4, EACH, home_and_snapshots),
+    verb("subvolume snapshot IMG:/home IMG:/more", SNAPSHOTS, 4, ONE, home_and_snapshots),
+    verb("subvolume delete IMG:/snap-00000000", SNAPSHOTS, 4, ONE, home_and_snapshots),
+    verb("filesystem defragment -r IMG:/src", FILES, 128, EACH, fill_files),
+    verb("filesystem defragment IMG:/scattered", EXTENTS, 128, EACH, c::scattered),
+    verb("filesystem resize -1G IMG", FILES, 128, ONE, fill_files),
+    verb("device add IMG DIR/img1", FILES, 128, ONE, files_and_device),
+    verb("device replace IMG 1 DIR/img1", FILES, 128, EACH, files_and_device),
+    verb("device stats IMG", FILES, 128, ONE, fill_files),
+];
+
+/// Every case.
+pub fn all() -> impl Iterator<Item = Case> {
+    LIBRARY.iter().chain(VERBS).copied()
+}

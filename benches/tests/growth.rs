@@ -1,0 +1,46 @@
+//! What operations and verbs cost in structures that grow, by counts alone: steps over trees,
+//! allocations, bytes written. `buttress-bench growth` does the same at larger sizes.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use buttress_bench::growth::{Plan, expect_sound, run, table};
+use buttress_bench::heap::Counting;
+
+#[global_allocator]
+static MEMORY: Counting<std::alloc::System> = Counting(std::alloc::System);
+
+/// Our checker, and `btrfs check` where it is installed.
+fn look(images: &[PathBuf]) -> Result<(), String> {
+    expect_sound(images)?;
+    if images.len() > 1 {
+        // The tool finds the others of a volume among block devices alone.
+        return Ok(());
+    }
+    let mut command = Command::new("btrfs");
+    command.args(["check", "--check-data-csum", "--force"]).args(images);
+    let Ok(out) = command.output() else { return Ok(()) };
+    if out.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&out.stderr).into()) }
+}
+
+/// What grows with the square of the work is above by more, at sizes that take seconds.
+const SLACK: f64 = 0.4;
+
+/// One test: counts are of the whole process.
+#[test]
+fn costs_grow_with_the_work_and_no_faster() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let memory = Path::new("/dev/shm");
+    let dir = if memory.is_dir() { memory.to_owned() } else { folder.path().to_owned() };
+    let plan = Plan {
+        dir,
+        program: env!("CARGO_BIN_EXE_buttress-bench").into(),
+        factors: vec![1, 4, 16],
+        divisor: 4,
+        only: Vec::new(),
+        look: &look,
+    };
+    let rows = run(&plan, &mut |_| ()).expect("every case runs");
+    let above: Vec<_> = rows.iter().filter(|row| row.is_above_by(SLACK)).cloned().collect();
+    assert!(above.is_empty(), "{}", table(&above));
+}
