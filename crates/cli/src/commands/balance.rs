@@ -112,6 +112,10 @@ fn ended(done: Value, ui: &Ui) -> Result<Exit> {
     Ok(if is_paused { Exit::Failure } else { Exit::Success })
 }
 
+/// How often, and in which distance, a holder of the lock is looked for that is not seen.
+const LOOKS_MAX: u32 = 20;
+const LOOK: std::time::Duration = std::time::Duration::from_millis(10);
+
 /// The program that has the volume open, if it is a balance.
 fn balancer(args: &Volume) -> Result<Option<u32>> {
     if args.image.is_dir() {
@@ -122,10 +126,18 @@ fn balancer(args: &Volume) -> Result<Option<u32>> {
     }
     let options = OpenOptions { write: true, lock: true, ..OpenOptions::default() };
     closing::until_closed(&args.image);
-    let pid = match FileDevice::open(&args.image, options) {
-        Err(buttress_block::Error::Locked { pid: Some(pid), .. }) => pid,
-        Ok(_) | Err(buttress_block::Error::Looped { .. }) => return Ok(None),
-        Err(error) => return Err(Failure::of_device(error)),
+    let mut looks = 0;
+    let pid = loop {
+        match FileDevice::open(&args.image, options) {
+            Err(buttress_block::Error::Locked { pid: Some(pid), .. }) => break pid,
+            // It may have ended between the attempt and the search for it.
+            Err(buttress_block::Error::Locked { pid: None, .. }) if looks < LOOKS_MAX => {
+                looks += 1;
+                std::thread::sleep(LOOK);
+            }
+            Ok(_) | Err(buttress_block::Error::Looped { .. }) => return Ok(None),
+            Err(error) => return Err(Failure::of_device(error)),
+        }
     };
     let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let mut words = words.split(|byte| *byte == 0);
