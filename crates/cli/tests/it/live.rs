@@ -79,7 +79,18 @@ impl<'a> Mounted<'a> {
 
     /// Unmounts, waits, and demands that all went well.
     pub(crate) fn end(self) {
-        run("umount", &[text(&self.bench.path("mnt"))]);
+        let top = self.bench.path("mnt");
+        // The kernel may hold a moment longer what a program that ended had open.
+        for _ in 0..20 {
+            let output = Command::new("umount").arg(&top).output().expect("it starts");
+            if output.status.success() {
+                return self.ends();
+            }
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(said.contains("busy"), "{said}");
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
+        run("umount", &[text(&top)]);
         self.ends();
     }
 

@@ -20,13 +20,14 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Two subvolumes, one of them at two places.
 const PLACES: [(&str, &str); 3] = [("a", "a"), ("b", "b"), ("a-again", "a")];
 
-/// Loops that only an error ends. The first prints each line that is durable.
+/// Loops that only an error ends. The first prints each line that is durable. Each asks the server
+/// for something again and again: what the kernel has cached it gives without a server, too.
 const LOOPS: [&str; 5] = [
     "i=0; while echo line-$i >>\"$0\" && sync \"$0\"; do echo $i; i=$((i + 1)); done; exit 1",
     "while mkdir \"$0\" && echo x >\"$0/x\" && mv \"$0/x\" \"$0/y\" && rm -r \"$0\"; do :; done; exit 1",
-    "while ls -lR . >/dev/null; stat . >/dev/null; do :; done; exit 1",
+    "while ls -lR . >/dev/null; stat . >/dev/null; touch \"$0\"; do :; done; exit 1",
     "fio --name=f --filename=\"$0\" --rw=randwrite --size=4m --time_based --runtime=1h \\
-        --ioengine=mmap --output=/dev/null; exit 1",
+        --ioengine=mmap --fsync=64 --output=/dev/null; exit 1",
     "fio --name=f --filename=\"$0\" --rw=randrw --size=4m --time_based --runtime=1h \\
         --ioengine=libaio --iodepth=8 --direct=1 --output=/dev/null; exit 1",
 ];
