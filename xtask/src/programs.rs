@@ -63,7 +63,20 @@ impl Drop for Programs {
 
 /// Cargo, as it was called for this.
 pub(crate) fn cargo() -> Command {
-    Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+    outside(Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())))
+}
+
+/// `command` without what cargo says of this package. Build scripts that look at such variables
+/// (`ring`) would run again, and a program that is built meanwhile would lose its libraries.
+fn outside(mut command: Command) -> Command {
+    for (name, _) in std::env::vars_os() {
+        let is_of_package =
+            |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
+        if name.to_str().is_some_and(is_of_package) {
+            command.env_remove(name);
+        }
+    }
+    command
 }
 
 fn tests(packages: &[&str], optimized: bool) -> Result<BTreeMap<String, PathBuf>, String> {
@@ -136,7 +149,7 @@ fn coverage() -> Result<Vec<String>, String> {
 fn targets() -> Result<PathBuf, String> {
     let host = host()?;
     let settings = coverage()?;
-    let status = Command::new("cargo")
+    let status = outside(Command::new("cargo"))
         .args([
             "+nightly",
             "build",
