@@ -29,13 +29,14 @@ mod span;
 mod survey;
 mod tree;
 
-use std::collections::{BTreeSet, HashMap, hash_map::Entry};
+use std::collections::{BTreeSet, hash_map::Entry};
 
 use buttress_format::{
     Body, Extent, FileExtent, Generation, Ino, Key, Kind, Logical, TreeId, header::ITEM_LEN, ids,
 };
 use buttress_space::{Space, SpaceKind, free_space_form};
 use buttress_tree::{Expect, Geometry, Node, Roots, Store};
+use rustc_hash::FxHashMap;
 
 use span::Span;
 use survey::{Nodes, Survey};
@@ -46,6 +47,7 @@ use crate::View;
 use crate::shares::EXTENT_REFS;
 use crate::transaction::Transaction;
 use buttress_transaction::delayed_ref::{RecordChange, inline_max};
+use buttress_transaction::sums::SumsChange;
 
 /// Bytes that a node may add to the extent tree.
 const NODE_BYTES: u64 = 84;
@@ -64,7 +66,7 @@ const RECORDS: [TreeId; 3] = [TreeId::EXTENT, TreeId::CSUM, TreeId::FREE_SPACE];
 /// What one transaction changes.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
-    trees: HashMap<TreeId, Tree>,
+    trees: FxHashMap<TreeId, Tree>,
     /// Groups with changes, by their first bytes.
     groups: BTreeSet<Logical>,
     /// Leaves of the extent tree that record metadata, and the inner nodes above them.
@@ -81,10 +83,6 @@ pub(crate) struct Ledger {
     is_mixed: bool,
     /// What is pointed to by nodes that were shared.
     pointed: Vec<Logical>,
-    /// Bytes that were noted of each record, and whether its checksums go.
-    records: HashMap<Logical, (u64, bool)>,
-    /// Bytes that were noted of each run of checksums.
-    sums: HashMap<Logical, u64>,
     /// All nodes of [`RECORDS`]; nothing where those are too many.
     all: Option<[Nodes; 3]>,
 }
@@ -150,7 +148,7 @@ impl Ledger {
     }
 
     fn tree<'l>(
-        trees: &'l mut HashMap<TreeId, Tree>,
+        trees: &'l mut FxHashMap<TreeId, Tree>,
         store: &Store,
         roots: &Roots,
         tree: TreeId,
@@ -201,12 +199,11 @@ impl Ledger {
         for change in transaction.refs.changed(anew) {
             self.note_reference(view, space, change)?;
         }
-        for (start, bytes) in transaction.sums.changed(anew) {
-            let before = self.sums.insert(start, bytes).unwrap_or(0);
+        for SumsChange { start, before, adds } in transaction.sums.changed(anew) {
             let key = csum_key(start);
             let csums = Self::tree(&mut self.trees, store, view.roots(), TreeId::CSUM);
             let heaviest = store.geometry().item_max() as u64;
-            csums.note_range(store, (key, key), (before, bytes), heaviest)?;
+            csums.note_range(store, (key, key), (before, adds), heaviest)?;
         }
         let added: Vec<_> = transaction.chunks.lock().iter().map(|new| new.chunk.clone()).collect();
         self.chunks = added.len() as u64;
@@ -225,12 +222,9 @@ impl Ledger {
         space: &Space,
         change: RecordChange,
     ) -> Result<(), Unknown> {
-        let RecordChange { extent, adds, drops } = change;
-        let known = self.records.entry(extent.start).or_default();
-        let (before, had_dropped) = *known;
-        *known = (adds, drops || had_dropped);
+        let RecordChange { extent, before, adds, drops } = change;
         self.note_record(view, space, extent.start, (before, adds))?;
-        if drops && !had_dropped {
+        if drops {
             let range = (csum_key(extent.start), csum_key(Logical(extent.end().0 - 1)));
             let csums = Self::tree(&mut self.trees, view.store(), view.roots(), TreeId::CSUM);
             csums.note_range(view.store(), range, (0, ITEM_LEN as u64), 0)?;

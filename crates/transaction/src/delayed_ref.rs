@@ -11,13 +11,14 @@
 //! One short lock a shard.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::BTreeMap,
     sync::atomic::{AtomicU64, Ordering},
 };
 
 use buttress_base::Apart;
 use buttress_base::sync::Mutex;
 use buttress_format::{BackRef, Extent, Ino, Logical, TreeId};
+use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 /// A user of a data extent.
@@ -245,23 +246,47 @@ impl ExtentChange {
 
 const SHARDS: usize = 16;
 
-/// What a transaction does to the record of one extent, as the ledger of reservations notes it.
+/// A change of what a transaction does to the record of one extent, as the ledger of reservations
+/// notes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordChange {
-    /// Where the extent begins, and how long it is; nothing of one that vanished.
+    /// Where the extent begins, and its length: 0 if its change vanished.
     pub extent: Extent,
-    /// Bytes that come to the extent tree at most.
+    /// Bytes that come to the extent tree at most, as the call before said.
+    pub before: u64,
+    /// Bytes that come to the extent tree at most now.
     pub adds: u64,
-    /// The extent may go, and its checksums with it.
+    /// The extent may go, and its checksums with it. The call before did not say so.
     pub drops: bool,
+}
+
+/// A change, and what was last said of it.
+#[derive(Debug)]
+struct Noted {
+    change: ExtentChange,
+    /// It is in the list of its shard.
+    is_news: bool,
+    /// What [`DelayedRefs::changed`] said last: bytes, and whether the extent may go.
+    said: (u64, bool),
+}
+
+impl Noted {
+    /// Says what changed since the last time.
+    fn say(&mut self) -> RecordChange {
+        let (before, had_dropped) = self.said;
+        let (adds, drops) = (self.change.adds(), self.change.drops());
+        self.is_news = false;
+        self.said = (adds, drops || had_dropped);
+        RecordChange { extent: self.change.extent, before, adds, drops: drops && !had_dropped }
+    }
 }
 
 #[derive(Debug, Default)]
 struct Shard {
-    changes: HashMap<Logical, ExtentChange>,
+    changes: FxHashMap<Logical, Noted>,
     /// Extents that changed since the last call of [`DelayedRefs::changed`]. `None` before the
-    /// first call.
-    news: Option<BTreeSet<Logical>>,
+    /// first call. A change that vanished has the bytes that were said of it last.
+    news: Option<Vec<(Logical, Option<u64>)>>,
 }
 
 /// What all shards come to. Where metadata is counted, reservations ask for that at every
@@ -318,12 +343,14 @@ impl DelayedRefs {
         let mut shard = self.shard(extent.start).lock();
         let Shard { changes, news } = &mut *shard;
         let mut is_news = false;
-        let entry = changes.entry(extent.start).or_insert_with(|| {
+        let noted = changes.entry(extent.start).or_insert_with(|| {
             is_news = true;
             self.sums.len.fetch_add(1, Ordering::Relaxed);
             let owner = born.then_some(who.root);
-            ExtentChange { extent, born, owner, deltas: Deltas::default() }
+            let change = ExtentChange { extent, born, owner, deltas: Deltas::default() };
+            Noted { change, is_news: false, said: (0, false) }
         });
+        let entry = &mut noted.change;
         if entry.extent.len != extent.len {
             self.disputed.lock().get_or_insert(extent.start);
             return false;
@@ -333,11 +360,18 @@ impl DelayedRefs {
         alter(&self.sums.added, adds, entry.adds());
         alter(&self.sums.dropped, drops.into(), entry.drops().into());
         is_news |= (adds, drops) != (entry.adds(), entry.drops());
-        if is_news && news.as_mut().is_some_and(|news| news.insert(extent.start)) {
-            self.sums.noted.fetch_add(1, Ordering::Relaxed);
+        let (is_empty, vanished) = (entry.deltas.is_empty(), entry.born && entry.deltas.is_empty());
+        if let Some(news) = news {
+            let is_first = is_news && !noted.is_news;
+            if is_first {
+                noted.is_news = true;
+                self.sums.noted.fetch_add(1, Ordering::Relaxed);
+            }
+            if is_first || is_empty {
+                news.push((extent.start, is_empty.then_some(noted.said.0)));
+            }
         }
-        let vanished = entry.born && entry.deltas.is_empty();
-        if entry.deltas.is_empty() {
+        if is_empty {
             changes.remove(&extent.start);
             self.sums.len.fetch_sub(1, Ordering::Relaxed);
         }
@@ -348,7 +382,8 @@ impl DelayedRefs {
     /// whether it did.
     pub fn extend(&self, extent: Extent, more: u64, who: DataRef) -> bool {
         let mut shard = self.shard(extent.start).lock();
-        let Some(change) = shard.changes.get_mut(&extent.start) else { return false };
+        let Some(noted) = shard.changes.get_mut(&extent.start) else { return false };
+        let change = &mut noted.change;
         let may = change.born && change.extent == extent && change.deltas.is_just(User::File(who));
         if may {
             change.extent.len += more;
@@ -358,8 +393,8 @@ impl DelayedRefs {
 
     /// Says which subvolume made an extent that was born here, where its first user is another's.
     pub fn set_owner(&self, at: Logical, owner: Option<TreeId>) {
-        if let Some(change) = self.shard(at).lock().changes.get_mut(&at) {
-            change.owner = owner;
+        if let Some(noted) = self.shard(at).lock().changes.get_mut(&at) {
+            noted.change.owner = owner;
         }
     }
 
@@ -371,42 +406,44 @@ impl DelayedRefs {
     /// Looks at what this transaction does to an extent, if it does anything. `look` runs under the
     /// lock of a shard.
     pub fn look<T>(&self, at: Logical, look: impl FnOnce(&ExtentChange) -> T) -> Option<T> {
-        self.shard(at).lock().changes.get(&at).map(look)
+        self.shard(at).lock().changes.get(&at).map(|noted| look(&noted.change))
     }
 
     /// Every change, by address.
     pub fn sorted(&self) -> Vec<ExtentChange> {
         let mut all = Vec::with_capacity(self.len() as usize);
         for shard in &self.shards {
-            all.extend(shard.lock().changes.values().cloned());
+            all.extend(shard.lock().changes.values().map(|noted| noted.change.clone()));
         }
         all.sort_unstable_by_key(|c| c.extent.start);
         all
     }
 
     /// The records that changed since the last call, by address; all of them where `anew`, and at
-    /// the first call. From then on shards note new ones.
+    /// the first call. From then on shards note new ones. O(n log n) in what is returned.
     #[must_use]
     pub fn changed(&self, anew: bool) -> Vec<RecordChange> {
-        let of = |change: &ExtentChange| RecordChange {
-            extent: change.extent,
-            adds: change.adds(),
-            drops: change.drops(),
-        };
         let mut all = Vec::new();
         for shard in &self.shards {
             let mut shard = shard.lock();
             let Shard { changes, news } = &mut *shard;
-            match news.replace(BTreeSet::new()) {
-                Some(news) if !anew => all.extend(news.into_iter().map(|start| {
-                    let gone = Extent { start, len: 0 };
-                    let gone = RecordChange { extent: gone, adds: 0, drops: false };
-                    changes.get(&start).map_or(gone, of)
+            match news.replace(Vec::new()) {
+                Some(news) if !anew => {
+                    all.extend(news.into_iter().filter_map(|(start, vanished)| match vanished {
+                        Some(before) => {
+                            let extent = Extent { start, len: 0 };
+                            Some(RecordChange { extent, before, adds: 0, drops: false })
+                        }
+                        None => changes.get_mut(&start).filter(|n| n.is_news).map(Noted::say),
+                    }));
+                }
+                _ => all.extend(changes.values_mut().map(|noted| {
+                    noted.said = (0, false);
+                    noted.say()
                 })),
-                _ => all.extend(changes.values().map(of)),
             }
         }
-        all.sort_unstable_by_key(|change| change.extent.start);
+        all.sort_by_key(|change| change.extent.start);
         all
     }
 
@@ -449,21 +486,25 @@ mod tests {
         let refs = DelayedRefs::default();
         let extent = |at: u64| Extent { start: Logical(at << 12), len: 4096 };
         let user = |offset| DataRef { root: TreeId::FS, ino: Ino(257), offset };
-        let record = |at, adds, drops| RecordChange { extent: extent(at), adds, drops };
+        let record =
+            |at, before, adds, drops| RecordChange { extent: extent(at), before, adds, drops };
         refs.change(extent(7), user(0), 1, true);
         refs.change(extent(3), user(0), -1, false);
-        assert_eq!(refs.changed(false), [record(3, 0, true), record(7, BORN_BYTES, false)]);
+        assert_eq!(refs.changed(false), [record(3, 0, 0, true), record(7, 0, BORN_BYTES, false)]);
         assert_eq!((refs.changed(false), refs.noted()), (vec![], 0));
         refs.change(extent(7), user(1), 1, false);
         refs.change(extent(7), user(2), 1, false);
         let grown = BORN_BYTES + 2 * USER_BYTES;
-        assert_eq!((refs.changed(false), refs.noted()), (vec![record(7, grown, false)], 1));
+        assert_eq!(
+            (refs.changed(false), refs.noted()),
+            (vec![record(7, BORN_BYTES, grown, false)], 1)
+        );
         let vanished = [0, 1, 2].map(|offset| refs.change(extent(7), user(offset), -1, false));
         assert_eq!(vanished, [false, false, true]);
         let gone = Extent { len: 0, ..extent(7) };
-        let gone = RecordChange { extent: gone, adds: 0, drops: false };
+        let gone = RecordChange { extent: gone, before: grown, adds: 0, drops: false };
         assert_eq!(refs.changed(false), [gone]);
-        assert_eq!(refs.changed(true), [record(3, 0, true)]);
+        assert_eq!(refs.changed(true), [record(3, 0, 0, true)]);
     }
 
     /// Few users and many come to the same sums, whatever comes and goes.

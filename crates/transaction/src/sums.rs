@@ -4,7 +4,7 @@
 //!
 //! - **K1** Runs of one transaction never overlap: an extent's sums leave with the extent.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use buttress_base::sync::RwLock;
 use buttress_format::{Extent, Logical, header::ITEM_LEN};
@@ -13,6 +13,21 @@ use buttress_format::{Extent, Logical, header::ITEM_LEN};
 struct Run {
     len: u64,
     sums: std::sync::Arc<[u8]>,
+    /// It is in the list of what changed.
+    is_news: bool,
+    /// Bytes that [`PendingSums::changed`] said of it last.
+    said: u64,
+}
+
+/// A change of what a run of checksums adds to the checksum tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SumsChange {
+    /// Where the run begins.
+    pub start: Logical,
+    /// Bytes that it adds at most, as the call before said.
+    pub before: u64,
+    /// Bytes that it adds at most now.
+    pub adds: u64,
 }
 
 #[derive(Debug, Default)]
@@ -23,8 +38,9 @@ struct Runs {
     /// Items that they make, where those that touch are one.
     items: u64,
     /// Runs that came or went, or have other neighbours, since the last call of
-    /// [`PendingSums::changed`]. `None` before the first call.
-    news: Option<BTreeSet<Logical>>,
+    /// [`PendingSums::changed`]. `None` before the first call. A run that went has the bytes that
+    /// were said of it last.
+    news: Option<Vec<(Logical, Option<u64>)>>,
 }
 
 impl Runs {
@@ -42,7 +58,8 @@ impl Runs {
         self.items = self.items + 1 - self.touching(extent);
         self.bytes += run.sums.len() as u64;
         self.map.insert(start, run);
-        self.note(extent);
+        self.note(start);
+        self.note(extent.end());
     }
 
     fn remove(&mut self, start: Logical) {
@@ -50,27 +67,38 @@ impl Runs {
         let extent = Extent { start, len: run.len };
         self.items = self.items + self.touching(extent) - 1;
         self.bytes -= run.sums.len() as u64;
-        self.note(extent);
+        if let Some(news) = &mut self.news {
+            news.push((start, Some(run.said)));
+        }
+        self.note(extent.end());
     }
 
-    /// Notes a run that came or went, and the one behind it.
-    fn note(&mut self, extent: Extent) {
-        if let Some(news) = &mut self.news {
-            news.insert(extent.start);
-            if self.map.contains_key(&extent.end()) {
-                news.insert(extent.end());
-            }
+    /// Notes that a run changed, or the one before it did.
+    fn note(&mut self, start: Logical) {
+        if let Some(news) = &mut self.news
+            && let Some(run) = self.map.get_mut(&start)
+            && !run.is_news
+        {
+            run.is_news = true;
+            news.push((start, None));
         }
     }
 
-    /// Bytes that a run adds to the checksum tree at most; none of one that is gone. It goes on
-    /// with the item of a run that it touches. An item that can hold no more of them is cut.
-    fn adds(&self, start: Logical) -> u64 {
-        let Some(run) = self.map.get(&start) else { return 0 };
+    /// Bytes that a run adds to the checksum tree at most. It goes on with the item of a run that
+    /// it touches. An item that can hold no more of them is cut.
+    fn adds(&self, start: Logical, run: &Run) -> u64 {
         let before = self.map.range(..start).next_back();
         let goes_on = before.is_some_and(|(at, run)| at.end(run.len) == start);
         let bytes = run.sums.len() as u64;
         bytes + bytes.div_ceil(64) + if goes_on { 0 } else { ITEM_LEN as u64 }
+    }
+
+    /// Says what changed of a run since `before` was said.
+    fn say(&mut self, start: Logical, before: u64) -> Option<SumsChange> {
+        let adds = self.adds(start, self.map.get(&start)?);
+        let run = self.map.get_mut(&start)?;
+        (run.is_news, run.said) = (false, adds);
+        Some(SumsChange { start, before, adds })
     }
 }
 
@@ -86,7 +114,7 @@ impl PendingSums {
     /// Adds the sums of an extent, one per sector, in order.
     pub fn insert(&self, extent: Extent, sums: Vec<u8>) {
         self.bytes.fetch_add(sums.len() as u64 + 64, std::sync::atomic::Ordering::Relaxed);
-        let run = Run { len: extent.len, sums: sums.into() };
+        let run = Run { len: extent.len, sums: sums.into(), is_news: false, said: 0 };
         self.runs.write().insert(extent.start, run);
     }
 
@@ -102,13 +130,26 @@ impl PendingSums {
 
     /// The runs that changed since the last call, ascending, and what each adds to the checksum
     /// tree; all of them where `anew`, and at the first call. From then on new ones are noted.
+    /// O(n log n) in what is returned and in the runs held.
     #[must_use]
-    pub fn changed(&self, anew: bool) -> Vec<(Logical, u64)> {
+    pub fn changed(&self, anew: bool) -> Vec<SumsChange> {
         let mut runs = self.runs.write();
-        match runs.news.replace(BTreeSet::new()) {
-            Some(news) if !anew => news.into_iter().map(|at| (at, runs.adds(at))).collect(),
-            _ => runs.map.keys().map(|at| (*at, runs.adds(*at))).collect(),
+        let news = runs.news.replace(Vec::new()).filter(|_| !anew);
+        let Some(mut news) = news else {
+            let all: Vec<_> = runs.map.keys().copied().collect();
+            return all.into_iter().filter_map(|start| runs.say(start, 0)).collect();
+        };
+        news.sort_by_key(|(start, _)| *start);
+        let mut all = Vec::with_capacity(news.len());
+        for (start, went) in news {
+            let said = |run: &Run| run.is_news.then_some(run.said);
+            if let Some(before) = went {
+                all.push(SumsChange { start, before, adds: 0 });
+            } else if let Some(before) = runs.map.get(&start).and_then(said) {
+                all.extend(runs.say(start, before));
+            }
         }
+        all
     }
 
     /// Bytes of the items that they make, at most: one that an item can hold no more of is cut.

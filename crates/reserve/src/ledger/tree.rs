@@ -22,12 +22,13 @@
 //!   leaf that may come to be light may take in neighbours: two more for each. Inner nodes of the
 //!   older become three each, too.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use buttress_format::header::{FLAG_RELOC, ITEM_LEN};
 use buttress_format::{Generation, Key, Logical, TreeId, limits::MAX_LEVEL};
 use buttress_tree::{Before, Expect, Geometry, Node, NodePtr, NodeSource, Store};
+use rustc_hash::FxHashMap;
 
 use super::survey::Unknown;
 use crate::View;
@@ -73,7 +74,7 @@ pub(crate) struct Tree {
     leaves: BTreeMap<Key, Leaf>,
     /// The leaf that was looked at last: keys arrive in order.
     last: Option<(Key, Arc<Node>)>,
-    inner: HashMap<Logical, Inner>,
+    inner: FxHashMap<Logical, Inner>,
     /// How many inner nodes are dirty, by level.
     levels: [u64; MAX_LEVEL as usize],
     /// What the leaves become, each by itself (L2).
@@ -136,7 +137,7 @@ impl Tree {
             ptrs_max: geometry.ptrs_max() as u64,
             leaves: BTreeMap::new(),
             last: None,
-            inner: HashMap::new(),
+            inner: FxHashMap::default(),
             levels: [0; MAX_LEVEL as usize],
             becomes: 0,
             weight: 0,
