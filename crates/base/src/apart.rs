@@ -1,15 +1,15 @@
-//! What many threads change at once, on lines of the processors' caches of its own.
+//! Values that many threads change, each on cache lines of its own.
 //!
 //! # Place
 //!
-//! A processor that writes a word takes its whole line away from all others, and what lies beside
-//! the word with it. So a counter that every operation changes makes a constant field beside it as
-//! dear as itself.
+//! A processor that writes a word invalidates the whole cache line in all other processors. So a
+//! counter that every operation changes slows down reads of each constant field beside it (false
+//! sharing).
 //!
 //! # Invariants
 //!
-//! - **S1** A thread has one stripe for ever, so what it adds and takes away meets in one place.
-//!   Under a seed that is the thread's number in the run.
+//! - **S1** A thread keeps one stripe for its lifetime, so its increments and decrements reach the
+//!   same counter. In a seeded run the stripe follows from the number of the thread in the run.
 
 use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
@@ -17,10 +17,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::thread;
 
-/// More than processors that write at a time gain nothing; fewer meet.
+/// The number of stripes. More stripes than processors that write at a time bring nothing. With
+/// fewer, threads share a stripe more often.
 pub const STRIPES: usize = 16;
 
-/// Something with lines of its own. Processors fetch lines in pairs.
+/// A value with cache lines of its own. Processors fetch lines in pairs, so the alignment is two
+/// lines.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(align(128))]
 pub struct Apart<T>(pub T);

@@ -1,20 +1,20 @@
-//! What time it is, for the engine: the system's, or that of a seeded run.
+//! The clock of the engine: the clock of the system, or the clock of a seeded run.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// The second at which the clock of the day stands; the last of all while it goes.
+/// The second at which the wall clock is stopped; `u64::MAX` while it runs.
 static STOPPED: AtomicU64 = AtomicU64::new(u64::MAX);
 
-/// Stops the clock of the day at a second since 1970, for the rest of the process: for programs
-/// that make images which are to be equal.
+/// Stops the wall clock at a second since 1970, for the rest of the process. Programs use this to
+/// make images that are equal.
 pub fn stop_wall(second: u64) {
     STOPPED.store(second, Ordering::Relaxed);
 }
 
-/// Returns the instant that is now.
+/// Returns the current instant.
 #[must_use]
 pub fn now() -> Instant {
     #[cfg(any(debug_assertions, buttress_seeded))]
@@ -30,9 +30,9 @@ pub fn since(then: Instant) -> Duration {
     now().saturating_duration_since(then)
 }
 
-/// Returns the time since 1970; zero, of a clock that stands before it. It is the clock that Linux
-/// stamps files with (`CLOCK_REALTIME_COARSE`), and moves on with the kernel's ticks: between a
-/// program's two looks at that clock no stamp lies outside of them.
+/// Returns the time since 1970, or zero if the clock stands before 1970. Linux stamps files with
+/// the same clock (`CLOCK_REALTIME_COARSE`), which advances with the ticks of the kernel. So a
+/// stamp lies between two readings of that clock by a program, one before it and one after.
 #[must_use]
 pub fn wall() -> Duration {
     #[cfg(any(debug_assertions, buttress_seeded))]

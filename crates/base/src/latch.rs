@@ -1,4 +1,4 @@
-//! A latch: set once, with the first cause, and looked at everywhere.
+//! A latch: the first cause sets it, and every caller checks it.
 //!
 //! # Place
 //!

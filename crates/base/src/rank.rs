@@ -3,18 +3,18 @@
 //! # Place
 //!
 //! Every crate above takes its mutexes from here. A deadlock needs two threads and bad luck to
-//! show; a lock taken in the wrong order shows on the first run of one thread.
+//! show. This check finds a lock that is taken in the wrong order on the first run of one thread.
 //!
 //! # Invariants
 //!
-//! - **K1** A thread that holds a rank takes only ranks after it. Checked in debug builds; taking
-//!   an equal or outer rank panics. [`Ranked::try_lock`] is exempt: what never waits cannot
-//!   deadlock.
+//! - **K1** A thread that holds a rank takes only ranks after it. Debug builds check this: taking
+//!   an equal or outer rank panics. [`Ranked::try_lock`] is exempt, because a call that never waits
+//!   cannot deadlock.
 //!
 //! # Locks
 //!
-//! A ranked mutex is never held across device I/O or a wait for space. What may be held that long
-//! is not a short lock, and has no rank.
+//! A thread never holds a ranked mutex across device I/O or a wait for space. A lock that a thread
+//! may hold that long has no rank.
 
 use std::cell::Cell;
 use std::fmt;
@@ -57,7 +57,7 @@ const RANK_COUNT: usize = Rank::Leaf as usize + 1;
 /// A mutex with a place in the order of locks.
 pub struct Ranked<T: ?Sized> {
     rank: Rank,
-    // Unranked: the rank is beside it.
+    // Unranked: the field above has the rank of this mutex.
     mutex: Mutex<T>,
 }
 
@@ -107,9 +107,9 @@ impl<T: fmt::Debug> fmt::Debug for Ranked<T> {
     }
 }
 
-/// Proof, while it lives, that the lock is held.
+/// Proof that the lock is held, for as long as the value lives.
 ///
-/// Functions that need a lock take `&Held<_>`: the type says what a comment could only claim.
+/// Functions that need a lock take `&Held<_>`, so the compiler checks that the caller holds it.
 #[must_use = "a guard that is dropped at once guards nothing"]
 pub struct Held<'a, T: ?Sized> {
     guard: MutexGuard<'a, T>,
@@ -121,8 +121,8 @@ impl<T: ?Sized> Held<'_, T> {
     ///
     /// # Panics
     ///
-    /// In debug builds, if this thread holds an inner rank too (it could never be taken again in
-    /// order).
+    /// In debug builds, if this thread holds an inner rank too: taking this lock again would break
+    /// the order.
     #[track_caller]
     pub fn wait(&mut self, signal: &Condvar) {
         check_innermost(self.mark.rank);
@@ -161,7 +161,7 @@ impl<T: ?Sized + fmt::Debug> fmt::Debug for Held<'_, T> {
     }
 }
 
-/// One rank in this thread's record, for as long as it lives.
+/// One rank in this thread's record, until it is dropped.
 struct Mark {
     rank: Rank,
 }
@@ -217,7 +217,7 @@ fn check_innermost(rank: Rank) {
 mod tests {
     use super::*;
 
-    /// K1: the right order passes, in whatever order the guards go.
+    /// K1: the right order passes, in whatever order the guards drop.
     #[test]
     fn outer_before_inner_passes() {
         let outer = Ranked::new(Rank::Inode, 1);
@@ -253,7 +253,7 @@ mod tests {
         let _second = second.lock();
     }
 
-    /// A wait gives the lock up: the thread that notifies needs it.
+    /// A wait releases the lock, because the thread that notifies needs it.
     #[test]
     fn wait_releases() {
         let place = Ranked::new(Rank::SpaceInfo, false);

@@ -2,15 +2,15 @@
 //!
 //! # Place
 //!
-//! In a release build these are `parking_lot`'s, by name and at no cost. In a debug build, and in
-//! one with `--cfg buttress_seeded`, each is wrapped once more: a thread that runs under
-//! [`crate::seeded`] waits in the scheduler, every other thread in `parking_lot`, after one relaxed
-//! load.
+//! In a release build these are the types of `parking_lot`, at no cost. A debug build, and one with
+//! `--cfg buttress_seeded`, wraps each type once more. There a thread that runs under
+//! [`crate::seeded`] waits in the scheduler. Every other thread waits in `parking_lot`, after one
+//! relaxed load.
 //!
 //! # Invariants
 //!
-//! - **Y1** The scheduler hears of a lock that is free only when it is: guards drop the lock first,
-//!   their word to the scheduler second.
+//! - **Y1** A guard first releases the lock and then notifies the scheduler. So the scheduler never
+//!   treats a held lock as free.
 
 #[cfg(not(any(debug_assertions, buttress_seeded)))]
 pub use parking_lot::{
@@ -30,7 +30,8 @@ mod watched {
 
     use crate::seeded::{self, Place, Want};
 
-    /// A word to the scheduler that a lock may be free. The last field of each guard (Y1).
+    /// Notifies the scheduler on drop that a lock may be free. It is the last field of each guard
+    /// (Y1).
     struct Tell(Place, Want);
 
     impl Drop for Tell {
@@ -168,7 +169,7 @@ mod watched {
             WaitTimeoutResult(!told)
         }
 
-        /// Waits in the scheduler, for a thread of its; says whether it was notified.
+        /// Waits in the scheduler if the thread belongs to a run; says whether it was notified.
         #[track_caller]
         fn wait_seeded<T: ?Sized>(
             &self,
@@ -192,12 +193,12 @@ mod watched {
         }
     }
 
-    /// Whether a timed wait ended by its time.
+    /// Whether a timed wait ended at its time limit.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct WaitTimeoutResult(bool);
 
     impl WaitTimeoutResult {
-        /// Says whether the time was over before a notification came.
+        /// Says whether the limit passed before a notification came.
         #[must_use]
         pub const fn timed_out(&self) -> bool {
             self.0
@@ -207,7 +208,7 @@ mod watched {
     /// As `parking_lot::RwLock`: a reader waits for a writer that waits.
     #[derive(Default)]
     pub struct RwLock<T: ?Sized> {
-        // Unranked: its users say why they have no rank.
+        // Unranked: each user of this type says why it has no rank.
         inner: parking_lot::RwLock<T>,
     }
 

@@ -1,7 +1,8 @@
-//! Threads of the engine: the system's own, one of which runs at a time in a seeded run
-//! ([`crate::seeded`]).
+//! Threads of the engine. They are threads of the system; in a seeded run ([`crate::seeded`]) one
+//! of them runs at a time.
 //!
-//! In a release build without `--cfg buttress_seeded` the names are those of the standard library.
+//! In a release build without `--cfg buttress_seeded` these names are reexports of the standard
+//! library.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -17,7 +18,7 @@ pub use watched::{
     Builder, JoinHandle, Scope, ScopedJoinHandle, Thread, current, park, park_timeout, scope,
 };
 
-/// Sleeps; in a seeded run until no other thread can go on, or chance says that the time is over.
+/// Sleeps. In a seeded run the sleep ends when no other thread can run, or when chance says so.
 #[track_caller]
 pub fn sleep(time: Duration) {
     #[cfg(any(debug_assertions, buttress_seeded))]
@@ -27,7 +28,7 @@ pub fn sleep(time: Duration) {
     std::thread::sleep(time);
 }
 
-/// Gives way; in a seeded run a place where the turn may change hands.
+/// Yields the processor; in a seeded run, a place where the turn may change hands.
 #[track_caller]
 pub fn yield_now() {
     #[cfg(any(debug_assertions, buttress_seeded))]
@@ -37,15 +38,15 @@ pub fn yield_now() {
     std::thread::yield_now();
 }
 
-/// Returns how many threads can run at once: of a seeded run always as many, wherever it runs, or
-/// as it has processors.
+/// Returns how many threads can run at once. In a seeded run this is the number of simulated
+/// processors, or else 3 on every machine.
 #[must_use]
 pub fn parallelism() -> usize {
     #[cfg(any(debug_assertions, buttress_seeded))]
     if crate::seeded::is_seeded() {
         return crate::seeded::processors().unwrap_or(3);
     }
-    // The system reads files to know: nothing to be asked for each small write.
+    // The system reads files to answer, so the answer is kept: small writes ask often.
     static KNOWN: LazyLock<usize> =
         LazyLock::new(|| std::thread::available_parallelism().map_or(1, usize::from));
     *KNOWN
@@ -60,7 +61,7 @@ pub fn seeded_index() -> Option<usize> {
     None
 }
 
-/// Returns how long the processors of this thread's run were busy, if it has any.
+/// Returns how long the processors of this thread's run were busy, if the run has a machine.
 #[must_use]
 pub fn processors_busy() -> Option<Duration> {
     #[cfg(any(debug_assertions, buttress_seeded))]
@@ -69,8 +70,8 @@ pub fn processors_busy() -> Option<Duration> {
     None
 }
 
-/// Returns sixteen bytes of a seeded run, for an identifier that must be the same when it is run
-/// again.
+/// Returns sixteen bytes of the generator of a seeded run. A second run with the same seed gets the
+/// same bytes, for identifiers that must be equal.
 #[must_use]
 pub fn seeded_bytes() -> Option<[u8; 16]> {
     #[cfg(any(debug_assertions, buttress_seeded))]
@@ -104,7 +105,7 @@ mod watched {
             self.inner.id()
         }
 
-        /// Ends its next [`park`], or the one that it is in.
+        /// Ends the current [`park`] of the thread, or its next one.
         #[track_caller]
         pub fn unpark(&self) {
             match &self.child {
@@ -114,13 +115,13 @@ mod watched {
         }
     }
 
-    /// Returns the thread that asks.
+    /// Returns the calling thread.
     #[must_use]
     pub fn current() -> Thread {
         Thread { inner: thread::current(), child: seeded::myself() }
     }
 
-    /// Waits for [`Thread::unpark`], or for no reason.
+    /// Waits for [`Thread::unpark`]; may return without one.
     #[track_caller]
     pub fn park() {
         match seeded::myself() {
@@ -262,7 +263,7 @@ mod watched {
         thread::scope(|inner| {
             let scope = Scope { inner, children: Mutex::new(Vec::new()) };
             let result = catch_unwind(AssertUnwindSafe(|| work(&scope)));
-            // Before the system waits for them: it would keep the turn meanwhile.
+            // Waits in the scheduler first: the system would wait with the turn held.
             for child in scope.children.into_inner() {
                 child.wait();
             }

@@ -1,4 +1,4 @@
-//! Requests of a file in direct mode that wait together.
+//! Several requests of a file in direct mode, served with one wait.
 //!
 //! # Invariants
 //!
@@ -20,8 +20,8 @@ use crate::ring::{self, Durable};
 const AT_ONCE_MAX: u64 = 8 << 20;
 
 impl FileDevice {
-    /// [`Device::write_many`]: in direct mode at once. Through the page cache writes do not wait
-    /// anyway.
+    /// [`Device::write_many`]: in direct mode the writes go at once. Through the page cache, writes
+    /// do not wait for the device.
     pub(crate) fn write_at_once(&self, writes: &[Write<'_>]) -> Result<(), Refused> {
         let mut rest = writes;
         while !rest.is_empty() {
@@ -34,8 +34,8 @@ impl FileDevice {
         Ok(())
     }
 
-    /// [`Device::write_many_and_flush`]: where a durable write flushes, the kernel flushes after
-    /// each of the last writes by itself. The caller is not woken in between.
+    /// [`Device::write_many_and_flush`]. Where a durable write flushes the device, the kernel
+    /// flushes after each of the last writes. The caller is not woken in between.
     pub(crate) fn write_at_once_and_flush(&self, writes: &[Write<'_>]) -> Result<(), Unfinished> {
         let mut last = writes;
         while part_len(last) < last.len() {
@@ -56,7 +56,7 @@ impl FileDevice {
         Ok(())
     }
 
-    /// Writes durably; false where that takes a separate flush.
+    /// Writes durably; returns false where the caller must flush separately.
     fn write_durable_part(&self, writes: &[Write<'_>]) -> Result<bool, Unfinished> {
         if writes.is_empty() {
             return Ok(false);
@@ -74,7 +74,8 @@ impl FileDevice {
                         let error = self.io_error(Operation::Flush, 0, self.len(), source);
                         return Err(Unfinished::Flush(error));
                     }
-                    // After another failure this one may be of the flush, which is worse.
+                    // Keeps the first refused write. A later failure may come from the flush, which
+                    // is worse.
                     Err(error) => refused = refused.or(Some(Refused { index, error })),
                 },
             }
@@ -100,7 +101,7 @@ impl FileDevice {
         Ok(())
     }
 
-    /// The kernel's answer to each; `None` where they cannot go at once.
+    /// The kernel's answer to each write; `None` where the writes cannot go at once.
     fn give_to_ring(
         &self,
         writes: &[Write<'_>],
@@ -118,7 +119,7 @@ impl FileDevice {
             if !fits {
                 return Ok(None);
             }
-            // As a call of its own would do it; a part is short.
+            // Unaligned buffers are copied, as in a single call; a part is short.
             copies.push((!is_aligned).then(|| gather(&write.bufs, len)));
         }
         let copies: Vec<_> =
@@ -131,8 +132,8 @@ impl FileDevice {
         Ok(self.rings.write(direct, &requests, durable))
     }
 
-    /// [`Device::write_durably`] in direct mode: the kernel flushes after it, and the caller waits
-    /// once. False where that takes several calls.
+    /// [`Device::write_durably`] in direct mode: the kernel writes and flushes, and the caller
+    /// waits once. Returns false where this takes several calls.
     pub(crate) fn write_with_flush(&self, offset: u64, buf: &[u8]) -> Result<bool, Error> {
         let len = buf.len() as u64;
         check(self, Operation::Write, offset, len)?;
@@ -196,8 +197,8 @@ mod tests {
         (dir, device.expect("a file"))
     }
 
-    /// Many writes at once do what they do one after the other, of one buffer and of several,
-    /// direct or not.
+    /// Many writes at once have the same result as one after the other. This holds for one buffer
+    /// and several, direct or not.
     #[test]
     fn many_writes_are_as_one_by_one() {
         for (direct, flushes_with_writes) in [(false, false), (true, false), (true, true)] {
@@ -250,8 +251,8 @@ mod tests {
         }
     }
 
-    /// Durable writes are flushed on the device, separately or after each write: Linux counts the
-    /// flushes.
+    /// Durable writes flush the device, separately or with each write. The test reads the flush
+    /// count of Linux.
     #[test]
     fn devices_are_flushed() {
         let dir = tempfile::tempdir().expect("a directory");
@@ -300,7 +301,7 @@ mod tests {
         outcome.unwrap_or_else(|panic| resume_unwind(panic));
     }
 
-    /// O2: a failed durable write is reported as a failed write, by its index, where a plain one
+    /// O2: a failed durable write is reported as a failed write, by its index, if a plain write
     /// fails too.
     #[test]
     fn a_device_that_takes_no_writes() {

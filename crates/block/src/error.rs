@@ -6,7 +6,7 @@ use std::path::PathBuf;
 /// The operation that failed on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
-    /// Bytes out of the device.
+    /// Reading bytes from the device.
     Read,
     /// Writing bytes to the device.
     Write,
@@ -38,7 +38,7 @@ pub enum NotADevice {
     CharacterDevice,
     /// A socket.
     Socket,
-    /// Something this program has no word for.
+    /// A kind of file that this program does not know.
     Unknown,
 }
 
@@ -58,18 +58,18 @@ impl std::fmt::Display for NotADevice {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The device failed, or the kernel did on its behalf.
+    /// The device failed, or the kernel failed while it served the request.
     #[error("{operation} of {len} bytes at {offset} failed on {device}")]
     Io {
         /// Name of the device.
         device: String,
-        /// What was asked of it.
+        /// The operation that failed.
         operation: Operation,
-        /// Where.
+        /// The first byte of the request.
         offset: u64,
-        /// How much.
+        /// The length of the request in bytes.
         len: u64,
-        /// What the kernel said.
+        /// The error of the kernel.
         source: io::Error,
     },
     /// The request does not lie within the device.
@@ -79,13 +79,13 @@ pub enum Error {
     PastEnd {
         /// Name of the device.
         device: String,
-        /// What was asked of it.
+        /// The requested operation.
         operation: Operation,
-        /// Where.
+        /// The first byte of the request.
         offset: u64,
-        /// How much.
+        /// The length of the request in bytes.
         len: u64,
-        /// How long the device is.
+        /// The length of the device in bytes.
         device_len: u64,
     },
     /// The device was opened for reading only.
@@ -126,7 +126,7 @@ pub enum Error {
         /// What it is.
         found: NotADevice,
     },
-    /// There is nothing in it.
+    /// The file or device has no bytes.
     #[error("{} is empty", path.display())]
     Empty {
         /// What was to be opened.
@@ -153,7 +153,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Says whether the device itself failed, as opposed to a request that could not be right.
+    /// Says whether the device itself failed, as opposed to an invalid request.
     #[must_use]
     pub fn is_io(&self) -> bool {
         matches!(self, Self::Io { .. } | Self::Open { .. } | Self::Grow { .. })

@@ -82,8 +82,8 @@ pub trait Layer: Send + Sync + fmt::Debug {
         Ok(())
     }
 
-    /// See [`Device::writes_at_once`]; true only of a layer that gives [`Layer::on_write_many`], or
-    /// of one that wants callers to use it.
+    /// See [`Device::writes_at_once`]. A layer returns true if it implements
+    /// [`Layer::on_write_many`], or if callers should use that method.
     fn takes_many(&self) -> bool {
         false
     }

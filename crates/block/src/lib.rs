@@ -3,8 +3,8 @@
 //! # Place
 //!
 //! The bottom of the storage stack. `volume` joins devices into one address space. This crate does
-//! not interpret bytes, except for [`probe`]: it recognises the formats of a device's first
-//! sectors, to say what would be lost.
+//! not interpret bytes, except for [`probe`]. That module recognises the format of a device from
+//! its first sectors, so that messages can say what would be lost.
 
 #![deny(unsafe_code)]
 

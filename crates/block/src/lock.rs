@@ -6,7 +6,7 @@
 //! Two descriptors of one process exclude each other like those of two processes. The kernel does
 //! not say which process holds the lock, so the message looks it up in `/proc/locks`.
 //!
-//! A loop device over the file takes no lock, and has a check of its own.
+//! A loop device over the file takes no lock; `check_not_looped` checks for one.
 
 use std::fs::File;
 use std::io;
@@ -36,8 +36,8 @@ pub(crate) fn lock(file: &File, path: &Path, alone: bool) -> Result<(), Error> {
         match flock(file, operation) {
             Ok(()) => return Ok(()),
             Err(Errno::INTR) => {}
-            // A lock may outlive its holder for an instant, in a forked child before its exec. Also
-            // udev locks new block devices while it examines them.
+            // A forked child may keep the lock for an instant, before its exec. Also udev locks new
+            // block devices while it examines them.
             Err(Errno::WOULDBLOCK) if tries_left > 0 => {
                 tries_left -= 1;
                 std::thread::sleep(RETRY_AFTER);
@@ -45,8 +45,8 @@ pub(crate) fn lock(file: &File, path: &Path, alone: bool) -> Result<(), Error> {
             Err(Errno::WOULDBLOCK) => {
                 return Err(Error::Locked { path: path.to_owned(), pid: holder(file) });
             }
-            // Some network filesystems have no locks. There two writers cannot be prevented, if
-            // writers are to be allowed at all.
+            // Some network filesystems have no locks. Without locks this program cannot exclude a
+            // second writer, but it still allows writing there.
             Err(Errno::NOSYS | Errno::OPNOTSUPP | Errno::NOLCK) => {
                 tracing::warn!(path = text::of_path(path), "this filesystem has no locks");
                 return Ok(());
@@ -58,16 +58,16 @@ pub(crate) fn lock(file: &File, path: &Path, alone: bool) -> Result<(), Error> {
     }
 }
 
-/// Gives the lock up. Else it lasts as long as the last copy of the descriptor. A forked process
-/// may keep a copy until its exec. If it closes files first, that can be longer than other programs
-/// wait.
+/// Gives the lock up. Otherwise the lock lasts as long as the last copy of the descriptor. A forked
+/// process may keep a copy until its exec. If the child closes files first, that can take longer
+/// than other programs wait.
 pub(crate) fn unlock(file: &File) {
     // If this fails, the lock goes with the descriptor.
     let _ = flock(file, FlockOperation::Unlock);
 }
 
-/// Checks that no loop device uses a regular file: the kernel may have the loop device mounted, and
-/// takes no lock.
+/// Checks that no loop device uses a regular file. The kernel may have the loop device mounted, and
+/// the loop device takes no lock.
 pub(crate) fn check_not_looped(file: &File, path: &Path) -> Result<(), Error> {
     let (Ok(metadata), Ok(devices)) = (file.metadata(), std::fs::read_dir("/sys/block")) else {
         return Ok(());
@@ -85,8 +85,8 @@ pub(crate) fn check_not_looped(file: &File, path: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// The process that has locked the device at `path`; `None` if there is none, or it cannot be seen
-/// from here.
+/// The process that has locked the device at `path`; `None` if there is none, or if it is not
+/// visible.
 #[must_use]
 pub fn locked_by(path: &Path) -> Option<u32> {
     holder_of(&std::fs::metadata(path).ok()?)

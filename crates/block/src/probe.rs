@@ -1,9 +1,10 @@
-//! Recognises the content of a device by its first bytes. Messages use it to say what would be
-//! lost, or what a wrong file is.
+//! Recognises the content of a device by its first bytes. Messages say what a new filesystem would
+//! overwrite, or what a wrong file contains.
 //!
 //! # Place
 //!
-//! Before a filesystem is made, and when none is found. Reads only; recognises, does not check.
+//! Runs before a filesystem is made, and when none is found. It reads only, and does not verify the
+//! format.
 //!
 //! # Invariants
 //!
@@ -25,7 +26,8 @@ pub fn identify(device: &dyn Device) -> Result<Option<String>, Error> {
             return Ok(Some(signature.name.to_owned()));
         }
     }
-    // Formats with several checks, and partition tables after everything that may lie under one.
+    // Formats with several checks. Partition tables come last, after all formats that may lie below
+    // one.
     for recognise in [ext, swap, lvm, software_raid, fat, zfs, minix, gpt, mbr] {
         if let Some(name) = recognise(&probe)? {
             return Ok(Some(name.to_owned()));
@@ -129,7 +131,7 @@ fn ext(probe: &Probe<'_>) -> Result<Option<&'static str>, Error> {
     }))
 }
 
-/// Swap signs the end of its first page, and pages come in several sizes.
+/// Swap space has its signature at the end of its first page, and pages come in several sizes.
 fn swap(probe: &Probe<'_>) -> Result<Option<&'static str>, Error> {
     for page in [4096, 8192, 16384, 65536] {
         for magic in [b"SWAPSPACE2", b"SWAP-SPACE"] {
@@ -166,7 +168,7 @@ fn software_raid(probe: &Probe<'_>) -> Result<Option<&'static str>, Error> {
     Ok(None)
 }
 
-/// FAT has a boot sector's mark and its name in words, at a place that depends on its width.
+/// FAT has the mark of a boot sector, and its name as text at a place that depends on its width.
 fn fat(probe: &Probe<'_>) -> Result<Option<&'static str>, Error> {
     if !probe.holds(510, b"\x55\xaa")? {
         return Ok(None);
@@ -189,8 +191,8 @@ fn zfs(probe: &Probe<'_>) -> Result<Option<&'static str>, Error> {
     Ok(found.then_some("ZFS"))
 }
 
-/// The magic of minix has two bytes, so its counts of bitmap blocks and the size of its zones must
-/// make sense, too.
+/// The magic of minix has only two bytes. So the counts of bitmap blocks and the zone size must be
+/// plausible, too.
 fn minix(probe: &Probe<'_>) -> Result<Option<&'static str>, Error> {
     const SUPER: u64 = 0x400;
     /// Versions 1 and 2, with names of 14 and 30 bytes.
@@ -212,7 +214,7 @@ fn minix(probe: &Probe<'_>) -> Result<Option<&'static str>, Error> {
     Ok((has_maps && zones.is_some_and(|log| log < 8)).then_some("minix"))
 }
 
-/// The header of a GPT lies in the second sector, whatever a sector is.
+/// The header of a GPT lies in the second sector, for both sector sizes.
 fn gpt(probe: &Probe<'_>) -> Result<Option<&'static str>, Error> {
     for sector in [512, 4096] {
         if probe.holds(sector, b"EFI PART")? {
@@ -222,7 +224,8 @@ fn gpt(probe: &Probe<'_>) -> Result<Option<&'static str>, Error> {
     Ok(None)
 }
 
-/// A boot sector's mark proves little; four entries that could be partitions make it a table.
+/// The mark of a boot sector is not enough. The sector also needs four entries that could be
+/// partitions.
 fn mbr(probe: &Probe<'_>) -> Result<Option<&'static str>, Error> {
     let Some(sector) = probe.window(0, 512)? else { return Ok(None) };
     let (code, table) = sector.split_at(446);

@@ -1,9 +1,9 @@
-//! Rings of io_uring, where they are built in (the feature `io-uring`).
+//! Rings of io_uring, in builds with the feature `io-uring`.
 //!
 //! # What must hold
 //!
-//! - Without the feature there are no rings, as where the kernel forbids them: the caller makes one
-//!   call after the other.
+//! - Without the feature there are no rings, as on a kernel that forbids them. The caller then
+//!   makes one call after the other.
 
 #[cfg(feature = "io-uring")]
 mod kernel;
@@ -15,7 +15,7 @@ pub(crate) use kernel::Rings;
 
 /// Requests that a ring takes at once.
 pub(crate) const ENTRIES: usize = 32;
-/// Whether a write ends when it is durable.
+/// Whether a write completes only when it is durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Durable {
     Yes,
@@ -37,7 +37,7 @@ impl Rings {
         false
     }
 
-    /// Nothing is written: there are no rings.
+    /// Writes nothing and returns `None`, since there are no rings.
     pub(crate) fn write(
         &self,
         _: &std::fs::File,

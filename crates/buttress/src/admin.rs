@@ -1,4 +1,4 @@
-//! Administration of a volume: what an operator does, not a program.
+//! Administration of a volume, for operators.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ impl<'f> Admin<'f> {
     ///
     /// # Errors
     ///
-    /// What reading the accounts met.
+    /// Errors of reading the accounts.
     pub fn usage(&self) -> Result<StatFs> {
         self.fs.statfs().context("statfs", Path::new(TOP))
     }
@@ -38,7 +38,7 @@ impl<'f> Admin<'f> {
     ///
     /// # Errors
     ///
-    /// What reading the root tree met.
+    /// Errors of reading the root tree.
     pub fn info(&self) -> Result<Info> {
         self.fs.info().context("info", Path::new(TOP))
     }
@@ -53,7 +53,7 @@ impl<'f> Admin<'f> {
     ///
     /// # Errors
     ///
-    /// What reading the root tree met.
+    /// Errors of reading the root tree.
     pub fn subvolumes(&self) -> Result<Vec<SubvolumeInfo>> {
         self.fs.subvolumes().context("list subvolumes", Path::new(TOP))
     }
@@ -64,7 +64,7 @@ impl<'f> Admin<'f> {
         self.fs.devices()
     }
 
-    /// Adds a device. What was on it is gone.
+    /// Adds a device. The data on the device is lost.
     ///
     /// # Errors
     ///
@@ -73,12 +73,12 @@ impl<'f> Admin<'f> {
         self.fs.add_device(device).context("add device", Path::new(TOP))
     }
 
-    /// Reads every copy of everything in use and repairs what is wrong. `progress` returns false to
-    /// end it; the result says whether it came to its end.
+    /// Reads every copy of all space in use and repairs what is wrong. `progress` returns false to
+    /// stop the scrub. The result says whether it finished.
     ///
     /// # Errors
     ///
-    /// What reading the extent tree met. Damage is part of the result.
+    /// Errors of reading the extent tree. Damage is part of the result.
     pub fn scrub(
         &self,
         options: ScrubOptions,
@@ -87,7 +87,7 @@ impl<'f> Admin<'f> {
         self.fs.scrub(options, progress).context("scrub", Path::new(TOP))
     }
 
-    /// Moves what is in the chosen block groups. `progress` returns false to pause it.
+    /// Moves the contents of the chosen block groups. `progress` returns false to pause it.
     ///
     /// # Errors
     ///
@@ -100,7 +100,7 @@ impl<'f> Admin<'f> {
         self.fs.balance(options, progress).context("balance", Path::new(TOP))
     }
 
-    /// Tells the devices of free space. `progress` returns false to end it.
+    /// Tells the devices which space is free. `progress` returns false to stop it.
     ///
     /// # Errors
     ///

@@ -35,7 +35,7 @@ impl DirEntry {
         self.folder.join(&self.name)
     }
 
-    /// What the name leads to; a directory for a subvolume.
+    /// The file type of the entry; a directory for a subvolume.
     #[must_use]
     pub fn kind(&self) -> FileKind {
         self.kind
@@ -50,7 +50,7 @@ impl DirEntry {
 
 /// The entries of a directory, in the order of their creation, without `.` and `..`.
 ///
-/// A name that stays is listed once, whatever else is made or removed meanwhile.
+/// A name that exists during the whole listing is listed once, even if others are made or removed.
 #[derive(Debug)]
 pub struct ReadDir {
     dir: Inode,

@@ -40,13 +40,14 @@ impl File {
         &self.path
     }
 
-    /// What is known of it besides its content.
+    /// The metadata of the file.
     #[must_use]
     pub fn metadata(&self) -> Metadata {
         Metadata::new(self.inode.attr())
     }
 
-    /// Reads bytes at an offset; returns how many, fewer than asked for at the end only.
+    /// Reads bytes at an offset; returns how many. Only at the end of the file these are fewer than
+    /// asked for.
     ///
     /// # Errors
     ///
@@ -60,7 +61,7 @@ impl File {
     ///
     /// # Errors
     ///
-    /// As [`File::read_at`]; `InvalidInput` where the file ends before.
+    /// As [`File::read_at`]; `InvalidInput` where the file ends before `buf` is full.
     pub fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         if self.read_at(buf, offset)? == buf.len() {
             return Ok(());
@@ -85,7 +86,7 @@ impl File {
         Ok(())
     }
 
-    /// Cuts the file, or lets it grow by a hole.
+    /// Truncates the file, or extends it by a hole.
     ///
     /// # Errors
     ///
@@ -101,7 +102,7 @@ impl File {
     ///
     /// # Errors
     ///
-    /// What writing them met, also of writes before this call.
+    /// Errors of writing them, and of writes before this call.
     pub fn sync_all(&self) -> Result<()> {
         self.inode.sync().context("sync", &self.path)
     }
@@ -152,7 +153,7 @@ impl Write for File {
         Ok(data.len())
     }
 
-    /// Does nothing: bytes are with the engine when a write returns. [`File::sync_all`] makes them
+    /// Does nothing: the engine has the bytes when a write returns. [`File::sync_all`] makes them
     /// durable.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
@@ -225,7 +226,7 @@ impl FileOptions {
         self
     }
 
-    /// Whether the file is cut to nothing when it is opened.
+    /// Whether opening truncates the file to length zero.
     pub fn truncate(mut self, truncate: bool) -> Self {
         self.truncate = truncate;
         self

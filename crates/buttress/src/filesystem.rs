@@ -28,20 +28,22 @@ pub struct Filesystem {
     turns: Arc<Turns>,
 }
 
-/// What happens once at a time.
+/// Locks of operations of which one runs at a time.
 #[derive(Debug, Default)]
 struct Turns {
     transaction: Turn,
-    /// The name of a snapshot that is about to lose it. Unranked: outermost, taken here alone.
+    /// Held while a snapshot has a temporary name. Unranked: outermost; no other lock is held with
+    /// it.
     snapshot: Mutex<()>,
 }
 
-/// The name that [`Filesystem::snapshot`] uses for a moment; after a crash then it is removed by
-/// the next opening.
+/// The temporary name that [`Filesystem::snapshot`] uses. After a crash, the next opening removes a
+/// snapshot of this name.
 const SNAPSHOT_NAME: &[u8] = b".buttress-snapshot";
 
 impl Filesystem {
-    /// Takes an opened volume over. What a crash left of a snapshot without a name is removed.
+    /// Takes an opened volume over, and removes the snapshot that a crash may have left under the
+    /// temporary name.
     pub(crate) fn new(fs: buttress_fs::Filesystem) -> Self {
         if fs.read_only_reason().is_none() {
             remove_left(&fs.root());
@@ -51,10 +53,10 @@ impl Filesystem {
 
     /// Changes several files together: all changes that `work` makes happen, or none.
     ///
-    /// They happen when `work` returns `Ok`, and are durable when this returns. After a crash all
-    /// are there or none. Other threads see none before, and then all. One transaction of a volume
-    /// runs at a time; what it reads can change by calls outside of transactions alone. All files
-    /// lie in one subvolume.
+    /// The changes happen when `work` returns `Ok`, and are durable when this call returns. After a
+    /// crash all changes are there or none. Other threads see none of them before, and all of them
+    /// after. One transaction of a volume runs at a time. Calls outside of transactions can still
+    /// change what it reads. All files lie in one subvolume.
     ///
     /// ```
     /// # fn main() -> buttress::Result<()> {
@@ -72,11 +74,11 @@ impl Filesystem {
     ///
     /// # Errors
     ///
-    /// What `work` returned, and nothing is changed; [`Error::other`] is for failures of the
-    /// program's own. Else `NotFound`, `IsADirectory` and the like where other calls changed the
-    /// same names meanwhile, `CrossesSubvolumes`, `StorageFull`, `ReadOnly`: nothing is changed.
-    /// `Aborted` and `Io` where the commit failed: the volume is read-only then, and the device has
-    /// the last commit. `InvalidInput` within a transaction of the same thread.
+    /// The error that `work` returned; [`Error::other`] wraps a failure of the calling program.
+    /// `NotFound`, `IsADirectory` and the like, where other calls changed the same names meanwhile.
+    /// `CrossesSubvolumes`, `StorageFull`, `ReadOnly`. In all these cases nothing is changed.
+    /// `Aborted` and `Io`, where the commit failed: the volume is then read-only, and the device
+    /// has the last commit. `InvalidInput`, within a transaction of the same thread.
     pub fn transaction<T>(
         &self,
         work: impl FnOnce(&mut Transaction<'_>) -> Result<T>,
@@ -88,11 +90,10 @@ impl Filesystem {
         Ok(value)
     }
 
-    /// The volume as it is now, for reading: whatever changes afterwards, its files stay as they
-    /// are.
+    /// Returns the present state of the volume for reading. Later changes do not affect its files.
     ///
-    /// It costs a commit, and space only for what changes while it is held. Of a volume that is
-    /// opened read-only it is the volume itself.
+    /// The call costs a commit. The snapshot takes space only for changes while it is held. If the
+    /// volume is read-only, the result is the volume itself.
     ///
     /// # Errors
     ///
@@ -131,8 +132,8 @@ impl Filesystem {
         self.fs.sync().context("sync", Path::new("/"))
     }
 
-    /// Commits and closes the volume. Dropping the last clone does the same, and has no way to tell
-    /// of a failure.
+    /// Commits and closes the volume. Dropping the last clone does the same, but cannot report a
+    /// failure.
     ///
     /// # Errors
     ///
@@ -150,7 +151,7 @@ impl Filesystem {
         self.open_with(path, &FileOptions::new().read(true))
     }
 
-    /// Opens a file for writing; makes it, or cuts it to nothing.
+    /// Opens a file for writing. Creates the file, or truncates it to length zero.
     ///
     /// # Errors
     ///
@@ -226,7 +227,8 @@ impl Filesystem {
         self.create_file(path)?.write_all_at(content.as_ref(), 0)
     }
 
-    /// Copies a file and its mode. Whole blocks are shared, not copied: it takes no space.
+    /// Copies a file and its mode. Whole blocks are shared instead of copied, and take no more
+    /// space.
     ///
     /// # Errors
     ///
@@ -244,7 +246,7 @@ impl Filesystem {
     ///
     /// # Errors
     ///
-    /// What looking it up met, but for its absence.
+    /// Errors of the lookup other than `NotFound`.
     pub fn exists(&self, path: impl AsRef<Path>) -> Result<bool> {
         match self.metadata(path) {
             Ok(_) => Ok(true),
@@ -253,7 +255,7 @@ impl Filesystem {
         }
     }
 
-    /// What is known of a file; symbolic links are followed.
+    /// The metadata of a file; symbolic links are followed.
     ///
     /// # Errors
     ///
@@ -264,7 +266,7 @@ impl Filesystem {
         Ok(Metadata::new(inode.attr()))
     }
 
-    /// What is known of a file; a symbolic link at the end is not followed.
+    /// The metadata of a file; a symbolic link at the end is not followed.
     ///
     /// # Errors
     ///
@@ -298,11 +300,11 @@ impl Filesystem {
         made.context("create directory", path).map(drop)
     }
 
-    /// Makes a directory and those above it that are not there.
+    /// Makes a directory and all missing directories above it.
     ///
     /// # Errors
     ///
-    /// As [`Filesystem::create_dir`], but for `AlreadyExists` where it is a directory.
+    /// As [`Filesystem::create_dir`]. `AlreadyExists` only where the path is no directory.
     pub fn create_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         let made = walk::find_or(&self.fs.root(), path, Last::Follow, many::make_or_find);
@@ -379,7 +381,7 @@ impl Filesystem {
     ///
     /// # Errors
     ///
-    /// `NotFound`; `InvalidInput` for what is no link.
+    /// `NotFound`; `InvalidInput` where the path is no link.
     pub fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
         let path = path.as_ref();
         walk::link_at(&self.fs.root(), path).context("read link", path)
@@ -476,12 +478,12 @@ impl Filesystem {
         made.context("snapshot", target).map(drop)
     }
 
-    /// Deletes a subvolume or a snapshot. Its space comes back in the background, or by
+    /// Deletes a subvolume or a snapshot. Its space is freed in the background, or by
     /// [`Filesystem::sync`].
     ///
     /// # Errors
     ///
-    /// `NotFound`; `InvalidInput` for what is no subvolume; `DirectoryNotEmpty` where another
+    /// `NotFound`; `InvalidInput` where the path is no subvolume; `DirectoryNotEmpty` where another
     /// subvolume lies in it.
     pub fn delete_subvolume(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
@@ -491,7 +493,7 @@ impl Filesystem {
     }
 }
 
-/// Removes what a crash left of [`Filesystem::snapshot`]; what cannot be removed does no harm.
+/// Removes the snapshot that a crash left in [`Filesystem::snapshot`]. A failure does no harm.
 fn remove_left(root: &Inode) {
     if root.lookup(SNAPSHOT_NAME).is_ok_and(|found| is_subvolume(found.id())) {
         let _ = root.delete_subvolume(SNAPSHOT_NAME);

@@ -39,24 +39,24 @@
 //! # Several files together
 //!
 //! [`Filesystem::transaction`] changes several files together or not at all, also after a crash.
-//! [`Filesystem::snapshot`] is one moment of the volume, for reading.
+//! [`Filesystem::snapshot`] returns the state of the volume at one moment, for reading.
 //!
-//! # What it takes
+//! # Resources
 //!
 //! - **Memory**: 64 MiB by default ([`OpenOptions::memory`]) for tree nodes, pages, dirty data and
 //!   changes that are not committed.
-//! - **Threads**: none, unless [`OpenOptions::background`] asks for them. Without them a call of
-//!   the program writes back and commits when its memory is full, and [`Filesystem::sync`] at any
-//!   time.
+//! - **Threads**: none, unless [`OpenOptions::background`] asks for them. Without threads, a call
+//!   writes back and commits when the memory is full. [`Filesystem::sync`] does so at any time.
 //! - **Durability**: a change is durable after [`File::sync_all`], [`Filesystem::sync`] or
-//!   [`Filesystem::close`]. A crash leaves the last commit, and what was synced since.
-//! - **Permissions** are kept and not checked.
+//!   [`Filesystem::close`]. After a crash the volume has the last commit, and all files synced
+//!   since.
+//! - **Permissions**: the library stores them and does not check them.
 //!
 //! # Where things are
 //!
-//! [`Filesystem`] has the calls of `std::fs` by path, [`File`] is an open file, [`Admin`] is what
-//! an operator does. The engine below is `buttress_fs`; [`Filesystem::engine`] and [`File::inode`]
-//! lead there.
+//! [`Filesystem`] has the calls of `std::fs` by path, [`File`] is an open file, and [`Admin`] has
+//! the calls of an operator. The engine below is `buttress_fs`; [`Filesystem::engine`] and
+//! [`File::inode`] return its types.
 
 #![forbid(unsafe_code)]
 

@@ -1,18 +1,18 @@
-//! Directories in many levels: made and removed at a cost of one step for each.
+//! Creates and removes nested directories, with one lookup for each level.
 //!
 //! # What must hold
 //!
-//! - No path is resolved anew for each level or name, and no tree is descended by recursion.
-//! - What a symbolic link leads to is never removed.
+//! - No path is resolved again for each level or name, and no tree is walked by recursion.
+//! - Removal never follows a symbolic link.
 
 use std::ops::ControlFlow;
 
 use buttress_fs::{DirEntry, FileKind, Ino, Inode, NameError, Result as FsResult};
 
-/// Names of a directory that are listed at once while it is emptied.
+/// How many names are listed in one step while a directory is emptied.
 const LISTED: usize = 256;
 
-/// Finds a directory, or makes it where it is not there.
+/// Makes a directory, or finds it where it exists already.
 pub(crate) fn make_or_find(parent: &Inode, name: &[u8]) -> FsResult<Inode> {
     match parent.mkdir(name, 0o755, 0, 0) {
         Err(error) if is_taken(&error) => parent.lookup(name),
@@ -20,7 +20,7 @@ pub(crate) fn make_or_find(parent: &Inode, name: &[u8]) -> FsResult<Inode> {
     }
 }
 
-/// Whether a name was refused because it is there.
+/// Whether a name was refused because it exists.
 pub(crate) fn is_taken(error: &buttress_fs::Error) -> bool {
     error.kind() == buttress_fs::ErrorKind::Name(NameError::Exists)
 }
@@ -43,7 +43,8 @@ impl Level {
         Ok(Self { dir, name, dirs: Vec::new() })
     }
 
-    /// Removes files from its beginning and notes directories, and says whether it is empty.
+    /// Removes files from the start of the directory and notes its directories. Says whether the
+    /// directory is empty.
     fn remove_some(&mut self) -> FsResult<bool> {
         let mut names = Vec::new();
         self.dir.read_dir(0, |entry: DirEntry<'_>| {

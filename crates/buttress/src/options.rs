@@ -9,7 +9,7 @@ use buttress_fs::MountOptions;
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::filesystem::Filesystem;
 
-/// Memory of a volume in a program, if nothing else is said: 64 MiB.
+/// The default memory of a volume in a program: 64 MiB.
 const MEMORY_DEFAULT: u64 = 64 << 20;
 
 /// How to open a volume: a builder.
@@ -41,7 +41,7 @@ impl OpenOptions {
         Self { mount, memory: MEMORY_DEFAULT }
     }
 
-    /// Whether nothing is written.
+    /// Whether the volume is opened without any write.
     pub fn read_only(mut self, read_only: bool) -> Self {
         self.mount.read_only = read_only;
         self
@@ -54,8 +54,8 @@ impl OpenOptions {
         self
     }
 
-    /// Whether threads write back, commit and read ahead by themselves. Without them all of it
-    /// happens in calls of the program, and nothing is durable before [`Filesystem::sync`].
+    /// Whether background threads write back, commit and read ahead. Without them, calls of the
+    /// program do this work, and nothing is durable before [`Filesystem::sync`].
     pub fn background(mut self, background: bool) -> Self {
         self.mount.background = background;
         self
@@ -83,8 +83,8 @@ impl OpenOptions {
     ///
     /// # Errors
     ///
-    /// `NotFound`; `Busy` while another program has it; `Corrupt` and `Unsupported` for what it
-    /// holds.
+    /// `NotFound`; `Busy` while another program has the volume open; `Corrupt` and `Unsupported`
+    /// for its content.
     pub fn open(self, path: impl AsRef<Path>) -> Result<Filesystem> {
         self.open_all(&[path.as_ref()])
     }
@@ -93,7 +93,7 @@ impl OpenOptions {
     ///
     /// # Errors
     ///
-    /// As [`OpenOptions::open`]; `InvalidInput` where the devices do not make one volume.
+    /// As [`OpenOptions::open`]; `InvalidInput` where the devices do not belong to one volume.
     pub fn open_all(self, paths: &[&Path]) -> Result<Filesystem> {
         let open = if self.mount.read_only {
             buttress_block::OpenOptions::READ
@@ -109,7 +109,7 @@ impl OpenOptions {
         self.open_devices_at(devices, first)
     }
 
-    /// Opens a volume on devices of the program's own.
+    /// Opens a volume on devices that the program implements.
     ///
     /// # Errors
     ///
@@ -154,7 +154,7 @@ pub struct CreateOptions {
 
 #[cfg(feature = "mkfs")]
 impl CreateOptions {
-    /// A volume of `size` bytes. Its image file is sparse: what is not used takes no space.
+    /// A volume of `size` bytes. Its image file is sparse, so unused parts take no space.
     pub fn new(size: u64) -> Self {
         let make = buttress_fs::MakeOptions { size: Some(size), ..Default::default() };
         Self { size, make }
@@ -166,14 +166,15 @@ impl CreateOptions {
         self
     }
 
-    /// Makes every identifier follow from a number, and times too: two runs give the same bytes.
+    /// Derives every identifier from a seed and takes all times from `time`, so two runs give the
+    /// same bytes.
     pub fn reproducible(mut self, seed: u64, time: buttress_fs::Timespec) -> Self {
         self.make.seed = Some(seed);
         self.make.time = Some(time);
         self
     }
 
-    /// Everything else that `mkfs` can be told, by [`MakeOptions`](buttress_fs::MakeOptions).
+    /// Sets all other options of `mkfs`, by [`MakeOptions`](buttress_fs::MakeOptions).
     pub fn with(mut self, change: impl FnOnce(&mut buttress_fs::MakeOptions)) -> Self {
         change(&mut self.make);
         self
@@ -199,7 +200,8 @@ impl CreateOptions {
         self.create_at(Arc::new(device), path)
     }
 
-    /// Makes the volume on a device of the program's own, and opens it. What was on it is gone.
+    /// Makes the volume on a device that the program implements, and opens it. The data on the
+    /// device is lost.
     ///
     /// # Errors
     ///

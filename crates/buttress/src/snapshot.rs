@@ -1,4 +1,4 @@
-//! One moment of a volume, for reading.
+//! The state of a volume at one moment, for reading.
 
 use std::path::{Path, PathBuf};
 
@@ -10,12 +10,12 @@ use crate::file::{File, FileOptions, read_whole};
 use crate::metadata::Metadata;
 use crate::walk::{self, Last};
 
-/// The volume as it was when [`Filesystem::snapshot`](crate::Filesystem::snapshot) was called:
-/// whatever changes afterwards, all reads here agree with each other.
+/// The volume at the time of the call of [`Filesystem::snapshot`](crate::Filesystem::snapshot).
+/// Later changes do not affect it, so all reads agree with each other.
 ///
-/// It has no name on the volume. Its space comes back some time after it is dropped, with all files
-/// and listings from it, or at the next opening. Subvolumes below it are empty directories, as in
-/// each snapshot of btrfs.
+/// It has no name on the volume. Its space is freed some time after the program drops it and all
+/// files and listings from it. After a crash, the next opening frees it. Subvolumes below it are
+/// empty directories, as in each snapshot of btrfs.
 #[derive(Debug)]
 pub struct Snapshot {
     top: Inode,
@@ -73,7 +73,7 @@ impl Snapshot {
     ///
     /// # Errors
     ///
-    /// What looking it up met, but for its absence.
+    /// Errors of the lookup other than `NotFound`.
     pub fn exists(&self, path: impl AsRef<Path>) -> Result<bool> {
         match self.metadata(path) {
             Ok(_) => Ok(true),
@@ -82,7 +82,7 @@ impl Snapshot {
         }
     }
 
-    /// What is known of a file; symbolic links are followed.
+    /// The metadata of a file; symbolic links are followed.
     ///
     /// # Errors
     ///
@@ -93,7 +93,7 @@ impl Snapshot {
         Ok(Metadata::new(inode.attr()))
     }
 
-    /// What is known of a file; a symbolic link at the end is not followed.
+    /// The metadata of a file; a symbolic link at the end is not followed.
     ///
     /// # Errors
     ///
@@ -108,7 +108,7 @@ impl Snapshot {
     ///
     /// # Errors
     ///
-    /// `NotFound`; `InvalidInput` for what is no link.
+    /// `NotFound`; `InvalidInput` where the path is no link.
     pub fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
         let path = path.as_ref();
         walk::link_at(&self.top, path).context("read link", path)

@@ -1,4 +1,4 @@
-//! From a path to an inode.
+//! Resolves paths to inodes.
 //!
 //! # What must hold
 //!
@@ -35,8 +35,8 @@ pub(crate) fn find_from(top: &Inode, path: &Path, last: Last) -> FsResult<Inode>
     find_or(top, path, last, |_, _| Err(NameError::NotFound.into()))
 }
 
-/// Finds the inode that a path names below `top`. Where a name of the path itself is not there,
-/// `missing` is given its directory and it, and answers in its place.
+/// Finds the inode that a path names below `top`. If a name of the path itself does not exist,
+/// `missing` gets its directory and the name. The result of `missing` is then used.
 pub(crate) fn find_or(
     top: &Inode,
     path: &Path,
@@ -44,7 +44,7 @@ pub(crate) fn find_or(
     mut missing: impl FnMut(&Inode, &[u8]) -> FsResult<Inode>,
 ) -> FsResult<Inode> {
     let mut names = components(path);
-    // How many of them came from no link.
+    // How many of the names left are from the path itself, not from a symbolic link.
     let mut own = names.len();
     let mut trail = Vec::new();
     let mut at = top.clone();
@@ -93,7 +93,7 @@ pub(crate) fn file_at(top: &Inode, path: &Path) -> FsResult<Inode> {
     Ok(inode)
 }
 
-/// Refuses what is no regular file.
+/// Returns an error unless the inode is a regular file.
 pub(crate) fn expect_file(inode: &Inode) -> FsResult<()> {
     match inode.kind() {
         FileKind::Regular => Ok(()),

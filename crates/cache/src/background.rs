@@ -16,7 +16,7 @@ use crate::options::Mode;
 
 /// How often write-back checks its conditions by itself.
 const TICK: Duration = Duration::from_millis(100);
-/// How long it waits after a failure of the origin.
+/// How long write-back waits after a failure of the origin.
 const BACK_OFF: Duration = Duration::from_secs(1);
 
 /// Starts the threads.
@@ -73,7 +73,7 @@ fn drain(core: &Core) {
         wait = match drain_once(core) {
             Ok(()) => TICK,
             Err(error) => {
-                // Logged once, until it works again.
+                // Log the failure once, until write-back succeeds again.
                 if core.drain_error.lock().replace(error.clone()).is_none() {
                     tracing::error!(origin = %core.origin.name(), %error, "write-back failed");
                 }
@@ -110,7 +110,7 @@ fn drain_once(core: &Core) -> Result<(), crate::error::Error> {
     Ok(())
 }
 
-/// Whether writes go straight to the origin, so that write-back would be in their way.
+/// Whether write-back pauses, because writes recently went straight to the origin.
 fn is_paused(core: &Core) -> bool {
     let at = core.around_at.load(Ordering::Relaxed);
     if core.options.mode == Mode::Pmem || at == 0 {

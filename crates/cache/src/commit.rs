@@ -32,7 +32,8 @@ impl Core {
     /// Makes everything durable that was acknowledged before the call, on both devices.
     pub(crate) fn sync(&self) -> Result<(), Error> {
         {
-            // One at a time: a caller that finds the origin clean must not return before it is.
+            // One thread at a time: a second caller could see the flag cleared before the flush has
+            // ended.
             let _one = self.origin_sync.lock();
             // W6: writes past the cache are in the origin's volatile memory.
             if self.origin_dirty.swap(false, Ordering::SeqCst)
@@ -50,7 +51,7 @@ impl Core {
         self.check()?;
         let wanted = self.writers.turn();
         let _one = self.commit.lock();
-        // A commit that began after the call has included it.
+        // A commit that began after this call includes everything written before the call.
         if self.committed().0 > wanted {
             return Ok(());
         }
@@ -88,7 +89,7 @@ impl Core {
     pub(crate) fn flush_table(&self) -> Result<(), Error> {
         let header = self.header.lock();
         self.check()?;
-        // Before the pages are taken: their marks are in the pages.
+        // Take the dying versions before the pages, so that their free marks are in these pages.
         let mut dead = std::mem::take(&mut *self.dying.lock());
         let bytes = header.to_bytes();
         let write = || {
@@ -101,7 +102,7 @@ impl Core {
         write().map_err(|error| self.stop(error))?;
         drop(header);
         self.release(&dead);
-        // The next one need not allocate again, as long as the marks come from a sweep.
+        // Keep the allocation for the next call, as long as a sweep makes the marks.
         if self.index.emptied() == Emptied::Stay {
             dead.clear();
             let mut dying = self.dying.lock();

@@ -102,7 +102,7 @@ impl Geometry {
         1 << self.block_shift
     }
 
-    /// The power of two that a block is.
+    /// The base-2 logarithm of the block size.
     #[must_use]
     pub fn block_shift(&self) -> u32 {
         self.block_shift
@@ -141,10 +141,10 @@ fn block_shift(block_size: u32) -> Result<u32, Error> {
     Ok(block_size.trailing_zeros())
 }
 
-/// How far the origin is a consistent state of its own.
+/// Whether the origin alone, without its cache, is in a consistent state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Cut {
-    /// It is not: without its cache the origin is a mixture of many moments.
+    /// Not consistent: without its cache the origin holds data of several epochs.
     #[default]
     None,
     /// The origin alone is exactly the state committed before this epoch.
@@ -177,7 +177,7 @@ impl Cut {
 pub struct Stamp {
     /// Identity of the origin.
     pub origin: u64,
-    /// The identity that the origin has after the running write; mostly the same.
+    /// The identity that the origin has after the running write; equal to `origin` if none runs.
     pub next: u64,
     /// How consistent the origin is without the cache.
     pub cut: Cut,

@@ -2,7 +2,7 @@
 //!
 //! # Place
 //!
-//! Text in, checked values out. Each field says what its option means.
+//! This module parses option text into checked values. Each field says what its option means.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ pub struct CacheOptions {
     pub mode: Mode,
     /// Where on the cache device the cache begins, in sectors.
     pub start_sector: u64,
-    /// Refuse a cache with another block size than this.
+    /// Refuse a cache with a block size other than this.
     pub block_size: Option<u32>,
     /// Begin to write back when this much is used, in percent.
     pub high_watermark: u32,
@@ -53,7 +53,7 @@ pub struct CacheOptions {
     pub autocommit_time: Duration,
     /// Admit no new blocks, and write all back.
     pub cleaner: bool,
-    /// Write back what is older.
+    /// Write back blocks that are older than this.
     pub max_age: Option<Duration>,
     /// Cache only what the layer above calls metadata.
     pub metadata_only: bool,
@@ -67,9 +67,9 @@ pub struct CacheOptions {
     pub consistent_origin: bool,
     /// Write everything back on close.
     pub flush_on_suspend: bool,
-    /// Use threads. Without, write-back and commits happen inside the calls that need them.
+    /// Use background threads. Without them, the calls that need write-back and commits do both.
     pub background: bool,
-    /// Bypass the page cache on the cache device; for the code that opens it.
+    /// Bypass the page cache on the cache device. The code that opens the device reads this.
     pub direct: bool,
     /// Use a cache that belongs to another origin, and drop blocks past the origin's end.
     pub force: bool,

@@ -7,7 +7,7 @@
 //!
 //! # Locks
 //!
-//! A shard during the index lookup, none during I/O.
+//! A shard's lock is held during the index lookup, and no lock during I/O.
 
 use crate::core::Core;
 use crate::error::Error;

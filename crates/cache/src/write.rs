@@ -6,20 +6,20 @@
 //!   overwritten in place. In a later epoch it gets another slot. (Linux overwrites committed slots
 //!   of an SSD in place. The format allows both, and this way an epoch stays whole.)
 //! - **X2** A block is written past the cache only while the index has no version of it. A version
-//!   with a free mark that is not durable yet counts too (`index::I2`): else a crash could bring it
-//!   back over the write. No version is added while such a write runs (X4), since a partial one
-//!   would copy the origin's content.
+//!   with a free mark that is not durable yet counts too (`index::I2`). Otherwise a crash could
+//!   bring that version back over the write. No version is added while such a write runs (X4),
+//!   since a partial write into the cache would copy the origin's content.
 //! - **X3** No thread waits for a slot inside the writers' gate. A commit waits for the gate, and
 //!   write-back may have to wait for a commit.
-//! - **X4** Blocks that are written past the cache are listed from the index lookup until the write
-//!   has ended, both under their shard's lock. A thread that would add a version of one waits. Else
-//!   a partial write could be completed with the origin's old content. Reads and write-back would
-//!   then use it in place of acknowledged data.
+//! - **X4** A list holds each block that is written past the cache, from the index lookup until the
+//!   write has ended. Lookup and listing happen under the block's shard lock. A thread that would
+//!   add a version of a listed block waits. Otherwise a partial write could be completed with the
+//!   origin's old content. Reads and write-back would then use it in place of acknowledged data.
 //!
 //! # Failure
 //!
 //! A block never enters the table if its first write fails. A failed overwrite in place leaves any
-//! mixture, as on a disk.
+//! mixture of old and new data, as on a disk.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -188,8 +188,8 @@ impl Core {
                 None => {}
             }
             if slots.is_empty() && !is_supplied {
-                // For the rest of the piece at once, so that neighbours get adjacent slots.
-                // Overwritten blocks need none. This does not wait (X3).
+                // Take slots for the rest of the piece at once, so that neighbours get adjacent
+                // slots. Overwritten blocks need none. Taking does not wait (X3).
                 *slots = self.slots.take((end - number) as usize);
                 slots.reverse();
                 is_supplied = true;
@@ -360,8 +360,8 @@ impl Core {
         Ok(len)
     }
 
-    /// Whether a block is being written past the cache (X4). The caller holds its shard's lock, as
-    /// for listing it.
+    /// Whether a block is being written past the cache (X4). The caller holds the lock of the
+    /// block's shard, which is also held when the block is listed.
     fn is_around(&self, block: OriginBlock) -> bool {
         self.arounds.load(Ordering::Relaxed) > 0
             && self.around.lock().iter().any(|blocks| blocks.contains(&block))

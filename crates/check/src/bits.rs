@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **B1** A set takes memory for pages that hold an address only: a megabyte for every 32 GiB of
-//!   neighbours, whatever the addresses are.
+//! - **B1** A set takes memory only for pages that hold an address. That is 1 MiB for 32 GiB of
+//!   neighbouring addresses, wherever they lie.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -56,7 +56,7 @@ impl AddressSet {
 mod tests {
     use super::*;
 
-    /// What was put in is in, and nothing else, at both ends of the address space.
+    /// The set holds exactly the inserted addresses, at both ends of the address space.
     #[test]
     fn holds_what_was_put_in() {
         let set = AddressSet::default();

@@ -4,7 +4,7 @@
 //!
 //! - **C1** Each stripe of each chunk is one device extent, and there are no others.
 //! - **C2** Each chunk is one block group of the same range and flags, and there are no others.
-//! - **C3** What a device's item says is used is what its device extents add up to.
+//! - **C3** The used bytes in a device's item equal the sum of its device extents.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -24,8 +24,8 @@ use crate::walk::each_leaf;
 /// Words of a record: device, offset, 0 for a stripe and 1 for an extent, chunk, length.
 const PART_WORDS: usize = 5;
 
-/// Reads the chunk tree, tells the volume of every chunk, and holds it against devices and their
-/// superblocks. Returns the chunk tree's devices.
+/// Reads the chunk tree and adds every chunk to the volume. Compares the chunks with the devices
+/// and their superblocks. Returns the devices of the chunk tree.
 pub(crate) fn load(context: &Context<'_>) -> BTreeMap<DeviceId, DeviceItem> {
     let mut devices = BTreeMap::new();
     let mut chunks: Vec<Chunk> = Vec::new();
@@ -39,7 +39,8 @@ pub(crate) fn load(context: &Context<'_>) -> BTreeMap<DeviceId, DeviceItem> {
                 }),
                 Kind::CHUNK_ITEM => {
                     if key.objectid != ids::FIRST_CHUNK_TREE {
-                        // Opening the volume passes it over, and what it maps is out of reach.
+                        // Opening a volume skips this chunk, so nothing can read the range that it
+                        // maps.
                         let why = format!("a chunk's object is {}", ids::FIRST_CHUNK_TREE);
                         let (tree, logical) = (TreeId::CHUNK, leaf.logical());
                         context.add(Issue::ItemMalformed { tree, logical, key, why });
@@ -63,7 +64,7 @@ pub(crate) fn load(context: &Context<'_>) -> BTreeMap<DeviceId, DeviceItem> {
         context.volume.chunk_at(chunk.logical).is_some_and(|known| *known == *chunk)
     };
     let missing: Vec<Chunk> = chunks.into_iter().filter(|chunk| !known(chunk)).collect();
-    // All at once is quicker by far; one by one tells which is bad.
+    // Adding all at once is much faster. Adding one by one finds the bad chunk.
     if context.volume.add_chunks(missing.clone()).is_err() {
         for chunk in missing {
             let at = chunk.logical;
@@ -80,7 +81,7 @@ pub(crate) fn load(context: &Context<'_>) -> BTreeMap<DeviceId, DeviceItem> {
     devices
 }
 
-/// The superblock's chunks are those of kind system, and equal those of the tree.
+/// Checks that the chunks in the superblock are all system chunks, and equal those of the tree.
 fn check_system_chunks(context: &Context<'_>, chunks: &[Chunk]) {
     let listed = &context.superblock.sys_chunks;
     for (_, chunk) in listed {
@@ -126,7 +127,7 @@ fn check_devices(context: &Context<'_>, items: &BTreeMap<DeviceId, DeviceItem>) 
         };
         differs("devid", item.devid.0, device.0);
         differs("total_bytes", item.total_bytes, own.total_bytes);
-        // Their first or their last half, whichever differs.
+        // Reports the first half of the uuids, or the last half, whichever differs.
         let half = |bytes: [u8; 16], from: usize| {
             u64::from_le_bytes(std::array::from_fn(|at| bytes[from + at]))
         };
@@ -142,7 +143,7 @@ fn check_devices(context: &Context<'_>, items: &BTreeMap<DeviceId, DeviceItem>) 
     }
 }
 
-/// Holds stripes against device extents (C1), and those against the devices (C3).
+/// Compares stripes with device extents (C1), and device extents with the devices (C3).
 pub(crate) fn check_dev_extents(
     context: &Context<'_>,
     tree: &Tree,
@@ -236,8 +237,8 @@ fn put_stripes(volume: &Volume, writer: &mut Writer<'_, PART_WORDS>) -> io::Resu
     Ok(())
 }
 
-/// Finds every block group and holds them against the chunks (C2). Ascending; none overlap. Those
-/// of the extent tree were found while that was walked.
+/// Finds every block group and compares it with the chunks (C2). The result is ascending, without
+/// overlap. The walk of the extent tree has already found the groups of that tree.
 pub(crate) fn load_groups(context: &Context<'_>, trees: &[Tree]) -> Vec<Group> {
     if let Some(tree) = trees.iter().find(|tree| tree.id == TreeId::BLOCK_GROUP) {
         each_leaf(context, tree, &mut |leaf| {
@@ -271,7 +272,8 @@ fn check_groups(context: &Context<'_>, groups: &mut Vec<Group>) {
             context.add(Issue::ChunkMissing { group: group.extent });
             return false;
         };
-        // Of every item: two that begin at one address differ in length, and one of them is wrong.
+        // Checks every item. If two items begin at one address, their lengths differ, so one of
+        // them is wrong.
         let differs = |field, found, expected| {
             if found != expected {
                 let group = at;

@@ -1,9 +1,9 @@
-//! Data against its checksums: every copy of every sector that has one.
+//! Verifies data against its checksums: every copy of every sector that has one.
 //!
 //! # Invariants
 //!
-//! - **D1** A piece lies within one chunk, so that all of it has as many copies.
-//! - **D2** Memory is a few pieces a thread.
+//! - **D1** A piece lies within one chunk, so all its sectors have the same number of copies.
+//! - **D2** Memory is a few pieces for each thread.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -18,7 +18,7 @@ use crate::issue::Issue;
 
 /// Bytes that are read in one go.
 const PIECE_BYTES: u64 = 1 << 20;
-/// Pieces handed out and not taken yet.
+/// The most pieces in the queue to the workers.
 const PIECES_AHEAD: usize = 16;
 
 struct Piece {

@@ -1,10 +1,10 @@
-//! Extents: every use is recorded, everything recorded is used, and counts agree.
+//! Checks extents: every use has a record, every record has a use, and the counts agree.
 //!
 //! # Invariants
 //!
 //! - **X1** One pass over records sorted by address, with memory for one extent at a time.
-//! - **X2** For each extent: one item; each use met is recorded as often as it was met; what is
-//!   recorded adds up to the item's count; users believe in the item's length.
+//! - **X2** Each extent has one item. Each use is recorded as often as it occurs. The recorded
+//!   references add up to the count in the item. All users expect the length of the item.
 
 use std::io;
 
@@ -20,7 +20,7 @@ use crate::reach::reaches;
 use crate::record::{self, Entry, Record, User, WORDS};
 use crate::sorter::Merge;
 
-/// Records between two signs of life.
+/// Records between two progress reports.
 const STRIDE: u64 = 1 << 14;
 
 /// What all extents add up to.
@@ -30,7 +30,7 @@ pub(crate) struct Sizes {
     pub(crate) data: u64,
 }
 
-/// Checks extents, and shows them to the checks of free space and checksums.
+/// Checks extents, and passes them on to the checks of free space and checksums.
 pub(crate) struct Extents<'e, 'c> {
     pub(crate) context: &'e Context<'c>,
     pub(crate) groups: &'e [Group],
@@ -181,7 +181,7 @@ impl<'e, 'c> Extents<'e, 'c> {
     fn node(&mut self, level: u8, generation: Generation, owner: TreeId) {
         self.state.node = Some((level, generation, owner));
         let extent = self.state.at;
-        // Without an item the uses say so.
+        // Without an item, the check of the uses reports the error.
         let Some(item) = self.state.item else { return };
         let mismatch = |field, found, expected| {
             self.context.add(Issue::ExtentMismatch { extent, field, found, expected });
@@ -249,14 +249,15 @@ impl<'e, 'c> Extents<'e, 'c> {
         }
     }
 
-    /// Nothing more is said of this address.
+    /// Finishes the checks of the current address.
     fn end_extent(&mut self) {
         let state = &mut self.state;
         if let Some(item) = state.item.take() {
             if state.uses == 0 {
                 self.context.add(Issue::ExtentUnused { extent: item.extent });
             }
-            // Once its owner lets go of it, a node refers to its children by its address.
+            // A node that its owner no longer references has back references by address
+            // (`FULL_BACKREF`).
             let is_owned = state.has_owner
                 || item.flags & ExtentFlags::FULL_BACKREF != 0
                 || self.context.has_leftovers.load(std::sync::atomic::Ordering::Relaxed);
@@ -264,8 +265,8 @@ impl<'e, 'c> Extents<'e, 'c> {
                 state.node.filter(|_| item.is_node() && !is_owned)
             {
                 let node = NodePtr { logical: state.at, generation, level };
-                // A balance of Linux leaves nodes that their owner comes to by the address of
-                // another.
+                // After a balance of Linux, the owner can reach such a node through a node that
+                // other trees reference by its address.
                 let is_reached = self
                     .trees
                     .iter()
@@ -286,7 +287,7 @@ impl<'e, 'c> Extents<'e, 'c> {
         state.is_reported_missing = false;
     }
 
-    /// Sums up the groups that end before an address, or all.
+    /// Checks the used bytes of all groups that end before an address, or of all groups.
     fn leave_groups_before(&mut self, at: Option<Logical>) {
         while let Some(group) = self.groups.get(self.state.group) {
             if at.is_some_and(|at| at < group.extent.end()) {
@@ -303,8 +304,8 @@ impl<'e, 'c> Extents<'e, 'c> {
     }
 }
 
-/// Joins two records of one use. Users that believe in different lengths are shown as one that
-/// believes in an impossible one.
+/// Joins two records of one use. If users expect different lengths, the joined record has an
+/// impossible length.
 fn join(first: &Record, second: &Record) -> Record {
     let mut joined = *first;
     joined[5] = first[5].saturating_add(second[5]);

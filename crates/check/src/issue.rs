@@ -1,9 +1,9 @@
-//! What can be wrong with a volume: one variant a kind of problem, with where and what.
+//! The problems of a volume: one variant for each kind of problem, with place and values.
 //!
 //! # Place
 //!
-//! Every step of the check makes these; the program prints them, scripts read their codes. A code,
-//! once released, keeps its meaning.
+//! Every step of the check makes issues. The program prints them, and scripts read their codes. A
+//! released code keeps its meaning.
 //!
 //! # Invariants
 //!
@@ -15,19 +15,19 @@ use std::fmt;
 use buttress_format::{DeviceId, Extent, Generation, Ino, Key, Logical, TreeId};
 use serde::ser::SerializeMap;
 
-/// How much an issue weighs.
+/// The severity of an issue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
     /// Nothing is wrong; good to know.
     Note,
-    /// Something that healthy volumes can show after a crash, or that its reader mends by itself.
+    /// A problem that healthy volumes can show after a crash, or that a mount repairs.
     Warning,
     /// The volume contradicts itself or has lost something.
     Error,
 }
 
 impl Severity {
-    /// The word for it.
+    /// The name of the severity.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -38,7 +38,8 @@ impl Severity {
     }
 }
 
-/// A name on the volume: any bytes, shown so that none disturbs a terminal.
+/// A name on the volume. It may have any bytes, and is escaped so that it does not disturb a
+/// terminal.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Name(pub Vec<u8>);
 
@@ -60,7 +61,7 @@ impl fmt::Display for Name {
     }
 }
 
-/// A fact as scripts read it.
+/// A field value as scripts read it.
 trait Fact {
     fn put<M: SerializeMap>(&self, name: &'static str, map: &mut M) -> Result<(), M::Error>;
 }
@@ -85,7 +86,7 @@ macro_rules! facts {
     };
 }
 
-/// A name goes whole and in one form, as the program's other verbs give it.
+/// Writes a name whole and in one form, as the program's other verbs do.
 impl Fact for Name {
     fn put<M: SerializeMap>(&self, name: &'static str, map: &mut M) -> Result<(), M::Error> {
         map.serialize_entry(name, &buttress_base::text::encode(&self.0))
@@ -110,7 +111,7 @@ macro_rules! issues {
         }
 
         impl Issue {
-            /// Every code there is.
+            /// All codes.
             pub const CODES: &'static [&'static str] = &[$($code),*];
 
             /// The name that scripts know it by.
@@ -119,7 +120,7 @@ macro_rules! issues {
                 match self { $(Self::$variant { .. } => $code,)* }
             }
 
-            /// How much it weighs.
+            /// The severity of the issue.
             #[must_use]
             pub fn severity(&self) -> Severity {
                 match self { $(Self::$variant { .. } => Severity::$severity,)* }
@@ -156,7 +157,7 @@ issues! {
     /// A superblock copy does not parse.
     SuperCopyDamaged { device: String, offset: u64, why: String }
         = "super-copy-damaged", Error, "superblock at {offset} of {device}: {why}";
-    /// A superblock copy was never written: there is something else in its place.
+    /// A superblock copy was never written: its place has other bytes.
     SuperCopyMissing { device: String, offset: u64 }
         = "super-copy-missing", Warning, "superblock at {offset} of {device} was never written";
     /// A superblock copy is of an earlier commit than the first one.
@@ -207,11 +208,11 @@ issues! {
     /// Two device extents share bytes.
     DevExtentOverlap { device: DeviceId, offset: u64 }
         = "dev-extent-overlap", Error, "device {device}: extent at {offset} overlaps the one before";
-    /// A device extent ends behind the device.
+    /// A device extent ends past the end of the device.
     DevExtentPastEnd { device: DeviceId, offset: u64, end: u64, device_end: u64 }
         = "dev-extent-past-end", Error,
         "device {device}: extent at {offset} ends at {end}, the device at {device_end}";
-    /// A chunk item cannot be, or cannot be used.
+    /// A chunk item is invalid or cannot be used.
     ChunkInvalid { chunk: Logical, why: String }
         = "chunk-invalid", Error, "chunk {chunk}: {why}";
     /// A chunk has no block group.
@@ -238,11 +239,12 @@ issues! {
     /// A node belongs to another tree.
     NodeOwner { tree: TreeId, logical: Logical, found: TreeId }
         = "node-owner", Error, "{tree}: node {logical} was written for {found}";
-    /// A node's header says that it refers to others in a way that its tree does not.
+    /// The flags of a node's header state a kind of back references that its tree does not use.
     NodeFlags { tree: TreeId, logical: Logical, flags: u64, revision: u8 }
         = "node-flags", Error,
         "{tree}: node {logical} has the flags {flags:#x}, and back references of revision {revision}";
-    /// A node was written for a tree that has no reference to it, as the first user of a node has.
+    /// A node was written for a tree that has no reference to it. The first user of a node must
+    /// have one.
     NodeOwnerRef { logical: Logical, owner: TreeId }
         = "node-owner-ref", Error,
         "node {logical} was written for {owner}, which has no reference to it";
@@ -250,10 +252,10 @@ issues! {
     NodeGeneration { tree: TreeId, logical: Logical, found: Generation, newest: Generation }
         = "node-generation", Error,
         "{tree}: node {logical} has generation {found}, the superblock {newest}";
-    /// A node holds keys that lie behind its parent's next key.
+    /// A node has keys at or after its parent's next key.
     NodeBounds { tree: TreeId, logical: Logical, key: Key }
         = "node-bounds", Error, "{tree}: node {logical}: {key} lies outside its parent's range";
-    /// Two places of the trees lead to the same node, where none may be shared.
+    /// Two pointers lead to the same node, in a tree that must not share nodes.
     NodeShared { tree: TreeId, logical: Logical }
         = "node-shared", Error, "{tree}: node {logical} is part of two trees";
     /// An item's bytes make no sense.
@@ -275,7 +277,7 @@ issues! {
     /// Two recorded extents share bytes.
     ExtentOverlap { extent: Extent, before: Extent }
         = "extent-overlap", Error, "extent {extent} overlaps {before}";
-    /// An extent's record contradicts what is there.
+    /// The record of an extent contradicts its use.
     ExtentMismatch { extent: Logical, field: &'static str, found: u64, expected: u64 }
         = "extent-mismatch", Error, "extent {extent}: {field} is {found}, expected {expected}";
     /// An extent's count of references is not the sum of those recorded.
@@ -303,16 +305,16 @@ issues! {
     ExtentGroup { extent: Logical, group: Logical }
         = "extent-group", Error, "extent {extent} is of another kind than its block group {group}";
 
-    /// The free-space tree says that it is not to be trusted.
+    /// The free-space tree is marked invalid.
     FreeSpaceInvalid { tree: TreeId }
         = "free-space-invalid", Note, "{tree} is not valid: it is rebuilt at the next mount";
     /// A block group has no record in the free-space tree.
     FreeSpaceInfoMissing { group: Logical }
         = "free-space-info-missing", Error, "free space of block group {group} is not recorded";
-    /// Free space is recorded where no block group is: mkfs.btrfs leaves some behind.
+    /// Free space is recorded outside of any block group. mkfs.btrfs leaves such items behind.
     FreeSpaceUnexpected { key: Key }
         = "free-space-unexpected", Warning, "free space: {key} belongs to no block group";
-    /// Free space recorded is not what the extents leave.
+    /// The recorded free space differs from the space between the extents.
     FreeSpaceMismatch { group: Logical, at: Logical, what: &'static str }
         = "free-space-mismatch", Error, "free space of block group {group}: {at} {what}";
     /// The count of free runs is wrong.
@@ -320,10 +322,10 @@ issues! {
         = "free-space-count", Error,
         "free space of block group {group}: {found} runs counted, {expected} recorded one by one";
 
-    /// A tree that every such volume has is not there.
+    /// A tree that every volume with these features has does not exist.
     RootMissing { tree: TreeId }
         = "root-missing", Error, "there is no {tree}";
-    /// A root item names another root directory than the one that every tree of files has.
+    /// A root item names the wrong root directory. Every tree of files has the same one.
     RootDirectory { tree: TreeId, ino: Ino }
         = "root-directory", Error, "{tree}: inode {ino} is said to be its root directory";
     /// A subvolume that no reference leads to.
@@ -332,7 +334,7 @@ issues! {
     /// A reference to a subvolume that is not there.
     RootRefDangling { tree: TreeId, parent: TreeId }
         = "root-ref-dangling", Error, "subvolume {tree} is referred to by {parent}, but not there";
-    /// One direction of a subvolume's reference lacks the other.
+    /// One direction of a subvolume's reference exists without the other.
     RootRefMismatch { tree: TreeId, parent: TreeId, why: &'static str }
         = "root-ref-mismatch", Error, "subvolume {tree} in {parent}: {why}";
     /// A subvolume's reference names a directory entry that is not there.
@@ -364,17 +366,17 @@ issues! {
     /// An inode's count of bytes is not what its extents add up to.
     InodeBytes { tree: TreeId, ino: Ino, found: u64, expected: u64 }
         = "inode-bytes", Error, "{tree}: inode {ino} says {found} bytes, its extents have {expected}";
-    /// An inode without a name, and without the item by which it would be removed.
+    /// An inode without a name, and without the orphan item that would have it removed.
     OrphanMissing { tree: TreeId, ino: Ino }
         = "orphan-missing", Error, "{tree}: inode {ino} has no name and no orphan item";
-    /// Items of a kind that an inode's type does not have.
+    /// Items of a kind that does not fit the inode's type.
     InodeOdd { tree: TreeId, ino: Ino, why: &'static str }
         = "inode-odd", Error, "{tree}: inode {ino}: {why}";
-    /// A name of an inode that no directory has.
+    /// An inode has a name that its directory does not list.
     DirEntryMissing { tree: TreeId, dir: Ino, ino: Ino, name: Name }
         = "dir-entry-missing", Error,
         "{tree}: inode {ino} says it is \"{name}\" in directory {dir}, which has no such entry";
-    /// An entry of a directory that its inode does not know.
+    /// A directory has an entry that the inode has no reference for.
     InodeRefMissing { tree: TreeId, dir: Ino, ino: Ino, name: Name }
         = "inode-ref-missing", Error,
         "{tree}: directory {dir} has \"{name}\" for inode {ino}, which does not know this name";
@@ -397,10 +399,10 @@ issues! {
     /// A hole without an item, where the volume has items for holes.
     FileHole { tree: TreeId, ino: Ino, offset: u64 }
         = "file-hole", Error, "{tree}: inode {ino}: nothing says what is at {offset}";
-    /// An extent behind a file's end.
+    /// An extent past the end of a file.
     FileBeyondEnd { tree: TreeId, ino: Ino, end: u64, size: u64 }
         = "file-beyond-end", Warning, "{tree}: inode {ino} has size {size} and an extent up to {end}";
-    /// An extent of a file that cannot be.
+    /// An invalid extent of a file.
     FileExtentInvalid { tree: TreeId, ino: Ino, offset: u64, why: &'static str }
         = "file-extent-invalid", Error, "{tree}: inode {ino}: extent at {offset}: {why}";
 
@@ -413,27 +415,27 @@ issues! {
     /// Checksums of bytes that belong to no extent.
     CsumUnused { at: Extent }
         = "csum-unused", Error, "checksums for {at}, where no data is";
-    /// What old kernels kept of free inode numbers: newer ones do not read it.
+    /// A record of free inode numbers by an old kernel. Newer kernels do not read it.
     InodeCache { tree: TreeId, key: Key }
         = "inode-cache", Warning, "{tree}: {key} is left of the inode cache of an old kernel";
     /// Two checksum items for the same bytes.
     CsumOverlap { at: Logical }
         = "csum-overlap", Error, "checksums at {at} overlap those before";
-    /// Data that is not what its checksum says.
+    /// Data that does not match its checksum.
     DataDamaged { at: Logical, mirror: u32 }
         = "data-damaged", Error, "data at {at}, mirror {mirror}: checksum does not match";
     /// Data that cannot be read.
     DataUnreadable { at: Logical, mirror: u32, why: String }
         = "data-unreadable", Error, "data at {at}, mirror {mirror}: {why}";
 
-    /// Quotas are counted anew at the next mount.
+    /// Quotas are marked inconsistent: the next mount counts them again.
     QuotaInconsistent { flags: u64 }
         = "quota-inconsistent", Note, "quotas are marked inconsistent (flags {flags:#x})";
-    /// A quota group of a subvolume counts other bytes than the subvolume made (simple quotas).
+    /// A quota group counts other bytes than its subvolume created (simple quotas).
     QuotaCount { subvolume: TreeId, field: &'static str, found: u64, expected: u64 }
         = "quota-count", Error,
         "quota group of {subvolume}: {field} is {found}, what it made and lives is {expected}";
-    /// What was not looked at.
+    /// A part of the volume that the check did not look at.
     NotChecked { what: &'static str }
         = "not-checked", Note, "not checked: {what}";
 }
@@ -442,7 +444,7 @@ issues! {
 mod tests {
     use super::*;
 
-    /// Q2, and codes are words that scripts can hold.
+    /// Q2, and each code is one word in lower case with hyphens.
     #[test]
     fn codes_are_unique_words() {
         let mut codes = Issue::CODES.to_vec();

@@ -1,6 +1,7 @@
-//! The log trees: there, and readable.
+//! Checks the log trees: whether they exist and can be read.
 //!
-//! What they hold is replayed onto trees that a check does not change, so it is not checked.
+//! The next mount replays their contents, and a check does not change trees. So the contents are
+//! not checked.
 
 use buttress_base::RangeSet;
 use buttress_format::{FileExtent, Kind, RootItem};
@@ -10,8 +11,8 @@ use crate::bits::AddressSet;
 use crate::context::Context;
 use crate::issue::Issue;
 
-/// Looks whether there is a log, and whether every node of it can be read.
-/// Answers where data lies that only the log has: its checksums may be there already.
+/// Checks whether there is a log, and whether every node of it can be read. Returns the data ranges
+/// that only the log references; their checksums may already exist.
 pub(crate) fn check(context: &Context<'_>) -> RangeSet {
     let superblock = context.superblock;
     if superblock.log_root.0 == 0 {
@@ -20,7 +21,7 @@ pub(crate) fn check(context: &Context<'_>) -> RangeSet {
     context.add(Issue::LogPresent { log: superblock.log_root });
     let root = NodePtr {
         logical: superblock.log_root,
-        // It is written ahead of the superblock's transaction.
+        // The log is written in the transaction after the one of the superblock.
         generation: superblock.generation.next(),
         level: superblock.log_root_level,
     };
@@ -61,7 +62,7 @@ pub(crate) fn check(context: &Context<'_>) -> RangeSet {
     data
 }
 
-/// Each node once; at most eight deep, since every step down demands one level less.
+/// Visits each node once. The depth is at most eight, since each child has a lower level.
 fn walk(context: &Context<'_>, met: &AddressSet, expect: &Expect, visit: &mut dyn FnMut(&Node)) {
     if !met.insert(expect.ptr.logical) {
         return;

@@ -1,12 +1,13 @@
-//! Which name is at fault, in a tree with sums that do not agree.
+//! Finds the wrong names in a tree with sums that do not agree.
 //!
-//! The walk knows that some directory entry lacks its inode's reference, or the reverse, and not
-//! which. Here every name of one tree becomes a record, both sides are sorted, and what stands
-//! alone is looked up again for its text.
+//! The walk finds out that some directory entry lacks its inode reference, or the reverse, but not
+//! which one. This module makes a record of every name of one tree, and sorts both sides. Then it
+//! looks up the text of each record without a match.
 //!
 //! # Invariants
 //!
-//! - **N1** Only trees with sums that disagree come here: a healthy volume never pays for this.
+//! - **N1** Only trees with sums that disagree come here, so the check of a healthy volume pays
+//!   nothing for this.
 
 use std::io;
 
@@ -26,18 +27,18 @@ use crate::walk::each_leaf;
 /// Words of a record: what it is about, directory, place, inode, hash of the name, side, kind.
 const WORDS: usize = 7;
 
-/// A name is in a directory's list, and known to its inode.
+/// A directory lists a name, and its inode has a reference for it.
 const LINK: u64 = 0;
 /// A name is in a directory's list, and can be looked up.
 const LOOKUP: u64 = 1;
-/// An inode has no name, and is to be removed.
+/// An inode has no name, and an orphan item has it removed.
 const NAMELESS: u64 = 2;
 
 const SIDE: usize = 5;
-/// In place of a kind: the inode is not there.
+/// Stands for the kind of an inode that does not exist.
 const MISSING: u64 = u64::MAX;
 
-/// Finds out which names, and reports them.
+/// Finds the wrong names, and reports them.
 pub(crate) fn explain(context: &Context<'_>, tree: &Tree, sums: &Sums) -> io::Result<()> {
     let names = Sorter::<WORDS>::new(context.sort_bytes(), 1);
     let mut writer = names.writer();
@@ -91,17 +92,17 @@ pub(crate) fn explain(context: &Context<'_>, tree: &Tree, sums: &Sums) -> io::Re
     Ok(())
 }
 
-/// The inode with the items that are being shown.
+/// The inode that the current items belong to.
 #[derive(Default)]
 struct Current {
     ino: u64,
-    /// What it is, if it is there.
+    /// Its file type, if its inode item was read.
     kind: Option<FileKind>,
-    /// It has no links: what is left of its entries goes with it.
+    /// The inode has no links, so its removal also removes the rest of its entries.
     is_going: bool,
 }
 
-/// What one item says, as records. Side 0 is what must be matched by side 1.
+/// Turns one item into records. Each record of side 0 needs a match of side 1.
 fn records_of(key: &Key, bytes: &[u8], current: &mut Current) -> Vec<Record<WORDS>> {
     let ino = key.objectid;
     if current.ino != ino {
@@ -232,7 +233,7 @@ fn reference_name(context: &Context<'_>, tree: &Tree, record: &Record<WORDS>) ->
     {
         return Some(name.name);
     }
-    // Its key is a hash of the name, which is what is sought.
+    // The key of this item is a hash of the name, and the name is not known yet.
     let first = Key::new(ino, Kind::INODE_EXTREF, 0);
     let mut cursor = Cursor::seek(&context.source, tree.id, tree.root, &first).ok()?;
     while let Some((key, bytes)) = cursor.key().zip(cursor.item()) {

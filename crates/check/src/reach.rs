@@ -1,8 +1,8 @@
-//! Whether a tree comes to a node at all.
+//! Checks whether a tree reaches a node.
 //!
 //! # Invariants
 //!
-//! - **O1** Nothing is reported here: what cannot be read was reported by the walk.
+//! - **O1** This module reports nothing. The walk has already reported nodes that cannot be read.
 
 use std::sync::Arc;
 

@@ -1,19 +1,19 @@
-//! Mending what is safe to mend.
+//! Repairs problems that are safe to repair.
 //!
 //! # Invariants
 //!
-//! - **M1** What is written follows from what was read and found right: sums from extents that are
-//!   in order, a superblock from a good copy. Nothing is guessed. Nothing is written for a volume
-//!   with damage of any other kind than those mended here, except copies of the superblock.
+//! - **M1** All written values follow from data that was read and verified: sums from sound
+//!   extents, a superblock from a good copy. No value is a guess. If the volume has any other
+//!   damage, the repair writes nothing but copies of the superblock and the removal of a damaged
+//!   log.
 //! - **M2** A superblock is written by patching the bytes of a good copy. So fields that this
 //!   program does not know stay as they are.
 //! - **M3** Nodes are durable before the superblock.
 //!
 //! # Failure
 //!
-//! Sums of block groups are changed where they lie. A crash in the middle of that write can tear
-//! the copies of one node; with nodes in two copies run `scrub` afterwards, and do not cut the
-//! power.
+//! The repair changes the sums of block groups in place. A crash during that write can tear the
+//! copies of one node. So do not cut the power; if metadata has two copies, run `scrub` afterwards.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -33,12 +33,12 @@ use crate::error::Result;
 use crate::issue::{Issue, Severity};
 use crate::report::Report;
 
-/// What was done, and what was not, in sentences.
+/// The changes that were made, and the problems that remain, as sentences.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Repairs {
     /// What was changed on the devices.
     pub done: Vec<String>,
-    /// What is wrong and was left alone, and why.
+    /// Problems that were left alone, with the reason.
     pub left: Vec<String>,
 }
 
@@ -51,12 +51,13 @@ const COMPAT_RO_AT: usize = 180;
 
 const CACHE_BYTES: u64 = 8 << 20;
 
-/// Mends what `report` found on these devices, which must be open for writing, alone. Check again
-/// afterwards.
+/// Repairs what `report` found on these devices. They must be open for writing, exclusively. Check
+/// the volume again afterwards.
 ///
 /// # Errors
 ///
-/// When a device fails or may not be written. What was written until then was right by itself.
+/// When a device fails or cannot be written. All writes before the failure were correct on their
+/// own.
 pub fn repair(devices: &[Arc<dyn Device>], report: &Report) -> Result<Repairs> {
     let mut repairs = Repairs::default();
     let plan = Plan::of(report);
@@ -86,7 +87,7 @@ pub fn repair(devices: &[Arc<dyn Device>], report: &Report) -> Result<Repairs> {
     Ok(repairs)
 }
 
-/// What there is to do.
+/// The repairs to make.
 #[derive(Default)]
 struct Plan {
     copies: bool,
@@ -98,7 +99,7 @@ struct Plan {
     others: Vec<&'static str>,
 }
 
-/// A change of a superblock: where, and the bytes.
+/// A change of a superblock: its offset and the new bytes.
 type Change = (usize, Vec<u8>);
 
 impl Plan {
@@ -133,8 +134,8 @@ impl Plan {
         plan
     }
 
-    /// What changes in the superblock; without trust in the extents only what does not rest on
-    /// them.
+    /// The changes of the superblock. Without trust in the extents, changes that depend on them are
+    /// left out.
     fn changes(&self, is_trusted: bool, repairs: &mut Repairs) -> Vec<Change> {
         let mut changes: Vec<Change> = Vec::new();
         if self.log {
@@ -157,7 +158,7 @@ impl Plan {
     }
 }
 
-/// Writes every copy of a device's superblock from its newest good one, with changes (M2).
+/// Writes every copy of a device's superblock: the newest good copy, with changes (M2).
 fn write_superblocks(device: &dyn Device, changes: &[Change]) -> Result<()> {
     let mut best: Option<(Generation, CsumType, Vec<u8>, u64)> = None;
     for (mirror, offset) in SUPER_OFFSETS.into_iter().enumerate() {
@@ -169,7 +170,7 @@ fn write_superblocks(device: &dyn Device, changes: &[Change]) -> Result<()> {
             best = Some((copy.generation, copy.csum_type, bytes, end));
         }
     }
-    // Opening the volume found one.
+    // There is a good copy, because the volume was opened.
     let Some((_, csum, mut bytes, end)) = best else { return Ok(()) };
     for (at, new) in changes {
         if *at == COMPAT_RO_AT {
@@ -190,13 +191,13 @@ fn write_superblocks(device: &dyn Device, changes: &[Change]) -> Result<()> {
         let digest = csum.digest(&bytes[32..]);
         bytes[..32].copy_from_slice(&digest);
         device.write_at(offset, &bytes)?;
-        // One after the other: a power cut tears one copy at the most.
+        // Flushes after each copy, so a power cut tears at most one.
         device.flush()?;
     }
     Ok(())
 }
 
-/// Writes what block groups use into their items; answers which it found.
+/// Writes the used bytes of block groups into their items; returns the groups with an item.
 fn write_groups(
     devices: &[Arc<dyn Device>],
     groups: &[(Logical, u64)],
@@ -213,7 +214,7 @@ fn write_groups(
         let Some(chunk) = volume.chunk_at(start) else { continue };
         let extent = Extent::new(start, chunk.len);
         let key = Key::new(extent.start.0, Kind::BLOCK_GROUP_ITEM, extent.len);
-        // Several may lie in one leaf: what was written is read again.
+        // Several items may lie in one leaf, so the leaf is read again after each write.
         let fresh = Store::new(Arc::clone(&volume), geometry, 0);
         let found = Cursor::find(&fresh, tree, root, &key)?;
         let Some((node, slot)) = found else { continue };
@@ -238,7 +239,8 @@ fn group_tree(store: &Store, superblock: &Superblock) -> Result<(TreeId, NodePtr
     Ok((tree, ptr))
 }
 
-/// A leaf's bytes with one item of the same length exchanged, and their checksum.
+/// Returns the bytes of a leaf with one item replaced by one of the same length, and with a new
+/// checksum.
 fn with_item(node: &Node, slot: usize, item: &BlockGroupItem, csum: CsumType) -> AlignedBuf {
     let mut bytes = AlignedBuf::copy_of(node.bytes());
     let at = header::HEADER_LEN + slot * header::ITEM_LEN + 17;

@@ -1,14 +1,14 @@
-//! What a check found, kept within bounds.
+//! The findings of a check, kept within bounds.
 //!
 //! # Invariants
 //!
 //! - **P1** An issue is kept once, however often it is met.
-//! - **P2** Damage without end fills no memory: of each kind so many issues are kept, the rest is
-//!   counted.
+//! - **P2** Memory is bounded for any amount of damage: a fixed number of issues is kept for each
+//!   kind, and the rest is counted.
 //!
 //! # Locks
 //!
-//! One short lock around everything; threads come here with problems only, which are few.
+//! One short lock protects everything. Threads take it only for problems, which are few.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -20,18 +20,18 @@ use crate::issue::{Issue, Severity};
 /// Issues of one kind that are kept.
 const KEPT_PER_CODE: usize = 1000;
 
-/// What was found.
+/// The result of a check.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
     /// Every issue, in the order in which the steps found them; at most a thousand of a kind.
     pub issues: Vec<Issue>,
     /// How many issues of each kind were met beyond those kept.
     pub more: BTreeMap<&'static str, u64>,
-    /// What was looked at.
+    /// The amounts that were checked.
     pub totals: Totals,
 }
 
-/// How much there was to look at.
+/// The amounts that the check covered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Totals {
     /// Bytes in use, as the extents add up.
@@ -53,17 +53,17 @@ pub struct Totals {
 }
 
 impl Report {
-    /// Whether nothing is wrong: notes and warnings may be there.
+    /// Whether there are no errors; there may be notes and warnings.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.errors() == 0
     }
 
-    /// Problems met, those not kept included.
+    /// The number of errors, including those not kept.
     #[must_use]
     pub fn errors(&self) -> u64 {
         let kept = self.issues.iter().filter(|issue| issue.severity() == Severity::Error);
-        // Only errors come in such numbers that some are not kept.
+        // Only errors are numerous enough that some are not kept.
         kept.count() as u64 + self.more.values().sum::<u64>()
     }
 

@@ -1,18 +1,18 @@
-//! The program by the name of `btrfs`: the command line of btrfs-progs, for mounts and images of
-//! ours.
+//! The program under the name `btrfs`: the command line of btrfs-progs, for mounts and images of
+//! this project.
 //!
 //! # Place
 //!
-//! Scripts and backup programs call `btrfs`. A link of that name to this program speaks the same
-//! words with the same output. Verbs that have the same words here as in `buttress` are the same
-//! code. The others lie below: each reads its words, gives an order, and prints lines that scripts
-//! know.
+//! Scripts and backup programs call `btrfs`. A link of that name to this program accepts the same
+//! commands and prints the same output. Commands that are spelled alike in `buttress` share its
+//! code. The others lie below: each parses its arguments, runs an operation, and prints the lines
+//! that scripts expect.
 //!
 //! # Invariants
 //!
-//! - **B1** A command line with a path on a file system of Linux's btrfs belongs to btrfs-progs,
-//!   and goes to it unchanged ([`linux`]).
-//! - **B2** It ends with 0 or 1, as btrfs-progs does, and errors begin with `ERROR: `.
+//! - **B1** A command line with a path on a mount of the kernel's btrfs belongs to btrfs-progs.
+//!   This program passes it on unchanged ([`linux`]).
+//! - **B2** The exit status is 0 or 1, as with btrfs-progs, and errors begin with `ERROR: `.
 
 mod columns;
 mod device;
@@ -34,7 +34,7 @@ use crate::exit::{Exit, Result};
 use crate::log;
 use crate::ui::Ui;
 
-/// The release of btrfs-progs that is spoken.
+/// The release of btrfs-progs that this command line follows.
 const SPOKEN: &str = "6.2";
 
 /// Works on btrfs volumes, in the words of btrfs-progs.
@@ -87,7 +87,7 @@ enum Group {
     Version,
 }
 
-/// Works as `btrfs`, if the program was called so; returns what to end with.
+/// Runs as `btrfs` if the program has that name; returns the exit status.
 pub(crate) fn run(words: &[OsString]) -> Option<u8> {
     if Path::new(words.first()?).file_name()? != "btrfs" {
         return None;

@@ -1,10 +1,10 @@
-//! What a mount's space holds, which requests waited for it, what was done about that, and what its
-//! devices were asked for: for `buttress stats`.
+//! Figures for `buttress stats`: the space of a mount, requests that waited for space, the steps of
+//! the flusher, and device requests.
 //!
 //! # Invariants
 //!
-//! - **T1** Whatever an event of space says (`buttress::reserve`, `buttress::flush`,
-//!   `buttress::enospc`) is here as a sum or, of a refusal, as the last one.
+//! - **T1** Every value of a space event (`buttress::reserve`, `buttress::flush`,
+//!   `buttress::enospc`) is here as a sum. Of refusals, the last one is here.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::figures::Figures;
 
-/// What makes the figures of one part.
+/// A function that makes the figures of one part.
 type Part = fn(&SpaceStats) -> Figures;
 
 /// All parts that space has, by the names that scripts read.
@@ -25,7 +25,7 @@ pub(crate) const PARTS: [(&str, Part); 5] = [
     ("last_enospc", refusal_figures),
 ];
 
-/// What fsync did: inodes, logs, and commits that came instead, by reason.
+/// Figures of fsync: inodes, logs, and commits instead of logs, by reason.
 pub(crate) fn sync_figures(stats: &SyncStats) -> Figures {
     let mut figures = vec![
         ("fsyncs".to_owned(), json!(stats.syncs)),
@@ -56,7 +56,7 @@ pub(crate) fn device_figures(stats: &IoStats) -> Figures {
     figures.map(|(name, value)| (name.to_owned(), json!(value))).into()
 }
 
-/// Names and figures, in the order in which a person reads them.
+/// Names and figures, in the order for human readers.
 fn figures(stats: &SpaceStats) -> Figures {
     let mut figures = Figures::new();
     let mut add = |name: String, value: Value| figures.push((name, value));
@@ -126,8 +126,8 @@ const LINES: [(&str, SpaceKind, Reach); 4] = [
     ("data_commit", SpaceKind::Data, Reach::Commit),
 ];
 
-/// Waits: by the kind of space, and by what the request could wait for: dirty data (`all`) or
-/// commits alone.
+/// Waits by kind of space and by reach. A request with reach `all` can wait for dirty data, other
+/// requests only for commits.
 fn wait_figures(stats: &SpaceStats) -> Figures {
     let row = |waits: Waits| {
         let micros = |share| waits.per_mille(share).as_micros() as u64;
@@ -148,7 +148,7 @@ fn wait_figures(stats: &SpaceStats) -> Figures {
     LINES.map(|(name, kind, reach)| (name.to_owned(), row(waits.of(kind, reach)))).into()
 }
 
-/// How many of them waited less than a microsecond, less than two, four, and so on.
+/// Histogram of wait times: less than 1 µs, less than 2 µs, 4 µs, and so on.
 fn wait_time_figures(stats: &SpaceStats) -> Figures {
     let waits = &stats.engine.waits;
     let row = |class: usize| {
@@ -158,7 +158,7 @@ fn wait_time_figures(stats: &SpaceStats) -> Figures {
     (0..Waits::default().classes.len()).map(row).collect()
 }
 
-/// What each step that makes room came to for the requests that waited.
+/// The results of each flush state for the requests that waited.
 fn flush_figures(stats: &SpaceStats) -> Figures {
     let steps = stats.engine.steps.rows().map(|(kind, step, figures)| {
         let row = json!({
@@ -173,7 +173,7 @@ fn flush_figures(stats: &SpaceStats) -> Figures {
     steps.collect()
 }
 
-/// The last refusal of space, and all accounts then; nothing where there was none.
+/// The last refusal of space, with all accounts at that time; empty if there was none.
 fn refusal_figures(stats: &SpaceStats) -> Figures {
     let Some(refusal) = &stats.last_refusal else { return Figures::new() };
     let account = |account: &Account| {

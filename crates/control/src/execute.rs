@@ -4,8 +4,8 @@
 //!
 //! - **E1** A verb that opened the volume and the mount that has it open do the same for an order.
 //!   Both call [`carry_out`].
-//! - **E2** An order that reads or moves the volume as a whole begins with a commit. The commit has
-//!   all that programs have written by then, also what the kernel still holds.
+//! - **E2** An order that reads or relocates the whole volume begins with a commit. This commit
+//!   includes all that programs have written so far, even what the kernel still caches.
 
 mod balance;
 mod device;
@@ -35,7 +35,7 @@ pub use scrub::{Status as ScrubStatus, read as read_scrub, state_file as scrub_s
 ///
 /// # Errors
 ///
-/// What the volume says; an order without the stream that it needs.
+/// An error of the volume, or an order that lacks the stream that it needs.
 pub fn carry_out(
     order: &Order,
     open: &Open<'_>,
@@ -134,7 +134,7 @@ fn commit(fs: &Filesystem, beside: Option<&Beside>) -> std::io::Result<Result<()
     Ok(fs.commit().context(|| "a commit"))
 }
 
-/// How the volume is to be opened for it.
+/// The access to the volume that an order needs.
 pub fn access(order: &Order) -> Access {
     match order {
         Order::BalanceStatus => Access::Peek,
@@ -149,7 +149,7 @@ pub fn access(order: &Order) -> Access {
     }
 }
 
-/// How far a balance is.
+/// The progress of a balance.
 fn moved(progress: &BalanceProgress) -> Step {
     Step {
         done: progress.moved,

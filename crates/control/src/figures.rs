@@ -1,4 +1,4 @@
-//! Figures that a running mount or server tells: names and values, in the order in which they are
+//! Figures that a running mount or server reports: names and values, in the order in which they are
 //! shown.
 
 use serde_json::Value;

@@ -1,9 +1,9 @@
-//! What can be asked of a volume as a whole, as plain data that processes send each other.
+//! Requests to a volume as a whole, as plain data that processes send each other.
 //!
 //! # Invariants
 //!
-//! - **O1** Nothing here acts. `crate::execute` carries an order out; `crate::client` finds the
-//!   process that does.
+//! - **O1** This module only describes orders. `crate::execute` carries an order out;
+//!   `crate::client` finds the process that does.
 
 mod subvolume;
 
@@ -15,7 +15,7 @@ use crate::names;
 
 pub use subvolume::{Act, Shown, Spot};
 
-/// What is asked for, in the words of the command line. Paths are whole ones.
+/// An order, named as on the command line. Paths are absolute.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Order {
@@ -27,18 +27,18 @@ pub enum Order {
         metadata: Option<String>,
         /// Filters for the chunk tree's groups.
         system: Option<String>,
-        /// Go on where fewer copies would be left.
+        /// Proceed even if fewer copies of metadata would be left.
         force: bool,
     },
-    /// Go on with a balance that was paused.
+    /// Resume a paused balance.
     BalanceResume,
-    /// Have a balance stop behind the group that it is at.
+    /// Pause a balance after the block group that it is moving.
     BalancePause,
     /// Forget a paused balance.
     BalanceCancel,
-    /// Say how far a balance is.
+    /// Report the progress of a balance.
     BalanceStatus,
-    /// Make all that programs have written part of a commit, for a verb that then looks past the
+    /// Commit all that programs have written, for a verb that then reads the device despite the
     /// lock of the mount.
     Commit,
     /// Make a device part of the volume.
@@ -46,7 +46,7 @@ pub enum Order {
         /// The device.
         #[serde(with = "names::path")]
         new: PathBuf,
-        /// Take it though something is on it.
+        /// Use the device even if it holds data.
         force: bool,
     },
     /// Move everything off a device.
@@ -61,21 +61,21 @@ pub enum Order {
         /// The new one.
         #[serde(with = "names::path")]
         new: PathBuf,
-        /// Take it though something is on it.
+        /// Use the device even if it holds data.
         force: bool,
     },
-    /// Say how often devices failed.
+    /// Report the error counters of the devices.
     DeviceStats {
         /// Set the counters to zero.
         reset: bool,
     },
-    /// Tell the devices what is free.
+    /// Discard free space on the devices.
     Fstrim {
-        /// Bytes to pass over.
+        /// Bytes to skip.
         offset: u64,
-        /// Bytes to look at.
+        /// Bytes to examine after that.
         length: u64,
-        /// Bytes that a free range needs.
+        /// Length of the shortest free range to discard, in bytes.
         minimum: u64,
     },
     /// Change what a mount allows.
@@ -90,7 +90,7 @@ pub enum Order {
     },
     /// How full the volume is.
     Room,
-    /// Show or set what a file, a directory or a subvolume says about itself.
+    /// Show or set properties of a file, a directory or a subvolume.
     Property {
         /// Which.
         at: Spot,
@@ -104,9 +104,9 @@ pub enum Order {
     },
     /// Read every copy of everything.
     Scrub {
-        /// Go on where the last one ended.
+        /// Continue where the last scrub ended.
         resume: bool,
-        /// Mend nothing.
+        /// Repair nothing.
         read_only: bool,
         /// Keep writers out of each group that it reads.
         #[serde(default)]
@@ -122,8 +122,8 @@ pub enum Order {
 }
 
 impl Order {
-    /// Whether it reads or moves the volume as a whole, so that it begins with a commit. Others
-    /// only say how far something is, or begin with what they need themselves.
+    /// Whether the order reads or relocates the whole volume, so that it begins with a commit.
+    /// Other orders only report progress, or commit by themselves if they need to.
     pub fn begins_with_commit(&self) -> bool {
         match self {
             Self::BalanceStart { .. }
@@ -149,7 +149,7 @@ impl Order {
     }
 }
 
-/// What is done with properties.
+/// An action on properties.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PropertyAct {
@@ -162,12 +162,12 @@ pub enum PropertyAct {
     Set {
         /// Its name.
         name: String,
-        /// Nothing takes it away.
+        /// The value; an empty one removes the property.
         value: String,
-        /// Clear `ro` of what was received.
+        /// Allow clearing `ro` of a received subvolume.
         force: bool,
     },
-    /// Say which there are.
+    /// List the known properties.
     List,
 }
 
@@ -176,28 +176,28 @@ pub enum PropertyAct {
 pub struct Sending {
     /// The subvolume.
     pub subvolume: Spot,
-    /// One that the receiver has, and that differences are told from.
+    /// A subvolume that the receiver has; the stream contains the differences from it.
     pub parent: Option<Spot>,
     /// Others that the receiver has.
     pub clone_sources: Vec<Spot>,
     /// Version of the stream.
     pub proto: u32,
-    /// Whether compressed data goes as it is.
+    /// Whether compressed data is sent compressed.
     pub compressed_data: bool,
-    /// Whether the stream says where data is in its place.
+    /// Whether the stream has the ranges of changed data instead of the data.
     pub no_data: bool,
 }
 
-/// How far an order is, for a bar.
+/// Progress of an order, for a progress bar.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Step {
     /// Bytes.
     pub done: u64,
     /// Bytes in all.
     pub total: u64,
-    /// What else there is to say.
+    /// Further text to show.
     pub text: String,
 }
 
-/// Is told how far an order is, and says whether to go on.
+/// A callback that gets the progress of an order. It returns whether to continue.
 pub type Watch<'w> = &'w mut dyn FnMut(&Step) -> bool;

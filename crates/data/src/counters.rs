@@ -1,4 +1,4 @@
-//! Counts of what files hold and wrote, and the first loss of data.
+//! Counts of dirty and written data of files, and the first lost write.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -59,7 +59,7 @@ impl Counters {
         self.finished_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Bytes that were written back, ever, or were lost on their way.
+    /// Total of bytes that were written back, or were lost on their way to the devices.
     #[must_use]
     pub fn finished_bytes(&self) -> u64 {
         self.finished_bytes.load(Ordering::Relaxed)
@@ -69,7 +69,7 @@ impl Counters {
         self.shortfalls.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How often finishing an ordered extent needed more metadata than its reservation, ever.
+    /// Total of ordered extents that needed more metadata than their reservation to finish.
     #[must_use]
     pub fn shortfalls(&self) -> u64 {
         self.shortfalls.load(Ordering::Relaxed)

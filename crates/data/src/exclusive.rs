@@ -1,13 +1,13 @@
-//! Parts of a file that may be overwritten in place, as far as earlier checks found.
+//! Parts of a file that earlier checks found to be writable in place.
 //!
 //! # Place
 //!
-//! Each part is a hint that carries what it was based on: the layout of the file's extents, and the
-//! stamp of the extent. A user takes the right to write in place first and compares both then.
+//! Each part is a hint, with the state that the check saw: the layout of the file's extents, and
+//! the stamp of the extent. A writer first takes the right to write in place, then compares both.
 //!
 //! # Invariants
 //!
-//! - **X1** All parts are of one layout. When the file has another layout, none is left.
+//! - **X1** All parts are of one layout. A change of the file's layout discards all of them.
 //! - **X2** A file has at most [`SPOTS_MAX`] parts.
 
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use std::ops::Range;
 use buttress_format::Logical;
 use buttress_txn::Stamp;
 
-/// Most parts that are remembered of a file. At the next one all are forgotten.
+/// The most parts remembered for a file. One more makes the file forget all of them.
 const SPOTS_MAX: usize = 4096;
 
 /// The item of an extent that only this file refers to.
@@ -26,7 +26,7 @@ pub(crate) struct Spot {
     pub(crate) range: Range<u64>,
     /// Its first byte on disk.
     pub(crate) disk: Logical,
-    /// Where the extent begins that it is a window of.
+    /// Where the whole extent begins, of which this is a window.
     pub(crate) of: Logical,
     /// The state of the extent that the check was based on.
     pub(crate) stamp: Stamp,

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **E1** What leaves here is sane: aligned, not empty, inside the extent it names. The
-//!   arithmetic of every caller rests on it.
+//! - **E1** This module returns only valid mappings: aligned, not empty, inside the extent that
+//!   they name. The arithmetic of every caller relies on it.
 
 use std::ops::Range;
 
@@ -15,8 +15,8 @@ use crate::error::{Error, Result};
 use crate::file::File;
 use crate::params::Params;
 
-/// No extent ends behind this: no device is so large, and arithmetic around an extent must not
-/// overflow.
+/// No extent ends past this address. No device is so large, and arithmetic around an extent must
+/// not overflow.
 const DISK_END_MAX: Logical = Logical(i64::MAX as u64);
 
 /// One extent item and the file offset it stands for.
@@ -49,7 +49,7 @@ impl Mapping {
         matches!(self.extent.body, Body::Prealloc(_))
     }
 
-    /// Bytes that count as the inode's.
+    /// Bytes that count towards the inode's `nbytes`.
     pub(crate) fn nbytes(&self) -> u64 {
         match self.region() {
             None => self.extent.ram_bytes,
@@ -81,7 +81,7 @@ impl Params {
         Ok(found)
     }
 
-    /// Visits every extent item that touches `range`, in order, until `visit` says no.
+    /// Visits every extent item that touches `range`, in order, until `visit` returns false.
     pub(crate) fn for_each_mapping(
         &self,
         view: &View,
@@ -99,7 +99,8 @@ impl Params {
             next = key.offset.saturating_add(1);
             let mapping = self.check(file, key, &item)?;
             if mapping.end > range.start {
-                // An item that reaches past the range is the only one, and most reads meet it.
+                // An item that reaches the end of the range is the last one. Most reads have only
+                // this item.
                 let done = mapping.end >= range.end;
                 next = mapping.end;
                 if !visit(mapping)? || done {

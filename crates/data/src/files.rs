@@ -1,7 +1,7 @@
-//! All files of a mounted volume: the owners, side by side.
+//! The parts that all files of a mounted volume share.
 //!
-//! Each owner is made from those that it uses, so none points back. `docs/internals/files.md` has
-//! the picture. Operations that need most of them are methods of [`Files`], one file an operation.
+//! Each part is made from the parts that it uses, so no part refers back. `docs/internals/files.md`
+//! has the picture. Operations that need most parts are methods of [`Files`], each in its own file.
 
 use std::sync::Arc;
 
@@ -84,14 +84,14 @@ impl Files {
         &self.counters
     }
 
-    /// Gives memory back that was kept for the next writer. The caller runs this now and then while
+    /// Frees memory that was kept for the next writer. The caller runs this from time to time while
     /// there are no writers.
     pub fn trim(&self) {
         self.pool.trim();
         self.reader.forget_unpacked();
     }
 
-    /// Forgets clean data at an extent, which holds other bytes than before.
+    /// Drops clean data of an extent, because the extent now holds other bytes.
     pub fn forget_clean(&self, extent: Extent) {
         self.pages.forget(extent);
     }

@@ -9,7 +9,7 @@ use crate::pages::{Claim, Found, Pages, Purpose, REGION};
 
 const SECTOR: u64 = 4096;
 
-/// What lies on a pretended device: each sector says where it is and how often it was written.
+/// A simulated device: each sector holds its own number and how often it was written.
 #[derive(Debug)]
 struct Disk(Vec<AtomicU64>);
 
@@ -85,7 +85,7 @@ fn a_failed_read_is_tried_by_the_next() {
     });
 }
 
-/// Data that was written while a run was being read is never found old, and memory stays in bounds.
+/// A reader never finds old data after a write that came during a read; memory stays in bounds.
 #[test]
 fn nothing_old_is_found() {
     let seed = std::env::var("BUTTRESS_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
@@ -93,7 +93,7 @@ fn nothing_old_is_found() {
     let budget = 1 << 20;
     let pages = Pages::new(budget);
     let disk = Disk((0..sectors).map(|_| AtomicU64::new(0)).collect());
-    // What a reader must at least see of each sector.
+    // The oldest state of each sector that a reader may see.
     let told: Vec<AtomicU64> = (0..sectors).map(|_| AtomicU64::new(0)).collect();
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -175,8 +175,8 @@ fn a_scan_drives_out_nothing_that_is_used() {
     assert!(kept >= 14, "{kept} of 16 are left");
 }
 
-/// Runs that are used now take the place of runs that were used before. That holds although they
-/// are longer than the queue for files that are read once.
+/// Runs that are used now replace runs that were used before, although they are longer than the
+/// queue for files that are read once.
 #[test]
 fn used_runs_give_way_to_newer_ones() {
     let pages = Pages::new(16 << 20);
@@ -192,7 +192,7 @@ fn used_runs_give_way_to_newer_ones() {
         found = runs(2 << 40, 32).filter(|at| touch(&pages, *at, false)).count();
     }
     assert!(found >= 28, "{found} of 32 are found in the sixth round");
-    // A cycle of reads that is too long to be kept takes nothing from it.
+    // A cycle of reads that is too long to be cached does not drive out these runs.
     for _ in 0..6 {
         runs(3 << 40, 128).for_each(|at| _ = touch(&pages, at, false));
     }
@@ -201,7 +201,7 @@ fn used_runs_give_way_to_newer_ones() {
     pages.audit();
 }
 
-/// Runs that were written over take no room, also those that were used.
+/// Overwritten runs take no memory, even if they were used.
 #[test]
 fn what_is_forgotten_takes_no_room() {
     let pages = Pages::new(16 << 20);
@@ -222,7 +222,7 @@ fn what_is_forgotten_takes_no_room() {
     pages.audit();
 }
 
-/// A file that is read once in pieces that are no sectors counts one read for each run.
+/// A sequential read in pieces shorter than a run counts as one read of each run.
 #[test]
 fn pieces_of_a_sector_are_one_visit() {
     let pages = Pages::new(16 << 20);
@@ -238,8 +238,8 @@ fn pieces_of_a_sector_are_one_visit() {
     assert!(kept >= 36, "{kept} of 40 are left");
 }
 
-/// Other scans do not drive out what was read ahead before its reader came. After one read it
-/// counts as a run that was read once.
+/// Other scans do not drive out data that was read ahead before its reader reads it. After that
+/// one read, a scan may drive it out.
 #[test]
 fn what_is_read_ahead_waits_for_its_reader() {
     let pages = Pages::new(16 << 20);
@@ -256,8 +256,8 @@ fn what_is_read_ahead_waits_for_its_reader() {
     assert!(!ahead.iter().any(|at| touch(*at, Purpose::Now)), "they were read once");
 }
 
-/// However much is used, the run of a reader in order stays while two windows ahead of it are read:
-/// nothing is read twice.
+/// Even if used runs fill the cache, a sequential reader's run stays while two windows ahead of it
+/// are read. No run is read twice.
 #[test]
 fn a_reader_keeps_the_run_it_reads() {
     const PIECE: u64 = 32 << 10;

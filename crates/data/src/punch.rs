@@ -1,4 +1,4 @@
-//! Holes: giving a range's space back while the file keeps its length.
+//! Punching holes: frees the space of a range while the file keeps its length.
 //!
 //! # Invariants
 //!
@@ -21,7 +21,7 @@ impl Files {
     ///
     /// # Errors
     ///
-    /// What the trees, reservations or a partly read sector met.
+    /// An error of the trees, of a reservation, or of reading a partial sector.
     pub fn punch_hole(
         &self,
         file: &File,
@@ -35,7 +35,7 @@ impl Files {
         let live = end.min(size);
         if offset < live {
             if low > high || low == high && low == self.params.ceil(end) {
-                // Within one sector, or two halves.
+                // The range lies within one sector, or in parts of two neighbouring sectors.
                 self.zero_ends(file, offset, live)?;
             } else {
                 if offset < low {
@@ -82,7 +82,7 @@ impl Files {
                 bytes.count(meta);
                 let mut dirty = file.dirty.lock();
                 self.forget(&mut dirty, at..to, ends);
-                // The data that held the length on disk back may be gone.
+                // The dirty data that delayed the update of the length on disk may be gone.
                 settle(meta, &dirty);
                 if to == high
                     && let Some(stamp) = stamp.take()
@@ -102,7 +102,7 @@ impl Files {
         if middle < end { self.zero_part(file, middle..end) } else { Ok(()) }
     }
 
-    /// Puts the inode item as it is in memory.
+    /// Writes the inode item from memory into the tree.
     pub(crate) fn put_item(&self, file: &File) -> Result<()> {
         let reservation = self.engine.reserve(Edits::default().cost(), Urgency::Frees)?;
         let handle = self.engine.begin(reservation);

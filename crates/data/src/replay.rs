@@ -1,9 +1,9 @@
-//! Extents of a file as a log of fsync has them.
+//! Replays a file's extents from a log of fsync.
 //!
 //! # Place
 //!
-//! Replay holds one handle from its beginning to its end, before other threads work. What it reads
-//! in between shows what it put.
+//! Replay holds one handle from its beginning to its end, before other threads work. What it has
+//! put is visible to its own reads meanwhile.
 
 use buttress_format::{Body, Compression, Extent, Key};
 use buttress_txn::Handle;
@@ -14,8 +14,8 @@ use crate::file::File;
 use crate::files::Files;
 
 impl Files {
-    /// Makes an extent item of a log the file's, in place of what lies in its range. Returns where
-    /// data lies that may have checksums in the log.
+    /// Inserts an extent item of a log into the file, in place of everything in its range. Returns
+    /// the range on disk that may have checksums in the log.
     ///
     /// # Errors
     ///
@@ -58,7 +58,7 @@ impl Files {
         Ok(summed)
     }
 
-    /// Removes every extent behind a file's length.
+    /// Removes every extent past a file's length.
     ///
     /// # Errors
     ///

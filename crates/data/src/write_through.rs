@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **H1** Until the new extents are visible, readers see what they saw before. In the step that
-//!   makes them visible, the dirty sectors that they replace are forgotten.
+//! - **H1** Until the new extents are visible, readers see what they saw before. The step that
+//!   makes them visible also drops the dirty sectors that they replace.
 
 use std::ops::Range;
 
@@ -17,8 +17,8 @@ use crate::job::{Choice, Placed, Supply};
 use crate::write::SIZE_MAX;
 use crate::writeback::grow;
 
-/// Times of a file that is overwritten in place move in steps of this, as with the clock that Linux
-/// uses for them. Otherwise every write would change an inode.
+/// The times of a file that is overwritten in place advance in steps of this length, like the
+/// kernel's coarse clock. Otherwise every write would change an inode.
 const TICK_NANOS: i64 = 4_000_000;
 
 /// The result of an attempt to overwrite in place.
@@ -52,8 +52,8 @@ impl Files {
     ///
     /// # Errors
     ///
-    /// No space, [`Error::TooBig`], or what the device met. The file is as it was then, except for
-    /// a part of the range that may have been written.
+    /// No space, [`Error::TooBig`], or an error of the device. The file is then unchanged, except
+    /// that a part of the range may have been written.
     pub fn write_through(
         &self,
         file: &File,
@@ -107,7 +107,7 @@ impl Files {
             return Err(buttress_txn::Error::Aborted(cause).into());
         }
         let written = self.volume.write(spot.disk().start, data);
-        // Also after a failure: part of it may have changed.
+        // Drop the cached pages even after a failure, since part of the range may have changed.
         self.pages.forget(spot.disk());
         written?;
         let mut stamped = item;
@@ -178,7 +178,7 @@ impl Files {
         Ok(placed)
     }
 
-    /// Writes what lies at `offset` of a file to its places, and works out its checksums.
+    /// Writes the data at `offset` of a file to its allocated places, and computes its checksums.
     fn fill(&self, offset: u64, data: &[u8], flags: u64, placed: &mut [Placed]) -> Result<()> {
         let slice = |range: &Range<u64>| {
             &data[(range.start - offset) as usize..(range.end - offset) as usize]

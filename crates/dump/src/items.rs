@@ -1,7 +1,7 @@
 //! Every kind of item as text.
 //!
-//! An item that does not parse is printed as such with what the parser found; the dump goes on,
-//! since damaged volumes are what people dump.
+//! An item that does not parse is printed with the parser's error, and the dump continues. Dumps
+//! are mostly made of damaged volumes.
 
 use std::io::{Result, Write};
 
@@ -15,7 +15,7 @@ use buttress_volume::Uuid;
 
 use crate::{quota, when};
 
-/// A key, its numbers as dump-tree shows them.
+/// A key, with its numbers in the form of dump-tree.
 pub fn key(key: &Key) -> String {
     match key.kind {
         Kind::UUID_KEY_SUBVOL | Kind::UUID_KEY_RECEIVED_SUBVOL => {
@@ -30,7 +30,7 @@ pub fn key(key: &Key) -> String {
             let (kind, offset) = (key.kind.name().unwrap_or_default(), key.offset);
             format!("({name} {kind} {}/{})", offset >> 48, offset & ((1 << 48) - 1))
         }
-        // In the words of the root tree, `-1` there stands for "the newest".
+        // In a key of the root tree, an offset of -1 means "the newest".
         Kind::ROOT_ITEM if key.offset == u64::MAX => {
             let name = ids::objectid_name(key.objectid, key.kind);
             format!("({name} ROOT_ITEM {})", key.offset)
@@ -39,7 +39,7 @@ pub fn key(key: &Key) -> String {
     }
 }
 
-/// Prints what an item says.
+/// Prints the content of an item.
 pub fn print(key: &Key, bytes: &[u8], geometry: &Geometry, out: &mut impl Write) -> Result<()> {
     let parsed = match key.kind {
         Kind::INODE_ITEM => InodeItem::parse(bytes).map(|item| inode(&item)),
@@ -268,7 +268,7 @@ fn inline_reference(reference: &BackRef) -> String {
     }
 }
 
-/// A reference with a key that says what the text need not.
+/// A reference in an item of its own, without the fields that the key already shows.
 fn keyed_reference(reference: &BackRef) -> String {
     match reference {
         BackRef::TreeBlock { .. } => "tree block backref".to_owned(),
@@ -337,7 +337,7 @@ pub fn group_flags(flags: buttress_format::BlockGroupFlags) -> String {
     names.join("|")
 }
 
-/// A chunk, in the chunk tree and in the superblock.
+/// Prints a chunk, from the chunk tree or from the superblock.
 pub fn chunk(item: &Chunk) -> Vec<String> {
     let mut lines = vec![
         format!(

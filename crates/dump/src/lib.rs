@@ -1,13 +1,13 @@
-//! What is on a volume as text: items and superblocks, names and times.
+//! Prints a volume's items and superblocks, names and times as text.
 //!
 //! # Place
 //!
-//! Above the format and the nodes, beside the checker. The program prints by it. The form of items
-//! and superblocks is that of btrfs-progs' `dump-tree` and `dump-super`.
+//! Above the format and the nodes, beside the checker. The program prints with this crate. Items
+//! and superblocks look like the output of btrfs-progs' `dump-tree` and `dump-super`.
 //!
 //! # Invariants
 //!
-//! - **P1** Any bytes print: what does not parse is said to be so, and the text goes on.
+//! - **P1** Any bytes can be printed: the dump reports what does not parse, and continues.
 //! - **P2** A name from a volume cannot move the cursor of a terminal ([`show`]).
 
 #![forbid(unsafe_code)]

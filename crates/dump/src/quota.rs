@@ -1,9 +1,9 @@
-//! Items of the quota tree as text. Nothing else of this program reads them, so that they are taken
-//! apart here: rows of 64-bit numbers.
+//! Prints items of the quota tree. No other part of this program reads them, so this module parses
+//! them itself: arrays of 64-bit numbers.
 
 use buttress_format::{Key, Kind};
 
-/// The lines of an item, or nothing if it is none of quotas or too short.
+/// The lines of a quota item; `None` for other items and for items that are too short.
 pub(crate) fn lines(key: &Key, bytes: &[u8]) -> Option<Vec<String>> {
     let words: Vec<u64> = bytes
         .chunks_exact(8)

@@ -9,7 +9,7 @@ use crate::items;
 
 /// Prints one copy.
 ///
-/// `raw` is what was parsed; the parser has compared its checksum.
+/// `raw` has the bytes of the superblock; the parser has verified their checksum.
 pub fn print(device: &str, sb: &Superblock, raw: &[u8], out: &mut impl Write) -> Result<()> {
     writeln!(out, "superblock: bytenr={}, device={device}", sb.bytenr)?;
     writeln!(out, "---------------------------------------------------------")?;
@@ -86,7 +86,7 @@ pub fn print(device: &str, sb: &Superblock, raw: &[u8], out: &mut impl Write) ->
     writeln!(out)
 }
 
-/// Names end at a tab stop of 24 columns, where values begin.
+/// Pads a name with tabs to column 24, where the value begins.
 fn field(name: &str, value: &str, out: &mut impl Write) -> Result<()> {
     let tabs = if name.len() < 24 { (24 - name.len()).div_ceil(8) } else { 1 };
     writeln!(out, "{name}{}{value}", "\t".repeat(tabs))

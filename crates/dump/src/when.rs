@@ -1,4 +1,4 @@
-//! Times as people read them, in UTC: a volume is looked at on other machines than it was made on.
+//! Times as text, in UTC, because a volume is often read on another machine than it was made on.
 
 use buttress_format::Timespec;
 use jiff::Timestamp;
@@ -31,7 +31,7 @@ pub fn exact(time: Timespec) -> String {
 mod tests {
     use super::*;
 
-    /// Known dates, both sides of 1970 and of a leap day.
+    /// Known dates before and after 1970 and a leap day.
     #[test]
     fn known_dates() {
         assert_eq!(date_time(0), "1970-01-01 00:00:00");

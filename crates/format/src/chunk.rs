@@ -1,4 +1,4 @@
-//! How a range of logical space lies on devices.
+//! Chunks: the mapping of logical ranges to devices.
 
 use std::fmt;
 
@@ -34,7 +34,7 @@ impl BlockGroupFlags {
         self.0 & other.0 == other.0
     }
 
-    /// With the bits of `other` too.
+    /// Returns the flags with the bits of `other` added.
     #[must_use]
     pub fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
@@ -81,7 +81,7 @@ impl BlockGroupFlags {
         }
     }
 
-    /// Whole copies of each byte.
+    /// The number of whole copies of each byte.
     #[must_use]
     pub fn copies(self) -> u32 {
         match self.profile() {
@@ -119,7 +119,7 @@ pub struct Chunk {
     pub len: u64,
     /// The tree of its block group: 2, the extent tree.
     pub owner: u64,
-    /// Bytes of a device before the next one's turn.
+    /// Bytes on one device before the next device follows.
     pub stripe_len: u64,
     /// Kind and profile.
     pub flags: BlockGroupFlags,
@@ -220,8 +220,7 @@ impl Chunk {
         Ok(())
     }
 
-    /// Stripes with different bytes: those that a byte of the chunk can lie on, copies counted
-    /// once.
+    /// The number of stripes with distinct data, without copies and parity.
     #[must_use]
     pub fn data_stripes(&self) -> u64 {
         let count = self.stripes.len() as u64;
@@ -240,8 +239,8 @@ impl Chunk {
         self.len.div_ceil(self.data_stripes())
     }
 
-    /// The logical ranges with copies or parity that share a stripe unit with a superblock: nothing
-    /// is allocated there. Sorted, without repetition.
+    /// The logical ranges that share a stripe unit with a superblock, in a copy or through parity.
+    /// Nothing is allocated there. Sorted, without repetition.
     #[must_use]
     pub fn superblock_stripes(&self) -> Vec<Extent> {
         let mut found = Vec::new();

@@ -1,4 +1,4 @@
-//! Devices and which parts of them are in use.
+//! Devices and the parts of them that are in use.
 
 use crate::{
     DeviceId, Generation, Logical, Result,
@@ -46,7 +46,7 @@ impl DeviceItem {
     ///
     /// # Errors
     ///
-    /// When it is not 98 bytes long or uses more than there is.
+    /// When the item is not 98 bytes long, or uses more bytes than the device has.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         let mut r = Reader::new("device item", bytes);
         let item = Self::read(&mut r)?;

@@ -1,9 +1,9 @@
-//! What can be wrong with bytes.
+//! Errors of parsing.
 
-/// The result of this crate.
+/// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Bytes that are not what they should be.
+/// An error in the bytes of a structure.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -17,7 +17,7 @@ pub enum Error {
         /// Bytes that there are.
         found: usize,
     },
-    /// Bytes are left over behind a structure of fixed size.
+    /// Bytes are left over after a structure of fixed size.
     #[error("{what} is {found} bytes long, not {expected}")]
     Length {
         /// The structure.
@@ -43,7 +43,7 @@ pub enum Error {
     /// The superblock's checksum does not match its bytes.
     #[error("superblock checksum does not match")]
     SuperChecksum,
-    /// A superblock copy says it belongs elsewhere.
+    /// A superblock copy has the address of another place in its header.
     #[error("superblock read at {expected} says it belongs at {found}")]
     SuperPlace {
         /// Where it was read.

@@ -1,11 +1,11 @@
-//! Where a piece of a file's content lies.
+//! File extents: the place of a piece of file content.
 
 use crate::{
     Error, Extent, Generation, Logical, Result,
     bytes::{Fixed, Reader, Writer},
 };
 
-/// How an extent's bytes are packed.
+/// The compression of an extent's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[allow(missing_docs, reason = "the names are the format's own")]
 pub enum Compression {
@@ -23,14 +23,14 @@ pub struct Region {
     pub disk: Logical,
     /// Bytes that the whole extent takes on disk.
     pub disk_len: u64,
-    /// Where in the (unpacked) extent this part begins.
+    /// The start of this part within the uncompressed extent.
     pub offset: u64,
     /// Bytes of the file that it covers.
     pub len: u64,
 }
 
 impl Region {
-    /// Whether nothing lies there.
+    /// Whether the region is a hole.
     #[must_use]
     pub fn is_hole(&self) -> bool {
         self.disk.0 == 0
@@ -43,7 +43,7 @@ impl Region {
     }
 }
 
-/// What holds the bytes.
+/// The place of the content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {
     /// The item itself.
@@ -59,9 +59,9 @@ pub enum Body {
 pub struct FileExtent {
     /// Transaction that made it.
     pub generation: Generation,
-    /// Bytes of the (whole) extent when unpacked.
+    /// Length of the whole extent, uncompressed.
     pub ram_bytes: u64,
-    /// How it is packed.
+    /// The compression of the extent.
     pub compression: Compression,
     /// What holds the bytes.
     pub body: Body,
@@ -77,7 +77,8 @@ impl FileExtent {
     ///
     /// # Errors
     ///
-    /// When it is cut short, packed or encrypted in an unknown way, or its ranges are impossible.
+    /// When the item is cut short, its compression or encryption is unknown, or its ranges are
+    /// impossible.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         let mut r = Reader::new("file extent", bytes);
         let (generation, ram_bytes) = (Generation(r.u64()?), r.u64()?);
@@ -159,7 +160,7 @@ impl FileExtent {
         w.0
     }
 
-    /// The same, without memory of their own, unless the item holds the content itself.
+    /// The bytes of the item in an array, without allocation; `None` for an inline item.
     #[must_use]
     pub fn to_array(&self) -> Option<[u8; Self::REGULAR_LEN]> {
         let (kind, region) = match &self.body {

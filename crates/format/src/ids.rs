@@ -10,7 +10,7 @@ pub const FIRST_CHUNK_TREE: u64 = 256;
 pub const DEV_STATS: u64 = 0;
 /// An interrupted balance, in the root tree.
 pub const BALANCE: u64 = -4_i64 as u64;
-/// Files without a name that must go, in each subvolume; dead subvolumes, in the root tree.
+/// Orphans: files without a name, in each subvolume, and deleted subvolumes, in the root tree.
 pub const ORPHAN: u64 = -5_i64 as u64;
 /// Logs of fsync.
 pub const TREE_LOG: u64 = -6_i64 as u64;

@@ -1,4 +1,4 @@
-//! What trees are sorted by.
+//! Keys: trees are sorted by them.
 
 use std::fmt;
 
@@ -75,9 +75,9 @@ kinds! {
 pub struct Key {
     /// The object it belongs to.
     pub objectid: u64,
-    /// What it says about the object.
+    /// The kind of information about the object.
     pub kind: Kind,
-    /// Where within the object; what that means depends on the kind.
+    /// An offset within the object; its meaning depends on the kind.
     pub offset: u64,
 }
 
@@ -86,7 +86,7 @@ impl Key {
     pub const LEN: usize = 17;
     /// Before every key.
     pub const MIN: Self = Self { objectid: 0, kind: Kind(0), offset: 0 };
-    /// Behind every key.
+    /// After every key.
     pub const MAX: Self = Self { objectid: u64::MAX, kind: Kind(u8::MAX), offset: u64::MAX };
 
     /// A key from its parts.
@@ -112,7 +112,7 @@ impl Key {
     ///
     /// # Errors
     ///
-    /// When there are fewer than 17.
+    /// When there are fewer than 17 bytes.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         let Some(b) = bytes.first_chunk::<17>() else {
             return Err(Error::Short { what: "key", needed: 17, found: bytes.len() });

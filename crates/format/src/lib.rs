@@ -1,7 +1,8 @@
 //! The btrfs disk format as checked types: bytes and their meaning, no I/O.
 //!
-//! Bytes from a disk become one of these types before anything computes with them; a type that
-//! exists has passed its checks. Every writer is the inverse of its parser.
+//! Every reader parses bytes from a disk into one of these types before it computes with them. A
+//! parser checks the values, so a value of such a type is valid. Every writer is the inverse of its
+//! parser.
 
 mod balance;
 mod block_group;

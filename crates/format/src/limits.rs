@@ -1,6 +1,6 @@
-//! Numbers that bound everything else.
+//! Limits and sizes of the format.
 
-/// Bytes of a sector that we write.
+/// The sector size that this program writes.
 pub const SECTOR: u32 = 4096;
 /// Where the superblock and its copies lie on each device.
 pub const SUPER_OFFSETS: [u64; 3] = [64 << 10, 64 << 20, 256 << 30];
@@ -12,13 +12,13 @@ pub const NODE_MIN: u32 = 4096;
 pub const NODE_MAX: u32 = 65536;
 /// Longest name.
 pub const NAME_MAX: usize = 255;
-/// Levels that a tree can have: 0 to 7.
+/// The number of levels that a tree can have: levels 0 to 7.
 pub const MAX_LEVEL: u8 = 8;
 /// Bytes of the superblock's array of chunks.
 pub const SYS_CHUNK_ARRAY: usize = 2048;
-/// Largest file that is stored within its item, unless told otherwise.
+/// The largest file that is stored inline, without another option.
 pub const MAX_INLINE: u32 = 2048;
-/// Bytes of a device that a profile fills before it goes to the next.
+/// Bytes on one device before a profile goes on with the next device.
 pub const STRIPE_LEN: u64 = 65536;
 /// Largest data extent.
 pub const MAX_EXTENT: u64 = 128 << 20;
@@ -26,11 +26,11 @@ pub const MAX_EXTENT: u64 = 128 << 20;
 pub const MAX_COMPRESSED: u64 = 128 << 10;
 /// Front of each device that chunks never use.
 pub const DEVICE_RESERVED: u64 = 1 << 20;
-/// Most stripes of a chunk that we look at: far above any real array.
+/// The most stripes of a chunk that the parser accepts, far above any real array.
 pub const STRIPES_MAX: usize = 1024;
 
-/// Largest payload of one checksum item, in bytes: what Linux allows, so that its items and ours
-/// are cut alike.
+/// The largest payload of one checksum item, in bytes. Linux has the same limit, so both split
+/// checksums alike.
 #[must_use]
 pub fn csum_item_max(nodesize: u32, csum_size: usize) -> usize {
     let room = nodesize as usize - crate::header::HEADER_LEN;

@@ -1,6 +1,6 @@
-//! How the bytes of a block group are spread over devices, and what each profile requires.
+//! How profiles spread the bytes of a block group over devices, and what each requires.
 //!
-//! The figures are those of the format: Linux allocates by the same ones.
+//! The format fixes these figures, and Linux allocates by them, too.
 
 use std::fmt;
 
@@ -28,7 +28,7 @@ pub struct Spread {
     pub per_device: usize,
     /// Fewest devices.
     pub least: usize,
-    /// Most devices; as many as there are when absent.
+    /// Most devices; `None` for all available devices.
     pub most: Option<usize>,
     /// The number of devices is a multiple of this.
     pub step: usize,
@@ -41,7 +41,7 @@ pub struct Spread {
 }
 
 impl Profile {
-    /// Every profile, the safest last among those with copies.
+    /// Every profile; those with copies are ordered by safety, the safest last.
     pub const ALL: [Self; 9] = [
         Self::Single,
         Self::Dup,
@@ -54,7 +54,7 @@ impl Profile {
         Self::Raid6,
     ];
 
-    /// The profile that the flags of a block group name; `None` for several, or an unknown one.
+    /// The profile in the flags of a block group; `None` if there are several or an unknown one.
     #[must_use]
     pub fn of(flags: BlockGroupFlags) -> Option<Self> {
         Self::ALL.into_iter().find(|profile| profile.flags() == flags.profile())
@@ -88,7 +88,7 @@ impl Profile {
         Self::ALL.into_iter().find(|profile| profile.name().eq_ignore_ascii_case(name))
     }
 
-    /// What it asks for.
+    /// The requirements of the profile.
     #[must_use]
     pub fn spread(self) -> Spread {
         let one = Spread {
@@ -121,15 +121,16 @@ impl Profile {
         }
     }
 
-    /// Stripes of a RAID10 chunk that hold the same; one in all others.
+    /// How many stripes of a RAID10 chunk hold the same data; one for all other profiles.
     #[must_use]
     pub fn sub_stripes(self) -> u16 {
         if self == Self::Raid10 { 2 } else { 1 }
     }
 
-    /// The profile for new chunks among several profiles of one kind, where `devices` can be
-    /// written: the safest that they are enough for. If none fits: one copy, or for `metadata` two
-    /// on a device.
+    /// Chooses the profile of new chunks from several profiles of one kind, where `devices` are
+    /// writable. It is the safest present profile that this number of devices allows. If none fits,
+    /// a profile with copies becomes `raid1`, or `dup` for `metadata` on one device. Otherwise it
+    /// is `single`.
     #[must_use]
     pub fn best(present: impl Iterator<Item = Self>, devices: usize, metadata: bool) -> Self {
         const ORDER: [Profile; 9] = [
@@ -179,7 +180,8 @@ mod tests {
         assert_eq!(Profile::of(BlockGroupFlags(24)), None);
     }
 
-    /// A chunk takes the safest profile there are devices for, and copies stay copies.
+    /// A chunk takes the safest profile that the devices allow, and a profile with copies is not
+    /// replaced by one without.
     #[test]
     fn the_best_fits() {
         let of = |present: &[Profile], devices, metadata| {

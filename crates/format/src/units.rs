@@ -1,4 +1,4 @@
-//! A type for every kind of number, so that no two can be swapped.
+//! A type for every kind of number, so that the compiler finds swapped numbers.
 
 use std::fmt;
 
@@ -21,7 +21,7 @@ unit!(
     Logical
 );
 unit!(
-    /// The transaction that wrote a thing ("transid").
+    /// The transaction that wrote an item or a node ("transid").
     Generation
 );
 unit!(
@@ -38,19 +38,19 @@ unit!(
 pub struct TreeId(pub u64);
 
 impl Logical {
-    /// The address so many bytes further, or nothing past the end of the address space.
+    /// The address `bytes` further; `None` past the end of the address space.
     #[must_use]
     pub fn checked_add(self, bytes: u64) -> Option<Self> {
         self.0.checked_add(bytes).map(Self)
     }
 
-    /// The address behind `len` bytes that start here, stopping at the end of the address space.
+    /// The address after `len` bytes that start here; at most the end of the address space.
     #[must_use]
     pub fn end(self, len: u64) -> Self {
         Self(self.0.saturating_add(len))
     }
 
-    /// Bytes from `from` up to here; zero if it lies further.
+    /// Bytes from `from` up to here; zero if `from` lies further.
     #[must_use]
     pub fn distance(self, from: Self) -> u64 {
         self.0.saturating_sub(from.0)
@@ -75,11 +75,11 @@ impl Ino {
 }
 
 impl TreeId {
-    /// Where every other tree's root is recorded.
+    /// The tree that has the roots of all other trees.
     pub const ROOT: Self = Self(1);
     /// Extents and their references.
     pub const EXTENT: Self = Self(2);
-    /// How logical space lies on devices.
+    /// The mapping of logical space to devices.
     pub const CHUNK: Self = Self(3);
     /// Which parts of devices are used.
     pub const DEV: Self = Self(4);
@@ -150,7 +150,7 @@ impl Extent {
         Self { start, len }
     }
 
-    /// The address behind it.
+    /// The address after the range.
     #[must_use]
     pub fn end(&self) -> Logical {
         self.start.end(self.len)

@@ -1,15 +1,14 @@
-//! Times of access: which inodes have one that is newer than the one last put.
+//! Access times: the inodes with one newer than the one in the trees.
 //!
 //! # Invariants
 //!
-//! - **A1** A read begins no transaction and waits for no space. It notes the time in memory and
-//!   lists the inode. Any later put of the inode takes the time along.
-//! - **A2** An inode with a time of access newer than the one last put is listed, and keeps itself
-//!   in memory while it is listed. An inode that goes leaves the list, and so does everything of a
-//!   subvolume that is deleted.
-//! - **A3** What is listed is put before a commit: any commit, or with `lazytime` one that a caller
-//!   asks for. It is also put when [`LISTED_MAX`] inodes are listed, when the oldest waits for a
-//!   day, and before a snapshot.
+//! - **A1** A read begins no transaction and waits for no space. It notes the access time in memory
+//!   and lists the inode. Any later put of the inode includes the time.
+//! - **A2** An inode with an access time newer than the last put is listed, and stays in memory
+//!   while it is listed. A removed inode leaves the list. So do all inodes of a deleted subvolume.
+//! - **A3** Listed inodes are put before a commit: before any commit, or with `lazytime` before one
+//!   that a caller requests. They are also put when [`LISTED_MAX`] inodes are listed, when the
+//!   oldest waits for a day, and before a snapshot.
 //!
 //! # Locks
 //!
@@ -17,7 +16,8 @@
 //!
 //! # Failure
 //!
-//! A time of access may be lost. Where a volume has no room it is not put, and no caller is told.
+//! An access time may be lost. If the volume is full, the time is not put, and no caller gets an
+//! error.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -28,10 +28,10 @@ use buttress_base::{Rank, Ranked, clock};
 /// How long a time of access may wait to be put with `lazytime`.
 const LISTED_FOR_MAX: Duration = Duration::from_secs(86_400);
 
-/// So many inodes may be listed before they are put.
+/// The most listed inodes before they are put.
 const LISTED_MAX: usize = 4096;
 
-/// The place of an inode in the list: the inode itself while it is listed (A2).
+/// The place of an inode in the list. It holds the inode while it is listed (A2).
 pub(crate) struct Place<C>(Ranked<Option<Arc<C>>>);
 
 impl<C> Default for Place<C> {
@@ -41,13 +41,13 @@ impl<C> Default for Place<C> {
 }
 
 impl<C> Place<C> {
-    /// Takes the inode out of the list; the caller drops what keeps it in memory.
+    /// Takes the inode out of the list, and returns the reference that kept it in memory.
     pub(crate) fn take(&self) -> Option<Arc<C>> {
         self.0.lock().take()
     }
 }
 
-/// What can be listed.
+/// A type that can be listed.
 pub(crate) trait Listable {
     /// Its place in the list.
     fn place(&self) -> &Place<Self>
@@ -61,13 +61,13 @@ pub(crate) trait Listable {
 /// The inodes with a time of access newer than the one last put.
 pub(crate) struct AccessTimes<C> {
     listed: Ranked<Listed<C>>,
-    /// How many are listed, for threads that only look.
+    /// How many inodes are listed, for threads without the lock.
     count: AtomicUsize,
 }
 
 struct Listed<C> {
     cells: Vec<Weak<C>>,
-    /// When the oldest of them came.
+    /// When the oldest listed inode was listed.
     since: Option<Instant>,
 }
 
@@ -120,7 +120,7 @@ impl<C: Listable> AccessTimes<C> {
         }
     }
 
-    /// Whether what is listed is to be put without a commit.
+    /// Whether the listed inodes must be put without a commit.
     pub(crate) fn is_due(&self) -> bool {
         let count = self.count.load(Ordering::Relaxed);
         let is_old = |since| clock::since(since) >= LISTED_FOR_MAX;

@@ -1,15 +1,17 @@
-//! Which inodes are in memory.
+//! The table of the inodes in memory.
 //!
-//! The table knows nothing of the cells that it holds, so that a cell can tell it when it drops.
+//! The table knows no details of the cells that it holds. So a cell can notify the table when it
+//! drops.
 //!
 //! # Invariants
 //!
-//! - **M1** A cell with an item that was read from a view is entered only if no cell of its shard
-//!   has dropped since. A cell that dropped may have changed the item after it was read.
+//! - **M1** A cell may have an item that was read from a view. The table enters such a cell only if
+//!   no cell of its shard dropped since the read. A dropped cell may have changed the item after
+//!   the read.
 //!
 //! # Locks
 //!
-//! One short lock a shard. No tree is read under it, and no cell drops under it.
+//! One short lock for each shard. No tree is read under it, and no cell drops under it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -23,7 +25,7 @@ const SHARDS: usize = 64;
 /// What a table holds.
 pub(crate) trait Entry {
     fn id(&self) -> InodeId;
-    /// The table has it from now on, and wants to be told when it drops.
+    /// Notes that the cell is in the table, and must notify the table when it drops.
     fn note_entered(&self);
 }
 
@@ -39,11 +41,11 @@ pub(crate) struct InodeTable<C> {
     shards: Vec<Ranked<Shard<C>>>,
 }
 
-/// What a shard looked like before an inode was read (M1).
+/// The state of a shard before an inode was read (M1).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seen(u64);
 
-/// What became of a cell that was offered.
+/// The result of offering a cell.
 pub(crate) enum Entered<C> {
     /// The cell of that inode: the offered one, or one that was there already.
     Cell(Arc<C>),
@@ -62,7 +64,7 @@ impl<C: Entry> InodeTable<C> {
         &self.shards[(hash >> 58) as usize % SHARDS]
     }
 
-    /// The cell of an inode, or what to remember while its item is read.
+    /// Returns the cell of an inode, or the state of the shard before its item is read.
     pub(crate) fn find(&self, id: InodeId) -> Result<Arc<C>, Seen> {
         let shard = self.shard(id).lock();
         shard.cells.get(&id).and_then(Weak::upgrade).ok_or(Seen(shard.gone))
@@ -95,7 +97,7 @@ impl<C: Entry> InodeTable<C> {
         cell
     }
 
-    /// Notes that a cell drops. Another one may be in its place already.
+    /// Notes that a cell drops. Another cell of the same inode may already be in the table.
     pub(crate) fn forget(&self, id: InodeId) {
         let mut shard = self.shard(id).lock();
         shard.gone += 1;

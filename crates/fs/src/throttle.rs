@@ -1,10 +1,11 @@
-//! How fast writers may make memory dirty: the less is left the more slowly, never quite at a stop.
+//! Limits the rate at which writers dirty memory. Less free memory means a lower rate, but never
+//! zero.
 //!
 //! # Invariants
 //!
 //! - **H1** Below half of the limit no writer is delayed.
-//! - **H2** All writers share one clock: together they go on at a rate that follows from how much
-//!   is dirty, however many they are.
+//! - **H2** All writers share one clock. Their total rate follows from the amount of dirty data,
+//!   for any number of writers.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -12,20 +13,20 @@ use std::time::{Duration, Instant};
 use buttress_base::clock;
 use buttress_data::Written;
 
-/// The longest that one write is held up: what is dirty changes meanwhile.
+/// The longest delay of one write, because the amount of dirty data changes meanwhile.
 const HOLD_MAX: Duration = Duration::from_millis(100);
 
-/// Shorter than this is not slept, but kept for the next.
+/// A shorter delay is added to the next one.
 const HOLD_MIN: Duration = Duration::from_micros(200);
 
-/// How often the rate is looked at.
+/// How often the rate is measured.
 const SAMPLE: Duration = Duration::from_millis(50);
 
-/// One clock for all writers, which are let in one after the other (H2).
+/// One clock for all writers. It admits them one after the other (H2).
 #[derive(Debug)]
 struct Queue {
     start: Instant,
-    /// Until when what was let in fills the time, in nanoseconds from the start.
+    /// The end of the time of all admitted writes, in nanoseconds from the start.
     taken_until: AtomicU64,
 }
 
@@ -40,7 +41,7 @@ impl Queue {
         clock::since(self.start).as_nanos() as u64
     }
 
-    /// Lets a writer in that fills `fills` nanoseconds, and returns how long it is to be delayed.
+    /// Admits a write that takes `fills` nanoseconds at the allowed rate, and returns its delay.
     fn enter(&self, now: u64, fills: u64) -> Duration {
         let max = HOLD_MAX.as_nanos() as u64;
         let next = |until: u64| until.clamp(now, now + max).saturating_add(fills);
@@ -52,13 +53,13 @@ impl Queue {
     }
 }
 
-/// Holds up writers of a mount by what is dirty.
+/// Delays the writers of a mount by the amount of dirty data.
 #[derive(Debug, Default)]
 pub(crate) struct Throttle {
     queue: Queue,
-    /// Bytes that were written back, ever.
+    /// Bytes written back since the mount.
     drained: AtomicU64,
-    /// What they were at the last sample, when that was, and what rate it showed.
+    /// `drained` at the last sample, the time of that sample, and the measured rate.
     sampled: AtomicU64,
     sampled_at: AtomicU64,
     rate: AtomicU64,
@@ -67,9 +68,8 @@ pub(crate) struct Throttle {
 }
 
 impl Throttle {
-    /// Counts a batch of writeback that took so long, and lets what was seen decide how fast
-    /// writers may be. Only time that was spent writing counts: `more_waits` says whether there was
-    /// enough to do.
+    /// Counts a batch of writeback that took `took`, and measures the rate of writeback from it.
+    /// Only time spent writing counts, so `more_waits` says whether more data was waiting.
     pub(crate) fn note_written(&self, written: &Written, took: Duration, more_waits: bool) {
         self.note_at(self.queue.now(), written, took, more_waits);
     }
@@ -99,8 +99,8 @@ impl Throttle {
         if !more_waits {
             return;
         }
-        // Other threads may have written in the time of this batch. If none did for a part of the
-        // time, the batch counts alone.
+        // Other threads may have written during this batch. If there was a pause since the last
+        // sample, only this batch counts.
         let was_at_it = elapsed < took.saturating_add(4 * SAMPLE.as_nanos() as u64);
         let (bytes, nanos) = match was_at_it {
             true => (drained.saturating_sub(before), elapsed),
@@ -112,12 +112,12 @@ impl Throttle {
         self.rate.store(mean as u64, Ordering::Relaxed);
     }
 
-    /// Whether the devices are what writeback waits for, more than for processors.
+    /// Whether writeback waits for devices more than for processors.
     pub(crate) fn waits_for_devices(&self) -> bool {
         self.device_share.load(Ordering::Relaxed) > 500
     }
 
-    /// Bytes a second that writeback was seen to manage; zero before it was.
+    /// The measured rate of writeback in bytes a second; zero before the first sample.
     pub(crate) fn rate(&self) -> u64 {
         self.rate.load(Ordering::Relaxed)
     }
@@ -152,8 +152,8 @@ mod tests {
         throttle
     }
 
-    /// A batch that takes long shows the rate of the device: alone behind an idle time, and beside
-    /// others.
+    /// A batch that takes long shows the rate of the device: after an idle time, and beside other
+    /// batches.
     #[test]
     fn slow_batches_show_the_rate() {
         let throttle = Throttle::default();
@@ -162,14 +162,14 @@ mod tests {
         let took = Duration::from_secs(1);
         throttle.note_at(100 * second, &written, took, true);
         assert_eq!(throttle.rate(), 16 * MIB);
-        // Four threads, one after the other.
+        // Batches of four threads, which end one after the other.
         for quarter in 1..80 {
             throttle.note_at(100 * second + quarter * second / 4, &written, took, true);
         }
         let rate = throttle.rate();
         assert!((60 * MIB..=64 * MIB).contains(&rate), "{} MiB/s", rate / MIB);
         assert!(throttle.waits_for_devices());
-        // The last of what there was says nothing.
+        // The last batch says nothing about the rate, since no more data waits.
         throttle.note_at(121 * second, &Written { bytes: 1, ..written }, took, false);
         assert_eq!(throttle.rate(), rate);
     }
@@ -181,8 +181,8 @@ mod tests {
         assert_eq!(throttle(0).hold(MIB, 128 * MIB, 128 * MIB), Duration::ZERO);
     }
 
-    /// H2: writers find a balance below the limit, at the rate of writeback, one as well as
-    /// sixteen.
+    /// H2: writers reach a balance below the limit, at the rate of writeback. This holds for one
+    /// writer and for sixteen.
     #[test]
     fn writers_settle_at_the_rate_of_writeback() {
         for writers in [1, 4, 16] {

@@ -1,5 +1,5 @@
-//! The owner of work on the whole volume, beside users of its files: balance, devices that come, go
-//! and change their size, block groups that are emptied.
+//! Work on the whole volume while it is in use: balance, adding, removing and resizing devices, and
+//! emptying block groups.
 //!
 //! # Invariants
 //!
@@ -7,8 +7,8 @@
 //!   queued.
 //! - **U2** Closing the volume first stops the work and waits for it. That pauses a balance, and
 //!   its options stay on disk.
-//! - **U3** While an extent goes over to its copy, its inodes are locked as for a change of their
-//!   layout (`lock_set::L1`). No inode without names is removed meanwhile.
+//! - **U3** While an extent moves to its new copy, its inodes are locked as for a layout change
+//!   (`lock_set::L1`). No inode without names is removed meanwhile.
 //!
 //! # Locks
 //!
@@ -34,10 +34,10 @@ use crate::lock_set::LockSet;
 use crate::status::Status;
 use crate::stop::StopSignal;
 
-/// How often block groups are looked at that have become mostly empty.
+/// The interval at which the mount looks for block groups that have become mostly empty.
 const RECLAIM_PERIOD: Duration = Duration::from_secs(10);
 
-/// What is being done.
+/// The kinds of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
     Balance,
@@ -50,9 +50,9 @@ pub(crate) enum Work {
 pub struct BalanceStatus {
     /// It is going on in this mount; else it is paused.
     pub is_running: bool,
-    /// What was asked for.
+    /// The requested options.
     pub options: BalanceOptions,
-    /// How far it is. Zero for a paused balance.
+    /// The progress; zero for a paused balance.
     pub progress: BalanceProgress,
 }
 
@@ -63,7 +63,7 @@ struct State {
     is_closing: bool,
 }
 
-/// See the module.
+/// The owner of work on the whole volume.
 pub(crate) struct Upkeep {
     engine: Arc<Engine>,
     maintenance: Arc<Maintenance>,
@@ -71,7 +71,7 @@ pub(crate) struct Upkeep {
     /// Unranked: threads wait on it with a condition variable, and take nothing under it.
     state: Mutex<State>,
     changed: Condvar,
-    /// The balance is to stop after the group that it is at.
+    /// Whether the balance must stop after its current block group.
     pause: AtomicBool,
 }
 
@@ -97,11 +97,11 @@ impl Upkeep {
         Self { engine, maintenance, status, state, changed, pause: AtomicBool::new(false) }
     }
 
-    /// Begins a work, unless there is one.
+    /// Begins a kind of work, unless other work runs.
     pub(crate) fn begin_work(&self, work: Work) -> Result<Turn<'_>> {
         self.status.expect_writable()?;
         let mut state = self.state.lock();
-        // Work that began by itself gives way.
+        // Work that the mount began on its own stops for this one.
         if state.work == Some(Work::Reclaim) && !state.is_closing {
             self.maintenance.stop_moving(true);
             while state.work == Some(Work::Reclaim) {
@@ -124,7 +124,8 @@ impl Upkeep {
         Ok(Turn { upkeep: self })
     }
 
-    /// Wraps the watcher of a work: it also keeps the progress, and ends the work on a pause.
+    /// Wraps the progress callback of work: it also keeps the progress, and ends the work on a
+    /// pause.
     pub(crate) fn watched<'w>(
         &'w self,
         watch: &'w mut dyn FnMut(&BalanceProgress) -> bool,
@@ -135,7 +136,7 @@ impl Upkeep {
         }
     }
 
-    /// Stops a balance: after its group, or at once. Returns whether there was one.
+    /// Stops a balance, after its current group or at once. Returns whether one was running.
     pub(crate) fn stop_balance(&self, at_once: bool) -> bool {
         let mut state = self.state.lock();
         if state.work != Some(Work::Balance) {
@@ -151,7 +152,7 @@ impl Upkeep {
         true
     }
 
-    /// Stops any work, and lets no other begin (U2).
+    /// Stops any work, and refuses all later work (U2).
     pub(crate) fn stop_work(&self) {
         let mut state = self.state.lock();
         state.is_closing = true;
@@ -173,9 +174,9 @@ impl Upkeep {
         Ok(kept.map(|options| BalanceStatus { is_running, options, progress }))
     }
 
-    /// Empties block groups that have become mostly empty, until the mount ends. `below` is their
-    /// use in percent. A group that is filled for the first time does not count: it must have been
-    /// fuller, or there at the start.
+    /// Empties block groups that have become mostly empty, until the mount ends. `below` is the
+    /// limit of their use in percent. A new group counts only after its use has been above the
+    /// limit, or if it existed at the start of the mount.
     pub(crate) fn reclaim(&self, stop: &StopSignal, below: u8, holders: &Holders<'_>) {
         let mut was_full: HashMap<Logical, bool> = HashMap::new();
         let is_full =
@@ -210,7 +211,7 @@ impl Upkeep {
     }
 }
 
-/// The users of files, as work that moves extents sees them (U3).
+/// Gives work that moves extents access to the users of files (U3).
 pub(crate) struct Holders<'s> {
     pub(crate) inodes: &'s Inodes,
     pub(crate) cleaner: &'s Cleaner,
@@ -230,8 +231,8 @@ impl Users for Holders<'_> {
             if !tree.is_fs_tree() {
                 continue;
             }
-            // An inode that is going is in the table, or only the cleaner uses it, which waits. In
-            // a deleted subvolume only inodes in the table can be changed.
+            // An inode without names is in the table, or only the waiting cleaner uses it. In a
+            // deleted subvolume only inodes in the table can change.
             match self.inodes.table().find(id).or_else(|_| self.inodes.cell(id)) {
                 Ok(cell) => cells.push(cell),
                 Err(Error::Name(NameError::NotFound)) => {}

@@ -18,7 +18,7 @@ pub(crate) fn key(ino: Ino, name: &[u8]) -> Key {
     Key::new(ino.0, Kind::XATTR_ITEM, name_hash(name))
 }
 
-/// An attribute as its item has it.
+/// An attribute in the form of its item.
 pub(crate) fn attribute(name: &[u8], value: &[u8]) -> DirEntry {
     DirEntry {
         location: Key::new(0, Kind(0), 0),

@@ -1,23 +1,23 @@
-//! Work that makes the kernel ask us something, done beside the threads that answer it.
+//! Work that makes the kernel send requests. It runs beside the threads that answer requests.
 //!
 //! # Place
 //!
 //! With the write-back cache the kernel holds data that the server has not seen. It does not always
-//! send that before it asks what depends on it: where data and holes are, or what lies behind the
-//! known end. When the kernel is told to give up its pages of the file, it sends them, and waits
-//! for that. So the thread that tells it is none of those that take what it sends. The same holds
-//! for a write that waits for room: mostly the next request of the kernel makes some.
+//! send this data before a request that depends on it: for data and holes, or past the known end.
+//! When the server tells the kernel to drop a file's pages, the kernel writes them and waits for
+//! the answers. So the thread that tells the kernel never answers requests. The same holds for a
+//! write that waits for space: the kernel's next request often frees some.
 //!
 //! # Invariants
 //!
-//! - **K1** No thread that reads requests ever waits for one.
-//! - **K2** Of the requests that the kernel sends in its background half at most wait for the
-//!   kernel ([`Leave`]). It sends no more than [`BACKGROUND_MAX`] of these at once, and what it
-//!   sends for us is mostly one of them. A request that holds a folio of the kernel does not wait
-//!   at all (D4 of `door`).
-//! - **K3** Names are forgotten by a thread that no request waits for. It waits for the inode lock
-//!   of a directory. The kernel holds that while it waits for the lock of a file that is removed. A
-//!   direct write holds that one, and may wait for another of these threads.
+//! - **K1** No thread that reads requests ever waits for a request.
+//! - **K2** The kernel has at most [`BACKGROUND_MAX`] background requests at once. At most half of
+//!   them wait for the kernel ([`Leave`]), since the writes that they wait for are mostly
+//!   background requests, too. A request that holds a folio of the kernel does not wait at all
+//!   (D4 of `door`).
+//! - **K3** A thread that no request waits for invalidates names. It waits for the inode lock of a
+//!   directory. The kernel holds that lock while it waits for the lock of a file to be removed. A
+//!   direct write holds the file's lock, and may wait for another of these threads.
 
 use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -29,10 +29,10 @@ use crate::device::Notifier;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Where the kernel forgets pages from: nowhere, for a negative offset.
+/// A negative offset: the kernel then invalidates attributes and no pages.
 const ATTRIBUTES_ONLY: i64 = -1;
 
-/// Nodes that one message has the kernel forget.
+/// The most nodes in one message to prune.
 const PRUNED_MAX: usize = 1024;
 
 /// Requests that the kernel sends before it waits for answers: readahead, direct I/O, write-back.
@@ -45,12 +45,12 @@ const WAITING_MAX: usize = BACKGROUND_MAX as usize / 2;
 pub(crate) enum Span {
     /// All of it.
     Whole,
-    /// From an offset, so many.
+    /// An offset and a length.
     Part(u64, u32),
 }
 
-/// A way to tell the kernel something, and threads that may wait for what follows: one for what the
-/// kernel sends, and one for what it lets go of, since what it sends may need that.
+/// Notifies the kernel, with threads that may wait for the result: one for the writes that a
+/// notification causes, one for space, and one for names. A write may need space first.
 #[derive(Debug)]
 pub(crate) struct Aside {
     kernel: Kernel,
@@ -61,7 +61,7 @@ pub(crate) struct Aside {
     waiting: Arc<AtomicUsize>,
 }
 
-/// Leave for a request to wait for the kernel (K2); it ends when this is dropped.
+/// Permission for a request to wait for the kernel (K2); it ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Leave(Arc<AtomicUsize>);
 
@@ -87,19 +87,19 @@ impl Aside {
         Ok(Self { kernel, flush, room, names, waiting: Arc::default() })
     }
 
-    /// Leave to wait for the kernel; none while many requests do (K2).
+    /// Returns permission to wait for the kernel; `None` while many requests wait (K2).
     pub(crate) fn leave(&self) -> Option<Leave> {
         let one_more = |count: usize| (count < WAITING_MAX).then_some(count + 1);
         self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
         Some(Leave(Arc::clone(&self.waiting)))
     }
 
-    /// Works where waiting for room keeps no thread from hearing the kernel (K1).
+    /// Runs `work` on a thread that may wait for space without delaying requests (K1).
     pub(crate) fn where_room_comes(&self, work: impl FnOnce() + Send + 'static) {
         self.room.give(Box::new(work));
     }
 
-    /// Has the kernel send what it holds of a node's content and forget it, and then works (K1).
+    /// Has the kernel write and drop its pages of a node, and then runs `work` (K1).
     pub(crate) fn after_flush(&self, node: u64, span: Span, work: impl FnOnce() + Send + 'static) {
         let kernel = self.kernel.clone();
         let job = Box::new(move || {
@@ -109,7 +109,7 @@ impl Aside {
         self.flush.give(job);
     }
 
-    /// Has the kernel forget names, each of a directory, some time later (K3).
+    /// Has the kernel forget names, each in its directory, at a later time (K3).
     pub(crate) fn forget_names(&self, names: Vec<(u64, Vec<u8>)>) {
         let kernel = self.kernel.clone();
         self.names.give(Box::new(move || {
@@ -119,8 +119,8 @@ impl Aside {
         }));
     }
 
-    /// Has the kernel forget nodes that no program uses, some time later (K3); then calls `done`,
-    /// which is told whether the kernel knows how.
+    /// Has the kernel forget unused nodes at a later time (K3). Then calls `done`, and tells it
+    /// whether the kernel supports this.
     pub(crate) fn prune(&self, nodes: Vec<u64>, done: impl FnOnce(bool) + Send + 'static) {
         let kernel = self.kernel.clone();
         self.names.give(Box::new(move || {
@@ -129,7 +129,7 @@ impl Aside {
         }));
     }
 
-    /// Has the kernel forget names and leave what it knows of their directories (K3).
+    /// Has the kernel forget names, but keep the attributes of their directories (K3).
     pub(crate) fn drop_names(
         &self,
         names: Vec<(u64, Vec<u8>)>,
@@ -142,7 +142,7 @@ impl Aside {
         }));
     }
 
-    /// Has the kernel ask for a node's attributes before it believes them again.
+    /// Makes the kernel's cached attributes of a node invalid.
     pub(crate) fn doubt_attributes(&self, node: u64) {
         self.kernel.tell(node, ATTRIBUTES_ONLY, 0);
     }
@@ -153,7 +153,7 @@ impl Worker {
         let (jobs, queue) = channel::<Job>();
         let work = move || {
             for job in queue {
-                // An answer that is dropped unsent is an error to the request that waits for it.
+                // If the job drops its answer unsent, the waiting request gets an error.
                 if catch_unwind(AssertUnwindSafe(job)).is_err() {
                     tracing::error!("a request ended in a panic, which is a bug");
                 }
@@ -164,14 +164,14 @@ impl Worker {
     }
 
     fn give(&self, job: Job) {
-        // The thread lives as long as the sender. If it could not, the work is dropped, and with it
-        // an answer, which is an error to the request that waits for it.
+        // The thread lives as long as the sender. If sending fails, the job and its answer are
+        // dropped, and the request that waits for the answer gets an error.
         let _ = self.0.send(job);
     }
 }
 
 impl Kernel {
-    /// Introduces the kernel.
+    /// Sets the notifier when a session begins.
     pub(crate) fn is_there(&self, notifier: Notifier) {
         let _ = self.0.set(notifier);
     }
@@ -184,13 +184,13 @@ impl Kernel {
 
     fn drop_name(&self, dir: u64, name: &[u8]) {
         let Some(notifier) = self.0.get() else { return };
-        // A directory that the kernel does not know has no names to be forgotten.
+        // The kernel has no names to forget for a directory that it does not know.
         if let Err(error) = notifier.inval_entry(dir, name) {
             tracing::debug!(%error, dir, "the kernel was not told to forget a name");
         }
     }
 
-    /// Has the kernel forget nodes that no program uses, and says whether it knows how.
+    /// Has the kernel forget unused nodes; returns whether the kernel supports this.
     fn prune(&self, nodes: &[u64]) -> bool {
         let Some(notifier) = self.0.get() else { return true };
         let told = notifier.prune(nodes);

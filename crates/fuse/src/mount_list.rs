@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
-/// Where the kernel lists them. A poll of the file tells of changes.
+/// The file in which the kernel lists mounts. A poll of the file reports changes.
 pub(crate) const LIST: &str = "/proc/self/mountinfo";
 
 /// One mount.
@@ -16,13 +16,13 @@ pub(crate) const LIST: &str = "/proc/self/mountinfo";
 pub struct Listed {
     /// Major and minor number of the file system.
     pub device: (u32, u32),
-    /// What of the file system is seen there, from its top.
+    /// The part of the file system that the mount shows, as a path from its top.
     pub top: PathBuf,
-    /// Where it is seen.
+    /// The mount point.
     pub point: PathBuf,
 }
 
-/// All of them, in the order in which they were made; of several at one place the last is seen.
+/// All mounts, in the order in which they were made. The last one at a place hides the others.
 pub(crate) fn all() -> io::Result<Vec<Listed>> {
     let list = std::fs::read(LIST)?;
     Ok(parse(&list))
@@ -32,12 +32,12 @@ fn parse(list: &[u8]) -> Vec<Listed> {
     list.split(|&byte| byte == b'\n').filter_map(of_line).collect()
 }
 
-/// What is seen at a place.
+/// The visible mount at a place.
 pub(crate) fn at(point: &Path) -> Option<Listed> {
     all().ok()?.into_iter().rev().find(|one| one.point == point)
 }
 
-/// Takes a mount away, lazily if it is in use; says whether it was. One that is gone is no error.
+/// Unmounts, lazily if the mount is in use; returns whether it was. A missing mount is no error.
 pub(crate) fn take_away(point: &Path) -> io::Result<bool> {
     match unmount(point, UnmountFlags::NOFOLLOW) {
         Ok(()) | Err(Errno::INVAL | Errno::NOENT) => Ok(false),
@@ -55,7 +55,7 @@ fn of_line(line: &[u8]) -> Option<Listed> {
     Some(Listed { device, top: unescape(fields.next()?), point: unescape(fields.next()?) })
 }
 
-/// A field of the list: what would divide fields or lines is written in octal.
+/// Decodes a field of the list, in which the kernel writes separators in octal.
 fn unescape(field: &[u8]) -> PathBuf {
     let mut name = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -76,7 +76,7 @@ fn unescape(field: &[u8]) -> PathBuf {
 mod tests {
     use super::*;
 
-    /// Names with spaces are read, and a part of a file system says which.
+    /// The parser reads names with spaces, and the subtree of a bind mount.
     #[test]
     fn lines_of_the_list_are_read() {
         let all = parse(

@@ -1,15 +1,15 @@
-//! Node ids: the numbers by which the kernel names what we have told it about.
+//! Node ids: the numbers by which the kernel names the inodes that the server reported to it.
 //!
 //! # Place
 //!
-//! One table for a mount. A lookup, a create or a listing *remembers* a node, once for every time
-//! the kernel was told of it; `forget` takes those back. In between the handle in the table keeps
-//! an inode alive when its last name is gone, as an open but unlinked file needs.
+//! Each mount has one table. A lookup, a create or a listing *remembers* a node, once for each time
+//! that the server reports it to the kernel; `forget` takes those references back. Meanwhile the
+//! handle in the table keeps an inode alive after its last unlink, as an open file needs.
 //!
-//! A handle costs much more memory than a node does, and most are idle: the kernel knows an inode
-//! that no program has open. So a table keeps so many handles and no more. Above that, idle ones
-//! *rest*: the handle is dropped, and what must not be lost of it stays as a number ([`Handle`]).
-//! There is a limit for all nodes, too. Above it the kernel is told to forget some
+//! A handle costs much more memory than a node, and most handles are idle: the kernel knows the
+//! inode, but no program has it open. So a table limits its handles. Above the limit, idle handles
+//! *rest*: the table drops the handle and keeps a number from which it can be remade ([`Handle`]).
+//! The number of nodes is limited, too. Above that limit the kernel is told to forget some nodes
 //! ([`Nodes::surplus`]).
 //!
 //! The protocol library sends one number both as node id and as the `st_ino` that programs see.
@@ -22,22 +22,23 @@
 //!   1  0x7fff           counter                         whatever fits neither, for this mount only
 //! ```
 //!
-//! and 1 stands for the root of the mount, as the protocol demands. That is the top level where the
-//! kernel's mount is of all of the volume ([`crate::whole`]), or the top of the mounted subvolume.
+//! The protocol demands that 1 stands for the root of the mount. That is the top level if the
+//! kernel's mount shows the whole volume ([`crate::whole`]), otherwise the top of the subvolume.
 //!
 //! # Invariants
 //!
 //! - **N1** Two inodes of a volume never have the same node id, and an inode has one id as long as
 //!   the mount lives: an id can be turned back into (tree, inode number) with no table.
 //! - **N2** The table holds a node while the kernel holds a reference, and no longer.
-//! - **N3** A handle rests only where nothing needs it: no other thread has it, and it says itself
-//!   that an equal one can be made of its place. A node that rests is made anew before a request
-//!   works on it, and before its inode may lose its last name.
+//! - **N3** A handle rests only if no other thread has it and `rest` returns a number, from which
+//!   an equal handle can be made. A resting handle is remade before a request works on its node,
+//!   and before its inode may lose its last name.
 //!
 //! # Locks
 //!
-//! A shard's lock is held for a hash lookup, and while handles that may rest are sought. Handles
-//! are dropped outside of it: the last one of an unlinked inode deletes the file, which takes long.
+//! A shard's lock is held for a hash lookup, and during the search for handles that may rest.
+//! Handles are dropped without the lock: dropping the last one of an unlinked inode deletes the
+//! file.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -62,15 +63,15 @@ pub(crate) struct Place {
     pub(crate) ino: u64,
 }
 
-/// What answers for a node.
+/// The object that serves a node.
 pub(crate) trait Handle: Clone {
-    /// What has to be known to make an equal one later; none where it must stay (N3).
+    /// The number from which an equal handle can be made; `None` if the handle must stay (N3).
     fn rest(&self) -> Option<u32>;
     /// Whether no program and no request uses it, so that the kernel may forget it.
     fn is_idle(&self) -> bool;
 }
 
-/// What the kernel knows, and the handles that answer for it.
+/// The nodes that the kernel knows, and their handles.
 #[derive(Debug)]
 pub(crate) struct Nodes<H> {
     root: (Place, H),
@@ -86,11 +87,11 @@ pub(crate) struct Nodes<H> {
     has_rested: AtomicBool,
     /// How many nodes there are.
     known: AtomicUsize,
-    /// Above so many the kernel is to forget some.
+    /// The kernel is told to forget nodes above this number.
     known_max: usize,
-    /// Whether it is being told.
+    /// Whether the kernel is being told to forget nodes.
     is_pruning: AtomicBool,
-    /// The shard that nodes to be forgotten are taken from next.
+    /// The shard from which the next nodes to forget are taken.
     next_pruned: AtomicUsize,
 }
 
@@ -109,7 +110,7 @@ pub(crate) struct Resting(pub(crate) u32);
 struct Shard<H> {
     awake: FxHashMap<u64, Known<H>>,
     resting: FxHashMap<u64, Idle>,
-    /// How many handles there may be before one is sought that can rest.
+    /// The number of handles above which the shard searches for handles that may rest.
     limit: usize,
 }
 
@@ -139,8 +140,8 @@ struct Interned {
 }
 
 impl<H: Handle> Nodes<H> {
-    /// Creates the table of a mount with the root `handle`, at `place`, with about so many handles
-    /// and nodes. Inodes of the tree `home` have their own numbers.
+    /// Creates the table of a mount. The root has the handle `handle` and lies at `place`; `most`
+    /// limits handles and nodes. Inodes of the tree `home` have their own numbers as node ids.
     pub(crate) fn new(place: Place, home: u64, handle: H, most: Most) -> Self {
         let handles_max = (most.handles / SHARD_COUNT).max(1);
         let shards = (0..SHARD_COUNT).map(|_| RwLock::new(Shard::new(handles_max))).collect();
@@ -159,8 +160,8 @@ impl<H: Handle> Nodes<H> {
         }
     }
 
-    /// Where the kernel knows too much: nodes that it may forget, enough that it knows three
-    /// quarters of what it may. None while it is being told, until [`Nodes::is_pruned`].
+    /// Returns nodes for the kernel to forget if it knows too many, so that three quarters of the
+    /// limit remain. Returns `None` after that, until [`Nodes::is_pruned`].
     pub(crate) fn surplus(&self) -> Option<Vec<u64>> {
         let known = self.known.load(Ordering::Relaxed);
         if known <= self.known_max || self.is_pruning.swap(true, Ordering::Acquire) {
@@ -182,7 +183,7 @@ impl<H: Handle> Nodes<H> {
         Some(found)
     }
 
-    /// The kernel was told.
+    /// Notes that the kernel was told to forget the nodes.
     pub(crate) fn is_pruned(&self) {
         self.is_pruning.store(false, Ordering::Release);
     }
@@ -233,7 +234,7 @@ impl<H: Handle> Nodes<H> {
         Some(Place { tree, ino })
     }
 
-    /// Returns the handle of a node the kernel knows; of one that rests, what it said.
+    /// Returns the handle of a known node, or the number of a resting one.
     pub(crate) fn handle(&self, id: u64) -> Result<H, Option<Resting>> {
         if id == ROOT {
             return Ok(self.root.1.clone());
@@ -245,7 +246,7 @@ impl<H: Handle> Nodes<H> {
         }
     }
 
-    /// Gives a node that rests a handle, and returns the one that it has then.
+    /// Gives a resting node a handle; returns the handle that the node then has.
     pub(crate) fn wake(&self, id: u64, handle: H) -> H {
         let mut shard = self.shard(id).write();
         if let Some(known) = shard.awake.get(&id) {
@@ -260,12 +261,12 @@ impl<H: Handle> Nodes<H> {
         handle
     }
 
-    /// Whether a node may rest, so that it has to be looked whether one does.
+    /// Whether any node may be resting, so that a caller has to check.
     pub(crate) fn has_rested(&self) -> bool {
         self.has_rested.load(Ordering::Relaxed)
     }
 
-    /// Lets idle handles rest where there are too many (N3); the caller drops them behind the lock.
+    /// Removes idle handles above the limit (N3); the caller drops them without the lock.
     #[must_use = "dropping handles takes long; do it without the lock"]
     fn let_rest(&self, shard: &mut Shard<H>) -> Vec<H> {
         if shard.awake.len() <= shard.limit {
@@ -279,7 +280,7 @@ impl<H: Handle> Nodes<H> {
             rested.push(known.handle.clone());
             false
         });
-        // Many may be in use: they are looked through again when there are twice as many.
+        // Many handles may be in use, so the next search comes when there are twice as many.
         *limit = self.handles_max.max(awake.len() * 2);
         if awake.capacity() > 4 * *limit {
             awake.shrink_to(*limit);
@@ -290,9 +291,9 @@ impl<H: Handle> Nodes<H> {
         rested
     }
 
-    /// Counts one more reference of the kernel to a node, and returns the handle that stands for
-    /// it: the one already there if there is one, since it carries what was learnt about the node.
-    /// To make one, `handle` is told what one that rests said.
+    /// Counts one more reference of the kernel to a node; returns the node's handle. An existing
+    /// handle is kept, since it carries what was learnt about the node. Otherwise `handle` makes
+    /// one, from the number of a resting node if there is one.
     pub(crate) fn remember(&self, id: u64, handle: impl FnOnce(Option<Resting>) -> H) -> H {
         if id == ROOT {
             return self.root.1.clone();
@@ -356,7 +357,7 @@ impl<H: Handle> Nodes<H> {
         }
     }
 
-    /// The nodes that have a handle of which `wanted` is true, the root aside.
+    /// The nodes with a handle that `wanted` accepts, without the root.
     pub(crate) fn ids(&self, wanted: impl Fn(&H) -> bool) -> Vec<u64> {
         let mut found = Vec::new();
         for shard in &self.shards {
@@ -368,7 +369,7 @@ impl<H: Handle> Nodes<H> {
         found
     }
 
-    /// The nodes of a tree, the root aside.
+    /// The nodes of a tree, without the root.
     pub(crate) fn ids_in(&self, tree: u64) -> Vec<u64> {
         let mut found = Vec::new();
         for shard in &self.shards {
@@ -380,7 +381,7 @@ impl<H: Handle> Nodes<H> {
         found
     }
 
-    /// Returns how many nodes the kernel holds, the root aside.
+    /// Returns how many nodes the kernel holds, without the root.
     pub(crate) fn count(&self) -> usize {
         self.known.load(Ordering::Relaxed)
     }
@@ -391,7 +392,8 @@ impl<H: Handle> Nodes<H> {
     }
 
     fn shard(&self, id: u64) -> &RwLock<Shard<H>> {
-        // Neighbours in number are made by the same program at the same time: keep them apart.
+        // One program often makes inodes with adjacent numbers at once: put them in different
+        // shards.
         &self.shards[spread(id) as usize % SHARD_COUNT]
     }
 }
@@ -408,7 +410,7 @@ mod tests {
 
     const HOME: Place = Place { tree: 5, ino: 256 };
 
-    /// Rests with its number where only the table has it; odd ones stay.
+    /// A handle rests with its number if only the table has it and the number is even.
     impl Handle for Arc<u64> {
         fn rest(&self) -> Option<u32> {
             let is_idle = Arc::strong_count(self) == 1 && self.is_multiple_of(2);
@@ -426,7 +428,7 @@ mod tests {
         Nodes::new(HOME, HOME.tree, Arc::new(0), MOST)
     }
 
-    /// Above the limit nodes are named that nothing uses, once, until the kernel was told.
+    /// Above the limit `surplus` returns unused nodes, once, until the kernel was told.
     #[test]
     fn surplus_names_idle_nodes() {
         let most = Most { handles: 0, known: 400 };
@@ -446,7 +448,7 @@ mod tests {
         drop(held);
     }
 
-    /// N1: where the top level is hidden, the first mounted subvolume has the small numbers.
+    /// N1: if the top level is hidden, the first mounted subvolume has the small numbers.
     #[test]
     fn n1_numbers_are_of_the_first_mounted_subvolume() {
         let nodes = Nodes::new(HOME, 256, Arc::new(0), MOST);

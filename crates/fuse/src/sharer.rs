@@ -2,13 +2,12 @@
 //!
 //! # Place
 //!
-//! The kernel's mount is of all of the volume ([`crate::whole`]). A session shows its first
-//! subvolume as soon as requests are answered. More come by a [`Sharer`], which `cli` has.
-//!
+//! The kernel's mount shows the whole volume ([`crate::whole`]). A session attaches its first
+//! subvolume as soon as requests are answered. A [`Sharer`], which `cli` has, makes further mounts.
 //! # Invariants
 //!
-//! - **S1** A subvolume is found by its path below the top level, which the server itself answers.
-//!   So no thread that serves requests makes a mount.
+//! - **S1** The kernel finds a subvolume by its path below the top level, through requests to this
+//!   server. So no thread that serves requests makes a mount.
 
 use std::ffi::OsStr;
 use std::io;
@@ -30,7 +29,7 @@ pub(crate) fn top_level(fs: &Filesystem) -> Result<Inode, Error> {
     top.map_err(|error| Error::Session(io::Error::other(error)))
 }
 
-/// What is to be shown first.
+/// The first mount of a session.
 #[derive(Debug)]
 pub(crate) struct First {
     sharer: Sharer,
@@ -40,7 +39,7 @@ pub(crate) struct First {
 }
 
 impl First {
-    /// Nothing where the kernel's mount is of one subvolume.
+    /// Returns `None` if the kernel's mount shows a single subvolume.
     pub(crate) fn new(sharer: Sharer, tree: TreeId, options: &Options) -> Option<Self> {
         let under_way = sharer.under_way()?;
         Some(Self { sharer, tree, options: options.clone(), _under_way: under_way })
@@ -50,7 +49,7 @@ impl First {
         self.sharer.clone()
     }
 
-    /// Puts it at its place, and begins to look after the mounts.
+    /// Attaches the first mount, and starts to watch the mounts.
     ///
     /// # Errors
     ///
@@ -81,15 +80,14 @@ impl Sharer {
         &self.fs
     }
 
-    /// Keeps the volume mounted until another mount of it is at its place; nothing when it has been
-    /// unmounted already.
+    /// Keeps the volume mounted until another mount of it is attached; `None` if the volume has
+    /// already been unmounted.
     #[must_use]
     pub fn under_way(&self) -> Option<UnderWay> {
         UnderWay::new(&self.mount)
     }
 
-    /// A mount of a subvolume that has no place yet. Not to be called by a thread that serves
-    /// requests.
+    /// A detached mount of a subvolume. A thread that serves requests must not call this.
     ///
     /// # Errors
     ///

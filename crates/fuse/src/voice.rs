@@ -1,4 +1,4 @@
-//! Speaking with the kernel about one mount, beside the requests that it sends.
+//! Sends notifications and calls to the kernel about one mount, apart from its requests.
 
 use std::sync::Arc;
 
@@ -28,33 +28,33 @@ impl Voice {
         Arc::clone(&self.nodes)
     }
 
-    /// Has the kernel hand over what programs have written.
+    /// Makes the kernel write back all data that programs have written.
     ///
-    /// What found no room is told to the programs that wrote it, by `fsync` or `close`. The kernel
-    /// also tells the next caller of `syncfs`, which may come much later. An order that makes room
-    /// must not end with that.
+    /// If data found no space, `fsync` or `close` reports this to the program that wrote it. The
+    /// kernel also reports it to the next caller of `syncfs`, which may come much later. An order
+    /// that frees space must not fail with that error.
     pub(crate) fn gather(&self) -> std::io::Result<()> {
         let top = self.mount.open()?;
         match rustix::fs::syncfs(&top) {
             Err(Errno::NOSPC | Errno::DQUOT) => {}
             other => other?,
         }
-        // That begins all the writes, and does not wait for those of FUSE. Giving up a file's pages
-        // does; a file that no program has open for writing was waited for when it was closed.
+        // `syncfs` starts all writes, and does not wait for those of FUSE. Invalidating a file's
+        // pages waits. For a file without writers, the close has already waited.
         for id in self.nodes.ids(|node| node.is_written()) {
             self.kernel.give_up(id);
         }
         Ok(())
     }
 
-    /// Has the kernel read anew what it keeps of a subvolume.
+    /// Makes the kernel drop its cached data of a subvolume.
     pub(crate) fn renewed(&self, tree: TreeId) {
         for id in self.nodes.ids_in(tree.0) {
             self.kernel.give_up(id);
         }
     }
 
-    /// Has the kernel look again at a name.
+    /// Makes the kernel drop its cached entry of a name.
     pub(crate) fn changed(&self, dir: InodeId, name: &[u8]) {
         self.kernel.forget_name(self.nodes.id_of(place(dir)), name);
     }

@@ -1,30 +1,30 @@
-//! What a log must say so that inodes are after a crash as they are now.
+//! Collects the items of a log. After replay, the logged inodes are as they are now.
 //!
 //! # Place
 //!
-//! Called between operations, so that what is read is one moment. Works on two states: the
-//! committed trees, which replay starts from, and the view, which the logged inodes shall have in
-//! the end.
+//! Called between operations, so that all reads see one state. It reads two states: the committed
+//! trees, which replay starts from, and the view, which the logged inodes have after replay.
 //!
 //! # Invariants
 //!
-//! - **C1** After replay every inode in the log has the names that it has now, and no other. One
-//!   that was in the log and is gone has none. An inode that never was in it has its committed
-//!   names, less those that are now another's.
-//! - **C2** No inode that exists now is without a name after replay, if it had one in the
-//!   committed trees or is in the log. One that would lose its last name comes into the log with
-//!   those it has now.
-//! - **C3** What cannot be said surely in the log is committed instead ([`Trouble::Commit`]):
-//!   directories that moved, or lose what they had; subvolumes; too much at once.
-//! - **C4** The trees or the log may give an inode in the log a name that another has now. After
-//!   replay it is the other's. A file that takes the place of another leaves the old one
-//!   or the new one, whichever was synced.
+//! - **C1** After replay, every inode in the log has exactly its present names. An inode that was
+//!   in the log and no longer exists has none. An inode that was never in the log has its committed
+//!   names, except those that now belong to another inode.
+//! - **C2** No inode that exists now loses all its names at replay, if it had one in the committed
+//!   trees or is in the log. An inode that would lose its last name is logged with its present
+//!   names.
+//! - **C3** Some changes cannot be expressed safely in a log, and are committed instead
+//!   ([`Trouble::Commit`]). These are directories that moved or lost a name, subvolumes, and too
+//!   many inodes at once.
+//! - **C4** In the trees or the log, a logged inode may have a name that now belongs to another
+//!   inode. After replay the name belongs to that other inode. If a file replaces another, replay
+//!   leaves the old or the new one, whichever was synced.
 //!
-//! # How names are said
+//! # How names are logged
 //!
-//! Names that an inode gained are its INODE_REF and INODE_EXTREF items: replay makes the entries
-//! of them, and takes the name from the inode that had it. Names that it lost are a DIR_LOG_INDEX
-//! range of one index in the directory that had them.
+//! Names that an inode gained are its INODE_REF and INODE_EXTREF items. Replay creates the
+//! directory entries from them, and takes the name from the inode that had it. Names that an inode
+//! lost are a DIR_LOG_INDEX range of one index in their former directory.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,7 +39,7 @@ use crate::extents;
 use crate::logs::{Level, Logs};
 use crate::trouble::{Outcome, Trouble};
 
-/// More inodes than this in one go are cheaper to commit.
+/// With more inodes than this in one log, a commit is cheaper.
 const INODES_MAX: usize = 1024;
 
 /// A name: directory, name, index.
@@ -49,7 +49,8 @@ struct Collect<'c> {
     draft: Draft<'c>,
     queue: Vec<(LoggedId, Level)>,
     done: BTreeMap<LoggedId, Level>,
-    /// The last subvolume that was found among the committed ones: mostly all inodes are of one.
+    /// The last subvolume that was found in the committed trees. Most inodes belong to one
+    /// subvolume.
     committed: Option<TreeId>,
 }
 
@@ -111,7 +112,7 @@ pub(crate) fn collect(
 }
 
 impl Collect<'_> {
-    /// Whether an inode has anything that neither the trees nor the log on disk know.
+    /// Whether an inode has changes that neither the trees nor the log on disk have.
     fn is_changed(&self, id: LoggedId) -> bool {
         let view = &self.draft.view;
         match (view.tracked().has_changes(id), self.draft.logs.levels.get(&id)) {
@@ -191,8 +192,8 @@ impl Collect<'_> {
             let logged = self.draft.logs.trees.get(&tree).and_then(|log| log.get(&item_key(ino)));
             let logged = logged.and_then(|logged| InodeItem::parse(logged).ok());
             let same_size = logged.is_some_and(|logged| logged.size == item.size);
-            // Replay counts bytes by the extents. The item alone would be a leaf more wherever
-            // holes are filled.
+            // Replay recomputes `nbytes` from the extents. Logging the item for `nbytes` alone
+            // would dirty one more leaf whenever holes are filled.
             if logged.is_none_or(|logged| InodeItem { nbytes: item.nbytes, ..logged } != item) {
                 self.draft.set(tree, item_key(ino), Some(&bytes));
             }
@@ -221,8 +222,8 @@ impl Collect<'_> {
         Ok(())
     }
 
-    /// An inode is gone, or has no name: nothing in the log is about it any more, but that it
-    /// lost its names (C1).
+    /// Removes an inode that is gone or has no name from the log. Only the loss of its names stays
+    /// in the log (C1).
     fn forget(&mut self, id: LoggedId) -> Outcome<()> {
         if self.draft.logs.levels.remove(&id).is_none() {
             return Ok(());
@@ -230,7 +231,8 @@ impl Collect<'_> {
         let (low, high) = (key(id.1, Kind(0), 0), key(id.1, Kind(u8::MAX), u64::MAX));
         let mut names = Names::default();
         for (key, item) in self.draft.logged_range(id.0, low, high) {
-            // After replay it would be there, and so would what was moved out of it.
+            // Replay would restore the directory, and with it all entries that were moved out of
+            // it.
             if key.kind == Kind::DIR_LOG_INDEX {
                 return Err(Trouble::Commit("a directory in the log is gone"));
             }
@@ -240,8 +242,8 @@ impl Collect<'_> {
         self.draft.view.tracked().untrack(id);
         if let Some(before) = self.before(id)? {
             let committed = Self::names(&self.draft.base, id)?;
-            // With an older content than was synced it would come back. A directory would take
-            // away what it had.
+            // Otherwise replay would restore the file with content older than its last sync. A
+            // directory is left out: replay would remove its committed entries.
             if !is_dir(&before) {
                 for (dir, _, index) in &committed.all {
                     self.log_loss((id.0, dir.0), *index)?;
@@ -255,9 +257,9 @@ impl Collect<'_> {
         Ok(())
     }
 
-    /// Logs the inode that has a name now which an inode in the log lost: without it the name
-    /// would be gone after replay (C4). All of that inode, for what it took the place of may have
-    /// been synced.
+    /// Logs the inode that now has a name which a logged inode lost. Without it, replay would lose
+    /// the name (C4). It is logged in full, because the inode that it replaced may have been
+    /// synced.
     fn want_successor(&mut self, id: LoggedId, dir: Ino, name: &[u8]) -> Outcome<()> {
         let tree = id.0;
         let by_name = key(dir.0, Kind::DIR_ITEM, name_hash(name));
@@ -275,7 +277,8 @@ impl Collect<'_> {
         Ok(())
     }
 
-    /// The least that makes replay find an inode: of one that the trees have it changes nothing.
+    /// Logs the minimum that makes replay find an inode. For an inode in the committed trees, this
+    /// changes nothing.
     fn log_existence(&mut self, id: LoggedId, mut item: InodeItem) -> Outcome<()> {
         if self.draft.logged(id.0, &item_key(id.1)).is_some() {
             return Ok(());
@@ -289,7 +292,7 @@ impl Collect<'_> {
         self.log_attributes(id)
     }
 
-    /// All attributes: replay takes those away that the log does not have.
+    /// Logs all attributes, because replay removes those that the log does not have.
     fn log_attributes(&mut self, (tree, ino): LoggedId) -> Outcome<()> {
         let (low, high) = (key(ino, Kind::XATTR_ITEM, 0), key(ino, Kind::XATTR_ITEM, u64::MAX));
         let mut items: BTreeMap<Key, Payload> = BTreeMap::new();
@@ -343,8 +346,8 @@ impl Collect<'_> {
         Ok(())
     }
 
-    /// A name that an inode did not have: its directory must be there, and the inode that had the
-    /// name must not suffer.
+    /// Logs a name that an inode gained. The directory of the name must exist, and the inode that
+    /// had the name must keep a name.
     fn log_gain(&mut self, id: LoggedId, dir: Ino, name: &[u8], index: u64) -> Outcome<()> {
         let tree = id.0;
         if self.before((tree, dir.0))?.is_none() {
@@ -367,7 +370,7 @@ impl Collect<'_> {
         Ok(())
     }
 
-    /// A committed entry of a directory that replay takes away.
+    /// Logs the removal of a committed directory entry.
     fn log_loss(&mut self, dir: LoggedId, index: u64) -> Outcome<()> {
         let Some(item) = self.now(dir)?.filter(is_dir) else {
             return Err(Trouble::Commit("a name in a directory that is gone"));
@@ -380,7 +383,8 @@ impl Collect<'_> {
         self.log_existence(dir, item)
     }
 
-    /// An inode that loses a committed name to the log keeps another, or comes into the log (C2).
+    /// An inode that loses a committed name through the log must keep another name, or it is
+    /// logged, too (C2).
     fn log_loser(&mut self, tree: TreeId, entry: &DirEntry) -> Outcome<()> {
         if entry.location.kind != Kind::INODE_ITEM {
             return Err(Trouble::Commit("a subvolume's name"));
@@ -404,7 +408,7 @@ impl Collect<'_> {
         Ok(())
     }
 
-    /// What changed in a directory since the last commit, or since it was logged.
+    /// Logs the changes of a directory since the last commit, or since its last log.
     fn log_entries(&mut self, id: LoggedId, noted: Option<&BTreeSet<Key>>) -> Outcome<()> {
         let (tree, ino) = id;
         let keys: Vec<Key> = match noted {
@@ -448,7 +452,7 @@ struct Names {
 }
 
 impl Names {
-    /// Adds those that an item holds; items of other kinds hold none.
+    /// Adds the names that an item holds; items of other kinds hold none.
     fn add(&mut self, tree: TreeId, key: Key, item: &[u8]) -> Outcome<()> {
         if key.kind == Kind::INODE_REF {
             for found in InodeRefs::parse(item).map_err(malformed(tree, key))? {

@@ -1,26 +1,26 @@
-//! Copies of a log's nodes that follow when the log rests.
+//! Second copies of log nodes, written later than the log.
 //!
-//! A log of eight threads is some twenty nodes, most of which the next log replaces within a
-//! millisecond. Where metadata has two copies on one device (DUP), an fsync waits for the first
-//! alone, and the second is written of nodes that stay. Copies on other devices are always waited
-//! for: a device may be gone after a crash.
+//! The log of eight threads has about twenty nodes, and the next log replaces most of them within a
+//! millisecond. Where metadata has two copies on one device (DUP), an fsync waits only for the
+//! first. The second copy is written later, for nodes that still exist. An fsync always waits for
+//! copies on other devices, because a device may be gone after a crash.
 //!
 //! # Invariants
 //!
-//! - **K1** The superblock names a node only when its first copy is durable, which is the one
-//!   that readers begin with. The others are written by the second period (100 ms) that the node
-//!   sees, and durable by the third: a log that is made meanwhile flushes them, or they are
-//!   flushed for themselves. That is where a thread calls [`SyncLog::complete`] so often; the
-//!   commit that ends the log makes them needless.
-//! - **K2** What another copy of a place holds is the node, or fails the checks that its reader
-//!   makes: it is of an earlier transaction. So once other copies of a place were written, every
-//!   later node there is written to all of them: an older node of the same log could be taken for
-//!   it. And before the first commit of a session all nodes are: a crash before it, or a log that
-//!   was thrown away, may have left nodes of that generation anywhere.
+//! - **K1** The superblock references a node only when its first copy is durable. Readers begin
+//!   with the first copy. The other copies are written by the second period (100 ms) of the node,
+//!   and durable by the third. A log in between flushes them, or they get a flush of their own.
+//!   This needs a thread that calls [`SyncLog::complete`] that often. The commit that ends the log
+//!   makes them unnecessary.
+//! - **K2** Another copy at an address holds the same node, or a node of an earlier transaction,
+//!   which fails the checks of its reader. So after the other copies of an address were written
+//!   once, every later node there goes to all copies. Otherwise a reader could accept an older node
+//!   of the same log. Before the first commit of a session, all nodes go to all copies. A crash or
+//!   a discarded log may have left nodes of that generation anywhere.
 //!
 //! # Locks
 //!
-//! The log's, across the writes: nothing of it is replaced or given back meanwhile.
+//! The lock of the log is held across the writes, so no node of it is replaced or freed meanwhile.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -29,12 +29,12 @@ use buttress_format::Logical;
 
 use crate::sync_log::SyncLog;
 
-/// Nodes that are written while the log is held. An fsync may wait for so many.
+/// How many nodes are written under one hold of the log. An fsync may have to wait for them.
 const AT_ONCE: usize = 32;
 
 impl SyncLog {
-    /// Writes the other copies of log nodes that an fsync did not wait for, if it is time (K1). To
-    /// be called a few times in 100 ms.
+    /// Writes the other copies of log nodes that an fsync did not wait for, if it is time (K1). A
+    /// thread calls this a few times in 100 ms.
     pub fn complete(&self) {
         self.forget_ended();
         if !self.owes_copies.load(Ordering::Relaxed) || self.engine.check_writable().is_err() {
@@ -50,7 +50,7 @@ impl SyncLog {
             (others.old(), others.take_unflushed())
         };
         if unflushed && let Err(error) = self.engine.volume().flush() {
-            // As behind a log: what was written since the last good flush is in doubt.
+            // As after a failed log flush: data written since the last good flush may be lost.
             self.engine.latch(error.into());
             return;
         }
@@ -61,7 +61,8 @@ impl SyncLog {
         }
     }
 
-    /// Of those places that are owed still. A failure leaves the log to be ended by a commit.
+    /// Writes the copies for those `places` that still need them. After a failure, a commit must
+    /// end the log.
     fn complete_some(&self, places: &BTreeSet<Logical>) -> bool {
         let (_hold, mut writer) = self.hold();
         let nodes = writer.others.bytes(places, writer.logs.trees.values());

@@ -1,9 +1,9 @@
-//! A log while it is worked out: what it starts from, and what was put into it.
+//! The state of a log while its items are collected: its starting point and its changes.
 //!
 //! # Invariants
 //!
-//! - **D1** Two states are read: `base`, the committed trees alone, which replay starts from; and
-//!   `view`, which the logged inodes shall have in the end. Both are of one moment.
+//! - **D1** Two states are read: `base`, the committed trees that replay starts from, and `view`,
+//!   the state of the logged inodes after replay. Both are of one moment.
 
 use std::sync::Arc;
 
@@ -13,14 +13,14 @@ use buttress_txn::{Engine, View};
 
 use crate::logs::Logs;
 
-/// See the module.
+/// The draft of one log.
 pub(crate) struct Draft<'c> {
     pub(crate) engine: &'c Engine,
     pub(crate) logs: &'c mut Logs,
     pub(crate) view: Arc<View>,
     /// The committed trees alone.
     pub(crate) base: buttress_tree::View,
-    /// The volume says nothing about holes.
+    /// Whether the volume has no items for holes (`NO_HOLES`).
     pub(crate) no_holes: bool,
     changed: bool,
 }
@@ -34,7 +34,7 @@ impl<'c> Draft<'c> {
         Self { engine, logs, view, base, no_holes, changed: false }
     }
 
-    /// Whether anything was put.
+    /// Whether the draft has any changes.
     pub(crate) fn is_changed(&self) -> bool {
         self.changed
     }

@@ -1,8 +1,8 @@
-//! Data that is written together with the log that names it.
+//! Data that is written together with the log that references it.
 //!
-//! A thread that syncs a file puts the extents of its data first. It hands the data itself to the
-//! next log as plain bytes, and is told when it is on the device. The log calls nothing of the
-//! file.
+//! A thread that syncs a file first puts the extents of its data. It passes the data to the next
+//! log as plain bytes, and gets a notice when the data is on the device. The log makes no calls to
+//! the file.
 //!
 //! # Invariants
 //!
@@ -11,8 +11,8 @@
 //! - **E2** Data is listed within the handle that puts its extents. A log reads the trees between
 //!   all handles, and takes the list in the same moment. So it writes the data of all extents that
 //!   it sees.
-//! - **E3** A log that failed is followed by a commit, and until then by no other log (`sync::S4`).
-//!   So no log sees extents with data that could not be written.
+//! - **E3** After a failed log comes a commit, and no other log before that commit (`sync::S4`). So
+//!   no log sees extents with data that could not be written.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,7 +24,7 @@ use crate::queue::Logged;
 use crate::sync_log::SyncLog;
 use crate::waiting::{DataPart, LogData};
 
-/// The right to put extents before their data is written, and the data once they are put (E1).
+/// The right to put extents before their data is written. It holds the data after the put (E1).
 #[derive(Debug)]
 #[must_use = "the right ends when it drops"]
 pub struct LoggedWrite<'l> {
@@ -35,7 +35,7 @@ pub struct LoggedWrite<'l> {
 
 impl SyncLog {
     /// Begins a write that a log completes. `None` where there are no logs, or if a commit is about
-    /// to begin: the data is to be written first then.
+    /// to begin. The caller then writes the data first.
     pub fn begin_write(&self) -> Option<LoggedWrite<'_>> {
         if !self.options.is_on || self.engine.check_writable().is_err() {
             return None;
@@ -46,14 +46,15 @@ impl SyncLog {
 }
 
 impl LoggedWrite<'_> {
-    /// Lists the data. The caller has not dropped the handle that puts its extents (E2).
+    /// Lists the data. The caller still holds the handle that puts its extents (E2).
     pub fn note_put(&mut self, parts: Vec<DataPart>) {
         assert!(self.data.is_none(), "E2: the data of one file is listed once");
         self.log.counters.late.fetch_add(1, Ordering::Relaxed);
         self.data = Some(self.log.waiting.add(parts));
     }
 
-    /// Makes an inode durable with its data, as [`SyncLog::sync_inode`] does without.
+    /// Makes an inode and its data durable, as [`SyncLog::sync_inode`] does for an inode without
+    /// such data.
     ///
     /// # Errors
     ///
@@ -66,7 +67,7 @@ impl LoggedWrite<'_> {
     ///
     /// # Errors
     ///
-    /// What the device says. The caller takes the extents back then, before this drops.
+    /// The error of the device. The caller must then remove the extents before this value drops.
     pub fn complete(&self) -> Result<()> {
         let Some(data) = self.data.as_ref().filter(|data| !data.is_written()) else {
             return Ok(());

@@ -1,18 +1,18 @@
-//! The threads that wait for a log: one leads, and those that arrive meanwhile are the next log,
-//! all of them together.
+//! The queue of threads that wait for a log. One thread leads and makes the log. All threads that
+//! arrive meanwhile share the next log.
 //!
 //! # Invariants
 //!
-//! - **Q1** A thread leads exactly while `led` is set, and the leader ends by calling
-//!   [`Queue::pass_on`]: the lead goes to one of those that came meanwhile, or to none.
-//! - **Q2** A waiter is told exactly once: to lead the batch that it is in, or what became of it.
-//! - **Q3** No thread is woken under the lock. Those that a log serves are woken with one call,
-//!   but for the first in line.
-//! - **Q4** Where the queue is not empty when the lead is handed on, there is a first in line.
+//! - **Q1** A thread leads exactly while `led` is set. The leader ends by calling
+//!   [`Queue::pass_on`]. The lead then goes to a thread that arrived meanwhile, or to none.
+//! - **Q2** A waiter gets exactly one message: to lead its batch, or the result of the log.
+//! - **Q3** No thread is woken under the lock. One call wakes all threads that a log served, except
+//!   for the first in the queue.
+//! - **Q4** If the queue is not empty when the lead passes on, it has a first waiter.
 //!
-//! Waking a processor that sleeps takes a tenth of what a log on a fast device does. So the first
-//! in line, which leads next, watches for a while before it sleeps, and yields its processor
-//! meanwhile. It is one thread at most.
+//! Waking a sleeping processor takes a tenth of the time of a log on a fast device. So the first
+//! waiter, which leads next, polls for a while before it sleeps, and yields its processor
+//! meanwhile. At most one thread polls.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
@@ -23,13 +23,13 @@ use buttress_base::{Event, clock, thread};
 
 use buttress_txn::{LoggedId, Result};
 
-/// A waiter does not watch where a log takes longer.
+/// A waiter does not poll if a log takes longer than this.
 const WATCH_MAX: Duration = Duration::from_micros(500);
 
-/// After so many logs that waited in vain for threads that asked before, most logs do not.
+/// After this many futile waits for other threads in a row, most logs do not wait.
 const VAIN_MAX: u32 = 6;
 
-/// The first in the queue, or all others.
+/// The waiter of the first thread in the queue, or of all other threads.
 #[derive(Debug, Default)]
 struct Waiter {
     told: OnceLock<Joined>,
@@ -64,16 +64,16 @@ struct Gathering {
     /// How many wait.
     waiting: usize,
     led: bool,
-    /// How many were served by the last log, or asked while it was under way.
+    /// How many threads the last log served, plus those that arrived during it.
     expected: usize,
-    /// How long it took.
+    /// How long the last log took.
     took: Duration,
-    /// How often in a row they were waited for in vain, and how many logs are not to wait for that.
+    /// How many waits in a row were futile, and how many logs skip the wait because of that.
     vain: u32,
     skip: u32,
 }
 
-/// See the module.
+/// The queue of threads that wait for a log.
 #[derive(Default)]
 pub(crate) struct Queue(
     /// Unranked: nothing is taken under it.
@@ -84,22 +84,22 @@ pub(crate) struct Queue(
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a commit may be needed"]
 pub enum Logged {
-    /// A log names it.
+    /// A log has the inode.
     Durable,
     /// No log can. The caller completes its own data, and then commits.
     NeedsCommit,
 }
 
-/// What a thread that joined is to do.
+/// The task of a thread that joined the queue.
 #[derive(Clone, Debug)]
 pub(crate) enum Joined {
-    /// Make the log of all that are in the queue.
+    /// Make the log for all threads in the queue.
     Lead,
-    /// Another thread made it.
+    /// Another thread made the log.
     Done(Result<Logged>),
 }
 
-/// Those that one log serves.
+/// The inodes and waiters that one log serves.
 pub(crate) struct Batch {
     pub(crate) wanted: BTreeSet<LoggedId>,
     waiters: [Option<Arc<Waiter>>; 2],
@@ -125,7 +125,8 @@ impl Queue {
             let place = if first { &mut gathering.first } else { &mut gathering.others };
             let mine = Arc::clone(place.get_or_insert_default());
             let first = first && gathering.took <= WATCH_MAX;
-            // The log that is under way, and a part of the next where that was taken already.
+            // The waiter polls for the present log, and for a part of the next log if its inode
+            // missed the present one.
             (mine, if first { gathering.took * 2 } else { Duration::ZERO })
         };
         if thread::seeded_index().is_none() && thread::parallelism() > 1 {
@@ -134,18 +135,18 @@ impl Queue {
         mine.wait()
     }
 
-    /// Whether the leader is alone, and others asked at the time of the last log: with the
-    /// processor left to them for once they may join.
+    /// Whether the leader is alone, while other threads asked around the last log. They may join if
+    /// the leader yields its processor once.
     pub(crate) fn expects_company(&self) -> bool {
         let gathering = self.0.lock();
         gathering.waiting == 0 && gathering.expected > 1
     }
 
     /// Waits a little for threads that are about to ask again, as they did around the last log. A
-    /// log mostly waits for the device: one for all takes hardly longer than each of two for half
-    /// of them.
+    /// log mostly waits for the device. One log for all threads takes hardly longer than each of
+    /// two logs for half of them.
     pub(crate) fn await_company(&self) {
-        // Under the seeded scheduler no other thread comes while one looks at the clock.
+        // Under the seeded scheduler, no other thread runs while this one reads the clock.
         if thread::seeded_index().is_some() {
             return;
         }
@@ -177,7 +178,7 @@ impl Queue {
         }
     }
 
-    /// Ends the gathering: a thread that comes from now on is of the next batch.
+    /// Ends the gathering; a thread that arrives later belongs to the next batch.
     pub(crate) fn take(&self) -> Batch {
         let mut gathering = self.0.lock();
         gathering.expected = std::mem::take(&mut gathering.waiting) + 1;
@@ -187,7 +188,7 @@ impl Queue {
         }
     }
 
-    /// Hands the lead on, then tells all of `batch` what became of it (Q1).
+    /// Passes the lead on, then tells all of `batch` the result (Q1).
     pub(crate) fn pass_on(&self, batch: Batch, took: Duration, outcome: &Result<Logged>) {
         let next = {
             let mut gathering = self.0.lock();

@@ -1,9 +1,9 @@
-//! The owner of what fsync keeps between calls.
+//! The state of fsync between calls.
 //!
 //! # Locks
 //!
-//! The engine's hold on the log's space, then the writer: what is in the writer is about a log that
-//! no commit ends meanwhile.
+//! The engine's hold on the space of the log, then the writer. The hold keeps commits from ending
+//! the log that the writer describes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::writer::Writer;
 /// How fsync makes inodes durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogOptions {
-    /// By a log; else by a commit.
+    /// Whether fsync writes logs; otherwise it commits.
     pub is_on: bool,
     /// Which copies of a log an fsync waits for.
     pub copies: LogCopies,
@@ -32,18 +32,18 @@ impl Default for LogOptions {
     }
 }
 
-/// What fsync did since the volume was opened.
+/// Counters of fsync since the volume was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SyncStats {
-    /// Inodes that were to be made durable.
+    /// Requests to make an inode durable.
     pub syncs: u64,
-    /// Logs written for them: those that arrive together share one.
+    /// Logs written for these requests. Requests that arrive together share one.
     pub logs: u64,
-    /// Inodes with data that was written together with a log, or with a commit that came instead.
+    /// Inodes with data that was written with a log, or with a commit instead of one.
     pub late: u64,
-    /// Nodes of logs with other copies that were written when the log rested.
+    /// Log nodes with other copies that were written later.
     pub log_copies: u64,
-    /// Commits made for them instead, by why a log could not say it.
+    /// Commits instead of logs, by reason.
     pub commits: BTreeMap<&'static str, u64>,
 }
 
@@ -61,15 +61,16 @@ pub struct SyncLog {
     pub(crate) engine: Arc<Engine>,
     pub(crate) options: LogOptions,
     pub(crate) queue: Queue,
-    /// Data with extents that are put.
+    /// Data that waits for a log, with its extents already put.
     pub(crate) waiting: WaitingData,
     /// Unranked: held across writes of the log.
     writer: Mutex<Writer>,
-    /// How many logs had ended when the writer's began, to look without its lock.
+    /// The number of logs that had ended when the writer's log began. Threads read it without the
+    /// lock.
     since: AtomicU64,
     /// Nodes of the log may have one copy only.
     pub(crate) owes_copies: AtomicBool,
-    /// How often a commit came instead of a log, by reason. Unranked: nothing is taken under it.
+    /// Commits instead of logs, by reason. Unranked: no other lock is taken while it is held.
     pub(crate) fallbacks: Mutex<BTreeMap<&'static str, u64>>,
     pub(crate) counters: Counters,
 }
@@ -91,7 +92,7 @@ impl SyncLog {
         }
     }
 
-    /// What fsync did since the volume was opened.
+    /// Counters of fsync since the volume was opened.
     #[must_use]
     pub fn stats(&self) -> SyncStats {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -104,7 +105,8 @@ impl SyncLog {
         }
     }
 
-    /// The writer of a log that no commit ends meanwhile; begun anew where one was ended.
+    /// Holds the writer, so no commit ends its log meanwhile. If a commit ended the log before, a
+    /// new one begins.
     pub(crate) fn hold(&self) -> (LogHold<'_>, MutexGuard<'_, Writer>) {
         let hold = self.engine.hold_log();
         let mut writer = self.writer.lock();

@@ -1,18 +1,18 @@
-//! One subvolume's log tree: its leaves in memory, changed where they are, and what of them is on
-//! disk.
+//! One subvolume's log tree: its leaves in memory, which change in place, and the addresses of its
+//! nodes on disk.
 //!
-//! A log grows to thousands of leaves, of which one fsync changes two: what building it costs
-//! goes with what changed.
+//! A log grows to thousands of leaves, and one fsync changes about two of them. So the cost of
+//! building a log depends on the changed leaves only.
 //!
 //! # Invariants
 //!
-//! - **L1** A node that was written is never written again before a log without it is durable: a
-//!   leaf that changed, and everything above it, gets a new address with each log. The superblock
-//!   on disk names the nodes of the log before.
-//! - **L2** Every item lies in the leaf with the last bound at or before its key; the first
-//!   leaf's bound is the least key. No leaf is empty, but for one that is all there is.
-//! - **L3** Leaves belong to branches as items to leaves. A branch above a leaf that has no
-//!   address has none.
+//! - **L1** A written node is never written again before a log without it is durable. With each
+//!   log, a changed leaf and all nodes above it get new addresses. The superblock on disk still
+//!   references the nodes of the log before.
+//! - **L2** Every item lies in the leaf with the last bound at or before its key. The first leaf's
+//!   bound is the least key. A leaf is empty only if it is the only one.
+//! - **L3** A branch has leaves as a leaf has items. A branch above a leaf without an address has
+//!   no address either.
 
 use std::collections::BTreeMap;
 
@@ -24,15 +24,15 @@ use buttress_txn::{Error, Result};
 #[derive(Debug)]
 struct Leaf {
     items: LeafEdit,
-    /// Its first key, and where it is on disk; nothing while it has changes that are not.
+    /// Its first key and its address on disk; `None` while it has changes that are not on disk.
     at: Option<(Key, Logical)>,
 }
 
-/// Leaves that one node names.
+/// The leaves below one node.
 #[derive(Debug)]
 struct Branch {
     leaves: usize,
-    /// The first key below it, and the node; nothing while something below has changed.
+    /// The first key below it, and the node; `None` while a leaf below has changed.
     node: Option<(Key, NodePtr)>,
 }
 
@@ -42,27 +42,27 @@ pub(crate) struct LogTree {
     leaves: BTreeMap<Key, Leaf>,
     /// By bound (L3).
     branches: BTreeMap<Key, Branch>,
-    /// Addresses on disk of what changed or went since it was written, and of what is above the
-    /// branches.
+    /// Addresses on disk of nodes that changed or were removed since the last build, and of all
+    /// nodes above the branches.
     replaced: Vec<Logical>,
     root: Option<NodePtr>,
     /// How many leaves have no address.
     changed: usize,
-    /// A leaf went, which may be all that happened.
+    /// A leaf was removed, perhaps without any other change.
     shrank: bool,
     /// Bounds of the leaves that the last build gave addresses.
     fresh: Vec<Key>,
 }
 
-/// What building a log takes and leaves.
+/// Input and output of building a log.
 pub(crate) struct Build<'b> {
     pub(crate) geometry: Geometry,
     pub(crate) generation: Generation,
     /// Gives an address for a node.
     pub(crate) allocate: &'b mut dyn FnMut() -> Result<Logical>,
-    /// New nodes that are no leaves of logs, sealed.
+    /// New nodes other than leaves of logs, sealed.
     pub(crate) nodes: Vec<Node>,
-    /// Nodes of the log before that this one does without.
+    /// Nodes of the previous log that this log no longer uses.
     pub(crate) dropped: Vec<Logical>,
 }
 
@@ -181,11 +181,11 @@ impl LogTree {
         }
     }
 
-    /// The branch that a leaf belongs to loses its address (L3).
+    /// Removes the address of the branch of a leaf (L3).
     fn touch(&mut self, bound: &Key) -> (Key, &mut Branch) {
         let found = self.branches.range_mut(..=*bound).next_back();
         let (start, branch) = found.expect("L3: the least bound");
-        // With one leaf in all, that is the node.
+        // With a single leaf, the node of the branch is that leaf.
         self.replaced
             .extend(branch.node.take().filter(|(_, n)| n.level > 0).map(|(_, n)| n.logical));
         (*start, branch)
@@ -208,11 +208,11 @@ impl LogTree {
         self.branches.insert(middle, Branch { leaves: all - kept, node: None });
     }
 
-    /// Makes room for a key in a leaf that has none.
+    /// Makes room for a key in a full leaf.
     fn split(&mut self, geometry: &Geometry, bound: Key, key: &Key) {
         let leaf = self.leaves.get_mut(&bound).expect("L2: a bound that was found");
         let Err(slot) = leaf.items.search(key) else {
-            // Its item became longer: taken out first, it is put like a new one.
+            // The item became longer, so it is removed first and then inserted as a new one.
             leaf.items.remove(key);
             if leaf.items.is_empty() {
                 return;
@@ -246,12 +246,12 @@ impl LogTree {
             self.leaves.insert(Key::MIN, leaf);
         }
         if self.branches.len() == 1 {
-            // It may be the one leaf's now.
+            // The node of this branch may now be the single leaf.
             self.touch(&Key::MIN);
         }
     }
 
-    /// A leaf belongs to its branch no longer.
+    /// Removes a leaf from its branch.
     fn leave(&mut self, bound: &Key) {
         let (start, branch) = self.touch(bound);
         branch.leaves -= 1;
@@ -260,7 +260,7 @@ impl LogTree {
         }
     }
 
-    /// The root as it is on disk, or will be.
+    /// The root as of the last build.
     pub(crate) fn root(&self) -> Option<NodePtr> {
         self.root
     }
@@ -271,12 +271,12 @@ impl LogTree {
         leaves.filter_map(|leaf| Some((leaf.at?.1, leaf.items.bytes())))
     }
 
-    /// Leaves that are on disk as they are here.
+    /// Leaves that are the same on disk and in memory.
     pub(crate) fn written(&self) -> impl Iterator<Item = (Logical, &[u8])> {
         self.leaves.values().filter_map(|leaf| Some((leaf.at?.1, leaf.items.bytes())))
     }
 
-    /// Gives addresses to what changed (L1), and seals it.
+    /// Gives addresses to changed nodes (L1), and seals them.
     pub(crate) fn build(&mut self, build: &mut Build<'_>) -> Result<()> {
         self.fresh.clear();
         if std::mem::take(&mut self.changed) == 0 && !std::mem::take(&mut self.shrank) {
@@ -333,7 +333,7 @@ fn place<'l>(
     Ok(children)
 }
 
-/// A node above others.
+/// Makes a node above others.
 fn join(children: &[(Key, NodePtr)], build: &mut Build<'_>) -> Result<(Key, NodePtr)> {
     let mut builder = PtrBuilder::new(&build.geometry);
     for (key, child) in children {
@@ -401,8 +401,9 @@ mod tests {
         }
     }
 
-    /// Answers as a map does, and splits and shrinks as one tree. It writes no node twice while
-    /// it is in use, and is on disk what it is in memory: at up to three levels.
+    /// The log tree behaves like a map, and splits and shrinks as one tree. No node is written
+    /// twice while it is in use. The tree on disk equals the one in memory, with up to three
+    /// levels.
     #[test]
     fn is_a_map_with_nodes_that_move() {
         for seed in 0..8 {
@@ -413,7 +414,7 @@ mod tests {
             let mut disk = Disk::new();
             let (mut next, mut deepest, mut most_seen) = (0, 0, 0);
             for round in 0..60 {
-                // Once in a while all but one goes.
+                // Sometimes all items but one are removed.
                 let clears = round % 20 == 19;
                 for key in model.keys().skip(1).copied().collect::<Vec<_>>() {
                     if clears {

@@ -1,16 +1,16 @@
-//! Why there is no log.
+//! Reasons for not writing a log.
 
 use buttress_txn::Error;
 
 /// Why there is no log.
 #[derive(Debug)]
 pub(crate) enum Trouble {
-    /// A commit must do instead, for this reason.
+    /// A commit is needed instead, for this reason.
     Commit(&'static str),
-    /// Reading failed, or writing a node.
+    /// A read or the write of a node failed.
     Failed(Error),
-    /// A flush failed, or the superblock's write: what was written since the last good flush is
-    /// in doubt, and asking again proves nothing. No commit may stand on it.
+    /// A flush or the write of the superblock failed. Data written since the last good flush may be
+    /// lost, and another flush would prove nothing. No commit may build on it.
     Lost(Error),
 }
 

@@ -1,4 +1,4 @@
-//! Data that waits for a log: plain bytes, and where they go.
+//! Data that waits for a log: plain bytes and their addresses.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ pub struct DataPart {
     pub at: Logical,
     /// The memory that holds it.
     pub piece: Arc<Vec<u8>>,
-    /// Its bytes in that.
+    /// The range of its bytes in `piece`.
     pub bytes: Range<usize>,
 }
 
@@ -60,7 +60,7 @@ impl WaitingData {
         self.0.lock().retain(|other| !Arc::ptr_eq(other, data));
     }
 
-    /// What is not written yet (`logged_write::E2`).
+    /// The data that is not written yet (`logged_write::E2`).
     pub(crate) fn unwritten(&self) -> Vec<Arc<LogData>> {
         self.0.lock().iter().filter(|data| !data.is_written()).cloned().collect()
     }

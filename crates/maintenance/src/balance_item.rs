@@ -1,5 +1,5 @@
-//! A balance on disk: the request is kept from beginning to end. The next mount, by this program or
-//! by Linux, can go on with it.
+//! The balance item on disk. It keeps the request from beginning to end, so that the next mount, by
+//! this program or by Linux, can resume it.
 //!
 //! # Invariants
 //!
@@ -14,7 +14,7 @@ use buttress_txn::{Cost, Error, Result, Urgency, View};
 
 use crate::{BalanceOptions, BalanceProgress, Filter, Maintenance, Users};
 
-/// Groups fuller than this percentage are left by a balance that is resumed, as by Linux.
+/// A resumed balance skips groups fuller than this percentage, as Linux does.
 const RESUME_USAGE: u64 = 90;
 
 fn bits(profile: Profile) -> u64 {
@@ -94,7 +94,7 @@ impl Filter {
         }
     }
 
-    /// What is left of it when it is resumed (K2).
+    /// The filter for a resumed balance (K2).
     fn resumed(mut self) -> Self {
         if self.convert.is_some() {
             self.soft = true;
@@ -106,7 +106,7 @@ impl Filter {
 }
 
 impl BalanceOptions {
-    /// What is kept of it on disk.
+    /// The item that stores these options on disk.
     #[must_use]
     pub fn item(&self) -> BalanceItem {
         let flag = |filter: &Option<Filter>, flag| if filter.is_some() { flag } else { 0 };
@@ -118,7 +118,7 @@ impl BalanceOptions {
             filter.as_ref().is_some_and(|filter| filter.convert.is_some())
         };
         if converts(&self.metadata) || converts(&self.system) {
-            // Whether fewer copies are meant was asked before the balance began.
+            // The caller confirmed fewer copies before the balance began.
             flags |= BalanceItem::FORCE;
         }
         BalanceItem {
@@ -129,7 +129,7 @@ impl BalanceOptions {
         }
     }
 
-    /// What an item on disk asks for.
+    /// The options that an item on disk contains.
     #[must_use]
     pub fn of(item: &BalanceItem) -> Self {
         let filter = |flag, args| (item.flags & flag != 0).then(|| Filter::of(args));
@@ -172,7 +172,7 @@ pub(crate) fn kept(view: &View) -> Result<Option<BalanceOptions>> {
 }
 
 impl Maintenance {
-    /// The balance that was begun and did not end, by us or by Linux.
+    /// The balance that was started and did not end, by this program or by Linux.
     ///
     /// # Errors
     ///
@@ -202,14 +202,15 @@ impl Maintenance {
         self.engine().commit().map(drop)
     }
 
-    /// Moves what is in the chosen groups to others, and removes them. `watch` is told how far it
-    /// is, and pauses it behind a group by saying `false`: then the progress says so, and what
-    /// was asked for stays on disk, as after [`stop_moving`](Self::stop_moving).
+    /// Moves the contents of the chosen groups to other groups, and removes the chosen ones.
+    /// `watch` gets the progress. If it returns `false`, the balance pauses after the current
+    /// group. Then the progress has `is_paused`, and the request stays on disk, as after
+    /// [`stop_moving`](Self::stop_moving).
     ///
     /// # Errors
     ///
-    /// [`Error::NoSpace`], also when there are too few devices for a profile; [`Error::Busy`]
-    /// when there is a balance already; what moving met.
+    /// [`Error::NoSpace`], also with too few devices for a profile; [`Error::Busy`] if a balance
+    /// exists already; errors of moving extents.
     pub fn balance(
         &self,
         options: &BalanceOptions,
@@ -281,7 +282,7 @@ impl Maintenance {
 mod tests {
     use super::*;
 
-    /// What is kept is what was asked for.
+    /// Options read back from an item as they were written.
     #[test]
     fn options_survive_the_disk() {
         let some = Filter {

@@ -2,8 +2,8 @@
 //!
 //! # Failure
 //!
-//! Each step is part of a commit. What a crash leaves is a smaller tree. Its root item still says
-//! that it is dead, and the next mount goes on.
+//! Each step is part of a commit. A crash leaves a smaller tree. Its root item still marks it as
+//! deleted, and the next mount continues.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use buttress_txn::{Cost, Error, MetaReservation, Result, Urgency};
 
 use crate::Maintenance;
 
-/// References that one step changes at most, where there is room for it, and at least.
+/// The most references that one step changes if there is enough space, and the fewest.
 const STEP_MAX: u32 = 32 << 10;
 const STEP_MIN: u32 = 64;
 
@@ -35,8 +35,8 @@ impl Maintenance {
         Ok(found)
     }
 
-    /// Drops a dead subvolume one step further, and commits. Says whether there is more to drop,
-    /// which is so when a mover of block groups leaves no time for it.
+    /// Drops a dead subvolume one step further, and commits. Returns whether there is more to drop.
+    /// That is also the case if work that moves block groups holds the turn.
     ///
     /// The caller made sure that it has no users.
     ///
@@ -51,7 +51,7 @@ impl Maintenance {
             Ok(self.engine().view().committed_root_item(tree)?.map(|item| item.refs == 0))
         };
         if is_dead()? != Some(true) {
-            // Its death may not be durable yet, nor its birth.
+            // The deletion may not be committed yet, nor the creation.
             self.engine().commit()?;
         }
         match is_dead()? {
@@ -71,7 +71,7 @@ impl Maintenance {
     fn reserve_step(&self) -> Result<(u32, MetaReservation)> {
         let mut budget = STEP_MAX;
         loop {
-            // Nothing of a tree that is in use changes.
+            // Dropping changes no items of a live tree.
             let cost = Cost { items: 0, whole: budget, bytes: budget.saturating_mul(16) };
             match self.engine().reserve_at_once(cost, Urgency::Drops)? {
                 Some(reservation) => return Ok((budget, reservation)),
@@ -81,11 +81,11 @@ impl Maintenance {
         }
     }
 
-    /// Drops the trees that a balance of Linux left when a crash ended it in the middle of a
-    /// group: what they have that no subvolume uses. Says how many there were. To be called
-    /// before anything is moved.
+    /// Drops the relocation trees that a balance of Linux left after a crash: their nodes that no
+    /// subvolume uses. Returns how many trees there were. The caller runs this before anything is
+    /// moved.
     ///
-    /// A crash leaves a smaller tree, or none: the next mount goes on.
+    /// A crash leaves a smaller tree, or none, and the next mount continues.
     ///
     /// # Errors
     ///

@@ -2,12 +2,12 @@
 //!
 //! # Invariants
 //!
-//! - **D1** A new device has nothing on it. It holds no superblock of the volume before the
-//!   commit that makes it one of its devices.
-//! - **D3** A device that is replaced keeps its number, its superblocks and its writes until the
-//!   new one has everything that can be read. Then one commit, with no other before it, makes it
-//!   the older of the two, and its superblocks go.
-//! - **D2** A device goes, and a device is cut, only when no chunk lies on what goes.
+//! - **D1** A new device is empty. It has no superblock of the volume before the commit that adds
+//!   it to the volume.
+//! - **D3** A replaced device keeps its number, its superblocks and its writes until the new device
+//!   has everything that can be read. Then one commit, without another in between, makes the old
+//!   device's superblocks outdated and removes them.
+//! - **D2** A device is removed, or shrunk, only if no chunk lies on the removed part.
 
 use std::sync::Arc;
 
@@ -23,8 +23,7 @@ use crate::{BalanceProgress, Maintenance, ScrubOptions, ScrubProgress};
 const COPY_BYTES: u64 = 1 << 20;
 
 impl Maintenance {
-    /// Makes a device part of the volume: one that the volume below was told of, with nothing on
-    /// it.
+    /// Adds an empty device to the volume. The volume layer below must already know the device.
     ///
     /// # Errors
     ///
@@ -39,7 +38,7 @@ impl Maintenance {
     /// The devices of the volume that are not here.
     #[must_use]
     pub fn missing_devices(&self) -> Vec<DeviceId> {
-        // While the volume is being closed there are none, here and below.
+        // This fails only while the volume is being closed, and then no device is missing.
         let _ = self.engine().know_groups();
         let known = self.engine().device_ids();
         known.into_iter().filter(|id| self.volume().device(*id).is_none()).collect()
@@ -56,8 +55,8 @@ impl Maintenance {
     ///
     /// # Errors
     ///
-    /// [`Error::NoSpace`] when a chunk lies behind the new end: relocate it before; `Malformed`
-    /// for a device that there is none of.
+    /// [`Error::NoSpace`] when a chunk lies past the new end: relocate it before; `Malformed` for
+    /// an unknown device.
     pub fn resize_device(&self, id: DeviceId, total_bytes: u64) -> Result<()> {
         self.engine().check_writable()?;
         let sector = u64::from(self.geometry().sectorsize);
@@ -73,15 +72,15 @@ impl Maintenance {
         self.engine().settle_superblocks()
     }
 
-    /// Puts a new device in the place of another, which may be missing: under its number, with
-    /// all that is on it, while the volume is in use. What cannot be read there is made from
-    /// other copies. `watch` is told how many bytes were copied, and gives up by saying `false`:
-    /// then, as after a crash, everything is as before. Returns what could be read nowhere.
+    /// Replaces a device, which may be missing, while the volume is in use. The new device gets the
+    /// number and all data of the old one. Data that cannot be read there is rebuilt from other
+    /// copies. `watch` gets the number of copied bytes. If it returns `false`, everything is as
+    /// before, as after a crash. Returns the errors that no copy could repair.
     ///
     /// # Errors
     ///
-    /// [`Error::NoSpace`] for a device that is smaller; [`Error::Stopped`] when it was given up;
-    /// [`Error::Busy`] when one of the two fails.
+    /// [`Error::NoSpace`] for a smaller device; [`Error::Stopped`] when `watch` stops the copy;
+    /// [`Error::Busy`] when one of the two devices fails.
     pub fn replace_device(
         &self,
         id: DeviceId,
@@ -102,7 +101,7 @@ impl Maintenance {
         };
         let copied = self.copy_pair(id, &pair, watch).and_then(|()| {
             self.volume().turn_pair(&pair);
-            // What the old one could not tell is found and made now.
+            // The scrub finds and repairs data that the old device could not read.
             let (found, _) =
                 self.scrub(ScrubOptions::default(), &mut |_| self.expect_pair(id, &pair).is_ok())?;
             self.expect_pair(id, &pair).map(|()| found)
@@ -120,7 +119,8 @@ impl Maintenance {
                 device.reset_stats();
             }
             self.engine().reuse_device(id);
-            // Something to commit, so that the old one is older if it ever comes back.
+            // Change something, so that the commit makes the old device outdated if it ever
+            // returns.
             self.engine().change_device(DeviceChange::Set(item));
             old
         })?;
@@ -131,7 +131,7 @@ impl Maintenance {
         Ok(found)
     }
 
-    /// Whether both devices of a pair have what was written, and the copy is not to stop.
+    /// Fails if a device of the pair has failed, or if the copy is to stop.
     fn expect_pair(&self, id: DeviceId, pair: &Pair) -> Result<()> {
         if pair.has_failed() {
             return Err(Error::Busy("the new device fails; the old one stays"));
@@ -142,8 +142,7 @@ impl Maintenance {
         if self.turn().is_stopped() { Err(Error::Stopped) } else { Ok(()) }
     }
 
-    /// Puts a new device in the place of one that is missing: everything on it is made from other
-    /// copies.
+    /// Replaces a missing device: everything on it is rebuilt from other copies.
     fn fill_device(
         &self,
         id: DeviceId,
@@ -168,8 +167,8 @@ impl Maintenance {
         Ok(found)
     }
 
-    /// Copies what chunks have on a device to the same places of the other, beside writers; chunks
-    /// that come later are written to both.
+    /// Copies all data of chunks from one device to the same places of the other, beside writers.
+    /// New chunks are written to both devices meanwhile.
     fn copy_pair(
         &self,
         id: DeviceId,
@@ -204,12 +203,11 @@ impl Maintenance {
         Ok(())
     }
 
-    /// Makes a device that no chunk lies on no part of the volume any more. Its superblocks are the
-    /// caller's.
+    /// Removes a device without chunks from the volume. The caller erases its superblocks.
     ///
     /// # Errors
     ///
-    /// [`Error::NoSpace`] when a chunk still lies on it; when it is the last one.
+    /// [`Error::NoSpace`] when a chunk still lies on the device, or when it is the last device.
     pub fn remove_device(&self, id: DeviceId) -> Result<()> {
         self.engine().check_writable()?;
         let in_use =

@@ -1,9 +1,9 @@
-//! Work on a whole volume beside those that use its files.
+//! Work on a whole volume, concurrent with the use of its files.
 //!
 //! - [`balance`](Maintenance::balance), [`vacate`](Maintenance::vacate) and
 //!   [`reclaim_groups`](Maintenance::reclaim_groups) move what is in block groups.
-//! - [`scrub`](Maintenance::scrub) reads and mends every copy.
-//! - [`trim`](Maintenance::trim) tells devices what is free.
+//! - [`scrub`](Maintenance::scrub) reads every copy, and repairs it.
+//! - [`trim`](Maintenance::trim) discards free space on the devices.
 //! - [`Maintenance`] also changes the set of devices, and drops dead subvolumes.
 //!
 //! # Place

@@ -1,4 +1,4 @@
-//! The owner of what maintenance keeps between calls.
+//! State that maintenance keeps between calls.
 
 use std::sync::Arc;
 
@@ -8,7 +8,8 @@ use buttress_volume::Volume;
 
 use crate::turn::Turn;
 
-/// Maintenance of one open volume. One for each [`Engine`]: two would not see each other's turns.
+/// Maintenance of one open volume. Each [`Engine`] has one, because two would not see each
+/// other's turns.
 #[derive(Debug)]
 pub struct Maintenance {
     engine: Arc<Engine>,
@@ -22,8 +23,8 @@ impl Maintenance {
         Self { engine, turn: Turn::default() }
     }
 
-    /// Has every call that moves block groups stop soon with
-    /// [`Error::Stopped`](buttress_txn::Error::Stopped), until told to go on.
+    /// Makes every call that moves block groups stop soon with
+    /// [`Error::Stopped`](buttress_txn::Error::Stopped), until this is called with `false`.
     pub fn stop_moving(&self, stop: bool) {
         self.turn.stop(stop);
     }

@@ -7,13 +7,13 @@ use buttress_txn::{Error, Result};
 use crate::{Maintenance, Users};
 
 impl Maintenance {
-    /// Empties groups of data and metadata that are less full than `below` percent, and returns how
-    /// many went. Their content goes to others of their kind, the emptiest first, as long as those
-    /// have room. `may` says which groups. Does nothing while a balance is paused.
+    /// Relocates data and metadata groups that are less full than `below` percent; returns how many
+    /// were removed. Their contents go to other groups of the same kind, emptiest group first,
+    /// while there is space. `may` selects the groups. Does nothing while a balance is paused.
     ///
     /// # Errors
     ///
-    /// What moving met, but for a lack of room.
+    /// An error of moving extents, except a lack of space.
     pub fn reclaim_groups(
         &self,
         below: u8,
@@ -40,8 +40,8 @@ impl Maintenance {
             for (_, start) in chosen {
                 let Some(group) = self.engine().space().group_at(start) else { continue };
                 let (used, free) = (group.used(), group.len() - group.used());
-                // Its own room is none for what is in it, and a chunk that has to be made gains
-                // nothing.
+                // The group's own free space cannot take its contents, and allocating a new chunk
+                // for them would gain nothing.
                 let elsewhere = self.engine().space().account(kind).free().saturating_sub(free);
                 if elsewhere < used + used / 8 + (1 << 20) {
                     break;

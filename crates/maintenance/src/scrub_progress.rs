@@ -1,4 +1,4 @@
-//! What a scrub is told, and what it tells.
+//! The options and the progress of a scrub.
 
 use buttress_format::Logical;
 use buttress_volume::Compared;
@@ -6,13 +6,13 @@ use buttress_volume::Compared;
 /// How to scrub.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ScrubOptions {
-    /// Mend nothing.
+    /// Repair nothing.
     pub read_only: bool,
-    /// Begin at this address: where an earlier one ended.
+    /// Begin at this address, where an earlier scrub ended.
     pub from: Logical,
-    /// Hold each block group read-only while it is looked at, where the others have room for its
-    /// writers, as Linux does. Tells whether the copies of data without checksums are alike. What
-    /// is written in place is copied meanwhile. Nothing else needs it.
+    /// Hold each block group read-only during its scrub, as Linux does, if other groups have space
+    /// for its writers. Then the scrub can compare the copies of data without checksums. Writes in
+    /// place are copied meanwhile. Nothing else needs this option.
     pub hold_groups: bool,
 }
 
@@ -28,27 +28,27 @@ pub struct ScrubProgress {
     pub tree_bytes_scrubbed: u64,
     pub read_errors: u64,
     pub csum_errors: u64,
-    /// Tree nodes that are not what they should be.
+    /// Tree nodes with wrong contents.
     pub verify_errors: u64,
     /// Sectors without a checksum.
     pub no_csum: u64,
-    /// Of these, sectors with copies that differ; counted where the block group is held, and not
-    /// where there is parity. Nothing says which copy is right, so none is mended; what was set
-    /// aside and never written counts too.
+    /// Of these, sectors with differing copies; counted only in held block groups without parity.
+    /// No checksum shows which copy is right, so none is repaired. Preallocated space that was
+    /// never written counts, too.
     pub no_csum_unlike: u64,
     /// Block groups that were held.
     pub groups_held: u64,
-    /// Superblocks that are damaged or old.
+    /// Superblocks that are damaged or outdated.
     pub super_errors: u64,
-    /// Sectors of parity that are not that of their data.
+    /// Parity sectors that do not match their data.
     pub parity_errors: u64,
     pub uncorrectable_errors: u64,
     pub corrected_errors: u64,
-    /// Where it is: everything before was looked at.
+    /// The scrub's position: everything before it was examined.
     pub position: Logical,
-    /// Bytes in use, one copy counted, that were looked at.
+    /// Bytes in use that were examined, one copy counted.
     pub done: u64,
-    /// Bytes in use when it began, one copy counted; what was looked at, once it came to the end.
+    /// Bytes in use at the beginning, one copy counted. At the end: the examined bytes.
     pub total: u64,
 }
 
@@ -66,7 +66,7 @@ impl ScrubProgress {
         self.corrected_errors += found.corrected;
     }
 
-    /// Adds what another thread found; where it is and how much there is stays as it was.
+    /// Adds the counts of another thread; `position` and `total` stay unchanged.
     pub(crate) fn sum(&mut self, other: &Self) {
         self.tree_extents_scrubbed += other.tree_extents_scrubbed;
         self.data_bytes_scrubbed += other.data_bytes_scrubbed;

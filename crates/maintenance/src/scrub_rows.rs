@@ -1,10 +1,10 @@
-//! Scrubbing where there is parity: row by row.
+//! Scrubs chunks with parity, row by row.
 //!
 //! # Invariants
 //!
-//! - **U3** A row is looked at as a whole, under one view. As long as that is held the row is not
-//!   written, since something in it is in use (P1 of `rows`). So a step begins and ends with a
-//!   row.
+//! - **U3** The scrub examines a row as a whole, under one view. While the view is held, the row is
+//!   not written, since something in it is in use (P1 of `rows`). So a step begins and ends at a
+//!   row boundary.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ use buttress_txn::{Csums, Error, Result, View};
 use crate::found::{Found, extents};
 use crate::{Maintenance, ScrubProgress};
 
-/// A chunk with parity, or what of it a step looks at.
+/// A chunk with parity, or the part of it that a step examines.
 #[derive(Clone, Copy)]
 pub(crate) struct Striped {
     pub(crate) chunk: Extent,
@@ -27,7 +27,7 @@ pub(crate) struct Striped {
     pub(crate) row: u64,
 }
 
-/// What is in use in a row.
+/// The extents in use in a row.
 struct InRow {
     range: Extent,
     found: Vec<Found>,
@@ -35,7 +35,7 @@ struct InRow {
 }
 
 impl Maintenance {
-    /// Looks at the rows of a chunk from an address on, some of them, and says where to go on.
+    /// Scrubs some rows of a chunk from an address on; returns where to continue.
     pub(crate) fn scrub_rows(
         &self,
         striped: Striped,
@@ -140,7 +140,7 @@ impl InRow {
     }
 }
 
-/// The extent that begins last before an address.
+/// The last extent that begins before an address.
 fn before(view: &View, at: Logical) -> Result<Option<Found>> {
     let Some(root) = view.committed_root(TreeId::EXTENT)? else { return Ok(None) };
     let store = &**view.store();
@@ -155,7 +155,7 @@ fn before(view: &View, at: Logical) -> Result<Option<Found>> {
         let len = match found.kind {
             Kind::EXTENT_ITEM => found.offset,
             Kind::METADATA_ITEM => u64::from(geometry.nodesize),
-            // What is said of an extent, or of a block group, comes behind it.
+            // Items about an extent, or a block group, come after its extent item.
             _ if found.kind > Kind::METADATA_ITEM => {
                 key = Key::new(found.objectid, Kind::METADATA_ITEM, u64::MAX);
                 continue;

@@ -1,15 +1,14 @@
-//! Telling the devices of everything that is free.
+//! Discards all free space on the devices.
 //!
 //! # Invariants
 //!
-//! - **M1** What a device is told of has no other owner meanwhile: in a block group it is
-//!   reserved, in small parts, and beside the groups no chunk is made. What is in use, pinned or
-//!   under a superblock is never told of.
-//! - **M2** It takes nothing that was reserved: of data it has a reservation of its own, of
-//!   metadata only what would not be missed twice over. What it cannot have for that is left out,
-//!   and counted.
+//! - **M1** A discarded range has no other owner meanwhile. In a block group it is reserved, in
+//!   small parts; outside of the groups no chunk is allocated. Space that is in use, pinned or
+//!   under a superblock is never discarded.
+//! - **M2** The trim never takes reserved space. For data it has its own reservation; for metadata
+//!   it takes only space that would not be missed twice over. It skips and counts the rest.
 //!
-//! Works while the volume is in use.
+//! The trim works while the volume is in use.
 
 use std::sync::Arc;
 
@@ -20,15 +19,16 @@ use buttress_txn::Result;
 
 use crate::Maintenance;
 
-/// Most that is told of at once: how long others do without it.
+/// The most bytes discarded at once, which other users lack meanwhile.
 const PIECE_BYTES: u64 = 64 << 20;
 
-/// What to tell of.
+/// The range to discard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TrimOptions {
     /// Where to begin, in addresses of the volume.
     pub from: Logical,
-    /// How many of them; what no block group takes is told of only if these are all.
+    /// Length of the range. Space outside of block groups is discarded only if this covers
+    /// everything.
     pub len: u64,
     /// Free runs shorter than this are left out.
     pub least: u64,
@@ -40,22 +40,22 @@ impl Default for TrimOptions {
     }
 }
 
-/// What has been told of so far.
+/// The progress of a trim.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TrimProgress {
     /// Bytes of the devices, copies counted.
     pub trimmed: u64,
     /// Free bytes of block groups that were left out, since they may be needed at any moment.
     pub left: u64,
-    /// Free bytes that were looked at, one copy counted, and how many there were when it began.
+    /// Free bytes that were examined, one copy counted.
     pub done: u64,
-    /// See `done`.
+    /// Free bytes at the beginning, one copy counted.
     pub total: u64,
 }
 
 impl Maintenance {
-    /// Tells the devices of all that is free, after a commit. `watch` is told how far it is,
-    /// often, and ends it by saying `false`.
+    /// Commits, and then discards all free space. `watch` often gets the progress; the trim ends if
+    /// it returns `false`.
     ///
     /// # Errors
     ///
@@ -66,7 +66,7 @@ impl Maintenance {
         watch: &mut dyn FnMut(&TrimProgress) -> bool,
     ) -> Result<TrimProgress> {
         self.engine().check_writable()?;
-        // What was removed before it was asked for is free then.
+        // Data that was deleted before this call is free after the commit.
         self.engine().commit()?;
         self.engine().release_pinned();
         let end = Logical(options.from.0.saturating_add(options.len));
@@ -103,8 +103,8 @@ impl Maintenance {
         Ok(progress)
     }
 
-    /// Tells of the next free run of a group, or a part of it; says whether there was one, and
-    /// where to go on.
+    /// Discards the next free run of a group, or a part of it. Returns whether there was one, and
+    /// where to continue.
     fn trim_piece(
         &self,
         group: &Group,
@@ -119,11 +119,12 @@ impl Maintenance {
         let all = |bytes: u64| bytes.min(PIECE_BYTES) / sector * sector;
         let (mut reservation, most) = match kind {
             SpaceKind::Data if !self.engine().space().is_mixed() => {
-                // The rest is for writers meanwhile: nothing would tell them that this comes back.
+                // The other half stays for writers, since nothing would tell them when this one is
+                // free again.
                 let most = all(account.available() / 2);
                 (self.engine().space().reserve_data(most).ok(), most)
             }
-            // A commit may want it while the device is told of it.
+            // A commit may need system space while the device discards this.
             SpaceKind::System => (None, all(account.free() / 2)),
             _ => {
                 let most = all(account.free() / 8);
@@ -166,7 +167,7 @@ impl Maintenance {
     ) -> Result<()> {
         for id in self.engine().device_ids() {
             let mut at = 0;
-            // Making a chunk waits for one piece (M1).
+            // The allocation of a chunk waits for at most one piece (M1).
             while let Some((offset, len)) =
                 self.engine().discard_unallocated(id, at, least, PIECE_BYTES)?
             {

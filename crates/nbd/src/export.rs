@@ -78,7 +78,7 @@ impl Export {
         self.device.len()
     }
 
-    /// Says whether there is nothing in it.
+    /// Whether its length is zero.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -162,7 +162,7 @@ impl Export {
         self.device.discard(offset, len).map_err(Fault::Device)
     }
 
-    /// Makes everything durable that was answered so far, on any connection.
+    /// Makes every change durable that was answered so far, on any connection.
     pub(crate) fn flush(&self) -> Result<(), Fault> {
         if self.read_only {
             return Ok(());

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **G1** A flush is answered by a flush of the device that began after the request. A running
-//!   one may have missed the writes that the request covers.
+//! - **G1** A request to flush is answered after a device flush that began after the request. A
+//!   running flush may have missed the writes that the request covers.
 //! - **G2** Once a flush has failed, all later ones fail: asking a device again proves nothing (see
 //!   [`buttress_block::device`]).
 //!
@@ -42,7 +42,7 @@ impl Flusher {
     /// Makes durable what was written before this was called.
     pub(crate) fn flush(&self, device: &dyn Device) -> Result<(), Arc<Error>> {
         let mut turns = self.turns.lock();
-        // G1: not the running one, if any.
+        // G1: wait for the flush after the running one.
         let mine = turns.begun + 1;
         loop {
             self.failed.check()?;
@@ -71,7 +71,7 @@ struct Ending<'a>(&'a Flusher);
 impl Drop for Ending<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // G2. There is no error at hand; one that names its origin is enough.
+            // G2. A panic leaves no error, so make one that names its origin.
             let operation = buttress_block::Operation::Flush;
             let source = std::io::Error::other("the server failed while flushing");
             let device = String::new();

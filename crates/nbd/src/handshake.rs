@@ -27,7 +27,7 @@ use crate::wire::{self, Fields, info, option, option_reply};
 pub const OPTION_MAX: u32 = 64 << 10;
 /// The longest option that is skipped. A longer one ends the connection.
 const SKIP_MAX: u32 = 1 << 20;
-/// Real clients send fewer than ten.
+/// The most options of one handshake. Real clients send fewer than ten.
 pub const OPTIONS_MAX: u32 = 256;
 
 /// Sends the greeting, and answers options until the client wants to begin.
@@ -70,7 +70,7 @@ struct Handshake<'a, R, W> {
     terms: Terms,
 }
 
-/// An answer to an option that is not yes.
+/// A refusal of an option.
 struct Refusal {
     reply: u32,
     why: &'static str,
@@ -135,7 +135,7 @@ impl<R: Read, W: Write> Handshake<'_, R, W> {
         Ok(None)
     }
 
-    /// The one option that cannot be refused.
+    /// Serves `NBD_OPT_EXPORT_NAME`, the only option that cannot be refused.
     fn export_name(&mut self, name: &[u8]) -> Result<Terms, Disconnect> {
         if !self.export.is_named(name) {
             return Err(Nonsense::Name.into());
@@ -163,7 +163,7 @@ impl<R: Read, W: Write> Handshake<'_, R, W> {
         Ok(Ok(()))
     }
 
-    /// The facts of an export; with `GO` this ends the handshake.
+    /// Sends the facts of an export; with `GO` this ends the handshake.
     fn go(&mut self, option: u32, data: &[u8]) -> io::Result<Result<(), Refusal>> {
         let Some((name, wanted)) = parse_go(data) else { return Ok(Err(MALFORMED)) };
         if !self.export.is_named(name) {
@@ -195,7 +195,7 @@ impl<R: Read, W: Write> Handshake<'_, R, W> {
         Ok(Ok(()))
     }
 
-    /// Which kinds of status there are, and which of them the client will ask for.
+    /// Lists the metadata contexts, or selects those that the client will query.
     fn contexts(&mut self, option: u32, data: &[u8]) -> io::Result<Result<(), Refusal>> {
         let selects = option == option::SET_META_CONTEXT;
         if selects {

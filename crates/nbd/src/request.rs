@@ -14,7 +14,7 @@ use crate::wire::{self, Fields, command, command_flag as flag};
 
 pub(crate) const REQUEST_LEN: usize = 28;
 
-/// What the client calls a request; its own affair.
+/// The client's identifier of a request, opaque to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cookie(pub(crate) u64);
 
@@ -29,7 +29,7 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// Takes a request apart. Only what makes it impossible to find the next one is an error here.
+    /// Parses a request. Only errors that hide the start of the next request are reported here.
     pub(crate) fn parse(bytes: &[u8; REQUEST_LEN]) -> Result<Self, Nonsense> {
         const WHOLE: &str = "the fields are as long as the array";
         let mut fields = Fields(bytes);
@@ -44,7 +44,7 @@ impl Request {
             offset: fields.u64().expect(WHOLE),
             len: fields.u32().expect(WHOLE),
         };
-        // That many bytes follow: more than the server is willing to read.
+        // The server is not willing to read the `len` bytes that would follow.
         if request.command == command::WRITE && request.len > PAYLOAD_MAX {
             return Err(Nonsense::WriteLen(request.len));
         }

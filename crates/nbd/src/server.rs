@@ -207,11 +207,11 @@ impl Server {
             let is_urgent = self.stopper.0.asked.load(Ordering::Acquire) > 1;
             left = left.saturating_sub(step);
             if left.is_zero() || is_urgent {
-                // Clients that do not receive their answers. Running requests of the device are
-                // waited for: none may run when it is flushed (S1).
+                // These clients do not receive their answers. The server still waits for running
+                // device requests, because none may run during the final flush (S1).
                 self.connections.end_all(true);
             } else {
-                // Connections that were accepted at the last moment.
+                // These connections were accepted at the last moment.
                 self.connections.end_all(false);
             }
         }

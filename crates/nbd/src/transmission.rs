@@ -43,7 +43,7 @@ use crate::wire::{self, chunk, command, command_flag as flag};
 
 /// The most bytes of a request that a thread holds.
 pub const PIECE: usize = 1 << 20;
-/// Shorter runs of zeroes are sent as data: a message of their own costs more.
+/// Shorter runs of zeroes are sent as data, since a chunk of their own costs more.
 const HOLE_MIN: u64 = 32 << 10;
 /// The most runs in one answer; the client asks again from there.
 const STATUS_MAX: usize = 512;
@@ -125,7 +125,7 @@ impl<'a, R: Read + Send, W: Write + Send> Transmission<'a, R, W> {
             let work = match self.take(&mut input, &mut buffer) {
                 Ok(work) => work,
                 Err(why) => {
-                    // Before the next thread gets the input, and waits in vain.
+                    // Set the reason before the next thread gets the input and waits in vain.
                     let _ = self.end.set(why);
                     return;
                 }
@@ -199,7 +199,7 @@ impl<'a, R: Read + Send, W: Write + Send> Transmission<'a, R, W> {
                 self.answer(&request, self.settle(&request, trimmed))
             }
             command::FLUSH => self.answer(&request, self.export.flush()),
-            // Never passes the check.
+            // `Request::check` refuses all other commands.
             _ => self.answer(&request, Err(Fault::Command)),
         }
     }
@@ -282,7 +282,7 @@ impl<'a, R: Read + Send, W: Write + Send> Transmission<'a, R, W> {
             let done = if len == left { chunk::DONE } else { 0 };
             if content == Content::Hole {
                 let header = chunk_header(request.cookie, done, chunk::OFFSET_HOLE, 12);
-                // A read is no longer than a length of the protocol.
+                // The length of a read fits the protocol's 32 bits.
                 self.send(&[&header, &at.to_be_bytes(), &(len as u32).to_be_bytes()])?;
             } else {
                 if let Err(fault) = self.export.read(at, buffer.room(len)) {
@@ -311,7 +311,7 @@ impl<'a, R: Read + Send, W: Write + Send> Transmission<'a, R, W> {
         })
     }
 
-    /// Without structured replies an answer reports success before its bytes.
+    /// Serves a read without structured replies: the answer reports success before its bytes.
     fn read_simple(
         &self,
         request: &Request,
@@ -365,7 +365,7 @@ impl<'a, R: Read + Send, W: Write + Send> Transmission<'a, R, W> {
                 Content::Data => 0,
                 Content::Hole => wire::STATE_HOLE | wire::STATE_ZERO,
             };
-            // Together no longer than the request.
+            // All runs together are no longer than the request, so each length fits 32 bits.
             data.extend_from_slice(&(len as u32).to_be_bytes());
             data.extend_from_slice(&u32::to_be_bytes(state));
         }
@@ -384,7 +384,7 @@ impl<'a, R: Read + Send, W: Write + Send> Transmission<'a, R, W> {
         if !self.terms.structured {
             return self.send(&[&simple_header(request.cookie, number)]);
         }
-        // The causes name things of this machine: they belong in its log.
+        // The causes name paths and devices of this machine, so they only go to its log.
         let text = fault.to_string();
         let len = 6 + text.len() as u32;
         let header = chunk_header(request.cookie, chunk::DONE, chunk::ERROR, len);
@@ -412,7 +412,7 @@ impl Buffer {
         &mut self.0[..len]
     }
 
-    /// The first `len` bytes, which are there.
+    /// The first `len` bytes, which the caller has filled.
     fn filled(&self, len: u64) -> &[u8] {
         &self.0[..len as usize]
     }

@@ -2,7 +2,7 @@
 //!
 //! Source: the protocol's own document, `doc/proto.md` of the NetworkBlockDevice project.
 
-/// What a server says first.
+/// The first bytes of a server's greeting.
 pub(crate) const SERVER_MAGIC: u64 = 0x4e42_444d_4147_4943;
 /// Opens newstyle negotiation, and each option of the client.
 pub(crate) const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
@@ -12,11 +12,11 @@ pub(crate) const REQUEST_MAGIC: u32 = 0x2560_9513;
 pub(crate) const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
 pub(crate) const CHUNK_MAGIC: u32 = 0x668e_33ef;
 
-/// Of the handshake, sent by both sides.
+/// Handshake flag that both sides send.
 pub(crate) const FIXED_NEWSTYLE: u16 = 1 << 0;
-/// Of the handshake: nothing is padded after `NBD_OPT_EXPORT_NAME`.
+/// Handshake flag: no padding after `NBD_OPT_EXPORT_NAME`.
 pub(crate) const NO_ZEROES: u16 = 1 << 1;
-/// How much is padded otherwise.
+/// Length of the padding without that flag.
 pub(crate) const EXPORT_NAME_PADDING: usize = 124;
 
 /// What a client may ask for before it reads and writes.
@@ -77,7 +77,7 @@ pub(crate) mod command {
 pub(crate) mod command_flag {
     /// Durable when answered.
     pub(crate) const FUA: u16 = 1 << 0;
-    /// Zeroes keep their space.
+    /// Writing zeroes must not deallocate.
     pub(crate) const NO_HOLE: u16 = 1 << 1;
     /// One chunk for all that is read.
     pub(crate) const DF: u16 = 1 << 2;
@@ -87,7 +87,7 @@ pub(crate) mod command_flag {
 
 /// Parts of a structured reply.
 pub(crate) mod chunk {
-    /// Flag of the last one.
+    /// Flag of the last chunk of a reply.
     pub(crate) const DONE: u16 = 1 << 0;
 
     pub(crate) const NONE: u16 = 0;

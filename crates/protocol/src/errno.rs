@@ -1,6 +1,6 @@
-//! Numbers of errors, as Linux has them on all machines that the project runs on.
+//! Error numbers, as Linux has them on all supported machines.
 
-/// An error that a program is told: a number of POSIX above zero.
+/// An error for a program: a positive POSIX error number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Errno(i32);
 
@@ -41,10 +41,10 @@ numbers! {
 }
 
 impl Errno {
-    /// The error of a number; what no error can have becomes [`Errno::EIO`].
+    /// The error with this number; a number outside the valid range becomes [`Errno::EIO`].
     #[must_use]
     pub fn from_i32(number: i32) -> Self {
-        // The kernel takes no larger number for an error.
+        // The kernel accepts no larger error number.
         if (1..512).contains(&number) { Self(number) } else { Self::EIO }
     }
 

@@ -39,13 +39,13 @@ macro_rules! flags {
 }
 
 flags! {
-    /// What a kernel can do, and what a server wants of it (`FUSE_INIT`).
+    /// Features that a kernel offers and a server requests (`FUSE_INIT`).
     InitFlags: u64 {
         /// Several reads of one file at once.
         ASYNC_READ = 1;
-        /// An open truncates by itself.
+        /// An open with `O_TRUNC` truncates the file without a second request.
         ATOMIC_O_TRUNC = 1 << 3;
-        /// The server knows `.` and `..`, so that NFS can export the mount.
+        /// The server can look up `.` and `..`, so that NFS can export the mount.
         EXPORT_SUPPORT = 1 << 4;
         /// Writes of more than a page.
         BIG_WRITES = 1 << 5;
@@ -53,23 +53,23 @@ flags! {
         DONT_MASK = 1 << 6;
         /// Listings with attributes.
         DO_READDIRPLUS = 1 << 13;
-        /// Listings with attributes where a program looks at them.
+        /// The kernel chooses listings with attributes if a program uses the attributes.
         READDIRPLUS_AUTO = 1 << 14;
-        /// Direct requests of one file at once.
+        /// Several direct requests of one file at once.
         ASYNC_DIO = 1 << 15;
-        /// The kernel keeps what is written for a while.
+        /// The kernel caches written data for a while.
         WRITEBACK_CACHE = 1 << 16;
         /// Lookups and listings of one directory at once.
         PARALLEL_DIROPS = 1 << 18;
         /// The kernel checks access lists.
         POSIX_ACL = 1 << 20;
-        /// [`InitOut::max_pages`](crate::InitOut::max_pages) counts.
+        /// [`InitOut::max_pages`](crate::InitOut::max_pages) is valid.
         MAX_PAGES = 1 << 22;
-        /// The kernel keeps targets of symbolic links.
+        /// The kernel caches targets of symbolic links.
         CACHE_SYMLINKS = 1 << 23;
         /// Directories are opened without a request.
         NO_OPENDIR_SUPPORT = 1 << 24;
-        /// Only the server has the kernel drop pages.
+        /// The kernel drops cached pages only when the server tells it to.
         EXPLICIT_INVAL_DATA = 1 << 25;
         /// The server takes set-id bits and capabilities away.
         HANDLE_KILLPRIV_V2 = 1 << 28;
@@ -87,7 +87,7 @@ flags! {
     OpenFlags: u32 {
         /// Requests go past the kernel's cache.
         DIRECT_IO = 1;
-        /// What the cache has of the file stays valid.
+        /// The cached pages of the file stay valid.
         KEEP_CACHE = 1 << 1;
         /// Several direct writes at once.
         PARALLEL_DIRECT_WRITES = 1 << 6;
@@ -95,11 +95,11 @@ flags! {
 }
 
 flags! {
-    /// What a write says of itself (`FUSE_WRITE_*`).
+    /// Flags of a write (`FUSE_WRITE_*`).
     WriteFlags: u32 {
         /// It comes from the kernel's cache.
         CACHE = 1;
-        /// It names an owner of locks: it is direct.
+        /// The write names an owner of locks, so it is direct.
         LOCKOWNER = 1 << 1;
         /// Its caller lacks `CAP_FSETID`.
         KILL_SUIDGID = 1 << 2;
@@ -107,7 +107,7 @@ flags! {
 }
 
 flags! {
-    /// How a name moves (`RENAME_*`).
+    /// Flags of a rename (`RENAME_*`).
     RenameFlags: u32 {
         /// The new name must not be there.
         NOREPLACE = 1;
@@ -119,7 +119,7 @@ flags! {
 }
 
 flags! {
-    /// Which fields of a [`SetattrIn`](crate::SetattrIn) count (`FATTR_*`).
+    /// Which fields of a [`SetattrIn`](crate::SetattrIn) are valid (`FATTR_*`).
     SetattrFlags: u32 {
         /// The mode.
         MODE = 1;
@@ -133,7 +133,7 @@ flags! {
         ATIME = 1 << 4;
         /// The time of modification.
         MTIME = 1 << 5;
-        /// It is asked on behalf of an open file.
+        /// The request comes from an open file.
         HANDLE = 1 << 6;
         /// The time of access is that of the request.
         ATIME_NOW = 1 << 7;
@@ -144,7 +144,7 @@ flags! {
     }
 }
 
-/// In the flags of a GETATTR or a STATX: it is asked on behalf of an open file.
+/// Flag of a GETATTR or a STATX: the request comes from an open file.
 pub const GETATTR_HANDLE: u32 = 1;
-/// In the flags of a READ: it names an owner of locks, so it is direct.
+/// Flag of a READ: the read names an owner of locks, so it is direct.
 pub const READ_LOCKOWNER: u32 = 1 << 1;

@@ -1,16 +1,16 @@
-//! The beginning of a conversation: what the kernel can do, and what the server wants of it.
+//! The handshake (`FUSE_INIT`): the features that the kernel offers and the server requests.
 
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::layout::{InitIn, InitOut};
 use crate::{Errno, InitFlags};
 
-/// The version that is spoken here.
+/// The protocol version of this crate.
 const MAJOR: u32 = 7;
 const MINOR: u32 = 45;
-/// The oldest that has the layouts of this crate (Linux 3.15).
+/// The oldest minor version with the layouts of this crate (Linux 3.15).
 const MINOR_MIN: u32 = 23;
-/// Length of a greeting without the fields that newer kernels add, bytes.
+/// Length in bytes of an INIT without the fields that newer kernels add.
 const OLD_LEN: usize = 16;
 const PAGE: u32 = 4096;
 
@@ -23,10 +23,10 @@ pub struct Offer {
     flags: InitFlags,
 }
 
-/// What a server wants.
+/// The settings that a server requests.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
-    /// What the kernel shall do, where it can.
+    /// Features that the server requests, as far as the kernel offers them.
     pub wanted: InitFlags,
     /// Bytes of a write, and of any other payload; whole pages.
     pub max_write: u32,
@@ -34,7 +34,7 @@ pub struct Terms {
     pub max_readahead: u32,
     /// Requests in the background at once.
     pub max_background: u16,
-    /// So many are too many.
+    /// Background requests at which the kernel counts the connection as congested.
     pub congestion_threshold: u16,
 }
 
@@ -61,7 +61,8 @@ impl Offer {
         Ok(Self { major, minor, max_readahead, flags: InitFlags::from_bits(low.bits() | high) })
     }
 
-    /// Whether the kernel speaks a newer protocol: it asks again when it is told ours.
+    /// Whether the kernel has a newer major version. It repeats INIT after an answer with this
+    /// version.
     #[must_use]
     pub fn is_newer(&self) -> bool {
         self.major > MAJOR
@@ -79,14 +80,14 @@ impl Offer {
         self.flags
     }
 
-    /// What both agree upon.
+    /// The features that both sides support.
     #[must_use]
     pub fn agreed(&self, terms: &Terms) -> InitFlags {
         let wanted = terms.wanted.with(InitFlags::INIT_EXT).with(InitFlags::MAX_PAGES);
         InitFlags::from_bits(wanted.bits() & self.flags.bits())
     }
 
-    /// The answer to INIT, as bytes behind the header.
+    /// The answer to INIT, as the bytes after the header.
     #[must_use]
     pub fn answer(&self, terms: &Terms) -> Vec<u8> {
         let agreed = self.agreed(terms).bits();
@@ -124,7 +125,7 @@ mod tests {
         assert_eq!(Offer::decode(&[0; 15]).err(), Some(Errno::EINVAL));
     }
 
-    /// Flags above bit 31 count only where the kernel says that it has them.
+    /// Flags above bit 31 are valid only if the kernel sets `INIT_EXT`.
     #[test]
     fn only_what_both_can_is_agreed_upon() {
         let ring = InitFlags::OVER_IO_URING;

@@ -1,6 +1,6 @@
 //! The fixed parts of messages, field by field.
 //!
-//! Each type has the kernel's layout without gaps. So bytes become a value by a copy, and back.
+//! Each type has the kernel's layout without gaps. So a copy turns bytes into a value, and back.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -22,7 +22,7 @@ wire! {
     pub struct Head, 40 {
         /// Bytes of the whole request.
         pub len: u32,
-        /// What is asked.
+        /// The kind of request.
         pub opcode: u32,
         /// The number that the answer names.
         pub unique: u64,
@@ -32,7 +32,7 @@ wire! {
         pub uid: u32,
         /// The group that asks.
         pub gid: u32,
-        /// The thread that asks; zero where the kernel does by itself.
+        /// The thread that asks; zero if the kernel itself asks.
         pub task: u32,
         extension_len: u16,
         padding: u16,
@@ -42,7 +42,7 @@ wire! {
     pub struct OutHead, 16 {
         /// Bytes of the whole answer.
         pub len: u32,
-        /// Zero, or the number of an error below zero; of a notification its kind.
+        /// Zero, or a negative error number; in a notification its kind.
         pub error: i32,
         /// The request that is answered; zero in a notification.
         pub unique: u64,
@@ -70,7 +70,7 @@ wire! {
         pub ctime_nsec: u32,
         /// Kind and permissions, as in `st_mode`.
         pub mode: u32,
-        /// Names.
+        /// Number of links.
         pub nlink: u32,
         /// Owner.
         pub uid: u32,
@@ -78,7 +78,7 @@ wire! {
         pub gid: u32,
         /// What a device file stands for.
         pub rdev: u32,
-        /// Bytes that programs had best read at once.
+        /// Preferred size of a read, in bytes.
         pub blksize: u32,
         /// `FUSE_ATTR_*`.
         pub flags: u32,
@@ -88,11 +88,11 @@ wire! {
     pub struct EntryOut, 128 {
         /// The inode; zero where there is none.
         pub node: u64,
-        /// Tells inodes apart that had the same number one after the other.
+        /// Distinguishes inodes that had the same number at different times.
         pub generation: u64,
-        /// For how long the name may be believed, seconds.
+        /// Seconds for which the kernel may cache the name.
         pub entry_valid: u64,
-        /// For how long the attributes may be believed, seconds.
+        /// Seconds for which the kernel may cache the attributes.
         pub attr_valid: u64,
         entry_valid_nsec: u32,
         attr_valid_nsec: u32,
@@ -102,7 +102,7 @@ wire! {
 
     /// `fuse_attr_out`.
     pub struct AttrOut, 104 {
-        /// For how long they may be believed, seconds.
+        /// Seconds for which the kernel may cache the attributes.
         pub attr_valid: u64,
         attr_valid_nsec: u32,
         padding: u32,
@@ -117,7 +117,7 @@ wire! {
         pub(crate) handle: u64,
     }
 
-    /// `fuse_setattr_in`: new attributes, of which [`valid`](Self::valid) says which count.
+    /// `fuse_setattr_in`: new attributes; [`valid`](Self::valid) says which fields are set.
     pub struct SetattrIn, 88 {
         pub(crate) valid: u32,
         padding: u32,
@@ -147,7 +147,7 @@ wire! {
         pub mode: u32,
         /// What a device file stands for.
         pub rdev: u32,
-        /// Permissions that the caller takes from new files.
+        /// The caller's umask.
         pub umask: u32,
         padding: u32,
     }
@@ -156,7 +156,7 @@ wire! {
     pub struct MkdirIn, 8 {
         /// Permissions.
         pub mode: u32,
-        /// Permissions that the caller takes from new files.
+        /// The caller's umask.
         pub umask: u32,
     }
 
@@ -179,14 +179,14 @@ wire! {
 
     /// `fuse_open_in`.
     pub struct OpenIn, 8 {
-        /// Those of open(2).
+        /// Flags of open(2).
         pub flags: i32,
         open_flags: u32,
     }
 
     /// `fuse_open_out`.
     pub struct OpenOut, 16 {
-        /// By which the server knows the open file.
+        /// The server's number of the open file.
         pub handle: u64,
         /// [`OpenFlags`](crate::OpenFlags).
         pub flags: u32,
@@ -195,11 +195,11 @@ wire! {
 
     /// `fuse_create_in`, for CREATE and TMPFILE.
     pub struct CreateIn, 16 {
-        /// Those of open(2).
+        /// Flags of open(2).
         pub flags: i32,
         /// Kind and permissions.
         pub mode: u32,
-        /// Permissions that the caller takes from new files.
+        /// The caller's umask.
         pub umask: u32,
         open_flags: u32,
     }
@@ -207,14 +207,14 @@ wire! {
     /// `fuse_read_in`, for READ, READDIR and READDIRPLUS.
     pub struct ReadIn, 40 {
         handle: u64,
-        /// From here, bytes; of a listing the position.
+        /// Offset in bytes; in a listing the position.
         pub offset: u64,
         /// Bytes at most.
         pub size: u32,
         /// `FUSE_READ_*`.
         pub read_flags: u32,
         lock_owner: u64,
-        /// Those that the file was opened with.
+        /// Flags with which the file was opened.
         pub flags: i32,
         padding: u32,
     }
@@ -222,13 +222,13 @@ wire! {
     /// `fuse_write_in`.
     pub struct WriteIn, 40 {
         handle: u64,
-        /// From here, bytes.
+        /// Offset in bytes.
         pub offset: u64,
         /// Bytes.
         pub size: u32,
         pub(crate) write_flags: u32,
         lock_owner: u64,
-        /// Those that the file was opened with.
+        /// Flags with which the file was opened.
         pub flags: i32,
         padding: u32,
     }
@@ -243,15 +243,15 @@ wire! {
     pub struct StatfsOut, 80 {
         /// Units of [`frsize`](Self::frsize).
         pub blocks: u64,
-        /// Of them free.
+        /// Free units.
         pub bfree: u64,
-        /// Of these for all users.
+        /// Free units for unprivileged users.
         pub bavail: u64,
         /// Inodes.
         pub files: u64,
         /// Inodes that may still be made.
         pub ffree: u64,
-        /// Bytes that programs had best read at once.
+        /// Preferred size of a read, in bytes.
         pub bsize: u32,
         /// Bytes of the longest name.
         pub name_max: u32,
@@ -264,7 +264,7 @@ wire! {
     /// `fuse_release_in`.
     pub struct ReleaseIn, 24 {
         handle: u64,
-        /// Those that the file was opened with.
+        /// Flags with which the file was opened.
         pub flags: i32,
         release_flags: u32,
         lock_owner: u64,
@@ -313,11 +313,11 @@ wire! {
         pub(crate) flags: u32,
         /// Requests in the background at once.
         pub max_background: u16,
-        /// So many are too many.
+        /// Background requests at which the kernel counts the connection as congested.
         pub congestion_threshold: u16,
         /// Bytes of a write.
         pub max_write: u32,
-        /// Nanoseconds that times are multiples of.
+        /// Granularity of times, in nanoseconds.
         pub time_gran: u32,
         /// Pages of a request.
         pub max_pages: u16,
@@ -335,7 +335,7 @@ wire! {
         /// The command.
         pub command: u32,
         argument: u64,
-        /// Bytes that come with it.
+        /// Length of the argument, in bytes.
         pub in_len: u32,
         /// Bytes that the answer may have.
         pub out_len: u32,
@@ -352,7 +352,7 @@ wire! {
     /// `fuse_fallocate_in`.
     pub struct FallocateIn, 32 {
         handle: u64,
-        /// From here, bytes.
+        /// Offset in bytes.
         pub offset: u64,
         /// Bytes.
         pub len: u64,
@@ -364,7 +364,7 @@ wire! {
     /// `fuse_lseek_in`.
     pub struct LseekIn, 24 {
         handle: u64,
-        /// From here, bytes.
+        /// Offset in bytes.
         pub offset: i64,
         /// `SEEK_DATA` or `SEEK_HOLE`.
         pub whence: i32,
@@ -374,12 +374,12 @@ wire! {
     /// `fuse_copy_file_range_in`; the source is the node of the request.
     pub struct CopyRangeIn, 56 {
         from_handle: u64,
-        /// From here in the source, bytes.
+        /// Offset in the source, in bytes.
         pub from: u64,
         /// The file that changes.
         pub target: u64,
         to_handle: u64,
-        /// To here in the target, bytes.
+        /// Offset in the target, in bytes.
         pub to: u64,
         /// Bytes.
         pub len: u64,
@@ -396,7 +396,7 @@ wire! {
     pub struct ForgetOne, 16 {
         /// The inode.
         pub node: u64,
-        /// So many.
+        /// Number of references.
         pub lookups: u64,
     }
 
@@ -423,18 +423,18 @@ wire! {
 
     /// `fuse_statx_out`.
     pub struct StatxOut, 288 {
-        /// For how long it may be believed, seconds.
+        /// Seconds for which the kernel may cache the attributes.
         pub attr_valid: u64,
         attr_valid_nsec: u32,
         flags: u32,
         spare: [u64; 2],
-        /// `STATX_*` that are told.
+        /// `STATX_*` fields in the answer.
         pub mask: u32,
-        /// Bytes that programs had best read at once.
+        /// Preferred size of a read, in bytes.
         pub blksize: u32,
         /// `STATX_ATTR_*` that are set.
         pub attributes: u64,
-        /// Names.
+        /// Number of links.
         pub nlink: u32,
         /// Owner.
         pub uid: u32,
@@ -499,7 +499,7 @@ wire! {
 }
 
 impl EntryOut {
-    /// An entry that the kernel may believe for `valid` seconds.
+    /// An entry that the kernel may cache for `valid` seconds.
     #[must_use]
     pub fn new(node: u64, generation: u64, valid: u64, attr: Attr) -> Self {
         let (entry_valid, attr_valid) = (valid, valid);
@@ -517,7 +517,7 @@ impl StatfsOut {
 }
 
 impl AttrOut {
-    /// Attributes that the kernel may believe for `valid` seconds.
+    /// Attributes that the kernel may cache for `valid` seconds.
     #[must_use]
     pub fn new(valid: u64, attr: Attr) -> Self {
         Self { attr_valid: valid, attr, ..Self::default() }
@@ -528,8 +528,8 @@ impl StatxOut {
     /// `STATX_BASIC_STATS` and `STATX_BTIME`.
     const TOLD: u32 = 0xfff;
 
-    /// Attributes and the time of birth, which the kernel may believe for `valid` seconds; `device`
-    /// is the major and the minor number of what a device file stands for.
+    /// Attributes and the time of birth, which the kernel may cache for `valid` seconds. `device`
+    /// is the major and minor number of a device file.
     #[must_use]
     pub fn new(valid: u64, attr: &Attr, btime: StatxTime, device: (u32, u32)) -> Self {
         let &Attr { ino, size, blocks, nlink, uid, gid, blksize, .. } = attr;

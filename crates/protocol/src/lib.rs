@@ -1,4 +1,4 @@
-//! The FUSE wire format: bytes of the kernel become typed requests, typed answers become bytes.
+//! The FUSE wire format: parses the kernel's bytes into requests, and writes answers as bytes.
 //!
 //! # Place
 //!

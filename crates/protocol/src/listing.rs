@@ -1,4 +1,4 @@
-//! Listings of directories, which grow in a place of fixed length.
+//! Listings of directories, written into a buffer of fixed length.
 
 use zerocopy::IntoBytes;
 
@@ -22,7 +22,7 @@ impl<'a> Listing<'a> {
         Self { room, len: 0 }
     }
 
-    /// Bytes that it has.
+    /// Length of the listing so far, in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
@@ -34,12 +34,12 @@ impl<'a> Listing<'a> {
         self.len == 0
     }
 
-    /// Adds a name that a listing goes on behind at `position`; true when there was no room for it.
+    /// Adds a name; a listing from `position` continues after it. Returns true if it did not fit.
     pub fn add_name(&mut self, ino: u64, position: u64, kind: FileType, name: &[u8]) -> bool {
         self.add(&[], ino, position, kind.bits(), name)
     }
 
-    /// Adds a name with all that a lookup would say; true when there was no room for it.
+    /// Adds a name with the data of a lookup; returns true if it did not fit.
     pub fn add_entry(&mut self, entry: &EntryOut, position: u64, name: &[u8]) -> bool {
         self.add(entry.as_bytes(), entry.attr.ino, position, entry.attr.mode, name)
     }

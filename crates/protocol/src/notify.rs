@@ -1,6 +1,6 @@
-//! Notifications: what a server tells the kernel without being asked.
+//! Notifications: messages of a server that answer no request.
 //!
-//! Each function gives a whole message; a write of it to the device is the notification.
+//! Each function returns a whole message; the caller writes it to the device.
 
 use zerocopy::IntoBytes;
 
@@ -10,8 +10,8 @@ const INVAL_INODE: i32 = 2;
 const INVAL_ENTRY: i32 = 3;
 const PRUNE: i32 = 9;
 
-/// The kernel drops pages of an inode, and asks for its attributes anew. It first writes what is
-/// dirty. A negative `offset` leaves the pages alone; a `len` of zero is all that follows.
+/// The kernel drops cached pages of an inode, and its attributes. It first writes dirty pages. A
+/// negative `offset` keeps the pages; a `len` of zero means up to the end.
 #[must_use]
 pub fn inval_inode(node: u64, offset: i64, len: i64) -> Vec<u8> {
     message(INVAL_INODE, &[InvalInode { node, offset, len }.as_bytes()])
@@ -25,8 +25,8 @@ pub fn inval_entry(directory: u64, name: &[u8]) -> Vec<u8> {
     message(INVAL_ENTRY, &[fixed.as_bytes(), name, &[0]])
 }
 
-/// The kernel forgets nodes that no program uses, and their names. It leaves those in use. From
-/// Linux 6.18 on.
+/// The kernel forgets nodes that no program uses, and their names. It keeps nodes in use. This
+/// needs Linux 6.18.
 #[must_use]
 pub fn prune(nodes: &[u64]) -> Vec<u8> {
     let count = u32::try_from(nodes.len()).unwrap_or(u32::MAX);

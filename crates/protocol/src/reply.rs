@@ -1,4 +1,4 @@
-//! Answers: what a front end says, as bytes behind the header.
+//! Answers of a front end, as the bytes after the header.
 
 use zerocopy::IntoBytes;
 
@@ -7,10 +7,10 @@ use crate::layout::{
 };
 use crate::{Errno, OpenFlags};
 
-/// An answer that is no failure. What is read or listed goes into the transport's memory instead.
+/// A successful answer. Data of reads and listings goes into the transport's memory instead.
 #[derive(Debug)]
 pub enum Reply {
-    /// It is done.
+    /// Success without data.
     Done,
     /// A name and its inode.
     Entry(EntryOut),
@@ -18,23 +18,23 @@ pub enum Reply {
     Attr(AttrOut),
     /// Attributes, the time of birth among them.
     Statx(Box<StatxOut>),
-    /// How the kernel shall treat an open file.
+    /// Flags for an open file.
     Opened(OpenFlags),
-    /// A file that was made, and how the kernel shall treat it.
+    /// A new file, and the flags for the open file.
     Created(EntryOut, OpenFlags),
     /// Bytes.
     Data(Vec<u8>),
     /// How long a value is, bytes.
     Len(u32),
-    /// So many bytes were written, or copied.
+    /// Number of bytes written or copied.
     Written(u32),
-    /// So many bytes were copied, in 64 bits.
+    /// Number of bytes copied, in 64 bits.
     Copied(u64),
-    /// Where data or a hole is, bytes.
+    /// Offset of data or a hole, in bytes.
     Found(i64),
-    /// What the volume has room for.
+    /// Size and free space of the volume.
     Statfs(StatfsOut),
-    /// What a command of ioctl(2) gives.
+    /// Result of a command of ioctl(2).
     Ioctl(Vec<u8>),
 }
 
@@ -80,7 +80,7 @@ impl Reply {
     }
 }
 
-/// Puts parts in a row.
+/// Writes the parts one after the other.
 fn put(room: &mut [u8], parts: &[&[u8]]) -> Result<usize, Errno> {
     let mut len = 0;
     for part in parts {

@@ -1,4 +1,4 @@
-//! Requests: what is asked, with its fields, its names and its bytes.
+//! Requests, with their fields, names and data.
 
 use zerocopy::FromBytes;
 
@@ -11,7 +11,7 @@ use crate::{
     Errno, GETATTR_HANDLE, READ_LOCKOWNER, RenameFlags, SetattrFlags, WireTime, WriteFlags,
 };
 
-/// What a request asks, as a number.
+/// The kind of a request, as a number.
 pub type Opcode = u32;
 
 /// Numbers of requests (`enum fuse_opcode`).
@@ -65,10 +65,10 @@ pub mod opcode {
     pub const COPY_FILE_RANGE_64: Opcode = 53;
 }
 
-/// A request behind its header: fixed fields, and what has no fixed length.
+/// A request without its header: the fixed fields, and the parts of variable length.
 ///
-/// By the device both come in one message. By io_uring each has a place of its own, and the one for
-/// fixed fields may be longer than they are.
+/// With the device both arrive in one message. With io_uring each has its own buffer, and the
+/// buffer for fixed fields may be longer than they are.
 #[derive(Clone, Copy, Debug)]
 pub struct Parts<'a> {
     /// Fixed fields.
@@ -78,7 +78,7 @@ pub struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    /// Divides what follows the header of a message.
+    /// Splits the part of a message after its header.
     #[must_use]
     pub fn of_message(opcode: Opcode, rest: &'a [u8]) -> Self {
         let (fixed, payload) = rest.split_at(fixed_len(opcode).min(rest.len()));
@@ -124,11 +124,11 @@ pub enum Operation<'a> {
     Lookup { name: &'a [u8] },
     /// The kernel gives back references. No answer is due.
     Forget(Forgets<'a>),
-    /// Tell attributes.
+    /// Return attributes.
     Getattr { has_handle: bool },
     /// Change attributes.
     Setattr(SetattrIn),
-    /// Tell the target of a symbolic link.
+    /// Return the target of a symbolic link.
     Readlink,
     /// Make a symbolic link.
     Symlink { name: &'a [u8], target: &'a [u8] },
@@ -150,7 +150,7 @@ pub enum Operation<'a> {
     Read(ReadIn),
     /// Write a file.
     Write { how: WriteIn, data: &'a [u8] },
-    /// Tell what the volume has room for.
+    /// Return size and free space of the volume.
     Statfs,
     /// An open file was closed.
     Release(ReleaseIn),
@@ -158,9 +158,9 @@ pub enum Operation<'a> {
     Fsync,
     /// Set an extended attribute.
     Setxattr { name: &'a [u8], value: &'a [u8], flags: i32 },
-    /// Tell an extended attribute, or its length where `room` is zero.
+    /// Return an extended attribute, or its length if `room` is zero.
     Getxattr { name: &'a [u8], room: u32 },
-    /// Tell the names of extended attributes, or their length where `room` is zero.
+    /// Return the names of extended attributes, or their length if `room` is zero.
     Listxattr { room: u32 },
     /// Remove an extended attribute.
     Removexattr { name: &'a [u8] },
@@ -176,21 +176,21 @@ pub enum Operation<'a> {
     Destroy,
     /// A command of ioctl(2) with its argument.
     Ioctl { how: IoctlIn, data: &'a [u8] },
-    /// Take room for a file, or make a hole.
+    /// Allocate space for a file, or punch a hole.
     Fallocate(FallocateIn),
     /// Find data or a hole.
     Lseek(LseekIn),
     /// Copy within the volume; `is_wide` says whether the answer has 64 bits.
     CopyRange { how: CopyRangeIn, is_wide: bool },
-    /// Open a directory. Answered with "no such request", the kernel lists without it from then on.
+    /// Open a directory. After an answer of `ENOSYS` the kernel lists directories without opening.
     Opendir,
     /// A directory is closed.
     Releasedir,
     /// Make everything durable.
     Syncfs,
-    /// Tell attributes, the time of birth among them.
+    /// Return attributes, the time of birth among them.
     Statx(StatxIn),
-    /// The kernel has what a notification asked for. No answer is due.
+    /// The kernel sends data for which a notification asked. No answer is due.
     NotifyReply,
     /// Anything else.
     Unknown,
@@ -287,7 +287,7 @@ impl<'a> Operation<'a> {
             READDIR => Self::Readdir(fixed(parts)?),
             READDIRPLUS => Self::Readdirplus(fixed(parts)?),
             CREATE => Self::Create { how: fixed(parts)?, name: name(payload)? },
-            // The name in the payload is one that the kernel made up.
+            // The kernel made the name in the payload up, so it is ignored.
             TMPFILE => Self::Tmpfile(fixed(parts)?),
             DESTROY => Self::Destroy,
             IOCTL => {
@@ -317,7 +317,7 @@ impl ReadIn {
 }
 
 impl WriteIn {
-    /// What the write says of itself.
+    /// The flags of the write.
     #[must_use]
     pub fn how(&self) -> WriteFlags {
         WriteFlags::from_bits(self.write_flags)
@@ -325,7 +325,7 @@ impl WriteIn {
 }
 
 impl StatxIn {
-    /// Whether it is asked on behalf of an open file.
+    /// Whether the request comes from an open file.
     #[must_use]
     pub fn has_handle(&self) -> bool {
         self.getattr_flags & GETATTR_HANDLE != 0
@@ -333,7 +333,7 @@ impl StatxIn {
 }
 
 impl SetattrIn {
-    /// Which fields count.
+    /// Which fields are set.
     #[must_use]
     pub fn valid(&self) -> SetattrFlags {
         SetattrFlags::from_bits(self.valid)
@@ -363,7 +363,7 @@ fn fixed<T: FromBytes>(parts: Parts<'_>) -> Result<T, Errno> {
     T::read_from_prefix(parts.fixed).map(|(value, _)| value).map_err(|_| Errno::EINVAL)
 }
 
-/// The first bytes of a payload, if so many are there.
+/// The first `len` bytes of a payload; an error if it is shorter.
 fn front(payload: &[u8], len: u32) -> Result<&[u8], Errno> {
     payload.get(..len as usize).ok_or(Errno::EINVAL)
 }
@@ -430,7 +430,7 @@ mod tests {
         assert_eq!(seen, [(300, 2), (301, 5)]);
     }
 
-    /// Whatever bytes come, of whatever length, there is an answer.
+    /// Bytes of any content and length give a result, without a panic.
     #[test]
     fn no_bytes_panic() {
         for of in 0..64 {

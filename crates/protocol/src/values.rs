@@ -1,4 +1,4 @@
-//! Values that several messages have.
+//! Values used in several messages.
 
 use crate::layout::Attr;
 

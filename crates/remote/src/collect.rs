@@ -1,14 +1,14 @@
-//! Garbage: manifests that are old, objects that no commit needs, and objects that are nearly dead.
+//! Garbage collection: old manifests, unreferenced objects, and objects with little live data.
 //!
 //! # Invariants
 //!
-//! - **Q1** An object goes when two passes, one after the other, found that no manifest, pin or
-//!   lease needs it. Pins and leases are listed after manifests went. So one that was made in time
-//!   is seen.
-//! - **Q2** Manifests go from the lowest up, and never the newest.
-//! - **Q3** What moves is written like any other write, if it is still in the old place.
-//! - **Q4** A pass makes a bounded number of requests. It can stop anywhere, and two at once do no
-//!   harm: what is dead stays dead.
+//! - **Q1** A pass deletes an object only if it and the pass before found no manifest, pin or lease
+//!   that needs it. A pass lists pins and leases after it deletes manifests. So it sees every pin
+//!   or lease that was made in time.
+//! - **Q2** Manifests are deleted from the lowest number up, and the newest is never deleted.
+//! - **Q3** Moved sectors are written like any other write, if they are still in the old place.
+//! - **Q4** A pass makes a bounded number of requests. It can stop anywhere. Two passes at once do
+//!   no harm, because an unreferenced object stays unreferenced.
 
 use std::collections::BTreeSet;
 
@@ -23,13 +23,14 @@ use crate::{claim, lease, pin, segment};
 
 /// Objects and manifests that one pass deletes.
 const DELETIONS: usize = 256;
-/// Data objects that one pass moves what is left of.
+/// Data objects from which one pass moves live sectors.
 const MOVES: usize = 4;
-/// Data objects below this live part are moved, and map objects are written again, in thousandths.
+/// The live parts, in thousandths, below which data objects are moved and map objects are
+/// rewritten.
 const LIVE_MIN: u64 = 500;
 const MAP_LIVE_MIN: u64 = 300;
 
-/// What one pass did.
+/// The results of a pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Collected {
@@ -39,7 +40,7 @@ pub struct Collected {
     pub objects: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Sectors that moved out of nearly dead objects, in bytes.
+    /// Bytes of sectors that moved out of objects with little live data.
     pub moved_bytes: u64,
 }
 
@@ -56,11 +57,11 @@ impl Collected {
 impl Core {
     /// Makes one pass.
     pub(crate) fn collect(&self) -> Result<Collected> {
-        // A store that is away must not keep the close waiting.
+        // An unreachable store must not delay the close.
         let chain = &self.chain.brief();
         let mut done = Collected::default();
         let newest = self.last.lock().number;
-        // The store's own time is that of an object that was written now.
+        // The current time of the store is the time of an object that was just written.
         claim::show(chain, self.volume, self.epoch, &self.writer)?;
         let shown = chain.store.head(&chain.names.writer(self.epoch, &self.writer.id))?;
         let now_ms = shown.map_or(0, |meta| meta.modified_ms);
@@ -122,7 +123,7 @@ impl Core {
             if self.is_closing() {
                 break;
             }
-            // The objects of a base are the base's to delete.
+            // Only the base deletes its own objects.
             if !self.names.is_shared(number) {
                 chain.store.delete(&self.names.of_entry(number, &entry))?;
                 done.objects += 1;
@@ -133,7 +134,7 @@ impl Core {
         Ok(())
     }
 
-    /// Moves what is left of nearly dead data objects.
+    /// Moves the live sectors of nearly empty data objects.
     fn move_data(&self, done: &mut Collected) -> Result<()> {
         let poor: Vec<(ObjectNumber, Entry)> = {
             let state = self.state.lock();
@@ -172,7 +173,7 @@ impl Core {
         Ok(())
     }
 
-    /// Writes sectors anew that are still at a place, and returns how many.
+    /// Rewrites sectors that are still at a place, and returns how many.
     fn move_run(&self, first: Sector, count: u64, from: Spot) -> Result<u64> {
         let mut moved = 0;
         let mut at = 0;
@@ -197,7 +198,7 @@ impl Core {
         Ok(moved)
     }
 
-    /// Has map objects that are nearly dead written again by the next checkpoint.
+    /// Has the next checkpoint rewrite map objects with little live data.
     fn rewrite_map(&self) -> Result<()> {
         let (poor, pages) = {
             let state = self.state.lock();

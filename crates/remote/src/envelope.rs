@@ -1,4 +1,4 @@
-//! What every object begins with: 64 bytes that say what it is.
+//! The envelope: 64 bytes at the start of every object, with its kind and length.
 //!
 //! # Format
 //!
@@ -25,7 +25,7 @@ pub(crate) const VERSION: u16 = 1;
 pub(crate) const LEN: usize = 64;
 const MAGIC: &[u8; 8] = b"BUTTRESS";
 
-/// What an object holds.
+/// The kind of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub(crate) enum Kind {
@@ -172,7 +172,7 @@ pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
 mod tests {
     use super::*;
 
-    /// A body comes back, and no bit of an object can change unseen.
+    /// A body can be read back, and every changed bit of an object is detected.
     #[test]
     fn an_object_shows_every_changed_bit() {
         let volume = VolumeId([7; 16]);
@@ -190,7 +190,7 @@ mod tests {
         unwrap("x", Kind::Pin, &whole).expect_err("of another kind");
     }
 
-    /// A newer version is refused by its number.
+    /// A newer version is refused, and the error has its number.
     #[test]
     fn a_newer_version_is_named() {
         let mut whole = wrap(Kind::Manifest, VolumeId::default(), 1, 1, b"");

@@ -1,4 +1,4 @@
-//! What can go wrong with a volume in a store.
+//! Errors of a volume in a store.
 
 use crate::store::StoreError;
 
@@ -6,7 +6,7 @@ use crate::store::StoreError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The words that name a place are wrong.
+    /// The path of a place in a store does not parse.
     #[error("{place}: {why}")]
     Place {
         /// As it was given.
@@ -17,13 +17,13 @@ pub enum Error {
     /// There is no volume at the place.
     #[error("{place}: there is no volume; mkfs with --size makes one")]
     NoVolume {
-        /// Where.
+        /// The place.
         place: String,
     },
     /// There is a volume of another size.
     #[error("{place}: the volume there is {found} bytes long, not {wanted}")]
     OtherSize {
-        /// Where.
+        /// The place.
         place: String,
         /// Its length in bytes.
         found: u64,
@@ -38,7 +38,7 @@ pub enum Error {
         /// What the store answered.
         source: StoreError,
     },
-    /// An object is not what it should be.
+    /// The content of an object is damaged.
     #[error("{name} is damaged: {why}")]
     Damaged {
         /// The object.
@@ -56,7 +56,7 @@ pub enum Error {
         /// The newest that is known.
         known: u16,
     },
-    /// A device in a store would be one of several.
+    /// A device in a store cannot be one of several devices of a volume.
     #[error(
         "{place}: a device in a store of objects is the only one of its volume: several have no \
          common commit"
@@ -71,7 +71,7 @@ pub enum Error {
          --takeover takes it from there"
     )]
     Busy {
-        /// Where.
+        /// The place.
         place: String,
         /// The machine.
         host: String,
@@ -79,13 +79,13 @@ pub enum Error {
         pid: u32,
         /// Whether it runs on this machine.
         here: bool,
-        /// How long ago it showed itself.
+        /// How long ago it was last seen, in seconds.
         age_seconds: u64,
     },
     /// Another writer took the volume while this one had it.
     #[error("{place} was taken over by process {pid} on {host}; nothing more is written here")]
     Fenced {
-        /// Where.
+        /// The place.
         place: String,
         /// The machine of the other writer.
         host: String,
@@ -103,15 +103,15 @@ pub enum Error {
     /// An earlier write failed, so all later ones do.
     #[error("{place} failed before: {why}")]
     Latched {
-        /// Where.
+        /// The place.
         place: String,
         /// The first failure.
         why: String,
     },
-    /// A name that commits are kept by does not exist, or exists already.
+    /// A pin does not exist, or exists already.
     #[error("{place}: {why}")]
     Pin {
-        /// Where.
+        /// The place.
         place: String,
         /// What is wrong.
         why: String,

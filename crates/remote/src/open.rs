@@ -1,9 +1,9 @@
-//! Opening and making volumes: the one door for every place that a user can name.
+//! Opens and makes volumes at every place that a user can name.
 //!
 //! # Invariants
 //!
-//! - **Z1** Opening for writing takes a new epoch by a manifest. From then on the manifest of every
-//!   earlier writer fails.
+//! - **Z1** Opening for writing begins a new epoch with a manifest. From then on the store refuses
+//!   manifests of earlier writers.
 //! - **Z2** A store that did not pass its trial is not written.
 
 use std::path::Path;
@@ -33,12 +33,12 @@ use crate::trial;
 use crate::units::{CommitNumber, ObjectNumber, Sector, Spot};
 use crate::write::{SUPERBLOCK, is_btrfs};
 
-/// Rivals of a trial when a volume is opened.
+/// How many threads compete in a trial when a volume is opened.
 const RIVALS_KNOWN: u64 = 4;
 /// How often another writer may come first while a volume is opened.
 const RACES_MAX: u32 = 16;
 
-/// A place in a store, before there is a volume open.
+/// A place in a store, before a volume is open.
 #[derive(Debug)]
 pub struct Site {
     pub(crate) store: Arc<dyn Store>,
@@ -53,7 +53,7 @@ impl Site {
     ///
     /// # Errors
     ///
-    /// [`Error::Place`] for words that are wrong, [`Error::Store`] if the store cannot be used.
+    /// [`Error::Place`] if the place does not parse, [`Error::Store`] if the store cannot be used.
     pub fn of(volume: &Path, options: Options) -> Result<Self> {
         let place = Place::parse(volume)?;
         let shown = volume.display().to_string();
@@ -91,7 +91,7 @@ impl Site {
         Ok(Self { store, prefix, place: shown, options })
     }
 
-    /// A place in a store that is at hand already, for tests.
+    /// A place in an existing store, for tests.
     #[must_use]
     pub fn in_store(store: Arc<dyn Store>, prefix: &str, options: Options) -> Self {
         let place = format!("{}/{prefix}", store.title());
@@ -159,7 +159,7 @@ impl Site {
         self.open_at(chain, volume, manifest, writer)
     }
 
-    /// The commit that is to be opened.
+    /// The commit to open.
     pub(crate) fn commit(&self, chain: &Chain) -> Result<(VolumeId, Manifest)> {
         let wrong = |why: &str| Error::Pin { place: self.place.clone(), why: why.to_owned() };
         if self.options.at != At::Newest && self.options.write {
@@ -256,14 +256,15 @@ impl Site {
     }
 }
 
-/// A part of what a manifest names.
+/// A part of the content that a manifest references.
 enum Part {
     Leaf(Refs),
     Extents(Vec<Extent>),
 }
 
 impl Core {
-    /// Reads what the manifest names: references, the table, and the newest data objects' extents.
+    /// Reads the content that the manifest references: the map leaves, the table, and the extents
+    /// of the newest data objects.
     fn load(&self, manifest: &Manifest) -> Result<()> {
         let store = &self.chain.store;
         let tables: Vec<(String, Ref)> = manifest
@@ -363,7 +364,7 @@ impl Core {
     }
 }
 
-/// A volume that is open: of this machine, or in a store.
+/// An open volume: on this machine, or in a store.
 #[derive(Clone, Debug)]
 pub enum Opened {
     /// A regular file or a block device.
@@ -386,7 +387,7 @@ impl Opened {
     ///
     /// # Errors
     ///
-    /// [`Error::Place`] for one of this machine.
+    /// [`Error::Place`] for a volume on this machine.
     pub fn remote(self) -> Result<Arc<RemoteDevice>> {
         match self {
             Self::Remote(device) => Ok(device),
@@ -397,7 +398,7 @@ impl Opened {
         }
     }
 
-    /// Lets go of it, so that others can open it. Nothing is written afterwards.
+    /// Releases the volume, so that others can open it. This device writes nothing afterwards.
     ///
     /// # Errors
     ///
@@ -413,8 +414,8 @@ impl Opened {
     }
 }
 
-/// Opens whatever a user can name as a volume. `takeover` is for a writer in a store that seems to
-/// be alive.
+/// Opens any volume that a user can name. `takeover` takes a volume in a store from a writer that
+/// seems to be alive.
 ///
 /// # Errors
 ///
@@ -440,8 +441,8 @@ pub fn create(volume: &Path, len: u64, takeover: bool) -> Result<Opened> {
     Ok(Opened::Remote(Arc::new(Site::of(volume, options)?.create(len)?)))
 }
 
-/// Refuses to write a volume that has a device in a store beside others: they have no common
-/// commit.
+/// Returns an error before a write to a volume that has a device in a store beside others. Such
+/// devices have no common commit.
 ///
 /// # Errors
 ///

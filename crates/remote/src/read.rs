@@ -1,9 +1,10 @@
-//! Reads: from segments in memory, from lines that were read before, and from objects.
+//! Reads from segments in memory, from cached lines, and from objects.
 //!
 //! # Invariants
 //!
-//! - **E1** Bytes from the store are used after their checksum was found right, and not before.
-//! - **E2** A read has content of one moment for each sector, and what was written before it began.
+//! - **E1** Bytes from the store are used only after their checksum was verified.
+//! - **E2** For each sector, a read returns the content of one moment. It includes all writes that
+//!   ended before the read began.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,20 +20,20 @@ use crate::units::{ObjectNumber, SECTOR, Sector};
 
 /// The longest part of an object that one request asks for, in lines.
 const REQUEST_LINES: u32 = 16;
-/// How often a read is begun anew when an object is gone.
+/// How often a read is repeated when an object no longer exists.
 const TRIES: u32 = 3;
 
 /// A part of a read that is in an object.
 #[derive(Clone, Copy, Debug)]
 struct Fetch {
-    /// Where in the caller's buffer, in sectors.
+    /// The offset in the caller's buffer, in sectors.
     to: u64,
     count: u64,
     object: ObjectNumber,
     frame: u32,
 }
 
-/// An object that a read takes from.
+/// An object that a read needs data from.
 #[derive(Clone, Debug)]
 struct Source {
     name: String,
@@ -57,7 +58,7 @@ impl Core {
     pub(crate) fn read_many(&self, wants: &mut [(Sector, &mut [u8])]) -> Result<()> {
         for attempt in 1.. {
             match self.read_once(wants) {
-                // The collector took the object, after its content had moved.
+                // The collector deleted the object, after its content had moved.
                 Err(Error::Store { source: StoreError::NotFound, .. }) if attempt < TRIES => {}
                 answer => return answer,
             }
@@ -80,7 +81,7 @@ impl Core {
         Ok(())
     }
 
-    /// Fills what is in memory or nowhere, and tells where the rest is.
+    /// Fills the sectors that are in memory or in holes, and returns the places of the rest.
     fn plan_read(
         &self,
         first: Sector,
@@ -139,7 +140,7 @@ impl Core {
         Ok(fetches)
     }
 
-    /// Gets all lines of some fetches: those that are here, and the others at once.
+    /// Returns all lines of some fetches: cached lines, and the others by requests at once.
     fn lines_of<'f>(
         &self,
         sources: &BTreeMap<ObjectNumber, Source>,

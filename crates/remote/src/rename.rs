@@ -1,4 +1,4 @@
-//! A new identifier for the file system of a clone, which has that of its base.
+//! Gives the file system of a clone a new identifier, since it has that of its base.
 
 use buttress_block::Device;
 use buttress_format::limits::{SUPER_OFFSETS, SUPER_SIZE};
@@ -9,8 +9,8 @@ use crate::envelope::damaged;
 use crate::error::Result;
 
 impl RemoteDevice {
-    /// Gives the btrfs on the device another identifier, as `btrfstune -m` does: its nodes keep the
-    /// one that they have.
+    /// Gives the btrfs on the device another identifier, as `btrfstune -m` does. Its nodes keep the
+    /// old one.
     ///
     /// # Errors
     ///

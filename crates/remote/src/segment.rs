@@ -1,16 +1,17 @@
-//! A data object: while it is being filled, and as bytes.
+//! A data object while it is filled, and in its final form.
 //!
 //! # Format
 //!
 //! An envelope, then frames, then extents. A frame is a crc32c and 4096 bytes. The checksum
-//! includes the object's number and the frame's, so a frame of another place is seen. An extent
+//! includes the number of the object and of the frame, so a misplaced frame is detected. An extent
 //! has 16 bytes: first sector of the device, and a count of sectors. The highest bit of the count
-//! marks a hole. Extents with data have the frames in their order; holes have none.
+//! marks a hole. The frames belong to the extents with data, in the same order; holes have none.
 //!
 //! # Invariants
 //!
-//! - **G1** A segment that was sealed never changes.
-//! - **G2** To apply the extents in order gives the content that the device had when it was sealed.
+//! - **G1** A sealed segment never changes.
+//! - **G2** Applying the extents in order restores the content of the device at the moment of the
+//!   seal.
 
 use std::collections::HashMap;
 
@@ -23,7 +24,7 @@ pub(crate) const FRAME: usize = 4 + SECTOR as usize;
 const EXTENT: usize = 16;
 const HOLE: u64 = 1 << 63;
 
-/// Where a run of the device went.
+/// A run of sectors of the device, in a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Extent {
     pub(crate) first: Sector,
@@ -35,7 +36,7 @@ pub(crate) struct Extent {
 #[derive(Debug)]
 pub(crate) struct Segment {
     pub(crate) number: ObjectNumber,
-    /// Envelope and frames; the checksums come with the seal.
+    /// Envelope and frames; sealing adds the checksums.
     bytes: Vec<u8>,
     extents: Vec<Extent>,
     sectors: u32,
@@ -43,7 +44,7 @@ pub(crate) struct Segment {
     newest: HashMap<u64, u32>,
 }
 
-/// What the next segments need to be named.
+/// The size of a data object: counts that a manifest records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     pub(crate) sectors: u32,
@@ -119,7 +120,7 @@ impl Segment {
         }
     }
 
-    /// Reads a frame that is here.
+    /// Reads a frame that is in memory.
     pub(crate) fn read(&self, frame: u32, content: &mut [u8]) -> bool {
         let at = frame_at(frame) as usize + 4;
         let Some(found) = self.bytes.get(at..at + content.len()) else { return false };
@@ -127,7 +128,7 @@ impl Segment {
         true
     }
 
-    /// Ends the filling: checksums, extents, envelope (G1).
+    /// Finishes the object: adds checksums, extents and envelope (G1).
     pub(crate) fn seal(&mut self, volume: VolumeId, epoch: u32) {
         for frame in 0..self.sectors {
             let at = frame_at(frame) as usize;
@@ -192,12 +193,12 @@ pub(crate) fn unframe(
     Ok(())
 }
 
-/// Which part of an object of that shape has its extents.
+/// The range of the extents in an object of that shape.
 pub(crate) fn tail(shape: Shape) -> std::ops::Range<u64> {
     frame_at(shape.sectors)..shape.len()
 }
 
-/// Reads the extents of a data object from its tail, which has this checksum.
+/// Reads the extents of a data object from its tail, and checks them against `crc`.
 pub(crate) fn extents(name: &str, shape: Shape, crc: u32, tail: &[u8]) -> Result<Vec<Extent>> {
     if crc_fast::crc32_iscsi(tail) != crc {
         return Err(damaged(name, "the checksum of its extents is wrong".to_owned()));
@@ -225,7 +226,8 @@ pub(crate) fn extents(name: &str, shape: Shape, crc: u32, tail: &[u8]) -> Result
 mod tests {
     use super::*;
 
-    /// Content, extents and overwritten sectors come back; a frame from another place does not.
+    /// Content, extents and overwritten sectors can be read back; a frame from another place is
+    /// refused.
     #[test]
     fn a_sealed_segment_gives_back_what_was_put_in() {
         let number = ObjectNumber(9);

@@ -1,4 +1,5 @@
-//! A store is tried before it is trusted: of many that create one name at once, one may win.
+//! Tests a store before it is trusted: if many threads create one name at once, at most one may
+//! succeed.
 
 use bytes::Bytes;
 
@@ -9,7 +10,7 @@ use crate::patient::Patient;
 use crate::random;
 use crate::store::StoreError;
 
-/// Rivals when a volume is made.
+/// How many threads compete when a volume is made.
 pub(crate) const RIVALS_NEW: u64 = 16;
 
 /// Creates one object by `rivals` threads at once.
@@ -60,7 +61,8 @@ fn judge(
     }
     let found = store.get(name)?;
     let Some(found) = found else {
-        // None may have won where answers were lost on the way: then nothing is proven.
+        // If answers were lost on the way, perhaps no creation succeeded. Then the trial proves
+        // nothing.
         return wrong("of several creations of one name at once none had an effect".to_owned());
     };
     let is_right = match winners.first() {

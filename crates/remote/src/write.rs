@@ -2,9 +2,9 @@
 //!
 //! # Invariants
 //!
-//! - **X1** A write of at most a mebibyte is in the segments whole or not at all, unless a segment
-//!   ends in it.
-//! - **X2** A writer waits while as many segments are on their way as may be.
+//! - **X1** A write of at most 1 MiB is in the segments whole or not at all, unless a segment fills
+//!   up during the write.
+//! - **X2** A writer waits while the maximum number of sealed segments is not yet in the store.
 
 use buttress_base::{Held, clock};
 
@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::map::PAGE_SECTORS;
 use crate::units::{SECTOR, Sector, Spot};
 
-/// Where the primary superblock of btrfs is, and what it has at which place.
+/// The place of the primary superblock of btrfs, and the place of its magic.
 pub(crate) const SUPERBLOCK: Sector = Sector((64 << 10) / SECTOR);
 const MAGIC_AT: usize = 64;
 const MAGIC: &[u8; 8] = b"_BHRfS_M";
@@ -68,7 +68,7 @@ impl Core {
         Ok(())
     }
 
-    /// Writes sectors to a new place that are still at an old one, and returns how many were.
+    /// Writes sectors that are still at an old place to a new one, and returns how many.
     pub(crate) fn rewrite(&self, first: Sector, content: &[u8], from: Spot) -> Result<u64> {
         let count = content.len() as u64 / SECTOR;
         let mut state = self.room(first, count)?;

@@ -1,9 +1,9 @@
-//! How long nodes were in use, as the nodes that lead to them prove.
+//! How long nodes were in use, as proved by the nodes that point to them.
 //!
 //! # Invariants
 //!
-//! - **AL1** A node is in use in a transaction if a node of that transaction leads to it, over
-//!   others or not. Of no other transaction is that said.
+//! - **AL1** A node counts as in use in a transaction if a node of that transaction points to it,
+//!   directly or through others. It does not count as in use in any other transaction.
 
 use std::collections::HashMap;
 
@@ -24,7 +24,8 @@ impl Alive {
     pub(crate) fn new(salvage: &Salvage) -> Self {
         let mut alive = Self::default();
         let mut nodes: Vec<Found> = salvage.scan().each().copied().collect();
-        // The root tree first, and from the top down: what leads to a node is known before it.
+        // Sort the root tree first, then by level from the top, so that parents come before
+        // children.
         nodes.sort_by_key(|node| (node.owner != TreeId::ROOT, std::cmp::Reverse(node.level)));
         for found in &nodes {
             let is_roots = found.owner == TreeId::ROOT;

@@ -4,7 +4,7 @@
 //!
 //! - **CO1** A sector of a file with checksums is given out only if some copy of it matches, unless
 //!   unverified bytes were asked for (RE2).
-//! - **CO2** Memory is a few MiB, whatever the items say.
+//! - **CO2** It uses a few MiB of memory, whatever the items say.
 
 use std::error::Error as _;
 use std::io;
@@ -24,11 +24,11 @@ const STEP: u64 = 1 << 20;
 /// Where content goes.
 pub(crate) type Out<'o> = &'o mut dyn FnMut(u64, &[u8]) -> io::Result<()>;
 
-/// Copies content, and notes in the entry what of it is lost.
+/// Copies content, and records the lost ranges in the entry.
 pub(crate) struct Copier<'c> {
     pub(crate) salvage: &'c Salvage,
     pub(crate) sums: &'c dyn Sums,
-    /// Whether data is taken that no checksum vouches for.
+    /// Whether data without a matching checksum is accepted.
     pub(crate) unverified: bool,
 }
 
@@ -41,7 +41,7 @@ struct Read {
 }
 
 impl Copier<'_> {
-    /// Gives out all content that is there.
+    /// Passes all readable content to `out`.
     ///
     /// # Errors
     ///
@@ -144,7 +144,7 @@ impl Copier<'_> {
         Ok(())
     }
 
-    /// A part of a compressed extent, unpacked. It is there as a whole, or not at all.
+    /// Decompresses a part of an extent. The result is complete, or an error.
     fn packed(
         &self,
         extent: &FileExtent,
@@ -176,7 +176,7 @@ impl Copier<'_> {
             .map_err(|error| error.to_string())
     }
 
-    /// Reads sectors, each from any copy that its checksum vouches for.
+    /// Reads sectors, each from any copy that matches its checksum.
     fn sectors(&self, extent: Extent, life: Life, is_checked: bool) -> Read {
         let sector = self.sector() as usize;
         let count = (extent.len / sector as u64) as usize;
@@ -236,7 +236,7 @@ fn give(at: u64, bytes: &[u8], room: u64, entry: &mut Entry, out: Out<'_>) -> io
     out(at, &bytes[..len])
 }
 
-/// Notes as lost what no extent covers of a range with unreadable items.
+/// Records as lost the parts of a range with unreadable items that no extent covers.
 fn lose_uncovered(range: &Range<u64>, why: &str, pieces: &[Piece], size: u64, entry: &mut Entry) {
     let mut at = range.start;
     let end = range.end.min(size);

@@ -1,4 +1,4 @@
-//! Which volume this is: by any good copy of a superblock, or by its nodes alone.
+//! Identifies the volume, from any good copy of a superblock or from its nodes alone.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use buttress_volume::Volume;
 use crate::error::{Error, Result};
 use crate::scan::{self, Scan};
 
-/// Nodes of one geometry that settle it.
+/// Number of nodes with the same geometry that are enough evidence.
 const ENOUGH: u32 = 3;
 
 /// A device, and the newest superblock on it that is whole.
@@ -23,14 +23,14 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// Looks at all copies.
+    /// Reads all superblock copies of a device.
     pub(crate) fn read(device: Arc<dyn Device>) -> Self {
         let copies = 0..limits::SUPER_OFFSETS.len();
         let copies = copies.filter_map(|mirror| {
             let copy = Volume::read_superblock_mirror(&*device, mirror);
             copy.inspect_err(|error| tracing::debug!(%error, mirror, "no superblock")).ok()
         });
-        // The first of equally new ones is the one that counts.
+        // Of equally new copies the first one is used.
         let superblock =
             copies.reduce(|best, next| if next.generation > best.generation { next } else { best });
         Self { device, superblock }
@@ -89,7 +89,7 @@ pub(crate) fn geometry(devices: &[Arc<dyn Device>]) -> Result<Geometry> {
             if let Some((found, _)) = counts.iter().find(|(_, count)| *count >= ENOUGH) {
                 return Ok(*found);
             }
-            // Windows share an end, so that no node is cut by both.
+            // Windows overlap, so that each node lies whole in one of them.
             at += want.max(limits::NODE_MAX.into()) - u64::from(limits::NODE_MAX) + 4096;
         }
     }
@@ -101,7 +101,7 @@ fn is_same(one: &Geometry, other: &Geometry) -> bool {
     (one.nodesize, one.csum, one.fsid) == (other.nodesize, other.csum, other.fsid)
 }
 
-/// The geometry by which bytes are a node, if there is one.
+/// The geometry with which the bytes are a valid node, if there is one.
 fn guess(bytes: &[u8]) -> Option<Geometry> {
     let header = buttress_format::Header::parse(bytes).ok()?;
     let may_be = header.backref_rev == buttress_format::header::BACKREF_REV_MIXED
@@ -130,7 +130,7 @@ fn guess(bytes: &[u8]) -> Option<Geometry> {
     None
 }
 
-/// A superblock that says what nodes tell: it has no chunks and no names.
+/// A superblock made from the facts in nodes: it has no chunks and no names.
 pub(crate) fn invented(geometry: &Geometry, found: &Scan) -> Result<Superblock> {
     let any = Generation(u64::MAX);
     let root = found.newest_top(TreeId::ROOT, any);

@@ -1,4 +1,4 @@
-//! What is known of one inode, gathered from the items of a tree.
+//! The data of one inode, gathered from the items of a tree.
 
 use std::ops::Range;
 
@@ -13,9 +13,9 @@ use crate::tree::{Gap, Leaves};
 pub(crate) struct Piece {
     /// Where in the file.
     pub(crate) offset: u64,
-    /// What it says, or what is wrong with it.
+    /// The parsed item, or the error.
     pub(crate) extent: Result<FileExtent, String>,
-    /// When it was surely in use.
+    /// The transactions in which it was provably in use.
     pub(crate) life: Life,
 }
 
@@ -27,12 +27,12 @@ pub(crate) struct Parts {
     pub(crate) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
     /// Ranges of the file with items that cannot be read, and why.
     pub(crate) unknown: Vec<(Range<u64>, String)>,
-    /// Why some of its names or attributes may be missing, and whether items are lost for sure.
+    /// Why names or attributes may be missing; true if items are certainly lost.
     pub(crate) may_lack: Option<(String, bool)>,
 }
 
 impl Parts {
-    /// Gathers what a tree of one moment has of an inode.
+    /// Gathers all items of an inode from a tree of one moment.
     pub(crate) fn read(salvage: &Salvage, tree: &Leaves, ino: Ino, moment: Generation) -> Self {
         let mut parts = Self::default();
         let from = Key::new(ino.0, Kind(0), 0);
@@ -65,7 +65,7 @@ impl Parts {
         parts
     }
 
-    /// Takes one item in. `until` is the last transaction in which it was surely in the tree.
+    /// Adds one item. `until` is the last transaction in which it was provably in the tree.
     pub(crate) fn take(&mut self, key: &Key, bytes: &[u8], until: Generation) {
         match key.kind {
             Kind::INODE_ITEM => self.item = InodeItem::parse(bytes).ok(),
@@ -84,10 +84,11 @@ impl Parts {
         }
     }
 
-    /// Notes a gap of the tree that touches the inode's keys.
+    /// Records an unreadable part of the tree that may contain items of the inode.
     pub(crate) fn note(&mut self, ino: Ino, gap: &Gap) {
         let data = |offset| Key::new(ino.0, Kind::EXTENT_DATA, offset);
-        // An inode's first item is the inode itself: a gap that ends with it has none of its items.
+        // The inode item is an inode's first item: a gap that ends with it contains no item of the
+        // inode.
         if gap.touches(&Key::new(ino.0, Kind::INODE_ITEM, 0), Some(&data(0))) {
             self.may_lack = Some((gap.why.clone(), gap.is_sure));
         }
@@ -101,7 +102,7 @@ impl Parts {
         }
     }
 
-    /// The size, by the inode or else by what extents there are.
+    /// The size from the inode item, or else from the end of the extents.
     pub(crate) fn size(&self) -> u64 {
         let end = |piece: &Piece| {
             let len = piece.extent.as_ref().map_or(0, FileExtent::file_len);
@@ -113,7 +114,7 @@ impl Parts {
         }
     }
 
-    /// Whether all extents that the inode counts are there, so that gaps hide none.
+    /// Whether the extents add up to the inode's `nbytes`, so that gaps hide no extent.
     pub(crate) fn has_all_bytes(&self) -> bool {
         let bytes = |piece: &Piece| match &piece.extent {
             Ok(extent) => match extent.region() {

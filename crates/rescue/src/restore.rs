@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! - **RT1** Each folder of a subvolume is entered once, and each subvolume once: the walk ends.
-//! - **RT2** What cannot be had is noted in the report, and the walk goes on.
+//! - **RT2** The report records what cannot be restored, and the walk continues.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -24,27 +24,27 @@ use crate::sums::TreeSums;
 use crate::target::Dir;
 use crate::tree::Leaves;
 
-/// The folder for what no path leads to.
+/// The folder for inodes without a path.
 const LOST_AND_FOUND: &[u8] = b"lost+found";
 
 /// What to restore, and how.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct RestoreOptions {
-    /// Only paths that match one of these; all where there are none.
+    /// Only paths that match one of these; all paths if the list is empty.
     pub paths: Vec<Glob>,
     /// Only this subvolume, by number or by path.
     pub subvolume: Option<String>,
     /// Read-only snapshots, too.
     pub snapshots: bool,
-    /// Data that no checksum vouches for, though it should have some, too.
+    /// Also data without a matching checksum, where there should be one.
     pub unverified: bool,
     /// Whether files that are there are replaced.
     pub overwrite: bool,
 }
 
-/// Restores files to a folder. For `None` everything is read and verified, and nothing written.
-/// `each` is given every entry of the report.
+/// Restores files to a folder. With `None`, everything is read and verified, and nothing written.
+/// `each` gets every entry of the report.
 ///
 /// # Errors
 ///
@@ -89,7 +89,7 @@ pub fn restore(
     Ok(work.summary)
 }
 
-/// One subvolume while it is walked over.
+/// One subvolume during the walk.
 struct Subvolume {
     id: TreeId,
     tree: Leaves,
@@ -97,16 +97,16 @@ struct Subvolume {
     reached: std::cell::RefCell<BTreeSet<Ino>>,
 }
 
-/// A folder on the way.
+/// A folder on the current path of the walk.
 struct Level {
     subvolume: Rc<Subvolume>,
-    /// Its number; nothing for a folder that the volume does not have.
+    /// Its inode number; `None` for a folder that the volume does not have.
     ino: Option<Ino>,
     /// Its name on the host, in the folder above.
     name: Vec<u8>,
     path: Vec<u8>,
     dir: Option<Rc<Dir>>,
-    /// Why it cannot be made.
+    /// Why the folder cannot be created.
     failed: Option<String>,
     left: std::vec::IntoIter<(Vec<u8>, Child)>,
     is_top: bool,
@@ -149,7 +149,7 @@ impl Work<'_> {
         paths.is_empty() || paths.iter().any(|glob| glob.matches(path))
     }
 
-    /// Begins a subvolume. `name` is that of its folder; `dir` is given where the folder is there.
+    /// Enters a subvolume. `name` is the name of its folder; `dir` is given if the folder exists.
     fn enter_subvolume(
         &mut self,
         id: TreeId,
@@ -183,7 +183,7 @@ impl Work<'_> {
         self.enter(subvolume, Some(Ino::ROOT_DIR), name, path, dir, true);
     }
 
-    /// Whether it is a read-only snapshot, and those were not asked for.
+    /// Whether the subvolume is a read-only snapshot, and the options leave those out.
     fn is_left_out(&self, id: TreeId) -> bool {
         let item = self.state.trees.get(&id).and_then(|tree| tree.item);
         !self.options.snapshots
@@ -224,7 +224,7 @@ impl Work<'_> {
 
     /// Makes the folders down to a level.
     fn ensure(&mut self, at: usize) -> Result<Rc<Dir>, String> {
-        // A folder that is there needs none of those above.
+        // Begin at the lowest open folder: folders above it need not be created.
         let first = self.stack[..=at].iter().rposition(|level| level.dir.is_some()).unwrap_or(0);
         let mut above: Option<Rc<Dir>> = None;
         for level in &mut self.stack[first..=at] {
@@ -254,7 +254,7 @@ impl Work<'_> {
         let host_name = host_name(name, child);
         match child {
             Child::Subvolume(id) => {
-                // A snapshot has names of subvolumes that are not in it.
+                // A snapshot also has the names of nested subvolumes that are not in it.
                 let place = self.state.places.get(&id);
                 let is_here = place.is_none_or(|place| {
                     place.parent == subvolume.id && Some(place.dir) == level.ino
@@ -396,7 +396,7 @@ impl Work<'_> {
             if let Some(why) = level.failed {
                 entry.worsen(Condition::Lost, why);
             }
-            // The folder that was named keeps the attributes that it has.
+            // The target folder keeps its own attributes.
             if let Some(dir) = level.dir.filter(|_| !self.stack.is_empty()) {
                 entry.notes.extend(dir.leave(parts.item.as_ref(), &parts.xattrs));
             }
@@ -407,7 +407,7 @@ impl Work<'_> {
         }
     }
 
-    /// Goes on with inodes of a subvolume that no path leads to.
+    /// Continues with inodes of a subvolume that have no path.
     fn unreached(&mut self, subvolume: &Rc<Subvolume>) {
         let lost = subvolume.index.unreached(&subvolume.reached.borrow());
         if lost.is_empty() {
@@ -423,7 +423,7 @@ impl Work<'_> {
     fn enter_lost(&mut self, subvolume: Rc<Subvolume>, left: Vec<(Vec<u8>, Child)>) {
         let id = subvolume.id.0.to_string().into_bytes();
         let path = joined(LOST_AND_FOUND, &id);
-        // Both folders hang below the top, whatever is open now.
+        // Both folders lie directly below the top, whatever folder the walk is in.
         let made = self.top.enter(LOST_AND_FOUND).and_then(|dir| dir.enter(&id));
         let (dir, failed) = match made {
             Ok(dir) => (Some(Rc::new(dir)), None),
@@ -434,7 +434,7 @@ impl Work<'_> {
         self.stack.push(Level { subvolume, ino, name, path, dir, failed, left, is_top });
     }
 
-    /// Goes on with subvolumes that no name leads to.
+    /// Continues with subvolumes that have no name.
     fn nameless_subvolumes(&mut self) {
         let ids: Vec<TreeId> = self.state.trees.keys().copied().collect();
         for id in ids.into_iter().filter(|id| id.is_fs_tree()) {
@@ -498,7 +498,7 @@ impl Work<'_> {
     }
 }
 
-/// The kind of item behind all names of a folder.
+/// The first item kind after all names of a folder.
 fn after_names() -> buttress_format::Kind {
     buttress_format::Kind(buttress_format::Kind::DIR_INDEX.0 + 1)
 }
@@ -532,7 +532,7 @@ pub(crate) fn joined(path: &[u8], name: &[u8]) -> Vec<u8> {
     if path.is_empty() { name.to_vec() } else { [path, b"/", name].concat() }
 }
 
-/// The name on the host. One that is none there is replaced.
+/// The name on the host. A name that the host does not allow is replaced.
 pub(crate) fn host_name(name: &[u8], child: Child) -> Vec<u8> {
     let is_none = name.is_empty() || name == b"." || name == b"..";
     if is_none || name.contains(&b'/') || name.contains(&0) {

@@ -1,4 +1,4 @@
-//! A damaged volume, joined as far as that goes.
+//! A damaged volume, assembled from its devices as far as possible.
 
 use std::sync::{Arc, OnceLock};
 
@@ -14,14 +14,14 @@ use crate::progress::Progress;
 use crate::scan::Scan;
 use crate::tree::Leaves;
 
-/// Memory for nodes that are looked at again, in bytes.
+/// Size of the node cache, in bytes.
 const CACHE_BYTES: u64 = 64 << 20;
 
 /// How to join the devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SalvageOptions {
-    /// Whether nodes with wrong checksums are taken if they are sound otherwise.
+    /// Whether nodes with wrong checksums are used if they are otherwise valid.
     pub ignore_meta_csums: bool,
 }
 
@@ -44,7 +44,7 @@ impl std::fmt::Debug for Salvage {
 }
 
 impl Salvage {
-    /// Joins the devices. Where superblocks or the chunk tree do not say how, the devices are
+    /// Assembles the devices. If superblocks or the chunk tree do not say how, the devices are
     /// scanned.
     ///
     /// # Errors
@@ -98,7 +98,7 @@ impl Salvage {
         Ok(salvage)
     }
 
-    /// The superblock that is used. Without any on the devices it holds what nodes tell.
+    /// The superblock in use. Without one on the devices, it is made from the facts in nodes.
     #[must_use]
     pub fn superblock(&self) -> &Superblock {
         &self.superblock
@@ -110,12 +110,12 @@ impl Salvage {
         &self.notes
     }
 
-    /// All nodes on the devices; looks for them at the first call.
+    /// All nodes on the devices. The first call scans for them.
     pub(crate) fn scan(&self) -> &Scan {
         self.scan.get_or_init(|| Scan::run(&self.devices, &self.geometry, &*self.progress))
     }
 
-    /// The identifier that nodes carry of the chunk tree.
+    /// The chunk tree's identifier, which all nodes have in their header.
     pub(crate) fn chunk_tree_uuid(&self) -> Option<[u8; 16]> {
         let found = self.scan().nodes.first()?;
         let expect = buttress_tree::Expect::root(found.ptr());
@@ -131,7 +131,7 @@ impl Salvage {
         &*self.progress
     }
 
-    /// What the chunk tree says, and whether all of it could be read.
+    /// The chunks of the chunk tree, and whether all of it could be read.
     fn chunk_tree(&self) -> (Vec<Chunk>, bool) {
         let mut chunks = Vec::new();
         let tree = Leaves::walk(self, TreeId::CHUNK, boot::chunk_root(&self.superblock), None);
@@ -151,7 +151,7 @@ impl Salvage {
         }
     }
 
-    /// Joins the devices anew, by what a scan tells.
+    /// Assembles the devices again, from the results of a scan.
     fn rebuild_map(&mut self, parts: &[Part], known: &[Chunk], options: SalvageOptions) {
         self.notes.push("the map of chunks is taken from nodes that a scan finds".to_owned());
         let superblocks = parts.iter().filter_map(|part| part.superblock.as_ref());

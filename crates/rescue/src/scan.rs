@@ -1,8 +1,8 @@
-//! Nodes found by looking at every place where one may lie.
+//! Finds nodes by examining every place where a node may lie.
 //!
 //! # Invariants
 //!
-//! - **SC1** Every node listed was read whole, and all that `tree::Node` checks was right.
+//! - **SC1** Every listed node was read completely, and passed all checks of `tree::Node`.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::progress::{Progress, Step};
 
 /// Bytes read in one go.
 const WINDOW: u64 = 4 << 20;
-/// Where nodes may begin: the smallest sector of any volume.
+/// Alignment at which nodes may begin: the smallest sector of any volume.
 const STEP: u64 = 4096;
 
 /// One node, where it was found.
@@ -27,14 +27,14 @@ pub(crate) struct Found {
     pub(crate) level: u8,
     /// Index of the device.
     pub(crate) device: u32,
-    /// Where on it, in bytes.
+    /// Offset on the device, in bytes.
     pub(crate) physical: u64,
     pub(crate) first: Key,
     pub(crate) last: Key,
 }
 
 impl Found {
-    /// The pointer that leads to it.
+    /// The pointer to this node.
     pub(crate) fn ptr(&self) -> NodePtr {
         NodePtr { logical: self.logical, generation: self.generation, level: self.level }
     }
@@ -48,7 +48,7 @@ pub(crate) struct Scan {
 }
 
 impl Scan {
-    /// Looks at the whole devices.
+    /// Scans the devices from beginning to end.
     pub(crate) fn run(
         devices: &[Arc<dyn Device>],
         geometry: &Geometry,
@@ -86,7 +86,7 @@ impl Scan {
         })
     }
 
-    /// The node that a tree began with, as far as nodes tell: of the newest ones the highest.
+    /// The probable root of a tree: the highest of its newest nodes.
     pub(crate) fn newest_top(&self, tree: TreeId, until: Generation) -> Option<NodePtr> {
         let of_tree = self.each().filter(|node| node.owner == tree && node.generation <= until);
         of_tree.max_by_key(|node| (node.generation, node.level)).map(Found::ptr)
@@ -110,7 +110,7 @@ fn scan_device(
             && extent.content == Content::Hole
             && extent.len >= STEP
         {
-            // A node does not begin in a hole; one that begins before it was read already.
+            // No node begins in a hole, and a node that begins before the hole was read already.
             let skip = extent.len / STEP * STEP;
             progress.advance(skip);
             at += skip;
@@ -154,7 +154,7 @@ fn read_pieces(device: &dyn Device, at: u64, window: &mut [u8]) {
     }
 }
 
-/// What bytes say of themselves, if they are a node: header, first key, last key.
+/// The header, first key and last key of bytes that are a node; otherwise `None`.
 pub(crate) fn inspect(bytes: &[u8], geometry: &Geometry) -> Option<(Header, Key, Key)> {
     let header = Header::parse(bytes).ok()?;
     let (logical, generation) = (header.bytenr, header.generation);

@@ -1,4 +1,4 @@
-//! One moment of a volume: its trees, and where subvolumes have their names.
+//! The state of a volume at one transaction: its trees, and the names of subvolumes.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ pub enum Origin {
     Backup,
     /// A node that a scan found.
     Scan,
-    /// There is no root tree: each tree was found by itself.
+    /// There is no root tree: each tree was found on its own.
     Nodes,
 }
 
@@ -30,7 +30,7 @@ pub enum Origin {
 pub struct RootInfo {
     /// The transaction.
     pub generation: u64,
-    /// Where the node of the root tree is; in bytes of the volume.
+    /// Logical address of the root tree's root node.
     pub address: u64,
     /// Its level.
     pub level: u8,
@@ -38,18 +38,18 @@ pub struct RootInfo {
     pub origin: Origin,
     /// Whether the node can be read.
     pub readable: bool,
-    /// Subvolumes that it lists, and of these those with a root that can be read.
+    /// The number of subvolumes that it lists, and of those with a readable root.
     pub subvolumes: (u64, u64),
 }
 
-/// A tree of files or another, with its root item where there is one.
+/// A file tree or another tree, with its root item if there is one.
 #[derive(Clone, Debug)]
 pub(crate) struct Tree {
     pub(crate) root: NodePtr,
     pub(crate) item: Option<RootItem>,
 }
 
-/// Where a subvolume has its name.
+/// The directory and name of a subvolume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) parent: TreeId,
@@ -72,7 +72,7 @@ pub struct State {
 }
 
 impl State {
-    /// Lists the roots that there are, newest first. Looks for older ones on the devices.
+    /// Lists the available roots, newest first. It also scans the devices for older ones.
     #[must_use]
     pub fn list(salvage: &Salvage) -> Vec<RootInfo> {
         let mut roots = named(salvage);
@@ -90,7 +90,7 @@ impl State {
         roots.into_iter().map(|(ptr, origin)| info(salvage, ptr, origin)).collect()
     }
 
-    /// The best moment: the newest that can be read.
+    /// The newest state that can be read.
     ///
     /// # Errors
     ///
@@ -101,7 +101,7 @@ impl State {
         if !state.is_without_root {
             return Ok(state.state);
         }
-        // Without the root tree the trees of the same moment may still be there.
+        // Even without the root tree, the trees of that transaction may still be on the devices.
         let by_nodes = state.state;
         if by_nodes.trees.get(&TreeId::FS).is_some_and(|tree| can_read(salvage, TreeId::FS, tree)) {
             return Ok(by_nodes);
@@ -124,7 +124,7 @@ impl State {
         if by_nodes.has_files(salvage) { Ok(by_nodes) } else { Err(Error::NoFiles) }
     }
 
-    /// The moment of a generation, or of the root at an address.
+    /// The state of a generation, or of the root at an address.
     ///
     /// # Errors
     ///
@@ -147,7 +147,7 @@ impl State {
         trees.any(|(id, tree)| can_read(salvage, *id, tree))
     }
 
-    /// Reads the root tree. What is lost of it is taken from the superblock's backup of the same
+    /// Reads the root tree. Lost parts are replaced from the superblock's backup of the same
     /// transaction, then from nodes.
     fn at(salvage: &Salvage, root: NodePtr, origin: Origin) -> Found {
         let mut state = Self {
@@ -208,7 +208,7 @@ impl State {
         }
     }
 
-    /// Takes trees from a backup of the superblock.
+    /// Adds the trees of a superblock backup.
     fn use_backup(&mut self, salvage: &Salvage) {
         let backups = boot::backups(salvage.superblock());
         let Some(backup) = backups.iter().find(|backup| backup.tree_root_gen == self.generation)
@@ -235,7 +235,7 @@ impl State {
         });
     }
 
-    /// Finds roots of trees that are in use among the nodes themselves.
+    /// Searches the scanned nodes for roots of trees in use.
     fn find_trees(&mut self, salvage: &Salvage) {
         let mut tops: BTreeMap<TreeId, NodePtr> = BTreeMap::new();
         for node in salvage.scan().each().filter(|node| node.generation <= self.generation) {

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **SU1** A checksum that is given for a sector was recorded for the extent that is asked about.
-//!   It is not of what lay there before, or came there later.
+//! - **SU1** The checksum returned for a sector was recorded for the extent in question, not for
+//!   earlier or later data at the same place.
 
 use buttress_format::{Extent, Generation, Key, Kind, Logical, TreeId, ids};
 use buttress_tree::NodePtr;
@@ -11,17 +11,17 @@ use buttress_tree::NodePtr;
 use crate::salvage::Salvage;
 use crate::tree::Leaves;
 
-/// One checksum, zero behind its size.
+/// One checksum, padded with zeros.
 pub(crate) type Sum = [u8; 32];
 
-/// The transactions in which an extent was surely in use, both included.
+/// The first and the last transaction in which an extent was provably in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Life {
     pub(crate) from: Generation,
     pub(crate) until: Generation,
 }
 
-/// Something that knows checksums.
+/// A source of checksums.
 pub(crate) trait Sums {
     /// The checksum of each sector of a range, as far as there is one.
     fn of(&self, salvage: &Salvage, extent: Extent, life: Life) -> Vec<Option<Sum>>;
@@ -34,7 +34,7 @@ pub(crate) struct TreeSums {
 }
 
 impl TreeSums {
-    /// Those of a checksum tree; none without.
+    /// The checksums of a checksum tree; empty without a root.
     pub(crate) fn new(
         salvage: &Salvage,
         root: Option<NodePtr>,
@@ -66,7 +66,7 @@ impl Sums for TreeSums {
     }
 }
 
-/// The sums of a range, while they are looked for.
+/// The checksums of a range, during the search for them.
 pub(crate) struct Wanted {
     extent: Extent,
     sector: u64,
@@ -87,7 +87,7 @@ impl Wanted {
         self.sums.iter().all(Option::is_some)
     }
 
-    /// Takes what an item has of them, where none is known yet.
+    /// Takes the missing checksums from an item.
     pub(crate) fn take(&mut self, key: &Key, bytes: &[u8]) {
         if key.kind != Kind::EXTENT_CSUM || key.objectid != ids::EXTENT_CSUM {
             return;

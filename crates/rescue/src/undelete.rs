@@ -1,9 +1,9 @@
-//! Files that older trees still have and newer ones do not.
+//! Recovers files that exist in older trees and not in newer ones.
 //!
 //! # Invariants
 //!
-//! - **UN1** Content is brought back only where a checksum of its own time vouches for it. Without
-//!   checksums it is brought back where its space was not given to another since, and marked.
+//! - **UN1** Content with checksums is recovered only if a checksum of its own time matches.
+//!   Content without checksums is recovered, and marked, if its space was not reallocated since.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ use crate::state::State;
 use crate::target::Dir;
 use crate::tree::Leaves;
 
-/// From when on a file must have been there.
+/// The earliest time at which a wanted file still existed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Since {
     /// A transaction.
@@ -42,16 +42,16 @@ pub enum Since {
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct UndeleteOptions {
-    /// Only paths that match one of these; all where there are none.
+    /// Only paths that match one of these; all paths if the list is empty.
     pub paths: Vec<Glob>,
-    /// Only what was still there then.
+    /// Only files that still existed then.
     pub since: Option<Since>,
-    /// Data that no checksum vouches for, though it should have some, too.
+    /// Also data without a matching checksum, where there should be one.
     pub unverified: bool,
 }
 
-/// Finds deleted files, and brings them back to a folder. For `None` they are read and verified
-/// only. `each` is given every entry of the report.
+/// Finds deleted files, and recovers them to a folder. With `None` they are only read and verified.
+/// `each` gets every entry of the report.
 ///
 /// # Errors
 ///
@@ -107,7 +107,7 @@ pub fn undelete(
     Ok(summary)
 }
 
-/// The first transaction of a time, as root items of any age tell.
+/// The first transaction at or after a time, by root items of any age.
 fn generation_of(salvage: &Salvage, since: Since) -> Generation {
     let time = match since {
         Since::Generation(number) => return Generation(number),
@@ -125,7 +125,7 @@ fn generation_of(salvage: &Salvage, since: Since) -> Generation {
     first
 }
 
-/// Shows the items of all leaves of root trees.
+/// Calls `visit` with each item of all root tree leaves.
 fn each_root_item(salvage: &Salvage, visit: &mut dyn FnMut(Kind, &buttress_format::Key, &[u8])) {
     let leaves = salvage.scan().each();
     for leaf in leaves.filter(|node| node.level == 0 && node.owner == TreeId::ROOT) {
@@ -150,7 +150,7 @@ impl Parts {
     }
 }
 
-/// Finds the paths of ghosts.
+/// Finds the paths of deleted files.
 struct Names<'n> {
     salvage: &'n Salvage,
     ghosts: &'n Ghosts,
@@ -190,7 +190,7 @@ impl<'n> Names<'n> {
         Self { salvage, ghosts, above, places, alive: living.keys().copied().collect() }
     }
 
-    /// All paths of a ghost.
+    /// All paths of a deleted file.
     fn paths(&self, at: (TreeId, Ino), body: &Body) -> Vec<Parts> {
         let mut names = body.names.clone();
         names.sort();
@@ -236,7 +236,7 @@ impl<'n> Names<'n> {
         path
     }
 
-    /// The path of a subvolume, also of one that is gone.
+    /// The path of a subvolume, even of a deleted one.
     fn subvolume(&self, tree: TreeId) -> Vec<Vec<u8>> {
         let mut names = Vec::new();
         let mut seen = HashSet::new();
@@ -247,7 +247,7 @@ impl<'n> Names<'n> {
                 break;
             };
             let name = host_name(name, Child::Subvolume(at));
-            // A subvolume of the same name may have come since.
+            // A subvolume of the same name may exist now.
             let is_gone = !self.alive.contains(&at);
             names.push(if is_gone { [name, format!("-{at}").into_bytes()].concat() } else { name });
             let mut folder = *dir;
@@ -266,11 +266,11 @@ impl<'n> Names<'n> {
     }
 }
 
-/// What was brought back.
+/// The recovered files and folders.
 struct Made {
     top: Dir,
     links: HashMap<(TreeId, Ino), (PathBuf, Entry)>,
-    /// Folders, and what they get at the end.
+    /// Folders, and the attributes that they get at the end.
     folders: Vec<(Vec<Vec<u8>>, InodeItem)>,
 }
 
@@ -364,7 +364,7 @@ impl Made {
         }
     }
 
-    /// Gives folders their attributes, the lowest first.
+    /// Sets the attributes of folders, deepest first.
     fn finish(&mut self) {
         self.folders.sort_by_key(|(path, _)| std::cmp::Reverse(path.len()));
         for (path, item) in &self.folders {

@@ -1,10 +1,10 @@
-//! Calls the preemptive flusher as soon as the reserved sum reaches its mark.
+//! Wakes the preemptive flusher as soon as the reserved sum reaches its mark.
 //!
 //! # Invariants
 //!
-//! - **A1** Only a thread that got space at once calls. While a ticket waits, the flusher works
-//!   already.
-//! - **A2** One call for each wait of the flusher, however many reservations are made meanwhile.
+//! - **A1** Only a thread that got space at once wakes the flusher. While a ticket waits, the
+//!   flusher already works.
+//! - **A2** The flusher is woken once for each of its waits, however many reservations are made.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -13,12 +13,12 @@ use std::{
 
 use buttress_base::sync::{Condvar, Mutex};
 
-/// Where that thread sleeps.
+/// The state in which the flusher's thread sleeps.
 #[derive(Debug)]
 pub(crate) struct Ahead {
-    /// What is reserved, in bytes, as it was at the last reservation.
+    /// Reserved bytes, as of the last reservation.
     reserved: AtomicU64,
-    /// The sum at which the flusher wants a call; never, while it does not wait (A2).
+    /// The sum at which the flusher wants to be woken; `u64::MAX` while it does not wait (A2).
     at: AtomicU64,
     /// Unranked: nothing is taken under it.
     called: Mutex<bool>,
@@ -41,7 +41,7 @@ impl Ahead {
         self.reserved.store(reserved, Ordering::Relaxed);
     }
 
-    /// After a reservation that was granted at once (A1).
+    /// Wakes the flusher if the mark is reached, after a reservation that was granted at once (A1).
     pub(crate) fn look(&self) {
         if self.reserved.load(Ordering::Relaxed) < self.at.load(Ordering::Relaxed) {
             return;
@@ -58,8 +58,8 @@ impl Ahead {
         self.wake.notify_one();
     }
 
-    /// Sleeps, at most so long, until reservations came to so many bytes more than now and one more
-    /// is made at once.
+    /// Sleeps for at most `limit`. A reservation granted at once ends the sleep if the reserved sum
+    /// has grown by `more` bytes since.
     pub(crate) fn wait(&self, more: Option<u64>, limit: Duration) {
         let mut called = self.called.lock();
         let at = more.map(|more| self.reserved.load(Ordering::Relaxed).saturating_add(more));

@@ -1,31 +1,31 @@
 //! Counts the nodes that a commit makes, where the crude bound of `fits` does not fit.
 //!
-//! What was put is noted in a ledger of dirty leaves (`ledger`). What came since the last count,
-//! and what is reserved and not put, costs a path for each item. `docs/internals/reservations.md`
-//! is the proof in one page.
+//! A ledger of dirty leaves (`ledger`) records the items put so far. Items put since the last
+//! count, and reserved items, cost a path each. `docs/internals/reservations.md` is the proof in
+//! one page.
 //!
 //! # Invariants
 //!
-//! The commit makes no more nodes than were counted, and what is added for bytes. Reasons:
+//! The commit makes at most the counted nodes, and the nodes that are added for bytes. Reasons:
 //!
-//! - **N1** What was put makes no more nodes than the ledger says (`ledger::G1`).
-//! - **N2** An item to come dirties one path and one split. One that follows in a tree that commits
-//!   alone change does, too, and all of those together no more than `ledger::G6` says. Bytes to
-//!   come count twice, since two neighbours are more than one leaf together.
-//! - **N3** While a commit is under way, the figure is that of `ledger::G5`. Where the older
-//!   transaction was not counted as a whole, each of its nodes counts twice more: it may be changed
-//!   again, and become two.
-//! - **N4** What is not known is not counted, and the crude bound holds. That is nodes that a
-//!   balance moved; snapshots, drops, devices, a free-space tree made anew.
-//! - **N5** What is reserved for the dirty data of one inode dirties the leaves between its first
-//!   extent and its last. It dirties no more nodes than those leaves become, in this transaction
-//!   and in the next (D1, D2 of `ledger::span`), beside what else is dirty. A run of dirty leaves
-//!   becomes no more than its parts would by themselves (`ledger::tree::L2`).
+//! - **N1** The items put so far make no more nodes than the ledger says (`ledger::G1`).
+//! - **N2** A future item dirties one path and one split. If it causes an item in a tree that only
+//!   commits change, this item does, too; all of these together stay within `ledger::G6`. Future
+//!   bytes count twice, since any two neighbours fill more than one leaf together.
+//! - **N3** While a commit is under way, the figure is that of `ledger::G5`. If the older
+//!   transaction was not counted completely, each of its nodes counts two more times: the younger
+//!   transaction may change it again and split it.
+//! - **N4** If something is not known, there is no count, and the crude bound holds. This concerns
+//!   nodes that a balance moved; snapshots, drops, devices, and a rebuilt free-space tree.
+//! - **N5** Reservations for the dirty data of one inode dirty the leaves between its first extent
+//!   and its last. Other reservations may dirty more nodes. These dirty at most the nodes that the
+//!   leaves become, in this transaction and in the next (D1, D2 of `ledger::span`). A run of dirty
+//!   leaves becomes at most the sum of what its parts become separately (`ledger::tree::L2`).
 //!
 //! # Locks
 //!
-//! A count holds a lock for which only other counts wait, and reads nodes with it. No thread waits
-//! for a count while it has a handle.
+//! A count holds a lock and reads nodes under it. Only other counts wait for this lock. No thread
+//! waits for a count while it has a handle.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -37,23 +37,23 @@ use crate::reservations::Reservations;
 use crate::urgency::Urgency;
 use crate::{Costs, View, transaction::Transaction};
 
-/// Items that must have come before it is worth counting again.
+/// Number of new items from which a new count is worthwhile.
 const WORTH: u64 = 32;
-/// Bytes for each item to come in a tree that commits alone change, beside those that are reserved
-/// with it: leaves are cut where items end.
+/// Bytes for each future item in a tree that only commits change, besides its reserved bytes:
+/// leaves are cut between items.
 const WHOLE_BYTES: u64 = 16;
 /// Nodes beside those that were counted.
 const SLACK: u64 = 24;
 
 impl Reservations {
-    /// Bytes of metadata that a commit of a transaction may allocate, by what was counted of it,
-    /// with so much to come. Nothing where no count was made.
+    /// The most bytes of metadata that a transaction's commit may allocate, by its count, with
+    /// `to_come` still to be put. `None` without a count.
     pub fn closer_need(&self, transaction: &Transaction, to_come: Costs) -> Option<u64> {
         self.need_by_count(transaction, to_come, false)
     }
 
-    /// The same. Where `by_inodes`, all that was reserved is to come, and dirty data of an inode
-    /// counts as the nodes that it can dirty (N5).
+    /// As [`Self::closer_need`]. With `by_inodes`, `to_come` holds all reservations, and dirty data
+    /// of an inode counts as the nodes that it can dirty (N5).
     pub(crate) fn need_by_count(
         &self,
         transaction: &Transaction,
@@ -66,7 +66,8 @@ impl Reservations {
             return None;
         }
         let inodes = &self.inode_reserves;
-        // Beside a count of older trees, bounds would count twice what their commit gave back.
+        // With a count on older trees, bounds would count again what the commit of those trees
+        // freed.
         let is_of_these = || count.roots == self.view.load().roots().generation;
         let spares = by_inodes && inodes.items() > 0 && is_of_these();
         let spared = if spares { inodes.spared(count.roots) } else { 0 };
@@ -84,12 +85,12 @@ impl Reservations {
         Some(nodes.saturating_mul(nodesize).saturating_add(fills))
     }
 
-    /// Whether a count can help writers that fill the volume. It cannot where what they have
-    /// reserved already is more than is free, whatever was counted.
+    /// Whether a count can help writers that fill the volume. It cannot help if their reservations
+    /// already exceed the free space, whatever the count.
     pub(crate) fn may_count(&self, urgency: Urgency) -> bool {
         let nodesize = u64::from(self.store.geometry().nodesize);
         let reserved = || {
-            // What is reserved for dirty data counts as what the count will find.
+            // Reservations for dirty data are left out, since the count bounds them.
             let items = self.outstanding.lock().sum().items;
             let paths = items.saturating_sub(self.inode_reserves.items());
             paths.saturating_mul(self.levels() * nodesize)
@@ -97,21 +98,21 @@ impl Reservations {
         urgency != Urgency::Normal || reserved() < self.space.account(SpaceKind::Metadata).free()
     }
 
-    /// Counts what the running transaction needs, as far as that was not done. Returns whether more
-    /// is known now, so that a request that did not fit may fit.
+    /// Counts the needs of the running transaction, as far as they are not counted yet. Returns
+    /// whether the result is new, so that a request that did not fit may fit.
     pub fn recount(&self) -> bool {
         self.recount_beyond(WORTH - 1)
     }
 
-    /// The same if more items came than that.
+    /// As [`Self::recount`], if more than `few` items were put since the last count.
     pub(crate) fn recount_beyond(&self, few: u64) -> bool {
         crate::held::expect_none("handle::H2: nodes are read");
         let view = self.view.load_full();
         let running = view.running();
         let counted = self.counts.of(running);
         let mut work = counted.work.lock();
-        // If it was frozen since it was looked up, it may have been counted as a whole. Then no
-        // reservation can be made from it.
+        // A freeze since the lookup may have had this transaction counted completely. Then no
+        // reservation can use the count.
         if !Arc::ptr_eq(self.view.load().running(), running) {
             return false;
         }
@@ -146,12 +147,13 @@ impl Reservations {
         true
     }
 
-    /// Sets the result of a count beside the frozen transaction, which makes so many bytes of nodes
-    /// (`ledger::G5`).
+    /// Adds the frozen transaction to the result of a count (`ledger::G5`). Its commit makes
+    /// `below` bytes of nodes.
     fn set_beside(&self, frozen: &Transaction, below: u64, count: &mut Count, work: &Work) {
         let geometry = self.store.geometry();
         let each_twice = 2 * below.div_ceil(u64::from(geometry.nodesize));
-        // No thread holds the younger one's work while it waits for the older one's.
+        // The caller holds the younger transaction's work. No thread takes the two in the other
+        // order.
         let counted = self.counts.of(frozen);
         let older = counted.work.lock();
         let is_whole = counted.seen.lock().is_some_and(|known| known.is_whole);
@@ -171,7 +173,7 @@ impl Reservations {
         let Some(roots) = running.roots.filter(|_| self.inode_reserves.items() > 0) else { return };
         let frozen = view.frozen().map(|frozen| self.counts.of(frozen));
         let older = frozen.as_ref().map(|frozen| (frozen.work.lock(), *frozen.seen.lock()));
-        // Bounds are unknown until the older one was counted as a whole, on the same trees.
+        // Bounds are unknown until the older transaction was counted completely, on the same trees.
         let is_sure = older.as_ref().is_none_or(|(work, count)| {
             work.roots == running.roots && count.is_some_and(|count| count.is_whole)
         });
@@ -190,9 +192,9 @@ impl Reservations {
         self.inode_reserves.set(moment, &bounds);
     }
 
-    /// Counts what the commit of a frozen transaction needs, in bytes, and how many nodes of it are
-    /// of items: all of it is there, and nothing is below it. A debug build always does, and
-    /// compares what is made with it; others only if a request may not fit beside the crude bound.
+    /// Counts the bytes that the commit of a frozen transaction needs, and its nodes that hold
+    /// items. All changes are known, and no older commit is under way. A debug build always counts,
+    /// and compares the result with the nodes made. Other builds count only if space is tight.
     pub fn count_if_crowded(&self, frozen: &Transaction) -> Option<(u64, Option<u64>)> {
         if cfg!(not(debug_assertions)) && !self.is_crowded(frozen) {
             return None;

@@ -1,4 +1,4 @@
-//! What was counted of the transactions that are not durable yet (`count`).
+//! The counts of the transactions that are not durable yet (`count`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,18 +15,18 @@ use crate::View;
 use crate::ledger::{Ledger, Unknown};
 use buttress_space::Space;
 
-/// The ledger of a transaction, and the trees that it is held against.
+/// The ledger of a transaction, and the trees on which it is based.
 #[derive(Debug, Default)]
 pub(crate) struct Work {
-    /// Nothing before the first count.
+    /// `None` before the first count.
     pub(crate) roots: Option<Generation>,
-    /// A count was not possible on these trees, and is not tried again.
+    /// The trees on which a count was not possible, so that none is tried again.
     hopeless: Option<Generation>,
     pub(crate) ledger: Ledger,
 }
 
 impl Work {
-    /// Counts a transaction, or what is new of it.
+    /// Counts a transaction, or its new changes since the last count.
     pub(crate) fn count(
         &mut self,
         space: &Space,
@@ -38,7 +38,7 @@ impl Work {
             return None;
         }
         let is_anew = self.roots.replace(roots.generation) != Some(roots.generation);
-        // What is put meanwhile counts twice.
+        // Items put during the count are counted twice.
         let mut count = Count::begin(transaction, roots.generation);
         let mut feed = || -> Result<(), Unknown> {
             if is_anew {
@@ -59,14 +59,14 @@ impl Work {
     }
 }
 
-/// What a transaction knows of its nodes.
+/// The count of a transaction's nodes.
 #[derive(Debug, Default)]
 pub(crate) struct Counted {
     /// Unranked: held across reads of nodes.
     pub(crate) work: Mutex<Work>,
     /// Unranked: nothing is taken under it.
     pub(crate) seen: Mutex<Option<Count>>,
-    /// It was frozen with changes that are not counted; its commit takes them out (`count::N4`).
+    /// The transaction was frozen with uncounted changes, which its commit takes out (`count::N4`).
     pub(crate) never: AtomicBool,
 }
 
@@ -78,17 +78,17 @@ pub(crate) struct Counts(
     [Mutex<Slot>; 2],
 );
 
-/// A transaction, and what is known of it.
+/// A transaction, and its count.
 type Slot = Option<(Generation, Arc<Counted>)>;
 
 impl Counts {
-    /// What is known of a transaction's nodes.
+    /// The count of a transaction's nodes.
     pub(crate) fn of(&self, transaction: &Transaction) -> Arc<Counted> {
         let generation = transaction.generation;
         let mut slot = self.0[(generation.0 % 2) as usize].lock();
         match &*slot {
             Some((known, counted)) if *known == generation => Arc::clone(counted),
-            // A view of a transaction that is durable by now.
+            // The caller's view is of a transaction that is durable by now.
             Some((known, _)) if *known > generation => Arc::default(),
             _ => {
                 let counted = Arc::<Counted>::default();
@@ -100,12 +100,12 @@ impl Counts {
 }
 
 impl Counted {
-    /// Whether it was frozen with what is not counted (`count::N4`).
+    /// Whether the transaction was frozen with uncounted changes (`count::N4`).
     pub(crate) fn is_never(&self) -> bool {
         self.never.load(Ordering::Relaxed)
     }
 
-    /// Notes that the transaction is settled, and its nodes.
+    /// Records that the transaction is settled, and how many nodes it has.
     pub(crate) fn settle(&self, nodes: u64) {
         if let Some(count) = &mut *self.seen.lock() {
             (count.nodes, count.is_settled) = (nodes, true);

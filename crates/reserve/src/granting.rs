@@ -1,4 +1,4 @@
-//! Granting reservations, serving waiters, and what commits say of the space that they take.
+//! Grants reservations, serves waiters, and records the space that commits take.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::transaction::Transaction;
 use crate::urgency::{Demand, Urgency};
 
 impl Reservations {
-    /// Reserves if it fits at once and no ticket waits: first from credits that may be used for it.
+    /// Reserves if the cost fits now and no ticket waits, first from usable credits.
     pub fn at_once(&self, cost: Cost, urgency: Urgency, reach: Reach) -> Option<MetaReservation> {
         if urgency == Urgency::Normal
             && let Some(reservation) = self.take_credit(cost)
@@ -37,7 +37,7 @@ impl Reservations {
         })
     }
 
-    /// Joins the queue. Returns the reservation, where it fits by then.
+    /// Joins the queue. Returns the reservation if it fits by now.
     pub fn ask(
         &self,
         cost: Cost,
@@ -55,7 +55,7 @@ impl Reservations {
         Err(MetaTicket::new(self, ticket, Demand { cost, urgency }, class))
     }
 
-    /// Serves waiters, if need be by a closer count.
+    /// Serves waiters, if necessary with a new count.
     pub fn serve_counted(&self) {
         self.serve();
         // Operations that free space are among the tickets with priority.
@@ -85,8 +85,8 @@ impl Reservations {
         self.frozen_taken.fetch_sub(bytes, Ordering::Release);
     }
 
-    /// Sets what the commit under way may still need, whatever was counted: for tests of what is
-    /// left beside it.
+    /// Sets the remaining need of the current commit, whatever was counted. Tests of the space left
+    /// beside a commit use this.
     pub fn set_frozen_need(&self, bytes: u64) {
         self.frozen_need.store(bytes, Ordering::Release);
     }
@@ -112,36 +112,36 @@ impl Reservations {
         self.keep_anew();
     }
 
-    /// Wakes the thread that makes room ahead, because it is to end.
+    /// Wakes the thread of the preemptive flusher, because it must end.
     pub fn call_ahead(&self) {
         self.ahead.call();
     }
 
-    /// Sleeps until reservations that count by themselves came to so many bytes more than now, at
-    /// most so long. By the rule that counts all together nothing wakes it.
+    /// Sleeps for at most `limit`, until individually counted reservations have grown by `more`
+    /// bytes. With the policy that counts all together, nothing wakes it.
     pub fn wait_for_reservations(&self, more: Option<u64>, limit: Duration) {
         let more = more.filter(|_| self.policy.is_levels());
         self.ahead.wait(more, limit);
     }
 
-    /// Counts with a tree of so many levels from now on.
+    /// Assumes from now on that trees may have `height` levels.
     pub fn note_height(&self, height: u8) {
         self.height.fetch_max(height, Ordering::Relaxed);
     }
 
-    /// Compares what is outstanding with the live tokens (P3).
+    /// Compares the outstanding sum with the live tokens (P3).
     #[cfg(debug_assertions)]
     pub fn audit(&self) {
         self.outstanding.lock().audit();
     }
 
-    /// Serves the tickets that wait for metadata, first come first served. Called wherever some
-    /// comes free.
+    /// Serves the tickets that wait for metadata, first come first served. Called wherever metadata
+    /// space becomes free.
     pub fn serve(&self) -> u64 {
         self.line.serve(|demand| self.try_reserve(demand.cost, demand.urgency))
     }
 
-    /// The most bytes of free metadata that a cost takes: for people and for forecasts.
+    /// The most bytes of free metadata that a cost takes, for display and forecasts.
     pub fn bytes_of(&self, cost: Cost) -> u64 {
         let nodesize = u64::from(self.store.geometry().nodesize);
         let levels = self.levels();
@@ -157,7 +157,7 @@ impl Reservations {
         true
     }
 
-    /// Reserves space for an operation that frees some, beside so much that is reserved (P4).
+    /// Reserves space for an operation that frees some, in addition to the sum of `others` (P4).
     pub(crate) fn try_reserve_beside(
         &self,
         others: impl Fn(&Outstanding) -> Costs,
@@ -172,7 +172,7 @@ impl Reservations {
         fits
     }
 
-    /// Reserves what several operations will need, where there is plenty.
+    /// Reserves the needs of several operations, if space is plentiful.
     pub(crate) fn try_reserve_batch(&self, cost: Cost) -> bool {
         let mut outstanding = self.outstanding.lock();
         let view = self.view.load();
@@ -198,7 +198,7 @@ impl Reservations {
         outstanding.roll.grant(figures(cost, freeing));
     }
 
-    /// Takes back a grant that was not taken.
+    /// Revokes a grant that the requester did not take.
     pub(crate) fn revoke(&self, cost: Cost, urgency: Urgency) {
         let mut outstanding = self.outstanding.lock();
         let (cost, freeing) = shares(cost, urgency);
@@ -208,7 +208,7 @@ impl Reservations {
         outstanding.roll.revoke(figures(cost, freeing));
     }
 
-    /// Whether a reservation would fit now. Reserves nothing, and makes no room.
+    /// Whether a reservation would fit now. This reserves nothing, and runs no flush step.
     pub fn may_reserve(&self, cost: Cost, urgency: Urgency) -> bool {
         self.fits(&self.outstanding.lock(), cost, urgency)
     }

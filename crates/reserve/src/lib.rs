@@ -1,28 +1,28 @@
 //! Reservations of metadata space, made before an operation starts.
 //!
-//! What a commit needs is bounded from two sides, and the smaller bound counts: every changed
-//! item dirties at most one path and one split, as high as the tallest tree that is worked in;
-//! and all of them together dirty at most every node there is, plus what the new bytes fill. So a
-//! long transaction of small operations does not reserve more than the volume has.
+//! The need of a commit has two bounds, and the smaller one counts. First: every changed item
+//! dirties at most one path and one split, as high as the tallest tree in use. Second: all items
+//! together dirty at most every existing node, plus the nodes that new bytes fill. So a long
+//! transaction of small operations does not reserve more than the volume has.
 //!
-//! Where that does not fit the nodes are counted (`count`), and paths are reserved for what came
-//! since. The bounds are in `fits`.
+//! If that does not fit, the nodes are counted (`count`), and paths are reserved only for items
+//! since the count. The bounds are in `fits`.
 //!
 //! # Invariants
 //!
 //! - **P1** need(running + reserved) + need(frozen) fits in free metadata less the global reserve,
-//!   and in half of what the devices have unallocated. Data cannot take that meanwhile. An
-//!   operation that frees space has all of it, where some is kept for copies of what trees share
+//!   plus half of the unallocated space of the devices. Data cannot take that half meanwhile. An
+//!   operation that frees space may use all of it while some is kept for copies of shared nodes
 //!   (`copies`).
 //! - **P2** A thread that asks holds no handle: asking may commit. Checked in debug builds.
 //! - **P3** What was reserved is the sum of the live tokens. Checked at every commit of a debug
 //!   build.
-//! - **P4** An operation that frees space has seven eighths of the global reserve beyond what
-//!   writers that fill it have. It has three quarters where trees share nodes; the drop of a
-//!   subvolume has all of it. It also has all that is kept for copies: what all such operations may
-//!   put together fits. Where no flush step made room, it gets its reservation beside others
-//!   that free alone, whatever others hold. Once it has waited for those, too, it gets it as if it
-//!   were alone. A delete is not refused for what others hold and do not use.
+//! - **P4** An operation that frees space may use seven eighths of the global reserve beyond the
+//!   limit of writers. It may use three quarters if trees share nodes; the drop of a subvolume may
+//!   use all of it. Such operations may also use all that is kept for copies, since together they
+//!   fit in it. If no flush step made room, such an operation is granted beside other freeing
+//!   operations alone, whatever else is reserved. If it has waited for those, too, it is granted as
+//!   if it were alone. So unused reservations of others never make a delete fail.
 
 mod accounts;
 mod ahead;

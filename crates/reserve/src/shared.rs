@@ -1,21 +1,21 @@
-//! What the first change of a node that trees share takes.
+//! The metadata that the first change of a shared node takes.
 //!
 //! A snapshot uses the nodes of its source. The first tree that changes one of them gets a copy of
-//! its own. All that the copy points to has one more user from then on: up to two references for
-//! each extent that a leaf names. Each extent may be recorded in another leaf of the extent tree.
-//!
+//! its own. All extents or nodes that the copy points to get one more user: up to two references
+//! for each extent that a leaf names. Each extent may be recorded in another leaf of the extent
+//! tree.
 //! # Invariants
 //!
-//! - **S1** It is known before a tree is worked in, or cut, that its nodes may be shared. What is
-//!   asked for then has the references with it, and of the leaves that record them no more than
-//!   there are. Nodes that a balance of Linux moved take the same when they are changed first,
-//!   though they are not shared. When Linux moves nodes of a root, it writes into that root that a
-//!   snapshot was cut (`last_snapshot`). So they are counted, too.
-//! - **S2** Where trees share, the global reserve holds the extent tree once more, if that is no
-//!   more than half of all metadata. Linux does the same. So a delete finds room however many
-//!   leaves it is the first to change. It takes more than it gives while a snapshot has what it
-//!   deletes. `copies` keeps some so that the next one finds room, too. The drop of a subvolume
-//!   finds what they leave.
+//! - **S1** Before a tree is changed or snapshotted, it is known that its nodes may be shared. From
+//!   then on a request includes the references, and at most as many leaves that record them as
+//!   exist. The first change of a node that a balance of Linux moved takes the same, though the
+//!   node is not shared. Linux marks the root of such nodes like that of a snapshot
+//!   (`last_snapshot`), so they are counted, too.
+//! - **S2** If trees share nodes, the global reserve includes the size of the extent tree once
+//!   more, up to half of all metadata. Linux does the same. So a delete finds space however many
+//!   leaves it is the first to change. While a snapshot shares the deleted data, the delete takes
+//!   more than it frees. `copies` keeps space so that the next delete finds some, too. The drop of
+//!   the snapshot uses what the deletes leave.
 
 use std::sync::atomic::Ordering;
 
@@ -26,15 +26,15 @@ use crate::reservations::Reservations;
 use crate::shares::{EXTENT_ITEM, EXTENT_REFS};
 use crate::{View, ledger};
 
-/// Bytes of metadata for one of those that record it, at least, with two references more than now
-/// for each node.
+/// Bytes of nodes for each byte of references to them, at least, when each node gets two more
+/// references.
 const RECORDED: u64 = 64;
-/// Nodes that a delete takes beside the extent tree, about, and items that others have not put yet.
+/// Nodes that a delete takes besides the extent tree, roughly, and for reserved items of others.
 const BESIDE: u64 = 192;
 
 impl Reservations {
-    /// Makes reservations count with nodes that trees share, from now on (S1). Called before a
-    /// snapshot of a subvolume is made, and where a subvolume that had one is met.
+    /// From now on, reservations expect shared nodes (S1). Called before a snapshot of a subvolume
+    /// is made, and when a subvolume that has had a snapshot is found.
     pub fn note_shared(&self, view: &View) {
         if !self.is_shared() {
             self.look_at_extents(view.store(), view.roots());
@@ -43,7 +43,7 @@ impl Reservations {
         }
     }
 
-    /// Looks at the trees again, after a commit has changed them.
+    /// Counts the extent tree's nodes again, after a commit has changed them.
     pub(crate) fn look_again_at_extents(&self, roots: &Roots) {
         if self.is_shared() {
             self.look_at_extents(&self.store, roots);
@@ -60,8 +60,8 @@ impl Reservations {
         self.shares.any.load(Ordering::Acquire)
     }
 
-    /// Bytes of metadata that so many changed items take beside their paths, where all nodes take
-    /// so many.
+    /// Bytes of metadata that `items` changed items take besides their paths, if all nodes together
+    /// take `used` bytes.
     pub(crate) fn shared_need(&self, items: u64, used: u64) -> u64 {
         if items == 0 || !self.is_shared() {
             return 0;
@@ -75,33 +75,33 @@ impl Reservations {
         fills + leaves + self.shared_nodes(used)
     }
 
-    /// Bytes of leaves that record extents which so many changed items take, where it is known
-    /// how many there are.
+    /// Bytes of the extent tree's leaves that `items` changed items dirty, if the size of the
+    /// extent tree is known.
     pub(crate) fn shared_leaves(&self, items: u64) -> u64 {
         let extents = self.shared_extents().unwrap_or(0);
         items.saturating_mul(self.each_leaf()).min(extents)
     }
 
-    /// The same of one that is the first change of a leaf.
+    /// Bytes of these leaves for one item that is the first change of a leaf.
     fn each_leaf(&self) -> u64 {
         let geometry = self.store.geometry();
         geometry.leaf_room() as u64 / EXTENT_ITEM * u64::from(geometry.nodesize)
     }
 
-    /// Leaves that record the extents of one leaf, each in another; none where no nodes are shared.
+    /// Leaves that record one leaf's extents, each in a different leaf; zero without shared nodes.
     pub(crate) fn shared_records(&self) -> u64 {
         if self.is_shared() { self.store.geometry().leaf_room() as u64 / EXTENT_ITEM } else { 0 }
     }
 
-    /// Bytes of the extent tree's nodes, where trees share and that is known.
+    /// Bytes of the extent tree's nodes; `None` if they are unknown or trees share no nodes.
     fn shared_extents(&self) -> Option<u64> {
         let nodes = self.shares.extents.load(Ordering::Relaxed);
         let nodesize = u64::from(self.store.geometry().nodesize);
         (self.is_shared() && nodes != u64::MAX).then(|| nodes.saturating_mul(nodesize))
     }
 
-    /// Nodes that the references fill which the first change of one leaf adds, half full as
-    /// leaves may be; none where no nodes are shared.
+    /// Nodes for the references that the first change of a leaf adds, half full as leaves may be;
+    /// zero without shared nodes.
     pub(crate) fn shared_fills(&self) -> u64 {
         if !self.is_shared() {
             return 0;
@@ -111,13 +111,13 @@ impl Reservations {
         2 * room / EXTENT_ITEM * EXTENT_REFS / nodesize + 1
     }
 
-    /// Bytes that references of nodes take, those of all that there are: a node has one parent in
-    /// each tree.
+    /// The most bytes of references to nodes, for all existing nodes: a node has one parent in each
+    /// tree.
     pub(crate) fn shared_nodes(&self, used: u64) -> u64 {
         if self.is_shared() { used / RECORDED } else { 0 }
     }
 
-    /// What the global reserve is at least, where all nodes take so many bytes (S2).
+    /// The least size of the global reserve, if all nodes take `used` bytes (S2).
     pub(crate) fn shared_reserve(&self, used: u64) -> Option<u64> {
         let least = self.shared_extents()? + used / RECORDED;
         // An operation that frees has three quarters of it.

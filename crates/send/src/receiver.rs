@@ -2,12 +2,11 @@
 //!
 //! # Invariants
 //!
-//! - **R1** Nothing outside the subvolume that is being received is changed, whatever the stream
-//!   says: paths are walked name by name from its top, no symbolic link is followed, and no path
-//!   leads into another subvolume. What is cloned from comes out of the subvolume that the stream
-//!   names, by the same walk.
-//! - **R2** A subvolume is marked as received, and made read-only, after its last command and not
-//!   before: one that has no received uuid is incomplete.
+//! - **R1** Nothing outside the received subvolume is changed, whatever the stream says. Paths are
+//!   walked name by name from its top; no symbolic link is followed, and no path leads into another
+//!   subvolume. Clone sources come from the subvolume that the stream names, by the same walk.
+//! - **R2** A subvolume is marked as received, and made read-only, only after its last command. So
+//!   a subvolume without a received uuid is incomplete.
 //!
 //! # Failure
 //!
@@ -36,12 +35,12 @@ pub enum Event<'a> {
     Complete(&'a [u8]),
 }
 
-/// Receives every stream of the input; answers how many subvolumes there were.
+/// Receives every stream of the input; returns the number of subvolumes.
 ///
 /// # Errors
 ///
-/// The first thing that is wrong with the stream, or that cannot be done; [`Error::Incomplete`]
-/// around it names the subvolume that was left behind.
+/// The first error in the stream or while applying it; [`Error::Incomplete`] around the error
+/// names the incomplete subvolume.
 pub fn receive(
     home: &impl Home,
     mut input: impl Read,
@@ -78,7 +77,7 @@ struct Receiver<'h, H> {
 }
 
 impl<H: Home> Receiver<'_, H> {
-    /// Receives one stream; says whether there was one.
+    /// Receives one stream; returns whether there was one.
     fn stream(
         &mut self,
         input: &mut impl Read,
@@ -140,7 +139,7 @@ fn uuid_text(uuid: &Uuid) -> String {
     crate::stream::uuid_text(uuid)
 }
 
-/// Whether a subvolume is what a stream calls so, from its root item: the better, the higher.
+/// How well a root item matches the source that a stream names: higher is better.
 fn likeness(item: &buttress_format::RootItem, source: &Source) -> u8 {
     match () {
         () if source.uuid == [0; 16] => 0,

@@ -17,7 +17,7 @@
 //!
 //! - **S1** A [`Command`] that was read has passed its checksum; every number in it has the width
 //!   that the format gives it, every path stays below the subvolume's top.
-//! - **S2** Nothing is allocated by the word of a stream beyond [`COMMAND_BYTES_MAX`].
+//! - **S2** A length in the stream never causes an allocation above [`COMMAND_BYTES_MAX`].
 
 mod attribute;
 mod command;

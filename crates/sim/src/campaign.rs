@@ -2,51 +2,51 @@
 //!
 //! # Place
 //!
-//! `cargo xtask crash` runs the same tests again and again with other rounds until its time is
-//! over, and adds up what they count. Without it a test runs round zero, the same every time.
+//! `cargo xtask crash` runs the same tests again and again with different rounds until its time is
+//! over, and adds up their counts. Without it a test runs round zero, the same every time.
 
 use std::ops::Range;
 
-/// A number: each round uses other seeds.
+/// Variable with the number of the round. Each round uses different seeds.
 pub const ROUND: &str = "BUTTRESS_ROUND";
 
-/// Begins a line that says how much a test has seen: `BUTTRESS_COUNT states 312`.
+/// Prefix of an output line with a count: `BUTTRESS_COUNT states 312`.
 pub const COUNT: &str = "BUTTRESS_COUNT";
 
-/// Seeds of one round. No test takes so many.
+/// Distance between the seeds of two rounds. No test takes as many seeds.
 const STRIDE: u64 = 1000;
 
 /// Returns which round this is.
 ///
 /// # Panics
 ///
-/// If the variable is set to something that is no number.
+/// If the variable is not a number.
 #[must_use]
 pub fn round() -> u64 {
     let number = |text: String| text.parse().unwrap_or_else(|_| panic!("{ROUND}={text}"));
     std::env::var(ROUND).map_or(0, number)
 }
 
-/// Says whether to run a check that tests run only now and then: by chance, and always in a long
+/// Returns whether to run an optional check: if it was drawn by chance, and always in a long
 /// search.
 #[must_use]
 pub fn always_or(drawn: bool) -> bool {
     drawn || round() > 0
 }
 
-/// Returns the seeds of this round, as many as `first` has: those themselves in round zero.
+/// Returns as many seeds as `first` has, for this round. Round zero uses `first` itself.
 #[must_use]
 pub fn seeds(first: Range<u64>) -> Range<u64> {
     let more = round().saturating_mul(STRIDE);
     first.start + more..first.end + more
 }
 
-/// Returns the seeds that were asked for: `BUTTRESS_SEED` is one, `BUTTRESS_SEEDS` is
-/// `first..last`; else those of this round ([`seeds`]).
+/// Returns the requested seeds: `BUTTRESS_SEED` has one, `BUTTRESS_SEEDS` has `first..last`.
+/// Without both, returns the seeds of this round ([`seeds`]).
 ///
 /// # Panics
 ///
-/// When either is no number.
+/// When one of the variables is not a number.
 #[must_use]
 pub fn seeds_or(by_default: Range<u64>) -> Range<u64> {
     let number = |text: &str| text.parse().unwrap_or_else(|_| panic!("no seed: {text}"));
@@ -63,7 +63,7 @@ pub fn seeds_or(by_default: Range<u64>) -> Range<u64> {
     }
 }
 
-/// Says how many of something a test has seen.
+/// Prints a count of a test.
 pub fn count(what: &str, number: usize) {
     eprintln!("{COUNT} {what} {number}");
 }

@@ -2,13 +2,13 @@
 //!
 //! # Place
 //!
-//! For fault tests: run a workload with no fault and count, then once for every n. Several devices
-//! may share one [`Faults`], so that n counts over all of them.
+//! Fault tests run a workload without faults and count its requests. Then they run it once for
+//! every `n`. Several devices may share one [`Faults`], so that `n` counts over all of them.
 //!
 //! # Faults, and why a correct engine survives them
 //!
-//! [`Misfortune`] lists them. A request that fails was not acknowledged. An acknowledged write that
-//! never happens costs its content, and nothing else: checksums reveal it.
+//! [`Misfortune`] lists the faults. A failed request was not acknowledged. An acknowledged write
+//! that never happens loses only its own content, and checksums detect this.
 
 use std::io;
 use std::sync::Arc;
@@ -23,11 +23,11 @@ use buttress_block::{Device, Error, Layer};
 pub enum Misfortune {
     /// It fails; a write has written its first half.
     Fails,
-    /// It fails, and so does every request after it: the device is gone.
+    /// This request fails, and so do all later ones: the device is gone.
     Gone,
-    /// It fails, and so do that many after it: then the device comes back.
+    /// This request fails, and so do this many after it. Then the device works again.
     Away(u64),
-    /// It is acknowledged and does not happen; a read is served.
+    /// The write or flush is acknowledged but does not happen; a read is served.
     Lies,
     /// It takes this much longer.
     Slow(Duration),
@@ -56,7 +56,7 @@ impl Default for Faults {
 }
 
 impl Faults {
-    /// Fails nothing; only counts.
+    /// Makes faults that only count requests.
     #[must_use]
     pub fn none() -> Arc<Self> {
         Arc::default()
@@ -68,8 +68,8 @@ impl Faults {
         self.strike(n, None, if sticky { Misfortune::Gone } else { Misfortune::Fails });
     }
 
-    /// Counts from zero again, only requests of one kind if one is named. Request `n` of these goes
-    /// wrong.
+    /// Restarts the count, for requests of one kind if `only` names one. Request `n` of these gets
+    /// the fault.
     pub fn strike(&self, n: u64, only: Option<Operation>, what: Misfortune) {
         *self.plan.lock() = Plan { count: 0, at: n, only, what };
     }
@@ -114,7 +114,7 @@ impl FaultDevice {
         Arc::new(Self { inner, faults: Arc::clone(faults) })
     }
 
-    /// Says whether the request is to be carried out.
+    /// Returns whether to carry the request out.
     fn strike(&self, operation: Operation, offset: u64, len: u64) -> Result<bool, Error> {
         match self.faults.next(operation) {
             None => Ok(true),
@@ -156,7 +156,7 @@ impl Layer for FaultDevice {
         }
     }
 
-    /// So that tests cover late data too.
+    /// Returns true, so that tests also cover prepared data of an fsync.
     fn takes_many(&self) -> bool {
         true
     }

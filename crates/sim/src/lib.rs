@@ -2,10 +2,10 @@
 //!
 //! # Place
 //!
-//! The crate is beside `block`. So each crate that uses a device can be tested on one worse than
-//! any real one. [`record`] knows every state that a power cut could leave. [`fault`] fails the
-//! n-th request. [`slow`] is as slow as a disk. [`campaign`] makes a test one round of a long
-//! search. `processors` is a machine with any number of processors, for the scheduler of
+//! The crate is beside `block`. So each crate that uses a device can be tested on a device worse
+//! than any real one. [`record`] finds every state that a power cut could leave. [`fault`] fails
+//! the n-th request. [`slow`] is as slow as a disk. [`campaign`] makes a test one round of a long
+//! search. `processors` simulates a machine with any number of processors, for the scheduler of
 //! `base::seeded`.
 
 #![forbid(unsafe_code)]

@@ -1,26 +1,26 @@
-//! A machine with any number of processors. Threads of a seeded run take their measured time, or a
-//! fixed time for each step. Each runs on a processor of its own as far as there are any.
+//! Simulates a machine with any number of processors. Threads of a seeded run take their measured
+//! time, or a fixed time for each step. Each thread has its own processor while there are enough.
 //!
 //! # Place
 //!
-//! In place of chance it chooses the thread of a run that has the turn: the one that is furthest
-//! behind. That thread runs on the real machine. How long it did is added to its own time, and then
-//! the others catch up. The scheduler (`buttress_base::seeded`) asks it through [`Machine`].
+//! The scheduler (`buttress_base::seeded`) asks it, through [`Machine`], which thread runs next,
+//! instead of a random choice. It chooses the thread that is furthest behind. That thread runs on
+//! the real machine. Its running time is added to its own clock, and then the others catch up.
 //!
 //! # Invariants
 //!
-//! - **M1** No thread is ahead of another that has a processor by more than [`AHEAD`] and one step.
-//!   A step lies between two places where the turn may change hands.
-//! - **M2** A lock is taken no earlier than it was given up, in the time of the run, though no
-//!   other thread ran meanwhile.
-//! - **M3** A processor has one thread at a time. A thread that waits for one gets it when another
-//!   waits for something, or had it for a [`SLICE`] and ran more.
+//! - **M1** No thread is ahead of another running thread by more than [`AHEAD`] and one step. A
+//!   step lies between two places where the scheduler may switch threads.
+//! - **M2** In the time of the run, a lock is never taken before it was released, even if no other
+//!   thread ran in between.
+//! - **M3** A processor has one thread at a time. A queued thread gets it when the running thread
+//!   waits for something, or has had it for a [`SLICE`] and has run longer.
 //!
 //! # Not seen
 //!
-//! Lines of memory that processors take from each other, caches and memory that they share, the
-//! order of a real scheduler. A thread that waits for a lock a short time spins, as with
-//! `parking_lot`, and sleeps otherwise.
+//! The simulation ignores cache-line transfers, shared caches and memory, and the order of a real
+//! scheduler. A thread that waits briefly for a lock spins, as with `parking_lot`; otherwise it
+//! sleeps.
 
 use std::collections::HashMap;
 use std::panic::Location;
@@ -34,48 +34,48 @@ mod tests;
 
 pub use cost::Cost;
 
-/// How far one may be ahead of the others: passing the turn on takes longer than most steps.
+/// How far a thread may be ahead of the others: switching threads takes longer than most steps.
 const AHEAD: u64 = 2_000;
 
-/// For how long a thread has its processor, while others wait for one: as Linux, with few
+/// Time for which a thread keeps its processor while others wait: as in Linux with few
 /// processors.
 const SLICE: u64 = 1_400_000;
 
 /// A thread that waits longer for a lock than this sleeps.
 const SPIN: u64 = 4_000;
 
-/// What a processor needs to go from one thread to another.
+/// Time of a context switch, in nanoseconds.
 const SWITCH: u64 = 1_500;
 
 /// How many processors there are, and what work costs.
 #[derive(Clone, Copy, Debug)]
 pub struct Processors {
-    /// How many.
+    /// Number of processors.
     pub count: usize,
-    /// What a thread takes of them.
+    /// The cost of a thread's work.
     pub cost: Cost,
 }
 
 impl Processors {
-    /// A machine with them, for one run of the scheduler.
+    /// Makes a machine with these processors, for one run of the scheduler.
     #[must_use]
     pub fn machine(self) -> Box<dyn Machine> {
         Box::new(Simulated::new(self))
     }
 }
 
-/// What one thread did, in nanoseconds of the run.
+/// The clock of one thread, in nanoseconds of the run.
 #[derive(Clone, Copy, Debug, Default)]
 struct Clock {
-    /// Where it is.
+    /// The thread's current time.
     at: u64,
     /// Whether it waits for nothing but a processor.
     is_ready: bool,
-    /// Since when it could run.
+    /// The time since which it could run.
     ready: u64,
-    /// How long it has run; a thread that slept long is not let run for ever.
+    /// Its running time, adjusted so that a thread that slept long does not run for ever.
     ran: u64,
-    /// Its processor, and since when.
+    /// Its processor, and the time since which it has it.
     on: Option<usize>,
     since: u64,
     /// When it began to wait.
@@ -88,7 +88,7 @@ struct Processor {
     free: u64,
 }
 
-/// When a lock was given up last: by a thread that had it alone, and by one that had a share.
+/// When a lock was last released: from exclusive use, and from shared use.
 #[derive(Clone, Copy, Debug, Default)]
 struct Freed {
     whole: u64,
@@ -103,17 +103,17 @@ struct Simulated {
     clocks: Vec<Clock>,
     freed: HashMap<usize, Freed>,
     waited: HashMap<&'static Location<'static>, Waited>,
-    /// Since when the thread with the turn has run on the real machine.
+    /// The moment at which the current thread resumed on the real machine.
     resumed: Instant,
-    /// What all did together.
+    /// The running time of all threads together.
     busy: u64,
-    /// What counting takes of the thread that is counted, each time, and how often that was.
+    /// The time that one count costs the counted thread, and the number of counts.
     overhead: u64,
     counted: u64,
 }
 
 impl Simulated {
-    /// One thread is there, and has a processor.
+    /// Begins with one thread, which has a processor.
     fn new(processors: Processors) -> Self {
         let mut slots = vec![Processor::default(); processors.count.max(1)];
         slots[0].thread = Some(0);
@@ -145,7 +145,7 @@ impl Simulated {
         self.busy += nanos;
     }
 
-    /// Gives a thread's processor up.
+    /// Releases a thread's processor.
     fn give_up(&mut self, index: usize) {
         let clock = &mut self.clocks[index];
         clock.asked = clock.at;
@@ -189,7 +189,7 @@ impl Simulated {
             let clock = self.clocks[next];
             let free = self.processors.iter().enumerate();
             let free = free.filter(|(_, processor)| processor.thread.is_none());
-            // The one that it can have first, and of those the one that was free last.
+            // Take the processor that is free first, and among equals the one that was last in use.
             let slot = free
                 .min_by_key(|(_, processor)| {
                     (processor.free.max(clock.ready), u64::MAX - processor.free)

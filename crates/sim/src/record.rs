@@ -8,9 +8,9 @@
 //!
 //! # Invariants
 //!
-//! - **S1** What was written before a flush of the same device is in every state after it. A
-//!   durable write is in every state from then on, and says nothing of earlier writes: a device
-//!   with FUA does no more.
+//! - **S1** Data written before a flush of the same device is in every state after it. A durable
+//!   write is in every state from then on, and guarantees nothing about earlier writes: a device
+//!   with FUA guarantees no more.
 //! - **S2** A piece (512 bytes of a disk, 8 of persistent memory) is whole: old, or one of those
 //!   written since the flush. Pieces survive in any order, so an older one may win over a newer
 //!   one.
@@ -41,7 +41,7 @@ enum Event {
     Flush {
         device: DeviceId,
     },
-    /// One write, by its event, is durable.
+    /// The write of this event is durable.
     Settled {
         write: usize,
     },
@@ -56,7 +56,7 @@ pub struct Log {
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// The devices as they were when they joined.
+    /// Copies of the devices, from when they joined.
     bases: Vec<MemoryDevice>,
     /// Bytes that survive or are lost together.
     atoms: Vec<usize>,
@@ -141,7 +141,8 @@ impl Log {
         of_device.collect()
     }
 
-    /// Returns a number that two logs share when the same happened in the same order.
+    /// Returns a digest of the log: two logs with the same events in the same order have the same
+    /// one.
     pub fn digest(&self) -> u64 {
         let inner = self.inner.lock();
         let mut digest = 0xcbf2_9ce4_8422_2325_u64;
@@ -168,9 +169,9 @@ impl Log {
     }
 
     /// Stops recording and shows `check` the states that a power cut could have left. After every
-    /// event these are: nothing of the unflushed writes, all of them, and `draws` other subsets.
-    /// Those are random ones, and ones in which one write or one piece alone is there, or alone is
-    /// lost. `stride` leaves out points.
+    /// event these are: no unflushed write, all of them, and `draws` other subsets. Those are
+    /// random ones, and ones in which a single write or piece survives, or a single one is lost.
+    /// `stride` leaves out points.
     ///
     /// Returns how many states were shown.
     pub fn crashes(
@@ -194,14 +195,14 @@ impl Log {
         })
     }
 
-    /// Stops recording and goes through it from flush to flush, with the worst states of each
+    /// Stops recording and goes through the log from flush to flush, with the worst states of each
     /// interval. These are: nothing, all, each write alone, all but each one write, and `draws`
-    /// random subsets, torn. Of more than `singles` writes only that many are drawn by chance, and
-    /// always the last one: that is the superblock of a commit.
+    /// torn random subsets. If an interval has more than `singles` writes, that many are drawn by
+    /// chance. The last one, the superblock of a commit, is always used.
     ///
-    /// A cut within an interval leaves no more than the cut at its end can leave, and fewer
-    /// guarantees held then. So what these states show holds for all points. Returns how many
-    /// states were shown.
+    /// A cut within an interval leaves no states beyond those of a cut at its end, and fewer
+    /// guarantees held then. So a property of these states holds for all points. Returns the number
+    /// of states shown.
     pub fn intervals(
         &self,
         rng: &mut Rng,
@@ -221,7 +222,7 @@ impl Log {
                 rng.shuffle(&mut others);
                 others.truncate(singles.saturating_sub(1));
             }
-            // A single write is covered by now, except for how it tears.
+            // Nothing and all already cover a single write, except for how it tears.
             if at.writes.len() > 1 {
                 for write in others.into_iter().chain([*last]) {
                     subsets.extend([Subset::Only(write), Subset::AllBut(write)]);
@@ -294,9 +295,9 @@ impl Log {
 /// The point in a log at which the power fails.
 struct Point<'a> {
     index: usize,
-    /// A flush comes next, or nothing.
+    /// The next event is a flush, or there is none.
     ends: bool,
-    /// The events that wrote what is not flushed, in order.
+    /// The events of all unflushed writes, in order.
     writes: &'a [usize],
     pieces: usize,
 }
@@ -309,12 +310,12 @@ enum Subset {
     /// What one event wrote.
     Only(usize),
     AllBut(usize),
-    /// By chance.
+    /// A random subset.
     Drawn(u64),
 }
 
 impl Subset {
-    /// Each device has a chance of its own.
+    /// Gives each device its own random seed.
     fn of_device(self, number: u64) -> Self {
         match self {
             Self::Drawn(seed) => Self::Drawn(seed.wrapping_add(number)),
@@ -330,20 +331,20 @@ pub struct Crash {
     pub devices: Vec<MemoryDevice>,
     /// The last mark before the cut.
     pub mark: Option<u64>,
-    /// After which event of the log.
+    /// The index of the last event before the cut.
     pub event: usize,
-    /// Which draw of that event.
+    /// The index of the subset at that event.
     pub draw: usize,
 }
 
-/// What survives or is lost as a whole.
+/// Bytes that survive or are lost together.
 #[derive(Debug)]
 struct Piece {
     offset: u64,
     /// The bytes of the write, and which of them are this piece.
     bytes: Arc<[u8]>,
     part: Range<usize>,
-    /// Of which event.
+    /// The event of the write.
     write: usize,
 }
 
@@ -366,8 +367,8 @@ fn cut(pieces: &mut Vec<Piece>, offset: u64, bytes: &Arc<[u8]>, atom: usize, wri
     }
 }
 
-/// Removes the pending pieces of a write that is durable now, and the pieces below it, which can
-/// win no more.
+/// Removes the pending pieces of a write that is now durable, and older pieces below it, which can
+/// no longer survive.
 fn settle(pieces: &mut Vec<Piece>, write: usize, offset: u64, len: usize) {
     let end = offset + len as u64;
     pieces.retain(|piece| {
@@ -411,7 +412,7 @@ fn survive(base: &MemoryDevice, pieces: &[Piece], subset: Subset) -> MemoryDevic
     device
 }
 
-/// A device in memory that tells a [`Log`] what happens to it.
+/// A device in memory that records its requests in a [`Log`].
 #[derive(Debug)]
 pub struct Recorder {
     id: DeviceId,
@@ -432,7 +433,7 @@ impl Recorder {
         self.seen.fork()
     }
 
-    /// Answers which event it is.
+    /// Records an event; returns its index.
     fn record(&self, event: impl FnOnce() -> Event) -> Option<usize> {
         let mut inner = self.log.inner.lock();
         if !inner.recording {
@@ -464,7 +465,7 @@ impl Layer for Recorder {
         self.write(offset, buf).map(drop)
     }
 
-    /// As a device with FUA does it.
+    /// Writes durably, as a device with FUA does.
     fn on_write_durably(&self, offset: u64, buf: &[u8], _class: Class) -> Result<(), Error> {
         if let Some(write) = self.write(offset, buf)? {
             self.record(|| Event::Settled { write });
@@ -472,7 +473,7 @@ impl Layer for Recorder {
         Ok(())
     }
 
-    /// One write, however many parts it has.
+    /// Records one write, however many parts it has.
     fn on_write_classed(
         &self,
         offset: u64,
@@ -483,7 +484,7 @@ impl Layer for Recorder {
         self.on_write(offset, &whole)
     }
 
-    /// So that tests cover late data too.
+    /// Returns true, so that tests also cover prepared data of an fsync.
     fn takes_many(&self) -> bool {
         true
     }
@@ -510,7 +511,8 @@ mod tests {
 
     use super::*;
 
-    /// S1 and S2: flushed bytes are everywhere, the others come and go by whole sectors.
+    /// S1 and S2: flushed bytes are in every state; other bytes survive or are lost by whole
+    /// sectors.
     #[test]
     fn keeps_what_was_flushed() {
         let log = Log::new();
@@ -534,8 +536,8 @@ mod tests {
         });
         assert!(some && mixed);
     }
-    /// Of three writes before a flush: none, all, each alone and each lost; after it nothing is
-    /// left to choose.
+    /// Three writes before a flush give these states: none, all, each alone and each lost. After
+    /// the flush there is only one state.
     #[test]
     fn intervals_have_each_write_alone_and_lost() {
         let log = Log::new();
@@ -559,8 +561,8 @@ mod tests {
         assert_eq!((seen, shown), (expected, 9));
     }
 
-    /// A durable write is there from then on, over earlier writes at its place; other places are as
-    /// before.
+    /// A durable write is in every later state, over earlier writes at its place. Other places are
+    /// unaffected.
     #[test]
     fn a_durable_write_says_nothing_of_others() {
         let log = Log::new();

@@ -1,11 +1,11 @@
-//! A device that is as slow as a disk or a network volume, by the engine's clock, for all its users
-//! alike.
+//! A device as slow as a disk or a network volume, by the engine's clock. All its users share that
+//! limit.
 //!
 //! # Invariants
 //!
-//! - **S1** All requests share one clock. Bytes pass one line one after the other. At most `depth`
-//!   requests wait for their latency at the same time. So a depth of one is the arm of a disk; more
-//!   is a network volume.
+//! - **S1** All requests share one clock. Bytes are transferred one after the other. At most
+//!   `depth` requests wait for their latency at the same time. So a depth of one is like the arm of
+//!   a disk; a larger depth is like a network volume.
 //! - **S2** A request is answered when the device would have answered. The machine's own time for
 //!   the bytes is a part of that, not added to it. A thread that sleeps too long does not slow the
 //!   device for others.
@@ -26,16 +26,17 @@ use buttress_block::{Class, Device, Error, Layer, Refused, Space, Write};
 pub struct Slowness {
     /// MiB a second, over all requests; `None` is unlimited.
     pub mib_s: Option<f64>,
-    /// From taking a request to its first byte.
+    /// Time from a request to its first byte.
     pub latency: Duration,
     /// The number of requests that wait for their latency at the same time.
     pub depth: usize,
-    /// Data is dropped, as with Linux's `null_blk`. A real disk fetches it by itself; copying it to
-    /// an image would take processor time from the measured threads. Nothing may read it.
+    /// Whether data is dropped, as with Linux's `null_blk`. A real disk fetches data by DMA;
+    /// copying it to an image would take processor time from the measured threads. Nothing may read
+    /// the data.
     pub forgets_data: bool,
 }
 
-/// When the line and the slots become free, in seconds from the beginning.
+/// When the transfer line and the latency slots become free, in seconds from the beginning.
 #[derive(Debug)]
 struct Queue {
     line: f64,
@@ -92,7 +93,7 @@ impl Queue {
 }
 
 impl<D: Device> Slow<D> {
-    /// As fast as `inner`, until [`begin`](Self::begin).
+    /// Makes a device that is as fast as `inner` until [`begin`](Self::begin).
     #[must_use]
     pub fn new(inner: D, slowness: Slowness) -> Self {
         let places = vec![0.0; slowness.depth.max(1)];
@@ -110,12 +111,12 @@ impl<D: Device> Slow<D> {
         }
     }
 
-    /// It is slow from now on.
+    /// Makes the device slow from now on.
     pub fn begin(&self) {
         self.began.store(true, Ordering::Release);
     }
 
-    /// What it was asked for since then.
+    /// The requests since then.
     pub fn asked(&self) -> Asked {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
         Asked {
@@ -127,7 +128,7 @@ impl<D: Device> Slow<D> {
         }
     }
 
-    /// Takes requests with these lengths that come together; returns when the last is answered.
+    /// Takes concurrent requests with these lengths; returns when the last one is answered.
     fn take(&self, lens: impl IntoIterator<Item = u64>) -> Option<f64> {
         if !self.began.load(Ordering::Acquire) {
             return None;
@@ -259,7 +260,7 @@ mod tests {
         assert_eq!(arm.take(9.0, 0, &slow(1)), 10.0, "it was idle, and that is not saved up");
     }
 
-    /// Metadata is kept, and so is everything until the device becomes slow.
+    /// Metadata is always kept, and data written before the device became slow, too.
     #[test]
     fn data_alone_is_forgotten() {
         let slowness =

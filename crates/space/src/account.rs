@@ -2,9 +2,9 @@
 //!
 //! # Place
 //!
-//! One for data, one for metadata, one for system. A group changes it under the group's own lock,
-//! by the difference that a change of state made. So an account is always the sum of its groups.
-//! Reservations change it without a group.
+//! There is one account for data, one for metadata, one for system. A group updates its account
+//! under its own lock, by the difference of a state change. So an account is always the sum of its
+//! groups. Reservations change the account without a group.
 //!
 //! # Invariants
 //!
@@ -13,8 +13,8 @@
 //! - **A2** `may_use` is the sum of the live reservations.
 //! - **A3** A reservation is made only if it fits beside everything else at that moment.
 //!
-//! Nothing here bounds what is *allocated*: a commit must go on even where reservations cover all
-//! space. Callers protect it because they reserve before they begin.
+//! This module does not limit *allocation*: a commit must proceed even if reservations cover all
+//! space. Callers make reservations before they begin, and so leave space for commits.
 //!
 //! # Locks
 //!
@@ -33,7 +33,7 @@ use crate::token_audit::TokenAudit;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{missing} bytes short")]
 pub struct Refused {
-    /// Bytes that must come free before the same request can succeed.
+    /// Bytes that must become free before the same request can succeed.
     pub missing: u64,
 }
 
@@ -78,7 +78,7 @@ impl Account {
         }
     }
 
-    /// Bytes that a commit would leave as they are: everything but free and reserved space.
+    /// Bytes that are not free: used, allocated, pinned, read-only, or under superblocks.
     #[must_use]
     pub fn occupied(&self) -> u64 {
         // The groups' figures are disjoint parts of their lengths, which fit one address space.
@@ -111,7 +111,7 @@ impl fmt::Display for Account {
     }
 }
 
-/// What one group contributes to its account.
+/// The figures of one group in its account.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) used: u64,
@@ -124,14 +124,15 @@ pub(crate) struct Counts {
 #[derive(Debug)]
 pub(crate) struct Ledger {
     books: Ranked<Books>,
-    /// Changes of the groups' figures. A comparison is valid only if none came meanwhile.
+    /// Counts changes of the figures of groups. A comparison is valid only if no change came
+    /// meanwhile.
     shifts: AtomicU64,
 }
 
 #[derive(Debug)]
 struct Books {
     account: Account,
-    /// A2 again, counted by the tokens themselves.
+    /// A2 once more: the tokens count their bytes, too.
     #[cfg(debug_assertions)]
     roll: TokenAudit<1>,
 }
@@ -159,8 +160,8 @@ impl Ledger {
         change(account, Counts::default(), counts);
     }
 
-    /// Forgets an empty group, unless reservations need it; then says how many bytes would be
-    /// missing.
+    /// Removes an empty group, unless reservations need its space. In that case the error has the
+    /// missing bytes.
     pub(crate) fn shrink(&self, len: u64, super_bytes: u64, counts: Counts) -> Result<(), Refused> {
         let account = &mut self.books.lock().account;
         let leaving = len - super_bytes - counts.read_only;
@@ -175,8 +176,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// As [`Ledger::shift`] of a group that gives out nothing more, unless reservations need its
-    /// free space. Then says how many bytes would be missing.
+    /// As [`Ledger::shift`], for a group that becomes read-only. Fails with the missing bytes if
+    /// reservations need its free space.
     pub(crate) fn stop(&self, before: Counts, after: Counts) -> Result<(), Refused> {
         let account = &mut self.books.lock().account;
         let leaving = after.read_only - before.read_only;
@@ -189,7 +190,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Follows a group from one state to the next; `kept` bytes of reservations became allocations.
+    /// Applies the state change of a group; `kept` bytes of reservations became allocations.
     pub(crate) fn shift(&self, before: Counts, after: Counts, kept: u64) {
         if before == after {
             return;
@@ -226,7 +227,7 @@ impl Ledger {
         books.roll.revoke([bytes]);
     }
 
-    /// Makes a token of a reservation. Its number means something in debug builds only.
+    /// Makes a token of a reservation. The returned number has a meaning in debug builds only.
     pub(crate) fn enter(&self, bytes: u64) -> u64 {
         #[cfg(debug_assertions)]
         return self.books.lock().roll.enter([bytes]);
@@ -234,7 +235,7 @@ impl Ledger {
         return bytes & 0;
     }
 
-    /// Cuts a token.
+    /// Splits a token.
     pub(crate) fn split(&self, token: u64, bytes: u64) -> u64 {
         #[cfg(debug_assertions)]
         return self.books.lock().roll.split(token, [bytes]);
@@ -250,7 +251,7 @@ impl Ledger {
         let _ = (token, other);
     }
 
-    /// A token gives up the bytes of an allocation, which the account has counted.
+    /// Takes the bytes of an allocation from a token; the account has already counted them.
     pub(crate) fn settle(&self, token: u64, bytes: u64) {
         #[cfg(debug_assertions)]
         self.books.lock().roll.settle(token, [bytes]);
@@ -258,7 +259,7 @@ impl Ledger {
         let _ = (token, bytes);
     }
 
-    /// Takes back a part of a reservation that was not used.
+    /// Returns the unused part of a reservation.
     pub(crate) fn give_back(&self, token: u64, bytes: u64) {
         let books = &mut *self.books.lock();
         books.take_back(bytes);
@@ -268,7 +269,7 @@ impl Ledger {
         let _ = token;
     }
 
-    /// A token ends, and gives back all that it holds.
+    /// Ends a token, and returns all its bytes.
     pub(crate) fn leave(&self, token: u64, bytes: u64) {
         if bytes == 0 && cfg!(not(debug_assertions)) {
             return;
@@ -310,7 +311,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Compares with the sum of the groups. Valid only while nothing changes.
+    /// Compares the account with the sum of the groups. Valid only while nothing changes.
     pub(crate) fn verify(&self, expected: &Account) -> Result<(), String> {
         let found = self.snapshot();
         let Account { may_use, global_reserve, for_copies, .. } = found;
@@ -360,7 +361,7 @@ mod tests {
         assert_eq!(ledger.snapshot().available(), 100);
     }
 
-    /// A3: the global reserve is out of reach.
+    /// A3: no reservation can use the global reserve.
     #[test]
     fn keeps_the_global_reserve() {
         let ledger = ledger(100);

@@ -8,10 +8,10 @@ use crate::index::Plane;
 const SMALL_MAX: u64 = 128 << 10;
 const MEDIUM_MAX: u64 = 8 << 20;
 
-/// The sizes that a group of data is meant for. The first allocation in the group decides it, until
+/// The sizes that a group of data is used for. The first allocation in the group decides it, until
 /// the group is empty again.
 ///
-/// Not on disk: after a mount a group is of no class until it is allocated from.
+/// It is not on disk: after a mount, a group has no class until the first allocation in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Class {
     #[default]
@@ -24,7 +24,7 @@ pub(crate) enum Class {
 impl Class {
     pub(crate) const ALL: [Self; 4] = [Self::Unset, Self::Small, Self::Medium, Self::Large];
 
-    /// The class of an allocation; nodes are all alike.
+    /// The class of an allocation; nodes have no class.
     pub(crate) fn of(kind: SpaceKind, want: u64) -> Self {
         match want {
             _ if kind != SpaceKind::Data => Self::Unset,
@@ -43,7 +43,7 @@ impl Class {
         }
     }
 
-    /// The planes of loaded groups: its own, those of no class, then the nearer size.
+    /// The planes of loaded groups in search order: the own class, no class, then the nearer sizes.
     pub(crate) fn order(self) -> [Plane; 4] {
         use Plane::{Large, Medium, Small, Unset};
         match self {

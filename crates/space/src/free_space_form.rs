@@ -1,4 +1,4 @@
-//! The free-space tree's two ways to write down what is free in one block group.
+//! The two forms of the free space of a block group in the free-space tree.
 //!
 //! # Place
 //!
@@ -14,9 +14,9 @@
 //! (start,       FREE_SPACE_BITMAP,      span)  one bit a sector, lowest first, set if free
 //! ```
 //!
-//! Bitmaps cover the group without gaps from its start, [`BITMAP_BITS`] sectors each; the last one
-//! covers what is left, in as many bytes as that needs. The extent count is the number of
-//! contiguous runs in both forms.
+//! Bitmaps cover the group without gaps from its start, [`BITMAP_BITS`] sectors each. The last
+//! bitmap covers the rest, in as many bytes as that needs. In both forms the extent count is the
+//! number of contiguous runs.
 //!
 //! Ranges under superblocks are free in this tree.
 //!
@@ -40,7 +40,7 @@ const ITEM_BYTES: u64 = header::ITEM_LEN as u64;
 /// How far the count must fall below the upper threshold before extents are used again.
 const HYSTERESIS: u64 = 100;
 
-/// How a group's free space is written.
+/// The form of the free space of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Form {
     /// One item for each free extent.
@@ -70,13 +70,13 @@ impl Form {
 /// One item of the free-space tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FormItem {
-    /// Where it stands.
+    /// The key of the item.
     pub key: Key,
-    /// What it says; nothing, for an extent.
+    /// The payload; empty for an extent.
     pub payload: Vec<u8>,
 }
 
-/// Why the items of a group cannot be its free space.
+/// Reasons why items are not valid as the free space of a group.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FormError {
@@ -108,10 +108,10 @@ pub enum FormError {
         /// The item's key.
         key: Key,
     },
-    /// A bitmap is missing, or does not cover what its place in the group demands.
+    /// A bitmap is missing, or does not cover its range of the group.
     #[error("bitmap {key} should be the one at {start} that covers {span} bytes")]
     Bitmap {
-        /// The key of what is there.
+        /// The key of the item that was found.
         key: Key,
         /// Where the next bitmap begins.
         start: Logical,
@@ -136,14 +136,14 @@ pub enum FormError {
         /// Bytes it has.
         found: usize,
     },
-    /// The info item counts other extents than there are.
+    /// The count in the info item differs from the number of extents.
     #[error("block group {group} has {found} free extents, its info item says {expected}")]
     Count {
         /// First byte of the group.
         group: Logical,
-        /// What the info item says.
+        /// The count in the info item.
         expected: u32,
-        /// What there is.
+        /// The number of extents that were found.
         found: usize,
     },
 }
@@ -182,12 +182,12 @@ fn span_max(sectorsize: u32) -> u64 {
     u64::from(sectorsize) * BITMAP_BITS
 }
 
-/// Makes the items that say what is free, in the order of their keys.
+/// Makes the items for the free space, in the order of their keys.
 ///
 /// # Panics
 ///
-/// When the extents are not sorted, disjoint whole sectors of the group that do not touch, or the
-/// group is not made of whole sectors: bugs of the caller.
+/// If the group does not consist of whole sectors. Also if the extents are not sorted whole sectors
+/// of the group with gaps between them. Both are bugs of the caller.
 #[must_use]
 pub fn write(group: Extent, sectorsize: u32, form: Form, free: &[Extent]) -> Vec<FormItem> {
     assert_sound(group, sectorsize, free);
@@ -240,7 +240,7 @@ fn write_bitmaps(group: Extent, sectorsize: u32, free: &[Extent]) -> Vec<FormIte
     items
 }
 
-/// What each bitmap of a group covers.
+/// The range of each bitmap of a group.
 fn bitmap_spans(group: Extent, sectorsize: u32) -> impl Iterator<Item = Extent> {
     let full = span_max(sectorsize);
     (0..bitmap_count(group.len, sectorsize)).map(move |index| {
@@ -263,9 +263,9 @@ fn set_bits(bitmap: &mut [u8], start: usize, end: usize) {
     }
 }
 
-/// Reads the free extents of a group from its items: all items with a key from the group's start
-/// up to its end, except the info item, which says form and count. Extents that touch come
-/// back as one.
+/// Reads the free extents of a group from its items. These are all items with a key from the start
+/// of the group up to its end. The info item is not among them; it has the form and the count.
+/// Adjacent extents are merged.
 ///
 /// # Errors
 ///
@@ -360,7 +360,7 @@ fn for_each_run(bitmap: &[u8], bits: usize, mut act: impl FnMut(usize, usize)) {
     let mut run_start = None;
     let mut bit = 0;
     while bit < bits {
-        // A whole byte of bits equal to the one before it has no border in it.
+        // A byte in which all bits equal the previous bit contains no start or end of a run.
         let uniform = if run_start.is_some() { 0xff } else { 0x00 };
         if bit % 8 == 0 && bitmap[bit / 8] == uniform {
             bit += 8;
@@ -381,7 +381,7 @@ fn for_each_run(bitmap: &[u8], bits: usize, mut act: impl FnMut(usize, usize)) {
     }
 }
 
-/// Extents that are being read; those that touch are joined.
+/// Extents while they are read; adjacent ones are merged.
 #[derive(Default)]
 struct Runs {
     extents: Vec<Extent>,

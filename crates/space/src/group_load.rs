@@ -1,12 +1,13 @@
-//! Loading of a group: its free extents become known.
+//! Loading of a group, which reads its free extents.
 //!
 //! # Invariants
 //!
 //! - **G2** Once loaded, a group knows all its free extents; before, it hands out nothing.
-//! - **G4** Loading of a group with rows changes its account, so its space does it.
+//! - **G4** Loading a group with rows changes its account, so [`Space`](crate::Space) loads such a
+//!   group.
 //!
-//! The group keeps extents that were unpinned before loading in a list of their own. The free-space
-//! tree that is read for loading may be older.
+//! Before loading, the group keeps unpinned extents in a separate list. The free-space tree that
+//! loading reads may be older than these.
 
 use buttress_format::Extent;
 
@@ -24,8 +25,9 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// When the extents are out of order or outside the group, or do not add up to the bytes that
-    /// the group's use leaves. Then the volume is inconsistent, and the group stays unloaded.
+    /// When the extents are out of order or outside the group. Also when they do not add up to the
+    /// length of the group minus its used bytes. Then the volume is inconsistent, and the group
+    /// stays unloaded.
     ///
     /// # Panics
     ///
@@ -36,7 +38,7 @@ impl Group {
         self.load_into(None, free)
     }
 
-    /// As [`Group::load`]; changes the account too, if the group is in one.
+    /// As [`Group::load`]; also changes the account, if the group belongs to one.
     pub(crate) fn load_into(
         &self,
         ledger: Option<&Ledger>,

@@ -2,9 +2,9 @@
 //!
 //! # Place
 //!
-//! Arithmetic in memory: no I/O, no trees. `txn` names the block groups and the free space in them.
-//! It asks for reservations and addresses, and records the answers in the extent, block-group and
-//! free-space trees.
+//! Arithmetic in memory, without I/O and trees. `txn` passes the block groups and the free space in
+//! them. It asks for reservations and addresses, and records the answers in the extent, block-group
+//! and free-space trees.
 //!
 //! # Where things are
 //!

@@ -1,22 +1,23 @@
-//! The rule of preemptive flushing: when room is made before any caller waits, and from which pool.
+//! The rule of preemptive flushing: when to make room before any caller waits, and from which pool.
 //!
 //! # Place
 //!
-//! The thread that flushes in the background gathers [`Pools`], asks, and makes the round that the
-//! rule answers. The rule is `clamp`, that of Linux 5.12 to 6.16.
+//! The background flush thread gathers [`Pools`], asks the rule, and makes the round that it
+//! returns. The rule is `clamp`, as in Linux 5.12 to 6.16.
 //!
 //! # Invariants
 //!
-//! - **C1** No round is asked for while a caller waits: the flush steps make room then, and two
-//!   that make room at once get in each other's way.
+//! - **C1** No round is due while a caller waits. The flush steps make room then, and two threads
+//!   that make room at once hinder each other.
 //! - **C2** Without load there is no round, however full the volume is.
-//! - **C3** Space that is taken again as soon as it is given back counts as used, not as room. That
-//!   is the paths that any transaction under load holds, however long it is.
+//! - **C3** Space that is reserved again as soon as it is freed counts as used, not as room. Such
+//!   space is the reservation for tree paths, which any transaction under load holds, whatever its
+//!   length.
 
-/// Which rule is followed.
+/// The rule to follow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Preempt {
-    /// None: room is made when a caller waits.
+    /// No rule: room is made when a caller waits.
     #[cfg(feature = "baselines")]
     Off,
     /// A threshold that every wait lowers.
@@ -25,13 +26,13 @@ pub enum Preempt {
 }
 
 impl Preempt {
-    /// Whether room is made ahead at all.
+    /// Whether the rule makes room before callers wait.
     #[must_use]
     pub fn is_on(self) -> bool {
         self == Self::Clamp
     }
 
-    /// By its name among mount options.
+    /// Returns the rule with this name among the mount options.
     #[cfg(feature = "baselines")]
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
@@ -46,28 +47,29 @@ impl Preempt {
 /// The uses of metadata space at one moment, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pools {
-    /// Of all groups.
+    /// Bytes of all groups.
     pub total: u64,
-    /// By recorded nodes.
+    /// Used by recorded nodes.
     pub used: u64,
-    /// By nodes that a commit is about to record.
+    /// Used by nodes that a commit is about to record.
     pub reserved: u64,
     /// In groups that are read-only.
     pub read_only: u64,
-    /// Freed, and not to be handed out before a commit.
+    /// Freed, but not usable before a commit.
     pub pinned: u64,
-    /// Kept back.
+    /// The global reserve.
     pub global: u64,
-    /// That future chunks would add, for callers that can wait for everything.
+    /// Bytes that future chunks would add, for callers that can wait for every flush state.
     pub to_come: u64,
     /// Reserved by the running transaction's changes; a commit writes them.
     pub overlay: u64,
     /// Reserved by the frozen transaction.
     pub frozen: u64,
-    /// Reserved by dirty data and operations beyond that. Writeback turns it into overlay.
+    /// Reserved by dirty data, and by operations without changes yet. Writeback turns it into
+    /// `overlay`.
     pub reservations: u64,
-    /// The part of the two fields above that is for paths. The existing trees bound it, whatever
-    /// the number of changes (C3).
+    /// The part of `overlay` and `reservations` for tree paths. The height of the existing trees
+    /// limits it, whatever the number of changes (C3).
     pub paths: u64,
     /// Dirty data in memory.
     pub dirty: u64,
@@ -86,19 +88,19 @@ impl Pools {
         (self.total + self.to_come).saturating_sub(taken + held)
     }
 
-    /// Bytes that are free or held by paths. A round makes it more.
+    /// Bytes that are free or held for paths. A round increases them.
     #[must_use]
     pub fn room(&self) -> u64 {
         self.headroom() + self.paths
     }
 
-    /// Bytes that grow with the changes, and that a round makes less (C3).
+    /// Bytes that grow with the changes, and that a round reduces (C3).
     #[must_use]
     pub fn filled(&self) -> u64 {
         (self.overlay + self.reservations).saturating_sub(self.paths)
     }
 
-    /// The part of it that a commit gives back.
+    /// The part of `filled` that a commit frees.
     #[must_use]
     pub fn to_commit(&self) -> u64 {
         self.overlay.saturating_sub(self.paths)
@@ -108,7 +110,7 @@ impl Pools {
 /// The pool from which a round makes room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Round {
-    /// Write so many bytes of dirty data back, without a wait for ordered extents.
+    /// Write `bytes` of dirty data back, without waiting for ordered extents.
     Dirty {
         /// How many, of data.
         bytes: u64,
@@ -119,14 +121,14 @@ pub enum Round {
 
 const CLAMP_MIN: u32 = 1;
 const CLAMP_MAX: u32 = 8;
-/// A round must be able to give back more than this. So volumes of little metadata have no rounds.
-/// With an eighth of their metadata as the limit, they made commits that cost more than they saved
-/// (`docs/internals/space.md`).
+/// A round must be able to free more than this. So volumes with little metadata have no rounds. In
+/// a trial with an eighth of their metadata as the limit, the rounds caused commits that cost more
+/// than they saved (`docs/internals/space.md`).
 const CLAMP_WORTH: u64 = 128 << 20;
 
-/// The kernel's rule. The kernel reserves eight levels for each item, which a round gives back.
-/// Here the existing trees bound the levels and no round gives them back (C3), so they count as
-/// used.
+/// The rule of the kernel. The kernel reserves eight levels for each item, and a round frees them.
+/// In this program the height of the existing trees limits the levels, and no round frees them
+/// (C3). So they count as used.
 #[derive(Clone, Copy, Debug)]
 pub struct Clamp {
     clamp: u32,
@@ -145,17 +147,17 @@ impl Clamp {
         self.clamp
     }
 
-    /// Notes that a request began to wait while none did: rounds begin earlier next time. They do
-    /// not where ordered extents hold most of the space, because no round would hasten those. Many
-    /// requests at once are one step.
+    /// Notes that a request began to wait while no other waited. Rounds then begin earlier, except
+    /// where ordered extents hold most of the space: no round would speed those up. Many requests
+    /// at once count as one step.
     pub fn note_wait(&mut self, pools: &Pools) {
         if pools.ordered < pools.dirty {
             self.clamp = (self.clamp + 1).min(CLAMP_MAX);
         }
     }
 
-    /// Notes the end of rounds. Where a single one was enough and no request waits, the next ones
-    /// begin later.
+    /// Notes the end of a series of rounds. If one round was enough and no request waits, later
+    /// rounds begin later.
     pub fn note_end(&mut self, rounds: u32, pools: &Pools) {
         if rounds == 1 && !pools.waiting {
             self.clamp = (self.clamp - 1).max(CLAMP_MIN);
@@ -173,13 +175,13 @@ impl Clamp {
         pools.pinned + held >= self.threshold(pools)
     }
 
-    /// How many more bytes must be reserved before a round may be due; nothing where reservations
-    /// alone make none due. A periodic look comes too late where reservations are large: a few
-    /// hundred of them are a round.
+    /// How many more bytes must be reserved before a round may be due. `None` if no amount of
+    /// reservations makes one due. A periodic check comes too late where reservations are large,
+    /// since a few hundred of them make a round due.
     #[must_use]
     pub fn lacks(&self, pools: &Pools) -> Option<u64> {
         let wanted = self.threshold(pools).max(CLAMP_WORTH + 1).saturating_sub(in_reach(pools));
-        // Ordered extents finish before that, so the next look comes earlier.
+        // Ordered extents may finish earlier, so the next check comes earlier.
         let least = if is_on_its_way(pools) { CLAMP_WORTH / 8 } else { 0 };
         (!is_full(pools)).then_some(wanted.max(least))
     }
@@ -189,8 +191,8 @@ impl Clamp {
         (pools.to_come + room) >> self.clamp
     }
 
-    /// The next round: a quarter of the dirty data, or a commit. Dirty data only if it holds more
-    /// than all others, because data written early is more fragmented.
+    /// The next round: a quarter of the dirty data, or a commit. It is dirty data only if that
+    /// holds more than all other pools. Data that is written early is more fragmented.
     #[must_use]
     pub fn round(&self, pools: &Pools) -> Round {
         let reservations = pools.filled() - pools.to_commit();
@@ -211,12 +213,12 @@ fn is_full(pools: &Pools) -> bool {
     fixed(pools) >= pools.total / 10 * 9
 }
 
-/// Bytes that rounds may give back. Those of a commit under way come back by themselves.
+/// Bytes that rounds may free. A commit under way frees its bytes without a round.
 fn in_reach(pools: &Pools) -> u64 {
     pools.filled() + pools.pinned
 }
 
-/// Whether most of the data is in ordered extents: its reservations come back by themselves.
+/// Whether most of the data is in ordered extents, which free their reservations without a round.
 fn is_on_its_way(pools: &Pools) -> bool {
     pools.ordered / 2 >= pools.dirty
 }
@@ -240,7 +242,7 @@ mod tests {
         }
     }
 
-    /// E1, C2: an idle volume is left alone, at every degree of fullness.
+    /// E1, C2: an idle volume has no rounds, however full it is.
     #[test]
     fn e1_an_idle_volume_is_left_alone() {
         for percent in [10, 80, 90, 94, 98, 100] {
@@ -250,7 +252,8 @@ mod tests {
         }
     }
 
-    /// E2: a wait is one step of the clamp, to eight; a single round takes one back, to one.
+    /// E2: a wait raises the clamp by one step, up to eight. A single round lowers it by one, down
+    /// to one.
     #[test]
     fn e2_the_clamp_goes_step_by_step() {
         let mut clamp = Clamp::default();
@@ -269,7 +272,7 @@ mod tests {
         assert_eq!(clamp.bits(), 1);
     }
 
-    /// E3: no volume is too small or too large for the arithmetic.
+    /// E3: the arithmetic works for every size of volume.
     #[test]
     fn e3_every_size() {
         // From 8 MiB to a pebibyte.
@@ -295,8 +298,8 @@ mod tests {
         }
     }
 
-    /// The kernel's figures: due at the threshold and not below, and a quarter of the dirty data
-    /// where that holds most.
+    /// The rule of the kernel: a round is due at the threshold and not below. It is a quarter of
+    /// the dirty data where that holds most.
     #[test]
     fn clamp_is_the_rule_to_the_letter() {
         let clamp = Clamp::default();
@@ -326,8 +329,8 @@ mod tests {
         assert_eq!(clamp.lacks(&full), None);
     }
 
-    /// E16: reservations of ordered extents begin no round, however early the clamp begins others.
-    /// As soon as half of the data is dirty, they do.
+    /// E16: reservations of ordered extents begin no round, however low the threshold is. They
+    /// begin one as soon as half of the data is dirty.
     #[test]
     fn e16_data_on_its_way_begins_no_round() {
         let pools = Pools { overlay: 0, ..loaded() };

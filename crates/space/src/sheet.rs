@@ -1,20 +1,19 @@
-//! Bitmaps of slots that a search passes over without a look at empty parts: one plane of the
-//! index.
+//! Bitmaps of slots, one plane of the index. A search skips their empty parts.
 //!
 //! # Invariants
 //!
-//! - **I2** A set bit has its summary bits set, above it at every level, once the call that set it
-//!   has returned. The exception is a call that clears a summary bit and is about to find that a
-//!   bit below was set: [`Doubts`] shows it. Summary bits without bits below them are possible, and
-//!   cost a look.
-//! - **I3** A search that missed a group that was always entered sees afterwards that it may have
-//!   ([`Doubts::since`]).
+//! - **I2** When the call that set a bit has returned, the summary bits above it are set at every
+//!   level. There is one exception: a call clears a summary bit and is about to find that a bit
+//!   below was set. [`Doubts`] shows this. A summary bit may be set without a bit below, which
+//!   costs one more read.
+//! - **I3** If a search missed a group that was in the index all the time, the search can see
+//!   afterwards that it may have ([`Doubts::since`]).
 //!
 //! # Locks
 //!
 //! None. Bits of one group change under that group's lock. Many groups share a word, which changes
-//! by atomic operations. Those come from the module `sync` beside it, so that a model checker runs
-//! the same text with its own (`tests/index`).
+//! by atomic operations. The operations come from the module `sync` beside this file. A model
+//! checker compiles the same code with its own (`tests/index`).
 
 use std::sync::OnceLock;
 
@@ -32,26 +31,28 @@ pub(crate) const SLOTS_MAX: usize = FAN * FAN * SEGMENT;
 /// Why a search that found nothing may be wrong (I3).
 #[derive(Debug, Default)]
 pub(crate) struct Doubts {
-    /// How often a group was entered where it was not before, or found again.
+    /// How often a group was entered at a new place, or found again after a clear.
     arrivals: AtomicU64,
-    /// How many calls clear summary bits, and have not looked yet whether another call set a bit
+    /// How many calls clear summary bits, and have not yet checked whether another call set a bit
     /// below.
     clearing: AtomicU64,
 }
 
 impl Doubts {
-    /// This moment; a search keeps it when it begins.
+    /// The current count of arrivals. A search stores it when it begins.
     pub(crate) fn now(&self) -> u64 {
         self.arrivals.load(SeqCst)
     }
 
     /// Whether a search that began at `then` may have missed an entry. A call that clears counts an
-    /// arrival before it reports that it is done. In this order of loads one of the two shows.
+    /// arrival before it reports that it is done. With this order of loads, one of the two is
+    /// visible.
     pub(crate) fn since(&self, then: u64) -> bool {
         self.clearing.load(SeqCst) != 0 || self.arrivals.load(SeqCst) != then
     }
 
-    /// Counts an arrival: after a group was entered, and before it is taken out anywhere.
+    /// Counts an arrival. A caller counts it after it enters a group, and before it removes the
+    /// group from another place.
     pub(crate) fn arrived(&self) {
         self.arrivals.fetch_add(1, SeqCst);
     }
@@ -66,7 +67,7 @@ impl Doubts {
     }
 }
 
-/// 4096 bits for each order, and above them one for each word.
+/// 4096 bits for each order, with a summary bit for each word.
 #[derive(Debug)]
 struct Bits {
     words: [[AtomicU64; FAN]; ORDERS],
@@ -92,13 +93,13 @@ impl Bits {
         }
     }
 
-    /// Returns whether that was the last of its word: its summary is to be cleared then.
+    /// Returns whether the word is now empty. The caller then clears its summary bit.
     fn clear(&self, order: usize, bit: usize) -> bool {
         let mask = 1_u64 << (bit % FAN);
         self.words[order][bit / FAN].fetch_and(!mask, SeqCst) & !mask == 0
     }
 
-    /// Returns whether it had to be set again.
+    /// Returns whether the summary bit had to be set again.
     fn clear_summary(&self, order: usize, bit: usize) -> bool {
         let word = bit / FAN;
         self.summary[order].fetch_and(!(1 << word), SeqCst);
@@ -141,7 +142,7 @@ impl Bits {
 
 type Lazy<T> = OnceLock<Box<T>>;
 
-/// Sixty-four segments.
+/// A block of 64 segments, each allocated on first use.
 type Shelf = [Lazy<Bits>; FAN];
 
 /// One plane: which segments have a bit, and the segments that ever had an entry.

@@ -1,13 +1,12 @@
-//! A roll of the live tokens, to compare an account with: in debug builds only.
+//! A list of the live tokens, to compare an account with. Only debug builds have it.
 //!
 //! # Invariants
 //!
-//! - **O1** The reservations of an account are the sum over the live tokens, plus grants that have
-//!   no token yet. Bytes that an allocation took, and its token has not counted yet, are
-//!   subtracted.
+//! - **O1** The reservations of an account are the sum of the live tokens, plus grants without a
+//!   token yet. Allocations that the account has counted and the token has not are subtracted.
 //!
-//! Each token is counted by itself, and reports its bytes whenever it changes. So a token that is
-//! lost, copied or wrong shows here. A sum of differences would not show it.
+//! Each token is counted separately, and reports its bytes whenever it changes. So this check finds
+//! a token that is lost, copied or wrong. A sum of differences would not find it.
 
 use std::collections::HashMap;
 
@@ -45,7 +44,7 @@ impl<const N: usize> TokenAudit<N> {
         self.next
     }
 
-    /// A part of a token becomes one of its own.
+    /// Splits a part of a token off as a new token.
     ///
     /// # Panics
     ///
@@ -56,7 +55,7 @@ impl<const N: usize> TokenAudit<N> {
         self.enter(what)
     }
 
-    /// A token becomes part of another.
+    /// Merges a token into another.
     ///
     /// # Panics
     ///
@@ -66,7 +65,7 @@ impl<const N: usize> TokenAudit<N> {
         add(self.tokens.get_mut(&token).expect("O1: a live token"), what);
     }
 
-    /// A token gives back a part of what it holds.
+    /// Takes back a part of the bytes of a token.
     ///
     /// # Panics
     ///
@@ -75,22 +74,22 @@ impl<const N: usize> TokenAudit<N> {
         sub(self.tokens.get_mut(&token).expect("O1: a live token"), what, "a token");
     }
 
-    /// The account has counted an allocation that its token will.
+    /// Notes an allocation that the account has counted, and the token has not yet.
     pub fn take(&mut self, what: [u64; N]) {
         add(&mut self.taken, what);
     }
 
-    /// The token counts the allocation.
+    /// Counts the allocation for the token, too.
     pub fn settle(&mut self, token: u64, what: [u64; N]) {
         sub(&mut self.taken, what, "what was taken");
         self.give(token, what);
     }
 
-    /// A token ends.
+    /// Ends a token.
     ///
     /// # Panics
     ///
-    /// When it is not alive, or holds something else than it reports: O1.
+    /// When the token is not alive, or holds other bytes than it reports (O1).
     pub fn leave(&mut self, token: u64, holds: [u64; N]) {
         let found = self.tokens.remove(&token).expect("O1: a token goes once");
         assert_eq!(found, holds, "O1: a token's own count");

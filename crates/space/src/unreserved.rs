@@ -39,7 +39,7 @@ impl Unreserved {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Counts a new token. Its number means something in debug builds only.
+    /// Counts a new token. The returned number has a meaning in debug builds only.
     pub(crate) fn enter(&self, bytes: u64) -> u64 {
         #[cfg(debug_assertions)]
         {
@@ -55,7 +55,7 @@ impl Unreserved {
         }
     }
 
-    /// Cuts `bytes` off a token; returns the number of the new one.
+    /// Splits `bytes` off a token; returns the number of the new token.
     pub(crate) fn split(&self, token: u64, bytes: u64) -> u64 {
         #[cfg(debug_assertions)]
         return self.roll.lock().split(token, [bytes]);
@@ -63,7 +63,7 @@ impl Unreserved {
         return (token + bytes) & 0;
     }
 
-    /// Joins two tokens; returns the number of a token of no bytes that takes the other's place.
+    /// Joins two tokens; returns the number of an empty token that replaces `other`.
     pub(crate) fn merge(&self, token: u64, other: u64) -> u64 {
         #[cfg(debug_assertions)]
         {
@@ -75,7 +75,7 @@ impl Unreserved {
         return (token + other) & 0;
     }
 
-    /// A token ends.
+    /// Ends a token.
     pub(crate) fn leave(&self, token: u64, bytes: u64) {
         #[cfg(debug_assertions)]
         let mut roll = self.roll.lock();

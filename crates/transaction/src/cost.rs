@@ -1,20 +1,19 @@
-//! What operations put, counted in items and bytes.
+//! The cost of operations in items and bytes.
 //!
 //! # Place
 //!
-//! Two kinds of items cost differently where nodes are counted (`reserve::count`). Those of the
-//! trees that operations change dirty a path each. Those of trees that commits alone change
-//! (extents, checksums, free space) are part of trees that are counted whole: only what they fill
-//! comes on top.
+//! Two kinds of items have different costs where nodes are counted (`reserve::count`). In a tree
+//! that operations change, each item dirties a path. Trees that commits alone change (extents,
+//! checksums, free space) are counted as a whole. There an item adds only its own bytes.
 
 use std::ops::{Add, AddAssign, SubAssign};
 
-/// What an operation may put, at most.
+/// The most that an operation may put.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
     /// Items set or deleted in trees that operations change.
     pub items: u32,
-    /// Items that follow from these in trees that commits alone change; a data reference counts
+    /// Items in trees that commits alone change, which follow from `items`. A data reference counts
     /// as three.
     pub whole: u32,
     /// Bytes of their payloads, and of checksums.
@@ -22,13 +21,13 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// Of items that have no such consequence.
+    /// The cost of items without such consequences.
     #[must_use]
     pub const fn of(items: u32, bytes: u32) -> Self {
         Self { items, whole: 0, bytes }
     }
 
-    /// Both.
+    /// The sum of both.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self {
@@ -38,13 +37,13 @@ impl Cost {
         }
     }
 
-    /// So many times.
+    /// The cost of `count` such operations.
     #[must_use]
     pub const fn times(self, count: u32) -> Self {
         Self { items: self.items * count, whole: self.whole * count, bytes: self.bytes * count }
     }
 
-    /// What of it another lacks.
+    /// The part of this cost that exceeds `other`, figure by figure.
     #[must_use]
     pub const fn beyond(self, other: Self) -> Self {
         Self {
@@ -55,7 +54,7 @@ impl Cost {
     }
 }
 
-/// The same of many operations.
+/// The cost of many operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Costs {
     /// As in [`Cost`].
@@ -78,7 +77,7 @@ impl Costs {
         self == Self::default()
     }
 
-    /// Each of the figures by itself.
+    /// Applies `of` to each figure of both.
     pub fn map(self, other: Self, of: impl Fn(u64, u64) -> u64) -> Self {
         Self {
             items: of(self.items, other.items),

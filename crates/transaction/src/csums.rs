@@ -1,4 +1,4 @@
-//! Looking checksums of data up, through all that has some: the youngest first.
+//! Looks checksums of data up, in all places that may have some, the newest first.
 
 use buttress_format::{Extent, Key, Kind, Logical, TreeId, ids};
 use buttress_tree::Cursor;
@@ -27,7 +27,7 @@ impl Csums {
         self.known.len()
     }
 
-    /// The checksum of the range's n-th sector, or nothing where data carries none.
+    /// The checksum of the range's n-th sector; `None` if the sector has none.
     #[must_use]
     pub fn sector(&self, index: usize) -> Option<&[u8]> {
         let known = *self.known.get(index)?;
@@ -46,7 +46,7 @@ impl Csums {
         self.known.iter().all(|k| *k)
     }
 
-    /// Takes over what is not known yet: callers go from the youngest source to the oldest.
+    /// Adds checksums for sectors without one yet. Callers go from the newest source to the oldest.
     fn merge(&mut self, run: Extent, sums: &[u8]) {
         let start = run.start.0.max(self.extent.start.0);
         let end = run.end().0.min(self.extent.end().0);
@@ -54,8 +54,8 @@ impl Csums {
         while at < end {
             let to = ((at - self.extent.start.0) / self.sector) as usize;
             let from = ((at - run.start.0) / self.sector) as usize;
-            // A run or a range that a damaged item put between sectors has a part of one at its
-            // end.
+            // A damaged item can start a run or a range between sectors. Such a run has only a part
+            // of a checksum at its end.
             if let Some(source) = sums.get(from * self.size..(from + 1) * self.size)
                 && self.known.get(to) == Some(&false)
             {
@@ -67,7 +67,8 @@ impl Csums {
     }
 }
 
-/// Looks a range's checksums up: running, frozen, committed.
+/// Looks the checksums of a range up: in the running transaction, the frozen one, then the
+/// committed tree.
 pub fn read(view: &View, extent: Extent) -> Result<Csums> {
     let geometry = *view.store().geometry();
     let sector = u64::from(geometry.sectorsize);
@@ -83,7 +84,7 @@ pub fn read(view: &View, extent: Extent) -> Result<Csums> {
     let Some(root) = view.committed_root(TreeId::CSUM)? else { return Ok(found) };
     let key = Key::new(ids::EXTENT_CSUM, Kind::EXTENT_CSUM, extent.start.0);
     let mut cursor = Cursor::seek_before(&**view.store(), TreeId::CSUM, root, &key)?;
-    // The item before may reach into the range; where there is none the cursor is past the front.
+    // The item before may reach into the range. If there is no item before, the cursor has no key.
     if cursor.key().is_none() {
         cursor = Cursor::seek(&**view.store(), TreeId::CSUM, root, &key)?;
     }

@@ -1,4 +1,4 @@
-//! What can go wrong in a transaction.
+//! Errors of a transaction.
 
 use std::sync::Arc;
 
@@ -7,7 +7,8 @@ use buttress_format::{Key, Logical, TreeId};
 /// The result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// A failure of this crate. Cheap to clone: the first one of a commit is shown to all callers.
+/// An error of this crate. It is cheap to clone, because all callers get the first failure of a
+/// commit.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -20,14 +21,14 @@ pub enum Error {
     /// Space accounting refused.
     #[error("space accounting: {0}")]
     Space(Arc<buttress_space::Error>),
-    /// Nothing left of this kind of space, after everything that could free some.
+    /// No space of this kind is left, even after all flush states.
     #[error("no space left for {0}")]
     NoSpace(&'static str),
-    /// The caller no longer wants it, and waited for space ([`buttress_base::Interrupt`]);
-    /// nothing was changed.
+    /// The caller cancelled the request while it waited for space ([`buttress_base::Interrupt`]).
+    /// Nothing was changed.
     #[error("interrupted while it waited for space")]
     Interrupted,
-    /// The volume cannot be written, and why.
+    /// The volume cannot be written, for this reason.
     #[error("the volume is read-only: {0}")]
     ReadOnly(String),
     /// A commit failed; nothing is written any more.
@@ -44,7 +45,7 @@ pub enum Error {
         #[source]
         source: buttress_format::Error,
     },
-    /// The extent tree does not know what the file trees use. Run the checker.
+    /// The extent tree lacks an extent that the file trees use. Run the checker.
     #[error("extent tree at {at}: {what}")]
     Extents {
         /// The extent.
@@ -60,16 +61,16 @@ pub enum Error {
         /// What is wrong.
         what: String,
     },
-    /// There is a log of fsync, and its content would be lost.
+    /// There is a log of fsync, and opening would lose its content.
     #[error(
         "it was not unmounted cleanly and has an fsync log: mount it for writing once, which replays \
          the log, or read-only with nologreplay to see the state before it"
     )]
     Log,
-    /// Moving was stopped by request; what was moved stays where it is.
+    /// A request stopped the move; extents that already moved stay where they are.
     #[error("stopped by request")]
     Stopped,
-    /// Something else has to be done first.
+    /// Other work must be done first.
     #[error("{0}")]
     Busy(&'static str),
     /// There is a log of fsync, and the volume cannot be written.
@@ -78,7 +79,7 @@ pub enum Error {
          with Linux once, or read-only with nologreplay to see the state before the log"
     )]
     LogStays(String),
-    /// The volume lacks something it must have.
+    /// The volume lacks a required structure.
     #[error("the volume is malformed: {0}")]
     Malformed(String),
 }

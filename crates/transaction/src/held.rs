@@ -1,24 +1,24 @@
-//! Which handles a thread holds (`txn::handle::H2`): looked at in debug builds.
+//! Counts the handles that a thread holds (`txn::handle::H2`), in debug builds only.
 
 #[cfg(debug_assertions)]
 thread_local! {
-    /// They never change threads: the gate's guard does not.
+    /// A handle never changes threads, because the gate's guard does not.
     static HELD: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
 }
 
-/// This thread holds one handle more.
+/// Notes that this thread holds one more handle.
 pub fn open() {
     #[cfg(debug_assertions)]
     HELD.set(HELD.get() + 1);
 }
 
-/// This thread holds one handle less.
+/// Notes that this thread holds one handle less.
 pub fn close() {
     #[cfg(debug_assertions)]
     HELD.set(HELD.get() - 1);
 }
 
-/// A thread that is about to wait holds no handle: the commit would wait for it.
+/// Checks that a thread holds no handle before it waits, since a commit would wait for the handle.
 #[track_caller]
 pub fn expect_none(what: &str) {
     #[cfg(debug_assertions)]

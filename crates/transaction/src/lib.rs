@@ -1,16 +1,17 @@
-//! What one transaction holds until its superblock is durable, and the view that operations have.
+//! The state of one transaction until its superblock is durable, and the view of operations.
 //!
-//! [`Transaction`](transaction::Transaction) keeps together what a commit makes durable together:
-//! the overlay, changes of references, checksums, chunks. [`View`] is the committed trees below the
-//! transactions that are not durable yet. Nothing here commits, allocates or waits.
+//! [`Transaction`](transaction::Transaction) has all changes that a commit makes durable together:
+//! the overlay, changes of references, checksums, chunks. [`View`] has the committed trees and,
+//! above them, the transactions that are not durable yet. Nothing here commits, allocates or waits.
 //!
 //! # Invariants
 //!
-//! Files of this crate name these; the engine in `txn` keeps them.
+//! Files of this crate refer to these by number; the engine in `txn` ensures them.
 //!
 //! - **T5** An operation never changes a reference count in a tree: changes are summed until the
 //!   commit.
-//! - **T8** After a crash the volume is the last committed transaction and what fsync logged.
+//! - **T8** After a crash the volume has the last committed transaction and all changes that fsync
+//!   logged.
 //! - **T11** Changes of block groups, free space and references belong to the transaction of the
 //!   overlay that they came with.
 

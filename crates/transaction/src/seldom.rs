@@ -2,15 +2,15 @@
 //!
 //! # Invariants
 //!
-//! - **S1** A change sets the flag first, and the flag is never taken back. So a thread that
-//!   counts sees all that it has put there, or that a thread it has waited for has.
+//! - **S1** A change sets the flag first, and no code clears it. So a thread that counts sees its
+//!   own changes. It also sees the changes of every thread that it has waited for.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use buttress_base::sync::Mutex;
 
-/// See the module.
+/// A usually empty value behind a mutex and a flag.
 #[derive(Debug, Default)]
 pub struct Seldom<T> {
     some: AtomicBool,
@@ -19,7 +19,7 @@ pub struct Seldom<T> {
 }
 
 impl<T> Seldom<T> {
-    /// To look at it.
+    /// Locks the value for reading.
     pub fn lock(&self) -> impl Deref<Target = T> + '_ {
         self.content.lock()
     }
@@ -30,7 +30,7 @@ impl<T> Seldom<T> {
         act(&mut self.content.lock())
     }
 
-    /// What `count` says of it; 0 at once where there never was anything.
+    /// Returns `count` of the value; 0 without the lock if the value never changed.
     pub fn count(&self, count: impl FnOnce(&T) -> u64) -> u64 {
         if self.some.load(Ordering::Acquire) { count(&self.content.lock()) } else { 0 }
     }
@@ -40,7 +40,7 @@ impl<T> Seldom<T> {
 mod tests {
     use super::*;
 
-    /// S1: what was put is counted, and what was taken is not.
+    /// S1: the count includes all added entries and no removed ones.
     #[test]
     fn counts_what_is_there() {
         let list = Seldom::<Vec<u64>>::default();

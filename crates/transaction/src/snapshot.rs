@@ -1,11 +1,11 @@
-//! What a snapshot is to be, decided by an operation and made by the commit.
+//! The description of a snapshot. An operation writes it, and the commit makes the snapshot.
 //!
 //! # Invariants
 //!
-//! - **Z1** A snapshot is its source as the transaction leaves it, without the snapshot's own
-//!   name: what must not be in it is put late, behind the cut.
-//! - **Z2** None of it is seen before the commit is published, and after a crash there is all
-//!   of it or nothing.
+//! - **Z1** A snapshot equals its source at the end of the transaction, without the snapshot's own
+//!   name. Items that must not be in the snapshot are put late, after the cut.
+//! - **Z2** No reader sees any part of it before the commit is published. After a crash there is
+//!   all of it or nothing.
 
 use buttress_format::{Key, Timespec, TreeId};
 
@@ -22,7 +22,7 @@ pub struct Snapshot {
     pub read_only: bool,
     /// The time of its making.
     pub time: Timespec,
-    /// Items set or deleted behind the cut: the copy's name, and all that goes with it. No other
+    /// Items set or deleted after the cut: the name of the copy, and its references. No other
     /// operation changes them until the commit is published.
     pub late: Vec<(TreeId, Key, Option<Vec<u8>>)>,
 }

@@ -1,8 +1,9 @@
-//! Checksums of data: those of a transaction that are not yet in the checksum tree.
+//! Checksums of data in a transaction that are not yet in the checksum tree.
 //!
 //! # Invariants
 //!
-//! - **K1** Runs of one transaction never overlap: an extent's sums leave with the extent.
+//! - **K1** Runs of one transaction never overlap, because removing an extent removes its sums,
+//!   too.
 
 use std::collections::BTreeMap;
 
@@ -35,16 +36,16 @@ struct Runs {
     map: BTreeMap<Logical, Run>,
     /// Bytes of their sums.
     bytes: u64,
-    /// Items that they make, where those that touch are one.
+    /// The number of their items; adjacent runs form one item.
     items: u64,
-    /// Runs that came or went, or have other neighbours, since the last call of
+    /// Runs that were added or removed, or have a new neighbour, since the last call of
     /// [`PendingSums::changed`]. `None` before the first call. A run that went has the bytes that
     /// were said of it last.
     news: Option<Vec<(Logical, Option<u64>)>>,
 }
 
 impl Runs {
-    /// How many of the two neighbours of a run touch it.
+    /// How many neighbours of a run are adjacent to it: 0 to 2.
     fn touching(&self, extent: Extent) -> u64 {
         let before = self.map.range(..extent.start).next_back();
         let touches = before.is_some_and(|(start, run)| start.end(run.len) == extent.start);
@@ -54,7 +55,7 @@ impl Runs {
     fn insert(&mut self, start: Logical, run: Run) {
         let extent = Extent { start, len: run.len };
         self.remove(start);
-        // Two that it joins are one with it.
+        // The run and its adjacent neighbours form one item.
         self.items = self.items + 1 - self.touching(extent);
         self.bytes += run.sums.len() as u64;
         self.map.insert(start, run);
@@ -118,7 +119,7 @@ impl PendingSums {
         self.runs.write().insert(extent.start, run);
     }
 
-    /// Forgets the sums of an extent that vanished.
+    /// Removes the sums of a removed extent.
     pub fn remove(&self, extent: Extent) {
         let mut runs = self.runs.write();
         let gone: Vec<_> =
@@ -128,8 +129,9 @@ impl PendingSums {
         }
     }
 
-    /// The runs that changed since the last call, ascending, and what each adds to the checksum
-    /// tree; all of them where `anew`, and at the first call. From then on new ones are noted.
+    /// The runs that changed since the last call, ascending, each with the bytes that it adds to
+    /// the checksum tree. With `anew`, and at the first call, all runs. From the first call on,
+    /// changes are noted.
     /// O(n log n) in what is returned and in the runs held.
     #[must_use]
     pub fn changed(&self, anew: bool) -> Vec<SumsChange> {
@@ -152,13 +154,14 @@ impl PendingSums {
         all
     }
 
-    /// Bytes of the items that they make, at most: one that an item can hold no more of is cut.
+    /// The most bytes of all their items. A full item is continued in a new one, which adds a
+    /// header.
     pub fn planned(&self) -> u64 {
         let runs = self.runs.read();
         runs.bytes + runs.bytes / 64 + ITEM_LEN as u64 * runs.items
     }
 
-    /// Memory held, in bytes; what left again still counts, since it was work.
+    /// Bytes of all inserted sums. Removed sums still count, since they caused work.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(std::sync::atomic::Ordering::Relaxed)
     }
@@ -189,7 +192,7 @@ impl PendingSums {
             .collect()
     }
 
-    /// Shows the runs that touch a range, whole, ascending.
+    /// Calls `show` with each run that overlaps a range, whole, ascending.
     pub fn for_each(&self, range: Extent, mut show: impl FnMut(Extent, &[u8])) {
         let runs = &self.runs.read().map;
         let before = runs.range(..=range.start).next_back();

@@ -1,9 +1,9 @@
-//! One transaction: everything that its operations changed, until its superblock is durable.
+//! One transaction: all changes of its operations, until its superblock is durable.
 //!
 //! # Invariants
 //!
-//! - **X1** Deltas belong to the transaction of the gate that the handle passed (T11): overlay,
-//!   references, checksums and new chunks are frozen together, in one step.
+//! - **X1** A change belongs to the transaction of the gate that its handle passed (T11). Overlay,
+//!   references, checksums and new chunks freeze together, in one step.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::{
     delayed_ref::DelayedRefs, moves::Moves, seldom::Seldom, snapshot::Snapshot, sums::PendingSums,
 };
 
-/// A chunk that a transaction adds: recorded in the trees by its commit.
+/// A chunk that a transaction adds. Its commit records it in the trees.
 #[derive(Clone, Debug)]
 pub struct NewChunk {
     /// The chunk.
@@ -31,12 +31,12 @@ pub struct NewChunk {
     pub stripes: Vec<(DeviceId, u64, DevExtent)>,
 }
 
-/// What a transaction does to one device.
+/// The change of one device.
 #[derive(Clone, Copy, Debug)]
 pub enum DeviceChange {
-    /// This is its item now.
+    /// The device has this item now.
     Set(DeviceItem),
-    /// It is no part of the volume any more.
+    /// The device is no longer part of the volume.
     Gone(DeviceId),
 }
 
@@ -55,27 +55,28 @@ pub struct Transaction {
     pub chunks: Mutex<Vec<NewChunk>>,
     /// Chunks that were removed. Unranked: nothing is taken under it.
     pub removed: Mutex<Vec<Chunk>>,
-    /// Places in trees that are to be built anew, as they are.
+    /// Places in trees with nodes to rebuild without a change.
     pub touched: Seldom<Vec<(TreeId, Key)>>,
-    /// A part of it is to become durable with the rest or not at all: no log says what it did.
+    /// A part of it must become durable with the rest or not at all, and no log can express it.
     pub whole: AtomicBool,
     /// Nodes and data that a balance moves.
     pub moves: Seldom<Moves>,
-    /// The free-space tree is to be made anew.
+    /// Whether the commit must rebuild the free-space tree.
     pub rebuild: AtomicBool,
-    /// Devices that came, went or have another size. Unranked: nothing is taken under it.
+    /// Devices that were added, removed or resized. Unranked: nothing is taken under it.
     pub devices: Mutex<Vec<DeviceChange>>,
-    /// Snapshots to be cut from the trees as this transaction leaves them.
+    /// Snapshots to make from the trees at the end of this transaction.
     pub snapshots: Seldom<Vec<Snapshot>>,
-    /// What of it is in a log.
+    /// The changes of inodes that are in a log.
     pub tracked: Tracked,
-    /// Dead subvolumes to be dropped a step further, and how many references the step may change.
+    /// Deleted subvolumes that the commit drops one step further, and how many references the step
+    /// may change.
     pub drops: Seldom<BTreeMap<TreeId, u64>>,
-    /// The same of trees that a balance of Linux left, by the subvolume that each is of.
+    /// The same for trees that a balance of Linux left, by their subvolume.
     pub leftovers: Seldom<BTreeMap<TreeId, u64>>,
 }
 
-/// Items that cutting one snapshot may touch: the extents under a root node.
+/// The most items that one snapshot changes: references of the extents under a root node.
 const SNAPSHOT_ITEMS: u64 = 600;
 
 impl Transaction {
@@ -129,15 +130,15 @@ impl Transaction {
             + self.leftovers.count(dropped)
     }
 
-    /// Changes that may each be the first of a leaf which trees share.
+    /// How many changes may be the first in a shared leaf.
     pub fn firsts(&self) -> u64 {
         self.overlay.items()
             + self.touched.count(|places| places.len() as u64)
             + self.moves.count(|moves| moves.cost)
     }
 
-    /// Whether it is made of items, references of data and chunks alone: the nodes of anything
-    /// else are not counted.
+    /// Whether the transaction consists only of items, data references and chunks. The node counts
+    /// do not cover other changes.
     pub fn is_plain(&self) -> bool {
         self.touched.count(|places| places.len() as u64) == 0
             && self.moves.count(|moves| moves.cost) == 0
@@ -148,7 +149,7 @@ impl Transaction {
             && self.devices.lock().is_empty()
     }
 
-    /// Bytes that it holds, and that its commit will write into trees at most.
+    /// Bytes in memory, and the most bytes that its commit writes into trees.
     pub fn bytes(&self) -> u64 {
         let snapshots = self.snapshots.count(|all| all.len() as u64 * SNAPSHOT_ITEMS * 32);
         self.overlay.bytes() + 128 * self.refs.len() + self.sums.bytes() + snapshots

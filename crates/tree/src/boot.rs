@@ -1,5 +1,5 @@
-//! From the superblock's few chunks to the whole map: reads the chunk tree, or looks up single
-//! chunks in it.
+//! Reads the chunk map: starts from the few chunks in the superblock, and reads the chunk tree or
+//! looks up single chunks in it.
 //!
 //! # What must hold
 //!
@@ -12,7 +12,7 @@ use buttress_volume::{ChunkSource, Volume};
 
 use crate::{Cursor, Error, Geometry, NodePtr, Result, Store};
 
-/// What the chunk tree says.
+/// The contents of the chunk tree.
 #[derive(Clone, Debug, Default)]
 pub struct ChunkTree {
     /// Every device item.
@@ -50,8 +50,9 @@ pub fn backups(superblock: &Superblock) -> Vec<RootBackup> {
     backups
 }
 
-/// Goes back to an older root. The chunk tree stays as new as it is, if it is not newer than that:
-/// chunks come and go seldom, and the newest tree knows most of those that the older root needs.
+/// Switches to an older root. If the chunk tree is newer than that root, the backup of the chunk
+/// tree is used, too. Otherwise the present chunk tree has most chunks that the older root needs,
+/// since chunks change seldom.
 pub fn go_back(superblock: &mut Superblock, backup: &RootBackup) {
     superblock.root = backup.tree_root;
     superblock.root_level = backup.tree_root_level;
@@ -114,9 +115,9 @@ pub fn load_devices(store: &Store, superblock: &Superblock) -> Result<Vec<Device
     Ok(found)
 }
 
-/// Looks up single chunks, for a volume with a chunk tree that was not read through. It has a node
-/// cache of its own. So a thread that waits for one of its nodes never waits for a thread that
-/// waits for a chunk.
+/// Looks up single chunks, for a volume without a full read of its chunk tree. It has a node cache
+/// of its own. So a thread that waits for one of its nodes never depends on a thread that waits for
+/// a chunk.
 pub struct ChunkTreeSource {
     store: Store,
     root: NodePtr,
@@ -126,7 +127,7 @@ pub struct ChunkTreeSource {
 const SOURCE_CACHE_BYTES: u64 = 4 << 20;
 
 impl ChunkTreeSource {
-    /// Over the last commit's chunk tree, which must stay as it is meanwhile.
+    /// A source over the chunk tree of the last commit. The tree must not change meanwhile.
     #[must_use]
     pub fn new(volume: Arc<Volume>, geometry: Geometry, superblock: &Superblock) -> Self {
         let store = Store::new(volume, geometry, SOURCE_CACHE_BYTES);

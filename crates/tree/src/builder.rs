@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //!
-//! - **B1** Keys are pushed in strictly ascending order; a payload that was pushed fits.
+//! - **B1** Keys are pushed in strictly ascending order, and every payload fits.
 
 use buttress_base::AlignedBuf;
 use buttress_format::{
@@ -43,11 +43,12 @@ impl LeafBuilder {
         Self { buf: AlignedBuf::zeroed(len), count: 0, data_start: len, last: None }
     }
 
-    /// Adds an item behind the others.
+    /// Adds an item after the others.
     ///
     /// # Panics
     ///
-    /// When the key is not behind the last or the payload does not fit (B1): the caller's bug.
+    /// When the key is not greater than the last, or the payload does not fit (B1): a bug of the
+    /// caller.
     pub fn push(&mut self, key: &Key, payload: &[u8]) {
         assert!(self.last.is_none_or(|last| last < *key), "B1: {key} after {:?}", self.last);
         let at = HEADER_LEN + self.count * ITEM_LEN;
@@ -83,11 +84,11 @@ impl PtrBuilder {
         Self { buf: AlignedBuf::zeroed(geometry.nodesize as usize), count: 0, last: None }
     }
 
-    /// Adds a child behind the others.
+    /// Adds a child after the others.
     ///
     /// # Panics
     ///
-    /// When the key is not behind the last or the node is full (B1): the caller's bug.
+    /// When the key is not greater than the last, or the node is full (B1): a bug of the caller.
     pub fn push(&mut self, key: &Key, child: &NodePtr) {
         assert!(self.last.is_none_or(|last| last < *key), "B1: {key} after {:?}", self.last);
         let at = HEADER_LEN + self.count * PTR_LEN;

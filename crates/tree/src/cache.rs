@@ -6,8 +6,9 @@
 //!
 //! # Locks
 //!
-//! One short lock a shard, never held across I/O. Two readers that miss the same node both read it.
-//! That is harmless: nodes are immutable, and the second insert replaces an equal one.
+//! One short lock for each shard, never held across I/O. Two readers that miss the same node both
+//! read it. That is harmless, because nodes are immutable and the second insert replaces an equal
+//! node.
 
 use std::{
     collections::HashMap,
@@ -33,7 +34,7 @@ struct Slot {
 #[derive(Debug, Default)]
 struct Shard {
     nodes: HashMap<Logical, Slot>,
-    /// Addresses in the order in which the hand passes them. May name nodes already replaced.
+    /// Addresses in the order of the clock hand. They may include replaced nodes.
     ring: Vec<Logical>,
     hand: usize,
 }
@@ -55,7 +56,7 @@ impl NodeCache {
     }
 
     fn shard(&self, at: Logical) -> &RwLock<Shard> {
-        // Nodes of one tree are neighbours: multiply so that neighbours spread.
+        // Nodes of one tree are neighbours. The multiplication spreads them over the shards.
         let hash = (at.0 >> 12).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         &self.shards[(hash >> 59) as usize % SHARDS]
     }
@@ -91,7 +92,7 @@ impl NodeCache {
 }
 
 impl Shard {
-    /// Each full turn clears every mark, so the second turn must find a victim.
+    /// Evicts one node. One turn of the hand clears every mark, so the second turn finds a victim.
     fn evict_one(&mut self) {
         for _ in 0..=self.ring.len() * 2 {
             if self.hand >= self.ring.len() {

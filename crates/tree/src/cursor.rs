@@ -4,8 +4,8 @@
 //!
 //! - **C1** The path holds the nodes from the root down. Trees never change, so nothing invalidates
 //!   a cursor.
-//! - **C2** Depth is bounded by the root's level, which is below the format's limit; each step down
-//!   demands one level less, so that a loop on disk ends in an error.
+//! - **C2** The level of the root limits the depth, and is below the limit of the format. Each
+//!   child must have a level one lower, so a loop on disk ends in an error.
 
 use std::sync::Arc;
 
@@ -19,8 +19,8 @@ use crate::{
 
 /// A cursor over a tree, at an item or past an end. Holds one node of each level.
 ///
-/// A tree of n items has O(log n) levels. A search looks at one node of each, and searches in it by
-/// halves.
+/// A tree of n items has O(log n) levels. A search reads one node of each level, and does a binary
+/// search in it.
 pub struct Cursor<'s, S: NodeSource + ?Sized> {
     source: &'s S,
     tree: TreeId,
@@ -30,8 +30,8 @@ pub struct Cursor<'s, S: NodeSource + ?Sized> {
 }
 
 impl<'s, S: NodeSource + ?Sized> Cursor<'s, S> {
-    /// A cursor at the first item at or after a key: one node of each level, and those of the way
-    /// to the next leaf where the key lies behind the end of its own.
+    /// Makes a cursor at the first item at or after a key. This reads one node of each level. If
+    /// the key lies after the end of its leaf, it also reads the path to the next leaf.
     ///
     /// # Errors
     ///
@@ -43,9 +43,9 @@ impl<'s, S: NodeSource + ?Sized> Cursor<'s, S> {
         Ok(cursor)
     }
 
-    /// Moves to the first item at or after a key. Where that is in the same leaf the cursor looks
-    /// at no other node: a search for many keys in their order passes each leaf once. Elsewhere it
-    /// costs what [`seek`](Self::seek) does.
+    /// Moves to the first item at or after a key. If that item is in the same leaf, the cursor
+    /// reads no other node. So a search for many ascending keys reads each leaf once. Otherwise the
+    /// cost is that of [`seek`](Self::seek).
     ///
     /// # Errors
     ///
@@ -75,8 +75,8 @@ impl<'s, S: NodeSource + ?Sized> Cursor<'s, S> {
         Ok(cursor)
     }
 
-    /// Moves to the last item at or before a key. Where that is in the same leaf the cursor looks
-    /// at no other node; elsewhere it costs what [`seek`](Self::seek) does.
+    /// Moves to the last item at or before a key. If that item is in the same leaf, the cursor
+    /// reads no other node. Otherwise the cost is that of [`seek`](Self::seek).
     ///
     /// # Errors
     ///
@@ -100,7 +100,7 @@ impl<'s, S: NodeSource + ?Sized> Cursor<'s, S> {
         if on_key { Ok(()) } else { self.retreat() }
     }
 
-    /// Exactly this key's leaf and slot: one node of each level.
+    /// Returns the leaf and slot with exactly this key. This reads one node of each level.
     ///
     /// # Errors
     ///
@@ -140,7 +140,7 @@ impl<'s, S: NodeSource + ?Sized> Cursor<'s, S> {
         Ok(())
     }
 
-    /// The leaf and slot that the cursor is at, or nothing past an end. Looks at no further node.
+    /// The leaf and slot of the cursor, or `None` past an end. Reads no further node.
     #[must_use]
     pub fn current(&self) -> Option<(&Arc<Node>, usize)> {
         let (node, slot) = self.path.last()?;
@@ -159,8 +159,8 @@ impl<'s, S: NodeSource + ?Sized> Cursor<'s, S> {
         self.path.last().and_then(|(node, slot)| (*slot < node.len()).then(|| node.item(*slot)))
     }
 
-    /// One item further. Looks at a node only where a leaf ends: a walk over a whole tree looks at
-    /// each of its nodes once.
+    /// Moves one item further. It reads nodes only at the end of a leaf, so a walk over a whole
+    /// tree reads each node once.
     ///
     /// # Errors
     ///
@@ -173,7 +173,7 @@ impl<'s, S: NodeSource + ?Sized> Cursor<'s, S> {
         self.settle_forward()
     }
 
-    /// The first key behind the last node of the path, where there is one.
+    /// The first key after the last node of the path, if there is one.
     fn below(&self) -> Option<Key> {
         let above = self.path.split_last()?.1;
         let next =
@@ -181,7 +181,7 @@ impl<'s, S: NodeSource + ?Sized> Cursor<'s, S> {
         above.iter().rev().find_map(next)
     }
 
-    /// Moves over leaves' ends to the next item, or past the tree's end.
+    /// Moves past the ends of leaves to the next item, or past the end of the tree.
     fn settle_forward(&mut self) -> Result<()> {
         loop {
             match self.path.last() {
@@ -204,8 +204,8 @@ impl<'s, S: NodeSource + ?Sized> Cursor<'s, S> {
         }
     }
 
-    /// One item back; past the front the cursor is nowhere. Costs what
-    /// [`advance`](Self::advance) does.
+    /// Moves one item back; before the first item the cursor has no position. The cost is that of
+    /// [`advance`](Self::advance).
     ///
     /// # Errors
     ///

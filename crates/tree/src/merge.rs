@@ -1,27 +1,28 @@
 //! Merges sorted changes into an immutable tree: each dirty leaf is rebuilt once.
 //!
-//! The old tree is walked in key order together with the changes. Subtrees without changes pass
-//! through as pointers; the items of dirty leaves flow, changes applied, into a builder for each
-//! level that cuts them into new nodes.
+//! The merge walks the old tree in key order together with the changes. Unchanged subtrees are kept
+//! as pointers. The items of dirty leaves, with the changes applied, go into one builder for each
+//! level. The builder splits them into new nodes.
 //!
 //! # Invariants
 //!
-//! - **M1** Cost is proportional to the dirty paths, never to the tree.
-//! - **M2** A node of this transaction ([`Fresh`]) that is rebuilt leaves its address to the node
-//!   that takes its place. So settling a commit's own nodes comes to an end.
-//! - **M3** Every consumed node is handed back exactly once. Old nodes go to [`NodeAlloc::retire`],
-//!   and so do fresh ones that a snapshot may use. The address of any other fresh one is used again
-//!   or goes to [`NodeAlloc::cancel`].
-//! - **M4** A child's key in its parent is the child's first key, always.
-//! - **M5** A rebuilt node under a quarter full takes in its right neighbour, where the same walk
-//!   has one. So deletions do not leave a trail of near-empty leaves.
-//! - **M6** The items between two subtrees that pass are cut into as few leaves as can hold them.
-//!   The count of nodes that a commit will need relies on that.
+//! - **M1** The cost is proportional to the dirty paths, not to the size of the tree.
+//! - **M2** When a node of this transaction ([`Fresh`]) is rebuilt, its replacement gets the same
+//!   address. So settling a commit's own nodes ends.
+//! - **M3** Every consumed node is returned exactly once. Old nodes go to [`NodeAlloc::retire`],
+//!   and so do fresh nodes that a snapshot may use. The address of any other fresh node is used
+//!   again or goes to [`NodeAlloc::cancel`].
+//! - **M4** A child's key in its parent is always the child's first key.
+//! - **M5** If a rebuilt node is less than a quarter full, the walk also rebuilds its right
+//!   neighbour and joins the two. This holds where the same walk has such a neighbour. So deletions
+//!   do not leave many nearly empty leaves.
+//! - **M6** The items between two unchanged subtrees are split into as few leaves as possible. The
+//!   estimate of the nodes of a commit relies on that.
 //!
 //! # Failure
 //!
-//! An error leaves the old tree as it was (it cannot change) and the fresh set in disorder. The
-//! calling commit must abort.
+//! After an error the old tree is unchanged, and the fresh set is unusable. The calling commit must
+//! abort.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -46,29 +47,29 @@ use crate::{
 /// A change to one item: its new payload, or nothing to delete it.
 pub type Change = Option<Payload>;
 
-/// Gives and takes addresses of nodes; knows what that means for reference counts.
+/// Allocates and releases addresses of nodes, with the changes of reference counts.
 pub trait NodeAlloc {
     /// An address for a new node.
     ///
     /// # Errors
     ///
-    /// When there is none, which a commit must have prevented.
+    /// When there is no space. A commit must reserve enough before.
     fn allocate(&mut self, tree: TreeId, level: u8) -> Result<Logical>;
 
-    /// Takes a node that this tree no longer uses: its items and children pass to new nodes of the
-    /// tree. The merge calls it from the root down, for a node before its children. Returns whether
-    /// that was the last use of the node.
+    /// Releases a node that this tree no longer uses, because its items and children move to new
+    /// nodes. The merge calls this from the root down, for a node before its children. Returns
+    /// whether this was the last use of the node.
     ///
     /// # Errors
     ///
-    /// When its references cannot be looked at.
+    /// When its references cannot be read.
     fn retire(&mut self, tree: TreeId, node: &Node) -> Result<bool>;
 
-    /// An address given out in this transaction and not needed after all.
+    /// Releases an address that was allocated in this transaction and is not needed.
     ///
     /// # Errors
     ///
-    /// When the address was not one of ours.
+    /// When `allocate` did not return the address in this transaction.
     fn cancel(&mut self, tree: TreeId, logical: Logical, level: u8) -> Result<()>;
 }
 
@@ -76,7 +77,7 @@ pub trait NodeAlloc {
 #[derive(Debug, Default)]
 pub struct Fresh {
     nodes: HashMap<Logical, Arc<Node>>,
-    /// Those that a snapshot of this transaction may use, too: they stay as they are.
+    /// Fresh nodes that a snapshot of this transaction may use, too. They do not change any more.
     kept: HashSet<Logical>,
 }
 
@@ -104,19 +105,19 @@ impl Fresh {
         self.nodes.insert(node.logical(), node);
     }
 
-    /// Keeps every node of a tree but its root as it is from now on, because a snapshot of the tree
-    /// was made. A later change of the tree makes new nodes, as it does for committed ones.
+    /// Protects all nodes of a tree but its root from changes, because a snapshot of the tree was
+    /// made. A later change of the tree makes new nodes, as with committed nodes.
     pub fn keep(&mut self, tree: TreeId, root: Logical) {
         let mine = self.nodes.values().filter(|node| node.owner() == tree);
         self.kept.extend(mine.map(|node| node.logical()).filter(|at| *at != root));
     }
 
-    /// Keeps one node as it is from now on: several trees may use it.
+    /// Protects one node from changes, because several trees may use it.
     pub fn keep_node(&mut self, logical: Logical) {
         self.kept.insert(logical);
     }
 
-    /// Forgets a node that no tree uses after all.
+    /// Removes a node that no tree uses.
     pub fn forget(&mut self, logical: Logical) {
         self.nodes.remove(&logical);
         self.kept.remove(&logical);
@@ -131,7 +132,7 @@ impl Fresh {
     }
 }
 
-/// Where a merge reads: fresh nodes first, then the committed ones.
+/// The sources of nodes for a merge: first the fresh nodes, then the committed ones.
 pub struct Merge<'a> {
     /// The committed nodes.
     pub store: &'a Store,
@@ -147,8 +148,8 @@ impl NodeSource for Merge<'_> {
             Some(node) if node.ptr() == expect.ptr && node.has_keys_of(expect) => {
                 Ok(Arc::clone(node))
             }
-            // On a damaged volume a tree may use space that is recorded as free, and that this
-            // commit took for a new node.
+            // On a damaged volume, a tree may use space that is recorded as free. This commit may
+            // have allocated that space for a new node.
             Some(_) => Err(Error::Above(format!(
                 "node {} of {owner} lies where the extent tree knows of none",
                 expect.ptr.logical
@@ -165,14 +166,14 @@ impl NodeSource for Merge<'_> {
 impl Merge<'_> {
     /// Applies `changes` (ascending, no key twice) to the tree at `root`; returns the new root.
     ///
-    /// Looks at each node on the way to a changed key once, and at a right neighbour where a
-    /// rebuilt node is too small (M5). It builds as many nodes as the remaining items need. For c
-    /// changes in a tree of n items that is O(c log n) nodes at most. It is O(c + log n) where the
-    /// changes lie side by side. Each node costs one step for each of its entries.
+    /// Reads each node on the path to a changed key once. It also reads a right neighbour where a
+    /// rebuilt node is too small (M5). It builds only the nodes that the remaining items need. For
+    /// c changes in a tree of n items these are at most O(c log n) nodes. They are O(c + log n) if
+    /// the changes are adjacent. Each node costs one step for each of its entries.
     ///
     /// # Errors
     ///
-    /// When a node cannot be read or an address cannot be had.
+    /// When a node cannot be read, or no address can be allocated.
     ///
     /// # Panics
     ///
@@ -213,7 +214,7 @@ impl Merge<'_> {
     }
 }
 
-/// A piece of a leaf on its way to its new place.
+/// An item of a leaf on its way to a new leaf.
 enum Piece {
     Kept { node: Arc<Node>, slot: usize },
     New { key: Key, payload: Payload },
@@ -239,13 +240,13 @@ impl Piece {
     }
 }
 
-/// Entries that wait to be cut into nodes of one level.
+/// Entries that are not yet in a node of their level.
 #[derive(Default)]
 struct Level {
     pieces: VecDeque<Piece>,
     children: VecDeque<(Key, NodePtr)>,
     weight: usize,
-    /// Nodes of this level that went up, passed through or built.
+    /// Nodes of this level that have an entry in the level above, unchanged or new.
     emitted: usize,
 }
 
@@ -303,13 +304,13 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
-    /// Whether a node at or below `level` waits that is too small to stand alone (M5).
+    /// Whether the pending entries at or below `level` are too few for a node of their own (M5).
     fn hungry(&self, level: u8) -> bool {
         let quarter = self.room() / 4;
         self.levels[..=usize::from(level)].iter().any(|l| l.weight > 0 && l.weight < quarter)
     }
 
-    /// An unchanged subtree goes into its new parent as it is.
+    /// Adds an unchanged subtree to its new parent.
     fn pass(&mut self, child: &Expect, key: Key) -> Result<()> {
         for level in 0..=child.ptr.level {
             self.flush(level)?;
@@ -362,15 +363,15 @@ impl Walk<'_, '_> {
         let room = self.room();
         self.levels[0].weight += piece.weight();
         self.levels[0].pieces.push_back(piece);
-        // One whole leaf stays behind, so that the rest of a flush can be split evenly.
+        // Keeps items for at least one whole leaf, so that a flush can split the rest evenly.
         while self.levels[0].weight > 2 * room {
             self.cut_leaf(room, room)?;
         }
         Ok(())
     }
 
-    /// Builds one leaf from the front of the waiting items. It has `least` bytes, or less where one
-    /// more item would exceed `most`.
+    /// Builds one leaf from the front of the pending items. It has at least `least` bytes, or fewer
+    /// if one more item would exceed `most`.
     fn cut_leaf(&mut self, least: usize, most: usize) -> Result<()> {
         let geometry = *self.merge.store.geometry();
         let mut builder = LeafBuilder::new(&geometry);
@@ -394,7 +395,7 @@ impl Walk<'_, '_> {
         self.adopt(first, node)
     }
 
-    /// Builds one inner node of at most `target` children from the front of the waiting ones.
+    /// Builds one inner node from at most `target` children at the front of the pending ones.
     fn cut_inner(&mut self, level: u8, target: usize) -> Result<()> {
         let geometry = *self.merge.store.geometry();
         let mut builder = PtrBuilder::new(&geometry);
@@ -424,7 +425,7 @@ impl Walk<'_, '_> {
         self.emit(first, ptr)
     }
 
-    /// A finished node becomes an entry of the level above.
+    /// Adds a finished node as an entry of the level above.
     fn emit(&mut self, key: Key, ptr: NodePtr) -> Result<()> {
         self.levels[usize::from(ptr.level)].emitted += 1;
         let above = ptr.level + 1;
@@ -441,14 +442,14 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
-    /// Cuts everything that waits at a level into nodes, the last two of even size.
+    /// Splits all pending entries of a level into nodes; the last two have even size.
     fn flush(&mut self, level: u8) -> Result<()> {
         let room = self.room();
         if level == 0 {
             while self.levels[0].weight > 0 {
                 let weight = self.levels[0].weight;
-                // With half of the bytes in this leaf, the rest fits into the next one. Where a
-                // leaf gets less, no leaf could have held more (M6).
+                // If this leaf gets half of the bytes, the rest fits into the next one. If it gets
+                // less, the next item is so large that fewer leaves are impossible (M6).
                 let least = if weight > room { weight.div_ceil(2) } else { room };
                 self.cut_leaf(least, room)?;
             }
@@ -464,13 +465,13 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// Closes every level from below. The one node that is left alone is the root.
+    /// Finishes every level from the bottom. The last single node is the root.
     fn finish(mut self) -> Result<NodePtr> {
         self.flush(0)?;
         let mut root = None;
         for level in 1..MAX_LEVEL {
             let waiting = &self.levels[usize::from(level)];
-            // The only node of the level below, with nothing waiting further up, is the root.
+            // A single node of the level below, with no pending entries above, is the root.
             let above_is_idle =
                 self.levels[usize::from(level) + 1..].iter().all(|l| l.children.is_empty());
             if waiting.emitted == 0 && waiting.children.len() <= 1 && above_is_idle {

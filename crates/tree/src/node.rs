@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **N1** A [`Node`] exists only after [`Node::verify`] looked at every key, offset and pointer
-//!   in it. So searches index without further checks.
+//! - **N1** A [`Node`] exists only after [`Node::verify`] checked every key, offset and pointer in
+//!   it. So searches need no further checks.
 //! - **N2** A `Node` never changes (T1).
 //!
 //! # On disk
@@ -27,7 +27,7 @@ use crate::{
     geometry::{Geometry, NodeStamp},
 };
 
-/// Where a node is, and what it must say there.
+/// The address of a node, with the generation and level that it must have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodePtr {
     /// Its address.
@@ -38,20 +38,20 @@ pub struct NodePtr {
     pub level: u8,
 }
 
-/// What a reader demands of a node besides that it is one.
+/// The requirements of a reader on a node.
 #[derive(Clone, Copy, Debug)]
 pub struct Expect {
     /// The pointer followed.
     pub ptr: NodePtr,
     /// The key the parent has for it, where there is a parent.
     pub first_key: Option<Key>,
-    /// The first key of the next node, where there is one. All keys of this node are before it.
-    /// Without this check each node could be in order and the tree not.
+    /// The first key of the next node, if there is one. All keys of this node must be smaller.
+    /// Without this check, each node could be in order while the tree is not.
     pub below: Option<Key>,
 }
 
 impl Expect {
-    /// What a reader of a tree's root demands.
+    /// The requirements on a tree's root.
     #[must_use]
     pub fn root(ptr: NodePtr) -> Self {
         Self { ptr, first_key: None, below: None }
@@ -101,7 +101,8 @@ fn verify_leaf(buf: &[u8], count: u32) -> Result<(), Mismatch> {
     let table_end = count as usize * ITEM_LEN;
     let mut limit = room as u64;
     let mut previous: Option<Key> = None;
-    // Every node that is read or written passes here. Arrays need no bounds checks.
+    // Every read or written node passes through here, so speed matters. Arrays need no bounds
+    // checks.
     let (table, _) = buf[HEADER_LEN..HEADER_LEN + table_end].as_chunks::<ITEM_LEN>();
     for (slot, entry) in (0..count).zip(table) {
         let key = key_at(entry, 0);
@@ -143,11 +144,11 @@ fn verify_inner(buf: &[u8], count: u32, geometry: &Geometry) -> Result<(), Misma
 }
 
 impl Node {
-    /// Looks at every byte that a search will rely on.
+    /// Checks every byte that a search relies on.
     ///
     /// # Errors
     ///
-    /// The first thing that is wrong, in the order of how much it explains.
+    /// The first problem. Checks run in an order that reports the most informative problem first.
     pub fn verify(
         buf: AlignedBuf,
         geometry: &Geometry,
@@ -319,21 +320,21 @@ impl Node {
         }
     }
 
-    /// What a reader of a slot's child demands, wherever its keys end.
+    /// The requirements on a slot's child, without a limit for its last key.
     #[must_use]
     pub fn expect_child(&self, slot: usize) -> Expect {
         Expect { ptr: self.child(slot), first_key: Some(self.key(slot)), below: None }
     }
 
-    /// What a reader of a slot's child demands. `below` is the first key behind this node, if there
-    /// is one.
+    /// The requirements on a slot's child. `below` is the first key after this node, if there is
+    /// one.
     #[must_use]
     pub fn expect_child_below(&self, slot: usize, below: Option<Key>) -> Expect {
         let next = if slot + 1 < self.len() { Some(self.key(slot + 1)) } else { below };
         Expect { ptr: self.child(slot), first_key: Some(self.key(slot)), below: next }
     }
 
-    /// Whether its keys are those that a reader demands.
+    /// Whether its keys meet the requirements.
     pub(crate) fn has_keys_of(&self, expect: &Expect) -> bool {
         let Some(last) = self.len().checked_sub(1) else { return expect.first_key.is_none() };
         expect.first_key.is_none_or(|first| self.key(0) == first)
@@ -359,7 +360,7 @@ impl Node {
         Err(low)
     }
 
-    /// The child under which a key lies, or would.
+    /// The slot of the child that contains a key, or would contain it.
     #[must_use]
     pub fn child_slot(&self, key: &Key) -> usize {
         match self.search(key) {
@@ -380,7 +381,7 @@ impl Node {
         }
     }
 
-    /// The same entries as another tree's node, at another address.
+    /// Copies the entries to a node of another tree, at another address.
     #[must_use]
     pub fn copied(&self, geometry: &Geometry, stamp: &NodeStamp) -> Self {
         let header = stamp.header(geometry, self.header.nritems, self.header.level);
@@ -389,8 +390,8 @@ impl Node {
         Self { buf, header }
     }
 
-    /// As [`copied`](Self::copied), with other children and other payloads of the same length: what
-    /// the two functions answer for a slot.
+    /// As [`copied`](Self::copied), with other children and other payloads of the same length. The
+    /// two functions return them for each slot.
     ///
     /// # Panics
     ///
@@ -422,16 +423,16 @@ impl Node {
         Self { buf, header }
     }
 
-    /// A copy with its checksum filled in, as it goes to disk, verified once more.
+    /// Returns a copy for the disk, with its checksum, verified once more.
     ///
     /// # Errors
     ///
-    /// What is wrong with it: a bug of the merge, found before it reaches the disk.
+    /// The problem of the node. It is a bug of the merge, found before it reaches the disk.
     pub fn seal(&self, geometry: &Geometry) -> Result<Self, Mismatch> {
         Self { buf: self.buf.clone(), header: self.header }.into_sealed(geometry)
     }
 
-    /// [`seal`](Self::seal) of a node that has one owner, without a copy.
+    /// [`seal`](Self::seal) of a node that the caller owns, without a copy.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Where every committed tree begins.
+//! The roots of all committed trees.
 
 use std::collections::BTreeMap;
 
@@ -8,12 +8,11 @@ use crate::node::NodePtr;
 
 /// The roots of one committed transaction: a consistent state of the whole volume.
 ///
-/// Holds the trees that the engine itself needs and those changed since the mount; the others are
-/// found through the root tree, so that a volume of many subvolumes costs nothing until they are
-/// used.
+/// It has the trees that the engine needs, and those that changed since the mount. Other trees are
+/// found through the root tree, so unused subvolumes cost nothing.
 #[derive(Clone, Debug)]
 pub struct Roots {
-    /// The transaction that these roots are.
+    /// The transaction of these roots.
     pub generation: Generation,
     trees: BTreeMap<TreeId, NodePtr>,
 }

@@ -1,4 +1,4 @@
-//! Counts of the work that walks over trees do, so that a test sees growth without a clock.
+//! Counts the work of walks over trees, so that a test can measure growth without a clock.
 //!
 //! # Invariants
 //!
@@ -10,19 +10,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use buttress_base::Apart;
 use buttress_base::apart::{STRIPES, stripe};
 
-/// Work that was done on the trees of a store since it was opened.
+/// Work on the trees of a store since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Steps {
     /// Nodes looked at, those in memory included.
     pub nodes: u64,
     /// Nodes that came from a device and were verified.
     pub nodes_read: u64,
-    /// Keys that cursors, views and merges came to, deleted ones included.
+    /// Keys that cursors, views and merges visited, including deleted ones.
     pub keys: u64,
 }
 
 impl Steps {
-    /// What was done since `before` was taken.
+    /// The work since `before` was taken.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         Self {
@@ -40,7 +40,7 @@ struct Stripe {
     keys: AtomicU64,
 }
 
-/// Where threads count their steps.
+/// The counters of all threads.
 #[derive(Debug)]
 pub(crate) struct StepCounter(Box<[Apart<Stripe>]>);
 

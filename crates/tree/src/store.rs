@@ -1,9 +1,9 @@
-//! Reads nodes: from the cache, else from a mirror that holds the one the pointer names.
+//! Reads nodes from the cache, or from a mirror with the node that the pointer references.
 //!
 //! # Invariants
 //!
-//! - **S1** Only verified nodes enter the cache. A hit must carry the generation asked for, so that
-//!   a stale node at a reused address is read anew.
+//! - **S1** Only verified nodes enter the cache. A cached node must have the requested generation.
+//!   So a stale node at a reused address is read again.
 
 use std::sync::Arc;
 
@@ -19,16 +19,16 @@ use crate::{
     steps::{StepCounter, Steps},
 };
 
-/// Somewhere that nodes come from.
+/// A source of nodes.
 pub trait NodeSource {
     /// The node that a pointer names, as part of `owner`.
     ///
     /// # Errors
     ///
-    /// [`Error::Damaged`] when no copy is what was asked for.
+    /// [`Error::Damaged`] when no copy is the requested node.
     fn node(&self, owner: TreeId, expect: &Expect) -> Result<Arc<Node>>;
 
-    /// Counts keys that a walk came to, where counts are kept ([`Store::steps`]).
+    /// Counts keys that a walk visited, in sources with counters ([`Store::steps`]).
     fn count_keys(&self, count: u64) {
         let _ = count;
     }
@@ -41,7 +41,8 @@ pub struct Store {
     geometry: Geometry,
     cache: NodeCache,
     steps: StepCounter,
-    /// Whether a node without any copy of a right checksum is taken if it is sound otherwise.
+    /// Whether a node without a copy with a right checksum is accepted if it passes all other
+    /// checks.
     ignores_csums: bool,
 }
 
@@ -54,15 +55,15 @@ impl Store {
         Self { volume, geometry, cache, steps: StepCounter::default(), ignores_csums: false }
     }
 
-    /// The same store; where `yes`, a node without any copy of a right checksum is taken if all
-    /// else in it is right. For volumes that are only read.
+    /// The same store. With `yes`, it accepts a node without a copy with a right checksum if all
+    /// other checks pass. For volumes that are only read.
     #[must_use]
     pub fn ignoring_csums(mut self, yes: bool) -> Self {
         self.ignores_csums = yes;
         self
     }
 
-    /// What is the same for every node.
+    /// The properties that all nodes share.
     #[must_use]
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
@@ -74,7 +75,7 @@ impl Store {
         &self.volume
     }
 
-    /// Takes in a node that was just written, so that its first reader does not go to the device.
+    /// Caches a node that was just written, so that its first reader does not read the device.
     pub fn remember(&self, node: Arc<Node>) {
         self.cache.insert(node);
     }
@@ -94,8 +95,8 @@ impl Store {
         self.cache.len()
     }
 
-    /// The steps that walks over the trees took since the store was made. Reading the counts costs
-    /// no walk anything.
+    /// The steps of walks over the trees since the store was made. Reading the counts does not slow
+    /// any walk.
     #[must_use]
     pub fn steps(&self) -> Steps {
         self.steps.sum()

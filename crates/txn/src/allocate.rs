@@ -1,4 +1,4 @@
-//! Allocating data out of a reservation, and giving back what was not used.
+//! Allocates data space from a reservation, and frees the unused part.
 
 use std::sync::atomic::Ordering;
 
@@ -8,13 +8,12 @@ use buttress_space::{AllocRequest, DataReservation, Outcome, SpaceKind};
 use crate::rows::{RoomForRows, SharedRows};
 use crate::{Engine, Result};
 
-/// Groups that one allocation waits for until their free space is read, before it takes less from
-/// those that are known.
+/// How many groups one allocation loads before it accepts less space from loaded groups.
 const LOADED_IN_VAIN_MAX: u32 = 4;
 
 impl Engine {
-    /// Allocates data space out of a reservation: at most `want` contiguous bytes, at least
-    /// `min`. What has one `stream` is kept together; files have one each.
+    /// Allocates data space from a reservation: at most `want` contiguous bytes, at least `min`.
+    /// Extents with the same `stream` are kept together; each file has its own stream.
     ///
     /// # Errors
     ///
@@ -30,8 +29,8 @@ impl Engine {
         self.allocate_in_rows(reservation, want, min, goal, stream, &mut self.begin_rows())
     }
 
-    /// As [`allocate_data`](Self::allocate_data), for one of several extents that one call
-    /// writes: where there is parity they share rows.
+    /// As [`allocate_data`](Self::allocate_data), for one of several extents that one call writes.
+    /// With parity, these extents share rows.
     ///
     /// # Errors
     ///
@@ -69,14 +68,15 @@ impl Engine {
                     return Ok(extent);
                 }
                 Outcome::NeedsLoading(group) => self.have_loaded(&group),
-                // What was reserved lay in a group that turned out to be damaged.
+                // The reserved space lay in a group that turned out to be damaged.
                 Outcome::Full { .. }
                     if self.counters.groups_left.load(Ordering::Relaxed) > 0
                         && self.add_chunk(SpaceKind::Data)? => {}
                 Outcome::Full { .. } if self.make_room_for_rows(&mut room)? => {}
                 Outcome::Full { .. } => return Err(self.no_space(SpaceKind::Data, want)),
             }
-            // On a fragmented volume no group may have it, and there may be very many.
+            // On a fragmented volume perhaps no group has enough contiguous space, and there may be
+            // very many groups.
             request.hurry = loaded >= LOADED_IN_VAIN_MAX;
         }
         unreachable!("the loop is left by an answer")

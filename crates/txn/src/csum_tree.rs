@@ -1,13 +1,13 @@
-//! The checksum tree at commit: sums of new data in, sums of freed data out.
+//! The checksum tree at commit: adds the sums of new data and removes those of freed data.
 //!
 //! # Invariants
 //!
 //! - **C1** No two items overlap; an item's payload is a whole number of sums.
-//! - **C2** A new run that begins where an item ends makes that item longer. The item stays within
-//!   what Linux allows one item to hold.
-//! - **C3** The time goes with the items and the sums that change, not with their product. A commit
-//!   may free and add a hundred thousand extents of one sector, and an item holds four thousand
-//!   sums.
+//! - **C2** A new run that begins where an item ends extends that item, up to the length that Linux
+//!   allows.
+//! - **C3** The time is proportional to the changed items plus the changed sums, not to their
+//!   product. A commit may free and add a hundred thousand extents of one sector, and an item has
+//!   four thousand sums.
 
 use std::collections::BTreeMap;
 
@@ -19,14 +19,14 @@ use crate::{Error, Result};
 #[cfg(test)]
 mod tests;
 
-/// The items that change, by address: their new sums, or nothing.
+/// The changed items by address: their new sums, or `None` for a removed item.
 struct Editor<'s, S: NodeSource + ?Sized> {
     source: &'s S,
     root: NodePtr,
     sector: u64,
     size: usize,
     edited: BTreeMap<Logical, Option<Vec<u8>>>,
-    /// The item that sums were last put into, and where it ends.
+    /// The start and end of the last item that sums were added to.
     last: Option<(Logical, Logical)>,
 }
 
@@ -71,7 +71,7 @@ impl<S: NodeSource + ?Sized> Editor<'_, S> {
         (sums.len() / self.size) as u64 * self.sector
     }
 
-    /// The item that a cursor is at.
+    /// The item at the position of a cursor.
     fn item<'c>(&self, cursor: &'c Cursor<'_, S>) -> Result<Option<(Logical, &'c [u8])>> {
         let ours = |k: &Key| k.kind == Kind::EXTENT_CSUM && k.objectid == ids::EXTENT_CSUM;
         let Some(at) = cursor.key().filter(ours).map(|k| Logical(k.offset)) else {
@@ -85,9 +85,9 @@ impl<S: NodeSource + ?Sized> Editor<'_, S> {
         Ok(Some((at, sums)))
     }
 
-    /// Cuts ranges, ascending and none over another, out of every item that holds a part of them.
-    /// Each item is taken in hand once, however many pieces go out of it: it may have four
-    /// thousand sums.
+    /// Removes ranges from every item that holds a part of them. The ranges are ascending and do
+    /// not overlap. Each item is edited once, however many parts are removed, because it may have
+    /// four thousand sums.
     fn remove(&mut self, gone: &[Extent]) -> Result<()> {
         let (mut rest, mut done) = (gone, Logical(0));
         while let Some(first) = rest.first() {
@@ -100,7 +100,7 @@ impl<S: NodeSource + ?Sized> Editor<'_, S> {
             }
             let Some((at, sums)) = self.item(&cursor)? else { break };
             let end = at.end(self.len(sums));
-            // What lies before it has no sums.
+            // The part of a range before the item has no sums.
             rest = &rest[rest.partition_point(|range| range.end() <= at)..];
             let inside = rest.partition_point(|range| range.start < end);
             if inside > 0 {
@@ -115,7 +115,7 @@ impl<S: NodeSource + ?Sized> Editor<'_, S> {
         Ok(())
     }
 
-    /// What is left of an item's sums without those of some ranges.
+    /// The sums of an item that remain after some ranges are removed.
     fn cut(&self, start: Logical, sums: &[u8], gone: &[Extent]) -> Vec<(Logical, Vec<u8>)> {
         let index = |at: Logical| (at.distance(start) / self.sector) as usize * self.size;
         let end = start.end(self.len(sums));
@@ -146,7 +146,7 @@ impl<S: NodeSource + ?Sized> Editor<'_, S> {
                     if sums.is_some() {
                         return Ok(Some(Before::Edited(*edit)));
                     }
-                    // It is gone: the one before it, in the tree as well.
+                    // This item was removed: look before it, in the tree, too.
                     let Some(below) = edit.0.checked_sub(1) else { return Ok(None) };
                     high = Logical(below);
                     if tree.is_some_and(|(tree, _)| tree > high) {
@@ -167,7 +167,8 @@ impl<S: NodeSource + ?Sized> Editor<'_, S> {
             _ => self.before(extent.start)?,
         };
         let (start, mut item) = match before {
-            // Taken in hand and put back, not copied: item after item comes to the same one.
+            // The item is moved out and put back, not copied, because many runs extend the same
+            // item.
             Some(Before::Edited(start)) => {
                 (start, self.edited.insert(start, None).flatten().unwrap_or_default())
             }

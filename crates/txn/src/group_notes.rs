@@ -1,4 +1,4 @@
-//! What is noted about block groups beside their accounts.
+//! Notes on block groups that are not part of their accounts.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use buttress_base::sync::{Mutex, MutexGuard};
 use buttress_format::Logical;
 
-/// See the module.
+/// Notes on block groups.
 #[derive(Debug)]
 pub(crate) struct GroupNotes {
-    /// Unranked: held while a chunk is added because data is in pieces.
+    /// Unranked: held while a chunk is added because free space is fragmented.
     growing: Mutex<()>,
-    /// Starts of groups that may have come to be empty. Unranked: nothing is taken under it.
+    /// Starts of groups that may be empty now. Unranked: nothing is taken under it.
     empties: Mutex<BTreeSet<Logical>>,
     trusts_free_space: AtomicBool,
     row_bytes: AtomicU64,
@@ -29,22 +29,23 @@ impl Default for GroupNotes {
 }
 
 impl GroupNotes {
-    /// The right to add a chunk because data is in pieces; nothing while another thread has it.
+    /// The right to add a chunk because free space is fragmented; `None` while another thread has
+    /// it.
     pub(crate) fn try_grow(&self) -> Option<MutexGuard<'_, ()>> {
         self.growing.try_lock()
     }
 
-    /// The group that starts there may have come to be empty.
+    /// Notes that the group at `start` may be empty now.
     pub(crate) fn note_empty(&self, start: Logical) {
         self.empties.lock().insert(start);
     }
 
-    /// The groups that were noted so.
+    /// Takes the groups that may be empty.
     pub(crate) fn take_empties(&self) -> BTreeSet<Logical> {
         std::mem::take(&mut *self.empties.lock())
     }
 
-    /// Whether the free-space tree of the last commit says what is free.
+    /// Whether the free-space tree of the last commit is valid.
     pub(crate) fn trusts_free_space(&self) -> bool {
         self.trusts_free_space.load(Ordering::Relaxed)
     }
@@ -53,12 +54,12 @@ impl GroupNotes {
         self.trusts_free_space.store(trust, Ordering::Relaxed);
     }
 
-    /// Bytes of the longest row that data is given out in; zero where there is no parity.
+    /// Bytes of the longest row in which data is allocated; zero without parity.
     pub(crate) fn row_bytes(&self) -> u64 {
         self.row_bytes.load(Ordering::Relaxed)
     }
 
-    /// Data is given out in rows of so many bytes, too.
+    /// Notes that data is also allocated in rows of `bytes` bytes.
     pub(crate) fn note_row(&self, bytes: u64) {
         self.row_bytes.fetch_max(bytes, Ordering::Relaxed);
     }

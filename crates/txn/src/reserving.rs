@@ -1,9 +1,9 @@
-//! Asking for metadata: at once, or by waiting while room is made.
+//! Reserves metadata: at once, or by waiting while room is made.
 //!
 //! # Place
 //!
-//! [`Reservations`](crate::reserve::Reservations) says what fits. Here a caller waits, and room is
-//! made by commits and chunks (`flush`).
+//! [`Reservations`](crate::reserve::Reservations) decides whether a request fits. In this module a
+//! caller waits while commits and chunks make room (`flush`).
 
 use buttress_format::TreeId;
 use buttress_space::{Reach, SpaceKind};
@@ -27,19 +27,20 @@ impl Engine {
         Ok(self.reservations.at_once(cost, urgency, Reach::All))
     }
 
-    /// Reserves metadata for a thread on which writeback may wait: it holds a file's writeback
-    /// claim, or is writing back. It goes before others, and makes room itself: by chunks and
-    /// commits alone.
+    /// Reserves metadata for a thread that writeback may wait for. Such a thread holds the
+    /// writeback claim of a file, or is writing back. It goes before others, and only chunks and
+    /// commits make room for it.
     ///
     /// # Errors
     ///
-    /// [`Error::NoSpace`] when all that did not help; [`Error::ReadOnly`], [`Error::Aborted`].
+    /// [`Error::NoSpace`] when no chunk or commit makes enough room; [`Error::ReadOnly`],
+    /// [`Error::Aborted`].
     pub fn reserve(&self, cost: Cost, urgency: Urgency) -> Result<MetaReservation> {
         self.wait_for_metadata(cost, urgency, Reach::Commit)
     }
 
-    /// Reserves metadata for a thread that can wait for everything: dirty data of all files is
-    /// written back for it, too. It holds no claim of any file.
+    /// Reserves metadata for a thread that can wait for every flush state, including writeback of
+    /// all dirty data. It holds no claim of any file.
     ///
     /// # Errors
     ///
@@ -57,7 +58,8 @@ impl Engine {
         self.check_writable()?;
         held::expect_none("reserve::P2: space is asked for");
         self.pace()?;
-        // So that tests hold what is counted against what is made, wherever there is room.
+        // In debug builds, recounts the nodes, so that tests compare the estimate with the nodes
+        // made.
         #[cfg(debug_assertions)]
         self.reservations.recount();
         if let Some(reservation) = self.reservations.at_once(cost, urgency, reach) {
@@ -73,8 +75,8 @@ impl Engine {
         }
     }
 
-    /// Memory is bounded (T4): a full overlay is committed in the background, and once it holds
-    /// twice as much a thread that wants to add waits for that commit.
+    /// Limits memory (T4): a full overlay is committed in the background. If it holds twice the
+    /// limit, a thread that adds to it waits for that commit.
     fn pace(&self) -> Result<()> {
         let held = self.view.load().running().bytes();
         let limit = self.options.overlay_max;
@@ -93,7 +95,7 @@ impl Engine {
         self.reservations.may_reserve(cost, urgency)
     }
 
-    /// What decides whether more metadata may be reserved, for callers that ask it themselves.
+    /// The rules for metadata reservations, for callers that use them directly.
     #[must_use]
     pub fn reservations(&self) -> &Reservations {
         &self.reservations
@@ -105,8 +107,8 @@ impl Engine {
         self.reservations.accounts()
     }
 
-    /// Commits where a snapshot would be refused for what is not counted yet: root items are of the
-    /// last commit. Called without the locks of the snapshot.
+    /// Commits if a snapshot would be refused only because of changes since the last commit. The
+    /// root items are those of the last commit. Called without the locks of the snapshot.
     ///
     /// # Errors
     ///

@@ -1,13 +1,13 @@
-//! Data where there is parity: whole rows, shared by what one call writes.
+//! Data with parity: the writes of one call share whole rows.
 //!
 //! # Invariants
 //!
-//! - **P1** A row is written in one call, before anything in it is referenced by a transaction. It
-//!   is not written again until nothing reaches any of it: no reader, and nothing that a crash
-//!   could bring back.
+//! - **P1** A row is written in one call, before a transaction references any part of it. It is not
+//!   written again while a reader can reach any part of it, or while a crash could bring any part
+//!   back.
 //!
-//! `space` gives out no part of a row in which something is reserved, used or pinned; `volume`
-//! refuses what would begin in the middle of one.
+//! `space` allocates no part of a row in which space is reserved, used or pinned. `volume` refuses
+//! a write that begins in the middle of a row.
 
 use buttress_format::{BlockGroupFlags, Logical};
 use buttress_space::{Rows, SpaceKind};
@@ -15,8 +15,8 @@ use buttress_volume::{Parity, Volume};
 
 use crate::{Engine, Result};
 
-/// What is left of the rows that one call's writes have; given back when dropped. Dropped before
-/// any of the extents is given back unwritten, or a later one could come to lie behind a gap.
+/// The rest of the rows of one call's writes, which is freed on drop. It must be dropped before any
+/// of the extents is freed unwritten. Otherwise a later extent could lie after a gap.
 #[derive(Debug)]
 pub struct SharedRows<'e> {
     engine: &'e Engine,
@@ -28,7 +28,7 @@ impl SharedRows<'_> {
         &mut self.rows
     }
 
-    /// What comes begins with another row.
+    /// Ends the row; the next extent begins another row.
     pub fn close(&mut self) {
         self.engine.space.close_rows(&mut self.rows);
     }
@@ -40,7 +40,7 @@ impl Drop for SharedRows<'_> {
     }
 }
 
-/// What was tried already for an allocation that found no whole rows.
+/// The steps already tried for an allocation that found no whole rows.
 #[derive(Debug, Default)]
 pub(crate) struct RoomForRows {
     steps: u32,
@@ -53,20 +53,20 @@ impl Engine {
         SharedRows { engine: self, rows: Rows::default() }
     }
 
-    /// What a reservation of data has to hold beside the data for each piece that is written by
-    /// itself: the rest of its last row.
+    /// Bytes that a data reservation needs for each separate write beyond the data: the rest of its
+    /// last row.
     #[must_use]
     pub fn row_slack(&self) -> u64 {
         self.groups.row_bytes()
     }
 
-    /// Data will be given out in rows of so many bytes, too.
+    /// Notes that data will also be allocated in rows of `row` bytes.
     pub(crate) fn note_row(&self, row: Option<u64>) {
         self.groups.note_row(row.unwrap_or(0));
     }
 
-    /// Makes room when no whole row is left, although one was reserved: the free pieces between
-    /// extents are too short. Returns whether it did something.
+    /// Makes room when no whole row is left although one was reserved, because the free pieces are
+    /// too short. Returns whether it did something.
     pub(crate) fn make_room_for_rows(&self, room: &mut RoomForRows) -> Result<bool> {
         while self.row_slack() > 0 && room.steps < 3 {
             room.steps += 1;
@@ -86,8 +86,8 @@ impl Engine {
         Ok(false)
     }
 
-    /// What is free in groups with parity is learnt when the volume is opened. Until then it is not
-    /// known how much of it is whole rows, so that none of it can be reserved.
+    /// Reads the free space of groups with parity when the volume is opened. Before that, the
+    /// number of whole rows is unknown, so none can be reserved.
     pub(crate) fn load_rows(&self) {
         for group in self.space.groups().iter().filter(|group| group.row().is_some()) {
             self.note_row(group.row());
@@ -96,8 +96,8 @@ impl Engine {
     }
 }
 
-/// The rows that data is given out in, where a block group begins; nothing where none is given
-/// out, or without parity.
+/// The row length for data in the block group at `start`. `None` if its data is not allocated in
+/// rows, or without parity.
 pub(crate) fn given_out(volume: &Volume, flags: BlockGroupFlags, start: Logical) -> Option<u64> {
     let is_data = flags.kind() == BlockGroupFlags::DATA;
     volume.row_bytes(start).filter(|_| is_data && volume.parity() == Parity::Rows)

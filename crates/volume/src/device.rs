@@ -2,10 +2,10 @@
 //!
 //! # Invariants
 //!
-//! - **D1** A lost device gets no writes, not even of its superblocks: its superblock keeps saying
-//!   how old its content is.
-//! - **D2** A device that missed more than one transaction keeps saying so until everything on it
-//!   was compared: see [`VolumeDevice::heal`].
+//! - **D1** A lost device gets no writes, not even of its superblocks. So its superblock still
+//!   shows the age of its content.
+//! - **D2** A device that missed more than one transaction keeps its old superblock until
+//!   everything on it was compared: see [`VolumeDevice::heal`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -18,12 +18,12 @@ use buttress_format::{DevStats, DeviceId, DeviceItem};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Trust {
-    /// It has everything.
+    /// It has all data.
     Whole = 0,
-    /// Its superblock is one transaction behind, as after a power cut between two superblocks. It
-    /// is read last, and written.
+    /// Its superblock is one transaction behind, as after a power cut between two superblocks.
+    /// Reads prefer other devices; writes go to it.
     Behind = 1,
-    /// It missed transactions. It is read last. It is written, except for its superblocks.
+    /// It missed transactions. Reads prefer other devices. Writes go to it, except superblocks.
     Stale = 2,
     /// It failed a write in this session, and every byte has a copy on another device.
     Lost = 3,
@@ -52,7 +52,7 @@ pub enum Fault {
     Generation = 4,
 }
 
-/// A device with its place in the volume.
+/// A device and its role in the volume.
 #[derive(Debug)]
 pub struct VolumeDevice {
     /// Its number in the volume.
@@ -61,14 +61,14 @@ pub struct VolumeDevice {
     pub uuid: [u8; 16],
     /// The device.
     pub device: Arc<dyn Device>,
-    /// What its superblock said of it when the volume was opened.
+    /// Its item in its superblock when the volume was opened.
     pub item: DeviceItem,
     /// The first copy of its superblock is torn: another was read.
     pub(crate) torn: AtomicBool,
     trust: AtomicU8,
     faults: [AtomicU64; 5],
     faults_changed: AtomicBool,
-    /// The item that [`VolumeDevice::tell`] set since.
+    /// The last item given to [`VolumeDevice::tell`].
     told: Ranked<Option<DeviceItem>>,
 }
 
@@ -88,7 +88,7 @@ impl VolumeDevice {
         }
     }
 
-    /// The same place in the volume on another device.
+    /// Makes an entry with the same number and item on another device.
     pub(crate) fn with_device(&self, device: Arc<dyn Device>, trust: Trust) -> Self {
         let copy = Self::new(device, self.item, trust);
         copy.load_stats(&self.stats());
@@ -117,7 +117,7 @@ impl VolumeDevice {
         self.trust() != Trust::Whole
     }
 
-    /// Whether writes go to it.
+    /// Whether it gets no writes any more.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.trust() == Trust::Lost
@@ -127,8 +127,8 @@ impl VolumeDevice {
         self.trust.store(Trust::Lost as u8, Ordering::Relaxed);
     }
 
-    /// Everything on the device was compared with the other copies and is right: it is trusted
-    /// again. A device that was lost in this session stays lost.
+    /// Marks the device as trusted again, after everything on it was compared with the other copies
+    /// and is right. A device that was lost in this session stays lost.
     pub fn heal(&self) {
         let lost = Trust::Lost as u8;
         let _ = self.trust.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |trust| {
@@ -170,12 +170,12 @@ impl VolumeDevice {
         self.faults_changed.load(Ordering::Relaxed)
     }
 
-    /// The counts to record, if they changed. From then on they count as recorded.
+    /// Returns the counts to record, if they changed, and marks them as recorded.
     pub fn take_changed_stats(&self) -> Option<DevStats> {
         self.faults_changed.swap(false, Ordering::Relaxed).then(|| self.stats())
     }
 
-    /// What the next superblock on this device will say of it.
+    /// The device item in the next superblock of this device.
     #[must_use]
     pub fn current_item(&self) -> DeviceItem {
         self.told().unwrap_or(self.item)

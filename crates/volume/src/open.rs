@@ -1,4 +1,4 @@
-//! From named devices to a volume, or to the reason why there is none.
+//! Opens a volume from named devices, or says why that is impossible.
 //!
 //! # Invariants
 //!
@@ -97,7 +97,7 @@ fn check_one_filesystem(candidates: &[Candidate], newest: &Superblock) -> Result
     }
 }
 
-/// Candidates are sorted by number, so equal ones are neighbours.
+/// Fails if two candidates have the same number; they are sorted, so equal ones are neighbours.
 fn check_duplicates(candidates: &[Candidate]) -> Result<(), Error> {
     for pair in candidates.windows(2) {
         let [first, second] = pair else { continue };
@@ -110,7 +110,7 @@ fn check_duplicates(candidates: &[Candidate]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Fails if a device is missing that the options require.
+/// Fails if a required device is missing.
 fn check_complete(
     candidates: &[Candidate],
     newest: &Superblock,

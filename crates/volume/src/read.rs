@@ -1,4 +1,4 @@
-//! Reading: one copy, or the first good one.
+//! Reads one copy, or the first good copy.
 //!
 //! # Invariants
 //!
@@ -73,8 +73,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Which reconstruction from parity to use, if any. Where the device of a piece missed writes,
-    /// the reconstruction comes before the device's own bytes: data without checksums would be old.
+    /// Which reconstruction from parity to use, if any. If the device of a piece missed writes, the
+    /// reconstruction comes before the device's own bytes, since unchecked data there would be old.
     fn reading_by_parity(&self, entry: &Entry, piece: &Piece, mirror: u32) -> Option<u32> {
         if !entry.layout.has_parity() {
             return None;
@@ -102,7 +102,7 @@ impl Volume {
         let none = Error::NoSuchMirror { logical: at, mirror, mirrors };
         let row = entry.layout.row(piece).filter(|_| mirror < mirrors);
         let Some((wanted, members)) = row else { return Err(none) };
-        // The other stripe that is not trusted.
+        // The other stripe that counts as lost.
         let suspect = (mirror as usize).checked_sub(2);
         let suspect = suspect.map(|index| if index < wanted { index } else { index + 1 });
         // Stripes on devices that missed writes count as lost, as long as the others are enough.
@@ -150,7 +150,7 @@ impl Volume {
         }
     }
 
-    /// Reads a copy that passes a check, one copy after the other.
+    /// Reads the first copy that passes a check.
     ///
     /// Bad copies that were tried before the good one are rewritten from it, if the volume is
     /// writable.
@@ -248,9 +248,9 @@ impl Volume {
         Ok(())
     }
 
-    /// As [`Volume::read_verified_by`] from the copy that it would read first. It is for a caller
-    /// with a range that may have been freed and used again. Returns whether all of it passes. It
-    /// counts no failure and repairs nothing.
+    /// As [`Volume::read_verified_by`], but reads only the preferred copy. It is for a range that
+    /// may have been freed and reused. Returns whether all of it passes. It counts no failure and
+    /// repairs nothing.
     ///
     /// # Panics
     ///
@@ -326,7 +326,7 @@ impl Volume {
         }
     }
 
-    /// The device of a copy, if it is here.
+    /// The device of a copy, if it is present.
     pub(crate) fn here(&self, at: Logical, mirror: u32) -> Option<Arc<VolumeDevice>> {
         let map = self.map_of(Extent::new(at, 1));
         let entry = map.find(at).ok().filter(|entry| mirror < entry.layout.copies() as u32)?;

@@ -25,19 +25,19 @@ use crate::device::Fault;
 use crate::error::Error;
 use crate::volume::Volume;
 
-/// Why a copy was passed over.
+/// Why a copy was not used.
 pub(crate) struct Failure {
     pub(crate) mirror: u32,
     pub(crate) reason: String,
     pub(crate) source: Option<Box<Error>>,
-    /// It was read, and is not what it should be.
+    /// Whether the copy was read but has wrong content.
     pub(crate) is_mismatch: bool,
 }
 
 /// How a read counts failures (R3).
 #[derive(Clone, Copy)]
 pub(crate) struct Counting {
-    /// The number of repairs when it began.
+    /// The number of repairs when the read began.
     pub(crate) repairs: u64,
     pub(crate) is_ahead: bool,
 }
@@ -135,8 +135,8 @@ impl Volume {
             return (0, right);
         }
         let _alone = self.repairs.write();
-        // Another thread may have written here since: the bytes that were good then would be old
-        // now (R2).
+        // Another thread may have written here since. Then the bytes that were good would be
+        // outdated (R2).
         let mut now = vec![0; bytes.len()];
         if self.read_mirror(at, &mut now, good).is_err() || now != bytes {
             return (0, right);
@@ -147,7 +147,7 @@ impl Volume {
             if self.here(at, mirror).is_none_or(|device| device.is_lost()) {
                 continue;
             }
-            // Another read found it too (R3).
+            // Another read found and repaired this copy, too (R3).
             if may_be_right && self.read_mirror(at, &mut now, mirror).is_ok() && now == bytes {
                 right.push(mirror);
                 continue;
@@ -166,7 +166,7 @@ impl Volume {
         (rewritten, right)
     }
 
-    /// Notes that all chunks were added. Deferred repairs are made now, if the volume is writable.
+    /// Records that all chunks were added. Makes deferred repairs now, if the volume is writable.
     /// Before this, a volume that is being opened repairs nothing.
     pub fn has_all_chunks(&self) {
         let waiting = self.deferred.lock().take().unwrap_or_default();

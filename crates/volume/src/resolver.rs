@@ -8,7 +8,7 @@
 //!
 //! # Invariants
 //!
-//! - **A1** A map that lacks an address says so only after the source was asked, or when all chunks
+//! - **A1** A lookup reports a missing address only after the source was asked, or when all chunks
 //!   were added.
 //! - **A2** A source reads only addresses in the superblock's chunks. If a damaged tree leads
 //!   elsewhere, the source is not asked again: that read fails, and so does the lookup.
@@ -36,7 +36,7 @@ pub trait ChunkSource: Send + Sync {
     ) -> Result<Option<Chunk>, Box<dyn std::error::Error + Send + Sync>>;
 }
 
-/// The source of chunks, for as long as its owner keeps it.
+/// Asks the source of chunks, while its owner keeps it.
 pub(crate) struct ChunkResolver {
     has_source: AtomicBool,
     source: Ranked<Option<Weak<dyn ChunkSource>>>,
@@ -68,7 +68,7 @@ thread_local! {
     static ASKING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// While it lives, this thread asks no source.
+/// While this value exists, the thread asks no source.
 pub(crate) struct Asking;
 
 impl Asking {
@@ -90,8 +90,8 @@ impl ChunkResolver {
         self.has_source.store(true, Ordering::Release);
     }
 
-    /// Ends asking. The caller has added all chunks before, so a thread that sees no source sees
-    /// all chunks.
+    /// Removes the source. The caller has added all chunks before, so a thread that sees no source
+    /// sees all chunks.
     pub(crate) fn clear(&self) {
         self.has_source.store(false, Ordering::Release);
         *self.source.lock() = None;

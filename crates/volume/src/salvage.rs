@@ -1,9 +1,9 @@
-//! A volume of what is left of a damaged one, for reading alone.
+//! A read-only volume made from the remains of a damaged one.
 //!
 //! # Invariants
 //!
 //! - **SA1** Nothing is written: the volume is read-only from the start, and no repair is made.
-//! - **SA2** A chunk that cannot be is left out, and the others stay.
+//! - **SA2** An impossible chunk is left out, and the others stay.
 
 use std::sync::Arc;
 
@@ -16,9 +16,8 @@ use crate::params::Params;
 use crate::volume::Volume;
 
 impl Volume {
-    /// Joins devices by items that the caller found, without a look at what is on them. No chunk
-    /// is in the map yet. A device may be shorter than chunks on it: what lies behind its end
-    /// cannot be read.
+    /// Assembles devices from items of the caller, without reading the devices. No chunk is in the
+    /// map yet. A device may be shorter than chunks on it. Data past its end cannot be read.
     #[must_use]
     pub fn salvage(superblock: &Superblock, devices: Vec<(Arc<dyn Device>, DeviceItem)>) -> Self {
         let parts = devices.into_iter();
@@ -30,7 +29,7 @@ impl Volume {
         volume
     }
 
-    /// Adds chunks one by one, the first of two that overlap. Returns those that were left out.
+    /// Adds chunks one by one; of two that overlap only the first. Returns the chunks left out.
     pub fn salvage_chunks(&self, chunks: Vec<Chunk>) -> Vec<(Chunk, Error)> {
         let mut refused = Vec::new();
         for chunk in chunks {

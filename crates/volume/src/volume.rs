@@ -1,4 +1,4 @@
-//! The volume: its devices, their chunk map, and the questions of the layers above.
+//! The volume: its devices, their chunk map, and queries of the layers above.
 //!
 //! # Invariants
 //!
@@ -41,7 +41,7 @@ pub struct Volume {
     devices: ArcSwap<Vec<Arc<VolumeDevice>>>,
     /// Whether devices are allowed to be missing.
     degraded: bool,
-    /// Whether it is what is left of a damaged volume: chunks may reach behind their devices.
+    /// Whether it is salvaged from a damaged volume. Then chunks may reach past the end of devices.
     pub(crate) is_salvage: bool,
     /// How chunks with parity are used.
     pub(crate) parity: Parity,
@@ -57,7 +57,7 @@ pub struct Volume {
 }
 
 impl Volume {
-    /// Joins devices, with an empty chunk map.
+    /// Assembles a volume from devices, with an empty chunk map.
     pub(crate) fn assemble(params: Params, devices: Vec<VolumeDevice>, degraded: bool) -> Self {
         Self {
             params,
@@ -94,7 +94,7 @@ impl Volume {
         &self.params
     }
 
-    /// Names the filesystem.
+    /// The identifier of the filesystem.
     #[must_use]
     pub fn fsid(&self) -> [u8; 16] {
         self.params.fsid
@@ -160,9 +160,9 @@ impl Volume {
         });
     }
 
-    /// Puts a device in the place of another, here or missing, and takes over its item. Until it is
-    /// healed, the device counts as one that missed everything, and its superblocks are not
-    /// written. Returns the device that was there.
+    /// Replaces a device, present or missing; the new device takes over its item. Until it is
+    /// healed, it counts as a device that missed everything, and its superblocks are not written.
+    /// Returns the old device.
     pub fn exchange_device(
         &self,
         device: Arc<dyn Device>,
@@ -220,7 +220,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Sets what the superblock on one device says of it from now on.
+    /// Sets the item that one device's superblock has from now on.
     ///
     /// Without this call, the superblock keeps its old item. The exception is the device with its
     /// item in the superblock given to [`Volume::write_superblocks`].
@@ -264,8 +264,8 @@ impl Volume {
     /// impossible; [`Error::MissingStripe`] when the devices that are here cannot read it, and none
     /// may be missing (V1).
     pub fn add_chunk(&self, chunk: Chunk) -> Result<(), Error> {
-        // This does not compare the places of the other chunks: that costs a step for each of them
-        // (V3).
+        // This does not compare the new chunk's stripes with those of other chunks: that would cost
+        // a step for each chunk (V3).
         self.add_entries(vec![self.resolve(chunk)?])
     }
 
@@ -411,7 +411,8 @@ fn shared_place<'e>(entries: impl Iterator<Item = &'e Entry>) -> Option<String> 
     });
     let mut places: Vec<(DeviceId, u64, u64, Logical)> = places.collect();
     places.sort_unstable();
-    // If any overlap, one overlaps its successor. The layout check used the same sum.
+    // If any two ranges overlap, one of them overlaps its successor. The layout check used the same
+    // sum.
     places.windows(2).find_map(|pair| {
         let [(device, offset, len, first), (next, at, _, second)] = *pair else { return None };
         (device == next && at < offset.saturating_add(len)).then(|| {

@@ -2,23 +2,23 @@
 //!
 //! # Invariants
 //!
-//! - **W1** A write that returned `Ok` is on at least one copy. It is on every copy with a device
-//!   that is here and has failed no write. A write of the first copy only is on that copy. The
-//!   other copies are on the same device and are not touched.
+//! - **W1** A write that returned `Ok` is on at least one copy, and on the copies of all present
+//!   devices without a failed write. A write of only the first copy is on that copy. The other
+//!   copies are on the same device and are not touched.
 //! - **W2** No two writes of a batch share a byte.
 //! - **W3** Writes to a chunk with parity are whole rows (`rows`), or repairs that agree with the
-//!   rest of the row. So a power cut leaves a row as good as before. Nothing in such a chunk is
+//!   rest of the row. So a row after a power cut is as valid as before. Nothing in such a chunk is
 //!   discarded, since the rest of the row would lose its parity.
 //!
 //! # Locks
 //!
-//! Shares `Volume::repairs` with other writers, across I/O.
+//! A write shares `Volume::repairs` with other writers, across I/O.
 //!
 //! # Failure
 //!
 //! A device that fails gets no more writes in this session (`device::D1`), if every byte of the
-//! volume has a copy elsewhere. Otherwise the first failure ends a batch. The content of the
-//! devices is then undefined there, and nothing references it yet.
+//! volume has a copy elsewhere. Otherwise the first failure ends a batch. The written ranges are
+//! then undefined, and nothing references them yet.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -164,7 +164,7 @@ impl Volume {
         work: impl FnOnce(&[Transfer<'_>]) -> T,
     ) -> Result<T, Error> {
         self.check_writable()?;
-        // Before the devices are looked up: none is exchanged between that and the writes.
+        // Take the lock before the lookup of devices, so that none is exchanged before the writes.
         let _shared = self.repairs.read();
         let mut transfers = Vec::with_capacity(writes.len());
         let mut striped = Vec::new();
@@ -221,7 +221,7 @@ impl Volume {
         outcome
     }
 
-    /// Tells the devices of every copy that a range holds nothing of value.
+    /// Discards a range on the devices of every copy.
     ///
     /// # Errors
     ///
@@ -246,7 +246,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Discards a range of a device that no chunk takes. A missing device is skipped.
+    /// Discards an unallocated range of a device. A missing device is skipped.
     ///
     /// The caller prevents new chunks there meanwhile.
     ///
@@ -285,8 +285,8 @@ impl Volume {
         })
     }
 
-    /// The class of the content at an address. A mixed chunk counts as the class that requests wait
-    /// for, since its content cannot be told apart.
+    /// The class of the content at an address. A mixed chunk counts as metadata, for which requests
+    /// wait, since its content cannot be told apart.
     fn class_of(&self, at: Logical) -> Class {
         let is_data = |flags: BlockGroupFlags| flags.kind() == BlockGroupFlags::DATA;
         match self.map.load().find(at) {

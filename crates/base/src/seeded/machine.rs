@@ -1,8 +1,8 @@
-//! What may choose the next thread of a run in place of chance: a model of processors.
+//! The interface of a processor model. It chooses the next thread of a run instead of chance.
 //!
-//! The model is not in here (`buttress_sim::processors` is one); the scheduler tells it what
-//! threads do, and asks it. Threads have the numbers in which they were started; times are
-//! nanoseconds since the run began.
+//! This module has no model; `buttress_sim::processors` is one. The scheduler tells the model what
+//! threads do, and asks it for the next thread. Threads are numbered in the order of their start.
+//! Times are nanoseconds since the run began.
 
 use std::fmt;
 use std::panic::Location;
@@ -10,59 +10,61 @@ use std::time::Duration;
 
 use super::turns::{Place, State, Turns, Want};
 
-/// What threads waited at one place in the code, for a lock.
+/// How long threads waited for a lock at one place in the code.
 #[derive(Clone, Copy, Debug)]
 pub struct Waited {
-    /// Where it is taken.
+    /// The place that takes the lock.
     pub at: &'static Location<'static>,
-    /// How often one waited there.
+    /// How often a thread waited there.
     pub count: u64,
-    /// How long, all together.
+    /// The sum of the waits.
     pub time: Duration,
 }
 
-/// A machine that threads of one run share. Thread 0 is there from the start, and runs.
+/// A machine that the threads of one run share. Thread 0 exists from the start, and runs.
 pub trait Machine: fmt::Debug + Send {
     /// How many processors it has.
     fn count(&self) -> usize;
 
-    /// How long they were busy, all together.
+    /// How long the processors were busy, in sum.
     fn busy(&self) -> Duration;
 
     /// Where threads waited for locks, and how long; most first.
     fn waited(&self) -> Vec<Waited>;
 
-    /// How often time was counted, and how much in all.
+    /// How often the machine counted time, and the sum of it.
     fn counted(&self) -> (u64, u64);
 
-    /// Takes so much off, each time that time is counted from now on.
+    /// Subtracts `overhead` nanoseconds from each later count.
     fn take_off(&mut self, overhead: u64);
 
-    /// How long the thread with the turn has run since it was counted last.
+    /// How long the thread with the turn has run since its last count.
     fn uncounted(&self) -> u64;
 
-    /// Counts what the thread with the turn did; returns where its time is.
+    /// Counts the time of the thread with the turn; returns the new time of that thread.
     fn count_time(&mut self, thread: usize, is_step: bool) -> u64;
 
-    /// The thread runs from here on; returns where its time is.
+    /// Notes that the thread runs from here on; returns the time of that thread.
     fn resume(&mut self, thread: usize) -> u64;
 
-    /// One more thread is about to be started.
+    /// Notes that one more thread is about to start.
     fn enter(&mut self, now: u64);
 
-    /// A thread that could not run can, by what happened now.
+    /// Notes that a waiting thread can run, because of an event at `now`.
     fn make_ready(&mut self, thread: usize, now: u64);
 
-    /// The thread with the turn has woken so many; returns where its time is.
+    /// Charges the thread with the turn for waking `count` threads; returns the time of that
+    /// thread.
     fn pay_for_waking(&mut self, thread: usize, count: usize) -> u64;
 
-    /// A thread waits, or has ended.
+    /// Notes that a thread waits or has ended.
     fn leave(&mut self, thread: usize);
 
-    /// A lock was given up that was held alone, or shared.
+    /// Notes that a thread released a lock, held exclusively or shared.
     fn note_freed(&mut self, lock: usize, is_shared: bool, now: u64);
 
-    /// A thread took a lock that it wanted since then; returns where its time is.
+    /// Notes that a thread took a lock that it had wanted since `since`; returns the time of that
+    /// thread.
     fn note_taken(
         &mut self,
         thread: usize,
@@ -72,19 +74,20 @@ pub trait Machine: fmt::Debug + Send {
         at: &'static Location<'static>,
     ) -> u64;
 
-    /// The first of those that wait for one thing.
+    /// The thread that waited first, of threads that wait for the same lock or signal.
     fn first_of(&self, waiting: &[usize]) -> Option<usize>;
 
-    /// Whether the thread with the turn has to let others catch up, the alarm of a wait among them,
-    /// or has lost its processor.
+    /// Whether the thread with the turn must pass it on. It must if other threads, or the alarm of
+    /// a timed wait, have to catch up, or if it has lost its processor.
     fn is_ahead(&self, thread: usize, alarm: u64) -> bool;
 
-    /// Chooses the next thread, with where its time is; none where all wait.
+    /// Chooses the next thread; returns its index and time, or `None` where all threads wait.
     fn choose(&mut self) -> Option<(usize, u64)>;
 }
 
 impl Turns {
-    /// Counts what the thread with the turn did; in a run by chance each step takes as long.
+    /// Counts the time of the thread with the turn; without a machine every step takes the same
+    /// time.
     pub(super) fn count_time(&mut self, mine: usize, is_step: bool) {
         match &mut self.machine {
             None => self.now += if is_step { 200 } else { 0 },
@@ -92,19 +95,19 @@ impl Turns {
         }
     }
 
-    /// What time it is for the thread with the turn.
+    /// The current time of the thread with the turn.
     pub(super) fn present(&self) -> u64 {
         self.now + self.machine.as_ref().map_or(0, |machine| machine.uncounted())
     }
 
-    /// The thread runs from here on.
+    /// Notes that the thread runs from here on.
     pub(super) fn resume(&mut self, mine: usize) {
         if let Some(machine) = &mut self.machine {
             self.now = machine.resume(mine);
         }
     }
 
-    /// A thread that could not run can, by what happened now.
+    /// Marks a waiting thread as ready, because of an event now.
     pub(super) fn make_ready(&mut self, index: usize) {
         self.tasks[index].state = State::Ready;
         if let Some(machine) = &mut self.machine {
@@ -112,35 +115,35 @@ impl Turns {
         }
     }
 
-    /// The thread with the turn has woken so many.
+    /// Charges the thread with the turn for waking `count` threads.
     pub(super) fn pay_for_waking(&mut self, mine: usize, count: usize) {
         if let Some(machine) = &mut self.machine {
             self.now = machine.pay_for_waking(mine, count);
         }
     }
 
-    /// A thread is about to be started.
+    /// Notes that a thread is about to start.
     pub(super) fn enter(&mut self) {
         if let Some(machine) = &mut self.machine {
             machine.enter(self.now);
         }
     }
 
-    /// A thread waits, or has ended.
+    /// Notes that a thread waits or has ended.
     pub(super) fn leave(&mut self, index: usize) {
         if let Some(machine) = &mut self.machine {
             machine.leave(index);
         }
     }
 
-    /// A lock was given up.
+    /// Notes that a thread released a lock.
     pub(super) fn note_freed(&mut self, place: Place, want: Want) {
         if let Some(machine) = &mut self.machine {
             machine.note_freed(place.0, want == Want::Read, self.now);
         }
     }
 
-    /// A lock was taken that a thread wanted since then.
+    /// Notes that a thread took a lock that it had wanted since `since`.
     pub(super) fn note_taken(
         &mut self,
         mine: usize,
@@ -154,7 +157,7 @@ impl Turns {
         }
     }
 
-    /// The first of those that wait for one thing.
+    /// The thread in `waiting` that waited first; `None` without a machine.
     pub(super) fn first_of(&self, waiting: &[usize]) -> Option<usize> {
         self.machine.as_ref()?.first_of(waiting)
     }
@@ -164,7 +167,8 @@ impl Turns {
         self.machine.as_ref().is_some_and(|machine| machine.is_ahead(mine, self.alarm))
     }
 
-    /// Lets the machine choose the next thread; none, when no thread can go on or waits for a time.
+    /// Lets the machine choose the next thread; `None` when no thread can run and none waits for a
+    /// time.
     pub(super) fn choose_by_machine(&mut self) -> Option<usize> {
         loop {
             if self.tasks.iter().all(|task| matches!(task.state, State::Ended)) {

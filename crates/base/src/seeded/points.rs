@@ -1,5 +1,5 @@
-//! What locks, threads and clocks ask of the run that their thread belongs to. For a thread of no
-//! run each is one relaxed load.
+//! The calls that locks, threads and clocks make to the run of their thread. For a thread outside
+//! of any run, each call costs one relaxed load.
 
 use std::panic::Location;
 use std::thread;
@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use super::run::mine;
 use super::turns::{Place, State, Task, Wait, Want};
 
-/// How many times an overhead is measured, and what a lock costs a thread by itself, for each time
-/// that it is counted for that.
+/// How many locks the overhead is measured with, and the nanoseconds of one lock without the
+/// measurement.
 const LOCKS_TO_LEARN: usize = 200_000;
 const LOCK_NANOS: u64 = 5;
 
@@ -30,7 +30,7 @@ pub(crate) fn processors() -> Option<usize> {
     turns.machine.as_ref().map(|machine| machine.count())
 }
 
-/// How long they have been busy, all together.
+/// How long the processors of this thread's run have been busy, in sum.
 pub(crate) fn busy() -> Option<Duration> {
     let (run, mine) = mine()?;
     let mut turns = run.lock();
@@ -39,9 +39,9 @@ pub(crate) fn busy() -> Option<Duration> {
     turns.machine.as_ref().map(|machine| machine.busy())
 }
 
-/// Measures what it takes to be counted, on a machine where work is measured, and has it taken off
-/// from now on: a place where the turn may change hands is passed some hundred times in the time of
-/// one request.
+/// Measures the overhead of one count, on a machine that measures work, and subtracts it from every
+/// later count. A request passes some hundred places where the turn may change hands, so the
+/// overhead would distort its time.
 pub fn learn_overhead() {
     let Some((run, _)) = mine() else { return };
     let counted = || run.lock().machine.as_ref().map(|machine| machine.counted());
@@ -53,7 +53,7 @@ pub fn learn_overhead() {
         released(place, Want::Mutex);
     }
     let Some((count_after, busy_after)) = counted() else { return };
-    // Two of three of these are a lock taken, and one given up.
+    // Two of three of these counts are a lock taken and a lock released.
     let each = (busy_after - busy) / (count_after - count).max(1);
     if let Some(machine) = &mut run.lock().machine {
         machine.take_off(each.saturating_sub(LOCK_NANOS));
@@ -70,7 +70,7 @@ pub(crate) fn bytes() -> Option<[u8; 16]> {
 pub(crate) fn instant() -> Option<Instant> {
     let (run, _) = mine()?;
     let now = run.lock().present();
-    // A day, since programs ask what was an hour ago.
+    // The clock starts at one day, since programs compute the time an hour ago.
     Some(run.began + Duration::from_secs(86_400) + Duration::from_nanos(now))
 }
 
@@ -96,7 +96,7 @@ pub(crate) fn point() {
     }
 }
 
-/// Takes a lock for a thread of a run; nothing, for any other thread.
+/// Takes a lock for a thread of a run; returns `None` for any other thread.
 #[track_caller]
 pub(crate) fn acquire<G>(place: Place, want: Want, attempt: impl Fn() -> Option<G>) -> Option<G> {
     let (run, mine) = mine()?;
@@ -104,8 +104,8 @@ pub(crate) fn acquire<G>(place: Place, want: Want, attempt: impl Fn() -> Option<
     run.step(mine, at);
     let since = run.lock().now;
     loop {
-        // As parking_lot: a reader waits behind a writer that waits. It makes deadlocks of readers
-        // that read again show.
+        // As in `parking_lot`, a reader waits behind a writer that waits. So a thread that takes a
+        // read lock twice deadlocks here, too.
         let behind = want == Want::Read
             && {
                 let writes = |task: &Task| matches!(task.state, State::Waits(wait) if wait.place == place && wait.want == Want::Write);
@@ -119,7 +119,7 @@ pub(crate) fn acquire<G>(place: Place, want: Want, attempt: impl Fn() -> Option<
     }
 }
 
-/// A lock that was held so may be free.
+/// Notes that this thread released a lock, so other threads may take it.
 pub(crate) fn released(place: Place, held: Want) {
     let Some((run, mine)) = mine() else { return };
     {
@@ -135,7 +135,8 @@ pub(crate) fn released(place: Place, held: Want) {
     }
 }
 
-/// Wakes one thread that waits for a signal, by chance or the first that came, or all of them.
+/// Wakes all threads that wait for a signal, or one: the first on a machine, a random one
+/// otherwise.
 pub(crate) fn notify(place: Place, all: bool) {
     let Some((run, mine)) = mine() else { return };
     let mut turns = run.lock();
@@ -156,7 +157,7 @@ pub(crate) fn notify(place: Place, all: bool) {
     turns.resume(mine);
 }
 
-/// Waits for a signal, the lock at `lock` having been given up; says whether it came in time.
+/// Waits for a signal after the release of the lock at `lock`; says whether it came in time.
 #[track_caller]
 pub(crate) fn wait(signal: Place, lock: Place, limit: Option<Duration>) -> bool {
     let Some((run, mine)) = mine() else { return false };

@@ -10,8 +10,7 @@ fn start(work: impl FnOnce() + Send + 'static) -> thread::JoinHandle<()> {
     thread::Builder::new().spawn(work).expect("a thread")
 }
 
-/// A read and a write with a lock given up between them: an update is lost in some orders, not in
-/// all.
+/// Reads and writes a counter, with the lock released in between. An update is lost in some orders.
 fn lost_update(seed: u64) -> (u32, Report) {
     let work = || {
         let count = Arc::new(Mutex::new(0));
@@ -30,7 +29,7 @@ fn lost_update(seed: u64) -> (u32, Report) {
     run(seed, Options::default(), work).expect("no thread waits for ever")
 }
 
-/// D2: the same seed goes the same way, other seeds go other ways.
+/// D2: the same seed gives the same order, and other seeds give other orders.
 #[test]
 fn a_seed_is_an_order() {
     let runs: Vec<_> = (0..40).map(lost_update).collect();
@@ -42,7 +41,7 @@ fn a_seed_is_an_order() {
     assert!(runs.iter().any(|(count, _)| *count < 3));
 }
 
-/// D4: two locks in two orders are found out, with the places.
+/// D4: the scheduler reports two locks taken in two orders, with the places.
 #[test]
 fn a_deadlock_is_reported() {
     let work = || {
@@ -78,7 +77,7 @@ fn reading_twice_is_a_deadlock() {
     assert!((0..50).any(|seed| run(seed, Options::default(), work).is_err()));
 }
 
-/// D3: hours of sleep take no time, and a wait ends by a notice or by its time.
+/// D3: hours of sleep take no real time. A wait ends by a notification or at its limit.
 #[test]
 fn time_is_the_schedulers() {
     let began = Instant::now();
@@ -107,7 +106,8 @@ fn time_is_the_schedulers() {
     assert!(began.elapsed() < Duration::from_secs(600));
 }
 
-/// A thread that joins another sees its panic, and the rest goes on; scoped threads too.
+/// A thread that joins another gets its panic, and the other threads go on; this holds for scoped
+/// threads, too.
 #[test]
 fn panics_pass() {
     let ran = Arc::new(AtomicU32::new(0));
@@ -125,7 +125,7 @@ fn panics_pass() {
     assert_eq!(ran.load(Ordering::Relaxed), 2);
 }
 
-/// An unparking before the parking is not lost.
+/// An `unpark` before the `park` is not lost.
 #[test]
 fn a_token_is_kept() {
     for seed in 0..20 {

@@ -8,8 +8,7 @@ use std::thread::Thread;
 use super::machine::Machine;
 use crate::Rng;
 
-/// A lock or a signal, as the scheduler knows it: equal places are one, nothing else is asked of
-/// them (D2).
+/// The address of a lock or a signal. The scheduler only compares addresses for equality (D2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Place(pub(super) usize);
 
@@ -50,9 +49,9 @@ pub(super) enum State {
 pub(super) struct Task {
     pub(super) name: String,
     pub(super) state: State,
-    /// Whether its last wait ended by its time.
+    /// Whether its last wait ended at its time limit.
     pub(super) late: bool,
-    /// Whether its next [`crate::thread::park`] is over at once.
+    /// Whether the next [`crate::thread::park`] of the thread returns at once.
     pub(super) token: bool,
     pub(super) thread: Option<Thread>,
 }
@@ -71,7 +70,7 @@ pub(super) struct Turns {
     pub(super) over: bool,
     pub(super) trouble: Option<String>,
     pub(super) leaps: bool,
-    /// What chooses the next thread in place of chance.
+    /// The machine that chooses the next thread instead of chance.
     pub(super) machine: Option<Box<dyn Machine>>,
     pub(super) trace: Option<Vec<(usize, &'static Location<'static>)>>,
 }
@@ -98,22 +97,23 @@ impl Turns {
         }
     }
 
-    /// Wakes the threads that wait at a place for something that `wanted` names; says how many.
+    /// Wakes the threads that wait at a place for what `wanted` accepts; returns their number.
     pub(super) fn wake(&mut self, place: Place, wanted: impl Fn(Want) -> bool) -> usize {
         let waiting = self.waiting(place, wanted);
         waiting.iter().for_each(|index| self.make_ready(*index));
         waiting.len()
     }
 
-    /// The threads that wait at a place for something that `wanted` names.
+    /// The threads that wait at a place for what `wanted` accepts.
     pub(super) fn waiting(&self, place: Place, wanted: impl Fn(Want) -> bool) -> Vec<usize> {
         let waits = |task: &Task| matches!(task.state, State::Waits(wait) if wait.place == place && wanted(wait.want));
         let all = self.tasks.iter().enumerate();
         all.filter(|(_, task)| waits(task)).map(|(index, _)| index).collect()
     }
 
-    /// A lock may be free. Wakes all threads that want it; on a machine, where waking costs
-    /// something, those that `parking_lot` would wake. Says how many.
+    /// Wakes threads for a lock that may be free, and returns their number. Without a machine these
+    /// are all threads that want the lock. On a machine, where waking costs time, these are the
+    /// threads that `parking_lot` would wake.
     pub(super) fn wake_for_lock(&mut self, place: Place) -> usize {
         let lock = |want| matches!(want, Want::Mutex | Want::Read | Want::Write);
         if self.machine.is_none() {

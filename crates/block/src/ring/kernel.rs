@@ -1,9 +1,9 @@
 //! Several requests to one file with one wait, by io_uring.
 //!
 //! Waking a thread on a sleeping processor costs more than a write to a fast device. A log of fsync
-//! consists of short writes that wait for one another. So requests go at once where possible, and
-//! the flush of a write comes with it. A separate flush is a system call: io_uring gives it to a
-//! thread of its own, which has to be woken (Linux 6.18).
+//! consists of short writes that wait for one another. So several requests go to the kernel at once
+//! where possible, and a durable write includes its flush. For a separate flush, io_uring has to
+//! wake a thread of its own (Linux 6.18).
 //!
 //! # Invariants
 //!
@@ -31,10 +31,10 @@ use super::{Answer, Durable, ENTRIES};
 /// `RWF_DSYNC`: the write ends when it is durable.
 const DSYNC: i32 = 2;
 
-/// Rings of one file, made as threads need them.
+/// Rings of one file. A thread makes one when it needs one.
 #[derive(Default)]
 pub(crate) struct Rings {
-    /// Unranked: nothing is locked while it is held.
+    /// Unranked: a thread takes no other lock while it holds this one.
     idle: Mutex<Vec<IoUring>>,
     forbidden: AtomicBool,
 }
@@ -51,7 +51,7 @@ impl Rings {
         !self.forbidden.load(Ordering::Relaxed)
     }
 
-    /// A ring that was seen to work.
+    /// Returns a ring that passed a trial.
     fn ring(&self) -> Option<IoUring> {
         if let Some(idle) = self.idle.lock().pop() {
             return Some(idle);
@@ -87,8 +87,8 @@ impl Rings {
         push(&mut ring, requests);
         let mut ended = 0;
         while ended < requests.len() {
-            // Whatever the answer, submitted requests end, so all that is left is to wait (U1). The
-            // answer is mostly that a signal came.
+            // Submitted requests end, whatever the answer is, so the loop only waits (U1). An error
+            // is mostly a signal.
             if ring.submit_and_wait(requests.len() - ended).is_err() {
                 std::thread::yield_now();
             }
@@ -101,8 +101,8 @@ impl Rings {
         Some(answers)
     }
 
-    /// Writes several runs of bytes at once, as far as each fits in one request. `None` where there
-    /// are no rings.
+    /// Writes several runs of bytes at once, each in one request. A write may be partial. `None`
+    /// where there are no rings.
     ///
     /// At most [`ENTRIES`] of them, each with at most as many buffers as the kernel takes.
     pub(crate) fn write(

@@ -1,5 +1,5 @@
-//! `btrfs scrub`. It waits for the end, with `-B` and without: what it works on is a process of the
-//! user's, and no kernel.
+//! `btrfs scrub`. It waits for the end with and without `-B`, because a process of the user does
+//! the work, not the kernel.
 
 use std::path::PathBuf;
 
@@ -17,11 +17,11 @@ use crate::when;
 pub(super) enum Verb {
     /// Scrub a volume from its beginning.
     Start(Args),
-    /// Go on with one that was interrupted.
+    /// Go on with an interrupted scrub.
     Resume(Args),
-    /// Tell what the last one found.
+    /// Show what the last scrub found.
     Status {
-        /// Tell of each device.
+        /// Show each device separately.
         #[arg(short)]
         devices: bool,
         /// Print plain counts.
@@ -36,22 +36,22 @@ pub(super) struct Args {
     /// Wait for the end.
     #[arg(short = 'B')]
     wait: bool,
-    /// Tell of each device.
+    /// Show each device separately.
     #[arg(short)]
     devices: bool,
     /// Say nothing.
     #[arg(short)]
     quiet: bool,
-    /// Mend nothing.
+    /// Repair nothing.
     #[arg(short)]
     read_only: bool,
     /// Print plain counts.
     #[arg(short = 'R')]
     raw: bool,
-    /// Begin though one may be running.
+    /// Start even if a scrub may be running.
     #[arg(short)]
     force: bool,
-    /// Class of requests, which the devices here do not have.
+    /// I/O class; accepted for compatibility, without effect.
     #[arg(short, value_name = "CLASS")]
     class: Option<u32>,
     /// Priority in its class.

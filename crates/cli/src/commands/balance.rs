@@ -1,4 +1,4 @@
-//! `buttress balance`: moves what is in block groups to others.
+//! `buttress balance`: moves data from block groups to others.
 
 use std::path::PathBuf;
 
@@ -15,18 +15,18 @@ use crate::live;
 use crate::order::Order;
 use crate::ui::Ui;
 
-/// What to do about a balance.
+/// The actions on a balance.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Verb {
-    /// Move what is in the chosen block groups; in all of them when nothing is chosen.
+    /// Move the contents of the chosen block groups; of all of them when none is chosen.
     Start(Start),
     /// Go on with a balance that was paused, here or by Linux.
     Resume(Volume),
-    /// Have the program that balances a volume stop behind the block group that it is at.
+    /// Have the program that balances a volume stop after its current block group.
     Pause(Volume),
     /// Forget a balance that was paused; what it moved stays where it is.
     Cancel(Volume),
-    /// Tell whether a balance is running or paused, and what it was asked for.
+    /// Show whether a balance is running or paused, and its options.
     Status(Volume),
 }
 
@@ -112,7 +112,7 @@ fn ended(done: Value, ui: &Ui) -> Result<Exit> {
     Ok(if is_paused { Exit::Failure } else { Exit::Success })
 }
 
-/// How often, and in which distance, a holder of the lock is looked for that is not seen.
+/// How often, and at which interval, the search for the process with the lock is repeated.
 const LOOKS_MAX: u32 = 20;
 const LOOK: std::time::Duration = std::time::Duration::from_millis(10);
 
@@ -130,7 +130,7 @@ fn balancer(args: &Volume) -> Result<Option<u32>> {
     let pid = loop {
         match FileDevice::open(&args.image, options) {
             Err(buttress_block::Error::Locked { pid: Some(pid), .. }) => break pid,
-            // It may have ended between the attempt and the search for it.
+            // The process may have ended between the attempt to open and the search for it.
             Err(buttress_block::Error::Locked { pid: None, .. }) if looks < LOOKS_MAX => {
                 looks += 1;
                 std::thread::sleep(LOOK);
@@ -202,6 +202,6 @@ fn status(args: &Volume, ui: &Ui) -> Result<Exit> {
     for (kind, text) in told["filters"].as_object().into_iter().flatten() {
         ui.line(format!("  {kind}: {}", text.as_str().unwrap_or_default()))?;
     }
-    // As btrfs-progs: 1 says that there is one.
+    // As in btrfs-progs, status 1 says that there is a balance.
     Ok(if is_none { Exit::Success } else { Exit::Failure })
 }

@@ -1,4 +1,4 @@
-//! `buttress completions`: what a shell needs to complete this program's command line.
+//! `buttress completions`: prints a shell's completion script for this command line.
 
 use std::io::Write;
 

@@ -20,11 +20,10 @@ use crate::ui::Ui;
 pub(crate) struct Args {
     /// What to copy: host paths or IMG:/path.
     ///
-    /// A host file that exists under the name as it is written is that file, whatever colons it
-    /// has.
+    /// An argument that names an existing host file means that file, even if it contains colons.
     #[arg(required = true)]
     sources: Vec<OsString>,
-    /// Where to: a host path or IMG:/path; an existing directory is copied into.
+    /// The target: a host path or IMG:/path. Sources are copied into an existing directory.
     ///
     /// A volume in a store of objects without a path is copied whole, to or from an image file.
     target: OsString,
@@ -79,7 +78,7 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
         return Err(Failure::new(Exit::Usage, what));
     }
     let mut volumes = Volumes { devices: args.devices, open: HashMap::new() };
-    // The target first: a volume that is both is opened for writing.
+    // Opens the target first. A volume that is source and target is opened for writing.
     let target = match &target {
         Location::Host(path) => Target::host(path)?,
         Location::Volume(place) => {
@@ -115,7 +114,7 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     Ok(Exit::Success)
 }
 
-/// Bytes on the host to be copied; what lies in volumes is not counted beforehand.
+/// Sums up the bytes on the host; the bytes in volumes are not counted beforehand.
 fn total(sources: &[Location]) -> Result<u64> {
     let mut bytes = 0;
     for source in sources {
@@ -132,7 +131,8 @@ fn total(sources: &[Location]) -> Result<u64> {
     Ok(bytes)
 }
 
-/// Where copies go: a directory, and the name there unless the sources' names are to be used.
+/// The target of copies: a directory and a name. Without a name, copies keep the names of the
+/// sources.
 enum Target {
     Host { dir: OwnedFd, name: Option<OsString> },
     Volume { fs: Filesystem, dir: Inode, name: Option<Vec<u8>> },
@@ -190,7 +190,7 @@ fn one(job: &mut Job<'_>, source: &Location, target: &Target, volumes: &mut Volu
             let name = match (target.name(), &own_name) {
                 (Some(name), _) => name,
                 (None, Some(name)) => name,
-                // The root of a volume has no name: what is in it is copied.
+                // The root of a volume has no name, so its entries are copied.
                 (None, None) => {
                     let entries = crate::listing::entries(&inode).context(|| place.show())?;
                     return to(job, entries.into_iter().map(|e| (e.inode, e.name)), target);
@@ -208,7 +208,7 @@ fn import(
     dir: &Inode,
     name: Option<&[u8]>,
 ) -> Result<()> {
-    // `.`, `..`, `/` and `dir/.` have no name of their own: what is in them is copied.
+    // `.`, `..`, `/` and `dir/.` have no name of their own, so their entries are copied.
     let names_contents = path.as_os_str().as_bytes().ends_with(b"/.");
     let Some(own_name) = path.file_name().filter(|_| !names_contents) else {
         let mut import = Import::new(job, fs);
@@ -227,7 +227,7 @@ fn to(
 ) -> Result<()> {
     match target {
         Target::Host { dir, .. } => {
-            // One for all: names of one file may be spread over them.
+            // One export for all sources, because names of one file may be spread over them.
             let mut export = Export::new(job);
             for (inode, name) in inodes {
                 export.entry(&inode, dir, OsStr::from_bytes(&name))?;

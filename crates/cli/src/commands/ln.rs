@@ -10,7 +10,7 @@ use crate::ui::Ui;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// What the link leads to: IMG:/path, or with --symbolic any text.
+    /// The target of the link: IMG:/path, or any text with --symbolic.
     target: OsString,
     /// The link to make, as IMG:/path.
     #[arg(value_name = "IMG:/LINK")]

@@ -1,4 +1,4 @@
-//! `buttress rescue`: writes that let a volume be opened again, by the names of btrfs-progs.
+//! `buttress rescue`: repairs that let a volume be opened again, with the names of btrfs-progs.
 
 use std::path::PathBuf;
 
@@ -9,17 +9,17 @@ use crate::exit::{Context, Exit, Result};
 use crate::image::{self, Access, Devices};
 use crate::ui::{Tone, Ui};
 
-/// What to mend. Each lists what it will write, and writes it with --yes. Exit code 6: there is
-/// something to write, and --yes was not given.
+/// The part to repair. Each command lists its writes, and makes them with --yes. Exit code 6: there
+/// are writes to make, and --yes was not given.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Verb {
-    /// Write damaged and old copies of superblocks as the newest good copy of the same device.
+    /// Replace damaged and old superblocks by the newest good copy of the same device.
     SuperRecover(Args),
-    /// Remove the log of fsync: what fsync wrote since the last commit is gone.
+    /// Remove the log of fsync. Data that fsync wrote since the last commit is lost.
     ZeroLog(Args),
-    /// Mend sizes of devices that are no whole sectors or beyond the device, and their sum.
+    /// Repair device sizes that are not whole sectors or exceed the device, and their sum.
     FixDeviceSize(Args),
-    /// Have free space counted anew, of version v1 (files) or v2 (a tree).
+    /// Have the next mount rebuild the free space cache, v1 (files) or v2 (a tree).
     ClearSpaceCache(Cache),
     /// Write the map of chunks anew, from tree nodes that a scan finds.
     ChunkRecover(Args),

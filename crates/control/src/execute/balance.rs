@@ -1,4 +1,4 @@
-//! Balances: the words of their filters, and what is told of one.
+//! Balances: parses and prints their filters, and makes the JSON document of a balance.
 
 use buttress_format::{DeviceId, Profile};
 use buttress_fs::{BalanceOptions, BalanceProgress, Filesystem, Filter};
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::exit::{Exit, Failure, Result};
 use crate::size;
 
-/// What scripts read of a balance.
+/// The JSON document of a finished or paused balance.
 pub(super) fn document(done: &BalanceProgress) -> Value {
     json!({
         "completed": done.completed,
@@ -18,8 +18,8 @@ pub(super) fn document(done: &BalanceProgress) -> Value {
     })
 }
 
-/// The balance of a volume, in the words that scripts read; `elsewhere`: another process balances
-/// it.
+/// The state of a volume's balance as JSON. `elsewhere` means that another process runs the
+/// balance.
 pub fn status_of(fs: &Filesystem, elsewhere: bool) -> buttress_fs::Result<Value> {
     let kept = fs.balance_status()?;
     let word = match &kept {
@@ -87,7 +87,7 @@ pub(super) fn refuse_fewer_copies(
     Ok(Ok(()))
 }
 
-/// What is asked for, in the words of btrfs-progs; everything when nothing is chosen.
+/// Parses the filters in the syntax of btrfs-progs. Without a filter, all groups are balanced.
 pub fn options(
     data: &Option<String>,
     metadata: &Option<String>,
@@ -115,7 +115,7 @@ fn filter(text: &str) -> Result<Filter> {
         let profile = |text: &str| {
             Profile::parse(text).ok_or_else(|| refuse("single, dup, raid0, raid1, and so on"))
         };
-        // A..B, ..B, A.. and, where `alone` says what it means, one number.
+        // Accepts A..B, ..B and A.., and one number where `alone` gives it a meaning.
         let range = |alone: Option<&dyn Fn(u64) -> (u64, u64)>| match value.split_once("..") {
             Some((low, high)) => Ok((
                 if low.is_empty() { 0 } else { number(low)? },
@@ -164,7 +164,7 @@ mod tests {
         assert!(filter("usage=x").is_err());
         assert!(filter("colour=red").is_err());
         assert_eq!(filter("all").expect("everything"), Filter::default());
-        // And are shown as they are read.
+        // Printed filters parse back to the same filters.
         assert_eq!(filter(&words(&found)).expect("its own words"), found);
         assert_eq!(words(&Filter::default()), "all");
     }

@@ -1,4 +1,4 @@
-//! Scrubs a volume and keeps in a file how far it is, for `status` and for a later `resume`.
+//! Scrubs a volume and keeps its progress in a file, for `status` and for a later `resume`.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -12,10 +12,10 @@ use crate::exit::{Context, Exit, Failure, Result};
 use crate::names;
 use crate::order::{Step, Watch};
 
-/// How often the file that tells how far it is gets written.
+/// How often the state file is written.
 const NOTE_EVERY: Duration = Duration::from_secs(2);
 
-/// What is kept, and what scripts read.
+/// The state of a scrub, as written to the state file and printed as JSON.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Status {
     /// The volume's identifier.
@@ -26,7 +26,7 @@ pub struct Status {
     pub duration: u64,
     /// running, finished or interrupted.
     pub status: String,
-    /// Whether it mended nothing.
+    /// Whether the scrub was read-only, without repairs.
     pub read_only: bool,
     /// Extents of data that were read.
     pub data_extents_scrubbed: u64,
@@ -44,10 +44,10 @@ pub struct Status {
     pub verify_errors: u64,
     /// Sectors of data that have no checksum.
     pub no_csum: u64,
-    /// Sectors without a checksum of which the copies differ.
+    /// Sectors without a checksum that have differing copies.
     #[serde(default)]
     pub no_csum_unlike: u64,
-    /// Block groups that others held.
+    /// Block groups that the scrub held read-only.
     #[serde(default)]
     pub groups_held: u64,
     /// Superblock copies with errors.
@@ -57,9 +57,9 @@ pub struct Status {
     pub parity_errors: u64,
     /// Errors without a good copy.
     pub uncorrectable_errors: u64,
-    /// Errors that were mended.
+    /// Errors that were repaired.
     pub corrected_errors: u64,
-    /// Logical address that it came to.
+    /// Logical address that the scrub has reached.
     pub last_logical: u64,
     /// Bytes that were looked at.
     pub bytes_done: u64,
@@ -68,7 +68,7 @@ pub struct Status {
 }
 
 impl Status {
-    /// The counts of one run, added to those of the runs before that it goes on from.
+    /// Adds the counts of one run to those of the runs that it resumes.
     fn with(&self, progress: &ScrubProgress) -> Self {
         Self {
             data_extents_scrubbed: self.data_extents_scrubbed + progress.data_extents_scrubbed,
@@ -99,8 +99,8 @@ impl Status {
     }
 }
 
-/// Scrubs a volume that is open: how, whether from where an earlier one stopped, and where it notes
-/// how far it is.
+/// Scrubs an open volume. `how` has the options, `resume` continues an interrupted scrub, and
+/// `state` names the folder of the state file.
 pub(super) fn carry_out(
     fs: &Filesystem,
     how: ScrubOptions,
@@ -145,8 +145,8 @@ fn running(mut status: Status, before: &Status, begun: Instant, word: &str, ro: 
     status
 }
 
-/// Where the state of a volume's scrub is kept: where the system keeps such things if it can be
-/// written, else where the user does.
+/// Path of the state file of a volume's scrub: in `state` if given, for root in
+/// `/var/lib/buttress`, otherwise in the user's state folder.
 pub fn state_file(state: Option<&Path>, uuid: &str) -> PathBuf {
     let name = format!("scrub.status.{uuid}");
     if let Some(dir) = state {
@@ -162,12 +162,12 @@ pub fn state_file(state: Option<&Path>, uuid: &str) -> PathBuf {
     home.map_or(system, |home| home.join("buttress")).join(name)
 }
 
-/// Reads what a scrub left in its file of state; `None` where there is none that it can read.
+/// Reads the state file of a scrub; `None` if it is missing or cannot be parsed.
 pub fn read(file: &Path) -> Option<Status> {
     serde_json::from_slice(&std::fs::read(file).ok()?).ok()
 }
 
-/// A scrub goes on when its state cannot be written.
+/// Writes the state file. The scrub continues if this fails.
 fn note(file: &Path, status: &Status) {
     let written = || -> std::io::Result<()> {
         if let Some(dir) = file.parent() {

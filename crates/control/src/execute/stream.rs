@@ -4,8 +4,8 @@
 //!
 //! - **T1** The client that asked holds the other end of the stream. When it goes away the next
 //!   piece fails, and the order ends.
-//! - **T2** The kernel learns of a received subvolume when it comes and again when it is complete.
-//!   What it kept of the incomplete one is given up then.
+//! - **T2** The kernel is told of a received subvolume when it is created and again when it is
+//!   complete. The second time the kernel drops what it cached of the incomplete subvolume.
 
 use std::io::{BufReader, Read, Write};
 
@@ -22,7 +22,7 @@ use crate::order::{Sending, Spot, Step, Watch};
 /// Bytes of a stream that are read ahead.
 const AHEAD_BYTES: usize = 1 << 20;
 
-/// Writes a read-only subvolume to `output`; answers how many bytes that were.
+/// Writes a read-only subvolume to `output`; returns the number of bytes.
 pub(super) fn send(
     fs: &Filesystem,
     sending: &Sending,
@@ -35,8 +35,8 @@ pub(super) fn send(
     Ok(json!({ "bytes": sent.context(name)?.bytes }))
 }
 
-/// Makes the subvolumes of the streams in `input`; answers their names and what each was made
-/// from.
+/// Creates the subvolumes of the streams in `input`; returns their names and whether each began
+/// as a subvolume or a snapshot.
 pub(super) fn receive(
     fs: &Filesystem,
     dir: &Spot,
@@ -76,7 +76,7 @@ pub(super) fn receive(
     Ok(json!({ "begun": begun, "subvolumes": names }))
 }
 
-/// Looks at every subvolume that was named, and says in which role one cannot be used.
+/// Looks up every named subvolume. An error says in which role a subvolume cannot be used.
 fn choose(fs: &Filesystem, sending: &Sending) -> Result<SendOptions> {
     let (id, sent) = subvolume(fs, &sending.subvolume, "subvolume")?;
     let mut options = SendOptions::new(id);

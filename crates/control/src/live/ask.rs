@@ -13,7 +13,7 @@ use crate::exit::{Context, Result};
 use crate::figures::Figures;
 use crate::names;
 
-/// How long an answer may take that takes no work.
+/// Time limit for an answer that needs no work.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// One part of a process and its figures now.
@@ -25,7 +25,7 @@ pub struct Section {
     pub figures: Figures,
 }
 
-/// What a process tells.
+/// The answer of one process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Answer {
     /// The process.
@@ -34,12 +34,12 @@ pub struct Answer {
     pub subject: Subject,
     /// Its parts.
     pub sections: Vec<Section>,
-    /// Its mount is gone, and it makes durable what was written.
+    /// The process has no mount any more, and still makes written data durable.
     #[serde(default)]
     pub is_closing: bool,
 }
 
-/// Asks all mounts and servers of this user. What is left of those that are gone is removed.
+/// Asks all mounts and servers of this user. Sockets of processes that have ended are removed.
 pub fn all() -> Result<Vec<(PathBuf, Answer)>> {
     let folder = folder().context(|| "the folder of running mounts")?;
     let mut answers = Vec::new();
@@ -50,13 +50,13 @@ pub fn all() -> Result<Vec<(PathBuf, Answer)>> {
         }
         match ask(&path, "stats", Some(PATIENCE)) {
             Ok(text) => {
-                // One that ended between question and answer said nothing.
+                // A process that ended after the question gives no answer.
                 if let Ok(answer) = serde_json::from_str(&text) {
                     answers.push((path, answer));
                 }
             }
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
-                // Another process may have done so.
+                // Another process may have removed it already.
                 let _ = std::fs::remove_file(&path);
             }
             Err(error) => tracing::debug!(socket = names::of_path(&path), %error, "no answer"),
@@ -66,7 +66,7 @@ pub fn all() -> Result<Vec<(PathBuf, Answer)>> {
     Ok(answers)
 }
 
-/// As [`all`], for callers that can do without: empty where the folder cannot be had.
+/// As [`all`], but returns an empty list if the folder is not available.
 pub fn reachable() -> Vec<(PathBuf, Answer)> {
     all().unwrap_or_else(|error| {
         tracing::debug!(%error, "running mounts cannot be asked");

@@ -1,4 +1,4 @@
-//! The folder of the sockets and turns.
+//! The folder of the sockets, and of the lock files by which processes take turns to mount.
 //!
 //! # Invariants
 //!

@@ -1,19 +1,19 @@
-//! More mounts of a volume that a process serves already: what is asked of it, and what it gives.
+//! Requests for further mounts of a volume that a process serves already, and the answers.
 //!
 //! # Place
 //!
-//! `mount` asks the server that has the volume, over its socket. The server answers with a mount
-//! that has no place yet, as a descriptor. The asking process puts it at its place: so the
+//! `mount` asks the server that has the volume, over its socket. The server answers with the
+//! descriptor of a detached mount. The asking process attaches it to the directory tree. So the
 //! kernel checks that process's rights, in its namespace.
 //!
 //! # Invariants
 //!
 //! - **J1** The server keeps the volume mounted until the asking process closes the connection,
-//!   which it does when the mount is at its place.
+//!   which that process does after it has attached the mount.
 //! - **J2** A volume that was unmounted a moment ago is free soon, and the asking process waits for
-//!   that. One that programs use out of sight may stay so for long, and the wish is refused.
-//! - **J3** What is of the whole volume stays as its first mount had it. Options that ask for
-//!   another thing are named in the answer, and never silently left out.
+//!   that. A lazily unmounted volume may stay in use for long, so the server refuses the request.
+//! - **J3** Options of the whole volume stay as the first mount set them. The answer names each
+//!   requested option that differs, and never silently leaves one out.
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
@@ -32,13 +32,13 @@ use super::descriptor;
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::names;
 
-/// How long the kernel may take to let go of a mount that nothing uses.
+/// How long the kernel may take to end a mount that nothing uses.
 const LETTING_GO_MAX: Duration = Duration::from_secs(1);
 /// Bytes of an answer at most.
 const ANSWER_MAX: usize = 1 << 20;
 const LOOK: Duration = Duration::from_millis(5);
 
-/// What a mount is to be.
+/// A request for a mount.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Wish {
     /// The subvolume by its path.
@@ -51,7 +51,7 @@ pub struct Wish {
     pub words: Vec<String>,
 }
 
-/// What came of a wish.
+/// The server's answer to a [`Wish`].
 #[derive(Debug, Serialize, Deserialize)]
 struct Granted {
     /// The subvolume's path below the top level.
@@ -61,29 +61,29 @@ struct Granted {
     differing: Vec<String>,
 }
 
-/// A mount that has no place yet.
+/// A detached mount, not yet attached to the directory tree.
 #[derive(Debug)]
 pub struct Joining {
     /// The subtree that the mount shows.
     pub subtree: Subtree,
-    /// What of the volume it shows, from the top level.
+    /// Path of the shown subtree, from the top level.
     pub top: PathBuf,
     /// Options that have no effect.
     pub differing: Vec<String>,
-    /// Is closed when the mount is at its place (J1).
+    /// Closed when the mount has been attached (J1).
     _server: UnixStream,
 }
 
-/// What is given: the answer, the mount, and what keeps the volume mounted meanwhile.
+/// The answer, the mount, and the guard that keeps the volume mounted meanwhile.
 type Given = (Granted, Subtree, UnderWay);
 
-/// What of a server makes more mounts.
+/// The way in which a server makes further mounts.
 pub enum Joins {
-    /// There can be one mount only, for this reason.
+    /// The server can have only one mount, for this reason.
     Alone(&'static str),
-    /// One of the server's superblock.
+    /// A further mount shares the server's FUSE superblock.
     Shared {
-        /// What makes it.
+        /// Makes the mount.
         sharer: Sharer,
         /// The options of the first mount.
         words: Vec<String>,
@@ -93,7 +93,7 @@ pub enum Joins {
 }
 
 impl Joins {
-    /// Answers a wish, and waits until the mount is at its place (J1).
+    /// Answers a request, and waits until the mount is attached (J1).
     pub(super) fn answer(
         &self,
         wish: &str,
@@ -118,7 +118,7 @@ impl Joins {
         Ok(())
     }
 
-    /// Makes the mount; nothing when the volume is being closed (J2).
+    /// Makes the mount; returns `None` while the volume is being closed (J2).
     fn grant(&self, wish: &str, is_closing: impl Fn() -> bool) -> Result<Option<Given>> {
         let (sharer, first, differing) = match self {
             Self::Alone(why) => return Err(Failure::new(Exit::Failure, *why)),
@@ -154,12 +154,12 @@ impl Joins {
     }
 }
 
-/// Asks the server that listens at `socket` for a mount; nothing when it is closing the volume
-/// (J2).
+/// Asks the server that listens at `socket` for a mount; returns `None` if the server is closing
+/// the volume (J2).
 ///
 /// # Errors
 ///
-/// When it refuses, says why; when it ends meanwhile.
+/// The server's reason if it refuses, or that the server ended before it answered.
 pub fn join(socket: &Path, wish: &Wish) -> Result<Option<Joining>> {
     let name = || socket.display().to_string();
     let text = serde_json::to_string(wish).context(|| "the wish")?;

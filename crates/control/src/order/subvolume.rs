@@ -1,4 +1,4 @@
-//! What can be asked about subvolumes, and what is shown of them: plain data.
+//! Requests about subvolumes, and their results: plain data.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -6,11 +6,11 @@ use serde_json::Value;
 /// A place in a volume.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Spot {
-    /// The way to it.
+    /// Its path.
     pub path: Vec<u8>,
-    /// It begins at the top of what is mounted, not at the default subvolume's.
+    /// Whether the path begins at the top of the mount instead of the default subvolume.
     pub is_mounted: bool,
-    /// Of what is mounted the top is the top level, whatever subvolume is shown.
+    /// Whether the path of a mount begins at the top level, whatever subvolume the mount shows.
     #[serde(default)]
     pub is_from_top: bool,
     /// As the caller wrote it.
@@ -43,7 +43,7 @@ pub enum Act {
     Delete {
         /// Which.
         at: Spot,
-        /// Answer when all that it held is given back.
+        /// Answer only after all space of the subvolume is freed.
         wait: bool,
     },
     /// List all subvolumes.
@@ -69,7 +69,7 @@ pub enum Act {
     },
 }
 
-/// What is to be shown: to scripts, and to people.
+/// A result to show, for scripts and for people.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Shown {
     /// As JSON.

@@ -5,18 +5,18 @@
 //!
 //! - **V1** The reservation covers the write whatever writeback does with it:
 //!     - Every dirty piece becomes an extent of its own and splits every item that it overlaps.
-//!     - Items that come to lie under the write before it is finished count, too. Data that waits
-//!       or is on its way there becomes an item, and may split one.
+//!     - Items that appear under the write before it finishes count, too. Data that waits there, or
+//!       is being written there, becomes an item and may split one.
 //!     - A part that may be written in place is finished by itself, and so is what lies between two
 //!       such parts.
 //!     - A piece that grows, or loses its middle, gets what it needs beyond its reservation.
-//!     - If free space lies in parts smaller than a piece, more is reserved once the parts are
-//!       known, if it is free.
-//!     - The global reserve gives what is missing for such parts. It also does for a file with
-//!       extents behind its length, as a crash leaves it.
-//! - **V2** Sectors that will be written in place need no data space, and have a token that says
-//!   so. The writer looks for them with the writeback claim held and keeps it until they are put.
-//!   So no writeback takes their place before.
+//!     - If the free ranges are smaller than a piece, more metadata is reserved as soon as the
+//!       ranges are known, if there is enough.
+//!     - The global reserve gives what is missing for such parts. It also gives what is missing for
+//!       a file with extents past its length, which a crash can leave.
+//! - **V2** Sectors that will be written in place need no data space, and have a token as proof.
+//!   The writer takes the writeback claim, looks for such sectors, and keeps the claim until the
+//!   data is put. So no writeback allocates a place for them before that.
 
 use std::ops::Range;
 
@@ -33,11 +33,11 @@ use crate::params::{EXTENT_COST, HOLE_COST, SPLIT_COST};
 use crate::placement::Placement;
 use crate::step::STEP_ITEMS;
 
-/// What an extent item costs that the new data covers: the deletion of the item and of its
+/// The cost of an extent item that the new data covers: the deletion of the item and of its
 /// reference.
 const COVERED_COST: Cost = Cost { items: 1, whole: 3, bytes: 64 };
 
-/// Up to so many items are reserved path by path; more count by the inode.
+/// Up to this many items are reserved path by path; a larger reservation is counted by the inode.
 const MANY_ITEMS: u64 = 64;
 
 /// How much is done to find metadata before a write is refused.
@@ -48,7 +48,7 @@ pub enum ReclaimEffort {
     /// The caller waits in the queue of tickets. The flusher writes back dirty data: its
     /// reservations are for the worst case. It also makes commits and chunks.
     Full,
-    /// The caller draws on the global reserve. This is for what comes with a truncation.
+    /// The caller draws on the global reserve. A truncation uses this for the writes that it needs.
     Last,
 }
 
@@ -59,11 +59,11 @@ pub(crate) struct Reservation<'f> {
     metadata: Option<MetaReservation>,
     /// Costs that `metadata` was made for.
     cost: Cost,
-    /// What the file notes with the reservation: see [`Dirty`].
+    /// Inline bytes that the file records with the reservation: see [`Dirty`].
     inline: u32,
     splits: u32,
-    /// What will be under the write, once it is counted, and for how many bytes that was. Writeback
-    /// may have taken some of them since.
+    /// The items that the write will cover, once they are counted, and the number of bytes counted.
+    /// Writeback may have replaced some of the items since.
     covered: Option<(Covered, u64)>,
     /// Sectors that will be written in place (V2), once the writer has looked for them.
     placed: Option<InPlaceSectors<'f>>,
@@ -82,11 +82,11 @@ struct InPlaceSectors<'f> {
 pub(crate) enum Shortfall {
     Data(u64),
     Metadata(Cost),
-    /// The items that lie under so many bytes of the write are to be counted.
+    /// The items under this many bytes of the write must be counted first.
     Covered(u64),
 }
 
-/// What makes a write larger, besides its range.
+/// What a write may need beyond the cost of its range.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PieceBounds {
     /// Pieces beyond those of a single write.
@@ -128,7 +128,7 @@ impl Placement {
         if missing > 0 {
             pieces += size.extra;
         }
-        // A handle replaces at most so many items, each time with an extent of its own.
+        // One handle replaces at most `STEP_ITEMS` items, and each further handle adds an extent.
         let extents = pieces * size.each + covered / STEP_ITEMS as u32;
         let sums = (missing / self.params.sector) as u32 * self.params.csum_type.size() as u32;
         let holes = if self.params.options.no_holes { Cost::default() } else { HOLE_COST };
@@ -147,7 +147,7 @@ impl Placement {
         (more != Cost::default()).then_some(Shortfall::Metadata(more))
     }
 
-    /// What dirty data of a file takes in the tree at a new length, beyond its reservation. The
+    /// The metadata that inline dirty data needs at a new length, beyond its reservation. The
     /// caller keeps writers out.
     pub(crate) fn missing_inline(&self, file: &File, size: u64) -> Option<Cost> {
         let meta = file.meta();
@@ -156,8 +156,8 @@ impl Placement {
         (bytes > 0 && dirty.waits(0)).then(|| Cost::of(0, bytes))
     }
 
-    /// Hands that to a file after its length has changed. Data that was taken for writing meanwhile
-    /// has the length from that time.
+    /// Gives this reservation to a file after its length has changed. Data that writeback took
+    /// before that keeps the length of that time.
     pub(crate) fn keep_inline(
         &self,
         meta: &Meta,
@@ -172,8 +172,8 @@ impl Placement {
         }
     }
 
-    /// What is needed before the middle of a dirty piece is forgotten: its ends are pieces then.
-    /// The caller keeps other threads from taking or putting any. If the metadata is not free at
+    /// The reservation for removing the middle of a dirty piece, since both ends become pieces. The
+    /// caller keeps other threads from taking or putting pieces. If the metadata is not free at
     /// once, the thread that finishes the extents asks for it.
     pub(crate) fn reserve_ends(
         &self,
@@ -186,8 +186,8 @@ impl Placement {
         Ok(self.engine.reserve_at_once(self.params.cost_of_parts(1), Urgency::Normal)?)
     }
 
-    /// What data needs that starts a piece or extends one. With parity, this includes the rest of a
-    /// row.
+    /// The space for data that starts a piece or extends one. With parity, this includes the rest
+    /// of a row.
     fn with_slack(&self, bytes: u64, fresh: bool) -> u64 {
         bytes + if fresh && bytes > 0 { self.engine.row_slack() } else { 0 }
     }
@@ -207,8 +207,9 @@ impl Placement {
                 // A thread with the claim must not wait for threads that need it.
                 let claims = reservation.placed.is_some();
                 let more = match self.reserve_metadata(cost, effort, claims) {
-                    // Dirty data may hold what commits cannot give. The writer drops the claim,
-                    // waits in the queue, and looks for the data's place again.
+                    // Dirty data may hold metadata that commits cannot free. So the writer drops
+                    // the claim, waits in the queue, and then looks again for sectors to write in
+                    // place.
                     Err(error)
                         if claims && effort == ReclaimEffort::Full && error.is_no_space() =>
                     {
@@ -326,7 +327,7 @@ impl Placement {
                 "dirty::P2: {need} bytes on a reservation of {}",
                 data.bytes()
             );
-            // The first row may have come since the reservation was made.
+            // The piece may have got the rest of its row since the reservation was made.
             data.shrink_to(data.bytes().min(need + slack));
             match &mut dirty.reserved {
                 Some(reserved) => reserved.merge(data),
@@ -340,7 +341,7 @@ impl Placement {
         claim
     }
 
-    /// Counts a large reservation by the inode: all of it is for items of this one.
+    /// Counts a large reservation by the inode, since all its items belong to this inode.
     fn count_by_inode(&self, file: &File, dirty: &mut Dirty) {
         let Some(metadata) = &mut dirty.metadata else { return };
         if metadata.items() > MANY_ITEMS {
@@ -368,7 +369,7 @@ impl Reservation<'_> {
     }
 }
 
-/// Adds a reservation of metadata to one that may be there.
+/// Merges a metadata reservation into `all`, which may be empty.
 pub(crate) fn join(all: &mut Option<MetaReservation>, more: MetaReservation) {
     match all {
         Some(all) => all.merge(more),

@@ -1,12 +1,11 @@
-//! Long reads: straight into the caller's buffer, and once for all that ask for the same meanwhile.
-//! Parts that another thread is reading are left out at first, and what lies behind them is read
-//! meanwhile.
+//! Long reads go straight into the caller's buffer. Concurrent readers of the same data share one
+//! read. A read skips the parts that another thread is reading, and continues behind them.
 //!
 //! # Invariants
 //!
 //! - **L1** A thread that waits for another thread's claim holds none.
-//! - **L2** A long read keeps nothing in memory, except copies of runs that others wait for when
-//!   they are there.
+//! - **L2** A long read leaves nothing in the page cache, except copies of runs for which other
+//!   threads wait at its end.
 
 use std::ops::Range;
 
@@ -18,14 +17,14 @@ use crate::pages::{Claim, Found, Purpose};
 use crate::reader::Reader;
 
 impl Reader {
-    /// Reads a run, and takes what is kept of it from memory.
+    /// Reads a run. Parts that are in the page cache are copied from there.
     pub(crate) fn read_long(&self, source: &Source<'_>, run: &Run, out: &mut [u8]) -> Result<()> {
         let end = run.disk + run.len;
         let (low, high) = (self.params.ceil(run.disk), self.params.floor(end));
         if low >= high {
             return self.read_around(source, run, out);
         }
-        // A part of a sector is of no use to other readers.
+        // Other readers cannot use a partial sector.
         for edge in [run.disk..low, high..end] {
             let (offset, len) = (run.offset + (edge.start - run.disk), edge.end - edge.start);
             if len > 0 {
@@ -87,7 +86,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Claims what lies behind a claim, as far as one request goes.
+    /// Claims the sectors after a claim, up to the length of one request.
     fn claim_on<'p>(&'p self, first: Claim<'p>, end: u64) -> Vec<Claim<'p>> {
         let most = end.min(first.extent().start.0 + RUN_BYTES_MAX);
         let mut stop = first.extent().end();
@@ -102,7 +101,7 @@ impl Reader {
     }
 }
 
-/// Where a part of a run lies in what it is read into.
+/// The range of a run's part within the buffer of the run.
 fn place(run: &Run, part: &Range<u64>) -> Range<usize> {
     (part.start - run.disk) as usize..(part.end - run.disk) as usize
 }

@@ -1,4 +1,4 @@
-//! Writing files anew, in larger pieces or compressed another way.
+//! Rewrites files, in larger extents or with another compression.
 
 use std::ops::Range;
 
@@ -8,12 +8,12 @@ use crate::error::Result;
 use crate::inode::Inode;
 
 impl Inode {
-    /// Writes those extents of a range anew that are worth it, and answers how many bytes those
-    /// were. What was shared with other files is not shared afterwards.
+    /// Rewrites the extents of a range for which this pays, and returns their bytes. Rewritten
+    /// extents are no longer shared with other files.
     ///
     /// # Errors
     ///
-    /// `NoSpace`, `Io`; the content is what it was. `Invalid` for anything but a regular file.
+    /// `NoSpace`, `Io`, with unchanged content. `Invalid` for anything but a regular file.
     pub fn defragment(&self, range: Range<u64>, how: &Defragment) -> Result<u64> {
         let cell = &self.cell;
         cell.expect_regular()?;

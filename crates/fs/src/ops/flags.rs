@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **F1** A file that is overwritten in place is never compressed; which of the two it is can
-//!   change only while it is empty.
+//! - **F1** A file that is written in place is never compressed. A file can change between the two
+//!   only while it is empty.
 //! - **F2** Content, names, owner, mode and attributes of an immutable inode do not change, and an
 //!   append-only inode only grows. The two flags themselves can always be changed: the front end
 //!   decides which callers may.
@@ -21,7 +21,7 @@ use crate::inode::Inode;
 use crate::property::{self, Wish};
 use crate::xattr_items;
 
-/// Flags that callers may change; the others say how content is stored, and follow it.
+/// Flags that callers may change. The other flags describe how the content is stored.
 const SETTABLE: u64 = InodeFlags::NODATACOW
     | InodeFlags::NOCOMPRESS
     | InodeFlags::COMPRESS
@@ -35,8 +35,8 @@ const SETTABLE: u64 = InodeFlags::NODATACOW
 const PACKING: u64 = InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS;
 
 impl Inode {
-    /// Sets those of an inode's flags that can be set, and clears the others of them. `COMPRESS`
-    /// gives the inode a property too, as `chattr +c` does.
+    /// Sets the settable flags of an inode, and clears the other settable flags. `COMPRESS` also
+    /// sets a property on the inode, as `chattr +c` does.
     ///
     /// # Errors
     ///
@@ -82,7 +82,7 @@ impl Inode {
         Ok(())
     }
 
-    /// The flags that come of a wish (F1).
+    /// The flags that result from the requested `flags` (F1).
     fn settled(&self, flags: u64, old: u64) -> Result<u64> {
         let cell = &self.cell;
         if flags & PACKING == PACKING {
@@ -109,19 +109,20 @@ impl InodeCell {
         self.file.with_item(|item: &InodeItem| item.flags & flags != 0)
     }
 
-    /// Refuses to change what is immutable (F2).
+    /// Returns an error for an immutable inode (F2).
     pub(crate) fn expect_mutable(&self) -> Result<()> {
         let no = self.has(InodeFlags::IMMUTABLE);
         if no { Err(NameError::NotPermitted.into()) } else { Ok(()) }
     }
 
-    /// Refuses to take from what only grows, or is immutable: bytes, names, or itself (F2).
+    /// Returns an error for an append-only or immutable inode. Used before bytes, names or the
+    /// inode are removed (F2).
     pub(crate) fn expect_removable(&self) -> Result<()> {
         let no = self.has(InodeFlags::IMMUTABLE | InodeFlags::APPEND);
         if no { Err(NameError::NotPermitted.into()) } else { Ok(()) }
     }
 
-    /// Refuses to write over what only grows (F2). To be asked with the lock held.
+    /// Returns an error for an overwrite of an append-only file (F2). The caller holds the lock.
     pub(crate) fn expect_appending(&self, offset: u64) -> Result<()> {
         let no = self.has(InodeFlags::APPEND) && offset < self.file.size();
         if no { Err(NameError::NotPermitted.into()) } else { Ok(()) }

@@ -1,14 +1,14 @@
-//! Subvolumes and snapshots: making, and taking away.
+//! Creates and deletes subvolumes and snapshots.
 //!
 //! # Invariants
 //!
 //! - **S1** A subvolume has one name: the entry in its directory, the reference in the root tree
 //!   and the one back come and go in one transaction.
-//! - **S2** A snapshot holds all that was written before the call. Of later writes it holds none
-//!   without those before it. It is cut between two transactions. Until then no content of a file
+//! - **S2** A snapshot holds all writes before the call. If it holds a later write, it holds all
+//!   writes before that one, too. It is taken between two transactions. Until then no file content
 //!   changes, and no dirty data is left (`Tree::writes`).
-//! - **S3** A deleted subvolume becomes an orphan of the root tree in the transaction that takes
-//!   its name. It is dropped when the last user of its files has gone.
+//! - **S3** The transaction that removes the name of a subvolume makes it an orphan of the root
+//!   tree. The cleaner drops it when its files have no users any more.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ use crate::subvolume_items::{
 };
 use crate::trees;
 
-/// What a root item says of its root directory. No reader uses it, and every writer leaves it so.
+/// The inode in a root item. No reader uses it, and every writer stores the same values.
 fn stub_inode(nodesize: u32) -> InodeItem {
     InodeItem {
         generation: Generation(1),
@@ -115,12 +115,12 @@ impl Inode {
         Inode::of(mount, InodeId { tree, ino: Ino::ROOT_DIR })
     }
 
-    /// Makes a snapshot of a subvolume under a name in this directory; answers its root directory.
-    /// It is durable when this returns, and holds everything that was done before the call.
+    /// Makes a snapshot of a subvolume under a name in this directory, and returns its root
+    /// directory. The snapshot is durable when this returns, and holds all changes before the call.
     ///
     /// # Errors
     ///
-    /// `NotFound` for no subvolume, `Exists`, `NoSpace`, `ReadOnly`, `Io`.
+    /// `NotFound` if there is no such subvolume, `Exists`, `NoSpace`, `ReadOnly`, `Io`.
     pub fn snapshot(&self, name: &[u8], source: TreeId, read_only: bool) -> Result<Self> {
         names::check_name(name)?;
         let dir = &self.cell;
@@ -131,14 +131,14 @@ impl Inode {
         mount.engine.reservations().note_shared(&mount.engine.view());
         let target = mount.engine.next_subvolume()?;
         let uuid = new_uuid();
-        // Most of what is dirty goes while others still write.
+        // Writes most dirty data back while other threads still write.
         mount.writeback.write_all();
         mount.atimes.put_all();
         mount.engine.prepare_snapshot(source, read_only)?;
         let writes = from.writes.write();
         mount.writeback.write_all();
         let _lock = dir.lock.write();
-        // Deleted meanwhile?
+        // The subvolume may have been deleted meanwhile.
         mount.inodes.tree_info(&mount.engine.view(), source)?;
         let (batch, mut roots, index) = self.name_subvolume(target, name)?;
         let mut uuids = Batch::new(TreeId::UUID);
@@ -154,8 +154,8 @@ impl Inode {
         drop(view);
         add_refs(&mut roots, target, dir.id, index, name);
         let time = now();
-        // What it adds is in trees that commits alone change. What is shared from then on has room
-        // for copies, or is not shared.
+        // The snapshot adds items only to trees that commits alone change. The reservation covers
+        // copies of the nodes that become shared; without it there is no snapshot.
         let copies = mount.engine.reservations().room_for_snapshot(source, read_only)?;
         let mut cost = Cost { items: 0, whole: 1024, bytes: 64 << 10 }.and(cost_of_copies(copies));
         for part in [&batch, &roots, &uuids] {
@@ -171,7 +171,7 @@ impl Inode {
             .into_iter()
             .flat_map(|part| part.into_items(generation))
             .collect();
-        // The directory learns of the name behind the cut, like the trees.
+        // The inode of the directory changes after the cut, like the trees.
         let mut item = dir.file.item();
         named(&mut item, name, time);
         item.transid = generation;
@@ -185,12 +185,12 @@ impl Inode {
         Inode::of(mount, InodeId { tree: target, ino: from.root_dir })
     }
 
-    /// As [`delete_subvolume`](Self::delete_subvolume), and leaves what is in it readable as long
-    /// as an [`Inode`] of it lives. It is gone after a crash.
+    /// As [`delete_subvolume`](Self::delete_subvolume), but the files stay readable as long as an
+    /// [`Inode`] of the subvolume lives. After a crash the subvolume is gone.
     ///
     /// # Errors
     ///
-    /// As [`delete_subvolume`](Self::delete_subvolume); it is readable as any other then.
+    /// As [`delete_subvolume`](Self::delete_subvolume); the subvolume then stays as it was.
     pub fn unname_subvolume(&self, name: &[u8]) -> Result<()> {
         let mount = self.mount();
         let view = mount.engine.view();
@@ -202,12 +202,12 @@ impl Inode {
         self.delete_subvolume(name)
     }
 
-    /// Deletes a subvolume that has its name in this directory, whatever is in it but other
-    /// subvolumes. The name goes at once, the space as the cleaner gets to it.
+    /// Deletes a subvolume that has its name in this directory, with all its contents. It must not
+    /// contain other subvolumes. The name goes at once; the cleaner frees the space later.
     ///
     /// # Errors
     ///
-    /// `NotFound`, `NotDir` for what is no subvolume, `NotEmpty` when there are subvolumes in it,
+    /// `NotFound`, `NotDir` if the name is no subvolume, `NotEmpty` if it contains subvolumes,
     /// `NotPermitted` for the default subvolume, `Busy` for the mounted one.
     pub fn delete_subvolume(&self, name: &[u8]) -> Result<()> {
         let dir = &self.cell;
@@ -274,7 +274,7 @@ impl Inode {
         Ok(())
     }
 
-    /// Takes away the empty directory that stands where a subvolume is named that is not there.
+    /// Removes the stub of a missing subvolume: the empty directory that its entry shows.
     pub(super) fn remove_stub(&self, name: &[u8]) -> Result<()> {
         let dir = &self.cell;
         let mount = self.mount();
@@ -318,13 +318,13 @@ impl Inode {
     }
 }
 
-/// What a new name does to its directory.
+/// Updates the inode of a directory for a new name.
 pub(super) fn named(item: &mut InodeItem, name: &[u8], stamp: Timespec) {
     item.size += names::size_of(name);
     (item.mtime, item.ctime) = (stamp, stamp);
 }
 
-/// What a lost name does to its directory.
+/// Updates the inode of a directory for a removed name.
 pub(super) fn unnamed(item: &mut InodeItem, name: &[u8], stamp: Timespec) {
     item.size = item.size.saturating_sub(names::size_of(name));
     (item.mtime, item.ctime) = (stamp, stamp);

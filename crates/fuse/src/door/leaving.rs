@@ -1,21 +1,19 @@
-//! Room that is about to come: files without names that the kernel has yet to let go of.
+//! Space that will soon be free: unlinked files that the kernel still has to release.
 //!
-//! On a local file system a file that lost its last name is gone by the time that its last user has
-//! closed it. Here the kernel says so later, in a request of its own: `release` behind the close,
-//! and `forget` behind the answer to that. A program that makes room and then writes can be faster
-//! than those.
+//! On a local file system the last close of an unlinked file also frees it. Here the kernel tells
+//! the server later, in requests of its own: `release` after the close, and `forget` after the
+//! answer to that. A program that frees space and then writes can be faster than these requests.
 //!
 //! # Invariants
 //!
 //! - **R1** A request for space (to write, allocate, copy or make something) is not refused while
-//!   another file without a name is about to go. That is a file that no program has open, or that
+//!   another unlinked file is about to be freed. That is a file that no program has open, or that
 //!   lost its name within [`CLOSED`]. R3 has the exceptions.
-//! - **R2** It ends: a request is tried again only after some such file went, and for no longer
-//!   than [`FORGOTTEN`].
-//! - **R3** A request that waits never keeps the last thread from reading: what all of them wait
-//!   for comes from the kernel. The kernel sends many writes before it tells, so those wait on a
-//!   thread of their own. Where so many others wait that too few threads would be left, the next
-//!   request is refused.
+//! - **R2** The wait ends: a request is tried again only after such a file was freed, and for no
+//!   longer than [`FORGOTTEN`].
+//! - **R3** Requests that wait never occupy the last thread that reads, since only the kernel can
+//!   end their wait. The kernel sends many writes before it sends a release, so waiting writes use
+//!   a thread of their own. If too few threads would be left, the next request is refused.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -28,44 +26,44 @@ use super::{Door, Node};
 use crate::errno::Answer;
 use crate::leaving::Leaving;
 
-/// How long after a name was removed its file is expected to be closed, if it is to go. One that is
-/// truly open stays, and a request that needs room at that moment waits in vain.
+/// How soon after the last unlink a file is expected to be closed. A file that stays open longer
+/// stays, and a request that needs space at that moment waits in vain.
 const CLOSED: Duration = Duration::from_secs(1);
 
-/// How long one that no program has open is expected to be forgotten: it always is, and only a busy
+/// How soon the kernel is expected to forget a closed file. It always does, and only a busy
 /// machine takes long.
 const FORGOTTEN: Duration = Duration::from_secs(10);
 
-/// How often it is looked.
+/// How often a waiting request checks.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// How long a thread that has nothing to read but what the kernel forgets lets that gather: the
-/// kernel then tells many in one request. No program waits for it.
+/// How long a thread waits for forgets to gather if it has nothing else to read. The kernel then
+/// sends many forgets in one request. No program waits for them.
 const GATHER: Duration = Duration::from_millis(1);
 
-/// How many writes may wait aside, of a MiB each at most.
+/// How many writes, of at most a MiB each, may wait on the separate thread.
 const ASIDE_MAX: usize = 256;
 
-/// What is to be expected of room.
+/// Whether space is expected to become free.
 enum Outlook {
-    /// Some came since it was looked last.
+    /// Some became free since the last check.
     Came,
-    /// Some may come, once the kernel has said this.
+    /// Some may become free, once the kernel has sent this request.
     MayCome(Awaited),
-    /// None will come.
+    /// None will become free.
     None,
 }
 
-/// What the kernel says before there is room.
+/// The request that the kernel sends before space becomes free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Awaited {
-    /// That it forgets a file, which comes by the device.
+    /// A forget of a file. It comes by the device.
     Forget,
-    /// Before that, that a file is closed: a request like all others.
+    /// A release comes before that, like any other request.
     Release,
 }
 
-/// Leave to wait aside, since when nothing was free.
+/// Permission to wait on the separate thread, with the time of the first refusal.
 #[derive(Debug)]
 pub(crate) struct Patience {
     door: Arc<Door>,
@@ -80,7 +78,7 @@ impl Drop for Patience {
 }
 
 impl Door {
-    /// Lets more gather of what the kernel forgets, unless a request waits for that.
+    /// Waits so that more forgets gather, unless a request waits for them.
     pub(crate) fn gather_forgets(&self) {
         let waiting = [&self.leaving.waiting, &self.leaving.aside];
         if waiting.iter().all(|count| count.load(Ordering::SeqCst) == 0) {
@@ -88,11 +86,12 @@ impl Door {
         }
     }
 
-    /// Does what needs room for a node, again if there was none and some came (R1). What is written
-    /// to a file that goes does not wait for that file: closing it waits for what is written.
+    /// Runs work that needs space for a node, and repeats it when space has become free (R1). A
+    /// write to an unlinked file does not wait for that same file, since its close waits for the
+    /// write.
     pub(super) fn with_room<T>(&self, id: u64, work: impl FnMut() -> Answer<T>) -> Answer<T> {
         self.until_room(work, |gone, refused| {
-            // One reads, and one works out what it reads (R3).
+            // One thread must be left to read, and one to serve what it reads (R3).
             let others = self.leaving.waiting.fetch_add(1, Ordering::SeqCst);
             let has_hope =
                 others + 2 < self.options.thread_count() && self.room_comes(id, gone, refused);
@@ -101,7 +100,8 @@ impl Door {
         })
     }
 
-    /// As [`Self::with_room`], but waits for nothing: says what is to be waited for aside.
+    /// As [`Self::with_room`], but never waits. It returns the event for which the caller must wait
+    /// on the separate thread.
     pub(super) fn with_room_now<T>(
         &self,
         id: u64,
@@ -129,7 +129,7 @@ impl Door {
         self.until_room(work, |gone, _| self.room_comes(id, gone, patience.refused))
     }
 
-    /// Leave for one more to wait aside; none while very many do.
+    /// Returns permission for one more write to wait; `None` while very many wait.
     pub(super) fn patience(self: &Arc<Self>, awaited: Awaited) -> Option<Patience> {
         let one_more = |count: usize| (count < ASIDE_MAX).then_some(count + 1);
         let aside = &self.leaving.aside;
@@ -137,8 +137,8 @@ impl Door {
         Some(Patience { door: Arc::clone(self), refused: clock::now(), awaited })
     }
 
-    /// Does what needs room, until there is some or no hope of it: `comes` is told how many files
-    /// had gone before the last attempt and when the first was refused.
+    /// Repeats work that needs space, until it succeeds or `comes` returns false. `comes` gets the
+    /// count of files freed before the last attempt, and the time of the first refusal.
     fn until_room<T>(
         &self,
         mut work: impl FnMut() -> Answer<T>,
@@ -155,8 +155,8 @@ impl Door {
         }
     }
 
-    /// Waits for a file without a name to go, another than `id`, if one may; says whether more went
-    /// than `gone`.
+    /// Waits until an unlinked file other than `id` is freed, if there is one. Returns whether more
+    /// than `gone` files were freed.
     fn room_comes(&self, id: u64, gone: u64, refused: Instant) -> bool {
         while clock::since(refused) < FORGOTTEN && !interrupt::is_interrupted() {
             match self.outlook(id, gone) {
@@ -168,8 +168,8 @@ impl Door {
         false
     }
 
-    /// Looks whether more went than `gone`, or a file without a name, another than `id`, is about
-    /// to.
+    /// Checks whether more than `gone` files were freed, or whether an unlinked file other than
+    /// `id` is about to be.
     fn outlook(&self, id: u64, gone: u64) -> Outlook {
         let Leaving { forgetting, gone: now_gone, .. } = &self.leaving;
         let is_forgetting = forgetting.load(Ordering::SeqCst) > 0;
@@ -184,7 +184,7 @@ impl Door {
         } else {
             (closes && any(&nameless)).then_some(Awaited::Release)
         };
-        // After the table: a file that is not in it any more was counted, or is being forgotten.
+        // Check the count after the table: a file missing there was counted, or is being forgotten.
         if now_gone.load(Ordering::SeqCst) != gone {
             return Outlook::Came;
         }

@@ -1,9 +1,8 @@
-//! The way of a queue's entries to the kernel and back.
+//! Passes the entries of a queue to the kernel and back.
 //!
 //! # Invariants
 //!
-//! - **P1** A thread that waits at a port is woken by each entry that the kernel is done with, and
-//!   by the bell.
+//! - **P1** Each completed entry, and the bell, wakes a thread that waits at a port.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -24,9 +23,9 @@ pub(super) type Areas = [[usize; 2]; abi::AREAS as usize];
 
 /// An entry on its way to the kernel.
 pub(super) struct Given<'a> {
-    /// Which of the queue's it is.
+    /// Its index in the queue.
     pub(super) index: u16,
-    /// Requests of this processor come there.
+    /// The processor for which the entry takes requests.
     pub(super) processor: u16,
     pub(super) command: u32,
     /// What the kernel calls the request that is answered.
@@ -37,15 +36,15 @@ pub(super) struct Given<'a> {
 /// What became of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Done {
-    /// There is a request in it.
+    /// The entry has a request.
     Request(u16),
-    /// The kernel wants it no more, and says why: an error of the system.
+    /// The kernel no longer uses the entry, for this reason: a negative error number.
     Ended(i32),
 }
 
 /// The kernel, as the driver of a queue sees it.
 pub(super) trait Port: Send {
-    /// Puts an entry among those that the kernel gets next.
+    /// Queues an entry for the next [`Port::submit`].
     ///
     /// # Safety
     ///
@@ -54,24 +53,24 @@ pub(super) trait Port: Send {
     #[expect(unsafe_code, reason = "the kernel writes behind the back of the borrow checker")]
     unsafe fn give(&mut self, entry: Given<'_>);
 
-    /// Has the kernel get them.
+    /// Submits the queued entries to the kernel.
     ///
     /// # Errors
     ///
     /// Those of the system.
     fn submit(&mut self) -> io::Result<()>;
 
-    /// As [`Port::submit`], and waits for an entry that is done with, or the bell (P1), or for no
-    /// reason.
+    /// As [`Port::submit`], and waits for a completed entry or the bell (P1). It may also wake
+    /// spuriously.
     fn wait(&mut self);
 
-    /// Takes the next entry that the kernel is done with; does not wait.
+    /// Takes the next completed entry; does not wait.
     fn done(&mut self) -> Option<Done>;
 }
 
 /// Wakes the thread that waits at a port.
 pub(super) trait Bell: Send + Sync {
-    /// Rings; a bell that rings already goes on.
+    /// Rings the bell. A second ring has no further effect.
     fn ring(&self);
 }
 
@@ -84,13 +83,13 @@ pub(super) struct Kernel {
 
 struct Eventfd(Arc<OwnedFd>);
 
-/// Says that the bell rings.
+/// User data of the bell's completion.
 const BELL: u64 = u64::MAX;
 /// `POLLIN`.
 const POLL_IN: u32 = 1;
 
 impl Kernel {
-    /// Makes a port of a ring, which has room for all entries and one more, and the bell of that.
+    /// Makes a port and its bell. The ring has room for all entries and one more.
     pub(super) fn open(
         ring: Uring,
         device: Arc<OwnedFd>,
@@ -102,12 +101,12 @@ impl Kernel {
         Ok((Box::new(kernel), Box::new(Eventfd(bell))))
     }
 
-    /// Has the bell wake the thread that waits.
+    /// Adds a poll of the bell, so that the bell wakes the waiting thread.
     #[expect(unsafe_code, reason = "submissions name a descriptor")]
     fn listen(&mut self) {
         let poll = opcode::PollAdd::new(Fd(self.bell.as_raw_fd()), POLL_IN).multi(true);
         let entry = Entry128::from(poll.build().user_data(BELL));
-        // SAFETY: it names no memory, and the descriptor lives as long as the ring.
+        // SAFETY: the poll entry refers to no memory, and the descriptor lives as long as the ring.
         let pushed = unsafe { self.ring.submission().push(&entry) };
         pushed.expect("there is room for an entry of each slot and the bell");
     }
@@ -130,7 +129,7 @@ impl Port for Kernel {
                 std::ptr::from_mut(&mut entry).cast::<u8>().add(24).cast::<u32>().write(abi::AREAS);
             }
         }
-        // SAFETY: the caller's word for the memory; the descriptor lives as long as the ring.
+        // SAFETY: the caller guarantees the memory; the descriptor lives as long as the ring.
         let pushed = unsafe { self.ring.submission().push(&entry) };
         pushed.expect("there is room for an entry of each slot and the bell");
     }
@@ -140,7 +139,7 @@ impl Port for Kernel {
     }
 
     fn wait(&mut self) {
-        // An error says mostly that a signal came. In any case the caller waits again.
+        // An error mostly means that a signal came. In any case the caller waits again.
         if self.ring.submit_and_wait(1).is_err() {
             std::thread::yield_now();
         }
@@ -165,7 +164,7 @@ impl Port for Kernel {
 
 impl Bell for Eventfd {
     fn ring(&self) {
-        // One that rings already need not be rung.
+        // A write to a full counter fails, and the bell rings already then.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 }

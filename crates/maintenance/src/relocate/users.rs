@@ -2,9 +2,9 @@
 //!
 //! # Invariants
 //!
-//! - **L5** References say which files to look at, and nothing else: what an item says is what
-//!   counts. A reference that is gone meanwhile finds no item, and an item that came meanwhile is
-//!   found by the next round over the group (L4).
+//! - **L5** Back references only say which files to check; the file's extent item decides. If a
+//!   reference disappears meanwhile, the check finds no item. The next round over the group finds
+//!   an item that appears meanwhile (L4).
 
 use std::collections::BTreeSet;
 
@@ -21,7 +21,7 @@ pub(super) struct Use {
     pub(super) offset: u64,
 }
 
-/// The inodes that are held while an extent goes over.
+/// The inodes to lock while an extent is moved.
 pub(super) fn inodes_of(users: &[Use]) -> BTreeSet<(TreeId, Ino)> {
     users.iter().map(|user| (user.tree, Ino(user.key.objectid))).collect()
 }
@@ -40,12 +40,12 @@ pub(super) fn file_trees(view: &View) -> Result<Vec<TreeId>> {
     Ok(trees.into_iter().collect())
 }
 
-/// Every file extent item that points to an extent, in these trees. One in a tree that came
-/// later is found by the next round over the group (L4).
+/// Every file extent item in these trees that points to an extent. The next round over the group
+/// finds items in trees that appear later (L4).
 pub(super) fn users(view: &View, trees: &[TreeId], extent: Extent) -> Result<Vec<Use>> {
     let mut found = Vec::new();
     for (ino, offset, root) in places(view, extent)? {
-        // Version 1 free space is kept in files of the root tree itself.
+        // The version 1 free-space cache lies in files of the root tree itself.
         let alone = [root];
         let trees = if root == TreeId::ROOT { &alone[..] } else { trees };
         let from = if offset > u64::MAX / 2 { 0 } else { offset };
@@ -71,7 +71,7 @@ pub(super) fn users(view: &View, trees: &[TreeId], extent: Extent) -> Result<Vec
     Ok(found)
 }
 
-/// Which files may use an extent, and where: what its references say, those of leaves included.
+/// The files and offsets that may use an extent, by its references and those of leaves.
 fn places(view: &View, extent: Extent) -> Result<BTreeSet<(Ino, u64, TreeId)>> {
     let root = view
         .committed_root(TreeId::EXTENT)?
@@ -119,7 +119,7 @@ fn in_leaf(view: &View, leaf: Logical, extent: Extent) -> Result<Vec<(Ino, u64)>
     let root = view
         .committed_root(TreeId::EXTENT)?
         .ok_or_else(|| Error::Malformed("there is no extent tree".into()))?;
-    // The leaf's own item says when it was written.
+    // The leaf's extent item has its generation.
     let first = Key::new(leaf.0, Kind(0), 0);
     let cursor = Cursor::seek(&**view.store(), TreeId::EXTENT, root, &first)?;
     let unknown = Error::Extents { at: leaf, what: "no item for a leaf that refers to data" };

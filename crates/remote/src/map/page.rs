@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! - **P1** Runs are in order, do not overlap, and lie within the page.
-//! - **P2** A run's frames follow one another in its object.
+//! - **P2** The frames of a run are consecutive in its object.
 
 use crate::envelope::{damaged, u32_at, u64_at};
 use crate::error::Result;
@@ -46,7 +46,7 @@ pub(crate) struct Page {
 }
 
 impl Page {
-    /// Tells where a sector is, and for how many sectors that goes on.
+    /// Returns the place of a sector, and the number of sectors for which it continues.
     pub(crate) fn find(&self, start: u16) -> (Option<Spot>, u16) {
         let after = self.runs.partition_point(|run| run.end() <= start);
         match self.runs.get(after) {
@@ -59,7 +59,7 @@ impl Page {
         }
     }
 
-    /// Puts sectors at a place or nowhere, and tells which objects lost how many.
+    /// Sets the place of sectors, or makes them a hole; returns how many frames each object lost.
     pub(crate) fn set(
         &mut self,
         start: u16,
@@ -87,7 +87,7 @@ impl Page {
         } else {
             new.extend(spot.map(|spot| Run { start, count, spot }));
         }
-        // A run that goes on from the one before becomes a part of it.
+        // A run that continues the previous run is merged into it.
         let first = if first > 0 && new.first().is_some_and(|n| self.runs[first - 1].continues(*n))
         {
             new.insert(0, self.runs[first - 1]);
@@ -103,12 +103,12 @@ impl Page {
         self.runs.splice(first..last, new);
     }
 
-    /// Says whether it is all holes.
+    /// Says whether the page has only holes.
     pub(crate) fn is_empty(&self) -> bool {
         self.runs.is_empty()
     }
 
-    /// Bytes of memory, and about as many of an object.
+    /// Bytes in memory; an object takes about as many.
     pub(crate) fn bytes(&self) -> usize {
         self.runs.len() * RUN
     }
@@ -153,8 +153,8 @@ mod tests {
 
     use super::*;
 
-    /// P1, P2: after any changes a page answers as a plain array does, loses what the array loses,
-    /// and comes back from its bytes.
+    /// P1, P2: after any changes a page gives the same results as a plain array, and reports the
+    /// same losses. It can be read back from its bytes.
     #[test]
     fn a_page_answers_as_an_array() {
         let mut rng = Rng::new(3);

@@ -1,21 +1,22 @@
-//! How many nodes the dirty data of one inode can dirty: those of the leaves that its extents lie
-//! in.
+//! Bounds the nodes that the dirty data of one inode can dirty: the leaves that hold its extents,
+//! and the nodes above.
 //!
 //! # Invariants
 //!
-//! - **D1** Of the leaves between its first extent and its last, all but two have nothing but
-//!   extents of this inode: items of one length. Dirty together they are packed (`tree::L2`),
-//!   whichever of them are: between two runs lies one that is not. The outer two become three
-//!   each, by themselves, and take in a neighbour; so does the leaf of the inode's item.
-//! - **D2** A part of the data may be finished in this transaction, and the rest in the next.
-//!   Either dirties all of them, in the next with what this one adds to them. What is dirty of them
-//!   in this one is counted already: no less than its bytes fill. Two runs are excepted, which the
-//!   others of its tree may become without it. What is dirty of them in a commit under way comes
-//!   back from it, or is waited for before the next freezes (I4 of `reserve::inode`).
-//! - **D3** Beside a commit under way its leaves are what that one makes of them: as many as these,
+//! - **D1** All but two of the leaves between the first extent and the last hold only extents of
+//!   this inode: items of one length. Any set of them that is dirty together is packed
+//!   (`tree::L2`), since a clean leaf separates two runs. The outer two leaves become up to three
+//!   each, by themselves, and take in a neighbour. The leaf of the inode item does the same.
+//! - **D2** A part of the data may be finished in this transaction, and the rest in the next. Each
+//!   part dirties all these leaves; the next transaction also has what this one adds to them.
+//!   Leaves already dirty in this transaction are counted, as no less than their bytes fill. Two
+//!   runs are excepted, because the other leaves of the tree may form them without these. Leaves
+//!   that are dirty in a commit under way are freed by it, or waited for before the next freeze
+//!   (I4 of `reserve::inode`).
+//! - **D3** During a commit, the leaves are those that this commit makes of them: as many as these,
 //!   packed, with all bytes that it adds to them (`ledger::G5`).
-//! - **D4** What may be shared with snapshots has no bound. Neither has what lies in too many
-//!   leaves to be worth a count.
+//! - **D4** Leaves that snapshots may share have no bound. Neither do extents in more leaves than a
+//!   count is worth.
 
 use buttress_format::{Ino, Key, Kind, TreeId};
 use buttress_tree::Expect;
@@ -25,7 +26,7 @@ use super::tree::Tree;
 use crate::View;
 use crate::shares::EXTENT_ITEM;
 
-/// Three, and a neighbour (D1).
+/// Leaves that one outer leaf can become, with its neighbour: three and one (D1).
 const ALONE: u64 = 4;
 
 /// The leaves that hold an inode's extents, and the nodes above them.
@@ -46,9 +47,9 @@ impl Span {
         Ok(Self { keys, nodes: survey.under(&Expect::root(root))? })
     }
 
-    /// Nodes that all dirty data of the inode can dirty at most, beside what was noted of its tree
-    /// already. `frozen` is there while a commit is under way: what was noted of that. A path has
-    /// so many levels.
+    /// The most nodes that all dirty data of the inode can dirty, besides those already noted of
+    /// its tree. During a commit, `frozen` has what was noted of the frozen transaction. A path has
+    /// `levels` nodes.
     pub(crate) fn nodes(
         &self,
         view: &View,

@@ -1,15 +1,15 @@
-//! How many nodes trees have, which the nodes above leaves say: no leaf is read.
+//! Counts the nodes of trees from the nodes above leaves: no leaf is read.
 
 use buttress_format::header::FLAG_RELOC;
 use buttress_format::{Extent, Generation, Key, TreeId};
 use buttress_tree::{Expect, NodeSource, Roots, Store};
 
-/// What is not known of a tree: a node cannot be read, was moved by a balance, or may be shared; or
-/// there are too many.
+/// The number of nodes is unknown. Either a node cannot be read, was moved by a balance or may be
+/// shared, or there are too many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Unknown;
 
-/// Leaves of a tree that are counted: of a tree that has more their number stays unknown.
+/// The most leaves counted in a tree. The number of leaves in a larger tree stays unknown.
 const LEAVES_MAX: u64 = 1 << 16;
 
 /// Nodes of a tree, or of a part of it.
@@ -30,14 +30,14 @@ impl Nodes {
 pub(super) struct Survey<'s> {
     pub(super) store: &'s Store,
     pub(super) tree: TreeId,
-    /// Those with items between two keys; else all.
+    /// Only nodes with items between two keys; all nodes if `None`.
     pub(super) keys: Option<(Key, Key)>,
-    /// The count is in vain where one may be shared, being no younger than that, or was moved.
+    /// The count fails if a node may be shared, since it is no younger than this, or was moved.
     pub(super) unshared: Option<Generation>,
 }
 
 impl Survey<'_> {
-    /// The nodes under one, with itself.
+    /// The number of nodes below a node, and the node itself.
     pub(super) fn under(&self, at: &Expect) -> Result<Nodes, Unknown> {
         let mut nodes = Nodes::default();
         self.add(at, &mut nodes)?;
@@ -67,7 +67,7 @@ impl Survey<'_> {
     }
 }
 
-/// The nodes of some trees; nothing where one has too many.
+/// The number of nodes of some trees; `None` if one has too many.
 pub(crate) fn all_of<const N: usize>(
     store: &Store,
     roots: &Roots,
@@ -83,7 +83,7 @@ pub(crate) fn all_of<const N: usize>(
     Some(all)
 }
 
-/// Counts the nodes under one of the extent tree in which records of these groups lie, ascending.
+/// Counts the extent tree's nodes below `at` that hold records of these groups, in order.
 pub(super) fn recording(
     store: &Store,
     at: &Expect,
@@ -98,7 +98,7 @@ pub(super) fn recording(
     let node = store.node(TreeId::EXTENT, at).map_err(|_| Unknown)?;
     for slot in 0..node.len() {
         let child = node.expect_child_below(slot, at.below);
-        // An item before the first key of all comes into the first leaf.
+        // An item before the tree's first key goes into the first leaf.
         let first = if slot > 0 { node.key(slot).objectid } else { 0 };
         let before = groups.partition_point(|group| group.end().0 <= first);
         let records = child.below.is_none_or(|below| {

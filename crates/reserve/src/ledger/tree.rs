@@ -1,26 +1,27 @@
-//! What one transaction changes of one tree, by the leaves of the committed tree.
+//! The changes of one transaction to one tree, by leaf of the committed tree.
 //!
 //! # Invariants
 //!
-//! - **L1** Every key that was noted falls into exactly one leaf of the committed tree. That leaf
-//!   is here, with the weight that it will have: its own, and what every noted key adds or takes.
-//! - **L2** A merge cuts what lies between two leaves that pass into as few leaves as it can
-//!   (`tree::merge::M6`). So the dirty leaves become no more than each would by itself. That is
-//!   one leaf while its items fit. Else it is no more than `2w/room + 1`, as two neighbours are
-//!   more than one leaf together; and no more than `w/(room - b) + 1` where no item is over `b`.
-//! - **L3** Only the last leaf of a run of dirty leaves takes in a neighbour that is not dirty.
-//!   It does so only while it is under a quarter full (`tree::merge::M5`). That makes one leaf
-//!   more, and one inner node more for each level on which it was the last child.
-//! - **L4** An inner node is cut in two only if its children became more. At each level that is
-//!   no more nodes than are dirty there, nor than children came, and one more for each half node
-//!   of children. One that may lose most of its children takes in a neighbour, too.
-//! - **L5** A younger transaction, noted on the same committed tree, meets what an older one makes
-//!   of it. Two figures bound that, and the smaller counts. By leaves: one that the older makes is
-//!   no more than full. So it becomes three at most, and what comes to it adds as many leaves as
-//!   twice its bytes fill. Leaves that the younger alone changes count as in L2. By weight: all
-//!   that the older makes, full, and what the younger adds or changes is packed in runs. There a
-//!   leaf that may come to be light may take in neighbours: two more for each. Inner nodes of the
-//!   older become three each, too.
+//! - **L1** Every noted key falls into exactly one leaf of the committed tree. That leaf is
+//!   recorded here with its expected weight: its own, plus or minus the noted keys.
+//! - **L2** A merge cuts the items between two untouched leaves into as few leaves as it can
+//!   (`tree::merge::M6`). So the dirty leaves together become no more than each would by itself. A
+//!   leaf becomes one leaf while its items fit. Otherwise it becomes at most `2w/room + 1`, since
+//!   two neighbours fill more than one leaf together. If no item is over `b`, the bound is
+//!   `w/(room - b) + 1`.
+//! - **L3** Only the last leaf of a run of dirty leaves takes in a clean neighbour. It does so only
+//!   while it is under a quarter full (`tree::merge::M5`). That makes one more leaf, and one more
+//!   inner node for each level on which the leaf was under the last child.
+//! - **L4** An inner node is split only if it got more children. The new nodes of a level have
+//!   two bounds: the dirty nodes there, and the new children. One more comes for each half node of
+//!   new children. A node that may lose most of its children takes in a neighbour, too.
+//! - **L5** A younger transaction, noted on the same committed tree, changes the tree that an older
+//!   one makes of it. Two figures bound that, and the smaller one counts. By leaves: a leaf made by
+//!   the older transaction is at most full, so it becomes at most three. Bytes added to it make as
+//!   many leaves as twice these bytes fill. Leaves that only the younger one changes count as in
+//!   L2. By weight: all leaves of the older one, taken as full, are packed in runs with all that
+//!   the younger adds or changes. There, a leaf that may become light may take in neighbours: two
+//!   more for each. Inner nodes of the older one become three each, too.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,19 +37,19 @@ use crate::View;
 /// A leaf of the committed tree that changed items fall into.
 #[derive(Debug, Default)]
 struct Leaf {
-    /// The first key of the next leaf; nothing in the last one.
+    /// The first key of the next leaf; `None` in the last leaf.
     below: Option<Key>,
-    /// The committed leaf; nothing where the tree has no node yet.
+    /// The committed leaf; `None` if the tree has no node yet.
     at: Option<Expect>,
-    /// What its items weigh as they were committed, and with all changes.
+    /// The weight of its items as committed, and with all changes.
     committed: u64,
     weight: u64,
-    /// What was put into it, whatever that replaces, and what it lost at most.
+    /// The bytes put into it, regardless of what they replace, and the most bytes that it lost.
     put: u64,
     lost: u64,
     /// The heaviest item, committed or changed.
     heaviest: u64,
-    /// On how many levels it is under the last child, from itself upward.
+    /// The number of levels, from itself upward, on which it is under the last child.
     tail: u8,
     /// It is under a quarter full, and the next leaf is not dirty (L3).
     is_edge: bool,
@@ -72,14 +73,14 @@ pub(crate) struct Tree {
     room: u64,
     ptrs_max: u64,
     leaves: BTreeMap<Key, Leaf>,
-    /// The leaf that was looked at last: keys arrive in order.
+    /// The leaf of the last lookup: keys arrive in order.
     last: Option<(Key, Arc<Node>)>,
     inner: FxHashMap<Logical, Inner>,
     /// How many inner nodes are dirty, by level.
     levels: [u64; MAX_LEVEL as usize],
-    /// What the leaves become, each by itself (L2).
+    /// The number of leaves that the dirty leaves become, each by itself (L2).
     becomes: u64,
-    /// What they weigh together, the heaviest item of all, and how many runs they are.
+    /// The weight of all dirty leaves, their heaviest item, and the number of their runs.
     weight: u64,
     heaviest: u64,
     runs: u64,
@@ -88,7 +89,7 @@ pub(crate) struct Tree {
     /// How many of them are edges, and the sum of their tails (L3).
     edges: u64,
     tails: u64,
-    /// Nodes for inner nodes that may take in a neighbour (L4).
+    /// Extra nodes for inner nodes that may take in a neighbour (L4).
     thin: u64,
 }
 
@@ -105,7 +106,7 @@ fn weight_of(len: usize) -> u64 {
 }
 
 impl Leaf {
-    /// Whether half of it may come to be under a quarter full (L5).
+    /// Whether one half of it may become less than a quarter full (L5).
     fn is_thin(&self, room: u64) -> bool {
         (self.committed / 2).saturating_sub(self.lost) < room / 4
     }
@@ -122,7 +123,7 @@ impl Leaf {
 }
 
 impl Tree {
-    /// A tree of which nothing is dirty.
+    /// A tree without dirty leaves.
     pub(crate) fn new(
         geometry: &Geometry,
         tree: TreeId,
@@ -150,7 +151,7 @@ impl Tree {
         }
     }
 
-    /// A tree as a view has it committed.
+    /// The committed tree of a view, without changes.
     pub(crate) fn met(view: &View, tree: TreeId) -> Result<Self, Unknown> {
         let root = view.committed_root(tree).map_err(|_| Unknown)?;
         let mut shared = Generation(0);
@@ -162,8 +163,8 @@ impl Tree {
         Ok(Self::new(view.store().geometry(), tree, root, shared))
     }
 
-    /// Notes that an item has a payload of so many bytes, or none, and what was noted of it before.
-    /// `meet` is called with each node that is met for the first time and may be shared.
+    /// Notes the length of an item's new payload, or its removal, with the payload noted before.
+    /// Calls `meet` for each node that is read for the first time and may be shared.
     pub(crate) fn note(
         &mut self,
         store: &Store,
@@ -186,7 +187,7 @@ impl Tree {
             let node = store.node(self.tree, &at).map_err(|_| Unknown)?;
             self.last = Some((first, node));
         }
-        // A tree without nodes has no leaf to look at.
+        // An empty tree has no leaf in which to look the key up.
         let before = self.last.as_ref().and_then(|(_, node)| {
             let slot = node.search(key).ok()?;
             Some(weight_of(node.item(slot).len()))
@@ -195,9 +196,8 @@ impl Tree {
         Ok(())
     }
 
-    /// Notes that something of a range of keys changes, and that as many bytes come to it as
-    /// `after` says, where `before` was noted before. No item of them is over `heaviest`. Returns
-    /// how many leaves lie there.
+    /// Notes a change in a range of keys. It adds `after` bytes in total, of which `before` bytes
+    /// were noted already. No item is over `heaviest`. Returns the number of leaves in the range.
     pub(crate) fn note_range(
         &mut self,
         store: &Store,
@@ -208,7 +208,7 @@ impl Tree {
         let (mut at, mut count) = (from, 0);
         loop {
             let (first, _) = self.leaf_of(store, &at, &mut |_| ())?;
-            // Which of the leaves the bytes come to is unknown.
+            // Add the bytes to each leaf, since it is unknown which leaf gets them.
             self.weigh(&first, (before, after, heaviest), after.saturating_sub(before));
             count += 1;
             match self.leaves.get(&first).and_then(|leaf| leaf.below) {
@@ -218,8 +218,8 @@ impl Tree {
         }
     }
 
-    /// The first key of the leaf that a key falls into, which is dirty from now on; and the leaf,
-    /// if it was not dirty before.
+    /// Marks the leaf of a key as dirty. Returns the first key of the leaf, and the leaf itself if
+    /// it was clean.
     fn leaf_of(
         &mut self,
         store: &Store,
@@ -267,7 +267,7 @@ impl Tree {
         let is_root = self.root.is_some_and(|root| root.level == level);
         let above = u64::from(self.root.map_or(0, |root| root.level) - level);
         let quarter = self.ptrs_max / 4;
-        // A leaf is entered once; an inner child may be known.
+        // A leaf is entered only once, but an inner child may already be known.
         let is_new_child = child.ptr.level == 0 || !self.inner.contains_key(&child.ptr.logical);
         let levels = &mut self.levels;
         let inner = self.inner.entry(at.ptr.logical).or_insert_with(|| {
@@ -317,7 +317,7 @@ impl Tree {
         self.weigh(&first, (0, 0, 0), 0);
     }
 
-    /// An item of a leaf weighs `after` in place of `before`; so much was put for that.
+    /// Replaces the weight `before` of a leaf's item by `after`; `put` bytes were written for this.
     fn weigh(&mut self, first: &Key, (before, after, heaviest): (u64, u64, u64), put: u64) {
         let room = self.room;
         let Some(leaf) = self.leaves.get_mut(first) else { return };
@@ -357,12 +357,12 @@ impl Tree {
         Dirty { leaves: self.leaves.len() as u64, weight: self.weight, put: self.put }
     }
 
-    /// How many leaves more than now there may be once it is merged.
+    /// The most leaves that a merge adds to the tree.
     pub(crate) fn growth(&self) -> u64 {
         self.made().saturating_sub(self.leaves.len() as u64)
     }
 
-    /// The dirty leaves that keys from one to another fall into.
+    /// The dirty leaves in a range of keys.
     pub(crate) fn dirty_in(&self, (first, last): (Key, Key)) -> Dirty {
         let from = self.find(&first).map_or(first, |(from, _)| *from);
         let add = |sum: Dirty, (_, leaf): (&Key, &Leaf)| Dirty {
@@ -378,13 +378,13 @@ impl Tree {
         leaf.below.is_none_or(|below| *key < below).then_some((first, leaf))
     }
 
-    /// Leaves that one merge of it makes at most (L2, L3).
+    /// The most leaves that one merge of this tree makes (L2, L3).
     fn made(&self) -> u64 {
         let packed = self.weight / self.room.saturating_sub(self.heaviest).max(1) + self.runs;
         self.becomes.min(packed) + self.edges
     }
 
-    /// Nodes that it makes at most of the tree that `below` makes of the same committed tree (L5).
+    /// The most nodes made on top of those that `below` makes of the same committed tree (L5).
     pub(crate) fn nodes_beside(&self, below: &Self) -> u64 {
         let made = below.made();
         let is_dirty = |key: &Key| self.leaves.contains_key(key) || below.leaves.contains_key(key);
@@ -407,14 +407,14 @@ impl Tree {
         leaves + inner + 2 * leaves / self.ptrs_max
     }
 
-    /// Nodes that one merge of it makes at most, leaves and inner ones.
+    /// The most nodes that one merge of this tree makes, leaves and inner nodes.
     pub(crate) fn nodes(&self) -> u64 {
         if self.leaves.is_empty() {
             return 0;
         }
         let leaves = self.made();
-        // Children that come to the dirty nodes of each level (L4): packed leaves of one node make
-        // no room in another.
+        // New children of the dirty nodes, level by level (L4). Packing leaves under one inner node
+        // makes no space in another.
         let mut grown = self.becomes + self.edges - self.leaves.len() as u64;
         let mut inner = self.tails + self.thin;
         for dirty in self.levels.iter().skip(1).take_while(|dirty| **dirty > 0) {
@@ -422,7 +422,7 @@ impl Tree {
             inner += dirty + more;
             grown = more;
         }
-        // A root that is cut has a new one above, and so on.
+        // A split root gets a new root above it, and so on.
         let mut top = grown;
         if self.levels.iter().skip(1).all(|dirty| *dirty == 0) {
             top = leaves - 1;

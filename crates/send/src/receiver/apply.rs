@@ -1,4 +1,4 @@
-//! The commands of a stream, done one by one.
+//! Applies the commands of a stream one by one.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use super::{step, uuid_text};
 use crate::error::{Error, Result};
 use crate::stream::{Command, Encoded, Source, StreamPath};
 
-/// Most clone sources that are kept open.
+/// The most clone sources kept open.
 const SOURCES_MAX: usize = 64;
 
 const REGULAR: u32 = 0o100_000;
@@ -39,7 +39,7 @@ impl Current {
         self.sources.clear();
     }
 
-    /// Does one command.
+    /// Applies one command.
     pub(super) fn apply(&mut self, home: &impl Home, command: &Command<'_>) -> Result<()> {
         let (name, path) = subject(command);
         self.act(home, command).map_err(|error| step(name, path.as_bytes(), error))
@@ -122,8 +122,8 @@ impl Current {
                     ..SetAttr::default()
                 },
             ),
-            // What has no data says where it would be, and flags are left alone, as `btrfs receive`
-            // does.
+            // A stream without data only names the ranges. File flags are ignored. `btrfs receive`
+            // does the same.
             Command::UpdateExtent { .. } | Command::FileAttr { .. } => Ok(()),
             Command::EnableVerity { .. } => Err(Error::Refused("fs-verity is not supported")),
             Command::Subvol { .. } | Command::Snapshot { .. } | Command::End => {
@@ -196,7 +196,7 @@ impl Current {
     }
 }
 
-/// What a command is called, and what it is about.
+/// The name of a command, and its path.
 fn subject<'c>(command: &Command<'c>) -> (&'static str, StreamPath<'c>) {
     match *command {
         Command::MkFile { path, .. } => ("mkfile", path),
@@ -228,7 +228,7 @@ fn subject<'c>(command: &Command<'c>) -> (&'static str, StreamPath<'c>) {
     }
 }
 
-/// From the numbers of the system call.
+/// Converts the mode of fallocate(2).
 fn fallocate_mode(mode: u32) -> Result<FallocateMode> {
     Ok(match mode {
         0 => FallocateMode::Allocate { keep_size: false },
@@ -240,7 +240,7 @@ fn fallocate_mode(mode: u32) -> Result<FallocateMode> {
     })
 }
 
-/// The bytes of the file that an encoded write stands for.
+/// Decompresses an encoded write into file data.
 fn unpack(encoded: &Encoded, data: &[u8]) -> Result<Vec<u8>> {
     if encoded.encryption != 0 {
         return Err(Error::Refused("encryption is not supported"));
@@ -270,7 +270,7 @@ fn unpack(encoded: &Encoded, data: &[u8]) -> Result<Vec<u8>> {
     Ok(content)
 }
 
-/// From a device number as system calls pack it to the format's (major << 20 | minor).
+/// Converts a device number from the system calls' form to the format's (major << 20 | minor).
 fn unpack_device(rdev: u64) -> u64 {
     let major = rdev >> 8 & 0xfff;
     let minor = rdev & 0xff | rdev >> 12 & 0xf_ff00;
@@ -281,7 +281,7 @@ fn unpack_device(rdev: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// Device numbers come back as they went.
+    /// Packed device numbers unpack to the original ones.
     #[test]
     fn device_numbers_are_unpacked() {
         assert_eq!(unpack_device(0x0010_082c), 8 << 20 | 300);

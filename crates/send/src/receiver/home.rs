@@ -9,14 +9,14 @@ use crate::stream::Source;
 
 /// A place that can hold received subvolumes.
 pub trait Home {
-    /// Makes an empty subvolume; answers its top.
+    /// Makes an empty subvolume; returns its top.
     ///
     /// # Errors
     ///
-    /// What the volume says, a taken name among it.
+    /// An error of the volume, for example that the name is taken.
     fn create(&self, name: &[u8]) -> buttress_fs::Result<Inode>;
 
-    /// Makes a snapshot that can be changed; answers its top.
+    /// Makes a writable snapshot; returns its top.
     ///
     /// # Errors
     ///
@@ -27,21 +27,21 @@ pub trait Home {
     ///
     /// # Errors
     ///
-    /// What the volume says.
+    /// An error of the volume.
     fn finish(&self, top: &Inode, source: &Source) -> buttress_fs::Result<()>;
 
-    /// The subvolume that a stream calls so.
+    /// Finds the subvolume that a stream names.
     ///
     /// # Errors
     ///
-    /// What reading the volume met.
+    /// An error of reading the volume.
     fn find(&self, source: &Source) -> Result<Option<TreeId>>;
 
     /// The top of a subvolume.
     ///
     /// # Errors
     ///
-    /// What reading the volume met.
+    /// An error of reading the volume.
     fn top(&self, tree: TreeId) -> buttress_fs::Result<Inode>;
 }
 
@@ -80,7 +80,7 @@ impl Home for Subvolumes {
         self.fs.set_subvolume_read_only(tree, true)
     }
 
-    /// By the root items: a uuid tree may lack, or lag behind.
+    /// Searches the root items, since the uuid tree may be missing or outdated.
     fn find(&self, source: &Source) -> Result<Option<TreeId>> {
         let view = self.fs.view();
         let low = Key::new(TreeId::FS.0, Kind::ROOT_ITEM, 0);

@@ -1,11 +1,11 @@
-//! The content of a regular file: what differs, as clones, holes, packed extents or bytes.
+//! Sends the changed content of a regular file, as clones, holes, compressed extents or bytes.
 //!
 //! # Invariants
 //!
-//! - **C1** What a command writes lies in front of the file's end; a file that became shorter is
-//!   cut before anything is written to it, so that a clone may end where the file ends.
-//! - **C2** What both trees have at the same place of the same extent is not sent: a read-only
-//!   subvolume keeps its extents from being written, so equal addresses are equal bytes.
+//! - **C1** A command writes only before the file's end. A file that became shorter is truncated
+//!   before anything is written to it, so that a clone may end at the end of the file.
+//! - **C2** Ranges of both trees with the same part of the same extent are not sent. The extents of
+//!   a read-only subvolume are never overwritten, so equal addresses are equal bytes.
 
 use std::io::Write;
 use std::ops::Range;
@@ -21,21 +21,21 @@ use super::tree::Mapping;
 use crate::error::Result;
 use crate::stream::{Command, Encoded, Version};
 
-/// Keep the length and punch a hole, as the system call has it.
+/// Mode of fallocate(2): keep the length and punch a hole.
 const PUNCH_HOLE: u32 = 3;
-/// Allocate and keep the length.
+/// Mode of fallocate(2): allocate and keep the length.
 const ALLOCATE: u32 = 1;
 
 /// Bytes read in one go.
 const READ_BYTES: u64 = 4 << 20;
 
-/// Most bytes of a packed extent that are sent as they are.
+/// The most bytes of a compressed extent that is sent compressed.
 const PACKED_BYTES_MAX: u64 = 128 << 10;
 
-/// Pieces of a file that are looked at in one go.
+/// The most pieces of a file in one step.
 const PIECES_MAX: usize = 1024;
 
-/// What a range of a file is made of.
+/// The kind of content of a range.
 #[derive(Clone, Debug)]
 enum Made {
     Hole,
@@ -48,17 +48,17 @@ struct Target<'a> {
     at: &'a [u8],
     ino: Ino,
     size: u64,
-    /// The length in the old tree, cut to the new one.
+    /// The smaller of the lengths in the old and the new tree.
     old_size: Option<u64>,
-    /// How long it is at the receiver.
+    /// The file's current length at the receiver.
     reached: u64,
     written: bool,
-    /// Bytes to be read and sent, not sent yet.
+    /// The range that is still to be read and sent.
     pending: Range<u64>,
 }
 
 impl<W: Write> Sender<'_, '_, W> {
-    /// Sends what differs; answers whether anything was written.
+    /// Sends the differences; returns whether anything was written.
     pub(super) fn content(
         &mut self,
         at: &[u8],
@@ -105,7 +105,7 @@ impl<W: Write> Sender<'_, '_, W> {
         self.emit(&Command::Truncate { path: path(target.at)?, size })
     }
 
-    /// Sends the parts of a piece that the old tree has otherwise.
+    /// Sends the parts of a piece that differ in the old tree.
     fn differing(
         &mut self,
         target: &mut Target<'_>,
@@ -153,7 +153,7 @@ impl<W: Write> Sender<'_, '_, W> {
         }
     }
 
-    /// Makes a range read as zeros that does not.
+    /// Makes a range read as zeros if it does not yet.
     fn zeros(&mut self, target: &mut Target<'_>, range: Range<u64>) -> Result<()> {
         if range.start >= target.reached {
             return Ok(());
@@ -164,7 +164,7 @@ impl<W: Write> Sender<'_, '_, W> {
         }
         let (at, offset) = (path(target.at)?, range.start);
         if range.end >= target.size {
-            // The end: cut off, and grown again with a hole.
+            // At the end of the file: truncate it; growing it again leaves a hole.
             return self.truncate(target, offset);
         }
         if self.options.version >= Version::Two {
@@ -183,7 +183,7 @@ impl<W: Write> Sender<'_, '_, W> {
         Ok(())
     }
 
-    /// Sets space aside. Older streams have no word for it, and need none to be right.
+    /// Sends an allocation. Older streams have no command for it, and are correct without it.
     fn allocate(&mut self, target: &mut Target<'_>, range: &Range<u64>) -> Result<()> {
         if self.options.version < Version::Two || self.options.no_data {
             return Ok(());
@@ -244,7 +244,7 @@ impl<W: Write> Sender<'_, '_, W> {
         Ok(())
     }
 
-    /// Sends a compressed extent as it is, where that is less than what it unpacks to.
+    /// Sends an extent in compressed form, if that is shorter than its content.
     fn packed(
         &mut self,
         target: &mut Target<'_>,
@@ -255,7 +255,7 @@ impl<W: Write> Sender<'_, '_, W> {
             Compression::None => return Ok(false),
             Compression::Zlib => 1,
             Compression::Zstd => 2,
-            // Segments of a sector: 3 stands for 4 KiB, 7 for 64 KiB.
+            // LZO segments have the length of a sector: 3 stands for 4 KiB, 7 for 64 KiB.
             Compression::Lzo => 3 + self.new.sector().trailing_zeros().saturating_sub(12),
         };
         if !self.options.compressed_data || self.options.version < Version::Two {
@@ -263,7 +263,8 @@ impl<W: Write> Sender<'_, '_, W> {
         }
         let file_len = range.end - range.start;
         let (data, offset) = match &mapping.extent.body {
-            // One that ends before its sector does is zeros behind, which it cannot say.
+            // An inline extent shorter than its range has zeros after it, which the command cannot
+            // express.
             Body::Inline(data) if mapping.extent.ram_bytes == file_len => (data.clone(), 0),
             Body::Regular(region)
                 if region.disk_len <= file_len && region.disk_len <= PACKED_BYTES_MAX =>
@@ -289,7 +290,7 @@ impl<W: Write> Sender<'_, '_, W> {
         Ok(true)
     }
 
-    /// Says where data would be.
+    /// Sends the range of data without the data.
     fn update(&mut self, target: &mut Target<'_>, range: &Range<u64>) -> Result<()> {
         let (offset, end) = (range.start, range.end.min(target.size));
         let len = end.saturating_sub(offset);
@@ -336,7 +337,8 @@ fn is_same(new: &Mapping, old: &Mapping) -> bool {
     }
     match (&new.extent.body, &old.extent.body) {
         (Body::Regular(new_region), Body::Regular(old_region)) => {
-            // Both are looked at from offset 0 of the file: wrapping keeps differences exact.
+            // Both offsets are relative to the start of the file; wrapping keeps the differences
+            // exact.
             new_region.extent() == old_region.extent()
                 && new.start.wrapping_sub(new_region.offset)
                     == old.start.wrapping_sub(old_region.offset)
@@ -348,8 +350,8 @@ fn is_same(new: &Mapping, old: &Mapping) -> bool {
     }
 }
 
-/// What a range of a file is made of, piece by piece without gaps: the whole range, or the
-/// beginning of it that has [`PIECES_MAX`] pieces. At least one, for a range that is not empty.
+/// The pieces of a range, without gaps: the whole range, or its first [`PIECES_MAX`] pieces. At
+/// least one piece, if the range is not empty.
 fn pieces(tree: &super::Tree<'_>, ino: Ino, range: &Range<u64>) -> Result<Vec<(Range<u64>, Made)>> {
     let mut found = Vec::new();
     let mut at = range.start;

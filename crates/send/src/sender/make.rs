@@ -1,4 +1,4 @@
-//! Inodes: made where they belong, then their attributes and content.
+//! Sends inodes: creates them at their final place, then sets their attributes and content.
 
 use std::io::Write;
 
@@ -16,11 +16,11 @@ use crate::stream::Command;
 const FIFO: u32 = 0o010_000;
 const SOCKET: u32 = 0o140_000;
 
-/// A write or a change of owner removes it; so it is set last.
+/// A write or a change of owner removes this attribute, so it is set last.
 const CAPABILITY: &[u8] = b"security.capability";
 
 impl<W: Write> Sender<'_, '_, W> {
-    /// Sends what differs of one inode, names of old ones excepted.
+    /// Sends the differences of one inode, except names in the old tree.
     pub(super) fn inode(&mut self, change: &Change) -> Result<()> {
         let ino = change.ino;
         let Some(inode) = self.new.inode(ino)? else { return Ok(()) };
@@ -47,11 +47,12 @@ impl<W: Write> Sender<'_, '_, W> {
         self.stamp(&at, &inode.item)
     }
 
-    /// The same inode as it is in the old tree, if it is the same.
+    /// The inode in the old tree, if it is the same inode.
     fn same_in_old(&self, ino: Ino, item: &InodeItem) -> Result<Option<Inode>> {
         let Some(old) = self.old else { return Ok(None) };
         let found = old.inode(ino)?;
-        // An inode of another generation is another one with the same number. The top is the top.
+        // Another generation means a different inode with a reused number. The top is always the
+        // same.
         Ok(found.filter(|old| old.item.generation == item.generation || ino == Ino::ROOT_DIR))
     }
 
@@ -66,7 +67,7 @@ impl<W: Write> Sender<'_, '_, W> {
         Ok(old.is_some_and(|old| old.generation == item.generation))
     }
 
-    /// Makes the directories on the way to one, and itself, as far as they are not there.
+    /// Makes a directory and its parents, as far as they do not exist.
     fn make_way(&mut self, ino: Ino) -> Result<()> {
         let mut missing = Vec::new();
         let mut at = ino;
@@ -88,7 +89,7 @@ impl<W: Write> Sender<'_, '_, W> {
         Ok(())
     }
 
-    /// Makes a new inode with all its names; answers the path of the first.
+    /// Makes a new inode with all its names; returns the first path.
     fn make(&mut self, ino: Ino, inode: &Inode) -> Result<Vec<u8>> {
         let at = self.named(first(inode))?;
         if self.made_ahead.remove(&ino) {
@@ -102,7 +103,7 @@ impl<W: Write> Sender<'_, '_, W> {
         Ok(at)
     }
 
-    /// Makes an inode under its first name, in a directory that is there.
+    /// Makes an inode under its first name, in an existing directory.
     fn make_here(&mut self, ino: Ino, inode: &Inode) -> Result<()> {
         let link = first(inode);
         let at = self.paths.of(link)?;
@@ -115,11 +116,11 @@ impl<W: Write> Sender<'_, '_, W> {
         self.emit(&Command::Rename { path: path(&aside)?, to: path(&at)? })
     }
 
-    /// Whether what is made in a directory takes something over from it: new directories get what
-    /// can be taken over last.
+    /// Whether new entries of a directory inherit attributes from it. New directories get such
+    /// attributes last.
     fn inherits(&self, dir: Ino) -> Result<bool> {
         if dir == Ino::ROOT_DIR {
-            // Whatever is made is made in some directory.
+            // Every new entry has a parent directory, so the top cannot be avoided.
             return Ok(false);
         }
         let Some(new) = self.new.inode(dir)? else { return Ok(false) };
@@ -127,7 +128,7 @@ impl<W: Write> Sender<'_, '_, W> {
         Ok(old.is_some_and(|old| bequeaths(&old) || bequeaths(&new)))
     }
 
-    /// A name at the top that nothing has.
+    /// A name in the top directory that no entry has.
     fn spare_name(&self, ino: Ino, item: &InodeItem) -> Result<Vec<u8>> {
         let mut count = 0_u64;
         loop {
@@ -204,7 +205,7 @@ impl<W: Write> Sender<'_, '_, W> {
         Ok(())
     }
 
-    /// Sets what a new directory must not have while something is made in it.
+    /// Sets the attributes that a new directory must not have while entries are made in it.
     pub(super) fn late_xattrs(&mut self, at: &[u8], inode: &Inode) -> Result<()> {
         for (name, value) in inode.xattrs.iter().filter(|(name, _)| is_late(inode, name)) {
             self.emit(&Command::SetXattr { path: path(at)?, name, value })?;
@@ -226,7 +227,7 @@ impl<W: Write> Sender<'_, '_, W> {
         if given {
             self.emit(&Command::Chown { path: to, uid: item.uid, gid: item.gid })?;
         }
-        // A new owner takes the set-id bits away.
+        // A change of owner clears the set-id bits.
         let mode = old.is_none_or(|old| old.item.mode != item.mode) || given;
         if mode && item.mode & TYPE != SYMLINK {
             self.emit(&Command::Chmod { path: to, mode: (item.mode & 0o7777).into() })?;
@@ -241,7 +242,7 @@ impl<W: Write> Sender<'_, '_, W> {
     }
 }
 
-/// Whether a new inode gets an attribute when all is made.
+/// Whether a new inode gets an attribute only after all its entries are made.
 fn is_late(inode: &Inode, name: &[u8]) -> bool {
     is_dir(&inode.item) && is_inherited(name)
 }
@@ -261,7 +262,7 @@ fn pack_device(rdev: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// 8:300 is packed as Linux packs it.
+    /// Device number 8:300 is packed as Linux packs it.
     #[test]
     fn device_numbers_are_packed() {
         assert_eq!(pack_device(8 << 20 | 300), 0x0010_082c);

@@ -1,13 +1,15 @@
-//! From the names of the old tree to those of the new one, for inodes that are in both or gone.
+//! Renames from the old tree to the new one, for inodes that are in both trees or were deleted.
 //!
 //! # Invariants
 //!
-//! - **N1** A name is taken only while nothing holds it, and a directory never goes below itself.
-//! - **N2** An inode that stays always has a name: extra names go first, moves are renames.
-//! - **N3** This ends: a step that waits for a name waits for something that will leave it. When
-//!   all wait for each other, one that holds a wanted name is put aside at the top, at most once.
-//!   That frees the name. Some directory can always move: nothing above the topmost that moves
-//!   does, so its target is not below it.
+//! - **N1** A step takes a name only while no inode has it, and never moves a directory below
+//!   itself.
+//! - **N2** An inode in both trees always has a name: extra names are removed first, moves are
+//!   renames.
+//! - **N3** The steps end. A step that waits for a name waits for an inode that will leave it. If
+//!   all steps wait for each other, one inode with a wanted name moves to a temporary name at the
+//!   top, at most once. That frees the name. Some directory can always move: nothing above the
+//!   topmost moving directory moves, so its target is not below it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
@@ -19,7 +21,7 @@ use super::tree::{Inode, Tree, bequeaths, is_dir};
 use crate::error::Result;
 use crate::stream::Command;
 
-/// A directory, told apart from one of the other tree that has the same number and is another one.
+/// A directory, distinguished by generation from one with a reused number in the other tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Dir {
     ino: Ino,
@@ -48,7 +50,7 @@ enum What {
     Dir(Dir),
     /// One name of a file moves.
     File(Ino),
-    /// A file gets one name more.
+    /// A file gets one more name.
     Link(Existing),
 }
 
@@ -64,12 +66,12 @@ enum Existing {
 #[derive(Debug)]
 struct Step {
     what: What,
-    /// Where it is now; nothing for a link.
+    /// Its current place; `None` for a link.
     at: Option<Slot>,
     to: Slot,
 }
 
-/// What leaves a name, sooner or later.
+/// The step or directory that will free a name.
 #[derive(Clone, Copy, Debug)]
 enum Holder {
     Step(usize),
@@ -80,7 +82,7 @@ enum Outcome {
     Done,
     /// The name is taken.
     Taken(Slot),
-    /// The target lies below what moves.
+    /// The target lies below the moving directory.
     Below,
 }
 
@@ -89,7 +91,7 @@ pub(super) struct Names<'t, 'v> {
     new: &'t Tree<'v>,
     old_dirs: HashMap<Ino, Dir>,
     new_dirs: HashMap<Ino, Dir>,
-    /// Where directories are that are not where the old tree has them.
+    /// Current places of directories that have moved since the old tree.
     now: HashMap<Dir, Slot>,
     paths: HashMap<Dir, Vec<u8>>,
     gone: BTreeSet<Dir>,
@@ -99,7 +101,7 @@ pub(super) struct Names<'t, 'v> {
     queue: VecDeque<usize>,
     waiting: BTreeMap<Slot, Vec<usize>>,
     below: Vec<usize>,
-    /// Names at the top that were given to what was put aside.
+    /// Temporary names at the top.
     aside: HashSet<Vec<u8>>,
     made: HashSet<Ino>,
     touched: BTreeSet<Ino>,
@@ -127,8 +129,8 @@ impl<'t, 'v> Names<'t, 'v> {
         }
     }
 
-    /// Emits what has to be done. Answers the new directories that it made, and the directories
-    /// with changed times.
+    /// Emits all commands. Returns the new directories that it made, and the directories with
+    /// changed times.
     pub(super) fn run(
         mut self,
         mut emit: impl FnMut(Command<'_>) -> Result<()>,
@@ -141,7 +143,7 @@ impl<'t, 'v> Names<'t, 'v> {
         Ok((self.made, self.touched))
     }
 
-    /// Walks the difference: names of files that are gone, and extra names, go at once.
+    /// Walks the differences. Names of deleted files, and extra names, are removed at once.
     fn collect(&mut self, emit: &mut impl FnMut(Command<'_>) -> Result<()>) -> Result<()> {
         let mut diff = Diff::new(Some(self.old), self.new)?;
         while let Some(change) = diff.next()? {
@@ -237,7 +239,7 @@ impl<'t, 'v> Names<'t, 'v> {
         emit(Command::Unlink { path: path(&at)? })
     }
 
-    /// Removes directories that are gone, the deepest first: those that nothing will move out of,
+    /// Removes deleted directories, deepest first: only those from which nothing still has to move,
     /// or all.
     fn remove_gone(
         &mut self,
@@ -263,7 +265,7 @@ impl<'t, 'v> Names<'t, 'v> {
         Ok(())
     }
 
-    /// Directories that are gone, and that something must leave first.
+    /// Deleted directories from which something must first move.
     fn busy(&mut self) -> Result<HashSet<Dir>> {
         let mut busy = HashSet::new();
         let dirs: Vec<Dir> =
@@ -338,7 +340,7 @@ impl<'t, 'v> Names<'t, 'v> {
         Ok(Outcome::Done)
     }
 
-    /// Notes that a step's inode is somewhere else now, and wakes the steps that waited for that.
+    /// Records the new place of a step's inode, and wakes the steps that waited for the old one.
     fn moved(&mut self, index: usize, from: &Slot, to: Slot) {
         let step = &mut self.steps[index];
         step.at = Some(to.clone());
@@ -360,7 +362,7 @@ impl<'t, 'v> Names<'t, 'v> {
         self.queue.extend(self.waiting.remove(slot).unwrap_or_default());
     }
 
-    /// Moves what holds a name to a name of its own at the top.
+    /// Moves the inode with a wanted name to a temporary name at the top.
     fn put_aside(
         &mut self,
         slot: &Slot,
@@ -407,8 +409,8 @@ impl<'t, 'v> Names<'t, 'v> {
         }
     }
 
-    /// Makes a directory that only the new tree has, where it belongs; aside, if its name is still
-    /// taken.
+    /// Makes a directory of the new tree at its final place, or under a temporary name if its name
+    /// is still taken.
     fn make_dir(
         &mut self,
         dir: Dir,
@@ -457,7 +459,7 @@ impl<'t, 'v> Names<'t, 'v> {
         Ok(())
     }
 
-    /// Whether what is made in a directory takes something over from it.
+    /// Whether new entries of a directory inherit attributes from it.
     fn inherits(&self, dir: Dir) -> Result<bool> {
         if dir == TOP || self.made.contains(&dir.ino) {
             return Ok(false);
@@ -527,7 +529,7 @@ impl<'t, 'v> Names<'t, 'v> {
     }
 }
 
-/// Which directory of a tree has a number.
+/// The directory with a given number in a tree.
 fn dir_of(tree: &Tree<'_>, known: &mut HashMap<Ino, Dir>, ino: Ino) -> Result<Dir> {
     if let Some(dir) = known.get(&ino) {
         return Ok(*dir);

@@ -4,7 +4,7 @@
 //!
 //! - **P1** A path is relative to the top of the subvolume and stays below it: names only, none of
 //!   them empty, `.`, `..`, or longer than the format allows. The empty path is the top itself.
-//! - **P2** A path has at most [`PATH_BYTES_MAX`] bytes: what one system call of a receiver takes.
+//! - **P2** A path has at most [`PATH_BYTES_MAX`] bytes, the limit of a receiver's system call.
 
 use std::fmt;
 
@@ -25,7 +25,7 @@ impl<'a> StreamPath<'a> {
     ///
     /// # Errors
     ///
-    /// Which rule it breaks.
+    /// The rule that the path breaks.
     pub fn new(bytes: &'a [u8]) -> Result<Self, &'static str> {
         if bytes.is_empty() {
             return Ok(Self(bytes));
@@ -62,7 +62,7 @@ impl<'a> StreamPath<'a> {
         self.0.is_empty()
     }
 
-    /// The directory above, and the name in it; nothing for the top.
+    /// The parent directory and the name in it; `None` for the top.
     #[must_use]
     pub fn split(self) -> Option<(StreamPath<'a>, &'a [u8])> {
         if self.0.is_empty() {
@@ -96,7 +96,7 @@ impl fmt::Display for StreamPath<'_> {
 mod tests {
     use super::*;
 
-    /// P1: what leads out of the subvolume is no path.
+    /// P1: a path out of the subvolume is refused.
     #[test]
     fn paths_stay_below_the_top() {
         for bad in ["/", "/a", "a//b", "a/", ".", "..", "a/../b", "../a", "a/.", "a\0b"] {

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **T1** A field is read and written by methods of the same name, of [`Attributes`] and
-//!   [`Builder`], with the same attributes. So what is written is read again.
+//! - **T1** Methods with the same name, of [`Attributes`] and [`Builder`], read and write a field
+//!   with the same attributes. So a written field can be read again.
 //! - **T2** File data is a command's last field: from version 2 on it has no length.
 
 use super::attribute::{self as a, Attributes, Builder};
@@ -50,8 +50,8 @@ macro_rules! commands {
             ///
             /// # Errors
             ///
-            /// [`StreamError::Unsayable`] when a field is longer than its length says, or all of
-            /// them are longer than receivers take. `out` is as it was then.
+            /// [`StreamError::Unsayable`] when a field does not fit its length field, or when the
+            /// command is longer than receivers accept. `out` is then unchanged.
             pub(crate) fn encode(
                 &self,
                 version: u32,
@@ -73,7 +73,7 @@ macro_rules! commands {
                 }
             }
 
-            /// What the command is about; the end is about nothing.
+            /// The path of the command; the END command has none.
             pub(super) fn path(&self) -> Option<StreamPath<'a>> {
                 match *self {
                     $($(Self::$variant { $path, .. } => Some($path),)?)*
@@ -81,7 +81,7 @@ macro_rules! commands {
                 }
             }
 
-            /// What a dump shows behind the path, in a subvolume at this place.
+            /// The text that a dump shows after the path, for a subvolume at `top`.
             #[allow(unused_variables, reason = "most texts show some of the fields")]
             pub(super) fn arguments(&self, $top: &str) -> String {
                 match *self {
@@ -92,7 +92,7 @@ macro_rules! commands {
     };
 }
 
-/// A formatted text; none where there is nothing to say.
+/// A formatted text; empty without arguments.
 macro_rules! text {
     () => {
         String::new()
@@ -144,7 +144,7 @@ commands! {
         source_path: entry(CLONE_PATH),
         source_offset: u64(CLONE_OFFSET),
     } within { offset, len, FILE_OFFSET; source_offset, len, CLONE_OFFSET }
-        // btrfs receive prints this path as it is; control characters are no text on a terminal.
+        // `btrfs receive` prints this path unescaped, so only control characters are replaced.
         says {
             "offset={offset} len={len} from={top}/{} clone_offset={source_offset}",
             String::from_utf8_lossy(source_path.as_bytes()).replace(char::is_control, "?")

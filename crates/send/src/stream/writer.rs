@@ -9,15 +9,15 @@ use super::error::StreamError;
 /// The versions that can be written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Version {
-    /// Understood by every receiver.
+    /// Every receiver understands it.
     #[default]
     One = 1,
-    /// Larger writes, holes and allocated space, compressed data, times of creation.
+    /// Adds larger writes, holes and allocations, compressed data, and times of creation.
     Two = 2,
 }
 
 impl Version {
-    /// Most bytes of a file in one command; what Linux's sender has.
+    /// The most file data in one command, as in Linux's sender.
     #[must_use]
     pub fn write_bytes_max(self) -> usize {
         match self {
@@ -27,10 +27,10 @@ impl Version {
     }
 }
 
-/// Bytes gathered before they go to the output.
+/// Bytes buffered before a write to the output.
 const GATHERED_BYTES: usize = 256 << 10;
 
-/// A stream that is being written. To be ended with [`StreamWriter::finish`].
+/// A stream that is being written. The caller must end it with [`StreamWriter::finish`].
 #[derive(Debug)]
 pub struct StreamWriter<W: Write> {
     output: W,
@@ -64,8 +64,8 @@ impl<W: Write> StreamWriter<W> {
     ///
     /// # Errors
     ///
-    /// When the output does not take it. [`StreamError::Unsayable`] when the stream has no room
-    /// for something in it: nothing of the command is written then.
+    /// When a write to the output fails; [`StreamError::Unsayable`] when the stream cannot
+    /// represent the command. Then nothing of the command is written.
     pub fn command(&mut self, command: &Command<'_>) -> Result<(), StreamError> {
         command.encode(self.version as u32, &mut self.buffer)?;
         if self.buffer.len() >= GATHERED_BYTES { self.flush() } else { Ok(()) }
@@ -82,7 +82,7 @@ impl<W: Write> StreamWriter<W> {
     ///
     /// # Errors
     ///
-    /// When the output does not take it.
+    /// When a write to the output fails.
     pub fn finish(mut self) -> Result<W, StreamError> {
         self.command(&Command::End)?;
         self.flush()?;

@@ -1,28 +1,28 @@
-//! What the work of a thread costs it on a simulated machine.
+//! The cost of a thread's work on a simulated machine.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How many times waking is measured.
+/// Number of measurements of a wake-up.
 const WAKINGS: usize = 200;
 
-/// What the work of a thread costs it.
+/// The cost of a thread's work.
 #[derive(Clone, Copy, Debug)]
 pub enum Cost {
-    /// So much for each place where the turn may change hands, and nothing for waking others.
+    /// A fixed time for each place where threads may switch; wake-ups are free.
     Step(Duration),
-    /// What it takes on this machine. Waking a thread takes `wake` of the waking one, and
-    /// `until_awake` until the other runs.
+    /// The measured time on this machine. A wake-up costs the waking thread `wake`, and the other
+    /// thread runs after `until_awake`.
     Measured {
-        /// Of the thread that wakes another.
+        /// Cost for the thread that wakes another.
         wake: Duration,
-        /// From then on, where a processor is free.
+        /// Delay until the other thread runs, if a processor is free.
         until_awake: Duration,
     },
 }
 
 impl Cost {
-    /// Measured, with what waking takes on this machine now: the median of some hundreds.
+    /// Measured costs, with the median time of some hundred wake-ups on this machine.
     #[must_use]
     pub fn of_this_machine() -> Self {
         let (mut wakes, mut sleeps) = (Vec::new(), Vec::new());
@@ -36,7 +36,7 @@ impl Cost {
             }
         });
         for _ in 0..WAKINGS {
-            // It sleeps by then, and its processor too.
+            // By then the thread sleeps, and so does its processor.
             thread::sleep(Duration::from_micros(300));
             let begun = Instant::now();
             sleeper.thread().unpark();

@@ -10,8 +10,8 @@ fn start(work: impl FnOnce() + Send + 'static) -> thread::JoinHandle<()> {
     thread::Builder::new().spawn(work).expect("a thread")
 }
 
-/// Runs eight threads on so many processors, a thousand steps of a microsecond each. Each step is
-/// under a lock of its own, or one of four under a lock of all.
+/// Runs eight threads on `count` processors, a thousand steps of a microsecond each. Each step
+/// takes a lock of its own thread; with `shared`, every fourth step takes a lock of all.
 fn on_processors(count: usize, shared: bool) -> Report {
     let cost = Cost::Step(Duration::from_micros(1));
     let options =
@@ -44,7 +44,7 @@ fn on_processors(count: usize, shared: bool) -> Report {
     report
 }
 
-/// M1, M3: as many processors as there are share the work, and more than threads are of no use.
+/// M1, M3: all processors share the work, and processors beyond the number of threads do not help.
 #[test]
 fn work_is_shared_by_processors() {
     let one = on_processors(1, false);
@@ -61,17 +61,17 @@ fn work_is_shared_by_processors() {
     );
 }
 
-/// M2: what is done under one lock is done one after the other, however many processors there are.
+/// M2: work under one lock is serial, however many processors there are.
 #[test]
 fn a_lock_of_all_is_the_limit() {
     let report = on_processors(64, true);
-    // 2,000 times the one step under it.
+    // 2,000 steps run under the shared lock.
     assert!(report.elapsed >= Duration::from_micros(2000), "{:?}", report.elapsed);
     let one = on_processors(1, true).elapsed;
     assert!(report.elapsed < one / 2, "{:?}, {one:?}", report.elapsed);
 }
 
-/// A sleep, a notice and a timed wait take the time of the run.
+/// A sleep, a notification and a timed wait take simulated time.
 #[test]
 fn waits_take_their_time_on_processors() {
     let cost = Cost::Step(Duration::from_micros(1));

@@ -1,5 +1,5 @@
-//! Block groups in a commit: their items and their free space, changed by what the extent tree of
-//! this transaction changed (T11).
+//! Block groups in a commit. Their items and free space follow the changes of the extent tree in
+//! this transaction (T11).
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,7 +26,7 @@ impl Groups {
         Self { records, ..Self::default() }
     }
 
-    /// Where the groups are.
+    /// The ranges of all groups.
     pub(super) fn extents(&self) -> impl Iterator<Item = Extent> + '_ {
         self.records.iter().map(|(start, record)| Extent { start: *start, len: record.len })
     }
@@ -42,7 +42,7 @@ impl Groups {
         Ok(group)
     }
 
-    /// A chunk of this transaction becomes a group.
+    /// Adds the group of a chunk of this transaction.
     pub(super) fn add(&mut self, start: Logical, record: GroupRecord, has_tree: bool) {
         if has_tree {
             let group = Extent { start, len: record.len };
@@ -52,15 +52,15 @@ impl Groups {
         self.dirty.insert(start);
     }
 
-    /// A group's free space is recorded anew: this is what the tree has to say when nothing of the
-    /// transaction has changed it yet.
+    /// Records the free space of a group again. `free` is the free space before any change of this
+    /// transaction.
     pub(super) fn record_anew(&mut self, group: Extent, free: &[Extent]) {
         self.free_space.insert(group.start, GroupFreeSpace::anew(group, free));
         self.dirty.insert(group.start);
     }
 
-    /// Adds an extent behind others, as part of the last one if it begins where that ends, on a
-    /// whole sector, and no group does.
+    /// Adds an extent to a list. It extends the last extent of the list if the two are adjacent.
+    /// Both must be whole sectors, and no group may begin between them.
     pub(super) fn join(&self, all: &mut Vec<Extent>, extent: Extent, sectorsize: u32) {
         let sector = u64::from(sectorsize);
         let is_whole = extent.start.0.is_multiple_of(sector) && extent.len.is_multiple_of(sector);
@@ -73,7 +73,7 @@ impl Groups {
         }
     }
 
-    /// Extent items came (`in_use`) or went, which lie side by side.
+    /// Notes that adjacent extent items were added (`in_use`) or removed.
     pub(super) fn change<S: NodeSource + ?Sized>(
         &mut self,
         source: &S,

@@ -1,23 +1,23 @@
-//! Nodes that a balance moves, and leaves that point to data which it moved, in a commit: each is
-//! made once, for all trees that use it.
+//! Nodes that a balance moves in a commit, and leaves that point to moved data. Each is made once,
+//! for all trees that use it.
 //!
 //! # Invariants
 //!
-//! - **V1** References change their names alone. A user that is a tree stays the same; a user that
-//!   is the address of a node that moves becomes its new address (`move_plan::O1`).
-//! - **V2** A leaf changes here only by data that was sent, and only where every item and every
-//!   reference is as the mover left it. The mover must have looked into every tree that there is:
-//!   operations of the next transaction see what moved by the items that it put. Then the
-//!   overlay's items and references for that data are not applied. Else they are, as those of any
-//!   operation, and trees get leaves of their own.
-//! - **V3** Nodes that moved may be shared though they are new. So a tree that may share them
-//!   counts as cut in this transaction, as with a balance of Linux.
-//! - **V4** A new node that several trees may use is never changed in its place. That is each with
-//!   several users, and each below such a node: there a snapshot adds no user to what it shares.
+//! - **V1** References only change the address of their user. A user that is a tree stays the same.
+//!   A user that is the address of a moved node becomes the new address (`move_plan::O1`).
+//! - **V2** A leaf changes here only for moved data, and only if every item and reference is as the
+//!   mover left it. The mover must have read every tree, because operations of the next transaction
+//!   see the move through its items. Then the overlay's items and references for that data are not
+//!   applied. Otherwise they are applied as those of any operation, and each tree gets leaves of
+//!   its own.
+//! - **V3** Moved nodes may be shared although they are new. So a tree that may share them counts
+//!   as snapshotted in this transaction, as with a balance of Linux.
+//! - **V4** A new node that several trees may use never changes in place. These are all nodes with
+//!   several users, and all nodes below such a node. A snapshot adds no users to the nodes below.
 //!
 //! # Place
 //!
-//! Before anything else happens to the trees of files in this commit.
+//! Runs before all other changes of the file trees in this commit.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -31,18 +31,18 @@ use crate::delayed_ref::{Deltas, ExtentChange, User};
 use crate::move_plan::{Mover, Plan, Wanted, data_at, file_roots};
 use crate::{DataRef, Result, Sent, extent_tree};
 
-/// What was moved, for the rest of the commit.
+/// The results of the moves, for the rest of the commit.
 #[derive(Default)]
 pub(super) struct Moved {
-    /// Items of the overlay that leaves have already.
+    /// Items of the overlay that are already in leaves.
     pub(super) items: HashSet<(TreeId, Key)>,
     /// Starts of extents with references that are settled already.
     pub(super) data: HashSet<Logical>,
-    /// Trees with nodes that may be shared though they are of this transaction (V3).
+    /// Trees with nodes that may be shared although they are new (V3).
     pub(super) trees: HashSet<TreeId>,
 }
 
-/// What a user of a node or an extent is called when nodes have moved.
+/// Returns a user with the new address of its node.
 fn renamed(user: User, map: &HashMap<Logical, NodePtr>) -> User {
     let new = |at: Logical| map.get(&at).map_or(at, |ptr| ptr.logical);
     match user {
@@ -53,14 +53,14 @@ fn renamed(user: User, map: &HashMap<Logical, NodePtr>) -> User {
 }
 
 impl Settle<'_> {
-    /// Moves what the transaction was asked to.
+    /// Makes the moves that the transaction requests.
     pub(super) fn moves(&mut self) -> Result<()> {
         let moves = self.transaction.moves.change(std::mem::take);
         if moves.nodes.is_empty() && moves.sent.is_empty() {
             return Ok(());
         }
         let roots = file_roots(&self.engine.store, &self.roots)?;
-        // A snapshot may have come that the mover did not know.
+        // A snapshot may have been made that the mover did not read.
         let knows_all =
             |sent: &Sent| roots.iter().all(|(tree, _)| sent.trees.binary_search(tree).is_ok());
         let is_left = |sent: &&Sent| knows_all(sent) && self.is_as_left(sent);
@@ -74,7 +74,7 @@ impl Settle<'_> {
             wanted.items.extend(sent.items.iter().map(|(tree, key, _)| (*tree, *key)));
         }
         let Some(plan) = Plan::make(&self.engine.store, &self.roots, &wanted)? else {
-            // The mover's next round finds them again, and has each tree build its own.
+            // The next round of the mover finds these nodes again, and has each tree build its own.
             tracing::debug!("nodes of a balance cannot move as they are shared");
             return Ok(());
         };
@@ -84,8 +84,8 @@ impl Settle<'_> {
         self.move_roots(&plan.movers, &map)
     }
 
-    /// Whether what the mover put and counted for an extent is all that this transaction says of
-    /// it (V2).
+    /// Whether the mover's items and references are the only changes of an extent in this
+    /// transaction (V2).
     fn is_as_left(&self, sent: &Sent) -> bool {
         let overlay = &self.transaction.overlay;
         let mut users = Deltas::default();
@@ -109,7 +109,7 @@ impl Settle<'_> {
         is_so(sent.old, false, -1) == Some(true) && is_so(sent.new, true, 1) == Some(true)
     }
 
-    /// New places for all that moves.
+    /// Allocates addresses for all moved nodes.
     fn addresses(&mut self, plan: &Plan) -> Result<HashMap<Logical, NodePtr>> {
         let generation = self.transaction.generation;
         let mut map = HashMap::with_capacity(plan.movers.len());
@@ -121,8 +121,8 @@ impl Settle<'_> {
         Ok(map)
     }
 
-    /// References of data that was sent follow it, where all of them are seen. Answers where the
-    /// copies begin, by extent.
+    /// Moves the references of moved data, if the plan found all of them. Returns the start of the
+    /// copy for each extent.
     fn settle_sent(
         &mut self,
         sent: &[&Sent],
@@ -163,7 +163,8 @@ impl Settle<'_> {
         Ok(done)
     }
 
-    /// Makes the nodes, and has their users and what they point to follow (V1).
+    /// Makes the new nodes. Updates the references of their users, and the references to their
+    /// children and data (V1).
     fn copy(
         &mut self,
         movers: &[Mover],
@@ -199,7 +200,7 @@ impl Settle<'_> {
             let stamp = NodeStamp { logical, generation, owner };
             let copy = node.copied_with(&geometry, &stamp, child, payload);
             self.fresh.insert(Arc::new(copy));
-            // One that a tree has alone is built anew in its place when the tree changes.
+            // A node with one user is rebuilt in place when its tree changes.
             if shared.contains(&old) {
                 self.fresh.keep_node(logical);
             }
@@ -207,7 +208,7 @@ impl Settle<'_> {
         Ok(())
     }
 
-    /// Trees begin at the new places of their roots.
+    /// Sets the roots of trees with moved root nodes.
     fn move_roots(&mut self, movers: &[Mover], map: &HashMap<Logical, NodePtr>) -> Result<()> {
         let generation = self.transaction.generation;
         let may_share = movers.iter().any(|mover| mover.full || mover.users.len() > 1);
@@ -223,8 +224,8 @@ impl Settle<'_> {
     }
 }
 
-/// Nodes that several trees may use, by their old addresses (V4). Below them are others that do not
-/// move.
+/// The nodes that several trees may use, by their old addresses (V4). They include children that do
+/// not move.
 fn shared(movers: &[Mover]) -> HashSet<Logical> {
     let mut shared = HashSet::new();
     // Children come before the nodes above them.
@@ -240,7 +241,7 @@ fn shared(movers: &[Mover]) -> HashSet<Logical> {
     shared
 }
 
-/// The user that an item of a file is, if it points to data.
+/// The reference of a file item, if the item points to data.
 fn user_of(tree: TreeId, key: &Key, bytes: &[u8]) -> Option<DataRef> {
     let item = buttress_format::FileExtent::parse(bytes).ok()?;
     let region = item.region()?;

@@ -1,11 +1,11 @@
-//! The free-space tree made anew, in a commit. The reason is one of three: the volume says that its
-//! tree is not right, it has none, or its owner does not trust the tree.
+//! Rebuilds the free-space tree in a commit. There are three reasons: the volume marks its tree as
+//! invalid, it has no tree, or the user does not trust it.
 //!
 //! # Invariants
 //!
-//! - **F1** What is recorded is what lies between the extents of the last commit; from there on the
-//!   commit changes it like that of every other. Until it is published no thread reads the old
-//!   tree.
+//! - **F1** The new tree gets the gaps between the extents of the last commit. The commit then
+//!   changes it like the tree of every other commit. No thread reads the old tree until the commit
+//!   is published.
 
 use std::sync::atomic::Ordering;
 
@@ -16,7 +16,7 @@ use super::settle::{Changes, Settle};
 use crate::{Engine, Result, free_space_tree};
 
 impl Settle<'_> {
-    /// Empties the tree, or makes one, and has the first round fill it.
+    /// Empties or creates the tree; the first round fills it.
     pub(super) fn rebuild_free_space(&mut self) -> Result<()> {
         let groups: Vec<Extent> = self.groups.extents().collect();
         for group in groups {
@@ -38,7 +38,7 @@ impl Settle<'_> {
                 let key = Key::new(TreeId::FREE_SPACE.0, Kind::ROOT_ITEM, 0);
                 let item = RootItem { refs: 1, root_dirid: Ino(0), ..RootItem::default() };
                 self.merge(TreeId::ROOT, Changes::from([(key, Some(item.to_bytes().into()))]))?;
-                // A tree without items is a leaf: one comes and goes.
+                // A tree without items is one empty leaf. Adding and removing an item makes it.
                 let any = Key::MIN;
                 self.merge(TreeId::FREE_SPACE, Changes::from([(any, Some(Vec::new().into()))]))?;
                 self.merge(TreeId::FREE_SPACE, Changes::from([(any, None)]))
@@ -48,7 +48,7 @@ impl Settle<'_> {
 }
 
 impl Engine {
-    /// Has the next commit record all free space anew, and trusts the old record no more.
+    /// Has the next commit record all free space again, and stops trusting the old tree.
     pub(crate) fn rebuild_free_space(&self) {
         tracing::info!("rebuilding the free-space tree");
         self.groups.trust_free_space(false);

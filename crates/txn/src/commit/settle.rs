@@ -1,17 +1,17 @@
-//! From a frozen transaction to new trees.
+//! Turns a frozen transaction into new trees.
 //!
-//! The file trees are merged first, then the checksum tree. Both take addresses for their new nodes
-//! and leave others, as does every round that follows. A round turns what happened to addresses
-//! into changes of the extent tree, the block groups and the free-space tree. It merges those,
-//! which takes and leaves addresses again.
+//! The file trees are merged first, then the checksum tree. Both merges allocate and free addresses
+//! of nodes, and so does every later round. A round turns these allocations into changes of the
+//! extent tree, the block groups and the free-space tree. It merges these changes, which allocates
+//! and frees addresses again.
 //!
 //! # Invariants
 //!
-//! - **S1** The rounds end. A node born in this transaction keeps its address when it is rebuilt.
-//!   So a round causes work for the next in two ways only. One is the first change of a committed
-//!   node, of which there are fewer every time. The other is a split, which needs more new items
-//!   than a leaf holds.
-//! - **S2** Nothing is written to a device here: until the superblock, failure costs nothing.
+//! - **S1** The rounds end, because a node of this transaction keeps its address when it is
+//!   rebuilt. So a round causes work for the next one in two ways only. One is the first change of
+//!   a committed node; there are fewer of these in every round. The other is a split, which happens
+//!   only when a leaf gets more new items than fit.
+//! - **S2** Nothing is written to a device here, so a failure before the superblock loses nothing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -39,19 +39,19 @@ use crate::{
 mod devices;
 mod references;
 
-/// What a settled transaction is, ready to be written.
+/// The result of settling, ready to be written.
 pub(super) struct Settled {
     pub(super) state: CommitState,
     pub(super) nodes: Vec<Arc<Node>>,
     pub(super) pinned: Vec<Extent>,
-    /// Chunks that are gone once this is durable.
+    /// Chunks that the commit removes.
     pub(super) removed: Vec<Chunk>,
     pub(super) rounds: u64,
     /// Bytes of metadata that were allocated.
     pub(super) taken: u64,
-    /// The part of it for what operations changed.
+    /// The part of `taken` for changes of operations.
     pub(super) of_items: u64,
-    /// What root items say now.
+    /// The new contents of root items.
     pub(super) trees: BTreeMap<Key, Option<Tree>>,
 }
 
@@ -76,7 +76,7 @@ pub(super) struct Settle<'e> {
     pub(super) quotas: Quotas,
     pub(super) groups: Groups,
     pub(super) roots: Roots,
-    /// Roots as the working root tree records them.
+    /// The roots in the working root tree.
     pub(super) recorded: BTreeMap<TreeId, NodePtr>,
     /// Subvolumes that this transaction changed.
     pub(super) touched: Vec<TreeId>,
@@ -91,7 +91,7 @@ pub(super) struct Settle<'e> {
     /// Change of the number of devices, and of their bytes.
     devices_delta: i64,
     total_delta: i64,
-    /// What root items say, of those that changed.
+    /// The new contents of changed root items.
     pub(super) trees: BTreeMap<Key, Option<Tree>>,
 }
 
@@ -115,7 +115,7 @@ pub(super) fn settle(
         fresh: Fresh::default(),
         ledger: Ledger::new(engine, transaction, extent_root, quotas.is_simple()),
         quotas,
-        // A failure from here on ends all commits: the records are not needed then.
+        // A failure from here on ends all commits, so the records can be moved out of `state`.
         groups: Groups::new(std::mem::take(&mut state.groups)),
         recorded: roots.iter().collect(),
         roots,
@@ -164,7 +164,7 @@ pub(super) fn settle(
     settle.finish(state, rounds, of_items)
 }
 
-/// The trees as they were committed, under the new nodes of a transaction.
+/// Reads committed trees and the new nodes of a transaction.
 fn over<'n>(engine: &'n Engine, transaction: &Transaction, fresh: &'n mut Fresh) -> Merge<'n> {
     Merge { store: &engine.store, fresh, generation: transaction.generation }
 }
@@ -209,13 +209,13 @@ impl Settle<'_> {
         self.roots.find(tree).ok_or_else(|| Error::Malformed(format!("there is no {tree}")))
     }
 
-    /// Reads through the nodes of this transaction.
+    /// Reads with the nodes of this transaction visible.
     pub(super) fn reading<R>(&mut self, read: impl FnOnce(&Merge<'_>) -> Result<R>) -> Result<R> {
         let merge = over(self.engine, self.transaction, &mut self.fresh);
         read(&merge)
     }
 
-    /// What operations put, tree by tree.
+    /// Merges the changes of operations, tree by tree.
     fn merge_overlay(&mut self) -> Result<()> {
         let sorted = self.transaction.overlay.sorted();
         let mut rest = &sorted[..];
@@ -257,7 +257,7 @@ impl Settle<'_> {
         self.groups.change(&merge, root, sectorsize, extent, in_use)
     }
 
-    /// One turn of the fixpoint (S1).
+    /// Makes one round (S1).
     fn round(&mut self, pending: &mut Pending) -> Result<()> {
         self.chunks(pending)?;
         let Pending { mut extents, mut groups, mut free_space } = std::mem::take(pending);
@@ -298,7 +298,7 @@ impl Settle<'_> {
         self.record_roots()
     }
 
-    /// Places that are to be built anew: what is there is put once more.
+    /// Rebuilds the nodes at given places, by putting an item of each once more.
     fn touch(&mut self) -> Result<()> {
         let mut places: BTreeMap<TreeId, Vec<Key>> = BTreeMap::new();
         for (tree, key) in self.transaction.touched.change(std::mem::take) {
@@ -311,7 +311,7 @@ impl Settle<'_> {
                 changes.extend(self.first_item(tree, root, &key)?);
             }
             if changes.is_empty() {
-                // A tree without items: one that comes and goes moves its only leaf.
+                // In a tree without items, adding and removing an item moves the only leaf.
                 self.merge(tree, Changes::from([(Key::MIN, Some(Vec::new().into()))]))?;
                 changes.insert(Key::MIN, None);
             }
@@ -333,7 +333,7 @@ impl Settle<'_> {
         })
     }
 
-    /// Trees with a root that moved, recorded in the root tree.
+    /// Records new roots in the root tree.
     fn record_roots(&mut self) -> Result<()> {
         let mut changes = Changes::new();
         let moved: Vec<_> = self
@@ -360,8 +360,8 @@ impl Settle<'_> {
         }
         let root = self.must_root(TreeId::ROOT)?;
         if changes.is_empty() && root.generation != self.transaction.generation {
-            // A commit that changes nothing, but ends a log. At the next mount the root tree's root
-            // must be of the superblock's generation.
+            // This commit has no changes, but ends a log. The next mount requires that the root
+            // node of the root tree has the superblock's generation.
             changes.extend(self.first_item(TreeId::ROOT, root, &Key::MIN)?);
         }
         self.merge(TreeId::ROOT, changes)
@@ -384,7 +384,8 @@ impl Settle<'_> {
     fn finish(mut self, state: &CommitState, rounds: u64, of_items: u64) -> Result<Settled> {
         let engine = self.engine;
         self.ledger.close();
-        // No tree has them, and no crash comes upon the log that names them any more.
+        // No tree references these extents. After this commit, a crash cannot bring back the log
+        // that references them.
         self.pinned.append(&mut self.transaction.tracked.take_kept());
         for (id, delta) in &self.device_delta {
             let mut devices = engine.devices.lock();

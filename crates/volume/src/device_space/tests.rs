@@ -1,10 +1,10 @@
-//! What devices with short holes give.
+//! Tests of devices with short holes.
 
 use super::*;
 
 const MIB: u64 = 1 << 20;
 
-/// Devices of three copies, so many holes of so many MiB on each.
+/// Devices for three copies. Each has `count` holes of `mib` MiB.
 fn space(holes: &[(u64, u64)]) -> DeviceSpace {
     let mut space = DeviceSpace::new(false);
     for (index, (count, mib)) in holes.iter().enumerate() {
@@ -22,8 +22,8 @@ fn space(holes: &[(u64, u64)]) -> DeviceSpace {
     space
 }
 
-/// D1: where holes are short, a multiple of what chunks take is said to be left, and no more is
-/// reserved than they take.
+/// D1: with short holes, the reported free space is a multiple of what chunks can take, and
+/// reservations get no more than that.
 #[test]
 fn short_holes_give_no_more_than_chunks_take() {
     let kind = BlockGroupFlags::METADATA;
@@ -35,7 +35,7 @@ fn short_holes_give_no_more_than_chunks_take() {
     assert!(more < space.reservable(kind) && !space.may_reserve(kind, more, false));
     space.keep_for_metadata(reserved);
     assert!(space.leaves_kept(kind));
-    // Data on all but those that hold short pieces.
+    // Fill the devices with data, except those with short holes.
     space.take(DeviceId(3), MIB, 342 * MIB);
     space.take(DeviceId(4), MIB, 342 * MIB);
     assert!(space.leaves_kept(kind), "short ones will do beside the last");

@@ -1,4 +1,4 @@
-//! From a tree's root to all of its nodes.
+//! Walks from a tree's root to all of its nodes.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use super::items;
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::inspect::Inspect;
 
-/// Prints a whole tree, a storey at a time from the root down: the order of btrfs-progs.
+/// Prints a whole tree level by level from the root down, in the order of btrfs-progs.
 ///
-/// What is remembered of a storey are pointers; `tree` has checked that levels fall by one with
-/// each step, so this ends at the leaves.
+/// It keeps only the pointers of one level. `tree` has checked that each child's level is one
+/// lower, so the walk ends at the leaves.
 pub(super) fn tree(
     inspect: &Inspect,
     id: TreeId,
@@ -32,7 +32,8 @@ pub(super) fn nodes(
     root: NodePtr,
     mut visit: impl FnMut(&Node) -> std::io::Result<()>,
 ) -> Result<()> {
-    // A damaged tree may name one node many times over; a sound one fits on its devices.
+    // A damaged tree may reference one node many times. A sound tree fits on its devices, so the
+    // walk stops at that many nodes.
     let superblock = &inspect.superblock;
     let mut nodes_left = superblock.total_bytes / u64::from(superblock.nodesize);
     let mut storey = vec![Expect::root(root)];
@@ -121,7 +122,7 @@ fn item(
     out: &mut impl Write,
 ) -> std::io::Result<()> {
     let (key, bytes) = (node.key(slot), node.item(slot));
-    // Both lie in one buffer: the item's place is the distance of their beginnings.
+    // Both lie in one buffer, so the offset of the item is the distance between their starts.
     let offset = bytes.as_ptr().addr() - node.bytes().as_ptr().addr() - HEADER_LEN;
     writeln!(
         out,

@@ -1,11 +1,11 @@
-//! Volumes of all shapes, and files that name extents.
+//! Tests on volumes of several layouts, and with files that reference extents.
 
 use buttress_format::Profile;
 
 use super::*;
 use crate::make::{MakeOptions, make_on};
 
-/// Removes all that a snapshot has on a full volume of so many devices of so many MiB.
+/// Removes all files that a snapshot shares, on a full volume of `devices` devices of `mib` MiB.
 fn removes_all(options: &MakeOptions, devices: usize, mib: u64) {
     let device = |_| Arc::new(MemoryDevice::new(mib << 20)) as Arc<dyn Device>;
     let devices: Vec<_> = (0..devices).map(device).collect();
@@ -23,8 +23,8 @@ fn removes_all(options: &MakeOptions, devices: usize, mib: u64) {
     judge_all(devices);
 }
 
-/// Y1: with small nodes, with one copy of them, with copies on two devices, and in groups that data
-/// shares.
+/// Y1: with small nodes, with one copy of metadata, with copies on two devices, and in mixed block
+/// groups.
 #[test]
 fn on_volumes_of_all_shapes() {
     let default = MakeOptions::default;
@@ -34,8 +34,8 @@ fn on_volumes_of_all_shapes() {
     removes_all(&MakeOptions { mixed: true, nodesize: 4096, ..default() }, 1, 160);
 }
 
-/// In groups that data shares it is unknown what nodes take. Without snapshots little is kept all
-/// the same.
+/// In mixed block groups the size of metadata is unknown. Without snapshots the reservation still
+/// stays small.
 #[test]
 fn mixed_groups_keep_nothing_without_snapshots() {
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(128 * MIB));
@@ -51,8 +51,8 @@ fn mixed_groups_keep_nothing_without_snapshots() {
     assert!(accounts.all_for_copies() < MIB, "{accounts}");
 }
 
-/// Y1: the extents that a leaf names are recorded all over the extent tree. One reference more for
-/// each may make that tree twice as large, and the global reserve with it.
+/// Y1: the items of extents that one leaf references lie all over the extent tree. One more
+/// reference for each may double that tree and the global reserve.
 #[test]
 fn files_of_some_extents() {
     const EACH: u64 = 10;
@@ -72,7 +72,7 @@ fn files_of_some_extents() {
     drop(fs.root().snapshot(b"before", TreeId::FS, true).expect("a snapshot"));
     fill_up(&fs, &fs.root(), "more");
     remove_all(&fs, &dir, 7);
-    // All that was removed goes, while the snapshot has it still.
+    // The removed files are freed while the snapshot still has them.
     wait_for(&fs, "removed", || !has_orphans(&fs));
     drop(dir);
     fs.close().expect("closed");

@@ -1,11 +1,11 @@
-//! A kernel of the test's own: it has entries, puts requests into them, and takes answers.
+//! A simulated kernel: it has entries, puts requests into them, and takes answers.
 //!
-//! # What it keeps to, as Linux does
+//! # Rules that it has in common with Linux
 //!
 //! - A request of a processor goes into an entry of that processor, and waits while there is none.
-//! - It comes in on the thread that gave the entry: while that waits where no signal reaches, so
-//!   does the request.
-//! - What a thread gave must not outlive it (R5).
+//! - A request arrives on the thread that gave the entry. While this thread waits uninterruptibly,
+//!   the request waits, too.
+//! - An entry must not outlive the thread that gave it (R5).
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
@@ -22,7 +22,7 @@ use crate::ring::port::{Bell, Done, Given, Port};
 const GONE: i32 = 107;
 
 thread_local! {
-    /// Gone when the thread is.
+    /// Dropped at the end of the thread.
     static LIFE: Arc<()> = Arc::default();
 }
 
@@ -37,17 +37,17 @@ struct State {
     entries: HashMap<(usize, u16), Entry>,
     /// Requests without an entry, by processor.
     pending: HashMap<u16, VecDeque<Ask>>,
-    /// By queue, what its driver has not seen.
+    /// For each queue, the completions that its driver has not seen.
     done: HashMap<usize, VecDeque<Done>>,
     /// Queues with a bell that rings.
     rung: HashSet<usize>,
-    /// Threads that wait where no signal reaches, and what came in meanwhile on entries that they
-    /// gave.
+    /// Threads that wait uninterruptibly, and the completions that arrived meanwhile on their
+    /// entries.
     held: HashMap<usize, Vec<(usize, Done)>>,
     answers: HashMap<u64, Answer>,
     asked: u64,
     is_gone: bool,
-    /// How long requests were with us, the longest for each kind.
+    /// For each opcode, the longest time that the driver held a request.
     longest: HashMap<u32, Duration>,
 }
 
@@ -59,12 +59,12 @@ struct Entry {
 }
 
 enum Place {
-    /// With the kernel; which thread gave it.
+    /// The kernel has the entry; `giver` is the thread that gave it.
     Free {
         giver: usize,
         life: Weak<()>,
     },
-    /// With us, since then.
+    /// The driver has the entry, since `since`.
     Holds {
         ask: Ask,
         since: Instant,
@@ -80,7 +80,7 @@ struct Ask {
     len: u32,
 }
 
-/// What came back.
+/// An answer of the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Answer {
     pub(super) unique: u64,
@@ -92,7 +92,7 @@ pub(super) struct Answer {
 struct Side {
     kernel: Arc<Kernel>,
     queue: usize,
-    /// Entries that were given and not submitted.
+    /// Entries that were given but not submitted yet.
     given: Vec<(u16, u16, u32, u64, [usize; 2])>,
 }
 
@@ -103,7 +103,7 @@ impl Kernel {
         Arc::new(Self { state: Mutex::default(), moved: Condvar::new() })
     }
 
-    /// The way to it for one queue.
+    /// The port and the bell of one queue.
     pub(super) fn port(self: &Arc<Self>, queue: usize) -> (Box<dyn Port>, Box<dyn Bell>) {
         let side = Side { kernel: Arc::clone(self), queue, given: Vec::new() };
         (Box::new(side), Box::new(Ringing(Arc::clone(self), queue)))
@@ -126,7 +126,7 @@ impl Kernel {
         }
     }
 
-    /// What comes in on entries of this thread waits while it is in `work`.
+    /// Delays completions on this thread's entries until `work` has ended.
     pub(super) fn without_signals(&self, work: impl FnOnce()) {
         let me = thread::seeded_index().expect("a seeded run");
         self.state.lock().held.insert(me, Vec::new());
@@ -144,7 +144,7 @@ impl Kernel {
         self.moved.notify_all();
     }
 
-    /// Unmounts: all entries end, those that are with us when they come back.
+    /// Unmounts: free entries end at once, held entries when the driver returns them.
     pub(super) fn go(&self) {
         let mut state = self.state.lock();
         state.is_gone = true;
@@ -158,17 +158,17 @@ impl Kernel {
         self.moved.notify_all();
     }
 
-    /// How long requests of a kind were with us at most.
+    /// The longest time that the driver held a request with this opcode.
     pub(super) fn longest(&self, opcode: u32) -> Duration {
         self.state.lock().longest.get(&opcode).copied().unwrap_or_default()
     }
 }
 
 impl State {
-    /// Puts what waits on a processor into its free entries.
+    /// Puts a processor's pending requests into its free entries.
     fn deliver(&mut self, processor: u16) {
         let pending = self.pending.entry(processor).or_default();
-        // By number: the order must be the seed's.
+        // Sort by number, so that the order depends only on the seed.
         let mut places: Vec<_> = self
             .entries
             .iter_mut()
@@ -225,14 +225,14 @@ impl State {
 impl Entry {
     #[expect(unsafe_code, reason = "as the kernel does")]
     fn write(&self, ask: Ask) {
-        // SAFETY: the entry is the kernel's, and its header lives until that has ended (R1, R3).
+        // SAFETY: the kernel owns the entry, and its header lives until the entry ends (R1, R3).
         unsafe { &mut *(self.areas[0] as *mut Header) }
             .ask(ask.opcode, ask.unique, ask.node, ask.len);
     }
 
     #[expect(unsafe_code, reason = "as the kernel does")]
     fn read(&self) -> Answer {
-        // SAFETY: the entry is the kernel's again, and both areas live until that has ended (R1,
+        // SAFETY: the kernel owns the entry again, and both areas live until the entry ends (R1,
         // R3).
         let (header, word) =
             unsafe { (&*(self.areas[0] as *const Header), *(self.areas[1] as *const u64)) };
