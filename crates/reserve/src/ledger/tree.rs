@@ -75,6 +75,8 @@ pub(crate) struct Tree {
     leaves: BTreeMap<Key, Leaf>,
     /// The leaf of the last lookup: keys arrive in order.
     last: Option<(Key, Arc<Node>)>,
+    /// The first key of the dirty leaf that was noted last, and the first key of the next leaf.
+    hand: Option<(Key, Option<Key>)>,
     inner: FxHashMap<Logical, Inner>,
     /// How many inner nodes are dirty, by level.
     levels: [u64; MAX_LEVEL as usize],
@@ -138,6 +140,7 @@ impl Tree {
             ptrs_max: geometry.ptrs_max() as u64,
             leaves: BTreeMap::new(),
             last: None,
+            hand: None,
             inner: FxHashMap::default(),
             levels: [0; MAX_LEVEL as usize],
             becomes: 0,
@@ -211,8 +214,8 @@ impl Tree {
             // Add the bytes to each leaf, since it is unknown which leaf gets them.
             self.weigh(&first, (before, after, heaviest), after.saturating_sub(before));
             count += 1;
-            match self.leaves.get(&first).and_then(|leaf| leaf.below) {
-                Some(next) if next <= to => at = next,
+            match self.hand {
+                Some((_, Some(next))) if next <= to => at = next,
                 _ => return Ok(count),
             }
         }
@@ -226,14 +229,22 @@ impl Tree {
         key: &Key,
         meet: &mut dyn FnMut(&Node),
     ) -> Result<(Key, Option<Arc<Node>>), Unknown> {
-        if let Some((first, _)) = self.find(key) {
-            return Ok((*first, None));
+        if let Some((first, below)) = self.hand
+            && first <= *key
+            && below.is_none_or(|below| *key < below)
+        {
+            return Ok((first, None));
+        }
+        if let Some((&first, leaf)) = self.find(key) {
+            self.hand = Some((first, leaf.below));
+            return Ok((first, None));
         }
         let Some(root) = self.root else {
             let leaf = Leaf::default();
             self.becomes += 1;
             self.runs += 1;
             self.leaves.insert(Key::MIN, leaf);
+            self.hand = Some((Key::MIN, None));
             return Ok((Key::MIN, None));
         };
         let (mut at, mut tail, mut first) = (Expect::root(root), 0, Key::MIN);
@@ -249,6 +260,7 @@ impl Tree {
             }
             if at.ptr.level == 0 {
                 self.enter(first, &node, &at, tail);
+                self.hand = Some((first, at.below));
                 return Ok((first, Some(node)));
             }
             let slot = node.child_slot(key);
