@@ -61,6 +61,7 @@
 #![forbid(unsafe_code)]
 
 mod error;
+mod look;
 mod many;
 mod metadata;
 

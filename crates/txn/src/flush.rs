@@ -29,7 +29,7 @@ use buttress_format::Generation;
 use buttress_space::{Arrivals, Class, Ladder, Reach, SpaceKind, Step};
 
 use crate::counters::steps::Gain;
-use crate::counters::waits::End;
+use crate::counters::waits::{End, Wait};
 use crate::waiting::{Look, OWN_SLICE, Waits};
 use crate::{Engine, Error, Result};
 
@@ -282,7 +282,8 @@ impl Engine {
             Err(Error::Interrupted) => End::Interrupted,
             Err(_) => End::Failed,
         };
-        self.tell_wait(kind, reach, bytes, clock::since(started), end);
+        let waited = clock::since(started);
+        self.tell_wait(&Wait { kind, reach, bytes, waited, end });
         if let Some(reservation) = outcome? {
             return Ok(reservation);
         }

@@ -2,14 +2,13 @@
 //! listened to or not.
 
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use buttress_base::clock;
-use buttress_space::{Reach, SpaceKind, Step};
+use buttress_space::{SpaceKind, Step};
 
 use crate::counters::refusal::{Refusal, Refused};
 use crate::counters::steps::{Before, Gain};
-use crate::counters::waits::{End, name_of};
+use crate::counters::waits::{End, Wait, name_of};
 use crate::reserve::Accounts;
 use crate::{Engine, Error};
 
@@ -143,15 +142,9 @@ impl Engine {
         );
     }
 
-    pub(super) fn tell_wait(
-        &self,
-        kind: SpaceKind,
-        reach: Reach,
-        bytes: u64,
-        waited: Duration,
-        end: End,
-    ) {
-        self.counters.waits.note(kind, reach, bytes, waited, end);
+    pub(super) fn tell_wait(&self, wait: &Wait) {
+        self.counters.waits.note(wait);
+        let &Wait { kind, reach, bytes, waited, end } = wait;
         tracing::debug!(
             target: "buttress::reserve",
             %kind,
