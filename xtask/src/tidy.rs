@@ -1,4 +1,4 @@
-//! Whether the house rules hold: sizes, circles of imports, ranks, invariants, language.
+//! Whether the house rules hold: sizes, circles of imports, owners, ranks, invariants, language.
 //!
 //! # What must hold
 //!
@@ -8,6 +8,7 @@
 
 mod knot;
 mod names;
+mod owners;
 mod prose;
 mod sources;
 
@@ -170,6 +171,11 @@ fn structure(name: &str, sources: &[Source], report: &mut Report) -> Row {
         if name.starts_with("crates/") && !name.ends_with("/sim") {
             let found = names::unranked(source);
             report.add_findings("unranked-locks", name, &source.path, &found);
+        }
+    }
+    for (_, row) in owners::ROWS.iter().filter(|(unit, _)| *unit == name) {
+        for (file, found) in owners::open_fields(sources, row) {
+            report.add_findings("open-owners", name, &sources[file].path, &found);
         }
     }
     for (file, found) in names::undeclared(sources) {

@@ -1,7 +1,5 @@
 //! Allocating data out of a reservation, and giving back what was not used.
 
-use std::sync::atomic::Ordering;
-
 use buttress_format::{Extent, Generation, Logical};
 use buttress_space::{AllocRequest, DataReservation, Outcome, SpaceKind};
 
@@ -71,8 +69,7 @@ impl Engine {
                 Outcome::NeedsLoading(group) => self.have_loaded(&group),
                 // What was reserved lay in a group that turned out to be damaged.
                 Outcome::Full { .. }
-                    if self.counters.groups_left.load(Ordering::Relaxed) > 0
-                        && self.add_chunk(SpaceKind::Data)? => {}
+                    if self.counters.has_left() && self.add_chunk(SpaceKind::Data)? => {}
                 Outcome::Full { .. } if self.make_room_for_rows(&mut room)? => {}
                 Outcome::Full { .. } => return Err(self.no_space(SpaceKind::Data, want)),
             }

@@ -19,10 +19,7 @@
 //!   free space or make visible what was written, and are served or refused. Writeback is not
 //!   interrupted at all.
 
-use std::{
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use buttress_base::{clock, interrupt};
 use buttress_format::Generation;
@@ -378,7 +375,7 @@ impl Engine {
     }
 
     fn interrupted(&self) -> Error {
-        self.counters.interrupted.fetch_add(1, Ordering::Relaxed);
+        self.counters.note_interrupted();
         Error::Interrupted
     }
 
