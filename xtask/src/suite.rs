@@ -70,7 +70,7 @@ pub(crate) const SUITE: &[Job] = &[
     hostile("hostile small volumes", &["volumes::small_volumes"]),
     hostile("hostile volumes of ours", &["volumes::our_volumes"]),
     hostile("hostile volumes of Linux", &["volumes::linux_volumes"]),
-    hostile("hostile volumes for the judge", &["volumes::the_judge_answers"]),
+    hostile("hostile volumes for the judge", &["volumes::the_checker_answers"]),
     hostile("hostile logs", &["parsers::logs"]),
     hostile("hostile streams", &["parsers::streams_of_subvolumes"]),
     hostile("hostile requests of FUSE", &["parsers::requests_of_fuse"]),

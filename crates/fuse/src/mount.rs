@@ -25,8 +25,8 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net;
 
-use crate::crew::Line;
 use crate::mount_list::Listed;
+use crate::pool::Line;
 use crate::whole::Whole;
 use crate::{Error, Options};
 

@@ -62,7 +62,7 @@ impl Engine {
         for loaded in 1.. {
             match self.space.allocate_in_rows(reservation, request, rows.get()) {
                 Outcome::Got(extent) => {
-                    self.unborn.insert(extent.start);
+                    self.unreferenced.insert(extent.start);
                     self.grow_for_whole(want, extent.len, groups);
                     return Ok(extent);
                 }
@@ -81,8 +81,8 @@ impl Engine {
 
     /// Gives back an extent that never got a reference: its write failed.
     pub fn free_unused_data(&self, extent: Extent) {
-        let unborn = self.unborn.remove(extent.start);
-        assert!(unborn, "an extent with references is dropped, not given back: {extent}");
+        let unreferenced = self.unreferenced.remove(extent.start);
+        assert!(unreferenced, "an extent with references is dropped, not given back: {extent}");
         self.space.free(extent);
     }
 }

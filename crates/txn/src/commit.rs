@@ -141,7 +141,7 @@ impl Engine {
         if is_first {
             tracing::error!(error = %cause, "the volume is read-only now");
         }
-        self.refuse_everybody();
+        self.refuse_all();
         Error::Aborted(cause)
     }
 

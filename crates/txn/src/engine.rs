@@ -49,7 +49,7 @@ use crate::{
     scrub_hold::ScrubHold,
     stamps::{Stamp, Stamps},
     transaction::Transaction,
-    unborn::Unborn,
+    unreferenced::Unreferenced,
     unwritten::UnwrittenCount,
     window::Windows,
 };
@@ -70,7 +70,7 @@ pub struct Engine {
     /// Threads that put extents before their data is written.
     pub(crate) unwritten: UnwrittenCount,
     /// Extents allocated and not yet referenced: their first reference makes their item.
-    pub(crate) unborn: Unborn,
+    pub(crate) unreferenced: Unreferenced,
     pub(crate) windows: Windows,
     pub(crate) scrub_hold: ScrubHold,
     /// Which answers about users of extents are still right.
@@ -138,7 +138,7 @@ impl Engine {
             gate: Gate::default(),
             commit: Commits::new(parts.commit),
             unwritten: UnwrittenCount::default(),
-            unborn: Unborn::default(),
+            unreferenced: Unreferenced::default(),
             windows: Windows::default(),
             scrub_hold: ScrubHold::default(),
             stamps: Stamps::default(),
@@ -260,17 +260,17 @@ impl Engine {
         self.stamps.note_freed_at_once();
     }
 
-    /// Whether `who`, which holds one reference or more, is the only user of an extent (T10).
+    /// Whether `user`, which holds one reference or more, is the only user of an extent (T10).
     ///
     /// # Errors
     ///
     /// When the extent tree cannot be read or does not know the extent.
-    pub fn extent_is_exclusive(&self, view: &View, extent: Extent, who: DataRef) -> Result<bool> {
-        let running = view.running().tracked.is_anothers(extent.start, who);
-        let frozen = view.frozen().is_some_and(|f| f.tracked.is_anothers(extent.start, who));
+    pub fn extent_is_exclusive(&self, view: &View, extent: Extent, user: DataRef) -> Result<bool> {
+        let running = view.running().tracked.is_anothers(extent.start, user);
+        let frozen = view.frozen().is_some_and(|f| f.tracked.is_anothers(extent.start, user));
         // What cannot be written in place is no one's alone.
         let may = !self.volume.has_parity(extent.start) && !running && !frozen;
-        Ok(may && extent_tree::is_exclusive(view, extent, who)?)
+        Ok(may && extent_tree::is_exclusive(view, extent, user)?)
     }
 
     /// The right to write into an extent, or a part of it, in place; nothing where its block

@@ -258,7 +258,7 @@ impl Engine {
     }
 
     /// Tells every waiting ticket that it is in vain (F3).
-    pub(crate) fn refuse_everybody(&self) {
+    pub(crate) fn refuse_all(&self) {
         self.reservations.line().refuse_all();
         self.space.data_line().refuse_all();
     }

@@ -62,7 +62,7 @@ mod scrub_room;
 mod stamps;
 mod subvolumes;
 mod sync;
-mod unborn;
+mod unreferenced;
 mod unwritten;
 mod usage;
 mod window;

@@ -6,7 +6,6 @@
 //!   variable. Uses of it, and names that a trait asks for, follow from that.
 //! - A word is a part of a name, as `snake_case` and `CamelCase` divide it.
 
-use syn::spanned::Spanned;
 use syn::visit::Visit;
 
 use super::prose::{Finding, PERSONS};

@@ -146,7 +146,7 @@ fn whatever_a_snapshot_has_can_be_deleted() {
         assert_eq!(refused == 0, rule == "keep", "{refused} by {rule}");
         assert_items_are_right(&fs);
         fs.close().expect("closed");
-        judge(&device);
+        check_volume(&device);
     }
 }
 
@@ -183,5 +183,5 @@ fn what_two_can_change_can_be_deleted() {
     assert_items_are_right(&fs);
     drop((dirs, copy));
     fs.close().expect("closed");
-    judge(&device);
+    check_volume(&device);
 }

@@ -17,13 +17,13 @@ use crate::volume::{content, pattern};
 #[derive(Debug, Default)]
 struct Barrier {
     shut: AtomicBool,
-    somebody: AtomicBool,
+    is_waited_for: AtomicBool,
 }
 
 impl Hook for Barrier {
     fn flush(&self, below: &dyn Device) -> Result<(), Error> {
         while self.shut.load(Ordering::SeqCst) {
-            self.somebody.store(true, Ordering::SeqCst);
+            self.is_waited_for.store(true, Ordering::SeqCst);
             std::thread::sleep(Duration::from_millis(1));
         }
         below.flush()
@@ -55,7 +55,7 @@ fn fsyncs_during_a_log_share_the_next() {
     std::thread::scope(|scope| {
         device.hook.shut.store(true, Ordering::SeqCst);
         scope.spawn(|| files[0].sync().expect("durable"));
-        until(|| device.hook.somebody.load(Ordering::SeqCst));
+        until(|| device.hook.is_waited_for.load(Ordering::SeqCst));
         for file in &files[1..] {
             scope.spawn(|| file.sync().expect("durable"));
         }

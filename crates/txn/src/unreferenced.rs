@@ -11,11 +11,11 @@ const SHARDS: usize = 16;
 ///
 /// Unranked: nothing is taken inside.
 #[derive(Debug, Default)]
-pub(crate) struct Unborn([Apart<Mutex<Starts>>; SHARDS]);
+pub(crate) struct Unreferenced([Apart<Mutex<Starts>>; SHARDS]);
 
 type Starts = FxHashSet<Logical>;
 
-impl Unborn {
+impl Unreferenced {
     fn shard(&self, at: Logical) -> &Mutex<Starts> {
         &self.0[(spread(at.0) >> 60) as usize % SHARDS]
     }
