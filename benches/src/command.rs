@@ -142,7 +142,7 @@ enum Verb {
         device_forgets_data: bool,
         /// How metadata is reserved in ours: as much as all operations together can dirty, or eight
         /// levels for each item as in Linux, where preemptive flushing comes from.
-        #[arg(long = "promise", value_parser = ["counted", "levels"], default_value = "counted")]
+        #[arg(long = "reserve", value_parser = ["counted", "levels"], default_value = "counted")]
         reserve_policy: String,
     },
     /// Threads that each read all of one file, 32 KiB at a time, cold.

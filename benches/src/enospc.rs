@@ -119,7 +119,7 @@ impl Experiment for Enospc {
         }
         let rules = ["off", "clamp"];
         for rule in rules {
-            let options = format!("preempt={rule},promise={}", self.reserve_policy);
+            let options = format!("preempt={rule},reserve={}", self.reserve_policy);
             subjects.push(Subject::new(rule, Target::Library, &options));
             if self.slow.is_some() {
                 continue;
@@ -138,7 +138,7 @@ impl Experiment for Enospc {
         }
         if self.reserve_policy != COUNTED {
             // What the baseline's saw-tooth is to be held against.
-            let options = format!("promise={COUNTED}");
+            let options = format!("reserve={COUNTED}");
             subjects.push(Subject::new("as by default", Target::Library, &options));
         }
         subjects

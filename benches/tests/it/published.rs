@@ -113,7 +113,7 @@ fn writes_in_place_have_their_switch() {
 fn room_is_made_ahead_where_that_is_on() {
     let bench = crate::bench();
     let is_made = ["0.5", "2", "8"].into_iter().any(|seconds| {
-        let words = "enospc --names 100 --mib 96 --size-mib 8192 --promise levels --seconds";
+        let words = "enospc --names 100 --mib 96 --size-mib 8192 --reserve levels --seconds";
         let found = Found::of(&bench, &format!("{words} {seconds} --only off,clamp"));
         assert_eq!(found.subjects(), BTreeSet::from(["clamp", "off"]));
         let counted = |what: &str| ["off", "clamp"].map(|subject| found.figure(what, subject));

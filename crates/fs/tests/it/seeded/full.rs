@@ -28,7 +28,7 @@ fn options(rng: &mut Rng) -> MountOptions {
     let dirty = rng.choose(&["512K", "4M"]).expect("one of them");
     let policy = rng.choose(&["counted", "levels"]).expect("one of them");
     let text =
-        format!("rw,noatime,commit={commit},preempt={preempt},dirty={dirty},promise={policy}");
+        format!("rw,noatime,commit={commit},preempt={preempt},dirty={dirty},reserve={policy}");
     MountOptions::parse(&text).expect("options")
 }
 

@@ -376,7 +376,7 @@ fn e12_a_storm_for_the_last_chunk() {
 /// The same where metadata is full, too: clones and names are refused.
 #[test]
 fn e12_a_storm_for_the_last_node() {
-    let rules = ["clamp", "off", "clamp,promise=levels"];
+    let rules = ["clamp", "off", "clamp,reserve=levels"];
     let rule = rules[campaign::round() as usize % rules.len()];
     storm(5, 128 << 20, (0, Nodes::Few), &format!("preempt={rule},dirty=4M"));
 }
@@ -385,7 +385,7 @@ fn e12_a_storm_for_the_last_node() {
 /// cuts a file, here or there, copies some first.
 #[test]
 fn e12_a_storm_for_the_last_shared_node() {
-    let rules = ["clamp", "clamp,promise=levels", "off"];
+    let rules = ["clamp", "clamp,reserve=levels", "off"];
     let rule = rules[campaign::round() as usize % rules.len()];
     let options = format!("preempt={rule},dirty=4M,delete_room=off");
     storm(6, 128 << 20, (0, Nodes::Shared), &options);
@@ -395,7 +395,7 @@ fn e12_a_storm_for_the_last_shared_node() {
 /// others fill what comes free.
 #[test]
 fn e12_a_storm_where_room_is_kept() {
-    let rules = ["clamp", "off", "clamp,promise=levels"];
+    let rules = ["clamp", "off", "clamp,reserve=levels"];
     let rule = rules[campaign::round() as usize % rules.len()];
     storm(7, 128 << 20, (0, Nodes::Kept), &format!("preempt={rule},dirty=4M"));
 }
