@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use buttress_base::sync::Mutex;
+use buttress_base::sync::{Mutex, MutexGuard};
 use buttress_format::{Generation, Key, Kind, RootFlags, RootItem, TreeId};
 
 /// The part of the devices that may be kept for copies, whatever the trees take. ZFS keeps as much
@@ -91,8 +91,14 @@ pub(crate) struct Known {
 #[derive(Debug, Default)]
 pub(crate) struct Copies(
     /// Unranked: after the lock of the devices.
-    pub(crate) Mutex<Known>,
+    Mutex<Known>,
 );
+
+impl Copies {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Known> {
+        self.0.lock()
+    }
+}
 
 /// Whether a root item is about nodes that count. The nodes of a balance of Linux also belong to
 /// another tree, so they do not.

@@ -15,8 +15,12 @@ use super::prose::Finding;
 use super::sources::Source;
 
 /// The rows of the project: a crate, and the type with the owners side by side.
-pub(super) const ROWS: [(&str, &str); 3] =
-    [("crates/data", "Files"), ("crates/fs", "Mount"), ("crates/txn", "Engine")];
+pub(super) const ROWS: [(&str, &str); 4] = [
+    ("crates/data", "Files"),
+    ("crates/fs", "Mount"),
+    ("crates/reserve", "Reservations"),
+    ("crates/txn", "Engine"),
+];
 
 /// A struct's comment that has this says why its fields may be seen.
 const WHY_OPEN: &str = "Plain data:";
