@@ -2,7 +2,8 @@
 
 use std::sync::{Arc, Weak};
 
-use buttress_base::apart::{Apart, STRIPES, stripe};
+use buttress_base::CachePadded;
+use buttress_base::shard::{SHARDS, shard};
 
 use crate::inode::InodeReserve;
 use crate::outstanding::shares;
@@ -15,18 +16,18 @@ use crate::{Cost, Costs};
 /// The account, for holders of reservations. Every operation has one: a single count of holders
 /// would be contended by all processors.
 #[derive(Debug)]
-pub(crate) struct Owners([Arc<Apart<Weak<Reservations>>>; STRIPES]);
+pub(crate) struct Owners([Arc<CachePadded<Weak<Reservations>>>; SHARDS]);
 
 impl Owners {
     pub(crate) fn of(all: &Weak<Reservations>) -> Self {
-        Self(std::array::from_fn(|_| Arc::new(Apart(Weak::clone(all)))))
+        Self(std::array::from_fn(|_| Arc::new(CachePadded::new(Weak::clone(all)))))
     }
 }
 
 /// A reservation. What was not put when it is dropped was not needed.
 #[must_use = "a reservation that is dropped reserves nothing"]
 pub struct MetaReservation {
-    owner: Arc<Apart<Weak<Reservations>>>,
+    owner: Arc<CachePadded<Weak<Reservations>>>,
     /// Many operations' worth may be held as one.
     held: Costs,
     /// Of that, what is reserved to free space.
@@ -43,7 +44,7 @@ impl MetaReservation {
     pub fn of_granted(all: &Reservations, cost: Cost, urgency: Urgency) -> Self {
         let (held, freeing) = shares(cost, urgency);
         Self {
-            owner: Arc::clone(&all.owners.0[stripe()]),
+            owner: Arc::clone(&all.owners.0[shard()]),
             held,
             freeing,
             of: None,

@@ -15,7 +15,7 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use buttress_base::Apart;
+use buttress_base::CachePadded;
 use buttress_base::sync::Mutex;
 use buttress_format::{BackRef, Extent, Ino, Logical, TreeId};
 use smallvec::SmallVec;
@@ -289,8 +289,8 @@ fn alter(sum: &AtomicU64, before: u64, after: u64) {
 #[derive(Debug)]
 pub struct DelayedRefs {
     /// Unranked: `disputed` and the look of a caller run inside.
-    shards: Vec<Apart<Mutex<Shard>>>,
-    sums: Apart<Sums>,
+    shards: Vec<CachePadded<Mutex<Shard>>>,
+    sums: CachePadded<Sums>,
     /// Unranked: taken inside a shard; nothing is taken inside.
     disputed: Mutex<Option<Logical>>,
 }
@@ -298,8 +298,8 @@ pub struct DelayedRefs {
 impl Default for DelayedRefs {
     fn default() -> Self {
         Self {
-            shards: (0..SHARDS).map(|_| Apart::default()).collect(),
-            sums: Apart::default(),
+            shards: (0..SHARDS).map(|_| CachePadded::default()).collect(),
+            sums: CachePadded::default(),
             disputed: Mutex::default(),
         }
     }

@@ -19,7 +19,7 @@ use std::sync::{
 };
 
 use arc_swap::ArcSwap;
-use buttress_base::Apart;
+use buttress_base::CachePadded;
 use buttress_base::sync::Mutex;
 use buttress_format::{Extent, Generation, Incompat, Ino, Key, Kind, Logical, TreeId};
 use buttress_space::{NocowWriter, ReadOnlyHold, Space, SpaceKind};
@@ -82,7 +82,7 @@ pub struct Engine {
     pub(crate) groups: GroupNotes,
     pub(crate) loading: Loading,
     pub(crate) learning: Learning,
-    pub(crate) counters: Apart<Counters>,
+    pub(crate) counters: CachePadded<Counters>,
     pub(crate) log_space: LogSpace,
     /// A log that was found and has to be replayed.
     pub(crate) found_log: FoundLog,
@@ -148,7 +148,7 @@ impl Engine {
             groups: GroupNotes::default(),
             loading: Loading::default(),
             learning: parts.learning,
-            counters: Apart::default(),
+            counters: CachePadded::default(),
             log_space: LogSpace::default(),
             found_log: FoundLog::default(),
             numbers: Numbers::default(),
