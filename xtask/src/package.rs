@@ -4,12 +4,14 @@
 //!
 //! - Every crate of the workspace without `publish = false` is packed and built from its package
 //!   alone, against the other packages and not against their folders.
-//! - `buttress` builds without features, and with each of them alone.
+//! - `buttress` builds without a warning with every set of its features, the empty one too.
 
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
 use clap::Args;
 use serde::Deserialize;
+
+use crate::programs;
 
 /// The library that programs embed.
 const LIBRARY: &str = "buttress";
@@ -66,7 +68,7 @@ fn run_all(options: &Options) -> Result<(), String> {
 
 fn metadata() -> Result<Metadata, String> {
     let words = ["metadata", "--no-deps", "--format-version=1"];
-    let answer = Command::new(env!("CARGO")).args(words).output();
+    let answer = programs::cargo().args(words).output();
     let answer = answer.map_err(|error| format!("cargo: {error}"))?;
     if !answer.status.success() {
         return Err(String::from_utf8_lossy(&answer.stderr).into_owned());
@@ -74,18 +76,21 @@ fn metadata() -> Result<Metadata, String> {
     serde_json::from_slice(&answer.stdout).map_err(|error| format!("cargo metadata: {error}"))
 }
 
-/// A check of the library without features, and one for each.
+/// A check of the library with each set of features.
 fn feature_words(metadata: &Metadata) -> Result<Vec<Vec<String>>, String> {
     let library = metadata.packages.iter().find(|package| package.name == LIBRARY);
     let library = library.ok_or(format!("there is no crate {LIBRARY}"))?;
-    let plain = ["check", "--quiet", "--lib", "--package", LIBRARY, "--no-default-features"];
-    let plain = plain.map(str::to_owned).to_vec();
-    let each = library.features.keys().filter(|name| *name != "default").map(|name| {
-        let mut words = plain.clone();
-        words.extend(["--features".to_owned(), name.clone()]);
-        words
-    });
-    Ok(std::iter::once(plain.clone()).chain(each).collect())
+    let names: Vec<&str> =
+        library.features.keys().map(String::as_str).filter(|name| *name != "default").collect();
+    let plain = ["clippy", "--quiet", "--lib", "--package", LIBRARY, "--no-default-features"];
+    let words_of = |set: u32| {
+        let chosen = names.iter().enumerate().filter(|(bit, _)| set >> bit & 1 == 1);
+        let chosen: Vec<&str> = chosen.map(|(_, name)| *name).collect();
+        let features = format!("--features={}", chosen.join(","));
+        let words = plain.iter().copied().chain([features.as_str(), "--", "-D", "warnings"]);
+        words.map(str::to_owned).collect()
+    };
+    Ok((0..1 << names.len()).map(words_of).collect())
 }
 
 /// A package of each public crate, each built.
@@ -103,8 +108,7 @@ fn package_words(metadata: &Metadata, allow_dirty: bool) -> Vec<String> {
 fn cargo(words: &[String]) -> Result<(), String> {
     println!("==== cargo {}", words.join(" "));
     // Only whether it builds counts.
-    let status =
-        Command::new(env!("CARGO")).args(words).env("CARGO_PROFILE_DEV_DEBUG", "0").status();
+    let status = programs::cargo().args(words).env("CARGO_PROFILE_DEV_DEBUG", "0").status();
     let status = status.map_err(|error| format!("cargo: {error}"))?;
     if status.success() { Ok(()) } else { Err(format!("cargo {}: {status}", words.join(" "))) }
 }
@@ -115,7 +119,8 @@ mod tests {
 
     fn sample() -> Metadata {
         let text = r#"{"packages": [
-            {"name": "buttress", "publish": null, "features": {"default": [], "zstd": []}},
+            {"name": "buttress", "publish": null,
+             "features": {"default": [], "lzo": [], "zstd": []}},
             {"name": "buttress-cli", "publish": [], "features": {}}
         ]}"#;
         serde_json::from_str(text).expect("it is well formed")
@@ -128,10 +133,11 @@ mod tests {
     }
 
     #[test]
-    fn features_are_tried_one_by_one_and_none() {
+    fn features_are_tried_in_every_set() {
         let all = feature_words(&sample()).expect("the library is there");
-        assert_eq!(all.len(), 2);
-        assert!(all[0].ends_with(&["--no-default-features".to_owned()]));
-        assert!(all[1].ends_with(&["--features".to_owned(), "zstd".to_owned()]));
+        let sets: Vec<&str> =
+            all.iter().flatten().filter_map(|word| word.strip_prefix("--features=")).collect();
+        assert_eq!(sets, ["", "lzo", "zstd", "lzo,zstd"]);
+        assert!(all.iter().all(|words| words.ends_with(&["warnings".to_owned()])));
     }
 }
