@@ -271,7 +271,7 @@ mod tests {
     /// Y2: all of the need is kept where there is room. Where there is less, a part is kept, and
     /// writers that fill the volume do not get it.
     #[test]
-    fn what_is_kept_is_what_is_there() {
+    fn headroom_keeps_a_part_where_space_is_short() {
         assert_eq!(kept(100, 100, 0), 100);
         assert_eq!(kept(100, 5000, 100), 100);
         assert_eq!(kept(100, 90, 0), 80);

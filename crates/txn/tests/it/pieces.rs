@@ -36,7 +36,7 @@ fn allocate(engine: &Arc<Engine>, kept: &mut Vec<Extent>) -> u64 {
 
 /// A3.
 #[test]
-fn what_is_in_pieces_gets_a_chunk_while_there_are_some_to_spare() {
+fn fragmented_space_gets_a_chunk_while_some_are_free() {
     let dir = tempfile::tempdir().expect("a folder");
     let path = checker::volume(dir.path(), SIZE, &MakeOptions::default());
     let engine = checker::open(&path);

@@ -337,7 +337,7 @@ fn power_is_cut(way: Way, mount: &str, transactions: usize, seed: u64) -> Seen {
 }
 
 #[test]
-fn what_sqlite_committed_survives_power_cuts() {
+fn sqlite_keeps_commits_over_power_cuts() {
     if !can_mount_fuse() || !rustix::process::geteuid().is_root() {
         return;
     }

@@ -104,7 +104,7 @@ fn a_snapshot_with_room_is_one_commit() {
 /// Y1: one that could not be changed is not made writable where there is no room for what it
 /// shares, and nothing is changed by that; where there is, all of it can be deleted.
 #[test]
-fn what_becomes_writable_has_room() {
+fn subvolume_becomes_writable_only_with_room() {
     let device = volume(256);
     let fs = mount(&device, "rw,commit=300");
     let made = fs.root().create_subvolume(b"made", 0o755, 0, 0).expect("a subvolume");

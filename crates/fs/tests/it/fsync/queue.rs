@@ -185,7 +185,7 @@ fn long(fs: &Filesystem, committed: bool) {
 /// What a log cannot say is durable all the same, by a commit that names the reason; and what comes
 /// next is logged again. Snapshots, balances and changes of devices commit by themselves.
 #[test]
-fn what_a_log_cannot_say_is_committed() {
+fn fsync_commits_where_a_log_cannot_say_it() {
     for Case { why, mib, options, work, path } in CASES {
         let below: Arc<dyn Device> = Arc::new(MemoryDevice::new(mib << 20));
         Filesystem::make(&*below, &MakeOptions::default()).expect("a volume");
