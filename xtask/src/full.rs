@@ -39,12 +39,13 @@ const RESCUE: &[&str] = &[
     "--nocapture",
 ];
 
-const PARTS: [Part; 6] = [
+const PARTS: [Part; 7] = [
     ("ci", ".ci/run", &[]),
     ("versitygw", ".ci/versitygw", &[]),
     ("crash", "cargo", &["xtask", "crash", "--minutes", "60", "--on-time", "--jobs", "2"]),
     ("rescue", "env", RESCUE),
     ("dist", "cargo", &["xtask", "dist", "--try"]),
+    ("package", "cargo", &["xtask", "package"]),
     ("deny", "packaging/deny", &[]),
 ];
 

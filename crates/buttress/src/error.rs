@@ -1,4 +1,4 @@
-//! The error type of this crate: the operation that failed, its path, and the cause.
+//! The one error of this crate: what failed, on which path, and what to do about it.
 
 use std::fmt;
 use std::io;
@@ -10,7 +10,7 @@ use buttress_fs::NameError;
 /// The result of every call of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// The kind of a failure. Later versions may add kinds.
+/// What sort of failure it was. New kinds may come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -26,17 +26,17 @@ pub enum ErrorKind {
     DirectoryNotEmpty,
     /// The inode's flags forbid the change.
     PermissionDenied,
-    /// The volume, the subvolume or the mount is read-only.
+    /// The volume was opened read-only, or the subvolume is.
     ReadOnly,
-    /// The volume is full.
+    /// The volume is full. Removing files, a snapshot or more devices make room.
     StorageFull,
     /// Source and target lie in different subvolumes.
     CrossesSubvolumes,
-    /// The argument is invalid.
+    /// An argument cannot be right, such as a name that is too long.
     InvalidInput,
-    /// Bytes on the volume are wrong, and no copy is right.
+    /// Bytes on the volume fail their checksum, and so does every copy.
     Corrupt,
-    /// The device failed.
+    /// A device failed. What was not synced before may be lost.
     Io,
     /// Another program has the volume open, or the object is in use.
     Busy,
@@ -74,7 +74,7 @@ impl Error {
         Self { inner: Arc::new(Inner { kind, operation, path, source: source.into() }) }
     }
 
-    /// A failure of the calling program, to end a [`Transaction`](crate::Transaction) with.
+    /// A failure of the program's own, to end a [`Transaction`](crate::Transaction) with.
     pub fn other(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self::new(ErrorKind::Other, "transaction", None, source)
     }
@@ -91,7 +91,7 @@ impl Error {
         self.inner.operation
     }
 
-    /// The path of the operation: a path on the volume, or the path of the volume.
+    /// The path on the volume, or of the volume, that the operation was about.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
         self.inner.path.as_deref()

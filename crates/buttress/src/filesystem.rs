@@ -9,7 +9,8 @@ use buttress_fs::{FileKind, Inode, InodeId, NameError, RenameFlags, SetAttr, Xat
 use crate::admin::Admin;
 use crate::dir::ReadDir;
 use crate::error::{Context, Error, ErrorKind, Result};
-use crate::file::{File, FileOptions, read_whole};
+use crate::file::{File, FileOptions};
+use crate::look;
 use crate::many;
 use crate::metadata::Metadata;
 use crate::snapshot::Snapshot;
@@ -148,7 +149,7 @@ impl Filesystem {
     ///
     /// `NotFound`, `IsADirectory`.
     pub fn open_file(&self, path: impl AsRef<Path>) -> Result<File> {
-        self.open_with(path, &FileOptions::new().read(true))
+        look::open_file(&self.fs.root(), path.as_ref())
     }
 
     /// Opens a file for writing. Creates the file, or truncates it to length zero.
@@ -203,8 +204,7 @@ impl Filesystem {
     ///
     /// `NotFound`, `IsADirectory`, `Corrupt`, `Io`.
     pub fn read(&self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
-        let path = path.as_ref();
-        read_whole(self.open_file(path)?.inode()).context("read", path)
+        look::read(&self.fs.root(), path.as_ref())
     }
 
     /// Reads a whole file as UTF-8.
@@ -213,9 +213,7 @@ impl Filesystem {
     ///
     /// As [`Filesystem::read`]; `InvalidInput` for other bytes.
     pub fn read_to_string(&self, path: impl AsRef<Path>) -> Result<String> {
-        let path = path.as_ref();
-        String::from_utf8(self.read(path)?)
-            .map_err(|error| Error::new(ErrorKind::InvalidInput, "read", Some(path), error))
+        look::read_to_string(&self.fs.root(), path.as_ref())
     }
 
     /// Writes a whole file: makes it, or replaces what it holds.
@@ -248,11 +246,7 @@ impl Filesystem {
     ///
     /// Errors of the lookup other than `NotFound`.
     pub fn exists(&self, path: impl AsRef<Path>) -> Result<bool> {
-        match self.metadata(path) {
-            Ok(_) => Ok(true),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(error),
-        }
+        look::exists(&self.fs.root(), path.as_ref())
     }
 
     /// The metadata of a file; symbolic links are followed.
@@ -261,9 +255,7 @@ impl Filesystem {
     ///
     /// `NotFound`, `NotADirectory`.
     pub fn metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
-        let path = path.as_ref();
-        let inode = walk::find(&self.fs, path, Last::Follow).context("stat", path)?;
-        Ok(Metadata::new(inode.attr()))
+        look::metadata(&self.fs.root(), path.as_ref(), Last::Follow)
     }
 
     /// The metadata of a file; a symbolic link at the end is not followed.
@@ -272,9 +264,7 @@ impl Filesystem {
     ///
     /// As [`Filesystem::metadata`].
     pub fn symlink_metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
-        let path = path.as_ref();
-        let inode = walk::find(&self.fs, path, Last::Keep).context("stat", path)?;
-        Ok(Metadata::new(inode.attr()))
+        look::metadata(&self.fs.root(), path.as_ref(), Last::Keep)
     }
 
     /// Lists a directory.
@@ -283,9 +273,7 @@ impl Filesystem {
     ///
     /// `NotFound`, `NotADirectory`.
     pub fn read_dir(&self, path: impl AsRef<Path>) -> Result<ReadDir> {
-        let path = path.as_ref();
-        let dir = walk::dir_at(&self.fs.root(), path).context("list", path)?;
-        Ok(ReadDir::new(dir, path))
+        look::read_dir(&self.fs.root(), path.as_ref())
     }
 
     /// Makes a directory with mode 0755.
@@ -383,8 +371,7 @@ impl Filesystem {
     ///
     /// `NotFound`; `InvalidInput` where the path is no link.
     pub fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
-        let path = path.as_ref();
-        walk::link_at(&self.fs.root(), path).context("read link", path)
+        look::read_link(&self.fs.root(), path.as_ref())
     }
 
     /// Gives a file a second name.

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **A1** A slot is free here, or exactly one version of one block holds it, or it is on its way
-//!   between the two.
+//! - **A1** A slot is in one of three states: free here, held by exactly one version of one block,
+//!   or in between.
 //! - **A2** A slot that becomes free here has its free mark on the device already. So its next data
 //!   can never be taken for its old data.
 //!
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use buttress_base::sync::Condvar;
-use buttress_base::{Apart, Rank, Ranked};
+use buttress_base::{CachePadded, Rank, Ranked};
 
 use crate::units::Slot;
 
@@ -26,11 +26,11 @@ pub(crate) struct Slots {
     total: u32,
     /// One bit for each slot, set when it is free.
     words: Box<[AtomicU64]>,
-    /// One bit for each word, set when the word may have a free slot. A clear bit means that the
-    /// word has none, except for a moment while a slot is given back.
+    /// One bit for each word, set when the word may have a free slot. It is never clear when the
+    /// word has one, except in the moment while a slot is given back.
     summary: Box<[AtomicU64]>,
     /// At most the number of set bits.
-    free: Apart<AtomicU32>,
+    free: CachePadded<AtomicU32>,
     /// Where the last search ended, so that big writes get adjacent slots.
     cursor: Ranked<u32>,
     waiting: AtomicU32,
@@ -46,7 +46,7 @@ impl Slots {
             total,
             words: zeroes(words),
             summary: zeroes(words.div_ceil(64)),
-            free: Apart::default(),
+            free: CachePadded::default(),
             cursor: Ranked::new(Rank::Leaf, 0),
             waiting: AtomicU32::new(0),
             freed: Condvar::new(),
@@ -54,7 +54,7 @@ impl Slots {
     }
 
     pub(crate) fn free(&self) -> u32 {
-        self.free.0.load(Ordering::Relaxed)
+        self.free.load(Ordering::Relaxed)
     }
 
     /// Takes up to `count` slots, ascending from the cursor.
@@ -70,7 +70,7 @@ impl Slots {
             *cursor = (at + 1) % self.total;
             taken.push(Slot(at));
         }
-        self.free.0.fetch_sub(taken.len() as u32, Ordering::SeqCst);
+        self.free.fetch_sub(taken.len() as u32, Ordering::SeqCst);
         taken
     }
 
@@ -87,8 +87,8 @@ impl Slots {
             assert_eq!(mask.count_ones() as usize, neighbours.len(), "A1: {neighbours:?}");
             self.summary[word / 64].fetch_or(1 << (word % 64), Ordering::SeqCst);
         }
-        // Count after the bits are set, so that a reader of the count finds that many slots.
-        self.free.0.fetch_add(slots.len() as u32, Ordering::SeqCst);
+        // After the bits: a reader of the count finds as many slots.
+        self.free.fetch_add(slots.len() as u32, Ordering::SeqCst);
         if self.waiting.load(Ordering::SeqCst) > 0 {
             drop(self.cursor.lock());
             self.freed.notify_all();
@@ -99,7 +99,7 @@ impl Slots {
     pub(crate) fn wait(&self, limit: Duration) {
         self.waiting.fetch_add(1, Ordering::SeqCst);
         let mut cursor = self.cursor.lock();
-        if self.free.0.load(Ordering::SeqCst) == 0 {
+        if self.free.load(Ordering::SeqCst) == 0 {
             cursor.wait_for(&self.freed, limit);
         }
         drop(cursor);
@@ -110,8 +110,8 @@ impl Slots {
         let (word, bit) = (at as usize / 64, at % 64);
         if self.words[word].fetch_and(!(1 << bit), Ordering::SeqCst) == 1 << bit {
             self.summary[word / 64].fetch_and(!(1 << (word % 64)), Ordering::SeqCst);
-            // Another thread may have given a slot back and set the bit just before this cleared
-            // it.
+            // A slot may have been given back in between, with the bit set before it was cleared
+            // here.
             if self.words[word].load(Ordering::SeqCst) != 0 {
                 self.summary[word / 64].fetch_or(1 << (word % 64), Ordering::SeqCst);
             }

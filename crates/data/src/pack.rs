@@ -125,7 +125,7 @@ mod tests {
 
     /// Content between zeros and noise, of any length, comes back as it was, or does not fit.
     #[test]
-    fn what_is_packed_unpacks() {
+    fn packing_gives_back_its_content() {
         let mut rng = Rng::new(11);
         let mut packer = Packer::default();
         let codecs = ["zlib:1", "zlib:9", "lzo", "zstd:-15", "zstd", "zstd:15"];

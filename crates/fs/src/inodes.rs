@@ -2,9 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **I1** The first access to a subvolume of a writable mount passes its orphans to the cleaner.
-//!   A read-only snapshot has orphans, too: files that were open without a name when the snapshot
-//!   was made.
+//! - **I1** The first look at a subvolume of a writable mount sends its orphans to the cleaner. A
+//!   read-only snapshot has orphans too: files that were open without a name when it was made.
 
 use std::sync::Arc;
 
@@ -26,7 +25,7 @@ pub(crate) struct Inodes {
     engine: Arc<Engine>,
     status: Arc<Status>,
     departures: Arc<Departures>,
-    pub(crate) trees: Trees,
+    trees: Trees,
 }
 
 impl Inodes {
@@ -35,7 +34,12 @@ impl Inodes {
         Self { engine, status, departures, trees: Trees::default() }
     }
 
-    /// The queue of the cleaner.
+    /// The subvolumes in memory.
+    pub(crate) fn trees(&self) -> &Trees {
+        &self.trees
+    }
+
+    /// What waits for the cleaner.
     pub(crate) fn cleaning(&self) -> &CleanQueue {
         &self.departures.cleaning
     }
@@ -45,7 +49,7 @@ impl Inodes {
         &self.departures.table
     }
 
-    /// The information on a subvolume (I1).
+    /// What is known of a subvolume (I1).
     pub(crate) fn tree_info(&self, view: &View, tree: TreeId) -> Result<Arc<Tree>> {
         let (info, first) = self.trees.info(view, tree)?;
         if first && self.status.expect_writable().is_ok() {

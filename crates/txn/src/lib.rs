@@ -62,7 +62,7 @@ mod scrub_room;
 mod stamps;
 mod subvolumes;
 mod sync;
-mod unborn;
+mod unreferenced;
 mod unwritten;
 mod usage;
 mod window;
@@ -70,6 +70,7 @@ mod window_alloc;
 mod writable;
 
 pub use commit_turn::CommitTurn;
+pub use counters::Stats;
 pub use counters::refusal::Refusal;
 pub use counters::steps::{Before, FlushSteps, Gain, StepFigures};
 pub use counters::waits::{Waits, WaitsByLine};
@@ -86,7 +87,7 @@ pub use scrub_hold::HeldGroup;
 pub use stamps::Stamp;
 pub use unwritten::Unwritten;
 
-pub use usage::{KindUsage, Room, Stats, Usage};
+pub use usage::{KindUsage, Room, Usage};
 pub use window::Window;
 
 pub use buttress_reserve::{

@@ -9,6 +9,7 @@ mod demo;
 mod events;
 mod files;
 mod full;
+mod guide;
 mod hostile_trees;
 mod json_names;
 mod live;

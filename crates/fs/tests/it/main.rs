@@ -21,7 +21,6 @@ mod growth;
 mod in_place;
 mod interrupted;
 mod known;
-mod landings;
 mod late;
 mod log_copies;
 mod losses;
@@ -42,6 +41,7 @@ mod room;
 mod scrubs;
 #[cfg(debug_assertions)]
 mod seeded;
+mod shortfalls;
 mod snapshots;
 mod steps;
 mod subvolumes;

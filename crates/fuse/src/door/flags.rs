@@ -1,5 +1,7 @@
 //! Commands of ioctl(2): inode flags, as `lsattr` and `chattr` read and change them, and the label.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::Ordering;
 
 use buttress_fs::{FileKind, InodeFlags, InodeId};
@@ -7,6 +9,7 @@ use buttress_protocol::Errno;
 
 use super::{Door, Node, place, refuse};
 use crate::errno::Answer;
+use crate::mount_list::Listed;
 
 const GET_FLAGS: u32 = 0x8008_6601;
 const SET_FLAGS: u32 = 0x4008_6602;
@@ -139,17 +142,8 @@ impl Door {
 
 /// Whether any mount point ends with this name; true also where that cannot be told.
 fn is_mount_point(name: &[u8]) -> bool {
-    let Ok(list) = std::fs::read("/proc/self/mountinfo") else { return true };
-    let mut escaped = Vec::with_capacity(name.len());
-    for byte in name {
-        match byte {
-            b' ' | b'\t' | b'\n' | b'\\' => escaped.extend(format!("\\{byte:03o}").into_bytes()),
-            byte => escaped.push(*byte),
-        }
-    }
-    let point = |line| <[u8]>::split(line, |byte| *byte == b' ').nth(4);
-    let mut points = list.split(|byte| *byte == b'\n').filter_map(point);
-    points.any(|point| point.rsplit(|byte| *byte == b'/').next() == Some(&escaped[..]))
+    let Ok(all) = Listed::all() else { return true };
+    all.iter().any(|mount| mount.point.file_name() == Some(OsStr::from_bytes(name)))
 }
 
 fn shown(flags: u64, number: impl Fn(&Flag) -> u32) -> u32 {
