@@ -101,11 +101,10 @@ pub fn carry_out(
             fstrim::carry_out(fs, options, name, watch)
         }
         Order::Remount { read_only } => {
-            let hint = if *read_only { "" } else { ": it has to be unmounted and mounted anew" };
             if let Some(beside) = beside.filter(|_| *read_only) {
                 beside.gather().context(|| name)?;
             }
-            fs.set_read_only(*read_only).context(|| format!("{name}{hint}"))?;
+            fs.set_read_only(*read_only).context(|| name)?;
             Ok(Value::Null)
         }
         Order::Room => room::document(fs).context(|| name)?,

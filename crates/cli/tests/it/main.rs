@@ -24,6 +24,7 @@ mod several;
 mod streams;
 mod subvolume;
 mod unmounting;
+mod waking;
 mod words;
 
 use std::path::Path;
