@@ -24,6 +24,7 @@ mod rescue;
 mod several;
 mod streams;
 mod subvolume;
+mod survey;
 mod unmounting;
 mod words;
 
