@@ -142,8 +142,8 @@ enum Verb {
         device_forgets_data: bool,
         /// How metadata is reserved in ours: as much as all operations together can dirty, or eight
         /// levels for each item as in Linux, where preemptive flushing comes from.
-        #[arg(long, value_parser = ["counted", "levels"], default_value = "counted")]
-        promise: String,
+        #[arg(long = "reserve", value_parser = ["counted", "levels"], default_value = "counted")]
+        reserve_policy: String,
     },
     /// Threads that each read all of one file, 32 KiB at a time, cold.
     Read {
@@ -258,7 +258,7 @@ impl Verb {
                 Some(Arc::new(Allocate { workers: workers.clone(), fragmented }))
             }
             &Self::Enospc {
-                ref promise,
+                ref reserve_policy,
                 jobs,
                 mib,
                 names,
@@ -273,7 +273,7 @@ impl Verb {
                 let is_slow = mib_s.is_some() || latency.is_some() || forgets_data;
                 let latency = Duration::from_micros(latency.unwrap_or(0));
                 let slow = is_slow.then_some(Slowness { mib_s, latency, depth, forgets_data });
-                let promise = promise.clone();
+                let reserve_policy = reserve_policy.clone();
                 Some(Arc::new(Enospc {
                     jobs,
                     mib,
@@ -282,7 +282,7 @@ impl Verb {
                     unallocated,
                     size_mib,
                     slow,
-                    promise,
+                    reserve_policy,
                 }))
             }
             Self::Read { threads } => Some(Arc::new(Read { threads: threads.clone() })),

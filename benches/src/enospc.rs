@@ -82,7 +82,7 @@ pub struct Enospc {
     /// How long the volume is, in MiB; times the same.
     pub size_mib: u64,
     /// How metadata is reserved in ours, in the words of the mount option.
-    pub promise: String,
+    pub reserve_policy: String,
     /// How slow the device is, if it is.
     pub slow: Option<Slowness>,
 }
@@ -96,7 +96,7 @@ impl Default for Enospc {
             seconds: 10.0,
             unallocated: false,
             size_mib: 2048,
-            promise: COUNTED.to_owned(),
+            reserve_policy: COUNTED.to_owned(),
             slow: None,
         }
     }
@@ -119,7 +119,7 @@ impl Experiment for Enospc {
         }
         let rules = ["off", "clamp"];
         for rule in rules {
-            let options = format!("preempt={rule},promise={}", self.promise);
+            let options = format!("preempt={rule},reserve={}", self.reserve_policy);
             subjects.push(Subject::new(rule, Target::Library, &options));
             if self.slow.is_some() {
                 continue;
@@ -136,9 +136,9 @@ impl Experiment for Enospc {
                 }
             }
         }
-        if self.promise != COUNTED {
+        if self.reserve_policy != COUNTED {
             // What the baseline's saw-tooth is to be held against.
-            let options = format!("promise={COUNTED}");
+            let options = format!("reserve={COUNTED}");
             subjects.push(Subject::new("as by default", Target::Library, &options));
         }
         subjects

@@ -167,8 +167,8 @@ impl Filler {
         };
         let key = Key::new(self.ino.0, Kind::EXTENT_DATA, self.len);
         handle.put(TreeId::FS, key, item.to_bytes());
-        let who = DataRef { root: TreeId::FS, ino: self.ino, offset: self.len };
-        handle.add_data_ref(extent, who);
+        let user = DataRef { root: TreeId::FS, ino: self.ino, offset: self.len };
+        handle.add_data_ref(extent, user);
         self.len += extent.len;
         Ok(())
     }
@@ -207,12 +207,12 @@ pub fn make_volume(device: &Arc<dyn Device>, groups: u64) -> Result<f64, String>
     let engine = open_engine(Arc::clone(device))?;
     let mut gaps = Vec::new();
     for group in 0..groups * PIECES {
-        let mut promise = engine.reserve_data(KEPT + GAP).map_err(text)?;
+        let mut reservation = engine.reserve_data(KEPT + GAP).map_err(text)?;
         let goal = gaps.last().map(|gap: &Extent| gap.end());
-        let kept = engine.allocate_data(&mut promise, KEPT, SECTOR, goal, 1).map_err(text)?;
+        let kept = engine.allocate_data(&mut reservation, KEPT, SECTOR, goal, 1).map_err(text)?;
         filler.append(&engine, kept)?;
         let goal = Some(kept.end());
-        gaps.push(engine.allocate_data(&mut promise, GAP, SECTOR, goal, 1).map_err(text)?);
+        gaps.push(engine.allocate_data(&mut reservation, GAP, SECTOR, goal, 1).map_err(text)?);
         if group % 1024 == 0 && engine.wants_commit() {
             engine.commit().map_err(text)?;
         }
@@ -223,8 +223,8 @@ pub fn make_volume(device: &Arc<dyn Device>, groups: u64) -> Result<f64, String>
         if left < SECTOR {
             break;
         }
-        let mut promise = engine.reserve_data(left).map_err(text)?;
-        let kept = engine.allocate_data(&mut promise, left, SECTOR, None, 1).map_err(text)?;
+        let mut reservation = engine.reserve_data(left).map_err(text)?;
+        let kept = engine.allocate_data(&mut reservation, left, SECTOR, None, 1).map_err(text)?;
         filler.append(&engine, kept)?;
     }
     filler.settle(&engine)?;
@@ -281,8 +281,8 @@ impl Opened {
     }
 
     fn allocate(&self, want: u64, stream: u64) -> Result<Extent, String> {
-        let mut promise = self.engine.reserve_data(want).map_err(text)?;
-        self.engine.allocate_data(&mut promise, want, SECTOR, None, stream).map_err(text)
+        let mut reservation = self.engine.reserve_data(want).map_err(text)?;
+        self.engine.allocate_data(&mut reservation, want, SECTOR, None, stream).map_err(text)
     }
 
     /// Allocates and frees: nanoseconds and groups looked at for each.
@@ -342,14 +342,14 @@ impl Opened {
         let all = self.engine.reserve_data(free).map_err(text)?;
         let before = self.engine.volume().map_size().0;
         let start = clock::now();
-        let mut promises = Vec::new();
+        let mut reservations = Vec::new();
         for _ in 0..rounds {
-            promises.push(self.engine.reserve_data(GIB).map_err(text)?);
+            reservations.push(self.engine.reserve_data(GIB).map_err(text)?);
         }
         let added = (self.engine.volume().map_size().0 - before) as u64;
         row.chunk = nanos(start, added);
         assert!(added >= rounds, "what was not there is in new chunks");
-        drop((all, promises));
+        drop((all, reservations));
         Ok(())
     }
 }

@@ -3,9 +3,9 @@
 use std::sync::OnceLock;
 
 use buttress_hostile::image::Image;
-use buttress_hostile::{judge, sample};
+use buttress_hostile::{checker, sample};
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     static BASES: OnceLock<Vec<Image>> = OnceLock::new();
-    judge::judge(BASES.get_or_init(sample::small_bases), data);
+    checker::checker(BASES.get_or_init(sample::small_bases), data);
 });

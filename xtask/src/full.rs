@@ -51,7 +51,7 @@ const UNMOUNT: &[&str] = &[
     "ends_when_everything_is_on_the_image",
 ];
 
-const PARTS: [Part; 8] = [
+const PARTS: [Part; 9] = [
     ("ci", ".ci/run", &[]),
     ("versitygw", ".ci/versitygw", &[]),
     ("crash", "cargo", &["xtask", "crash", "--minutes", "60", "--on-time", "--jobs", "2"]),
@@ -59,6 +59,7 @@ const PARTS: [Part; 8] = [
     ("unmount", "env", UNMOUNT),
     ("containers", ".ci/containers", &[]),
     ("dist", "cargo", &["xtask", "dist", "--try"]),
+    ("package", "cargo", &["xtask", "package"]),
     ("deny", "packaging/deny", &[]),
 ];
 

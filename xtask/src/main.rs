@@ -4,6 +4,7 @@ mod crash;
 mod dist;
 mod figures;
 mod full;
+mod package;
 mod programs;
 mod round;
 mod suite;
@@ -28,6 +29,8 @@ enum Chore {
     Dist(dist::Options),
     /// Writes the page of figures from the newest file in `docs/figures`.
     Figures(figures::Options),
+    /// Packs the library and all it needs, builds the packages, and tries each feature.
+    Package(package::Options),
     /// Says whether the house rules hold: sizes, circles of imports, ranks, language.
     Tidy(tidy::Options),
     /// Runs the generic tests of an xfstests that was fetched and built, and keeps the results.
@@ -40,6 +43,7 @@ fn main() -> ExitCode {
         Chore::Full(options) => full::run(&options),
         Chore::Dist(options) => dist::run(&options),
         Chore::Figures(options) => figures::run(&options),
+        Chore::Package(options) => package::run(&options),
         Chore::Tidy(options) => tidy::run(&options),
         Chore::Xfstests(options) => xfstests::run(&options),
     }

@@ -1,4 +1,4 @@
-//! Whether the house rules hold: sizes, circles of imports, ranks, invariants, language.
+//! Whether the house rules hold: sizes, circles of imports, owners, ranks, invariants, language.
 //!
 //! # What must hold
 //!
@@ -8,8 +8,10 @@
 
 mod knot;
 mod names;
+mod owners;
 mod prose;
 mod sources;
+mod words;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -124,6 +126,10 @@ fn look(options: &Options) -> Result<bool, String> {
             let found = prose::of_rust(&text);
             add_prose(&mut report, &name, &top, &file, &found);
             add_forbidden(&mut report, &name, &top, &file, &text, &forbidden);
+            if !words::LEFT_OUT.contains(&name.as_str()) {
+                let found = words::declared_with(&text, &forbidden);
+                report.add_findings("forbidden-names", &name, short(&top, &file), &found);
+            }
         }
     }
     for file in documents(&top) {
@@ -172,6 +178,11 @@ fn structure(name: &str, sources: &[Source], report: &mut Report) -> Row {
             report.add_findings("unranked-locks", name, &source.path, &found);
         }
     }
+    for (_, row) in owners::ROWS.iter().filter(|(unit, _)| *unit == name) {
+        for (file, found) in owners::open_fields(sources, row) {
+            report.add_findings("open-owners", name, &sources[file].path, &found);
+        }
+    }
     for (file, found) in names::undeclared(sources) {
         report.add_findings("undeclared-invariants", name, Path::new(&file), &found);
     }
@@ -187,7 +198,7 @@ fn structure(name: &str, sources: &[Source], report: &mut Report) -> Row {
 }
 
 fn add_prose(report: &mut Report, unit: &str, top: &Path, file: &Path, found: &Prose) {
-    let file = file.strip_prefix(top).unwrap_or(file);
+    let file = short(top, file);
     report.add_findings("wide-comments", unit, file, &found.wide);
     report.add_findings("persons", unit, file, &found.persons);
     report.add_findings("long-sentences", unit, file, &found.long);
@@ -212,7 +223,12 @@ fn add_forbidden(
             Some((index + 1, word.to_owned()))
         })
         .collect();
-    report.add_findings("forbidden-words", unit, file.strip_prefix(top).unwrap_or(file), &found);
+    report.add_findings("forbidden-words", unit, short(top, file), &found);
+}
+
+/// A path below the top of the project.
+fn short<'p>(top: &Path, file: &'p Path) -> &'p Path {
+    file.strip_prefix(top).unwrap_or(file)
 }
 
 /// Compares with what is allowed; true if nothing is above it.

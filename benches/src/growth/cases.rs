@@ -54,7 +54,7 @@ const LIBRARY: &[Case] = &[
     each("remove_dir_all, wide", FILES, 256, fill_files, n::remove_dir_all),
     each("mkdir", DEPTH, 32, nothing, n::deepen),
     each("resolve", DEPTH, 32, n::deepen, n::resolve),
-    each("parent", DEPTH, 32, n::deepen, n::climb),
+    each("parent", DEPTH, 32, n::deepen, n::walk_up),
     each("rename to the deepest", DEPTH, 32, n::deepen, n::move_deep),
     each("create_dir_all", DEPTH, 16, nothing, n::create_dir_all),
     each("remove_dir_all", DEPTH, 32, n::deepen, n::remove_dir_all),

@@ -182,7 +182,7 @@ fn deepest(bed: &Bed, size: u64) -> Result<Inode, Box<dyn std::error::Error>> {
     Ok(bed.fs().engine().resolve("d/".repeat(size as usize))?)
 }
 
-pub(super) fn climb(bed: &Bed, size: u64) -> Done {
+pub(super) fn walk_up(bed: &Bed, size: u64) -> Done {
     let mut dir = deepest(bed, size)?;
     (0..size).try_for_each(|_| {
         dir = bed.fs().engine().inode(dir.parent()?)?;

@@ -88,8 +88,9 @@ impl Sources {
         };
         let git = |args: &[&str]| {
             let at = work.to_string_lossy();
-            let who = ["-C", &at, "-c", "user.name=b", "-c", "user.email=b@b", "-c", "gc.auto=0"];
-            sh("git", &[&who, args].concat())
+            let author =
+                ["-C", &at, "-c", "user.name=b", "-c", "user.email=b@b", "-c", "gc.auto=0"];
+            sh("git", &[&author, args].concat())
         };
         git(&["init", "-q", "-b", "main"])?;
         for file in 0..files {

@@ -161,12 +161,12 @@ fn published_experiments_are_measured() {
         for row in rows {
             let seen =
                 figures.iter().filter(|f| f["what"].as_str().is_some_and(|w| w.contains(row)));
-            let (mut who, mut sound) = (std::collections::BTreeSet::new(), true);
+            let (mut subject, mut sound) = (std::collections::BTreeSet::new(), true);
             for figure in seen {
-                who.insert(figure["subject"].as_str().expect("a name"));
+                subject.insert(figure["subject"].as_str().expect("a name"));
                 sound &= figure["median"].as_f64().is_some_and(f64::is_finite);
             }
-            assert!(who.len() == subjects && sound, "{}: {row}: {who:?}", verb[0]);
+            assert!(subject.len() == subjects && sound, "{}: {row}: {subject:?}", verb[0]);
         }
     }
 }

@@ -60,8 +60,8 @@ fn batches_make_requests_fewer_and_larger() {
     let rows = ["buttress page by page", "buttress by sixteen", "buttress"];
     assert_eq!(found.subjects(), BTreeSet::from(rows));
     assert_eq!(found.options(rows[0]), "read_batch=1");
-    let requests = rows.map(|who| found.figure("requests to the device, 4", who));
-    let sizes = rows.map(|who| found.figure("mean size of a request, 4", who));
+    let requests = rows.map(|subject| found.figure("requests to the device, 4", subject));
+    let sizes = rows.map(|subject| found.figure("mean size of a request, 4", subject));
     // Ten MiB, page by page.
     assert!(requests[0] >= 2560.0, "{requests:?}");
     assert!(requests[1] < requests[0] / 10.0 && requests[2] < requests[1] / 3.0, "{requests:?}");
@@ -95,14 +95,14 @@ fn writes_in_place_have_their_switch() {
     let bench = crate::bench();
     let words = "nocow --groups 2 --jobs 2 --depth 2 --file-mib 1 --blocks 4096 --scale 0.02";
     let found = Found::of(&bench, &format!("{words} --only lookup,no lock,buttress"));
-    for (who, way) in [
+    for (subject, way) in [
         ("buttress, two lookups", "rwlock-double"),
         ("buttress, one lookup", "rwlock-single"),
         ("buttress, no lock", "lockfree"),
     ] {
-        assert!(found.figure("4 KiB random direct", who) > 0.0, "{}", found.0);
+        assert!(found.figure("4 KiB random direct", subject) > 0.0, "{}", found.0);
         let options = format!("nodatacow,nocow_check=always,bg_lookup={way}");
-        assert_eq!(found.options(who), options);
+        assert_eq!(found.options(subject), options);
     }
     assert_eq!(found.options("buttress"), "nodatacow");
 }
@@ -113,10 +113,10 @@ fn writes_in_place_have_their_switch() {
 fn room_is_made_ahead_where_that_is_on() {
     let bench = crate::bench();
     let is_made = ["0.5", "2", "8"].into_iter().any(|seconds| {
-        let words = "enospc --names 100 --mib 96 --size-mib 8192 --promise levels --seconds";
+        let words = "enospc --names 100 --mib 96 --size-mib 8192 --reserve levels --seconds";
         let found = Found::of(&bench, &format!("{words} {seconds} --only off,clamp"));
         assert_eq!(found.subjects(), BTreeSet::from(["clamp", "off"]));
-        let counted = |what: &str| ["off", "clamp"].map(|who| found.figure(what, who));
+        let counted = |what: &str| ["off", "clamp"].map(|subject| found.figure(what, subject));
         for way in ["through memory", "direct"] {
             assert_eq!(counted(&format!("rounds made ahead, {way}"))[0], 0.0, "{way}");
             for what in ["commits", "requests to the device"] {
@@ -140,17 +140,20 @@ fn mounts_tell_of_scarce_metadata() {
     let words = "enospc --names 100 --mib 4 --seconds 0.4 --size-mib 1024 --mount";
     let found = Found::of(&bench, &format!("{words} --options nowriteback_cache --only mount"));
     let all = found.subjects();
-    assert!(["off mount", "clamp mount"].iter().all(|who| all.contains(who)));
-    for who in all {
-        assert!(found.options(who).ends_with(",nowriteback_cache"), "{}", found.0);
+    assert!(["off mount", "clamp mount"].iter().all(|subject| all.contains(subject)));
+    for subject in all {
+        assert!(found.options(subject).ends_with(",nowriteback_cache"), "{}", found.0);
         for way in ["through memory", "direct"] {
-            let figure = |what: &str| found.figure(&format!("{what}, {way}"), who);
-            assert!(figure("commits") >= 1.0 && figure("requests to the device") >= 1.0, "{who}");
-            assert!(figure("mean size of a request") >= 4.0, "{who}");
-            assert!(figure("metadata in use") <= figure("metadata"), "{who}");
+            let figure = |what: &str| found.figure(&format!("{what}, {way}"), subject);
+            assert!(
+                figure("commits") >= 1.0 && figure("requests to the device") >= 1.0,
+                "{subject}"
+            );
+            assert!(figure("mean size of a request") >= 4.0, "{subject}");
+            assert!(figure("metadata in use") <= figure("metadata"), "{subject}");
             let waits = figure("waits for metadata") + figure("waits for data");
-            assert_eq!(figure("p99.9 of waits") > 0.0, waits > 0.0, "{who}: {waits} waits");
-            assert!(figure("rounds made ahead") == 0.0 || !who.starts_with("off"), "{who}");
+            assert_eq!(figure("p99.9 of waits") > 0.0, waits > 0.0, "{subject}: {waits} waits");
+            assert!(figure("rounds made ahead") == 0.0 || !subject.starts_with("off"), "{subject}");
         }
     }
 }
@@ -167,9 +170,9 @@ fn allocation_has_its_switch() {
         ("buttress, index, one goal", "alloc=index-single-goal"),
         ("buttress", ""),
     ];
-    for (who, way) in ways {
-        assert!(found.figure("allocations by 8", who) > 0.0, "{}", found.0);
-        assert_eq!(found.options(who), way);
+    for (subject, way) in ways {
+        assert!(found.figure("allocations by 8", subject) > 0.0, "{}", found.0);
+        assert_eq!(found.options(subject), way);
     }
 }
 
@@ -189,6 +192,6 @@ fn allocation_scales_on_processors_that_there_need_not_be() {
     }
     let found = Found::of(&bench, words);
     let [linear, index] =
-        ["buttress, linear", "buttress"].map(|who| found.figure("allocations by 64", who));
+        ["buttress, linear", "buttress"].map(|subject| found.figure("allocations by 64", subject));
     assert!(linear < index, "{linear} {index}");
 }

@@ -26,17 +26,17 @@ pub enum ErrorKind {
     DirectoryNotEmpty,
     /// The inode's flags forbid the change.
     PermissionDenied,
-    /// The volume, the subvolume or the mount is read-only.
+    /// The volume was opened read-only, or the subvolume is.
     ReadOnly,
-    /// The volume is full.
+    /// The volume is full. Removing files, a snapshot or more devices make room.
     StorageFull,
     /// Source and target lie in different subvolumes.
     CrossesSubvolumes,
-    /// The argument cannot be right.
+    /// An argument cannot be right, such as a name that is too long.
     InvalidInput,
-    /// Bytes on the volume are wrong, and no copy is right.
+    /// Bytes on the volume fail their checksum, and so does every copy.
     Corrupt,
-    /// The device failed.
+    /// A device failed. What was not synced before may be lost.
     Io,
     /// Another program has the volume open, or the object is in use.
     Busy,

@@ -9,7 +9,8 @@ use buttress_fs::{FileKind, Inode, InodeId, NameError, RenameFlags, SetAttr, Xat
 use crate::admin::Admin;
 use crate::dir::ReadDir;
 use crate::error::{Context, Error, ErrorKind, Result};
-use crate::file::{File, FileOptions, read_whole};
+use crate::file::{File, FileOptions};
+use crate::look;
 use crate::many;
 use crate::metadata::Metadata;
 use crate::snapshot::Snapshot;
@@ -147,7 +148,7 @@ impl Filesystem {
     ///
     /// `NotFound`, `IsADirectory`.
     pub fn open_file(&self, path: impl AsRef<Path>) -> Result<File> {
-        self.open_with(path, &FileOptions::new().read(true))
+        look::open_file(&self.fs.root(), path.as_ref())
     }
 
     /// Opens a file for writing; makes it, or cuts it to nothing.
@@ -202,8 +203,7 @@ impl Filesystem {
     ///
     /// `NotFound`, `IsADirectory`, `Corrupt`, `Io`.
     pub fn read(&self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
-        let path = path.as_ref();
-        read_whole(self.open_file(path)?.inode()).context("read", path)
+        look::read(&self.fs.root(), path.as_ref())
     }
 
     /// Reads a whole file as UTF-8.
@@ -212,9 +212,7 @@ impl Filesystem {
     ///
     /// As [`Filesystem::read`]; `InvalidInput` for other bytes.
     pub fn read_to_string(&self, path: impl AsRef<Path>) -> Result<String> {
-        let path = path.as_ref();
-        String::from_utf8(self.read(path)?)
-            .map_err(|error| Error::new(ErrorKind::InvalidInput, "read", Some(path), error))
+        look::read_to_string(&self.fs.root(), path.as_ref())
     }
 
     /// Writes a whole file: makes it, or replaces what it holds.
@@ -246,11 +244,7 @@ impl Filesystem {
     ///
     /// What looking it up met, but for its absence.
     pub fn exists(&self, path: impl AsRef<Path>) -> Result<bool> {
-        match self.metadata(path) {
-            Ok(_) => Ok(true),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(error),
-        }
+        look::exists(&self.fs.root(), path.as_ref())
     }
 
     /// What is known of a file; symbolic links are followed.
@@ -259,9 +253,7 @@ impl Filesystem {
     ///
     /// `NotFound`, `NotADirectory`.
     pub fn metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
-        let path = path.as_ref();
-        let inode = walk::find(&self.fs, path, Last::Follow).context("stat", path)?;
-        Ok(Metadata::new(inode.attr()))
+        look::metadata(&self.fs.root(), path.as_ref(), Last::Follow)
     }
 
     /// What is known of a file; a symbolic link at the end is not followed.
@@ -270,9 +262,7 @@ impl Filesystem {
     ///
     /// As [`Filesystem::metadata`].
     pub fn symlink_metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
-        let path = path.as_ref();
-        let inode = walk::find(&self.fs, path, Last::Keep).context("stat", path)?;
-        Ok(Metadata::new(inode.attr()))
+        look::metadata(&self.fs.root(), path.as_ref(), Last::Keep)
     }
 
     /// Lists a directory.
@@ -281,9 +271,7 @@ impl Filesystem {
     ///
     /// `NotFound`, `NotADirectory`.
     pub fn read_dir(&self, path: impl AsRef<Path>) -> Result<ReadDir> {
-        let path = path.as_ref();
-        let dir = walk::dir_at(&self.fs.root(), path).context("list", path)?;
-        Ok(ReadDir::new(dir, path))
+        look::read_dir(&self.fs.root(), path.as_ref())
     }
 
     /// Makes a directory with mode 0755.
@@ -381,8 +369,7 @@ impl Filesystem {
     ///
     /// `NotFound`; `InvalidInput` for what is no link.
     pub fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
-        let path = path.as_ref();
-        walk::link_at(&self.fs.root(), path).context("read link", path)
+        look::read_link(&self.fs.root(), path.as_ref())
     }
 
     /// Gives a file a second name.

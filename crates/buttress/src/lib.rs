@@ -19,9 +19,41 @@
 //! # }
 //! ```
 //!
+//! It runs on Linux. Paths, names of calls and kinds of errors are those of [`std::fs`].
+//!
+//! # Opening
+//!
+//! [`Filesystem::open`] opens an image file or a block device, [`OpenOptions`] with options, on
+//! several devices, or on a [`Device`] of the program's own. A volume has one opener at a time:
+//! another program gets [`ErrorKind::Busy`]. A clone of [`Filesystem`] is another handle of the
+//! same volume, and any thread may use any of them.
+//!
+//! # Files
+//!
+//! [`Filesystem`] has calls by path: [`read`](Filesystem::read), [`write`](Filesystem::write),
+//! [`create_dir_all`](Filesystem::create_dir_all), [`read_dir`](Filesystem::read_dir),
+//! [`rename`](Filesystem::rename) and the like. A [`File`] is open: it has [`std::io::Read`],
+//! [`std::io::Write`] and [`std::io::Seek`], and reads and writes at offsets.
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! # let fs = buttress::CreateOptions::new(256 << 20).create(folder.path().join("a.img"))?;
+//! use std::io::Write;
+//!
+//! let mut log = fs.open_with("/log", &buttress::FileOptions::new().append(true).create(true))?;
+//! writeln!(log, "started")?;
+//! log.sync_all()?;
+//! let names: Vec<_> = fs.read_dir("/")?.map(|entry| entry.map(|it| it.path())).collect();
+//! assert_eq!(names.len(), 1);
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! # Snapshots
 //!
-//! A subvolume is a tree of files that can be copied in an instant:
+//! A subvolume is a tree of files that can be copied in an instant. The copy shares all content
+//! with its source, and takes space only for what changes later:
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -36,10 +68,30 @@
 //! # }
 //! ```
 //!
+//! [`Filesystem::snapshot`] is one moment of the volume for reading, without a name on it.
+//!
 //! # Several files together
 //!
 //! [`Filesystem::transaction`] changes several files together or not at all, also after a crash.
-//! [`Filesystem::snapshot`] is one moment of the volume, for reading.
+//!
+//! # Errors
+//!
+//! Every call returns [`Error`]. It has a kind, the operation and the path, and turns into
+//! [`std::io::Error`] with `?`. [`ErrorKind`] says what to do:
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! # let fs = buttress::CreateOptions::new(256 << 20).create(folder.path().join("a.img"))?;
+//! let text = match fs.read_to_string("/settings") {
+//!     Ok(text) => text,
+//!     Err(error) if error.kind() == buttress::ErrorKind::NotFound => String::new(),
+//!     Err(error) => return Err(error.into()),
+//! };
+//! # assert!(text.is_empty());
+//! # Ok(())
+//! # }
+//! ```
 //!
 //! # What it takes
 //!
@@ -52,15 +104,30 @@
 //!   [`Filesystem::close`]. A crash leaves the last commit, and what was synced since.
 //! - **Permissions** are kept and not checked.
 //!
+//! # Features
+//!
+//! All are on by default.
+//!
+//! | feature | what it adds |
+//! |---|---|
+//! | `io-uring` | several requests to a device with one wait, where the kernel allows it |
+//! | `lzo` | files packed by LZO |
+//! | `mkfs` | `CreateOptions`: making volumes |
+//! | `send` | the module `send`: streams of `btrfs send`, made and received |
+//! | `zstd` | files packed by zstd; it brings a C library |
+//!
+//! A build without a codec refuses a volume that has files packed by it, and says so.
+//!
 //! # Where things are
 //!
-//! [`Filesystem`] has the calls of `std::fs` by path, [`File`] is an open file, [`Admin`] is what
-//! an operator does. The engine below is `buttress_fs`; [`Filesystem::engine`] and [`File::inode`]
-//! lead there.
+//! [`Filesystem`] has calls by path, [`File`] is an open file, [`Admin`] is what an operator does:
+//! space, devices, scrub and balance. The engine below is `buttress_fs`; [`Filesystem::engine`]
+//! and [`File::inode`] lead there.
 
 #![forbid(unsafe_code)]
 
 mod error;
+mod look;
 mod many;
 mod metadata;
 

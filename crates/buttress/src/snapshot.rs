@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use buttress_fs::Inode;
 
 use crate::dir::ReadDir;
-use crate::error::{Context, Error, ErrorKind, Result};
-use crate::file::{File, FileOptions, read_whole};
+use crate::error::Result;
+use crate::file::File;
+use crate::look;
 use crate::metadata::Metadata;
-use crate::walk::{self, Last};
+use crate::walk::Last;
 
 /// The volume as it was when [`Filesystem::snapshot`](crate::Filesystem::snapshot) was called:
 /// whatever changes afterwards, all reads here agree with each other.
@@ -32,9 +33,7 @@ impl Snapshot {
     ///
     /// `NotFound`, `IsADirectory`.
     pub fn open_file(&self, path: impl AsRef<Path>) -> Result<File> {
-        let path = path.as_ref();
-        let inode = walk::file_at(&self.top, path).context("open", path)?;
-        Ok(File::new(inode, path, &FileOptions::new().read(true)))
+        look::open_file(&self.top, path.as_ref())
     }
 
     /// Reads a whole file.
@@ -43,8 +42,7 @@ impl Snapshot {
     ///
     /// `NotFound`, `IsADirectory`, `Corrupt`, `Io`.
     pub fn read(&self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
-        let path = path.as_ref();
-        read_whole(self.open_file(path)?.inode()).context("read", path)
+        look::read(&self.top, path.as_ref())
     }
 
     /// Reads a whole file as UTF-8.
@@ -53,9 +51,7 @@ impl Snapshot {
     ///
     /// As [`Snapshot::read`]; `InvalidInput` for other bytes.
     pub fn read_to_string(&self, path: impl AsRef<Path>) -> Result<String> {
-        let path = path.as_ref();
-        String::from_utf8(self.read(path)?)
-            .map_err(|error| Error::new(ErrorKind::InvalidInput, "read", Some(path), error))
+        look::read_to_string(&self.top, path.as_ref())
     }
 
     /// Lists a directory.
@@ -64,9 +60,7 @@ impl Snapshot {
     ///
     /// `NotFound`, `NotADirectory`.
     pub fn read_dir(&self, path: impl AsRef<Path>) -> Result<ReadDir> {
-        let path = path.as_ref();
-        let dir = walk::dir_at(&self.top, path).context("list", path)?;
-        Ok(ReadDir::new(dir, path))
+        look::read_dir(&self.top, path.as_ref())
     }
 
     /// Whether the path leads to something; symbolic links are followed.
@@ -75,11 +69,7 @@ impl Snapshot {
     ///
     /// What looking it up met, but for its absence.
     pub fn exists(&self, path: impl AsRef<Path>) -> Result<bool> {
-        match self.metadata(path) {
-            Ok(_) => Ok(true),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(error),
-        }
+        look::exists(&self.top, path.as_ref())
     }
 
     /// What is known of a file; symbolic links are followed.
@@ -88,9 +78,7 @@ impl Snapshot {
     ///
     /// `NotFound`, `NotADirectory`.
     pub fn metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
-        let path = path.as_ref();
-        let inode = walk::find_from(&self.top, path, Last::Follow).context("stat", path)?;
-        Ok(Metadata::new(inode.attr()))
+        look::metadata(&self.top, path.as_ref(), Last::Follow)
     }
 
     /// What is known of a file; a symbolic link at the end is not followed.
@@ -99,9 +87,7 @@ impl Snapshot {
     ///
     /// As [`Snapshot::metadata`].
     pub fn symlink_metadata(&self, path: impl AsRef<Path>) -> Result<Metadata> {
-        let path = path.as_ref();
-        let inode = walk::find_from(&self.top, path, Last::Keep).context("stat", path)?;
-        Ok(Metadata::new(inode.attr()))
+        look::metadata(&self.top, path.as_ref(), Last::Keep)
     }
 
     /// Where a symbolic link points.
@@ -110,7 +96,6 @@ impl Snapshot {
     ///
     /// `NotFound`; `InvalidInput` for what is no link.
     pub fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
-        let path = path.as_ref();
-        walk::link_at(&self.top, path).context("read link", path)
+        look::read_link(&self.top, path.as_ref())
     }
 }

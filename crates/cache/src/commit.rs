@@ -61,7 +61,7 @@ impl Core {
         }
         let turn = self.writers.advance();
         self.touched[(turn & 1) as usize].store(false, Ordering::SeqCst);
-        self.uncommitted.0.store(0, Ordering::SeqCst);
+        self.uncommitted.store(0, Ordering::SeqCst);
         self.flush_table()?;
         let epoch = Epoch(turn).next();
         self.write_header(|superblock| superblock.epoch = epoch)?;

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use buttress_base::sync::{Condvar, Mutex};
-use buttress_base::{Apart, Latch, Rank, Ranked};
+use buttress_base::{CachePadded, Latch, Rank, Ranked};
 use buttress_block::Device;
 
 use crate::error::Error;
@@ -56,7 +56,7 @@ pub(crate) struct Core {
     /// Whether the epochs of even and of odd number have writes since their commit.
     pub(crate) touched: [AtomicBool; 2],
     /// Blocks published since the last commit.
-    pub(crate) uncommitted: Apart<AtomicU64>,
+    pub(crate) uncommitted: CachePadded<AtomicU64>,
     /// Whether a write went past the cache since the last flush of the origin.
     pub(crate) origin_dirty: AtomicBool,
     /// When the last write went past the cache, in milliseconds since `started`; 0: never.

@@ -66,7 +66,7 @@ impl Core {
                             let one_less = |count: u64| Some(count.saturating_sub(1));
                             let order = Ordering::SeqCst;
                             // The closure always answers.
-                            let _ = self.uncommitted.0.fetch_update(order, order, one_less);
+                            let _ = self.uncommitted.fetch_update(order, order, one_less);
                         }
                     }
                 }

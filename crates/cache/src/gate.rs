@@ -16,17 +16,18 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use buttress_base::apart::{Apart, STRIPES, stripe};
+use buttress_base::CachePadded;
+use buttress_base::shard::{SHARDS, shard};
 use buttress_base::sync::Condvar;
 use buttress_base::{Rank, Ranked};
 
 #[derive(Debug)]
 pub(crate) struct Gate {
-    turn: Apart<AtomicU64>,
+    turn: CachePadded<AtomicU64>,
     /// Counters by the thread's shard, for even and for odd turns. After the turn has changed, one
     /// pass over the counters sees every thread of the old turn. A thread that enters the old turn
     /// later sees the new turn, and leaves.
-    inside: Box<[Apart<[AtomicUsize; 2]>]>,
+    inside: Box<[CachePadded<[AtomicUsize; 2]>]>,
     is_waited_for: AtomicBool,
     place: Ranked<()>,
     left: Condvar,
@@ -37,7 +38,7 @@ pub(crate) struct Gate {
 pub(crate) struct Inside<'a> {
     gate: &'a Gate,
     turn: u64,
-    stripe: usize,
+    shard: usize,
 }
 
 impl Inside<'_> {
@@ -48,15 +49,15 @@ impl Inside<'_> {
 
 impl Drop for Inside<'_> {
     fn drop(&mut self) {
-        self.gate.leave(self.turn, self.stripe);
+        self.gate.leave(self.turn, self.shard);
     }
 }
 
 impl Gate {
     pub(crate) fn new(turn: u64) -> Self {
         Self {
-            turn: Apart(AtomicU64::new(turn)),
-            inside: (0..STRIPES).map(|_| Apart::default()).collect(),
+            turn: CachePadded::new(AtomicU64::new(turn)),
+            inside: (0..SHARDS).map(|_| CachePadded::default()).collect(),
             is_waited_for: AtomicBool::new(false),
             place: Ranked::new(Rank::Leaf, ()),
             left: Condvar::new(),
@@ -64,41 +65,41 @@ impl Gate {
     }
 
     pub(crate) fn turn(&self) -> u64 {
-        self.turn.0.load(Ordering::SeqCst)
+        self.turn.load(Ordering::SeqCst)
     }
 
     pub(crate) fn enter(&self) -> Inside<'_> {
-        let stripe = stripe();
+        let shard = shard();
         loop {
             let turn = self.turn();
-            self.count(turn, stripe).fetch_add(1, Ordering::SeqCst);
+            self.count(turn, shard).fetch_add(1, Ordering::SeqCst);
             if self.turn() == turn {
-                return Inside { gate: self, turn, stripe };
+                return Inside { gate: self, turn, shard };
             }
-            self.leave(turn, stripe);
+            self.leave(turn, shard);
         }
     }
 
-    fn leave(&self, turn: u64, stripe: usize) {
-        let before = self.count(turn, stripe).fetch_sub(1, Ordering::SeqCst);
+    fn leave(&self, turn: u64, shard: usize) {
+        let before = self.count(turn, shard).fetch_sub(1, Ordering::SeqCst);
         if before == 1 && self.is_waited_for.load(Ordering::SeqCst) {
             let _place = self.place.lock();
             self.left.notify_all();
         }
     }
 
-    fn count(&self, turn: u64, stripe: usize) -> &AtomicUsize {
-        &self.inside[stripe].0[(turn & 1) as usize]
+    fn count(&self, turn: u64, shard: usize) -> &AtomicUsize {
+        &self.inside[shard][(turn & 1) as usize]
     }
 
     /// Opens the next turn without waiting; returns the turn before.
     pub(crate) fn open_next(&self) -> u64 {
-        self.turn.0.fetch_add(1, Ordering::SeqCst)
+        self.turn.fetch_add(1, Ordering::SeqCst)
     }
 
     /// Says whether no thread of `turn` is inside any more. Only for turns before the present one.
     pub(crate) fn is_empty(&self, turn: u64) -> bool {
-        (0..STRIPES).all(|stripe| self.count(turn, stripe).load(Ordering::SeqCst) == 0)
+        (0..SHARDS).all(|shard| self.count(turn, shard).load(Ordering::SeqCst) == 0)
     }
 
     /// Opens the next turn and waits for the threads of the turn before (G1); returns that turn.

@@ -21,7 +21,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use buttress_base::sync::Condvar;
-use buttress_base::{Apart, Held, Rank, Ranked};
+use buttress_base::{CachePadded, Held, Rank, Ranked};
 
 use crate::units::{Epoch, OriginBlock, Slot};
 
@@ -366,7 +366,7 @@ struct Place {
 
 #[derive(Debug)]
 pub(crate) struct Index {
-    shards: Box<[Apart<Place>]>,
+    shards: Box<[CachePadded<Place>]>,
     /// One for each shard: a version was filled.
     filled: Box<[Condvar]>,
     /// Whether a sweep is under way.
@@ -377,7 +377,7 @@ impl Index {
     pub(crate) fn new() -> Self {
         let shard = |_| {
             let shard = Ranked::new(Rank::CacheShard, Shard::default());
-            Apart(Place { shard, waiting: AtomicU32::new(0) })
+            CachePadded::new(Place { shard, waiting: AtomicU32::new(0) })
         };
         Self {
             shards: (0..SHARDS).map(shard).collect(),
@@ -392,7 +392,7 @@ impl Index {
 
     /// Locks the shard of a block.
     pub(crate) fn shard(&self, block: OriginBlock) -> Held<'_, Shard> {
-        let place = &self.shards[Self::number(block)].0;
+        let place = &*self.shards[Self::number(block)];
         let soon = || {
             // Lock attempts are exempt from the order of locks, which debug builds are to check.
             if cfg!(debug_assertions) { None } else { place.shard.try_lock() }
@@ -413,7 +413,7 @@ impl Index {
     /// Locks the shard of a block for background work, after the foreground requests that wait for
     /// it now.
     pub(crate) fn shard_after(&self, block: OriginBlock) -> Held<'_, Shard> {
-        let place = &self.shards[Self::number(block)].0;
+        let place = &*self.shards[Self::number(block)];
         for look in 0..COURTESY {
             if place.waiting.load(Ordering::Relaxed) == 0 {
                 break;
@@ -451,7 +451,7 @@ impl Index {
 
     /// All shards, to be locked one by one.
     pub(crate) fn shards(&self) -> impl Iterator<Item = &Ranked<Shard>> {
-        self.shards.iter().map(|place| &place.0.shard)
+        self.shards.iter().map(|place| &place.shard)
     }
 
     /// The condition that tells waiting threads that a version in the shard of `block` was filled.

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::time::Instant;
 
 use buttress_base::sync::Mutex;
-use buttress_base::{Apart, Latch, Rank, Ranked};
+use buttress_base::{CachePadded, Latch, Rank, Ranked};
 use buttress_block::Device;
 
 use crate::core::{Core, Limbo, Work};
@@ -223,7 +223,7 @@ pub(crate) fn open(
         readers: Gate::new(1),
         committed: AtomicU64::new(epoch.0),
         touched: [AtomicBool::new(false), AtomicBool::new(false)],
-        uncommitted: Apart::default(),
+        uncommitted: CachePadded::default(),
         origin_dirty: AtomicBool::new(false),
         around_at: AtomicU64::new(0),
         around: Ranked::new(Rank::Leaf, Vec::new()),

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use buttress_base::sync::Condvar;
-use buttress_base::{Apart, Rank, Ranked};
+use buttress_base::{CachePadded, Rank, Ranked};
 
 use crate::units::Slot;
 
@@ -30,7 +30,7 @@ pub(crate) struct Slots {
     /// word has one, except in the moment while a slot is given back.
     summary: Box<[AtomicU64]>,
     /// At most the number of set bits.
-    free: Apart<AtomicU32>,
+    free: CachePadded<AtomicU32>,
     /// Where the last search ended, so that big writes get adjacent slots.
     cursor: Ranked<u32>,
     waiting: AtomicU32,
@@ -46,7 +46,7 @@ impl Slots {
             total,
             words: zeroes(words),
             summary: zeroes(words.div_ceil(64)),
-            free: Apart::default(),
+            free: CachePadded::default(),
             cursor: Ranked::new(Rank::Leaf, 0),
             waiting: AtomicU32::new(0),
             freed: Condvar::new(),
@@ -54,7 +54,7 @@ impl Slots {
     }
 
     pub(crate) fn free(&self) -> u32 {
-        self.free.0.load(Ordering::Relaxed)
+        self.free.load(Ordering::Relaxed)
     }
 
     /// Takes up to `count` slots, ascending from the cursor.
@@ -70,7 +70,7 @@ impl Slots {
             *cursor = (at + 1) % self.total;
             taken.push(Slot(at));
         }
-        self.free.0.fetch_sub(taken.len() as u32, Ordering::SeqCst);
+        self.free.fetch_sub(taken.len() as u32, Ordering::SeqCst);
         taken
     }
 
@@ -88,7 +88,7 @@ impl Slots {
             self.summary[word / 64].fetch_or(1 << (word % 64), Ordering::SeqCst);
         }
         // After the bits: a reader of the count finds as many slots.
-        self.free.0.fetch_add(slots.len() as u32, Ordering::SeqCst);
+        self.free.fetch_add(slots.len() as u32, Ordering::SeqCst);
         if self.waiting.load(Ordering::SeqCst) > 0 {
             drop(self.cursor.lock());
             self.freed.notify_all();
@@ -99,7 +99,7 @@ impl Slots {
     pub(crate) fn wait(&self, limit: Duration) {
         self.waiting.fetch_add(1, Ordering::SeqCst);
         let mut cursor = self.cursor.lock();
-        if self.free.0.load(Ordering::SeqCst) == 0 {
+        if self.free.load(Ordering::SeqCst) == 0 {
             cursor.wait_for(&self.freed, limit);
         }
         drop(cursor);

@@ -311,7 +311,7 @@ impl Core {
             let fresh = steps.iter().filter(|step| step.is_fresh);
             self.oldest.lock().extend(fresh.map(|step| (step.block, step.slot)));
         }
-        self.uncommitted.0.fetch_add(count, Ordering::SeqCst);
+        self.uncommitted.fetch_add(count, Ordering::SeqCst);
     }
 
     /// Removes the versions with a failed write.
@@ -388,7 +388,7 @@ impl Core {
     }
 
     fn after_write(&self) -> Result<(), Error> {
-        if self.uncommitted.0.load(Ordering::Relaxed) >= self.options.autocommit_blocks() {
+        if self.uncommitted.load(Ordering::Relaxed) >= self.options.autocommit_blocks() {
             if self.options.background {
                 self.want_commit();
             } else {

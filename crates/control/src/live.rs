@@ -54,7 +54,7 @@ pub use farewell::{Farewell, Left};
 pub use give::{find, give, give_with_stream, must_find, tell_cache};
 pub use hold::{Hold, hold};
 pub use join::{Joining, Joins, Wish, join};
-pub use place::{Mounted, Served, ground, no_image, served, submounts};
+pub use place::{Served, all_of_same, ground, is_ours, mounted_from, no_image, served, submounts};
 pub use subject::Subject;
 pub use turn::Turn;
 

@@ -203,7 +203,7 @@ fn used_runs_give_way_to_newer_ones() {
 
 /// Runs that were written over take no room, also those that were used.
 #[test]
-fn what_is_forgotten_takes_no_room() {
+fn forgotten_runs_take_no_room() {
     let pages = Pages::new(16 << 20);
     for round in 0..20 {
         for at in (0..48).map(|index| index * REGION) {
@@ -241,7 +241,7 @@ fn pieces_of_a_sector_are_one_visit() {
 /// Other scans do not drive out what was read ahead before its reader came. After one read it
 /// counts as a run that was read once.
 #[test]
-fn what_is_read_ahead_waits_for_its_reader() {
+fn read_ahead_survives_other_scans_until_it_is_read() {
     let pages = Pages::new(16 << 20);
     let touch = |at: u64, purpose: Purpose| touch_for(&pages, at, purpose, false);
     let ahead: Vec<u64> = (0..8).map(|index| index * REGION).collect();

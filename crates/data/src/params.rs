@@ -67,6 +67,8 @@ impl NocowCheck {
 }
 
 /// The parameters of all files of a mounted volume.
+///
+/// Plain data: none of it changes.
 #[derive(Debug)]
 pub(crate) struct Params {
     /// Bytes of a sector, a power of two.

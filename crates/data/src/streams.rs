@@ -190,7 +190,7 @@ mod tests {
 
     /// M3: an advised range is awaited from where the reader is that has the longest way to it.
     #[test]
-    fn what_is_told_is_awaited_until_it_is_passed() {
+    fn advised_range_is_awaited_until_readers_pass_it() {
         let mut streams = Streams::default();
         let mut told = Vec::new();
         for start in (0..8 << 20).step_by(PIECE as usize) {

@@ -130,17 +130,18 @@ impl BackRef {
             Kind::TREE_BLOCK_REF => Self::TreeBlock { root: TreeId(r.u64()?) },
             Kind::SHARED_BLOCK_REF => Self::SharedBlock { parent: Logical(r.u64()?) },
             Kind::EXTENT_OWNER_REF => Self::Owner { root: TreeId(r.u64()?) },
-            Kind::EXTENT_DATA_REF => Self::Data {
-                root: TreeId(r.u64()?),
-                ino: Ino(r.u64()?),
-                offset: r.u64()?,
-                count: r.u32()?,
-            },
+            Kind::EXTENT_DATA_REF => Self::read_data(r)?,
             Kind::SHARED_DATA_REF => {
                 Self::SharedData { parent: Logical(r.u64()?), count: r.u32()? }
             }
             _ => return Err(r.field("inline reference type", kind.into())),
         })
+    }
+
+    /// The payload of a data reference, which is the same inline and keyed.
+    fn read_data(r: &mut Reader<'_>) -> Result<Self> {
+        let (root, ino) = (TreeId(r.u64()?), Ino(r.u64()?));
+        Ok(Self::Data { root, ino, offset: r.u64()?, count: r.u32()? })
     }
 
     /// Reads a keyed reference.
@@ -153,12 +154,7 @@ impl BackRef {
         let found = match key.kind {
             Kind::TREE_BLOCK_REF => Self::TreeBlock { root: TreeId(key.offset) },
             Kind::SHARED_BLOCK_REF => Self::SharedBlock { parent: Logical(key.offset) },
-            Kind::EXTENT_DATA_REF => Self::Data {
-                root: TreeId(r.u64()?),
-                ino: Ino(r.u64()?),
-                offset: r.u64()?,
-                count: r.u32()?,
-            },
+            Kind::EXTENT_DATA_REF => Self::read_data(&mut r)?,
             Kind::SHARED_DATA_REF => {
                 Self::SharedData { parent: Logical(key.offset), count: r.u32()? }
             }

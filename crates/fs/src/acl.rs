@@ -7,6 +7,8 @@
 //! u32 version = 2, then entries: u16 tag, u16 permissions, u32 id
 //! tags: 1 owner, 2 user, 4 owning group, 8 group, 16 mask, 32 others
 //! ```
+//!
+//! Own code: `exacl` and `posix-acl` call libacl, which reads lists of files, not of bytes.
 
 use buttress_txn::View;
 

@@ -3,6 +3,8 @@
 use buttress_format::{Ino, Timespec, TreeId};
 
 /// One inode of a volume: inode numbers are unique within a subvolume only.
+///
+/// Plain data: two numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct InodeId {
     /// The subvolume's tree.

@@ -21,8 +21,8 @@ pub struct Baselines {
     pub read_batch: ReadBatch,
     /// When room for metadata is made before a caller waits for it (`preempt=`).
     pub preempt: Preempt,
-    /// How much metadata is reserved for an item, by the option of this name.
-    pub policy: ReservePolicy,
+    /// How much metadata is reserved for an item (`reserve=`).
+    pub reserve: ReservePolicy,
 }
 
 impl Baselines {
@@ -45,7 +45,7 @@ impl Baselines {
             ("preempt", _) => {
                 self.preempt = Preempt::parse(value).ok_or("is off or clamp")?;
             }
-            ("promise", _) => self.policy = value.parse()?,
+            ("reserve", _) => self.reserve = value.parse()?,
             _ => return Ok(false),
         }
         Ok(true)

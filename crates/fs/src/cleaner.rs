@@ -81,7 +81,7 @@ impl Cleaner {
     }
 
     fn is_used(&self, tree: TreeId) -> bool {
-        self.inodes.trees.is_used(tree)
+        self.inodes.trees().is_used(tree)
     }
 
     fn clean(&self, work: ToClean) {

@@ -257,12 +257,6 @@ impl Filesystem {
         mount.sync()
     }
 
-    /// The label, padded with zeros.
-    #[must_use]
-    pub fn label(&self) -> &[u8; 256] {
-        &self.mount().superblock.label
-    }
-
     /// What an operator asks about the volume.
     ///
     /// # Errors

@@ -25,13 +25,18 @@ pub(crate) struct Inodes {
     engine: Arc<Engine>,
     status: Arc<Status>,
     departures: Arc<Departures>,
-    pub(crate) trees: Trees,
+    trees: Trees,
 }
 
 impl Inodes {
     pub(crate) fn new(engine: Arc<Engine>, status: Arc<Status>) -> Self {
         let departures = Arc::new(Departures::new());
         Self { engine, status, departures, trees: Trees::default() }
+    }
+
+    /// The subvolumes in memory.
+    pub(crate) fn trees(&self) -> &Trees {
+        &self.trees
     }
 
     /// What waits for the cleaner.

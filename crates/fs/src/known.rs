@@ -15,9 +15,9 @@ use crate::{ErrorKind, FallocateMode, Filesystem, Inode, InodeFlags, MountOption
 
 mod copies;
 mod crafted;
+mod finishing;
 mod freeing;
 mod guards;
-mod landing;
 mod refused;
 mod shared;
 
@@ -36,11 +36,11 @@ fn volume(mib: u64) -> Arc<dyn Device> {
     device
 }
 
-fn judge(device: &Arc<dyn Device>) {
-    judge_all(vec![Arc::clone(device)]);
+fn check_volume(device: &Arc<dyn Device>) {
+    check_volumes(vec![Arc::clone(device)]);
 }
 
-fn judge_all(devices: Vec<Arc<dyn Device>>) {
+fn check_volumes(devices: Vec<Arc<dyn Device>>) {
     let options = buttress_check::Options::thorough();
     let report = buttress_check::check_devices(devices, &options, &buttress_check::NoProgress);
     let report = report.expect("it can be looked at");
@@ -168,7 +168,7 @@ fn n1_the_group_turns_read_only_under_a_write() {
     }
     drop((target, filler));
     fs.close().expect("closed");
-    judge(&device);
+    check_volume(&device);
 }
 
 /// N2: the same, with groups that become read-only and writable again all the time. One thread
@@ -243,7 +243,7 @@ fn n2_groups_flip_beside_writers() {
     files.iter().for_each(|file| assert!(content(file) == bytes(9, 64)));
     drop((files, filler));
     fs.close().expect("closed");
-    judge(&device);
+    check_volume(&device);
 }
 
 /// A4: emptying groups that hold little comes to an end, and what was moved once is not moved again
@@ -286,7 +286,7 @@ fn a4_nothing_is_moved_twice() {
         assert_eq!(reclaim(&fs).expect("nothing to do"), 0);
         assert_eq!(engine.statistics().nodes_written, written, "nothing was done");
         fs.close().expect("closed");
-        judge(&device);
+        check_volume(&device);
     }
 }
 

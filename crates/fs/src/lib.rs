@@ -88,6 +88,7 @@ mod replay;
 
 mod filesystem;
 mod inode;
+mod label;
 mod ops;
 mod space_stats;
 mod subvolume;

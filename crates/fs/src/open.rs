@@ -96,7 +96,7 @@ fn open_at(
             0 => options.baselines.bg_read,
             _ => GroupsRead::First,
         },
-        policy: options.baselines.policy,
+        policy: options.baselines.reserve,
         delete_room: options.delete_room,
         cache_bytes: options.node_cache_bytes.unwrap_or(EngineOptions::default().cache_bytes),
         overlay_max: options.overlay_bytes_max.unwrap_or(EngineOptions::default().overlay_max),

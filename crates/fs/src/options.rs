@@ -30,6 +30,8 @@ pub enum Atime {
 }
 
 /// How to mount a volume.
+///
+/// Plain data: none of it changes after the opening.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MountOptions {

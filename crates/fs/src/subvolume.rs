@@ -65,7 +65,7 @@ impl Filesystem {
     pub fn set_default_subvolume(&self, tree: TreeId) -> Result<()> {
         let mount = self.mount();
         mount.status.expect_writable()?;
-        let _changing = mount.inodes.trees.changing.lock();
+        let _changing = mount.inodes.trees().changing.lock();
         let view = mount.engine.view();
         trees::root_item(&view, tree)?.ok_or(NameError::NotFound)?;
         let mut entry = names::find(&view, ROOT_TREE_DIR, b"default")?.ok_or(Error::Item {
@@ -131,7 +131,7 @@ impl Filesystem {
     fn change_root(&self, tree: TreeId, change: impl FnOnce(&mut RootItem)) -> Result<()> {
         let mount = self.mount();
         mount.status.expect_writable()?;
-        let _changing = mount.inodes.trees.changing.lock();
+        let _changing = mount.inodes.trees().changing.lock();
         let view = mount.engine.view();
         let (key, old) = trees::root_entry(&view, tree)?.ok_or(NameError::NotFound)?;
         let mut item = old;

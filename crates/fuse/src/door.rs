@@ -51,10 +51,10 @@ use buttress_fs::{
 use buttress_protocol::{Attr as WireAttr, EntryOut, Errno, InitFlags};
 
 use crate::aside::Aside;
-use crate::crew::Crew;
 use crate::errno::{self, Answer};
 use crate::leaving::Leaving;
 use crate::node::{Handle, Most, Nodes, Place, Resting};
+use crate::pool::WorkerPool;
 use crate::shown::Shown;
 use crate::{Options, acl, attr};
 
@@ -66,7 +66,7 @@ pub(crate) const VALID_SECS: u64 = 24 * 60 * 60;
 pub(crate) struct Door {
     fs: Filesystem,
     nodes: Arc<Nodes<Arc<Node>>>,
-    pub(crate) crew: Arc<Crew>,
+    pub(crate) pool: Arc<WorkerPool>,
     aside: Aside,
     leaving: Leaving,
     pub(crate) options: Options,
@@ -147,7 +147,7 @@ impl Door {
     pub(crate) fn new(
         fs: Filesystem,
         root: Inode,
-        crew: Arc<Crew>,
+        pool: Arc<WorkerPool>,
         aside: Aside,
         options: Options,
         agreed: InitFlags,
@@ -160,7 +160,7 @@ impl Door {
         let keeps_writes = agreed.contains(InitFlags::WRITEBACK_CACHE);
         let over_ring = agreed.contains(InitFlags::OVER_IO_URING);
         let (nodes, cannot_prune) = (Arc::new(nodes), Arc::default());
-        Self { fs, nodes, crew, aside, leaving, options, keeps_writes, over_ring, cannot_prune }
+        Self { fs, nodes, pool, aside, leaving, options, keeps_writes, over_ring, cannot_prune }
     }
 
     /// The numbers by which the kernel knows inodes.
@@ -184,7 +184,7 @@ impl Door {
             );
             Err(Errno::EIO)
         });
-        self.crew.handled();
+        self.pool.handled();
         answer
     }
 

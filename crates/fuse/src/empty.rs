@@ -19,11 +19,11 @@ use buttress_protocol::{
     AttrOut, EntryOut, Errno, Listing, OpenFlags, Operation, Reply, StatfsOut,
 };
 
-use crate::crew::{Crew, Kind};
 use crate::device::{Device, Message};
 use crate::door::VALID_SECS;
 use crate::exchange::Exchange;
 use crate::mount::{Link, Mount};
+use crate::pool::{Kind, WorkerPool};
 use crate::ring::{Office, Ring, Taken};
 use crate::session::{BESIDE_RINGS, rings};
 use crate::{Error, Options, counts, dispatch};
@@ -42,7 +42,7 @@ pub fn serve_empty(target: &Path, options: &Options, ready: impl FnOnce()) -> Re
     let rings = rings(options);
     let is_ring = rings.is_some();
     let threads = if is_ring { BESIDE_RINGS } else { options.thread_count() };
-    let crew = Crew::new(link, if is_ring { 1 } else { threads }, options);
+    let pool = WorkerPool::new(link, if is_ring { 1 } else { threads }, options);
     let options = Options { io_uring: Some(is_ring), ..options.clone() };
     let for_ring = device.try_clone().map_err(Error::Session)?;
     let (device, _) = Device::greet(device, &dispatch::terms(&options)).map_err(Error::Session)?;
@@ -56,9 +56,9 @@ pub fn serve_empty(target: &Path, options: &Options, ready: impl FnOnce()) -> Re
         let kind = dispatch::kind(&message.head(), message.parts());
         if kind == Kind::Trifle {
             serve(&memory, message);
-            return crew.trifle_done();
+            return pool.trifle_done();
         }
-        let _duty = crew.duty(kind);
+        let _duty = pool.duty(kind);
         serve(&memory, message);
     });
     ring.into_iter().for_each(Ring::join);

@@ -10,13 +10,13 @@
 //! # Invariants
 //!
 //! - **I1** Without an option every id is itself.
-//! - **I2** With one, what no range has is shown as [`NOBODY`] and is never written. A program that
-//!   makes a file with such an id, or gives one away to it, gets `EOVERFLOW`, as from an idmapped
-//!   mount of Linux.
+//! - **I2** With one, what no range has is shown as [`UNMAPPED_ID`] and is never written. A program
+//!   that makes a file with such an id, or gives one away to it, gets `EOVERFLOW`, as from an
+//!   idmapped mount of Linux.
 //! - **I3** Ranges overlap on neither side, so that what is written is shown as it was given.
 
 /// What an id is shown as that has none here.
-pub(crate) const NOBODY: u32 = 65_534;
+pub(crate) const UNMAPPED_ID: u32 = 65_534;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Span {
@@ -82,7 +82,7 @@ impl IdMap {
         let of = |span: &Span| {
             Some(span.here + id.checked_sub(span.volume).filter(|at| *at < span.count)?)
         };
-        self.spans.iter().find_map(of).unwrap_or(NOBODY)
+        self.spans.iter().find_map(of).unwrap_or(UNMAPPED_ID)
     }
 
     /// What an id of this machine is written as; nothing if the volume has none for it (I2).
@@ -108,7 +108,10 @@ mod tests {
         let mut map = IdMap::default();
         assert_eq!((map.show(7), map.write(7)), (7, Some(7)));
         assert!(map.add("0:1000:1") && map.add("1:100000:65536"));
-        assert_eq!([0, 1, 65536, 65537].map(|id| map.show(id)), [1000, 100_000, 165_535, NOBODY]);
+        assert_eq!(
+            [0, 1, 65536, 65537].map(|id| map.show(id)),
+            [1000, 100_000, 165_535, UNMAPPED_ID]
+        );
         assert_eq!([1000, 100_000, 0].map(|id| map.write(id)), [Some(0), Some(1), None]);
         for wrong in
             ["0:5:1", "70000:1000:1", "1:2", "a:1:1", "1:1:0", "4294967295:1:2", "7:4294967295:1"]

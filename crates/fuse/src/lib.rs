@@ -35,7 +35,6 @@ mod mount_list;
 
 mod aside;
 mod counts;
-mod crew;
 mod device;
 mod dispatch;
 mod door;
@@ -43,6 +42,7 @@ mod door;
 mod empty;
 mod exchange;
 mod killed;
+mod pool;
 mod ring;
 #[cfg(all(test, debug_assertions))]
 mod seeds;

@@ -25,8 +25,8 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net;
 
-use crate::crew::Line;
-use crate::mount_list;
+use crate::mount_list::Listed;
+use crate::pool::Line;
 use crate::whole::Whole;
 use crate::{Error, Options};
 
@@ -117,7 +117,7 @@ impl Mount {
     /// What was mounted on `target` a moment ago.
     fn made(target: PathBuf, by_helper: bool) -> Self {
         // Asking stat(2) instead would ask the very server that is just starting.
-        let device = mount_list::at(&target).map(|seen| seen.device);
+        let device = Listed::at(&target).ok().flatten().map(|seen| seen.device);
         Self { target, by_helper, device, whole: None }
     }
 

@@ -1,4 +1,9 @@
 //! The kernel's list of mounts, as this process sees it.
+//!
+//! # Invariants
+//!
+//! - **L1** A line that cannot be read is left out; it hides none of the others.
+//! - **L2** Names are bytes: those of other mounts need not be UTF-8.
 
 use std::ffi::OsString;
 use std::io;
@@ -14,27 +19,67 @@ pub(crate) const LIST: &str = "/proc/self/mountinfo";
 /// One mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
+    /// The kernel's number of the mount.
+    pub id: u64,
     /// Major and minor number of the file system.
     pub device: (u32, u32),
     /// What of the file system is seen there, from its top.
     pub top: PathBuf,
     /// Where it is seen.
     pub point: PathBuf,
+    /// Whether this mount takes no changes; the file system may take them elsewhere.
+    pub is_read_only: bool,
+    /// The type of the file system, such as `fuse.buttress`.
+    pub kind: String,
+    /// What was mounted, by its name then.
+    pub source: PathBuf,
 }
 
-/// All of them, in the order in which they were made; of several at one place the last is seen.
-pub(crate) fn all() -> io::Result<Vec<Listed>> {
-    let list = std::fs::read(LIST)?;
-    Ok(parse(&list))
-}
+impl Listed {
+    /// All mounts, in the order in which they were made; of several at one place the last is seen.
+    ///
+    /// # Errors
+    ///
+    /// Those of reading the list.
+    pub fn all() -> io::Result<Vec<Self>> {
+        Ok(Self::parse(&std::fs::read(LIST)?))
+    }
 
-fn parse(list: &[u8]) -> Vec<Listed> {
-    list.split(|&byte| byte == b'\n').filter_map(of_line).collect()
-}
+    /// What is seen at a place, which is a whole name without symbolic links. Asks no server, so
+    /// that a dead one cannot keep the caller waiting.
+    ///
+    /// # Errors
+    ///
+    /// Those of reading the list.
+    pub fn at(point: &Path) -> io::Result<Option<Self>> {
+        Ok(Self::all()?.into_iter().rev().find(|one| one.point == point))
+    }
 
-/// What is seen at a place.
-pub(crate) fn at(point: &Path) -> Option<Listed> {
-    all().ok()?.into_iter().rev().find(|one| one.point == point)
+    /// Takes the content of a list apart.
+    #[must_use]
+    pub fn parse(list: &[u8]) -> Vec<Self> {
+        list.split(|&byte| byte == b'\n').filter_map(Self::of_line).collect()
+    }
+
+    /// The device number, as `stat` reports it.
+    #[must_use]
+    pub fn device_number(&self) -> u64 {
+        rustix::fs::makedev(self.device.0, self.device.1)
+    }
+
+    fn of_line(line: &[u8]) -> Option<Self> {
+        let mut fields = line.split(|&byte| byte == b' ');
+        let id = str::from_utf8(fields.next()?).ok()?.parse().ok()?;
+        let (major, minor) = str::from_utf8(fields.nth(1)?).ok()?.split_once(':')?;
+        let device = (major.parse().ok()?, minor.parse().ok()?);
+        let (top, point) = (unescape(fields.next()?), unescape(fields.next()?));
+        let is_read_only = fields.next()?.split(|&byte| byte == b',').any(|word| word == b"ro");
+        // Fields without a fixed number end at a dash.
+        let mut behind = fields.skip_while(|&field| field != b"-").skip(1);
+        let kind = unescape(behind.next()?).display().to_string();
+        let source = unescape(behind.next()?);
+        Some(Self { id, device, top, point, is_read_only, kind, source })
+    }
 }
 
 /// Takes a mount away, lazily if it is in use; says whether it was. One that is gone is no error.
@@ -46,13 +91,6 @@ pub(crate) fn take_away(point: &Path) -> io::Result<bool> {
             Ok(true)
         }
     }
-}
-
-fn of_line(line: &[u8]) -> Option<Listed> {
-    let mut fields = line.split(|&byte| byte == b' ').skip(2);
-    let (major, minor) = str::from_utf8(fields.next()?).ok()?.split_once(':')?;
-    let device = (major.parse().ok()?, minor.parse().ok()?);
-    Some(Listed { device, top: unescape(fields.next()?), point: unescape(fields.next()?) })
 }
 
 /// A field of the list: what would divide fields or lines is written in octal.
@@ -76,18 +114,36 @@ fn unescape(field: &[u8]) -> PathBuf {
 mod tests {
     use super::*;
 
-    /// Names with spaces are read, and a part of a file system says which.
+    /// Names with spaces are read, a part of a file system says which, and odd lines hide nothing.
     #[test]
-    fn lines_of_the_list_are_read() {
-        let all = parse(
-            b"40 22 0:50 / /mnt/a\\040b rw - fuse.buttress x rw\n\
-              41 22 0:50 /@home /home rw - fuse.buttress x rw\n\nodd\n",
+    fn list_gives_every_mount_it_can_read() {
+        let all = Listed::parse(
+            b"40 22 0:50 / /mnt/a\\040b rw,noatime - fuse.buttress /a\\040b rw,user_id=0\n\
+              41 22 0:50 /@home /home ro shared:2 master:3 - fuse.buttress x rw\n\nodd\n",
         );
-        let listed = |top: &str, point: &str| Listed {
+        let first = Listed {
+            id: 40,
             device: (0, 50),
-            top: top.into(),
-            point: point.into(),
+            top: "/".into(),
+            point: "/mnt/a b".into(),
+            is_read_only: false,
+            kind: "fuse.buttress".into(),
+            source: "/a b".into(),
         };
-        assert_eq!(all, [listed("/", "/mnt/a b"), listed("/@home", "/home")]);
+        let second = Listed {
+            id: 41,
+            top: "/@home".into(),
+            point: "/home".into(),
+            is_read_only: true,
+            source: "x".into(),
+            ..first.clone()
+        };
+        assert_eq!(all, [first, second]);
+    }
+
+    /// What is no octal number stays.
+    #[test]
+    fn unescape_keeps_what_is_no_number() {
+        assert_eq!(unescape(b"a\\040b\\134c\\9\\"), Path::new("a b\\c\\9\\"));
     }
 }

@@ -43,10 +43,10 @@ use port::{Kernel, Uring};
 use queue::Queue;
 pub(crate) use queue::Taken;
 
-use crate::crew::Kind;
 use crate::dispatch;
 use crate::door::Door;
 use crate::exchange::Exchange;
+use crate::pool::Kind;
 
 /// Rings for all processors, made before the kernel is told that it may use them.
 pub(crate) struct Rings {

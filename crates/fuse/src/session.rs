@@ -22,13 +22,13 @@ use std::thread::JoinHandle;
 use buttress_fs::{Filesystem, Inode, InodeId, TreeId};
 
 use crate::aside::{Aside, Kernel};
-use crate::crew::{Crew, Kind, Line};
 use crate::device::{Device, Message};
 use crate::dispatch;
 use crate::door::Door;
 use crate::exchange::Exchange;
 use crate::mount::{Link, Mount, Unmounted};
 use crate::mount_list::Listed;
+use crate::pool::{Kind, Line, WorkerPool};
 use crate::ring::{self, Desk, Ring, Rings};
 use crate::sharer::{self, First, Sharer};
 use crate::submounts::Submounts;
@@ -114,7 +114,7 @@ pub(crate) fn open(
     let unmounter = Unmounter { mount: Arc::new(mount), link: link.clone(), below: Weak::new() };
     let rings = rings(options);
     let threads = if rings.is_some() { BESIDE_RINGS } else { options.thread_count() };
-    let crew = Crew::new(link, if rings.is_some() { 1 } else { threads }, options);
+    let pool = WorkerPool::new(link, if rings.is_some() { 1 } else { threads }, options);
     let kernel = Kernel::default();
     let aside = Aside::new(kernel.clone()).map_err(Error::Session)?;
     let options = &Options { io_uring: Some(rings.is_some()), ..options.clone() };
@@ -125,7 +125,7 @@ pub(crate) fn open(
     let for_ring = rings.as_ref().map(|_| device.try_clone());
     let (device, agreed) = Device::greet(device, &dispatch::terms(options)).map_err(failed)?;
     kernel.is_there(device.notifier());
-    let door = Arc::new(Door::new(fs, root, crew, aside, options.clone(), agreed));
+    let door = Arc::new(Door::new(fs, root, pool, aside, options.clone(), agreed));
     let voice = Voice::new(&unmounter.mount, kernel, door.nodes());
     let ring = match rings.zip(for_ring) {
         Some((rings, device)) if door.is_over_ring() => {
@@ -175,14 +175,14 @@ pub(crate) fn rings(options: &Options) -> Option<Rings> {
 /// [`Error::Session`] when the conversation broke.
 pub fn serve_connection(fs: Filesystem, device: OwnedFd, options: &Options) -> Result<(), Error> {
     let link = Link::new(&device).map_err(Error::Session)?;
-    let crew = Crew::new(link, 1, options);
+    let pool = WorkerPool::new(link, 1, options);
     let kernel = Kernel::default();
     let aside = Aside::new(kernel.clone()).map_err(Error::Session)?;
     let root = fs.root();
     let (device, agreed) =
         Device::greet(device, &dispatch::terms(options)).map_err(Error::Session)?;
     kernel.is_there(device.notifier());
-    let door = Arc::new(Door::new(fs, root, crew, aside, options.clone(), agreed));
+    let door = Arc::new(Door::new(fs, root, pool, aside, options.clone(), agreed));
     Loops { device, door, threads: 1 }.run().map_err(Error::Session)
 }
 
@@ -194,9 +194,9 @@ impl Loops {
             let kind = dispatch::kind(&message.head(), message.parts());
             if kind == Kind::Trifle {
                 dispatch::serve(&door, message);
-                return door.crew.trifle_done();
+                return door.pool.trifle_done();
             }
-            let duty = door.crew.duty(kind);
+            let duty = door.pool.duty(kind);
             dispatch::serve(&door, message);
             drop(duty);
             if kind == Kind::Forget && door.is_over_ring() {

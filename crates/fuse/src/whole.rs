@@ -176,14 +176,14 @@ impl Whole {
 
     /// The mounts of the volume that this process sees, in the order in which they were made.
     pub(crate) fn seen(&self) -> Vec<Listed> {
-        let all = mount_list::all().unwrap_or_default();
+        let all = Listed::all().unwrap_or_default();
         all.into_iter().filter(|one| one.device == self.device).collect()
     }
 
     /// Lets go of the whole if no mount of it is seen (T1).
     pub(crate) fn let_go_if_unseen(&self) {
         // Without the list nothing is known, and the session ends with the process.
-        let Ok(all) = mount_list::all() else { return };
+        let Ok(all) = Listed::all() else { return };
         if all.iter().all(|one| one.device != self.device) {
             let mut held = self.held.lock();
             let top = if held.under_way == 0 { held.top.take() } else { None };
@@ -208,7 +208,8 @@ impl Whole {
         let mut failure = None;
         for one in self.seen().into_iter().rev() {
             // What others have mounted on top of it is not taken away.
-            if mount_list::at(&one.point).is_none_or(|top| top.device != self.device) {
+            let seen = Listed::at(&one.point).ok().flatten();
+            if seen.is_none_or(|top| top.device != self.device) {
                 continue;
             }
             match mount_list::take_away(&one.point) {

@@ -110,15 +110,15 @@ fn put(draft: &mut Draft<'_>, tree: TreeId, at: Key, item: &[u8]) -> Outcome<()>
             return Err(Trouble::Commit("data in a new chunk"));
         }
         let offset = at.offset.wrapping_sub(region.offset);
-        let who = DataRef { root: tree, ino: Ino(at.objectid), offset };
+        let user = DataRef { root: tree, ino: Ino(at.objectid), offset };
         let is_written = matches!(extent.body, Body::Regular(_));
-        draft.view.tracked().log_extent(region.disk, who, !is_written);
+        draft.view.tracked().log_extent(region.disk, user, !is_written);
         if is_written {
             let part = match extent.compression {
                 Compression::None => Extent::new(region.disk.end(region.offset), region.len),
                 _ => region.extent(),
             };
-            if sums(draft, tree, part) && is_anothers_aside(draft, region.extent(), who)? {
+            if sums(draft, tree, part) && is_anothers_aside(draft, region.extent(), user)? {
                 return Err(Trouble::Commit("data in space that another set aside"));
             }
         }
@@ -128,8 +128,8 @@ fn put(draft: &mut Draft<'_>, tree: TreeId, at: Key, item: &[u8]) -> Outcome<()>
 }
 
 /// Whether another file has an extent after a crash that has checksums since the last commit (E4).
-fn is_anothers_aside(draft: &Draft<'_>, extent: Extent, who: DataRef) -> Outcome<bool> {
-    if draft.view.tracked().is_anothers_aside(extent.start, who) {
+fn is_anothers_aside(draft: &Draft<'_>, extent: Extent, user: DataRef) -> Outcome<bool> {
+    if draft.view.tracked().is_anothers_aside(extent.start, user) {
         return Ok(true);
     }
     // An inode that wrote into an extent of the last commit had it alone. Without new users since
@@ -137,7 +137,7 @@ fn is_anothers_aside(draft: &Draft<'_>, extent: Extent, who: DataRef) -> Outcome
     if !draft.view.has_other_users(extent.start) {
         return Ok(false);
     }
-    Ok(!buttress_txn::is_exclusive(&draft.view, extent, who)?)
+    Ok(!buttress_txn::is_exclusive(&draft.view, extent, user)?)
 }
 
 /// The checksums that this transaction has for a range (E3): whole runs of them, whatever part is

@@ -315,12 +315,13 @@ impl Maintenance {
             if let Body::Regular(region) | Body::Prealloc(region) = &mut item.body {
                 region.disk = new.start;
             }
-            let who = DataRef { root: user.tree, ino: Ino(user.key.objectid), offset: user.offset };
+            let data_ref =
+                DataRef { root: user.tree, ino: Ino(user.key.objectid), offset: user.offset };
             let bytes: Arc<[u8]> = item.to_bytes().into();
             handle.put(user.tree, user.key, &bytes);
             sent.items.push((user.tree, user.key, bytes));
-            handle.add_data_ref(new, who);
-            handle.drop_data_ref(old, who);
+            handle.add_data_ref(new, data_ref);
+            handle.drop_data_ref(old, data_ref);
         }
         // The subvolume that made it goes on paying for it.
         handle.set_data_owner(new.start, owner);

@@ -150,7 +150,7 @@ impl Maintenance {
     ) -> Result<()> {
         let geometry = *self.geometry();
         let size = geometry.csum.size();
-        let judge = |_: usize, bytes: &[u8]| -> std::result::Result<(), &'static str> {
+        let verify = |_: usize, bytes: &[u8]| -> std::result::Result<(), &'static str> {
             let header = Header::parse(bytes).map_err(|_| "short")?;
             if geometry.csum.digest(&bytes[32..])[..size] != bytes[..size] {
                 return Err("checksum");
@@ -163,7 +163,7 @@ impl Maintenance {
             if right { Ok(()) } else { Err("header") }
         };
         let unit = geometry.nodesize as usize;
-        let compared = self.volume().compare(one.extent, unit, mends, judge)?;
+        let compared = self.volume().compare(one.extent, unit, mends, verify)?;
         progress.add(&compared);
         progress.verify_errors += compared.bad;
         progress.tree_extents_scrubbed += 1;
@@ -190,11 +190,11 @@ impl Maintenance {
             let start = run.start.end((first * sector) as u64);
             let part = Extent::new(start, (count * sector) as u64);
             if known {
-                let judge = |at: usize, bytes: &[u8]| match sums.sector(first + at / sector) {
+                let verify = |at: usize, bytes: &[u8]| match sums.sector(first + at / sector) {
                     Some(sum) if geometry.csum.digest(bytes)[..size] != *sum => Err("checksum"),
                     _ => Ok(()),
                 };
-                let compared = self.volume().compare(part, sector, mends, judge)?;
+                let compared = self.volume().compare(part, sector, mends, verify)?;
                 progress.add(&compared);
                 progress.csum_errors += compared.bad;
                 progress.data_bytes_scrubbed += compared.bytes;

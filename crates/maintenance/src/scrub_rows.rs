@@ -71,8 +71,8 @@ impl Maintenance {
             let range = Extent::new(at, row.min(chunk.end().distance(at)));
             let sums = if is_data { Some(self.engine().read_csums(&view, range)?) } else { None };
             let row = InRow { range, found, sums };
-            let judge = |within: usize, bytes: &[u8]| self.judge(&row, within as u64, bytes);
-            let (compared, parity) = self.volume().compare_row(at, unit as usize, mends, judge)?;
+            let verify = |within: usize, bytes: &[u8]| self.verify(&row, within as u64, bytes);
+            let (compared, parity) = self.volume().compare_row(at, unit as usize, mends, verify)?;
             progress.add(&compared);
             progress.parity_errors += parity;
             if is_data {
@@ -88,7 +88,7 @@ impl Maintenance {
         Ok(stop)
     }
 
-    fn judge(&self, row: &InRow, within: u64, bytes: &[u8]) -> Sector {
+    fn verify(&self, row: &InRow, within: u64, bytes: &[u8]) -> Sector {
         let geometry = *self.geometry();
         let at = row.range.start.end(within);
         let Some(one) = row.found.iter().find(|one| one.extent.contains(at)) else {

@@ -34,12 +34,12 @@ pub(crate) fn run(store: &Patient, names: &Names, rivals: u64) -> Result<()> {
         let failed = |_| Err(StoreError::Failed("a thread ended early".to_owned()));
         started.into_iter().map(|thread| thread.join().unwrap_or_else(failed)).collect()
     });
-    let outcome = judge(store, &name, racing, &answers, late);
+    let outcome = verdict(store, &name, racing, &answers, late);
     let _ = store.delete(&name);
     outcome
 }
 
-fn judge(
+fn verdict(
     store: &Patient,
     name: &str,
     racing: &[Bytes],

@@ -61,7 +61,7 @@ impl Reservations {
     ///
     /// When the root tree is damaged.
     pub fn look_at_trees(&self, store: &Store, roots: &Roots) -> Result<()> {
-        let mut known = self.copies.0.lock();
+        let mut known = self.copies.lock();
         if known.is_known || self.delete_room == DeleteRoom::Off {
             return Ok(());
         }
@@ -83,7 +83,7 @@ impl Reservations {
 
     /// Notes what a published commit made of root items (Y4).
     pub(crate) fn note_trees(&self, changes: BTreeMap<Key, Option<Tree>>, by: Generation) {
-        let mut known = self.copies.0.lock();
+        let mut known = self.copies.lock();
         known.coming.retain(|(generation, _)| *generation > by);
         if known.is_known {
             let changes = changes.into_iter().filter(|(key, _)| counts(key));
@@ -99,7 +99,7 @@ impl Reservations {
         reserve: u64,
         devices: &DeviceSpace,
     ) -> (u64, u64) {
-        let mut known = self.copies.0.lock();
+        let mut known = self.copies.lock();
         if known.trees.sums().cut == 0 && known.coming.is_empty() {
             known.kept = 0;
             return (0, 0);
@@ -154,7 +154,7 @@ impl Reservations {
         let bytes = u128::from(item.bytes_used) + u128::from(uncounted);
         let account = self.space.account(SpaceKind::Metadata);
         let devices = self.devices.lock();
-        let known = self.copies.0.lock();
+        let known = self.copies.lock();
         if !known.is_known {
             return Ok(0);
         }
@@ -170,7 +170,7 @@ impl Reservations {
     /// has reserved it.
     pub fn keep_until_published(&self, bytes: u64, by: Generation) {
         if bytes > 0 {
-            self.copies.0.lock().coming.push((by, bytes));
+            self.copies.lock().coming.push((by, bytes));
             self.size_global_reserve();
         }
     }

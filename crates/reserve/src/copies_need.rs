@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use buttress_base::sync::Mutex;
+use buttress_base::sync::{Mutex, MutexGuard};
 use buttress_format::{Generation, Key, Kind, RootFlags, RootItem, TreeId};
 
 /// The part of the devices that may be kept for copies, whatever the trees take. ZFS keeps as much
@@ -91,8 +91,14 @@ pub(crate) struct Known {
 #[derive(Debug, Default)]
 pub(crate) struct Copies(
     /// Unranked: after the lock of the devices.
-    pub(crate) Mutex<Known>,
+    Mutex<Known>,
 );
+
+impl Copies {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Known> {
+        self.0.lock()
+    }
+}
 
 /// Whether a root item is about nodes that count. The nodes of a balance of Linux also belong to
 /// another tree, so they do not.
@@ -265,7 +271,7 @@ mod tests {
     /// Y2: all of the need is kept where there is room. Where there is less, a part is kept, and
     /// writers that fill the volume do not get it.
     #[test]
-    fn what_is_kept_is_what_is_there() {
+    fn headroom_keeps_a_part_where_space_is_short() {
         assert_eq!(kept(100, 100, 0), 100);
         assert_eq!(kept(100, 5000, 100), 100);
         assert_eq!(kept(100, 90, 0), 80);

@@ -23,7 +23,8 @@
 use std::mem;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use buttress_base::apart::{Apart, STRIPES, stripe};
+use buttress_base::CachePadded;
+use buttress_base::shard::{SHARDS, shard};
 use buttress_base::sync::Mutex;
 use buttress_space::Class;
 
@@ -59,7 +60,7 @@ pub(crate) struct Shard {
 
 /// What shards of threads keep.
 #[derive(Debug, Default)]
-pub(crate) struct Credits([Apart<Shard>; STRIPES]);
+pub(crate) struct Credits([CachePadded<Shard>; SHARDS]);
 
 impl Reservations {
     /// A reservation from what this thread's shard keeps, or from a batch that it reserves now.
@@ -67,7 +68,7 @@ impl Reservations {
         if !self.may_keep(cost.into()) {
             return None;
         }
-        let shard = &self.credits.0[stripe()];
+        let shard = &self.credits.0[shard()];
         let rests = shard.rests.load(Ordering::Relaxed);
         if rests > 0 {
             // Not exact: other threads of the shard count down, too.
@@ -102,7 +103,7 @@ impl Reservations {
 
     /// Keeps a reservation that came back; returns it where it is not to be kept.
     pub(crate) fn keep(&self, reservation: MetaReservation) -> Option<MetaReservation> {
-        let shard = &self.credits.0[stripe()];
+        let shard = &self.credits.0[shard()];
         if !self.may_keep(reservation.held())
             || shard.rests.load(Ordering::Relaxed) > 0
             || self.is_tight_now()

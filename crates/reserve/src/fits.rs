@@ -37,14 +37,14 @@ impl Reservations {
     /// Data must not take that space in between.
     pub(crate) fn keep_anew(&self) {
         let outstanding = self.outstanding.lock();
-        let excess = self.excess(outstanding.costs, Urgency::Normal, true);
+        let excess = self.excess(outstanding.sum(), Urgency::Normal, true);
         let mut devices = self.devices.lock();
         let most = devices.available(self.kind_flags(SpaceKind::Metadata));
         devices.keep_exactly(excess.min(most));
     }
 
     pub(crate) fn fits(&self, outstanding: &Outstanding, cost: Cost, urgency: Urgency) -> bool {
-        let excess = self.excess(outstanding.costs + cost.into(), urgency, true);
+        let excess = self.excess(outstanding.sum() + cost.into(), urgency, true);
         excess == 0 || self.overcommit(excess, urgency)
     }
 

@@ -9,8 +9,6 @@ use buttress_transaction::{Cost, Costs};
 use buttress_tree::Roots;
 
 use crate::copies::Tree;
-#[cfg(debug_assertions)]
-use crate::outstanding::figures;
 use crate::outstanding::{Outstanding, shares};
 use crate::reservations::Reservations;
 use crate::ticket::MetaTicket;
@@ -177,7 +175,7 @@ impl Reservations {
         let mut outstanding = self.outstanding.lock();
         let view = self.view.load();
         let (account, frozen) = self.account_and_frozen();
-        let crude = self.crude_need(view.running(), outstanding.costs + cost.into(), account.used);
+        let crude = self.crude_need(view.running(), outstanding.sum() + cost.into(), account.used);
         let taken = crude + frozen + account.global_reserve;
         let is_plenty = taken <= account.free().saturating_sub(account.may_use) / 2;
         if is_plenty {
@@ -188,24 +186,15 @@ impl Reservations {
     }
 
     fn grant(&self, outstanding: &mut Outstanding, cost: Cost, urgency: Urgency) {
-        let (cost, freeing) = shares(cost, urgency);
-        outstanding.costs += cost;
-        outstanding.freeing += freeing;
+        outstanding.grant(shares(cost, urgency));
         if self.policy.is_levels() {
-            self.ahead.note(self.reserved_apart(outstanding.costs));
+            self.ahead.note(self.reserved_apart(outstanding.sum()));
         }
-        #[cfg(debug_assertions)]
-        outstanding.roll.grant(figures(cost, freeing));
     }
 
     /// Takes back a grant that was not taken.
     pub(crate) fn revoke(&self, cost: Cost, urgency: Urgency) {
-        let mut outstanding = self.outstanding.lock();
-        let (cost, freeing) = shares(cost, urgency);
-        outstanding.costs -= cost;
-        outstanding.freeing -= freeing;
-        #[cfg(debug_assertions)]
-        outstanding.roll.revoke(figures(cost, freeing));
+        self.outstanding.lock().revoke(shares(cost, urgency));
     }
 
     /// Whether a reservation would fit now. Reserves nothing, and makes no room.

@@ -245,7 +245,7 @@ mod tests {
 
     /// I1, I2: what is beyond the bounds, of the trees that they are of.
     #[test]
-    fn what_is_beyond_the_bounds_is_spared() {
+    fn inodes_spare_items_beyond_their_bounds() {
         let all = Arc::new(InodeReserves::default());
         let spared = |roots| all.spared(Generation(roots));
         let one = all.enter(TreeId::FS, Ino(257));

@@ -1,23 +1,66 @@
-//! What is reserved and not put yet: the sum over all live tokens (P3).
+//! What is reserved and not put yet: the sum over all live tokens.
+//!
+//! # Invariants
+//!
+//! - The sums and the audit of tokens change together, under one lock. So they agree whenever the
+//!   lock is free (`reserve::P3`).
 
 use buttress_transaction::{Cost, Costs};
 
 use crate::urgency::Urgency;
 
+/// Nothing, as tokens are counted.
+#[cfg(debug_assertions)]
+pub(crate) const NOTHING: [u64; 6] = [0; 6];
+
 /// Operations that have reserved space and have not ended.
 #[derive(Debug, Default)]
 pub(crate) struct Outstanding {
-    pub(crate) costs: Costs,
+    costs: Costs,
     /// Of these, those of operations that free space.
-    pub(crate) freeing: Costs,
+    freeing: Costs,
     /// The same, counted by the tokens (P3).
     #[cfg(debug_assertions)]
-    pub(crate) roll: buttress_space::TokenAudit<6>,
+    roll: buttress_space::TokenAudit<6>,
 }
 
 impl Outstanding {
+    /// All that is reserved.
     pub(crate) fn sum(&self) -> Costs {
         self.costs
+    }
+
+    /// What operations that free space have reserved of it.
+    pub(crate) fn freeing(&self) -> Costs {
+        self.freeing
+    }
+
+    /// Adds a reservation that no token holds yet.
+    pub(crate) fn grant(&mut self, (held, freeing): (Costs, Costs)) {
+        self.costs += held;
+        self.freeing += freeing;
+        #[cfg(debug_assertions)]
+        self.roll.grant(figures(held, freeing));
+    }
+
+    /// Takes back a grant that was not taken.
+    pub(crate) fn revoke(&mut self, (held, freeing): (Costs, Costs)) {
+        self.costs -= held;
+        self.freeing -= freeing;
+        #[cfg(debug_assertions)]
+        self.roll.revoke(figures(held, freeing));
+    }
+
+    /// Takes off what a token gives back.
+    pub(crate) fn give(&mut self, (held, freeing): (Costs, Costs)) {
+        self.costs -= held;
+        self.freeing -= freeing;
+    }
+
+    /// The audit of live tokens.
+    #[cfg(debug_assertions)]
+    pub(crate) fn roll(&mut self) -> &mut buttress_space::TokenAudit<6> {
+        &mut self.roll
     }
 
     /// Compares with the tokens (P3).

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64};
 use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwap;
-use buttress_base::Apart;
+use buttress_base::CachePadded;
 use buttress_base::sync::Mutex;
 use buttress_format::{BlockGroupFlags, Ino, TreeId};
 use buttress_space::{Queue, Space, SpaceKind};
@@ -64,15 +64,15 @@ pub struct Reservations {
     /// For tokens, by the shard of the asking thread.
     pub(crate) owners: Owners,
     /// Unranked: an outer lock; those of accounts and inodes are taken inside.
-    pub(crate) outstanding: Apart<Mutex<Outstanding>>,
+    pub(crate) outstanding: CachePadded<Mutex<Outstanding>>,
     /// The part of them that dirty data of inodes holds.
     pub(crate) inode_reserves: Arc<InodeReserves>,
     /// Reservations kept at hand.
     pub(crate) credits: Credits,
     /// The thread that makes room before any wait.
-    pub(crate) ahead: Apart<Ahead>,
+    pub(crate) ahead: CachePadded<Ahead>,
     /// Waiters for metadata.
-    pub(crate) line: Apart<Queue<Demand>>,
+    pub(crate) line: CachePadded<Queue<Demand>>,
     /// The reserved part of the metadata that is left to reserve, in thousandths.
     pub(crate) pressure: AtomicU64,
     /// Metadata that the frozen transaction may still need, in bytes.
@@ -97,11 +97,11 @@ impl Reservations {
             policy: beneath.policy,
             delete_room: beneath.delete_room,
             owners: Owners::of(own),
-            outstanding: Apart::default(),
+            outstanding: CachePadded::default(),
             inode_reserves: Arc::default(),
             credits: Credits::default(),
-            ahead: Apart::default(),
-            line: Apart(Queue::new()),
+            ahead: CachePadded::default(),
+            line: CachePadded::new(Queue::new()),
             pressure: AtomicU64::new(0),
             frozen_need: AtomicU64::new(0),
             frozen_taken: AtomicU64::new(0),

@@ -17,8 +17,6 @@
 //!   deletes. `copies` keeps some so that the next one finds room, too. The drop of a subvolume
 //!   finds what they leave.
 
-use std::sync::atomic::Ordering;
-
 use buttress_format::TreeId;
 use buttress_tree::{Roots, Store};
 
@@ -38,7 +36,7 @@ impl Reservations {
     pub fn note_shared(&self, view: &View) {
         if !self.is_shared() {
             self.look_at_extents(view.store(), view.roots());
-            self.shares.any.store(true, Ordering::Release);
+            self.shares.note_any();
             self.size_global_reserve();
         }
     }
@@ -52,12 +50,11 @@ impl Reservations {
 
     fn look_at_extents(&self, store: &Store, roots: &Roots) {
         let nodes = ledger::all_of(store, roots, [TreeId::EXTENT]);
-        let nodes = nodes.map_or(u64::MAX, |[extents]| extents.sum());
-        self.shares.extents.store(nodes, Ordering::Relaxed);
+        self.shares.set_extents(nodes.map(|[extents]| extents.sum()));
     }
 
     pub(crate) fn is_shared(&self) -> bool {
-        self.shares.any.load(Ordering::Acquire)
+        self.shares.is_any()
     }
 
     /// Bytes of metadata that so many changed items take beside their paths, where all nodes take
@@ -95,9 +92,8 @@ impl Reservations {
 
     /// Bytes of the extent tree's nodes, where trees share and that is known.
     fn shared_extents(&self) -> Option<u64> {
-        let nodes = self.shares.extents.load(Ordering::Relaxed);
-        let nodesize = u64::from(self.store.geometry().nodesize);
-        (self.is_shared() && nodes != u64::MAX).then(|| nodes.saturating_mul(nodesize))
+        let nodes = self.shares.extents().filter(|_| self.is_shared())?;
+        Some(nodes.saturating_mul(u64::from(self.store.geometry().nodesize)))
     }
 
     /// Nodes that the references fill which the first change of one leaf adds, half full as

@@ -14,6 +14,7 @@ use buttress_base::clock;
 use buttress_space::{Class, Reach, Ticket, Verdict};
 
 use crate::Costs;
+use crate::outstanding::Outstanding;
 use crate::reservations::Reservations;
 use crate::token::MetaReservation;
 use crate::urgency::Demand;
@@ -54,7 +55,7 @@ impl<'e> MetaTicket<'e> {
     }
 
     fn others_free(&self) -> bool {
-        !self.all.outstanding.lock().freeing.is_nothing()
+        !self.all.outstanding.lock().freeing().is_nothing()
     }
 }
 
@@ -82,7 +83,7 @@ impl Waits for MetaTicket<'_> {
             return Look::InVain;
         }
         // Reserves beside others that free space, whatever writers that fill the volume hold.
-        if self.all.try_reserve_beside(|all| all.freeing, (cost, urgency)) {
+        if self.all.try_reserve_beside(Outstanding::freeing, (cost, urgency)) {
             return Look::Served(self.reservation());
         }
         let since = *self.waits_for_others.get_or_insert_with(clock::now);

@@ -2,34 +2,32 @@
 
 use std::sync::{Arc, Weak};
 
-use buttress_base::apart::{Apart, STRIPES, stripe};
+use buttress_base::CachePadded;
+use buttress_base::shard::{SHARDS, shard};
 
 use crate::inode::InodeReserve;
-#[cfg(debug_assertions)]
-use crate::outstanding::figures;
 use crate::outstanding::shares;
+#[cfg(debug_assertions)]
+use crate::outstanding::{NOTHING, figures};
 use crate::reservations::Reservations;
 use crate::urgency::Urgency;
 use crate::{Cost, Costs};
 
-#[cfg(debug_assertions)]
-const NOTHING: [u64; 6] = [0; 6];
-
 /// The account, for holders of reservations. Every operation has one: a single count of holders
 /// would be contended by all processors.
 #[derive(Debug)]
-pub(crate) struct Owners([Arc<Apart<Weak<Reservations>>>; STRIPES]);
+pub(crate) struct Owners([Arc<CachePadded<Weak<Reservations>>>; SHARDS]);
 
 impl Owners {
     pub(crate) fn of(all: &Weak<Reservations>) -> Self {
-        Self(std::array::from_fn(|_| Arc::new(Apart(Weak::clone(all)))))
+        Self(std::array::from_fn(|_| Arc::new(CachePadded::new(Weak::clone(all)))))
     }
 }
 
 /// A reservation. What was not put when it is dropped was not needed.
-#[must_use = "a reservation that is dropped reservations nothing"]
+#[must_use = "a reservation that is dropped reserves nothing"]
 pub struct MetaReservation {
-    owner: Arc<Apart<Weak<Reservations>>>,
+    owner: Arc<CachePadded<Weak<Reservations>>>,
     /// Many operations' worth may be held as one.
     held: Costs,
     /// Of that, what is reserved to free space.
@@ -46,12 +44,12 @@ impl MetaReservation {
     pub fn of_granted(all: &Reservations, cost: Cost, urgency: Urgency) -> Self {
         let (held, freeing) = shares(cost, urgency);
         Self {
-            owner: Arc::clone(&all.owners.0[stripe()]),
+            owner: Arc::clone(&all.owners.0[shard()]),
             held,
             freeing,
             of: None,
             #[cfg(debug_assertions)]
-            token: all.outstanding.lock().roll.enter(figures(held, freeing)),
+            token: all.outstanding.lock().roll().enter(figures(held, freeing)),
         }
     }
 
@@ -83,8 +81,8 @@ impl MetaReservation {
         #[cfg(debug_assertions)]
         if let Some(all) = self.owner.upgrade() {
             let mut outstanding = all.outstanding.lock();
-            outstanding.roll.merge(self.token, other.token);
-            other.token = outstanding.roll.enter(NOTHING);
+            outstanding.roll().merge(self.token, other.token);
+            other.token = outstanding.roll().enter(NOTHING);
         }
         if let Some(of) = other.of.clone() {
             self.bind(&of);
@@ -137,7 +135,7 @@ impl MetaReservation {
             of: self.of.take(),
             #[cfg(debug_assertions)]
             token: {
-                let nothing = all.outstanding.lock().roll.enter(NOTHING);
+                let nothing = all.outstanding.lock().roll().enter(NOTHING);
                 std::mem::replace(&mut self.token, nothing)
             },
         }
@@ -152,10 +150,9 @@ impl MetaReservation {
         }
         {
             let mut outstanding = all.outstanding.lock();
-            outstanding.costs -= held;
-            outstanding.freeing -= freeing;
+            outstanding.give((held, freeing));
             #[cfg(debug_assertions)]
-            outstanding.roll.give(self.token, figures(held, freeing));
+            outstanding.roll().give(self.token, figures(held, freeing));
         }
         all.serve();
     }
@@ -187,7 +184,7 @@ impl MetaReservation {
             of: self.of.clone(),
             #[cfg(debug_assertions)]
             token: self.owner.upgrade().map_or(0, |all| {
-                all.outstanding.lock().roll.split(self.token, figures(part, freeing))
+                all.outstanding.lock().roll().split(self.token, figures(part, freeing))
             }),
         }
     }
@@ -201,7 +198,7 @@ impl Drop for MetaReservation {
         let Some(all) = self.owner.upgrade() else { return self.unbind() };
         self.give_back(&all);
         #[cfg(debug_assertions)]
-        all.outstanding.lock().roll.leave(self.token, NOTHING);
+        all.outstanding.lock().roll().leave(self.token, NOTHING);
     }
 }
 

@@ -28,6 +28,8 @@ impl Urgency {
 }
 
 /// What a waiter in the line waits for.
+///
+/// Plain data: a request, which nothing changes.
 #[derive(Clone, Copy, Debug)]
 pub struct Demand {
     /// What its operation may put.

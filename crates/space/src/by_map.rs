@@ -9,8 +9,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use buttress_base::Apart;
-use buttress_base::apart::{STRIPES, stripe};
+use buttress_base::CachePadded;
+use buttress_base::shard::{SHARDS, shard};
 use buttress_base::sync::RwLock;
 use buttress_format::Logical;
 
@@ -21,24 +21,28 @@ type Groups = RwLock<BTreeMap<Logical, Arc<Group>>>;
 /// All groups.
 #[derive(Debug)]
 pub(crate) struct GroupMap {
-    handles: [Finder; STRIPES],
+    handles: [Finder; SHARDS],
 }
 
 /// A handle of the map.
 #[derive(Clone, Debug)]
-pub(crate) struct Finder(Arc<Apart<Arc<Groups>>>);
+pub(crate) struct Finder(Arc<CachePadded<Arc<Groups>>>);
 
 impl Default for GroupMap {
     fn default() -> Self {
         let groups = Arc::<Groups>::default();
-        Self { handles: std::array::from_fn(|_| Finder(Arc::new(Apart(Arc::clone(&groups))))) }
+        Self {
+            handles: std::array::from_fn(|_| {
+                Finder(Arc::new(CachePadded::new(Arc::clone(&groups))))
+            }),
+        }
     }
 }
 
 impl GroupMap {
     /// A handle for a later search, maybe on another thread.
     pub(crate) fn finder(&self) -> Finder {
-        self.handles[stripe()].clone()
+        self.handles[shard()].clone()
     }
 
     pub(crate) fn group_at(&self, at: Logical) -> Option<Arc<Group>> {

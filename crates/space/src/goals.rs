@@ -15,7 +15,7 @@
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use buttress_base::Apart;
+use buttress_base::CachePadded;
 #[cfg(feature = "baselines")]
 use buttress_base::{Rank, Ranked};
 use buttress_format::Logical;
@@ -31,7 +31,7 @@ const GROUPS_PER_GOAL: usize = 4;
 /// The address after the last allocation, for each kind and slot of streams.
 #[derive(Debug)]
 pub(crate) struct Goals {
-    slots: [Box<[Apart<AtomicU64>]>; 3],
+    slots: [Box<[CachePadded<AtomicU64>]>; 3],
     /// How many are in use.
     active: [AtomicUsize; 3],
     /// The goal of the baseline, under a lock.
@@ -42,7 +42,7 @@ pub(crate) struct Goals {
 
 impl Goals {
     pub(crate) fn new(processors: usize) -> Self {
-        let zeros = || (0..SLOTS).map(|_| Apart::default()).collect();
+        let zeros = || (0..SLOTS).map(|_| CachePadded::default()).collect();
         Self {
             slots: std::array::from_fn(|_| zeros()),
             active: std::array::from_fn(|_| AtomicUsize::new(1)),

@@ -25,7 +25,7 @@
 //! The primitives come from the module `sync` beside it, so that a model checker runs the same text
 //! with its own threads and atomics.
 
-use super::sync::{Arc, AtomicUsize, BUCKETS, Condvar, Mutex, Ordering::SeqCst, STRIPES, stripe};
+use super::sync::{Arc, AtomicUsize, BUCKETS, Condvar, Mutex, Ordering::SeqCst, SHARDS, shard};
 
 /// Alone on its cache line.
 #[derive(Debug, Default)]
@@ -37,7 +37,7 @@ struct Count {
 #[derive(Debug, Default)]
 struct Bucket {
     phase: AtomicUsize,
-    counts: [Count; STRIPES],
+    counts: [Count; SHARDS],
     /// How many drains wait for it to be empty.
     waiting: AtomicUsize,
     /// Drains of one bucket take turns. Unranked: held while a drain waits.
@@ -57,7 +57,7 @@ struct Handle(Arc<Buckets>);
 /// All counters of a volume.
 #[derive(Debug)]
 pub(crate) struct Writers {
-    handles: [Arc<Handle>; STRIPES],
+    handles: [Arc<Handle>; SHARDS],
 }
 
 impl Default for Writers {
@@ -72,7 +72,7 @@ impl Default for Writers {
 pub(crate) struct Counted {
     handle: Arc<Handle>,
     bucket: usize,
-    stripe: usize,
+    shard: usize,
     phase: usize,
 }
 
@@ -80,12 +80,12 @@ impl Writers {
     /// Counts a writer in. The caller must look whether the group is read-only after this, not
     /// before (W1).
     pub(crate) fn enter(&self, group: usize) -> Counted {
-        let (bucket, stripe) = (group % BUCKETS, stripe());
-        let handle = Arc::clone(&self.handles[stripe]);
+        let (bucket, shard) = (group % BUCKETS, shard());
+        let handle = Arc::clone(&self.handles[shard]);
         let counters = &handle.0[bucket];
         let phase = counters.phase.load(SeqCst) & 1;
-        counters.counts[stripe].phases[phase].fetch_add(1, SeqCst);
-        Counted { handle, bucket, stripe, phase }
+        counters.counts[shard].phases[phase].fetch_add(1, SeqCst);
+        Counted { handle, bucket, shard, phase }
     }
 
     /// Waits until every writer has left that entered `group`, or a group of its bucket, before
@@ -111,7 +111,7 @@ impl Writers {
 impl Drop for Counted {
     fn drop(&mut self) {
         let bucket = &self.handle.0[self.bucket];
-        let was = bucket.counts[self.stripe].phases[self.phase].fetch_sub(1, SeqCst);
+        let was = bucket.counts[self.shard].phases[self.phase].fetch_sub(1, SeqCst);
         debug_assert!(was > 0, "W3: left where no writer had entered");
         // A drain announces itself before it looks at the count: it sees the count fall, or this
         // sees the drain.

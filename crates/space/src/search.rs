@@ -312,16 +312,18 @@ impl<'a> Search<'a> {
     /// The next group of this round that the index names and that seems to have `bytes`.
     fn ahead(&mut self, plane: Plane, order: usize, bytes: u64) -> Option<&'a Arc<Group>> {
         while let Some(slot) = self.slot_ahead(plane, order) {
-            self.probes += 1;
-            let group = self.slots.get(slot).filter(|group| self.may(group));
-            if let Some(group) = group
-                && group.is_loaded()
-                && group.largest_free() >= bytes
-            {
+            if let Some(group) = self.probe(slot, bytes) {
                 return Some(group);
             }
         }
         None
+    }
+
+    /// Looks at one group: whether it may be used and seems to have `bytes`.
+    fn probe(&mut self, slot: usize, bytes: u64) -> Option<&'a Arc<Group>> {
+        self.probes += 1;
+        let group = self.slots.get(slot).filter(|group| self.may(group))?;
+        (group.is_loaded() && group.largest_free() >= bytes).then_some(group)
     }
 
     /// The same without an index.
@@ -332,12 +334,7 @@ impl<'a> Search<'a> {
             while self.round.next < end {
                 let slot = self.round.next;
                 self.round.next += 1;
-                self.probes += 1;
-                let group = self.slots.get(slot).filter(|group| self.may(group));
-                if let Some(group) = group
-                    && group.is_loaded()
-                    && group.largest_free() >= bytes
-                {
+                if let Some(group) = self.probe(slot, bytes) {
                     return Some(group);
                 }
             }

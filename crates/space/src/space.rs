@@ -31,8 +31,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use buttress_base::apart::{STRIPES, stripe};
-use buttress_base::{Apart, Rank, Ranked};
+use buttress_base::shard::{SHARDS, shard};
+use buttress_base::{CachePadded, Rank, Ranked};
 use buttress_format::{BlockGroupFlags, Extent, Logical};
 
 use crate::account::{Account, Counts, Ledger};
@@ -57,7 +57,7 @@ pub struct Space {
     nodesize: u32,
     /// Whether data and metadata share their groups, and so one account: that of metadata.
     mixed: bool,
-    ledgers: [Apart<Ledger>; 3],
+    ledgers: [CachePadded<Ledger>; 3],
     directory: ArcSwap<Directory>,
     /// The groups of each kind by their largest free run.
     indexes: [Arc<Index>; 3],
@@ -70,11 +70,11 @@ pub struct Space {
     /// Writers in place.
     in_place: Writers,
     /// Dirty bytes that will be written in place.
-    unreserved: Apart<Unreserved>,
+    unreserved: CachePadded<Unreserved>,
     /// By the shard of the allocating thread.
-    alloc_counters: [Apart<AllocCounters>; STRIPES],
+    alloc_counters: [CachePadded<AllocCounters>; SHARDS],
     /// Requests that wait for data space.
-    data_queue: Apart<DataQueue>,
+    data_queue: CachePadded<DataQueue>,
     /// Slots that removed groups left. Held while a new directory is made, so that no change is
     /// lost.
     writers: Ranked<[BTreeSet<usize>; 3]>,
@@ -95,7 +95,7 @@ impl Space {
             sectorsize,
             nodesize,
             mixed: false,
-            ledgers: SpaceKind::ALL.map(|kind| Apart(Ledger::new(kind))),
+            ledgers: SpaceKind::ALL.map(|kind| CachePadded::new(Ledger::new(kind))),
             directory: ArcSwap::from_pointee(Directory::default()),
             indexes: std::array::from_fn(|_| Arc::default()),
             goals: Goals::new(buttress_base::thread::parallelism()),
@@ -104,9 +104,9 @@ impl Space {
             #[cfg(feature = "baselines")]
             map: None,
             in_place: Writers::default(),
-            unreserved: Apart(Unreserved::new()),
+            unreserved: CachePadded::new(Unreserved::new()),
             alloc_counters: Default::default(),
-            data_queue: Apart(DataQueue::new()),
+            data_queue: CachePadded::new(DataQueue::new()),
             writers: Ranked::new(Rank::BlockGroups, Default::default()),
         }
     }
@@ -526,7 +526,7 @@ impl Space {
     }
 
     pub(crate) fn alloc_counters(&self) -> &AllocCounters {
-        &self.alloc_counters[stripe()]
+        &self.alloc_counters[shard()]
     }
 
     /// Compares every group with itself, and every account with its groups and reservations. Walks

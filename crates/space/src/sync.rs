@@ -7,7 +7,7 @@ pub(crate) use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 pub(crate) use buttress_base::sync::{Condvar, Mutex};
 
 /// Number of shards of counters; each thread has one.
-pub(crate) use buttress_base::apart::{STRIPES, stripe};
+pub(crate) use buttress_base::shard::{SHARDS, shard};
 
 /// Number of buckets: groups with different remainders are drained apart.
 pub(crate) const BUCKETS: usize = 16;

@@ -15,7 +15,7 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use buttress_base::Apart;
+use buttress_base::CachePadded;
 use buttress_base::sync::Mutex;
 use buttress_format::{BackRef, Extent, Ino, Logical, TreeId};
 use smallvec::SmallVec;
@@ -289,8 +289,8 @@ fn alter(sum: &AtomicU64, before: u64, after: u64) {
 #[derive(Debug)]
 pub struct DelayedRefs {
     /// Unranked: `disputed` and the look of a caller run inside.
-    shards: Vec<Apart<Mutex<Shard>>>,
-    sums: Apart<Sums>,
+    shards: Vec<CachePadded<Mutex<Shard>>>,
+    sums: CachePadded<Sums>,
     /// Unranked: taken inside a shard; nothing is taken inside.
     disputed: Mutex<Option<Logical>>,
 }
@@ -298,8 +298,8 @@ pub struct DelayedRefs {
 impl Default for DelayedRefs {
     fn default() -> Self {
         Self {
-            shards: (0..SHARDS).map(|_| Apart::default()).collect(),
-            sums: Apart::default(),
+            shards: (0..SHARDS).map(|_| CachePadded::default()).collect(),
+            sums: CachePadded::default(),
             disputed: Mutex::default(),
         }
     }
@@ -314,14 +314,14 @@ impl DelayedRefs {
     /// Adds to the count of one user. True when the extent vanished: born here, and
     /// without users. Where two users say different lengths the volume is damaged, and this
     /// transaction must not be committed.
-    pub fn change(&self, extent: Extent, who: DataRef, delta: i64, born: bool) -> bool {
+    pub fn change(&self, extent: Extent, user: DataRef, delta: i64, born: bool) -> bool {
         let mut shard = self.shard(extent.start).lock();
         let Shard { changes, news } = &mut *shard;
         let mut is_news = false;
         let entry = changes.entry(extent.start).or_insert_with(|| {
             is_news = true;
             self.sums.len.fetch_add(1, Ordering::Relaxed);
-            let owner = born.then_some(who.root);
+            let owner = born.then_some(user.root);
             ExtentChange { extent, born, owner, deltas: Deltas::default() }
         });
         if entry.extent.len != extent.len {
@@ -329,7 +329,7 @@ impl DelayedRefs {
             return false;
         }
         let (adds, drops) = (entry.adds(), entry.drops());
-        entry.deltas.add(User::File(who), delta);
+        entry.deltas.add(User::File(user), delta);
         alter(&self.sums.added, adds, entry.adds());
         alter(&self.sums.dropped, drops.into(), entry.drops().into());
         is_news |= (adds, drops) != (entry.adds(), entry.drops());
@@ -344,12 +344,12 @@ impl DelayedRefs {
         vanished
     }
 
-    /// Makes an extent longer that was born here, if `who` is its only user, and once. Says
+    /// Makes an extent longer that was born here, if `user` is its only user, and once. Says
     /// whether it did.
-    pub fn extend(&self, extent: Extent, more: u64, who: DataRef) -> bool {
+    pub fn extend(&self, extent: Extent, more: u64, user: DataRef) -> bool {
         let mut shard = self.shard(extent.start).lock();
         let Some(change) = shard.changes.get_mut(&extent.start) else { return false };
-        let may = change.born && change.extent == extent && change.deltas.is_just(User::File(who));
+        let may = change.born && change.extent == extent && change.deltas.is_just(User::File(user));
         if may {
             change.extent.len += more;
         }

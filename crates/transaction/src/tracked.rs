@@ -115,27 +115,27 @@ impl Tracked {
     }
 
     /// Says that the log names an extent as a file's, and whether as one that is preallocated.
-    pub fn log_extent(&self, start: Logical, who: DataRef, aside: bool) {
+    pub fn log_extent(&self, start: Logical, user: DataRef, aside: bool) {
         let mut inner = self.inner.lock();
-        let named = inner.extents.entry(start).or_insert(Named { owner: Some(who), aside });
-        if named.owner != Some(who) {
+        let named = inner.extents.entry(start).or_insert(Named { owner: Some(user), aside });
+        if named.owner != Some(user) {
             named.owner = None;
         }
         named.aside |= aside;
     }
 
     /// Whether the log names an extent as set aside by another, or by several.
-    pub fn is_anothers_aside(&self, start: Logical, who: DataRef) -> bool {
+    pub fn is_anothers_aside(&self, start: Logical, user: DataRef) -> bool {
         let inner = self.inner.lock();
-        inner.extents.get(&start).is_some_and(|named| named.aside && named.owner != Some(who))
+        inner.extents.get(&start).is_some_and(|named| named.aside && named.owner != Some(user))
     }
 
     /// Whether the log names an extent as another's, or as that of several: it must stay what it
     /// is (K3).
-    pub fn is_anothers(&self, start: Logical, who: DataRef) -> bool {
+    pub fn is_anothers(&self, start: Logical, user: DataRef) -> bool {
         if !self.used.load(Ordering::Relaxed) {
             return false;
         }
-        self.inner.lock().extents.get(&start).is_some_and(|named| named.owner != Some(who))
+        self.inner.lock().extents.get(&start).is_some_and(|named| named.owner != Some(user))
     }
 }

@@ -51,17 +51,26 @@ impl<'s, S: NodeSource + ?Sized> Cursor<'s, S> {
     ///
     /// When a node on the way is damaged.
     pub fn seek_on(&mut self, key: &Key) -> Result<()> {
+        if self.step_in_leaf(key, |behind| behind) {
+            return Ok(());
+        }
+        self.descend(key)?;
+        self.settle_forward()
+    }
+
+    /// Moves within the leaf where the cursor is, if the key lies in it. `absent` picks the slot
+    /// for a key that is not there from the slot of the first key behind it.
+    fn step_in_leaf(&mut self, key: &Key, absent: impl FnOnce(usize) -> usize) -> bool {
         if let Some((leaf, slot)) = self.path.last_mut()
             && leaf.level() == 0
             && !leaf.is_empty()
             && (leaf.key(0)..=leaf.key(leaf.len() - 1)).contains(key)
         {
-            *slot = leaf.search(key).unwrap_or_else(|slot| slot);
+            *slot = leaf.search(key).unwrap_or_else(absent);
             self.source.count_keys(1);
-            return Ok(());
+            return true;
         }
-        self.descend(key)?;
-        self.settle_forward()
+        false
     }
 
     /// A cursor at the last item at or before a key. Costs what [`seek`](Self::seek) does.
@@ -82,13 +91,7 @@ impl<'s, S: NodeSource + ?Sized> Cursor<'s, S> {
     ///
     /// When a node on the way is damaged.
     pub fn seek_back_on(&mut self, key: &Key) -> Result<()> {
-        if let Some((leaf, slot)) = self.path.last_mut()
-            && leaf.level() == 0
-            && !leaf.is_empty()
-            && (leaf.key(0)..=leaf.key(leaf.len() - 1)).contains(key)
-        {
-            *slot = leaf.search(key).unwrap_or_else(|slot| slot - 1);
-            self.source.count_keys(1);
+        if self.step_in_leaf(key, |behind| behind - 1) {
             return Ok(());
         }
         self.descend_before(key)

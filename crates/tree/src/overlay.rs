@@ -24,7 +24,7 @@ use std::{
     },
 };
 
-use buttress_base::Apart;
+use buttress_base::CachePadded;
 use buttress_base::sync::RwLock;
 use buttress_format::{Generation, Key, Kind, TreeId};
 
@@ -77,9 +77,9 @@ const BYTES: usize = 1;
 #[derive(Debug)]
 pub struct Overlay {
     /// Unranked: readers share it, and nothing is taken under it.
-    shards: Vec<Apart<RwLock<Shard>>>,
+    shards: Vec<CachePadded<RwLock<Shard>>>,
     /// Items, and their bytes in memory.
-    held: Apart<[AtomicU64; 2]>,
+    held: CachePadded<[AtomicU64; 2]>,
     /// Items that got another length after the first call of [`Overlay::changed`].
     resized: AtomicU64,
 }
@@ -87,8 +87,8 @@ pub struct Overlay {
 impl Default for Overlay {
     fn default() -> Self {
         Self {
-            shards: (0..SHARDS).map(|_| Apart::default()).collect(),
-            held: Apart::default(),
+            shards: (0..SHARDS).map(|_| CachePadded::default()).collect(),
+            held: CachePadded::default(),
             resized: AtomicU64::new(0),
         }
     }

@@ -7,8 +7,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use buttress_base::Apart;
-use buttress_base::apart::{STRIPES, stripe};
+use buttress_base::CachePadded;
+use buttress_base::shard::{SHARDS, shard};
 
 /// Work that was done on the trees of a store since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,7 +34,7 @@ impl Steps {
 }
 
 #[derive(Debug, Default)]
-struct Stripe {
+struct Shard {
     nodes: AtomicU64,
     nodes_read: AtomicU64,
     keys: AtomicU64,
@@ -42,33 +42,33 @@ struct Stripe {
 
 /// Where threads count their steps.
 #[derive(Debug)]
-pub(crate) struct StepCounter(Box<[Apart<Stripe>]>);
+pub(crate) struct StepCounter(Box<[CachePadded<Shard>]>);
 
 impl Default for StepCounter {
     fn default() -> Self {
-        Self((0..STRIPES).map(|_| Apart::default()).collect())
+        Self((0..SHARDS).map(|_| CachePadded::default()).collect())
     }
 }
 
 impl StepCounter {
     pub(crate) fn node(&self) {
-        self.0[stripe()].nodes.fetch_add(1, Ordering::Relaxed);
+        self.0[shard()].nodes.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn node_read(&self) {
-        self.0[stripe()].nodes_read.fetch_add(1, Ordering::Relaxed);
+        self.0[shard()].nodes_read.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn keys(&self, count: u64) {
-        self.0[stripe()].keys.fetch_add(count, Ordering::Relaxed);
+        self.0[shard()].keys.fetch_add(count, Ordering::Relaxed);
     }
 
     pub(crate) fn sum(&self) -> Steps {
         let mut all = Steps::default();
-        for stripe in &self.0 {
-            all.nodes += stripe.nodes.load(Ordering::Relaxed);
-            all.nodes_read += stripe.nodes_read.load(Ordering::Relaxed);
-            all.keys += stripe.keys.load(Ordering::Relaxed);
+        for shard in &self.0 {
+            all.nodes += shard.nodes.load(Ordering::Relaxed);
+            all.nodes_read += shard.nodes_read.load(Ordering::Relaxed);
+            all.keys += shard.keys.load(Ordering::Relaxed);
         }
         all
     }

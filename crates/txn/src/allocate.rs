@@ -1,7 +1,5 @@
 //! Allocating data out of a reservation, and giving back what was not used.
 
-use std::sync::atomic::Ordering;
-
 use buttress_format::{Extent, Generation, Logical};
 use buttress_space::{AllocRequest, DataReservation, Outcome, SpaceKind};
 
@@ -64,15 +62,14 @@ impl Engine {
         for loaded in 1.. {
             match self.space.allocate_in_rows(reservation, request, rows.get()) {
                 Outcome::Got(extent) => {
-                    self.unborn.insert(extent.start);
+                    self.unreferenced.insert(extent.start);
                     self.grow_for_whole(want, extent.len, groups);
                     return Ok(extent);
                 }
                 Outcome::NeedsLoading(group) => self.have_loaded(&group),
                 // What was reserved lay in a group that turned out to be damaged.
                 Outcome::Full { .. }
-                    if self.counters.groups_left.load(Ordering::Relaxed) > 0
-                        && self.add_chunk(SpaceKind::Data)? => {}
+                    if self.counters.has_left() && self.add_chunk(SpaceKind::Data)? => {}
                 Outcome::Full { .. } if self.make_room_for_rows(&mut room)? => {}
                 Outcome::Full { .. } => return Err(self.no_space(SpaceKind::Data, want)),
             }
@@ -84,8 +81,8 @@ impl Engine {
 
     /// Gives back an extent that never got a reference: its write failed.
     pub fn free_unused_data(&self, extent: Extent) {
-        let unborn = self.unborn.remove(extent.start);
-        assert!(unborn, "an extent with references is dropped, not given back: {extent}");
+        let unreferenced = self.unreferenced.remove(extent.start);
+        assert!(unreferenced, "an extent with references is dropped, not given back: {extent}");
         self.space.free(extent);
     }
 }

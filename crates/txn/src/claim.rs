@@ -57,7 +57,7 @@ impl Engine {
             return Ok(());
         }
         self.claim(SpaceKind::Data, extent)?;
-        self.unborn.insert(extent.start);
+        self.unreferenced.insert(extent.start);
         Ok(())
     }
 }

@@ -29,13 +29,7 @@ mod superblock;
 
 pub(crate) use quota::status as quota_status;
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Instant,
-};
+use std::sync::{Arc, atomic::Ordering};
 
 use buttress_base::clock;
 use buttress_format::{Generation, Logical};
@@ -46,14 +40,6 @@ use self::settle::Settled;
 use crate::commit_state::CommitState;
 use crate::unwritten::Barred;
 use crate::{Costs, Engine, Error, Result, View, found_log, transaction::Transaction};
-
-fn nanos(since: Instant) -> u64 {
-    u64::try_from(clock::since(since).as_nanos()).unwrap_or(u64::MAX)
-}
-
-fn raise(counter: &AtomicU64, value: u64) {
-    counter.fetch_max(value, Ordering::Relaxed);
-}
 
 impl Engine {
     /// Makes everything put before the call durable. Callers that arrive together share a commit.
@@ -136,9 +122,7 @@ impl Engine {
         drop(barred);
         cut();
         let outcome = self.commit_frozen(state, &frozen);
-        let counters = &self.counters;
-        counters.commits.fetch_add(1, Ordering::Relaxed);
-        counters.commit_nanos.fetch_add(nanos(started), Ordering::Relaxed);
+        self.counters.note_commit(clock::since(started));
         if let Err(error) = outcome {
             return Err(self.latch(error));
         }
@@ -157,7 +141,7 @@ impl Engine {
         if is_first {
             tracing::error!(error = %cause, "the volume is read-only now");
         }
-        self.refuse_everybody();
+        self.refuse_all();
         Error::Aborted(cause)
     }
 
@@ -176,11 +160,10 @@ impl Engine {
             counted = counted.map(|(bytes, _)| bytes),
             "settled"
         );
-        raise(&self.counters.settle_rounds_max, settled.rounds);
         let account = self.space.account(SpaceKind::Metadata);
         let reserve = account.global_reserve - account.for_copies;
         let of_reserve = reserve.saturating_sub(account.free());
-        raise(&self.counters.reserve_taken_max, of_reserve);
+        self.counters.note_settled(settled.rounds, of_reserve);
         // All its nodes have addresses: it takes no more, and writing them may be what takes
         // longest.
         self.reservations.settled(frozen, settled.nodes.len() as u64);
@@ -240,7 +223,7 @@ impl Engine {
             )));
             frozen
         });
-        raise(&self.counters.freeze_nanos_max, nanos(started));
+        self.counters.note_freeze(clock::since(started));
         frozen
     }
 
@@ -256,10 +239,9 @@ impl Engine {
                 return;
             }
             match self.space.audit() {
-                Ok(true) => self.counters.audits.fetch_add(1, Ordering::Relaxed),
-                Ok(false) => self.counters.audits_overtaken.fetch_add(1, Ordering::Relaxed),
+                Ok(is_done) => self.counters.note_audit(is_done),
                 Err(difference) => panic!("{difference}"),
-            };
+            }
         }
     }
 
@@ -278,7 +260,7 @@ impl Engine {
         let batch: Vec<(Logical, &[u8])> =
             sealed.iter().map(|node| (node.logical(), node.bytes())).collect();
         self.volume.write_batch(&batch)?;
-        self.counters.nodes_written.fetch_add(batch.len() as u64, Ordering::Relaxed);
+        self.counters.note_nodes(batch.len() as u64);
         Ok(sealed)
     }
 

@@ -75,6 +75,6 @@ impl Engine {
 
     /// Counts tree nodes that were written beside a commit.
     pub fn note_nodes_written(&self, nodes: u64) {
-        self.counters.nodes_written.fetch_add(nodes, Ordering::Relaxed);
+        self.counters.note_nodes(nodes);
     }
 }

@@ -1,6 +1,12 @@
 //! What an engine counts of what it does.
+//!
+//! # Invariants
+//!
+//! - **C1** A count only grows. What is counted together need not be seen together: readers take
+//!   no lock.
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use buttress_base::sync::Mutex;
 
@@ -9,25 +15,174 @@ pub(crate) mod steps;
 pub(crate) mod waits;
 
 use self::refusal::Refused;
-use self::steps::StepCounters;
-use self::waits::WaitCounters;
+use self::steps::{Before, FlushSteps, Gain, StepCounters};
+use self::waits::{Wait, WaitCounters, WaitsByLine};
 
+/// What an engine has done since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Commits made.
+    pub commits: u64,
+    /// Time they took together, in nanoseconds.
+    pub commit_nanos: u64,
+    /// The longest that a freeze kept operations out, in nanoseconds.
+    pub freeze_nanos_max: u64,
+    /// Tree nodes written, copies counted once.
+    pub nodes_written: u64,
+    /// Most rounds that a commit needed to settle its own nodes.
+    pub settle_rounds_max: u64,
+    /// Bytes that a commit took of the global reserve, at most: for what reservations did not
+    /// cover, and for what freed space.
+    pub reserve_taken_max: u64,
+    /// Memory that the running transaction holds, in bytes.
+    pub overlay_bytes: u64,
+    /// Waits for space.
+    pub waits: WaitsByLine,
+    /// What was done to make room for tickets that wait.
+    pub steps: FlushSteps,
+    /// How many were refused space in the end.
+    pub enospc: u64,
+    /// How many gave up because their callers did not want it done any more.
+    pub interrupted: u64,
+    /// How often accounts were compared with groups and tokens, in debug builds, and how often
+    /// they changed too fast for that.
+    pub audits: u64,
+    /// See [`audits`](Self::audits).
+    pub audits_overtaken: u64,
+    /// Block groups of which it was read what is free in them.
+    pub groups_loaded: u64,
+    /// Those of which it could not be read, so that nothing is allocated in them.
+    pub groups_left: u64,
+    /// Steps that walks over the trees took: nodes looked at and read, keys come to.
+    pub walked: buttress_tree::Steps,
+    /// Chunks that are known.
+    pub chunks: u64,
+    /// All of them are, and what is in use of each: before that the accounts are empty.
+    pub groups_known: bool,
+}
+
+/// The counts of one engine.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
-    pub(crate) commits: AtomicU64,
-    pub(crate) commit_nanos: AtomicU64,
-    pub(crate) freeze_nanos_max: AtomicU64,
-    pub(crate) nodes_written: AtomicU64,
-    pub(crate) settle_rounds_max: AtomicU64,
-    pub(crate) reserve_taken_max: AtomicU64,
-    pub(crate) waits: WaitCounters,
-    pub(crate) steps: StepCounters,
-    pub(crate) enospc: AtomicU64,
+    commits: AtomicU64,
+    commit_nanos: AtomicU64,
+    freeze_nanos_max: AtomicU64,
+    nodes_written: AtomicU64,
+    settle_rounds_max: AtomicU64,
+    reserve_taken_max: AtomicU64,
+    waits: WaitCounters,
+    steps: StepCounters,
+    enospc: AtomicU64,
     /// Unranked: nothing is taken under it.
-    pub(crate) refused: Mutex<Option<Refused>>,
-    pub(crate) interrupted: AtomicU64,
-    pub(crate) audits: AtomicU64,
-    pub(crate) audits_overtaken: AtomicU64,
-    pub(crate) groups_loaded: AtomicU64,
-    pub(crate) groups_left: AtomicU64,
+    refused: Mutex<Option<Refused>>,
+    interrupted: AtomicU64,
+    audits: AtomicU64,
+    audits_overtaken: AtomicU64,
+    groups_loaded: AtomicU64,
+    groups_left: AtomicU64,
+}
+
+impl Counters {
+    /// A commit ended, well or not, after so long.
+    pub(crate) fn note_commit(&self, took: Duration) {
+        add(&self.commits, 1);
+        add(&self.commit_nanos, nanos(took));
+    }
+
+    /// A freeze kept operations out for so long.
+    pub(crate) fn note_freeze(&self, took: Duration) {
+        raise(&self.freeze_nanos_max, nanos(took));
+    }
+
+    /// A commit settled in so many rounds, and took so many bytes of the global reserve.
+    pub(crate) fn note_settled(&self, rounds: u64, of_reserve: u64) {
+        raise(&self.settle_rounds_max, rounds);
+        raise(&self.reserve_taken_max, of_reserve);
+    }
+
+    /// So many nodes were written.
+    pub(crate) fn note_nodes(&self, nodes: u64) {
+        add(&self.nodes_written, nodes);
+    }
+
+    /// A wait for space is over.
+    pub(crate) fn note_wait(&self, wait: &Wait) {
+        self.waits.note(wait);
+    }
+
+    /// A step to make room is done.
+    pub(crate) fn note_step(&self, before: &Before, gain: Gain, yielded: u64) {
+        self.steps.note(before, gain, yielded);
+    }
+
+    /// Space was refused (`refusal::R1`).
+    pub(crate) fn note_refused(&self, refused: Refused) {
+        *self.refused.lock() = Some(refused);
+        self.enospc.fetch_add(1, Ordering::Release);
+    }
+
+    /// The last refusal, if there was one.
+    pub(crate) fn last_refused(&self) -> Option<Refused> {
+        *self.refused.lock()
+    }
+
+    /// A wait was given up because its caller did not want it any more.
+    pub(crate) fn note_interrupted(&self) {
+        add(&self.interrupted, 1);
+    }
+
+    /// The accounts were compared with groups and tokens, or changed too fast for that.
+    #[cfg(debug_assertions)]
+    pub(crate) fn note_audit(&self, is_done: bool) {
+        add(if is_done { &self.audits } else { &self.audits_overtaken }, 1);
+    }
+
+    /// It is known what is free in one more block group.
+    pub(crate) fn note_loaded(&self) {
+        add(&self.groups_loaded, 1);
+    }
+
+    /// A block group could not be read.
+    pub(crate) fn note_left(&self) {
+        add(&self.groups_left, 1);
+    }
+
+    /// Whether some block group could not be read.
+    pub(crate) fn has_left(&self) -> bool {
+        self.groups_left.load(Ordering::Relaxed) > 0
+    }
+
+    /// All of them; what is counted elsewhere is zero.
+    pub(crate) fn snapshot(&self) -> Stats {
+        let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        Stats {
+            commits: load(&self.commits),
+            commit_nanos: load(&self.commit_nanos),
+            freeze_nanos_max: load(&self.freeze_nanos_max),
+            nodes_written: load(&self.nodes_written),
+            settle_rounds_max: load(&self.settle_rounds_max),
+            reserve_taken_max: load(&self.reserve_taken_max),
+            waits: self.waits.snapshot(),
+            steps: self.steps.snapshot(),
+            enospc: self.enospc.load(Ordering::Acquire),
+            interrupted: load(&self.interrupted),
+            audits: load(&self.audits),
+            audits_overtaken: load(&self.audits_overtaken),
+            groups_loaded: load(&self.groups_loaded),
+            groups_left: load(&self.groups_left),
+            ..Stats::default()
+        }
+    }
+}
+
+fn add(count: &AtomicU64, more: u64) {
+    count.fetch_add(more, Ordering::Relaxed);
+}
+
+fn raise(count: &AtomicU64, value: u64) {
+    count.fetch_max(value, Ordering::Relaxed);
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

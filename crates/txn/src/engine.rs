@@ -19,7 +19,7 @@ use std::sync::{
 };
 
 use arc_swap::ArcSwap;
-use buttress_base::Apart;
+use buttress_base::CachePadded;
 use buttress_base::sync::Mutex;
 use buttress_format::{Extent, Generation, Incompat, Ino, Key, Kind, Logical, TreeId};
 use buttress_space::{NocowWriter, ReadOnlyHold, Space, SpaceKind};
@@ -49,7 +49,7 @@ use crate::{
     scrub_hold::ScrubHold,
     stamps::{Stamp, Stamps},
     transaction::Transaction,
-    unborn::Unborn,
+    unreferenced::Unreferenced,
     unwritten::UnwrittenCount,
     window::Windows,
 };
@@ -70,7 +70,7 @@ pub struct Engine {
     /// Threads that put extents before their data is written.
     pub(crate) unwritten: UnwrittenCount,
     /// Extents allocated and not yet referenced: their first reference makes their item.
-    pub(crate) unborn: Unborn,
+    pub(crate) unreferenced: Unreferenced,
     pub(crate) windows: Windows,
     pub(crate) scrub_hold: ScrubHold,
     /// Which answers about users of extents are still right.
@@ -82,7 +82,7 @@ pub struct Engine {
     pub(crate) groups: GroupNotes,
     pub(crate) loading: Loading,
     pub(crate) learning: Learning,
-    pub(crate) counters: Apart<Counters>,
+    pub(crate) counters: CachePadded<Counters>,
     pub(crate) log_space: LogSpace,
     /// A log that was found and has to be replayed.
     pub(crate) found_log: FoundLog,
@@ -138,7 +138,7 @@ impl Engine {
             gate: Gate::default(),
             commit: Commits::new(parts.commit),
             unwritten: UnwrittenCount::default(),
-            unborn: Unborn::default(),
+            unreferenced: Unreferenced::default(),
             windows: Windows::default(),
             scrub_hold: ScrubHold::default(),
             stamps: Stamps::default(),
@@ -148,7 +148,7 @@ impl Engine {
             groups: GroupNotes::default(),
             loading: Loading::default(),
             learning: parts.learning,
-            counters: Apart::default(),
+            counters: CachePadded::default(),
             log_space: LogSpace::default(),
             found_log: FoundLog::default(),
             numbers: Numbers::default(),
@@ -260,17 +260,17 @@ impl Engine {
         self.stamps.note_freed_at_once();
     }
 
-    /// Whether `who`, which holds one reference or more, is the only user of an extent (T10).
+    /// Whether `user`, which holds one reference or more, is the only user of an extent (T10).
     ///
     /// # Errors
     ///
     /// When the extent tree cannot be read or does not know the extent.
-    pub fn extent_is_exclusive(&self, view: &View, extent: Extent, who: DataRef) -> Result<bool> {
-        let running = view.running().tracked.is_anothers(extent.start, who);
-        let frozen = view.frozen().is_some_and(|f| f.tracked.is_anothers(extent.start, who));
+    pub fn extent_is_exclusive(&self, view: &View, extent: Extent, user: DataRef) -> Result<bool> {
+        let running = view.running().tracked.is_anothers(extent.start, user);
+        let frozen = view.frozen().is_some_and(|f| f.tracked.is_anothers(extent.start, user));
         // What cannot be written in place is no one's alone.
         let may = !self.volume.has_parity(extent.start) && !running && !frozen;
-        Ok(may && extent_tree::is_exclusive(view, extent, who)?)
+        Ok(may && extent_tree::is_exclusive(view, extent, user)?)
     }
 
     /// The right to write into an extent, or a part of it, in place; nothing where its block

@@ -22,7 +22,7 @@ use crate::{
 
 pub(crate) use crate::extent_refs::Fate;
 
-/// Whether every reference to an extent is `who`'s: in the committed trees, and in those that the
+/// Whether every reference to an extent is `user`'s: in the committed trees, and in those that the
 /// frozen and the running transaction leave. A crash may lead to any of them. A file that was split
 /// into parts of one extent holds several references under one name.
 ///
@@ -34,9 +34,9 @@ pub(crate) use crate::extent_refs::Fate;
 /// # Errors
 ///
 /// When the extent tree cannot be read, or does not know the extent.
-pub fn is_exclusive(view: &View, extent: Extent, who: DataRef) -> Result<bool> {
-    let who = User::File(who);
-    let look = |change: &ExtentChange| (change.born, change.deltas.is_only_of(who));
+pub fn is_exclusive(view: &View, extent: Extent, user: DataRef) -> Result<bool> {
+    let user = User::File(user);
+    let look = |change: &ExtentChange| (change.born, change.deltas.is_only_of(user));
     let running = view.running().refs.look(extent.start, look);
     let frozen = view.frozen().and_then(|f| f.refs.look(extent.start, look));
     let changes = [frozen, running].into_iter().flatten();
@@ -50,7 +50,7 @@ pub fn is_exclusive(view: &View, extent: Extent, who: DataRef) -> Result<bool> {
         .committed_root(TreeId::EXTENT)?
         .ok_or_else(|| Error::Malformed("there is no extent tree".into()))?;
     let key = Key::new(extent.start.0, Kind::EXTENT_ITEM, extent.len);
-    Refs::read(&**view.store(), root, &key)?.are_only_of(who)
+    Refs::read(&**view.store(), root, &key)?.are_only_of(user)
 }
 
 /// How the items of data extents look in one transaction.

@@ -19,17 +19,14 @@
 //!   free space or make visible what was written, and are served or refused. Writeback is not
 //!   interrupted at all.
 
-use std::{
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use buttress_base::{clock, interrupt};
 use buttress_format::Generation;
 use buttress_space::{Arrivals, Class, Ladder, Reach, SpaceKind, Step};
 
 use crate::counters::steps::Gain;
-use crate::counters::waits::End;
+use crate::counters::waits::{End, Wait};
 use crate::waiting::{Look, OWN_SLICE, Waits};
 use crate::{Engine, Error, Result};
 
@@ -261,7 +258,7 @@ impl Engine {
     }
 
     /// Tells every waiting ticket that it is in vain (F3).
-    pub(crate) fn refuse_everybody(&self) {
+    pub(crate) fn refuse_all(&self) {
         self.reservations.line().refuse_all();
         self.space.data_line().refuse_all();
     }
@@ -282,7 +279,8 @@ impl Engine {
             Err(Error::Interrupted) => End::Interrupted,
             Err(_) => End::Failed,
         };
-        self.tell_wait(kind, reach, bytes, clock::since(started), end);
+        let waited = clock::since(started);
+        self.tell_wait(&Wait { kind, reach, bytes, waited, end });
         if let Some(reservation) = outcome? {
             return Ok(reservation);
         }
@@ -377,7 +375,7 @@ impl Engine {
     }
 
     fn interrupted(&self) -> Error {
-        self.counters.interrupted.fetch_add(1, Ordering::Relaxed);
+        self.counters.note_interrupted();
         Error::Interrupted
     }
 

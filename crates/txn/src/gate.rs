@@ -10,13 +10,13 @@
 //!
 //! The tests run this under a scheduler that tries the orders of threads.
 
-use crate::sync::{Apart, RwLock, RwLockReadGuard, STRIPES, stripe};
+use crate::sync::{CachePadded, RwLock, RwLockReadGuard, SHARDS, shard};
 
 /// Open to many threads, each by the door of its shard; closed by one, which closes all doors.
 ///
 /// Unranked: the outermost; a closing thread takes all doors in order.
 #[derive(Debug, Default)]
-pub(crate) struct Gate([Apart<RwLock<()>>; STRIPES]);
+pub(crate) struct Gate([CachePadded<RwLock<()>>; SHARDS]);
 
 /// A thread inside, until it is dropped.
 pub(crate) type Inside<'g> = RwLockReadGuard<'g, ()>;
@@ -24,14 +24,14 @@ pub(crate) type Inside<'g> = RwLockReadGuard<'g, ()>;
 impl Gate {
     /// Enters; `running` is called inside and returns the transaction that runs (G1).
     pub(crate) fn enter<T>(&self, running: impl FnOnce() -> T) -> (Inside<'_>, T) {
-        let inside = self.0[stripe()].read();
+        let inside = self.0[shard()].read();
         let running = running();
         (inside, running)
     }
 
     /// Waits until no thread is inside, and lets none in during `change`.
     pub(crate) fn alone<T>(&self, change: impl FnOnce() -> T) -> T {
-        let _alone: [_; STRIPES] = std::array::from_fn(|door| self.0[door].write());
+        let _alone: [_; SHARDS] = std::array::from_fn(|door| self.0[door].write());
         change()
     }
 }

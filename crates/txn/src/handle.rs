@@ -79,34 +79,34 @@ impl<'e> Handle<'e> {
     }
 
     /// One more use of a data extent. The first one of a newly allocated extent makes its item.
-    pub fn add_data_ref(&self, extent: Extent, who: DataRef) {
-        let born = self.engine.unborn.remove(extent.start);
+    pub fn add_data_ref(&self, extent: Extent, user: DataRef) {
+        let born = self.engine.unreferenced.remove(extent.start);
         if born {
             self.engine.space.commit_used(extent);
         }
-        self.change(extent, who, 1, born);
+        self.change(extent, user, 1, born);
     }
 
-    /// Lets an extent that was born in this transaction and is `who`'s alone go on with what was
+    /// Lets an extent that was born in this transaction and is `user`'s alone go on with what was
     /// allocated right behind it. Says whether it does; if not, nothing has changed.
-    pub fn extend_data(&self, extent: Extent, more: Extent, who: DataRef) -> bool {
+    pub fn extend_data(&self, extent: Extent, more: Extent, user: DataRef) -> bool {
         let together = self.engine.space.are_together(extent.start, more.start);
-        if !together || !self.join(extent, more, who) {
+        if !together || !self.join(extent, more, user) {
             return false;
         }
-        let born = self.engine.unborn.remove(more.start);
+        let born = self.engine.unreferenced.remove(more.start);
         assert!(born, "an extent with references goes on with none: {more}");
         self.engine.space.commit_used(more);
         true
     }
 
     /// Makes one extent of two in one block group, of which the second has no reference.
-    pub(crate) fn join(&self, extent: Extent, more: Extent, who: DataRef) -> bool {
+    pub(crate) fn join(&self, extent: Extent, more: Extent, user: DataRef) -> bool {
         // What a log names keeps its length; and no extent lies in rows with others.
         let fits = extent.end() == more.start
             && self.engine.row_slack() == 0
             && !self.transaction().tracked.names(extent.start);
-        if !fits || !self.transaction().refs.extend(extent, more.len, who) {
+        if !fits || !self.transaction().refs.extend(extent, more.len, user) {
             return false;
         }
         self.engine.stamps.touch(extent.start);
@@ -114,14 +114,14 @@ impl<'e> Handle<'e> {
     }
 
     /// The first use of an extent that is counted as in use already.
-    pub(crate) fn bear(&self, extent: Extent, who: DataRef) {
-        self.change(extent, who, 1, true);
+    pub(crate) fn bear(&self, extent: Extent, user: DataRef) {
+        self.change(extent, user, 1, true);
     }
 
     /// One use of a data extent less. The last one frees it: at once if it was born in this
     /// transaction and is in no log, else when the transaction is durable (T5, T6).
-    pub fn drop_data_ref(&self, extent: Extent, who: DataRef) {
-        self.change(extent, who, -1, false);
+    pub fn drop_data_ref(&self, extent: Extent, user: DataRef) {
+        self.change(extent, user, -1, false);
     }
 
     /// Says which subvolume pays for an extent that is new in this transaction, where that is not
@@ -171,9 +171,9 @@ impl<'e> Handle<'e> {
         self.transaction().leftovers.change(|trees| trees.insert(of, budget.into()));
     }
 
-    fn change(&self, extent: Extent, who: DataRef, delta: i64, born: bool) {
+    fn change(&self, extent: Extent, user: DataRef, delta: i64, born: bool) {
         self.engine.stamps.touch(extent.start);
-        if self.transaction().refs.change(extent, who, delta, born) {
+        if self.transaction().refs.change(extent, user, delta, born) {
             self.transaction().sums.remove(extent);
             if self.transaction().tracked.keep(extent) {
                 self.engine.space.pin(extent).expect("space::S1: it was in use until now");

@@ -63,7 +63,7 @@ mod scrub_room;
 mod stamps;
 mod subvolumes;
 mod sync;
-mod unborn;
+mod unreferenced;
 mod unwritten;
 mod usage;
 mod waking;
@@ -72,6 +72,7 @@ mod window_alloc;
 mod writable;
 
 pub use commit_turn::CommitTurn;
+pub use counters::Stats;
 pub use counters::refusal::Refusal;
 pub use counters::steps::{Before, FlushSteps, Gain, StepFigures};
 pub use counters::waits::{Waits, WaitsByLine};
@@ -89,7 +90,7 @@ pub use scrub_hold::HeldGroup;
 pub use stamps::Stamp;
 pub use unwritten::Unwritten;
 
-pub use usage::{KindUsage, Room, Stats, Usage};
+pub use usage::{KindUsage, Room, Usage};
 pub use window::Window;
 
 pub use buttress_reserve::{

@@ -15,7 +15,6 @@
 //!   again.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use buttress_space::Group;
@@ -68,7 +67,7 @@ impl Engine {
         let trusted = self.groups.trusts_free_space();
         let free = free_space_tree::read_committed(&view, group.range(), trusted)?;
         self.space.load(group, free.into_iter())?;
-        self.counters.groups_loaded.fetch_add(1, Ordering::Relaxed);
+        self.counters.note_loaded();
         Ok(())
     }
 
@@ -79,7 +78,7 @@ impl Engine {
         }
         if let Err(error) = self.load_group(group) {
             tracing::error!(start = %group.start(), %error, "nothing is allocated in a damaged block group");
-            self.counters.groups_left.fetch_add(1, Ordering::Relaxed);
+            self.counters.note_left();
             self.space.leave(group);
         }
     }

@@ -6,6 +6,8 @@ use crate::learning::GroupsRead;
 use crate::reserve::{DeleteRoom, ReservePolicy};
 
 /// How an engine is opened.
+///
+/// Plain data: none of it changes after the opening.
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
     /// Open for reading only.

@@ -12,7 +12,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use buttress_base::Apart;
+use buttress_base::CachePadded;
 use buttress_format::Logical;
 
 /// Counters of changes of references; a power of two.
@@ -31,13 +31,13 @@ pub(crate) struct Stamps {
     references: Box<[AtomicU64]>,
     snapshots: AtomicU64,
     /// Extents that were free as soon as their last reference went.
-    freed_at_once: Apart<AtomicU64>,
+    freed_at_once: CachePadded<AtomicU64>,
 }
 
 impl Default for Stamps {
     fn default() -> Self {
         let references = (0..EXTENTS).map(|_| AtomicU64::new(0)).collect();
-        Self { references, snapshots: AtomicU64::new(0), freed_at_once: Apart::default() }
+        Self { references, snapshots: AtomicU64::new(0), freed_at_once: CachePadded::default() }
     }
 }
 
@@ -54,12 +54,12 @@ impl Stamps {
 
     /// An extent is about to be free at once.
     pub(crate) fn note_freed_at_once(&self) {
-        self.freed_at_once.0.fetch_add(1, Ordering::SeqCst);
+        self.freed_at_once.fetch_add(1, Ordering::SeqCst);
     }
 
     /// How many were.
     pub(crate) fn freed_at_once(&self) -> u64 {
-        self.freed_at_once.0.load(Ordering::SeqCst)
+        self.freed_at_once.load(Ordering::SeqCst)
     }
 
     /// A snapshot is about to be asked for.

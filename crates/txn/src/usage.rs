@@ -1,11 +1,9 @@
 //! What is in use, for people and for `statfs`.
 
-use std::sync::atomic::Ordering;
-
 use buttress_format::BlockGroupFlags;
 use buttress_space::{AllocStats, SpaceKind};
 
-use crate::{Engine, FlushSteps, WaitsByLine};
+use crate::{Engine, Stats};
 use buttress_volume::DeviceSpace;
 
 /// Space of one kind and profile.
@@ -50,73 +48,16 @@ pub struct Room {
     pub used: u64,
 }
 
-/// What an engine has done since it was opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
-    /// Commits made.
-    pub commits: u64,
-    /// Time they took together, in nanoseconds.
-    pub commit_nanos: u64,
-    /// The longest that a freeze kept operations out, in nanoseconds.
-    pub freeze_nanos_max: u64,
-    /// Tree nodes written, copies counted once.
-    pub nodes_written: u64,
-    /// Most rounds that a commit needed to settle its own nodes.
-    pub settle_rounds_max: u64,
-    /// Bytes that a commit took of the global reserve, at most: for what reservations did not
-    /// cover, and for what freed space.
-    pub reserve_taken_max: u64,
-    /// Memory that the running transaction holds, in bytes.
-    pub overlay_bytes: u64,
-    /// Waits for space.
-    pub waits: WaitsByLine,
-    /// What was done to make room for tickets that wait.
-    pub steps: FlushSteps,
-    /// How many were refused space in the end.
-    pub enospc: u64,
-    /// How many gave up because their callers did not want it done any more.
-    pub interrupted: u64,
-    /// How often accounts were compared with groups and tokens, in debug builds, and how often
-    /// they changed too fast for that.
-    pub audits: u64,
-    /// See [`audits`](Self::audits).
-    pub audits_overtaken: u64,
-    /// Block groups of which it was read what is free in them.
-    pub groups_loaded: u64,
-    /// Those of which it could not be read, so that nothing is allocated in them.
-    pub groups_left: u64,
-    /// Steps that walks over the trees took: nodes looked at and read, keys come to.
-    pub walked: buttress_tree::Steps,
-    /// Chunks that are known.
-    pub chunks: u64,
-    /// All of them are, and what is in use of each: before that the accounts are empty.
-    pub groups_known: bool,
-}
-
 impl Engine {
     /// What the engine has done.
     #[must_use]
     pub fn statistics(&self) -> Stats {
-        let c = &self.counters;
         Stats {
-            commits: c.commits.load(Ordering::Relaxed),
-            commit_nanos: c.commit_nanos.load(Ordering::Relaxed),
-            freeze_nanos_max: c.freeze_nanos_max.load(Ordering::Relaxed),
-            nodes_written: c.nodes_written.load(Ordering::Relaxed),
-            settle_rounds_max: c.settle_rounds_max.load(Ordering::Relaxed),
-            reserve_taken_max: c.reserve_taken_max.load(Ordering::Relaxed),
             overlay_bytes: self.view.load().running().bytes(),
-            waits: c.waits.snapshot(),
-            steps: c.steps.snapshot(),
-            enospc: c.enospc.load(Ordering::Acquire),
-            interrupted: c.interrupted.load(Ordering::Relaxed),
-            audits: c.audits.load(Ordering::Relaxed),
-            audits_overtaken: c.audits_overtaken.load(Ordering::Relaxed),
-            groups_loaded: c.groups_loaded.load(Ordering::Relaxed),
-            groups_left: c.groups_left.load(Ordering::Relaxed),
             walked: self.store.steps(),
             chunks: self.volume.map_size().0 as u64,
             groups_known: self.knows_groups(),
+            ..self.counters.snapshot()
         }
     }
 

@@ -58,7 +58,7 @@ impl Engine {
         let Outcome::Got(extent) = self.space.allocate_data(&mut reserved, request) else {
             return None;
         };
-        self.unborn.insert(extent.start);
+        self.unreferenced.insert(extent.start);
         if extent.len > want {
             let rest = Extent::new(extent.start.end(want), extent.len - want);
             let group = self.space.group_at(extent.start).expect("it was allocated there").range();
@@ -79,14 +79,14 @@ impl Engine {
 
 impl Handle<'_> {
     /// Takes the first `want` bytes that a window holds, and names them (`window::W3`): as more of
-    /// `last`, if they lie behind it and it may grow, else as an extent of `who`. Answers the
+    /// `last`, if they lie behind it and it may grow, else as an extent of `user`. Answers the
     /// extent that they are part of; nothing when the window has not as much.
     pub fn take_ahead(
         &self,
         window: &Window,
         want: u64,
         last: Option<(Extent, DataRef)>,
-        who: DataRef,
+        user: DataRef,
     ) -> Option<Extent> {
         window.take(want, |taken, group| {
             if let Some((last, user)) = last
@@ -95,7 +95,7 @@ impl Handle<'_> {
             {
                 return Extent::new(last.start, last.len + want);
             }
-            self.bear(taken, who);
+            self.bear(taken, user);
             taken
         })
     }

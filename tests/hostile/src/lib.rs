@@ -13,10 +13,10 @@
 #![forbid(unsafe_code)]
 
 pub mod cache;
+pub mod checker;
 pub mod dice;
 pub mod exercise;
 pub mod image;
-pub mod judge;
 pub mod mutate;
 pub mod requests;
 pub mod sample;

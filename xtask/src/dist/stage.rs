@@ -112,7 +112,11 @@ pub(super) fn deb(dist: &Path, tree: &Path, version: &str) -> Result<PathBuf> {
          checks and serves btrfs volumes without the\n kernel's btrfs: as a program, through \
          FUSE, and over NBD.\n"
     );
-    write(&folder(&root, "DEBIAN")?.join("control"), control.as_bytes())?;
+    let debian = folder(&root, "DEBIAN")?;
+    write(&debian.join("control"), control.as_bytes())?;
+    let after = debian.join("postrm");
+    write(&after, &read(Path::new("packaging/deb/postrm"))?)?;
+    mode(&after, 0o755)?;
     let file = dist.join(deb_name(version));
     let mut build = Command::new("dpkg-deb");
     run_command(build.args(["--build", "--root-owner-group"]).arg(&root).arg(&file))?;

@@ -6,30 +6,25 @@ use std::process::Command;
 
 use super::tool::{Result, run_command};
 
-/// What a new user does, by copy and paste. Each line must work.
+/// What the package brings beside what the guide uses. Each line must work.
 const STEPS: &str = r"
 set -eu
 cd /root
 buttress --version
 man -w buttress-mount >/dev/null 2>&1 || test -e /usr/share/man/man8/buttress-mount.8.gz
+test -L /usr/libexec/buttress/bin/btrfs
+test -e /usr/share/bash-completion/completions/buttress
 buttress demo --files 200 --large 16M --size 1G
-buttress mkfs disk.img --size 1G --label mine
-mkdir -p /mnt/data
-mount -t buttress disk.img /mnt/data
-buttress subvolume create /mnt/data/home
-echo hello >/mnt/data/home/hello
-buttress subvolume snapshot -r /mnt/data/home /mnt/data/monday
-umount /mnt/data
-buttress send disk.img:/monday -f monday.stream
-buttress mkfs backup.img --size 1G
-buttress receive -f monday.stream backup.img:/
-test $(buttress cat backup.img:/monday/hello) = hello
-buttress check --check-data-csum backup.img
-rm -r disk.img backup.img monday.stream /mnt/data
 ";
 
-/// Makes a new Debian under `target/dist`, installs the package, goes through [`STEPS`] and removes
-/// it again.
+/// The first page of the guide: a new user copies and pastes its commands.
+const PAGE: &str = "docs/guide/first-volume.md";
+
+/// What the program writes outside of volumes.
+const STATE: [&str; 2] = ["run/buttress", "var/lib/buttress"];
+
+/// Makes a new Debian under `target/dist`, installs the package, goes through [`STEPS`] and
+/// [`PAGE`], and removes it again.
 pub(super) fn debian(package: &Path) -> Result<()> {
     let root = PathBuf::from("target/dist/debian");
     if !root.join("etc/debian_version").exists() {
@@ -42,13 +37,24 @@ pub(super) fn debian(package: &Path) -> Result<()> {
     let name = package.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let to = root.join("root").join(&name);
     std::fs::copy(package, &to).map_err(|error| format!("{}: {error}", package.display()))?;
-    inside(&root, &format!("dpkg --install /root/{name}"))?;
+    let page = std::fs::read_to_string(PAGE).map_err(|error| format!("{PAGE}: {error}"))?;
+    // A new Debian has no lists of packages, and the package needs none.
+    inside(&root, &format!("apt-get install --yes --no-install-recommends /root/{name}"))?;
     inside(&root, STEPS)?;
-    inside(&root, "dpkg --purge buttress")?;
+    inside(&root, &format!("set -ex\n{}", commands(&page)))?;
+    inside(&root, "apt-get purge --yes buttress")?;
     std::fs::remove_file(&to).map_err(|error| error.to_string())?;
-    let left: Vec<_> = files(&root)?.difference(&before).cloned().collect();
+    let mut left: Vec<_> = files(&root)?.difference(&before).cloned().collect();
+    let state = STATE.iter().map(|place| root.join(place)).filter(|place| place.exists());
+    left.extend(state.map(|place| place.display().to_string()));
     drop(mounts);
     if left.is_empty() { Ok(()) } else { Err(format!("left behind: {}", left.join(", "))) }
+}
+
+/// The commands of a page: its blocks of `sh`, in their order.
+fn commands(page: &str) -> String {
+    let blocks = page.split("```sh\n").skip(1);
+    blocks.filter_map(|rest| rest.split("```").next()).collect()
 }
 
 fn inside(root: &Path, script: &str) -> Result<()> {
@@ -60,6 +66,7 @@ fn files(root: &Path) -> Result<BTreeSet<String>> {
     let mut find = Command::new("find");
     find.arg(root).args(["-xdev", "-not", "-path", "*/var/lib/dpkg/*", "-not", "-path"]);
     find.args(["*/var/log/*", "-not", "-path", "*/var/cache/*"]);
+    find.args(["-not", "-path", "*/var/lib/apt/*"]);
     // A running system has these in memory.
     find.args(["-not", "-path", "*/run/*", "-not", "-path", "*/tmp/*"]);
     let output = find.output().map_err(|error| format!("find: {error}"))?;

@@ -14,7 +14,7 @@ const WIDTH_MAX: usize = 100;
 const WORDS_MAX: usize = 25;
 
 /// Words for persons, which are never said of code.
-const PERSONS: [&str; 14] = [
+pub(super) const PERSONS: [&str; 14] = [
     "who",
     "whose",
     "whoever",

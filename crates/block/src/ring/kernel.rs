@@ -149,7 +149,7 @@ mod tests {
     const NO_RINGS: &str = "SKIPPED: no io_uring here";
 
     #[test]
-    fn what_is_written_at_once_is_there() -> Result<(), Box<dyn Error>> {
+    fn ring_writes_many_pieces_at_once() -> Result<(), Box<dyn Error>> {
         let file = tempfile::tempfile()?;
         let rings = Rings::default();
         let contents: Vec<Vec<u8>> = (0..20_u8).map(|n| vec![n; 100 + usize::from(n)]).collect();

@@ -76,7 +76,7 @@ fn free_space() {
 
 /// Damage without a safe repair keeps everything that rests on extents as it is.
 #[test]
-fn what_is_not_safe() {
+fn repair_keeps_extents_without_a_safe_repair() {
     let patch = Patch::new(victim());
     let data = |key: &Key, _: &[u8]| key.kind == Kind::EXTENT_ITEM;
     patch.remove(TreeId::EXTENT, data);

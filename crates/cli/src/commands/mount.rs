@@ -623,7 +623,7 @@ mod tests {
                 "bg_read",
                 "nocow_check",
                 "read_batch",
-                "promise",
+                "reserve",
                 "preempt",
             ];
             assert!(!experiments.contains(known), "{known}");

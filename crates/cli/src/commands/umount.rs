@@ -18,11 +18,12 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use buttress_fuse::Listed;
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
 use crate::exit::{Exit, Failure, Result};
-use crate::live::{self, Answer, Farewell, Left, Mounted};
+use crate::live::{self, Answer, Farewell, Left};
 use crate::ui::Ui;
 use crate::{closing, ui};
 
@@ -93,7 +94,7 @@ pub(crate) fn unmount(target: &Path, how: How) -> Result<()> {
     let Some(mut farewell) = farewell else {
         return without_word(&mounted, &say);
     };
-    if mounted.all_of_same().is_ok_and(|others| !others.is_empty()) {
+    if live::all_of_same(&mounted).is_ok_and(|others| !others.is_empty()) {
         return Ok(());
     }
     let left = farewell.left().unwrap_or(Left::Closing);
@@ -107,10 +108,10 @@ pub(crate) fn unmount(target: &Path, how: How) -> Result<()> {
 }
 
 /// Waits for the lock on the image, where no server can be asked: it may be another user's.
-fn without_word(mounted: &Mounted, say: &dyn Fn(&str)) -> Result<()> {
+fn without_word(mounted: &Listed, say: &dyn Fn(&str)) -> Result<()> {
     let Ok(source) = mounted.source.canonicalize() else { return Ok(()) };
     closing::until_closed(&source);
-    if Mounted::of_source(&source).is_none() && buttress_block::locked_by(&source).is_some() {
+    if live::mounted_from(&source).is_none() && buttress_block::locked_by(&source).is_some() {
         say("its server cannot be asked, and has the volume open");
     }
     Ok(())
@@ -152,7 +153,7 @@ pub(crate) fn remount(
     if read_only {
         by_kernel()?;
         let list = |error: std::io::Error| Failure::new(Exit::Failure, format!("{name}: {error}"));
-        let others = mounted.all_of_same().map_err(list)?;
+        let others = live::all_of_same(&mounted).map_err(list)?;
         if others.iter().all(|other| other.is_read_only) {
             return by_server();
         }
@@ -169,7 +170,7 @@ pub(crate) fn remount(
 }
 
 /// What of ours is mounted at a place, or from an image (U1).
-fn find(target: &Path) -> Result<Mounted> {
+fn find(target: &Path) -> Result<Listed> {
     let wrong = |what: String| Failure::new(Exit::Failure, format!("{}: {what}", target.display()));
     let list = |error: std::io::Error| wrong(error.to_string());
     // The way up is followed; the mount itself is not asked.
@@ -177,19 +178,19 @@ fn find(target: &Path) -> Result<Mounted> {
     let parent = parent.unwrap_or(Path::new(".")).canonicalize();
     let named = target.file_name().filter(|_| !target.ends_with("."));
     if let (Ok(parent), Some(name)) = (parent, named)
-        && let Some(found) = Mounted::at(&parent.join(name)).map_err(list)?
+        && let Some(found) = Listed::at(&parent.join(name)).map_err(list)?
     {
         return ours(found, target);
     }
     let whole = target.canonicalize().map_err(list)?;
-    if let Some(found) = Mounted::at(&whole).map_err(list)? {
+    if let Some(found) = Listed::at(&whole).map_err(list)? {
         return ours(found, target);
     }
-    Mounted::of_source(&whole).ok_or_else(|| wrong("is not mounted".to_owned()))
+    live::mounted_from(&whole).ok_or_else(|| wrong("is not mounted".to_owned()))
 }
 
-fn ours(mounted: Mounted, target: &Path) -> Result<Mounted> {
-    if mounted.is_ours() {
+fn ours(mounted: Listed, target: &Path) -> Result<Listed> {
+    if live::is_ours(&mounted) {
         return Ok(mounted);
     }
     let (target, kind) = (target.display(), &mounted.kind);
@@ -198,9 +199,9 @@ fn ours(mounted: Mounted, target: &Path) -> Result<Mounted> {
 }
 
 /// The server of a mount, if it is of this user and answers.
-fn server_of(mounted: &Mounted) -> Option<(PathBuf, Answer)> {
+fn server_of(mounted: &Listed) -> Option<(PathBuf, Answer)> {
     let all = live::reachable().into_iter();
-    all.into_iter().find(|(_, answer)| answer.subject.device == Some(mounted.device))
+    all.into_iter().find(|(_, answer)| answer.subject.device == Some(mounted.device_number()))
 }
 
 /// Why a mount could not be taken away.

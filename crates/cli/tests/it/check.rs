@@ -56,7 +56,7 @@ fn a_damaged_superblock() {
 
 /// What is no volume, and a command line that cannot be right.
 #[test]
-fn what_is_not_checked() {
+fn check_refuses_files_without_a_volume() {
     let bench = crate::bench();
     fs::write(bench.path("text"), vec![b'x'; 1 << 20]).expect("a file");
     bench.fails(&["check", "text"], 3, &["text", "holds no btrfs"]);

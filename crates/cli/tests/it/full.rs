@@ -54,6 +54,6 @@ fn orders_answer_when_writes_found_no_room() {
     std::fs::write(bench.path("mnt/room"), vec![2; 4 << 20]).expect("there is a second device");
     mounted.end();
     // `btrfs check` finds no second image.
-    let judged = bench.ok(&["check", "image", "--device", text(&bench.path("more"))]);
-    assert!(judged.contains("no error found"), "{judged}");
+    let checked = bench.ok(&["check", "image", "--device", text(&bench.path("more"))]);
+    assert!(checked.contains("no error found"), "{checked}");
 }

@@ -31,7 +31,7 @@ fn every_kind_of_volume_is_clean() {
 
 /// What is there is named, and kept, unless `--force` is given.
 #[test]
-fn what_is_there_is_kept() {
+fn mkfs_keeps_a_volume_without_force() {
     let bench = crate::bench();
     bench.volume("x.img", "128M");
     let before = std::fs::read(bench.path("x.img")).expect("image");

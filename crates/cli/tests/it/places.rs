@@ -70,7 +70,7 @@ fn refuses_foreign(bench: &Bench, sub: &str, there: &str) {
 }
 
 #[test]
-fn what_others_mounted_within_is_not_ours() {
+fn places_refuse_a_foreign_mount_within() {
     if !has(&["umount", "btrfs"], Some("/dev/fuse")) {
         return;
     }

@@ -93,7 +93,7 @@ impl Drop for Map {
 
 /// What is written by one mount is there in the others, by calls and by maps, without a sync.
 #[test]
-fn what_one_mount_writes_the_others_show() {
+fn mounts_show_writes_of_each_other() {
     if !can_mount() {
         return;
     }

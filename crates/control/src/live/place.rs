@@ -14,6 +14,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
+use buttress_fuse::Listed;
 use rustix::fs::{Mode, OFlags};
 
 use super::Subject;
@@ -58,110 +59,39 @@ impl Ground {
         let info = format!("/proc/self/fdinfo/{}", opened.as_raw_fd());
         let info = std::fs::read_to_string(info).ok()?;
         let id = info.lines().find_map(|line| line.strip_prefix("mnt_id:"))?;
-        // Names of others' mounts need not be UTF-8.
-        Self::listed(&std::fs::read("/proc/self/mountinfo").ok()?, id.trim(), device, path)
+        Self::listed(&Listed::all().ok()?, id.trim().parse().ok()?, device, path)
     }
 
-    /// By the line of the list that begins with `id`.
-    fn listed(list: &[u8], id: &str, device: u64, path: &Path) -> Option<Self> {
-        let fields = |line: &[u8]| line.split(|&byte| byte == b' ').map(unescape).collect();
-        let mut lines = list.split(|&byte| byte == b'\n').map(fields);
-        let fields: Vec<PathBuf> = lines
-            .find(|fields: &Vec<PathBuf>| fields.first().is_some_and(|it| it == Path::new(id)))?;
-        let point = fields.get(4)?.clone();
-        let kind = fields.iter().skip_while(|field| *field != Path::new("-")).nth(1)?;
-        let within = fields[3].strip_prefix("/").ok()?.join(path.strip_prefix(&point).ok()?);
-        Some(Self { device, kind: kind.display().to_string(), point, within })
+    /// By the entry of the list with the number `id`.
+    fn listed(list: &[Listed], id: u64, device: u64, path: &Path) -> Option<Self> {
+        let mount = list.iter().find(|mount| mount.id == id)?;
+        let below = path.strip_prefix(&mount.point).ok()?;
+        let within = mount.top.strip_prefix("/").ok()?.join(below);
+        Some(Self { device, kind: mount.kind.clone(), point: mount.point.clone(), within })
     }
 }
 
-/// A field of the list: what would divide fields or lines is written in octal.
-fn unescape(field: &[u8]) -> PathBuf {
-    let mut name = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let Some((&first, behind)) = rest.split_first() {
-        let octal = behind.get(..3).filter(|_| first == b'\\');
-        let octal = octal.and_then(|digits| str::from_utf8(digits).ok());
-        let (byte, behind) = match octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
-            Some(byte) => (byte, &behind[3..]),
-            None => (first, behind),
-        };
-        name.push(byte);
-        rest = behind;
-    }
-    PathBuf::from(OsString::from_vec(name))
+/// A mount of ours from this image or block device, the last that was made.
+pub fn mounted_from(source: &Path) -> Option<Listed> {
+    let all = Listed::all().ok()?.into_iter().rev();
+    all.into_iter().find(|mount| is_ours(mount) && mount.source == source)
 }
 
-/// What is mounted at a place, by the kernel's list.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mounted {
-    /// The device number of what lies there.
-    pub device: u64,
-    /// Its type, as `fuse.buttress`.
-    pub kind: String,
-    /// What was mounted, by its name then.
-    pub source: PathBuf,
-    /// Where it is.
-    pub point: PathBuf,
-    /// The folder of the file system that is seen there, "/" but for a folder that is bound.
-    pub top: PathBuf,
-    /// Whether it refuses writes.
-    pub is_read_only: bool,
+/// All mounts of the same file system, this one too if it is there yet. The device number alone
+/// may be another file system's once this one has ended.
+///
+/// # Errors
+///
+/// Those of reading the list.
+pub fn all_of_same(mount: &Listed) -> std::io::Result<Vec<Listed>> {
+    let mut all = Listed::all()?;
+    all.retain(|other| other.device == mount.device && other.source == mount.source);
+    Ok(all)
 }
 
-impl Mounted {
-    /// What is seen at `point`, which is a whole name without symbolic links. Asks no server, so
-    /// that a dead one cannot keep the caller waiting.
-    ///
-    /// # Errors
-    ///
-    /// Those of reading the list.
-    pub fn at(point: &Path) -> std::io::Result<Option<Self>> {
-        let list = std::fs::read("/proc/self/mountinfo")?;
-        Ok(Self::all(&list).into_iter().rev().find(|mounted| mounted.point == point))
-    }
-
-    /// A mount of ours from this image or block device, the last that was made.
-    pub fn of_source(source: &Path) -> Option<Self> {
-        let list = std::fs::read("/proc/self/mountinfo").ok()?;
-        let all = Self::all(&list).into_iter().rev();
-        all.into_iter().find(|mounted| mounted.is_ours() && mounted.source == source)
-    }
-
-    /// All mounts of the same file system, this one too if it is there yet. The device number
-    /// alone may be another file system's once this one has ended.
-    ///
-    /// # Errors
-    ///
-    /// Those of reading the list.
-    pub fn all_of_same(&self) -> std::io::Result<Vec<Self>> {
-        let mut all = Self::all(&std::fs::read("/proc/self/mountinfo")?);
-        all.retain(|other| other.device == self.device && other.source == self.source);
-        Ok(all)
-    }
-
-    /// Every mount of the list; of several at one place the last is seen.
-    fn all(list: &[u8]) -> Vec<Self> {
-        list.split(|&byte| byte == b'\n').filter_map(Self::of_line).collect()
-    }
-
-    fn of_line(line: &[u8]) -> Option<Self> {
-        let fields: Vec<PathBuf> = line.split(|&byte| byte == b' ').map(unescape).collect();
-        let (major, minor) = fields.get(2)?.to_str()?.split_once(':')?;
-        let device = rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?);
-        let mut behind = fields.iter().skip_while(|field| *field != Path::new("-")).skip(1);
-        let kind = behind.next()?.display().to_string();
-        let source = behind.next()?.clone();
-        let (point, top) = (fields.get(4)?.clone(), fields[3].clone());
-        let own = fields.get(5)?.to_str()?;
-        let is_read_only = own.split(',').any(|word| word == "ro");
-        Some(Self { device, kind, source, point, top, is_read_only })
-    }
-
-    /// Whether it is one of ours.
-    pub fn is_ours(&self) -> bool {
-        TYPES.contains(&self.kind.as_str())
-    }
+/// Whether a mount is one of ours.
+pub fn is_ours(mount: &Listed) -> bool {
+    TYPES.contains(&mount.kind.as_str())
 }
 
 /// Where subvolumes of a server's mount have mounts of their own.
@@ -278,8 +208,9 @@ mod tests {
         42 22 0:50 /dir/more /other rw - fuse.buttress /a rw\n";
 
     #[track_caller]
-    fn is(id: &str, path: &str, kind: &str, point: &str, within: &str) {
-        let ground = Ground::listed(LIST, id, 7, Path::new(path)).expect("it is listed");
+    fn is(id: u64, path: &str, kind: &str, point: &str, within: &str) {
+        let list = Listed::parse(LIST);
+        let ground = Ground::listed(&list, id, 7, Path::new(path)).expect("it is listed");
         let (kind, point, within) = (kind.to_owned(), point.into(), within.into());
         assert_eq!(ground, Ground { device: 7, kind, point, within });
     }
@@ -287,29 +218,23 @@ mod tests {
     /// P1: by the number of the mount, with names as they are, and from the top of the file system.
     #[test]
     fn the_list_says_what_a_path_is_on() {
-        is("40", "/mnt/with space/x/y", TYPES[0], "/mnt/with space", "x/y");
-        is("41", "/mnt/with space/there/x", "tmpfs", "/mnt/with space/there", "x");
-        is("42", "/other/x", TYPES[0], "/other", "dir/more/x");
-        assert_eq!(Ground::listed(LIST, "4", 7, Path::new("/other/x")), None);
+        is(40, "/mnt/with space/x/y", TYPES[0], "/mnt/with space", "x/y");
+        is(41, "/mnt/with space/there/x", "tmpfs", "/mnt/with space/there", "x");
+        is(42, "/other/x", TYPES[0], "/other", "dir/more/x");
+        assert_eq!(Ground::listed(&Listed::parse(LIST), 4, 7, Path::new("/other/x")), None);
     }
 
     /// The last mount at a place is the one that is seen there.
     #[test]
     fn mounts_are_found_by_their_place() {
-        let all = Mounted::all(LIST);
+        let all = Listed::parse(LIST);
         let of = |point: &str| all.iter().rev().find(|it| it.point == Path::new(point)).cloned();
         let found = of("/mnt/with space").expect("it is listed");
-        assert!(found.is_ours());
-        assert_eq!(found.device, rustix::fs::makedev(0, 50));
+        assert!(is_ours(&found));
+        assert_eq!(found.device_number(), rustix::fs::makedev(0, 50));
         assert_eq!((found.source, found.top), (PathBuf::from("/a"), PathBuf::from("/")));
-        assert!(!of("/mnt/with space/there").expect("it is listed").is_ours());
+        assert!(!is_ours(&of("/mnt/with space/there").expect("it is listed")));
         assert_eq!(of("/other").expect("it is listed").top, Path::new("/dir/more"));
         assert_eq!(of("/mnt"), None);
-    }
-
-    /// What is no octal number stays.
-    #[test]
-    fn names_are_unescaped() {
-        assert_eq!(unescape(b"a\\040b\\134c\\9\\"), Path::new("a b\\c\\9\\"));
     }
 }

@@ -72,8 +72,8 @@ impl Placement {
             let exclusive = match asked {
                 Some((disk, answer)) if disk == region.disk => answer,
                 _ => {
-                    let who = file.data_ref(reference_key(mapping.offset, &region));
-                    self.engine.extent_is_exclusive(&view, disk_extent(&region), who)?
+                    let user = file.data_ref(reference_key(mapping.offset, &region));
+                    self.engine.extent_is_exclusive(&view, disk_extent(&region), user)?
                 }
             };
             asked = Some((region.disk, exclusive));
@@ -169,13 +169,13 @@ impl Placement {
                 return Ok(false);
             };
             let Some(region) = mapping.region() else { return Ok(false) };
-            let who = file.data_ref(reference_key(mapping.offset, region));
+            let user = file.data_ref(reference_key(mapping.offset, region));
             Ok(mapping.end == spot.range.end
                 && region.disk == spot.of
                 && region.disk.0 + region.offset == spot.disk.0
                 && !mapping.is_prealloc()
                 && mapping.extent.generation > last_snapshot
-                && self.engine.extent_is_exclusive(&view, disk_extent(region), who)?
+                && self.engine.extent_is_exclusive(&view, disk_extent(region), user)?
                 && self
                     .engine
                     .read_csums(&view, Extent { start: spot.disk, len: region.len })?

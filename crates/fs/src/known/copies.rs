@@ -146,7 +146,7 @@ fn whatever_a_snapshot_has_can_be_deleted() {
         assert_eq!(refused == 0, rule == "keep", "{refused} by {rule}");
         assert_items_are_right(&fs);
         fs.close().expect("closed");
-        judge(&device);
+        check_volume(&device);
     }
 }
 
@@ -159,7 +159,7 @@ fn wait_for_drops(fs: &Filesystem) {
 /// Y1: the same where what shares can be changed, too, beside a snapshot that cannot: all files of
 /// both, some here and some there.
 #[test]
-fn what_two_can_change_can_be_deleted() {
+fn full_volume_deletes_what_two_subvolumes_share() {
     let device = volume(256);
     let fs = mount(&device, "rw,commit=300");
     populate(&fs, &fs.root());
@@ -183,5 +183,5 @@ fn what_two_can_change_can_be_deleted() {
     assert_items_are_right(&fs);
     drop((dirs, copy));
     fs.close().expect("closed");
-    judge(&device);
+    check_volume(&device);
 }

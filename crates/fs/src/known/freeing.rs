@@ -96,7 +96,7 @@ fn operations_that_free_find_what_they_reserved() {
         assert!(reserved < FREEING_MAX, "all reserved the same: {before}");
         drop(files);
         fs.close().expect("closed");
-        judge(&device);
+        check_volume(&device);
     }
 }
 
@@ -135,7 +135,7 @@ fn an_operation_that_frees_waits_for_others() {
     drop(engine.reserve(COST, Urgency::Frees).expect("a delete always succeeds"));
     drop((reservations, files));
     fs.close().expect("closed");
-    judge(&device);
+    check_volume(&device);
 }
 
 /// What a step of a removal leaves of an inode, for a crash to find, is as much as its item says.
@@ -156,9 +156,9 @@ fn a_removal_in_steps_says_what_is_left() {
         let removal = files.remove_step(&large.cell.file, last).expect("a step");
         assert!(removal.is_continue());
         fs.mount().engine.commit().expect("a commit");
-        judge(&device);
+        check_volume(&device);
     }
     drop(large);
     fs.close().expect("closed");
-    judge(&device);
+    check_volume(&device);
 }

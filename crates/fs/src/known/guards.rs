@@ -126,13 +126,13 @@ fn n3_each_request_of_a_write_in_place_fails() {
             assert!(failed >= 3, "only {failed} requests failed, direct: {direct}, {policy}");
         }
     }
-    judge(&device);
+    check_volume(&device);
 }
 
 /// A write over two groups, of which one is held: the part in the held group has nothing reserved
 /// elsewhere, and the right to the other group goes with it.
 #[test]
-fn n3_data_that_has_no_reservation() {
+fn n3_data_without_a_reservation() {
     for policy in POLICIES {
         let device = volume(160);
         let fs = mount(&device, &format!("rw{policy}"));
@@ -188,7 +188,7 @@ fn n3_data_that_has_no_reservation() {
         }
         drop((target, filler));
         fs.close().expect("closed");
-        judge(&device);
+        check_volume(&device);
     }
 }
 
@@ -222,5 +222,5 @@ fn a_scrub_that_waits_refuses_no_caller() {
     assert_eq!(content(&target), bytes(1, 64));
     drop(target);
     fs.close().expect("closed");
-    judge(&device);
+    check_volume(&device);
 }

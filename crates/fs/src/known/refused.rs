@@ -104,7 +104,7 @@ fn mixture(found: &[u8], old: &[u8], new: &[u8], lies: impl Fn(u64) -> bool) -> 
 /// reserved. A direct write reserves nothing: over extents, over holes between them, or where a
 /// write in place is known to be allowed.
 #[test]
-fn n3_metadata_is_refused_where_it_lands() {
+fn n3_metadata_is_refused_when_it_finishes() {
     let below = volume(128);
     targets(&below);
     let doors = Doors::new(Arc::clone(&below), &[MARK]);
@@ -129,11 +129,11 @@ fn n3_metadata_is_refused_where_it_lands() {
     let new = vec![MARK; (SECTORS * SECTOR) as usize];
     cut.write_at(0, &new).expect("there is room");
     let old = std::thread::scope(|scope| {
-        let lands = scope.spawn(|| cut.flush_data());
+        let finishes = scope.spawn(|| cut.flush_data());
         doors.door(MARK).wait_for_knock();
         let old = use_up(&fs, &files);
         doors.door(MARK).open();
-        let kind = lands.join().expect("no panic").expect_err("it is refused").kind();
+        let kind = finishes.join().expect("no panic").expect_err("it is refused").kind();
         assert_eq!(kind, ErrorKind::NoSpace, "buffered");
         old
     });
@@ -164,7 +164,7 @@ fn n3_metadata_is_refused_where_it_lands() {
     }
     drop((cut, mixed, known, files));
     fs.close().expect("closed");
-    judge(&below);
+    check_volume(&below);
     let fs = mount(&below, "ro");
     for name in ["cut", "mixed", "known"] {
         let file = fs.resolve(name).expect("the file");

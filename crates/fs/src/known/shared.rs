@@ -78,5 +78,5 @@ fn the_first_change_of_shared_leaves_finds_room() {
     fs.root().delete_subvolume(b"before").expect("a delete always succeeds");
     wait_for(&fs, "dropped", || fs.dying_subvolumes().expect("a list").is_empty());
     fs.close().expect("closed");
-    judge(&device);
+    check_volume(&device);
 }

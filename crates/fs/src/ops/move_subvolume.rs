@@ -54,7 +54,7 @@ pub(super) fn move_subvolume(
         };
         drop(view);
         let replaced = replaced.as_ref().map(|inode| &inode.cell);
-        let _changing = mount.inodes.trees.changing.lock();
+        let _changing = mount.inodes.trees().changing.lock();
         let _locks = LockSet::new([Some(source.dir), Some(target.dir), replaced, None]);
         let view = mount.engine.view();
         expect_subvolume(&view, source, tree)?;
@@ -137,7 +137,7 @@ pub(super) fn exchange_subvolume(source: &Side<'_>, target: &Side<'_>, tree: Tre
             }
             Other::Inode(_) => {}
         }
-        let _changing = mount.inodes.trees.changing.lock();
+        let _changing = mount.inodes.trees().changing.lock();
         let _locks = LockSet::new([Some(source.dir), Some(target.dir), other.cell(), None]);
         let view = mount.engine.view();
         expect_subvolume(&view, source, tree)?;

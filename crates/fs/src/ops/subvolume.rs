@@ -224,7 +224,7 @@ impl Inode {
         let home = mount.inodes.tree_info(&view, tree)?;
         drop(view);
         let _writes = home.writes.write();
-        let _changing = mount.inodes.trees.changing.lock();
+        let _changing = mount.inodes.trees().changing.lock();
         let _lock = dir.lock.write();
         let view = mount.engine.view();
         if !trees::is_here(&view, tree, dir.id, name)? {

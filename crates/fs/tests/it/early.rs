@@ -59,9 +59,9 @@ fn in_place(fs: &Filesystem, files: usize, blocks: u64) -> Vec<Inode> {
 fn e4_writers_in_place_wait_for_dirty_data() {
     for (policy, files, blocks) in [("levels", WRITERS, 1), ("levels", 1, 4), ("counted", 1, 4)] {
         let device = memory(256);
-        let fs = mount_with(&device, &format!("promise={policy},commit=300"));
+        let fs = mount_with(&device, &format!("reserve={policy},commit=300"));
         let all = in_place(&fs, files, WRITERS as u64 * blocks);
-        assert_eq!(refused(&all, blocks), 0, "promise={policy}, {files} files");
+        assert_eq!(refused(&all, blocks), 0, "reserve={policy}, {files} files");
         drop(all);
         fs.close().expect("it closes");
         check(&device);

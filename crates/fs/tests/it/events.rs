@@ -158,7 +158,7 @@ fn space_says_what_happens_to_it() {
     tracing::subscriber::set_global_default(Listener).expect("no other test listens");
     LISTENS.store(true, Ordering::Relaxed);
     crowd();
-    let fs = mount_with(&memory(8192), "promise=levels,commit=300");
+    let fs = mount_with(&memory(8192), "reserve=levels,commit=300");
     hurry(&fs);
     fs.close().expect("it closes");
     LISTENS.store(false, Ordering::Relaxed);
@@ -338,7 +338,7 @@ fn figures_are_what_was_told() {
     }
     tracing::subscriber::set_global_default(Listener).expect("no other test runs");
     LISTENS.store(true, Ordering::Relaxed);
-    let fs = mount_with(&memory(160), "promise=levels,dirty=64M");
+    let fs = mount_with(&memory(160), "reserve=levels,dirty=64M");
     let asked = wait_for_metadata(&fs);
     fs.sync().expect("durable");
 

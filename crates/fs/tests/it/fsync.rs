@@ -155,7 +155,7 @@ pub(crate) fn number(variable: &str) -> Option<u64> {
 }
 
 #[test]
-fn what_was_synced_survives() {
+fn synced_files_survive_power_cuts() {
     let seeds = number(SEEDS).unwrap_or(6);
     let first = number(FIRST_SEED).unwrap_or(1);
     let (mut states, mut logs) = (0, 0);

@@ -107,7 +107,7 @@ pub(crate) fn at_look(number: u32) -> Interrupt {
 /// each commit (debug builds), and at the end everything can be removed.
 #[test]
 fn e6_interrupted_anywhere() {
-    for rule in ["off", "clamp", "clamp,promise=levels"] {
+    for rule in ["off", "clamp", "clamp,reserve=levels"] {
         let device = memory(160);
         let fs = mount_with(&device, &format!("preempt={rule},dirty=8M"));
         let filler = fill(&fs, 3 << 20);

@@ -63,7 +63,7 @@ fn after_a_cut(device: &Arc<dyn Device>) -> Filesystem {
 /// a crash. That content may have been in a commit, in a log, or in memory alone until then. Files
 /// that share the log lose nothing.
 #[test]
-fn what_cannot_be_written_changes_nothing() {
+fn refused_log_data_changes_nothing() {
     for (commits, logs) in [(true, false), (false, true), (false, false)] {
         let (picky, device) = picky();
         let fs = mount_with(&device, "commit=300");

@@ -22,7 +22,6 @@ mod held;
 mod in_place;
 mod interrupted;
 mod known;
-mod landings;
 mod late;
 mod log_copies;
 mod losses;
@@ -43,6 +42,7 @@ mod room;
 mod scrubs;
 #[cfg(debug_assertions)]
 mod seeded;
+mod shortfalls;
 mod snapshots;
 mod steps;
 mod subvolumes;

@@ -81,7 +81,7 @@ fn scarce(way: Way, preempt: &'static str, samples: usize) -> Seen {
                 forgets_data: true,
             },
         ));
-        let options = format!("rw,noatime,commit=300,promise=levels,preempt={preempt}");
+        let options = format!("rw,noatime,commit=300,reserve=levels,preempt={preempt}");
         let options = MountOptions::parse(&options).expect("options");
         let device = Arc::clone(&slow) as Arc<dyn Device>;
         let fs = Arc::new(Filesystem::open(vec![device], options).expect("a mount"));

@@ -35,7 +35,7 @@ fn fill_with(fs: &Filesystem, name: &str, step: u64, spare: u64) -> Inode {
 /// do not fail.
 #[test]
 fn e4_dirty_data_is_no_reason_to_refuse() {
-    for rule in ["off", "clamp", "off,promise=levels", "clamp,promise=levels"] {
+    for rule in ["off", "clamp", "off,reserve=levels", "clamp,reserve=levels"] {
         let device = memory(160);
         let fs = mount_with(&device, &format!("preempt={rule},dirty=64M"));
         let files: Vec<_> = (0..4).map(|i| file_with(&fs.root(), &format!("f{i}"), b"")).collect();

@@ -2,7 +2,7 @@
 
 use buttress_protocol::{Head, Operation, Parts, SetattrFlags, opcode};
 
-use crate::crew::Kind;
+use crate::pool::Kind;
 
 /// What a request may cost.
 pub(crate) fn kind(head: &Head, parts: Parts<'_>) -> Kind {

@@ -1,5 +1,7 @@
 //! Commands of ioctl(2): inode flags, as `lsattr` and `chattr` read and change them, and the label.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::Ordering;
 
 use buttress_fs::{FileKind, InodeFlags, InodeId};
@@ -7,10 +9,12 @@ use buttress_protocol::Errno;
 
 use super::{Door, Node, place, refuse};
 use crate::errno::Answer;
+use crate::mount_list::Listed;
 
 const GET_FLAGS: u32 = 0x8008_6601;
 const SET_FLAGS: u32 = 0x4008_6602;
 const GET_LABEL: u32 = 0x8100_9431;
+const SET_LABEL: u32 = 0x4100_9432;
 const GET_EXTENDED: u32 = 0x801c_581f;
 const SET_EXTENDED: u32 = 0x401c_5820;
 
@@ -41,7 +45,7 @@ const FLAGS: [Flag; 9] = [
 ];
 
 impl Door {
-    /// Answers `ioctl`: the commands on flags are known, and the one that asks for the label. The
+    /// Answers `ioctl`: the commands on flags are known, and those for the label. The
     /// kernel asks by the extended ones before it changes anything by the plain ones.
     pub(crate) fn ioctl(
         &self,
@@ -61,6 +65,11 @@ impl Door {
                 Ok(answer)
             }
             GET_LABEL => Ok(self.fs.label().to_vec()),
+            SET_LABEL if uid != ROOT_UID => Err(Errno::EPERM),
+            SET_LABEL => {
+                let label = argument.split(|byte| *byte == 0).next().unwrap_or_default();
+                self.fs.set_label(label).map(|()| Vec::new()).map_err(refuse)
+            }
             SET_FLAGS => self.set_flags(uid, id, wanted()?, |flag| flag.plain),
             SET_EXTENDED => self.set_flags(uid, id, wanted()?, |flag| flag.extended),
             _ => Err(Errno::ENOTTY),
@@ -139,17 +148,8 @@ impl Door {
 
 /// Whether any mount point ends with this name; true also where that cannot be told.
 fn is_mount_point(name: &[u8]) -> bool {
-    let Ok(list) = std::fs::read("/proc/self/mountinfo") else { return true };
-    let mut escaped = Vec::with_capacity(name.len());
-    for byte in name {
-        match byte {
-            b' ' | b'\t' | b'\n' | b'\\' => escaped.extend(format!("\\{byte:03o}").into_bytes()),
-            byte => escaped.push(*byte),
-        }
-    }
-    let point = |line| <[u8]>::split(line, |byte| *byte == b' ').nth(4);
-    let mut points = list.split(|byte| *byte == b'\n').filter_map(point);
-    points.any(|point| point.rsplit(|byte| *byte == b'/').next() == Some(&escaped[..]))
+    let Ok(all) = Listed::all() else { return true };
+    all.iter().any(|mount| mount.point.file_name() == Some(OsStr::from_bytes(name)))
 }
 
 fn shown(flags: u64, number: impl Fn(&Flag) -> u32) -> u32 {

@@ -170,7 +170,7 @@ mod tests {
 
     /// S4: root has all where the kernel cannot be asked, and others nothing.
     #[test]
-    fn s4_unknown_callers_are_judged_by_id() {
+    fn s4_unknown_callers_are_taken_by_id() {
         assert!(Rights::of(Caller { uid: 0, gid: 0, task: 0 }).has_fsetid);
         assert!(!Rights::of(Caller { uid: 1, gid: 0, task: 0 }).has_fsetid);
         assert!(!Rights::of(Caller { uid: 1, gid: 0, task: u32::MAX }).has_fsetid);

@@ -16,7 +16,7 @@ use buttress_base::thread::{self, JoinHandle, Thread};
 use rustix::thread::CpuSet;
 
 use super::queue::{Queue, Taken};
-use crate::crew::{Costs, Kind, Stopwatch};
+use crate::pool::{Costs, Kind, Stopwatch};
 
 /// How often the watch looks while there is work, and while there is none.
 const TICK: Duration = Duration::from_millis(1);

@@ -15,8 +15,8 @@ use buttress_protocol::Errno;
 
 use super::helpers::{Office, Shared};
 use super::queue::{Patience, Queue, Taken};
-use crate::crew::Kind;
 use crate::exchange::Exchange;
+use crate::pool::Kind;
 
 mod kernel;
 

@@ -308,7 +308,7 @@ impl Drop for Linux {
         let unmounted = Command::new("umount").arg(&self.1).status();
         if !std::thread::panicking() {
             assert!(unmounted.expect("umount starts").success(), "it is unmounted");
-            self.0.judge();
+            self.0.check_volume();
         }
     }
 }

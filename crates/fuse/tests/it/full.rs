@@ -114,6 +114,6 @@ fn n11_a_full_volume_is_written_in_place() {
         assert!(found == wanted, "{options}: on the device");
         drop(file);
         fs.close().expect("a close");
-        volume.judge();
+        volume.check_volume();
     }
 }

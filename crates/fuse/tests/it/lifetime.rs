@@ -35,7 +35,7 @@ fn open_files_outlive_their_names() {
     let found = fs.inode(buttress_fs::InodeId { ino, ..fs.root().id() });
     assert!(found.is_err(), "no program holds the file, and it is still there");
     fs.close().expect("nothing to write");
-    volume.judge();
+    volume.check_volume();
 }
 
 /// Replacing an open file by a rename leaves the old one to the programs that have it open.

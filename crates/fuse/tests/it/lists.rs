@@ -25,8 +25,8 @@ fn list(entries: &[(u16, u16, u32)]) -> Vec<u8> {
 
 /// Owner rwx, user 1234 rw-, group r-x, mask rwx, others none.
 fn for_user_1234() -> Vec<u8> {
-    let nobody = u32::MAX;
-    list(&[(1, 7, nobody), (2, 6, 1234), (4, 5, nobody), (0x10, 7, nobody), (0x20, 0, nobody)])
+    let no_id = u32::MAX;
+    list(&[(1, 7, no_id), (2, 6, 1234), (4, 5, no_id), (0x10, 7, no_id), (0x20, 0, no_id)])
 }
 
 /// New files and directories get the list of the directory, cut by the mode they were made with;
@@ -63,13 +63,13 @@ fn modes_and_lists_follow_each_other() {
     assert_eq!(mode(), 0o770);
     fs::set_permissions(&path, Permissions::from_mode(0o640)).expect("a mode");
     assert_eq!(mode(), 0o640);
-    let nobody = u32::MAX;
+    let no_id = u32::MAX;
     let wanted =
-        list(&[(1, 6, nobody), (2, 6, 1234), (4, 5, nobody), (0x10, 4, nobody), (0x20, 0, nobody)]);
+        list(&[(1, 6, no_id), (2, 6, 1234), (4, 5, no_id), (0x10, 4, no_id), (0x20, 0, no_id)]);
     let mut buffer = [0; 100];
     let len = getxattr(&path, ACCESS, &mut buffer).expect("the list");
     assert_eq!(buffer[..len], wanted, "the mask follows");
-    let plain = list(&[(1, 7, nobody), (4, 1, nobody), (0x20, 2, nobody)]);
+    let plain = list(&[(1, 7, no_id), (4, 1, no_id), (0x20, 2, no_id)]);
     setxattr(&path, ACCESS, &plain, XattrFlags::empty()).expect("a plain list");
     assert_eq!(mode(), 0o712);
     assert_eq!(getxattr(&path, ACCESS, &mut buffer), Err(Errno::NODATA));

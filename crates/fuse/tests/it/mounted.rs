@@ -163,7 +163,7 @@ impl Drop for Mounted {
         let rest =
             Self { volume: Some(volume), path: self.path.clone(), server: self.server.take() };
         let volume = rest.into_volume();
-        volume.judge();
+        volume.check_volume();
     }
 }
 

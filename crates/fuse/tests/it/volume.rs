@@ -44,7 +44,7 @@ impl Volume {
     }
 
     /// Opens it once more, and has it checked.
-    pub(crate) fn judge(&self) {
+    pub(crate) fn check_volume(&self) {
         open(&self.image()).close().expect("nothing to write");
         let Ok(output) =
             Command::new("btrfs").args(["check", "--check-data-csum"]).arg(self.image()).output()

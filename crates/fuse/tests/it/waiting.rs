@@ -167,7 +167,7 @@ fn threads_that_waited_help_again() {
 /// Searching for data makes the kernel send what it holds of a file first. With as many searches as
 /// it has room for requests it still has room for that. One search too many is refused.
 #[test]
-fn what_the_kernel_holds_comes_beside_searches_that_wait_for_it() {
+fn searches_leave_room_for_the_kernels_writes() {
     let Some(mount) = mounted_with("io_uring_q_depth=2") else { return };
     let all = std::thread::available_parallelism().expect("there are some").get();
     for round in 0..ROUNDS {

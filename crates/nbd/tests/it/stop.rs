@@ -51,7 +51,7 @@ impl Layer for Slow {
 
 /// Writes under way at the stop are done and answered, in parallel and in any order.
 #[test]
-fn what_is_under_way_is_answered() {
+fn stop_answers_writes_under_way() {
     let device = Arc::new(Slow {
         memory: MemoryDevice::new(LEN),
         begun: Mutex::new(0),

@@ -289,7 +289,7 @@ fn number(name: &str, default: u64) -> u64 {
 
 /// From each seed one volume: what is owed comes back, and no byte is wrong.
 #[test]
-fn what_is_intact_comes_back_from_damaged_volumes() {
+fn restore_brings_back_intact_files_of_damaged_volumes() {
     let volumes: BTreeMap<usize, (Made, Facts)> = Shape::ALL
         .into_iter()
         .enumerate()

@@ -164,7 +164,7 @@ fn monstrous_commands_are_refused() {
 /// A field longer than its length can say, and a command longer than receivers take, are refused:
 /// nothing is written.
 #[test]
-fn what_does_not_fit_is_refused() {
+fn stream_refuses_fields_that_do_not_fit() {
     let long = vec![b'x'; 1 << 16];
     let at = path("a");
     let unsayable = [

@@ -30,8 +30,8 @@ struct Group {
 }
 
 impl Group {
-    fn write(&self, stripe: usize) {
-        sync::set_stripe(stripe);
+    fn write(&self, shard: usize) {
+        sync::set_shard(shard);
         let counted = self.writers.enter(0);
         if self.read_only.load(Ordering::SeqCst) {
             return;

@@ -6,7 +6,7 @@ pub(crate) use shuttle::sync::Arc;
 pub(crate) use shuttle::sync::atomic::{AtomicUsize, Ordering};
 
 /// Few, so that the threads meet in all of them.
-pub(crate) const STRIPES: usize = 2;
+pub(crate) const SHARDS: usize = 2;
 pub(crate) const BUCKETS: usize = 1;
 
 shuttle::thread_local! {
@@ -14,11 +14,11 @@ shuttle::thread_local! {
 }
 
 /// Sets the shard of this thread.
-pub(crate) fn set_stripe(stripe: usize) {
-    MINE.with(|mine| mine.set(stripe % STRIPES));
+pub(crate) fn set_shard(shard: usize) {
+    MINE.with(|mine| mine.set(shard % SHARDS));
 }
 
-pub(crate) fn stripe() -> usize {
+pub(crate) fn shard() -> usize {
     MINE.with(std::cell::Cell::get)
 }
 

@@ -192,7 +192,7 @@ fn model(
                 }
             })));
             threads.push(spawn(Box::new(move |space| {
-                sync::set_stripe(user as usize);
+                sync::set_shard(user as usize);
                 overwrite(space, 5 + user, wrong);
             })));
         }

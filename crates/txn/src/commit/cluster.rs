@@ -134,7 +134,7 @@ mod tests {
     /// P1: whenever a reservation looks, what a commit takes in runs is in the account, or is what
     /// it may still take. The same holds for what it gives back. Seeds decide the orders.
     #[test]
-    fn what_is_taken_meanwhile_is_seen() {
+    fn account_sees_runs_that_a_commit_takes() {
         let work = |seed| {
             let engine = engine(512);
             let node = u64::from(engine.store.geometry().nodesize);

@@ -28,6 +28,18 @@ pub(crate) enum End {
     Failed,
 }
 
+/// One wait for space, when it is over.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wait {
+    pub(crate) kind: SpaceKind,
+    /// What else the waiting thread could wait for.
+    pub(crate) reach: Reach,
+    /// What it asked for.
+    pub(crate) bytes: u64,
+    pub(crate) waited: Duration,
+    pub(crate) end: End,
+}
+
 /// The waits of one queue, without a lock.
 #[derive(Debug, Default)]
 struct WaitCounter {
@@ -42,7 +54,7 @@ struct WaitCounter {
 }
 
 impl WaitCounter {
-    fn note(&self, bytes: u64, waited: Duration, end: End) {
+    fn note(&self, &Wait { bytes, waited, end, .. }: &Wait) {
         let add = |to: &AtomicU64, what| to.fetch_add(what, Ordering::Relaxed);
         let micros = waited.as_micros() as u64;
         let class = (u64::BITS - micros.leading_zeros()) as usize;
@@ -96,15 +108,8 @@ pub(crate) fn name_of(reach: Reach) -> &'static str {
 pub(crate) struct WaitCounters([WaitCounter; 4]);
 
 impl WaitCounters {
-    pub(crate) fn note(
-        &self,
-        kind: SpaceKind,
-        reach: Reach,
-        bytes: u64,
-        waited: Duration,
-        end: End,
-    ) {
-        self.0[place(kind, reach)].note(bytes, waited, end);
+    pub(crate) fn note(&self, wait: &Wait) {
+        self.0[place(wait.kind, wait.reach)].note(wait);
     }
 
     pub(crate) fn snapshot(&self) -> WaitsByLine {

@@ -1,15 +1,12 @@
 //! Telling of waits, steps and refusals, and counting them: each is counted whether an event is
 //! listened to or not.
 
-use std::sync::atomic::Ordering;
-use std::time::Duration;
-
 use buttress_base::clock;
-use buttress_space::{Reach, SpaceKind, Step};
+use buttress_space::{SpaceKind, Step};
 
 use crate::counters::refusal::{Refusal, Refused};
 use crate::counters::steps::{Before, Gain};
-use crate::counters::waits::{End, name_of};
+use crate::counters::waits::{End, Wait, name_of};
 use crate::reserve::Accounts;
 use crate::{Engine, Error};
 
@@ -62,8 +59,7 @@ impl Engine {
     /// Tells, keeps and counts that no group has so many bytes of a kind; the error that says so.
     pub(crate) fn no_space(&self, kind: SpaceKind, bytes: u64) -> Error {
         let accounts = self.accounts();
-        *self.counters.refused.lock() = Some(Refused { kind, bytes, at: clock::now(), accounts });
-        self.counters.enospc.fetch_add(1, Ordering::Release);
+        self.counters.note_refused(Refused { kind, bytes, at: clock::now(), accounts });
         tell(kind, bytes, &accounts);
         Error::NoSpace(match kind {
             SpaceKind::Data => "data",
@@ -74,8 +70,7 @@ impl Engine {
     /// The last refusal of space, if there was one.
     #[must_use]
     pub fn last_refusal(&self) -> Option<Refusal> {
-        let refused = *self.counters.refused.lock();
-        refused.map(|Refused { kind, bytes, at, accounts }| Refusal {
+        self.counters.last_refused().map(|Refused { kind, bytes, at, accounts }| Refusal {
             kind,
             bytes,
             ago: clock::since(at),
@@ -128,7 +123,7 @@ impl Engine {
         let is_served = gain.served > 0;
         let served = if is_served { waiting.saturating_sub(self.waited_for(kind)) } else { 0 };
         let yielded = (self.reservable(kind) + served).saturating_sub(room);
-        self.counters.steps.note(before, gain, yielded);
+        self.counters.note_step(before, gain, yielded);
         tracing::debug!(
             target: "buttress::flush",
             source = "tickets",
@@ -143,15 +138,9 @@ impl Engine {
         );
     }
 
-    pub(super) fn tell_wait(
-        &self,
-        kind: SpaceKind,
-        reach: Reach,
-        bytes: u64,
-        waited: Duration,
-        end: End,
-    ) {
-        self.counters.waits.note(kind, reach, bytes, waited, end);
+    pub(super) fn tell_wait(&self, wait: &Wait) {
+        self.counters.note_wait(wait);
+        let &Wait { kind, reach, bytes, waited, end } = wait;
         tracing::debug!(
             target: "buttress::reserve",
             %kind,

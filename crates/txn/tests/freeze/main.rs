@@ -82,7 +82,7 @@ fn together(engine: &Arc<Engine>, works: Vec<fn(&Engine)>) {
     let threads = works.into_iter().enumerate().map(|(index, work)| {
         let engine = Arc::clone(engine);
         thread::spawn(move || {
-            sync::set_stripe(index);
+            sync::set_shard(index);
             work(&engine);
         })
     });

@@ -1,21 +1,21 @@
 //! What the gate rests on, under a scheduler that tries the orders in which threads may run.
 
-pub(crate) use buttress_base::Apart;
+pub(crate) use buttress_base::CachePadded;
 pub(crate) use shuttle::sync::RwLockReadGuard;
 
 /// Few, so that all of them are met.
-pub(crate) const STRIPES: usize = 2;
+pub(crate) const SHARDS: usize = 2;
 
 shuttle::thread_local! {
     static MINE: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
 /// Says by which door this thread goes.
-pub(crate) fn set_stripe(stripe: usize) {
-    MINE.with(|mine| mine.set(stripe % STRIPES));
+pub(crate) fn set_shard(shard: usize) {
+    MINE.with(|mine| mine.set(shard % SHARDS));
 }
 
-pub(crate) fn stripe() -> usize {
+pub(crate) fn shard() -> usize {
     MINE.with(std::cell::Cell::get)
 }
 

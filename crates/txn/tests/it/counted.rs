@@ -9,7 +9,7 @@ use buttress_format::{Extent, Ino, Key, Kind, TreeId};
 use buttress_fs::make::MakeOptions;
 use buttress_txn::{Cost, DataRef, Engine, Handle, MetaReservation, Urgency};
 
-use crate::judge;
+use crate::checker;
 
 /// Lengths of payloads: mostly small, now and then nearly a leaf.
 fn length(rng: &mut Rng, item_max: u64) -> usize {
@@ -53,22 +53,22 @@ fn operate(
         }
     }
     if let Some(extent) = born {
-        let who = DataRef { root: TreeId::FS, ino: Ino(1 << 20), offset: rng.below(1 << 30) };
-        handle.add_data_ref(extent, who);
+        let user = DataRef { root: TreeId::FS, ino: Ino(1 << 20), offset: rng.below(1 << 30) };
+        handle.add_data_ref(extent, user);
         handle.insert_csums(extent, vec![1; geometry.csum.size()]);
-        kept.push((extent, who));
+        kept.push((extent, user));
     }
     if rng.chance(1, 6) && !kept.is_empty() {
-        let (extent, who) = kept.swap_remove(rng.below(kept.len() as u64) as usize);
-        handle.drop_data_ref(extent, who);
+        let (extent, user) = kept.swap_remove(rng.below(kept.len() as u64) as usize);
+        handle.drop_data_ref(extent, user);
     }
 }
 
 fn overlays(seed: u64, nodesize: u32, asked: bool) {
     let dir = tempfile::tempdir().expect("a folder");
     let options = MakeOptions { nodesize, ..MakeOptions::default() };
-    let path = judge::volume(dir.path(), 512 << 20, &options);
-    let engine = judge::open(&path);
+    let path = checker::volume(dir.path(), 512 << 20, &options);
+    let engine = checker::open(&path);
     let mut rng = Rng::new(seed);
     let mut kept = Vec::new();
     beside(&engine, asked, || {
@@ -118,7 +118,7 @@ fn beside<R>(engine: &Engine, asked: bool, work: impl FnOnce() -> R) -> R {
 /// users to one extent.
 fn references(engine: &std::sync::Arc<Engine>, rng: &mut Rng, kept: &mut Vec<(Extent, DataRef)>) {
     let sector = u64::from(engine.store().geometry().sectorsize);
-    let who =
+    let user =
         |rng: &mut Rng| DataRef { root: TreeId::FS, ino: Ino(257), offset: rng.below(1 << 40) };
     let first = kept.is_empty();
     let count = if first { 15_000 } else { [30, 300, 3000][rng.below(3) as usize] };
@@ -131,32 +131,32 @@ fn references(engine: &std::sync::Arc<Engine>, rng: &mut Rng, kept: &mut Vec<(Ex
         let reservation = engine.reserve(cost, Urgency::Normal).expect("there is room");
         if rng.below(100) < goes && kept.len() > 1 {
             let index = if in_runs { at + step } else { rng.below(1 << 30) as usize };
-            let (extent, who) = kept.swap_remove(index % kept.len());
-            engine.begin(reservation).drop_data_ref(extent, who);
+            let (extent, user) = kept.swap_remove(index % kept.len());
+            engine.begin(reservation).drop_data_ref(extent, user);
             continue;
         }
         if rng.below(100) < shared && !kept.is_empty() {
             let extent = kept[rng.below(kept.len() as u64) as usize].0;
-            let who = who(rng);
-            engine.begin(reservation).add_data_ref(extent, who);
-            kept.push((extent, who));
+            let user = user(rng);
+            engine.begin(reservation).add_data_ref(extent, user);
+            kept.push((extent, user));
             continue;
         }
         let mut space = engine.reserve_data(sector).expect("there is room");
         let extent = engine.allocate_data(&mut space, sector, sector, None, rng.below(3));
-        let (extent, who) = (extent.expect("there is room"), who(rng));
+        let (extent, user) = (extent.expect("there is room"), user(rng));
         let handle = engine.begin(reservation);
-        handle.add_data_ref(extent, who);
+        handle.add_data_ref(extent, user);
         handle.insert_csums(extent, vec![1; engine.store().geometry().csum.size()]);
-        kept.push((extent, who));
+        kept.push((extent, user));
     }
 }
 
 fn many_leaves(seed: u64, asked: bool) {
     let dir = tempfile::tempdir().expect("a folder");
     let options = MakeOptions { nodesize: 4 << 10, ..MakeOptions::default() };
-    let path = judge::volume(dir.path(), 1 << 30, &options);
-    let engine = judge::open(&path);
+    let path = checker::volume(dir.path(), 1 << 30, &options);
+    let engine = checker::open(&path);
     let mut rng = Rng::new(seed);
     let mut kept = Vec::new();
     references(&engine, &mut rng, &mut kept);
@@ -182,7 +182,7 @@ fn extent_key(ino: Ino, block: u64) -> Key {
 
 /// Puts an extent of one inode anywhere, splits one in two, or removes one; each with its share of
 /// the reservation. Where the tree must not grow, all extents are there already.
-fn land(handle: &Handle<'_>, rng: &mut Rng, ino: Ino, blocks: u64, grows: bool) {
+fn finish(handle: &Handle<'_>, rng: &mut Rng, ino: Ino, blocks: u64, grows: bool) {
     let key = |block| extent_key(ino, block);
     let at = rng.below(blocks);
     handle.put(TreeId::FS, Key::new(ino.0, Kind::INODE_ITEM, 0), [1; 160]);
@@ -205,8 +205,8 @@ fn inodes(seed: u64, nodesize: u32, asked: bool) {
     let cost = if grows { Cost { items: 4, whole: 8, bytes: 456 } } else { Cost::of(2, 0) };
     let dir = tempfile::tempdir().expect("a folder");
     let options = MakeOptions { nodesize, ..MakeOptions::default() };
-    let path = judge::volume(dir.path(), 256 << 20, &options);
-    let engine = judge::open(&path);
+    let path = checker::volume(dir.path(), 256 << 20, &options);
+    let engine = checker::open(&path);
     // No chunk comes any more.
     let mut kept = Vec::new();
     while let Ok(Some(space)) = engine.reserve_data_at_once(8 << 20) {
@@ -250,7 +250,7 @@ fn inodes(seed: u64, nodesize: u32, asked: bool) {
             )
         })
         .collect();
-    let (mut landed, mut most) = (0, 0);
+    let (mut finished, mut most) = (0, 0);
     beside(&engine, asked, || {
         for round in 0..40 {
             for (_, reserve, reserved, waits) in &mut inodes {
@@ -273,10 +273,10 @@ fn inodes(seed: u64, nodesize: u32, asked: bool) {
                 for _ in 0..part {
                     let (token, short) = all.split_cost(cost);
                     assert_eq!(short, Cost::default());
-                    land(&engine.begin(token), &mut rng, *ino, blocks, grows);
+                    finish(&engine.begin(token), &mut rng, *ino, blocks, grows);
                 }
                 *waits -= part;
-                landed += part;
+                finished += part;
             }
             if rng.chance(1, 3) || round == 39 {
                 engine.commit().expect("no commit makes more than was counted");
@@ -284,7 +284,7 @@ fn inodes(seed: u64, nodesize: u32, asked: bool) {
         }
     });
     let taken = engine.statistics().reserve_taken_max;
-    assert_eq!(taken, 0, "{seed}: {landed} landed, {most} at once");
+    assert_eq!(taken, 0, "{seed}: {finished} landed, {most} at once");
     drop((inodes, kept));
     engine.shutdown().expect("the last commit");
 }

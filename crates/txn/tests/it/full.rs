@@ -9,7 +9,7 @@ use buttress_base::Rng;
 use buttress_block::{FileDevice, OpenOptions};
 use buttress_fs::{ErrorKind, Filesystem, Inode, MountOptions, SetAttr, make::MakeOptions};
 
-use crate::judge;
+use crate::checker;
 
 mod storms;
 
@@ -86,7 +86,7 @@ fn verify(dir: &Inode, kept: &Kept) {
 
 fn fill_and_empty(size: u64, len_max: u64, rounds: u64) {
     let dir = tempfile::tempdir().expect("a folder");
-    let path = judge::volume(dir.path(), size, &MakeOptions::default());
+    let path = checker::volume(dir.path(), size, &MakeOptions::default());
     for round in 0..rounds {
         let fs = open(&path);
         let threads = 3;
@@ -106,7 +106,7 @@ fn fill_and_empty(size: u64, len_max: u64, rounds: u64) {
             workers.into_iter().map(|worker| worker.join().expect("no panic")).collect()
         });
         fs.close().expect("a full volume unmounts");
-        judge::check(&path);
+        checker::check(&path);
         let fs = open(&path);
         for (thread, kept) in kept.iter().enumerate() {
             let name = format!("dir{thread}");
@@ -119,7 +119,7 @@ fn fill_and_empty(size: u64, len_max: u64, rounds: u64) {
             fs.root().rmdir(name.as_bytes()).expect("the folder is empty");
         }
         fs.close().expect("it unmounts");
-        judge::check(&path);
+        checker::check(&path);
     }
 }
 

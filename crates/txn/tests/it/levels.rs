@@ -46,7 +46,7 @@ fn eight_nodes_an_item() {
 
 /// On a small volume all nodes there are bound what any number of changes can dirty.
 #[test]
-fn what_is_counted_together_is_less() {
+fn counting_reserves_less_than_levels() {
     let counted = reserve_all(&engine(ReservePolicy::Counted)).len();
     let levels = reserve_all(&engine(ReservePolicy::Levels)).len();
     assert!(counted > 10 * levels, "{counted} and {levels}");

@@ -1,5 +1,6 @@
 //! The engine on real volumes: one binary, so that it links once.
 
+mod checker;
 mod clusters;
 mod counted;
 mod crash;
@@ -7,7 +8,6 @@ mod credit;
 mod full;
 mod growth;
 mod interrupted;
-mod judge;
 mod levels;
 mod pieces;
 mod scale;

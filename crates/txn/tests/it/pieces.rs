@@ -6,7 +6,7 @@ use buttress_format::{Extent, Ino, TreeId};
 use buttress_fs::make::MakeOptions;
 use buttress_txn::{Cost, DataRef, Engine, Urgency};
 
-use crate::judge;
+use crate::checker;
 
 const SECTOR: u64 = 4096;
 const WANTED: u64 = 64 << 10;
@@ -36,10 +36,10 @@ fn allocate(engine: &Arc<Engine>, kept: &mut Vec<Extent>) -> u64 {
 
 /// A3.
 #[test]
-fn what_is_in_pieces_gets_a_chunk_while_there_are_some_to_spare() {
+fn fragmented_space_gets_a_chunk_while_some_are_free() {
     let dir = tempfile::tempdir().expect("a folder");
-    let path = judge::volume(dir.path(), SIZE, &MakeOptions::default());
-    let engine = judge::open(&path);
+    let path = checker::volume(dir.path(), SIZE, &MakeOptions::default());
+    let engine = checker::open(&path);
     let (mut kept, mut grown) = (Vec::new(), 0);
     loop {
         shred(&engine, &mut kept);
@@ -58,9 +58,9 @@ fn what_is_in_pieces_gets_a_chunk_while_there_are_some_to_spare() {
     assert!((SIZE / 10..=SIZE / 4).contains(&left), "{left} bytes left");
     // What was got in pieces is as good as any.
     for (index, extent) in kept.into_iter().enumerate() {
-        let who = DataRef { root: TreeId::FS, ino: Ino(257), offset: index as u64 * WANTED };
+        let user = DataRef { root: TreeId::FS, ino: Ino(257), offset: index as u64 * WANTED };
         let reservation = engine.reserve(Cost::of(1, 300), Urgency::Normal).expect("there is room");
-        engine.begin(reservation).add_data_ref(extent, who);
+        engine.begin(reservation).add_data_ref(extent, user);
     }
     engine.commit().expect("a commit");
 }

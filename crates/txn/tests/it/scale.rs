@@ -10,7 +10,7 @@ use buttress_format::{Key, Kind, TreeId};
 use buttress_fs::make::MakeOptions;
 use buttress_txn::{Cost, Engine, Urgency};
 
-use crate::judge;
+use crate::checker;
 
 /// The uuid tree takes any item: no checker reads meaning into it.
 const TREE: TreeId = TreeId::UUID;
@@ -41,8 +41,8 @@ fn churn(plan: &Churn) {
     let Churn { nodesize, steps, per_commit, payload_max, seed, min_level } = *plan;
     let dir = tempfile::tempdir().expect("a folder");
     let options = MakeOptions { nodesize, seed: Some(1), ..MakeOptions::default() };
-    let path = judge::volume(dir.path(), 4 << 30, &options);
-    let mut engine = judge::open(&path);
+    let path = checker::volume(dir.path(), 4 << 30, &options);
+    let mut engine = checker::open(&path);
     let mut model: BTreeMap<Key, Vec<u8>> = BTreeMap::new();
     for found in engine.view().range(TREE, Key::MIN, Key::MAX) {
         let (key, item) = found.expect("the tree reads");
@@ -83,10 +83,10 @@ fn churn(plan: &Churn) {
         let root = engine.view().committed_root(TREE).expect("reads").expect("a root");
         highest = highest.max(root.level);
         same(&engine, &model);
-        judge::check(&path);
+        checker::check(&path);
         if rng.chance(1, 4) {
             drop(engine);
-            engine = judge::open(&path);
+            engine = checker::open(&path);
             same(&engine, &model);
         }
     }
@@ -128,8 +128,8 @@ fn every_node_size() {
 #[test]
 fn emptying_a_tree_leaves_one_leaf() {
     let dir = tempfile::tempdir().expect("a folder");
-    let path = judge::volume(dir.path(), 1 << 30, &MakeOptions::default());
-    let engine = judge::open(&path);
+    let path = checker::volume(dir.path(), 1 << 30, &MakeOptions::default());
+    let engine = checker::open(&path);
     let keys: Vec<_> = (0..5000).map(|i| Key::new(i, Kind::UUID_KEY_SUBVOL, 0)).collect();
     for filled in [true, false] {
         for key in &keys {
@@ -138,7 +138,7 @@ fn emptying_a_tree_leaves_one_leaf() {
             if filled { handle.put(TREE, *key, vec![1; 100]) } else { handle.delete(TREE, *key) }
         }
         engine.commit().expect("the commit");
-        judge::check(&path);
+        checker::check(&path);
     }
     let root = engine.view().committed_root(TREE).expect("reads").expect("a root");
     assert_eq!(root.level, 0);

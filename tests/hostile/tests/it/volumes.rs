@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use buttress_format::{Key, Kind};
 use buttress_hostile::image::Image;
-use buttress_hostile::{exercise, judge, mutate, targets};
+use buttress_hostile::{checker, exercise, mutate, targets};
 
 use crate::{choices, each, sample};
 
@@ -73,9 +73,9 @@ fn linux_volumes() {
 
 /// The checker reads them, and repairs all repairable faults.
 #[test]
-fn the_judge_answers() {
+fn the_checker_answers() {
     for image in [Some(sample::ours()), sample::linux(4096)].into_iter().flatten() {
-        let one = move |bytes: &[u8]| judge::judge(std::slice::from_ref(&image), bytes);
+        let one = move |bytes: &[u8]| checker::checker(std::slice::from_ref(&image), bytes);
         each("judge", (0, 60), |seed| choices(seed, 96), one);
     }
     let images = sample::small();
@@ -83,6 +83,6 @@ fn the_judge_answers() {
         "judge, small",
         (0, 1000),
         |seed| choices(seed, 96),
-        move |bytes| judge::judge(&images, bytes),
+        move |bytes| checker::checker(&images, bytes),
     );
 }

@@ -174,7 +174,7 @@ impl Images {
     ///
     /// If it finds anything, with its report.
     #[track_caller]
-    pub fn judge(&self) {
+    pub fn check_volume(&self) {
         let report =
             buttress_check::check_images(&self.paths, &buttress_check::Options::thorough())
                 .unwrap_or_else(|error| panic!("buttress check: {error}"));
@@ -188,7 +188,7 @@ impl Images {
     /// As [`check`], and when our own checker finds something.
     #[track_caller]
     pub fn check(&self) {
-        self.judge();
+        self.check_volume();
         check_all(&self.paths);
     }
 }

@@ -238,7 +238,7 @@ fn archive(scratch: &Scratch) -> std::path::PathBuf {
 
 /// Before any replay of the log. Copies of the superblock may be a commit behind: the next one
 /// writes them.
-fn judge(images: &[std::path::PathBuf], about: &str) {
+fn check_volume(images: &[std::path::PathBuf], about: &str) {
     let report = buttress_check::check_images(images, &buttress_check::Options::thorough());
     let report = report.unwrap_or_else(|error| panic!("{about}: {error}"));
     let wrong = report.issues.iter().filter(|issue| {
@@ -277,7 +277,7 @@ fn killed_in_the_midst_of_everything() {
         let options = options[number as usize % options.len()];
         let mounted = Mounted::new(images.path(), &format!("{way},{options}"));
         live(mounted, &source, &mut rng, number, &word);
-        judge(images.paths(), &about);
+        check_volume(images.paths(), &about);
         let mounted = Mounted::new(images.path(), "");
         verify(mounted.path(), &source, &mut word.lock().expect("no panic"), &about);
         // No more of these than there is room for.
@@ -289,7 +289,7 @@ fn killed_in_the_midst_of_everything() {
         mounted.shell("rm -rf tree-* fio-*; truncate -s 0 appended");
         word.lock().expect("no panic").appended = 0;
         mounted.unmount();
-        images.judge();
+        images.check_volume();
         if number % 4 == 2 && has_program("btrfs") {
             images.check();
         }

@@ -164,7 +164,7 @@ fn docker() {
         .collect();
     mount.shell(&format!("cd btrfs/subvolumes; {script}"));
     mount.unmount();
-    images.judge();
+    images.check_volume();
 
     let filesystem = open_with(images.paths(), "rw,noatime");
     let dir = filesystem.resolve("btrfs/subvolumes").expect("the layers");

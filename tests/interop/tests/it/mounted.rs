@@ -32,7 +32,7 @@ impl Volume {
 
     /// Unmounts and compares the mount's tree with all other views afterwards.
     #[track_caller]
-    pub(crate) fn judge(&self, mount: Mounted) -> Manifest {
+    pub(crate) fn check_volume(&self, mount: Mounted) -> Manifest {
         let before = Manifest::of_folder(mount.path());
         mount.unmount();
         if has_program("btrfs") {
@@ -84,11 +84,11 @@ fn the_sample_in_rounds() {
     let scale = Scale::default();
     let mount = volume.mount();
     fill(&Folder::new(mount.path()), &scale);
-    volume.judge(mount);
+    volume.check_volume(mount);
     for round in [1, 3] {
         let mount = volume.mount();
         change(&Folder::new(mount.path()), &scale, round);
-        let ours = volume.judge(mount);
+        let ours = volume.check_volume(mount);
         if has_linux_btrfs() {
             let mount = volume.images.mount("");
             change(&Folder::new(mount.path()), &scale, round + 1);
@@ -143,7 +143,7 @@ fn copies() {
     for copy in ["copied", "synchronised"] {
         same_copy(&source, Manifest::of_folder(&mount.path().join(copy)), copy);
     }
-    volume.judge(mount);
+    volume.check_volume(mount);
 }
 
 /// Compares a copy, but for the parts that its tools do not guarantee.
@@ -192,7 +192,7 @@ fn git() {
          diff -r --exclude=.git . ../copy",
         from.display()
     ));
-    volume.judge(mount);
+    volume.check_volume(mount);
 }
 
 /// A database, with both kinds of journal, written by several at a time.
@@ -223,7 +223,7 @@ fn sqlite() {
          done
          sqlite3 wal.db .dump | sha256sum > wal.sum"#,
     );
-    volume.judge(mount);
+    volume.check_volume(mount);
     let mount = volume.mount();
     mount.shell(
         "sqlite3 wal.db .dump | sha256sum | cmp - wal.sum
@@ -268,7 +268,7 @@ fn fio() {
         let words = common.iter().chain(words).copied().chain([name.as_str()]);
         run("fio", words);
     }
-    volume.judge(mount);
+    volume.check_volume(mount);
 }
 
 /// Like a parallel build: many processes make, replace, read and remove files in the same places.
@@ -303,7 +303,7 @@ fn churn() {
              done
          done",
     );
-    volume.judge(mount);
+    volume.check_volume(mount);
 }
 
 /// How large the large tree must be, at least.
@@ -347,7 +347,7 @@ fn full_size() {
     let before = Manifest::of_folder(&mount.path().join("share"));
     let again = Manifest::of_folder(&mount.path().join("again/share"));
     before.assert_same("share", &again, "its second copy", Depth::Copy);
-    volume.judge(mount);
+    volume.check_volume(mount);
     if has_linux_btrfs() {
         let mount = volume.images.mount("");
         mount.shell("cp -a share third; rm -r again");
@@ -385,7 +385,7 @@ fn a_full_volume() {
          rm small/*5",
     );
     mount.unmount();
-    volume.judge(volume.mount());
+    volume.check_volume(volume.mount());
     let mount = volume.mount();
     mount.shell(
         "rm first
@@ -402,7 +402,7 @@ fn a_full_volume() {
     mount.unmount();
     let mount = volume.mount();
     mount.shell("sha256sum --check --quiet second.sum; truncate -s 1000 second");
-    volume.judge(mount);
+    volume.check_volume(mount);
 }
 
 /// A second writer is refused with the first one's number.

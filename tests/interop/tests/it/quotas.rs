@@ -119,10 +119,10 @@ pub(crate) fn simple_quotas_are_kept() {
     }
     begin(&mount);
     mount.unmount();
-    images.judge();
+    images.check_volume();
     for round in 1..=2 {
         work(&images, round);
-        images.judge();
+        images.check_volume();
         let mount = images.mount("");
         let before = groups(&mount);
         assert!(before.iter().any(|line| line.starts_with("1/7 ")), "{before:?}");
@@ -137,7 +137,7 @@ pub(crate) fn simple_quotas_are_kept() {
             mount.shell("btrfs -q subvolume delete first; btrfs subvolume sync .");
         }
         mount.unmount();
-        images.judge();
+        images.check_volume();
     }
     same_everywhere(&images);
     // What is not what Linux counted is found.

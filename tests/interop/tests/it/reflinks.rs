@@ -188,12 +188,12 @@ fn step(door: &dyn Door, model: &mut Model, packs: bool, rng: &mut Rng) {
 }
 
 #[track_caller]
-fn assert_same(door: &dyn Door, model: &Model, who: &str) {
+fn assert_same(door: &dyn Door, model: &Model, side: &str) {
     for (name, bytes) in model {
         let seen = door.content(name);
-        assert_eq!(seen.len(), bytes.len(), "{who}: length of {name}");
+        assert_eq!(seen.len(), bytes.len(), "{side}: length of {name}");
         let wrong = seen.iter().zip(bytes).position(|(a, b)| a != b);
-        assert_eq!(wrong, None, "{who}: {name} differs there");
+        assert_eq!(wrong, None, "{side}: {name} differs there");
     }
 }
 

@@ -37,8 +37,8 @@ fn nosuid_and_nodev_are_not_asked_for() {
     }
     // A folder that every user may enter.
     let place = tempfile::Builder::new().prefix("buttress-rootless-").tempdir().expect("a folder");
-    let anybody = std::fs::Permissions::from_mode(0o777);
-    std::fs::set_permissions(place.path(), anybody).expect("a mode");
+    let every_user = std::fs::Permissions::from_mode(0o777);
+    std::fs::set_permissions(place.path(), every_user).expect("a mode");
     std::fs::copy(program(), place.path().join("buttress")).expect("a copy of the program");
     let folder = place.path().to_str().expect("ASCII");
     let said = run("unshare", ["--mount", "bash", "-c", SCRIPT, folder]);

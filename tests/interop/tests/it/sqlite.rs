@@ -231,7 +231,7 @@ fn shown_by_linux(crash: &Crash, images: &Images) -> Option<Vec<Option<Vec<u8>>>
 }
 
 /// Both checkers find nothing in what is left after the next mount.
-fn judge(device: &Arc<dyn Device>, folder: &Path, with_linux: bool) {
+fn check_volume(device: &Arc<dyn Device>, folder: &Path, with_linux: bool) {
     let options = buttress_check::Options::thorough();
     let report = buttress_check::check_devices(
         vec![Arc::clone(device)],
@@ -330,14 +330,14 @@ fn power_is_cut(way: Way, mount: &str, transactions: usize, seed: u64) -> Seen {
         }
         let drawn = rng.chance(1, 15);
         if campaign::always_or(drawn) {
-            judge(&device, scratch.path(), drawn && rng.chance(1, 4));
+            check_volume(&device, scratch.path(), drawn && rng.chance(1, 4));
         }
     });
     seen
 }
 
 #[test]
-fn what_sqlite_committed_survives_power_cuts() {
+fn sqlite_keeps_commits_over_power_cuts() {
     if !can_mount_fuse() || !rustix::process::geteuid().is_root() {
         return;
     }

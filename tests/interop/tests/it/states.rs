@@ -232,7 +232,7 @@ fn run(seed: u64, wanted: usize, images: &Images, seen: &mut Seen) {
 }
 
 #[test]
-fn what_was_synced_survives_in_linux() {
+fn linux_reads_synced_files_after_power_cuts() {
     if !has_linux_btrfs() {
         return;
     }

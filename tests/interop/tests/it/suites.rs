@@ -65,7 +65,7 @@ fn found(program: &str) -> Option<PathBuf> {
 }
 
 /// Waits for programs that run through each of the doors at once, then compares all views.
-fn judge(runs: Vec<(Volume, Mounted, Vec<Child>)>, suite: &str) {
+fn check_volume(runs: Vec<(Volume, Mounted, Vec<Child>)>, suite: &str) {
     let mut ended = Vec::new();
     for ((volume, mount, children), door) in runs.into_iter().zip(DOORS) {
         for child in children {
@@ -77,7 +77,7 @@ fn judge(runs: Vec<(Volume, Mounted, Vec<Child>)>, suite: &str) {
         ended.push((volume, mount));
     }
     for (volume, mount) in ended {
-        volume.judge(mount);
+        volume.check_volume(mount);
     }
 }
 
@@ -101,7 +101,7 @@ fn fsx() {
         let runs = vec![run(1), run(2)];
         (volume, mount, runs)
     };
-    judge(DOORS.map(begin).into(), "fsx");
+    check_volume(DOORS.map(begin).into(), "fsx");
 }
 
 /// What `stress-ng` calls file systems, each stressor for a second. Not among them is what asks
@@ -122,7 +122,7 @@ fn stress() {
         let runs = vec![run.spawn().expect("it is there")];
         (volume, mount, runs)
     };
-    judge(DOORS.map(begin).into(), "stress-ng");
+    check_volume(DOORS.map(begin).into(), "stress-ng");
 }
 
 /// The tests of `pjdfstest` that fail in a folder.

@@ -16,7 +16,7 @@ fn text(path: &Path) -> &str {
 
 /// Demands that neither finds an error, and answers what ours says besides.
 #[track_caller]
-fn judge(image: &Path, what: &str) -> Report {
+fn check_volume(image: &Path, what: &str) -> Report {
     check(image);
     let report = check_image(image, &Options::thorough()).expect("a check");
     assert!(report.is_clean(), "{what}:\n{}", report.to_text());
@@ -66,12 +66,12 @@ fn converted_volume_is_clean() {
         assert!(filled.is_ok(), "{what}");
         let more: &[&str] = [&[][..], &["-d"], &["-n"], &["-N", "4096"]][number % 4];
         run("btrfs-convert", more.iter().copied().chain([text(&image)]));
-        judge(&image, what);
+        check_volume(&image, what);
         if number == 0 {
             let fs = open(std::slice::from_ref(&image), true);
             fs.balance(&BalanceOptions::full(), &mut |_| true).expect("a balance");
             close(fs);
-            judge(&image, "a balance of ours");
+            check_volume(&image, "a balance of ours");
         }
     }
 }

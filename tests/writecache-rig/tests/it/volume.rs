@@ -23,7 +23,7 @@ fn mount(device: &Arc<CacheDevice>) -> Filesystem {
 /// Made, filled and changed over several openings through a small cache that drains all the while;
 /// then flushed: the checker finds nothing, and Linux sees what we see.
 #[test]
-fn linux_judges_a_volume_that_was_cached() {
+fn linux_checks_a_volume_that_was_cached() {
     if !has_program("btrfs") {
         return;
     }

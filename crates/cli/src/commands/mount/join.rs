@@ -8,12 +8,12 @@
 use std::path::Path;
 
 use buttress_fs::MountOptions;
-use buttress_fuse::Options;
+use buttress_fuse::{Listed, Options};
 
 use super::{Args, for_volume, volume_options, words};
 use crate::closing;
 use crate::exit::{Context, Exit, Failure, Result};
-use crate::live::{self, Joining, Mounted, Wish};
+use crate::live::{self, Joining, Wish};
 use crate::ui::Ui;
 
 /// Mounts by the server that has the volume, if one has; returns its process.
@@ -47,8 +47,8 @@ pub(super) fn join(
     };
     let Joining { subtree, top, differing, .. } = &joining;
     if let Ok(target) = args.target.canonicalize()
-        && let Some(seen) = Mounted::at(&target).context(|| "the list of mounts")?
-        && answer.subject.device == Some(seen.device)
+        && let Some(seen) = Listed::at(&target).context(|| "the list of mounts")?
+        && answer.subject.device == Some(seen.device_number())
         && seen.top == *top
     {
         if args.is_there_fine {

@@ -25,7 +25,7 @@ fn a_snapshot_without_room_is_refused() {
     assert!(fs.root().lookup(b"snapshot").is_err());
     assert_eq!(fs.space_stats().accounts.outstanding.all_items(), 0);
     fs.close().expect("closed");
-    judge(&device);
+    check_volume(&device);
 
     let fs = mount(&device, "rw,commit=300,delete_room=off");
     snapshot(&fs).expect("as in Linux");
@@ -39,7 +39,7 @@ fn a_snapshot_without_room_is_refused() {
     fill_up(&fs, &fs.root(), "again");
     remove_all(&fs, &dir_of(&fs.root()), 3);
     fs.close().expect("closed");
-    judge(&device);
+    check_volume(&device);
 }
 
 /// Y3: a filler finds no room, however chunks come to be. In one transaction they are made for
@@ -54,7 +54,7 @@ fn one_long_transaction_takes_nothing_that_is_kept() {
         fill_by(&fs, &fs.root(), "more", usize::MAX);
         remove_all(&fs, &dir_of(&fs.root()), 8);
         fs.close().expect("closed");
-        judge(&device);
+        check_volume(&device);
     }
 }
 
@@ -79,7 +79,7 @@ fn room_in_chunks_to_come_is_not_for_data() {
     assert!(accounts.unallocated >= 2 * accounts.for_copies, "{accounts}");
     remove_all(&fs, &dir_of(&fs.root()), 4);
     fs.close().expect("closed");
-    judge(&device);
+    check_volume(&device);
 }
 
 /// Where there is plenty a snapshot is one commit, however much was put before it; and what its
@@ -104,7 +104,7 @@ fn a_snapshot_with_room_is_one_commit() {
 /// Y1: one that could not be changed is not made writable where there is no room for what it
 /// shares, and nothing is changed by that; where there is, all of it can be deleted.
 #[test]
-fn what_becomes_writable_has_room() {
+fn subvolume_becomes_writable_only_with_room() {
     let device = volume(256);
     let fs = mount(&device, "rw,commit=300");
     let made = fs.root().create_subvolume(b"made", 0o755, 0, 0).expect("a subvolume");
@@ -138,7 +138,7 @@ fn what_becomes_writable_has_room() {
     remove_all(&fs, &dir_of(&first), 5);
     drop(first);
     fs.close().expect("closed");
-    judge(&device);
+    check_volume(&device);
 }
 
 /// D1, F2: data takes nothing of what was reserved of chunks to come, for any caller. It does not

@@ -20,7 +20,7 @@ fn removes_all(options: &MakeOptions, devices: usize, mib: u64) {
     fill_up(&fs, &fs.root(), "more");
     remove_all(&fs, &dir_of(&fs.root()), 6);
     fs.close().expect("closed");
-    judge_all(devices);
+    check_volumes(devices);
 }
 
 /// Y1: with small nodes, with one copy of them, with copies on two devices, and in groups that data
@@ -76,5 +76,5 @@ fn files_of_some_extents() {
     wait_for(&fs, "removed", || !has_orphans(&fs));
     drop(dir);
     fs.close().expect("closed");
-    judge(&device);
+    check_volume(&device);
 }

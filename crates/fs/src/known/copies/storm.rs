@@ -239,7 +239,7 @@ fn storm(seed: u64) -> usize {
     drop(dirs);
     if_there_is_room(fs.sync());
     fs.close().expect("closed");
-    judge_all(shape.devices);
+    check_volumes(shape.devices);
     all.len()
 }
 

@@ -17,13 +17,13 @@ use crate::volume::{content, pattern};
 #[derive(Debug, Default)]
 struct Barrier {
     shut: AtomicBool,
-    somebody: AtomicBool,
+    is_waited_for: AtomicBool,
 }
 
 impl Hook for Barrier {
     fn flush(&self, below: &dyn Device) -> Result<(), Error> {
         while self.shut.load(Ordering::SeqCst) {
-            self.somebody.store(true, Ordering::SeqCst);
+            self.is_waited_for.store(true, Ordering::SeqCst);
             std::thread::sleep(Duration::from_millis(1));
         }
         below.flush()
@@ -55,7 +55,7 @@ fn fsyncs_during_a_log_share_the_next() {
     std::thread::scope(|scope| {
         device.hook.shut.store(true, Ordering::SeqCst);
         scope.spawn(|| files[0].sync().expect("durable"));
-        until(|| device.hook.somebody.load(Ordering::SeqCst));
+        until(|| device.hook.is_waited_for.load(Ordering::SeqCst));
         for file in &files[1..] {
             scope.spawn(|| file.sync().expect("durable"));
         }
@@ -185,7 +185,7 @@ fn long(fs: &Filesystem, committed: bool) {
 /// What a log cannot say is durable all the same, by a commit that names the reason; and what comes
 /// next is logged again. Snapshots, balances and changes of devices commit by themselves.
 #[test]
-fn what_a_log_cannot_say_is_committed() {
+fn fsync_commits_where_a_log_cannot_say_it() {
     for Case { why, mib, options, work, path } in CASES {
         let below: Arc<dyn Device> = Arc::new(MemoryDevice::new(mib << 20));
         Filesystem::make(&*below, &MakeOptions::default()).expect("a volume");

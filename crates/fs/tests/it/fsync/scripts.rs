@@ -264,7 +264,7 @@ pub(crate) fn fork(device: &Arc<dyn Device>) -> MemoryDevice {
 /// An extent that another file has after a crash is not overwritten in place, though it has lost it
 /// since: neither one that it has in the committed trees, nor one that it has in the log.
 #[test]
-fn what_others_have_after_a_crash_stays() {
+fn write_in_place_spares_extents_of_others_after_a_crash() {
     for in_log in [false, true] {
         let base = MemoryDevice::new(128 << 20);
         Filesystem::make(&base, &MakeOptions::default()).expect("a volume");

@@ -28,7 +28,7 @@ fn options(rng: &mut Rng) -> MountOptions {
     let dirty = rng.choose(&["512K", "4M"]).expect("one of them");
     let policy = rng.choose(&["counted", "levels"]).expect("one of them");
     let text =
-        format!("rw,noatime,commit={commit},preempt={preempt},dirty={dirty},promise={policy}");
+        format!("rw,noatime,commit={commit},preempt={preempt},dirty={dirty},reserve={policy}");
     MountOptions::parse(&text).expect("options")
 }
 
@@ -218,7 +218,7 @@ fn make_room_and_write(seed: u64) -> Arc<dyn Device> {
 /// A thread that removed a file and closed it has its space, even if another was about to write the
 /// file back at that moment.
 #[test]
-fn what_was_removed_makes_room() {
+fn removed_file_gives_its_space_beside_writeback() {
     for seed in campaign::seeds_or(210..222) {
         let device = std::panic::catch_unwind(|| make_room_and_write(seed));
         expect_sound(&device.unwrap_or_else(|panic| {

@@ -18,7 +18,7 @@ use buttress_sim::campaign;
 use buttress_txn::SpaceKind;
 
 use super::{Kept, full, open, verify};
-use crate::judge;
+use crate::checker;
 
 use folder::{Filled, Folder, LEAF, Model, SHARED, put};
 use snapshot::Snapshot;
@@ -193,7 +193,7 @@ fn number(count: usize) -> Vec<u8> {
 /// What fills it before leaves so much of the devices to chunks, and so much of metadata.
 fn storm(seed: u64, size: u64, (left, nodes): (u64, Nodes), options: &str) {
     let dir = tempfile::tempdir().expect("a folder");
-    let path = judge::volume(dir.path(), size, &MakeOptions::default());
+    let path = checker::volume(dir.path(), size, &MakeOptions::default());
     let device = FileDevice::open(&path, OpenOptions::WRITE).expect("the image opens");
     let options = MountOptions::parse(options).expect("options");
     let fs = Filesystem::open(vec![Arc::new(device)], options).expect("it mounts");
@@ -239,7 +239,7 @@ fn storm(seed: u64, size: u64, (left, nodes): (u64, Nodes), options: &str) {
     drop(storm);
     assert_eq!(accounts.waiting, (0, 0), "no request is left in a line: {accounts}");
     fs.close().expect("a full volume unmounts");
-    judge::check(&path);
+    checker::check(&path);
     let fs = open(&path);
     for (thread, left) in left_behind.into_iter().enumerate() {
         left.verify_and_remove(&fs, thread);
@@ -251,7 +251,7 @@ fn storm(seed: u64, size: u64, (left, nodes): (u64, Nodes), options: &str) {
         fs.root().delete_subvolume(FIRST).expect("removing always works");
     }
     fs.close().expect("it unmounts");
-    judge::check(&path);
+    checker::check(&path);
 }
 
 /// What a thread of a storm has left: its files, and a snapshot with its files there.
@@ -376,7 +376,7 @@ fn e12_a_storm_for_the_last_chunk() {
 /// The same where metadata is full, too: clones and names are refused.
 #[test]
 fn e12_a_storm_for_the_last_node() {
-    let rules = ["clamp", "off", "clamp,promise=levels"];
+    let rules = ["clamp", "off", "clamp,reserve=levels"];
     let rule = rules[campaign::round() as usize % rules.len()];
     storm(5, 128 << 20, (0, Nodes::Few), &format!("preempt={rule},dirty=4M"));
 }
@@ -385,7 +385,7 @@ fn e12_a_storm_for_the_last_node() {
 /// cuts a file, here or there, copies some first.
 #[test]
 fn e12_a_storm_for_the_last_shared_node() {
-    let rules = ["clamp", "clamp,promise=levels", "off"];
+    let rules = ["clamp", "clamp,reserve=levels", "off"];
     let rule = rules[campaign::round() as usize % rules.len()];
     let options = format!("preempt={rule},dirty=4M,delete_room=off");
     storm(6, 128 << 20, (0, Nodes::Shared), &options);
@@ -395,7 +395,7 @@ fn e12_a_storm_for_the_last_shared_node() {
 /// others fill what comes free.
 #[test]
 fn e12_a_storm_where_room_is_kept() {
-    let rules = ["clamp", "off", "clamp,promise=levels"];
+    let rules = ["clamp", "off", "clamp,reserve=levels"];
     let rule = rules[campaign::round() as usize % rules.len()];
     storm(7, 128 << 20, (0, Nodes::Kept), &format!("preempt={rule},dirty=4M"));
 }
@@ -405,7 +405,7 @@ fn e12_a_storm_where_room_is_kept() {
 #[test]
 fn e12_a_cut_of_nothing() {
     let dir = tempfile::tempdir().expect("a folder");
-    let path = judge::volume(dir.path(), 128 << 20, &MakeOptions::default());
+    let path = checker::volume(dir.path(), 128 << 20, &MakeOptions::default());
     let fs = open(&path);
     let file = fs.root().create(b"empty", 0o100_644, 0, 0, 0).expect("a file");
     fill_but(&fs, 0, 0);
@@ -419,5 +419,5 @@ fn e12_a_cut_of_nothing() {
     let none = SetAttr { size: Some(0), ..SetAttr::default() };
     file.set_attr(&none).expect("shrinking always works");
     fs.close().expect("a full volume unmounts");
-    judge::check(&path);
+    checker::check(&path);
 }

@@ -12,7 +12,7 @@ use buttress_interop::program::buttress;
 use buttress_interop::scratch::Scratch;
 use buttress_sim::campaign;
 
-use super::judge;
+use super::check_volume;
 
 /// What does not end in this time hangs.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -142,7 +142,7 @@ fn killed_under_all_mounts_of_a_volume() {
         let words = words.into_iter().map(|(path, last)| (path, last.join().expect("no panic")));
         let words: Vec<_> = words.collect();
         drop(mounted);
-        judge(images.paths(), &about);
+        check_volume(images.paths(), &about);
         let mounted = Places::new(image, &scratch, door);
         for (path, last) in words {
             let Some(last) = last else { continue };

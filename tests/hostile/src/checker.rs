@@ -18,7 +18,7 @@ const REQUESTS_MAX: u64 = 400_000;
 /// # Panics
 ///
 /// If there is a bug.
-pub fn judge(bases: &[Image], data: &[u8]) {
+pub fn checker(bases: &[Image], data: &[u8]) {
     let choice = data.first().copied().unwrap_or_default();
     let base = &bases[usize::from(choice >> 3) % bases.len()];
     let device = mutate::damaged(base, data.get(1..).unwrap_or_default());

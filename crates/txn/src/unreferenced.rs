@@ -1,6 +1,6 @@
 //! Extents that are allocated and not referenced yet: their first reference makes their item.
 
-use buttress_base::Apart;
+use buttress_base::CachePadded;
 use buttress_base::sync::Mutex;
 use buttress_format::Logical;
 use rustc_hash::FxHashSet;
@@ -11,11 +11,11 @@ const SHARDS: usize = 16;
 ///
 /// Unranked: nothing is taken inside.
 #[derive(Debug, Default)]
-pub(crate) struct Unborn([Apart<Mutex<Starts>>; SHARDS]);
+pub(crate) struct Unreferenced([CachePadded<Mutex<Starts>>; SHARDS]);
 
 type Starts = FxHashSet<Logical>;
 
-impl Unborn {
+impl Unreferenced {
     fn shard(&self, at: Logical) -> &Mutex<Starts> {
         &self.0[(spread(at.0) >> 60) as usize % SHARDS]
     }

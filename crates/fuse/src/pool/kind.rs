@@ -148,7 +148,7 @@ mod tests {
     /// What computes for long does not wait, what is away for long does, and what is short is not
     /// looked at.
     #[test]
-    fn what_waits() {
+    fn costs_tell_waiting_from_computing() {
         let costs = Costs::new();
         assert!(costs.waits(Kind::Sync), "before anything was learned");
         let learn = |time, away| {
@@ -164,7 +164,7 @@ mod tests {
 
     /// Short ones that were held up by others are looked at before they count as long.
     #[test]
-    fn what_was_held_up_is_looked_at_first() {
+    fn costs_look_before_a_kind_counts_as_long() {
         let costs = Costs::new();
         let short = |time| Took { time, away: None };
         for _ in 0..1000 {

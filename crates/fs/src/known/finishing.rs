@@ -43,7 +43,7 @@ fn scattered() -> Arc<dyn Device> {
 /// I4: a commit may leave no room for what is dirty after it. Before such a commit that data is
 /// written back. Otherwise the parts take the reserve of commits, until one fails.
 #[test]
-fn a_commit_lets_dirty_data_land() {
+fn a_commit_lets_dirty_data_finish() {
     let device = scattered();
     let fs = mount(&device, "rw,notreelog,preempt=off,commit=300,dirty=64M");
     let file = fs.resolve("scattered").expect("the file");
@@ -84,5 +84,5 @@ fn a_commit_lets_dirty_data_land() {
     }
     drop(file);
     fs.close().expect("closed");
-    judge(&device);
+    check_volume(&device);
 }

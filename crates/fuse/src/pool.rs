@@ -90,7 +90,7 @@ pub(crate) trait Line: Send + Sync + std::fmt::Debug {
 
 /// The threads of one session.
 #[derive(Debug)]
-pub(crate) struct Crew {
+pub(crate) struct WorkerPool {
     link: Box<dyn Line>,
     is_adaptive: bool,
     busy_poll: Duration,
@@ -123,13 +123,13 @@ struct Seat {
 
 /// A thread's membership; it ends with the thread, which happens when the connection is gone (W2).
 struct Member {
-    crew: Arc<Crew>,
+    pool: Arc<WorkerPool>,
     seat: Arc<Seat>,
 }
 
 impl Drop for Member {
     fn drop(&mut self) {
-        self.crew.dismiss();
+        self.pool.dismiss();
     }
 }
 
@@ -143,12 +143,12 @@ thread_local! {
 /// One thread handling one request.
 #[must_use = "a duty lasts until the answer is sent"]
 pub(crate) struct Duty<'a> {
-    crew: &'a Arc<Crew>,
+    pool: &'a Arc<WorkerPool>,
     kind: Kind,
     watch: Stopwatch,
 }
 
-impl Crew {
+impl WorkerPool {
     /// Creates the worker pool of a session with `threads` threads, all of them about to read.
     /// Without [`Options::handoff`] they just go on reading, each for itself.
     pub(crate) fn new(link: impl Line + 'static, threads: usize, options: &Options) -> Arc<Self> {
@@ -187,7 +187,7 @@ impl Crew {
                 }
             }
         }
-        Duty { crew: self, kind, watch }
+        Duty { pool: self, kind, watch }
     }
 
     /// Whether another request waits while a large write is handled. Its bytes take so long to come
@@ -253,7 +253,7 @@ impl Crew {
         }
         MEMBER.with_borrow_mut(|member| {
             let member =
-                member.get_or_insert_with(|| Member { crew: Arc::clone(self), seat: Seat::new() });
+                member.get_or_insert_with(|| Member { pool: Arc::clone(self), seat: Seat::new() });
             self.sit(&member.seat);
         });
     }
@@ -333,10 +333,10 @@ impl Crew {
                 self.dismiss();
             }
         }
-        let nobody_reads = self.readers.load(Ordering::SeqCst) == 0;
+        let is_unread = self.readers.load(Ordering::SeqCst) == 0;
         let nothing_done = self.finished.load(Ordering::Relaxed) == before;
-        *quiet = if nothing_done && !nobody_reads { quiet.saturating_add(1) } else { 0 };
-        nobody_reads && nothing_done && self.take_over(seat)
+        *quiet = if nothing_done && !is_unread { quiet.saturating_add(1) } else { 0 };
+        is_unread && nothing_done && self.take_over(seat)
     }
 
     fn take_over(&self, seat: &Arc<Seat>) -> bool {
@@ -388,8 +388,8 @@ impl Seat {
 
 impl Drop for Duty<'_> {
     fn drop(&mut self) {
-        if self.crew.is_adaptive {
-            self.crew.finish(self.kind, &self.watch);
+        if self.pool.is_adaptive {
+            self.pool.finish(self.kind, &self.watch);
         }
     }
 }

@@ -13,9 +13,9 @@ use crate::mount::Link;
 fn a_thread_that_forgets_goes_on_with_the_rest() {
     let (near, _far) = UnixStream::pair().expect("a pair");
     let link = Link::new(&OwnedFd::from(near)).expect("a link");
-    let crew = Crew::new(link, 3, &Options { handoff: true, ..Options::default() });
+    let pool = WorkerPool::new(link, 3, &Options { handoff: true, ..Options::default() });
     let (sender, done) = mpsc::channel();
-    let worker = Arc::clone(&crew);
+    let worker = Arc::clone(&pool);
     std::thread::spawn(move || {
         for _ in 0..5 {
             drop(worker.duty(Kind::Forget));
@@ -33,10 +33,10 @@ fn a_thread_that_sees_a_request_takes_it() {
     let (near, mut far) = UnixStream::pair().expect("a pair");
     let mut request = near.try_clone().expect("another descriptor");
     let link = Link::new(&OwnedFd::from(near)).expect("a link");
-    let crew = Crew::new(link, 3, &Options { handoff: true, ..Options::default() });
+    let pool = WorkerPool::new(link, 3, &Options { handoff: true, ..Options::default() });
     far.write_all(b"r").expect("it is sent");
     let (sender, done) = mpsc::channel();
-    let worker = Arc::clone(&crew);
+    let worker = Arc::clone(&pool);
     std::thread::spawn(move || {
         drop(worker.duty(Kind::WriteSmall));
         sender.send(worker.readers.load(Ordering::SeqCst)).expect("the test waits");
@@ -46,13 +46,13 @@ fn a_thread_that_sees_a_request_takes_it() {
     });
     let soon = Duration::from_secs(10);
     assert_eq!(done.recv_timeout(soon), Ok(3), "W1: the thread reads on");
-    while crew.bench.lock().watch.is_none() {
+    while pool.bench.lock().watch.is_none() {
         std::thread::yield_now();
     }
-    assert_eq!(crew.readers.load(Ordering::SeqCst), 2, "W1: the thread sits");
-    crew.call_one();
+    assert_eq!(pool.readers.load(Ordering::SeqCst), 2, "W1: the thread sits");
+    pool.call_one();
     assert_eq!(done.recv_timeout(soon), Ok(3), "W1: the thread was called");
-    assert_eq!(crew.handling.load(Ordering::SeqCst), 0, "nothing is at work");
+    assert_eq!(pool.handling.load(Ordering::SeqCst), 0, "nothing is at work");
 }
 
 /// The bytes of a large write take long to come in, so the time between requests says nothing: a
@@ -61,20 +61,20 @@ fn a_thread_that_sees_a_request_takes_it() {
 fn a_large_write_calls_another_where_requests_wait() {
     let (near, mut far) = UnixStream::pair().expect("a pair");
     let link = Link::new(&OwnedFd::from(near)).expect("a link");
-    let crew = Crew::new(link, 2, &Options { handoff: true, ..Options::default() });
-    let worker = Arc::clone(&crew);
+    let pool = WorkerPool::new(link, 2, &Options { handoff: true, ..Options::default() });
+    let worker = Arc::clone(&pool);
     std::thread::spawn(move || drop(worker.duty(Kind::Meta)));
-    while crew.bench.lock().watch.is_none() {
+    while pool.bench.lock().watch.is_none() {
         std::thread::yield_now();
     }
-    let duty = crew.duty(Kind::WriteLarge);
-    assert_eq!(crew.readers.load(Ordering::SeqCst), 0, "nothing waits, no thread is called");
+    let duty = pool.duty(Kind::WriteLarge);
+    assert_eq!(pool.readers.load(Ordering::SeqCst), 0, "nothing waits, no thread is called");
     drop(duty);
     far.write_all(b"r").expect("it is sent");
-    let duty = crew.duty(Kind::WriteSmall);
-    assert_eq!(crew.readers.load(Ordering::SeqCst), 0, "small ones go by the clock");
+    let duty = pool.duty(Kind::WriteSmall);
+    assert_eq!(pool.readers.load(Ordering::SeqCst), 0, "small ones go by the clock");
     drop(duty);
-    let duty = crew.duty(Kind::WriteLarge);
-    assert_eq!(crew.readers.load(Ordering::SeqCst), 1, "a thread reads on");
+    let duty = pool.duty(Kind::WriteLarge);
+    assert_eq!(pool.readers.load(Ordering::SeqCst), 1, "a thread reads on");
     drop(duty);
 }

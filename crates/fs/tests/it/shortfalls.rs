@@ -225,7 +225,7 @@ fn each_way_to_write_more_is_reserved() {
             let how = FallocateMode::Allocate { keep_size: true };
             file.fallocate(at * BLOCK, count * BLOCK, how).expect("there is room");
         };
-        let lands = |file: Inode, what: &str| {
+        let finishes = |file: Inode, what: &str| {
             file.sync().expect("durable");
             assert_eq!(fs.space_stats().shortfalls, 0, "{options}: {what}");
         };
@@ -236,7 +236,7 @@ fn each_way_to_write_more_is_reserved() {
         joined.sync().expect("durable");
         blocks(&joined, 0, 1);
         blocks(&joined, 1, 1);
-        lands(joined, "what begins over a hole goes on over an extent, and cuts it");
+        finishes(joined, "what begins over a hole goes on over an extent, and cuts it");
 
         let punched = file("punched");
         blocks(&punched, 0, 9);
@@ -244,7 +244,7 @@ fn each_way_to_write_more_is_reserved() {
             let hole = FallocateMode::PunchHole;
             punched.fallocate(at * BLOCK, BLOCK, hole).expect("making room always works");
         }
-        lands(punched, "what waits loses its middle");
+        finishes(punched, "what waits loses its middle");
 
         let replaced = file("replaced");
         blocks(&replaced, 0, 9);
@@ -252,7 +252,7 @@ fn each_way_to_write_more_is_reserved() {
             let one = AlignedBuf::zeroed(BLOCK as usize);
             replaced.write_direct(at * BLOCK, &one).expect("there is room");
         }
-        lands(replaced, "its middle is written directly");
+        finishes(replaced, "its middle is written directly");
 
         let part = file("part");
         for at in [2, 4, 6] {
@@ -260,14 +260,14 @@ fn each_way_to_write_more_is_reserved() {
         }
         blocks(&part, 8, 60);
         aside(&part, 8, 60);
-        lands(part, "the longest part lands before the rest");
+        finishes(part, "the longest part lands before the rest");
 
         let spread = file("spread");
         for at in [0, 2, 4, 6, 8] {
             aside(&spread, at, 1);
         }
         blocks(&spread, 0, 9);
-        lands(spread, "some of it has space, and some between has not");
+        finishes(spread, "some of it has space, and some between has not");
 
         let mixed = file("mixed");
         aside(&mixed, 0, 32);
@@ -278,7 +278,7 @@ fn each_way_to_write_more_is_reserved() {
         for at in 0..32 {
             blocks(&mixed, at, 1);
         }
-        lands(mixed, "each second block has space alone");
+        finishes(mixed, "each second block has space alone");
         fs.close().expect("it closes");
         check(&device);
     }

@@ -132,7 +132,7 @@ impl Line for Wire {
 /// A thread of the protocol library: reads, has it handled, reads on.
 struct Worker {
     device: Arc<Device>,
-    crew: Arc<Crew>,
+    pool: Arc<WorkerPool>,
     rng: Rng,
     gate: Arc<Gate>,
 }
@@ -158,7 +158,7 @@ impl Worker {
         match ask.what {
             What::Forgets(count) => {
                 for _ in 0..count {
-                    let duty = self.crew.duty(Kind::Forget);
+                    let duty = self.pool.duty(Kind::Forget);
                     self.device.state.lock().forgotten += 1;
                     drop(duty);
                 }
@@ -166,13 +166,13 @@ impl Worker {
             }
             What::Trifle => {
                 self.device.answer(ask);
-                self.crew.trifle_done();
+                self.pool.trifle_done();
             }
             _ => {
-                let crew = Arc::clone(&self.crew);
-                let _duty = crew.duty(ask.kind);
+                let pool = Arc::clone(&self.pool);
+                let _duty = pool.duty(ask.kind);
                 self.work(ask);
-                crew.handled();
+                pool.handled();
                 self.device.answer(ask);
             }
         }
@@ -228,11 +228,11 @@ fn ask_some(device: &Device, rng: &mut Rng, requests: u64) {
 
 /// W1, W3: with nothing asked, each thread reads or sits, and what there was to forget is
 /// forgotten.
-fn is_quiet(device: &Device, crew: &Crew, threads: usize) -> bool {
+fn is_quiet(device: &Device, pool: &WorkerPool, threads: usize) -> bool {
     let (seated, reading) = {
-        let bench = crew.bench.lock();
+        let bench = pool.bench.lock();
         let seated = bench.seated.len() + usize::from(bench.watch.is_some());
-        (seated, crew.readers.load(Ordering::SeqCst))
+        (seated, pool.readers.load(Ordering::SeqCst))
     };
     let state = device.state.lock();
     let is_done = state.pending.is_empty() && state.asked.is_empty();
@@ -257,13 +257,13 @@ fn whole(seed: u64) -> Duration {
         ..Options::default()
     };
     let device = Arc::new(Device { state: Mutex::default(), moved: Condvar::new() });
-    let crew = Crew::new(Wire(Arc::clone(&device)), threads, &options);
+    let pool = WorkerPool::new(Wire(Arc::clone(&device)), threads, &options);
     let gate = Arc::new(Gate::default());
     let workers: Vec<_> = (0..threads)
         .map(|number| {
             let worker = Worker {
                 device: Arc::clone(&device),
-                crew: Arc::clone(&crew),
+                pool: Arc::clone(&pool),
                 rng: Rng::new(rng.next_u64()),
                 gate: Arc::clone(&gate),
             };
@@ -279,10 +279,10 @@ fn whole(seed: u64) -> Duration {
         .collect();
     clients.into_iter().for_each(|client| client.join().expect("a client"));
     let mut looks = 0;
-    while !is_quiet(&device, &crew, threads) {
+    while !is_quiet(&device, &pool, threads) {
         thread::sleep(Duration::from_millis(1));
         looks += 1;
-        assert!(looks < 1_000, "a worker is neither reading nor sitting: {crew:?} {device:?}");
+        assert!(looks < 1_000, "a worker is neither reading nor sitting: {pool:?} {device:?}");
     }
     device.go();
     workers.into_iter().for_each(|worker| worker.join().expect("no panic"));

@@ -1,0 +1,167 @@
+//! Words in identifiers: those that the glossary replaces, and those for persons.
+//!
+//! # What must hold
+//!
+//! - A name is looked at where it is declared: a function, type, field, constant, module or
+//!   variable. Uses of it, and names that a trait asks for, follow from that.
+//! - A word is a part of a name, as `snake_case` and `CamelCase` divide it.
+
+use syn::visit::Visit;
+
+use super::prose::{Finding, PERSONS};
+
+/// Crates with names that are not looked at yet.
+pub(super) const LEFT_OUT: [&str; 1] = ["crates/reserve"];
+
+/// Names of a file that have such a word, by line.
+pub(super) fn declared_with(text: &str, forbidden: &[String]) -> Vec<Finding> {
+    // A file that cannot be parsed was reported when it was read.
+    let Ok(parsed) = syn::parse_file(text) else { return Vec::new() };
+    let mut names = Names::default();
+    names.visit_file(&parsed);
+    let is_wrong = |word: &String| {
+        PERSONS.contains(&word.as_str()) || forbidden.iter().any(|other| other == word)
+    };
+    names.0.retain(|(_, name)| words(name).iter().any(is_wrong));
+    names.0
+}
+
+/// The parts of a name, in small letters.
+fn words(name: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut was_small = false;
+    for letter in name.chars() {
+        if letter == '_' || letter.is_uppercase() && was_small {
+            words.push(String::new());
+        }
+        was_small = letter.is_lowercase() || letter.is_numeric();
+        if letter != '_'
+            && let Some(word) = words.last_mut()
+        {
+            word.extend(letter.to_lowercase());
+        }
+    }
+    words
+}
+
+#[derive(Default)]
+struct Names(Vec<Finding>);
+
+impl Names {
+    fn add(&mut self, name: &syn::Ident) {
+        self.0.push((name.span().start().line, name.to_string()));
+    }
+}
+
+impl<'ast> Visit<'ast> for Names {
+    fn visit_item_fn(&mut self, item: &'ast syn::ItemFn) {
+        self.add(&item.sig.ident);
+        syn::visit::visit_item_fn(self, item);
+    }
+
+    fn visit_item_impl(&mut self, item: &'ast syn::ItemImpl) {
+        for part in &item.items {
+            if item.trait_.is_none()
+                && let syn::ImplItem::Fn(function) = part
+            {
+                self.add(&function.sig.ident);
+            }
+        }
+        syn::visit::visit_item_impl(self, item);
+    }
+
+    fn visit_trait_item_fn(&mut self, item: &'ast syn::TraitItemFn) {
+        self.add(&item.sig.ident);
+        syn::visit::visit_trait_item_fn(self, item);
+    }
+
+    fn visit_item_struct(&mut self, item: &'ast syn::ItemStruct) {
+        self.add(&item.ident);
+        syn::visit::visit_item_struct(self, item);
+    }
+
+    fn visit_item_enum(&mut self, item: &'ast syn::ItemEnum) {
+        self.add(&item.ident);
+        syn::visit::visit_item_enum(self, item);
+    }
+
+    fn visit_item_trait(&mut self, item: &'ast syn::ItemTrait) {
+        self.add(&item.ident);
+        syn::visit::visit_item_trait(self, item);
+    }
+
+    fn visit_item_type(&mut self, item: &'ast syn::ItemType) {
+        self.add(&item.ident);
+        syn::visit::visit_item_type(self, item);
+    }
+
+    fn visit_item_const(&mut self, item: &'ast syn::ItemConst) {
+        self.add(&item.ident);
+        syn::visit::visit_item_const(self, item);
+    }
+
+    fn visit_item_static(&mut self, item: &'ast syn::ItemStatic) {
+        self.add(&item.ident);
+        syn::visit::visit_item_static(self, item);
+    }
+
+    fn visit_item_mod(&mut self, item: &'ast syn::ItemMod) {
+        self.add(&item.ident);
+        syn::visit::visit_item_mod(self, item);
+    }
+
+    fn visit_variant(&mut self, variant: &'ast syn::Variant) {
+        self.add(&variant.ident);
+        syn::visit::visit_variant(self, variant);
+    }
+
+    fn visit_field(&mut self, field: &'ast syn::Field) {
+        if let Some(name) = &field.ident {
+            self.add(name);
+        }
+        syn::visit::visit_field(self, field);
+    }
+
+    /// A variable, or a field that gives a variable its name.
+    fn visit_field_pat(&mut self, pattern: &'ast syn::FieldPat) {
+        if pattern.colon_token.is_some() {
+            syn::visit::visit_field_pat(self, pattern);
+        }
+    }
+
+    fn visit_pat_ident(&mut self, pattern: &'ast syn::PatIdent) {
+        self.add(&pattern.ident);
+        syn::visit::visit_pat_ident(self, pattern);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(text: &str) -> Vec<String> {
+        let forbidden = ["crew".to_owned(), "promise".to_owned()];
+        declared_with(text, &forbidden).into_iter().map(|(_, name)| name).collect()
+    }
+
+    #[test]
+    fn rule_finds_words_in_every_kind_of_name() {
+        let text = "mod crew { struct CrewLine { who: u8 } enum A { Crew } const NOBODY: u8 = 0; }
+            trait T { fn promise_all(&self); } impl X { fn of_crew(whose: u8) { let crew2 = 1; } }";
+        let all = ["crew", "CrewLine", "who", "Crew", "NOBODY", "promise_all", "of_crew", "whose"];
+        assert_eq!(found(text), all);
+    }
+
+    #[test]
+    fn rule_passes_uses_and_names_of_traits() {
+        let text = "impl T for X { fn promise(&self) { other.promise(); } }
+            fn f(A { promise, .. }: A) { whole(promise); }";
+        assert!(found(text).is_empty());
+    }
+
+    #[test]
+    fn words_are_divided_at_capitals_and_lines() {
+        assert_eq!(words("PromisePolicy_a2"), ["promise", "policy", "a2"]);
+        assert_eq!(words("NO_CREW"), ["no", "crew"]);
+    }
+}
