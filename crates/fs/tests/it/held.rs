@@ -15,7 +15,7 @@ const FILES: usize = 12;
 const ROUNDS: usize = 12;
 
 /// What the checker says of the commit with this superblock.
-fn judged(device: &Arc<dyn Device>, superblock: &Superblock) -> Result<(), String> {
+fn checked(device: &Arc<dyn Device>, superblock: &Superblock) -> Result<(), String> {
     let devices = vec![Arc::clone(device)];
     let report = check_held(devices, superblock, &Options::thorough(), &NoProgress);
     let report = report.map_err(|error| error.to_string())?;
@@ -60,17 +60,17 @@ fn a_held_commit_stays_whole() {
     synced.sync().expect("a log");
     let held = fs.hold_commit();
     assert_eq!(held.superblock().log_root.0, 0, "the log may grow, and is no part of it");
-    judged(&device, held.superblock()).expect("it is whole at first");
+    checked(&device, held.superblock()).expect("it is whole at first");
     for round in 2..5 {
         rewrite(&fs, round);
-        judged(&device, held.superblock()).unwrap_or_else(|what| panic!("round {round}: {what}"));
+        checked(&device, held.superblock()).unwrap_or_else(|what| panic!("round {round}: {what}"));
     }
     let superblock = held.superblock().clone();
     drop(held);
     for round in 5..5 + ROUNDS {
         rewrite(&fs, round);
     }
-    assert!(judged(&device, &superblock).is_err(), "its space is used again");
+    assert!(checked(&device, &superblock).is_err(), "its space is used again");
     fs.close().expect("everything durable");
     check(&device);
 }
