@@ -84,7 +84,7 @@ fn a_volume_that_must_not_be_written_stays_asleep() {
     file_with(&writer.root(), "other", b"x");
     writer.close().expect("everything durable");
     refused(&reader, "another program");
-    refused(&reader, "another program");
+    refused(&reader, "read-only");
     drop(reader);
     check(&device);
 }
