@@ -2,26 +2,29 @@
 //!
 //! # Place
 //!
-//! No other code of the program opens storage. It uses only positioned system calls, so any number
-//! of threads can share one descriptor.
+//! The one place of the program that opens storage. Positioned system calls only, so that any
+//! number of threads share one descriptor.
 //!
 //! # Invariants
 //!
 //! - **F1** While a writer has the file open, no other program writes it: see `lock`. A block
 //!   device that the kernel itself uses is refused as well.
+//!   A file that is open for reading can become one for writing, where no other program has it.
 //! - **F2** In direct mode, requests through the direct descriptor are aligned in memory, in place
 //!   and in length. All others go through a second, buffered one. The kernel keeps the two
 //!   coherent: a direct read first writes back dirty pages, and a direct write drops cached ones.
 //!
 //! # Failure
 //!
-//! The kernel releases the lock with the descriptor: on drop, on exit, on a crash.
+//! Locks go with the descriptor: on drop, on exit, on a crash.
 
 use std::fs::File;
 use std::io::{self, IoSlice, Seek, SeekFrom};
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use buttress_base::{AlignedBuf, clock, text, thread};
@@ -73,10 +76,19 @@ pub struct FileDevice {
     file: File,
     /// The same file past the page cache, in direct mode.
     pub(crate) direct: Option<File>,
-    /// For requests in direct mode that are served with one wait.
+    /// The same files, for writing, where that began behind the opening.
+    later: OnceLock<Writer>,
+    /// For requests in direct mode that wait together.
     pub(crate) rings: Rings,
     /// In direct mode, whether a durable write also makes earlier writes durable.
     pub(crate) flushes_with_writes: bool,
+}
+
+/// The files of a device, open for reading and writing.
+#[derive(Debug)]
+struct Writer {
+    file: File,
+    direct: Option<File>,
 }
 
 /// How long a block device may be in use before that is an error, and the interval of the attempts.
@@ -177,7 +189,18 @@ impl FileDevice {
         let writable = options.write;
         let flushes_with_writes = is_block_device && queue::flushes_with_writes(&file);
         let (path, rings) = (path.to_owned(), Rings::default());
-        Ok(Self { path, len, writable, is_block_device, file, direct, rings, flushes_with_writes })
+        let later = OnceLock::new();
+        Ok(Self {
+            path,
+            len,
+            writable,
+            is_block_device,
+            file,
+            direct,
+            later,
+            rings,
+            flushes_with_writes,
+        })
     }
 
     pub(crate) fn io_error(
@@ -195,11 +218,68 @@ impl FileDevice {
         Error::Io { device: self.name(), operation, offset, len, source }
     }
 
-    /// The direct descriptor, if there is one and the offset and length fit it (F2). The alignment
-    /// in memory is not checked.
+    /// The direct descriptor, if there is one and this request may use it (F2, but for memory).
     pub(crate) fn direct_for(&self, offset: u64, len: u64) -> Option<&File> {
         let align = AlignedBuf::ALIGN as u64;
-        self.direct.as_ref().filter(|_| offset.is_multiple_of(align) && len.is_multiple_of(align))
+        self.past_cache().filter(|_| offset.is_multiple_of(align) && len.is_multiple_of(align))
+    }
+
+    /// The file, through the page cache.
+    fn file(&self) -> &File {
+        self.later.get().map_or(&self.file, |writer| &writer.file)
+    }
+
+    /// The file past the page cache, in direct mode.
+    pub(crate) fn past_cache(&self) -> Option<&File> {
+        match self.later.get() {
+            Some(writer) => writer.direct.as_ref(),
+            None => self.direct.as_ref(),
+        }
+    }
+
+    /// Opens the files for writing as well, alone. The lock stays on the descriptor that was opened
+    /// first.
+    fn open_for_writing(&self) -> Result<(), Error> {
+        if self.writable || self.later.get().is_some() {
+            return Ok(());
+        }
+        let options = OpenOptions { direct: self.direct.is_some(), ..OpenOptions::WRITE };
+        let opened = self.open_alone(options);
+        if opened.is_err() {
+            // The attempt gave up the lock for reading. A writer that took it has the file now,
+            // and readers see that.
+            if let Err(error) = lock::lock(&self.file, &self.path, false) {
+                tracing::warn!(%error, "a file that is read is not locked any more");
+            }
+        }
+        // Of two threads one was first, with the same.
+        let _ = self.later.set(opened?);
+        Ok(())
+    }
+
+    fn open_alone(&self, options: OpenOptions) -> Result<Writer, Error> {
+        lock::lock(&self.file, &self.path, true)?;
+        if !self.is_block_device {
+            lock::check_not_looped(&self.file, &self.path)?;
+        }
+        // By the descriptor: the path may name another file by now.
+        let own = PathBuf::from(format!("/proc/self/fd/{}", self.file.as_raw_fd()));
+        let named = |error| match error {
+            Error::Open { source, .. } => Error::Open { path: self.path.clone(), source },
+            Error::Busy { .. } => Error::Busy { path: self.path.clone() },
+            error => error,
+        };
+        let file = open_not_busy(&own, options, self.is_block_device).map_err(named)?;
+        // The kernel lets programs open such a block device, and refuses each write.
+        if self.is_block_device && is_read_only(&file) {
+            let source = io::Error::from(Errno::ROFS);
+            return Err(Error::Open { path: self.path.clone(), source });
+        }
+        let direct = match options.direct {
+            true => Some(open_direct(&own, &file, options).map_err(named)?),
+            false => None,
+        };
+        Ok(Writer { file, direct })
     }
 }
 
@@ -219,7 +299,11 @@ impl Device for FileDevice {
     }
 
     fn writable(&self) -> bool {
-        self.writable
+        self.writable || self.later.get().is_some()
+    }
+
+    fn begin_writing(&self) -> Result<(), Error> {
+        self.open_for_writing()
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
@@ -231,7 +315,7 @@ impl Device for FileDevice {
                 let mut bounce = AlignedBuf::zeroed(buf.len());
                 direct.read_exact_at(&mut bounce, offset).map(|()| buf.copy_from_slice(&bounce))
             }
-            None => self.file.read_exact_at(buf, offset),
+            None => self.file().read_exact_at(buf, offset),
         };
         result.map_err(|source| self.io_error(Operation::Read, offset, len, source))
     }
@@ -242,7 +326,7 @@ impl Device for FileDevice {
         let result = match self.direct_for(offset, len) {
             Some(direct) if is_aligned(buf) => direct.write_all_at(buf, offset),
             Some(direct) => direct.write_all_at(&AlignedBuf::copy_of(buf), offset),
-            None => self.file.write_all_at(buf, offset),
+            None => self.file().write_all_at(buf, offset),
         };
         result.map_err(|source| self.io_error(Operation::Write, offset, len, source))
     }
@@ -258,7 +342,7 @@ impl Device for FileDevice {
                 write_all_vectored(direct, offset, bufs)
             }
             Some(direct) => direct.write_all_at(&gather(bufs, len), offset),
-            None => write_all_vectored(&self.file, offset, bufs),
+            None => write_all_vectored(self.file(), offset, bufs),
         };
         result.map_err(|source| self.io_error(Operation::Write, offset, len, source))
     }
@@ -268,7 +352,7 @@ impl Device for FileDevice {
     }
 
     fn writes_at_once(&self) -> bool {
-        self.direct.is_some() && self.rings.may_be()
+        self.past_cache().is_some() && self.rings.may_be()
     }
 
     fn write_many_and_flush(&self, writes: &[Write<'_>]) -> Result<(), Unfinished> {
@@ -284,10 +368,12 @@ impl Device for FileDevice {
     }
 
     fn flush(&self) -> Result<(), Error> {
-        if !self.writable {
+        if !self.writable() {
             return Ok(());
         }
-        self.file.sync_data().map_err(|source| self.io_error(Operation::Flush, 0, self.len, source))
+        self.file()
+            .sync_data()
+            .map_err(|source| self.io_error(Operation::Flush, 0, self.len, source))
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<(), Error> {
@@ -296,10 +382,10 @@ impl Device for FileDevice {
             return Ok(());
         }
         let result = if self.is_block_device {
-            discard_blocks(&self.file, offset, len)
+            discard_blocks(self.file(), offset, len)
         } else {
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            rustix::fs::fallocate(&self.file, flags, offset, len)
+            rustix::fs::fallocate(self.file(), flags, offset, len)
         };
         match result {
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY) => Ok(()),
@@ -321,7 +407,7 @@ impl Device for FileDevice {
             Space::Free => FallocateFlags::PUNCH_HOLE,
         };
         let flags = zeroing | FallocateFlags::KEEP_SIZE;
-        match rustix::fs::fallocate(&self.file, flags, offset, len) {
+        match rustix::fs::fallocate(self.file(), flags, offset, len) {
             Ok(()) => Ok(()),
             Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NODEV | Errno::INVAL) => {
                 write_each_zero(offset, len, |at, buf| self.write_at(at, buf))
@@ -330,8 +416,7 @@ impl Device for FileDevice {
         }
     }
 
-    /// Finds holes of a regular file. A block device cannot tell, nor can a filesystem without the
-    /// call.
+    /// Holes of a regular file. A block device, and a filesystem without the call, cannot tell.
     fn extent_at(&self, offset: u64, len: u64) -> Result<Extent, Error> {
         check(self, Operation::Read, offset, len)?;
         let all = |content| Ok(Extent { len, content });
@@ -340,16 +425,16 @@ impl Device for FileDevice {
             return all(Content::Data);
         }
         // The position of the descriptor, which these calls move, is never used.
-        match rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Data(offset)) {
+        match rustix::fs::seek(self.file(), rustix::fs::SeekFrom::Data(offset)) {
             Ok(data) if data > offset => upto(data, Content::Hole),
-            Ok(_) => match rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Hole(offset)) {
+            Ok(_) => match rustix::fs::seek(self.file(), rustix::fs::SeekFrom::Hole(offset)) {
                 Ok(hole) if hole > offset => upto(hole, Content::Data),
                 // Between the two calls the range became a hole.
                 Ok(_) | Err(_) => all(Content::Data),
             },
-            // No data up to the end of the file. If the file has become shorter, a read must detect
-            // that.
-            Err(Errno::NXIO) if self.file.metadata().is_ok_and(|now| now.len() >= self.len) => {
+            // No data up to the end of the file. If the file is shorter than it was, a read has to
+            // detect it.
+            Err(Errno::NXIO) if self.file().metadata().is_ok_and(|now| now.len() >= self.len) => {
                 all(Content::Hole)
             }
             Err(_) => all(Content::Data),
@@ -382,9 +467,9 @@ fn check_kind(path: &Path, metadata: &std::fs::Metadata) -> Result<bool, Error> 
     Err(Error::NotADevice { path: path.to_owned(), found })
 }
 
-/// Opens an existing file or device, and retries for a moment while a block device is in use.
-/// Programs that look for a free loop device, or read partition tables, open each device for a
-/// moment.
+/// Opens an existing file or device, and retries for a moment while a block device is in use. A
+/// program that looks for a free loop device opens each one for a moment. So does one that reads
+/// partition tables.
 fn open_not_busy(path: &Path, options: OpenOptions, is_block_device: bool) -> Result<File, Error> {
     let begun = clock::now();
     loop {
@@ -404,6 +489,15 @@ fn open_not_busy(path: &Path, options: OpenOptions, is_block_device: bool) -> Re
     }
 }
 
+/// Whether a block device refuses writes, as far as the kernel says.
+fn is_read_only(file: &File) -> bool {
+    let Ok(metadata) = file.metadata() else { return false };
+    let number = metadata.rdev();
+    let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
+    let said = std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/ro"));
+    said.is_ok_and(|said| said.trim() == "1")
+}
+
 fn open_options(options: OpenOptions, is_block_device: bool) -> std::fs::OpenOptions {
     let mut std_options = std::fs::OpenOptions::new();
     std_options.read(true).write(options.write);
@@ -414,7 +508,7 @@ fn open_options(options: OpenOptions, is_block_device: bool) -> std::fs::OpenOpt
     std_options
 }
 
-/// Opens the file behind `file` once more, for direct I/O.
+/// Opens the file behind `file` once more, past the page cache.
 fn open_direct(path: &Path, file: &File, options: OpenOptions) -> Result<File, Error> {
     let direct = std::fs::OpenOptions::new()
         .read(true)
@@ -439,7 +533,7 @@ pub(crate) fn may_go_direct(buf: &[u8]) -> bool {
     is_aligned(buf) && buf.len().is_multiple_of(AlignedBuf::ALIGN)
 }
 
-/// Copies `bufs` into one buffer that is aligned for direct I/O (F2).
+/// Copies `bufs` into one buffer that may go direct (F2).
 pub(crate) fn gather(bufs: &[IoSlice<'_>], len: u64) -> AlignedBuf {
     let mut joined = AlignedBuf::zeroed(len as usize);
     let mut at = 0;

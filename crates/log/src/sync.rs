@@ -1,61 +1,48 @@
-//! fsync: logs the inodes of all waiting threads together, and makes the log durable.
+//! fsync: logs the inodes of all that ask in one go, makes the log durable.
 //!
 //! # Invariants
 //!
-//! - **S1** A log is written under the commit lock, with no frozen overlay. So it is based on the
-//!   last superblock, and no commit of older changes can come between.
+//! - **S1** A log is written under the commit lock, with nothing frozen: it is on top of the last
+//!   superblock, and no commit of older changes can come between.
 //! - **S2** First data and the first copies of nodes are written (`copies`) and flushed. Then the
 //!   first copy of the superblock with the log is written and flushed. Data was written before its
 //!   extents were put, or it is written with the nodes (`logged_write`).
-//! - **S3** A log's superblock differs from the one on disk only in its first sector. So a power
-//!   cut leaves one or the other, never a torn one. A node is free as soon as a log without it is
-//!   durable.
-//! - **S4** Every failure leads to a commit, and no log is written before it. The writer stays
-//!   marked as broken until a commit ends the log. A failed flush or superblock write latches the
-//!   volume, as it does in a commit.
+//! - **S3** A log's superblock differs from the one on disk within its first sector alone. So a
+//!   power cut leaves one or the other, never a torn one. A node is free as soon as a log without
+//!   it is durable.
+//! - **S4** Whatever goes wrong ends in a commit, and in no further log before it: the writer stays
+//!   marked as broken until a commit ends the log. A flush or a superblock that failed ends
+//!   everything, as it does in a commit.
 //!
 //! # Locks
 //!
-//! Commit, log, gate, in this order. A thread that waits for a log holds none of them. It may hold
-//! the claim of a file with data in that log.
+//! Commit, log, gate, in this order. A thread that waits for a log holds none of
+//! them. It may have the claim of a file with data that is written with that log.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use buttress_base::clock;
-use buttress_format::{
-    Generation, Incompat, Ino, InodeItem, Key, Kind, Logical, RootItem, TreeId, header::ITEM_LEN,
-};
-use buttress_tree::{LeafBuilder, Node};
+use buttress_format::{Incompat, Ino, Logical, TreeId};
 use buttress_txn::{CommitTurn, Cost, Error, LogHold, LoggedId, Result, Urgency};
 use buttress_volume::{Copies, NotDurable};
 
 use crate::collect;
 use crate::queue::{Joined, Logged};
 use crate::sync_log::SyncLog;
-use crate::tree::{Build, LogTree};
 use crate::trouble::{Outcome, Trouble};
 use crate::waiting::LogData;
-use crate::writer::{Writer, neighbours};
+use crate::writer::Writer;
 
-/// The limit of the leaves of a log in bytes. Beyond it a commit is better, for memory and for the
-/// time of replay.
-const LOG_BYTES_MAX: u64 = 24 << 20;
-
-/// The unit that a power cut leaves old or new as a whole.
+/// What a power cut leaves old or new as a whole.
 #[cfg(debug_assertions)]
 const SECTOR: usize = 512;
 
-/// Free places for nodes that the log reuses in turn, where there is room.
-const SPARE: usize = 64;
-/// With more free places than this, a log reuses them even if they are not neighbours.
-const SPARE_MAX: usize = 256;
-
 impl SyncLog {
-    /// Makes the present state of an inode durable, by a log, or by a commit if a log cannot
-    /// express it. The caller has put all state of the inode that is only in memory. Callers that
-    /// arrive together share a log. Before a commit, `before_commit` is called.
+    /// Makes an inode durable as it is now: by a log, or by a commit where a log cannot say it.
+    /// What it has in memory alone must have been put before. Callers that arrive together share a
+    /// log. A commit calls `before_commit` first.
     ///
     /// # Errors
     ///
@@ -70,10 +57,10 @@ impl SyncLog {
         }
     }
 
-    /// Logs an inode, if a log can express it.
+    /// Has a log name an inode, if that can be.
     pub(crate) fn log_inode(&self, tree: TreeId, ino: Ino) -> Result<Logged> {
         self.engine.check_writable()?;
-        self.counters.syncs.fetch_add(1, Ordering::Relaxed);
+        self.counters.note_sync();
         if !self.options.is_on {
             return Ok(Logged::NeedsCommit);
         }
@@ -83,19 +70,19 @@ impl SyncLog {
         }
     }
 
-    /// Makes the log for all waiting threads.
+    /// Logs for all that wait.
     fn lead(&self) -> Result<Logged> {
         if self.engine.volume().writes_at_once() {
             self.queue.await_company();
         } else if self.queue.expects_company() {
             std::thread::yield_now();
         }
-        // Threads that arrive during the present commit or log join this batch.
+        // A thread that comes while a commit or the log before is under way joins.
         let mut turn = self.engine.commit_turn();
         let batch = self.queue.take();
         let start = clock::now();
         let outcome = self.log_inodes(&mut turn, &batch.wanted);
-        // Latches the volume before another thread commits on top of data that may be lost.
+        // Before another thread may commit on top of what is in doubt.
         let outcome = outcome.map_err(|trouble| match trouble {
             Trouble::Lost(error) => Trouble::Failed(self.engine.latch(error)),
             other => other,
@@ -127,27 +114,27 @@ impl SyncLog {
     fn log_inodes(&self, turn: &mut CommitTurn<'_>, wanted: &BTreeSet<LoggedId>) -> Outcome<()> {
         self.engine.check_writable()?;
         let (mut hold, mut writer) = self.hold();
-        if writer.broken {
+        if writer.is_broken() {
             return Err(Trouble::Commit("a log that was not finished"));
         }
-        writer.broken = true;
+        writer.set_broken(true);
         let (changed, data) = turn.between_operations(|| {
             if let Some(why) = turn.log_obstacle() {
                 return Err(Trouble::Commit(why));
             }
             let no_holes = turn.superblock().incompat.has(Incompat::NO_HOLES);
-            let changed = collect::collect(&self.engine, &mut writer.logs, wanted, no_holes)?;
-            // The data of all extents that were seen (`logged_write::E2`).
+            let changed = collect::collect(&self.engine, writer.logs(), wanted, no_holes)?;
+            // Of all extents that were seen (`logged_write::E2`).
             Ok((changed, self.waiting.unwritten()))
         })?;
         if changed {
             self.write_log(turn, &mut hold, &mut writer, &data)?;
-            self.counters.logs.fetch_add(1, Ordering::Relaxed);
+            self.counters.note_log();
         } else {
-            // The data may have been written in place, or belong to a file without names.
+            // Data may have been overwritten in place, or be of a file without names.
             self.write_durably(&data, Vec::new())?;
         }
-        writer.broken = false;
+        writer.set_broken(false);
         Ok(())
     }
 
@@ -162,8 +149,7 @@ impl SyncLog {
         let batch: Vec<_> = parts.chain(nodes).collect();
         let outcome = self.engine.volume().write_batch_and_flush(&batch);
         drop(batch);
-        // After a failed flush the state of the device is unknown, so the data is not written
-        // again.
+        // If a flush failed nothing is certain, and nothing is written any more.
         if !matches!(outcome, Err(NotDurable::Write(_))) {
             data.iter().for_each(|data| data.note_written());
         }
@@ -180,75 +166,19 @@ impl SyncLog {
         writer: &mut Writer,
         data: &[Arc<LogData>],
     ) -> Outcome<()> {
-        let Writer { logs, root, last, spare, next, others, .. } = writer;
-        let geometry = *self.engine.store().geometry();
-        let len = u64::from(geometry.nodesize);
-        let leaves: usize = logs.trees.values().map(LogTree::leaves).sum();
-        if leaves as u64 * len > LOG_BYTES_MAX {
-            return Err(Trouble::Commit("a long log"));
-        }
-        // Chunks of this transaction are unknown after a crash, so nodes must not lie there.
-        let limit = turn.generation();
-        // The changed nodes of each tree, plus the root of the log trees.
-        let wanted = logs.trees.values().map(LogTree::changed_nodes).sum::<usize>() + 1;
-        let neighbours = neighbours(spare, *next, wanted, len);
-        *next = neighbours.unwrap_or(*next);
-        let reuse = spare.len() > SPARE && (neighbours.is_some() || spare.len() > SPARE_MAX);
-        let mut allocate = || {
-            let behind = spare.range(*next..).next().or_else(|| spare.first()).copied();
-            let reused = if reuse { behind } else { None };
-            let at = match reused {
-                Some(at) => at,
-                None => match (hold.allocate(limit, last.map(|last| last.end(len))), behind) {
-                    (Ok(fresh), _) => *last.insert(fresh),
-                    (Err(Error::NoSpace(_)), Some(at)) => at,
-                    (Err(error), _) => return Err(error),
-                },
-            };
-            spare.remove(&at);
-            *next = at.end(len);
-            Ok(at)
-        };
-        let mut build = Build {
-            geometry,
-            generation: limit.next(),
-            allocate: &mut allocate,
-            nodes: Vec::new(),
-            dropped: Vec::new(),
-        };
-        let mut leaf = LeafBuilder::new(&build.geometry);
-        let mut room = build.geometry.leaf_room();
-        for (tree, log) in &mut logs.trees {
-            log.build(&mut build)?;
-            let Some(ptr) = log.root() else { continue };
-            room = room
-                .checked_sub(ITEM_LEN + RootItem::LEN)
-                .ok_or(Trouble::Commit("many subvolumes"))?;
-            let item = root_item(ptr.logical, ptr.generation, ptr.level, build.geometry.nodesize);
-            leaf.push(&Key::new(TreeId::TREE_LOG.0, Kind::ROOT_ITEM, tree.0), &item.to_bytes());
-        }
-        let stamp = build.stamp()?;
-        let top = leaf.finish(&build.geometry, &stamp);
-        let top = build.add(top)?;
-        build.dropped.extend(root.replace(top.logical));
-        let Build { nodes: made, dropped, .. } = build;
-        // Space reserved for the trees has priority.
+        let made = writer.make(hold, self.engine.store().geometry(), turn.generation())?;
+        // What is reserved for the trees comes first.
         if !self.engine.may_reserve(Cost::default(), Urgency::Normal) {
             return Err(Trouble::Commit("little space for metadata"));
         }
-        let leaves = logs.trees.values().flat_map(LogTree::fresh);
-        let above = made.iter().map(|node| (node.logical(), node.bytes()));
-        let nodes = leaves
-            .chain(above)
-            .map(|(at, bytes)| (at, bytes, others.wanted(&self.engine, self.options.copies, at)));
-        let nodes: Vec<_> = nodes.collect();
+        let nodes = writer.nodes(&made, &self.engine, self.options.copies);
         self.engine.note_nodes_written(nodes.len() as u64);
         let owed = nodes.iter().filter(|(_, _, copies)| *copies == Copies::First);
         let owed: Vec<Logical> = owed.map(|(at, ..)| *at).collect();
         self.write_durably(data, nodes)?;
         let mut superblock = turn.superblock().clone();
-        superblock.log_root = top.logical;
-        superblock.log_root_level = top.level;
+        superblock.log_root = made.top().logical;
+        superblock.log_root_level = made.top().level;
         #[cfg(debug_assertions)]
         {
             let rest = |superblock: &buttress_format::Superblock| {
@@ -257,35 +187,15 @@ impl SyncLog {
             assert_eq!(rest(&superblock), rest(turn.superblock()), "S3");
         }
         self.engine.volume().commit_flushed(&superblock).map_err(lost)?;
-        others.flushed();
         turn.set_superblock(superblock);
-        for at in &dropped {
-            others.forget(*at);
-        }
-        let mut above: BTreeMap<Logical, Node> =
-            made.into_iter().map(|node| (node.logical(), node)).collect();
-        for at in owed {
-            others.owe(at, above.remove(&at));
+        if !owed.is_empty() {
             self.owes_copies.store(true, Ordering::Relaxed);
         }
-        spare.extend(dropped);
+        writer.note_durable(made, &owed);
         Ok(())
     }
 }
 
 fn lost(error: impl Into<Error>) -> Trouble {
     Trouble::Lost(error.into())
-}
-
-/// A log tree's root item, as Linux fills it.
-fn root_item(bytenr: Logical, generation: Generation, level: u8, nodesize: u32) -> RootItem {
-    let inode = InodeItem {
-        generation: Generation(1),
-        size: 3,
-        nbytes: u64::from(nodesize),
-        nlink: 1,
-        mode: 0o040_755,
-        ..InodeItem::default()
-    };
-    RootItem { inode, generation, generation_v2: generation, bytenr, level, ..RootItem::default() }
 }

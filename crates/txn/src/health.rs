@@ -2,29 +2,38 @@
 //!
 //! # Invariants
 //!
-//! - **H1** The first failure of a commit is kept, and every later caller gets it as the cause.
+//! - **H1** The first failure of a commit stays: it is the cause that every later caller is told.
+//! - **H2** A volume that is awake stays awake.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use buttress_base::Latch;
 
 use crate::{Error, Result};
 
-/// Why the volume cannot be written, if it cannot: since the opening, or since a commit failed.
+/// Why nothing can be written, if so: from the opening on, or since a commit failed.
 pub(crate) struct Health {
     read_only: Option<String>,
+    /// The reason to be read-only has ended (H2).
+    awake: AtomicBool,
     aborted: Latch<Arc<Error>>,
 }
 
 impl Health {
-    /// The health of a volume; `read_only` is the reason for opening it read-only, if any.
+    /// Of a volume that was opened for reading only, for this reason.
     pub(crate) fn new(read_only: Option<String>) -> Self {
-        Self { read_only, aborted: Latch::default() }
+        Self { read_only, awake: AtomicBool::new(false), aborted: Latch::default() }
     }
 
-    /// The reason for opening the volume read-only, if any.
+    /// Why nothing was to be written from the opening on.
     pub(crate) fn read_only(&self) -> Option<&String> {
-        self.read_only.as_ref()
+        self.read_only.as_ref().filter(|_| !self.awake.load(Ordering::Acquire))
+    }
+
+    /// Ends the reason not to write (H2).
+    pub(crate) fn wake(&self) {
+        self.awake.store(true, Ordering::Release);
     }
 
     /// The first failure of a commit (H1).
@@ -32,13 +41,13 @@ impl Health {
         self.aborted.get()
     }
 
-    /// Notes a failed commit. Returns the first failure, and whether it is this one.
+    /// A commit failed: answers the first failure, and whether it is this one.
     pub(crate) fn abort(&self, cause: Arc<Error>) -> (Arc<Error>, bool) {
         let is_first = self.aborted.set(Arc::clone(&cause));
         (self.aborted.get().unwrap_or(cause), is_first)
     }
 
-    /// Returns an error if a commit failed.
+    /// Nothing where no commit failed.
     pub(crate) fn expect_no_failure(&self) -> Result<()> {
         match self.aborted.get() {
             Some(cause) => Err(Error::Aborted(cause)),
@@ -46,9 +55,9 @@ impl Health {
         }
     }
 
-    /// Returns an error unless the volume was opened for writing.
+    /// Nothing where the volume was opened for writing.
     pub(crate) fn expect_opened_for_writing(&self) -> Result<()> {
-        match &self.read_only {
+        match self.read_only() {
             Some(why) => Err(Error::ReadOnly(why.clone())),
             None => Ok(()),
         }

@@ -197,6 +197,8 @@ fn parse(args: &Args) -> Result<Parsed> {
         more.map_err(|error| Failure::new(Exit::Usage, error.to_string()))?;
     }
     door.read_only |= volume.read_only;
+    // Subvolumes that are mounted by themselves would stay as they are.
+    volume.may_wake = volume.read_only && !door.submounts;
     cache.check().map_err(|error| cached::failure("--options", error))?;
     Ok(Parsed { door, volume, cache })
 }
@@ -342,6 +344,7 @@ fn serve(args: &Args, options: Parsed, ui: &Ui) -> Result<Exit> {
         }
         door.read_only = true;
     }
+    door.may_wake = fs.is_asleep();
     let mounted = buttress_fuse::mount(fs.clone(), &args.target, &door);
     let session = mounted.map_err(std::io::Error::other).context(String::new)?;
     advice::give(&session, &door, ui);
