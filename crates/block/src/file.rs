@@ -2,8 +2,8 @@
 //!
 //! # Place
 //!
-//! The one place of the program that opens storage. Positioned system calls only, so that any
-//! number of threads share one descriptor.
+//! No other code of the program opens storage. It uses only positioned system calls, so any number
+//! of threads can share one descriptor.
 //!
 //! # Invariants
 //!
@@ -16,7 +16,7 @@
 //!
 //! # Failure
 //!
-//! Locks go with the descriptor: on drop, on exit, on a crash.
+//! The kernel releases the lock with the descriptor: on drop, on exit, on a crash.
 
 use std::fs::File;
 use std::io::{self, IoSlice, Seek, SeekFrom};
@@ -78,7 +78,7 @@ pub struct FileDevice {
     pub(crate) direct: Option<File>,
     /// The same files, for writing, where that began behind the opening.
     later: OnceLock<Writer>,
-    /// For requests in direct mode that wait together.
+    /// For requests in direct mode that are served with one wait.
     pub(crate) rings: Rings,
     /// In direct mode, whether a durable write also makes earlier writes durable.
     pub(crate) flushes_with_writes: bool,
@@ -218,7 +218,8 @@ impl FileDevice {
         Error::Io { device: self.name(), operation, offset, len, source }
     }
 
-    /// The direct descriptor, if there is one and this request may use it (F2, but for memory).
+    /// The direct descriptor, if there is one and the offset and length fit it (F2). The alignment
+    /// in memory is not checked.
     pub(crate) fn direct_for(&self, offset: u64, len: u64) -> Option<&File> {
         let align = AlignedBuf::ALIGN as u64;
         self.past_cache().filter(|_| offset.is_multiple_of(align) && len.is_multiple_of(align))
@@ -416,7 +417,8 @@ impl Device for FileDevice {
         }
     }
 
-    /// Holes of a regular file. A block device, and a filesystem without the call, cannot tell.
+    /// Finds holes of a regular file. A block device cannot tell, nor can a filesystem without the
+    /// call.
     fn extent_at(&self, offset: u64, len: u64) -> Result<Extent, Error> {
         check(self, Operation::Read, offset, len)?;
         let all = |content| Ok(Extent { len, content });
@@ -432,8 +434,8 @@ impl Device for FileDevice {
                 // Between the two calls the range became a hole.
                 Ok(_) | Err(_) => all(Content::Data),
             },
-            // No data up to the end of the file. If the file is shorter than it was, a read has to
-            // detect it.
+            // No data up to the end of the file. If the file has become shorter, a read must detect
+            // that.
             Err(Errno::NXIO) if self.file().metadata().is_ok_and(|now| now.len() >= self.len) => {
                 all(Content::Hole)
             }
@@ -467,9 +469,9 @@ fn check_kind(path: &Path, metadata: &std::fs::Metadata) -> Result<bool, Error> 
     Err(Error::NotADevice { path: path.to_owned(), found })
 }
 
-/// Opens an existing file or device, and retries for a moment while a block device is in use. A
-/// program that looks for a free loop device opens each one for a moment. So does one that reads
-/// partition tables.
+/// Opens an existing file or device, and retries for a moment while a block device is in use.
+/// Programs that look for a free loop device, or read partition tables, open each device for a
+/// moment.
 fn open_not_busy(path: &Path, options: OpenOptions, is_block_device: bool) -> Result<File, Error> {
     let begun = clock::now();
     loop {
@@ -508,7 +510,7 @@ fn open_options(options: OpenOptions, is_block_device: bool) -> std::fs::OpenOpt
     std_options
 }
 
-/// Opens the file behind `file` once more, past the page cache.
+/// Opens the file behind `file` once more, for direct I/O.
 fn open_direct(path: &Path, file: &File, options: OpenOptions) -> Result<File, Error> {
     let direct = std::fs::OpenOptions::new()
         .read(true)
@@ -533,7 +535,7 @@ pub(crate) fn may_go_direct(buf: &[u8]) -> bool {
     is_aligned(buf) && buf.len().is_multiple_of(AlignedBuf::ALIGN)
 }
 
-/// Copies `bufs` into one buffer that may go direct (F2).
+/// Copies `bufs` into one buffer that is aligned for direct I/O (F2).
 pub(crate) fn gather(bufs: &[IoSlice<'_>], len: u64) -> AlignedBuf {
     let mut joined = AlignedBuf::zeroed(len as usize);
     let mut at = 0;

@@ -1,4 +1,4 @@
-//! The one error of this crate: what failed, on which path, and what to do about it.
+//! The error type of this crate: the operation that failed, its path, and the cause.
 
 use std::fmt;
 use std::io;
@@ -10,7 +10,7 @@ use buttress_fs::NameError;
 /// The result of every call of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What sort of failure it was. New kinds may come.
+/// The kind of a failure. Later versions may add kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -74,7 +74,7 @@ impl Error {
         Self { inner: Arc::new(Inner { kind, operation, path, source: source.into() }) }
     }
 
-    /// A failure of the program's own, to end a [`Transaction`](crate::Transaction) with.
+    /// A failure of the calling program, to end a [`Transaction`](crate::Transaction) with.
     pub fn other(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self::new(ErrorKind::Other, "transaction", None, source)
     }
@@ -91,7 +91,7 @@ impl Error {
         self.inner.operation
     }
 
-    /// The path on the volume, or of the volume, that the operation was about.
+    /// The path of the operation: a path on the volume, or the path of the volume.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
         self.inner.path.as_deref()

@@ -93,16 +93,16 @@
 //! # }
 //! ```
 //!
-//! # What it takes
+//! # Resources
 //!
 //! - **Memory**: 64 MiB by default ([`OpenOptions::memory`]) for tree nodes, pages, dirty data and
 //!   changes that are not committed.
-//! - **Threads**: none, unless [`OpenOptions::background`] asks for them. Without them a call of
-//!   the program writes back and commits when its memory is full, and [`Filesystem::sync`] at any
-//!   time.
+//! - **Threads**: none, unless [`OpenOptions::background`] asks for them. Without threads, a call
+//!   writes back and commits when the memory is full. [`Filesystem::sync`] does so at any time.
 //! - **Durability**: a change is durable after [`File::sync_all`], [`Filesystem::sync`] or
-//!   [`Filesystem::close`]. A crash leaves the last commit, and what was synced since.
-//! - **Permissions** are kept and not checked.
+//!   [`Filesystem::close`]. After a crash the volume has the last commit, and all files synced
+//!   since.
+//! - **Permissions**: the library stores them and does not check them.
 //!
 //! # Features
 //!

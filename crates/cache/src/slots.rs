@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **A1** A slot is in one of three states: free here, held by exactly one version of one block,
-//!   or in between.
+//! - **A1** A slot is free here, or exactly one version of one block holds it, or it is on its way
+//!   between the two.
 //! - **A2** A slot that becomes free here has its free mark on the device already. So its next data
 //!   can never be taken for its old data.
 //!
@@ -26,8 +26,8 @@ pub(crate) struct Slots {
     total: u32,
     /// One bit for each slot, set when it is free.
     words: Box<[AtomicU64]>,
-    /// One bit for each word, set when the word may have a free slot. It is never clear when the
-    /// word has one, except in the moment while a slot is given back.
+    /// One bit for each word, set when the word may have a free slot. A clear bit means that the
+    /// word has none, except for a moment while a slot is given back.
     summary: Box<[AtomicU64]>,
     /// At most the number of set bits.
     free: CachePadded<AtomicU32>,
@@ -87,7 +87,7 @@ impl Slots {
             assert_eq!(mask.count_ones() as usize, neighbours.len(), "A1: {neighbours:?}");
             self.summary[word / 64].fetch_or(1 << (word % 64), Ordering::SeqCst);
         }
-        // After the bits: a reader of the count finds as many slots.
+        // Count after the bits are set, so that a reader of the count finds that many slots.
         self.free.fetch_add(slots.len() as u32, Ordering::SeqCst);
         if self.waiting.load(Ordering::SeqCst) > 0 {
             drop(self.cursor.lock());
@@ -110,8 +110,8 @@ impl Slots {
         let (word, bit) = (at as usize / 64, at % 64);
         if self.words[word].fetch_and(!(1 << bit), Ordering::SeqCst) == 1 << bit {
             self.summary[word / 64].fetch_and(!(1 << (word % 64)), Ordering::SeqCst);
-            // A slot may have been given back in between, with the bit set before it was cleared
-            // here.
+            // Another thread may have given a slot back and set the bit just before this cleared
+            // it.
             if self.words[word].load(Ordering::SeqCst) != 0 {
                 self.summary[word / 64].fetch_or(1 << (word % 64), Ordering::SeqCst);
             }

@@ -2,8 +2,9 @@
 //!
 //! # Invariants
 //!
-//! - **I1** The first look at a subvolume of a writable mount sends its orphans to the cleaner. A
-//!   read-only snapshot has orphans too: files that were open without a name when it was made.
+//! - **I1** The first access to a subvolume of a writable mount passes its orphans to the cleaner.
+//!   A read-only snapshot has orphans, too: files that were open without a name when the snapshot
+//!   was made.
 
 use std::sync::Arc;
 
@@ -39,7 +40,7 @@ impl Inodes {
         &self.trees
     }
 
-    /// What waits for the cleaner.
+    /// The queue of the cleaner.
     pub(crate) fn cleaning(&self) -> &CleanQueue {
         &self.departures.cleaning
     }
@@ -49,7 +50,7 @@ impl Inodes {
         &self.departures.table
     }
 
-    /// What is known of a subvolume (I1).
+    /// The information on a subvolume (I1).
     pub(crate) fn tree_info(&self, view: &View, tree: TreeId) -> Result<Arc<Tree>> {
         let (info, first) = self.trees.info(view, tree)?;
         if first && self.status.expect_writable().is_ok() {

@@ -1,15 +1,14 @@
-//! Putting the kernel's end of a connection into the directory tree, and taking it away.
+//! Attaches the kernel's end of a connection to the directory tree, and unmounts it.
 //!
 //! # Place
 //!
-//! `session` mounts before it serves and unmounts through this. A process that has the right to
-//! mount does it by mount(2). All others go through `fusermount3`, a small program that is
-//! installed with that right.
+//! `session` mounts before it serves, and unmounts through this module. A process that has the
+//! right to mount calls mount(2). Other processes run `fusermount3`, a small setuid program.
 //!
 //! # Failure
 //!
-//! A [`Mount`] that is dropped is unmounted, at the latest as a lazy unmount: programs that still
-//! use it keep it until they are done, and no new one finds it.
+//! Dropping a [`Mount`] unmounts it, lazily if it is busy. Programs that still use the mount keep
+//! it until they are done, and no other program finds it.
 
 use std::fs::File;
 use std::io;
@@ -39,14 +38,13 @@ pub(crate) const SUBTYPE: &str = "buttress";
 pub(crate) struct Mount {
     target: PathBuf,
     by_helper: bool,
-    /// Major and minor number of what is mounted, as `stat` of anything in it says, if they could
-    /// be found out.
+    /// Device number of the mount as `stat` reports it: major and minor; `None` if unknown.
     device: Option<(u32, u32)>,
-    /// Where the kernel's mount is of all of the volume.
+    /// Set if the kernel's mount shows the whole volume.
     whole: Option<Whole>,
 }
 
-/// A look at the connection to the kernel, beside the threads that read from it.
+/// Observes the connection to the kernel, beside the threads that read from it.
 #[derive(Clone, Debug)]
 pub(crate) struct Link(Arc<OwnedFd>);
 
@@ -79,12 +77,12 @@ impl Line for Link {
     }
 }
 
-/// What an unmount came to.
+/// The result of an unmount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unmounted {
     /// No program used the mount any more.
     Clean,
-    /// Programs still use it. The mount is out of sight and ends when they are done.
+    /// Programs still use the mount. It is detached and ends when they are done.
     Busy,
 }
 
@@ -116,7 +114,7 @@ impl Mount {
 
     /// What was mounted on `target` a moment ago.
     fn made(target: PathBuf, by_helper: bool) -> Self {
-        // Asking stat(2) instead would ask the very server that is just starting.
+        // A stat(2) would send a request to this server, which is only starting.
         let device = Listed::at(&target).ok().flatten().map(|seen| seen.device);
         Self { target, by_helper, device, whole: None }
     }
@@ -126,7 +124,7 @@ impl Mount {
         self.device
     }
 
-    /// The whole volume, where the kernel's mount is of that.
+    /// The mount of the whole volume, if the kernel's mount shows all of it.
     pub(crate) fn whole(&self) -> Option<&Whole> {
         self.whole.as_ref()
     }
@@ -144,7 +142,7 @@ impl Mount {
         &self.target
     }
 
-    /// Takes the mount away, lazily if it is busy. A mount that is already gone is no error.
+    /// Unmounts, lazily if the mount is busy. A mount that is already gone is no error.
     pub(crate) fn unmount(&self) -> Result<Unmounted, Error> {
         if let Some(whole) = &self.whole {
             return match whole.take_away() {
@@ -179,15 +177,15 @@ impl Mount {
         if status.success() { Ok(()) } else { Err(io::Error::from(io::ErrorKind::ResourceBusy)) }
     }
 
-    /// Lets the kernel read ahead `kib` at a time: its default of 128 KiB would cut a sequential
-    /// read into small requests. Needs root rights; without them reads are merely slower.
+    /// Sets the kernel's read-ahead to `kib`. Its default of 128 KiB would cut a sequential read
+    /// into small requests. This needs root rights; without them reads are merely slower.
     pub(crate) fn set_read_ahead(&self, kib: u32) -> io::Result<()> {
         let (major, minor) = self.device.ok_or(io::ErrorKind::NotFound)?;
         std::fs::write(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"), kib.to_string())
     }
 }
 
-/// The whole name of a directory that is to be mounted on.
+/// The canonical path of a directory to mount on.
 ///
 /// # Errors
 ///
@@ -248,7 +246,8 @@ fn by_syscall(target: &Path, device: &OwnedFd, options: &Options) -> Result<(), 
 
 fn by_helper(target: &Path, options: &Options) -> Result<OwnedFd, Error> {
     let session = |errno: Errno| Error::Session(errno.into());
-    // The helper inherits its end, so neither end is closed on exec; ours is closed right below.
+    // The helper inherits its end, so neither end has close-on-exec. This process closes its copy
+    // of the helper's end right below.
     let (ours, theirs) = net::socketpair(
         net::AddressFamily::UNIX,
         net::SocketType::STREAM,

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
-/// Where the kernel lists them. A poll of the file tells of changes.
+/// The file in which the kernel lists mounts. A poll of the file reports changes.
 pub(crate) const LIST: &str = "/proc/self/mountinfo";
 
 /// One mount.
@@ -23,9 +23,9 @@ pub struct Listed {
     pub id: u64,
     /// Major and minor number of the file system.
     pub device: (u32, u32),
-    /// What of the file system is seen there, from its top.
+    /// The part of the file system that the mount shows, as a path from its top.
     pub top: PathBuf,
-    /// Where it is seen.
+    /// The mount point.
     pub point: PathBuf,
     /// Whether this mount takes no changes; the file system may take them elsewhere.
     pub is_read_only: bool,
@@ -82,7 +82,7 @@ impl Listed {
     }
 }
 
-/// Takes a mount away, lazily if it is in use; says whether it was. One that is gone is no error.
+/// Unmounts, lazily if the mount is in use; returns whether it was. A missing mount is no error.
 pub(crate) fn take_away(point: &Path) -> io::Result<bool> {
     match unmount(point, UnmountFlags::NOFOLLOW) {
         Ok(()) | Err(Errno::INVAL | Errno::NOENT) => Ok(false),
@@ -93,7 +93,7 @@ pub(crate) fn take_away(point: &Path) -> io::Result<bool> {
     }
 }
 
-/// A field of the list: what would divide fields or lines is written in octal.
+/// Decodes a field of the list, in which the kernel writes separators in octal.
 fn unescape(field: &[u8]) -> PathBuf {
     let mut name = Vec::with_capacity(field.len());
     let mut rest = field;

@@ -1,23 +1,23 @@
-//! fsync: logs the inodes of all that ask in one go, makes the log durable.
+//! fsync: logs the inodes of all waiting threads together, and makes the log durable.
 //!
 //! # Invariants
 //!
-//! - **S1** A log is written under the commit lock, with nothing frozen: it is on top of the last
-//!   superblock, and no commit of older changes can come between.
+//! - **S1** A log is written under the commit lock, with no frozen overlay. So it is based on the
+//!   last superblock, and no commit of older changes can come between.
 //! - **S2** First data and the first copies of nodes are written (`copies`) and flushed. Then the
 //!   first copy of the superblock with the log is written and flushed. Data was written before its
 //!   extents were put, or it is written with the nodes (`logged_write`).
-//! - **S3** A log's superblock differs from the one on disk within its first sector alone. So a
-//!   power cut leaves one or the other, never a torn one. A node is free as soon as a log without
-//!   it is durable.
-//! - **S4** Whatever goes wrong ends in a commit, and in no further log before it: the writer stays
-//!   marked as broken until a commit ends the log. A flush or a superblock that failed ends
-//!   everything, as it does in a commit.
+//! - **S3** A log's superblock differs from the one on disk only in its first sector. So a power
+//!   cut leaves one or the other, never a torn one. A node is free as soon as a log without it is
+//!   durable.
+//! - **S4** Every failure leads to a commit, and no log is written before it. The writer stays
+//!   marked as broken until a commit ends the log. A failed flush or superblock write latches the
+//!   volume, as it does in a commit.
 //!
 //! # Locks
 //!
-//! Commit, log, gate, in this order. A thread that waits for a log holds none of
-//! them. It may have the claim of a file with data that is written with that log.
+//! Commit, log, gate, in this order. A thread that waits for a log holds none of them. It may hold
+//! the claim of a file with data in that log.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -35,14 +35,14 @@ use crate::trouble::{Outcome, Trouble};
 use crate::waiting::LogData;
 use crate::writer::Writer;
 
-/// What a power cut leaves old or new as a whole.
+/// The unit that a power cut leaves old or new as a whole.
 #[cfg(debug_assertions)]
 const SECTOR: usize = 512;
 
 impl SyncLog {
-    /// Makes an inode durable as it is now: by a log, or by a commit where a log cannot say it.
-    /// What it has in memory alone must have been put before. Callers that arrive together share a
-    /// log. A commit calls `before_commit` first.
+    /// Makes the present state of an inode durable, by a log, or by a commit if a log cannot
+    /// express it. The caller has put all state of the inode that is only in memory. Callers that
+    /// arrive together share a log. Before a commit, `before_commit` is called.
     ///
     /// # Errors
     ///
@@ -57,7 +57,7 @@ impl SyncLog {
         }
     }
 
-    /// Has a log name an inode, if that can be.
+    /// Logs an inode, if a log can express it.
     pub(crate) fn log_inode(&self, tree: TreeId, ino: Ino) -> Result<Logged> {
         self.engine.check_writable()?;
         self.counters.note_sync();
@@ -70,19 +70,19 @@ impl SyncLog {
         }
     }
 
-    /// Logs for all that wait.
+    /// Makes the log for all waiting threads.
     fn lead(&self) -> Result<Logged> {
         if self.engine.volume().writes_at_once() {
             self.queue.await_company();
         } else if self.queue.expects_company() {
             std::thread::yield_now();
         }
-        // A thread that comes while a commit or the log before is under way joins.
+        // Threads that arrive during the present commit or log join this batch.
         let mut turn = self.engine.commit_turn();
         let batch = self.queue.take();
         let start = clock::now();
         let outcome = self.log_inodes(&mut turn, &batch.wanted);
-        // Before another thread may commit on top of what is in doubt.
+        // Latches the volume before another thread commits on top of data that may be lost.
         let outcome = outcome.map_err(|trouble| match trouble {
             Trouble::Lost(error) => Trouble::Failed(self.engine.latch(error)),
             other => other,
@@ -124,14 +124,14 @@ impl SyncLog {
             }
             let no_holes = turn.superblock().incompat.has(Incompat::NO_HOLES);
             let changed = collect::collect(&self.engine, writer.logs(), wanted, no_holes)?;
-            // Of all extents that were seen (`logged_write::E2`).
+            // The data of all extents that were seen (`logged_write::E2`).
             Ok((changed, self.waiting.unwritten()))
         })?;
         if changed {
             self.write_log(turn, &mut hold, &mut writer, &data)?;
             self.counters.note_log();
         } else {
-            // Data may have been overwritten in place, or be of a file without names.
+            // The data may have been written in place, or belong to a file without names.
             self.write_durably(&data, Vec::new())?;
         }
         writer.set_broken(false);
@@ -149,7 +149,8 @@ impl SyncLog {
         let batch: Vec<_> = parts.chain(nodes).collect();
         let outcome = self.engine.volume().write_batch_and_flush(&batch);
         drop(batch);
-        // If a flush failed nothing is certain, and nothing is written any more.
+        // After a failed flush the state of the device is unknown, so the data is not written
+        // again.
         if !matches!(outcome, Err(NotDurable::Write(_))) {
             data.iter().for_each(|data| data.note_written());
         }
@@ -167,7 +168,7 @@ impl SyncLog {
         data: &[Arc<LogData>],
     ) -> Outcome<()> {
         let made = writer.make(hold, self.engine.store().geometry(), turn.generation())?;
-        // What is reserved for the trees comes first.
+        // Space reserved for the trees has priority.
         if !self.engine.may_reserve(Cost::default(), Urgency::Normal) {
             return Err(Trouble::Commit("little space for metadata"));
         }

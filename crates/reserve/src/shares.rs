@@ -4,17 +4,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use buttress_format::header::ITEM_LEN;
 
-/// Bytes that a leaf's extents, or a node's children, get of references at most, each: two users
-/// of an extent, or of a node, with items of their own.
+/// The most bytes of references that each extent of a leaf, or child of a node, gets: two users
+/// with an item each.
 pub(crate) const EXTENT_REFS: u64 = 112;
 /// The smallest item that names an extent, with its header.
 pub(crate) const EXTENT_ITEM: u64 = ITEM_LEN as u64 + 53;
 
-/// Whether trees share nodes, and what the extent tree takes.
+/// Whether trees share nodes, and the size of the extent tree.
 #[derive(Debug)]
 pub(crate) struct Shares {
     any: AtomicBool,
-    /// Nodes of the extent tree; the highest number where that is not known.
+    /// Number of the extent tree's nodes; `u64::MAX` if unknown.
     extents: AtomicU64,
 }
 

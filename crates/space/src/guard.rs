@@ -2,32 +2,33 @@
 //!
 //! # Place
 //!
-//! A writer enters with the lookup of the group and leaves without one: its guard remembers the
-//! counter. A count in the group itself would be written by all processors. So there is one counter
-//! for each shard of threads, phase and bucket of groups, and only a drain looks at all of them.
-//! Guards do not share the reference count of the counters either: each shard has its own handle.
+//! A writer enters with a lookup of the group and leaves without one, because its guard remembers
+//! the counter. With one count in the group, all processors would write it. So there is one counter
+//! for each shard of threads, phase and bucket of groups. Only a drain reads all of them. The
+//! guards do not share one reference count of the counters either, because each shard has its own
+//! handle.
 //!
 //! # Invariants
 //!
-//! - **W1** A drain that begins after its group was marked read-only waits for every writer that
-//!   found the group not read-only. A writer counts first and looks at the mark then; the mark is
-//!   set first and the drain looks at the counts then. All four are in one order (SeqCst), so one
-//!   of the two sees the other.
-//! - **W2** A drain ends, even if writers keep entering. It turns the phase, so that new ones count
-//!   elsewhere, and waits for the old count alone. It does so twice, because some may have entered
-//!   before an earlier turn.
-//! - **W3** A guard leaves exactly where it entered, whichever thread drops it.
+//! - **W1** If a group is marked read-only before its drain begins, the drain waits for every
+//!   writer that found the group not read-only. A writer first counts and then reads the mark. The
+//!   mark is set before the drain reads the counts. All four steps have one order (SeqCst), so the
+//!   writer sees the mark or the drain sees the count.
+//! - **W2** A drain ends even if writers keep entering. It switches the phase, so that new writers
+//!   use another count, and waits only for the old count. It does so twice, because some writers
+//!   may have read the phase before an earlier switch.
+//! - **W3** A guard decrements the counter that it incremented, whichever thread drops it.
 //!
 //! # Locks
 //!
 //! Entering takes none. Leaving takes `quiet` only while a drain waits.
 //!
-//! The primitives come from the module `sync` beside it, so that a model checker runs the same text
-//! with its own threads and atomics.
+//! The primitives come from the module `sync` beside this file. A model checker compiles the same
+//! code with its own threads and atomics.
 
 use super::sync::{Arc, AtomicUsize, BUCKETS, Condvar, Mutex, Ordering::SeqCst, SHARDS, shard};
 
-/// Alone on its cache line.
+/// A counter on a cache line of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Count {
@@ -38,7 +39,7 @@ struct Count {
 struct Bucket {
     phase: AtomicUsize,
     counts: [Count; SHARDS],
-    /// How many drains wait for it to be empty.
+    /// How many drains wait for the counts to become zero.
     waiting: AtomicUsize,
     /// Drains of one bucket take turns. Unranked: held while a drain waits.
     turn: Mutex<()>,
@@ -49,7 +50,8 @@ struct Bucket {
 
 type Buckets = [Bucket; BUCKETS];
 
-/// The counters as the guards of one shard hold them. Its reference count has its own cache lines.
+/// The handle through which the guards of one shard hold the counters. Its reference count has its
+/// own cache lines.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Handle(Arc<Buckets>);
@@ -77,7 +79,7 @@ pub(crate) struct Counted {
 }
 
 impl Writers {
-    /// Counts a writer in. The caller must look whether the group is read-only after this, not
+    /// Counts a writer. The caller must check whether the group is read-only after this call, not
     /// before (W1).
     pub(crate) fn enter(&self, group: usize) -> Counted {
         let (bucket, shard) = (group % BUCKETS, shard());
@@ -88,8 +90,8 @@ impl Writers {
         Counted { handle, bucket, shard, phase }
     }
 
-    /// Waits until every writer has left that entered `group`, or a group of its bucket, before
-    /// this call.
+    /// Waits until all writers have left that entered `group`, or another group of its bucket,
+    /// before this call.
     pub(crate) fn drain(&self, group: usize) {
         let bucket = &self.handles[0].0[group % BUCKETS];
         let _turn = bucket.turn.lock();
@@ -113,8 +115,8 @@ impl Drop for Counted {
         let bucket = &self.handle.0[self.bucket];
         let was = bucket.counts[self.shard].phases[self.phase].fetch_sub(1, SeqCst);
         debug_assert!(was > 0, "W3: left where no writer had entered");
-        // A drain announces itself before it looks at the count: it sees the count fall, or this
-        // sees the drain.
+        // A drain first counts itself in `waiting` and then reads the counts. So it sees the
+        // decrement, or this code sees the drain.
         if was == 1 && bucket.waiting.load(SeqCst) > 0 {
             drop(bucket.quiet.lock());
             bucket.left.notify_all();

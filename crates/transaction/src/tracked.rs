@@ -1,13 +1,14 @@
-//! What changed about inodes since they were logged, in one transaction.
+//! The changes of logged inodes since their last log, in one transaction.
 //!
 //! # Invariants
 //!
-//! - **K1** From the moment an inode is in the log, every change of its items is noted here,
-//!   until the next log takes the notes. Nothing is noted of other inodes: without any sync that
-//!   costs one load.
-//! - **K2** An extent that the log names keeps its space until the transaction is durable, also
-//!   when its last user goes: after a crash the log names it still (T8).
-//! - **K3** Nor is it overwritten in place but by the file that has it there, whichever has it now.
+//! - **K1** When an inode is in the log, every change of its items is noted here until the next log
+//!   takes the notes. No changes of other inodes are noted. Without any fsync, a note costs one
+//!   load.
+//! - **K2** An extent that the log references keeps its space until the transaction is durable.
+//!   This also holds after its last user is removed, because a crash would bring the log back (T8).
+//! - **K3** Such an extent is also not written in place, except by the file that the log references
+//!   it for.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,30 +18,30 @@ use buttress_format::{Extent, Key, Kind, Logical, TreeId};
 
 use crate::DataRef;
 
-/// An inode as logs know it.
+/// The tree and the number of a logged inode.
 pub type LoggedId = (TreeId, u64);
 
 #[derive(Debug, Default)]
 struct Inner {
     changed: HashMap<LoggedId, BTreeSet<Key>>,
-    /// Those of them with changed names, or that are gone.
+    /// Changed inodes that have changed names or are removed.
     renamed: BTreeSet<LoggedId>,
     /// The extents that the log names.
     extents: HashMap<Logical, Named>,
-    /// Extents that would be free, were they not in the log.
+    /// Extents without users that only the log keeps from being free.
     kept: Vec<Extent>,
 }
 
 /// An extent that the log names.
 #[derive(Debug)]
 struct Named {
-    /// The file that has it there; nothing where several do.
+    /// The file that the log references it for; `None` if there are several.
     owner: Option<DataRef>,
-    /// A file has it there as preallocated, at least in part.
+    /// Whether the log references it for a file as preallocated, at least in part.
     aside: bool,
 }
 
-/// See the module.
+/// The changes of logged inodes in one transaction.
 #[derive(Debug, Default)]
 pub struct Tracked {
     used: AtomicBool,
@@ -77,34 +78,34 @@ impl Tracked {
         logged
     }
 
-    /// Whether the log names an extent. To be asked with the transaction's gate held.
+    /// Whether the log references an extent. The caller holds the gate of the transaction.
     pub fn names(&self, start: Logical) -> bool {
         self.used.load(Ordering::Relaxed) && self.inner.lock().extents.contains_key(&start)
     }
 
-    /// The extents that were kept.
+    /// Takes the kept extents.
     pub fn take_kept(&self) -> Vec<Extent> {
         std::mem::take(&mut self.inner.lock().kept)
     }
 
-    /// Begins to note, or begins anew. No handle is out meanwhile. Answers what was noted;
-    /// nothing when this is the first time.
+    /// Begins to note changes of an inode, or begins again. No handle is open meanwhile. Returns
+    /// the previous notes; `None` the first time.
     pub fn track(&self, id: LoggedId) -> Option<BTreeSet<Key>> {
         self.used.store(true, Ordering::Relaxed);
         self.inner.lock().changed.insert(id, BTreeSet::new())
     }
 
-    /// Puts notes back that were taken.
+    /// Puts taken notes back.
     pub fn note_again(&self, id: LoggedId, notes: BTreeSet<Key>) {
         self.inner.lock().changed.entry(id).or_default().extend(notes);
     }
 
-    /// Whether anything was noted of an inode; nothing when it is not in the log.
+    /// Whether changes of an inode were noted; `None` when it is not in the log.
     pub fn has_changes(&self, id: LoggedId) -> Option<bool> {
         self.inner.lock().changed.get(&id).map(|changed| !changed.is_empty())
     }
 
-    /// Notes nothing of an inode any more.
+    /// Stops noting changes of an inode.
     pub fn untrack(&self, id: LoggedId) {
         self.inner.lock().changed.remove(&id);
     }
@@ -114,7 +115,7 @@ impl Tracked {
         std::mem::take(&mut self.inner.lock().renamed)
     }
 
-    /// Says that the log names an extent as a file's, and whether as one that is preallocated.
+    /// Notes that the log references an extent for a file, and whether as preallocated.
     pub fn log_extent(&self, start: Logical, user: DataRef, aside: bool) {
         let mut inner = self.inner.lock();
         let named = inner.extents.entry(start).or_insert(Named { owner: Some(user), aside });
@@ -124,14 +125,14 @@ impl Tracked {
         named.aside |= aside;
     }
 
-    /// Whether the log names an extent as set aside by another, or by several.
+    /// Whether the log references an extent as preallocated for another file, or for several.
     pub fn is_anothers_aside(&self, start: Logical, user: DataRef) -> bool {
         let inner = self.inner.lock();
         inner.extents.get(&start).is_some_and(|named| named.aside && named.owner != Some(user))
     }
 
-    /// Whether the log names an extent as another's, or as that of several: it must stay what it
-    /// is (K3).
+    /// Whether the log references an extent for another file, or for several. Its content must then
+    /// not change (K3).
     pub fn is_anothers(&self, start: Logical, user: DataRef) -> bool {
         if !self.used.load(Ordering::Relaxed) {
             return false;

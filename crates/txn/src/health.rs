@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //!
-//! - **H1** The first failure of a commit stays: it is the cause that every later caller is told.
+//! - **H1** The first failure of a commit is kept, and every later caller gets it as the cause.
 //! - **H2** A volume that is awake stays awake.
 
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use buttress_base::Latch;
 
 use crate::{Error, Result};
 
-/// Why nothing can be written, if so: from the opening on, or since a commit failed.
+/// Why the volume cannot be written, if it cannot: since the opening, or since a commit failed.
 pub(crate) struct Health {
     read_only: Option<String>,
     /// The reason to be read-only has ended (H2).
@@ -21,12 +21,12 @@ pub(crate) struct Health {
 }
 
 impl Health {
-    /// Of a volume that was opened for reading only, for this reason.
+    /// The health of a volume; `read_only` is the reason for opening it read-only, if any.
     pub(crate) fn new(read_only: Option<String>) -> Self {
         Self { read_only, awake: AtomicBool::new(false), aborted: Latch::default() }
     }
 
-    /// Why nothing was to be written from the opening on.
+    /// The reason for opening the volume read-only, if any.
     pub(crate) fn read_only(&self) -> Option<&String> {
         self.read_only.as_ref().filter(|_| !self.awake.load(Ordering::Acquire))
     }
@@ -41,13 +41,13 @@ impl Health {
         self.aborted.get()
     }
 
-    /// A commit failed: answers the first failure, and whether it is this one.
+    /// Notes a failed commit. Returns the first failure, and whether it is this one.
     pub(crate) fn abort(&self, cause: Arc<Error>) -> (Arc<Error>, bool) {
         let is_first = self.aborted.set(Arc::clone(&cause));
         (self.aborted.get().unwrap_or(cause), is_first)
     }
 
-    /// Nothing where no commit failed.
+    /// Returns an error if a commit failed.
     pub(crate) fn expect_no_failure(&self) -> Result<()> {
         match self.aborted.get() {
             Some(cause) => Err(Error::Aborted(cause)),
@@ -55,7 +55,7 @@ impl Health {
         }
     }
 
-    /// Nothing where the volume was opened for writing.
+    /// Returns an error unless the volume was opened for writing.
     pub(crate) fn expect_opened_for_writing(&self) -> Result<()> {
         match self.read_only() {
             Some(why) => Err(Error::ReadOnly(why.clone())),
