@@ -11,7 +11,8 @@ use serde::Serialize;
 
 use crate::exit::{Context, Exit, Result};
 use crate::image::{self, Access, Devices};
-use crate::size::{self, human};
+use crate::memory;
+use crate::size::human;
 use crate::ui::{Progress, Tone, Ui};
 
 /// Reads an unmounted volume by itself, changes nothing, and says what is wrong with it. Exit code
@@ -33,9 +34,6 @@ pub(crate) struct Args {
     /// of block groups, free space (which the next mount then counts anew).
     #[arg(long)]
     repair: bool,
-    /// Memory for sorting; what does not fit goes to temporary files.
-    #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = size::parse)]
-    memory: u64,
 }
 
 /// What scripts read.
@@ -64,7 +62,7 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     }
     let options = Options {
         check_data_csum: args.check_data_csum,
-        memory_bytes: args.memory,
+        memory_bytes: args.devices.memory.unwrap_or_else(memory::by_default),
         ..Options::default()
     };
     let report = check(devices.clone(), &options, ui, &name)?;
