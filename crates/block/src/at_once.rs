@@ -106,7 +106,7 @@ impl FileDevice {
         writes: &[Write<'_>],
         durable: Durable,
     ) -> Result<Option<Vec<io::Result<usize>>>, Refused> {
-        let Some(direct) = &self.direct else { return Ok(None) };
+        let Some(direct) = self.past_cache() else { return Ok(None) };
         let mut copies = Vec::new();
         for (index, write) in writes.iter().enumerate() {
             let len = total_len(&write.bufs);

@@ -35,6 +35,20 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// Says whether writes are allowed.
     fn writable(&self) -> bool;
 
+    /// Allows writes from now on, of a device that was opened for reading. Where it fails writes
+    /// stay refused.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ReadOnly`] for a device that cannot; [`Error::Locked`] and [`Error::Busy`] where
+    /// another program has it open, too.
+    fn begin_writing(&self) -> Result<(), Error> {
+        match self.writable() {
+            true => Ok(()),
+            false => Err(Error::ReadOnly { device: self.name(), operation: Operation::Write }),
+        }
+    }
+
     /// Fills `buf` with the bytes at `offset`.
     ///
     /// # Errors

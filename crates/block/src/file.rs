@@ -9,6 +9,7 @@
 //!
 //! - **F1** While a writer has the file open, no other program writes it: see `lock`. A block
 //!   device that the kernel itself uses is refused as well.
+//!   A file that is open for reading can become one for writing, where no other program has it.
 //! - **F2** In direct mode, requests through the direct descriptor are aligned in memory, in place
 //!   and in length. All others go through a second, buffered one. The kernel keeps the two
 //!   coherent: a direct read first writes back dirty pages, and a direct write drops cached ones.
@@ -19,9 +20,11 @@
 
 use std::fs::File;
 use std::io::{self, IoSlice, Seek, SeekFrom};
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use buttress_base::{AlignedBuf, clock, text, thread};
@@ -73,10 +76,19 @@ pub struct FileDevice {
     file: File,
     /// The same file past the page cache, in direct mode.
     pub(crate) direct: Option<File>,
+    /// The same files, for writing, where that began behind the opening.
+    later: OnceLock<Writer>,
     /// For requests in direct mode that wait together.
     pub(crate) rings: Rings,
     /// In direct mode, whether a durable write also makes earlier writes durable.
     pub(crate) flushes_with_writes: bool,
+}
+
+/// The files of a device, open for reading and writing.
+#[derive(Debug)]
+struct Writer {
+    file: File,
+    direct: Option<File>,
 }
 
 /// How long a block device may be in use before that is an error, and the interval of the attempts.
@@ -177,7 +189,18 @@ impl FileDevice {
         let writable = options.write;
         let flushes_with_writes = is_block_device && queue::flushes_with_writes(&file);
         let (path, rings) = (path.to_owned(), Rings::default());
-        Ok(Self { path, len, writable, is_block_device, file, direct, rings, flushes_with_writes })
+        let later = OnceLock::new();
+        Ok(Self {
+            path,
+            len,
+            writable,
+            is_block_device,
+            file,
+            direct,
+            later,
+            rings,
+            flushes_with_writes,
+        })
     }
 
     pub(crate) fn io_error(
@@ -198,7 +221,65 @@ impl FileDevice {
     /// The direct descriptor, if there is one and this request may use it (F2, but for memory).
     pub(crate) fn direct_for(&self, offset: u64, len: u64) -> Option<&File> {
         let align = AlignedBuf::ALIGN as u64;
-        self.direct.as_ref().filter(|_| offset.is_multiple_of(align) && len.is_multiple_of(align))
+        self.past_cache().filter(|_| offset.is_multiple_of(align) && len.is_multiple_of(align))
+    }
+
+    /// The file, through the page cache.
+    fn file(&self) -> &File {
+        self.later.get().map_or(&self.file, |writer| &writer.file)
+    }
+
+    /// The file past the page cache, in direct mode.
+    pub(crate) fn past_cache(&self) -> Option<&File> {
+        match self.later.get() {
+            Some(writer) => writer.direct.as_ref(),
+            None => self.direct.as_ref(),
+        }
+    }
+
+    /// Opens the files for writing as well, alone. The lock stays on the descriptor that was opened
+    /// first.
+    fn open_for_writing(&self) -> Result<(), Error> {
+        if self.writable || self.later.get().is_some() {
+            return Ok(());
+        }
+        let options = OpenOptions { direct: self.direct.is_some(), ..OpenOptions::WRITE };
+        let opened = self.open_alone(options);
+        if opened.is_err() {
+            // The attempt gave up the lock for reading. A writer that took it has the file now,
+            // and readers see that.
+            if let Err(error) = lock::lock(&self.file, &self.path, false) {
+                tracing::warn!(%error, "a file that is read is not locked any more");
+            }
+        }
+        // Of two threads one was first, with the same.
+        let _ = self.later.set(opened?);
+        Ok(())
+    }
+
+    fn open_alone(&self, options: OpenOptions) -> Result<Writer, Error> {
+        lock::lock(&self.file, &self.path, true)?;
+        if !self.is_block_device {
+            lock::check_not_looped(&self.file, &self.path)?;
+        }
+        // By the descriptor: the path may name another file by now.
+        let own = PathBuf::from(format!("/proc/self/fd/{}", self.file.as_raw_fd()));
+        let named = |error| match error {
+            Error::Open { source, .. } => Error::Open { path: self.path.clone(), source },
+            Error::Busy { .. } => Error::Busy { path: self.path.clone() },
+            error => error,
+        };
+        let file = open_not_busy(&own, options, self.is_block_device).map_err(named)?;
+        // The kernel lets programs open such a block device, and refuses each write.
+        if self.is_block_device && is_read_only(&file) {
+            let source = io::Error::from(Errno::ROFS);
+            return Err(Error::Open { path: self.path.clone(), source });
+        }
+        let direct = match options.direct {
+            true => Some(open_direct(&own, &file, options).map_err(named)?),
+            false => None,
+        };
+        Ok(Writer { file, direct })
     }
 }
 
@@ -218,7 +299,11 @@ impl Device for FileDevice {
     }
 
     fn writable(&self) -> bool {
-        self.writable
+        self.writable || self.later.get().is_some()
+    }
+
+    fn begin_writing(&self) -> Result<(), Error> {
+        self.open_for_writing()
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
@@ -230,7 +315,7 @@ impl Device for FileDevice {
                 let mut bounce = AlignedBuf::zeroed(buf.len());
                 direct.read_exact_at(&mut bounce, offset).map(|()| buf.copy_from_slice(&bounce))
             }
-            None => self.file.read_exact_at(buf, offset),
+            None => self.file().read_exact_at(buf, offset),
         };
         result.map_err(|source| self.io_error(Operation::Read, offset, len, source))
     }
@@ -241,7 +326,7 @@ impl Device for FileDevice {
         let result = match self.direct_for(offset, len) {
             Some(direct) if is_aligned(buf) => direct.write_all_at(buf, offset),
             Some(direct) => direct.write_all_at(&AlignedBuf::copy_of(buf), offset),
-            None => self.file.write_all_at(buf, offset),
+            None => self.file().write_all_at(buf, offset),
         };
         result.map_err(|source| self.io_error(Operation::Write, offset, len, source))
     }
@@ -257,7 +342,7 @@ impl Device for FileDevice {
                 write_all_vectored(direct, offset, bufs)
             }
             Some(direct) => direct.write_all_at(&gather(bufs, len), offset),
-            None => write_all_vectored(&self.file, offset, bufs),
+            None => write_all_vectored(self.file(), offset, bufs),
         };
         result.map_err(|source| self.io_error(Operation::Write, offset, len, source))
     }
@@ -267,7 +352,7 @@ impl Device for FileDevice {
     }
 
     fn writes_at_once(&self) -> bool {
-        self.direct.is_some() && self.rings.may_be()
+        self.past_cache().is_some() && self.rings.may_be()
     }
 
     fn write_many_and_flush(&self, writes: &[Write<'_>]) -> Result<(), Unfinished> {
@@ -283,10 +368,12 @@ impl Device for FileDevice {
     }
 
     fn flush(&self) -> Result<(), Error> {
-        if !self.writable {
+        if !self.writable() {
             return Ok(());
         }
-        self.file.sync_data().map_err(|source| self.io_error(Operation::Flush, 0, self.len, source))
+        self.file()
+            .sync_data()
+            .map_err(|source| self.io_error(Operation::Flush, 0, self.len, source))
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<(), Error> {
@@ -295,10 +382,10 @@ impl Device for FileDevice {
             return Ok(());
         }
         let result = if self.is_block_device {
-            discard_blocks(&self.file, offset, len)
+            discard_blocks(self.file(), offset, len)
         } else {
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-            rustix::fs::fallocate(&self.file, flags, offset, len)
+            rustix::fs::fallocate(self.file(), flags, offset, len)
         };
         match result {
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY) => Ok(()),
@@ -320,7 +407,7 @@ impl Device for FileDevice {
             Space::Free => FallocateFlags::PUNCH_HOLE,
         };
         let flags = zeroing | FallocateFlags::KEEP_SIZE;
-        match rustix::fs::fallocate(&self.file, flags, offset, len) {
+        match rustix::fs::fallocate(self.file(), flags, offset, len) {
             Ok(()) => Ok(()),
             Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NODEV | Errno::INVAL) => {
                 write_each_zero(offset, len, |at, buf| self.write_at(at, buf))
@@ -338,16 +425,16 @@ impl Device for FileDevice {
             return all(Content::Data);
         }
         // The position of the descriptor, which these calls move, is never used.
-        match rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Data(offset)) {
+        match rustix::fs::seek(self.file(), rustix::fs::SeekFrom::Data(offset)) {
             Ok(data) if data > offset => upto(data, Content::Hole),
-            Ok(_) => match rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Hole(offset)) {
+            Ok(_) => match rustix::fs::seek(self.file(), rustix::fs::SeekFrom::Hole(offset)) {
                 Ok(hole) if hole > offset => upto(hole, Content::Data),
                 // Between the two calls the range became a hole.
                 Ok(_) | Err(_) => all(Content::Data),
             },
             // No data up to the end of the file. If the file is shorter than it was, a read has to
             // detect it.
-            Err(Errno::NXIO) if self.file.metadata().is_ok_and(|now| now.len() >= self.len) => {
+            Err(Errno::NXIO) if self.file().metadata().is_ok_and(|now| now.len() >= self.len) => {
                 all(Content::Hole)
             }
             Err(_) => all(Content::Data),
@@ -400,6 +487,15 @@ fn open_not_busy(path: &Path, options: OpenOptions, is_block_device: bool) -> Re
             _ => return Err(Error::Open { path: path.to_owned(), source }),
         }
     }
+}
+
+/// Whether a block device refuses writes, as far as the kernel says.
+fn is_read_only(file: &File) -> bool {
+    let Ok(metadata) = file.metadata() else { return false };
+    let number = metadata.rdev();
+    let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
+    let said = std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/ro"));
+    said.is_ok_and(|said| said.trim() == "1")
 }
 
 fn open_options(options: OpenOptions, is_block_device: bool) -> std::fs::OpenOptions {

@@ -55,4 +55,4 @@ pub use issue::{Issue, Name, Severity};
 pub use options::{NoProgress, Options, Progress, Step};
 pub use repair::{Repairs, repair};
 pub use report::{Report, Totals};
-pub use run::{check_devices, check_image, check_images};
+pub use run::{check_devices, check_held, check_image, check_images};

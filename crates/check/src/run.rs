@@ -72,8 +72,39 @@ pub fn check_devices(
     let opening = VolumeOptions { degraded: true, ..VolumeOptions::default() };
     let (volume, newest) = Volume::open(devices.clone(), opening)?;
     superblock::check_copies(&findings, &devices, &newest);
+    report(findings, &volume, &newest, options, progress)
+}
+
+/// Checks a commit that another process holds on these devices, while that goes on writing.
+/// `superblock` is the commit's: what lies on the devices may be newer. Reads only.
+///
+/// # Errors
+///
+/// As [`check_devices`].
+pub fn check_held(
+    devices: Vec<Arc<dyn Device>>,
+    superblock: &Superblock,
+    options: &Options,
+    progress: &dyn Progress,
+) -> Result<Report> {
+    progress.step(Step::Superblocks, 0);
+    let findings = Findings::new();
+    let opening = VolumeOptions { degraded: true, ..VolumeOptions::default() };
+    let volume = Volume::open_at(devices.clone(), superblock, opening)?;
+    superblock::check_live_copies(&findings, &devices, superblock);
+    report(findings, &volume, superblock, options, progress)
+}
+
+/// Runs every step but that of the superblocks.
+fn report(
+    findings: Findings,
+    volume: &Volume,
+    newest: &Superblock,
+    options: &Options,
+    progress: &dyn Progress,
+) -> Result<Report> {
     let totals = {
-        let context = context(&findings, &volume, &newest, options, progress);
+        let context = context(&findings, volume, newest, options, progress);
         run(&context)?
     };
     Ok(findings.into_report(totals))

@@ -1,6 +1,7 @@
 //! The superblock's copies, on every device.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use buttress_block::Device;
 use buttress_format::limits::{SUPER_OFFSETS, SUPER_SIZE};
@@ -10,8 +11,39 @@ use buttress_volume::{Error, Volume};
 use crate::issue::Issue;
 use crate::report::Findings;
 
+/// How often a copy is read that a writer may be in the middle of, and how long in between.
+const LIVE_READS: usize = 5;
+const LIVE_PAUSE: Duration = Duration::from_millis(20);
+
 /// Looks at each copy that a device has room for.
 pub(crate) fn check_copies(findings: &Findings, devices: &[Arc<dyn Device>], newest: &Superblock) {
+    each_copy(devices, |device, mirror, offset| {
+        check_copy(findings, device, mirror, offset, newest);
+    });
+}
+
+/// Looks at the copies of a volume that a process writes: each must be whole, of this volume, and
+/// at most one commit behind the one that the process holds.
+pub(crate) fn check_live_copies(
+    findings: &Findings,
+    devices: &[Arc<dyn Device>],
+    held: &Superblock,
+) {
+    each_copy(devices, |device, mirror, offset| {
+        for left in (0..LIVE_READS).rev() {
+            match Volume::read_superblock_mirror(device, mirror) {
+                Ok(copy) if copy.fsid == held.fsid && copy.generation.next() >= held.generation => {
+                    return;
+                }
+                // It may be half written.
+                Err(Error::Superblock { .. }) if left > 0 => std::thread::sleep(LIVE_PAUSE),
+                _ => return check_copy(findings, device, mirror, offset, held),
+            }
+        }
+    });
+}
+
+fn each_copy(devices: &[Arc<dyn Device>], mut look: impl FnMut(&dyn Device, usize, u64)) {
     for device in devices {
         for (mirror, offset) in SUPER_OFFSETS.into_iter().enumerate() {
             // The first is everywhere; the others where the volume's part of the device has room.
@@ -19,7 +51,7 @@ pub(crate) fn check_copies(findings: &Findings, devices: &[Arc<dyn Device>], new
             if mirror > 0 && offset + SUPER_SIZE as u64 >= end {
                 continue;
             }
-            check_copy(findings, &**device, mirror, offset, newest);
+            look(&**device, mirror, offset);
         }
     }
 }

@@ -16,11 +16,15 @@
 
 mod columns;
 mod device;
+mod du;
 mod filesystem;
 mod inspect;
 mod linux;
+mod replace;
+mod rescue;
 mod scrub;
 mod subvolume;
+mod table;
 mod usage;
 
 use std::ffi::OsString;
@@ -29,7 +33,7 @@ use std::path::Path;
 
 use clap::Parser;
 
-use crate::commands::{balance, check, property, receive, send};
+use crate::commands::{balance, check, property, receive, restore, send};
 use crate::exit::{Exit, Result};
 use crate::log;
 use crate::ui::Ui;
@@ -83,6 +87,14 @@ enum Group {
     Send(send::Args),
     /// Make subvolumes from streams.
     Receive(receive::Args),
+    /// Put devices in the place of others.
+    #[command(subcommand)]
+    Replace(replace::Verb),
+    /// Get files out of a damaged volume.
+    Restore(restore::Args),
+    /// Mend what keeps a volume from being opened.
+    #[command(subcommand)]
+    Rescue(rescue::Verb),
     /// Print the version.
     Version,
 }
@@ -134,6 +146,9 @@ impl Line {
             Group::Property(args) => property::run(args, ui),
             Group::Send(args) => send::run(args, ui),
             Group::Receive(args) => receive::run(args, ui),
+            Group::Replace(verb) => replace::run(verb, ui),
+            Group::Restore(args) => restore::run(args, ui),
+            Group::Rescue(verb) => rescue::run(verb, ui),
             Group::Version => {
                 let own = env!("CARGO_PKG_VERSION");
                 ui.line(format!("btrfs-progs v{SPOKEN} (buttress {own})"))?;

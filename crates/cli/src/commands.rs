@@ -5,17 +5,20 @@ mod cache;
 mod cat;
 pub(crate) mod check;
 mod completions;
+mod compsize;
 mod cp;
 mod demo;
 pub(crate) mod device;
 mod df;
-mod dump;
+pub(crate) mod du;
+pub(crate) mod dump;
 pub(crate) mod filesystem;
 mod fstrim;
 pub(crate) mod info;
 mod ln;
 mod ls;
 mod manual;
+mod map;
 mod metrics;
 mod mkdir;
 mod mkfs;
@@ -25,8 +28,8 @@ mod nbd;
 pub(crate) mod property;
 pub(crate) mod receive;
 mod remote;
-mod rescue;
-mod restore;
+pub(crate) mod rescue;
+pub(crate) mod restore;
 mod rm;
 pub(crate) mod scrub;
 pub(crate) mod send;
@@ -71,6 +74,12 @@ pub(crate) enum Command {
     Stat(stat::Args),
     /// Show how full a volume is.
     Df(df::Args),
+    /// Show what files and folders take on the devices, alone and shared with others.
+    Du(du::Args),
+    /// Show how well files are compressed.
+    Compsize(compsize::Args),
+    /// Draw where everything of a volume lies.
+    Map(map::Args),
     /// Draw a directory of a volume as a tree.
     Tree(tree::Args),
     /// Work on the files of a volume as they lie on disk.
@@ -146,6 +155,9 @@ impl Command {
             Self::Ln(args) => ln::run(args, ui),
             Self::Stat(args) => stat::run(args, ui),
             Self::Df(args) => df::run(args, ui),
+            Self::Du(args) => du::run(&args, ui),
+            Self::Compsize(args) => compsize::run(&args, ui),
+            Self::Map(args) => map::run(&args, ui),
             Self::Tree(args) => tree::run(args, ui),
             Self::Filesystem(args) => filesystem::run(args, ui),
             Self::Info(args) => info::run(args, ui),

@@ -8,6 +8,7 @@
 //!   before the last commit.
 //! - **W2** A wait ends after [`CLOSING_MAX`], and after [`SILENCE`] it says what it waits for.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -129,10 +130,15 @@ fn is_closing(pid: u32, image: &Path) -> bool {
     };
     let mounts = std::fs::read_to_string(format!("/proc/{pid}/mounts")).unwrap_or_default();
     let image = image.canonicalize().unwrap_or_else(|_| image.to_owned());
-    let source = image.to_string_lossy().replace('\\', "\\134").replace(' ', "\\040");
+    // A mount is named by the first device of a volume, which its server has open.
+    let open = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    let open = open.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+    let listed =
+        |path: PathBuf| path.to_string_lossy().replace('\\', "\\134").replace(' ', "\\040");
+    let sources: HashSet<String> = open.chain([image]).map(listed).collect();
     let is_mounted = mounts.lines().any(|line| {
         let mut words = line.split(' ');
-        let is_source = words.next() == Some(&source);
+        let is_source = words.next().is_some_and(|word| sources.contains(word));
         is_source && words.nth(1).is_some_and(|kind| TYPES.contains(&kind))
     });
     // A verb that works on the image itself has no mount either, and answers for the volume.

@@ -16,6 +16,7 @@ mod room;
 mod scrub;
 mod stream;
 mod subvolume;
+mod survey;
 
 use buttress_fs::{BalanceProgress, Filesystem, ScrubOptions};
 use buttress_fuse::Beside;
@@ -100,12 +101,15 @@ pub fn carry_out(
             let options = fstrim::options(*offset, *length, *minimum);
             fstrim::carry_out(fs, options, name, watch)
         }
+        Order::Label { label } => {
+            fs.set_label(label).context(|| name)?;
+            Ok(Value::Null)
+        }
         Order::Remount { read_only } => {
-            let hint = if *read_only { "" } else { ": it has to be unmounted and mounted anew" };
             if let Some(beside) = beside.filter(|_| *read_only) {
                 beside.gather().context(|| name)?;
             }
-            fs.set_read_only(*read_only).context(|| format!("{name}{hint}"))?;
+            fs.set_read_only(*read_only).context(|| name)?;
             Ok(Value::Null)
         }
         Order::Room => room::document(fs).context(|| name)?,
@@ -123,6 +127,7 @@ pub fn carry_out(
             Err(Failure::new(Exit::Usage, "the stream is missing"))
         }
         Order::Subvolume(act) => act.carry_out(fs, beside, watch),
+        Order::Survey { at, wish } => survey::carry_out(fs, at, wish, watch),
     }
 }
 
@@ -143,7 +148,8 @@ pub fn access(order: &Order) -> Access {
         | Order::Property { act: PropertyAct::Get { .. } | PropertyAct::List, .. }
         | Order::Room
         | Order::Send(_)
-        | Order::Scrub { read_only: true, .. } => Access::Read,
+        | Order::Scrub { read_only: true, .. }
+        | Order::Survey { .. } => Access::Read,
         Order::Subvolume(act) => act.access(),
         _ => Access::Write,
     }

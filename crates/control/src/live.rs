@@ -19,6 +19,7 @@ mod descriptor;
 mod farewell;
 mod folder;
 mod give;
+mod hold;
 mod join;
 mod place;
 mod subject;
@@ -51,6 +52,7 @@ use give::STEP_PERIOD;
 pub use ask::{Answer, Section, all, reachable};
 pub use farewell::{Farewell, Left};
 pub use give::{find, give, give_with_stream, must_find, tell_cache};
+pub use hold::{Hold, hold};
 pub use join::{Joining, Joins, Wish, join};
 pub use place::{Served, all_of_same, ground, is_ours, mounted_from, no_image, served, submounts};
 pub use subject::Subject;
@@ -69,6 +71,8 @@ struct OpenVolume {
     fs: Filesystem,
     beside: Option<Beside>,
     executor: Executor,
+    /// What relative names of devices begin in.
+    folder: PathBuf,
 }
 
 type Source = Box<dyn Fn() -> Figures + Send + Sync>;
@@ -148,9 +152,11 @@ impl Live {
         mount.is_gone()
     }
 
-    /// Adds a volume: the orders that it takes; and what keeps its mount of one mind with it.
+    /// Adds a volume: the orders that it takes; and what keeps its mount of one mind with it. To be
+    /// called where the names of its devices were given: they may be relative.
     pub fn volume(&mut self, fs: &Filesystem, beside: Option<Beside>, executor: Executor) {
-        self.volume = Some(OpenVolume { fs: fs.clone(), beside, executor });
+        let folder = std::env::current_dir().unwrap_or_default();
+        self.volume = Some(OpenVolume { fs: fs.clone(), beside, executor, folder });
     }
 
     /// Answers from now on, until the process ends (L2).
@@ -203,12 +209,33 @@ impl Live {
             None if question.trim_end() == farewell::QUESTION => {
                 return self.farewells.serve(stream, || self.is_closing());
             }
+            None if question.trim_end() == hold::QUESTION => match self.holder() {
+                Ok(volume) => {
+                    return volume.hold(&self.subject.image.display().to_string(), stream);
+                }
+                Err(refusal) => refusal,
+            },
             None if question.trim_end() == place::QUESTION => json!(self.submounts()),
             _ => serde_json::to_value(self.tell())?,
         };
         let mut stream = stream;
         // In one piece: a document writes itself in thousands.
         stream.write_all(format!("{document}\n").as_bytes())
+    }
+
+    /// The volume with a commit that can be held, or the answer that says why there is none.
+    fn holder(&self) -> Result<&OpenVolume, Value> {
+        let refuse = |what, exit| Err(json!({ "error": what, "exit": exit as u8 }));
+        match &self.volume {
+            None => refuse("it has no volume that is mounted", Exit::Failure),
+            Some(_) if self.is_closing() => Err(json!({ "closing": true })),
+            Some(_) if self.cache.is_some() => {
+                let what = "it has a cache, and its devices alone are no whole volume: \
+                            unmount it first";
+                refuse(what, Exit::Unsupported)
+            }
+            Some(volume) => Ok(volume),
+        }
     }
 
     fn tell(&self) -> Answer {
@@ -246,7 +273,7 @@ impl Live {
         given: Option<OwnedFd>,
         stream: &UnixStream,
     ) -> std::io::Result<Value> {
-        let Some(OpenVolume { fs, beside, executor }) = &self.volume else {
+        let Some(OpenVolume { fs, beside, executor, .. }) = &self.volume else {
             return Ok(
                 json!({ "error": "it has no volume that is mounted", "exit": Exit::Failure as u8 }),
             );

@@ -1,13 +1,20 @@
 //! A place that was named on a command line, and the volume that it lies on.
 
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use crate::exit::{Exit, Failure, Result};
 use crate::location::VolumePath;
 use crate::order::Spot;
 use crate::{closing, live, names};
+
+/// What a superblock begins with, behind its checksum, identifier, address and flags.
+const MAGIC: [u8; 8] = *b"_BHRfS_M";
+/// Where it stands.
+const MAGIC_AT: u64 = (64 << 10) + 64;
 
 /// A place, and what has the volume: an image, or the top of a mount.
 pub struct Named {
@@ -20,7 +27,8 @@ pub struct Named {
 }
 
 impl Named {
-    /// Reads an argument: `IMG:/path`, or a path on a mount of this user.
+    /// Reads an argument: `IMG:/path`, or a path on a mount of this user. A file on a mount is an
+    /// image where it begins as a volume does.
     ///
     /// # Errors
     ///
@@ -30,7 +38,11 @@ impl Named {
         let place = VolumePath::parse(argument);
         let is_file = place.image.metadata().is_ok_and(|metadata| !metadata.is_dir());
         let is_image = is_file || buttress_remote::is_remote(&place.image);
-        if !is_image && let Some(served) = live::served(Path::new(argument))? {
+        let is_alone = place.image.as_os_str() == argument;
+        let may_be_content = is_file && is_alone && !begins_as_volume(&place.image);
+        if (!is_image || may_be_content)
+            && let Some(served) = live::served(Path::new(argument))?
+        {
             let path = served.within.into_os_string().into_vec();
             let is_from_top = served.answer.subject.is_shared;
             let spot = Spot { path, is_mounted: true, is_from_top, text };
@@ -73,4 +85,11 @@ impl Named {
         let same = |one: Option<PathBuf>, other| one.is_some() && one == other;
         volume == other || same(file(volume), file(other)) || same(server(volume), server(other))
     }
+}
+
+/// Whether a file has the mark of a superblock.
+fn begins_as_volume(file: &Path) -> bool {
+    let mut mark = [0; MAGIC.len()];
+    let read = File::open(file).and_then(|file| file.read_exact_at(&mut mark, MAGIC_AT));
+    read.is_ok() && mark == MAGIC
 }

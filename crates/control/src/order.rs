@@ -6,6 +6,7 @@
 //!   process that does.
 
 mod subvolume;
+mod survey;
 
 use std::path::PathBuf;
 
@@ -14,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::names;
 
 pub use subvolume::{Act, Shown, Spot};
+pub use survey::Wish;
 
 /// What is asked for, in the words of the command line. Paths are whole ones.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -78,6 +80,11 @@ pub enum Order {
         /// Bytes that a free range needs.
         minimum: u64,
     },
+    /// Give the volume another label.
+    Label {
+        /// Its bytes; none take the label away.
+        label: Vec<u8>,
+    },
     /// Change what a mount allows.
     Remount {
         /// Whether to refuse writes.
@@ -119,6 +126,13 @@ pub enum Order {
     Send(Sending),
     /// Work on subvolumes.
     Subvolume(Act),
+    /// Say what files, folders or the whole volume take on the devices.
+    Survey {
+        /// Of which file or folder.
+        at: Spot,
+        /// What to say.
+        wish: Wish,
+    },
 }
 
 impl Order {
@@ -136,11 +150,13 @@ impl Order {
             | Self::Resize { .. }
             | Self::Room
             | Self::Scrub { .. }
-            | Self::Send(_) => true,
+            | Self::Send(_)
+            | Self::Survey { .. } => true,
             Self::BalancePause
             | Self::BalanceCancel
             | Self::BalanceStatus
             | Self::DeviceStats { .. }
+            | Self::Label { .. }
             | Self::Property { .. }
             | Self::Receive { .. }
             | Self::Remount { .. }

@@ -7,7 +7,7 @@ use buttress_format::{DeviceId, DeviceItem, limits};
 use buttress_maintenance::{
     BalanceOptions, BalanceProgress, ScrubOptions, ScrubProgress, TrimOptions, TrimProgress,
 };
-use buttress_txn::View;
+use buttress_txn::{HeldCommit, View};
 use buttress_volume::{Stats as IoStats, Volume, VolumeDevice};
 
 use crate::attr::InodeId;
@@ -212,10 +212,24 @@ impl Filesystem {
         self.mount().engine.view()
     }
 
+    /// Keeps the last commit as it is on the devices, for a reader that opens them by itself. Space
+    /// that is freed meanwhile is not used again: keep it no longer than needed.
+    #[must_use]
+    pub fn hold_commit(&self) -> HeldCommit {
+        self.mount().engine.hold_commit()
+    }
+
     /// Why nothing can be changed, if nothing can.
     #[must_use]
     pub fn read_only_reason(&self) -> Option<String> {
         self.mount().status.read_only_reason()
+    }
+
+    /// Whether it was opened for reading, and [`Filesystem::set_read_only`] may make it writable.
+    #[must_use]
+    pub fn is_asleep(&self) -> bool {
+        let mount = self.mount();
+        mount.status.is_asleep() && mount.engine.is_asleep()
     }
 
     /// Has the volume be read-only from now on, when everything is durable, or writable again.
@@ -223,10 +237,14 @@ impl Filesystem {
     /// # Errors
     ///
     /// As [`Filesystem::sync`]. [`crate::ErrorKind::ReadOnly`] where it is to be writable and
-    /// cannot be: it was opened for reading, or has failed.
+    /// cannot be: it was opened for reading without [`MountOptions::may_wake`], or has failed.
+    /// What keeps its devices from being written.
     pub fn set_read_only(&self, read_only: bool) -> Result<()> {
         let mount = self.mount();
         if !read_only {
+            if mount.status.is_asleep() && mount.engine.is_asleep() {
+                open::wake(mount)?;
+            }
             mount.status.freeze(false);
             return mount.status.expect_writable();
         }
@@ -237,12 +255,6 @@ impl Filesystem {
         mount.status.freeze(true);
         // What came between the two.
         mount.sync()
-    }
-
-    /// The label, padded with zeros.
-    #[must_use]
-    pub fn label(&self) -> &[u8; 256] {
-        &self.mount().superblock.label
     }
 
     /// What an operator asks about the volume.

@@ -88,6 +88,7 @@ mod replay;
 
 mod filesystem;
 mod inode;
+mod label;
 mod ops;
 mod space_stats;
 mod subvolume;
@@ -108,8 +109,8 @@ pub use buttress_maintenance::{
     BalanceOptions, BalanceProgress, Filter, ScrubOptions, ScrubProgress, TrimOptions, TrimProgress,
 };
 pub use buttress_txn::{
-    Account, Accounts, FlushSteps, GroupsRead, Preempt, Reach, Refusal, SpaceKind, Stats, Step,
-    StepFigures, Waits, WaitsByLine,
+    Account, Accounts, FlushSteps, GroupsRead, HeldCommit, Preempt, Reach, Refusal, SpaceKind,
+    Stats, Step, StepFigures, Waits, WaitsByLine,
 };
 pub use buttress_volume::{Parity, Stats as IoStats};
 pub use clock::{be_repeatable, now};

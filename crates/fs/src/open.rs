@@ -65,8 +65,12 @@ fn open_at(
     options: MountOptions,
     backup: Option<&RootBackup>,
 ) -> Result<(Arc<Mount>, InodeId)> {
+    let is_for_rescue =
+        options.ignore_bad_roots || options.ignore_data_csums || options.ignore_meta_csums;
+    let may_wake = options.read_only && options.may_wake && !is_for_rescue && backup.is_none();
     let open = OpenOptions {
         writable: !options.read_only,
+        may_wake,
         degraded: options.degraded,
         parity: options.parity,
     };
@@ -78,6 +82,7 @@ fn open_at(
     let volume = Arc::new(volume);
     let engine_options = EngineOptions {
         read_only: options.read_only,
+        may_wake,
         discard: options.discard,
         ignore_log: options.nologreplay,
         replay_log: !options.read_only,
@@ -121,20 +126,40 @@ fn open_at(
     let root = root(&mount, &view, &mount.options)?;
     let _ = mount.root.set(root);
     if mount.status.read_only_reason().is_none() {
-        mount.engine.count_subvolumes()?;
-        mount.maintenance.drop_leftovers()?;
-        for id in orphan::list(&mount.engine.view(), TreeId::DATA_RELOC)? {
-            // What a balance of Linux was copying data into.
-            mount.cleaner.remove(id)?;
-        }
-        for tree in mount.maintenance.dead_subvolumes()? {
-            mount.inodes.cleaning().drop_later(tree);
-        }
-        if mount.options.background {
-            background::start(&mount);
-        }
+        begin_work(&mount)?;
     }
     Ok((mount, root))
+}
+
+/// Does for a volume that can be written what writers need, and starts the threads.
+fn begin_work(mount: &Arc<Mount>) -> Result<()> {
+    mount.engine.count_subvolumes()?;
+    mount.maintenance.drop_leftovers()?;
+    for id in orphan::list(&mount.engine.view(), TreeId::DATA_RELOC)? {
+        // What a balance of Linux was copying data into.
+        mount.cleaner.remove(id)?;
+    }
+    for tree in mount.maintenance.dead_subvolumes()? {
+        mount.inodes.cleaning().drop_later(tree);
+    }
+    if mount.options.background {
+        background::start(mount);
+    }
+    Ok(())
+}
+
+/// Makes a volume writable that was opened for reading ([`MountOptions::may_wake`]).
+pub(crate) fn wake(mount: &Arc<Mount>) -> Result<()> {
+    // Of two callers one does it.
+    let _turn = mount.moving.lock();
+    if !mount.status.is_asleep() {
+        return Ok(());
+    }
+    mount.engine.wake()?;
+    // Before the threads begin, which ask.
+    mount.status.set_asleep(false);
+    // Where that fails it stays one for reading: the engine is awake, and not woken again.
+    begin_work(mount).inspect_err(|_| mount.status.set_asleep(true))
 }
 
 /// Which devices are missing is in the chunk tree; what the superblock knows of them is not all.

@@ -37,6 +37,9 @@ pub enum Atime {
 pub struct MountOptions {
     /// Refuse every change; nothing is written, orphans stay.
     pub read_only: bool,
+    /// With `read_only`: the volume can be made writable later, where its devices can be written.
+    /// It is one for reading until then, and other programs may read it, too.
+    pub may_wake: bool,
     /// Mount the subvolume at this path below the top level.
     pub subvol: Option<Vec<u8>>,
     /// Mount the subvolume with this tree.
@@ -123,6 +126,7 @@ impl Default for MountOptions {
     fn default() -> Self {
         Self {
             read_only: false,
+            may_wake: false,
             subvol: None,
             subvolid: None,
             commit_interval: Duration::from_secs(30),

@@ -15,8 +15,8 @@ use crate::error::{Error, Result};
 /// The states of a mount that forbid changes.
 pub(crate) struct Status {
     engine: Arc<Engine>,
-    /// The mount option.
-    opened_read_only: bool,
+    /// It was opened for reading, and was not woken since.
+    is_asleep: AtomicBool,
     is_closed: AtomicBool,
     /// It was opened for writing, and is read-only until a caller makes it writable again.
     is_frozen: AtomicBool,
@@ -24,8 +24,9 @@ pub(crate) struct Status {
 
 impl Status {
     pub(crate) fn new(engine: Arc<Engine>, opened_read_only: bool) -> Self {
+        let is_asleep = AtomicBool::new(opened_read_only);
         let (is_closed, is_frozen) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { engine, opened_read_only, is_closed, is_frozen }
+        Self { engine, is_asleep, is_closed, is_frozen }
     }
 
     /// Why nothing can be changed. `None` if changes are allowed.
@@ -33,13 +34,23 @@ impl Status {
         if self.is_closed() {
             return Some("it was closed".to_owned());
         }
-        if self.opened_read_only {
+        if self.is_asleep() {
             return Some("it was mounted read-only".to_owned());
         }
         if self.is_frozen.load(Ordering::Relaxed) {
             return Some("it was remounted read-only".to_owned());
         }
         self.engine.read_only()
+    }
+
+    /// Whether it was opened for reading, and was not woken since.
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.is_asleep.load(Ordering::Acquire)
+    }
+
+    /// Changes are refused from now on, or allowed as far as the engine allows them.
+    pub(crate) fn set_asleep(&self, is_asleep: bool) {
+        self.is_asleep.store(is_asleep, Ordering::Release);
     }
 
     /// Makes the volume read-only, or no longer so.

@@ -119,7 +119,8 @@ impl Whole {
         let flags = [
             ("default_permissions", true),
             ("allow_other", options.allow_other.unwrap_or(true)),
-            ("ro", options.read_only),
+            // What is not so for good is a flag of each mount.
+            ("ro", options.read_only && !options.may_wake),
             ("sync", options.sync),
             ("dirsync", options.dirsync),
         ];

@@ -42,7 +42,7 @@ impl SyncLog {
         }
         let (old, unflushed) = {
             let (_hold, mut writer) = self.hold();
-            let others = &mut writer.others;
+            let others = writer.others();
             if !others.next_round() {
                 return;
             }
@@ -64,18 +64,18 @@ impl SyncLog {
     /// Of those places that are owed still. A failure leaves the log to be ended by a commit.
     fn complete_some(&self, places: &BTreeSet<Logical>) -> bool {
         let (_hold, mut writer) = self.hold();
-        let nodes = writer.others.bytes(places, writer.logs.trees.values());
+        let nodes = writer.owed_bytes(places);
         let done: Vec<Logical> = nodes.iter().map(|(at, _)| *at).collect();
         let outcome = self.engine.volume().write_other_copies(&nodes);
         drop(nodes);
-        writer.others.note_written(&done, outcome.is_ok());
+        writer.others().note_written(&done, outcome.is_ok());
         if let Err(error) = outcome {
             tracing::warn!(%error, "the other copies of a log: a commit will end it");
-            writer.broken = true;
+            writer.set_broken(true);
             return false;
         }
         self.owes_copies.store(true, Ordering::Relaxed);
-        self.counters.log_copies.fetch_add(done.len() as u64, Ordering::Relaxed);
+        self.counters.note_copies(done.len() as u64);
         true
     }
 }

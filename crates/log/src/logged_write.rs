@@ -15,7 +15,6 @@
 //!   So no log sees extents with data that could not be written.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use buttress_format::{Ino, TreeId};
 use buttress_txn::{Result, Unwritten};
@@ -49,7 +48,7 @@ impl LoggedWrite<'_> {
     /// Lists the data. The caller has not dropped the handle that puts its extents (E2).
     pub fn note_put(&mut self, parts: Vec<DataPart>) {
         assert!(self.data.is_none(), "E2: the data of one file is listed once");
-        self.log.counters.late.fetch_add(1, Ordering::Relaxed);
+        self.log.counters.note_data();
         self.data = Some(self.log.waiting.add(parts));
     }
 

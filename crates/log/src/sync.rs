@@ -19,38 +19,25 @@
 //! Commit, log, gate, in this order. A thread that waits for a log holds none of
 //! them. It may have the claim of a file with data that is written with that log.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use buttress_base::clock;
-use buttress_format::{
-    Generation, Incompat, Ino, InodeItem, Key, Kind, Logical, RootItem, TreeId, header::ITEM_LEN,
-};
-use buttress_tree::{LeafBuilder, Node};
+use buttress_format::{Incompat, Ino, Logical, TreeId};
 use buttress_txn::{CommitTurn, Cost, Error, LogHold, LoggedId, Result, Urgency};
 use buttress_volume::{Copies, NotDurable};
 
 use crate::collect;
 use crate::queue::{Joined, Logged};
 use crate::sync_log::SyncLog;
-use crate::tree::{Build, LogTree};
 use crate::trouble::{Outcome, Trouble};
 use crate::waiting::LogData;
-use crate::writer::{Writer, neighbours};
-
-/// Leaves of a log in bytes beyond which a commit is better: for memory, and for the time that
-/// replay takes.
-const LOG_BYTES_MAX: u64 = 24 << 20;
+use crate::writer::Writer;
 
 /// What a power cut leaves old or new as a whole.
 #[cfg(debug_assertions)]
 const SECTOR: usize = 512;
-
-/// Free places for nodes that are kept to go round in, where there is room.
-const SPARE: usize = 64;
-/// Free places beyond which a log does without neighbours rather than take more.
-const SPARE_MAX: usize = 256;
 
 impl SyncLog {
     /// Makes an inode durable as it is now: by a log, or by a commit where a log cannot say it.
@@ -73,7 +60,7 @@ impl SyncLog {
     /// Has a log name an inode, if that can be.
     pub(crate) fn log_inode(&self, tree: TreeId, ino: Ino) -> Result<Logged> {
         self.engine.check_writable()?;
-        self.counters.syncs.fetch_add(1, Ordering::Relaxed);
+        self.counters.note_sync();
         if !self.options.is_on {
             return Ok(Logged::NeedsCommit);
         }
@@ -127,27 +114,27 @@ impl SyncLog {
     fn log_inodes(&self, turn: &mut CommitTurn<'_>, wanted: &BTreeSet<LoggedId>) -> Outcome<()> {
         self.engine.check_writable()?;
         let (mut hold, mut writer) = self.hold();
-        if writer.broken {
+        if writer.is_broken() {
             return Err(Trouble::Commit("a log that was not finished"));
         }
-        writer.broken = true;
+        writer.set_broken(true);
         let (changed, data) = turn.between_operations(|| {
             if let Some(why) = turn.log_obstacle() {
                 return Err(Trouble::Commit(why));
             }
             let no_holes = turn.superblock().incompat.has(Incompat::NO_HOLES);
-            let changed = collect::collect(&self.engine, &mut writer.logs, wanted, no_holes)?;
+            let changed = collect::collect(&self.engine, writer.logs(), wanted, no_holes)?;
             // Of all extents that were seen (`logged_write::E2`).
             Ok((changed, self.waiting.unwritten()))
         })?;
         if changed {
             self.write_log(turn, &mut hold, &mut writer, &data)?;
-            self.counters.logs.fetch_add(1, Ordering::Relaxed);
+            self.counters.note_log();
         } else {
             // Data may have been overwritten in place, or be of a file without names.
             self.write_durably(&data, Vec::new())?;
         }
-        writer.broken = false;
+        writer.set_broken(false);
         Ok(())
     }
 
@@ -179,75 +166,19 @@ impl SyncLog {
         writer: &mut Writer,
         data: &[Arc<LogData>],
     ) -> Outcome<()> {
-        let Writer { logs, root, last, spare, next, others, .. } = writer;
-        let geometry = *self.engine.store().geometry();
-        let len = u64::from(geometry.nodesize);
-        let leaves: usize = logs.trees.values().map(LogTree::leaves).sum();
-        if leaves as u64 * len > LOG_BYTES_MAX {
-            return Err(Trouble::Commit("a long log"));
-        }
-        // Chunks of this transaction are not known after a crash.
-        let limit = turn.generation();
-        // What changed in each tree, and the root of all.
-        let wanted = logs.trees.values().map(LogTree::changed_nodes).sum::<usize>() + 1;
-        let neighbours = neighbours(spare, *next, wanted, len);
-        *next = neighbours.unwrap_or(*next);
-        let reuse = spare.len() > SPARE && (neighbours.is_some() || spare.len() > SPARE_MAX);
-        let mut allocate = || {
-            let behind = spare.range(*next..).next().or_else(|| spare.first()).copied();
-            let reused = if reuse { behind } else { None };
-            let at = match reused {
-                Some(at) => at,
-                None => match (hold.allocate(limit, last.map(|last| last.end(len))), behind) {
-                    (Ok(fresh), _) => *last.insert(fresh),
-                    (Err(Error::NoSpace(_)), Some(at)) => at,
-                    (Err(error), _) => return Err(error),
-                },
-            };
-            spare.remove(&at);
-            *next = at.end(len);
-            Ok(at)
-        };
-        let mut build = Build {
-            geometry,
-            generation: limit.next(),
-            allocate: &mut allocate,
-            nodes: Vec::new(),
-            dropped: Vec::new(),
-        };
-        let mut leaf = LeafBuilder::new(&build.geometry);
-        let mut room = build.geometry.leaf_room();
-        for (tree, log) in &mut logs.trees {
-            log.build(&mut build)?;
-            let Some(ptr) = log.root() else { continue };
-            room = room
-                .checked_sub(ITEM_LEN + RootItem::LEN)
-                .ok_or(Trouble::Commit("many subvolumes"))?;
-            let item = root_item(ptr.logical, ptr.generation, ptr.level, build.geometry.nodesize);
-            leaf.push(&Key::new(TreeId::TREE_LOG.0, Kind::ROOT_ITEM, tree.0), &item.to_bytes());
-        }
-        let stamp = build.stamp()?;
-        let top = leaf.finish(&build.geometry, &stamp);
-        let top = build.add(top)?;
-        build.dropped.extend(root.replace(top.logical));
-        let Build { nodes: made, dropped, .. } = build;
+        let made = writer.make(hold, self.engine.store().geometry(), turn.generation())?;
         // What is reserved for the trees comes first.
         if !self.engine.may_reserve(Cost::default(), Urgency::Normal) {
             return Err(Trouble::Commit("little space for metadata"));
         }
-        let leaves = logs.trees.values().flat_map(LogTree::fresh);
-        let above = made.iter().map(|node| (node.logical(), node.bytes()));
-        let nodes = leaves
-            .chain(above)
-            .map(|(at, bytes)| (at, bytes, others.wanted(&self.engine, self.options.copies, at)));
-        let nodes: Vec<_> = nodes.collect();
+        let nodes = writer.nodes(&made, &self.engine, self.options.copies);
         self.engine.note_nodes_written(nodes.len() as u64);
         let owed = nodes.iter().filter(|(_, _, copies)| *copies == Copies::First);
         let owed: Vec<Logical> = owed.map(|(at, ..)| *at).collect();
         self.write_durably(data, nodes)?;
         let mut superblock = turn.superblock().clone();
-        superblock.log_root = top.logical;
-        superblock.log_root_level = top.level;
+        superblock.log_root = made.top().logical;
+        superblock.log_root_level = made.top().level;
         #[cfg(debug_assertions)]
         {
             let rest = |superblock: &buttress_format::Superblock| {
@@ -256,35 +187,15 @@ impl SyncLog {
             assert_eq!(rest(&superblock), rest(turn.superblock()), "S3");
         }
         self.engine.volume().commit_flushed(&superblock).map_err(lost)?;
-        others.flushed();
         turn.set_superblock(superblock);
-        for at in &dropped {
-            others.forget(*at);
-        }
-        let mut above: BTreeMap<Logical, Node> =
-            made.into_iter().map(|node| (node.logical(), node)).collect();
-        for at in owed {
-            others.owe(at, above.remove(&at));
+        if !owed.is_empty() {
             self.owes_copies.store(true, Ordering::Relaxed);
         }
-        spare.extend(dropped);
+        writer.note_durable(made, &owed);
         Ok(())
     }
 }
 
 fn lost(error: impl Into<Error>) -> Trouble {
     Trouble::Lost(error.into())
-}
-
-/// A log tree's root item, as Linux fills it.
-fn root_item(bytenr: Logical, generation: Generation, level: u8, nodesize: u32) -> RootItem {
-    let inode = InodeItem {
-        generation: Generation(1),
-        size: 3,
-        nbytes: u64::from(nodesize),
-        nlink: 1,
-        mode: 0o040_755,
-        ..InodeItem::default()
-    };
-    RootItem { inode, generation, generation_v2: generation, bytenr, level, ..RootItem::default() }
 }

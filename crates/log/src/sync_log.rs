@@ -18,6 +18,8 @@ use crate::waiting::WaitingData;
 use crate::writer::Writer;
 
 /// How fsync makes inodes durable.
+///
+/// Plain data: none of it changes after the opening.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogOptions {
     /// By a log; else by a commit.
@@ -47,12 +49,35 @@ pub struct SyncStats {
     pub commits: BTreeMap<&'static str, u64>,
 }
 
+/// See [`SyncStats`].
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
-    pub(crate) syncs: AtomicU64,
-    pub(crate) logs: AtomicU64,
-    pub(crate) late: AtomicU64,
-    pub(crate) log_copies: AtomicU64,
+    syncs: AtomicU64,
+    logs: AtomicU64,
+    late: AtomicU64,
+    log_copies: AtomicU64,
+}
+
+impl Counters {
+    /// An inode was to be made durable.
+    pub(crate) fn note_sync(&self) {
+        self.syncs.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A log was written.
+    pub(crate) fn note_log(&self) {
+        self.logs.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// An inode's data was written together with a log.
+    pub(crate) fn note_data(&self) {
+        self.late.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Other copies of so many nodes were written.
+    pub(crate) fn note_copies(&self, nodes: u64) {
+        self.log_copies.fetch_add(nodes, Ordering::Relaxed);
+    }
 }
 
 /// fsync of one open volume. One for each [`Engine`].
@@ -108,9 +133,9 @@ impl SyncLog {
     pub(crate) fn hold(&self) -> (LogHold<'_>, MutexGuard<'_, Writer>) {
         let hold = self.engine.hold_log();
         let mut writer = self.writer.lock();
-        if writer.since != hold.ended() {
-            *writer = Writer { since: hold.ended(), ..Writer::default() };
-            self.since.store(writer.since, Ordering::Relaxed);
+        if writer.since() != hold.ended() {
+            *writer = Writer::begun(hold.ended());
+            self.since.store(writer.since(), Ordering::Relaxed);
             self.owes_copies.store(false, Ordering::Relaxed);
         }
         (hold, writer)

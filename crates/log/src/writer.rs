@@ -4,36 +4,192 @@
 //!
 //! - **W1** What is here is about one log. Once a commit has ended that log, it is begun anew.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use buttress_format::Logical;
+use buttress_format::{
+    Generation, InodeItem, Key, Kind, Logical, RootItem, TreeId, header::ITEM_LEN,
+};
+use buttress_tree::{Geometry, LeafBuilder, Node, NodePtr};
+use buttress_txn::{Engine, Error, LogHold};
+use buttress_volume::Copies;
 
 use crate::logs::Logs;
-use crate::owed::OtherCopies;
+use crate::owed::{LogCopies, OtherCopies};
+use crate::tree::{Build, LogTree};
+use crate::trouble::{Outcome, Trouble};
+
+/// Leaves of a log in bytes beyond which a commit is better: for memory, and for the time that
+/// replay takes.
+const LOG_BYTES_MAX: u64 = 24 << 20;
+
+/// Free places for nodes that are kept to go round in, where there is room.
+const SPARE: usize = 64;
+/// Free places beyond which a log does without neighbours rather than take more.
+const SPARE_MAX: usize = 256;
 
 /// The log of the running transaction.
 #[derive(Debug, Default)]
 pub(crate) struct Writer {
     /// How many logs had ended when this one began (W1).
-    pub(crate) since: u64,
-    pub(crate) logs: Logs,
+    since: u64,
+    logs: Logs,
     /// The log root tree's only node.
-    pub(crate) root: Option<Logical>,
+    root: Option<Logical>,
     /// The place that was allocated last.
-    pub(crate) last: Option<Logical>,
+    last: Option<Logical>,
     /// Places for nodes that no log on disk names.
-    pub(crate) spare: BTreeSet<Logical>,
+    spare: BTreeSet<Logical>,
     /// Where the next node should lie: they go round, and those of one log lie side by side.
-    pub(crate) next: Logical,
+    next: Logical,
     /// What is on the copies that an fsync does not wait for.
-    pub(crate) others: OtherCopies,
+    others: OtherCopies,
     /// A log was not finished: the next durable thing is a commit (`log::sync::S4`).
-    pub(crate) broken: bool,
+    broken: bool,
+}
+
+/// Nodes that were made for a log, and are not written yet.
+pub(crate) struct Made {
+    /// The log root tree.
+    top: NodePtr,
+    /// What is above the leaves of logs.
+    above: Vec<Node>,
+    /// Nodes of the log before that this one does without.
+    dropped: Vec<Logical>,
+}
+
+impl Made {
+    /// The node that the superblock names.
+    pub(crate) fn top(&self) -> NodePtr {
+        self.top
+    }
+}
+
+impl Writer {
+    /// The writer of a log that begins when so many have ended.
+    pub(crate) fn begun(since: u64) -> Self {
+        Self { since, ..Self::default() }
+    }
+
+    /// How many logs had ended when this one began.
+    pub(crate) fn since(&self) -> u64 {
+        self.since
+    }
+
+    /// Whether a log was not finished.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.broken
+    }
+
+    pub(crate) fn set_broken(&mut self, broken: bool) {
+        self.broken = broken;
+    }
+
+    /// What the log says of each subvolume.
+    pub(crate) fn logs(&mut self) -> &mut Logs {
+        &mut self.logs
+    }
+
+    /// What is on the copies that an fsync does not wait for.
+    pub(crate) fn others(&mut self) -> &mut OtherCopies {
+        &mut self.others
+    }
+
+    /// The bytes of nodes at these places, where their other copies are owed.
+    pub(crate) fn owed_bytes(&self, places: &BTreeSet<Logical>) -> Vec<(Logical, &[u8])> {
+        self.others.bytes(places, self.logs.trees.values())
+    }
+
+    /// Gives every node of the log that changed a place, and makes those above the leaves.
+    pub(crate) fn make(
+        &mut self,
+        hold: &mut LogHold<'_>,
+        geometry: &Geometry,
+        // Chunks of this transaction are not known after a crash.
+        limit: Generation,
+    ) -> Outcome<Made> {
+        let Self { logs, root, last, spare, next, .. } = self;
+        let len = u64::from(geometry.nodesize);
+        let leaves: usize = logs.trees.values().map(LogTree::leaves).sum();
+        if leaves as u64 * len > LOG_BYTES_MAX {
+            return Err(Trouble::Commit("a long log"));
+        }
+        // What changed in each tree, and the root of all.
+        let wanted = logs.trees.values().map(LogTree::changed_nodes).sum::<usize>() + 1;
+        let neighbours = neighbours(spare, *next, wanted, len);
+        *next = neighbours.unwrap_or(*next);
+        let reuse = spare.len() > SPARE && (neighbours.is_some() || spare.len() > SPARE_MAX);
+        let mut allocate = || {
+            let behind = spare.range(*next..).next().or_else(|| spare.first()).copied();
+            let reused = if reuse { behind } else { None };
+            let at = match reused {
+                Some(at) => at,
+                None => match (hold.allocate(limit, last.map(|last| last.end(len))), behind) {
+                    (Ok(fresh), _) => *last.insert(fresh),
+                    (Err(Error::NoSpace(_)), Some(at)) => at,
+                    (Err(error), _) => return Err(error),
+                },
+            };
+            spare.remove(&at);
+            *next = at.end(len);
+            Ok(at)
+        };
+        let mut build = Build {
+            geometry: *geometry,
+            generation: limit.next(),
+            allocate: &mut allocate,
+            nodes: Vec::new(),
+            dropped: Vec::new(),
+        };
+        let mut leaf = LeafBuilder::new(&build.geometry);
+        let mut room = build.geometry.leaf_room();
+        for (tree, log) in &mut logs.trees {
+            log.build(&mut build)?;
+            let Some(ptr) = log.root() else { continue };
+            room = room
+                .checked_sub(ITEM_LEN + RootItem::LEN)
+                .ok_or(Trouble::Commit("many subvolumes"))?;
+            let item = root_item(ptr.logical, ptr.generation, ptr.level, build.geometry.nodesize);
+            leaf.push(&Key::new(TreeId::TREE_LOG.0, Kind::ROOT_ITEM, tree.0), &item.to_bytes());
+        }
+        let stamp = build.stamp()?;
+        let top = leaf.finish(&build.geometry, &stamp);
+        let top = build.add(top)?;
+        build.dropped.extend(root.replace(top.logical));
+        let Build { nodes: above, dropped, .. } = build;
+        Ok(Made { top, above, dropped })
+    }
+
+    /// All nodes that were made, and to which copies each is written at once.
+    pub(crate) fn nodes<'w>(
+        &'w self,
+        made: &'w Made,
+        engine: &Engine,
+        rule: LogCopies,
+    ) -> Vec<(Logical, &'w [u8], Copies)> {
+        let leaves = self.logs.trees.values().flat_map(LogTree::fresh);
+        let above = made.above.iter().map(|node| (node.logical(), node.bytes()));
+        let nodes = leaves.chain(above);
+        nodes.map(|(at, bytes)| (at, bytes, self.others.wanted(engine, rule, at))).collect()
+    }
+
+    /// The superblock on disk names these nodes. Those at `owed` have only their first copy.
+    pub(crate) fn note_durable(&mut self, made: Made, owed: &[Logical]) {
+        self.others.flushed();
+        for at in &made.dropped {
+            self.others.forget(*at);
+        }
+        let mut above: BTreeMap<Logical, Node> =
+            made.above.into_iter().map(|node| (node.logical(), node)).collect();
+        for at in owed {
+            self.others.owe(*at, above.remove(at));
+        }
+        self.spare.extend(made.dropped);
+    }
 }
 
 /// Where as many free places lie side by side as are wanted, so that each copy of a log goes out in
 /// one request: from `next` on, where some are there.
-pub(crate) fn neighbours(
+fn neighbours(
     spare: &BTreeSet<Logical>,
     next: Logical,
     wanted: usize,
@@ -56,4 +212,17 @@ pub(crate) fn neighbours(
         None
     };
     search(&mut spare.range(next..)).or_else(|| search(&mut spare.iter()))
+}
+
+/// A log tree's root item, as Linux fills it.
+fn root_item(bytenr: Logical, generation: Generation, level: u8, nodesize: u32) -> RootItem {
+    let inode = InodeItem {
+        generation: Generation(1),
+        size: 3,
+        nbytes: u64::from(nodesize),
+        nlink: 1,
+        mode: 0o040_755,
+        ..InodeItem::default()
+    };
+    RootItem { inode, generation, generation_v2: generation, bytenr, level, ..RootItem::default() }
 }

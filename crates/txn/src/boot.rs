@@ -91,6 +91,8 @@ impl Engine {
         let rebuild = rebuild && read_only.is_none();
         let height = roots.iter().map(|(_, root)| root.level).max().unwrap_or(0);
         let is_behind = known.is_none();
+        let obstacle = known.as_ref().and_then(|known| known.obstacle.clone());
+        let obstacle = obstacle.filter(|_| options.may_wake);
         let (groups, devices) = match known {
             Some(known) => (known.groups, known.devices),
             None => (BTreeMap::new(), DeviceSpace::default()),
@@ -115,6 +117,9 @@ impl Engine {
             return Ok(engine);
         }
         engine.learning.set_known();
+        if let Some(why) = obstacle {
+            engine.learning.set_unfit(why);
+        }
         if engine.health.read_only().is_none() {
             let roots = engine.commit.lock().roots.clone();
             engine.reservations.look_at_trees(&engine.store, &roots)?;
@@ -141,7 +146,7 @@ impl Engine {
 impl Engine {
     /// Where all groups of nodes have parity, which is not written, others come first: data must
     /// not take the room, and a commit must not be the one to find out.
-    fn make_room_beside_parity(&self) -> Result<()> {
+    pub(crate) fn make_room_beside_parity(&self) -> Result<()> {
         for kind in [SpaceKind::System, SpaceKind::Metadata] {
             let groups = self.space.groups_of(kind);
             let is_left = groups.iter().all(|group| self.volume.has_parity(group.start()));

@@ -12,6 +12,9 @@ use crate::reserve::{DeleteRoom, ReservePolicy};
 pub struct EngineOptions {
     /// Open for reading only.
     pub read_only: bool,
+    /// Open for reading only, until [`Engine::wake`](crate::Engine::wake) is called. The volume was
+    /// opened in the same way.
+    pub may_wake: bool,
     /// Tell the devices about freed space.
     pub discard: bool,
     /// Memory for tree nodes, in bytes.
@@ -45,6 +48,7 @@ impl Default for EngineOptions {
     fn default() -> Self {
         Self {
             read_only: false,
+            may_wake: false,
             discard: false,
             cache_bytes: 256 << 20,
             overlay_max: 192 << 20,

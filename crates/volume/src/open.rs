@@ -23,6 +23,8 @@ use crate::volume::Volume;
 pub struct OpenOptions {
     /// Whether to allow writes, if nothing prevents them.
     pub writable: bool,
+    /// Whether writes may begin later, by [`Volume::wake`], if nothing prevents them.
+    pub may_wake: bool,
     /// Whether to open without missing devices. The volume is writable as long as every byte has a
     /// copy on a device that is here. Else it is read-only, and some of it is unreadable.
     pub degraded: bool,
@@ -51,33 +53,61 @@ impl Volume {
         devices: Vec<Arc<dyn Device>>,
         options: OpenOptions,
     ) -> Result<(Self, Superblock), Error> {
-        let mut candidates = Vec::with_capacity(devices.len());
-        for device in devices {
-            let superblock = Self::read_superblock(&*device)?;
-            candidates.push(Candidate { device, superblock });
-        }
-        candidates.sort_by_key(|candidate| candidate.superblock.dev_item.devid);
+        let candidates = candidates(devices)?;
         let newest = candidates
             .iter()
             .max_by_key(|candidate| candidate.superblock.generation)
             .map(|candidate| candidate.superblock.clone())
             .ok_or(Error::NoDevices)?;
+        Ok((Self::join(candidates, &newest, options)?, newest))
+    }
 
-        check_features(&newest)?;
-        check_one_filesystem(&candidates, &newest)?;
+    /// As [`Volume::open`], at a commit that another process holds while it goes on writing.
+    /// `superblock` is that commit's; those on the devices may be newer.
+    ///
+    /// # Errors
+    ///
+    /// As [`Volume::open`].
+    pub fn open_at(
+        devices: Vec<Arc<dyn Device>>,
+        superblock: &Superblock,
+        options: OpenOptions,
+    ) -> Result<Self, Error> {
+        Self::join(candidates(devices)?, superblock, options)
+    }
+
+    fn join(
+        candidates: Vec<Candidate>,
+        newest: &Superblock,
+        options: OpenOptions,
+    ) -> Result<Self, Error> {
+        check_features(newest)?;
+        check_one_filesystem(&candidates, newest)?;
         check_duplicates(&candidates)?;
-        check_complete(&candidates, &newest, options)?;
-        let reason = read_only_reason(&candidates, &newest, options);
+        check_complete(&candidates, newest, options)?;
+        let reason = read_only_reason(&candidates, newest, options);
 
         let parts = candidates.into_iter().map(|part| join(part, newest.generation)).collect();
-        let mut volume = Self::assemble(Params::of(&newest), parts, options.degraded);
+        let mut volume = Self::assemble(Params::of(newest), parts, options.degraded);
         volume.parity = options.parity;
+        volume.asleep.store(!options.writable, Ordering::Release);
         if let Some(why) = reason {
             volume.forbid_writes(why);
         }
         volume.add_chunks(newest.sys_chunks.iter().map(|(_, chunk)| chunk.clone()).collect())?;
-        Ok((volume, newest))
+        Ok(volume)
     }
+}
+
+/// The devices with their superblocks, by number.
+fn candidates(devices: Vec<Arc<dyn Device>>) -> Result<Vec<Candidate>, Error> {
+    let mut candidates = Vec::with_capacity(devices.len());
+    for device in devices {
+        let superblock = Volume::read_superblock(&*device)?;
+        candidates.push(Candidate { device, superblock });
+    }
+    candidates.sort_by_key(|candidate| candidate.superblock.dev_item.devid);
+    Ok(candidates)
 }
 
 fn check_features(superblock: &Superblock) -> Result<(), Error> {
@@ -140,7 +170,7 @@ fn read_only_reason(
     newest: &Superblock,
     options: OpenOptions,
 ) -> Option<String> {
-    if !options.writable {
+    if !options.writable && !options.may_wake {
         return Some("it was opened for reading only".to_owned());
     }
     let mut features = newest.incompat.without(Incompat::WRITABLE).names();
@@ -151,7 +181,8 @@ fn read_only_reason(
     if let Some(why) = FLAGS.iter().find(|(flag, _)| newest.flags & flag != 0) {
         return Some(why.1.to_owned());
     }
-    let refusing = candidates.iter().find(|part| !part.device.writable())?;
+    let is_needed = |part: &&Candidate| options.writable && !part.device.writable();
+    let refusing = candidates.iter().find(is_needed)?;
     Some(format!("{} is open for reading only", refusing.device.name()))
 }
 

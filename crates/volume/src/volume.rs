@@ -4,8 +4,8 @@
 //!
 //! - **V1** A chunk in the map lies within its devices and is readable with the devices that are
 //!   here. If it is not, because devices may be missing, the volume is read-only.
-//! - **V2** A volume is writable exactly while it has no reason to be read-only. A reason stays
-//!   once it is set.
+//! - **V2** A volume is writable exactly while it has no reason to be read-only, and is awake. A
+//!   reason stays once it is set.
 //! - **V3** In a writable volume no two stripes share bytes of a device. Chunks that were read with
 //!   a volume are checked. The maker of a new chunk takes only free space.
 //!
@@ -16,6 +16,7 @@
 //! `deferred` is taken by itself.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwap;
 use buttress_base::sync::RwLock;
@@ -49,6 +50,8 @@ pub struct Volume {
     /// Finds chunks that are not in the map yet.
     pub(crate) resolver: ChunkResolver,
     read_only: Latch<String>,
+    /// Opened for reading, until [`Volume::wake`].
+    pub(crate) asleep: AtomicBool,
     pub(crate) counters: Counters,
     /// Unranked: it is held across I/O.
     pub(crate) repairs: RwLock<()>,
@@ -68,6 +71,7 @@ impl Volume {
             map: ChunkMap::new(),
             resolver: ChunkResolver::default(),
             read_only: Latch::new(),
+            asleep: AtomicBool::new(false),
             counters: Counters::default(),
             repairs: RwLock::new(()),
             deferred: Ranked::new(Rank::Leaf, Some(Vec::new())),
@@ -230,7 +234,8 @@ impl Volume {
         }
     }
 
-    /// The reason why the volume is read-only, if it is (V2).
+    /// The reason why the volume can only be read, if there is one (V2). A volume that may wake has
+    /// none.
     #[must_use]
     pub fn read_only_reason(&self) -> Option<String> {
         self.read_only.get()
@@ -239,7 +244,34 @@ impl Volume {
     /// Says whether the volume may be written.
     #[must_use]
     pub fn writable(&self) -> bool {
-        !self.read_only.is_set()
+        !self.read_only.is_set() && !self.asleep.load(Ordering::Acquire)
+    }
+
+    /// Allows writes, of a volume that was opened with [`crate::OpenOptions::may_wake`] and has no
+    /// reason to be read-only. `last` is the superblock that is known: another one on a device
+    /// means that another program has written since.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ReadOnly`], also for a device that cannot be written; those of reading a
+    /// superblock. Nothing may be written then.
+    pub fn wake(&self, last: &Superblock) -> Result<(), Error> {
+        self.read_only.check().map_err(|why| Error::ReadOnly { why })?;
+        for device in self.devices().iter() {
+            let refused = |error: buttress_block::Error| Error::ReadOnly { why: error.to_string() };
+            device.device.begin_writing().map_err(refused)?;
+            let found = Self::read_superblock(&*device.device)?;
+            let is_newer = found.generation > last.generation
+                || found.generation == last.generation && found.log_root != last.log_root;
+            if is_newer {
+                let name = device.device.name();
+                let why = format!("another program has written {name} since it was opened");
+                self.forbid_writes(why.clone());
+                return Err(Error::ReadOnly { why });
+            }
+        }
+        self.asleep.store(false, Ordering::Release);
+        Ok(())
     }
 
     pub(crate) fn forbid_writes(&self, why: String) {
@@ -247,7 +279,11 @@ impl Volume {
     }
 
     pub(crate) fn check_writable(&self) -> Result<(), Error> {
-        self.read_only.check().map_err(|why| Error::ReadOnly { why })
+        self.read_only.check().map_err(|why| Error::ReadOnly { why })?;
+        if self.asleep.load(Ordering::Acquire) {
+            return Err(Error::ReadOnly { why: "it was opened for reading".to_owned() });
+        }
+        Ok(())
     }
 
     /// Returns the counters.

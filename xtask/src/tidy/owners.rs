@@ -15,9 +15,10 @@ use super::prose::Finding;
 use super::sources::Source;
 
 /// The rows of the project: a crate, and the type with the owners side by side.
-pub(super) const ROWS: [(&str, &str); 4] = [
+pub(super) const ROWS: [(&str, &str); 5] = [
     ("crates/data", "Files"),
     ("crates/fs", "Mount"),
+    ("crates/log", "SyncLog"),
     ("crates/reserve", "Reservations"),
     ("crates/txn", "Engine"),
 ];

@@ -1,8 +1,10 @@
 //! `btrfs filesystem`.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use super::usage::{self, Space, Units};
+use super::{du, table};
 use crate::client;
 use crate::commands::filesystem as own;
 use crate::exit::{Exit, Result};
@@ -19,10 +21,23 @@ pub(super) enum Verb {
         units: Units,
         place: PathBuf,
     },
+    /// Show what files and folders have alone, and what they share.
+    Du {
+        #[command(flatten)]
+        units: Units,
+        /// Show the places alone.
+        #[arg(short, long)]
+        summarize: bool,
+        #[arg(required = true)]
+        places: Vec<OsString>,
+    },
     /// Show how full a volume is, and each of its devices.
     Usage {
         #[command(flatten)]
         units: Units,
+        /// Print a table of devices.
+        #[arg(short = 'T')]
+        table: bool,
         #[arg(required = true)]
         places: Vec<PathBuf>,
     },
@@ -38,8 +53,8 @@ pub(super) enum Verb {
     },
     /// Make all that was written durable.
     Sync { place: PathBuf },
-    /// Show the label.
-    Label { place: PathBuf },
+    /// Show the label, or set another.
+    Label { place: PathBuf, label: Option<OsString> },
     /// Give a device another size.
     Resize(own::resize::Args),
     /// Write files anew in larger pieces.
@@ -49,16 +64,26 @@ pub(super) enum Verb {
 pub(super) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
     match verb {
         Verb::Df { units, place } => usage::df(&Space::of(&place, ui)?, units, ui)?,
-        Verb::Usage { units, places } => {
+        Verb::Du { units, summarize, places } => return du::run(units, summarize, &places, ui),
+        Verb::Usage { units, table, places } => {
             for place in &places {
-                usage::usage(&Space::of(place, ui)?, units, ui)?;
+                let space = Space::of(place, ui)?;
+                usage::usage(&space, units, ui)?;
+                if table {
+                    table::show(&space, units, ui)?;
+                } else {
+                    usage::placed(&space, units, ui)?;
+                }
             }
         }
         Verb::Show { place, .. } => show(place.as_deref(), ui)?,
         Verb::Sync { place } => {
             client::run(&Order::Commit, &place, &Devices::default(), "sync", ui)?;
         }
-        Verb::Label { place } => ui.line(Space::of(&place, ui)?.label())?,
+        Verb::Label { place, label: None } => ui.line(Space::of(&place, ui)?.label())?,
+        Verb::Label { place, label: Some(label) } => {
+            own::label::set(&place, &Devices::default(), &label, ui)?;
+        }
         Verb::Resize(args) => return own::resize::run(&args, ui),
         Verb::Defragment(args) => return own::defragment::run(args, ui),
     }

@@ -1,19 +1,38 @@
 //! `btrfs inspect-internal`.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 
 use buttress_control::named::Named;
 use serde::Deserialize;
 
 use super::subvolume;
 use crate::client;
+use crate::commands::du::below;
+use crate::commands::dump;
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::image::Devices;
-use crate::order::{Act, Order, Shown};
+use crate::location::show;
+use crate::order::{Act, Order, Shown, Wish};
 use crate::ui::Ui;
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Verb {
+    /// Print the items of the trees.
+    DumpTree(dump::Args),
+    /// Print superblocks.
+    DumpSuper {
+        /// Every copy.
+        #[arg(short, long)]
+        all: bool,
+        /// All fields, which are printed anyway.
+        #[arg(short, long)]
+        full: bool,
+        #[arg(required = true)]
+        devices: Vec<PathBuf>,
+    },
+    /// Print the paths of an inode of the subvolume at a place.
+    InodeResolve { ino: u64, place: OsString },
     /// Print the number of the subvolume at a place.
     Rootid { place: OsString },
     /// Print the path of a subvolume.
@@ -22,6 +41,25 @@ pub(super) enum Verb {
 
 pub(super) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
     match verb {
+        Verb::DumpTree(args) => return dump::run(args, ui),
+        Verb::DumpSuper { all, devices, .. } => {
+            for device in devices {
+                dump::run(dump::Args::superblock(device, all), ui)?;
+            }
+        }
+        Verb::InodeResolve { ino, place } => {
+            let Named { volume, spot, .. } = Named::parse(&place)?;
+            let order = Order::Survey { at: spot, wish: Wish::Names { ino } };
+            let done = client::run(&order, &volume, &Devices::default(), "inode-resolve", ui)?;
+            let names: Vec<Vec<u8>> = serde_json::from_value(done).context(|| "the answer")?;
+            if names.is_empty() {
+                let what = "ino paths ioctl: No such file or directory";
+                return Err(Failure::new(Exit::Failure, what));
+            }
+            for name in names {
+                ui.line(show(&below(&place, &name)))?;
+            }
+        }
         Verb::Rootid { place } => {
             let Named { volume, spot, .. } = Named::parse(&place)?;
             let order = Order::Subvolume(Act::Show { at: spot });

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use buttress_control::named::Named;
+use buttress_survey::Change;
 use serde::Deserialize;
 
 use super::columns::{self, Column, Subvolume};
@@ -13,7 +14,7 @@ use crate::client;
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::image::Devices;
 use crate::location::VolumePath;
-use crate::order::{Act, Order, Shown, Spot};
+use crate::order::{Act, Order, Shown, Spot, Wish};
 use crate::ui::Ui;
 
 /// How often `sync` looks.
@@ -55,6 +56,8 @@ pub(super) enum Verb {
     List(List),
     /// Show everything about one.
     Show { place: OsString },
+    /// List pieces of files that are as new as a generation.
+    FindNew { place: OsString, generation: u64 },
     /// Show which is mounted by default.
     GetDefault { place: OsString },
     /// Have another mounted by default.
@@ -111,6 +114,7 @@ pub(super) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
         },
         Verb::List(list) => list_all(&list, ui),
         Verb::Show { place } => show(&place, |at| Act::Show { at }, ui),
+        Verb::FindNew { place, generation } => find_new(&place, generation, ui),
         Verb::GetDefault { place } => show(&place, |_| Act::GetDefault, ui),
         Verb::SetDefault { what, place } => set_default(&what, place, ui),
         Verb::Sync { place, ids } => sync(&place, &ids, ui),
@@ -301,6 +305,22 @@ fn set_default(what: &OsString, place: Option<OsString>, ui: &Ui) -> Result<Exit
         }
     };
     act(order, &named.volume, ui)?;
+    Ok(Exit::Success)
+}
+
+fn find_new(place: &OsString, since: u64, ui: &Ui) -> Result<Exit> {
+    let Named { volume, spot, .. } = Named::parse(place)?;
+    let order = Order::Survey { at: spot, wish: Wish::FindNew { since } };
+    let done = client::run(&order, &volume, &Devices::default(), "find-new", ui)?;
+    let (found, marker): (Vec<Change>, u64) =
+        serde_json::from_value(done).context(|| "the answer")?;
+    for Change { ino, at, len, disk, offset, generation, flags, path } in &found {
+        let flags = if flags.is_empty() { "NONE".to_owned() } else { flags.join("|") };
+        let place = format!("disk start {disk} offset {offset} gen {generation}");
+        let name = crate::location::show(path);
+        ui.line(format!("inode {ino} file offset {at} len {len} {place} flags {flags} {name}"))?;
+    }
+    ui.line(format!("transid marker was {marker}"))?;
     Ok(Exit::Success)
 }
 

@@ -41,7 +41,7 @@ pub(super) struct Units {
 }
 
 impl Units {
-    fn show(self, bytes: u64) -> String {
+    pub(super) fn show(self, bytes: u64) -> String {
         let fixed =
             |shift: u32, unit| format!("{:.2}{unit}", bytes as f64 / (1_u64 << shift) as f64);
         match self {
@@ -56,12 +56,12 @@ impl Units {
 }
 
 /// Bytes of block groups of one kind and profile on each device.
-type Placed = BTreeMap<(u64, &'static str, &'static str), u64>;
+pub(super) type Placed = BTreeMap<(u64, &'static str, &'static str), u64>;
 
 /// What is known of a volume's space.
 pub(super) struct Space {
-    document: Document,
-    placed: Placed,
+    pub(super) document: Document,
+    pub(super) placed: Placed,
     /// Bytes that a program can still write.
     available: u64,
     /// Bytes that the server keeps in reserve for metadata, if one runs.
@@ -105,7 +105,7 @@ impl Space {
         self.document.devices.iter().all(|device| device.path.is_some())
     }
 
-    fn rows(&self, kinds: [&str; 3]) -> Vec<&SpaceRow> {
+    pub(super) fn rows(&self, kinds: [&str; 3]) -> Vec<&SpaceRow> {
         let place = |row: &&SpaceRow| kinds.iter().position(|kind| row.kind.starts_with(kind));
         let mut rows: Vec<_> = self.document.space.iter().collect();
         rows.sort_by_key(|row| place(row).unwrap_or(kinds.len()));
@@ -132,11 +132,11 @@ impl Space {
 }
 
 /// A profile as btrfs-progs writes it.
-fn profile(row: &SpaceRow) -> String {
+pub(super) fn profile(row: &SpaceRow) -> String {
     if row.profile == "single" { row.profile.to_owned() } else { row.profile.to_uppercase() }
 }
 
-fn path(device: &DeviceRow) -> &str {
+pub(super) fn path(device: &DeviceRow) -> &str {
     device.path.as_deref().unwrap_or("missing")
 }
 
@@ -194,7 +194,13 @@ pub(super) fn usage(space: &Space, units: Units, ui: &Ui) -> Result<()> {
     ui.line(row("Metadata ratio", "\t\t", &format!("{metadata:.2}")))?;
     let reserve = show(space.reserve.unwrap_or(0));
     ui.line(format!("{}\t(used: {})", row("Global reserve", "\t\t", &reserve), show(0)))?;
-    ui.line(row("Multiple profiles", "\t\t", several))?;
+    ui.line(row("Multiple profiles", "\t\t", several))
+}
+
+/// What each device has of each kind, a list for each kind.
+pub(super) fn placed(space: &Space, units: Units, ui: &Ui) -> Result<()> {
+    let devices = &space.document.devices;
+    let show = |bytes| units.show(bytes);
     for row in space.rows(["Data", "Metadata", "System"]) {
         let share = row.used as f64 * 100.0 / row.total.max(1) as f64;
         let (total, used) = (show(row.total), show(row.used));

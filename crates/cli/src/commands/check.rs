@@ -1,5 +1,7 @@
 //! `buttress check`: an independent look at a whole volume, and repair of what is safe to repair.
 
+mod mounted;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -14,13 +16,15 @@ use crate::image::{self, Access, Devices};
 use crate::memory;
 use crate::size::human;
 use crate::ui::{Progress, Tone, Ui};
+use mounted::Found;
 
-/// Reads an unmounted volume by itself, changes nothing, and says what is wrong with it. Exit code
-/// 0: nothing is; 1: something is.
+/// Reads a volume by itself, changes nothing, and says what is wrong with it. Of a volume that is
+/// mounted it reads the last commit, which begins with all that was written until now. Exit code 0:
+/// nothing is wrong; 1: something is.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The volume; it must not be mounted.
-    #[arg(value_name = "IMG")]
+    /// The volume, or a directory where it is mounted.
+    #[arg(value_name = "IMG|DIR")]
     image: PathBuf,
     #[command(flatten)]
     devices: Devices,
@@ -34,12 +38,26 @@ pub(crate) struct Args {
     /// of block groups, free space (which the next mount then counts anew).
     #[arg(long)]
     repair: bool,
+    /// Read it though another program has it open that holds no commit for the check: what that
+    /// writes meanwhile can look like damage.
+    #[arg(long, conflicts_with = "repair")]
+    force: bool,
+}
+
+/// What was checked.
+#[derive(Serialize)]
+struct About {
+    uuid: String,
+    /// The generation of the commit.
+    commit: u64,
+    is_mounted: bool,
 }
 
 /// What scripts read.
 #[derive(Serialize)]
 struct Document<'r> {
-    uuid: String,
+    #[serde(flatten)]
+    about: About,
     clean: bool,
     errors: u64,
     issues: &'r [Issue],
@@ -51,23 +69,35 @@ struct Document<'r> {
 }
 
 pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
-    let name = args.image.display().to_string();
     args.devices.expect_no_rescue()?;
-    let access = if args.repair { Access::Write } else { Access::Read };
-    let devices = image::open_devices(&args.image, &args.devices, access)?;
-    let superblock = Volume::read_superblock(&*devices[0]).context(|| &name)?;
-    let uuid = Uuid(superblock.fsid).to_string();
-    if !ui.json() {
-        ui.line(format!("Checking filesystem on {name}\nUUID: {uuid}"))?;
-    }
     let options = Options {
         check_data_csum: args.check_data_csum,
         memory_bytes: args.devices.memory.unwrap_or_else(memory::by_default),
         ..Options::default()
     };
+    let image = match mounted::check(&args, &options, ui)? {
+        Found::Checked(exit) => return Ok(exit),
+        Found::AtRest(image) => image,
+    };
+    let name = image.display().to_string();
+    let access = match (args.repair, args.force) {
+        (true, _) => Access::Write,
+        (false, true) => Access::Peek,
+        (false, false) => Access::Read,
+    };
+    let devices = image::open_devices(&image, &args.devices, access)?;
+    let superblock = Volume::read_superblock(&*devices[0]).context(|| &name)?;
+    let about = About {
+        uuid: Uuid(superblock.fsid).to_string(),
+        commit: superblock.generation.0,
+        is_mounted: false,
+    };
+    if !ui.json() {
+        ui.line(format!("Checking filesystem on {name}\nUUID: {}", about.uuid))?;
+    }
     let report = check(devices.clone(), &options, ui, &name)?;
     if !args.repair || report.issues.is_empty() {
-        return answer(&report, None, uuid, ui);
+        return answer(&report, None, about, ui);
     }
     print_issues(&report, ui)?;
     let repairs = buttress_check::repair(&devices, &report).context(|| &name)?;
@@ -80,19 +110,19 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
         }
     }
     let report = check(devices, &options, ui, &name)?;
-    answer(&report, Some(&repairs), uuid, ui)
+    answer(&report, Some(&repairs), about, ui)
 }
 
 fn check(devices: Vec<Arc<dyn Device>>, options: &Options, ui: &Ui, name: &str) -> Result<Report> {
-    let steps = Steps { ui, verifies: options.check_data_csum, bar: Mutex::new(None) };
+    let steps = Steps::new(ui, options);
     buttress_check::check_devices(devices, options, &steps).context(|| name)
 }
 
-fn answer(report: &Report, repairs: Option<&Repairs>, uuid: String, ui: &Ui) -> Result<Exit> {
+fn answer(report: &Report, repairs: Option<&Repairs>, about: About, ui: &Ui) -> Result<Exit> {
     let errors = report.errors();
     if ui.json() {
         ui.document(&Document {
-            uuid,
+            about,
             clean: report.is_clean(),
             errors,
             issues: &report.issues,
@@ -153,6 +183,12 @@ struct Steps<'u> {
     verifies: bool,
     /// Unranked: nothing else is taken under it but the terminal's lock.
     bar: Mutex<Option<Progress>>,
+}
+
+impl<'u> Steps<'u> {
+    fn new(ui: &'u Ui, options: &Options) -> Self {
+        Self { ui, verifies: options.check_data_csum, bar: Mutex::new(None) }
+    }
 }
 
 impl buttress_check::Progress for Steps<'_> {

@@ -32,6 +32,10 @@ impl Verb {
         Self::Remove(Remove { image, gone, devices: Devices::default() })
     }
 
+    pub(crate) fn replacing(old: String, new: PathBuf, image: PathBuf, force: bool) -> Self {
+        Self::Replace(Replace { image, old, new, devices: Devices::default(), force })
+    }
+
     pub(crate) fn counting(image: PathBuf, reset: bool, check: bool) -> Self {
         Self::Stats(Stats { image, reset, check, devices: Devices::default() })
     }

@@ -40,6 +40,13 @@ pub(crate) struct Args {
     devices: Devices,
 }
 
+impl Args {
+    /// The superblock of a device, or every copy of it.
+    pub(crate) fn superblock(image: PathBuf, all: bool) -> Self {
+        Self { image, tree: None, superblock: true, all, devices: Devices::default() }
+    }
+}
+
 pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     if args.superblock {
         return superblocks(&args, ui);

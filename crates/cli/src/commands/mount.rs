@@ -201,6 +201,8 @@ fn parse(args: &Args) -> Result<Parsed> {
         volume.page_cache_bytes = 0;
     }
     door.keep_inodes_within(memory::Parts::of(&volume).known);
+    // Subvolumes that are mounted by themselves would stay as they are.
+    volume.may_wake = volume.read_only && !door.submounts;
     cache.check().map_err(|error| cached::failure("--options", error))?;
     Ok(Parsed { door, volume, cache })
 }
@@ -350,6 +352,7 @@ fn serve(args: &Args, options: Parsed, ui: &Ui) -> Result<Exit> {
         }
         door.read_only = true;
     }
+    door.may_wake = fs.is_asleep();
     let mounted = buttress_fuse::mount(fs.clone(), &args.target, &door);
     let session = mounted.map_err(std::io::Error::other).context(String::new)?;
     advice::give(&session, &door, ui);

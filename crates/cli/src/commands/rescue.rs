@@ -46,6 +46,13 @@ pub(crate) struct Cache {
     args: Args,
 }
 
+impl Args {
+    /// These devices, and no question before what is written.
+    pub(crate) fn at_once(volumes: Vec<PathBuf>) -> Self {
+        Self { volumes, yes: true }
+    }
+}
+
 pub(crate) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
     let (args, mend) = match verb {
         Verb::SuperRecover(args) => (args, Mend::SuperRecover),

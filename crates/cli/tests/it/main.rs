@@ -25,7 +25,9 @@ mod rescue;
 mod several;
 mod streams;
 mod subvolume;
+mod survey;
 mod unmounting;
+mod waking;
 mod words;
 
 use std::path::Path;

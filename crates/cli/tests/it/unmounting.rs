@@ -13,7 +13,7 @@ const FILES: usize = 300;
 
 /// How often a volume is written, unmounted and copied, by each way of unmounting.
 fn rounds() -> usize {
-    std::env::var("BUTTRESS_UMOUNT_ROUNDS").map_or(3, |text| text.parse().expect("a number"))
+    std::env::var("BUTTRESS_UMOUNT_ROUNDS").map_or(7, |text| text.parse().expect("a number"))
 }
 
 pub(crate) fn can_mount() -> bool {
@@ -118,6 +118,26 @@ fn the_helper_ends_when_everything_is_on_the_image() {
     }
 }
 
+/// As above, by umount(8), which runs the helper.
+#[test]
+fn umount_ends_when_everything_is_on_the_image() {
+    if !can_mount() {
+        return;
+    }
+    for _ in 0..rounds() {
+        let bench = bench();
+        bench.volume("image", "256M");
+        succeeded(&script(
+            &bench,
+            "mkdir mnt; mount -t buttress image mnt
+            for n in $(seq 0 299); do echo $n $n $n > mnt/$n; done
+            umount mnt; cp image copy",
+        ));
+        assert_eq!(files_of(&bench, "copy"), FILES);
+        check(&bench.path("copy"));
+    }
+}
+
 /// mount(8) and umount(8) find the helpers by the type; a remount reaches the server and is
 /// refused while files are written.
 #[test]
@@ -169,7 +189,8 @@ pub(crate) fn helpers_end_with_the_codes_of_mount() {
     assert_eq!(mount(&["image", "mnt", "-f"]), Some(0));
     assert_eq!(umount(&["mnt"]), Some(32));
     assert_eq!(mount(&["image", "mnt", "-n", "-o", "ro"]), Some(0));
-    assert_eq!(mount(&["image", "mnt", "-o", "remount,rw"]), Some(32));
+    assert_eq!(mount(&["image", "mnt", "-o", "remount,rw"]), Some(0));
+    assert_eq!(mount(&["image", "elsewhere", "-o", "remount,rw"]), Some(32));
     let open = fs::File::open(bench.path("mnt")).expect("it is open");
     assert_eq!(umount(&["mnt"]), Some(32));
     drop(open);

@@ -10,7 +10,7 @@ use crate::{Bench, text};
 
 /// Command lines with `X` for the mount, in an order in which each finds what it needs. Both
 /// programs print the same for each, but for numbers, identifiers and times.
-const LINES: [&str; 41] = [
+const LINES: [&str; 54] = [
     "subvolume create X/new",
     "subvolume create X/new",
     "subvolume snapshot -r X/s X/s2",
@@ -31,7 +31,17 @@ const LINES: [&str; 41] = [
     "filesystem df X",
     "fi df -b X",
     "filesystem usage X",
+    "filesystem usage -T X",
+    "filesystem du X",
+    "filesystem du -s X/s X/s1",
+    "filesystem du --raw X/s/file",
+    "subvolume find-new X/s 0",
+    "subvolume find-new X/s 1000",
+    "inspect-internal inode-resolve 257 X/s",
+    "inspect-internal inode-resolve 999 X/s",
     "filesystem show X",
+    "filesystem label X",
+    "filesystem label X named",
     "filesystem label X",
     "filesystem sync X",
     "device usage X",
@@ -45,6 +55,9 @@ const LINES: [&str; 41] = [
     "property get X/s1 ro",
     "property set X/s compression zstd",
     "property get X/s",
+    "property get X/s/file",
+    "property set X/s/file compression zlib",
+    "property get X/s/file",
     "subvolume delete X/nope",
     "subvolume delete -c X/s1",
     "subvolume delete X/s3",
@@ -73,9 +86,11 @@ fn plain(text: &str, top: &str, device: &str) -> String {
         }
         out.push('\n');
     }
-    // Padding before a number.
-    while out.contains("  ") {
-        out = out.replace("  ", " ");
+    // Padding before a number, and rules as wide as it.
+    for pair in ["  ", "--"] {
+        while out.contains(pair) {
+            out = out.replace(pair, &pair[1..]);
+        }
     }
     out
 }

@@ -87,3 +87,9 @@ pub(super) fn ask(
     stream.read_to_string(&mut text)?;
     Ok(text)
 }
+
+/// Whether a read ended because it took long, or because of a signal.
+pub(super) fn is_patience(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind;
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
+}

@@ -22,6 +22,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde_json::{Value, json};
 
+use super::ask::is_patience;
 use crate::exit::{Exit, Failure, Result};
 
 /// Asks to be told of the end.
@@ -208,10 +209,4 @@ impl Farewell {
         }
         Ok(Some(serde_json::from_str(&line)?))
     }
-}
-
-/// Whether a read ended because it took long, or because of a signal.
-pub(super) fn is_patience(error: &std::io::Error) -> bool {
-    use std::io::ErrorKind;
-    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }

@@ -10,9 +10,8 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::ask::{Answer, ask, reachable};
+use super::ask::{Answer, ask, is_patience, reachable};
 use super::descriptor;
-use super::farewell::is_patience;
 use super::place::{Served, served};
 use crate::closing;
 use crate::exit::{Context, Exit, Failure, Result};

@@ -14,6 +14,7 @@ use crate::mount_list::Listed;
 const GET_FLAGS: u32 = 0x8008_6601;
 const SET_FLAGS: u32 = 0x4008_6602;
 const GET_LABEL: u32 = 0x8100_9431;
+const SET_LABEL: u32 = 0x4100_9432;
 const GET_EXTENDED: u32 = 0x801c_581f;
 const SET_EXTENDED: u32 = 0x401c_5820;
 
@@ -44,7 +45,7 @@ const FLAGS: [Flag; 9] = [
 ];
 
 impl Door {
-    /// Answers `ioctl`: the commands on flags are known, and the one that asks for the label. The
+    /// Answers `ioctl`: the commands on flags are known, and those for the label. The
     /// kernel asks by the extended ones before it changes anything by the plain ones.
     pub(crate) fn ioctl(
         &self,
@@ -64,6 +65,11 @@ impl Door {
                 Ok(answer)
             }
             GET_LABEL => Ok(self.fs.label().to_vec()),
+            SET_LABEL if uid != ROOT_UID => Err(Errno::EPERM),
+            SET_LABEL => {
+                let label = argument.split(|byte| *byte == 0).next().unwrap_or_default();
+                self.fs.set_label(label).map(|()| Vec::new()).map_err(refuse)
+            }
             SET_FLAGS => self.set_flags(uid, id, wanted()?, |flag| flag.plain),
             SET_EXTENDED => self.set_flags(uid, id, wanted()?, |flag| flag.extended),
             _ => Err(Errno::ENOTTY),

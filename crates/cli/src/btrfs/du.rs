@@ -1,0 +1,36 @@
+//! `btrfs filesystem du`.
+
+use std::ffi::OsString;
+
+use buttress_control::named::Named;
+use buttress_survey::ShareRow;
+
+use super::usage::Units;
+use crate::client;
+use crate::commands::du::below;
+use crate::exit::{Context, Exit, Result};
+use crate::image::Devices;
+use crate::location::show;
+use crate::order::{Order, Wish};
+use crate::ui::Ui;
+
+/// Shows what files have alone, and what they share.
+pub(super) fn run(units: Units, summarize: bool, places: &[OsString], ui: &Ui) -> Result<Exit> {
+    let line = |[total, exclusive, shared]: [&str; 3], name: &str| {
+        ui.line(format!("{total:>10}  {exclusive:>10}  {shared:>10}  {name}"))
+    };
+    line(["Total", "Exclusive", "Set shared"], "Filename")?;
+    for place in places {
+        let Named { volume, spot, .. } = Named::parse(place)?;
+        let order = Order::Survey { at: spot, wish: Wish::Shares };
+        let done = client::run(&order, &volume, &Devices::default(), "du", ui)?;
+        let mut rows: Vec<ShareRow> = serde_json::from_value(done).context(|| "the answer")?;
+        rows.retain(|row| !summarize || row.set_shared.is_some());
+        for row in &rows {
+            let shared = row.set_shared.map_or_else(|| "-".to_owned(), |bytes| units.show(bytes));
+            let sizes = [&units.show(row.total), &units.show(row.exclusive), &shared];
+            line(sizes.map(String::as_str), &show(&below(place, &row.path)))?;
+        }
+    }
+    Ok(Exit::Success)
+}

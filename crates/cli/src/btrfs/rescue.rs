@@ -1,0 +1,39 @@
+//! `btrfs rescue`: the same mends as `buttress rescue`, which write without a question.
+
+use std::path::PathBuf;
+
+use crate::commands::rescue as own;
+use crate::exit::{Exit, Result};
+use crate::ui::Ui;
+
+#[derive(Debug, clap::Subcommand)]
+pub(super) enum Verb {
+    /// Write damaged copies of superblocks from good ones.
+    SuperRecover(Devices),
+    /// Remove the log of fsync.
+    ZeroLog(Devices),
+    /// Mend sizes of devices.
+    FixDeviceSize(Devices),
+    /// Write the map of chunks anew.
+    ChunkRecover(Devices),
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Devices {
+    /// Ask nothing, which nothing here does.
+    #[arg(short)]
+    yes: bool,
+    #[arg(required = true)]
+    devices: Vec<PathBuf>,
+}
+
+pub(super) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
+    let at_once = |args: Devices| own::Args::at_once(args.devices);
+    let verb = match verb {
+        Verb::SuperRecover(args) => own::Verb::SuperRecover(at_once(args)),
+        Verb::ZeroLog(args) => own::Verb::ZeroLog(at_once(args)),
+        Verb::FixDeviceSize(args) => own::Verb::FixDeviceSize(at_once(args)),
+        Verb::ChunkRecover(args) => own::Verb::ChunkRecover(at_once(args)),
+    };
+    own::run(verb, ui)
+}

@@ -1,0 +1,107 @@
+//! A check of a volume that one of our mounts has open: of its last commit, which the mount holds
+//! meanwhile.
+//!
+//! # Invariants
+//!
+//! - **M1** Nothing is written, and programs go on writing through the mount.
+//! - **M2** An error is told only while the commit was held until the end: what a server that ended
+//!   left behind may have been written over since.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use buttress_block::{Device, FileDevice, OpenOptions};
+use buttress_check::Options;
+use buttress_remote::is_remote;
+use buttress_volume::Uuid;
+
+use super::{About, Args, Steps, answer};
+use crate::client;
+use crate::closing;
+use crate::exit::{Context, Exit, Failure, Result};
+use crate::live::{self, Hold};
+use crate::ui::Ui;
+
+/// What is to be done with what the command line names.
+pub(super) enum Found {
+    /// The check was made.
+    Checked(Exit),
+    /// No mount has it open: these devices are checked.
+    AtRest(PathBuf),
+}
+
+/// Checks what a mount of this user has open.
+///
+/// # Errors
+///
+/// When the mount refuses, or ends meanwhile (M2); those of the check.
+pub(super) fn check(args: &Args, options: &Options, ui: &Ui) -> Result<Found> {
+    let at_rest = || Ok(Found::AtRest(args.image.clone()));
+    if is_remote(&args.image) {
+        // Its readers stay with the commit that they opened.
+        return at_rest();
+    }
+    let Some((socket, server)) = live::find(&args.image)? else { return at_rest() };
+    let Some(target) = server.subject.target.clone() else { return at_rest() };
+    let name = args.image.display();
+    let process = server.pid;
+    let target = target.display();
+    if args.repair {
+        let what =
+            format!("{name}: mounted at {target} by process {process}: unmount it to repair");
+        return Err(Failure::new(Exit::Failure, what));
+    }
+    if is_remote(&server.subject.image) {
+        client::commit(&args.image);
+        return Ok(Found::AtRest(server.subject.image));
+    }
+    let told = |failure: Failure| {
+        let what = format!("{name}: mounted at {target} by process {process}: {failure}");
+        Failure::new(failure.exit, what)
+    };
+    let Some(hold) = live::hold(&socket).map_err(told)? else {
+        closing::until_closed(&server.subject.image);
+        return Ok(Found::AtRest(server.subject.image));
+    };
+    if let Some(why) = &hold.left_out {
+        ui.note(format!("{name}: what was written last is left out: {why}"));
+    }
+    let about = About {
+        uuid: Uuid(hold.superblock.fsid).to_string(),
+        commit: hold.superblock.generation.0,
+        is_mounted: true,
+    };
+    if !ui.json() {
+        let (uuid, commit) = (&about.uuid, about.commit);
+        ui.line(format!("Checking filesystem on {name}\nUUID: {uuid}"))?;
+        ui.line(format!("mounted at {target} by process {process}: commit {commit} is checked"))?;
+    }
+    let devices = open(args, &hold)?;
+    let steps = Steps::new(ui, options);
+    let report = buttress_check::check_held(devices, &hold.superblock, options, &steps)
+        .context(|| name.to_string());
+    drop(steps);
+    let is_clean = report.as_ref().is_ok_and(buttress_check::Report::is_clean);
+    if !is_clean && !hold.is_kept() {
+        let what = "it was unmounted meanwhile, or its server ended: check it again";
+        return Err(told(Failure::new(Exit::Failure, what)));
+    }
+    answer(&report?, None, about, ui).map(Found::Checked)
+}
+
+/// Opens the devices past the lock of the server: those that the command line names, where it
+/// names all of them.
+fn open(args: &Args, hold: &Hold) -> Result<Vec<Arc<dyn Device>>> {
+    let others = &args.devices.devices;
+    let are_named = !args.image.is_dir() && (hold.devices.len() == 1 || !others.is_empty());
+    let named: Vec<&Path> = match are_named {
+        true => std::iter::once(&args.image).chain(others).map(PathBuf::as_path).collect(),
+        false => hold.devices.iter().map(PathBuf::as_path).collect(),
+    };
+    let past_lock = OpenOptions { lock: false, ..OpenOptions::READ };
+    let open = |path: &Path| -> Result<Arc<dyn Device>> {
+        let device = FileDevice::open(path, past_lock).map_err(Failure::of_device)?;
+        Ok(Arc::new(device))
+    };
+    named.into_iter().map(open).collect()
+}

@@ -1,0 +1,51 @@
+//! What files and folders take on the devices, read from the last commit.
+
+use buttress_fs::{FileKind, Filesystem, Ino};
+use buttress_survey as survey;
+use buttress_survey::{Sharing, Start, Trees};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::exit::{Context, Result};
+use crate::order::{Spot, Step, Watch, Wish};
+
+/// Does it. The answer is what `buttress-survey` returns.
+pub(super) fn carry_out(
+    fs: &Filesystem,
+    at: &Spot,
+    wish: &Wish,
+    watch: Watch<'_>,
+) -> Result<Value> {
+    let inode = at.inode(fs)?;
+    let (id, is_folder) = (inode.id(), inode.kind() == FileKind::Directory);
+    let start = Start { tree: id.tree, ino: id.ino, is_folder };
+    let view = fs.view();
+    let trees = Trees::of(&view);
+    let name = || at.text.clone();
+    match wish {
+        Wish::Folders { depth, stay } => {
+            let sharing = Sharing::of(&trees).context(name)?;
+            let mut goes_on =
+                |files| watch(&Step { done: 0, total: 0, text: format!("{files} files") });
+            let shape = (*depth, *stay);
+            let rows = survey::folders(&trees, &sharing, start, shape, &mut goes_on);
+            answer(rows.context(name)?)
+        }
+        Wish::Shares => {
+            let sharing = Sharing::of(&trees).context(name)?;
+            answer(survey::shares(&trees, &sharing, start).context(name)?)
+        }
+        Wish::Packing { stay } => answer(survey::packing(&trees, start, *stay).context(name)?),
+        Wish::FindNew { since } => {
+            let found = survey::find_new(&trees, id.tree, *since).context(name)?;
+            let item = trees.view().committed_root_item(id.tree).context(name)?;
+            answer((found, item.map_or(0, |item| item.generation.0)))
+        }
+        Wish::Map => answer(survey::map(&trees).context(name)?),
+        Wish::Names { ino } => answer(survey::names(&trees, id.tree, Ino(*ino)).context(name)?),
+    }
+}
+
+fn answer(rows: impl Serialize) -> Result<Value> {
+    serde_json::to_value(rows).context(|| "the answer")
+}

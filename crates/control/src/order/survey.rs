@@ -1,0 +1,35 @@
+//! What can be asked about what files take on the devices: plain data.
+
+use serde::{Deserialize, Serialize};
+
+/// What a survey is to say.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Wish {
+    /// A row for the place and each folder below it, to so many levels.
+    Folders {
+        /// Levels below the place.
+        depth: usize,
+        /// Stay in the subvolume of the place.
+        stay: bool,
+    },
+    /// A row for each file and folder, as `btrfs filesystem du` counts.
+    Shares,
+    /// Sums by kind of compression.
+    Packing {
+        /// Stay in the subvolume of the place.
+        stay: bool,
+    },
+    /// Files of the subvolume of the place that changed since a generation.
+    FindNew {
+        /// The last generation that is left out.
+        since: u64,
+    },
+    /// Where everything of the volume lies.
+    Map,
+    /// The names of an inode in the subvolume of the place.
+    Names {
+        /// Its number.
+        ino: u64,
+    },
+}

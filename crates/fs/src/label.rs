@@ -1,0 +1,48 @@
+//! The name of a volume.
+//!
+//! # Invariants
+//!
+//! - **LB1** A label changes between two commits: the superblock on disk is the last commit's, with
+//!   another label.
+
+use crate::error::{Error, Result};
+use crate::filesystem::Filesystem;
+
+/// Longest label: the last byte of its field is zero.
+const LABEL_MAX: usize = 255;
+
+impl Filesystem {
+    /// The label, padded with zeros.
+    #[must_use]
+    pub fn label(&self) -> [u8; 256] {
+        self.mount().engine.commit_turn().superblock().label
+    }
+
+    /// Gives the volume another label, of at most 255 bytes, and makes it durable. An empty one
+    /// takes the label away.
+    ///
+    /// # Errors
+    ///
+    /// A label that is longer, or that has a line break or a zero byte; a volume that is read-only;
+    /// a device that fails.
+    pub fn set_label(&self, label: &[u8]) -> Result<()> {
+        let mount = self.mount();
+        mount.status.expect_writable()?;
+        if label.len() > LABEL_MAX {
+            return Err(Error::invalid("a label of more than 255 bytes"));
+        }
+        if label.iter().any(|byte| matches!(byte, b'\n' | 0)) {
+            return Err(Error::invalid("a label with a line break or a zero byte"));
+        }
+        let mut turn = mount.engine.commit_turn();
+        let mut superblock = turn.superblock().clone();
+        superblock.label = [0; 256];
+        superblock.label[..label.len()].copy_from_slice(label);
+        let volume = mount.engine.volume();
+        // The first copies first: at a power cut those of each device are the old or the new one.
+        volume.flush_and_commit(&superblock)?;
+        turn.set_superblock(superblock.clone());
+        volume.write_other_superblocks(&superblock)?;
+        Ok(())
+    }
+}

@@ -1,0 +1,154 @@
+//! What changed since a generation, and the names of an inode.
+
+use buttress_format::{
+    Body, Compression, FileExtent, Ino, InodeExtrefs, InodeRefs, Key, Kind, Logical, TreeId,
+};
+use buttress_tree::{Node, Result};
+use rustc_hash::FxHashMap;
+use serde::{Deserialize, Serialize};
+
+use crate::trees::{Trees, malformed};
+use crate::walk::all_of;
+
+/// A way up has at most this many names before it is given up as a circle.
+const DEPTH_MAX: usize = 4096;
+
+/// A piece of a file that is as new as was asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Change {
+    /// The file.
+    pub ino: u64,
+    /// Where in the file it begins, in bytes.
+    pub at: u64,
+    /// Bytes of the file.
+    pub len: u64,
+    /// The address of its extent; zero for a hole, and for what lies in the item.
+    pub disk: u64,
+    /// Where in the extent it begins.
+    pub offset: u64,
+    /// The transaction that made it.
+    pub generation: u64,
+    /// `COMPRESS`, `PREALLOC` and `INLINE` as they apply.
+    pub flags: Vec<String>,
+    /// A name of the file, below the top of the subvolume.
+    pub path: Vec<u8>,
+}
+
+struct Search<'f, 'v> {
+    trees: &'f Trees<'v>,
+    tree: TreeId,
+    since: u64,
+    found: Vec<Change>,
+    paths: FxHashMap<Ino, Vec<u8>>,
+}
+
+/// Every piece of a file that a transaction from `since` on made, by inode and place. Passes over
+/// nodes that are older.
+///
+/// # Errors
+///
+/// When a tree is damaged.
+pub fn find_new(trees: &Trees<'_>, tree: TreeId, since: u64) -> Result<Vec<Change>> {
+    let paths = FxHashMap::default();
+    let mut search = Search { trees, tree, since, found: Vec::new(), paths };
+    if let Some(root) = trees.root(tree)? {
+        search.below(&root)?;
+    }
+    Ok(search.found)
+}
+
+impl Search<'_, '_> {
+    /// At most eight deep: each step down demands one level less.
+    fn below(&mut self, node: &Node) -> Result<()> {
+        for slot in 0..node.len() {
+            if node.level() == 0 {
+                self.item(&node.key(slot), node.item(slot))?;
+            } else if node.child(slot).generation.0 >= self.since {
+                let child = self.trees.child(self.tree, &node.expect_child(slot))?;
+                self.below(&child)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn item(&mut self, key: &Key, bytes: &[u8]) -> Result<()> {
+        if key.kind != Kind::EXTENT_DATA {
+            return Ok(());
+        }
+        let extent = FileExtent::parse(bytes).map_err(malformed(self.tree, *key))?;
+        if extent.generation.0 < self.since {
+            return Ok(());
+        }
+        let region = extent.region();
+        let flags = [
+            ("COMPRESS", extent.compression != Compression::None),
+            ("PREALLOC", matches!(extent.body, Body::Prealloc(_))),
+            ("INLINE", matches!(extent.body, Body::Inline(_))),
+        ];
+        let flags = flags.into_iter().filter(|(_, is)| *is).map(|(name, _)| name.to_owned());
+        let ino = Ino(key.objectid);
+        let path = match self.paths.get(&ino) {
+            Some(path) => path.clone(),
+            None => {
+                let first = names(self.trees, self.tree, ino)?.into_iter().next();
+                let path = first.unwrap_or_default();
+                self.paths.insert(ino, path.clone());
+                path
+            }
+        };
+        self.found.push(Change {
+            ino: key.objectid,
+            at: key.offset,
+            len: extent.file_len(),
+            disk: region.map_or(Logical(0), |region| region.disk).0,
+            offset: region.map_or(0, |region| region.offset),
+            generation: extent.generation.0,
+            flags: flags.collect(),
+            path,
+        });
+        Ok(())
+    }
+}
+
+/// All names of an inode, each from the top of its subvolume down; none if there is no such inode.
+///
+/// # Errors
+///
+/// When a tree is damaged.
+pub fn names(trees: &Trees<'_>, tree: TreeId, ino: Ino) -> Result<Vec<Vec<u8>>> {
+    let mut found = Vec::new();
+    for (folder, name) in places(trees, tree, ino)? {
+        let mut parts = vec![name];
+        let mut at = folder;
+        while at != Ino::ROOT_DIR && parts.len() <= DEPTH_MAX {
+            let Some((above, name)) = places(trees, tree, at)?.into_iter().next() else { break };
+            parts.push(name);
+            at = above;
+        }
+        parts.reverse();
+        found.push(parts.join(&b'/'));
+    }
+    Ok(found)
+}
+
+/// The folders that have an inode, each with its name there.
+fn places(trees: &Trees<'_>, tree: TreeId, ino: Ino) -> Result<Vec<(Ino, Vec<u8>)>> {
+    let mut places = Vec::new();
+    // The top has an entry that leads to itself.
+    if ino == Ino::ROOT_DIR {
+        return Ok(places);
+    }
+    let (from, _) = all_of(ino, Kind::INODE_REF);
+    let (_, to) = all_of(ino, Kind::INODE_EXTREF);
+    trees.each(tree, (from, to), |key, item| {
+        if key.kind == Kind::INODE_REF {
+            let refs = InodeRefs::parse(item).map_err(malformed(tree, *key))?;
+            places.extend(refs.into_iter().map(|one| (Ino(key.offset), one.name)));
+        } else {
+            let refs = InodeExtrefs::parse(item).map_err(malformed(tree, *key))?;
+            places.extend(refs.into_iter().map(|one| (one.parent, one.name)));
+        }
+        Ok(())
+    })?;
+    Ok(places)
+}

@@ -1,0 +1,225 @@
+//! What each folder takes on the devices.
+//!
+//! # How
+//!
+//! An extent belongs to a folder alone if the walk met as many items that refer to it as the extent
+//! tree counts. An item in a leaf that several subvolumes have is counted there once. So it must
+//! have been met in each of those subvolumes.
+
+use buttress_format::{Ino, Logical, TreeId};
+use buttress_tree::Result;
+use rustc_hash::{FxHashMap, FxHashSet};
+use serde::{Deserialize, Serialize};
+
+use crate::sharing::Sharing;
+use crate::trees::Trees;
+use crate::walk::{File, Start, Visitor, walk};
+
+/// What one folder takes, everything below it included; sizes in bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FolderRow {
+    /// Names from the place of the walk down to it, with slashes.
+    pub path: Vec<u8>,
+    /// Regular files, each once.
+    pub files: u64,
+    /// What programs read: the content of all files, without holes.
+    pub data: u64,
+    /// The extents that hold it, each once, whole, without copies of a profile.
+    pub disk: u64,
+    /// The same extents unpacked.
+    pub unpacked: u64,
+    /// The part of `disk` that no file elsewhere uses: what deleting the folder gives back.
+    pub exclusive: u64,
+}
+
+/// How files of a folder use one extent.
+#[derive(Clone, Copy, Debug)]
+struct Used {
+    /// Items in leaves that one subvolume has.
+    refs: u64,
+    disk: u64,
+    unpacked: u64,
+}
+
+/// An item in a leaf that several subvolumes have: the leaf, the inode, and the place in it.
+type SharedItem = (Logical, Ino, u64);
+
+/// What a shared item refers to, and in how many subvolumes it was met.
+#[derive(Clone, Copy, Debug)]
+struct Met {
+    /// The extent; none for what lies in the item.
+    extent: Option<Logical>,
+    len: u64,
+    times: u32,
+}
+
+#[derive(Default)]
+struct Tally {
+    path: Vec<u8>,
+    files: u64,
+    data: u64,
+    /// Bytes in items of leaves that one subvolume has.
+    inline: u64,
+    extents: FxHashMap<Logical, Used>,
+    shared: FxHashMap<SharedItem, Met>,
+}
+
+impl Tally {
+    fn add(&mut self, file: &File) {
+        self.files += 1;
+        for piece in &file.pieces {
+            let extent = &piece.extent;
+            self.data += extent.file_len();
+            let start = piece.start();
+            if let Some((region, start)) = extent.region().zip(start) {
+                let (disk, unpacked) = (region.disk_len, extent.ram_bytes);
+                let used = self.extents.entry(start).or_insert(Used { refs: 0, disk, unpacked });
+                used.refs += u64::from(piece.shared_leaf.is_none());
+            }
+            let len = if start.is_some() { 0 } else { extent.to_bytes().len() as u64 };
+            match piece.shared_leaf {
+                None => self.inline += len,
+                Some(leaf) => {
+                    let new = Met { extent: start, len, times: 0 };
+                    let item = (leaf, file.ino, piece.at);
+                    self.shared.entry(item).or_insert(new).times += 1;
+                }
+            }
+        }
+    }
+
+    fn row(&self, sharing: &Sharing, users: &FxHashMap<Logical, u32>) -> FolderRow {
+        let mut row = FolderRow {
+            path: self.path.clone(),
+            files: self.files,
+            data: self.data,
+            disk: self.inline,
+            unpacked: self.inline,
+            exclusive: self.inline,
+        };
+        let mut more: FxHashMap<Logical, u64> = FxHashMap::default();
+        let mut is_elsewhere: FxHashSet<Logical> = FxHashSet::default();
+        for ((leaf, ..), met) in &self.shared {
+            let is_whole = met.times >= users.get(leaf).copied().unwrap_or(u32::MAX);
+            row.disk += met.len;
+            row.unpacked += met.len;
+            row.exclusive += if is_whole { met.len } else { 0 };
+            if let Some(extent) = met.extent {
+                *more.entry(extent).or_default() += 1;
+                if !is_whole {
+                    is_elsewhere.insert(extent);
+                }
+            }
+        }
+        for (at, used) in &self.extents {
+            row.disk += used.disk;
+            row.unpacked += used.unpacked;
+            let refs = used.refs + more.get(at).copied().unwrap_or(0);
+            if !is_elsewhere.contains(at) && refs >= sharing.refs(*at) {
+                row.exclusive += used.disk;
+            }
+        }
+        row
+    }
+
+    /// Takes in what a folder below has.
+    fn join(&mut self, mut below: Self) {
+        self.files += below.files;
+        self.data += below.data;
+        self.inline += below.inline;
+        if below.extents.len() > self.extents.len() {
+            std::mem::swap(&mut self.extents, &mut below.extents);
+        }
+        for (at, used) in below.extents {
+            self.extents.entry(at).or_insert(Used { refs: 0, ..used }).refs += used.refs;
+        }
+        if below.shared.len() > self.shared.len() {
+            std::mem::swap(&mut self.shared, &mut below.shared);
+        }
+        for (item, met) in below.shared {
+            self.shared.entry(item).or_insert(Met { times: 0, ..met }).times += met.times;
+        }
+    }
+}
+
+struct Folders<'f> {
+    sharing: &'f Sharing,
+    /// How many subvolumes have each leaf that several have.
+    users: FxHashMap<Logical, u32>,
+    depth: usize,
+    /// Levels below the deepest folder that has a row.
+    deeper: usize,
+    /// The folders with rows that are open, the place first.
+    open: Vec<Tally>,
+    seen: FxHashSet<(TreeId, Ino)>,
+    rows: Vec<FolderRow>,
+    goes_on: &'f mut dyn FnMut(u64) -> bool,
+    files: u64,
+}
+
+impl Visitor for Folders<'_> {
+    fn enter(&mut self, name: &[u8]) {
+        if self.open.len() > self.depth {
+            self.deeper += 1;
+            return;
+        }
+        let mut path = self.open.last().map(|above| above.path.clone()).unwrap_or_default();
+        if !path.is_empty() {
+            path.push(b'/');
+        }
+        path.extend(name);
+        self.open.push(Tally { path, ..Tally::default() });
+    }
+
+    fn file(&mut self, _: &[u8], file: &File) {
+        self.files += 1;
+        if self.open.is_empty() {
+            self.open.push(Tally::default());
+        }
+        if self.seen.insert((file.tree, file.ino))
+            && let Some(tally) = self.open.last_mut()
+        {
+            tally.add(file);
+        }
+    }
+
+    fn leave(&mut self) {
+        if self.deeper > 0 {
+            self.deeper -= 1;
+            return;
+        }
+        if let Some(done) = self.open.pop() {
+            self.rows.push(done.row(self.sharing, &self.users));
+            if let Some(above) = self.open.last_mut() {
+                above.join(done);
+            }
+        }
+    }
+
+    fn goes_on(&mut self) -> bool {
+        (self.goes_on)(self.files)
+    }
+}
+
+/// A row for a place and each folder below it, down to `depth` levels, each behind those below it.
+/// `goes_on` is told how many files were passed, and ends the walk by `false`.
+///
+/// # Errors
+///
+/// When a tree is damaged.
+pub fn folders(
+    trees: &Trees<'_>,
+    sharing: &Sharing,
+    start: Start,
+    (depth, stay): (usize, bool),
+    goes_on: &mut dyn FnMut(u64) -> bool,
+) -> Result<Vec<FolderRow>> {
+    let users = sharing.users_of_leaves(trees)?;
+    let (open, rows, seen) = (Vec::new(), Vec::new(), FxHashSet::default());
+    let mut visitor =
+        Folders { sharing, users, depth, deeper: 0, open, seen, rows, goes_on, files: 0 };
+    walk(trees, sharing, start, stay, &mut visitor)?;
+    // The row of a place that is a file.
+    visitor.leave();
+    Ok(visitor.rows)
+}

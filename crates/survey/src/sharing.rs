@@ -1,0 +1,159 @@
+//! Which extents and nodes have several users.
+//!
+//! # What must hold
+//!
+//! - An extent that is not in here has one reference, or none.
+
+use buttress_format::{BackRef, ExtentFlags, ExtentItem, Key, Kind, Logical, RootItem, TreeId};
+use buttress_tree::{Node, Result};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::trees::{Trees, malformed};
+
+/// How an extent of data is used.
+#[derive(Clone, Copy, Debug, Default)]
+struct Used {
+    /// Items of files that refer to it, counted in leaves that are their own.
+    refs: u64,
+    /// Records of references: one for each file, and place in it, or for each shared leaf.
+    records: u32,
+}
+
+/// What the extent tree says of everything with more than one reference.
+#[derive(Clone, Debug, Default)]
+pub struct Sharing {
+    extents: FxHashMap<Logical, Used>,
+    nodes: FxHashSet<Logical>,
+}
+
+impl Sharing {
+    /// Reads the extent tree once.
+    ///
+    /// # Errors
+    ///
+    /// When it is damaged.
+    pub fn of(trees: &Trees<'_>) -> Result<Self> {
+        let mut found = Self::default();
+        trees.each(TreeId::EXTENT, (Key::MIN, Key::MAX), |key, item| found.add(key, item))?;
+        Ok(found)
+    }
+
+    fn add(&mut self, key: &Key, item: &[u8]) -> Result<()> {
+        let start = Logical(key.objectid);
+        match key.kind {
+            Kind::EXTENT_ITEM | Kind::METADATA_ITEM if refs(item) > 1 => {
+                let parsed = ExtentItem::parse(key, item);
+                let parsed = parsed.map_err(malformed(TreeId::EXTENT, *key))?;
+                if parsed.flags & ExtentFlags::DATA == 0 {
+                    self.nodes.insert(start);
+                } else {
+                    let is_user = |one: &&BackRef| !matches!(one, BackRef::Owner { .. });
+                    let records = parsed.inline.iter().filter(is_user).count() as u32;
+                    self.extents.insert(start, Used { refs: parsed.refs, records });
+                }
+            }
+            // They stand behind the item of their extent.
+            Kind::EXTENT_DATA_REF | Kind::SHARED_DATA_REF => {
+                if let Some(used) = self.extents.get_mut(&start) {
+                    used.records += 1;
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// How many items of files refer to an extent.
+    #[must_use]
+    pub fn refs(&self, extent: Logical) -> u64 {
+        self.extents.get(&extent).map_or(1, |used| used.refs)
+    }
+
+    /// Whether an extent is used by several files, or at several places of one.
+    #[must_use]
+    pub fn has_several_users(&self, extent: Logical) -> bool {
+        self.extents.get(&extent).is_some_and(|used| used.records > 1)
+    }
+
+    /// How many subvolumes have each leaf that several have. Looks at the inner nodes of all of
+    /// them.
+    pub(crate) fn users_of_leaves(&self, trees: &Trees<'_>) -> Result<FxHashMap<Logical, u32>> {
+        let mut users = FxHashMap::default();
+        if self.nodes.is_empty() {
+            return Ok(users);
+        }
+        let mut subvolumes = Vec::new();
+        trees.each(TreeId::ROOT, (Key::MIN, Key::MAX), |key, item| {
+            let tree = TreeId(key.objectid);
+            if key.kind == Kind::ROOT_ITEM && tree.is_fs_tree() {
+                let root = RootItem::parse(item).map_err(malformed(TreeId::ROOT, *key))?;
+                // Of one that is being deleted a part is gone.
+                if root.refs > 0 {
+                    subvolumes.push(tree);
+                }
+            }
+            Ok(())
+        })?;
+        for tree in subvolumes {
+            for leaf in self.leaves(trees, tree)?.shared {
+                *users.entry(leaf).or_insert(0) += 1;
+            }
+        }
+        Ok(users)
+    }
+
+    /// Which leaves of a tree other trees have, too.
+    pub(crate) fn leaves(&self, trees: &Trees<'_>, tree: TreeId) -> Result<Leaves> {
+        let mut leaves = Leaves::default();
+        if let Some(root) = trees.root(tree)?.filter(|_| !self.nodes.is_empty()) {
+            let is_shared = self.nodes.contains(&root.logical());
+            self.below(trees, tree, &root, is_shared, &mut leaves)?;
+        }
+        Ok(leaves)
+    }
+
+    /// At most eight deep: each step down demands one level less.
+    fn below(
+        &self,
+        trees: &Trees<'_>,
+        tree: TreeId,
+        node: &Node,
+        is_shared: bool,
+        leaves: &mut Leaves,
+    ) -> Result<()> {
+        if node.level() == 0 {
+            if is_shared {
+                leaves.shared.insert(node.logical());
+            }
+            return Ok(());
+        }
+        for slot in 0..node.len() {
+            let at = node.child(slot).logical;
+            let is_shared = is_shared || self.nodes.contains(&at);
+            if node.level() > 1 {
+                let child = trees.child(tree, &node.expect_child(slot))?;
+                self.below(trees, tree, &child, is_shared, leaves)?;
+            } else if is_shared {
+                leaves.shared.insert(at);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The leaves of one tree that other trees have, too.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Leaves {
+    shared: FxHashSet<Logical>,
+}
+
+impl Leaves {
+    pub(crate) fn has(&self, leaf: Logical) -> bool {
+        self.shared.contains(&leaf)
+    }
+}
+
+/// The count that an extent's item begins with.
+fn refs(item: &[u8]) -> u64 {
+    item.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
+}

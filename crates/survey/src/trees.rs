@@ -1,0 +1,70 @@
+//! The trees of one commit.
+
+use std::sync::Arc;
+
+use buttress_format::{Key, TreeId};
+use buttress_tree::{Cursor, Error, Expect, Node, NodeSource, Result, Store, View};
+
+/// What one commit left (SV1).
+#[derive(Clone, Copy, Debug)]
+pub struct Trees<'v> {
+    view: &'v View,
+}
+
+impl<'v> Trees<'v> {
+    /// Those beneath a view. What was not committed when the view was taken is not in them.
+    #[must_use]
+    pub fn of(view: &'v View) -> Self {
+        Self { view }
+    }
+
+    /// The committed state.
+    #[must_use]
+    pub fn view(&self) -> &'v View {
+        self.view
+    }
+
+    fn store(&self) -> &'v Store {
+        self.view.store()
+    }
+
+    /// A cursor at the first item at or after a key; none where there is no such tree.
+    pub(crate) fn seek(&self, tree: TreeId, key: &Key) -> Result<Option<Cursor<'v, Store>>> {
+        let Some(root) = self.view.committed_root(tree)? else { return Ok(None) };
+        Cursor::seek(self.store(), tree, root, key).map(Some)
+    }
+
+    /// Shows the items of a tree in `from..=to`, in order.
+    pub(crate) fn each(
+        &self,
+        tree: TreeId,
+        (from, to): (Key, Key),
+        mut visit: impl FnMut(&Key, &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let Some(mut cursor) = self.seek(tree, &from)? else { return Ok(()) };
+        while let Some((key, item)) = cursor.key().zip(cursor.item()) {
+            if key > to {
+                break;
+            }
+            visit(&key, item)?;
+            cursor.advance()?;
+        }
+        Ok(())
+    }
+
+    /// The root node of a tree; none where there is no such tree.
+    pub(crate) fn root(&self, tree: TreeId) -> Result<Option<Arc<Node>>> {
+        let Some(root) = self.view.committed_root(tree)? else { return Ok(None) };
+        self.store().root(tree, root).map(Some)
+    }
+
+    /// A node below another.
+    pub(crate) fn child(&self, tree: TreeId, expect: &Expect) -> Result<Arc<Node>> {
+        self.store().node(tree, expect)
+    }
+}
+
+/// Says which item of a tree could not be read.
+pub(crate) fn malformed(tree: TreeId, key: Key) -> impl FnOnce(buttress_format::Error) -> Error {
+    move |source| Error::Item { tree, key, source }
+}

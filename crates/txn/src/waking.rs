@@ -1,0 +1,92 @@
+//! Writing a volume that was opened for reading, under programs that have its files open.
+//!
+//! # Place
+//!
+//! Readers notice nothing: the trees stay those that were found at the opening. What the opening
+//! prepares for a writer alone is made up for here.
+//!
+//! # Invariants
+//!
+//! - **K4** Nothing is written before everything was looked at that forbids writing.
+//! - **K5** Where preparing fails the volume is read-only, with the reason, until it is opened
+//!   anew.
+//!
+//! # Failure
+//!
+//! What keeps the devices from being opened for writing leaves the volume as it was.
+
+use buttress_format::CompatRo;
+use buttress_volume::Parity;
+
+use crate::{Engine, Error, Result, found_log, learn, writable};
+
+impl Engine {
+    /// Whether the volume can only be read, and [`Engine::wake`] may change that.
+    #[must_use]
+    pub fn is_asleep(&self) -> bool {
+        let is_fit = self.learning.unfit().is_none() && self.volume.read_only_reason().is_none();
+        self.options.may_wake && is_fit && self.health.read_only().is_some()
+    }
+
+    /// Allows writes from now on. One thread calls it at a time.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ReadOnly`] where that cannot be, with the reason (K4); what reading and preparing
+    /// met (K5).
+    pub fn wake(&self) -> Result<()> {
+        self.health.expect_no_failure()?;
+        if self.health.read_only().is_none() {
+            return Ok(());
+        }
+        if !self.options.may_wake {
+            return self.health.expect_opened_for_writing();
+        }
+        self.know_groups()?;
+        if let Some(why) = self.learning.unfit() {
+            return Err(Error::ReadOnly(why.clone()));
+        }
+        let state = self.commit.lock();
+        if found_log::has_log(&state.superblock) {
+            return Err(Error::ReadOnly("its fsync log was not replayed".into()));
+        }
+        let obstacle =
+            writable::obstacle(&self.volume, &self.store, &state.superblock, &state.roots)?;
+        if let Some(why) = obstacle {
+            return Err(Error::ReadOnly(why));
+        }
+        self.volume.wake(&state.superblock).map_err(|error| match error {
+            buttress_volume::Error::ReadOnly { why } => Error::ReadOnly(why),
+            error => error.into(),
+        })?;
+        drop(state);
+        self.prepare().inspect_err(|error| self.learning.set_unfit(error.to_string()))
+    }
+
+    /// What the opening does for writers alone.
+    fn prepare(&self) -> Result<()> {
+        let (superblock, roots) = {
+            let state = self.commit.lock();
+            self.volume.mend_torn_superblocks(&state.superblock)?;
+            learn::add_groups(&self.space, &self.volume, &state.groups)?;
+            (state.superblock.clone(), state.roots.clone())
+        };
+        self.reservations.look_at_trees(&self.store, &roots)?;
+        self.reservations.size_global_reserve();
+        self.health.wake();
+        if self.volume.parity() == Parity::Mirror {
+            self.make_room_beside_parity()?;
+        }
+        let flags = superblock.compat_ro;
+        let is_stale = !flags.has(CompatRo::FREE_SPACE_TREE_VALID);
+        let rebuild = flags.has(CompatRo::FREE_SPACE_TREE) && is_stale;
+        if rebuild {
+            self.rebuild_free_space();
+        }
+        self.load_rows();
+        if rebuild {
+            self.commit()?;
+        }
+        Ok(())
+    }
+}
