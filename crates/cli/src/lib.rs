@@ -15,7 +15,9 @@ mod salvage;
 mod space;
 pub mod transfer;
 
-use buttress_control::{cached, client, closing, execute, figures, image, live, order, size};
+use buttress_control::{
+    cached, client, closing, execute, figures, image, live, memory, order, size,
+};
 use buttress_dump::when;
 
 pub use buttress_control::{exit, location, names, ui};

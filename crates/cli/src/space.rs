@@ -8,10 +8,14 @@
 
 use std::collections::BTreeMap;
 
-use buttress_fs::{Account, Accounts, IoStats, Reach, SpaceKind, SpaceStats, SyncStats, Waits};
+use buttress_fs::{
+    Account, Accounts, Filesystem, IoStats, Reach, SpaceKind, SpaceStats, SyncStats, Waits,
+};
+use buttress_fuse::Beside;
 use serde_json::{Value, json};
 
 use crate::figures::Figures;
+use crate::memory::Parts;
 
 /// A function that makes the figures of one part.
 type Part = fn(&SpaceStats) -> Figures;
@@ -38,6 +42,34 @@ pub(crate) fn sync_figures(stats: &SyncStats) -> Figures {
         figures.push((format!("commit_for_{}", why.replace([' ', '-'], "_")), json!(times)));
     }
     figures
+}
+
+/// What a mount keeps in memory, and at most, by part. What the kernel keeps is not among it.
+pub(crate) fn memory_figures(fs: &Filesystem, beside: &Beside, parts: Parts) -> Figures {
+    let stats = fs.space_stats();
+    let view = fs.view();
+    let nodes = view.store().cached_nodes() as u64 * u64::from(view.store().geometry().nodesize);
+    let (inodes, inode_bytes) = beside.known();
+    let figures = [
+        ("nodes_bytes", nodes),
+        ("nodes_max_bytes", parts.nodes),
+        ("dirty_bytes", stats.dirty),
+        ("dirty_max_bytes", parts.dirty),
+        ("changes_bytes", stats.engine.overlay_bytes),
+        ("changes_max_bytes", parts.changes),
+        ("known_inodes", inodes as u64),
+        ("known_inodes_bytes", inode_bytes as u64),
+        ("known_inodes_max_bytes", parts.known),
+        ("resident_bytes", resident().unwrap_or(0)),
+    ];
+    figures.map(|(name, value)| (name.to_owned(), json!(value))).into()
+}
+
+/// What the kernel counts as this process's memory, in bytes.
+fn resident() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    kib.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib * 1024)
 }
 
 /// Requests to all devices of a volume, every copy counted.

@@ -11,6 +11,8 @@ use crate::closing;
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::live;
 use crate::location::VolumePath;
+use crate::memory;
+use crate::size;
 use crate::ui;
 
 /// The other devices of a volume that has several.
@@ -28,6 +30,11 @@ pub struct Devices {
     /// Take a volume in a store of objects from a writer that seems to be alive.
     #[arg(long)]
     pub takeover: bool,
+    /// Memory for nodes, data and sorting; what has to be sorted beyond it goes to temporary
+    /// files. A sixteenth of the machine unless given, at least 128M, at most a quarter of the
+    /// control group's limit.
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub memory: Option<u64>,
     /// Ways into a damaged volume, with colons between them, for verbs that only read:
     /// usebackuproot, ignorebadroots, ignoredatacsums, nologreplay, ignoremetacsums, all.
     #[arg(long, value_name = "WORDS", value_parser = rescue_words)]
@@ -41,10 +48,14 @@ fn rescue_words(words: &str) -> std::result::Result<String, String> {
 }
 
 impl Devices {
-    /// The options that `--rescue` stands for.
+    /// The options that `--rescue` and `--memory` stand for.
     pub fn rescue_options(&self) -> MountOptions {
-        let list = self.rescue.as_ref().map(|words| format!("ro,rescue={words}"));
-        list.and_then(|list| MountOptions::parse(&list).ok()).unwrap_or_default()
+        let mut options = memory::options(self.memory);
+        if let Some(words) = &self.rescue {
+            let parsed = options.parse_more(&format!("ro,rescue={words}"));
+            debug_assert!(parsed.is_ok(), "the command line was parsed with it");
+        }
+        options
     }
 
     /// Refuses `--rescue`, for a verb that has no use for it.

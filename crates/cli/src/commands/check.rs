@@ -13,7 +13,8 @@ use serde::Serialize;
 
 use crate::exit::{Context, Exit, Result};
 use crate::image::{self, Access, Devices};
-use crate::size::{self, human};
+use crate::memory;
+use crate::size::human;
 use crate::ui::{Progress, Tone, Ui};
 use mounted::Found;
 
@@ -41,9 +42,6 @@ pub(crate) struct Args {
     /// writes meanwhile can look like damage.
     #[arg(long, conflicts_with = "repair")]
     force: bool,
-    /// Memory for sorting; what does not fit goes to temporary files.
-    #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = size::parse)]
-    memory: u64,
 }
 
 /// What was checked.
@@ -74,7 +72,7 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     args.devices.expect_no_rescue()?;
     let options = Options {
         check_data_csum: args.check_data_csum,
-        memory_bytes: args.memory,
+        memory_bytes: args.devices.memory.unwrap_or_else(memory::by_default),
         ..Options::default()
     };
     let image = match mounted::check(&args, &options, ui)? {

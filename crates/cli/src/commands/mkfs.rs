@@ -14,6 +14,7 @@ use buttress_volume::Uuid;
 use crate::cached::{self, Cached};
 use crate::closing;
 use crate::exit::{Context, Exit, Failure, Result};
+use crate::memory;
 use crate::names;
 use crate::size;
 use crate::transfer::{Census, Chain, Import, Job, Keep, digest, open_dir, survey};
@@ -63,6 +64,10 @@ pub(crate) struct Args {
     /// Compress what --rootdir brings: zlib, lzo, zstd, with a level as in zstd:9, or no.
     #[arg(long, value_name = "ALG[:LEVEL]", requires = "rootdir", value_parser = codec)]
     compress: Option<Packing>,
+    /// Memory for filling; a sixteenth of the machine unless given, at least 128M, at most a
+    /// quarter of the control group's limit.
+    #[arg(long, value_name = "SIZE", requires = "rootdir", value_parser = size::parse)]
+    memory: Option<u64>,
     /// Take a volume in a store of objects from a writer that seems to be alive.
     #[arg(long)]
     takeover: bool,
@@ -85,6 +90,7 @@ struct Brings<'a> {
     census: Census,
     compress: Option<Codec>,
     recipe: Option<Recipe>,
+    memory: Option<u64>,
 }
 
 /// What makes two runs equal.
@@ -222,7 +228,7 @@ fn make(
     let report = make_on(&parts, &options).context(|| &name)?;
     if let (Some(dir), Some(census)) = (&args.rootdir, census) {
         let compress = args.compress.and_then(|packing| packing.0);
-        let brings = Brings { dir, census, compress, recipe };
+        let brings = Brings { dir, census, compress, recipe, memory: args.memory };
         fill(devices, &brings, first, ui)?;
     }
     if let Some(cache) = cache {
@@ -241,9 +247,13 @@ fn open(path: &Path, size: Option<u64>, takeover: bool) -> Result<Arc<dyn Device
 
 /// Copies the folder in.
 fn fill(devices: Vec<Arc<dyn Device>>, brings: &Brings<'_>, image: &Path, ui: &Ui) -> Result<()> {
-    let Brings { dir, census, compress, recipe } = *brings;
+    let Brings { dir, census, compress, recipe, memory } = *brings;
     let name = || image.display().to_string();
-    let mut options = MountOptions::default();
+    let mut options = match recipe {
+        // Where a commit ends must not follow from the machine.
+        Some(_) if memory.is_none() => MountOptions::default(),
+        _ => memory::options(memory),
+    };
     options.compress = compress;
     // Threads would write in an order of their own.
     options.background = recipe.is_none();

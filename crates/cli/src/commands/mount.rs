@@ -46,6 +46,7 @@ use crate::closing;
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::image::Devices;
 use crate::live::{Joins, Live, Subject, Turn};
+use crate::memory;
 use crate::names;
 use crate::ui::Ui;
 
@@ -178,9 +179,7 @@ fn parse(args: &Args) -> Result<Parsed> {
         }
     }
     let mut door = Options::default();
-    // The kernel keeps what was read through a mount; twice in memory is once too often.
-    let mut rest = vec!["page_cache=0"];
-    rest.extend(for_volume(&others, &mut door)?);
+    let mut rest = for_volume(&others, &mut door)?;
     if args.sloppy {
         rest.retain(|word| {
             let is_known = MountOptions::takes(word);
@@ -190,13 +189,18 @@ fn parse(args: &Args) -> Result<Parsed> {
             is_known
         });
     }
-    let mut volume = volume_options(&rest)?;
+    let mut volume = volume_options(&rest, args.devices.memory)?;
     volume.degraded |= args.devices.degraded;
     if let Some(words) = &args.devices.rescue {
         let more = volume.parse_more(&format!("rescue={words}"));
         more.map_err(|error| Failure::new(Exit::Usage, error.to_string()))?;
     }
     door.read_only |= volume.read_only;
+    // The kernel keeps what was read through a mount; twice in memory is once too often.
+    if !others.iter().any(|word| word.starts_with("page_cache=")) {
+        volume.page_cache_bytes = 0;
+    }
+    door.keep_inodes_within(memory::Parts::of(&volume).known);
     // Subvolumes that are mounted by themselves would stay as they are.
     volume.may_wake = volume.read_only && !door.submounts;
     cache.check().map_err(|error| cached::failure("--options", error))?;
@@ -207,7 +211,7 @@ fn parse(args: &Args) -> Result<Parsed> {
 pub(crate) fn split(lists: &[String]) -> Result<Vec<(String, bool)>> {
     let words: Vec<_> = words(lists).collect();
     let volume = for_volume(&words, &mut Options::default())?;
-    volume_options(&volume)?;
+    volume_options(&volume, None)?;
     let each = |word: &str| (word.to_owned(), volume.contains(&word));
     Ok(words.iter().copied().map(each).collect())
 }
@@ -231,9 +235,11 @@ fn for_volume<'w>(words: &[&'w str], door: &mut Options) -> Result<Vec<&'w str>>
     Ok(volume)
 }
 
-/// The volume's options. For one that the door did not know either, those of both are near.
-fn volume_options(words: &[&str]) -> Result<MountOptions> {
-    MountOptions::parse(&words.join(",")).map_err(|error| {
+/// The volume's options, within so many bytes of memory unless they say another number. For one
+/// that the door did not know either, those of both are near.
+fn volume_options(words: &[&str], memory: Option<u64>) -> Result<MountOptions> {
+    let mut options = memory::options(memory);
+    let parsed = options.parse_more(&words.join(",")).map_err(|error| {
         let error = match error {
             buttress_fs::Error::Option { option, why } if why.starts_with("is not known") => {
                 let door = buttress_fuse::KNOWN_OPTIONS.iter();
@@ -244,7 +250,8 @@ fn volume_options(words: &[&str]) -> Result<MountOptions> {
             error => error,
         };
         Failure::new(Exit::Usage, error.to_string())
-    })
+    });
+    parsed.map(|()| options)
 }
 
 /// Whether the machine itself is to run from what is mounted. systemd kills all other servers
@@ -337,6 +344,7 @@ fn serve(args: &Args, options: Parsed, ui: &Ui) -> Result<Exit> {
     }
     let is_root = rustix::process::geteuid().is_root();
     door.shared = is_root && !door.submounts && buttress_fuse::can_share();
+    let parts = memory::Parts::of(&volume);
     let Whole { fs, cache, files } = open(args, &image, volume, cache)?;
     if let Some(why) = fs.read_only_reason() {
         if !door.read_only {
@@ -354,6 +362,8 @@ fn serve(args: &Args, options: Parsed, ui: &Ui) -> Result<Exit> {
     tracing::info!(image = names::of_path(&image), target, "mounted");
     // Before the mount is announced, and before the directory is left: names may be relative.
     let mut live = live(args, &image, &session, cache.as_ref(), &fs);
+    let (held, beside) = (fs.clone(), session.beside());
+    live.section("memory", move || crate::space::memory_figures(&held, &beside, parts));
     live.join(match session.sharer() {
         Some(sharer) => {
             let words = words(&args.options).map(str::to_owned).collect();
@@ -553,7 +563,7 @@ mod tests {
     fn taken(list: &str) -> Result<MountOptions> {
         let words: Vec<&str> = list.split(',').collect();
         let volume = for_volume(&words, &mut Options::default())?;
-        volume_options(&volume)
+        volume_options(&volume, None)
     }
 
     /// Lists as they stand in fstab, of btrfs and of mount(8), are taken.

@@ -13,6 +13,7 @@ mod guide;
 mod hostile_trees;
 mod json_names;
 mod live;
+mod memory;
 mod mkfs;
 mod packing;
 mod places;

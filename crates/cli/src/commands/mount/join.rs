@@ -73,7 +73,7 @@ pub(super) fn differing(first: &[String], wished: &[String]) -> Vec<String> {
     let with = |more: Option<&str>| -> Option<(MountOptions, String)> {
         let words: Vec<&str> = first.iter().map(String::as_str).chain(more).collect();
         let mut door = Options::default();
-        let mut volume = volume_options(&for_volume(&words, &mut door).ok()?).ok()?;
+        let mut volume = volume_options(&for_volume(&words, &mut door).ok()?, None).ok()?;
         // What each mount has for itself, or has no effect in any.
         volume.without_effect.clear();
         (volume.subvol, volume.subvolid, volume.read_only) = (None, None, false);

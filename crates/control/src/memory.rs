@@ -1,0 +1,165 @@
+//! The budget of memory that a server or a verb has, if it is given none, and its parts.
+//!
+//! # Invariants
+//!
+//! - **B1** It is a sixteenth of the machine, at least 128 MiB, and never above a quarter of what
+//!   the control group allows.
+//! - **B2** The parts together are within the budget, and none is above what it is worth. Of a
+//!   budget that was asked for, the parts are quarters.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use buttress_fs::MountOptions;
+
+const MIB: u64 = 1 << 20;
+
+/// The least that a budget is where no control group asks for less.
+const LEAST: u64 = 128 * MIB;
+
+/// Most that each part is worth unless a budget was asked for, in bytes: nodes, pages of files,
+/// dirty data, changes that are not committed.
+const NODES_MAX: u64 = 256 * MIB;
+const PAGES_MAX: u64 = 64 * MIB;
+const DIRTY_MAX: u64 = 128 * MIB;
+const CHANGES_MAX: u64 = 192 * MIB;
+
+/// Most for inodes that a kernel knows.
+const KNOWN_MAX: u64 = 64 * MIB;
+
+/// Options of a volume within so many bytes, or within the budget that this process has (B1, B2).
+#[must_use]
+pub fn options(asked: Option<u64>) -> MountOptions {
+    match asked {
+        Some(bytes) => MountOptions::default().with_memory(bytes),
+        None => within(MountOptions::default(), by_default()),
+    }
+}
+
+/// Options within so many bytes; no part is above what it is worth (B2).
+fn within(options: MountOptions, bytes: u64) -> MountOptions {
+    let mut options = options.with_memory(bytes);
+    options.node_cache_bytes = options.node_cache_bytes.map(|bytes| bytes.min(NODES_MAX));
+    options.overlay_bytes_max = options.overlay_bytes_max.map(|bytes| bytes.min(CHANGES_MAX));
+    options.page_cache_bytes = options.page_cache_bytes.min(PAGES_MAX);
+    options.dirty_bytes_max = options.dirty_bytes_max.min(DIRTY_MAX);
+    options
+}
+
+/// The parts of a mount's budget, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parts {
+    /// Nodes of trees.
+    pub nodes: u64,
+    /// Written data that is on no device yet.
+    pub dirty: u64,
+    /// Changes that are not committed.
+    pub changes: u64,
+    /// Inodes that the kernel knows: as much as the nodes have, up to 64 MiB. A mount keeps no
+    /// pages of files, and this takes their place.
+    pub known: u64,
+}
+
+impl Parts {
+    /// The parts that options of a volume leave, as [`options`] made them.
+    #[must_use]
+    pub fn of(options: &MountOptions) -> Self {
+        let nodes = options.node_cache_bytes.unwrap_or(NODES_MAX);
+        Self {
+            nodes,
+            dirty: options.dirty_bytes_max,
+            changes: options.overlay_bytes_max.unwrap_or(CHANGES_MAX),
+            known: nodes.min(KNOWN_MAX),
+        }
+    }
+}
+
+/// The budget of this process in bytes (B1).
+#[must_use]
+pub fn by_default() -> u64 {
+    let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|text| total(&text));
+    let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    budget(machine.unwrap_or(0), group_limit(Path::new("/sys/fs/cgroup"), &own))
+}
+
+fn budget(machine: u64, limit: Option<u64>) -> u64 {
+    let share = (machine / 16).max(LEAST);
+    limit.map_or(share, |limit| share.min(limit / 4))
+}
+
+/// The machine's memory in bytes, as `/proc/meminfo` has it.
+fn total(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find(|line| line.starts_with("MemTotal:"))?;
+    line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib * 1024)
+}
+
+/// The smallest limit of the control groups that this process is in, of version 1 or 2. `own` is
+/// what `/proc/self/cgroup` says.
+fn group_limit(root: &Path, own: &str) -> Option<u64> {
+    let limits = own.lines().filter_map(|line| {
+        let (_, rest) = line.split_once(':')?;
+        let (controllers, path) = rest.split_once(':')?;
+        let (top, file) = match controllers {
+            "" => (root.to_owned(), "memory.max"),
+            list if list.split(',').any(|name| name == "memory") => {
+                (root.join("memory"), "memory.limit_in_bytes")
+            }
+            _ => return None,
+        };
+        let inner: PathBuf = path.trim_start_matches('/').into();
+        // A group is within all those above it. Some are not seen from inside of a container.
+        let groups = inner.ancestors().map(|group| top.join(group).join(file));
+        groups.filter_map(|file| fs::read_to_string(file).ok()?.trim().parse::<u64>().ok()).min()
+    });
+    limits.min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// B1: a share of the machine, within the group.
+    #[test]
+    fn b1_budget_is_a_share_of_the_machine_within_the_group() {
+        assert_eq!(budget(32 << 30, None), 2 << 30);
+        assert_eq!(budget(1 << 30, None), LEAST);
+        assert_eq!(budget(32 << 30, Some(4 << 30)), 1 << 30);
+        assert_eq!(budget(32 << 30, Some(256 * MIB)), 64 * MIB);
+        assert_eq!(budget(32 << 30, Some(u64::MAX)), 2 << 30);
+        assert_eq!(total("MemTotal:       24576 kB\nMemFree: 1 kB\n"), Some(24 * MIB));
+    }
+
+    /// Limits of both versions count, and those of the groups above.
+    #[test]
+    fn b1_group_has_the_limits_of_those_above_it() {
+        let root = tempfile::tempdir().expect("a folder");
+        let put = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+            fs::write(path, text).expect("written");
+        };
+        let limit = |own: &str| group_limit(root.path(), own);
+        assert_eq!(limit("0::/a/b\n"), None);
+        put("a/memory.max", "1000\n");
+        put("a/b/memory.max", "max\n");
+        assert_eq!(limit("0::/a/b\n"), Some(1000));
+        assert_eq!(limit("0::/\n"), None);
+        put("memory/x/memory.limit_in_bytes", "500\n");
+        assert_eq!(limit("5:cpu:/x\n4:cpuset,memory:/x/y\n0::/a\n"), Some(500));
+    }
+
+    /// B2: what a budget leaves to each part is within it, and no part is above what it is worth.
+    #[test]
+    fn b2_parts_are_within_the_budget() {
+        for budget in [16 * MIB, LEAST, 1 << 30, 64 << 30] {
+            let options = within(MountOptions::default(), budget);
+            let parts = Parts::of(&options);
+            let Parts { nodes, dirty, changes, known } = parts;
+            let last = known.max(options.page_cache_bytes);
+            assert!(nodes + dirty + changes + last <= budget, "{budget}: {parts:?}");
+            assert!(nodes <= NODES_MAX && dirty <= DIRTY_MAX, "{budget}: {parts:?}");
+        }
+        let asked = Parts::of(&options(Some(4 << 30)));
+        assert_eq!((asked.nodes, asked.known), (1 << 30, KNOWN_MAX));
+    }
+}
