@@ -1,10 +1,10 @@
-//! Buffers that begin on a page boundary, so that a device can be handed them without a copy.
+//! Buffers that begin on a page boundary. Direct I/O takes them without a copy.
 //!
 //! # Place
 //!
-//! Used by `block` for direct I/O and by everything above that reads whole nodes or pages. With
-//! `mapped`, where large ones lie, the one place of this crate with `unsafe` in it: here two casts,
-//! from pages to bytes.
+//! `block` uses these buffers for direct I/O. All crates above it use them to read whole nodes or
+//! pages. Large buffers lie in `mapped`. Besides `mapped`, this is the only file of the crate with
+//! `unsafe`: two casts from pages to bytes.
 //!
 //! # Invariants
 //!
@@ -58,12 +58,12 @@ impl Memory {
 #[repr(C, align(4096))]
 struct Page([u8; AlignedBuf::ALIGN]);
 
-// The casts below rest on a page having no padding.
+// The casts below require that a page has no padding.
 const _: () = assert!(size_of::<Page>() == AlignedBuf::ALIGN);
 const _: () = assert!(align_of::<Page>() == AlignedBuf::ALIGN);
 
 impl AlignedBuf {
-    /// What the address of the first byte is a multiple of.
+    /// The alignment of the first byte, in bytes.
     pub const ALIGN: usize = 4096;
 
     /// Creates a buffer of `len` zero bytes.
@@ -78,17 +78,17 @@ impl AlignedBuf {
         Self { len, ..Self::zeroed(capacity.max(len)) }
     }
 
-    /// How long it can be made.
+    /// Returns the largest length that [`set_len`](Self::set_len) accepts, in bytes.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.memory.pages().len() * Self::ALIGN
     }
 
-    /// Makes it another length, with whatever is in its memory.
+    /// Changes the length. Bytes beyond the old length have the content of the memory there.
     ///
     /// # Panics
     ///
-    /// When its memory is not enough.
+    /// If the capacity is smaller than `len`.
     pub fn set_len(&mut self, len: usize) {
         assert!(len <= self.capacity(), "A2: {len} bytes in {}", self.capacity());
         self.len = len;
@@ -168,7 +168,7 @@ impl PartialEq for AlignedBuf {
 impl Eq for AlignedBuf {}
 
 impl fmt::Debug for AlignedBuf {
-    /// The length alone: sixteen thousand bytes do not help a reader of a log.
+    /// Prints only the length: 16 KiB of bytes do not help in a log.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AlignedBuf").field("len", &self.len).finish_non_exhaustive()
     }
@@ -189,7 +189,7 @@ mod tests {
         }
     }
 
-    /// A2: no bytes at all is a length too.
+    /// A2: an empty buffer is valid too.
     #[test]
     fn may_be_empty() {
         let mut buf = AlignedBuf::zeroed(0);
@@ -220,7 +220,7 @@ mod tests {
         assert_eq!((buf[4999], buf[12_287]), (9, 0));
     }
 
-    /// A1, A2, G1: large ones too, which come from the system and go back to it.
+    /// A1, A2, G1: the same for large buffers, which are mapped from the system and unmapped again.
     #[test]
     fn large_ones() {
         for len in [(2 << 20) - 1, 2 << 20, (2 << 20) + 1, 5 << 20] {
@@ -241,7 +241,7 @@ mod tests {
         }
     }
 
-    /// A2: no more than there is memory for.
+    /// A2: a length beyond the memory panics.
     #[test]
     #[should_panic(expected = "A2")]
     fn no_longer_than_its_memory() {

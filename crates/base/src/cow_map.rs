@@ -1,28 +1,28 @@
-//! A sorted map that is never changed, only copied along one path: copies share all else.
+//! An immutable sorted map. A change copies the nodes on one path; both maps share all other nodes.
 //!
 //! # Place
 //!
-//! For a map with many readers and few changes. A change makes a map of its own, which is swapped
-//! in behind one pointer. It copies as many nodes as the tree is high, whatever the number of
-//! entries.
+//! For maps with many readers and few changes. A change makes a new map, which the caller swaps in
+//! at one pointer. It copies one node on each level, whatever the number of entries.
 //!
 //! # Invariants
 //!
-//! - **C1** Keys ascend, a branch's keys are the first ones below its children, and no node is
-//!   empty.
-//! - **C2** All leaves are equally deep; no node has more than `FAN` entries, and the root of
-//!   several levels has two children at least.
+//! - **C1** Keys ascend. The key of each child in a branch is the first key below that child. No
+//!   node is empty.
+//! - **C2** All leaves have the same depth. No node has more than `FAN` entries. A root that is a
+//!   branch has at least two children.
 //!
-//! Own code, for two reasons. `imbl` is under a licence that this project does not take (MPL).
-//! `rpds` has a node for each entry, so a lookup among a million passes twenty nodes in place of
-//! four.
+//! This is own code, for two reasons. The licence of `imbl` (MPL) is not allowed in this project.
+//! `rpds` has a node for each entry, so a lookup among a million entries visits twenty nodes
+//! instead of four.
 
 use std::sync::Arc;
 
-/// Most entries of a node: what a change copies on each level.
+/// The largest number of entries in a node. A change copies one node on each level.
 pub const FAN: usize = 64;
 
-/// Two neighbours are joined when one has less than this and the result leaves room to grow.
+/// Two neighbours are joined when one has fewer than `JOINED_BELOW` entries, and both together have
+/// at most `JOINED_MAX`, so that the result can grow.
 const JOINED_BELOW: usize = FAN / 4;
 const JOINED_MAX: usize = FAN / 4 * 3;
 
@@ -70,7 +70,8 @@ impl<V> CowMap<V> {
         self.len == 0
     }
 
-    /// Returns how many nodes lie above each other: what a change copies, and a lookup passes.
+    /// Returns the number of levels. A lookup visits one node on each level, and a change copies
+    /// it.
     #[must_use]
     pub fn height(&self) -> usize {
         let mut height = 0;
@@ -131,11 +132,11 @@ impl<V> CowMap<V> {
 }
 
 impl<V: Clone> CowMap<V> {
-    /// Makes a map of entries that ascend, at one step for each.
+    /// Builds a map from ascending entries, with one step for each entry.
     ///
     /// # Panics
     ///
-    /// When they do not ascend: a bug of the caller (C1).
+    /// If the entries do not ascend, which is a bug of the caller (C1).
     #[must_use]
     pub fn from_sorted(entries: impl IntoIterator<Item = (u64, V)>) -> Self {
         let (keys, values): (Vec<_>, Vec<_>) = entries.into_iter().unzip();
@@ -152,7 +153,7 @@ impl<V: Clone> CowMap<V> {
         Self { root: level.pop(), len }
     }
 
-    /// Returns a map with an entry more, or with another value for its key.
+    /// Returns a map with one more entry, or with another value for an existing key.
     #[must_use = "the map itself stays as it is"]
     pub fn with(&self, key: u64, value: V) -> Self {
         let Some(root) = &self.root else { return Self::from_sorted([(key, value)]) };
@@ -164,7 +165,8 @@ impl<V: Clone> CowMap<V> {
         Self { root: level.pop(), len: self.len + usize::from(added) }
     }
 
-    /// Returns a map without an entry, and what that was; nothing when there is none.
+    /// Returns a map without the entry of a key, and the value of that entry. Returns `None` if
+    /// there is no such entry.
     #[must_use = "the map itself stays as it is"]
     pub fn without(&self, key: u64) -> Option<(Self, V)> {
         let (mut root, removed) = self.root.as_ref()?.without(key)?;
@@ -194,7 +196,7 @@ impl<V> Below<V> {
 }
 
 impl<V: Clone> Below<V> {
-    /// All of one node, then all of the next, which is as deep.
+    /// Concatenates the content of two neighbours, which have the same depth.
     fn joined(&self, next: &Self) -> Self {
         match (self, next) {
             (Self::Values(one), Self::Values(next)) => Self::Values([&one[..], next].concat()),
@@ -209,14 +211,15 @@ impl<V> Node<V> {
         self.keys[0]
     }
 
-    /// Makes nodes of as many entries each as `share` says for what is left.
+    /// Splits entries into nodes. `share` gets the number of remaining entries and returns how many
+    /// of them the next node takes.
     fn cut(
         mut keys: Vec<u64>,
         mut below: Below<V>,
         share: impl Fn(usize) -> usize,
     ) -> Vec<Arc<Self>> {
         let mut nodes = Vec::with_capacity(keys.len().div_ceil(FAN));
-        // From the end, so that what is left is moved once.
+        // Splits from the end, so that each entry is moved only once.
         let mut starts = vec![0];
         let mut at = 0;
         while keys.len() - at > share(keys.len() - at) {
@@ -233,8 +236,8 @@ impl<V> Node<V> {
         nodes
     }
 
-    /// One node, or two if it grew too long: in halves, but for one that grew at its end, which is
-    /// left full.
+    /// Returns one node, or two if the entries exceed `FAN`. A node that grew at its end is left
+    /// full; any other node is halved.
     fn cut_grown(keys: Vec<u64>, below: Below<V>, at_end: bool) -> Vec<Arc<Self>> {
         let half = if at_end { FAN } else { FAN.div_ceil(2) };
         Self::cut(keys, below, |left| if left > FAN { half } else { left })
@@ -272,7 +275,8 @@ impl<V: Clone> Node<V> {
         }
     }
 
-    /// What is left of it, if anything is.
+    /// Returns the node without the key, or `None` for a node without other entries, and the
+    /// removed value.
     fn without(&self, key: u64) -> Option<(Option<Arc<Self>>, V)> {
         let mut keys = self.keys.clone();
         let (below, removed) = match &self.below {
@@ -300,7 +304,8 @@ impl<V: Clone> Node<V> {
         Some((left, removed))
     }
 
-    /// Joins a child with a neighbour, if the two leave room.
+    /// Joins the child at `at` with a neighbour, if both together have at most `JOINED_MAX`
+    /// entries.
     fn join_at(keys: &mut Vec<u64>, nodes: &mut Vec<Arc<Self>>, at: usize) {
         let fits = |first: &usize| {
             let two = nodes.get(*first).zip(nodes.get(first + 1));

@@ -1,10 +1,10 @@
-//! Something that happens once, and that any number of threads wait for.
+//! An event that happens once. Any number of threads can wait for it.
 //!
 //! # Invariants
 //!
-//! - **V1** A waiting thread returns when it has happened, and sees what was done before. One call
-//!   of the kernel wakes all of them. None waits for another that was woken, as it would for the
-//!   mutex of a condition variable.
+//! - **V1** A waiting thread returns when the event has happened, and sees all writes from before
+//!   [`Event::set`]. One system call wakes all waiting threads. No woken thread waits for another
+//!   one, as it would for the mutex of a condition variable.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -13,7 +13,7 @@ use rustix::thread::futex;
 use crate::sync::{Condvar, Mutex};
 use crate::thread;
 
-/// See the module.
+/// An event that happens at most once (V1).
 #[derive(Debug, Default)]
 pub struct Event {
     happened: AtomicU32,
@@ -24,24 +24,24 @@ pub struct Event {
 }
 
 impl Event {
-    /// Lets it happen.
+    /// Makes the event happen, and wakes all waiting threads.
     pub fn set(&self) {
         {
             let _lock = self.lock.lock();
             self.happened.store(1, Ordering::Release);
         }
         self.seeded.notify_all();
-        // It does not fail with an address of ours; there may be no thread to wake.
+        // The call cannot fail for an address of this process. It may find no thread to wake.
         let _ = futex::wake(&self.happened, futex::Flags::PRIVATE, i32::MAX as u32);
     }
 
-    /// Whether it has happened.
+    /// Returns whether the event has happened.
     #[must_use]
     pub fn is_set(&self) -> bool {
         self.happened.load(Ordering::Acquire) != 0
     }
 
-    /// Waits until it happens.
+    /// Waits until the event has happened.
     #[track_caller]
     pub fn wait(&self) {
         if thread::seeded_index().is_some() {
@@ -52,7 +52,8 @@ impl Event {
             return;
         }
         while !self.is_set() {
-            // It happened meanwhile, a signal came, or it was woken: it looks again.
+            // The event happened meanwhile, a signal arrived, or the thread was woken. The loop
+            // checks again.
             let _ = futex::wait(&self.happened, futex::Flags::PRIVATE, 0, None);
         }
     }
@@ -64,7 +65,7 @@ mod tests {
 
     use super::*;
 
-    /// V1, with threads that come before, about when it happens, and afterwards.
+    /// V1: threads that begin to wait before the event, at about its time, and after it.
     #[test]
     fn an_event_wakes_all_waiting_threads() {
         for round in 0..200_u64 {

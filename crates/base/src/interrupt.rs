@@ -1,19 +1,19 @@
-//! Cancellation: whether the work that a thread does is still wanted, as a kernel knows by a task's
-//! signals.
+//! Cancellation: tells a thread whether its work is still wanted. A kernel knows this from the
+//! signals of a task.
 //!
 //! # Place
 //!
 //! A caller of the engine installs a token for its thread ([`Interrupt::heeded`]). Code that waits
-//! for long, and loses nothing by giving up, asks [`is_interrupted`] and gives up. Nothing in
+//! for long calls [`is_interrupted`] and gives up, if giving up loses nothing. No function in
 //! between passes the token on.
 //!
 //! # Invariants
 //!
-//! - **I1** The token belongs to the thread, for as long as a call lasts. A thread of the engine
-//!   has none, whatever waits for it. Work for others on the way runs without the token
-//!   ([`shielded`]).
-//! - **I2** Asking changes nothing and may be done in any loop: without a token it costs no more
-//!   than reading a cell.
+//! - **I1** A token belongs to one thread for the duration of one call. A thread of the engine has
+//!   no token, even while a thread with a token waits for it. Work that a thread does for others
+//!   runs without its token ([`shielded`]).
+//! - **I2** [`is_interrupted`] changes no state and may be called in any loop. Without a token it
+//!   costs one read of a cell.
 
 use std::cell::RefCell;
 use std::marker::PhantomData;
@@ -34,12 +34,12 @@ thread_local! {
     static HEEDED: RefCell<Option<Interrupt>> = const { RefCell::new(None) };
 }
 
-/// While it lives, the token holds for the thread that made it.
+/// Keeps a token installed for the thread that made this value, until the value is dropped.
 #[derive(Debug)]
 #[must_use = "nobody is heeded any more once it is dropped"]
 pub struct Heeding {
     before: Option<Interrupt>,
-    /// It belongs to its thread.
+    /// Makes the type `!Send`, because the token belongs to the thread.
     stays: PhantomData<*const ()>,
 }
 
@@ -50,28 +50,29 @@ impl Default for Interrupt {
 }
 
 impl Interrupt {
-    /// Work that is wanted until [`raise`](Self::raise).
+    /// Creates a token for work that is wanted until [`raise`](Self::raise).
     #[must_use]
     pub fn new() -> Self {
         Self(Source::Raised(Arc::new(AtomicBool::new(false))))
     }
 
-    /// A token that asks the system, by a number, whether the work is still wanted. `ask` must not
-    /// wait.
+    /// Creates a token that asks the system. `ask`, called with `of`, returns true once the work is
+    /// no longer wanted. It must not wait.
     #[must_use]
     pub const fn asked(ask: fn(u32) -> bool, of: u32) -> Self {
         Self(Source::Asked { ask, of })
     }
 
-    /// Says, from any thread and for good, that the work is no longer wanted. A waiting thread
-    /// looks within some hundredths of a second. Changes nothing for a token that asks the system.
+    /// Marks the work as no longer wanted, permanently and from any thread. A waiting thread
+    /// notices this within some hundredths of a second. A token that asks the system is not
+    /// affected.
     pub fn raise(&self) {
         if let Source::Raised(raised) = &self.0 {
             raised.store(true, Ordering::Release);
         }
     }
 
-    /// Whether it is no longer wanted.
+    /// Returns whether the work is no longer wanted.
     #[must_use]
     pub fn is_raised(&self) -> bool {
         match &self.0 {
@@ -80,14 +81,15 @@ impl Interrupt {
         }
     }
 
-    /// Works, and gives up waiting once it is no longer wanted.
+    /// Runs `work` with this token installed. Waits inside `work` give up once it is no longer
+    /// wanted.
     pub fn heeded<R>(&self, work: impl FnOnce() -> R) -> R {
         let _heeding = self.heed();
         work()
     }
 
-    /// Has this thread heed it for as long as what is returned lives; one in the other, the inner
-    /// one counts.
+    /// Installs this token for the thread until the returned value is dropped. Of nested tokens
+    /// only the innermost counts.
     pub fn heed(&self) -> Heeding {
         let before = HEEDED.replace(Some(self.clone()));
         Heeding { before, stays: PhantomData }
@@ -100,23 +102,24 @@ impl Drop for Heeding {
     }
 }
 
-/// Works for others, without the token of this thread: what the token would give up, the others
-/// would lose.
+/// Runs `work` without the token of this thread. Other threads need the result, so an interrupt of
+/// this thread must not end the work.
 pub fn shielded<R>(work: impl FnOnce() -> R) -> R {
     let _heeding = Heeding { before: HEEDED.take(), stays: PhantomData };
     work()
 }
 
-/// Whether this thread has a token.
+/// Returns whether this thread has a token.
 #[must_use]
 pub fn is_heeded() -> bool {
     HEEDED.with_borrow(Option::is_some)
 }
 
-/// Whether what this thread does is no longer wanted.
+/// Returns whether the work of this thread is no longer wanted.
 #[must_use]
 pub fn is_interrupted() -> bool {
-    // Not within the borrow: the asked function may install a token itself.
+    // Clones the token instead of borrowing it, because the asked function may install a token
+    // itself.
     let heeded = HEEDED.with_borrow(Clone::clone);
     heeded.is_some_and(|heeded| heeded.is_raised())
 }
@@ -125,7 +128,7 @@ pub fn is_interrupted() -> bool {
 mod tests {
     use super::*;
 
-    /// I1: of the thread alone, for the call alone, and the inner one counts.
+    /// I1: a token counts for its thread and its call alone, and the inner token counts.
     #[test]
     fn belongs_to_a_thread_and_a_call() {
         let (outer, inner) = (Interrupt::new(), Interrupt::new());
@@ -143,7 +146,7 @@ mod tests {
         assert!(!is_interrupted());
     }
 
-    /// A token of the system asks it each time.
+    /// A token that asks the system asks it at each check.
     #[test]
     fn the_system_is_asked() {
         let even = Interrupt::asked(|number| number.is_multiple_of(2), 4);

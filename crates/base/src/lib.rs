@@ -1,14 +1,14 @@
-//! Ground: latches, ranges, shared maps, aligned buffers, locks, threads, time, seeded chance. No
-//! disk words in here.
+//! The foundation: latches, ranges, shared maps, aligned buffers, locks, threads, time and seeded
+//! randomness. This crate knows nothing of the disk format.
 //!
 //! # Place
 //!
-//! Every crate rests on this one; it rests on the standard library, `parking_lot`, `rustix` and
-//! `crossbeam-utils`. Nothing here knows what a device or a tree is, except [`Rank`], which names
-//! all short locks. The order of locks must be one list, and a list of all locks can only live
-//! below all crates. The engine takes locks, threads and time from here alone, so that one seed can
-//! decide all of them. That is `seeded`, in debug builds and in release builds with
-//! `--cfg buttress_seeded`.
+//! Every crate depends on this one. It depends on the standard library, `parking_lot`, `rustix` and
+//! `crossbeam-utils`. It knows neither devices nor trees, except in [`Rank`], which names all short
+//! locks. The order of locks must be one list, and only the lowest crate can hold it. The engine
+//! takes locks, threads and time only from this crate, so that one seed decides all of them. The
+//! module for that is `seeded`. Debug builds have it, and release builds with `--cfg
+//! buttress_seeded`.
 
 #![deny(unsafe_code)]
 

@@ -1,7 +1,7 @@
-//! The words nearest to one that is unknown, for messages.
+//! Finds known words that are near to an unknown word, for messages.
 
-/// Words of `known` that are close to `word`, the closest first, three at most: a few letters
-/// apart, or one begins with the other.
+/// Returns at most three words of `known` that are close to `word`, the closest first. Close means
+/// that a few letters differ, or that one word begins with the other.
 #[must_use]
 pub fn nearest<'k>(word: &str, known: impl IntoIterator<Item = &'k str>) -> Vec<&'k str> {
     let most = (word.len() / 3).clamp(1, 3);
@@ -16,7 +16,7 @@ pub fn nearest<'k>(word: &str, known: impl IntoIterator<Item = &'k str>) -> Vec<
     close.into_iter().map(|(_, name)| name).take(3).collect()
 }
 
-/// How many letters must be put in, taken out or changed to make one word the other.
+/// Returns the edit distance: the number of letters to insert, remove or change.
 fn distance(one: &[u8], other: &[u8]) -> usize {
     let mut row: Vec<usize> = (0..=other.len()).collect();
     for (at, letter) in one.iter().enumerate() {
@@ -35,7 +35,7 @@ fn distance(one: &[u8], other: &[u8]) -> usize {
 mod tests {
     use super::*;
 
-    /// Typing errors find what was meant, and something else finds nothing.
+    /// Typing errors find the intended word, and unrelated words find nothing.
     #[test]
     fn misspelt_words_find_what_was_meant() {
         let known = ["subvol", "subvolid", "ssd", "noatime", "compress", "compress-force"];

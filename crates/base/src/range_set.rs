@@ -1,12 +1,12 @@
-//! A set of numbers kept as ranges: what is free, pinned or dirty.
+//! A set of numbers kept as ranges, for example free, pinned or dirty space.
 //!
 //! # Invariants
 //!
 //! - **R1** Ranges are half-open, not empty, and neither overlap nor touch.
 //! - **R2** `total` is the sum of their lengths.
 //!
-//! Own code: `range-set-blaze` has inclusive ranges alone, so each call would convert its range and
-//! check for empty ones, which disks have.
+//! This is own code because `range-set-blaze` has only inclusive ranges. Each call would have to
+//! convert its range and check for empty ranges, which disks have.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -14,7 +14,7 @@ use std::ops::Range;
 /// A set of `u64`, stored as disjoint half-open ranges in ascending order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RangeSet {
-    /// Start to end.
+    /// The end of each range, by its start.
     ranges: BTreeMap<u64, u64>,
     total: u64,
 }
@@ -132,7 +132,7 @@ impl RangeSet {
         self.total -= end - start;
     }
 
-    /// Stores a range known to touch no other (R1), unless it is empty.
+    /// Stores a range, unless it is empty. The range must not touch any other (R1).
     fn put(&mut self, range: Range<u64>) {
         if !range.is_empty() {
             self.total += range.end - range.start;

@@ -1,9 +1,9 @@
-//! Chance from a seed, so that any run can be run again.
+//! Random numbers from a seed, so that any run can be repeated.
 //!
 //! # Place
 //!
-//! Tests, simulations and choices that need to differ but not to be secret. Never for identifiers
-//! that must be unique in the world.
+//! For tests, simulations, and choices that must differ but need not be secret. Never for
+//! identifiers that must be globally unique.
 //!
 //! # Invariants
 //!
@@ -59,7 +59,7 @@ impl Rng {
         range.start + self.below(range.end - range.start)
     }
 
-    /// Says yes `numerator` times in `denominator`.
+    /// Returns true with a probability of `numerator` to `denominator`.
     pub fn chance(&mut self, numerator: u64, denominator: u64) -> bool {
         self.below(denominator) < numerator
     }
@@ -72,14 +72,14 @@ impl Rng {
         }
     }
 
-    /// Puts a slice in an order of chance.
+    /// Shuffles a slice.
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             items.swap(last, self.below(last as u64 + 1) as usize);
         }
     }
 
-    /// Chooses one of a slice; nothing, of an empty one.
+    /// Returns a random item of a slice, or `None` for an empty slice.
     pub fn choose<'a, T>(&mut self, items: &'a [T]) -> Option<&'a T> {
         if items.is_empty() { None } else { items.get(self.below(items.len() as u64) as usize) }
     }
@@ -97,7 +97,7 @@ fn splitmix(state: &mut u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// C1: a seed names its numbers; another seed names others.
+    /// C1: a seed always gives the same numbers, and another seed gives others.
     #[test]
     fn repeats_from_its_seed() {
         let numbers = |seed| {
@@ -122,7 +122,7 @@ mod tests {
         assert!((0..100).all(|_| (10..12).contains(&rng.range(10..12))));
     }
 
-    /// A shuffle loses nothing.
+    /// A shuffle keeps all items.
     #[test]
     fn shuffles() {
         let mut items: Vec<u32> = (0..50).collect();

@@ -2,30 +2,31 @@
 //!
 //! # Place
 //!
-//! Debug builds have it, and release builds with `--cfg buttress_seeded`. The threads are the
-//! system's. Each holds its turn until it waits for a lock, a signal, a time or another thread.
-//! Chance may take the turn away at such a place, too. Everything else in the program, and every
-//! thread outside of the run, is unchanged.
+//! Debug builds have this module, and release builds with `--cfg buttress_seeded`. The threads are
+//! threads of the system. Each thread keeps its turn until it waits for a lock, a signal, a time or
+//! another thread. A random decision may also take the turn away at such a place. The rest of the
+//! program, and every thread outside of the run, is unchanged.
 //!
 //! # Invariants
 //!
 //! - **D1** One thread of a run has the turn; only it executes code of the test.
-//! - **D2** Which thread has the turn next follows from the seed and from what the threads did.
-//!   Nothing of the machine has a part in it: no clock, no address, no identifier of the system.
-//!   Measured processors alone are of the machine.
-//! - **D3** Time passes when no thread can go on, or when chance says so. Then a sleep or a timed
-//!   wait ends.
-//! - **D4** When no thread can go on and none waits for a time, the run is over: a deadlock,
+//! - **D2** The next thread to get the turn follows from the seed and from the actions of the
+//!   threads. The machine has no influence: no clock, no address, no identifier of the system. Only
+//!   measured processors depend on the machine.
+//! - **D3** Time advances when no thread can go on, or by a random decision. Then a sleep or a
+//!   timed wait ends.
+//! - **D4** When no thread can go on and none waits for a time, the run is over. It is a deadlock,
 //!   reported with the place where each thread waits.
 //!
-//! A run with [`Options::processors`] asks no chance: a [`Machine`] counts what threads take and
-//! chooses the next. `buttress_sim::processors` has one with any number of processors.
+//! A run with [`Options::processors`] uses no random decisions. A [`Machine`] counts the time that
+//! threads take and chooses the next thread. `buttress_sim::processors` has a machine with any
+//! number of processors.
 //!
 //! # Not seen
 //!
 //! A thread that waits in something other than [`crate::sync`], [`crate::thread`] or
-//! [`crate::Ranked`] keeps its turn: an initialiser of a `OnceLock` that takes a lock would stop
-//! the run for ever. Locks shared with threads outside of the run are not waited for rightly.
+//! [`crate::Ranked`] keeps its turn. So an initialiser of a `OnceLock` that takes a lock would stop
+//! the run for ever. The scheduler does not handle locks shared with threads outside of the run.
 //! Atomics are sequentially consistent here.
 
 use std::fmt;
@@ -53,38 +54,38 @@ pub(crate) use self::turns::{Place, Want};
 use self::turns::{State, Task, Turns};
 use crate::Rng;
 
-/// What a run that came to its end was like.
+/// The result of a run that ended.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// Its seed.
+    /// The seed of the run.
     pub seed: u64,
-    /// Places where the turn could have changed hands.
+    /// The number of places where the turn could have passed to another thread.
     pub steps: u64,
-    /// Of all decisions: equal, of two runs that went the same way.
+    /// A digest of all decisions. It is equal for two runs that took the same course.
     pub digest: u64,
-    /// How much time went by for the threads.
+    /// The time that passed for the threads.
     pub elapsed: Duration,
-    /// How long processors were busy, of a machine.
+    /// The time that processors were busy, if the run had a [`Machine`].
     pub busy: Duration,
-    /// Where threads of a machine waited for locks, most first.
+    /// The places where threads waited for locks, most first, if the run had a [`Machine`].
     pub waited: Vec<Waited>,
-    /// Threads that there were.
+    /// The number of threads.
     pub threads: usize,
-    /// Which thread was where at each step, if that was asked for.
+    /// The thread and the place of each step, if [`Options::trace`] is set.
     pub trace: Vec<(usize, &'static Location<'static>)>,
 }
 
-/// How a run is made.
+/// The settings of a run.
 #[derive(Debug)]
 pub struct Options {
-    /// Steps after which it is given up as one that gets nowhere.
+    /// The number of steps after which a run is given up as one without progress.
     pub steps_max: u64,
-    /// Whether each step is kept, to find where two runs part.
+    /// Whether the run records each step, to find the step at which two runs part.
     pub trace: bool,
-    /// Whether time leaps by chance to the end of the next timed wait, while threads can go on
-    /// (D3). Without, a wait is as long as it has to be.
+    /// Whether time leaps at random to the end of the next timed wait, while threads can go on
+    /// (D3). Otherwise each wait takes its full time.
     pub leaps: bool,
-    /// A machine of so many processors chooses the next thread, in place of chance.
+    /// A machine that chooses the next thread, instead of a random decision.
     pub processors: Option<Box<dyn Machine>>,
 }
 
@@ -99,7 +100,7 @@ impl Default for Options {
 pub struct Stuck {
     /// Its seed.
     pub seed: u64,
-    /// Which threads there were and what each waited for.
+    /// Each thread, with the object that it waited for.
     pub threads: String,
 }
 
@@ -115,11 +116,11 @@ impl std::error::Error for Stuck {}
 ///
 /// # Errors
 ///
-/// [`Stuck`], when all threads wait for each other (D4); they are left behind as they are.
+/// [`Stuck`], when all threads wait for each other (D4). The threads stay as they are.
 ///
 /// # Panics
 ///
-/// With what `work` panicked with.
+/// If `work` panics, with the same payload.
 pub fn run<T: Send + 'static>(
     seed: u64,
     options: Options,

@@ -1,17 +1,18 @@
-//! Any bytes as text that can be turned back: names in JSON, whatever a disk holds.
+//! Encodes any bytes as text that can be decoded, for example names on a disk in JSON.
 //!
 //! # Invariants
 //!
-//! - **E1** Text of UTF-8 is itself, unless it holds U+FFFD. Each other byte, and each byte of a
-//!   U+FFFD, is U+FFFD and two hexadecimal digits (`0xe9` is `\u{fffd}e9`).
-//! - **E2** [`decode`] gives back what [`encode`] was given, so no two byte strings share a text.
+//! - **E1** UTF-8 stays unchanged, unless it holds U+FFFD. Each other byte, and each byte of a
+//!   U+FFFD, becomes U+FFFD and two hexadecimal digits (`0xe9` becomes `\u{fffd}e9`).
+//! - **E2** [`decode`] returns the bytes that [`encode`] got, so no two byte strings have the same
+//!   text.
 
 use std::fmt::Write;
 
-/// What stands before the digits of a byte.
+/// The character before the digits of a byte.
 const MARK: char = '\u{fffd}';
 
-/// Bytes as text (E1).
+/// Encodes bytes as text (E1).
 #[must_use]
 pub fn encode(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
@@ -28,7 +29,7 @@ pub fn encode(bytes: &[u8]) -> String {
     text
 }
 
-/// A path of the host as text (E1): for fields of log events, and for JSON.
+/// Encodes a path of the host as text (E1), for fields of log events and for JSON.
 #[must_use]
 pub fn of_path(path: &std::path::Path) -> String {
     encode(path.as_os_str().as_encoded_bytes())
@@ -36,12 +37,12 @@ pub fn of_path(path: &std::path::Path) -> String {
 
 fn escape(bytes: &[u8], text: &mut String) {
     for byte in bytes {
-        // Into a string: nothing can fail.
+        // Writing into a `String` cannot fail.
         let _ = write!(text, "{MARK}{byte:02x}");
     }
 }
 
-/// The bytes that a text stands for; nothing for a mark without two digits.
+/// Returns the bytes of an encoded text, or `None` if a mark lacks its two digits.
 #[must_use]
 pub fn decode(text: &str) -> Option<Vec<u8>> {
     let mut parts = text.split(MARK);
@@ -62,7 +63,7 @@ mod tests {
     use super::*;
     use crate::Rng;
 
-    /// What people have is untouched; what is no text is marked.
+    /// Text stays unchanged, and bytes that are not text are marked.
     #[test]
     fn text_stays_and_bytes_are_marked() {
         for text in ["", "plain", "new\nline", "new\\nline", "\u{1b}[31m", "\0", "é 日本 🦀"] {
@@ -70,7 +71,7 @@ mod tests {
         }
         assert_eq!(encode(b"lit\xe9"), "lit\u{fffd}e9");
         assert_eq!(encode("\u{fffd}e9".as_bytes()), "\u{fffd}ef\u{fffd}bf\u{fffd}bde9");
-        // Half a character, and the surrogate that other programs escape with.
+        // An incomplete character, and a surrogate, with which other programs escape bytes.
         assert_eq!(encode(b"\xe6\x97"), "\u{fffd}e6\u{fffd}97");
         assert_eq!(encode(b"\xed\xb3\xa9"), "\u{fffd}ed\u{fffd}b3\u{fffd}a9");
         assert_eq!(decode("\u{fffd}e"), None);
@@ -79,7 +80,7 @@ mod tests {
         assert_eq!(decode("\u{fffd}xx"), None);
     }
 
-    /// E2: any bytes come back, those next to a mark and to half a character among them.
+    /// E2: any bytes are restored, also next to a mark or to an incomplete character.
     #[test]
     fn any_bytes_round_trip() {
         let pieces: [&[u8]; 12] = [

@@ -4,13 +4,13 @@
 //!
 //! - **D1** A request is served whole or fails; there are no short reads and writes.
 //! - **D2** A request past the end fails and changes nothing.
-//! - **D3** What was written before `flush` was called survives a crash once it has returned.
+//! - **D3** When `flush` has returned, every write that ended before its call survives a crash.
 //!   Without a flush, any part of a write may or may not survive, in units of 512 bytes.
 //!
 //! # Failure
 //!
-//! A failed write leaves its range in any state, old, new or mixed. A failed flush leaves
-//! everything written since the last good one in doubt: asking again proves nothing.
+//! A failed write leaves its range in any state: old, new or mixed. A failed flush leaves
+//! everything written since the last good flush in doubt. A second flush proves nothing.
 
 use std::fmt;
 use std::io::IoSlice;
@@ -27,7 +27,7 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// Returns the length in bytes. It does not change while the device is open.
     fn len(&self) -> u64;
 
-    /// Says whether there is nothing in it.
+    /// Returns whether the length is zero.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -35,13 +35,13 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// Says whether writes are allowed.
     fn writable(&self) -> bool;
 
-    /// Allows writes from now on, of a device that was opened for reading. Where it fails writes
+    /// Allows writes from now on, on a device that was opened for reading. If this fails, writes
     /// stay refused.
     ///
     /// # Errors
     ///
-    /// [`Error::ReadOnly`] for a device that cannot; [`Error::Locked`] and [`Error::Busy`] where
-    /// another program has it open, too.
+    /// [`Error::ReadOnly`] for a device that cannot be written; [`Error::Locked`] and
+    /// [`Error::Busy`] if another program has it open too.
     fn begin_writing(&self) -> Result<(), Error> {
         match self.writable() {
             true => Ok(()),
@@ -53,7 +53,8 @@ pub trait Device: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// [`Error::PastEnd`] if the range does not lie within the device; [`Error::Io`] if it fails.
+    /// [`Error::PastEnd`] if the range does not lie within the device; [`Error::Io`] if the device
+    /// fails.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), Error>;
 
     /// Writes `buf` at `offset`.
@@ -118,7 +119,7 @@ pub trait Device: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// As [`Device::write_many`], and then nothing was made durable; as [`Device::flush`].
+    /// As [`Device::write_many`]: then nothing was made durable. Also as [`Device::flush`].
     fn write_many_and_flush(&self, writes: &[Write<'_>]) -> Result<(), Unfinished> {
         self.write_many(writes).map_err(Unfinished::Write)?;
         self.flush().map_err(Unfinished::Flush)
@@ -138,7 +139,7 @@ pub trait Device: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// [`Error::Io`]; see the header for what it leaves behind.
+    /// [`Error::Io`]; the header of this module describes the state after it.
     fn flush(&self) -> Result<(), Error>;
 
     /// Tells the device that a range holds nothing of value. Its content is undefined afterwards. A
@@ -149,7 +150,7 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// As [`Device::write_at`].
     fn discard(&self, offset: u64, len: u64) -> Result<(), Error>;
 
-    /// Makes a range read as zeroes: a write like any other (D3) without sending the bytes.
+    /// Makes a range read as zeroes, without sending the bytes. It is a write like any other (D3).
     ///
     /// # Errors
     ///
@@ -159,9 +160,9 @@ pub trait Device: Send + Sync + fmt::Debug {
         write_each_zero(offset, len, |at, buf| self.write_at(at, buf))
     }
 
-    /// Says what is known of the bytes from `offset` on without reading them. The answer reaches to
-    /// the first change of kind, and never beyond `len`. A device that cannot tell says data: that
-    /// is always correct.
+    /// Returns the kind of the bytes from `offset` on, without reading them. The extent ends at the
+    /// first change of kind, and at `len` at the latest. A device that cannot tell returns
+    /// [`Content::Data`], which is always correct.
     ///
     /// # Errors
     ///
@@ -175,18 +176,18 @@ pub trait Device: Send + Sync + fmt::Debug {
 /// One of several writes.
 #[derive(Debug)]
 pub struct Write<'a> {
-    /// Where it begins.
+    /// The offset of the first byte.
     pub offset: u64,
-    /// What is written there, one after the other.
+    /// The bytes to write, one buffer after the other.
     pub bufs: Vec<IoSlice<'a>>,
-    /// What the bytes are.
+    /// The class of the bytes.
     pub class: Class,
 }
 
 /// One of several writes that failed.
 #[derive(Debug)]
 pub struct Refused {
-    /// Its index.
+    /// The index of the write that failed.
     pub index: usize,
     /// Its error.
     pub error: Error,
@@ -197,7 +198,7 @@ pub struct Refused {
 pub enum Unfinished {
     /// One of them failed.
     Write(Refused),
-    /// The flush behind them failed.
+    /// The flush after the writes failed.
     Flush(Error),
 }
 
@@ -206,25 +207,26 @@ pub enum Unfinished {
 pub enum Class {
     /// Content of files.
     Data,
-    /// The description of where content is: small, scattered, and waited for.
+    /// Structures that say where content is. Such writes are small and scattered, and callers wait
+    /// for them.
     Metadata,
 }
 
-/// What happens to the space under zeroes.
+/// The use of the space under zeroes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Space {
-    /// It stays allocated, so that later writes there cannot run out of space.
+    /// The space stays allocated, so that later writes there cannot run out of space.
     Keep,
-    /// It may be freed.
+    /// The space may be freed.
     Free,
 }
 
-/// What is known of bytes without reading them.
+/// The kind of bytes, known without reading them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// Anything.
+    /// Any bytes.
     Data,
-    /// They read as zeroes, and take no space.
+    /// Bytes that read as zeroes and take no space.
     Hole,
 }
 
@@ -233,7 +235,7 @@ pub enum Content {
 pub struct Extent {
     /// Its length; zero only if zero bytes were asked for.
     pub len: u64,
-    /// Of which kind.
+    /// The kind of the bytes.
     pub content: Content,
 }
 

@@ -15,7 +15,7 @@ use buttress_base::{Rank, Ranked};
 use crate::device::{Content, Device, Extent, Space, check};
 use crate::error::{Error, Operation};
 
-/// A device of zeroes until written.
+/// A device that reads as zeroes until it is written.
 #[derive(Debug)]
 pub struct MemoryDevice {
     name: String,
@@ -153,10 +153,11 @@ impl Device for MemoryDevice {
         Ok(())
     }
 
-    /// Reads as zeroes afterwards, and gives the memory of whole blocks back.
+    /// Discards a range. It reads as zeroes afterwards, and whole blocks free their memory.
     fn discard(&self, offset: u64, len: u64) -> Result<(), Error> {
         check(self, Operation::Discard, offset, len)?;
-        // Nearly all of a range of terabytes is absent: this visits the present blocks only.
+        // Nearly all blocks of a range of terabytes are absent, so this visits only the present
+        // ones.
         let whole = offset.div_ceil(BLOCK_LEN)..(offset + len) / BLOCK_LEN;
         let ends = if whole.end.saturating_sub(whole.start) < BLOCKS_SWEPT_MIN {
             [offset..offset + len, 0..0]
@@ -242,7 +243,7 @@ mod tests {
         }
     }
 
-    /// D2: past the end is an error with the facts, overflow included.
+    /// D2: a request past the end fails with the facts, also if its end overflows.
     #[test]
     fn refuses_past_the_end() {
         let device = MemoryDevice::new(8192);

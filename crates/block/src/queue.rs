@@ -1,25 +1,26 @@
-//! What Linux says of the queue of a block device.
+//! The properties of a block device's queue, as Linux reports them.
 //!
 //! # Place
 //!
-//! A durable write is `RWF_DSYNC`, a bio with FUA. For a device without FUA, or without a cache to
-//! lose, Linux makes it in one of two ways. With a write-back cache and no FUA it flushes the whole
-//! cache after the write. With a write-through cache everything is durable once written. Either way
-//! earlier writes are durable as well (kernel documentation, `block/writeback_cache_control`).
+//! A durable write uses `RWF_DSYNC`, a bio with FUA. For a device without FUA, or without a
+//! volatile cache, Linux has two ways. With a write-back cache and no FUA it flushes the whole
+//! cache after the write. With a write-through cache every completed write is durable. In both
+//! cases earlier writes are durable as well (kernel documentation,
+//! `block/writeback_cache_control`).
 //!
-//! With FUA only the write itself is durable. A device made of others has no queue of its own. It
-//! hands the write to one of them, which flushes alone.
+//! With FUA only the write itself is durable. A stacked device has no queue of its own. It passes
+//! the write to one of its devices, and only that device flushes.
 //!
 //! Several such writes at once cost one flush: Linux delays it until all of them are done
-//! (`block/blk-flush.c`, C2). A loop device was seen to serve 1.00 flushes for each 1, 2, 4, 8 and
-//! 16 of them.
+//! (`block/blk-flush.c`, C2). In a measurement a loop device did 1.00 flushes for each 1, 2, 4, 8
+//! and 16 such writes.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-/// Whether a durable write to this block device also makes earlier writes durable. False where
-/// Linux does not say.
+/// Returns whether a durable write to this block device also makes earlier writes durable. Returns
+/// false if Linux does not say.
 pub(crate) fn flushes_with_writes(device: &File) -> bool {
     let Ok(metadata) = device.metadata() else { return false };
     let (major, minor) = (rustix::fs::major(metadata.rdev()), rustix::fs::minor(metadata.rdev()));

@@ -1,4 +1,4 @@
-//! What is known of a file besides its content.
+//! The metadata of a file.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -40,7 +40,7 @@ impl Metadata {
         self.attr.kind == FileKind::Symlink
     }
 
-    /// What it is.
+    /// Returns the kind of the object.
     #[must_use]
     pub fn kind(&self) -> FileKind {
         self.attr.kind
@@ -64,13 +64,13 @@ impl Metadata {
         (self.attr.uid, self.attr.gid)
     }
 
-    /// How many names lead to it; one for a directory.
+    /// Returns the number of names of the object; one for a directory.
     #[must_use]
     pub fn nlink(&self) -> u32 {
         self.attr.nlink
     }
 
-    /// Bytes that are allocated for it, dirty data included.
+    /// Returns the allocated bytes of the object, dirty data included.
     #[must_use]
     pub fn allocated(&self) -> u64 {
         self.attr.blocks * 512

@@ -2,9 +2,9 @@
 //!
 //! # What must hold
 //!
-//! - A transaction's content is in files without names until all changes are known. Names are then
-//!   changed in one step of the engine, and that step is committed. A crash leaves all or nothing;
-//!   files without names are removed at the next opening.
+//! - The content of a transaction is in files without names until all changes are known. Then one
+//!   step of the engine changes the names, and a commit makes that step durable. A crash leaves all
+//!   changes or none. The next opening removes files without names.
 //! - One transaction of a volume runs at a time.
 
 use std::collections::HashMap;
@@ -23,28 +23,29 @@ use crate::walk::{self, Last};
 
 /// Changes of several files that happen together or not at all.
 ///
-/// Made by [`Filesystem::transaction`](crate::Filesystem::transaction). Nothing of it is seen by
-/// others before it ends; its own [`Transaction::read`] sees it.
+/// [`Filesystem::transaction`](crate::Filesystem::transaction) makes it. Other readers see none of
+/// its changes before it ends. Its own [`Transaction::read`] sees them.
 #[derive(Debug)]
 pub struct Transaction<'f> {
     fs: &'f Filesystem,
     changes: Vec<NameChange>,
-    /// What names lead to by the changes so far.
+    /// The object of each changed name, after the changes so far.
     staged: HashMap<(Dir, Vec<u8>), Staged>,
-    /// Directories of this transaction by their paths: which change makes each.
+    /// The directories that this transaction makes, by path, with the index of the change that
+    /// makes each.
     made: HashMap<PathBuf, usize>,
-    /// The nearest directory that was there before, for each of those.
+    /// For each of these new directories, the nearest directory above it that existed before.
     above: HashMap<usize, Inode>,
 }
 
-/// What tells directories apart.
+/// The identity of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Dir {
     There(InodeId),
     Made(usize),
 }
 
-/// What a name leads to.
+/// The object that a name refers to.
 #[derive(Clone, Debug)]
 enum Staged {
     Inode(Inode),
@@ -56,7 +57,7 @@ enum Staged {
 struct Place {
     dir: NameDir,
     key: (Dir, Vec<u8>),
-    /// The directory, or the nearest one above that was there before.
+    /// The directory, or the nearest directory above it that existed before the transaction.
     above: Inode,
 }
 
@@ -68,9 +69,9 @@ impl<'f> Transaction<'f> {
 
     /// Writes a whole file: makes it, or replaces it.
     ///
-    /// A file that is replaced becomes a new one with its mode, owner and extended attributes. Open
-    /// [`File`](crate::File)s and other names of the old one keep the old content. A symbolic link
-    /// at the end of the path is replaced, not followed.
+    /// If the file exists, a new file replaces it, with the same mode, owner and extended
+    /// attributes. Open [`File`](crate::File)s and other names of the old file keep the old
+    /// content. A symbolic link at the end of the path is replaced, not followed.
     ///
     /// # Errors
     ///
@@ -80,7 +81,7 @@ impl<'f> Transaction<'f> {
         self.stage_file(path, content.as_ref()).context("write", path)
     }
 
-    /// Makes a directory with mode 0755, and its directory's owner.
+    /// Makes a directory with mode 0755 and the owner of its parent directory.
     ///
     /// # Errors
     ///
@@ -90,7 +91,7 @@ impl<'f> Transaction<'f> {
         self.stage_dir(path).context("create directory", path)
     }
 
-    /// Gives a file or a symbolic link another name; what has that name is replaced.
+    /// Renames a file or a symbolic link. An object under the new name is replaced.
     ///
     /// # Errors
     ///
@@ -130,7 +131,7 @@ impl<'f> Transaction<'f> {
         read().context("read", path)
     }
 
-    /// Changes the names, and commits.
+    /// Changes all names in one step, and commits.
     pub(crate) fn finish(self) -> Result<()> {
         let Some(top) = self.changes.first().map(|change| match change {
             NameChange::Put { inode, .. } => inode.clone(),
@@ -168,7 +169,8 @@ impl<'f> Transaction<'f> {
                 inode.set_xattr(&name, &old.xattr(&name)?, XattrFlags::default())?;
             }
         }
-        // All of it is in the trees before its name is: a commit of the name has the content.
+        // All content is in the trees before the name is, so a commit with the name has the
+        // content.
         inode.flush_data()?;
         let Place { dir, key, .. } = place;
         self.changes.push(NameChange::Put { dir, name: key.1.clone(), inode: inode.clone() });
@@ -219,7 +221,7 @@ impl<'f> Transaction<'f> {
         Ok(())
     }
 
-    /// What is no directory, under a name.
+    /// Returns the object under a name. Fails for a directory.
     fn file_at(&self, place: &Place) -> FsResult<Inode> {
         match self.lookup(place)? {
             Staged::NewDir => Err(NameError::IsDir.into()),
@@ -259,16 +261,16 @@ impl<'f> Transaction<'f> {
     }
 }
 
-/// A path without what does not tell it apart.
+/// Returns a path without the components that do not change its target.
 fn plain(path: &Path) -> PathBuf {
     let named = |part: &Component<'_>| matches!(part, Component::Normal(_) | Component::ParentDir);
     path.components().filter(named).collect()
 }
 
-/// The turn of one transaction.
+/// Lets one transaction run at a time.
 #[derive(Debug, Default)]
 pub(crate) struct Turn {
-    /// The thread that has it. Unranked: nothing is taken under it.
+    /// The thread that runs a transaction. Unranked: no other lock is taken under this one.
     taken: Mutex<Option<ThreadId>>,
     free: Condvar,
 }

@@ -98,7 +98,7 @@ pub(crate) struct Core {
     pub(crate) work: Work,
 }
 
-/// Slots between the index and the free list.
+/// Slots that have left the index and are not in the free list yet.
 #[derive(Debug, Default)]
 pub(crate) struct Limbo {
     /// Readers of the present turn may use them.
@@ -203,7 +203,7 @@ impl Core {
         let freed = {
             let mut limbo = self.limbo.lock();
             let mut freed = Vec::new();
-            // Twice: fresh slots become waiting ones, and may be free at once.
+            // Two rounds: fresh slots become waiting slots, and those may be free at once.
             for _ in 0..2 {
                 if !limbo.waiting.is_empty() {
                     if !self.readers.is_empty(limbo.turn) {
@@ -212,8 +212,8 @@ impl Core {
                     freed.append(&mut limbo.waiting);
                 }
                 if !limbo.fresh.is_empty() {
-                    // No reader of the turn before is inside, else the counters of two turns would
-                    // mix.
+                    // No reader of the previous turn may be inside. Otherwise the counters would
+                    // mix two turns.
                     let last = self.readers.turn().wrapping_sub(1);
                     if !self.readers.is_empty(last) {
                         break;
@@ -241,7 +241,7 @@ impl Core {
         }
     }
 
-    /// The figures of this moment.
+    /// Returns the current figures.
     pub(crate) fn status(&self) -> Status {
         let moment = Moment {
             is_failed: self.broken.is_set() || self.is_stalled.load(Ordering::Relaxed),

@@ -1,6 +1,7 @@
 //! Counters that many threads change without sharing a cache line of the processors.
 //!
-//! A thread keeps its shard for ever, so its additions and subtractions meet in one place.
+//! A thread keeps its shard for its lifetime, so its additions and subtractions change the same
+//! counter.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

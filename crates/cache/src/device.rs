@@ -2,7 +2,7 @@
 //!
 //! # Place
 //!
-//! The program opens this device; volumes and network front ends stand on it.
+//! The program opens this device. Volumes and network front ends use it.
 //!
 //! # Invariants
 //!
@@ -34,7 +34,7 @@ pub struct CacheDevice {
     threads: Ranked<Vec<JoinHandle<()>>>,
 }
 
-/// The result of a flush of everything.
+/// The result of writing everything back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Drained {
     /// Blocks written to the origin.
@@ -99,8 +99,8 @@ impl CacheDevice {
         Ok(Drained { blocks: drained? })
     }
 
-    /// Writes back until the low watermark is reached, in the calling thread. For caches without
-    /// threads.
+    /// Writes back until the low watermark is reached, in the calling thread. This is for caches
+    /// without threads of their own.
     ///
     /// # Errors
     ///
@@ -130,7 +130,7 @@ impl CacheDevice {
         self.core.commit()
     }
 
-    /// Takes a message in the target's words: `flush`, `flush_on_suspend`, `cleaner`,
+    /// Handles a message of the dm-writecache target: `flush`, `flush_on_suspend`, `cleaner`,
     /// `clear_stats`.
     ///
     /// # Errors

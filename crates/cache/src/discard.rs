@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! - **Z1** Zeroes that go to the origin are durable there before the cache drops the blocks under
-//!   them. So no crash shows content older than both.
+//!   them. So after a crash no content appears that is older than both.
 //!
 //! # Failure
 //!
@@ -41,7 +41,7 @@ impl Core {
             end => OriginBlock(end / size),
         };
         let keep_below = self.cut_target();
-        // Inside the gate, so that no commit includes only half of it.
+        // The gate is entered first, so that no commit includes only half of the discard.
         let inside = self.writers.enter();
         let mut is_any = false;
         for shard in self.index.shards() {
@@ -65,7 +65,7 @@ impl Core {
                         if version.epoch == Epoch(inside.turn()) {
                             let one_less = |count: u64| Some(count.saturating_sub(1));
                             let order = Ordering::SeqCst;
-                            // The closure always answers.
+                            // The closure always returns `Some`, so the update cannot fail.
                             let _ = self.uncommitted.fetch_update(order, order, one_less);
                         }
                     }
@@ -91,7 +91,8 @@ impl Core {
         let sweep = if len < ZEROES_CACHED || self.options.consistent_origin {
             None
         } else {
-            // A sweep could write the present content after the zeroes. This does not wait for one.
+            // A running sweep could write the present content after the zeroes. This call does not
+            // wait for a sweep.
             self.drain.try_lock().filter(|sweep| sweep.is_idle())
         };
         let Some(sweep) = sweep else { return self.write_each_zero(offset, len) };
@@ -104,7 +105,8 @@ impl Core {
         }
         self.origin.write_zeroes(from, to - from, space)?;
         self.flush_origin()?;
-        // Earlier marks must be durable first: of two versions the older could come back.
+        // Earlier marks must be durable first. Otherwise a crash could bring the older of two
+        // versions back.
         self.flush_table()?;
         let mut others = Vec::new();
         self.each_in(OriginBlock(first), OriginBlock(last), |block, versions| {

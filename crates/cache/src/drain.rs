@@ -40,14 +40,15 @@ const BATCH_BYTES: u64 = 8 << 20;
 const RUN_BYTES: u64 = 4 << 20;
 /// Bytes written between flushes of the origin, at least and at most.
 const FINISH_BYTES: std::ops::RangeInclusive<u64> = 64 << 20..=1 << 30;
-/// The share of the cache in between, as a divisor. Where neighbours are apart in the cache, the
-/// marks of each share are all over the table, and each share rewrites nearly all of it.
+/// The cache's size divided by this is the share after which a flush follows, within
+/// `FINISH_BYTES`. If neighbours lie apart in the cache, the marks of each share are spread over
+/// the table. Then each share rewrites nearly the whole table.
 const FINISH_SHARE: u64 = 32;
 /// Blocks of one run, as Linux joins them.
 const LRU_RUN: usize = 256;
 /// Threads that read a batch from the cache.
 const READERS: usize = 4;
-/// The number of separate reads from which threads pay off.
+/// The number of separate reads from which threads are faster.
 const READERS_FROM: usize = 64;
 
 /// The exclusive right to sweep.
@@ -113,7 +114,7 @@ impl Core {
             Writeback::FifoUnsorted => Order::Oldest,
         };
         let mut total = 0;
-        // A running cut is finished first; then one cut holds everything.
+        // A running cut is finished first. After it, one cut includes everything.
         if let Some(target) = self.cut_target() {
             total += self.drain_below(&mut sweep, target, order, progress)?;
             self.end_cut(target)?;
@@ -152,8 +153,8 @@ impl Core {
             // The missed blocks waited for a free mark or a writer. Those are done by now, or
             // nearly.
             if order == Order::Oldest {
-                // The list of ages may have lost a version that had to wait: the rest goes by
-                // address.
+                // The list of ages may have lost a version that had to wait, so the rest is written
+                // back by address.
                 return Ok(total + self.drain_below(sweep, limit, Order::SortedAdjacent, progress)?);
             }
             self.commit()?;
@@ -161,8 +162,8 @@ impl Core {
         }
     }
 
-    /// Writes back until the low watermark is reached; in cuts, one whole cut. Ends early when
-    /// `stop` says so.
+    /// Writes back until the low watermark is reached. With `consistent_origin` it writes back one
+    /// whole cut. Ends early when `stop` returns true.
     pub(crate) fn drain_to_low(&self, stop: &dyn Fn() -> bool) -> Result<u64, Error> {
         self.commit()?;
         let mut sweep = self.sweep();
@@ -253,7 +254,8 @@ impl Core {
         }
     }
 
-    /// Chooses how far a sweep goes: all that is committed. No commit runs meanwhile.
+    /// Chooses the limit of a sweep, which includes all committed versions. No commit runs
+    /// meanwhile.
     fn begin_cut(&self) -> Result<Epoch, Error> {
         let _one = self.commit.lock();
         let limit = self.committed();
@@ -395,7 +397,7 @@ impl Core {
                 picks.push(last);
             }
         }
-        // Not to be tried again at once: older versions are being written back.
+        // These blocks are not tried again at once: their older versions are being written back.
         self.oldest.lock().extend(later);
         picks
     }
@@ -483,7 +485,8 @@ impl Core {
                 assert!(are_found, "index::I2: of {chunk:?} one is not marked free");
             }
         }
-        // All at once, and outside of the shards' locks: no other thread frees Dying versions.
+        // All versions at once, and without the shards' locks: no other thread frees `Dying`
+        // versions.
         self.dying.lock().extend_from_slice(&pending);
         let count = pending.len() as u64;
         pending.clear();

@@ -15,29 +15,29 @@ pub enum Error {
     /// more. Everything that a flush acknowledged before is safe.
     #[error("the cache is stopped, because its device failed; reopen it to recover")]
     Broken(#[source] Arc<buttress_block::Error>),
-    /// The first bytes are not those of a cache.
+    /// The device does not begin with the magic number of a cache.
     #[error("{device} is not a dm-writecache cache (its first word is {found:#010x})")]
     NotACache {
         /// Name of the cache device.
         device: String,
-        /// What stands where the magic number should.
+        /// The word in place of the magic number.
         found: u32,
     },
-    /// It was never formatted.
+    /// The device was never formatted.
     #[error("{device} is blank, not a cache; `buttress cache format` makes one")]
     Blank {
         /// Name of the cache device.
         device: String,
     },
-    /// Formatting would destroy something.
+    /// The device already holds data that formatting would destroy.
     #[error("{device} already holds {what}; formatting it needs --force")]
     NotBlank {
         /// Name of the cache device.
         device: String,
-        /// What stands there.
+        /// The kind of the data.
         what: String,
     },
-    /// Made by something newer.
+    /// A newer program made the cache.
     #[error("{device} has version {found} of the format; version 1 is known")]
     Version {
         /// Name of the cache device.
@@ -77,7 +77,7 @@ pub enum Error {
         /// Its length after `start_sector`.
         len: u64,
     },
-    /// More blocks than this program can number.
+    /// The cache has more blocks than this program can number.
     #[error("the cache has {found} blocks; at most 4294967294 can be handled")]
     TooManyBlocks {
         /// Number of blocks.
@@ -97,7 +97,7 @@ pub enum Error {
         /// The sector its entry names.
         sector: u64,
     },
-    /// Two committed copies of one block, and nothing says which is newer.
+    /// The cache has two committed copies of one block, and nothing tells which is newer.
     #[error("slots {first} and {second} both hold sector {sector} as of sequence {epoch}")]
     EqualSequence {
         /// The slot read first.
@@ -142,13 +142,14 @@ pub enum Error {
     Option {
         /// The option as given.
         option: String,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
 }
 
 impl Error {
-    /// Says whether bytes of the cache are wrong, as opposed to a device or a caller.
+    /// Returns whether the bytes of the cache are wrong, as opposed to a failed device or a wrong
+    /// call.
     #[must_use]
     pub fn is_corrupt(&self) -> bool {
         matches!(
@@ -162,7 +163,7 @@ impl Error {
         )
     }
 
-    /// Says whether `force` would continue.
+    /// Returns whether the call would succeed with `force`.
     #[must_use]
     pub fn is_refusal(&self) -> bool {
         matches!(self, Self::NotBlank { .. } | Self::WrongOrigin { .. } | Self::PastOrigin { .. })

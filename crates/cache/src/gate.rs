@@ -1,5 +1,5 @@
-//! Counts the threads inside by turn. A thread can wait for all that entered before a moment,
-//! without holding up later ones.
+//! A gate that counts the threads inside it, by turn. A thread can wait for all threads that
+//! entered before a moment, without delaying later ones.
 //!
 //! # Place
 //!
@@ -9,8 +9,7 @@
 //!
 //! # Invariants
 //!
-//! - **G1** After [`Gate::advance`] returned, no thread is inside that entered with the turn
-//!   before.
+//! - **G1** When [`Gate::advance`] has returned, no thread of the previous turn is inside.
 //! - **G2** Threads of at most two turns are inside: only one thread advances at a time (the
 //!   caller's lock).
 
@@ -33,7 +32,7 @@ pub(crate) struct Gate {
     left: Condvar,
 }
 
-/// Proof of being inside.
+/// Proof that the thread is inside the gate. The thread leaves when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Inside<'a> {
     gate: &'a Gate,
@@ -97,7 +96,7 @@ impl Gate {
         self.turn.fetch_add(1, Ordering::SeqCst)
     }
 
-    /// Says whether no thread of `turn` is inside any more. Only for turns before the present one.
+    /// Returns whether no thread of `turn` is inside. Only for turns before the present one.
     pub(crate) fn is_empty(&self, turn: u64) -> bool {
         (0..SHARDS).all(|shard| self.count(turn, shard).load(Ordering::SeqCst) == 0)
     }

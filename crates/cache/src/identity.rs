@@ -1,24 +1,24 @@
-//! Which origin a cache belongs to, by the origin's length and the identifier at its front.
+//! The identity of a cache's origin: its length and the identifier at its front.
 //!
 //! # Place
 //!
 //! Linux's format does not tie a cache to its origin, and draining a cache into another device
-//! destroys that device. The identifier is that of the filesystem, container or partition table on
-//! the origin. It is found at known places in the first [`WINDOW`] bytes, each within one sector,
-//! so that it changes in one step.
+//! destroys that device. The identifier belongs to the filesystem, container or partition table on
+//! the origin. It lies at known places in the first [`WINDOW`] bytes. Each place is within one
+//! sector, so the identifier changes in one step.
 //!
 //! # Failure
 //!
-//! An origin without a known identifier is known by its length alone. A change of the identifier
-//! without the cache (mkfs on the bare origin) is an error on purpose: the cache's blocks are
-//! useless then.
+//! An origin without a known identifier is identified by its length alone. If the identifier
+//! changes without the cache (mkfs on the bare origin), the mismatch is an error on purpose. The
+//! cache's blocks are useless then.
 
 use buttress_block::Device;
 
-/// Bytes at the front of the origin that the identity comes from.
+/// The number of bytes at the front of the origin that the identity is made from.
 pub(crate) const WINDOW: u64 = 128 << 10;
 
-/// A known format: where its magic stands, and where its identifier.
+/// A known format: the offsets of its magic and of its identifier.
 struct Known {
     magic_at: usize,
     magic: &'static [u8],
@@ -48,7 +48,7 @@ pub(crate) fn of_device(origin: &dyn Device) -> Result<u64, buttress_block::Erro
     Ok(of_window(origin.len(), &read_window(origin)?))
 }
 
-/// Reads the bytes that the identity comes from.
+/// Reads the bytes that the identity is made from.
 pub(crate) fn read_window(origin: &dyn Device) -> Result<Vec<u8>, buttress_block::Error> {
     let mut window = vec![0; WINDOW.min(origin.len()) as usize];
     origin.read_at(0, &mut window)?;

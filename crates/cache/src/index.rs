@@ -1,4 +1,4 @@
-//! Which blocks of the origin are cached, in which slots, in how many versions.
+//! The index: the cached blocks of the origin, and the slots of all their versions.
 //!
 //! # Invariants
 //!
@@ -10,11 +10,11 @@
 //!
 //! # Locks
 //!
-//! One lock for each shard, of [`Rank::CacheShard`]; never two, never across I/O. A shard has whole
-//! regions of the origin, so a write of neighbours meets one lock. Each is held for a microsecond
-//! or two. So a thread that finds it taken tries again for a while before it sleeps. A sweep
-//! retakes its lock at once, so it first lets waiting requests go ([`Index::shard_after`]): else it
-//! would have the lock again before the sleeping thread is awake.
+//! Each shard has one lock, of [`Rank::CacheShard`]. A thread holds one of them at a time, and
+//! never across I/O. A shard has whole regions of the origin, so a write of neighbours takes one
+//! lock. A lock is held for a microsecond or two, so a thread that finds it taken tries again for a
+//! while before it sleeps. A sweep lets waiting requests go first ([`Index::shard_after`]).
+//! Otherwise it would retake its lock before the sleeping thread is awake.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -26,19 +26,21 @@ use buttress_base::{CachePadded, Held, Rank, Ranked};
 use crate::units::{Epoch, OriginBlock, Slot};
 
 const SHARDS: u64 = 64;
-/// Blocks of a leaf: as many as there are bits.
+/// The number of blocks of a leaf: one for each bit of its mask.
 const LEAF: u64 = 64;
-/// Pieces of memory of each kind that a shard keeps when no sweep is under way.
+/// The number of spare vectors of each kind that a shard keeps while no sweep runs.
 const SPARE_MAX: usize = 64;
-/// How often a foreground request tries a shard's lock before it sleeps, and the processor's pauses
-/// in between. Together a few microseconds, more than a shard is ever held.
+/// The number of times that a foreground request tries a shard's lock before it sleeps, and the
+/// processor's pauses between two tries. Together they take a few microseconds, longer than a shard
+/// is ever held.
 const LOOKS: u32 = 24;
 const PAUSES: u32 = 12;
-/// How often a sweep checks for waiting requests, at most: one may have lost its processor.
+/// The largest number of times that a sweep checks for waiting requests. It is bounded, because the
+/// thread of a waiting request may have lost its processor.
 const COURTESY: u32 = 256;
 /// Leaves that are removed under one lock at the end of a sweep.
 const PURGE: usize = 32;
-/// Blocks of a region: neighbours that share a lock.
+/// The number of blocks of a region. These neighbours share a lock.
 pub(crate) const REGION: u64 = 4096;
 
 /// The state of one version of a block.
@@ -102,12 +104,13 @@ impl Versions {
 struct Leaf {
     /// The bits of the cached blocks.
     mask: u64,
-    /// Their versions, in order: as many as there are bits.
+    /// The versions of each cached block, in the order of the bits.
     versions: Vec<Versions>,
 }
 
 impl Leaf {
-    /// The position of the versions of a bit's block, whether present or not.
+    /// Returns the index of a bit's block in `versions`, or the index at which it would be
+    /// inserted.
     fn place(&self, bit: u32) -> usize {
         (self.mask & below(bit)).count_ones() as usize
     }
@@ -116,7 +119,7 @@ impl Leaf {
         self.mask >> bit & 1 == 1
     }
 
-    /// The cached blocks in a range: how many come before them, and their bits.
+    /// Returns the number of cached blocks before a range, and the bits of the blocks in it.
     fn part(&self, number: u64, from: OriginBlock, end: OriginBlock) -> (usize, Bits) {
         let bit = |block: OriginBlock| block.0.saturating_sub(number * LEAF).min(LEAF) as u32;
         let before = self.mask & below(bit(from));
@@ -124,12 +127,12 @@ impl Leaf {
     }
 }
 
-/// The bits below `bit`; all of them for 64.
+/// Returns a mask of all bits below `bit`; of all 64 bits for 64.
 fn below(bit: u32) -> u64 {
     1_u64.checked_shl(bit).unwrap_or(0).wrapping_sub(1)
 }
 
-/// The numbers of bits that are set, upwards.
+/// Iterates over the numbers of the set bits, in ascending order.
 struct Bits(u64);
 
 impl Iterator for Bits {
@@ -142,24 +145,24 @@ impl Iterator for Bits {
     }
 }
 
-/// What happens to emptied leaves.
+/// The treatment of leaves that have become empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Emptied {
     Leave,
-    /// They stay until the end of the running sweep.
+    /// Emptied leaves stay until the end of the running sweep.
     Stay,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Shard {
     leaves: BTreeMap<u64, Leaf>,
-    /// Blocks in them.
+    /// The number of cached blocks in the leaves.
     len: u64,
     /// Leaves that a sweep emptied and left in the map.
     emptied: Vec<u64>,
-    /// Memory of removed versions, for added ones. A foreground request must not wait for a sweep
-    /// in the allocator, nor sort the memory that a sweep freed. During a sweep nothing is freed,
-    /// so there is never more than at its start.
+    /// Memory of removed versions, reused for added ones. A foreground request must not wait in the
+    /// allocator for a sweep, nor sort the memory that a sweep freed. A sweep frees no memory, so
+    /// there is never more of it than at the start of the sweep.
     spare_leaves: Vec<Vec<Versions>>,
     spare_lists: Vec<Vec<Version>>,
 }
@@ -237,8 +240,8 @@ impl Shard {
         }
     }
 
-    /// Shows versions, given by block and slot; neighbours share one lookup of their leaf. Returns
-    /// whether all were there.
+    /// Calls `look` for versions that are given by block and slot. Neighbours share one lookup of
+    /// their leaf. Returns whether all versions were found.
     pub(crate) fn each_mut(
         &mut self,
         which: &[(OriginBlock, Slot)],
@@ -265,8 +268,8 @@ impl Shard {
         self.remove_all(&[(block, slot)], Emptied::Leave, |_| true)
     }
 
-    /// Removes versions (I2), given by block and slot, for which `may` must be true. Neighbours
-    /// share one lookup of their leaf. Returns whether all were there.
+    /// Removes those versions (I2), given by block and slot, for which `may` returns true.
+    /// Neighbours share one lookup of their leaf. Returns whether all were found.
     pub(crate) fn remove_all(
         &mut self,
         which: &[(OriginBlock, Slot)],
@@ -277,7 +280,7 @@ impl Shard {
         for part in which.chunk_by(are_in_one_leaf) {
             let (number, _) = leaf_of(part[0].0);
             let Some(leaf) = self.leaves.get_mut(&number) else { return false };
-            // From the last one, so that the remaining ones need not move.
+            // The last version is removed first, so that the remaining ones need not move.
             for &(block, slot) in part.iter().rev() {
                 let (_, bit) = leaf_of(block);
                 if !leaf.has(bit) {
@@ -323,7 +326,8 @@ impl Shard {
         are_found
     }
 
-    /// Removes a few emptied leaves; returns memory to free and whether there are more.
+    /// Removes a few emptied leaves. Returns memory for the caller to free, and whether there is
+    /// more.
     fn purge(&mut self) -> (Vec<Vec<Versions>>, bool) {
         for _ in 0..PURGE {
             let Some(number) = self.emptied.pop() else { break };
@@ -367,7 +371,7 @@ struct Place {
 #[derive(Debug)]
 pub(crate) struct Index {
     shards: Box<[CachePadded<Place>]>,
-    /// One for each shard: a version was filled.
+    /// One for each shard, notified when a version of the shard was filled.
     filled: Box<[Condvar]>,
     /// Whether a sweep is under way.
     is_swept: AtomicBool,
@@ -394,7 +398,7 @@ impl Index {
     pub(crate) fn shard(&self, block: OriginBlock) -> Held<'_, Shard> {
         let place = &*self.shards[Self::number(block)];
         let soon = || {
-            // Lock attempts are exempt from the order of locks, which debug builds are to check.
+            // `try_lock` is exempt from the check of the lock order, so debug builds do not use it.
             if cfg!(debug_assertions) { None } else { place.shard.try_lock() }
         };
         if let Some(held) = soon() {
@@ -418,7 +422,7 @@ impl Index {
             if place.waiting.load(Ordering::Relaxed) == 0 {
                 break;
             }
-            // They may need this processor.
+            // The waiting requests may need this processor.
             if look < COURTESY / 2 { std::hint::spin_loop() } else { std::thread::yield_now() }
         }
         place.shard.lock()
@@ -435,7 +439,7 @@ impl Index {
         for shard in 0..SHARDS {
             loop {
                 let (spare, is_more) = self.shard_after(OriginBlock(shard * REGION)).purge();
-                // Not while the lock is held.
+                // The memory is freed without the lock.
                 drop(spare);
                 if !is_more {
                     break;
@@ -444,7 +448,7 @@ impl Index {
         }
     }
 
-    /// What happens to leaves that are emptied now.
+    /// Returns the treatment of leaves that become empty now.
     pub(crate) fn emptied(&self) -> Emptied {
         if self.is_swept.load(Ordering::Relaxed) { Emptied::Stay } else { Emptied::Leave }
     }
@@ -459,9 +463,9 @@ impl Index {
         &self.filled[Self::number(block)]
     }
 
-    /// The first block that begins at `from` or after it, whatever its state.
+    /// Returns the first cached block at or after `from`, whatever its state.
     pub(crate) fn next(&self, from: OriginBlock) -> Option<OriginBlock> {
-        // Mostly it is near, and one lock is enough.
+        // The next block is mostly in the same region, and then one lock is enough.
         let near = self.shard(from).range(from, region_end(from)).next().map(|(block, _)| block);
         if near.is_some() {
             return near;
@@ -480,13 +484,13 @@ impl Index {
         last.map_or(from, |(number, _)| OriginBlock(number + 1))
     }
 
-    /// How many blocks there are.
+    /// Returns the number of cached blocks.
     pub(crate) fn len(&self) -> u64 {
         self.shards().map(|shard| shard.lock().len).sum()
     }
 }
 
-/// Where the region of a block ends.
+/// Returns the end of the region of a block.
 pub(crate) fn region_end(block: OriginBlock) -> OriginBlock {
     OriginBlock((block.0 / REGION + 1) * REGION)
 }
@@ -497,7 +501,7 @@ mod tests {
 
     use super::*;
 
-    /// A shard answers like a map of lists, for any sequence of additions and removals.
+    /// A shard agrees with a map of lists, for any sequence of additions and removals.
     #[test]
     fn a_shard_agrees_with_a_map() {
         let mut rng = buttress_base::Rng::new(1);

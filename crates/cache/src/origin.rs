@@ -21,7 +21,7 @@ impl Core {
         Ok(())
     }
 
-    /// Writes bytes past the cache.
+    /// Writes bytes to the origin, bypassing the cache.
     pub(crate) fn write_around(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
         let now = self.started.elapsed().as_millis() as u64 + 1;
         self.around_at.store(now, Ordering::Relaxed);
@@ -31,7 +31,7 @@ impl Core {
         written
     }
 
-    /// As before a write of zeroes.
+    /// Records the identity that a write of zeroes will give the origin (O1).
     pub(crate) fn foresee_zeroes(&self, from: u64, to: u64) -> Result<(), Error> {
         let zeroes = vec![0; (to.min(WINDOW) - from) as usize];
         self.foresee_identity(from, &zeroes)
@@ -49,7 +49,7 @@ impl Core {
             return Ok(());
         }
         if stamp.next != stamp.origin {
-            // There is room for two: the change before this one must be settled first.
+            // The stamp has room for two identities, so the previous change must be durable first.
             self.origin.flush()?;
         }
         self.set_identity(now, next)
@@ -83,7 +83,7 @@ impl Core {
         Ok(())
     }
 
-    /// Makes what was written to the origin durable.
+    /// Makes all writes to the origin durable.
     pub(crate) fn flush_origin(&self) -> Result<(), Error> {
         self.origin.flush()?;
         let mut header = self.header.lock();

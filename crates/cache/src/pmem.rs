@@ -2,13 +2,14 @@
 //!
 //! # Invariants
 //!
-//! - **P1** The mapping lives as long as the device, covers `len` bytes, and is reached only
-//!   through atomics. Threads that race on a byte get one of its values.
-//! - **P2** Eight bytes at a multiple of eight are stored at once, so they survive whole.
+//! - **P1** The mapping lives as long as the device and covers `len` bytes. All access to it is
+//!   atomic, so threads that race on a byte get one of its values.
+//! - **P2** Eight bytes at a multiple of eight are stored at once, so a crash keeps all of them or
+//!   none.
 //!
 //! # Failure
 //!
-//! With DAX (`MAP_SYNC`) a flush writes back the CPU's caches; without, it is an `msync`. If the
+//! With DAX (`MAP_SYNC`) a flush writes back the CPU's caches. Without DAX it is an `msync`. If the
 //! file is truncated, the next access kills the process, as with every mapping. The lock on the
 //! file keeps other well-behaved programs out.
 
@@ -32,12 +33,13 @@ pub struct PmemDevice {
     file: FileDevice,
     base: *mut u8,
     len: usize,
-    /// Whether stores only have to leave the CPU's caches.
+    /// Whether a store is durable once it has left the CPU's caches.
     is_dax: bool,
-    /// One bit for each page: stored to since the last flush.
+    /// One bit for each page, set if the page was written since the last flush.
     dirty: Box<[AtomicU64]>,
-    /// One flush at a time: a flush that finds nothing dirty must not return before it is durable.
-    /// Unranked: held across a flush of the device; nothing is locked inside.
+    /// Held by a flush, so that one runs at a time. A flush that finds no dirty page must not
+    /// return before an earlier flush has made the pages durable. Unranked: held across a flush of
+    /// the device; no other lock is taken under it.
     flushing: Mutex<()>,
 }
 

@@ -1,4 +1,4 @@
-//! Which versions are committed in a cache on disk, and opening it.
+//! Finds the committed versions of a cache on disk, and opens the cache.
 //!
 //! # Place
 //!
@@ -6,14 +6,14 @@
 //!
 //! # Invariants
 //!
-//! - **V1** A version is valid if and only if its epoch is below the superblock's; of several, the
-//!   newest.
-//! - **V2** Invalid versions are erased, durably, before the first commit, which would otherwise
+//! - **V1** A version is valid if and only if its epoch is below the superblock's. Of several such
+//!   versions of a block, the newest is valid.
+//! - **V2** Invalid versions are erased durably before the first commit, because that commit would
 //!   make them valid.
 //!
 //! # Failure
 //!
-//! Opening writes nothing until everything was read and checked.
+//! Opening writes nothing until it has read and checked everything.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -67,7 +67,8 @@ pub struct Scan {
     pub faults: Vec<Error>,
 }
 
-/// Reads and classifies all entries (V1). `origin` is its name and its length, where it is known.
+/// Reads and classifies all entries (V1). `origin` is the name and the length of the origin, if it
+/// is known.
 pub(crate) fn scan(medium: &Medium, origin: Option<(&str, u64)>) -> Result<Scan, Error> {
     let superblock = medium.superblock()?;
     let geometry = superblock.geometry;
@@ -199,10 +200,10 @@ pub(crate) fn open(
     let cut = match superblock.stamp.map_or(Cut::None, |stamp| stamp.cut) {
         // Writes outside of cuts from now on make the origin inconsistent without its cache.
         _ if !options.consistent_origin => Cut::None,
-        // The cut was of another origin.
+        // The recorded cut belongs to another origin.
         _ if other.is_some() => Cut::None,
-        // Of a block with two versions only the newer one is left. The way to the old cut is lost,
-        // but all committed versions make another cut.
+        // Of a block with two versions only the newer one is left. So the old cut cannot be reached
+        // any more, but all committed versions make another cut.
         Cut::Towards(_) => Cut::Towards(superblock.epoch),
         cut => cut,
     };

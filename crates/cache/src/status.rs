@@ -1,4 +1,4 @@
-//! What a cache has done and holds: dm-writecache's status line, and more.
+//! Figures of a cache: dm-writecache's status line, and more.
 
 use std::fmt;
 

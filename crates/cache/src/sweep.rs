@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! - The pending versions are written to the origin and not flushed there yet (`drain::B2`).
-//! - Only the holder of the lock around it changes it: one sweep runs at a time.
+//! - Only the holder of the lock around this state changes it: one sweep runs at a time.
 
 use buttress_base::AlignedBuf;
 
@@ -12,7 +12,7 @@ use crate::units::{OriginBlock, Slot};
 /// The most runs that are handled under one lock.
 pub(crate) const RUNS_MAX: usize = 64;
 
-/// Where write-back stands.
+/// The progress of write-back.
 #[derive(Debug, Default)]
 pub(crate) struct Sweep {
     /// The first block that this sweep has not looked at.
@@ -21,18 +21,18 @@ pub(crate) struct Sweep {
     pub(crate) pending: Vec<(OriginBlock, Slot)>,
     /// Whether this sweep met blocks that it could not take.
     pub(crate) missed: bool,
-    /// Batches are copied through it. It is kept, since the pages of a new one cost more than the
-    /// copy.
+    /// The buffer through which batches are copied. It is kept, because the pages of a new buffer
+    /// cost more than the copy.
     pub(crate) buf: AlignedBuf,
 }
 
 impl Sweep {
-    /// Whether nothing is on its way to the origin.
+    /// Returns whether no written version waits for a flush of the origin.
     pub(crate) fn is_idle(&self) -> bool {
         self.pending.is_empty()
     }
 
-    /// Gives its memory back.
+    /// Frees the memory of the state.
     pub(crate) fn rest(&mut self) {
         self.buf = AlignedBuf::default();
         self.pending.shrink_to_fit();

@@ -3,14 +3,14 @@
 //! # Invariants
 //!
 //! - **E1** A slot's sector changes only while its epoch is all ones, and its epoch is set after
-//!   it. So no written page holds an old epoch with a new sector.
+//!   the sector. So no written page holds an old epoch with a new sector.
 //! - **E2** A page is dirty if its entries changed since it was last written.
 //!
 //! # Locks
 //!
-//! None: entries are pairs of atomics. One thread at a time renders a page: the caller holds the
-//! lock of metadata writes. Without it E1 would not hold, since a slot could be freed and reused in
-//! between.
+//! The table has no lock: entries are pairs of atomics. The caller of [`Table::render`] holds the
+//! lock of metadata writes, so one thread at a time renders a page. Without that lock a slot could
+//! be freed and reused during a rendering, and E1 would not hold.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,7 +25,7 @@ pub(crate) const PAGE: u64 = 4096;
 pub(crate) struct Table {
     geometry: Geometry,
     entries: Box<[Entry]>,
-    /// One bit for each page.
+    /// One bit for each page, set if the page is dirty (E2).
     dirty: Box<[AtomicU64]>,
 }
 
@@ -36,7 +36,7 @@ struct Entry {
 }
 
 impl Table {
-    /// All free, all clean.
+    /// Creates a table in which all slots are free and all pages are clean.
     pub(crate) fn new(geometry: Geometry) -> Self {
         let free = || Entry { sector: AtomicU64::new(u64::MAX), epoch: AtomicU64::new(u64::MAX) };
         let pages = geometry.data_start().div_ceil(PAGE).div_ceil(64);
@@ -54,7 +54,7 @@ impl Table {
         *cell.epoch.get_mut() = entry.epoch.0;
     }
 
-    /// Gives a slot to a block.
+    /// Assigns a free slot to a block.
     pub(crate) fn set(&self, slot: Slot, block: OriginBlock, epoch: Epoch) {
         let cell = &self.entries[slot.0 as usize];
         let before = cell.epoch.load(Ordering::Relaxed);
@@ -113,8 +113,8 @@ impl Table {
         runs
     }
 
-    /// Writes the bytes of `range` as they belong on the device; `header` is the superblock to put
-    /// there. The space after the last entry stays zero.
+    /// Returns the bytes of `range` as they belong on the device. `header` is the superblock at the
+    /// front. The space after the last entry stays zero.
     pub(crate) fn render(&self, range: Range<u64>, header: &[u8; HEADER_LEN]) -> Vec<u8> {
         let mut bytes = vec![0; (range.end - range.start) as usize];
         let mut at = range.start;
@@ -127,7 +127,7 @@ impl Table {
         let first = ((at - HEADER_LEN as u64) / ENTRY_LEN as u64) as usize;
         let entries = self.entries.get(first..).unwrap_or_default();
         for (cell, place) in entries.iter().zip(out.chunks_exact_mut(ENTRY_LEN)) {
-            // The epoch first: see E1.
+            // The epoch is read before the sector (E1).
             let epoch = Epoch(cell.epoch.load(Ordering::Acquire));
             let sector = cell.sector.load(Ordering::Relaxed);
             place.copy_from_slice(&RawEntry { sector, epoch }.to_bytes());

@@ -1,4 +1,4 @@
-//! Numbers of this crate that must not be mixed up.
+//! Number types of this crate, so that they cannot be mixed up.
 
 use std::fmt;
 

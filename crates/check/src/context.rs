@@ -1,4 +1,4 @@
-//! What every step of a check shares.
+//! The state that all steps of a check share.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,14 +31,14 @@ pub(crate) struct Context<'c> {
     pub(crate) groups: Ranked<Vec<Group>>,
     /// Nodes met so far.
     pub(crate) nodes: AddressSet,
-    /// Nodes with children that are referenced by the node's address, as the extent tree says.
+    /// Nodes that refer to their children by their own address, according to the extent tree.
     pub(crate) full_backrefs: AddressSet,
     /// Nodes with more than one reference, as the extent tree says.
     pub(crate) shared: AddressSet,
-    /// Bytes that each subvolume owns, where simple quotas count them.
+    /// Bytes that each subvolume owns, if simple quotas count them.
     pub(crate) owned: std::sync::OnceLock<OwnedBytes>,
-    /// There are trees of a balance that did not end: they hold nodes that their owners have left
-    /// already.
+    /// Whether there are trees of an unfinished balance. They hold nodes that their owners have
+    /// left already.
     pub(crate) has_leftovers: AtomicBool,
 }
 
@@ -55,7 +55,7 @@ impl Context<'_> {
         }
     }
 
-    /// Notes a block group that was met.
+    /// Records a block group that the check has found.
     pub(crate) fn add_group(&self, tree: TreeId, key: Key, bytes: &[u8], logical: Logical) {
         match BlockGroupItem::parse(bytes) {
             Ok(item) => {
@@ -92,9 +92,9 @@ impl Context<'_> {
         number.is_multiple_of(self.sectorsize())
     }
 
-    /// The newest transaction that an item can be of. A log is one ahead of its superblock, but no
-    /// tree has a part in it before it is replayed: without the log what is in the trees must be
-    /// right.
+    /// Returns the newest transaction that an item can be of. A log is one transaction ahead of its
+    /// superblock. No tree refers to a log before it is replayed, so the trees must be right
+    /// without it.
     pub(crate) fn newest(&self) -> Generation {
         self.superblock.generation
     }
@@ -104,7 +104,7 @@ impl Context<'_> {
         self.options.memory_bytes
     }
 
-    /// How a node refers to what it points to.
+    /// Returns whether a node refers to its children and extents by its own address.
     pub(crate) fn refers_by_address(&self, node: Logical) -> bool {
         self.full_backrefs.contains(node)
     }
@@ -115,11 +115,11 @@ impl Context<'_> {
 pub(crate) struct Tree {
     pub(crate) id: TreeId,
     pub(crate) root: NodePtr,
-    /// A subvolume that is being deleted: its files belong to no directory any more.
+    /// Whether this is a subvolume in deletion. Its files belong to no directory any more.
     pub(crate) is_dead: bool,
-    /// How far its deletion is: what lies before this key, at this level, is gone.
+    /// The progress of the deletion: everything before this key, at this level, is deleted.
     pub(crate) drop: Option<(Key, u8)>,
-    /// A part of it could not be read, so that what is missing proves nothing.
+    /// Set when a part of the tree could not be read. Then a missing item proves nothing.
     cut: Arc<AtomicBool>,
 }
 
@@ -128,7 +128,7 @@ impl Tree {
         Self { id, root, is_dead: false, drop: None, cut: Arc::default() }
     }
 
-    /// Notes that a part of it cannot be read.
+    /// Records that a part of the tree cannot be read.
     pub(crate) fn cut(&self) {
         self.cut.store(true, Ordering::Relaxed);
     }
@@ -137,12 +137,12 @@ impl Tree {
         self.cut.load(Ordering::Relaxed)
     }
 
-    /// Whether its nodes may be parts of other trees, too.
+    /// Returns whether nodes of this tree may be parts of other trees, too.
     pub(crate) fn may_share(&self) -> bool {
         self.id.is_fs_tree() || self.id == TreeId::TREE_RELOC || self.id == TreeId::DATA_RELOC
     }
 
-    /// Whether it holds files that are looked at. Those of a balance's own tree are. They are
+    /// Returns whether the tree holds files to check. A balance's own tree does. Its files are
     /// nameless orphans, with checksums or without, as the data that they copy.
     pub(crate) fn has_files(&self) -> bool {
         (self.id.is_fs_tree() || self.id == TreeId::DATA_RELOC) && !self.is_dead

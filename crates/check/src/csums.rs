@@ -1,12 +1,12 @@
-//! The checksum tree: there is a checksum for each sector of data of a file with checksums, and
-//! none where no data is.
+//! Checks the checksum tree: it has a checksum for each sector of data of a file with checksums,
+//! and none for space without data.
 //!
 //! # Invariants
 //!
-//! - **U1** Extents and what files want come in the order of addresses, and are compared as they
-//!   come.
-//! - **U2** A file that wants no checksums for some bytes is right as long as another wants them.
-//!   One file may write into an extent that another holds as allocated ahead.
+//! - **U1** Extents, and the wishes of files for checksums, arrive in the order of addresses and
+//!   are compared at once.
+//! - **U2** A file without checksums may use bytes that have some, as long as another file wants
+//!   them. For example, one file writes into an extent that another file holds as preallocated.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,11 +20,12 @@ use crate::context::{Context, Tree};
 use crate::issue::Issue;
 use crate::source::Source;
 
-/// The ranges that items cover, in order.
+/// Iterates over the ranges that checksum items cover, in order.
 pub(crate) struct Ranges<'r, 'c> {
     context: &'r Context<'c>,
     cursor: Option<Cursor<'r, Source<'c>>>,
-    /// Whether to report what is wrong with the items; one of two passes does.
+    /// Whether faults of the items are reported. Two passes read the items, and one of them
+    /// reports.
     reports: bool,
     reached: Logical,
     /// Bytes of checksums met.
@@ -46,7 +47,7 @@ impl<'r, 'c> Ranges<'r, 'c> {
         self.next_item(|_| ()).map(|(range, ())| range)
     }
 
-    /// The next range and its checksums.
+    /// Returns the next range and its checksums.
     pub(crate) fn next_with_sums(&mut self) -> Option<(Extent, Vec<u8>)> {
         self.next_item(<[u8]>::to_vec)
     }
@@ -65,7 +66,7 @@ impl<'r, 'c> Ranges<'r, 'c> {
             let range = Extent::new(Logical(key.offset), count as u64 * self.context.sectorsize());
             let taken = take(bytes);
             self.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-            // What cannot be read was reported by the reader.
+            // The reader has already reported the unreadable part.
             if cursor.advance().is_err() {
                 self.cursor = None;
             }
@@ -98,14 +99,16 @@ struct Unwanted {
 /// Compares checksums with data.
 pub(crate) struct Csums<'s, 'c> {
     context: &'s Context<'c>,
-    /// For what files want: items that reach behind the last start.
+    /// Checksum items for the comparison with files. `window` holds the items that end after the
+    /// last start.
     wanted: Ranges<'s, 'c>,
     window: VecDeque<Extent>,
-    /// What files want checksums for, as far back as the window goes.
+    /// Ranges that files want checksums for, as far back as the window goes.
     written: VecDeque<Extent>,
-    /// Not decided yet (U2), in the order of their starts.
+    /// Ranges that are not decided yet (U2), in the order of their starts.
     unwanted: VecDeque<Unwanted>,
-    /// For what extents leave.
+    /// Checksum items for the comparison with extents. `rest` is the part of the last item that no
+    /// extent has covered yet.
     left: Ranges<'s, 'c>,
     rest: Option<Extent>,
     /// Data that only a log has.
@@ -121,12 +124,12 @@ impl<'s, 'c> Csums<'s, 'c> {
         Self { context, wanted, window, written, unwanted, left, rest, logged }
     }
 
-    /// Bytes of checksums, as they are met.
+    /// Returns the counter of the checksum bytes read so far.
     pub(crate) fn bytes_cell(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.left.bytes)
     }
 
-    /// The next extent of data.
+    /// Compares the next extent of data.
     pub(crate) fn data(&mut self, extent: Extent) {
         while let Some(range) = self.rest {
             if range.start >= extent.end() {
@@ -156,7 +159,7 @@ impl<'s, 'c> Csums<'s, 'c> {
         }
     }
 
-    /// The next bytes of a file that wants checksums for them, or wants none.
+    /// Compares the next bytes of a file. `wanted` tells whether the file wants checksums for them.
     pub(crate) fn want(
         &mut self,
         range: Extent,
@@ -166,7 +169,7 @@ impl<'s, 'c> Csums<'s, 'c> {
         offset: u64,
     ) {
         self.settle_unwanted(range.start);
-        // Longer than any extent is damage, which others report: nothing is collected for it.
+        // A range longer than any extent is damage that other steps report. It is not collected.
         if range.len > 2 * MAX_EXTENT {
             return;
         }
@@ -190,7 +193,7 @@ impl<'s, 'c> Csums<'s, 'c> {
         }
     }
 
-    /// Decides about everything before `reached`: all that comes begins there.
+    /// Decides about all unwanted ranges before `reached`. No later range begins before it.
     fn settle_unwanted(&mut self, reached: Logical) {
         while let Some(&Unwanted { range, tree, ino, offset }) = self.unwanted.front() {
             if range.end() > reached {
@@ -213,7 +216,7 @@ impl<'s, 'c> Csums<'s, 'c> {
         }
     }
 
-    /// There is no more data.
+    /// Compares the rest, after the last extent.
     pub(crate) fn finish(&mut self) {
         self.settle_unwanted(Logical(u64::MAX));
         while let Some(range) = self.rest {
@@ -233,7 +236,7 @@ fn add(ranges: &mut VecDeque<Extent>, next: Extent) {
     }
 }
 
-/// The parts of `range` that ranges have, which are in order and apart.
+/// Returns the parts of `range` that lie in `ranges`. These are in order and do not touch.
 fn overlapping(ranges: &VecDeque<Extent>, range: Extent) -> impl Iterator<Item = Extent> {
     let from = ranges.partition_point(|covered| covered.end() <= range.start);
     let these = ranges.range(from..).take_while(move |covered| covered.start < range.end());
@@ -243,9 +246,9 @@ fn overlapping(ranges: &VecDeque<Extent>, range: Extent) -> impl Iterator<Item =
     })
 }
 
-/// The first address of `range` that no range has, or its end.
+/// Returns the first address of `range` that lies in none of `ranges`, or the end of `range`.
 fn first_outside(ranges: &VecDeque<Extent>, range: Extent) -> Logical {
-    // Ranges that touch are one.
+    // Ranges that touch were joined before.
     match overlapping(ranges, range).next() {
         Some(first) if first.start == range.start => first.end(),
         _ => range.start,

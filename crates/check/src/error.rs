@@ -1,16 +1,16 @@
-//! Why a check could not be made: not what it found.
+//! Errors that prevent a check, as opposed to its findings.
 
-/// The result of this crate.
+/// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// A check that did not come to an end.
+/// The reason why a check ended early.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A device cannot be opened.
     #[error(transparent)]
     Device(#[from] buttress_block::Error),
-    /// The devices make no volume, or one that cannot be read here.
+    /// The devices hold no volume, or one that this crate cannot read.
     #[error(transparent)]
     Volume(#[from] buttress_volume::Error),
     /// A tree cannot be read while it is repaired.

@@ -13,10 +13,11 @@ use crate::issue::Issue;
 use crate::record::{self, User, WORDS};
 use crate::sorter::Writer;
 
-/// How far behind its hash a reference may lie, for those with hashes that collide.
+/// The largest distance of a reference's key from its hash. References with colliding hashes lie at
+/// the next offsets.
 const COLLISIONS_MAX: u64 = 1024;
 
-/// Records what an item of the extent tree says.
+/// Makes records of an item of the extent tree.
 pub(crate) fn item(
     context: &Context<'_>,
     records: &mut Writer<'_, WORDS>,
@@ -84,7 +85,8 @@ fn extent(context: &Context<'_>, item: &Item<'_>) -> Result<Vec<record::Record>,
     }
     context.check_generation(TreeId::EXTENT, key, found.generation);
     check_order(context, start, &key, &found.inline);
-    // Sets of addresses grow with the chunks there are, not with what items claim.
+    // Only mapped addresses are inserted, so the sets are bounded by the chunks and not by claims
+    // of items.
     let is_mapped = context.volume.mirrors(start) > 0;
     if is_mapped && is_node && found.flags & ExtentFlags::FULL_BACKREF != 0 {
         context.full_backrefs.insert(start);
@@ -109,7 +111,8 @@ fn extent(context: &Context<'_>, item: &Item<'_>) -> Result<Vec<record::Record>,
     Ok(records)
 }
 
-/// Inline references stand by kind, within a kind by descending hash: a search ends early.
+/// Checks the order of inline references: by kind, and within a kind by descending hash. A search
+/// relies on this order to end early.
 fn check_order(context: &Context<'_>, extent: Logical, key: &Key, inline: &[BackRef]) {
     for pair in inline.windows(2) {
         let [first, second] = pair else { continue };
@@ -138,7 +141,7 @@ fn keyed(context: &Context<'_>, item: &Item<'_>) -> Result<Vec<record::Record>, 
     Ok(found.into_iter().collect())
 }
 
-/// Whether a recorded reference is one that nodes have.
+/// Returns whether a recorded reference is a reference to a node.
 fn is_of_node(reference: &BackRef) -> bool {
     matches!(reference, BackRef::TreeBlock { .. } | BackRef::SharedBlock { .. })
 }

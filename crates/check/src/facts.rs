@@ -2,15 +2,14 @@
 //!
 //! # Invariants
 //!
-//! - **F1** Nothing here depends on a step: each step may use these types, and they use none of
-//!   them.
+//! - **F1** This file depends on no step. Each step may use these types, and the types use no step.
 
 use std::collections::BTreeMap;
 
 use buttress_base::{Rank, Ranked};
 use buttress_format::{BlockGroupFlags, Extent, Generation, Key, Logical, TreeId};
 
-/// A block group, as it is recorded.
+/// A block group as the volume records it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Group {
     pub(crate) extent: Extent,
@@ -25,7 +24,7 @@ pub(crate) struct Item<'i> {
     pub(crate) leaf: Logical,
 }
 
-/// Bytes that each subvolume owns by simple quotas: those of the extents that it allocated.
+/// Bytes that each subvolume owns by simple quotas: the bytes of the extents that it allocated.
 #[derive(Debug)]
 pub(crate) struct OwnedBytes {
     /// Extents of older transactions are not counted.

@@ -1,9 +1,10 @@
-//! The free-space tree: it says exactly what the extents leave of each block group.
+//! Checks the free-space tree: it must record exactly the space of each block group that no extent
+//! uses.
 //!
 //! # Invariants
 //!
-//! - **F1** The extents come in order, each group's free runs are met in order, and both are
-//!   compared as they come: memory for one bitmap.
+//! - **F1** Extents and the free runs of each group are read in order and compared at once. So the
+//!   check needs memory for one bitmap.
 
 use std::collections::VecDeque;
 
@@ -15,12 +16,12 @@ use crate::facts::Group;
 use crate::issue::Issue;
 use crate::source::Source;
 
-/// Compares free space as it is recorded with what extents leave.
+/// Compares the recorded free space with the space that extents leave.
 pub(crate) struct FreeSpace<'f, 'c> {
     context: &'f Context<'c>,
     groups: &'f [Group],
     cursor: Option<Cursor<'f, Source<'c>>>,
-    /// The group looked at, and up to where it is used or compared.
+    /// The current group. `at` is the address up to which it is used or compared.
     group: usize,
     at: Logical,
     open: Option<Open>,
@@ -30,9 +31,9 @@ pub(crate) struct FreeSpace<'f, 'c> {
 struct Open {
     info: FreeSpaceInfo,
     runs: VecDeque<Extent>,
-    /// Runs as they are counted on disk.
+    /// The number of runs read so far, counted as the volume counts them.
     count: u64,
-    /// The first difference was reported.
+    /// Whether the first difference was reported.
     is_off: bool,
 }
 
@@ -44,7 +45,7 @@ impl<'f, 'c> FreeSpace<'f, 'c> {
         new
     }
 
-    /// The next extent.
+    /// Compares the free space in front of the next extent.
     pub(crate) fn used(&mut self, extent: Extent) {
         while let Some(group) = self.groups.get(self.group)
             && group.extent.end() <= extent.start
@@ -61,7 +62,7 @@ impl<'f, 'c> FreeSpace<'f, 'c> {
         self.at = self.at.max(extent.end());
     }
 
-    /// There are no more extents.
+    /// Compares the free space after the last extent.
     pub(crate) fn finish(&mut self) {
         while self.group < self.groups.len() {
             self.close_group();
@@ -77,7 +78,8 @@ impl<'f, 'c> FreeSpace<'f, 'c> {
     }
 
     fn advance(&mut self) {
-        // What cannot be read was reported by the reader; nothing can be said of what is behind.
+        // The reader has already reported the unreadable part. Nothing is known about the items
+        // after it.
         if self.cursor.as_mut().is_some_and(|cursor| cursor.advance().is_err()) {
             self.cursor = None;
         }
@@ -116,7 +118,7 @@ impl<'f, 'c> FreeSpace<'f, 'c> {
         let group = self.groups.get(self.group)?.extent;
         loop {
             let open = self.open.as_mut()?;
-            // A run that ends with a bitmap may go on in the next.
+            // A run that ends with a bitmap may continue in the next item.
             if open.runs.len() > 1 {
                 return open.runs.pop_front();
             }
@@ -178,7 +180,7 @@ impl<'f, 'c> FreeSpace<'f, 'c> {
         }
     }
 
-    /// Nothing uses this; it must be the next run.
+    /// Compares unused space: it must be the next recorded run.
     fn free(&mut self, expected: Extent) {
         let Some(group) = self.groups.get(self.group).map(|group| group.extent.start) else {
             return;
@@ -209,7 +211,8 @@ impl<'f, 'c> FreeSpace<'f, 'c> {
         }
     }
 
-    /// Everything up to the group's end that no extent reached is free; then on to the next.
+    /// Compares the space from the last extent to the end of the group, and moves on to the next
+    /// group.
     fn close_group(&mut self) {
         let Some(group) = self.groups.get(self.group).map(|group| group.extent) else { return };
         if self.at < group.end() {
@@ -231,7 +234,7 @@ impl<'f, 'c> FreeSpace<'f, 'c> {
                 self.context.add(Issue::FreeSpaceCount { group, found, expected });
             }
         } else {
-            // Without a head, what is there is not checked.
+            // Without a head, the records of the group are skipped unchecked.
             while self.key().is_some_and(|key| key.objectid < group.end().0) {
                 self.advance();
             }

@@ -1,13 +1,14 @@
-//! Inodes, checked from pieces: what a leaf says of one, joined with what the next leaf says.
+//! Checks inodes from fragments: the items of an inode in one leaf are joined with those in the
+//! next leaf.
 //!
 //! # Invariants
 //!
-//! - **I1** Joining is associative: leaves may be looked at by any thread, in any grouping, and a
-//!   shared node's [`Span`] serves every tree that it is in.
+//! - **I1** Joining is associative. Any thread may check leaves, in any grouping, and the [`Span`]
+//!   of a shared node serves every tree of that node.
 //! - **I2** An inode is checked once, when everything about it is in one [`Fragment`].
-//! - **I3** A tree with [`Sums`] that agree has, but for a chance of 2^-128, exactly one inode
-//!   reference for each directory entry, and the reverse. Sums that do not agree say nothing about
-//!   which name is at fault: that is looked up by `names`.
+//! - **I3** If the [`Sums`] of a tree agree, it has exactly one inode reference for each directory
+//!   entry, and the reverse. The chance of an error is 2^-128. Sums that disagree do not tell which
+//!   name is at fault; `names` finds it.
 
 use buttress_format::{FileKind, Incompat, Ino, InodeFlags, InodeItem, Key, Kind};
 use xxhash_rust::xxh3::xxh3_128;
@@ -20,7 +21,7 @@ use crate::issue::Issue;
 pub(crate) struct Sum([u64; 2]);
 
 impl Sum {
-    /// The hash of words and a name.
+    /// Returns the hash of four words and a name.
     pub(crate) fn of(words: [u64; 4], name: &[u8]) -> Self {
         let mut bytes = [0; 32 + 255];
         for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
@@ -38,26 +39,26 @@ impl Sum {
         }
     }
 
-    /// The sum of as many hashes, each told apart by the kind of file it is of.
+    /// Returns the sum that as many hashes with the kind of the file in them would have.
     pub(crate) fn of_kind(self, kind: FileKind) -> Self {
-        // Odd, so that nothing is lost.
+        // The factor is odd, so that the multiplication loses no information.
         let factor = 2 * u64::from(kind as u8) + 3;
         Self(self.0.map(|word| word.wrapping_mul(factor)))
     }
 }
 
-/// What a whole tree must add up to.
+/// Sums over a whole tree. They must agree with each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sums {
-    /// Entries of directories, as the directories have them.
+    /// Entries of directories, according to the directories.
     pub(crate) entries: Sum,
-    /// The same, as the inodes have them.
+    /// Entries of directories, according to the inodes.
     pub(crate) references: Sum,
-    /// Directories that list other names than they look up.
+    /// The number of directories that list other names than they find by lookup.
     pub(crate) odd_dirs: u64,
     /// Inodes without a name.
     pub(crate) nameless: Sum,
-    /// Inodes that are to be removed.
+    /// Inodes that are recorded as orphans, to be removed.
     pub(crate) orphans: Sum,
     pub(crate) inodes: u64,
 }
@@ -73,18 +74,18 @@ impl Sums {
     }
 }
 
-/// What is at a file's offsets, as far as it was met.
+/// The content of a file between two offsets, as far as it was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
     pub(crate) start: u64,
     pub(crate) end: u64,
-    /// Where nothing was, first.
+    /// The offset of the first hole.
     pub(crate) hole: Option<u64>,
-    /// The end of what is not merely allocated.
+    /// The end of the last extent that is not only preallocated.
     pub(crate) written_end: u64,
 }
 
-/// What is known of one inode.
+/// The known facts about one inode.
 #[derive(Clone, Debug)]
 pub(crate) struct Fragment {
     pub(crate) ino: Ino,
@@ -122,7 +123,7 @@ impl Fragment {
         }
     }
 
-    /// Adds an extent, which lies behind all before it.
+    /// Adds an extent, which lies after all earlier ones.
     pub(crate) fn add_extent(&mut self, next: Run) {
         match &mut self.run {
             None => self.run = Some(next),
@@ -139,13 +140,14 @@ impl Fragment {
         }
     }
 
-    /// Whether it has no name. Its items go away over several commits, and Linux keeps no sums
-    /// meanwhile: a crash leaves some of them, beside the item that has the rest removed.
+    /// Returns whether the inode has lost its last name. Its items are removed over several
+    /// commits, and Linux does not keep the sums right meanwhile. A crash leaves some of its items,
+    /// and the orphan item that has the rest removed.
     fn is_going(&self) -> bool {
         self.names == 0 && self.item.is_some_and(|item| item.nlink == 0)
     }
 
-    /// Joins what the next leaf says.
+    /// Joins the fragment from the next leaf.
     fn absorb(&mut self, right: Self) {
         self.item = self.item.or(right.item);
         self.names += right.names;
@@ -164,7 +166,7 @@ impl Fragment {
     }
 }
 
-/// What a run of leaves says: the inodes at its ends may go on outside of it.
+/// The result of a run of leaves. The inodes at its ends may continue outside of it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Span {
     first: Option<Fragment>,
@@ -174,7 +176,7 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// A leaf with these keys.
+    /// Creates the span of a leaf with these keys.
     pub(crate) fn of_keys(keys: Option<(Key, Key)>) -> Self {
         Self { keys, ..Self::default() }
     }
@@ -193,7 +195,7 @@ impl Span {
         self.append(one, checker);
     }
 
-    /// Joins the span behind this one (I1). Inodes that are whole now are checked.
+    /// Appends the next span (I1), and checks the inodes that are complete now.
     pub(crate) fn append(&mut self, right: Self, checker: &mut InodeChecker<'_, '_>) {
         self.keys = match (self.keys, right.keys) {
             (Some((first, _)), Some((_, last))) => Some((first, last)),
@@ -217,7 +219,7 @@ impl Span {
         }
     }
 
-    /// Checks the inodes at the ends, too: nothing comes before and after.
+    /// Checks also the inodes at the ends, because no leaf comes before or after.
     pub(crate) fn finish(mut self, checker: &mut InodeChecker<'_, '_>) -> Sums {
         for whole in [self.first.take(), self.last.take()].into_iter().flatten() {
             checker.inode(whole, &mut self.sums);
@@ -282,7 +284,7 @@ impl<'j, 'c> InodeChecker<'j, 'c> {
             _ if whole.run.is_some() => self.odd(ino, "it is no file and has extents"),
             _ => {}
         }
-        // The count of bytes in directories and the like was never kept by any implementation.
+        // No implementation ever kept the count of bytes in directories and the like.
         let has_bytes = matches!(kind, FileKind::Regular | FileKind::Symlink);
         if has_bytes && !is_going && item.nbytes != whole.bytes {
             let (found, expected) = (item.nbytes, whole.bytes);

@@ -1,5 +1,5 @@
-//! What a leaf holds, item by item: records for extents, pieces of inodes, and items that have no
-//! place where they are.
+//! Reads a leaf item by item. Makes records of extents and fragments of inodes, and finds items in
+//! a wrong tree.
 
 use std::io;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub(crate) struct Leaves<'l, 'c> {
     pub(crate) context: &'l Context<'c>,
     pub(crate) tree: &'l Tree,
     pub(crate) checker: InodeChecker<'l, 'c>,
-    /// Flags of the inode met last.
+    /// The number and the flags of the inode that was read last.
     flags: Option<(u64, u64)>,
 }
 
@@ -33,12 +33,12 @@ impl<'l, 'c> Leaves<'l, 'c> {
         Self { context, tree, checker: InodeChecker::new(context, tree), flags: None }
     }
 
-    /// Some leaves are passed over: the inode met last is another one now.
+    /// Forgets the last inode, because leaves are skipped.
     pub(crate) fn forget(&mut self) {
         self.flags = None;
     }
 
-    /// Looks at every item; records are left only for a leaf that is new.
+    /// Checks every item. Makes records only for a leaf that is visited for the first time.
     pub(crate) fn leaf(
         &mut self,
         records: &mut Writer<'_, WORDS>,
@@ -93,7 +93,7 @@ impl<'l, 'c> Leaves<'l, 'c> {
         self.context.add(Issue::ItemUnexpected { tree, logical: item.leaf, key: item.key });
     }
 
-    /// Records the use of an extent, and what checksums its bytes want.
+    /// Records the use of an extent, and whether its bytes want checksums.
     fn use_data(
         &mut self,
         records: &mut Writer<'_, WORDS>,
@@ -108,14 +108,14 @@ impl<'l, 'c> Leaves<'l, 'c> {
         let user = if self.context.refers_by_address(node.logical()) {
             User::Leaf(node.logical())
         } else {
-            // An extent may begin in front of its file: the difference wraps, as Linux lets it.
+            // An extent may begin in front of its file. The difference then wraps, as in Linux.
             User::File(node.owner(), ino, at.wrapping_sub(region.offset))
         };
         records.put(record::met(region.disk, user, region.disk_len))?;
         if !self.tree.has_files() || self.tree.id == TreeId::DATA_RELOC {
             return Ok(());
         }
-        // Without its inode, which is reported, nothing can be asked of an extent.
+        // Without the inode item, which is reported, the flags are unknown.
         let Some(flags) = self.flags_of(ino) else { return Ok(()) };
         let prealloc = matches!(extent.body, Body::Prealloc(_));
         let wanted = !prealloc && flags & InodeFlags::NODATASUM == 0;
@@ -127,7 +127,7 @@ impl<'l, 'c> Leaves<'l, 'c> {
         records.put(record::sums(range, wanted, tree, ino, at))
     }
 
-    /// Flags of an inode with an item that may lie in a leaf before this one.
+    /// Returns the flags of an inode. Its item may lie in an earlier leaf.
     fn flags_of(&mut self, ino: Ino) -> Option<u64> {
         if let Some((known, flags)) = self.flags
             && known == ino.0
@@ -142,7 +142,7 @@ impl<'l, 'c> Leaves<'l, 'c> {
         item.map(|item| item.flags)
     }
 
-    /// Adds an item to what is known of its inode.
+    /// Adds an item to the fragment of its inode.
     fn file_item(&mut self, inode: &mut Fragment, item: &Item<'_>) -> Result<(), FormatError> {
         let Item { key, bytes, .. } = *item;
         match key.kind {
@@ -201,7 +201,7 @@ impl<'l, 'c> Leaves<'l, 'c> {
             Kind::VERITY_DESC_ITEM | Kind::VERITY_MERKLE_ITEM => {}
             // The inode numbers that old kernels remembered as free.
             _ if key.objectid == ids::FREE_INO => {}
-            // The head of their file.
+            // The head of the file with those inode numbers.
             Kind(0) if key.objectid == ids::FREE_SPACE_V1 => {
                 self.context.add(Issue::InodeCache { tree: self.tree.id, key });
             }
@@ -231,7 +231,7 @@ impl<'l, 'c> Leaves<'l, 'c> {
 
     fn reference(&self, inode: &mut Fragment, dir: u64, index: u64, name: &[u8]) {
         inode.names += 1;
-        // The root directory's name for itself stands in no directory.
+        // No directory lists the root directory's name for itself.
         let is_top =
             inode.ino == Ino::ROOT_DIR && dir == inode.ino.0 && index == 0 && name == b"..";
         if !is_top {
@@ -286,7 +286,8 @@ impl<'l, 'c> Leaves<'l, 'c> {
         inode.add_extent(Run { start: offset, end, hole: None, written_end });
     }
 
-    /// Items of the trees that have a pass of their own: whether they belong there, and parse.
+    /// Checks items of trees that have a pass of their own: whether they belong into the tree, and
+    /// whether they parse.
     fn plain(&self, item: &Item<'_>) {
         let Item { key, bytes, .. } = *item;
         let outcome = match (self.tree.id, key.kind) {
@@ -310,7 +311,7 @@ impl<'l, 'c> Leaves<'l, 'c> {
     }
 }
 
-/// Whether a tree of the volume's own holds items of a kind.
+/// Returns whether a tree of the volume itself may hold items of a kind.
 fn has_place(tree: TreeId, kind: Kind) -> bool {
     let kinds: &[Kind] = match tree {
         TreeId::ROOT => &[

@@ -1,22 +1,22 @@
-//! An independent checker of a volume: reads it by itself and says what is wrong.
+//! An independent checker: it reads a volume with its own code and reports faults.
 //!
 //! # Place
 //!
-//! Beside the engine, not on it. It shares the format, the devices, the map of chunks and the nodes
-//! with the engine. It shares nothing of what decides and writes, so that it does not share its
-//! mistakes. Above it is the program; the engine's tests use it, too.
+//! The checker does not build on the engine. Both share the format, the devices, the map of chunks
+//! and the nodes. It shares no code that decides or writes, so it does not share the engine's
+//! mistakes. The program and the engine's tests use it.
 //!
 //! # How
 //!
-//! One walk over every tree, on all processors, leaves small records: each extent as it is
-//! recorded, each use as it is met. They are sorted by address, outside of memory where they do not
-//! fit. One pass checks them together with free space and checksums. Files are checked during the
-//! walk, from sums that join in any order, so that what snapshots share is looked at once.
+//! One walk over every tree, on all processors, makes small records: each extent as recorded, and
+//! each use as found. The records are sorted by address, on disk if memory is too small. One pass
+//! checks them together with free space and checksums. Files are checked during the walk, from sums
+//! that join in any order. So a part that snapshots share is checked once.
 //!
 //! # Invariants
 //!
-//! - **J1** Nothing is written, but by [`repair`].
-//! - **J2** Whatever the bytes are: no panic, no loop without an end, no memory beyond
+//! - **J1** Only [`repair`] writes.
+//! - **J2** Whatever the bytes are, the check does not panic or loop forever. Its memory is at most
 //!   [`Options::memory_bytes`] and a small multiple of the count of chunks and subvolumes.
 
 #![forbid(unsafe_code)]

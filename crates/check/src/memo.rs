@@ -1,9 +1,10 @@
-//! What was found out about nodes that snapshots share, so that it is found out once.
+//! Results for nodes that snapshots share, kept so that each node is checked once.
 //!
 //! # Invariants
 //!
-//! - **O1** What is remembered depends on the node's bytes alone, never on the tree it was met in.
-//! - **O2** The memory is bounded; what does not fit is worked out again.
+//! - **O1** A result depends only on the bytes of the node, never on the tree in which it was
+//!   found.
+//! - **O2** The memory is bounded. A result that does not fit is computed again.
 
 use std::collections::HashMap;
 

@@ -1,13 +1,14 @@
-//! What a check is asked for, and how it tells where it is.
+//! Options of a check, and reports of its progress.
 
-/// What to look at, and with how much memory.
+/// The extent of a check, and the memory for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Reads all data, every copy, and verifies its checksums; every copy of every node, too.
     pub check_data_csum: bool,
-    /// The most that sorting holds in memory; the rest goes to temporary files.
+    /// The largest number of bytes that sorting holds in memory. More records go to temporary
+    /// files.
     pub memory_bytes: u64,
-    /// Threads that walk trees; all processors when absent.
+    /// The number of threads that walk trees; one for each processor if `None`, within a limit.
     pub threads: Option<usize>,
 }
 
@@ -18,7 +19,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// As thorough as can be: for tests.
+    /// Returns the most thorough options, for tests.
     #[must_use]
     pub fn thorough() -> Self {
         Self { check_data_csum: true, ..Self::default() }
@@ -38,7 +39,7 @@ pub enum Step {
     Trees,
     /// Extents and their users, block groups, free space.
     Extents,
-    /// Checksums; against data where that was asked for.
+    /// Checksums, compared with the data if [`Options::check_data_csum`] is set.
     Csums,
     /// References of subvolumes.
     RootRefs,
@@ -59,13 +60,13 @@ impl Step {
         Self::Quotas,
     ];
 
-    /// Its number, from one.
+    /// Returns the number of the step, from one.
     #[must_use]
     pub fn number(self) -> usize {
         self as usize + 1
     }
 
-    /// What it does, in the words of `btrfs check`.
+    /// Returns the title of the step, in the words of `btrfs check`.
     #[must_use]
     pub fn title(self) -> &'static str {
         match self {
@@ -81,15 +82,16 @@ impl Step {
     }
 }
 
-/// Is told where a check is, for the length of the call.
+/// Receives the progress of a check, during the call.
 pub trait Progress: Sync {
-    /// A step begins; `total_bytes` is how much [`Progress::advance`] will add up to, about.
+    /// Begins a step. `total_bytes` is the rough sum of all later [`Progress::advance`] calls of
+    /// the step.
     fn step(&self, step: Step, total_bytes: u64);
-    /// So many bytes were looked at.
+    /// Adds bytes that were checked.
     fn advance(&self, bytes: u64);
 }
 
-/// Progress that goes nowhere.
+/// Progress that is not reported.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoProgress;
 

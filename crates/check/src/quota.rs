@@ -1,5 +1,5 @@
-//! Quotas. Simple ones are counted: an extent's item names the subvolume that made it. Full ones
-//! are not: whether they are marked inconsistent is all that is said of them.
+//! Checks quotas. Simple quotas are counted: an extent's item names the subvolume that made it.
+//! Full quotas are not counted. The check only reports whether they are marked inconsistent.
 
 use buttress_format::{
     Error as FormatError, Key, Kind, Logical, QuotaGroup, QuotaInfo, QuotaStatus, TreeId,
@@ -16,7 +16,7 @@ fn malformed(context: &Context<'_>, leaf: &Node, key: Key, error: &FormatError) 
     context.add(Issue::ItemMalformed { tree, logical, key, why });
 }
 
-/// Reads how quotas are kept, before anything is counted.
+/// Reads the kind of quotas, before anything is counted.
 pub(crate) fn prepare(context: &Context<'_>, tree: &Tree) {
     each_leaf(context, tree, &mut |leaf| {
         for slot in (0..leaf.len()).filter(|slot| leaf.key(*slot).kind == Kind::QGROUP_STATUS) {
@@ -30,7 +30,7 @@ pub(crate) fn prepare(context: &Context<'_>, tree: &Tree) {
     });
 }
 
-/// Holds what quotas say against what was met.
+/// Compares the recorded quotas with the counted bytes.
 pub(crate) fn check(context: &Context<'_>, tree: &Tree) {
     each_leaf(context, tree, &mut |leaf| {
         for slot in 0..leaf.len() {
@@ -59,7 +59,7 @@ pub(crate) fn check(context: &Context<'_>, tree: &Tree) {
 fn count(context: &Context<'_>, subvolume: TreeId, info: &QuotaInfo) {
     let Some(owned) = context.owned.get() else { return };
     if QuotaGroup::of(subvolume).level() > 0 {
-        // Its members can change without a count.
+        // The members of a higher group can change without a change of its figures.
         return;
     }
     let expected = owned.of(subvolume);

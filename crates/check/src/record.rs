@@ -1,4 +1,4 @@
-//! What the walk over all trees leaves for the judgement of extents: records sorted by address.
+//! The records that the walk over all trees makes for the check of extents, sorted by address.
 //!
 //! # On disk
 //!
@@ -38,7 +38,8 @@ pub(crate) enum Entry {
     Item { extent: Extent, refs: u64, flags: u64, level: Option<u8>, generation: Generation },
     /// A node that was met.
     Node { level: u8, generation: Generation, owner: TreeId },
-    /// A user, with how often it was met, how often it is recorded, and the length it believes in.
+    /// A user of an extent: the uses that were found, the uses that are recorded, and the length
+    /// that it expects.
     Use { user: User, uses: u64, recorded: u64, len: u64 },
     /// Bytes of a file that wants checksums for them, or wants none.
     Sums { range: Extent, wanted: bool, tree: TreeId, ino: Ino, offset: u64 },
@@ -58,7 +59,7 @@ impl std::fmt::Display for User {
         match self {
             Self::Tree(tree) => write!(f, "tree {tree}"),
             Self::Node(at) => write!(f, "node {at}"),
-            // The offset wraps where an extent begins in front of its file.
+            // The offset wraps if the extent begins in front of its file.
             Self::File(tree, ino, offset) => {
                 write!(f, "inode {ino} of {tree} at {}", *offset as i64)
             }
@@ -68,7 +69,7 @@ impl std::fmt::Display for User {
 }
 
 impl User {
-    /// Whether a tree node has users of this sort; the others use data.
+    /// Returns whether users of this kind use tree nodes. All others use data.
     pub(crate) fn is_of_node(self) -> bool {
         matches!(self, Self::Tree(_) | Self::Node(_))
     }
@@ -82,7 +83,7 @@ impl User {
         }
     }
 
-    /// A reference as it is recorded, and its count; nothing for one that is no use.
+    /// Returns a recorded reference and its count, or `None` if the reference is not a use.
     pub(crate) fn of(reference: &BackRef) -> Option<(Self, u32)> {
         Some(match *reference {
             BackRef::TreeBlock { root } => (Self::Tree(root), 1),
@@ -94,7 +95,7 @@ impl User {
     }
 }
 
-/// The record of an extent item. `level` is for nodes.
+/// Makes the record of an extent item. `level` is for nodes.
 pub(crate) fn item(
     extent: Extent,
     refs: u64,
@@ -111,13 +112,13 @@ pub(crate) fn node(at: Logical, level: u8, generation: Generation, owner: TreeId
     [at.0, NODE, u64::from(level), generation.0, owner.0, 0, 0, 0]
 }
 
-/// The record of a use that was met; `len` is what the user believes of the extent.
+/// Makes the record of a use that was found. `len` is the length that the user expects.
 pub(crate) fn met(at: Logical, user: User, len: u64) -> Record {
     let [tag, a, b, c] = user.words();
     [at.0, tag, a, b, c, 1, 0, len]
 }
 
-/// The record of a use that the extent tree has.
+/// Makes the record of a use in the extent tree.
 pub(crate) fn recorded(at: Logical, user: User, count: u32) -> Record {
     let [tag, a, b, c] = user.words();
     [at.0, tag, a, b, c, 0, u64::from(count), 0]
@@ -129,12 +130,12 @@ pub(crate) fn sums(range: Extent, wanted: bool, tree: TreeId, ino: Ino, offset: 
     [start, SUMS, range.end().0, u64::from(wanted), tree.0, ino.0, offset, 0]
 }
 
-/// Whether two records are of the same use, and belong into one.
+/// Returns whether two records are of the same use, so that they are joined.
 pub(crate) fn same_use(a: &Record, b: &Record) -> bool {
     (TREE..=SHARED_DATA).contains(&a[1]) && a[..5] == b[..5]
 }
 
-/// Where a record belongs, and what it says.
+/// Returns the address and the meaning of a record.
 pub(crate) fn read(record: &Record) -> (Logical, Entry) {
     let [at, tag, a, b, c, x, y, z] = *record;
     let start = Logical(at);

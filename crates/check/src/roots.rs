@@ -1,10 +1,10 @@
-//! The root tree: which trees there are, and how subvolumes hang together.
+//! The root tree: the list of all trees, and the relations of subvolumes.
 //!
 //! # Invariants
 //!
-//! - **R1** Every living subvolume but the top has one reference, known in both directions, and a
-//!   directory entry where the reference says. An entry without a reference is none of these: a
-//!   snapshot of a directory with subvolumes has such entries.
+//! - **R1** Every living subvolume except the top has one reference, in both directions, and a
+//!   directory entry at the place that the reference names. An entry without a reference is no
+//!   subvolume: a snapshot of a directory with subvolumes has such entries.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use crate::context::{Context, Tree};
 use crate::issue::{Issue, Name};
 use crate::walk::each_leaf;
 
-/// What the root tree says.
+/// The content of the root tree.
 #[derive(Default)]
 pub(crate) struct Roots {
     items: Vec<(Key, RootItem)>,
@@ -103,14 +103,15 @@ impl Roots {
     }
 
     fn find(&self, tree: TreeId) -> Option<&RootItem> {
-        // Copies have the transaction that made them in their keys; of other trees there is one.
-        // Linux finds the tree of balances as it finds copies, and btrfs-convert makes it as one.
+        // The key of a snapshot's root item has the transaction of its creation as offset. Other
+        // trees have only one root item, at offset 0. Linux looks the tree of balances up like a
+        // snapshot, and btrfs-convert makes it as one.
         let has_any_offset = tree == TreeId::DATA_RELOC || tree.is_fs_tree() && tree != TreeId::FS;
         let is_it = |key: &Key| key.objectid == tree.0 && (key.offset == 0 || has_any_offset);
         self.items.iter().find(|(key, _)| is_it(key)).map(|(_, item)| item)
     }
 
-    /// Every tree of the volume but the logs, the extent tree first.
+    /// Returns every tree of the volume except the logs, the extent tree first.
     pub(crate) fn trees(&self, context: &Context<'_>) -> Vec<Tree> {
         let superblock = context.superblock;
         let mut trees = vec![
@@ -132,12 +133,13 @@ impl Roots {
         trees
     }
 
-    /// Bytes of all nodes, as the root items have them; what trees share is counted in each.
+    /// Returns the bytes of all nodes, according to the root items. A shared node counts in each of
+    /// its trees.
     pub(crate) fn tree_bytes(&self) -> u64 {
         self.items.iter().fold(0, |sum, (_, item)| sum.saturating_add(item.bytes_used))
     }
 
-    /// Holds references of subvolumes against each other and against the directories (R1).
+    /// Compares references of subvolumes with each other and with the directories (R1).
     pub(crate) fn check_references(&self, context: &Context<'_>, trees: &[Tree]) {
         for (&(tree, parent), reference) in &self.references {
             match self.back_references.get(&(tree, parent)) {
@@ -188,7 +190,7 @@ impl Roots {
         }
     }
 
-    /// Holds the tree of uuids against the subvolumes.
+    /// Compares the tree of UUIDs with the subvolumes.
     pub(crate) fn check_uuids(&self, context: &Context<'_>, tree: &Tree) {
         let mut named: BTreeMap<(TreeId, [u8; 16]), ()> = BTreeMap::new();
         each_leaf(context, tree, &mut |leaf| {

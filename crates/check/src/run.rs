@@ -28,12 +28,12 @@ use crate::source::Source;
 use crate::walk::{Counts, Walk};
 use crate::{chunks, data, log, names, quota, roots, superblock};
 
-/// Threads beyond this wait for the device, mostly.
+/// The largest number of threads. More threads would mostly wait for the device.
 const THREADS_MAX: usize = 8;
 
-/// Checks a volume of one device, in a file or on a block device: what tests want. Takes no lock,
-/// so that a test may look while it holds the volume open at rest. A writer meanwhile makes the
-/// answer worthless.
+/// Checks a volume of one device, in a file or on a block device. Mainly for tests. It takes no
+/// lock, so a test may call it while it holds the idle volume open. If another program writes
+/// meanwhile, the result is worthless.
 ///
 /// # Errors
 ///
@@ -60,8 +60,8 @@ pub fn check_images(paths: &[PathBuf], options: &Options) -> Result<Report> {
 ///
 /// # Errors
 ///
-/// When the devices hold no volume with a usable superblock, or a temporary file fails. What is
-/// wrong with the volume is in the report.
+/// When the devices hold no volume with a usable superblock, or a temporary file fails. Faults of
+/// the volume are in the report.
 pub fn check_devices(
     devices: Vec<Arc<dyn Device>>,
     options: &Options,
@@ -75,8 +75,8 @@ pub fn check_devices(
     report(findings, &volume, &newest, options, progress)
 }
 
-/// Checks a commit that another process holds on these devices, while that goes on writing.
-/// `superblock` is the commit's: what lies on the devices may be newer. Reads only.
+/// Checks a commit that another process holds on these devices, while that process goes on writing.
+/// `superblock` is that of the commit; the devices may have a newer one. Reads only.
 ///
 /// # Errors
 ///
@@ -95,7 +95,7 @@ pub fn check_held(
     report(findings, &volume, superblock, options, progress)
 }
 
-/// Runs every step but that of the superblocks.
+/// Runs all steps except that of the superblocks.
 fn report(
     findings: Findings,
     volume: &Volume,
@@ -143,7 +143,7 @@ fn run(context: &Context<'_>) -> Result<Totals> {
 
     progress.step(Step::Chunks, 0);
     let devices = chunks::load(context);
-    // Its nodes lie in chunks that only now are known.
+    // The nodes of the log lie in chunks that are known only now.
     let logged = log::check(context);
 
     progress.step(Step::Roots, 0);
@@ -207,7 +207,8 @@ fn run(context: &Context<'_>) -> Result<Totals> {
     })
 }
 
-/// Walks the extent tree, which says how nodes refer, and then the others.
+/// Walks the extent tree, because it tells how nodes refer to their children, and then the other
+/// trees.
 fn walk_trees<'t>(
     context: &Context<'_>,
     walk: &Walk<'_>,
@@ -229,7 +230,7 @@ fn agree(sums: &Sums) -> bool {
     sums.entries == sums.references && sums.odd_dirs == 0 && sums.nameless == sums.orphans
 }
 
-/// The check of free space, where it is recorded and meant to be right.
+/// Returns the check of free space, if the space is recorded and meant to be right.
 fn free_space<'f, 'c>(
     context: &'f Context<'c>,
     groups: &'f [crate::facts::Group],
@@ -247,7 +248,7 @@ fn free_space<'f, 'c>(
     Some(FreeSpace::new(context, groups, tree))
 }
 
-/// Reads data, where that was asked for.
+/// Reads and verifies data, if the options ask for it.
 fn verify_data(context: &Context<'_>, trees: &[Tree], csum_bytes: u64) -> u64 {
     let sums = csum_bytes / context.superblock.csum_type.size() as u64;
     let wanted = context.options.check_data_csum;

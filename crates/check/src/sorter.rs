@@ -1,19 +1,21 @@
-//! Sorting more than fits in memory: bounded buffers, sorted runs in temporary files, one merge.
+//! Sorts more records than fit in memory, by bounded buffers, sorted runs in temporary files, and
+//! one merge.
 //!
 //! # Invariants
 //!
-//! - **E1** Writers together never hold more than the bytes the sorter was given, and while merging
-//!   a run on disk holds one block.
-//! - **E2** The merge gives every record that was put in, in ascending order; how many threads put
-//!   them in, and how often they spilled, does not show.
+//! - **E1** All writers together never hold more bytes than the sorter was given. During the merge
+//!   each run on disk holds one block in memory.
+//! - **E2** The merge returns every record that was put in, in ascending order. The number of
+//!   threads, and of their spills, makes no difference.
 //!
 //! # Failure
 //!
-//! A temporary file that cannot be written ends the check: half the records prove nothing. The
-//! files have no names, so nothing is left behind.
+//! If a temporary file cannot be written, the check ends, because a part of the records proves
+//! nothing. The files have no names, so none of them remains.
 //!
-//! Own code: crates for external sorting serialise each record and bound a count. These records are
-//! plain words, many threads fill one sorter, and the bound is one of bytes for all of them (E1).
+//! This is own code: crates for external sorting serialise each record and bound the number of
+//! records. Here records are plain words, many threads fill one sorter, and the bound counts the
+//! bytes of all of them (E1).
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -23,14 +25,15 @@ use std::os::unix::fs::FileExt;
 
 use buttress_base::{Rank, Ranked};
 
-/// What is sorted: words, compared from the first to the last.
+/// A record: words that are compared from the first to the last.
 pub(crate) type Record<const N: usize> = [u64; N];
 
 /// Bytes of a run that are read in one go.
 const BLOCK_BYTES: usize = 256 << 10;
-/// Runs on disk are joined when there are so many, so that merging stays within bounds.
+/// The number of runs on disk at which they are joined, so that merging stays within bounds.
 const RUNS_MAX: usize = 256;
-/// The least a writer holds, whatever the bound: sorting a handful at a time would never end.
+/// The least number of records that a writer holds, whatever the bound. Sorting a few records at a
+/// time would never end.
 const BUFFER_MIN: usize = 4096;
 
 /// Collects records from many threads.
@@ -39,7 +42,7 @@ pub(crate) struct Sorter<const N: usize> {
     runs: Ranked<Vec<Run<N>>>,
 }
 
-/// A thread's own buffer. Call [`Writer::finish`]; what is dropped is lost.
+/// The buffer of one thread. Call [`Writer::finish`]: records in a dropped writer are lost.
 pub(crate) struct Writer<'s, const N: usize> {
     sorter: &'s Sorter<N>,
     records: Vec<Record<N>>,
@@ -52,7 +55,7 @@ enum Run<const N: usize> {
 }
 
 impl<const N: usize> Sorter<N> {
-    /// A sorter for at most `writers` writers at a time that together hold `bytes`.
+    /// Creates a sorter for at most `writers` writers at a time, which together hold `bytes`.
     pub(crate) fn new(bytes: u64, writers: usize) -> Self {
         let share = bytes / writers.max(1) as u64 / size_of::<Record<N>>() as u64;
         let buffer_records = usize::try_from(share).unwrap_or(usize::MAX).max(BUFFER_MIN);
@@ -92,7 +95,7 @@ impl<const N: usize> Sorter<N> {
         Ok(())
     }
 
-    /// Everything that was put in, in order.
+    /// Returns all records, in order.
     pub(crate) fn merge(self) -> io::Result<Merge<N>> {
         Merge::new(self.runs.into_inner())
     }
@@ -109,7 +112,7 @@ impl<const N: usize> Writer<'_, N> {
         Ok(())
     }
 
-    /// Hands the rest over.
+    /// Hands the remaining records to the sorter.
     pub(crate) fn finish(mut self) {
         if self.records.is_empty() {
             return;
@@ -143,7 +146,7 @@ fn write_records<const N: usize>(
 struct Source<const N: usize> {
     records: Vec<Record<N>>,
     next: usize,
-    /// The file and how many of its records were read, of how many.
+    /// The file, the number of its records read so far, and the number of all its records.
     rest: Option<(File, usize, usize)>,
 }
 
@@ -231,8 +234,8 @@ mod tests {
 
     use super::*;
 
-    /// E2: whatever the bound, the answer is the sorted input; more runs than are merged at once
-    /// included.
+    /// E2: for any bound the result is the sorted input, also with more runs than are merged at
+    /// once.
     #[test]
     fn sorts_within_any_bound() {
         for (count, bytes) in [(0, 1), (10, 1 << 20), (50_000, 1), (1_200_000, 1)] {

@@ -1,14 +1,14 @@
-//! Nodes from the devices: every read checked, every bad copy reported.
+//! Reads nodes from the devices, checks every read, and reports every bad copy.
 //!
 //! # Invariants
 //!
-//! - **S1** A node that is handed out has passed every check of `tree::Node` against its pointer.
-//! - **S2** What is wrong with a copy is reported where it is read, so callers need only go on
-//!   without.
+//! - **S1** Every returned node has passed every check of `tree::Node` against its pointer.
+//! - **S2** A fault of a copy is reported where the copy is read, so callers only have to continue
+//!   without it.
 //!
 //! # Locks
 //!
-//! The small cache has one short lock; it serves passes that run beside each other over one tree.
+//! The small cache has one short lock. It serves passes that run side by side over one tree.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use crate::report::Findings;
 
 const CACHED_NODES: usize = 64;
 
-/// Where the check gets its nodes.
+/// The source of the check's nodes.
 pub(crate) struct Source<'c> {
     pub(crate) volume: &'c Volume,
     pub(crate) geometry: Geometry,
@@ -43,8 +43,8 @@ impl<'c> Source<'c> {
         Self { volume, geometry, findings, all_mirrors, cache }
     }
 
-    /// Reads a node, and checks its other copies too if that was asked for. Nothing is returned for
-    /// one without a good copy: it was reported.
+    /// Reads a node, and checks its other copies too if the options ask for that. Returns `None`
+    /// for a node without a good copy, which it has reported.
     pub(crate) fn read(&self, tree: TreeId, expect: &Expect) -> Option<Arc<Node>> {
         match self.read_quietly(expect, self.all_mirrors) {
             Ok(node) => Some(node),
@@ -56,7 +56,7 @@ impl<'c> Source<'c> {
         }
     }
 
-    /// As [`Source::read`], with the reason in place of a report.
+    /// As [`Source::read`], but returns the reason instead of reporting it.
     pub(crate) fn read_quietly(&self, expect: &Expect, all: bool) -> Result<Arc<Node>, String> {
         let logical = expect.ptr.logical;
         let copies = self.volume.mirrors(logical);
@@ -75,7 +75,7 @@ impl<'c> Source<'c> {
             }
         }
         let Some(node) = good else {
-            // The copies of one node are mostly wrong in the same way.
+            // Copies of one node are mostly wrong in the same way, so the first reason is enough.
             let first = bad.into_iter().next().map(|(_, why)| why);
             return Err(first.unwrap_or_else(|| "there is no copy of it".to_owned()));
         };
@@ -99,7 +99,7 @@ impl<'c> Source<'c> {
     }
 }
 
-/// For cursors: what was read a moment ago is still there.
+/// For cursors, with a cache of the nodes that were read last.
 impl NodeSource for Source<'_> {
     fn node(&self, owner: TreeId, expect: &Expect) -> Result<Arc<Node>, TreeError> {
         let place = Self::place(expect.ptr.logical);

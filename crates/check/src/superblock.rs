@@ -11,19 +11,20 @@ use buttress_volume::{Error, Volume};
 use crate::issue::Issue;
 use crate::report::Findings;
 
-/// How often a copy is read that a writer may be in the middle of, and how long in between.
+/// The number of times that a copy is read that may be half written, and the pause between two
+/// times.
 const LIVE_READS: usize = 5;
 const LIVE_PAUSE: Duration = Duration::from_millis(20);
 
-/// Looks at each copy that a device has room for.
+/// Checks each copy that a device has room for.
 pub(crate) fn check_copies(findings: &Findings, devices: &[Arc<dyn Device>], newest: &Superblock) {
     each_copy(devices, |device, mirror, offset| {
         check_copy(findings, device, mirror, offset, newest);
     });
 }
 
-/// Looks at the copies of a volume that a process writes: each must be whole, of this volume, and
-/// at most one commit behind the one that the process holds.
+/// Checks the copies of a volume that a process is writing. Each must be whole, belong to this
+/// volume, and be at most one commit older than the one that the process holds.
 pub(crate) fn check_live_copies(
     findings: &Findings,
     devices: &[Arc<dyn Device>],
@@ -35,7 +36,7 @@ pub(crate) fn check_live_copies(
                 Ok(copy) if copy.fsid == held.fsid && copy.generation.next() >= held.generation => {
                     return;
                 }
-                // It may be half written.
+                // The copy may be half written.
                 Err(Error::Superblock { .. }) if left > 0 => std::thread::sleep(LIVE_PAUSE),
                 _ => return check_copy(findings, device, mirror, offset, held),
             }
@@ -46,7 +47,8 @@ pub(crate) fn check_live_copies(
 fn each_copy(devices: &[Arc<dyn Device>], mut look: impl FnMut(&dyn Device, usize, u64)) {
     for device in devices {
         for (mirror, offset) in SUPER_OFFSETS.into_iter().enumerate() {
-            // The first is everywhere; the others where the volume's part of the device has room.
+            // Every device has the first copy. It has another copy if the volume's part of the
+            // device has room for it.
             let end = newest_end(&**device);
             if mirror > 0 && offset + SUPER_SIZE as u64 >= end {
                 continue;
@@ -71,7 +73,7 @@ fn check_copy(
     let name = device.name();
     let copy = match Volume::read_superblock_mirror(device, mirror) {
         Ok(copy) => copy,
-        // A dump of metadata is restored without the other copies, and mounts read the first alone.
+        // A restored dump of metadata lacks the other copies, and mounts read only the first one.
         Err(Error::NotBtrfs { .. }) if mirror > 0 => {
             findings.add(Issue::SuperCopyMissing { device: name, offset });
             return;
@@ -85,7 +87,7 @@ fn check_copy(
     };
     let (found, expected) = (copy.generation, newest.generation);
     if mirror > 0 && copy.fsid != newest.fsid {
-        // What another volume left there: this one never wrote the copy.
+        // Another volume left the copy there. This volume never wrote it.
         findings.add(Issue::SuperCopyMissing { device: name, offset });
     } else if copy.fsid != newest.fsid || found > expected {
         findings.add(Issue::SuperCopyMismatch { device: name, offset });
@@ -96,16 +98,16 @@ fn check_copy(
     }
 }
 
-/// A copy without what may differ between copies of one commit.
+/// Returns a copy without the fields that may differ between copies of one commit.
 fn as_common(copy: &Superblock) -> Superblock {
     let mut common = copy.clone();
     common.bytenr = 0;
     common.dev_item = Default::default();
-    // A log is written to the first copy alone, or to the others a step behind.
+    // The fields of the log are written to the first copy alone, or to the others one step later.
     common.log_root = Logical(0);
     common.log_root_level = 0;
     common.log_root_transid = 0;
-    // Written by a later step than the rest in some tools.
+    // Some tools write these fields in a later step than the rest.
     common.backups = [RootBackup::default(); 4];
     common.uuid_tree_generation = Generation::default().0;
     common

@@ -1,4 +1,4 @@
-//! Walks trees with several threads, in an order that does not show them.
+//! Walks trees with several threads. Their order does not change the result.
 //!
 //! One thread reads the inner nodes above level 1 and hands out units: a node of level 1 with its
 //! leaves, or a root that is a leaf. Workers turn units into [`Span`]s; another thread joins the
@@ -6,12 +6,12 @@
 //!
 //! # Invariants
 //!
-//! - **W1** A node is descended into only if its keys lie within its parent's range. So each is met
-//!   once within one tree, and a walk ends, whatever the pointers say.
-//! - **W2** Each node leaves its records at its first visit only, whichever tree that is in.
-//! - **W3** A node that was met before is walked again for its files only, and what was found out
-//!   about them is remembered: crafted roots that all lead to one tree cost little more than one.
-//! - **W4** What is wrong with a part of a tree ends the walk of that part alone.
+//! - **W1** The walk descends into a node only if its keys lie within its parent's range. So each
+//!   node is met once within one tree, and a walk ends, whatever the pointers say.
+//! - **W2** The records of a node are made only at its first visit, in whatever tree it happens.
+//! - **W3** A node that was met before is walked again only for its files, and the result is
+//!   remembered. So crafted roots that all lead to one tree cost little more than one root.
+//! - **W4** A fault in a part of a tree ends the walk of that part alone.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -32,18 +32,18 @@ use crate::memo::Memo;
 use crate::record::{self, User, WORDS};
 use crate::sorter::{Sorter, Writer};
 
-/// Units handed out and not taken yet.
+/// The largest number of units that are handed out and not taken yet.
 const UNITS_AHEAD: usize = 32;
 
-/// What a walk leaves behind.
+/// The results of a walk.
 pub(crate) struct Walk<'w> {
-    /// Records for the judgement of extents.
+    /// Records for the check of extents.
     pub(crate) records: &'w Sorter<WORDS>,
     pub(crate) memo: &'w Memo,
     pub(crate) counts: &'w Counts,
 }
 
-/// How much was met; nodes once, whichever trees they are in.
+/// The size of all nodes that were met. A node counts once, whatever trees it is in.
 #[derive(Default)]
 pub(crate) struct Counts {
     pub(crate) tree_bytes: AtomicU64,
@@ -51,7 +51,7 @@ pub(crate) struct Counts {
     pub(crate) extent_tree_bytes: AtomicU64,
 }
 
-/// One worker's own things.
+/// The state of one worker.
 pub(crate) struct Worker<'w> {
     pub(crate) walk: &'w Walk<'w>,
     pub(crate) records: Writer<'w, WORDS>,
@@ -62,9 +62,9 @@ struct Unit<'t> {
     index: usize,
     tree: &'t Tree,
     node: Arc<Node>,
-    /// The next key of the parents, which nothing here reaches.
+    /// The next key of the parents. All keys of the node lie below it.
     high: Option<Key>,
-    /// The first child that is still there, of a tree that is being deleted.
+    /// The first child that still exists, in a tree that is being deleted.
     first: usize,
 }
 
@@ -74,8 +74,8 @@ struct Done {
     span: Span,
 }
 
-/// Looks at what a node's header and keys say, beyond what reading it verified. False: do not
-/// descend (W1).
+/// Checks the header and the keys of a node, beyond the checks of reading it. Returns false if the
+/// walk must not descend (W1).
 pub(crate) fn check_node(
     context: &Context<'_>,
     tree: &Tree,
@@ -90,8 +90,8 @@ pub(crate) fn check_node(
     }
     let header = node.header();
     let (flags, revision) = (header.flags, header.backref_rev);
-    // Nodes of a balance's trees, and of what shares them, refer to their children by address for
-    // good, and their extents say so.
+    // Nodes of a balance's trees, and nodes that share with these trees, refer to their children by
+    // address permanently. Their extents say so.
     let may_be = || tree.may_share() && context.full_backrefs.contains(logical);
     let is_odd = flags & FLAG_RELOC != 0 && !may_be();
     if is_odd || revision != BACKREF_REV_MIXED {
@@ -111,12 +111,12 @@ pub(crate) fn check_node(
     true
 }
 
-/// The key that nothing below a slot reaches.
+/// Returns the upper bound, exclusive, of all keys below a slot.
 pub(crate) fn high_of(node: &Node, slot: usize, high: Option<Key>) -> Option<Key> {
     if slot + 1 < node.len() { Some(node.key(slot + 1)) } else { high }
 }
 
-/// Shows every leaf of a small tree, in order, with one thread and no records.
+/// Calls `visit` for every leaf of a small tree, in order, with one thread and without records.
 pub(crate) fn each_leaf(context: &Context<'_>, tree: &Tree, visit: &mut dyn FnMut(&Node)) {
     let expect = Expect::root(tree.root);
     each_leaf_below(context, tree, &expect, None, visit);
@@ -145,7 +145,7 @@ fn each_leaf_below(
 }
 
 impl Walk<'_> {
-    /// Walks trees; `joined` is given the whole of each that holds files.
+    /// Walks trees. `joined` gets the joined result of each tree that holds files.
     pub(crate) fn run<'t>(
         &self,
         context: &Context<'_>,
@@ -161,7 +161,8 @@ impl Walk<'_> {
                     let (taken, done) = (&taken, done.clone());
                     scope.spawn(move || {
                         self.work(context, taken, |result| {
-                            // After a failure nothing listens; the other thread reports it.
+                            // After a failure the receiver is gone, and its thread reports the
+                            // failure.
                             let _ = done.send(result);
                         })
                     })
@@ -195,7 +196,7 @@ impl Walk<'_> {
         let mut feeder = Feeder { context, worker: self.worker(), units, sequence: 0 };
         for (index, tree) in trees.iter().enumerate() {
             let mark = record::met(tree.root.logical, User::Tree(tree.id), context.nodesize());
-            // The root of a balance's tree is referenced by its own address, as long as it is
+            // The root of a balance's tree is referenced by its own address, as long as the tree is
             // Linux's.
             let own =
                 record::met(tree.root.logical, User::Node(tree.root.logical), context.nodesize());
@@ -282,8 +283,8 @@ impl<'t> Feeder<'_, '_, 't> {
     }
 }
 
-/// Leaves a node's records at its first visit (W2): itself, and how it uses its children. True if
-/// it was the first.
+/// Makes the records of a node at its first visit (W2): of the node itself, and of the uses of its
+/// children. Returns whether this is the first visit.
 pub(crate) fn leave_node(
     context: &Context<'_>,
     worker: &mut Worker<'_>,
@@ -371,7 +372,7 @@ fn walk_leaf(
 ) -> io::Result<Option<Span>> {
     let tree = leaves.tree;
     let NodePtr { logical, .. } = expect.ptr;
-    // What was met before, or will be met again.
+    // Whether the node was met before, or will be met again.
     let is_met_again = context.shared.contains(logical) || context.nodes.contains(logical);
     let remembers = tree.has_files() && is_met_again;
     if remembers

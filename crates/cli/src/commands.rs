@@ -1,4 +1,4 @@
-//! The verbs. Each has its own file: what it takes, and what it does.
+//! The verbs. Each verb has its own file, with its arguments and its work.
 
 pub(crate) mod balance;
 mod cache;
@@ -84,7 +84,7 @@ pub(crate) enum Command {
     Tree(tree::Args),
     /// Work on the files of a volume as they lie on disk.
     Filesystem(filesystem::Args),
-    /// Show and set what files and directories say about themselves.
+    /// Show and set properties of files and directories.
     Property(property::Args),
     /// Show superblock, features, devices, space and trees of a volume.
     Info(info::Args),
@@ -134,12 +134,14 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// Whether this goes on after it has answered, so that only a log can say what happens.
+    /// Returns whether the command continues after its answer, so that only a log can report later
+    /// events.
     pub(crate) fn speaks_by_log(&self) -> bool {
         matches!(self, Self::Mount(_) | Self::Nbd(_))
     }
 
-    /// Does it. `line` defines the whole command line, which manual and completions describe.
+    /// Runs the command. `line` defines the whole command line, which manual and completions
+    /// describe.
     pub(crate) fn run(self, ui: &Ui, line: fn() -> clap::Command) -> Result<Exit> {
         match self {
             Self::Mkfs(args) => mkfs::run(args, ui),

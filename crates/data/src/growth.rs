@@ -1,9 +1,9 @@
-//! Hole items for what the length on disk comes to cover, on volumes where holes have items.
+//! Hole items for ranges that the length on disk comes to cover, on volumes where holes have items.
 //!
 //! # Invariants
 //!
-//! - **W1** Below the length on disk each sector has an item. So what adds to that length collects
-//!   the items of the holes in the same handle.
+//! - **W1** Below the length on disk each sector has an item. So an operation that raises that
+//!   length collects the items of the new holes in the same handle.
 
 use std::ops::Range;
 
@@ -15,8 +15,8 @@ use crate::file::File;
 use crate::params::Params;
 
 impl Params {
-    /// Where holes have items: collects those for what the length on disk may come to cover. Leaves
-    /// out `taken`, which gets an extent.
+    /// If holes have items, collects such items for the range that the length on disk may come to
+    /// cover. Leaves out `taken`, which gets an extent.
     pub(crate) fn fill_growth(
         &self,
         view: &View,
@@ -31,13 +31,13 @@ impl Params {
         self.fill_holes(view, file, range, taken, edits)
     }
 
-    /// What the length on disk may come to cover, with `taken`.
+    /// The range that the length on disk may come to cover if `taken` is written.
     pub(crate) fn growth(&self, file: &File, taken: &Range<u64>) -> Range<u64> {
         let meta = file.meta();
         self.ceil(meta.disk_size)..self.ceil(meta.item.size.max(taken.end))
     }
 
-    /// Collects hole items for what of `range` has no item and is not in `taken`.
+    /// Collects hole items for the parts of `range` that have no item and do not lie in `taken`.
     pub(crate) fn fill_holes(
         &self,
         view: &View,

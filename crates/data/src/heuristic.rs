@@ -1,23 +1,23 @@
-//! Whether data is worth an attempt at compressing it, from a sample.
+//! Decides from a sample whether data is worth compressing.
 //!
-//! The sample has sixteen bytes of every 256. Few different bytes, or few that make up most of the
-//! sample, say yes. A sample with bytes that are nearly equally frequent says no. Between them the
-//! entropy decides.
+//! The sample has sixteen bytes of every 256. Data looks compressible if the sample has few
+//! different bytes, or if few byte values make up most of it. Data looks incompressible if the byte
+//! values are nearly equally frequent. Otherwise the entropy decides.
 
-/// Distance of the samples, and length of each.
+/// Distance between samples, and length of each, in bytes.
 const STRIDE: usize = 256;
 const SAMPLE: usize = 16;
 
-/// Fewer different bytes than this are text, or something as simple.
+/// A sample with fewer different byte values than this is text, or something as simple.
 const FEW: usize = 64;
 
-/// At least so many bytes make up nine tenths of a sample that is as good as random.
+/// If nine tenths of a sample need at least this many byte values, the data counts as random.
 const MANY: usize = 200;
 
-/// Entropy from which on packing is a waste of time, of eight bits a byte.
+/// From this entropy on, in bits a byte (at most eight), compression is a waste of time.
 const ENTROPY_MAX: f64 = 0.8 * 8.0;
 
-/// Looks at the slices, one behind the other.
+/// Whether a sample of the slices looks compressible. The slices are one sequence.
 pub(crate) fn looks_compressible(slices: &[&[u8]]) -> bool {
     let mut counts = [0_u32; 256];
     let mut total = 0_u32;

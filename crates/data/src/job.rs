@@ -1,4 +1,4 @@
-//! The data of one file on its way to the device, as the steps of writeback hand it on.
+//! The data of one file during writeback. The steps of writeback pass the job on.
 //!
 //! # Invariants
 //!
@@ -22,18 +22,19 @@ pub(crate) struct Choice {
     pub(crate) codec: Codec,
     /// Whether data is compressed even if the sample says that it will not shrink.
     pub(crate) forced: bool,
-    /// Whether the file has a property: incompressible data does not set the file's flag then.
+    /// Whether the file has the compression property. If so, incompressible data does not set the
+    /// file's flag.
     pub(crate) kept: bool,
 }
 
 impl Choice {
-    /// This codec, whatever the sample says.
+    /// A choice of this codec that ignores the sample.
     pub(crate) fn forced(codec: Codec) -> Self {
         Self { codec, forced: true, kept: false }
     }
 }
 
-/// A part of a file, compressed; padded to whole sectors unless it is to be inline.
+/// A compressed part of a file, padded to whole sectors unless it becomes an inline extent.
 #[derive(Debug)]
 pub(crate) struct Packed {
     pub(crate) range: Range<u64>,
@@ -42,12 +43,13 @@ pub(crate) struct Packed {
     pub(crate) sums: Vec<u8>,
 }
 
-/// Where a file's next extent would best lie.
+/// The preferred address of a file's next extent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Goal {
-    /// Behind its last one, if that is known.
+    /// The address after the file's last extent, if that is known.
     pub(crate) at: Option<Logical>,
-    /// What keeps its extents together otherwise, apart from those of other files.
+    /// Without `at`, the allocator keeps extents of one stream together and apart from those of
+    /// other files.
     pub(crate) stream: u64,
 }
 
@@ -61,30 +63,30 @@ impl File {
     }
 }
 
-/// What new extents of one file are made of.
+/// Reservation, preferred address and rows for new extents of one file.
 pub(crate) struct Supply<'s, 'e> {
     pub(crate) reserved: DataReservation,
     pub(crate) goal: Goal,
-    /// The rows of everything that is written in the same call.
+    /// The rows of all data that the same call writes.
     pub(crate) rows: &'s mut SharedRows<'e>,
 }
 
-/// Where a part of a run goes.
+/// The extent that a part of a run is written to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
     /// A whole new extent.
     Fresh(Extent),
-    /// Into an extent that the file already shows at that place.
+    /// An extent that the file already has at this offset: a write in place.
     InPlace {
-        /// Its first byte on disk.
+        /// Address of the first byte to write.
         disk: Logical,
-        /// Whether it was preallocated and never written.
+        /// Whether the extent was preallocated and never written.
         prealloc: bool,
     },
 }
 
 impl Target {
-    /// Whether the file shows the extent already, and goes on showing the same.
+    /// Whether the file already has this extent as data, so that its items do not change.
     pub(crate) fn is_overwrite(self) -> bool {
         matches!(self, Self::InPlace { prealloc: false, .. })
     }
@@ -96,7 +98,7 @@ pub(crate) struct Placed {
     pub(crate) range: Range<u64>,
     pub(crate) target: Target,
     pub(crate) sums: Vec<u8>,
-    /// What goes to the device instead of the range's own bytes.
+    /// The compressed bytes to write instead of the range's own bytes.
     pub(crate) packed: Option<Packed>,
     /// The right that keeps other threads from moving the extent that is written in place. Held
     /// until the new data is visible.
@@ -114,11 +116,11 @@ impl Placed {
     }
 }
 
-/// What becomes of a run.
+/// How a run is stored.
 pub(crate) enum Plan {
-    /// Content of an item in the tree, compressed or as it is.
+    /// As an inline extent in the tree, compressed or not.
     Inline(Option<Packed>),
-    /// Parts with addresses.
+    /// As extents, in parts with addresses.
     Extents(Vec<Placed>),
 }
 
@@ -128,22 +130,23 @@ pub(crate) struct Job<'f> {
     /// Length and flags of the file when its runs were taken.
     pub(crate) size: u64,
     pub(crate) flags: u64,
-    /// How its runs shall be compressed.
+    /// The compression of the file's runs.
     pub(crate) choice: Option<Choice>,
-    /// The runs that were taken and have no place yet, each with those parts that were compressed.
+    /// Taken runs that have no address yet, each with its compressed parts.
     pub(crate) taken: Vec<(Run, Vec<Packed>)>,
     pub(crate) runs: Vec<(Run, Plan)>,
     pub(crate) failed: Option<Error>,
     /// The space that was reserved for the data.
     pub(crate) reserved: Option<DataReservation>,
     pub(crate) metadata: Option<MetaReservation>,
-    /// Whether the file had more dirty data when this was taken. `metadata` is for all of it then.
+    /// Whether the file had more dirty data when the job took its runs. `metadata` covers all of
+    /// that data then.
     pub(crate) is_part: bool,
     pub(crate) claim: Claim<'f>,
 }
 
 impl<'f> Job<'f> {
-    /// A job with new extents that have their places.
+    /// A job of new extents that have addresses.
     pub(crate) fn of_extents(
         file: &'f File,
         size: u64,
@@ -168,7 +171,7 @@ impl<'f> Job<'f> {
         }
     }
 
-    /// Its extents, in order. `None` unless all are new extents with data that is written as it is.
+    /// The job's extents, in order. `None` unless all are new and uncompressed.
     pub(crate) fn new_extents(&self) -> Option<Vec<&Placed>> {
         let mut extents = Vec::with_capacity(self.runs.len());
         for (_, plan) in &self.runs {
@@ -181,7 +184,7 @@ impl<'f> Job<'f> {
             .then_some(extents)
     }
 
-    /// Takes the extents out of the job, and the claim.
+    /// Takes the extents and the claim out of the job.
     pub(crate) fn into_extents(self) -> (Vec<(Run, Vec<Placed>)>, Claim<'f>) {
         let extents = |(run, plan)| match plan {
             Plan::Extents(placed) => (run, placed),
@@ -190,12 +193,12 @@ impl<'f> Job<'f> {
         (self.runs.into_iter().map(extents).collect(), self.claim)
     }
 
-    /// Nothing of it will be written.
+    /// Marks the job as failed: none of its data will be written. Keeps the first error.
     pub(crate) fn fail(&mut self, error: Error) {
         self.failed.get_or_insert(error);
     }
 
-    /// Bytes that were taken and have no place yet.
+    /// Bytes of taken runs that have no address yet.
     pub(crate) fn bytes(&self) -> u64 {
         self.taken.iter().map(|(run, _)| run.len).sum()
     }

@@ -1,12 +1,12 @@
-//! Compressing: file content in, the bytes of a compressed extent out (their form is in
-//! `compress`).
+//! Compresses file content into the bytes of a compressed extent. Module `compress` describes their
+//! format.
 //!
 //! # Invariants
 //!
-//! - **K1** The output is never longer than the caller's limit, from which on compression does not
-//!   pay.
-//! - **K2** No stream needs more memory to unpack than Linux provides. Its input is at most
-//!   [`PACKED_BYTES_MAX`], and so is its window.
+//! - **K1** The output is never longer than the caller's limit. A longer output would save too
+//!   little.
+//! - **K2** No stream needs more memory to decompress than Linux provides: its input and its window
+//!   are at most [`PACKED_BYTES_MAX`].
 
 use buttress_format::Compression;
 #[cfg(feature = "lzo")]
@@ -14,10 +14,10 @@ use lzokay::compress::{Dict, compress_no_alloc, compress_worst_size};
 
 use crate::codec::Codec;
 
-/// Most of a file that one compressed extent holds.
+/// Most bytes of a file that one compressed extent holds.
 pub(crate) const PACKED_BYTES_MAX: u64 = 128 << 10;
 
-/// One thread's tools, each made when it is first needed.
+/// The compressors of one thread, each made when it is first needed.
 #[derive(Default)]
 pub(crate) struct Packer {
     #[cfg(feature = "zstd")]
@@ -29,8 +29,8 @@ pub(crate) struct Packer {
 }
 
 impl Packer {
-    /// Packs the slices, one behind the other, into at most `limit` bytes; `None` when they do not
-    /// fit.
+    /// Compresses the slices, as one sequence, into at most `limit` bytes. `None` if the output
+    /// does not fit.
     pub(crate) fn pack(
         &mut self,
         codec: Codec,
@@ -50,7 +50,7 @@ impl Packer {
         let packed = match codec.kind() {
             Compression::None => None,
             Compression::Zlib => self.zlib(codec.level(), input, limit),
-            // What is not built in is never asked for: [`Codec::parse`] refuses it.
+            // [`Codec::parse`] refuses codecs that are not built in, so they never come here.
             #[cfg(feature = "zstd")]
             Compression::Zstd => self.zstd(codec.level(), input, limit),
             #[cfg(not(feature = "zstd"))]
@@ -89,7 +89,7 @@ impl Packer {
         compress.reset();
         let mut out = Vec::with_capacity(limit);
         let status = compress.compress_vec(input, &mut out, flate2::FlushCompress::Finish).ok()?;
-        // A vector may have come with more room than was asked for.
+        // The vector's capacity may exceed `limit`, so the output may be too long.
         (status == flate2::Status::StreamEnd && out.len() <= limit).then_some(out)
     }
 
@@ -100,7 +100,7 @@ impl Packer {
         let mut out = vec![0; 4];
         for part in input.chunks(sector) {
             let len = compress_no_alloc(part, &mut segment, dict).ok()?;
-            // A length never straddles a sector boundary.
+            // The length field of a segment never crosses a sector boundary.
             let left = sector - out.len() % sector;
             if left < 4 {
                 out.resize(out.len() + left, 0);
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
     use crate::compress::decompress;
 
-    /// Content between zeros and noise, of any length, comes back as it was, or does not fit.
+    /// Content between zeros and noise, of any length, unpacks to the same bytes or does not fit.
     #[test]
     fn packing_gives_back_its_content() {
         let mut rng = Rng::new(11);

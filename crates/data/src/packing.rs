@@ -1,11 +1,12 @@
-//! Compressing on the way to the device: which runs, on which threads, and where the result goes.
+//! Compression during writeback: selects parts of runs, compresses them on several threads, and
+//! chooses where the result is stored.
 //!
 //! # Invariants
 //!
 //! - **G1** A compressed extent holds at most [`PACKED_BYTES_MAX`] of a file and saves at least one
 //!   sector. Otherwise the part is written as it is.
-//! - **G2** A compressed part has its own addresses, in one piece. Where no free extent is long
-//!   enough, the part is written as it is.
+//! - **G2** A compressed part is one extent of its own. If no free extent is long enough, the part
+//!   is written as it is.
 //! - **G3** Files that are overwritten in place, have no checksums, or have preallocated space are
 //!   never compressed, as in Linux.
 
@@ -22,17 +23,17 @@ use crate::job::{Choice, Job, Packed};
 use crate::pack::{PACKED_BYTES_MAX, Packer};
 use crate::params::Params;
 
-/// Most compressed extents that one buffer of dirty data may become. Runs are cut from their start
-/// on.
+/// Most compressed extents that one buffer of dirty data may become. Runs are cut beginning at
+/// their start.
 pub(crate) const PACKED_PER_PIECE: u32 = PIECE_BYTES.div_ceil(PACKED_BYTES_MAX as usize) as u32;
 
-/// With fewer parts than this for each thread, another thread does not pay.
+/// Fewest parts for each thread. With fewer, another thread costs more than it saves.
 const PARTS_PER_THREAD: usize = 4;
 
-/// What became of a part.
+/// The result of trying to compress a part.
 enum Outcome {
     Packed(Packed),
-    /// The sample says that it will not shrink.
+    /// Not tried, because the sample predicts no saving.
     LeftAlone,
     /// Compression was tried and saved too little.
     Incompressible,
@@ -49,12 +50,13 @@ struct Part<'j> {
 }
 
 impl Params {
-    /// Whether a file with such flags can have compressed extents at all.
+    /// Whether a file with these inode flags may have compressed extents.
     pub(crate) fn may_pack(flags: u64) -> bool {
         flags & (InodeFlags::NODATACOW | InodeFlags::NODATASUM) == 0
     }
 
-    /// How a file with such flags and property is compressed, if at all.
+    /// The compression of a file with these flags and this property. `None` if it is not
+    /// compressed.
     pub(crate) fn choice(&self, flags: u64, property: Option<Codec>) -> Option<Choice> {
         if !Self::may_pack(flags) || flags & InodeFlags::PREALLOC != 0 {
             return None;
@@ -93,12 +95,12 @@ impl Params {
             jobs[job].taken[run].1.push(packed);
         }
         for job in incompressible {
-            // Reaches the disk with the ordered extents of this job.
+            // The flag reaches the disk with the ordered extents of this job.
             jobs[job].file.touch(|item| item.flags |= InodeFlags::NOCOMPRESS);
         }
     }
 
-    /// The parts that are worth trying, in order.
+    /// The parts that are worth compressing, in order.
     fn parts<'j>(&self, jobs: &'j [Job<'_>]) -> Vec<Part<'j>> {
         let mut parts = Vec::new();
         for (index, job) in jobs.iter().enumerate() {
@@ -122,7 +124,7 @@ impl Params {
         parts
     }
 
-    /// Compresses those parts of some content that shrink.
+    /// Compresses the parts of `data` that shrink. `offset` is the file offset of `data`.
     pub(crate) fn pack_slice(&self, offset: u64, data: &[u8], choice: Choice) -> Vec<Packed> {
         let slice = |range: &Range<u64>| {
             &data[(range.start - offset) as usize..(range.end - offset) as usize]
@@ -196,7 +198,7 @@ impl Params {
     }
 }
 
-/// The ranges of a run that become an extent each.
+/// Cuts a run into the ranges that become one extent each.
 fn cut(run: Range<u64>) -> impl Iterator<Item = Range<u64>> {
     let (start, end) = (run.start, run.end);
     (start..end)

@@ -1,34 +1,34 @@
-//! Clean data in memory, by where it lies on the volume.
+//! The page cache: clean data in memory, by its address on the volume.
 //!
 //! # Place
 //!
 //! An address holds one content for as long as an extent lies there. So files, their clones and
-//! their snapshots share what is kept. The first reader that misses data claims it in a *run*, as
-//! long as it is going to read, and reads it in one request. A reader that needs the same meanwhile
-//! waits for it, or claims what comes behind. So the device sees long requests however many threads
-//! read.
+//! their snapshots share cached data. The first reader that misses data claims a *run*, and reads
+//! it in one request. The run covers all that this reader is going to read. A reader that needs the
+//! same data meanwhile waits for the run, or claims the data after it. So the device sees long
+//! requests however many threads read.
 //!
 //! # Invariants
 //!
-//! - **P1** No byte is found here that is not on the device. A writer to an address calls
+//! - **P1** The cache never returns a byte that is not on the device. A writer to an address calls
 //!   [`Pages::forget`] after the write, and before any thread learns of the write. A run that was
-//!   being read meanwhile is given to its reader, and is not kept: the view of the reader is older.
+//!   being read meanwhile goes to its reader and is not kept: that reader's view is older.
 //! - **P2** Kept runs do not overlap, and none crosses a boundary of [`REGION`].
-//! - **P3** A claim ends: its holder publishes it or drops it, and either wakes the threads that
-//!   wait.
-//! - **P4** No more is kept than the budget, except for the one run that was kept last, and while
+//! - **P3** Every claim ends: its holder publishes or drops it, and both wake the waiting threads.
+//! - **P4** The cache keeps at most its budget, except for the run that was kept last, and while
 //!   entries are swept ([`queues`]).
 //!
-//! # What goes first
+//! # Order of eviction
 //!
-//! New runs stand in a short queue. They leave memory from its end unless their start was read once
-//! more. Those move to a long queue that is gone through in turns ([`queues`]). A file that one
-//! thread reads once, from end to end, drives out only itself. What was read ahead, and was not
-//! read yet, passes the short queue twice.
+//! New runs enter a short queue. A run leaves memory from the end of this queue, unless its start
+//! was read once more. In that case the run moves to a long queue, which checks its runs in turns
+//! ([`queues`]). A file that one thread reads once, from end to end, evicts only itself. A run that
+//! was read ahead, and not read yet, passes the short queue twice.
 //!
 //! # Locks
 //!
-//! A region's, or the queues', never both. Neither is held while something is read or freed.
+//! A thread holds the lock of one region or the lock of the queues, never both. It holds neither
+//! while it reads or frees memory.
 
 #[path = "pages/queues.rs"]
 mod queues;
@@ -41,20 +41,20 @@ use buttress_format::{Extent, Logical};
 use crate::sync::{Arc, AtomicU64, Condvar, Ordering, Rank, Ranked};
 use queues::{PROBATION, Queued, Queues, Verdict};
 
-/// Longest run, and the boundary that none crosses, in bytes.
+/// Longest run, in bytes. No run crosses a multiple of this.
 pub(crate) const REGION: u64 = 2 << 20;
 
-/// Locks that regions share.
+/// Number of locks. Several regions share each.
 const SHARDS: usize = 64;
 
 /// Most buffers that are kept for the next runs, in addition to the budget.
 const SPARE: usize = 8;
 
-/// Buffers of this length and more are made a power of two long, so that they can be used again.
-/// Faulting in new memory costs more than what is read into it.
+/// A buffer of at least this many bytes is made a power of two long, so that it can be used again.
+/// Faulting in new memory costs more than reading data into it.
 const ROUND_MIN: u64 = 128 << 10;
 
-/// How much is claimed at once: our rule, or what Linux did before and after its batches of 2012.
+/// How much a reader claims at once. The baselines are Linux before and after its batches of 2012.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReadBatch {
     /// A sector at a time.
@@ -63,7 +63,7 @@ pub enum ReadBatch {
     /// 64 KiB at a time: sixteen pages.
     #[cfg(feature = "baselines")]
     Sixteen,
-    /// As far as it is going to be read, up to 2 MiB.
+    /// As much as the reader is going to read, up to 2 MiB.
     #[default]
     Run,
 }
@@ -83,8 +83,8 @@ impl ReadBatch {
 
 #[derive(Debug)]
 enum State {
-    /// A thread reads it. If it is doomed, it is not to be kept (P1); if it is awaited, others came
-    /// for it.
+    /// A thread reads the run. If `is_doomed`, the run is not to be kept (P1). If `is_awaited`,
+    /// other threads wait for it.
     Loading {
         is_doomed: bool,
         is_awaited: bool,
@@ -95,17 +95,17 @@ enum State {
     },
 }
 
-/// As a claim begins.
+/// The state of a run when its claim begins.
 const LOADING: State = State::Loading { is_doomed: false, is_awaited: false };
 
-/// How a run was read, told by reads of its start.
+/// How a run was read. Only reads of its start count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Heat {
-    /// It was read ahead, and no reader came for it yet.
+    /// Read ahead, and not used by a reader yet.
     Ahead,
-    /// The same, but it had left memory not long ago: the next reader counts as a second one.
+    /// As `Ahead`, but the run left memory recently: its next reader counts as a second one.
     Returned,
-    /// As `Ahead`, and it was spared once for that.
+    /// As `Ahead`, and spared once from eviction.
     Late,
     Once,
     Again,
@@ -120,19 +120,19 @@ impl Heat {
     }
 }
 
-/// For which reader a run is read.
+/// The kind of reader that a run is read for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// Its reader takes it now.
+    /// A reader takes the run now.
     Now,
-    /// A reader will probably ask for it.
+    /// A reader will probably ask for the run later.
     Later,
 }
 
 #[derive(Debug)]
 struct Slot {
     len: u64,
-    /// Tells apart runs that lay at one address one after the other.
+    /// Distinguishes successive runs at one address.
     number: u64,
     state: State,
 }
@@ -143,26 +143,26 @@ struct Shard {
     changed: Condvar,
 }
 
-/// Clean data of a volume.
+/// The page cache of a volume.
 #[derive(Debug)]
 pub(crate) struct Pages {
     shards: Vec<Shard>,
     queues: Ranked<Queues>,
     budget: u64,
-    /// Buffers of whole regions that are not in use: new memory costs more than what is read into
+    /// Long buffers that are not in use. Faulting in new memory costs more than reading data into
     /// it.
     spare: Ranked<Vec<AlignedBuf>>,
     next_number: AtomicU64,
 }
 
-/// What is known of an address.
+/// The state of an address in the cache.
 #[derive(Debug)]
 pub(crate) enum Found<'p> {
-    /// The bytes of a run, and where in it the address lies.
+    /// The bytes of a run, and the position of the address in them.
     Ready { bytes: Arc<AlignedBuf>, from: usize },
-    /// It is not there: the caller reads it, for all.
+    /// Not cached: the caller reads the run for all threads that wait.
     Claimed(Claim<'p>),
-    /// Another thread reads it; it ends here.
+    /// Another thread reads the run, which ends at `end`.
     Loading { end: Logical },
 }
 
@@ -176,7 +176,7 @@ pub(crate) struct Claim<'p> {
 }
 
 impl Pages {
-    /// Keeps up to `budget` bytes; with none, nothing is ever found.
+    /// A cache of up to `budget` bytes. With a budget of zero it never finds anything.
     pub(crate) fn new(budget: u64) -> Self {
         let shard =
             || Shard { runs: Ranked::new(Rank::Leaf, BTreeMap::new()), changed: Condvar::new() };
@@ -189,19 +189,19 @@ impl Pages {
         }
     }
 
-    /// Whether anything may be found here.
+    /// Whether the cache has a budget, and so can find anything.
     pub(crate) fn is_on(&self) -> bool {
         self.budget > 0
     }
 
     fn shard(&self, at: u64) -> &Shard {
-        // Neighbours lie in different shards, and so do regions of the same place in different
-        // chunks.
+        // Neighbouring regions use different shards. Regions at equal offsets in different chunks
+        // do, too.
         let region = at / REGION;
         &self.shards[(region ^ (region >> 7)) as usize % SHARDS]
     }
 
-    /// Checks P2 and P4 while no thread uses the pages; returns how much is kept.
+    /// Checks P2 and P4 while no thread uses the pages. Returns the number of kept bytes.
     #[cfg(test)]
     pub(crate) fn audit(&self) -> u64 {
         let mut all = BTreeMap::new();
@@ -240,7 +240,7 @@ impl Pages {
         }
     }
 
-    /// Takes the memory of a run that is not kept any more.
+    /// Keeps the buffer of a run that leaves the cache, for later runs.
     fn reuse(&self, slot: Slot) {
         let State::Ready { bytes, .. } = slot.state else { return };
         if slot.len < ROUND_MIN {
@@ -248,14 +248,15 @@ impl Pages {
         }
         let Ok(bytes) = Arc::try_unwrap(bytes) else { return };
         let mut spare = self.spare.lock();
-        // The oldest goes: runs are of other lengths now.
+        // Drop the oldest buffer: newer runs have other lengths.
         let gone = if spare.len() == SPARE { Some(spare.remove(0)) } else { None };
         spare.push(bytes);
         drop(spare);
         drop(gone);
     }
 
-    /// What is kept at an address, without a claim: the bytes, or up to where nothing is kept.
+    /// Looks up an address without a claim. Returns the bytes and the position of the address in
+    /// them. Otherwise returns the address up to which the cache has nothing.
     pub(crate) fn peek(&self, at: Logical) -> Result<(Arc<AlignedBuf>, usize), Logical> {
         let mut runs = self.shard(at.0).runs.lock();
         let end = Logical(region_end(at.0));
@@ -272,8 +273,8 @@ impl Pages {
     }
 
     /// Finds the run that holds an address, or claims one that begins there and is at most `want`
-    /// bytes long. `goes_on` says that the reader has read a part of this sector before: that
-    /// counts as one read.
+    /// bytes long. If `goes_on`, the reader has read a part of this sector before: both reads count
+    /// as one.
     pub(crate) fn find(&self, at: Logical, want: u64, goes_on: bool) -> Found<'_> {
         let mut runs = self.shard(at.0).runs.lock();
         let next = match covering(&mut runs, at.0) {
@@ -294,7 +295,8 @@ impl Pages {
         Found::Claimed(self.enter(&mut runs, at, next, want))
     }
 
-    /// Claims a run to be read ahead. If one is there or is being read, returns where it ends.
+    /// Claims a run to be read ahead. If the address is cached or being read, returns the end of
+    /// that run.
     pub(crate) fn claim(&self, at: Logical, want: u64) -> Result<Claim<'_>, Logical> {
         let mut runs = self.shard(at.0).runs.lock();
         match covering(&mut runs, at.0) {
@@ -317,9 +319,9 @@ impl Pages {
         Claim { pages: self, extent: Extent::new(at, len), number }
     }
 
-    /// The widest window so that the run in use and two windows ahead of it fit into the queue of
-    /// new runs. Otherwise the run would leave while its reader is in it. A power of two, as
-    /// buffers are; it may be less than a sector.
+    /// The widest window for reading ahead, in bytes. The run in use and two windows ahead of it
+    /// must fit into the queue of new runs. Otherwise the run would leave memory while its reader
+    /// uses it. The window is a power of two, as buffers are; it may be less than a sector.
     pub(crate) fn widest_window(&self) -> u64 {
         let most = (self.budget / (4 * PROBATION)).min(REGION);
         most.checked_ilog2().map_or(0, |log| 1 << log)
@@ -337,7 +339,7 @@ impl Pages {
         }
     }
 
-    /// Forgets what lay at an extent, which was written just now (P1).
+    /// Drops cached data of an extent that was written just now (P1).
     pub(crate) fn forget(&self, extent: Extent) {
         if self.budget == 0 {
             return;
@@ -360,13 +362,13 @@ impl Pages {
                 let bytes = gone.iter().map(|slot| room(slot.len)).sum();
                 self.queues.lock().drop_litter(bytes);
             }
-            // Freed without the lock.
+            // Free the memory without the lock.
             drop(gone);
             at = stop;
         }
     }
 
-    /// Enters a new run into the queues, and drops what is too much (P4).
+    /// Enters a new run into the queues, and drops runs beyond the budget (P4).
     fn queue(&self, new: Queued, purpose: Purpose) {
         let mut queues = self.queues.lock();
         queues.enter(new, purpose);
@@ -385,7 +387,7 @@ impl Pages {
         self.queues.lock().swept(sweep, gone);
     }
 
-    /// Drops a run, unless it was read again since its last turn, or is still to be read.
+    /// Drops a run, unless it was read again since its last turn, or its reader is still to come.
     fn verdict(&self, victim: Queued) -> Verdict {
         let mut runs = self.shard(victim.start).runs.lock();
         let slot = runs.get_mut(&victim.start).filter(|slot| slot.number == victim.number);
@@ -413,12 +415,12 @@ impl Pages {
 }
 
 impl Claim<'_> {
-    /// What is to be read.
+    /// The extent to be read.
     pub(crate) fn extent(&self) -> Extent {
         self.extent
     }
 
-    /// Gives what was read, and checked, to all that wait.
+    /// Gives the bytes, which were read and checked, to all waiting threads.
     pub(crate) fn publish(self, bytes: &Arc<AlignedBuf>, purpose: Purpose) {
         assert_eq!(bytes.len() as u64, self.extent.len, "P2: a run of another length");
         let shard = self.pages.shard(self.extent.start.0);
@@ -447,8 +449,8 @@ impl Claim<'_> {
         // Dropping the claim wakes the threads that wait, and takes out a run that is not kept.
     }
 
-    /// Gives threads that came meanwhile a copy of what was read, and checked. If none came,
-    /// nothing is kept.
+    /// Gives a copy of the bytes, which were read and checked, to waiting threads. If no thread
+    /// waits, nothing is kept.
     pub(crate) fn publish_copy(self, bytes: &[u8]) {
         let is_wanted = {
             let runs = self.pages.shard(self.extent.start.0).runs.lock();
@@ -490,7 +492,8 @@ fn region_end(at: u64) -> u64 {
     (at / REGION + 1).saturating_mul(REGION)
 }
 
-/// The run that holds an address; or where the next in the same region begins, if one does.
+/// The run that holds an address. Otherwise the start of the next run in the same region, if there
+/// is one.
 fn covering(runs: &mut BTreeMap<u64, Slot>, at: u64) -> Result<(u64, &mut Slot), Option<u64>> {
     let next = runs.range(at + 1..region_end(at)).next().map(|(start, _)| *start);
     match runs.range_mut(..=at).next_back() {

@@ -1,8 +1,8 @@
-//! What the volume and the mount options say about files.
+//! Parameters of files, from the volume and the mount options.
 //!
 //! # What must hold
 //!
-//! - Nothing here changes while the volume is mounted. What is worked out from it touches neither
+//! - The parameters do not change while the volume is mounted. Computing with them touches neither
 //!   memory that threads share nor a device.
 
 use buttress_format::{CsumType, InodeFlags};
@@ -14,48 +14,48 @@ use crate::file::Meta;
 use crate::job::Packed;
 use crate::pages::ReadBatch;
 
-/// What one new extent costs: the inode item and its own item, then its reference and checksums.
+/// Cost of one new extent: the inode item and its own item, then its reference and checksums.
 pub(crate) const EXTENT_COST: Cost = Cost { items: 2, whole: 5, bytes: 277 };
 
-/// What an extent costs besides, if there are others: the two ends of one that it splits, and the
-/// reference of the second.
+/// Additional cost of an extent that is one of several: the two ends of an extent that it splits,
+/// and the reference of the second end.
 pub(crate) const SPLIT_COST: Cost = Cost { items: 2, whole: 3, bytes: 179 };
 
-/// What holes' items add to an extent, on volumes where holes have items.
+/// Cost of hole items that an extent may add, on volumes where holes have items.
 pub(crate) const HOLE_COST: Cost = Cost::of(2, 106);
 
-/// How files are laid out; from the superblock and the mount options.
+/// Layout options of files, from the superblock and the mount options.
 #[derive(Clone, Debug)]
 pub struct FilesOptions {
-    /// Largest file that lives inside the tree, in bytes.
+    /// Largest file that is stored inline in the tree, in bytes.
     pub max_inline: u32,
     /// Whether the volume has no items for holes. If not, each hole has an item.
     pub no_holes: bool,
-    /// The codec for files that name none themselves.
+    /// The codec of files that have no codec of their own.
     pub compress: Option<Codec>,
-    /// Whether to compress also files that are marked as incompressible, and data with a sample
-    /// that looks so.
+    /// Whether to compress even files that are marked as incompressible, and data that looks
+    /// incompressible.
     pub compress_force: bool,
-    /// Clean data that is kept in memory, in bytes. Zero if a layer above keeps it already.
+    /// Size of the page cache, in bytes. Zero if a layer above caches data already.
     pub page_cache_bytes: u64,
-    /// How much of what is missing is read at once.
+    /// How much a reader reads at once when data is missing.
     pub read_batch: ReadBatch,
-    /// Whether a file remembers which extents only it refers to.
+    /// Whether a file remembers the extents that it alone refers to.
     pub nocow_check: NocowCheck,
-    /// Whether threads may be started that read ahead.
+    /// Whether read-ahead threads may be started.
     pub helpers: bool,
     /// Whether data is read without being compared with its checksums, for volumes that are only
     /// read (`rescue=ignoredatacsums`).
     pub ignore_csums: bool,
 }
 
-/// Which writes in place look whether their file alone refers to the extent.
+/// Which writes in place check that their file alone refers to the extent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NocowCheck {
-    /// Every one.
+    /// Every write in place.
     #[cfg(feature = "baselines")]
     Always,
-    /// Those to extents for which the file remembers no answer.
+    /// Writes to extents for which the file remembers no result of the check.
     #[default]
     Remembered,
 }
@@ -100,7 +100,7 @@ impl Params {
         sums
     }
 
-    /// What a file's content may take in the tree at a length.
+    /// Bytes that a file's content may take in the tree if its length is `size`.
     pub(crate) fn inline_bytes(&self, meta: &Meta, size: u64) -> u32 {
         let max_inline = u64::from(self.options.max_inline);
         let packs = self.choice(meta.item.flags, meta.codec).is_some();
@@ -108,13 +108,14 @@ impl Params {
         if size <= limit { size.min(max_inline) as u32 } else { 0 }
     }
 
-    /// What so many extents cost beyond those that the pieces have reserved.
+    /// The cost of `parts` extents beyond the cost that the pieces have reserved.
     pub(crate) fn cost_of_parts(&self, parts: usize) -> Cost {
         let holes = if self.options.no_holes { Cost::default() } else { HOLE_COST };
         EXTENT_COST.and(SPLIT_COST).and(holes).times(parts as u32)
     }
 
-    /// Whether the whole file is one small run, or compresses into one. It lives in the tree then.
+    /// Whether the whole file is one small run, or compresses into one. Such a file is stored
+    /// inline in the tree.
     pub(crate) fn fits_inline(&self, run: &Run, packed: &[Packed], size: u64, flags: u64) -> bool {
         let len = packed.first().map_or(size, |packed| packed.bytes.len() as u64);
         self.may_be_inline(run, size, flags) && len <= u64::from(self.options.max_inline)

@@ -1,7 +1,7 @@
-//! The owner of places: which space data gets, and what is reserved for it.
+//! [`Placement`] chooses the space for data, and reserves it.
 //!
-//! It reserves data and metadata, finds what may be written in place, and allocates. It writes
-//! nothing.
+//! It reserves data and metadata, finds extents that may be written in place, and allocates. It
+//! writes nothing.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ mod reservation;
 pub use reservation::ReclaimEffort;
 pub(crate) use reservation::{PieceBounds, Reservation, Shortfall, join};
 
-/// Finds places for the data of one volume's files.
+/// Finds addresses for the data of one volume's files.
 #[derive(Debug)]
 pub(crate) struct Placement {
     engine: Arc<Engine>,

@@ -1,6 +1,6 @@
-//! The owner of reads: clean data in memory, unpacked extents, and the threads that read ahead.
+//! [`Reader`] reads files. It has the page cache, the unpacked extents, and the read-ahead threads.
 //!
-//! It changes no file. `docs/internals/reads.md` says what it keeps.
+//! It changes no file. `docs/internals/reads.md` describes its caches.
 
 use std::sync::Arc;
 
@@ -53,7 +53,7 @@ impl Reader {
         Self { engine, volume, params, pages, unpacked, helpers, reading }
     }
 
-    /// Gives up unpacked content that is kept for the next reader.
+    /// Drops the unpacked content that is cached for later readers.
     pub(crate) fn forget_unpacked(&self) {
         self.unpacked.clear();
     }

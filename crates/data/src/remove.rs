@@ -1,9 +1,9 @@
-//! Removing what an inode owns, when its last name and its last user are gone.
+//! Removes the items of an inode that has neither a name nor a user.
 //!
 //! # Invariants
 //!
-//! - **X1** Removal works in bounded steps. The inode item goes with the last of them, so that a
-//!   crash in between leaves something that can be found and removed again.
+//! - **X1** Removal works in bounded steps. The last step removes the inode item. So after a crash
+//!   in between, the rest can be found and removed.
 
 use std::ops::ControlFlow;
 
@@ -17,11 +17,11 @@ use crate::file::File;
 use crate::files::Files;
 use crate::step::StepItems;
 
-/// How far a removal is.
+/// Whether a removal is complete (`Break`) or needs another step (`Continue`).
 pub type Removal = ControlFlow<()>;
 
 impl Files {
-    /// Forgets everything that waits for writeback; what is on its way goes on.
+    /// Forgets all data that waits for writeback. Data that is being written is not affected.
     pub fn forget_waiting(&self, file: &File) {
         let mut dirty = file.dirty.lock();
         self.forget(&mut dirty, 0..u64::MAX, None);
@@ -32,7 +32,7 @@ impl Files {
     ///
     /// # Errors
     ///
-    /// What the trees or the reservation met; nothing of this step is done then.
+    /// An error of the trees or the reservation. This step has changed nothing then.
     pub fn remove_step(&self, file: &File, last: impl FnOnce(&Handle<'_>)) -> Result<Removal> {
         let mut step = StepItems::new();
         loop {
@@ -43,7 +43,7 @@ impl Files {
         }
     }
 
-    /// Finds what a step of so many items removes.
+    /// Finds the items that a step removes, at most `most`.
     fn plan_removal(&self, file: &File, most: usize) -> Result<Step> {
         let view = self.engine.view();
         let from = Key::new(file.ino.0, Kind(0), 0);
@@ -98,17 +98,17 @@ impl Files {
             last(&handle);
             return ControlFlow::Break(());
         }
-        // After a crash the item says how much is left.
+        // After a crash the item has the number of bytes that are left.
         file.update_meta(&handle, |meta| meta.item.nbytes = meta.item.nbytes.saturating_sub(lost));
         ControlFlow::Continue(())
     }
 }
 
-/// Items of an inode that one handle removes, and references of what they name.
+/// Items of an inode that one handle removes, and the references of their extents.
 struct Step {
     keys: Vec<Key>,
     refs: Vec<(Extent, u64)>,
-    /// Bytes of the file that they held.
+    /// Bytes of the file that the items held.
     lost: u64,
     is_last: bool,
 }

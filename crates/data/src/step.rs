@@ -1,4 +1,4 @@
-//! How many items one handle replaces.
+//! The number of items that one handle replaces.
 //!
 //! # Invariants
 //!
@@ -14,8 +14,8 @@ use crate::error::Result;
 /// Most items that one handle replaces (H1).
 pub(crate) const STEP_ITEMS: usize = 256;
 
-/// How many items one step removes. It is many while metadata for them is free, and few when the
-/// flusher has to make room.
+/// The number of items that one step removes. It is large while metadata for them is free, and
+/// small when the flusher has to make room.
 #[derive(Debug)]
 pub(crate) struct StepItems(pub(crate) usize);
 

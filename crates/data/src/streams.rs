@@ -1,26 +1,26 @@
-//! Which readers read a file in order, and how far reading ahead of them pays.
+//! Detects readers that read a file in order, and decides how far to read ahead of them.
 //!
 //! # Invariants
 //!
 //! - **M1** A file remembers a bounded number of streams, whatever number of threads reads it.
 //!   Threads that share a file each have their own stream, and several may read the same one.
-//! - **M2** A stream is never advised twice to read the same: each advice lies behind the one
-//!   before.
-//! - **M3** A range that was advised is [awaited](Streams::awaited) until the reader is behind it.
+//! - **M2** A stream never gets the same range twice: each advice continues where the one before
+//!   ended.
+//! - **M3** A range that was advised is [awaited](Streams::awaited) until the reader has passed it.
 //!
-//! A stream is known by where its next read will begin: behind the last read, or one stride from
-//! its start (a column of a table, a file that is read backwards). The window doubles with each
-//! read that begins there. A read that continues no stream gets what it asks for and no more.
+//! A stream is identified by the expected start of its next read. That is the end of the last read,
+//! or one stride from its start (a column of a table, a file that is read backwards). The window
+//! doubles with each read that begins there. A read that continues no stream is not read ahead for.
 
 use std::ops::Range;
 
-/// Most streams of one file, and most of them that are not in order: random reads do not search
-/// many.
+/// Most streams of one file, and most of those that have no order yet. So random reads search few
+/// streams.
 const STREAMS: usize = 64;
 const FRESH: usize = 16;
-/// The first window, of a reader that begins at the front of a file.
+/// The first window of a reader that begins at the front of a file, in bytes.
 const FIRST: u64 = 128 << 10;
-/// Reads further apart than this have nothing to do with each other.
+/// Reads further apart than this many bytes form no stride.
 const STRIDE_MAX: u64 = 4 << 20;
 /// Most pieces of a stride that are read ahead at once.
 const PIECES: u64 = 16;
@@ -30,19 +30,19 @@ struct Stream {
     start: u64,
     next: u64,
     window: u64,
-    /// Up to where it was advised to read ahead.
+    /// The offset up to which reading ahead was advised.
     told: u64,
-    /// From the start of the last read but one to the start of the last, if that was no sequence.
+    /// The distance between the starts of the last two reads. Zero in a sequence.
     stride: i64,
-    /// Reads that the stride has predicted, and up to which one it was advised to read ahead.
+    /// The number of reads that the stride has predicted, and the number of the last advised one.
     strides: u64,
     told_strides: u64,
 }
 
-/// What to read that the reader has not asked for yet.
+/// Ranges to read before the reader asks for them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Advice {
-    /// Bytes behind the read that the reader needs next. Missing ones are read in the same request.
+    /// Bytes after the read that the reader needs next. Missing ones are read in the same request.
     pub(crate) window: u64,
     /// Ranges of the file to be read meanwhile.
     pub(crate) ahead: Vec<Range<u64>>,
@@ -53,8 +53,8 @@ pub(crate) struct Advice {
 pub(crate) struct Streams(Vec<Stream>);
 
 impl Streams {
-    /// Takes note of a read; returns what is likely to be asked for next. No window is wider than
-    /// `widest`.
+    /// Records a read, and returns the ranges that will likely be asked for next. No window is
+    /// wider than `widest`.
     pub(crate) fn note(&mut self, read: &Range<u64>, widest: u64) -> Advice {
         let (stream, advice) = self.follow(read, widest);
         let mut fresh = self.0.iter().filter(|stream| stream.window == 0).count();
@@ -65,8 +65,8 @@ impl Streams {
         advice
     }
 
-    /// The part of a range that was read ahead and is still before its reader. The reader has read
-    /// the rest itself, and that may be gone again.
+    /// The part of a range that was read ahead and that its reader has not reached. The reader has
+    /// read the rest itself, and that may be evicted already.
     pub(crate) fn awaited(&self, range: &Range<u64>) -> Range<u64> {
         let comes = |stream: &Stream| match stream.stride {
             0 => (stream.next < range.end && range.end <= stream.told).then_some(stream.next),
@@ -89,7 +89,7 @@ impl Streams {
         if let Some(index) = self.0.iter().rposition(|stream| stream.next == read.start) {
             let old = self.0.remove(index);
             let window = (old.window * 2).max(FIRST).min(widest);
-            // Twice the window: while one is copied out the next is on its way.
+            // Read two windows ahead: while the reader copies one, the next is being read.
             let (from, to) = (old.told.max(read.end), read.end + 2 * window);
             let is_due = window == widest && old.told < read.end + window;
             let told = if is_due { to } else { old.told };
@@ -120,7 +120,8 @@ impl Streams {
 }
 
 impl Stream {
-    /// The next pieces of a stride that were not advised yet; more of them the longer it goes on.
+    /// The next pieces of a stride that were not advised yet. Their number grows as the stride
+    /// continues.
     fn pieces(&mut self, read: &Range<u64>, widest: u64) -> Vec<Range<u64>> {
         let len = read.end - read.start;
         let is_backwards = self.stride == -len.cast_signed();
@@ -188,7 +189,7 @@ mod tests {
         }
     }
 
-    /// M3: an advised range is awaited from where the reader is that has the longest way to it.
+    /// M3: an advised range is awaited from the position of the rearmost reader on.
     #[test]
     fn advised_range_is_awaited_until_readers_pass_it() {
         let mut streams = Streams::default();
@@ -201,14 +202,14 @@ mod tests {
         let rest = streams.awaited(last);
         assert!(rest == ((8 << 20).max(last.start)..last.end), "{rest:?} of {last:?}");
         assert!(streams.awaited(&(1 << 40..(1 << 40) + PIECE)).is_empty(), "of no reader");
-        // A reader behind the first one.
+        // A second reader follows the first one.
         for start in (0..6 << 20).step_by(PIECE as usize) {
             _ = streams.note(&(start..start + PIECE), WIDEST);
         }
         assert!(streams.awaited(&(5 << 20..7 << 20)) == (6 << 20..7 << 20));
     }
 
-    /// Reads that continue nothing are not followed.
+    /// A read that continues no stream gets no window.
     #[test]
     fn scattered_reads_have_no_window() {
         let mut streams = Streams::default();
@@ -239,7 +240,8 @@ mod tests {
         }
     }
 
-    /// Columns and files that are read backwards are predicted, each piece once, beside a sequence.
+    /// Columns and files that are read backwards are predicted, each piece once, while a sequence
+    /// runs.
     #[test]
     fn strides_are_foretold() {
         for (first, stride) in [(1 << 20, 256 << 10), (900 << 20, -65_536_i64), (8192, 40_960)] {

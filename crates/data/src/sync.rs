@@ -1,4 +1,5 @@
-//! What the claims of runs are built on. The tests have another one of these, of a model checker.
+//! The types that the claims of runs are built on. A test replaces this module with types of a
+//! model checker.
 
 pub(crate) use std::sync::Arc;
 pub(crate) use std::sync::atomic::{AtomicU64, Ordering};

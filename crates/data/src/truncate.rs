@@ -2,9 +2,10 @@
 //!
 //! # Invariants
 //!
-//! - **T1** Cutting works from the end in bounded steps, each its own handle. The length on disk
-//!   follows each step, so a crash leaves a file that is longer than asked but whole.
-//! - **T2** Growing never shows bytes that lay behind the old length.
+//! - **T1** A cut works from the end in bounded steps, each with its own handle. The length on disk
+//!   follows each step. So after a crash the file may be longer than requested, but it is
+//!   consistent.
+//! - **T2** Growing never shows bytes that lay past the old length.
 
 use buttress_format::{Body, Compression, FileExtent, InodeItem};
 use buttress_txn::{Urgency, View};
@@ -21,15 +22,16 @@ use crate::writeback::settle;
 impl Files {
     /// Sets the length; `stamp` sets the times in the step that completes it.
     ///
-    /// Setting the length that a file already has is a cut, as in Linux: what was preallocated
-    /// behind it goes. So it reserves as an operation that frees space, and waits for the file's
-    /// writeback.
+    /// Setting the length that a file already has is a cut, as in Linux: it removes space that was
+    /// preallocated past the end. So it reserves as an operation that frees space, and waits for
+    /// the file's writeback.
     ///
     /// The caller keeps other threads from changing the file's length or content meanwhile.
     ///
     /// # Errors
     ///
-    /// [`Error::TooBig`], or what the trees, reservations or a partly read sector met.
+    /// [`Error::TooBig`], or an error of the trees, of a reservation, or from reading a partial
+    /// sector.
     pub fn truncate(
         &self,
         file: &File,
@@ -47,7 +49,7 @@ impl Files {
         self.lengthen(file, size, stamp)
     }
 
-    /// Raises the length over a hole. The caller has seen to T2.
+    /// Raises the length over a hole. The caller has ensured T2.
     pub(crate) fn lengthen(
         &self,
         file: &File,
@@ -55,8 +57,8 @@ impl Files {
         stamp: impl FnOnce(&mut InodeItem),
     ) -> Result<()> {
         let mut edits = Edits::default();
-        // Where holes have no items the extents stay as they are, and late data of this file relies
-        // on that.
+        // If holes have no items, the extents do not change. Prepared data of this file relies on
+        // that.
         let held = (!self.params.options.no_holes).then(|| file.append_extents());
         if held.is_some() {
             let end = self.params.ceil(size);
@@ -85,7 +87,7 @@ impl Files {
         Ok(())
     }
 
-    /// Removes extents behind the length, which an unfinished cut has left.
+    /// Removes extents past the length that an unfinished cut has left.
     ///
     /// # Errors
     ///
@@ -97,8 +99,8 @@ impl Files {
     fn shorten(&self, file: &File, size: u64, stamp: impl FnOnce(&mut InodeItem)) -> Result<()> {
         let _claim = file.claim();
         let keep = self.params.ceil(size);
-        // It was reserved as a sector. If the metadata is not free at once, the thread that
-        // finishes the extent asks for it.
+        // The data was reserved as a sector, not as an inline extent. If the metadata is not free
+        // at once, the thread that finishes the extent reserves it.
         let mut inline = match self.placement.missing_inline(file, size) {
             Some(cost) => self.engine.reserve_at_once(cost, Urgency::Normal)?,
             None => None,
@@ -124,7 +126,7 @@ impl Files {
         cut
     }
 
-    /// Removes what lies behind the length, which is `size` already.
+    /// Removes extents past the length, which is `size` already.
     fn cut_in_steps(
         &self,
         file: &File,
@@ -161,7 +163,8 @@ impl Files {
                     file.note_end(End { at: keep, last: None });
                     meta.ordered_end = meta.ordered_end.min(keep);
                     meta.shrinks = false;
-                    // The data that held the length on disk back may just have been forgotten.
+                    // The data that kept the length on disk from growing may just have been
+                    // forgotten.
                     settle(meta, &file.dirty.lock());
                     if let Some(stamp) = stamp.take() {
                         stamp(&mut meta.item);
@@ -174,8 +177,8 @@ impl Files {
         }
     }
 
-    /// Collects the removal of what lies behind `size`, from the end. Returns from where on nothing
-    /// is left.
+    /// Collects the removal of extents past `size`, from the end. Returns the offset from which
+    /// nothing is left.
     fn cut_from_end(
         &self,
         view: &View,

@@ -1,20 +1,20 @@
-//! Buffered writing: bytes become dirty sectors with space reserved; nothing else happens.
+//! Buffered writes: bytes become dirty sectors with reserved space. No data is written to a device.
 //!
 //! # Place
 //!
-//! A write is planned under the locks of the item and of the dirty map: what does it lack? It
-//! acquires that without these locks. Then it is planned again. A plan that lacks nothing is
-//! applied under the same locks.
+//! A write is planned under the locks of the item and of the dirty map. The plan lists missing
+//! content and reservations. The writer gets these without the locks, and plans again. A plan that
+//! lacks nothing is applied under the same locks.
 //!
 //! # Invariants
 //!
-//! - **W1** A full disk is reported here, not when the data is written back. Every new dirty sector
-//!   first has its data space reserved, and the metadata that will make it visible
+//! - **W1** A full disk is reported here, not when the data is written back. A sector becomes dirty
+//!   only after its data space is reserved, and the metadata that will make it visible
 //!   ([`crate::placement`]).
 //! - **W2** A sector that is written in part is read first, unless nothing in it is live. Bytes
-//!   behind the file's length are taken as zeros, whatever the disk has there.
-//! - **W3** A file may grow past the sector that its last byte lies in. Then the bytes of that
-//!   sector behind the old length are made zero. An inline extent is then on its way to become a
+//!   past the file's length count as zeros, whatever the disk holds.
+//! - **W3** A file may grow past the sector of its last byte. Then the bytes of that sector after
+//!   the old length become zero. An inline extent becomes dirty then, so that writeback makes it a
 //!   regular one.
 
 use std::ops::Range;
@@ -30,19 +30,19 @@ use crate::files::Files;
 use crate::packing::PACKED_PER_PIECE;
 use crate::placement::{PieceBounds, ReclaimEffort, Reservation, Shortfall, join};
 
-/// No file is longer: offsets are signed for all callers above.
+/// Largest length of a file. Offsets are signed in all layers above.
 pub(crate) const SIZE_MAX: u64 = i64::MAX as u64 & !0xfff;
 
-/// A sector that is written in part, and what it held.
+/// A sector that is written in part, and its old content.
 struct Edge {
     sector: u64,
     content: Option<Vec<u8>>,
 }
 
-/// What a write lacks before it can be put into memory.
+/// The content and reservation that a write lacks before it can be put into memory.
 #[derive(Default)]
 struct Missing {
-    /// Edges with content that is to be read, by index.
+    /// Indexes of the edges with content that must be read.
     content: Vec<usize>,
     reservation: Option<Shortfall>,
 }
@@ -53,13 +53,13 @@ impl Missing {
     }
 }
 
-/// A write on its way into memory.
+/// A write that is not in memory yet.
 struct Writing<'w> {
     file: &'w File,
-    /// Where it ends, and where the file ended before.
+    /// The end of the write, and the file's length before it.
     end: u64,
     old_size: u64,
-    /// The whole sectors that it touches.
+    /// The whole sectors that the write touches.
     range: Range<u64>,
     edges: Vec<Edge>,
     reservation: Reservation<'w>,
@@ -73,7 +73,7 @@ impl Files {
     ///
     /// # Errors
     ///
-    /// No space (W1), [`Error::TooBig`], or what reading a partly written sector met.
+    /// No space (W1), [`Error::TooBig`], or an error from reading a partly written sector.
     pub fn write(
         &self,
         file: &File,
@@ -114,7 +114,7 @@ impl Files {
         }
     }
 
-    /// Reads and reserves what a write lacks. It holds none of the locks of the plan.
+    /// Reads missing content and reserves missing space. It holds none of the locks of the plan.
     fn acquire_for_write(&self, writing: &mut Writing<'_>, missing: Missing) -> Result<()> {
         for index in missing.content {
             let sector = writing.edges[index].sector;
@@ -146,7 +146,7 @@ impl Files {
         drop(claim);
     }
 
-    /// The sectors at both ends of a write that it does not cover.
+    /// The sectors at both ends of a write that the write covers only in part.
     fn edges(&self, offset: u64, end: u64, old_size: u64) -> Vec<Edge> {
         let mut edges = Vec::new();
         let (head, tail) = (self.params.floor(offset), self.params.floor(end));
@@ -166,7 +166,8 @@ impl Files {
         edges
     }
 
-    /// What a write lacks now, with the item and the dirty map locked.
+    /// Returns the content and reservation that a write lacks. The item and the dirty map are
+    /// locked.
     fn plan_write(&self, writing: &mut Writing<'_>, meta: &Meta, dirty: &Dirty) -> Missing {
         let Writing { range, edges, reservation, end, .. } = writing;
         let mut content = Vec::new();
@@ -180,17 +181,16 @@ impl Files {
             }
         }
         let packs = self.params.choice(meta.item.flags, meta.codec).is_some();
-        // Content that may come to lie in the tree is metadata, too, even if it now lies in an
-        // extent.
+        // Content that may become inline needs metadata, too, even if it lies in an extent now.
         let inline = self.params.inline_bytes(meta, (*end).max(meta.item.size));
-        // Preallocated extents may lie behind the length.
+        // Preallocated extents may lie past the length.
         let prealloc = meta.item.flags & InodeFlags::PREALLOC != 0;
         let disk_end = if prealloc {
             u64::MAX
         } else {
             self.params.ceil(meta.disk_size.max(meta.ordered_end))
         };
-        // The sectors at the ends are put by themselves.
+        // The sectors at the ends become separate pieces.
         let extra =
             if range.end - range.start > self.params.sector { edges.len() as u32 } else { 0 };
         let each = if packs { PACKED_PER_PIECE } else { 1 };
@@ -230,7 +230,7 @@ impl Files {
         new
     }
 
-    /// A sector as its extents have it, zeros behind the file's length (W2).
+    /// Reads a sector from its extents, with zeros past the file's length (W2).
     fn load_sector(&self, file: &File, sector: u64, size: u64) -> Result<Vec<u8>> {
         let mut content = vec![0; self.params.sector as usize];
         let _extents = file.extents.read();
@@ -252,7 +252,7 @@ impl Files {
             let dirty = file.dirty.lock();
             let sector_len = self.params.sector as usize;
             let leaves = dirty.on_its_way(sector, sector_len).is_some();
-            // Its tail is zero on its way, but it may become an inline extent.
+            // Writeback zeroes the tail of this sector, but it may become an inline extent.
             if dirty.waits(sector) || (leaves && sector > 0) {
                 return Ok(());
             }
@@ -270,7 +270,7 @@ impl Files {
         self.dirty_sector(file, sector, old_size)
     }
 
-    /// Makes a sector dirty without changing what it holds.
+    /// Makes a sector dirty without changing its content.
     pub(crate) fn dirty_sector(&self, file: &File, sector: u64, size: u64) -> Result<()> {
         let mut writing = Writing {
             file,
@@ -325,8 +325,8 @@ impl Files {
         self.write(file, range.start, &zeros, ReclaimEffort::Full, |_| ())
     }
 
-    /// Forgets dirty sectors of `range` and gives their reservation back. `ends` is for what
-    /// remains of a piece ([`Placement::reserve_ends`]).
+    /// Forgets dirty sectors of `range` and gives their reservation back. `ends` is for the
+    /// remaining ends of a piece ([`Placement::reserve_ends`]).
     pub(crate) fn forget(
         &self,
         dirty: &mut Dirty,

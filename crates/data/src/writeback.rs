@@ -1,11 +1,11 @@
-//! Writeback: dirty runs get addresses, go to the device, and become extents.
+//! Writeback: dirty runs get addresses, are written to the device, and become extents.
 //!
 //! # Place
 //!
 //! Writeback has four steps, so that many small files can share one device call:
 //!
 //! - *take* takes runs of dirty data,
-//! - *prepare* compresses them and decides where they go,
+//! - *prepare* compresses them and chooses their addresses,
 //! - *issue* writes all of them,
 //! - *finish* makes the extents visible, each in one handle.
 //!
@@ -13,14 +13,14 @@
 //!
 //! - **B1** Data is on the device before any of its extents is visible. The
 //!   exception is `prepared`.
-//! - **B2** One writeback of a file at a time. Only the thread with the claim allocates for the
-//!   file, finishes its ordered extents, truncates it or punches holes into it.
+//! - **B2** One thread at a time writes back a file. Only the thread with the claim allocates for
+//!   the file, finishes its ordered extents, truncates it or punches holes into it.
 //!
 //! # Failure
 //!
 //! A run that cannot be written is lost, as with every cache in memory. The file keeps the error
 //! for its next fsync. [`Counters`] keeps it for the next sync of the volume. The space of the run
-//! goes back.
+//! is given back.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -47,15 +47,16 @@ mod prepared;
 pub(crate) use finish::{grow, settle};
 pub use prepared::PreparedData;
 
-/// Most that one round takes from a file. It also bounds what is on its way at once.
+/// Most bytes that one round takes from a file. This also bounds the data that is in writeback at
+/// once.
 const ROUND_BYTES_MAX: u64 = 128 << 20;
 
-/// What a call of writeback has done.
+/// The result of a call of writeback.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Written {
-    /// Files that no other thread was writing back, and that had something to write.
+    /// Files that had dirty data, and that no other thread was writing back.
     pub files: usize,
-    /// Bytes of finished ordered extents, and bytes that were lost.
+    /// Bytes of finished ordered extents, and lost bytes.
     pub bytes: u64,
     /// How long the call waited for devices.
     pub device: Duration,
@@ -84,7 +85,8 @@ impl Writeback {
         Self { engine, volume, params, counters, pool, pages, placement }
     }
 
-    /// Writes back what is dirty in `range` now, and waits until it is visible in the trees.
+    /// Writes back the data of `range` that is dirty now, and waits until it is visible in the
+    /// trees.
     ///
     /// # Errors
     ///
@@ -93,7 +95,7 @@ impl Writeback {
         self.write_back_counted(file, range, &mut Written::default())
     }
 
-    /// Writes back all of a file that is dirty now. The file keeps a failure.
+    /// Writes back all data of a file that is dirty now. The file keeps a failure.
     pub fn write_back_whole(&self, file: &File) -> Written {
         let mut written = Written::default();
         // The file's next fsync reports it.
@@ -119,7 +121,7 @@ impl Writeback {
         range: Range<u64>,
         written: &mut Written,
     ) -> Result<()> {
-        // This does not wait for data that other threads dirty meanwhile.
+        // Do not wait for data that other threads dirty meanwhile.
         let mut left = file.dirty.lock().bytes();
         while left > 0 {
             let Some(mut job) = self.take(file, claim, range.clone()) else { return Ok(()) };
@@ -142,7 +144,7 @@ impl Writeback {
     /// Writes several files back with as few device calls as possible. Skips files that another
     /// thread is writing back.
     ///
-    /// Failures stay with the files they belong to.
+    /// Each file keeps its own failure.
     pub fn write_back_many(&self, files: &[&File]) -> Written {
         interrupt::shielded(|| self.write_many(files))
     }
@@ -166,7 +168,7 @@ impl Writeback {
         Written { files, bytes, device }
     }
 
-    /// Takes a round's runs.
+    /// Takes the dirty runs of one round.
     pub(crate) fn take<'f>(
         &self,
         file: &'f File,
@@ -176,7 +178,7 @@ impl Writeback {
         let mut meta = file.meta();
         let mut dirty = file.dirty.lock();
         let runs = dirty.take(range, ROUND_BYTES_MAX);
-        // Noted before the extents exist, for writers that reserve metadata meanwhile.
+        // Note the end before the extents exist, for writers that reserve metadata meanwhile.
         meta.ordered_end = meta.ordered_end.max(runs.last()?.end());
         let mut taken: u64 = runs.iter().map(|run| run.len).sum();
         self.counters.count_ordered(taken);
@@ -198,15 +200,15 @@ impl Writeback {
             runs: Vec::new(),
             failed: None,
             reserved,
-            // What a part of it needs is not known yet: the rest comes back when the extents are
-            // finished.
+            // The need of a part is not known yet, so the job takes the whole reservation. The rest
+            // comes back when the extents are finished.
             metadata: dirty.metadata.take(),
             is_part,
             claim,
         })
     }
 
-    /// Compresses what is to be compressed, on all cores, and gives everything an address.
+    /// Compresses data on all cores where that is chosen, and gives all data an address.
     pub(crate) fn prepare(&self, jobs: &mut [Job<'_>]) {
         self.params.pack(jobs);
         let mut rows = self.engine.begin_rows();
@@ -219,7 +221,7 @@ impl Writeback {
         let file = job.file;
         let taken = std::mem::take(&mut job.taken);
         job.runs.reserve_exact(taken.len());
-        // Runs have no data reservation where all their places are known.
+        // Runs have no data reservation if all their addresses are known.
         let reserved = job.reserved.take().map_or_else(|| self.engine.reserve_data(0), Ok);
         let reserved = match reserved {
             Ok(reserved) => reserved,
@@ -241,7 +243,7 @@ impl Writeback {
             match plan {
                 Ok(plan) => job.runs.push((run, plan)),
                 Err(error) => {
-                    // The space that it had of a row is a gap now.
+                    // The run's space in the row is a gap now.
                     supply.rows.close();
                     job.failed.get_or_insert(error);
                     job.runs.push((run, Plan::Extents(Vec::new())));
@@ -320,7 +322,7 @@ impl Writeback {
         Ok(placed)
     }
 
-    /// Writes everything that the jobs have placed (B1). Returns how long the devices took.
+    /// Writes all data that the jobs have placed (B1). Returns how long the devices took.
     pub(crate) fn issue(&self, jobs: &mut [Job<'_>]) -> Duration {
         let begun = clock::now();
         let failure = {

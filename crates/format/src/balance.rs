@@ -1,4 +1,4 @@
-//! A balance that is under way, or paused: one item of the root tree.
+//! A running or paused balance: one item of the root tree.
 //!
 //! # On disk
 //!
@@ -15,26 +15,27 @@ use crate::{
     ids,
 };
 
-/// Which block groups of one kind, as it is recorded. A field counts if its flag says so.
+/// The recorded filter of block groups of one kind. A field is valid if its flag is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct BalanceArgs {
     /// Bits of profiles, [`BalanceArgs::SINGLE`] among them.
     pub profiles: u64,
-    /// Percent in use: below it, or from the lower half up to the upper half.
+    /// Percent in use: an upper limit, or a range with the minimum in the lower 32 bits and the
+    /// maximum in the upper.
     pub usage: u64,
-    /// A device.
+    /// Only groups with a stripe on this device.
     pub devid: u64,
-    /// A range of each device, the end excluded.
+    /// Only groups with a stripe in this range of a device, the end excluded.
     pub drange: (u64, u64),
-    /// A range of addresses, the end excluded.
+    /// Only groups in this range of addresses, the end excluded.
     pub vrange: (u64, u64),
     /// The profile to convert to.
     pub target: u64,
-    /// The constants of this type.
+    /// Flags, from the constants of this type.
     pub flags: u64,
-    /// How many groups at most, or from the lower half to the upper half.
+    /// Most groups, or a range with the minimum in the lower 32 bits and the maximum in the upper.
     pub limit: u64,
-    /// How many stripes, both included.
+    /// Least and greatest number of stripes, both included.
     pub stripes: (u32, u32),
 }
 
@@ -51,7 +52,7 @@ impl BalanceArgs {
     pub const CONVERT: u64 = 1 << 8;
     pub const SOFT: u64 = 1 << 9;
     pub const USAGE_RANGE: u64 = 1 << 10;
-    /// Stands for the profile that has no bit.
+    /// The single profile, which has no bit of its own.
     pub const SINGLE: u64 = 1 << 48;
 
     fn read(r: &mut Reader<'_>) -> Result<Self> {
@@ -78,38 +79,38 @@ impl BalanceArgs {
     }
 }
 
-/// A balance that is under way, or paused.
+/// A running or paused balance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct BalanceItem {
-    /// The constants of this type.
+    /// Flags, from the constants of this type.
     pub flags: u64,
-    /// Groups of data.
+    /// Filter of data groups.
     pub data: BalanceArgs,
-    /// Groups of metadata.
+    /// Filter of metadata groups.
     pub metadata: BalanceArgs,
-    /// Groups of the chunk tree.
+    /// Filter of system groups, which hold the chunk tree.
     pub system: BalanceArgs,
 }
 
 impl BalanceItem {
-    /// Its key.
+    /// The key of the item.
     pub const KEY: Key = Key::new(ids::BALANCE, Kind::TEMPORARY_ITEM, 0);
     /// Bytes on disk.
     pub const LEN: usize = 8 + 3 * 136 + 32;
     /// Data is balanced.
     pub const DATA: u64 = 1;
-    /// System groups are.
+    /// System groups are balanced.
     pub const SYSTEM: u64 = 2;
-    /// Metadata is.
+    /// Metadata is balanced.
     pub const METADATA: u64 = 4;
-    /// Fewer copies of metadata are wanted.
+    /// The balance may reduce the number of metadata copies.
     pub const FORCE: u64 = 8;
 
     /// Reads an item.
     ///
     /// # Errors
     ///
-    /// When it has another length.
+    /// If the item does not have [`Self::LEN`] bytes.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         let mut r = Reader::new("balance", bytes);
         let item = Self {

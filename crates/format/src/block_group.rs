@@ -1,16 +1,16 @@
-//! How much of a chunk is in use.
+//! Block group items: the space of a chunk that is in use.
 
 use crate::{
     BlockGroupFlags, Result,
     bytes::{Reader, Writer},
 };
 
-/// A block group's item; its key says where it lies and how long it is.
+/// A block group's item. Its key has the address and the length of the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockGroupItem {
     /// Bytes in use.
     pub used: u64,
-    /// Object of its chunk item: always 256.
+    /// Object id of its chunk item: always 256.
     pub chunk_objectid: u64,
     /// Kind and profile.
     pub flags: BlockGroupFlags,
@@ -21,7 +21,7 @@ impl BlockGroupItem {
     ///
     /// # Errors
     ///
-    /// When it is not 24 bytes long.
+    /// If the item is not 24 bytes long.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         let mut r = Reader::new("block group item", bytes);
         let item =

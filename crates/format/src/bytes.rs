@@ -1,4 +1,4 @@
-//! Reading and writing little-endian fields without a chance to run off the end.
+//! Reads and writes little-endian fields. No access can pass the end of the bytes.
 
 use crate::{Error, Result};
 
@@ -114,7 +114,7 @@ impl<const N: usize> Fixed<N> {
         self.bytes(&x.to_le_bytes())
     }
 
-    /// What was filled.
+    /// The filled array.
     #[inline]
     pub(crate) fn done(&self) -> [u8; N] {
         assert!(self.at == N, "all fields were put");

@@ -1,11 +1,11 @@
-//! Checksums, and the hashes that keys are made of.
+//! Checksums, and the hashes that are parts of keys.
 
 use blake2::Digest as _;
 use crc_fast::{CrcAlgorithm, Digest};
 
 use crate::{Error, Ino, Result, TreeId};
 
-/// How a volume checksums its nodes and data.
+/// The checksum algorithm of a volume's nodes and data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum CsumType {
     /// CRC-32C, 4 bytes: the default.
@@ -20,7 +20,7 @@ pub enum CsumType {
 }
 
 impl CsumType {
-    /// From the superblock's number.
+    /// The algorithm with the superblock's number.
     ///
     /// # Errors
     ///
@@ -45,7 +45,7 @@ impl CsumType {
         }
     }
 
-    /// The name that mkfs takes.
+    /// The name that mkfs accepts.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -56,7 +56,7 @@ impl CsumType {
         }
     }
 
-    /// The checksum as it lies on disk, zero behind its size.
+    /// The checksum as it is stored on disk, with zeros after its size.
     #[must_use]
     pub fn digest(self, data: &[u8]) -> [u8; 32] {
         let mut out = [0; 32];
@@ -79,7 +79,7 @@ impl CsumType {
 pub fn crc32c_raw(seed: u32, data: &[u8]) -> u32 {
     let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(seed));
     digest.update(data);
-    // Of 32 bits, as its algorithm is.
+    // The algorithm makes 32 bits.
     !(digest.finalize() as u32)
 }
 
@@ -108,7 +108,7 @@ pub fn extent_data_ref_hash(root: TreeId, ino: Ino, offset: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// Values that real volumes carry.
+    /// Values from real volumes.
     #[test]
     fn hashes_are_the_formats() {
         assert_eq!(name_hash(b"default"), 2_378_154_706);

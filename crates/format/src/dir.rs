@@ -6,7 +6,7 @@ use crate::{
     limits::{NAME_MAX, NODE_MAX},
 };
 
-/// What an entry leads to.
+/// The type of inode that an entry refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "the names are the format's own")]
 pub enum FileKind {
@@ -22,7 +22,7 @@ pub enum FileKind {
 }
 
 impl FileKind {
-    /// From the entry's number; nothing if the format has no such kind.
+    /// The type with the entry's number. `None` if the format has no such type.
     #[must_use]
     pub fn from_disk(number: u8) -> Option<Self> {
         Some(match number {
@@ -70,14 +70,14 @@ impl FileKind {
     }
 }
 
-/// A name and what it leads to, or an attribute and its value.
+/// A name and the inode that it refers to, or an attribute and its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirEntry {
     /// Key of the inode item, or of a subvolume's root item; zero for attributes.
     pub location: Key,
-    /// Transaction that made it.
+    /// Transaction that made the entry.
     pub transid: Generation,
-    /// What it leads to.
+    /// The type of the inode.
     pub kind: FileKind,
     /// The name.
     pub name: Vec<u8>,
@@ -86,10 +86,10 @@ pub struct DirEntry {
 }
 
 impl DirEntry {
-    /// Bytes of an entry beside name and data.
+    /// Bytes of an entry without name and data.
     pub const HEAD_LEN: usize = 30;
 
-    /// Reads an item: names with hashes that collide share one.
+    /// Reads an item. Names with the same hash share one item.
     ///
     /// # Errors
     ///

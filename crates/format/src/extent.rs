@@ -23,46 +23,46 @@ use crate::{
 pub struct ExtentFlags;
 
 impl ExtentFlags {
-    /// It holds file data.
+    /// The extent holds file data.
     pub const DATA: u64 = 1;
-    /// It holds a tree node.
+    /// The extent holds a tree node.
     pub const TREE_BLOCK: u64 = 2;
-    /// The node's children are referenced by the node's address, not by its tree.
+    /// References to the node's children name the node's address as parent, not its tree.
     pub const FULL_BACKREF: u64 = 256;
 }
 
 /// A reference to an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum BackRef {
-    /// A tree, through whatever path leads to the node.
+    /// A reference from a tree, through any path to the node.
     TreeBlock {
         /// The tree.
         root: TreeId,
     },
-    /// One node, by its address.
+    /// A reference from one node, by its address.
     SharedBlock {
         /// The parent's address.
         parent: Logical,
     },
-    /// A file.
+    /// References from a file.
     Data {
-        /// Its subvolume.
+        /// The file's subvolume.
         root: TreeId,
-        /// Its number.
+        /// The file's inode number.
         ino: Ino,
-        /// Where in it the extent begins.
+        /// The file offset at which the extent begins.
         offset: u64,
         /// The number of references.
         count: u32,
     },
-    /// One leaf, by its address.
+    /// References from one leaf, by its address.
     SharedData {
         /// The leaf's address.
         parent: Logical,
         /// The number of references.
         count: u32,
     },
-    /// The subvolume that made it (simple quotas); not a reference.
+    /// The subvolume that created the extent (simple quotas); not a reference.
     Owner {
         /// The subvolume.
         root: TreeId,
@@ -70,7 +70,7 @@ pub enum BackRef {
 }
 
 impl BackRef {
-    /// The item kind that a keyed reference of this sort has; inline, the type byte.
+    /// The item kind of a keyed reference of this sort, and the type byte of an inline one.
     #[must_use]
     pub fn kind(&self) -> Kind {
         match self {
@@ -82,7 +82,7 @@ impl BackRef {
         }
     }
 
-    /// What orders references of one kind, and the key offset of a keyed one.
+    /// The value that orders references of one kind. It is the key offset of a keyed reference.
     #[must_use]
     pub fn hash(&self) -> u64 {
         match *self {
@@ -92,7 +92,7 @@ impl BackRef {
         }
     }
 
-    /// The number of references that it stands for.
+    /// The number of references that this entry counts.
     #[must_use]
     pub fn count(&self) -> u32 {
         match *self {
@@ -102,7 +102,7 @@ impl BackRef {
         }
     }
 
-    /// Bytes that it takes inline.
+    /// Bytes of this reference inline.
     #[must_use]
     pub fn inline_len(&self) -> usize {
         match self {
@@ -148,7 +148,7 @@ impl BackRef {
     ///
     /// # Errors
     ///
-    /// When the key's kind is not one, or the payload has the wrong length.
+    /// If the key's kind is no reference, or the payload has the wrong length.
     pub fn keyed_parse(key: &Key, bytes: &[u8]) -> Result<Self> {
         let mut r = Reader::new("keyed reference", bytes);
         let found = match key.kind {
@@ -164,7 +164,7 @@ impl BackRef {
         Ok(found)
     }
 
-    /// Key and payload of this reference as an item of its own.
+    /// Key and payload of this reference as a separate item.
     #[must_use]
     pub fn keyed(&self, bytenr: Logical) -> (Key, Vec<u8>) {
         let mut w = Writer::default();
@@ -184,9 +184,9 @@ impl BackRef {
 /// An extent's item: key (address, EXTENT_ITEM, length) or (address, METADATA_ITEM, level).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExtentItem {
-    /// Uses, inline and keyed together.
+    /// Number of references, inline and keyed together.
     pub refs: u64,
-    /// Transaction that allocated it.
+    /// Transaction that allocated the extent.
     pub generation: Generation,
     /// [`ExtentFlags`].
     pub flags: u64,
@@ -204,7 +204,7 @@ impl ExtentItem {
     ///
     /// # Errors
     ///
-    /// When it is cut short or has a reference of an unknown kind.
+    /// If the item is cut short or has a reference of an unknown kind.
     pub fn parse(key: &Key, bytes: &[u8]) -> Result<Self> {
         let mut r = Reader::new("extent item", bytes);
         let (refs, generation, flags) = (r.u64()?, Generation(r.u64()?), r.u64()?);

@@ -10,7 +10,7 @@ macro_rules! features {
         impl $name {
             $(pub const $flag: Self = Self($bit);)*
 
-            /// Every flag with a name, and that name as mkfs and the kernel say it.
+            /// Every flag with a name, and the name that mkfs and the kernel use.
             pub const NAMED: &'static [(Self, &'static str)] = &[$((Self::$flag, $text),)*];
 
             /// Whether all flags of `other` are set.
@@ -31,7 +31,7 @@ macro_rules! features {
                 Self(self.0 & !other.0)
             }
 
-            /// Names of the flags set; one for each bit without a name.
+            /// Names of the set flags. A bit without a name gets a generated one.
             #[must_use]
             pub fn names(self) -> Vec<String> {
                 (0..64)
@@ -99,7 +99,7 @@ impl Incompat {
             | Self::RAID1C34.0
             | Self::SIMPLE_QUOTA.0,
     );
-    /// The features that we write. Block groups with parity are decided one by one.
+    /// The features that we write. Support for block groups with parity is decided for each group.
     pub const WRITABLE: Self = Self::READABLE;
 }
 

@@ -1,21 +1,21 @@
-//! The head of a block group's part of the free-space tree.
+//! The first item of a block group in the free-space tree.
 
 use crate::{
     Result,
     bytes::{Reader, Writer},
 };
 
-/// How a block group's free space is recorded.
+/// The form in which a block group's free space is recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FreeSpaceInfo {
     /// Contiguous free runs.
     pub extent_count: u32,
-    /// See the constants.
+    /// Flags, from the constants of this type.
     pub flags: u32,
 }
 
 impl FreeSpaceInfo {
-    /// Free space lies in bitmaps, not in one item a run.
+    /// The free space is recorded in bitmaps, not in one item for each run.
     pub const USING_BITMAPS: u32 = 1;
     /// Bits of one full bitmap.
     pub const BITMAP_BITS: u64 = 2048;
@@ -24,7 +24,7 @@ impl FreeSpaceInfo {
     ///
     /// # Errors
     ///
-    /// When it is not 8 bytes long.
+    /// If the item is not 8 bytes long.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         let mut r = Reader::new("free space info", bytes);
         let item = Self { extent_count: r.u32()?, flags: r.u32()? };
@@ -40,7 +40,7 @@ impl FreeSpaceInfo {
         w.0
     }
 
-    /// Whether free space lies in bitmaps.
+    /// Whether the free space is recorded in bitmaps.
     #[must_use]
     pub fn uses_bitmaps(&self) -> bool {
         self.flags & Self::USING_BITMAPS != 0

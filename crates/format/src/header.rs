@@ -6,11 +6,11 @@
 //! offset  size  field
 //!      0    32  csum               of bytes 32.. to the end of the node
 //!     32    16  fsid               metadata uuid of the filesystem
-//!     48     8  bytenr             where this node believes it lives
+//!     48     8  bytenr             address recorded in this node
 //!     56     8  flags              top byte: back-reference revision
 //!     64    16  chunk_tree_uuid
-//!     80     8  generation         transaction that wrote it
-//!     88     8  owner              tree it was written for
+//!     80     8  generation         transaction that wrote the node
+//!     88     8  owner              tree that the node was written for
 //!     96     4  nritems
 //!    100     1  level              0 is a leaf
 //! ```
@@ -27,17 +27,17 @@ pub const PTR_LEN: usize = 33;
 pub const FLAG_WRITTEN: u64 = 1;
 /// The node belongs to a tree of a balance.
 pub const FLAG_RELOC: u64 = 2;
-/// The revision of back references that every volume of today has.
+/// The revision of back references on all present volumes.
 pub const BACKREF_REV_MIXED: u8 = 1;
 
 /// A node's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Checksum, zero behind its size.
+    /// Checksum, with zeros after its size.
     pub csum: [u8; 32],
     /// Metadata uuid.
     pub fsid: [u8; 16],
-    /// Where the node believes it lives.
+    /// Address of the node, as recorded in it.
     pub bytenr: Logical,
     /// Flags, without the revision.
     pub flags: u64,
@@ -45,13 +45,13 @@ pub struct Header {
     pub backref_rev: u8,
     /// Uuid of the chunk tree.
     pub chunk_tree_uuid: [u8; 16],
-    /// Transaction that wrote it.
+    /// Transaction that wrote the node.
     pub generation: Generation,
-    /// Tree it was written for.
+    /// Tree that the node was written for.
     pub owner: TreeId,
-    /// Items, or children.
+    /// Number of items in a leaf, of children in other nodes.
     pub nritems: u32,
-    /// Storey: 0 is a leaf.
+    /// Level of the node: 0 is a leaf.
     pub level: u8,
 }
 
@@ -82,7 +82,7 @@ impl Header {
     ///
     /// # Panics
     ///
-    /// When there is no room for it: the caller's bug.
+    /// If `into` is shorter than a header, which is a bug of the caller.
     pub fn write_to(&self, into: &mut [u8]) {
         into[..32].copy_from_slice(&self.csum);
         into[32..48].copy_from_slice(&self.fsid);

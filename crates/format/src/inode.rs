@@ -1,4 +1,4 @@
-//! Inodes and the names that lead to them.
+//! Inodes and their names.
 
 use std::ops::Range;
 
@@ -50,17 +50,17 @@ impl InodeFlags {
 /// An inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct InodeItem {
-    /// Transaction that made it: what NFS handles call its generation.
+    /// Transaction that created the inode. NFS handles use it as the inode's generation.
     pub generation: Generation,
-    /// Transaction that changed it last.
+    /// Transaction that changed the inode last.
     pub transid: Generation,
     /// Size in bytes; of a directory, twice the length of its names.
     pub size: u64,
-    /// Bytes that its extents take.
+    /// Bytes of the file's extents.
     pub nbytes: u64,
-    /// A hint of old kernels: zero.
+    /// An allocation hint of old kernels. Always zero today.
     pub block_group: u64,
-    /// Names; always 1 for a directory.
+    /// Number of names; always 1 for a directory.
     pub nlink: u32,
     /// Owner.
     pub uid: u32,
@@ -92,7 +92,7 @@ impl InodeItem {
     ///
     /// # Errors
     ///
-    /// When it is not 160 bytes long.
+    /// If the item is not 160 bytes long.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         let mut r = Reader::new("inode item", bytes);
         let item = Self::read(&mut r)?;
@@ -130,7 +130,7 @@ impl InodeItem {
         self.to_array().to_vec()
     }
 
-    /// The same, without memory of their own: inodes are put at every change.
+    /// The item's bytes without a heap allocation, because inodes are put at every change.
     #[must_use]
     pub fn to_array(&self) -> [u8; Self::LEN] {
         let mut w = Fixed::new();
@@ -158,7 +158,7 @@ fn name<'b>(r: &mut Reader<'b>, len: u16) -> Result<&'b [u8]> {
 /// One name of an inode in one directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InodeRef {
-    /// Its position in the directory.
+    /// The index of the name in the directory.
     pub index: u64,
     /// The name.
     pub name: Vec<u8>,
@@ -168,7 +168,7 @@ pub struct InodeRef {
 pub struct InodeRefs;
 
 impl InodeRefs {
-    /// Bytes of a name beside the name itself.
+    /// Bytes of an entry without the name.
     pub const HEAD_LEN: usize = 10;
 
     /// Reads an item.
@@ -181,13 +181,13 @@ impl InodeRefs {
         let mut refs = Vec::new();
         while r.left() > 0 {
             let (index, len) = (r.u64()?, r.u16()?);
-            // The root directory's ".." has such an item to itself.
+            // The root directory's ".." is alone in such an item.
             refs.push(InodeRef { index, name: name(&mut r, len)?.to_vec() });
         }
         Ok(refs)
     }
 
-    /// Where the entry of one name lies in an item: its bytes, and its index.
+    /// Finds the entry of one name in an item. Returns the range of its bytes, and its index.
     ///
     /// Looks at every name of the item, copies none of them.
     ///
@@ -218,12 +218,12 @@ impl InodeRefs {
     }
 }
 
-/// One name of an inode with a plain reference item that was full.
+/// One name of an inode for which the plain reference item had no space.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InodeExtref {
     /// The directory.
     pub parent: Ino,
-    /// Its position in the directory.
+    /// The index of the name in the directory.
     pub index: u64,
     /// The name.
     pub name: Vec<u8>,

@@ -39,7 +39,7 @@ impl UuidItem {
     }
 }
 
-/// Errors that a device has made.
+/// Error counts of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct DevStats {
     /// Failed writes, failed reads, failed flushes, checksum errors, wrong generations.
@@ -47,7 +47,7 @@ pub struct DevStats {
 }
 
 impl DevStats {
-    /// Reads an item; old ones have fewer counts.
+    /// Reads an item. Items of old kernels have fewer counts.
     ///
     /// # Errors
     ///

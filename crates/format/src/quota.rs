@@ -1,4 +1,4 @@
-//! Quotas: groups of subvolumes, and what they use.
+//! Quotas: groups of subvolumes, and the space that they use.
 //!
 //! # On disk
 //!
@@ -6,7 +6,7 @@
 //! (0, QGROUP_STATUS, 0)      version 8 | generation 8 | flags 8 | rescan 8 [ enabled in 8 ]
 //! (0, QGROUP_INFO, group)    generation 8 | referenced 8 | compressed 8 | exclusive 8 | compressed 8
 //! (0, QGROUP_LIMIT, group)   flags 8 | referenced 8 | exclusive 8 | reserved 8 | reserved 8
-//! (group, QGROUP_RELATION, group)  empty; one each way
+//! (group, QGROUP_RELATION, group)  empty; one item in each direction
 //! ```
 
 use std::fmt;
@@ -16,36 +16,37 @@ use crate::{
     bytes::{Reader, Writer},
 };
 
-/// A quota group: its level in the upper 16 bits, below them its number; at level 0 a subvolume's.
+/// A quota group. The upper 16 bits are its level, the others its number. At level 0 the number is
+/// a subvolume's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QuotaGroup(pub u64);
 
 impl QuotaGroup {
-    /// The group of a subvolume alone.
+    /// The group of one subvolume.
     #[must_use]
     pub fn of(tree: TreeId) -> Self {
         Self(tree.0)
     }
 
-    /// 0 for subvolumes; groups are members of groups of higher levels.
+    /// The level: 0 for subvolumes. Groups are members of groups of higher levels.
     #[must_use]
     pub fn level(self) -> u64 {
         self.0 >> 48
     }
 
-    /// Where its counts are.
+    /// Key of the item with the group's counts.
     #[must_use]
     pub fn info_key(self) -> Key {
         Key::new(0, Kind::QGROUP_INFO, self.0)
     }
 
-    /// Where its limits are.
+    /// Key of the item with the group's limits.
     #[must_use]
     pub fn limit_key(self) -> Key {
         Key::new(0, Kind::QGROUP_LIMIT, self.0)
     }
 
-    /// The two items that make it a member of another group, or the reverse.
+    /// The keys of the two items that record a membership between this group and another.
     #[must_use]
     pub fn relation_keys(self, other: Self) -> [Key; 2] {
         [
@@ -61,40 +62,41 @@ impl fmt::Display for QuotaGroup {
     }
 }
 
-/// How quotas are kept on a volume.
+/// The state of quotas on a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuotaStatus {
-    /// Of these items: 1.
+    /// Version of the quota items: 1.
     pub version: u64,
     /// Transaction that wrote the counts last.
     pub generation: Generation,
-    /// The constants of this type.
+    /// Flags, from the constants of this type.
     pub flags: u64,
-    /// Address up to which a new count has come.
+    /// Address up to which a rescan has counted.
     pub rescan: u64,
-    /// With simple quotas: extents from before this transaction are not counted.
+    /// With simple quotas: extents that are older than this transaction are not counted.
     pub enabled: Option<Generation>,
 }
 
 impl QuotaStatus {
-    /// Its key.
+    /// The key of the item.
     pub const KEY: Key = Key::new(0, Kind::QGROUP_STATUS, 0);
-    /// The version that there is.
+    /// The only version.
     pub const VERSION: u64 = 1;
-    /// Quotas are kept.
+    /// Quotas are on.
     pub const ON: u64 = 1;
-    /// They are being counted anew.
+    /// A rescan is counting all extents again.
     pub const RESCAN: u64 = 2;
-    /// The counts are wrong until they are counted anew.
+    /// The counts are wrong until a rescan has ended.
     pub const INCONSISTENT: u64 = 4;
-    /// The subvolume that made an extent pays for it as long as the extent lives (simple quotas).
+    /// An extent counts for the subvolume that created it, as long as the extent lives (simple
+    /// quotas).
     pub const SIMPLE: u64 = 8;
 
     /// Reads an item.
     ///
     /// # Errors
     ///
-    /// When it is cut short, or simple quotas do not say since when.
+    /// If the item is cut short, or has simple quotas without the transaction that enabled them.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         let mut r = Reader::new("quota status", bytes);
         let mut status = Self {
@@ -122,31 +124,31 @@ impl QuotaStatus {
         w.0
     }
 
-    /// Whether quotas are kept, and every extent is counted for its users.
+    /// Whether quotas are on and count every extent for each of its users.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.flags & (Self::ON | Self::SIMPLE) == Self::ON
     }
 
-    /// Whether quotas are kept, and every extent is counted for the subvolume that made it.
+    /// Whether quotas are on and count every extent for the subvolume that created it.
     #[must_use]
     pub fn is_simple(&self) -> bool {
         self.flags & (Self::ON | Self::SIMPLE) == Self::ON | Self::SIMPLE
     }
 }
 
-/// What the members of a group use.
+/// The space that the members of a group use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct QuotaInfo {
-    /// Transaction that wrote it.
+    /// Transaction that wrote the counts.
     pub generation: Generation,
-    /// Bytes that they use, alone or with others.
+    /// Bytes that the members use, exclusive or shared.
     pub referenced: u64,
-    /// The same; the compressed size is not counted separately.
+    /// Equal to `referenced`, because the compressed size is not counted separately.
     pub referenced_compressed: u64,
     /// Bytes that no other group uses.
     pub exclusive: u64,
-    /// The same.
+    /// Equal to `exclusive`.
     pub exclusive_compressed: u64,
 }
 
@@ -155,7 +157,7 @@ impl QuotaInfo {
     ///
     /// # Errors
     ///
-    /// When it has another length.
+    /// If the item has the wrong length.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         let mut r = Reader::new("quota group", bytes);
         let info = Self {
@@ -178,7 +180,7 @@ impl QuotaInfo {
         w.0
     }
 
-    /// Whether nothing is counted.
+    /// Whether all counts are zero.
     #[must_use]
     pub fn is_zero(&self) -> bool {
         self.referenced | self.referenced_compressed | self.exclusive | self.exclusive_compressed
@@ -186,5 +188,5 @@ impl QuotaInfo {
     }
 }
 
-/// Bytes of a limit item, of which all are zero where there is no limit.
+/// Bytes of a limit item. All bytes are zero if there is no limit.
 pub const QUOTA_LIMIT_LEN: usize = 40;

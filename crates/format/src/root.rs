@@ -1,4 +1,4 @@
-//! Where a tree begins, and how subvolumes hang together.
+//! Root items of trees, and the references between subvolumes.
 
 use crate::{
     Generation, Ino, InodeItem, Key, Logical, Result, Timespec,
@@ -19,41 +19,41 @@ impl RootFlags {
 /// A tree's root item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct RootItem {
-    /// A stub of the root directory, which is not read any more.
+    /// A stub of the root directory, which today's programs do not read.
     pub inode: InodeItem,
     /// Transaction that wrote the root node.
     pub generation: Generation,
     /// The root directory: 256 for subvolumes, else 0.
     pub root_dirid: Ino,
-    /// The root node.
+    /// Address of the root node.
     pub bytenr: Logical,
-    /// Unused: zero.
+    /// Unused. Always zero.
     pub byte_limit: u64,
-    /// Bytes of its nodes.
+    /// Bytes of the tree's nodes.
     pub bytes_used: u64,
-    /// Transaction of the last snapshot of it.
+    /// Transaction of the tree's last snapshot.
     pub last_snapshot: Generation,
     /// [`RootFlags`].
     pub flags: u64,
-    /// References to the tree: zero once it is being deleted.
+    /// References to the tree. Zero during its deletion.
     pub refs: u32,
-    /// How far its deletion is.
+    /// The key that a deletion has reached.
     pub drop_progress: Key,
-    /// Level of that progress.
+    /// The level of `drop_progress`.
     pub drop_level: u8,
     /// Level of the root node.
     pub level: u8,
     /// Equal to `generation` if the writer knew the fields after it.
     pub generation_v2: Generation,
-    /// Its uuid.
+    /// Uuid of the subvolume.
     pub uuid: [u8; 16],
-    /// Uuid of what it is a snapshot of.
+    /// Uuid of the subvolume that this one is a snapshot of.
     pub parent_uuid: [u8; 16],
-    /// Uuid of what was sent to make it.
+    /// Uuid of the sent subvolume that this one was received from.
     pub received_uuid: [u8; 16],
-    /// Transaction of the last change.
+    /// Transaction of the subvolume's last change.
     pub ctransid: Generation,
-    /// Transaction of creation.
+    /// Transaction of the subvolume's creation.
     pub otransid: Generation,
     /// Transaction of the sent original.
     pub stransid: Generation,
@@ -79,7 +79,7 @@ impl RootItem {
     ///
     /// # Errors
     ///
-    /// When it has neither length, or an impossible level.
+    /// If the item has neither [`Self::LEN`] nor [`Self::OLD_LEN`] bytes, or an impossible level.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
         let mut r = Reader::new("root item", bytes);
         let mut item = Self {
@@ -118,7 +118,7 @@ impl RootItem {
         r.skip(64)?;
         r.end()?;
         if item.generation_v2 != item.generation {
-            // An old kernel changed the item and did not know these fields: they are stale.
+            // An old kernel changed the item without these fields, so they are stale.
             item = Self {
                 generation_v2: Generation(0),
                 uuid: [0; 16],
@@ -159,12 +159,12 @@ impl RootItem {
     }
 }
 
-/// A subvolume's name in its parent, and the reverse: ROOT_REF and ROOT_BACKREF.
+/// A subvolume's name in its parent. ROOT_REF and ROOT_BACKREF items have the same form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RootRef {
     /// The directory.
     pub dirid: Ino,
-    /// Its position in the directory.
+    /// The index of the name in the directory.
     pub sequence: u64,
     /// The name.
     pub name: Vec<u8>,

@@ -1,9 +1,9 @@
-//! The superblock: where everything begins.
+//! The superblock: the addresses of the root tree and the chunk tree, and the volume's parameters.
 //!
 //! # On disk
 //!
 //! 4096 bytes at 64 KiB, 64 MiB and 256 GiB of every device that is long enough. The checksum
-//! covers everything behind itself.
+//! covers all bytes after it.
 
 use crate::{
     Chunk, CompatRo, CsumType, DeviceItem, Error, Generation, Incompat, Key, Logical, Result,
@@ -89,24 +89,24 @@ impl RootBackup {
     }
 }
 
-/// The superblock of a volume, as one of its devices carries it.
+/// The superblock of a volume, as it is stored on one device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Superblock {
-    /// How the volume checksums.
+    /// The checksum algorithm of the volume.
     pub csum_type: CsumType,
     /// The id that users see.
     pub fsid: [u8; 16],
-    /// Where this copy was read.
+    /// Device offset of this copy.
     pub bytenr: u64,
     /// Flags.
     pub flags: u64,
-    /// The last commit.
+    /// Generation of the last commit.
     pub generation: Generation,
-    /// The root tree.
+    /// Address of the root tree.
     pub root: Logical,
-    /// The chunk tree.
+    /// Address of the chunk tree.
     pub chunk_root: Logical,
-    /// The log tree; zero when there is none.
+    /// Address of the log tree. Zero if there is none.
     pub log_root: Logical,
     /// Transaction of the log; unused by Linux.
     pub log_root_transid: u64,
@@ -114,7 +114,7 @@ pub struct Superblock {
     pub total_bytes: u64,
     /// Bytes in use.
     pub bytes_used: u64,
-    /// Object of the root tree's directory: 6.
+    /// Object id of the root tree's directory: 6.
     pub root_dir_objectid: u64,
     /// Number of devices.
     pub num_devices: u64,
@@ -128,9 +128,9 @@ pub struct Superblock {
     pub chunk_root_generation: Generation,
     /// Flags that are safe to ignore.
     pub compat: u64,
-    /// Flags that writers need to know.
+    /// Flags that a program must support to write the volume.
     pub compat_ro: CompatRo,
-    /// Flags that every program has to know.
+    /// Flags that a program must support to read the volume.
     pub incompat: Incompat,
     /// Level of the root tree.
     pub root_level: u8,
@@ -142,11 +142,11 @@ pub struct Superblock {
     pub dev_item: DeviceItem,
     /// The label, padded with zeros.
     pub label: [u8; 256],
-    /// Transaction that version 1 free space is right for.
+    /// Transaction for which the version 1 free space cache is valid.
     pub cache_generation: u64,
-    /// Transaction that the uuid tree is right for.
+    /// Transaction for which the uuid tree is valid.
     pub uuid_tree_generation: u64,
-    /// The id that nodes carry, where it differs from `fsid`.
+    /// The id in the headers of nodes, if it differs from `fsid`.
     pub metadata_uuid: [u8; 16],
     /// Number of global roots (extent tree v2).
     pub nr_global_roots: u64,
@@ -157,11 +157,12 @@ pub struct Superblock {
 }
 
 impl Superblock {
-    /// Reads a copy and looks whether it can be one.
+    /// Reads a copy and checks that it is a valid superblock.
     ///
     /// # Errors
     ///
-    /// In this order: not btrfs, unknown checksum type, checksum, place, impossible fields.
+    /// In this order: no btrfs magic, unknown checksum type, wrong checksum, wrong offset,
+    /// impossible fields.
     pub fn parse(bytes: &[u8], at_offset: u64) -> Result<Self> {
         if bytes.len() < SUPER_SIZE {
             let found = bytes.len();
@@ -286,7 +287,7 @@ impl Superblock {
         Ok(chunks)
     }
 
-    /// The id that nodes carry.
+    /// The id in the headers of nodes.
     #[must_use]
     pub fn tree_fsid(&self) -> [u8; 16] {
         if self.incompat.has(Incompat::METADATA_UUID) { self.metadata_uuid } else { self.fsid }
@@ -298,24 +299,24 @@ impl Superblock {
         String::from_utf8_lossy(self.label_bytes()).into_owned()
     }
 
-    /// The label without the zeros behind it.
+    /// The label without the trailing zeros.
     #[must_use]
     pub fn label_bytes(&self) -> &[u8] {
         let end = self.label.iter().position(|b| *b == 0).unwrap_or(self.label.len());
         &self.label[..end]
     }
 
-    /// Bytes that the array of chunks takes.
+    /// Bytes of the encoded array of system chunks.
     #[must_use]
     pub fn sys_array_len(&self) -> usize {
         self.sys_chunks.iter().map(|(_, c)| Key::LEN + c.to_bytes().len()).sum()
     }
 
-    /// The copy that belongs at `offset`, its checksum filled in.
+    /// The bytes of the copy at `offset`, with its checksum.
     ///
     /// # Panics
     ///
-    /// When the array of chunks is longer than its place: the code that adds chunks must check
+    /// If the array of chunks is longer than its field. Code that adds chunks must check that
     /// first.
     #[must_use]
     pub fn to_bytes(&self, offset: u64) -> Vec<u8> {

@@ -1,5 +1,5 @@
-//! Access control lists: kept as attributes, looked at only when something is made below a default
-//! list.
+//! Access control lists. They are stored as attributes. This crate reads them only when an
+//! operation creates an inode in a directory with a default list.
 //!
 //! # On disk
 //!
@@ -18,7 +18,7 @@ use crate::cell::{DefaultAcl, InodeCell};
 use crate::error::Result;
 use crate::xattr_items;
 
-/// The attribute that holds what new inodes of a directory start with.
+/// The attribute with the list that new inodes of a directory get.
 pub(crate) const DEFAULT: &[u8] = b"system.posix_acl_default";
 const ACCESS: &[u8] = b"system.posix_acl_access";
 
@@ -42,7 +42,8 @@ pub(crate) fn default_of(view: &View, dir: &InodeCell) -> Result<Option<Vec<u8>>
     Ok(found)
 }
 
-/// Gives a new inode the lists that follow from its directory's default one; answers its mode.
+/// Gives a new inode the lists that follow from its directory's default list. Returns the inode's
+/// mode.
 pub(crate) fn inherit(
     list: &[u8],
     bits: u32,
@@ -61,16 +62,16 @@ pub(crate) fn inherit(
 }
 
 fn add(batch: &mut Batch, id: InodeId, name: &[u8], value: &[u8]) {
-    // The two names have different hashes: each has an item of its own.
+    // The two names have different hashes, so each has its own item.
     batch.set(
         xattr_items::key(id.ino, name),
         Change::Names(vec![xattr_items::attribute(name, value)]),
     );
 }
 
-/// Takes from a list what the mode asked for does not grant, and from the mode what the list does
-/// not. Also says whether the list says no more than the mode does. Nothing for a list that is
-/// none.
+/// Removes the permissions from a list that the mode does not grant, and from the mode those that
+/// the list does not grant. Returns the list, the mode, and whether the list adds nothing to the
+/// mode. `None` if the bytes are no list.
 fn masked(list: &[u8], bits: u32) -> Option<(Vec<u8>, u32, bool)> {
     if list.len() < HEAD_LEN || !(list.len() - HEAD_LEN).is_multiple_of(ENTRY_LEN) {
         return None;
@@ -78,7 +79,7 @@ fn masked(list: &[u8], bits: u32) -> Option<(Vec<u8>, u32, bool)> {
     let mut list = list.to_vec();
     let entries = || (HEAD_LEN..list.len()).step_by(ENTRY_LEN);
     let tag = |list: &[u8], at: usize| u16::from_le_bytes([list[at], list[at + 1]]);
-    // With a mask it, and not the owning group's entry, is what the group bits of the mode mean.
+    // If there is a mask, the group bits of the mode mean the mask, not the owning group's entry.
     let has_mask = entries().any(|at| tag(&list, at) == MASK);
     let mut granted = bits & !0o777;
     for at in entries().collect::<Vec<_>>() {
@@ -111,7 +112,8 @@ mod tests {
         bytes
     }
 
-    /// The mode asked for cuts owner, mask and others; named entries stay for the mask to cut.
+    /// The requested mode limits owner, mask and others. Named entries do not change, because the
+    /// mask limits them.
     #[test]
     fn a_mask_is_cut_by_the_group_bits() {
         let mut list = 2u32.to_le_bytes().to_vec();

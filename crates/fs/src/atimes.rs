@@ -1,4 +1,4 @@
-//! The owner of times of access: which are to be put, and when (`access`).
+//! [`Atimes`] lists changed times of access, and puts them when they are due (`access`).
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::status::Status;
 /// Inodes with times of access that are put with one handle.
 const ACCESS_BATCH: usize = 64;
 
-/// See the module.
+/// The list of inodes with changed times of access.
 pub(crate) struct Atimes {
     engine: Arc<Engine>,
     status: Arc<Status>,
@@ -31,12 +31,12 @@ impl Atimes {
         self.list.enlist(cell);
     }
 
-    /// Whether what is listed is to be put without a commit.
+    /// Whether the listed times are to be put without waiting for a commit.
     pub(crate) fn is_due(&self) -> bool {
         self.list.is_due()
     }
 
-    /// Takes every inode out of the list, and puts nothing.
+    /// Takes every inode out of the list without putting its time.
     pub(crate) fn forget_all(&self) {
         self.list.drain();
     }
@@ -46,14 +46,14 @@ impl Atimes {
         self.list.forget(|cell| cell.tree() == tree);
     }
 
-    /// Puts the times of access that are to be part of any commit (`access::A3`).
+    /// Puts the times of access that the next commit must contain (`access::A3`).
     pub(crate) fn put_for_commit(&self) {
         if !self.lazytime || self.is_due() {
             self.put_all();
         }
     }
 
-    /// Puts all times of access that are newer than those last put. It waits for no space.
+    /// Puts all times of access that changed since they were put last. Does not wait for space.
     pub(crate) fn put_all(&self) {
         let cells = self.list.drain();
         for batch in cells.chunks(ACCESS_BATCH) {
@@ -61,7 +61,7 @@ impl Atimes {
         }
     }
 
-    /// As [`put_all`](Self::put_all), of these inodes alone.
+    /// As [`put_all`](Self::put_all), but only for these inodes.
     pub(crate) fn put_of(&self, cells: &[Arc<InodeCell>]) {
         let waits = |cell: &&Arc<InodeCell>| {
             cell.file.access_waits()

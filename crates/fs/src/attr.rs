@@ -1,4 +1,4 @@
-//! What is known about an inode besides its content.
+//! The attributes of an inode.
 
 use buttress_format::{Ino, Timespec, TreeId};
 
@@ -33,13 +33,13 @@ pub mod mode {
     pub const FIFO: u32 = 0o010_000;
     /// Permission bits with set-id and sticky bits.
     pub const PERMISSIONS: u32 = 0o7777;
-    /// Entries of the directory inherit its group; on a file: runs as the file's group.
+    /// On a directory: new entries inherit its group. On a file: it runs as the file's group.
     pub const SETGID: u32 = 0o2000;
-    /// Runs as the file's owner.
+    /// The file runs as its owner.
     pub const SETUID: u32 = 0o4000;
 }
 
-/// What sort of object an inode is.
+/// The type of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FileKind {
     /// A regular file.
@@ -59,7 +59,7 @@ pub enum FileKind {
 }
 
 impl FileKind {
-    /// Reads the type bits of a mode; `None` for bits that mean nothing.
+    /// Reads the type bits of a mode. `None` for bits without a meaning.
     #[must_use]
     pub const fn from_mode(bits: u32) -> Option<Self> {
         Some(match bits & mode::TYPE {
@@ -92,13 +92,13 @@ impl FileKind {
 /// A consistent copy of an inode's attributes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attr {
-    /// Which inode.
+    /// The inode's identity.
     pub id: InodeId,
-    /// What it is.
+    /// The inode's type.
     pub kind: FileKind,
     /// Type and permission bits.
     pub mode: u32,
-    /// Names that lead to it; one for any directory.
+    /// Number of names; one for any directory.
     pub nlink: u32,
     /// Owner.
     pub uid: u32,
@@ -118,13 +118,13 @@ pub struct Attr {
     pub ctime: Timespec,
     /// Creation.
     pub otime: Timespec,
-    /// The transaction that created it; tells two users of one number apart.
+    /// The transaction that created the inode. It distinguishes inodes that had the same number.
     pub generation: u64,
-    /// `buttress_format::InodeFlags`.
+    /// Inode flags (`buttress_format::InodeFlags`).
     pub flags: u64,
 }
 
-/// Attributes to change; `None` leaves one as it is.
+/// Attributes to change. `None` leaves an attribute unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SetAttr {
     /// Permission bits; type bits are ignored.
@@ -133,13 +133,13 @@ pub struct SetAttr {
     pub uid: Option<u32>,
     /// Group.
     pub gid: Option<u32>,
-    /// Length: cuts, or grows with a hole.
+    /// Length. A smaller one cuts the file, a larger one adds a hole.
     pub size: Option<u64>,
     /// Last read.
     pub atime: Option<Timespec>,
     /// Last change of content.
     pub mtime: Option<Timespec>,
-    /// Last change of the inode; now when anything else is set.
+    /// Last change of the inode. If it is `None` and another attribute is set, the present time.
     pub ctime: Option<Timespec>,
     /// Inode flags as the format numbers them.
     pub flags: Option<u64>,

@@ -1,9 +1,8 @@
-//! The background work of a writable mount: which threads it starts, and how they end.
+//! The background threads of a writable mount: starts and stops them.
 //!
 //! # Failure
 //!
-//! The engine latches what a commit meets. Other failures are logged, since no caller waits for
-//! them.
+//! The engine latches a failed commit. Other failures are logged, since no caller waits for them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +12,7 @@ use buttress_base::clock;
 use crate::mount::Mount;
 use crate::writeback::Writeback;
 
-/// How often the loader looks without a call.
+/// How often the loader checks for work without being called.
 const LOAD_PERIOD: Duration = Duration::from_secs(1);
 
 /// How often the committer asks the engine whether it wants a commit.
@@ -25,10 +24,10 @@ pub(crate) fn start(mount: &Arc<Mount>) {
         let own = Arc::clone(mount);
         mount.threads.start(name, move || work(&own))
     };
-    // Attached here, not in its thread. A caller that asks for space before the thread runs would
-    // make room without a place in the queue.
+    // Attach the flusher here, not in its thread. Otherwise a caller that reserves space before the
+    // thread runs would flush without a ticket.
     let flusher = mount.engine.attach_flusher();
-    // Set first: the thread may find work at once.
+    // Set the flag first, because the thread may find work at once.
     mount.cleaner.set_thread(true);
     let cleans = run("clean", |mount| mount.cleaner.run());
     mount.cleaner.set_thread(cleans);
@@ -51,7 +50,7 @@ pub(crate) fn start(mount: &Arc<Mount>) {
     }
 }
 
-/// Ends the threads. Each finishes what it is doing.
+/// Ends the threads. Each finishes its present work.
 pub(crate) fn stop(mount: &Mount) {
     mount.files.reader().stop_helpers();
     mount.writeback.stop();
@@ -65,8 +64,8 @@ pub(crate) fn stop(mount: &Mount) {
     mount.cleaner.set_thread(false);
 }
 
-/// Reads the block groups, if the opening put that off, and the free space of those that will be
-/// used.
+/// Reads the block groups, if the mount has postponed that. Then reads the free space of the groups
+/// that will be used.
 fn load(mount: &Mount) {
     let loader = mount.engine.attach_loader();
     if mount.engine.know_groups().is_err() {
@@ -77,7 +76,7 @@ fn load(mount: &Mount) {
     }
 }
 
-/// Commits when the interval is over, or when the engine wants it.
+/// Commits when the interval has passed, or when the engine asks for a commit.
 fn commit_now_and_then(mount: &Mount) {
     let mut last = clock::now();
     while !mount.stop.wait(COMMIT_PERIOD) {

@@ -1,36 +1,36 @@
-//! Published mechanisms that ours are measured against, as mount options.
+//! Published mechanisms for comparison with our own, as mount options.
 //!
-//! Each is a choice of one value in the shipped program, which is decided when it is built. The
-//! others are there with the feature `baselines`, for benches and tests.
+//! In the shipped program each option has only one value, fixed at build time. The other values
+//! exist with the feature `baselines`, for benches and tests.
 
 use buttress_data::{NocowCheck, ReadBatch};
 use buttress_txn::{AllocPolicy, GroupsRead, LookupPolicy, Preempt, ReservePolicy};
 
-/// Which mechanisms a mount uses.
+/// The mechanisms that a mount uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Baselines {
-    /// How block groups are chosen for allocations (`alloc=`).
+    /// Choice of the block group for an allocation (`alloc=`).
     pub alloc: AllocPolicy,
-    /// How the block group of an address is found (`bg_lookup=`).
+    /// Lookup of the block group of an address (`bg_lookup=`).
     pub bg_lookup: LookupPolicy,
-    /// Whether block groups are read before the volume is there to be read (`bg_read=`).
+    /// Whether block groups are read before the mount is usable (`bg_read=`).
     pub bg_read: GroupsRead,
-    /// Which writes in place look whether their extent is shared (`nocow_check=`).
+    /// Which writes in place check that their extent is not shared (`nocow_check=`).
     pub nocow_check: NocowCheck,
-    /// How much of what is missing in memory is read at once (`read_batch=`).
+    /// How much a reader reads at once when data is not in memory (`read_batch=`).
     pub read_batch: ReadBatch,
-    /// When room for metadata is made before a caller waits for it (`preempt=`).
+    /// When preemptive flushing starts (`preempt=`).
     pub preempt: Preempt,
-    /// How much metadata is reserved for an item (`reserve=`).
+    /// The rule for the metadata reservation of an item (`reserve=`).
     pub reserve: ReservePolicy,
 }
 
 impl Baselines {
-    /// Takes an option; says whether it is one of these.
+    /// Applies an option. Returns false if it is none of these.
     ///
     /// # Errors
     ///
-    /// What its value may be.
+    /// A text with the allowed values.
     #[cfg(feature = "baselines")]
     pub(crate) fn accept(&mut self, name: &str, value: &str) -> Result<bool, String> {
         match (name, value) {
@@ -51,7 +51,7 @@ impl Baselines {
         Ok(true)
     }
 
-    /// There are none.
+    /// Without the feature `baselines` there are no such options.
     #[cfg(not(feature = "baselines"))]
     #[expect(clippy::unused_self, clippy::unnecessary_wraps, reason = "as the other")]
     pub(crate) fn accept(&mut self, _: &str, _: &str) -> Result<bool, String> {

@@ -1,25 +1,25 @@
-//! What one operation will put, gathered before its handle begins.
+//! The changes of one operation, collected before its handle begins.
 //!
 //! # Place
 //!
-//! An operation reads the trees and gathers its changes here. It reads its own changes back, so
-//! that two changes of one item come out right. Then it reserves what they cost, and applies them
-//! in one handle.
+//! An operation reads the trees and collects its changes here. It also sees its own changes, so
+//! that two changes of one item combine. Then it reserves their cost, and applies them in one
+//! handle.
 
 use buttress_format::{DirEntry, FileExtent, Generation, Key, TreeId};
 use buttress_txn::{Cost, Handle, View};
 
 use crate::error::Result;
 
-/// Stands for the generation of the handle that applies the batch.
+/// A placeholder for the generation of the handle that applies the batch.
 pub(crate) const NOW: Generation = Generation(u64::MAX);
 
 pub(crate) enum Change {
     Delete,
     Bytes(Vec<u8>),
-    /// Entries that carry the generation in which they were made.
+    /// Entries with the generation in which they were made.
     Names(Vec<DirEntry>),
-    /// An extent that is made by the handle.
+    /// An extent that the handle creates.
     Extent(FileExtent),
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Batch {
     changes: Vec<(Key, Change)>,
 }
 
-/// An item as a batch leaves it so far.
+/// The present content of an item under a batch.
 pub(crate) enum Current<'b> {
     Absent,
     Mine(&'b Change),
@@ -79,13 +79,13 @@ impl Batch {
         }
     }
 
-    /// What it asks of a reservation, with `inodes` inode items to come.
+    /// The cost of the batch, with `inodes` inode items to be added.
     pub(crate) fn cost(&self, inodes: u32) -> Cost {
         let bytes: usize = self.changes.iter().map(|(_, change)| change.len()).sum();
         Cost::of(self.changes.len() as u32 + inodes, bytes as u32 + 160 * inodes)
     }
 
-    /// Does it.
+    /// Applies the changes in a handle.
     pub(crate) fn apply(self, handle: &Handle<'_>) {
         for (tree, key, payload) in self.into_items(handle.generation()) {
             match payload {
@@ -95,7 +95,7 @@ impl Batch {
         }
     }
 
-    /// The items as a transaction will have them.
+    /// The items to put, with `generation` in place of [`NOW`].
     pub(crate) fn into_items(
         self,
         generation: Generation,

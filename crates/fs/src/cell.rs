@@ -1,20 +1,22 @@
 //! One inode in memory, shared by all its users.
 //!
-//! A cell points at nothing above it. Functions that need the volume's owners take them as
-//! arguments. When a cell drops it reports to [`Departures`], which belongs to no owner's lock
-//! order but its own.
+//! A cell has no references to higher layers. Functions that need the volume's owners take them as
+//! arguments. A dropped cell reports to [`Departures`], which has its own lock order, separate from
+//! that of any owner.
 //!
 //! # Invariants
 //!
 //! - **C1** At most one cell of an inode has users; the table gives the same cell to all. A cell
-//!   that drops leaves nothing that is not in the trees: dirty data keeps its cell alive.
-//! - **C2** The last user of an inode without names makes it go. Its dirty data is forgotten, and
-//!   it gets no further user. When the last reference to its cell drops, the cleaner gets it.
+//!   that drops has no state that is not in the trees, because dirty data keeps its cell alive.
+//! - **C2** When the last user leaves an inode without names, the inode is marked as gone. Its
+//!   dirty data is forgotten, and it gets no further user. When the last reference to its cell
+//!   drops, the cleaner gets the inode.
 //!
 //! # Locks
 //!
-//! `lock` is the outermost of an inode. It is exclusive for changes of a directory's names, and of
-//! the length, layout or attributes of a file. Several at once only through [`crate::lock_set`].
+//! `lock` is the outermost lock of an inode. It is exclusive for changes of a directory's names,
+//! and of the length, layout or attributes of a file. A thread locks several inodes only through
+//! [`crate::lock_set`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -32,13 +34,13 @@ use crate::inode_table::{Entry, InodeTable};
 use crate::status::Status;
 use crate::trees::{self, Tree};
 
-/// The first index that a directory gives; 0 and 1 stand for `.` and `..` in old volumes.
+/// The first index that a directory uses. In old volumes 0 and 1 are `.` and `..`.
 pub(crate) const FIRST_INDEX: u64 = 2;
 
-/// In the count of users: the last user has gone, and the last name (C2).
+/// A bit in the count of users: the inode has lost its last user and its last name (C2).
 const GONE: u32 = 1 << 31;
 
-/// Whether a directory has a default access control list, as far as that was read.
+/// Whether a directory has a default access control list. `Unknown` until the list is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DefaultAcl {
     Unknown,
@@ -46,7 +48,7 @@ pub(crate) enum DefaultAcl {
     Present,
 }
 
-/// Where a cell reports when it drops.
+/// The owners that a cell reports to when it drops.
 pub(crate) struct Departures {
     pub(crate) table: InodeTable<InodeCell>,
     pub(crate) cleaning: CleanQueue,
@@ -64,18 +66,19 @@ pub(crate) struct InodeCell {
     pub(crate) kind: FileKind,
     pub(crate) home: Arc<Tree>,
     pub(crate) file: File,
-    /// Unranked: long, held across reads of trees and waits for space.
+    /// Unranked: held for long, across reads of trees and waits for space.
     pub(crate) lock: RwLock<()>,
-    /// Itself, while it is in the list of inodes with dirty data. The list alone keeps no cell
-    /// alive, so that a cell can leave it from the middle. Unranked: a cell may drop under it.
+    /// A reference of the cell to itself, while it is in the list of inodes with dirty data. The
+    /// list alone keeps no cell alive, so that a cell can leave it from the middle. Unranked: a
+    /// cell may drop under it.
     kept: Mutex<Option<Arc<InodeCell>>>,
-    /// Itself, while its time of access is listed (`access::A2`).
+    /// The cell's entry, while its time of access is listed (`access::A2`).
     accessed: access::Place<InodeCell>,
-    /// The directory that an empty stand-in for a subvolume is shown in.
+    /// For an empty stand-in for a subvolume: the directory that contains it.
     pub(crate) stub_in: Option<InodeId>,
-    /// It is, or was, in the table. A cell that never was reports nothing.
+    /// Whether the cell is or was in the table. A cell that never was in the table reports nothing.
     entered: AtomicBool,
-    /// How many [`crate::Inode`]s there are of it.
+    /// The number of [`crate::Inode`]s of this cell.
     users: AtomicU32,
     next_index: AtomicU64,
     default_acl: AtomicU8,
@@ -116,10 +119,10 @@ impl InodeCell {
         })
     }
 
-    /// The empty directory that stands for a subvolume that is named and not there. A snapshot has
-    /// such names, since it does not copy subvolumes inside; so does the directory of a subvolume
-    /// that was deleted. As on Linux, all have one number, and take their other attributes from
-    /// their directory.
+    /// The empty directory that stands for a subvolume that has a name here and cannot be reached.
+    /// A snapshot has such names, since it does not copy subvolumes inside. So has the directory of
+    /// a deleted subvolume. As on Linux, all such directories have one number, and take their other
+    /// attributes from their parent directory.
     pub(crate) fn stub(dir: &Self) -> Result<Self> {
         let id = InodeId { tree: dir.tree(), ino: trees::STUB };
         let above = dir.file.item();
@@ -139,14 +142,15 @@ impl InodeCell {
         Ok(cell)
     }
 
-    /// Counts one more user; not of an inode that is going (C2).
+    /// Counts one more user. Fails for an inode that is marked as gone (C2).
     pub(crate) fn join(&self) -> Result<()> {
         let one_more = |users| (users & GONE == 0).then_some(users + 1);
         let joined = self.users.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_more);
         joined.map(drop).map_err(|_| NameError::NotFound.into())
     }
 
-    /// Counts one user less (C2). `files` forgets the dirty data of an inode that goes.
+    /// Counts one user less. For an inode that is now gone, forgets its dirty data through `files`
+    /// (C2).
     pub(crate) fn leave(&self, files: &Files) {
         let last = self.users.fetch_sub(1, Ordering::AcqRel) == 1;
         let goes = || self.users.compare_exchange(0, GONE, Ordering::AcqRel, Ordering::Acquire);
@@ -158,8 +162,8 @@ impl InodeCell {
         }
     }
 
-    /// Keeps it alive for the list of dirty inodes. Returns false if the list has it already, or if
-    /// it is going.
+    /// Keeps the cell alive for the list of dirty inodes. Returns false if the list has the cell
+    /// already, or if the inode is gone.
     pub(crate) fn keep_listed(self: &Arc<Self>) -> bool {
         let mut kept = self.kept.lock();
         if kept.is_some() || self.is_gone() {
@@ -169,13 +173,13 @@ impl InodeCell {
         true
     }
 
-    /// Takes it out of the list of dirty inodes.
+    /// Takes the cell out of the list of dirty inodes.
     pub(crate) fn unlist(&self) {
         let kept = self.kept.lock().take();
         drop(kept);
     }
 
-    /// Whether neither a name nor a user leads to it any more.
+    /// Whether the inode has lost its last name and its last user.
     pub(crate) fn is_gone(&self) -> bool {
         self.users.load(Ordering::Acquire) & GONE != 0
     }
@@ -188,12 +192,12 @@ impl InodeCell {
         self.id.ino
     }
 
-    /// Refuses what is no directory.
+    /// Fails unless the inode is a directory.
     pub(crate) fn expect_dir(&self) -> Result<()> {
         if self.kind == FileKind::Directory { Ok(()) } else { Err(NameError::NotDir.into()) }
     }
 
-    /// Refuses what is no regular file.
+    /// Fails unless the inode is a regular file.
     pub(crate) fn expect_regular(&self) -> Result<()> {
         match self.kind {
             FileKind::Regular => Ok(()),
@@ -202,7 +206,7 @@ impl InodeCell {
         }
     }
 
-    /// Refuses when nothing may be changed here.
+    /// Fails if the volume or the subvolume must not change.
     pub(crate) fn expect_writable(&self, status: &Status) -> Result<()> {
         status.expect_writable()?;
         if self.home.is_dead() {
@@ -217,7 +221,7 @@ impl InodeCell {
         Ok(())
     }
 
-    /// Refuses a directory that was removed. The caller holds the lock.
+    /// Fails if the directory was removed. The caller holds the lock.
     pub(crate) fn expect_linked(&self) -> Result<()> {
         if self.nlink() == 0 { Err(NameError::NotFound.into()) } else { Ok(()) }
     }
@@ -226,8 +230,8 @@ impl InodeCell {
         self.file.with_item(|item| item.nlink)
     }
 
-    /// The last index that a name of this directory was given. If the caller does not hold the
-    /// lock, names that are made meanwhile may have later ones.
+    /// The last index that a name of this directory has. If the caller does not hold the lock,
+    /// names that are added meanwhile may have greater ones.
     pub(crate) fn last_index(&self, view: &View) -> Result<u64> {
         let next = self.next_index.load(Ordering::Relaxed);
         if next != 0 {
@@ -243,7 +247,7 @@ impl InodeCell {
     pub(crate) fn next_index(&self, view: &View) -> Result<u64> {
         let next = self.last_index(view)?.checked_add(1);
         let after = next.and_then(|next| Some((next, next.checked_add(1)?)));
-        // No directory has had so many names, so the number on disk is damage.
+        // No directory has this many names, so the number on disk is damaged.
         let (next, after) = after.ok_or_else(|| Error::Item {
             tree: self.tree(),
             ino: self.ino(),
@@ -253,12 +257,12 @@ impl InodeCell {
         Ok(next)
     }
 
-    /// The index for the next name of a directory that was just made with names in it.
+    /// Sets the index for the next name of a new directory that already has names.
     pub(crate) fn set_next_index(&self, next: u64) {
         self.next_index.store(next, Ordering::Relaxed);
     }
 
-    /// Prepares a directory that was just made: it has given no index yet.
+    /// Prepares a new directory, which has used no index yet.
     pub(crate) fn is_new(&self, default_acl: DefaultAcl) {
         self.next_index.store(FIRST_INDEX, Ordering::Relaxed);
         self.set_default_acl(default_acl);
@@ -328,7 +332,7 @@ impl Drop for InodeCell {
                 cleaning.clean_later(self.id);
             }
         }
-        // The cleaner has it by now.
+        // The cleaner has the inode by now.
         if self.is_gone() {
             cleaning.has_left();
         }

@@ -1,16 +1,16 @@
-//! What waits for the cleaner: inodes without names or users, and deleted subvolumes.
+//! The queue of the cleaner: inodes without names or users, and deleted subvolumes.
 //!
 //! # Invariants
 //!
-//! - **C1** A thread that waits for the cleaner also waits for inodes that are on their way to it.
-//!   That wait has a limit: a thread that holds such an inode may itself wait for the waiting
-//!   thread.
+//! - **C1** A thread that waits for the cleaner also waits for inodes that will soon enter the
+//!   queue. That wait has a limit: a thread that holds such an inode may itself wait for the
+//!   waiting thread.
 //! - **C2** A deleted subvolume is listed from its deletion until its last node is given back
 //!   durably. A caller that waits until it is no longer listed finds its space free.
 //!
 //! # Locks
 //!
-//! One short lock.
+//! One lock, held for short times.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -21,36 +21,36 @@ use buttress_format::TreeId;
 
 use crate::attr::InodeId;
 
-/// The longest wait for inodes that are on their way to the queue (C1).
+/// The longest wait for inodes that will soon enter the queue (C1).
 const LEAVING_MAX: Duration = Duration::from_secs(1);
 
-/// How long inodes gather before the cleaner begins with them, unless a caller waits for it. To
-/// wake a thread for each would cost more than to remove it.
+/// How long the cleaner lets inodes gather before it begins, unless a caller waits. Waking a thread
+/// for each inode would cost more than its removal.
 const GATHER: Duration = Duration::from_millis(2);
 
-/// How often the cleaner looks whether the last user of a deleted subvolume has gone.
+/// How often the cleaner checks whether a deleted subvolume has lost its last user.
 const DROP_PERIOD: Duration = Duration::from_millis(500);
 
 #[derive(Default)]
 struct State {
     ids: VecDeque<InodeId>,
-    /// Deleted subvolumes. Each step of one commits, so inodes come first.
+    /// Deleted subvolumes. Each step of their removal commits, so inodes are removed first.
     trees: VecDeque<TreeId>,
-    /// The subvolume that a step is taken of. It stays listed until its last step is over.
+    /// The subvolume of the current step. It stays listed until its last step has ended.
     dropping: Option<TreeId>,
-    /// Inodes without name or user, with a cell that is still held for a moment, as by a batch of
-    /// writeback.
+    /// Number of inodes without name or user that still have a cell. A batch of writeback, for
+    /// example, holds a cell for a moment.
     leaving: usize,
     is_busy: bool,
     is_stopped: bool,
-    /// The cleaner waits for something to do.
+    /// Whether the cleaner sleeps because the queue is empty.
     is_asleep: bool,
-    /// Callers that wait for the cleaner.
+    /// Number of callers that wait for the cleaner.
     waiting: usize,
 }
 
 impl State {
-    /// Takes the first subvolume that may be dropped a step further.
+    /// Takes the first subvolume that may be dropped, for one step.
     fn take_tree(&mut self, may: impl Fn(TreeId) -> bool) -> Option<TreeId> {
         let ready = self.trees.iter().position(|tree| may(*tree));
         self.dropping = ready.and_then(|index| self.trees.remove(index));
@@ -58,40 +58,41 @@ impl State {
     }
 }
 
-/// What the cleaner does next.
+/// The next work of the cleaner.
 pub(crate) enum ToClean {
     Inode(InodeId),
     Tree(TreeId),
 }
 
-/// How far the drop of a subvolume is.
+/// The result of a step of dropping a subvolume.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Dropping {
-    /// It is gone, or cannot be dropped.
+    /// The subvolume is removed, or cannot be dropped.
     Done,
-    /// There is another step.
+    /// The drop needs another step.
     Goes,
-    /// A file of it has a user.
+    /// A file of the subvolume has a user, so the drop must wait.
     Waits,
 }
 
 #[derive(Default)]
 pub(crate) struct CleanQueue {
-    /// Unranked: threads wait on it with a condition variable, and take nothing under it.
+    /// Unranked: threads wait on it with a condition variable, and take no other lock under it.
     state: Mutex<State>,
-    /// Signalled when the queue is shorter.
+    /// Signalled when the queue gets shorter.
     changed: Condvar,
-    /// Signalled when there is something to do for a cleaner that sleeps, and when it is to hurry.
+    /// Signalled when a sleeping cleaner has work, and when it must not wait any longer.
     called: Condvar,
 }
 
 impl CleanQueue {
-    /// Notes that an inode without names lost its last user. It comes when its cell drops.
+    /// Notes that an inode without names lost its last user. The inode enters the queue when its
+    /// cell drops.
     pub(crate) fn leaves(&self) {
         self.state.lock().leaving += 1;
     }
 
-    /// Notes that the cell of such an inode dropped.
+    /// Notes that the cell of a nameless inode without users dropped.
     pub(crate) fn has_left(&self) {
         self.state.lock().leaving -= 1;
         self.changed.notify_all();
@@ -114,14 +115,14 @@ impl CleanQueue {
         self.called.notify_all();
     }
 
-    /// The deleted subvolumes that wait, or that a step is taken of (C2).
+    /// The deleted subvolumes that wait, and the one of the current step (C2).
     pub(crate) fn dying(&self) -> Vec<TreeId> {
         let state = self.state.lock();
         state.dropping.into_iter().chain(state.trees.iter().copied()).collect()
     }
 
-    /// Takes what is to be cleaned next, if there is something. `is_used` says which subvolumes are
-    /// not to be dropped yet.
+    /// Takes the next work, if there is any. `is_used` tells for a subvolume whether it must not be
+    /// dropped yet.
     pub(crate) fn take(&self, is_used: impl Fn(TreeId) -> bool) -> Option<ToClean> {
         let mut state = self.state.lock();
         if let Some(id) = state.ids.pop_front() {
@@ -130,8 +131,8 @@ impl CleanQueue {
         state.take_tree(|tree| !is_used(tree)).map(ToClean::Tree)
     }
 
-    /// As [`take`](Self::take), and waits for something. `None` when the cleaner is to end. After a
-    /// while it offers used subvolumes too, so that the cleaner looks at them again.
+    /// As [`take`](Self::take), but waits for work. `None` if the cleaner must end. After a while
+    /// it also returns used subvolumes, so that the cleaner checks them again.
     pub(crate) fn next(&self, is_used: impl Fn(TreeId) -> bool) -> Option<ToClean> {
         let mut state = self.state.lock();
         let mut waited = false;
@@ -162,7 +163,7 @@ impl CleanQueue {
         }
     }
 
-    /// Ends a step of a subvolume that was taken.
+    /// Ends the current step of a subvolume.
     pub(crate) fn end_step(&self, tree: TreeId, step: Dropping) {
         let mut state = self.state.lock();
         state.dropping = None;
@@ -173,8 +174,8 @@ impl CleanQueue {
         }
     }
 
-    /// Waits until no inode is left, and a while for those on their way (C1). Returns whether there
-    /// were any.
+    /// Waits until no inode is left, and for a limited time for inodes that will soon enter (C1).
+    /// Returns whether there were inodes.
     pub(crate) fn wait_for_inodes(&self) -> bool {
         let begun = clock::now();
         let mut state = self.state.lock();
@@ -198,7 +199,7 @@ impl CleanQueue {
         had_any
     }
 
-    /// Has the cleaner end after the inodes that wait.
+    /// Makes the cleaner end after the waiting inodes.
     pub(crate) fn stop(&self) {
         self.state.lock().is_stopped = true;
         self.changed.notify_all();

@@ -3,12 +3,12 @@
 //! # Invariants
 //!
 //! - **N2** An inode that has a user is not removed.
-//! - **N3** While an extent goes over to its copy no inode is removed: both hold `removing`.
+//! - **N3** While an extent is replaced by its copy, no inode is removed: both hold `removing`.
 //!
 //! # Failure
 //!
-//! The engine latches what ends a transaction. Other failures are logged here, since no caller
-//! waits for them; the next mount tries again.
+//! The engine latches failures that end a transaction. Other failures are logged here, since no
+//! caller waits for them; the next mount tries again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,16 +25,16 @@ use crate::error::Result;
 use crate::inodes::{Inodes, read_item};
 use crate::orphan;
 
-/// Removes what has neither a name nor a user.
+/// Removes inodes that have neither a name nor a user, and deleted subvolumes.
 pub(crate) struct Cleaner {
     engine: Arc<Engine>,
     files: Arc<Files>,
     maintenance: Arc<Maintenance>,
     inodes: Arc<Inodes>,
-    /// Held while an inode is removed, or an extent goes over to its copy (N3). Unranked: long,
-    /// space is waited for under it.
+    /// Held while an inode is removed, or an extent is replaced by its copy (N3). Unranked: held
+    /// for long, and threads wait for space under it.
     removing: Mutex<()>,
-    /// There is a thread that cleans.
+    /// Whether a thread of the cleaner runs.
     has_thread: AtomicBool,
 }
 
@@ -49,12 +49,12 @@ impl Cleaner {
         Self { engine, files, maintenance, inodes, removing, has_thread }
     }
 
-    /// Says whether there is a thread that cleans.
+    /// Sets whether a thread of the cleaner runs.
     pub(crate) fn set_thread(&self, has_thread: bool) {
         self.has_thread.store(has_thread, Ordering::Release);
     }
 
-    /// Keeps inodes from being removed (N3).
+    /// Keeps inodes from being removed while the guard lives (N3).
     pub(crate) fn hold_removals(&self) -> MutexGuard<'_, ()> {
         self.removing.lock()
     }
@@ -66,14 +66,13 @@ impl Cleaner {
         }
     }
 
-    /// Waits until the thread has no inode left to remove, and a while for those on their way to
-    /// it. Returns whether there were any.
+    /// Waits until the thread has no inode left to remove, and for a limited time for inodes that
+    /// will soon enter its queue. Returns whether there were any.
     pub(crate) fn clean_all(&self) -> bool {
         self.has_thread.load(Ordering::Acquire) && self.inodes.cleaning().wait_for_inodes()
     }
 
-    /// Cleans in the calling thread, as far as what is to go has no user. For mounts without
-    /// threads.
+    /// Cleans in the calling thread all that has no user. For mounts without threads.
     pub(crate) fn clean_here(&self) {
         while let Some(work) = self.inodes.cleaning().take(|tree| self.is_used(tree)) {
             self.clean(work);
@@ -101,7 +100,7 @@ impl Cleaner {
         }
     }
 
-    /// Drops a deleted subvolume a step further, unless a file of it has a user.
+    /// Does one step of dropping a deleted subvolume, unless a file of it has a user.
     fn drop_tree_step(&self, tree: TreeId) -> Result<Dropping> {
         if self.is_used(tree) {
             return Ok(Dropping::Waits);
@@ -109,23 +108,23 @@ impl Cleaner {
         Ok(if self.maintenance.drop_step(tree)? { Dropping::Goes } else { Dropping::Done })
     }
 
-    /// Removes an inode that has neither names nor users. If it has names, only the orphan item
-    /// goes: old writers left one when they did not finish a truncate.
+    /// Removes an inode that has neither names nor users. If it has names, only its orphan item is
+    /// removed: old writers left such items when they did not finish a truncate.
     fn clean_inode(&self, id: InodeId) -> Result<()> {
         if self.inodes.table().find(id).is_ok() {
-            // Its last user sends it here again (N2).
+            // Its last user will queue it again (N2).
             return Ok(());
         }
-        // A deleted subvolume takes its inodes with it, and may be gone already.
+        // A deleted subvolume is removed with its inodes, so this inode may not exist any more.
         if self.inodes.tree_info(&self.engine.view(), id.tree).is_err() {
             return Ok(());
         }
         self.remove(id)
     }
 
-    /// As [`clean_inode`](Self::clean_inode), of an inode that can get no user.
+    /// As [`clean_inode`](Self::clean_inode), for an inode that cannot get a user.
     pub(crate) fn remove(&self, id: InodeId) -> Result<()> {
-        // A view held while space is reserved would keep back what earlier commits freed.
+        // A view that is held while space is reserved would pin space that earlier commits freed.
         let found = read_item(&self.engine.view(), id)?;
         let item = match found {
             Some(item) if item.nlink == 0 => item,

@@ -1,4 +1,4 @@
-//! The time that inodes are stamped with, and the identifiers that subvolumes get.
+//! The clock for the times of inodes, and new identifiers of subvolumes.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use buttress_base::{clock, thread};
 use buttress_format::Timespec;
 
-/// Now, as inodes keep it. The clock moves by ticks of the kernel: what is written and synced many
-/// times in a tick has one stamp, and its inode need not be written again.
+/// The present time for an inode. The clock moves by ticks of the kernel. So a file that is written
+/// and synced many times in a tick has one stamp, and its inode need not be written again.
 #[must_use]
 pub fn now() -> Timespec {
     let since = clock::wall();
@@ -15,11 +15,12 @@ pub fn now() -> Timespec {
     Timespec { sec, nsec: since.subsec_nanos() }
 }
 
-/// What new identifiers follow from, and how many there were.
+/// The seed of new identifiers, and how many were made from it.
 static SEED: OnceLock<(u64, AtomicU64)> = OnceLock::new();
 
-/// Makes this process one that makes equal volumes: new identifiers follow from a seed, and where a
-/// second since 1970 is given the clock stands at it. The first call counts.
+/// Makes this process repeatable, so that it makes equal volumes: new identifiers follow from
+/// `seed`. With `second`, the clock stops at that second since 1970. Only the first call has an
+/// effect.
 pub fn be_repeatable(seed: u64, second: Option<u64>) {
     let _ = SEED.set((seed, AtomicU64::new(0)));
     if let Some(second) = second {
@@ -30,7 +31,7 @@ pub fn be_repeatable(seed: u64, second: Option<u64>) {
 /// A new version-4 identifier.
 pub(crate) fn new_uuid() -> [u8; 16] {
     if let Some((seed, drawn)) = SEED.get() {
-        // The makers of volumes count from one with the same seed; these must be others.
+        // `make` counts from one with the same seed, so these indexes must differ.
         let index = drawn.fetch_add(1, Ordering::Relaxed) | 1 << 63;
         return crate::make::seeded_uuid(*seed, index);
     }

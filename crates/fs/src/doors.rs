@@ -1,12 +1,12 @@
-//! A device for tests, at which what is written stands still.
+//! A device for tests that holds writes back.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use buttress_block::{Device, Error, Layer};
 
-/// A device with a door for writes of one byte: such a write waits until the door is open. A flush
-/// waits too if a test has barred it.
+/// A device that holds back some writes. A write that consists of one byte value waits until the
+/// door of that byte is open. A flush waits too if a test has closed its door.
 #[derive(Debug)]
 pub(crate) struct Doors<D: ?Sized> {
     pub(crate) below: Arc<D>,

@@ -1,16 +1,17 @@
-//! What can go wrong, sorted by what the caller can do.
+//! The errors of this crate, sorted by the possible reactions of a caller.
 //!
 //! # Place
 //!
-//! The one error of the public API. Layers below keep their own enums of facts; they arrive here as
-//! sources, and [`Error::kind`] says what the caller can do.
+//! [`Error`] is the only error type of the public API. Layers below keep their own error enums,
+//! which become sources of this one. [`Error::kind`] classifies an error by the possible reactions
+//! of a caller.
 
 use buttress_format::{Ino, TreeId};
 
 /// The result of every call of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// An ordinary answer about a name or an object, not a fault of anything.
+/// An ordinary result about a name or an object. It is no fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum NameError {
     /// No such name, or no such inode.
@@ -22,7 +23,7 @@ pub enum NameError {
     /// A directory was needed.
     #[error("not a directory")]
     NotDir,
-    /// Anything but a directory was needed.
+    /// The object must not be a directory.
     #[error("is a directory")]
     IsDir,
     /// The directory still has entries.
@@ -57,8 +58,8 @@ pub enum NameError {
     Busy,
 }
 
-/// What the caller can do; see [`Error::kind`]. Exhaustive, as [`NameError`] is: a front end that
-/// lacks an answer must not compile.
+/// The kind of an error; see [`Error::kind`]. The enum is exhaustive, as [`NameError`] is, so that
+/// a front end must handle every kind to compile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
     /// The device failed; retry elsewhere, or report it.
@@ -67,29 +68,29 @@ pub enum ErrorKind {
     Corrupt,
     /// The volume is full.
     NoSpace,
-    /// The caller no longer wants it done ([`Interrupt`](crate::Interrupt)). What was done before
-    /// stays, as with `NoSpace`.
+    /// The caller has cancelled the call ([`Interrupt`](crate::Interrupt)). Completed parts stay,
+    /// as with `NoSpace`.
     Interrupted,
-    /// The call cannot be right.
+    /// The arguments of the call are invalid.
     Invalid,
     /// A feature or an operation that is not implemented.
     Unsupported,
-    /// The volume went read-only after a failure, and carries the first cause.
+    /// The volume became read-only after a failure, and the error has its first cause.
     Aborted,
     /// The mount or the subvolume is read-only.
     ReadOnly,
-    /// An ordinary answer about a name.
+    /// An ordinary result about a name.
     Name(NameError),
 }
 
-/// Everything that can go wrong in a call of this crate.
+/// Any error of a call of this crate.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// An ordinary answer about a name.
+    /// An ordinary result about a name.
     #[error(transparent)]
     Name(#[from] NameError),
-    /// A change was asked of something that cannot change.
+    /// A change of an object that is read-only.
     #[error("{what} is read-only: {why}")]
     ReadOnly {
         /// Mount or subvolume.
@@ -97,34 +98,34 @@ pub enum Error {
         /// The cause, in words for the operator.
         why: String,
     },
-    /// The call cannot be right.
+    /// The arguments of the call are invalid.
     #[error("invalid argument: {what}")]
     Invalid {
-        /// Which rule the argument breaks.
+        /// The rule that the argument breaks.
         what: &'static str,
     },
     /// A mount option that does not parse.
     #[error("mount option {option:?}: {why}")]
     Option {
-        /// As it was given.
+        /// The option as the caller gave it.
         option: String,
-        /// What would be right.
+        /// The allowed values.
         why: String,
     },
     /// A feature or an operation that is not implemented.
     #[error("not supported: {what}")]
     Unsupported {
-        /// Which one.
+        /// The feature or operation.
         what: &'static str,
     },
-    /// An item of a file tree is not what its neighbours say it must be.
+    /// An item of a file tree that contradicts its neighbours.
     #[error("tree {tree}, inode {ino}: {what}")]
     Item {
         /// The tree it lies in.
         tree: TreeId,
         /// The inode it belongs to.
         ino: Ino,
-        /// What is wrong.
+        /// The contradiction.
         what: &'static str,
     },
     /// Bytes on disk that do not parse.
@@ -134,7 +135,7 @@ pub enum Error {
         tree: TreeId,
         /// The inode it belongs to.
         ino: Ino,
-        /// What the parser found.
+        /// The error of the parser.
         #[source]
         source: buttress_format::Error,
     },
@@ -156,7 +157,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// What the caller can do about it.
+    /// The kind of this error, which shows the possible reactions of a caller.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
@@ -173,13 +174,13 @@ impl Error {
         }
     }
 
-    /// Whether space, and nothing else, is what lacks.
+    /// Whether lack of space is the only cause.
     #[must_use]
     pub fn is_no_space(&self) -> bool {
         self.kind() == ErrorKind::NoSpace
     }
 
-    /// The mount, or the subvolume, cannot change.
+    /// The error for a mount or a subvolume that is read-only.
     pub(crate) fn read_only(what: &'static str, why: impl Into<String>) -> Self {
         Self::ReadOnly { what, why: why.into() }
     }
@@ -190,7 +191,7 @@ impl Error {
         Self::Unsupported { what }
     }
 
-    /// An argument that cannot be right.
+    /// The error for an invalid argument.
     #[must_use]
     pub const fn invalid(what: &'static str) -> Self {
         Self::Invalid { what }
@@ -204,7 +205,7 @@ fn data_kind(error: &buttress_data::Error) -> ErrorKind {
         E::Tree(error) => tree_kind(error),
         E::Volume(error) => volume_kind(error),
         E::Item { .. } | E::Extent { .. } | E::Compressed { .. } => ErrorKind::Corrupt,
-        // What programs expect of a bad sector, however it was noticed.
+        // Programs expect `EIO` for a bad sector, whether the device or the checksum reports it.
         E::Checksum { .. } => ErrorKind::Io,
         E::Unshareable(_) => ErrorKind::Invalid,
         E::TooBig => ErrorKind::Name(NameError::FileTooBig),

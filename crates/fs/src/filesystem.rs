@@ -22,8 +22,8 @@ use crate::options::MountOptions;
 use crate::statfs::{DeviceInfo, Info, StatFs};
 use crate::upkeep::{BalanceStatus, Work};
 
-/// One mounted volume. Cheap to clone. If the last clone drops without [`Filesystem::close`], it
-/// still commits, and can only log a failure.
+/// One mounted volume. Cheap to clone. If the last clone drops without [`Filesystem::close`], the
+/// drop still commits, and can only log a failure.
 #[derive(Clone, Debug)]
 pub struct Filesystem {
     mounted: Arc<Mounted>,
@@ -48,7 +48,8 @@ impl Mounted {
         if mount.status.is_closed() {
             return Ok(());
         }
-        // What was remounted read-only is closed as any other: its threads may have worked on.
+        // A volume that was remounted read-only is closed as any other: its threads may have run
+        // on.
         mount.status.freeze(false);
         if mount.status.read_only_reason().is_some() {
             mount.status.close();
@@ -62,7 +63,7 @@ impl Mounted {
         mount.atimes.put_all();
         mount.status.close();
         background::stop(mount);
-        // What came between the two is still written.
+        // Write changes that came after the sync and before the close.
         mount.writeback.write_all();
         mount.atimes.forget_all();
         let below = mount.options.reclaim_below;
@@ -88,7 +89,7 @@ impl Drop for Mounted {
 }
 
 impl Filesystem {
-    /// Makes an empty volume on `device`; [`make`](make::make) by another name.
+    /// Makes an empty volume on `device`. The same as [`make`](make::make).
     ///
     /// # Errors
     ///
@@ -128,8 +129,7 @@ impl Filesystem {
         Inode::of(self.mount(), id)
     }
 
-    /// Follows a path from the root, names only: no symbolic link is followed, `.` and `..` are
-    /// understood.
+    /// Follows a path from the root. It follows no symbolic link, and understands `.` and `..`.
     ///
     /// # Errors
     ///
@@ -151,8 +151,8 @@ impl Filesystem {
     ///
     /// # Errors
     ///
-    /// `Io`, `NoSpace`, `Aborted`; the first failure of writing any inode's data in the background
-    /// since the last call, once.
+    /// `Io`, `NoSpace`, `Aborted`. Also reports, once, the first failure since the last call to
+    /// write an inode's data in the background.
     pub fn sync(&self) -> Result<()> {
         let mount = self.mount();
         if mount.status.read_only_reason().is_some() && mount.engine.aborted().is_none() {
@@ -161,8 +161,8 @@ impl Filesystem {
         mount.sync()
     }
 
-    /// Makes everything done before the call part of a commit. A loss of some file's data is not
-    /// told here: the next [`Filesystem::sync`] tells it. Does nothing where nothing can change.
+    /// Makes everything done before the call part of a commit. Does not report lost data of files:
+    /// the next [`Filesystem::sync`] does. Does nothing on a read-only mount.
     ///
     /// # Errors
     ///
@@ -177,8 +177,8 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Sizes of the whole volume, as Linux counts them: used is what data and metadata hold, with
-    /// all copies, and the global reserve; available is what new data can have.
+    /// Sizes of the whole volume, as Linux counts them. Used space is that of data and metadata,
+    /// with all copies, and the global reserve. Available space is what new data may take.
     ///
     /// # Errors
     ///
@@ -191,7 +191,7 @@ impl Filesystem {
         let waiting = mount.files.counters().dirty_bytes();
         let blocks = room.device_bytes / u64::from(room.data_copies.max(1)) / block;
         let free = blocks.saturating_sub(room.used.saturating_add(waiting).div_ceil(block));
-        // What data can have is less than what is free where metadata has chunks of its own.
+        // If metadata has its own chunks, less space is available for data than is free.
         let available = (room.data_available.saturating_sub(waiting) / block).min(free);
         let fsid = mount.superblock.fsid;
         let words = fsid.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_le_bytes));
@@ -205,8 +205,8 @@ impl Filesystem {
         })
     }
 
-    /// The trees as they are now, for callers that read them themselves. While a view lives, space
-    /// that is freed is not used again: drop it before changing anything.
+    /// The present trees, for callers that read them directly. While a view lives, freed space is
+    /// not reused: drop the view before changing anything.
     #[must_use]
     pub fn view(&self) -> Arc<View> {
         self.mount().engine.view()
@@ -219,7 +219,7 @@ impl Filesystem {
         self.mount().engine.hold_commit()
     }
 
-    /// Why nothing can be changed, if nothing can.
+    /// The reason why the volume cannot be changed. `None` if it can.
     #[must_use]
     pub fn read_only_reason(&self) -> Option<String> {
         self.mount().status.read_only_reason()
@@ -232,7 +232,7 @@ impl Filesystem {
         mount.status.is_asleep() && mount.engine.is_asleep()
     }
 
-    /// Has the volume be read-only from now on, when everything is durable, or writable again.
+    /// Makes the volume read-only once everything is durable, or makes it writable again.
     ///
     /// # Errors
     ///
@@ -253,15 +253,15 @@ impl Filesystem {
         }
         mount.sync()?;
         mount.status.freeze(true);
-        // What came between the two.
+        // Write changes that came between the sync and the freeze.
         mount.sync()
     }
 
-    /// What an operator asks about the volume.
+    /// Information about the volume for an operator.
     ///
     /// # Errors
     ///
-    /// What reading the root tree met.
+    /// An error from reading the root tree.
     pub fn info(&self) -> Result<Info> {
         let mount = self.mount();
         Ok(Info {
@@ -272,15 +272,15 @@ impl Filesystem {
         })
     }
 
-    /// Reads every copy of everything in use and repairs what is wrong, beside all other work. It
-    /// begins with a commit, so that everything that was written before the call is looked at.
-    /// `watch` is told the progress, and ends the scrub by returning `false`. Returns what was
-    /// found, and whether it came to the end.
+    /// Reads every copy of all used space and repairs bad copies, while other work goes on. It
+    /// begins with a commit, so that it covers everything that was written before the call. The
+    /// scrub reports its progress to `watch`, which ends the scrub by returning `false`. Returns
+    /// the findings, and whether the scrub reached the end.
     ///
     /// # Errors
     ///
-    /// A commit that fails; what reading the extent tree met. Damage of what that names is part of
-    /// the result.
+    /// A failed commit, or an error from reading the extent tree. Damage of extents is part of the
+    /// result.
     pub fn scrub(
         &self,
         options: ScrubOptions,
@@ -290,8 +290,8 @@ impl Filesystem {
         Ok(self.mount().maintenance.scrub(options, watch)?)
     }
 
-    /// Tells the devices of everything that is free, beside other work on the volume. `watch` is
-    /// told how far it is, and ends it by saying `false`.
+    /// Discards all free space on the devices, while other work goes on. The call reports its
+    /// progress to `watch`, which ends the trim by returning `false`.
     ///
     /// # Errors
     ///
@@ -305,7 +305,7 @@ impl Filesystem {
         Ok(self.mount().maintenance.trim(options, watch)?)
     }
 
-    /// The devices that are here, and what was counted of their failures.
+    /// The present devices, and their error counts.
     #[must_use]
     pub fn devices(&self) -> Vec<DeviceInfo> {
         let devices = self.mount().engine.volume().devices();
@@ -320,15 +320,16 @@ impl Filesystem {
         devices.iter().map(about).collect()
     }
 
-    /// Moves what is in the chosen block groups to others and removes them, perhaps with another
-    /// profile. Other work on the volume goes on. `watch` is told how far it is, and pauses it
-    /// after a group by saying `false`: the options stay on disk then.
+    /// Moves the content of the selected block groups to others and removes these groups. The new
+    /// groups may have another profile. Other work on the volume goes on. The balance reports its
+    /// progress to `watch`, which pauses it after a group by returning `false`. The options then
+    /// stay on disk.
     ///
     /// # Errors
     ///
-    /// `NoSpace`, also when there are too few devices for a profile; `Busy` when a balance is
-    /// paused, or something else is done to the volume as a whole; what moving met. What was moved
-    /// until then stays where it is.
+    /// `NoSpace`, also when there are too few devices for a profile. `Busy` when a balance is
+    /// paused, or another operation on the whole volume runs. Otherwise an error from moving. Moved
+    /// extents stay at their new addresses.
     pub fn balance(
         &self,
         options: &BalanceOptions,
@@ -344,29 +345,30 @@ impl Filesystem {
         )?)
     }
 
-    /// The balance that was begun and did not end, by us or by Linux; one that is running, too.
+    /// The options of a balance that has begun and not ended, whether Buttress or Linux started it.
+    /// This includes a running one.
     ///
     /// # Errors
     ///
-    /// What reading the root tree met.
+    /// An error from reading the root tree.
     pub fn paused_balance(&self) -> Result<Option<BalanceOptions>> {
         Ok(self.mount().maintenance.paused_balance()?)
     }
 
-    /// The balance that is running, or paused.
+    /// The status of the running or paused balance.
     ///
     /// # Errors
     ///
-    /// What reading the root tree met.
+    /// An error from reading the root tree.
     pub fn balance_status(&self) -> Result<Option<BalanceStatus>> {
         self.mount().upkeep.balance_status()
     }
 
-    /// Goes on with a balance that was begun and did not end.
+    /// Continues a balance that has begun and not ended.
     ///
     /// # Errors
     ///
-    /// `Busy` when there is none; as [`Filesystem::balance`].
+    /// `Busy` when there is none. Otherwise as [`Filesystem::balance`].
     pub fn resume_balance(
         &self,
         watch: &mut dyn FnMut(&BalanceProgress) -> bool,
@@ -377,7 +379,7 @@ impl Filesystem {
         Ok(mount.maintenance.resume_balance(&mount.holders(), &mut mount.upkeep.watched(watch))?)
     }
 
-    /// Has the balance that is running stop behind the group that it is at, and waits for that.
+    /// Makes the running balance stop after its present group, and waits until it has stopped.
     ///
     /// # Errors
     ///
@@ -389,8 +391,8 @@ impl Filesystem {
         Err(buttress_txn::Error::Busy("no balance is running").into())
     }
 
-    /// Stops a balance that is running, in the middle of a group, and forgets it; or one that was
-    /// begun and did not end. What it moved stays where it is.
+    /// Stops a running balance, even within a group, and removes its options. Also removes the
+    /// options of a paused balance. Moved extents stay at their new addresses.
     ///
     /// # Errors
     ///
@@ -400,17 +402,17 @@ impl Filesystem {
         let ran = mount.upkeep.stop_balance(true);
         let _turn = mount.upkeep.begin_work(Work::Balance)?;
         if ran && mount.maintenance.paused_balance()?.is_none() {
-            // It came to its end.
+            // The balance has completed.
             return Ok(());
         }
         Ok(mount.maintenance.cancel_balance()?)
     }
 
-    /// Adds a device. Whatever was on it is gone.
+    /// Adds a device. The former content of the device is lost.
     ///
     /// # Errors
     ///
-    /// When it or the volume cannot be written.
+    /// If the device or the volume cannot be written.
     pub fn add_device(&self, device: Arc<dyn Device>) -> Result<DeviceId> {
         let mount = self.mount();
         let _turn = mount.upkeep.begin_work(Work::Devices)?;
@@ -435,12 +437,12 @@ impl Filesystem {
         Ok(item.devid)
     }
 
-    /// Puts a new device in the place of another, which may be missing. Other work on the volume
-    /// goes on. Whatever was on the new device is gone. Returns what was found wrong on the way.
+    /// Replaces a device, which may be missing, by a new one. Other work on the volume goes on. The
+    /// former content of the new device is lost. Returns the damage that was found.
     ///
     /// # Errors
     ///
-    /// `NoSpace` for a device that is smaller, `Busy` when a balance is paused or `watch` said
+    /// `NoSpace` for a device that is smaller. `Busy` when a balance is paused, or `watch` returned
     /// `false`.
     pub fn replace_device(
         &self,
@@ -454,7 +456,7 @@ impl Filesystem {
         Ok(mount.maintenance.replace_device(id, new, &mut mount.upkeep.watched(watch))?)
     }
 
-    /// The numbers of devices that the volume has and that are not here.
+    /// The numbers of the volume's missing devices.
     ///
     /// # Errors
     ///
@@ -463,8 +465,8 @@ impl Filesystem {
         Ok(self.mount().maintenance.missing_devices())
     }
 
-    /// Moves everything off a device, which may be missing, and takes it out of the volume. Other
-    /// work on the volume goes on.
+    /// Moves all data off a device, which may be missing, and removes the device from the volume.
+    /// Other work on the volume goes on.
     ///
     /// # Errors
     ///
@@ -487,7 +489,7 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Gives a device another size. What lies behind a new end is moved first. Other work on the
+    /// Changes the size of a device. Data past a smaller size is moved first. Other work on the
     /// volume goes on.
     ///
     /// # Errors
@@ -518,13 +520,13 @@ impl Filesystem {
         Ok(mount.maintenance.resize_device(id, total_bytes)?)
     }
 
-    /// What the devices were asked for since the volume was mounted.
+    /// Counts of the requests to the devices since the volume was mounted.
     #[must_use]
     pub fn io_stats(&self) -> IoStats {
         self.mount().engine.volume().stats()
     }
 
-    /// Forgets the failures that were counted, and makes that durable.
+    /// Resets the error counts of the devices, and makes that durable.
     ///
     /// # Errors
     ///
@@ -541,8 +543,8 @@ impl Filesystem {
     ///
     /// # Errors
     ///
-    /// What the last commit met, or what [`Filesystem::sync`] would tell; the volume is closed all
-    /// the same, and later calls answer `Ok`.
+    /// An error of the last commit, or an error that [`Filesystem::sync`] would report. The volume
+    /// is closed in any case, and later calls return `Ok`.
     pub fn close(self) -> Result<()> {
         self.mounted.close()
     }

@@ -11,8 +11,8 @@ use crate::mount::Mount;
 
 /// One file, directory or other object. Cheap to clone.
 ///
-/// As long as one clone lives, the content lives, even when the last name is gone; the last drop
-/// of a nameless inode deletes it.
+/// The content exists as long as one clone lives, even after the last name is removed. The last
+/// drop of a nameless inode deletes the inode.
 pub struct Inode {
     mount: Arc<Mount>,
     pub(crate) cell: Arc<InodeCell>,
@@ -29,11 +29,11 @@ impl std::fmt::Debug for Inode {
 pub struct DirEntry<'a> {
     /// The name.
     pub name: &'a [u8],
-    /// What it leads to; the root of another tree for a subvolume.
+    /// The inode that the name refers to. For a subvolume it is the root of another tree.
     pub id: InodeId,
-    /// What that is.
+    /// The type of that inode.
     pub kind: FileKind,
-    /// Continue a listing behind this entry by giving this value.
+    /// The cookie to continue a listing after this entry.
     pub cookie: u64,
 }
 
@@ -46,33 +46,33 @@ pub struct RenameFlags {
     pub exchange: bool,
 }
 
-/// How setting an attribute treats one that exists, or does not.
+/// How setting an attribute treats an existing or a missing one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct XattrFlags {
     /// Refuse when the attribute exists.
     pub create: bool,
-    /// Refuse when it does not.
+    /// Refuse when the attribute does not exist.
     pub replace: bool,
 }
 
-/// What to do with a range of a file.
+/// The operation on a range of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FallocateMode {
-    /// Set space aside; the file grows to hold the range unless `keep_size`.
+    /// Preallocate space. The file grows to include the range unless `keep_size`.
     Allocate {
-        /// Leave the length alone.
+        /// Keep the length unchanged.
         keep_size: bool,
     },
-    /// Give the space back; the range reads as zeros, the length stays.
+    /// Free the space of the range. The range reads as zeros, and the length does not change.
     PunchHole,
-    /// Make the range read as zeros, with space set aside.
+    /// Make the range read as zeros, with preallocated space.
     ZeroRange {
-        /// Leave the length alone.
+        /// Keep the length unchanged.
         keep_size: bool,
     },
 }
 
-/// No path goes deeper: what does is a loop, made by damage.
+/// Deepest path. A deeper one is a loop that damage has made.
 pub(crate) const DEPTH_MAX: usize = 4096;
 
 impl Clone for Inode {
@@ -89,24 +89,25 @@ impl Drop for Inode {
 }
 
 impl Inode {
-    /// Makes one more user of a cell; `NotFound` when its last one has gone, and its last name too.
+    /// Makes one more user of a cell. `NotFound` when the inode has lost its last user and its last
+    /// name.
     pub(crate) fn new(mount: &Arc<Mount>, cell: Arc<InodeCell>) -> Result<Self> {
         cell.join()?;
         Ok(Self { mount: Arc::clone(mount), cell })
     }
 
-    /// Makes one more user of an inode that has a name, or a user.
+    /// Makes one more user of an inode that still has a name or a user.
     pub(crate) fn of(mount: &Arc<Mount>, id: InodeId) -> Result<Self> {
         Self::new(mount, mount.inodes.cell(id)?)
     }
 
-    /// Which inode this is.
+    /// The identity of the inode.
     #[must_use]
     pub fn id(&self) -> InodeId {
         self.cell.id
     }
 
-    /// What it is.
+    /// The type of the inode.
     #[must_use]
     pub fn kind(&self) -> FileKind {
         self.cell.kind

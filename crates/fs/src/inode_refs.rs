@@ -1,4 +1,4 @@
-//! The way back from an inode to its names.
+//! References from an inode to its names.
 //!
 //! # On disk
 //!
@@ -28,7 +28,7 @@ fn extref_key(ino: Ino, dir: Ino, name: &[u8]) -> Key {
     Key::new(ino.0, Kind::INODE_EXTREF, extref_hash(dir, name))
 }
 
-/// The directory that a directory has its name in, and the name.
+/// The parent directory of a directory, and the directory's name in it.
 pub(crate) fn place(view: &View, dir: InodeId) -> Result<Option<(Ino, Vec<u8>)>> {
     let low = Key::new(dir.ino.0, Kind::INODE_REF, 0);
     let high = Key::new(dir.ino.0, Kind::INODE_REF, u64::MAX);
@@ -41,7 +41,7 @@ pub(crate) fn place(view: &View, dir: InodeId) -> Result<Option<(Ino, Vec<u8>)>>
     Ok(refs.into_iter().next().map(|found| (Ino(key.offset), found.name)))
 }
 
-/// All names of an inode, with the directories that they are in, as they are now.
+/// All present names of an inode, each with its directory.
 pub(crate) fn places(view: &View, id: InodeId) -> Result<Vec<(Ino, Vec<u8>)>> {
     let format = |source| Error::Format { tree: id.tree, ino: id.ino, source };
     let mut places = Vec::new();
@@ -61,7 +61,8 @@ pub(crate) fn places(view: &View, id: InodeId) -> Result<Vec<(Ino, Vec<u8>)>> {
 }
 
 impl Batch {
-    /// Looks at the bytes of an item as the batch leaves it so far; none where there is no item.
+    /// Passes `look` the present bytes of an item under the batch. The bytes are empty if there is
+    /// no item.
     fn look<R>(&self, view: &View, key: &Key, look: impl FnOnce(&[u8]) -> Result<R>) -> Result<R> {
         match self.current(view, key)? {
             Current::Mine(Change::Bytes(bytes)) => look(bytes),
@@ -70,7 +71,8 @@ impl Batch {
         }
     }
 
-    /// Where the entry of a name lies in the names of one directory, and its index.
+    /// Finds the entry of a name among the names of one directory. Returns the range of its bytes,
+    /// and its index.
     fn find_ref(&self, ino: Ino, refs: &[u8], name: &[u8]) -> Result<Option<(Range<usize>, u64)>> {
         let found = InodeRefs::find(refs, name);
         found.map_err(|source| Error::Format { tree: self.tree(), ino, source })
@@ -89,7 +91,7 @@ impl Batch {
         self.set(ref_key(ino, dir), Change::Bytes(InodeRefs::encode(&refs)));
     }
 
-    /// Records a name; `extended` allows the second form when the first is full.
+    /// Records a name. `extended` allows an extended reference when the plain item is full.
     pub(crate) fn add_ref(
         &mut self,
         view: &View,
@@ -105,7 +107,7 @@ impl Batch {
             if refs.len() + len > limits.item_len_max {
                 return Ok(None);
             }
-            // Behind what is damaged nothing is written.
+            // Do not append to a damaged item.
             self.find_ref(ino, refs, name)?;
             let mine = InodeRefs::encode(&[InodeRef { index, name: name.to_vec() }]);
             Ok(Some([refs, &mine].concat()))
@@ -128,7 +130,7 @@ impl Batch {
         Ok(())
     }
 
-    /// Forgets a name; answers the index that it had.
+    /// Forgets a name. Returns the index that the name had.
     pub(crate) fn remove_ref(
         &mut self,
         view: &View,
@@ -165,7 +167,7 @@ impl Batch {
     }
 }
 
-/// What the volume allows in the way of many names for one inode.
+/// The limits of the volume for many names of one inode.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RefLimits {
     pub(crate) item_len_max: usize,

@@ -1,6 +1,6 @@
-//! Faults of other implementations, by their numbers in `docs/internals/kernel-bugs.md`, that need
-//! a hand on the engine below a mount: block groups that are held read-only at the worst moment,
-//! and emptied again and again.
+//! Tests of faults of other implementations, numbered as in `docs/internals/kernel-bugs.md`. These
+//! tests control the engine below a mount. They hold block groups read-only at critical moments,
+//! and empty groups again and again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -55,7 +55,7 @@ fn wait_for(fs: &Filesystem, what: &str, is_done: impl Fn() -> bool) {
     }
 }
 
-/// Whether something that was removed is not gone.
+/// Whether some removed inode still has its orphan item.
 fn has_orphans(fs: &Filesystem) -> bool {
     let view = fs.view();
     let key = |of| Key::new(ids::ORPHAN, Kind::ORPHAN_ITEM, of);
@@ -96,8 +96,8 @@ fn content(file: &Inode) -> Vec<u8> {
     bytes
 }
 
-/// Holds the data groups with these numbers read-only, in ascending order of their addresses, but
-/// for those that reservations need.
+/// Holds the data groups with these numbers read-only, except those that reservations need. The
+/// numbers follow the order of addresses.
 fn hold(fs: &Filesystem, mut wanted: impl FnMut(usize) -> bool) -> Vec<ReadOnlyHold> {
     let view = fs.view();
     let key = |start| Key::new(start, Kind(0), 0);
@@ -116,7 +116,7 @@ fn hold(fs: &Filesystem, mut wanted: impl FnMut(usize) -> bool) -> Vec<ReadOnlyH
         .collect()
 }
 
-/// Reserved and allocated bytes of data that nothing names yet.
+/// Bytes of data that are reserved, and bytes that are allocated without an extent item yet.
 fn pending(fs: &Filesystem) -> (u64, u64) {
     let data = fs.space_stats().accounts.data;
     (data.may_use, data.reserved)
@@ -127,9 +127,9 @@ fn unreserved(fs: &Filesystem) -> u64 {
     fs.space_stats().accounts.unreserved
 }
 
-/// N1: a write in place with nothing free, and its group is read-only when it is written back. The
-/// bytes go elsewhere if there is room by then, and are refused otherwise. No reservation is given
-/// back that was not made.
+/// N1: a write in place with no free space left, to a group that is read-only when the data is
+/// written back. Writeback allocates new space if some is free by then, and fails otherwise. No
+/// reservation is given back that was not made.
 #[test]
 fn n1_the_group_turns_read_only_under_a_write() {
     let device = volume(128);
@@ -142,18 +142,18 @@ fn n1_the_group_turns_read_only_under_a_write() {
         let new = bytes(100 + round, 8);
         let at = u64::from(round) * 8 * SECTOR;
         if round == 3 {
-            // From here on there is room elsewhere.
+            // From this round on, other groups have free space.
             let cut = SetAttr { size: Some(filler.attr().size - 8 * MIB), ..SetAttr::default() };
             filler.set_attr(&cut).expect("shrinking always works");
             fs.sync().expect_err("what was refused is told, once");
             fs.sync().expect("durable");
         }
-        // Until then the write must not have reserved anything.
+        // On a full volume the write must not have reserved anything.
         target.write_at(at, &new).expect("in place");
         let reserved = pending(&fs).0;
         assert!(round >= 3 || reserved == 0, "{reserved} bytes reserved on a full volume");
         assert_eq!(unreserved(&fs), if round < 3 { 8 * SECTOR } else { 0 }, "round {round}");
-        // Its own is the first.
+        // The file's own group is the first.
         let holds = hold(&fs, |index| round < 3 || index == 0);
         let outcome = target.flush_data().map_err(|error| error.kind());
         drop(holds);
@@ -171,8 +171,8 @@ fn n1_the_group_turns_read_only_under_a_write() {
     check_volume(&device);
 }
 
-/// N2: the same, with groups that become read-only and writable again all the time. One thread
-/// empties them, another looks at them.
+/// N2: as N1, with groups that become read-only and writable all the time. One thread empties them,
+/// another inspects them.
 #[test]
 fn n2_groups_flip_beside_writers() {
     let device = volume(128);
@@ -235,7 +235,7 @@ fn n2_groups_flip_beside_writers() {
     assert!(written > 0, "nothing arrived");
     let _ = fs.sync();
     assert_eq!(pending(&fs), (0, 0));
-    // Nothing holds them any more: there is no need of space again.
+    // No thread holds the groups any more, so writes in place need no new space.
     for file in &files {
         file.write_at(0, &bytes(9, 64)).expect("in place");
     }
@@ -246,7 +246,7 @@ fn n2_groups_flip_beside_writers() {
     check_volume(&device);
 }
 
-/// A4: emptying groups that hold little comes to an end, and what was moved once is not moved again
+/// A4: emptying groups with little data ends. Extents that were moved once are not moved again
 /// unless something was deleted meanwhile.
 #[test]
 fn a4_nothing_is_moved_twice() {
@@ -275,7 +275,7 @@ fn a4_nothing_is_moved_twice() {
             let count = reclaim(&fs).expect("emptied");
             passes += 1;
             moved += count;
-            // A pass may leave what the one before filled up to less than the limit.
+            // A pass may leave groups that the last pass has filled only below the limit.
             if count == 0 {
                 break;
             }
@@ -290,9 +290,8 @@ fn a4_nothing_is_moved_twice() {
     }
 }
 
-/// X10: a group with free space that is written down wrongly is left alone, on every way that leads
-/// to it: by a file that ends in it, by a search, by a commit. Nothing fails while there is space
-/// elsewhere.
+/// X10: a group with a wrong record of its free space is not used. This holds for a file that ends
+/// in it, for a search and for a commit. Nothing fails while other groups have space.
 #[test]
 fn x10_a_damaged_group_is_left_alone() {
     let device = volume(256);
@@ -300,7 +299,7 @@ fn x10_a_damaged_group_is_left_alone() {
     let kept = file(&fs, "kept");
     kept.write_at(0, &bytes(1, 64)).expect("a write");
     fs.sync().expect("durable");
-    // A sector less than there is, in the group that the file lies in.
+    // Record a sector less than is free, in the group that the file lies in.
     let group = hold(&fs, |index| index == 0).pop().expect("data").group().range();
     let engine = &fs.mount().engine;
     let (low, high) =

@@ -1,7 +1,7 @@
 //! Names, inodes, subvolumes: a btrfs volume as a library.
 //!
 //! [`Filesystem`] is one mounted volume, [`Inode`] one file or directory in it. Both are cheap to
-//! clone and may be used from any number of threads; every call blocks until it is answered.
+//! clone and may be used from any number of threads. Every call blocks until it has its result.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -30,18 +30,19 @@
 //!
 //! # Layers
 //!
-//! A module uses those above it in this list, and its neighbours in a line without circles.
+//! A module uses the modules above it in this list. Neighbours on a line use each other without
+//! cycles.
 //!
 //! ```text
 //! attr, error, options, make     words of the interface, and new volumes
 //! batch, names, inode_refs,      items: how names, attributes and subvolumes lie in trees
 //!   xattr_items, subvolume_items
-//! inode_table, clean_queue,      one inode in memory, and where it reports when it drops
+//! inode_table, clean_queue,      one inode in memory, and the owners that it reports to
 //!   cell, lock_set
 //! status, inodes, writeback,     the owners: each has its state and its locks
 //!   cleaner, space, upkeep
 //! mount, background, open        the owners side by side, their threads, opening
-//! inode, ops                     what can be done with one inode, an operation a file
+//! inode, ops                     operations on one inode, one file for each
 //! filesystem, subvolume          the volume as a whole
 //! ```
 

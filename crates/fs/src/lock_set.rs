@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **L1** Inodes are locked by tree and number, each once; there is no other way to hold two.
+//! - **L1** A set locks inodes in the order of tree and number, each once. A thread locks several
+//!   inodes only through a set.
 
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use buttress_base::sync::RwLockWriteGuard;
 
 use crate::cell::InodeCell;
 
-/// Proof that inodes are locked exclusive: up to four, or any number.
+/// A guard for exclusively locked inodes: up to four, or any number.
 #[must_use = "unlocked when dropped"]
 pub(crate) struct LockSet<G> {
     _guards: G,
@@ -34,7 +35,7 @@ impl<'a> LockSet<[Option<Guard<'a>>; 4]> {
 }
 
 impl<'a> LockSet<Vec<Guard<'a>>> {
-    /// Locks any number of them, which are sorted and each there once.
+    /// Locks any number of inodes. They are sorted, without duplicates.
     pub(crate) fn of_all(cells: &'a [Arc<InodeCell>]) -> Self {
         assert!(cells.is_sorted_by_key(|cell| cell.id), "L1: inodes are locked in order");
         Self { _guards: cells.iter().map(|cell| cell.lock.write()).collect() }

@@ -1,18 +1,18 @@
-//! Makes an empty volume: what `mkfs` does.
+//! Makes an empty volume, as `mkfs` does.
 //!
 //! # Place
 //!
-//! Rests on `format`, the placing of chunks of `volume`, and [`Device`]s; needs no transaction,
-//! since nothing is there yet. The trees are laid out by hand, each as few nodes as its items need,
-//! and written once.
+//! This module uses `format`, the chunk placement of `volume`, and [`Device`]s. It needs no
+//! transaction, because the volume is still empty. It lays out each tree directly, with as few
+//! nodes as the items need, and writes each node once.
 //!
 //! # Invariants
 //!
 //! - **K1** Every byte that the trees name as used belongs to a node that is written. The extent
 //!   tree names every node once.
 //! - **K2** No node lies where a copy of it would cover a superblock.
-//! - **K3** What is not used is free in the free-space tree, whole block groups included; Linux
-//!   keeps the stripes under superblock copies in that tree and leaves them out when it loads it.
+//! - **K3** All unused space is free in the free-space tree, whole block groups included. Linux
+//!   keeps the stripes under superblock copies in that tree, and skips them when it loads the tree.
 //!
 //! # On disk
 //!
@@ -24,8 +24,8 @@
 //!
 //! # Failure
 //!
-//! The superblock is written last, after a flush: a volume that was not finished has no magic
-//! number, so nothing takes it for one.
+//! The superblock is written last, after a flush. An unfinished volume has no magic number, so no
+//! program takes it for btrfs.
 
 mod error;
 mod features;
@@ -45,7 +45,7 @@ use self::options::Identity;
 pub use self::options::MakeOptions;
 pub(crate) use self::options::seeded_uuid;
 
-/// What was made.
+/// The properties of a new volume.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct MakeReport {
@@ -53,25 +53,25 @@ pub struct MakeReport {
     pub fsid: [u8; 16],
     /// Bytes of all devices that the volume uses.
     pub size: u64,
-    /// How metadata and system chunks are spread.
+    /// The profile of metadata and system chunks.
     pub metadata: Profile,
-    /// How data chunks are spread.
+    /// The profile of data chunks.
     pub data: Profile,
     /// Bytes in use by the new trees, one copy counted.
     pub bytes_used: u64,
     /// Length of the first chunk of each kind, one copy counted.
     pub system_len: u64,
-    /// See [`MakeReport::system_len`].
+    /// Length of the first metadata chunk; see [`MakeReport::system_len`].
     pub metadata_len: u64,
-    /// See [`MakeReport::system_len`].
+    /// Length of the first data chunk; see [`MakeReport::system_len`].
     pub data_len: u64,
 }
 
-/// Makes an empty volume on `device`. Whatever was there is gone.
+/// Makes an empty volume on `device`. The former content of the device is lost.
 ///
 /// # Errors
 ///
-/// [`MakeError`] names the option that cannot be, or what the device said.
+/// [`MakeError`] names the impossible option, or has the error of the device.
 pub fn make(device: &dyn Device, options: &MakeOptions) -> Result<MakeReport, MakeError> {
     make_on(&[device], options)
 }
@@ -109,7 +109,7 @@ pub fn make_on(devices: &[&dyn Device], options: &MakeOptions) -> Result<MakeRep
     })
 }
 
-/// Looks at everything that can be wrong before the device is touched.
+/// Checks all options before the device is changed. Returns the size of the volume in bytes.
 fn checked_size(device: &dyn Device, options: &MakeOptions) -> Result<u64, MakeError> {
     if !device.writable() {
         return Err(MakeError::ReadOnly { device: device.name() });

@@ -1,11 +1,13 @@
-//! A mounted volume: its owners, side by side.
+//! A mounted volume and its owners.
 //!
-//! Each owner is made from the owners that it uses, so none points back. Code that needs one or two
-//! of them takes these as arguments, and not the mount. `docs/internals/files.md` has the picture.
+//! Each owner is made from the owners that it uses, so there are no references back. Code that
+//! needs one or two of them takes these as arguments, not the mount. `docs/internals/files.md` has
+//! a diagram.
 //!
 //! # Invariants
 //!
-//! - **D1** While a directory moves, no other does: the way up from a directory stays the same.
+//! - **D1** Only one directory moves at a time. So the path from a directory up to the root stays
+//!   the same meanwhile.
 
 use std::sync::{Arc, OnceLock};
 
@@ -49,9 +51,10 @@ pub(crate) struct Mount {
     pub(crate) stop: StopSignal,
     pub(crate) superblock: Superblock,
     pub(crate) options: MountOptions,
-    /// The directory that is shown.
+    /// The root directory of the mounted subvolume.
     pub(crate) root: OnceLock<InodeId>,
-    /// Held while a directory moves (D1). Unranked: outermost, held across a whole operation.
+    /// Held while a directory moves (D1). Unranked: the outermost lock, held across a whole
+    /// operation.
     pub(crate) moving: Mutex<()>,
 }
 
@@ -110,7 +113,7 @@ impl Mount {
         }
     }
 
-    /// What the volume allows for names.
+    /// The limits of the volume for names.
     pub(crate) fn ref_limits(&self) -> RefLimits {
         RefLimits::of(&self.superblock)
     }
@@ -120,7 +123,7 @@ impl Mount {
         Holders { inodes: &self.inodes, cleaner: &self.cleaner, files: &self.files }
     }
 
-    /// The directory above a directory. The one above the top level is itself.
+    /// The parent of a directory. The top level is its own parent.
     pub(crate) fn above(&self, cell: &InodeCell) -> Result<InodeId> {
         above(&self.inodes, &self.engine.view(), cell)
     }
@@ -134,7 +137,7 @@ impl Mount {
             self.cleaner.clean_here();
         }
         self.atimes.put_all();
-        // Data that arrived becomes durable even if other data was lost.
+        // Written data becomes durable even if other data was lost.
         self.engine.commit()?;
         self.expect_nothing_lost()
     }

@@ -3,12 +3,12 @@
 //! # On disk
 //!
 //! ```text
-//! (dir, DIR_ITEM, hash of the name)   every entry with a name of that hash, one behind the other
-//! (dir, DIR_INDEX, index)             the one entry that was made with that index
+//! (dir, DIR_ITEM, hash of the name)   every entry with a name of that hash, in sequence
+//! (dir, DIR_INDEX, index)             the entry that was made with that index
 //! ```
 //!
-//! The first finds a name, the second lists them in the order of their making. A directory's length
-//! is twice the sum of its names' lengths.
+//! The first item finds a name. The second lists names in the order of their creation. A
+//! directory's length is twice the sum of its names' lengths.
 
 use buttress_format::{DirEntry, Ino, Key, Kind, TreeId, limits, name_hash};
 use buttress_txn::View;
@@ -26,7 +26,7 @@ pub(crate) fn item_len_max(nodesize: u32) -> usize {
     nodesize as usize - NODE_OVERHEAD
 }
 
-/// Refuses names that the format cannot hold, or that mean something else.
+/// Refuses names that the format cannot store, or that have another meaning.
 pub(crate) fn check_name(name: &[u8]) -> Result<()> {
     if name.len() > limits::NAME_MAX {
         return Err(NameError::TooLong.into());
@@ -58,7 +58,7 @@ pub(crate) fn find(view: &View, dir: InodeId, name: &[u8]) -> Result<Option<DirE
     Ok(entries.into_iter().find(|entry| entry.name == name))
 }
 
-/// The index of a name, where nothing else tells it: looked for through the whole directory.
+/// The index of a name, for callers without a reference. Searches the whole directory.
 pub(crate) fn index_of(view: &View, dir: InodeId, name: &[u8]) -> Result<Option<u64>> {
     let low = Key::new(dir.ino.0, Kind::DIR_INDEX, 0);
     let high = Key::new(dir.ino.0, Kind::DIR_INDEX, u64::MAX);
@@ -71,7 +71,8 @@ pub(crate) fn index_of(view: &View, dir: InodeId, name: &[u8]) -> Result<Option<
     Ok(None)
 }
 
-/// What an entry leads to: an inode of the same tree, a subvolume, or one that is not here.
+/// The target of an entry: an inode of the same tree, a subvolume, or a subvolume that is missing
+/// here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
     Inode(InodeId),
@@ -87,7 +88,8 @@ pub(crate) fn target(view: &View, dir: InodeId, entry: &DirEntry) -> Result<Targ
         }
         Kind::ROOT_ITEM => {
             let tree = TreeId(entry.location.objectid);
-            // The root tree has one entry, for the default subvolume, which has its name elsewhere.
+            // The root tree has one entry, for the default subvolume. The subvolume's real name is
+            // in another directory.
             let here = dir.tree == TreeId::ROOT || trees::is_here(view, tree, dir, &entry.name)?;
             Ok(if here { Target::Subvolume(tree) } else { Target::Stub })
         }
@@ -99,12 +101,12 @@ pub(crate) fn target(view: &View, dir: InodeId, entry: &DirEntry) -> Result<Targ
     }
 }
 
-/// What kind of thing an entry says it leads to.
+/// The type of the inode according to an entry.
 pub(crate) fn kind(entry: &DirEntry) -> Option<FileKind> {
     FileKind::from_mode(entry.kind.mode_bits())
 }
 
-/// The entry of a name that leads to an inode.
+/// An entry for the name of an inode.
 pub(crate) fn entry(name: &[u8], ino: Ino, kind: FileKind) -> DirEntry {
     DirEntry {
         location: Key::new(ino.0, Kind::INODE_ITEM, 0),
@@ -115,7 +117,7 @@ pub(crate) fn entry(name: &[u8], ino: Ino, kind: FileKind) -> DirEntry {
     }
 }
 
-/// What a name adds to its directory's length.
+/// The length that a name adds to its directory.
 pub(crate) fn size_of(name: &[u8]) -> u64 {
     2 * name.len() as u64
 }
@@ -131,13 +133,13 @@ impl Batch {
         }
     }
 
-    /// Finds a name as the batch leaves it so far.
+    /// Finds a name in the present state under the batch.
     pub(crate) fn find_name(&self, view: &View, dir: Ino, name: &[u8]) -> Result<Option<DirEntry>> {
         let entries = self.entries(view, dir, &item_key(dir, name))?;
         Ok(entries.into_iter().find(|entry| entry.name == name))
     }
 
-    /// Adds a name to a directory; refuses one that is taken.
+    /// Adds a name to a directory. Fails if the name exists.
     pub(crate) fn add_name(
         &mut self,
         view: &View,
@@ -161,7 +163,7 @@ impl Batch {
         Ok(())
     }
 
-    /// Takes a name from a directory.
+    /// Removes a name from a directory.
     pub(crate) fn remove_name(
         &mut self,
         view: &View,

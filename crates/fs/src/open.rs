@@ -1,4 +1,4 @@
-//! Opening a volume: devices, trees, the subvolume to show, the threads.
+//! Opens a volume: devices, trees, the subvolume to show, and the threads.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::orphan;
 use crate::replay;
 use crate::subvolume_items::default_subvolume;
 
-/// Opens a volume and says which directory to show.
+/// Opens a volume. Returns the mount, and the top directory of the subvolume to show.
 pub(crate) fn open(
     devices: Vec<Arc<dyn Device>>,
     options: MountOptions,
@@ -91,7 +91,8 @@ fn open_at(
             && (superblock.compat_ro.has(CompatRo::FREE_SPACE_TREE) && options.clear_cache
                 || !superblock.compat_ro.has(CompatRo::FREE_SPACE_TREE) && options.space_cache_v2),
         lookup: options.baselines.bg_lookup,
-        // Closing the volume asks which groups are mostly empty, too, and nothing reads them then.
+        // Closing the volume also needs the fill of all groups, and no thread reads them at that
+        // time.
         groups: match options.reclaim_below {
             0 => options.baselines.bg_read,
             _ => GroupsRead::First,
@@ -105,7 +106,7 @@ fn open_at(
     };
     expect_codecs(superblock.incompat)?;
     let engine = Engine::open(Arc::clone(&volume), superblock.clone(), engine_options)?;
-    // As in Linux, a tree of checksums that cannot be read keeps no file from being read.
+    // As in Linux, files can be read even if the checksum tree cannot.
     let lacks_csums =
         options.ignore_bad_roots && engine.view().roots().find(TreeId::CSUM).is_none();
     let files_options = FilesOptions {
@@ -162,7 +163,7 @@ pub(crate) fn wake(mount: &Arc<Mount>) -> Result<()> {
     begin_work(mount).inspect_err(|_| mount.status.set_asleep(true))
 }
 
-/// Which devices are missing is in the chunk tree; what the superblock knows of them is not all.
+/// Lists the missing devices from the chunk tree, because the superblock has only some of them.
 fn name_missing(
     error: buttress_volume::Error,
     devices: Vec<Arc<dyn Device>>,
@@ -181,7 +182,7 @@ fn name_missing(
     MissingDevices { fsid, expected, found, missing }
 }
 
-/// The top directory of the subvolume that the options ask for.
+/// The top directory of the subvolume that the options select.
 pub(crate) fn root(mount: &Mount, view: &View, options: &MountOptions) -> Result<InodeId> {
     if let Some(path) = &options.subvol {
         return walk(mount, view, path);

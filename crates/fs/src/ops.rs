@@ -1,11 +1,12 @@
-//! What can be done with names and inodes, one file an operation.
+//! Operations on names and inodes, one file for each.
 //!
 //! # Invariants
 //!
-//! - **O1** Each operation that changes something goes the same way: lock the inodes it concerns;
-//!   read the trees; gather the changes; reserve what they cost, which may wait for a commit; begin
-//!   a handle; put; drop the handle. No device I/O and no waiting while a handle lives.
-//! - **O2** An operation that frees space in the end may use the last reserve.
+//! - **O1** Each operation that changes something has the same steps. It locks the inodes that it
+//!   concerns, reads the trees and collects its changes. It reserves their cost, which may wait for
+//!   a commit. Then it begins a handle, puts the changes and drops the handle. While a handle
+//!   lives, the thread does no device I/O and does not wait.
+//! - **O2** An operation with the effect of freeing space may use the global reserve.
 
 mod clone;
 mod content;

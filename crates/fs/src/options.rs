@@ -1,4 +1,4 @@
-//! Mount options: what they are called, what they mean, how they parse.
+//! Mount options: their names, their meaning and their parser.
 
 mod linux;
 
@@ -22,7 +22,7 @@ const MEMORY_MIN: u64 = 8 << 20;
 pub enum Atime {
     /// Never.
     No,
-    /// When it is older than the last change, or than a day.
+    /// When it is older than the last change, or older than a day.
     #[default]
     Relative,
     /// At every read.
@@ -35,7 +35,7 @@ pub enum Atime {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MountOptions {
-    /// Refuse every change; nothing is written, orphans stay.
+    /// Refuse every change. The mount writes nothing and removes no orphans.
     pub read_only: bool,
     /// With `read_only`: the volume can be made writable later, where its devices can be written.
     /// It is one for reading until then, and other programs may read it, too.
@@ -44,81 +44,79 @@ pub struct MountOptions {
     pub subvol: Option<Vec<u8>>,
     /// Mount the subvolume with this tree.
     pub subvolid: Option<TreeId>,
-    /// Longest time a change stays in memory.
+    /// Longest time between a change and its commit.
     pub commit_interval: Duration,
     /// New files are overwritten in place, without checksums.
     pub nodatacow: bool,
     /// New files have no checksums.
     pub nodatasum: bool,
-    /// Files are compressed this way, unless they say otherwise.
+    /// The compression of files that have no setting of their own.
     pub compress: Option<Codec>,
-    /// Files are compressed also where they look as if it were not worth it, or say they should not
-    /// be.
+    /// Compress even files that look incompressible or are marked so.
     pub compress_force: bool,
     /// Access times.
     pub atime: Atime,
-    /// Whether listings leave the time of access of a directory alone (`nodiratime`).
+    /// Whether listings do not change the time of access of a directory (`nodiratime`).
     pub nodiratime: bool,
-    /// Whether times of access wait for a sync, the unmount or a day (`lazytime`), and not just for
-    /// the next commit.
+    /// Whether changed times of access wait for a sync, the unmount or a day (`lazytime`), instead
+    /// of the next commit.
     pub lazytime: bool,
     /// Tell the device about freed space.
     pub discard: bool,
-    /// Largest file that lives inside the tree, in bytes.
+    /// Largest file that is stored inline in the tree, in bytes.
     pub max_inline: u32,
-    /// Keep free space in a tree (`space_cache=v2`), also where there was none.
+    /// Record free space in a tree (`space_cache=v2`), even if the volume has no such tree yet.
     pub space_cache_v2: bool,
-    /// Record all free space anew.
+    /// Rebuild the whole record of free space.
     pub clear_cache: bool,
     /// Empty block groups that are less full than this percentage when the volume is unmounted
     /// (`bg_reclaim_threshold`); 0 for none.
     pub reclaim_below: u8,
-    /// What is done where there is RAID5 or RAID6 (`raid56`): data is written in whole rows
-    /// (`stripe`); what is there is read and given up, and what comes is mirrored (`mirror`); or
-    /// nothing is written (`ro`).
+    /// The handling of RAID5 and RAID6 (`raid56`). `stripe` writes data in whole rows. `mirror`
+    /// reads and frees existing data, and mirrors new data. `ro` writes nothing.
     pub parity: Parity,
     /// Mount with devices missing.
     pub degraded: bool,
-    /// Which mechanisms are used; there is a choice in benches and tests alone.
+    /// The mechanisms to use. Only benches and tests have a choice.
     pub baselines: Baselines,
-    /// Go back to an older root that the superblock names, if the newest cannot be read. The volume
-    /// is mounted read-only then.
+    /// Fall back to an older root from the superblock, if the newest cannot be read. In that case
+    /// the volume is mounted read-only.
     pub use_backup_root: bool,
-    /// Options that were given and have no effect here, as they were given.
+    /// Options that were given and have no effect, in the form in which they were given.
     pub without_effect: Vec<String>,
     /// Ignore the log tree; with `read_only` only.
     pub nologreplay: bool,
-    /// Go on without trees that cannot be read, but for the root tree and those of subvolumes; with
-    /// `read_only` only (`rescue=ignorebadroots`).
+    /// Mount without trees that cannot be read; with `read_only` only (`rescue=ignorebadroots`).
+    /// The root tree and the trees of subvolumes are always needed.
     pub ignore_bad_roots: bool,
     /// Read data without comparing it with its checksums; with `read_only` only
     /// (`rescue=ignoredatacsums`).
     pub ignore_data_csums: bool,
-    /// Take nodes with wrong checksums if all else in them is right; with `read_only` only
+    /// Accept nodes with wrong checksums if everything else in them is right; with `read_only` only
     /// (`rescue=ignoremetacsums`).
     pub ignore_meta_csums: bool,
     /// Let fsync commit the whole volume instead of writing a log.
     pub notreelog: bool,
-    /// Which copies of a log fsync waits for where metadata has two on one device: the first, and
-    /// the second follows in a third of a second of nodes that stay, or all.
+    /// The copies of a log that fsync waits for, if metadata has two on one device: all, or only
+    /// the first. In the second case, nodes that stay get their second copy within a third of a
+    /// second.
     pub log_copies: LogCopies,
-    /// Write dirty data of all files before every commit, not only before those that are due.
+    /// Write dirty data of all files before every commit, not only data that is due.
     pub flushoncommit: bool,
-    /// Dirty data in memory before writers must wait, in bytes.
+    /// Limit of dirty data in memory, in bytes, beyond which writers wait.
     pub dirty_bytes_max: u64,
-    /// Clean data of files that is kept in memory, in bytes. 0 if a layer above keeps it already.
+    /// Size of the page cache for files, in bytes. 0 if a layer above caches data already.
     pub page_cache_bytes: u64,
-    /// Whether room is kept for copies of nodes that snapshots share, so that a delete always
-    /// succeeds; without, as in Linux.
+    /// Whether the volume keeps snapshot headroom, so that a delete always succeeds. Linux keeps
+    /// none.
     pub delete_room: DeleteRoom,
-    /// Copies of recently used tree nodes in memory, in bytes; `None` for the engine's default.
+    /// Size of the cache of tree nodes, in bytes. `None` for the engine's default.
     pub node_cache_bytes: Option<u64>,
-    /// Changes that no commit has yet, in bytes, before a commit starts; `None` for the engine's
-    /// default.
+    /// Bytes of uncommitted changes at which a commit starts. `None` for the engine's default.
     pub overlay_bytes_max: Option<u64>,
-    /// Whether there are threads that write back, commit, clean and read ahead. Without them all of
-    /// it happens in the calling thread, when a call asks for it, and data is not written because
-    /// of its age. For programs that have one thread.
+    /// Whether threads write back, commit, clean and read ahead. Without them the calling thread
+    /// does this work when a call needs it. Data is then not written because of its age. For
+    /// programs with a single thread.
     pub background: bool,
 }
 
@@ -165,7 +163,7 @@ impl Default for MountOptions {
 }
 
 impl MountOptions {
-    /// Reads a comma separated list of options, as `mount -o` takes it.
+    /// Parses a comma separated list of options in the form of `mount -o`.
     ///
     /// # Errors
     ///
@@ -176,7 +174,7 @@ impl MountOptions {
         Ok(options)
     }
 
-    /// Reads options of a list over those that are set already.
+    /// Parses a list of options, which override those that are set already.
     ///
     /// # Errors
     ///
@@ -197,14 +195,14 @@ impl MountOptions {
         }
     }
 
-    /// Whether an option is known and has a right value. Another option that it needs may lack.
+    /// Whether an option is known and has a valid value. Does not check options that it depends on.
     #[must_use]
     pub fn takes(option: &str) -> bool {
         Self::default().apply(option).is_ok()
     }
 
-    /// Divides so many bytes of memory among nodes, pages, dirty data and changes that are not
-    /// committed, a quarter each; at least 8 MiB in all.
+    /// Divides `bytes` of memory equally among four uses: nodes, pages, dirty data, and uncommitted
+    /// changes. Uses at least 8 MiB in all.
     #[must_use]
     pub fn with_memory(mut self, bytes: u64) -> Self {
         let part = bytes.max(MEMORY_MIN) / 4;
@@ -288,7 +286,8 @@ impl MountOptions {
                 let bytes = number(option, value)?;
                 self.max_inline = u32::try_from(bytes.min(4095)).unwrap_or(4095);
             }
-            // Version 1 is not read here: without a tree, free space is what extents leave.
+            // Version 1 is not read here. Without a free-space tree, free space is the space
+            // without extents.
             ("space_cache", None | Some("v1")) | ("nospace_cache", None) => {}
             ("space_cache", Some("v2")) => self.space_cache_v2 = true,
             ("clear_cache", None) => self.clear_cache = true,
@@ -329,7 +328,7 @@ impl MountOptions {
     }
 }
 
-/// The error for an option that is not known, with those that may have been meant.
+/// The error for an unknown option, with the known names that are most similar.
 pub fn unknown<'k>(option: &str, known: impl IntoIterator<Item = &'k str>) -> Error {
     let name = option.split('=').next().unwrap_or(option);
     let near = buttress_base::nearest::nearest(name, known);
@@ -341,7 +340,7 @@ fn refuse(option: &str, why: &str) -> Error {
     Error::Option { option: option.to_owned(), why: why.to_owned() }
 }
 
-/// A number, perhaps with a binary unit behind it.
+/// Parses a number with an optional binary unit suffix.
 fn number(option: &str, value: Option<&str>) -> Result<u64> {
     let text = value.unwrap_or_default();
     let (digits, shift) = match text.bytes().last() {
@@ -361,7 +360,7 @@ fn number(option: &str, value: Option<&str>) -> Result<u64> {
 mod tests {
     use super::*;
 
-    /// A list as mount(8) gives it arrives in the fields.
+    /// The fields get the values of a list in the form of mount(8).
     #[test]
     fn a_list_parses() {
         let options =
@@ -372,7 +371,7 @@ mod tests {
         assert_eq!(options.max_inline, 1024);
     }
 
-    /// Compression by every name that Linux knows, the last one said counts.
+    /// Compression options have every name that Linux knows, and the last one wins.
     #[test]
     fn compression_parses() {
         let of = |list| MountOptions::parse(list).map(|o| (o.compress, o.compress_force));
@@ -394,7 +393,7 @@ mod tests {
         assert!(text.len() < 80, "{text}");
     }
 
-    /// All options of Linux's manual page are taken; what has no effect here is told.
+    /// All options of Linux's manual page are accepted. Those without an effect here are reported.
     #[test]
     fn options_of_linux_are_taken() {
         let taken = "acl noacl autodefrag noautodefrag barrier nobarrier check_int check_int_data \

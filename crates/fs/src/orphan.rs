@@ -1,10 +1,11 @@
-//! Orphan items: inodes without names, found at mount and removed when their last user has gone.
+//! Orphan items of inodes without names. The inodes are removed after their last user, or at the
+//! next mount.
 //!
 //! # Invariants
 //!
-//! - **N1** The operation that takes the last name of an inode puts its orphan item in the same
+//! - **N1** The operation that removes the last name of an inode puts its orphan item in the same
 //!   handle. The handle that deletes the inode item deletes the orphan item. After a crash in
-//!   between, the orphan item names an inode, which the next mount removes.
+//!   between, the next mount finds the inode by its orphan item and removes it.
 
 use buttress_format::{Ino, Key, Kind, TreeId, ids};
 use buttress_txn::View;
@@ -12,7 +13,7 @@ use buttress_txn::View;
 use crate::attr::InodeId;
 use crate::error::Result;
 
-/// The key under which an inode without names is found.
+/// The key of the orphan item of an inode without names.
 pub(crate) fn key(ino: Ino) -> Key {
     Key::new(ids::ORPHAN, Kind::ORPHAN_ITEM, ino.0)
 }

@@ -1,14 +1,14 @@
-//! The one property an inode can have: how it is compressed.
+//! The only property of an inode: its compression.
 //!
 //! # On disk
 //!
-//! An extended attribute, `btrfs.compression`: its value is the compression's name. A flag of the
-//! inode goes with it, so that a reader need not look for attributes.
+//! An extended attribute, `btrfs.compression`, with the name of the compression as its value. A
+//! flag of the inode marks its presence, so that readers need not search for attributes.
 //!
 //! # Invariants
 //!
-//! - **P1** The flag is set and cleared in the step that changes the attribute, and the file in
-//!   memory knows what the attribute says.
+//! - **P1** The flag changes in the same step as the attribute. The file in memory always has the
+//!   attribute's compression.
 
 use buttress_data::Codec;
 use buttress_format::{DirEntry, InodeFlags};
@@ -18,25 +18,25 @@ use crate::attr::{FileKind, InodeId};
 use crate::error::{Error, Result};
 use crate::xattr_items;
 
-/// Names of properties begin so.
+/// Prefix of the names of properties.
 pub(crate) const PREFIX: &[u8] = b"btrfs.";
 
-/// The name of this one.
+/// The name of the compression property.
 pub(crate) const COMPRESSION: &[u8] = b"btrfs.compression";
 
-/// What the property may say.
+/// The values of the property.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wish {
-    /// Nothing: it is not there.
+    /// The inode does not have the property.
     Nothing,
-    /// Not to be compressed.
+    /// The inode is not to be compressed.
     Never,
-    /// To be compressed this way.
+    /// The inode is to be compressed with this codec.
     Packed(Codec),
 }
 
 impl Wish {
-    /// Reads a value.
+    /// Parses a value.
     pub(crate) fn parse(value: &[u8]) -> Option<Self> {
         match value {
             b"" => Some(Self::Nothing),
@@ -45,7 +45,7 @@ impl Wish {
         }
     }
 
-    /// Reads the value that a caller wants for an inode.
+    /// Parses a value that a caller sets, and checks that it fits the inode.
     pub(crate) fn wanted(value: &[u8], kind: FileKind, flags: u64) -> Result<Self> {
         let wish = Self::parse(value);
         let wish = wish.ok_or(Error::invalid("compression is zlib, lzo, zstd or none"))?;
@@ -58,7 +58,7 @@ impl Wish {
         Ok(wish)
     }
 
-    /// The flags of an inode with this wish.
+    /// The inode flags for this value of the property.
     pub(crate) fn flags(self, flags: u64) -> u64 {
         let rest = flags & !(InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS);
         match self {
@@ -68,7 +68,7 @@ impl Wish {
         }
     }
 
-    /// How to compress, if at all.
+    /// The codec. `None` if the property selects no compression.
     pub(crate) fn codec(self) -> Option<Codec> {
         match self {
             Self::Packed(codec) => Some(codec),
@@ -82,7 +82,8 @@ pub(crate) fn is_property(name: &[u8]) -> bool {
     name.starts_with(PREFIX)
 }
 
-/// How an inode with such flags says that it shall be compressed. An unknown value is passed over.
+/// The compression that the property of an inode with these flags selects. An unknown value is
+/// ignored.
 pub(crate) fn read(view: &View, id: InodeId, flags: u64) -> Result<Option<Codec>> {
     if flags & InodeFlags::COMPRESS == 0 {
         return Ok(None);
@@ -91,7 +92,7 @@ pub(crate) fn read(view: &View, id: InodeId, flags: u64) -> Result<Option<Codec>
     Ok(value.and_then(|value| Wish::parse(&value)).and_then(Wish::codec))
 }
 
-/// The attribute of an inode that shall be compressed.
+/// The attribute that selects a codec for an inode.
 pub(crate) fn attribute(codec: Codec) -> DirEntry {
     xattr_items::attribute(COMPRESSION, codec.property().as_bytes())
 }

@@ -1,23 +1,24 @@
-//! Replaying a log of fsync when a volume is mounted for writing.
+//! Replays a log of fsync when a volume is mounted for writing.
 //!
 //! # Place
 //!
-//! `txn` found the log and claimed its space. Here its items become part of the running
-//! transaction, which is committed before any other operation begins.
+//! `txn` has found the log and claimed its space. This module adds the log's items to the running
+//! transaction. The mount commits that transaction before any other operation begins.
 //!
 //! # Invariants
 //!
-//! - **P1** One handle holds the whole replay: a commit has all of it, or the log stays for the
-//!   next mount.
-//! - **P2** What is in the log is the truth about what it is about; what it is not about stays as
-//!   it was. Of an inode item that says generation zero only the inode's being there counts.
-//! - **P3** In the end each inode that was touched has as many links as it has names; one without
-//!   any becomes an orphan.
+//! - **P1** One handle holds the whole replay. So either a commit contains all of it, or the log
+//!   stays for the next mount.
+//! - **P2** For all objects in the log, the log overrides the trees. Other objects do not change.
+//!   An inode item with generation zero only records that the inode exists.
+//! - **P3** After the replay each touched inode has as many links as names. An inode without names
+//!   becomes an orphan.
 //!
 //! # Order
 //!
-//! Inodes first, with what was deleted in directories; then entries of directories; then
-//! attributes, names and extents. The same as in Linux, since logs are written with it in mind.
+//! The replay handles inodes first, with deletions in directories. Then come entries of
+//! directories, and then attributes, names and extents. Linux uses the same order, and logs are
+//! written for it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
@@ -43,14 +44,14 @@ use crate::trees;
 /// Items that replaying one item of a log may change.
 const ITEMS_EACH: u64 = 8;
 
-/// Replays the log that was found, if there is one, and makes it part of the trees.
+/// Replays the found log into the trees, if there is one.
 pub(crate) fn replay(engine: &Engine, files: &Files, superblock: &Superblock) -> Result<()> {
     let Some(logs) = engine.take_log() else { return Ok(()) };
     let items = logs.iter().map(|log| log.items.len() as u64).sum::<u64>() * ITEMS_EACH + 64;
     let bytes: u64 = logs.iter().flat_map(|log| log.items.values()).map(|i| i.len() as u64).sum();
     let clip = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
-    // Asking in the ordinary way could commit (P1). What it takes is bounded by the volume, and a
-    // commit that comes short fails with the log as it was.
+    // An ordinary reservation could commit (P1). The size of the volume bounds the needed space. A
+    // commit that runs out of space fails and leaves the log unchanged.
     let cost = Cost::of(clip(items), clip(bytes * 4));
     let reservation = match engine.reserve_at_once(cost, Urgency::Frees)? {
         Some(reservation) => reservation,
@@ -74,7 +75,7 @@ pub(crate) fn replay(engine: &Engine, files: &Files, superblock: &Superblock) ->
     Ok(())
 }
 
-/// One subvolume's share.
+/// The replay of one subvolume's log.
 struct Replay<'a> {
     engine: &'a Engine,
     files: &'a Files,
@@ -83,7 +84,7 @@ struct Replay<'a> {
     tree: TreeId,
     log: &'a BTreeMap<Key, Payload>,
     open: HashMap<Ino, Rc<File>>,
-    /// Inodes with names that are to be counted (P3).
+    /// Inodes with names that must be counted (P3).
     recount: BTreeSet<Ino>,
 }
 
@@ -139,7 +140,7 @@ impl<'a> Replay<'a> {
         Err(Error::Item { tree: self.tree, ino, what })
     }
 
-    /// The trees with all that was replayed so far.
+    /// The present trees, with all items that are replayed so far.
     fn view(&self) -> Arc<View> {
         self.engine.view()
     }
@@ -181,7 +182,7 @@ impl<'a> Replay<'a> {
         }
         let file = match there {
             None => {
-                // Counted anew as extents and entries come.
+                // The replay counts both again when it adds extents and entries.
                 let size = if is_dir { 0 } else { logged.size };
                 let mut item = InodeItem { nbytes: 0, size, ..*logged };
                 if item.generation == Generation(0) {
@@ -206,7 +207,7 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
-    /// Attributes that the log does not have were removed: it has all of an inode that it has.
+    /// Removes attributes that the log does not have. A log has all attributes of its inodes.
     fn drop_attributes(&mut self, ino: Ino) -> Result<()> {
         let view = self.view();
         let (low, high) = span(ino, Kind::XATTR_ITEM);
@@ -232,7 +233,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Ranges of a directory's indexes of which the log has every entry there is.
+    /// Index ranges of a directory for which the log has every entry.
     fn deleted_ranges(&self, dir: Ino) -> Result<Vec<(u64, u64)>> {
         let (low, high) = span(dir, Kind::DIR_LOG_INDEX);
         let mut ranges = Vec::new();
@@ -245,7 +246,7 @@ impl<'a> Replay<'a> {
         Ok(ranges)
     }
 
-    /// Takes the entries in a range away, unless the log has them.
+    /// Removes the entries of a range that the log does not have.
     fn drop_entries(&mut self, dir: Ino, range: (u64, u64), all: bool) -> Result<()> {
         let key = |index| Key::new(dir.0, Kind::DIR_INDEX, index);
         let view = self.view();
@@ -267,7 +268,7 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
-    /// Takes an entry away, and what the inode behind it knows of it.
+    /// Removes an entry from a directory, and its reference from the inode.
     fn unlink(&mut self, dir: Ino, index: u64, entry: &DirEntry) -> Result<()> {
         if entry.location.kind != Kind::INODE_ITEM {
             return self.damaged(dir, "the log takes the name of a subvolume");
@@ -298,7 +299,7 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
-    /// Takes a name out of an inode's own list of them, in either form.
+    /// Removes a name from an inode's references, plain or extended.
     fn forget_ref(&mut self, ino: Ino, dir: Ino, name: &[u8]) -> Result<()> {
         let view = self.view();
         let mut batch = Batch::new(self.tree);
@@ -307,14 +308,14 @@ impl<'a> Replay<'a> {
                 drop(view);
                 batch.apply(self.handle);
             }
-            // It did not know: the directory was wrong, and is right now.
+            // The inode has no such reference. The directory was wrong, and is right now.
             Err(Error::Item { .. }) => {}
             Err(error) => return Err(error),
         }
         Ok(())
     }
 
-    /// Names of an inode that one item of it has.
+    /// The names in one reference item of an inode.
     fn parse_refs(&self, key: Key, item: &[u8]) -> Result<Vec<(Ino, InodeRef)>> {
         let ino = Ino(key.objectid);
         let fail = |source| self.format(ino, source);
@@ -336,8 +337,8 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// The names that one item of the log has for an inode: those it had there before and has no
-    /// more go.
+    /// Replays one reference item of the log: adds its names, and removes names that only the old
+    /// item has.
     fn refs(&mut self, key: Key, item: &[u8]) -> Result<()> {
         let ino = Ino(key.objectid);
         let logged = self.parse_refs(key, item)?;
@@ -354,7 +355,7 @@ impl<'a> Replay<'a> {
             }
         }
         for (dir, new) in &logged {
-            // The way up from the top of a subvolume is a name that no directory has.
+            // The reference of a subvolume's top directory has a name that is in no directory.
             if ino != *dir {
                 self.name(*dir, new.index, &entry_of(&file, &new.name))?;
             }
@@ -364,8 +365,8 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
-    /// Sees to it that a directory has this entry, at this index; whatever is in its way loses its
-    /// name.
+    /// Ensures that a directory has this entry at this index. Entries with the same name or index
+    /// lose their name.
     fn name(&mut self, dir: Ino, index: u64, entry: &DirEntry) -> Result<()> {
         let there = self.entry_at(dir, index)?;
         let named = names::find(&self.view(), self.id(dir), &entry.name)?;
@@ -396,7 +397,8 @@ impl<'a> Replay<'a> {
         Ok(names::parse(self.tree, dir, &item)?.into_iter().next())
     }
 
-    /// The index of an entry: its inode knows, and if it does not the directory is searched.
+    /// The index of an entry, from the reference of its inode. Without a reference, searches the
+    /// directory.
     fn index_of(&self, dir: Ino, entry: &DirEntry) -> Result<Option<u64>> {
         let key = Key::new(entry.location.objectid, Kind::INODE_REF, dir.0);
         let refs = self.current_refs(key)?;
@@ -425,7 +427,7 @@ impl<'a> Replay<'a> {
         self.resize(dir, |size| size.saturating_add(name))
     }
 
-    /// An entry of a directory that was logged as a whole.
+    /// Replays an entry of a directory that was logged with all its entries.
     fn entry(&mut self, dir: Ino, index: u64, item: &[u8]) -> Result<()> {
         for entry in names::parse(self.tree, dir, item)? {
             if entry.location.kind != Kind::INODE_ITEM || self.file(dir)?.is_none() {
@@ -440,7 +442,8 @@ impl<'a> Replay<'a> {
             };
             let there = self.entry_at(dir, index)?;
             let named = names::find(&self.view(), self.id(dir), &entry.name)?;
-            // What comes with the names of its inode comes then; what leads nowhere does not come.
+            // Skip entries that the names of their inode will add later, and entries of missing
+            // inodes.
             if same(&there) && same(&named) || !exists || self.log_names(ino, dir, &entry.name)? {
                 continue;
             }
@@ -456,7 +459,7 @@ impl<'a> Replay<'a> {
         Ok(())
     }
 
-    /// Whether the log has a name among those of an inode.
+    /// Whether the log has this name in the references of an inode.
     fn log_names(&self, ino: Ino, dir: Ino, name: &[u8]) -> Result<bool> {
         let keys = [
             Key::new(ino.0, Kind::INODE_REF, dir.0),
@@ -481,7 +484,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Checksums of the log for what has none in the trees.
+    /// Adds checksums of the log for sectors that have none in the trees.
     fn sums(&self, range: Extent) -> Result<()> {
         let sector = u64::from(self.superblock.sectorsize);
         let size = self.superblock.csum_type.size();
@@ -510,7 +513,7 @@ impl<'a> Replay<'a> {
         sums.get(index * size..(index + 1) * size)
     }
 
-    /// Counts the names of what was touched (P3).
+    /// Counts the names of the touched inodes (P3).
     fn count_links(&mut self) -> Result<()> {
         while let Some(ino) = self.recount.pop_first() {
             let Some(file) = self.file(ino)? else { continue };

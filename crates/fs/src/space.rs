@@ -1,11 +1,11 @@
-//! The owner of space: operations reserve metadata here, and two threads make room.
+//! [`Space`] reserves metadata for operations. Two of its threads make room.
 //!
 //! # Invariants
 //!
-//! - **V1** Dirty data has metadata reserved for the worst that its writeback may need. Before that
-//!   is a reason to refuse an operation, the data is written back, which shows what it does need.
-//! - **V2** A caller of [`Space::reserve`] holds no file's writeback claim: it may write back
-//!   itself.
+//! - **V1** Dirty data has metadata reserved for the worst case of its writeback. Before an
+//!   operation is refused because of that, the data is written back, which shows its real need.
+//! - **V2** A caller of [`Space::reserve`] holds no file's writeback claim, because the call may
+//!   write files back.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -22,18 +22,18 @@ use crate::writeback::Writeback;
 mod preempt;
 mod reclaimer;
 
-/// What was done about space since the volume was mounted.
+/// Counts of the work to make room since the volume was mounted.
 #[derive(Debug, Default)]
 struct Figures {
-    /// Runs of the flush states that made room for waiting callers, or refused one.
+    /// Runs of the flush states that made room for waiting callers, or refused a caller.
     runs: AtomicU64,
-    /// Those of them for metadata, which the clamp is about.
+    /// The part of these runs that was for metadata. The clamp depends on it.
     runs_for_metadata: AtomicU64,
-    /// By how many bits the clamp lowers its threshold.
+    /// The number of bits by which the clamp lowers its threshold.
     clamp_bits: AtomicU32,
 }
 
-/// See the module.
+/// Reserves metadata for operations, and makes room for it.
 pub(crate) struct Space {
     engine: Arc<Engine>,
     files: Arc<Files>,
@@ -52,12 +52,12 @@ impl Space {
         Self { engine, files, cleaner, writeback, figures: Figures::default() }
     }
 
-    /// Runs of the flush states that made room for waiting callers, or refused one.
+    /// Runs of the flush states that made room for waiting callers, or refused a caller.
     pub(crate) fn runs(&self) -> u64 {
         self.figures.runs.load(Ordering::Relaxed)
     }
 
-    /// By how many bits the clamp lowers its threshold.
+    /// The number of bits by which the clamp lowers its threshold.
     pub(crate) fn clamp_bits(&self) -> u32 {
         self.figures.clamp_bits.load(Ordering::Relaxed)
     }
@@ -67,7 +67,7 @@ impl Space {
         if let Some(reservation) = self.engine.reserve_at_once(cost, urgency)? {
             return Ok(reservation);
         }
-        // An operation that frees space may also use what dirty data has reserved.
+        // An operation that frees space may also use the reservations of dirty data.
         if urgency == Urgency::Normal && !self.engine.has_flusher() {
             self.engine.expect_wanted()?;
             self.writeback.write_all();
@@ -82,12 +82,12 @@ impl Space {
         }
     }
 
-    /// Frees all that can be freed: cleans, writes back, commits. The caller found no room, and
-    /// holds no lock.
+    /// Frees all possible space: cleans, writes back and commits. The caller has found too little
+    /// space, and holds no lock.
     ///
     /// # Errors
     ///
-    /// Those of a commit. `Interrupted` when the caller no longer waits for the next step.
+    /// Those of a commit. `Interrupted` if the caller is cancelled before the next step.
     pub(crate) fn give_all_back(&self) -> Result<()> {
         self.engine.expect_wanted()?;
         self.cleaner.clean_all();
@@ -97,7 +97,7 @@ impl Space {
         Ok(())
     }
 
-    /// Changes the inode item of a cell, and puts it alone.
+    /// Changes the inode item of a cell, and puts only this item.
     pub(crate) fn put_item(
         &self,
         cell: &InodeCell,

@@ -1,42 +1,42 @@
-//! What a mount's space holds, which callers waited for it, and what was done about that.
+//! Statistics of a mount's space: its use, the waiting callers, and the work to make room.
 
 use buttress_txn::{Accounts, Preempt, Refusal, SpaceKind, Stats};
 
 use crate::filesystem::Filesystem;
 
-/// Space of a mounted volume as it is now, and what was done since it was mounted.
+/// The present space of a mounted volume, and the work since it was mounted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpaceStats {
     /// All accounts.
     pub accounts: Accounts,
-    /// Bytes that are waited for now, of data and of metadata.
+    /// Bytes of data and of metadata that callers wait for now.
     pub waited_for: (u64, u64),
-    /// What the engine has done; waits for space among it.
+    /// Counts of the engine, including waits for space.
     pub engine: Stats,
     /// The last time that a caller was refused space.
     pub last_refusal: Option<Refusal>,
-    /// The rule by which room is made ahead.
+    /// The rule of preemptive flushing.
     pub preempt: Preempt,
-    /// Bytes that are dirty, and those of them on their way.
+    /// Bytes of dirty data, including data in writeback.
     pub dirty: u64,
-    /// Bytes on their way to the devices.
+    /// Bytes of data in writeback.
     pub ordered: u64,
-    /// Runs of the flush states for waiting callers: those that made room, or refused one.
+    /// Runs of the flush states that made room for waiting callers, or refused a caller.
     pub ladders: u64,
-    /// Rounds that made room before any caller waited.
+    /// Rounds of preemptive flushing.
     pub rounds: u64,
     /// Bytes of data that were written back to make room.
     pub flushed: u64,
-    /// How often finishing an ordered extent needed more metadata than its reservation.
+    /// Number of ordered extents that needed more metadata than their reservation to be finished.
     pub shortfalls: u64,
-    /// By how many bits the clamp lowers its threshold.
+    /// The number of bits by which the clamp lowers its threshold.
     pub clamp: u32,
-    /// Bytes a second that writeback was seen to manage.
+    /// Measured speed of writeback, in bytes a second.
     pub drain_rate: u64,
 }
 
 impl Filesystem {
-    /// Space as it is now, and what was done about it.
+    /// The present space, and the work to make room.
     #[must_use]
     pub fn space_stats(&self) -> SpaceStats {
         let mount = self.mount();

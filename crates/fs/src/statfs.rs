@@ -4,18 +4,18 @@ use buttress_format::{DevStats, DeviceId, DeviceItem, Generation, Superblock, Tr
 use buttress_txn::Usage;
 use buttress_volume::Trust;
 
-/// What `statfs` answers.
+/// The result of `statfs`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StatFs {
     /// Unit of the counts below, in bytes.
     pub block_size: u32,
-    /// Size of the volume.
+    /// Size of the volume, in blocks.
     pub blocks: u64,
-    /// Not in use.
+    /// Blocks that are not in use.
     pub blocks_free: u64,
-    /// What data may still take, metadata's share set aside.
+    /// Blocks that data may still use, without metadata's share.
     pub blocks_available: u64,
-    /// Longest name.
+    /// Longest name, in bytes.
     pub name_max: u32,
     /// Identifies the mounted subvolume.
     pub fsid: u64,
@@ -24,45 +24,45 @@ pub struct StatFs {
 /// One subvolume, as `ROOT_ITEM` and `ROOT_REF` describe it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubvolumeInfo {
-    /// Its tree.
+    /// The subvolume's tree.
     pub tree: TreeId,
-    /// The tree it has a name in, `None` for the top level.
+    /// The tree with the subvolume's name. `None` for the top level.
     pub parent: Option<TreeId>,
-    /// Its path below the top level; empty for the top level.
+    /// The subvolume's path below the top level. Empty for the top level.
     pub path: Vec<u8>,
-    /// Last transaction that changed it.
+    /// Last transaction that changed the subvolume.
     pub generation: Generation,
-    /// Refuses changes.
+    /// Whether the subvolume refuses changes.
     pub read_only: bool,
-    /// Its own identifier.
+    /// The subvolume's uuid.
     pub uuid: [u8; 16],
-    /// What it was a snapshot of; zero if nothing.
+    /// Uuid of the subvolume that it was a snapshot of. Zero if it was none.
     pub parent_uuid: [u8; 16],
 }
 
 /// One device of a mounted volume.
 #[derive(Clone, Debug)]
 pub struct DeviceInfo {
-    /// Its number.
+    /// The device's number.
     pub id: DeviceId,
-    /// As it was given.
+    /// The device's name, as the caller gave it.
     pub name: String,
-    /// How long it is, in bytes, whatever the volume uses of it.
+    /// Length of the whole device in bytes, even if the volume uses less.
     pub len: u64,
-    /// Its sizes.
+    /// The device's item, with its sizes.
     pub item: DeviceItem,
-    /// How far it can be trusted.
+    /// The trust in the device's data.
     pub trust: Trust,
-    /// What it failed at.
+    /// The device's error counts.
     pub stats: DevStats,
 }
 
-/// What an operator asks about a mounted volume.
+/// Information about a mounted volume for an operator.
 #[derive(Clone, Debug)]
 pub struct Info {
-    /// As it was read at mount.
+    /// The superblock, as it was read at mount.
     pub superblock: Superblock,
-    /// The running transaction.
+    /// The generation of the running transaction.
     pub generation: Generation,
     /// Space by kind.
     pub usage: Usage,

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **W1** An operation that changes something asks [`Status::expect_writable`] first. A volume
-//!   that was closed, remounted read-only or latched refuses, and says why.
+//! - **W1** An operation that changes something calls [`Status::expect_writable`] first. After a
+//!   close, a remount as read-only or a latch, the call fails with the reason.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +18,8 @@ pub(crate) struct Status {
     /// It was opened for reading, and was not woken since.
     is_asleep: AtomicBool,
     is_closed: AtomicBool,
-    /// It was opened for writing, and is read-only until a caller makes it writable again.
+    /// Whether a mount that was opened for writing is read-only until a caller makes it writable
+    /// again.
     is_frozen: AtomicBool,
 }
 
@@ -29,7 +30,7 @@ impl Status {
         Self { engine, is_asleep, is_closed, is_frozen }
     }
 
-    /// Why nothing can be changed. `None` if changes are allowed.
+    /// The reason why changes are forbidden. `None` if they are allowed.
     pub(crate) fn read_only_reason(&self) -> Option<String> {
         if self.is_closed() {
             return Some("it was closed".to_owned());
@@ -53,12 +54,12 @@ impl Status {
         self.is_asleep.store(is_asleep, Ordering::Release);
     }
 
-    /// Makes the volume read-only, or no longer so.
+    /// Makes the volume read-only or writable.
     pub(crate) fn freeze(&self, is_frozen: bool) {
         self.is_frozen.store(is_frozen, Ordering::Relaxed);
     }
 
-    /// Refuses changes where there is a reason (W1).
+    /// Fails if changes are forbidden (W1).
     pub(crate) fn expect_writable(&self) -> Result<()> {
         if let Some(cause) = self.engine.aborted() {
             return Err(buttress_txn::Error::Aborted(cause).into());

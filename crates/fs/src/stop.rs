@@ -5,16 +5,16 @@ use std::time::Duration;
 use buttress_base::clock;
 use buttress_base::sync::{Condvar, Mutex};
 
-/// Set once, when the mount ends. Threads look at it, or sleep on it.
+/// A flag that is set once, when the mount ends. Threads check it or wait for it.
 #[derive(Default)]
 pub(crate) struct StopSignal {
-    /// Unranked: threads wait on it with a condition variable, and take nothing under it.
+    /// Unranked: threads wait on it with a condition variable, and take no other lock under it.
     is_set: Mutex<bool>,
     wake: Condvar,
 }
 
 impl StopSignal {
-    /// Has all threads end.
+    /// Tells all threads to end.
     pub(crate) fn set(&self) {
         *self.is_set.lock() = true;
         self.wake.notify_all();
@@ -25,7 +25,7 @@ impl StopSignal {
         *self.is_set.lock()
     }
 
-    /// Waits for `limit`, or until the threads are to end. Returns whether they are.
+    /// Waits for `limit`, or until the threads are to end. Returns whether the threads are to end.
     pub(crate) fn wait(&self, limit: Duration) -> bool {
         let mut is_set = self.is_set.lock();
         let begun = clock::now();

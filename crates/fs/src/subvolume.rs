@@ -1,4 +1,4 @@
-//! Subvolumes as a whole: which there are, which is shown by default, what their root items say.
+//! Operations on whole subvolumes: the list, the default subvolume, and changes of root items.
 
 use buttress_format::{
     Generation, Incompat, InodeFlags, Key, Kind, RootFlags, RootItem, Timespec, TreeId,
@@ -19,19 +19,19 @@ use crate::subvolume_items::{
 };
 use crate::trees;
 
-/// What a received subvolume is a copy of.
+/// The origin of a received subvolume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
-    /// Uuid of the original; all zero to forget that it was received.
+    /// Uuid of the original. All zero removes the record of the reception.
     pub uuid: [u8; 16],
-    /// The original's transaction.
+    /// Transaction of the original.
     pub stransid: Generation,
-    /// The original's time.
+    /// Time of the original.
     pub stime: Timespec,
 }
 
 impl Received {
-    /// Of nothing: it was not received, or is no longer what was.
+    /// No origin: the subvolume was not received, or has changed since.
     pub const NOTHING: Self =
         Self { uuid: [0; 16], stransid: Generation(0), stime: Timespec { sec: 0, nsec: 0 } };
 }
@@ -42,22 +42,23 @@ impl Filesystem {
     ///
     /// # Errors
     ///
-    /// [`crate::ErrorKind::Name`] where there is none, `Invalid` for a directory that is none.
+    /// [`crate::ErrorKind::Name`] if the subvolume does not exist. `Invalid` for a directory that
+    /// is no subvolume.
     pub fn find_subvolume(&self, options: &MountOptions) -> Result<TreeId> {
         let mount = self.mount();
         Ok(open::root(mount, &mount.engine.view(), options)?.tree)
     }
 
-    /// The subvolume that is shown when no other is asked for.
+    /// The subvolume that a mount shows by default.
     ///
     /// # Errors
     ///
-    /// What reading the root tree met.
+    /// An error from reading the root tree.
     pub fn default_subvolume(&self) -> Result<TreeId> {
         default_subvolume(&self.mount().engine.view())
     }
 
-    /// Has another subvolume shown when none is asked for.
+    /// Sets the subvolume that a mount shows by default.
     ///
     /// # Errors
     ///
@@ -78,22 +79,22 @@ impl Filesystem {
         let mut batch = Batch::new(TreeId::ROOT);
         batch.set(names::item_key(ROOT_TREE_DIR.ino, b"default"), Change::Names(vec![entry]));
         let reservation = mount.space.reserve(batch.cost(0), Urgency::Normal)?;
-        // Linux marks a volume when its default is changed, and never unmarks it.
+        // Linux sets this feature flag when the default changes, and never clears it.
         mount.engine.need_feature(Incompat::DEFAULT_SUBVOL);
         let handle = mount.engine.begin(reservation);
         batch.apply(&handle);
         Ok(())
     }
 
-    /// Forbids changes of a subvolume, or allows them: then there is to be room for copies of what
-    /// it shares.
+    /// Forbids changes of a subvolume, or allows them. Allowing them needs space for the headroom
+    /// of its shared nodes.
     ///
     /// # Errors
     ///
     /// `NotFound`, `ReadOnly`, `NoSpace`.
     pub fn set_subvolume_read_only(&self, tree: TreeId, read_only: bool) -> Result<()> {
         let home = self.mount().inodes.tree_info(&self.mount().engine.view(), tree)?;
-        // What was written before must not be written after.
+        // Data from before the change must not be written after it.
         let _writes = home.writes.write();
         if read_only {
             self.mount().writeback.write_all();
@@ -111,7 +112,7 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Records what a subvolume was received from.
+    /// Records the origin of a received subvolume.
     ///
     /// # Errors
     ///
@@ -127,7 +128,7 @@ impl Filesystem {
         })
     }
 
-    /// Changes a root item, and what the uuid tree says of it.
+    /// Changes a root item, and the entries of the uuid tree for the subvolume.
     fn change_root(&self, tree: TreeId, change: impl FnOnce(&mut RootItem)) -> Result<()> {
         let mount = self.mount();
         mount.status.expect_writable()?;
@@ -160,7 +161,7 @@ impl Filesystem {
         Ok(())
     }
 
-    /// What the root item of a subvolume says.
+    /// The root item of a subvolume.
     ///
     /// # Errors
     ///
@@ -174,7 +175,7 @@ impl Filesystem {
     ///
     /// # Errors
     ///
-    /// What reading the root tree met.
+    /// An error from reading the root tree.
     pub fn subvolumes(&self) -> Result<Vec<SubvolumeInfo>> {
         let view = self.mount().engine.view();
         let mut found: Vec<SubvolumeInfo> = Vec::new();
@@ -236,7 +237,7 @@ impl Filesystem {
     ///
     /// # Errors
     ///
-    /// What reading the root tree met.
+    /// An error from reading the root tree.
     pub fn dying_subvolumes(&self) -> Result<Vec<TreeId>> {
         let mount = self.mount();
         let mut found = mount.maintenance.dead_subvolumes()?;

@@ -21,11 +21,11 @@ use crate::batch::{Batch, Change};
 use crate::error::{Error, ErrorKind, NameError, Result};
 use crate::names::{self, Target};
 
-/// The directory of the root tree in which the default subvolume has its name.
+/// The directory of the root tree that contains the name of the default subvolume.
 pub(crate) const ROOT_TREE_DIR: InodeId =
     InodeId { tree: TreeId::ROOT, ino: Ino(TreeId::ROOT_DIR.0) };
 
-/// Where subvolumes with a uuid are recorded.
+/// The key of the uuid tree's item for a uuid.
 pub(crate) fn uuid_key(kind: Kind, uuid: &[u8; 16]) -> Key {
     let half = |at: usize| {
         let mut bytes = [0; 8];
@@ -35,7 +35,7 @@ pub(crate) fn uuid_key(kind: Kind, uuid: &[u8; 16]) -> Key {
     Key::new(half(0), kind, half(8))
 }
 
-/// The subvolume that is shown when no other is asked for.
+/// The subvolume that a mount shows by default.
 pub(crate) fn default_subvolume(view: &View) -> Result<TreeId> {
     let Some(entry) = names::find(view, ROOT_TREE_DIR, b"default")? else { return Ok(TreeId::FS) };
     Ok(match names::target(view, ROOT_TREE_DIR, &entry)? {
@@ -48,7 +48,7 @@ fn ref_keys(tree: TreeId, parent: TreeId) -> [Key; 2] {
     [Key::new(parent.0, Kind::ROOT_REF, tree.0), Key::new(tree.0, Kind::ROOT_BACKREF, parent.0)]
 }
 
-/// Gathers the two references that go with a subvolume's name (U1).
+/// Collects the two references of a subvolume's name (U1).
 pub(crate) fn add_refs(roots: &mut Batch, tree: TreeId, dir: InodeId, index: u64, name: &[u8]) {
     let place = RootRef { dirid: dir.ino, sequence: index, name: name.to_vec() };
     for key in ref_keys(tree, dir.tree) {
@@ -56,7 +56,7 @@ pub(crate) fn add_refs(roots: &mut Batch, tree: TreeId, dir: InodeId, index: u64
     }
 }
 
-/// Gathers the loss of both. Returns the index that the name has in its directory.
+/// Collects the removal of both references. Returns the index of the name in its directory.
 pub(crate) fn remove_refs(
     view: &View,
     roots: &mut Batch,
@@ -76,8 +76,7 @@ pub(crate) fn remove_refs(
     Ok(place.sequence)
 }
 
-/// The subvolumes that have a uuid. `None` where the volume has no tree of them, or for a uuid of
-/// zeros.
+/// The subvolumes with a uuid. `None` if the volume has no uuid tree, or for a uuid of zeros.
 fn with_uuid(view: &View, key: Key) -> Result<Option<Vec<TreeId>>> {
     let none = key.objectid == 0 && key.offset == 0;
     if none || view.committed_root(TreeId::UUID)?.is_none() {
@@ -92,7 +91,7 @@ fn with_uuid(view: &View, key: Key) -> Result<Option<Vec<TreeId>>> {
     Ok(Some(found))
 }
 
-/// Gathers that a subvolume has a uuid.
+/// Collects the change that records a subvolume's uuid.
 pub(crate) fn add_uuid(view: &View, uuids: &mut Batch, key: Key, tree: TreeId) -> Result<()> {
     if let Some(mut found) = with_uuid(view, key)?
         && !found.contains(&tree)
@@ -103,7 +102,7 @@ pub(crate) fn add_uuid(view: &View, uuids: &mut Batch, key: Key, tree: TreeId) -
     Ok(())
 }
 
-/// Gathers that a subvolume no longer has a uuid.
+/// Collects the change that removes the record of a subvolume's uuid.
 pub(crate) fn remove_uuid(view: &View, uuids: &mut Batch, key: Key, tree: TreeId) -> Result<()> {
     if let Some(mut found) = with_uuid(view, key)?
         && found.contains(&tree)
@@ -119,7 +118,8 @@ pub(crate) fn remove_uuid(view: &View, uuids: &mut Batch, key: Key, tree: TreeId
     Ok(())
 }
 
-/// Names the true reason in a refusal of a reservation that included `bytes` of snapshot headroom.
+/// Replaces the error of a failed reservation that included `bytes` of snapshot headroom. The new
+/// error names the headroom.
 pub(crate) fn told_of_copies(error: Error, bytes: u64) -> Error {
     match error.kind() {
         ErrorKind::NoSpace if bytes > 0 => buttress_txn::Error::NoSpace(

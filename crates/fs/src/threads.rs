@@ -3,7 +3,7 @@
 use buttress_base::sync::Mutex;
 use buttress_base::thread::{Builder, JoinHandle, current};
 
-/// See the module.
+/// The running threads of a mount.
 #[derive(Default)]
 pub(crate) struct Threads {
     /// Unranked: held while threads are started.
@@ -11,8 +11,8 @@ pub(crate) struct Threads {
 }
 
 impl Threads {
-    /// Starts a thread `buttress-<name>`. Returns whether it could. Without it its work still
-    /// happens, in threads that need it.
+    /// Starts a thread `buttress-<name>`. Returns false if that fails. In that case other threads
+    /// do its work when they need it.
     pub(crate) fn start(&self, name: &str, work: impl FnOnce() + Send + 'static) -> bool {
         let mut running = self.running.lock();
         match Builder::new().name(format!("buttress-{name}")).spawn(work) {
@@ -27,7 +27,7 @@ impl Threads {
         }
     }
 
-    /// Waits until all have ended, but for the calling thread.
+    /// Waits until all threads except the calling one have ended.
     pub(crate) fn join(&self) {
         let threads = std::mem::take(&mut *self.running.lock());
         for thread in threads {

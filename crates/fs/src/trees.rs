@@ -1,4 +1,4 @@
-//! Subvolumes: what their root items say, and where each has its name.
+//! Subvolumes in memory, their root items, and the places of their names.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use buttress_txn::View;
 use crate::attr::InodeId;
 use crate::error::{Error, NameError, Result};
 
-/// The number of every directory that stands for a subvolume that is not there.
+/// The inode number of every stand-in directory for a missing subvolume.
 pub(crate) const STUB: Ino = Ino(2);
 
 /// A subvolume while the volume is mounted.
@@ -19,13 +19,13 @@ pub(crate) const STUB: Ino = Ino(2);
 pub(crate) struct Tree {
     pub(crate) root_dir: Ino,
     read_only: AtomicBool,
-    /// It was deleted: nothing in it is found, or changed, any more.
+    /// Whether the subvolume was deleted. Its inodes can neither be found nor changed then.
     dead: AtomicBool,
-    /// Files are found in it although it was deleted, as long as it is used.
+    /// Whether files can be found in the deleted subvolume, as long as it is used.
     held: AtomicBool,
-    /// Shared for a change of a file's content, exclusive for a snapshot. So a snapshot has all
-    /// earlier writes, in an order that a reader could have seen. Taken before any inode's lock.
-    /// Unranked: long, held across writeback.
+    /// Held shared for a change of a file's content, exclusive for a snapshot. So a snapshot has
+    /// all earlier writes, in an order that a reader could have seen. Taken before any inode's
+    /// lock. Unranked: held for long, across writeback.
     pub(crate) writes: RwLock<()>,
 }
 
@@ -48,7 +48,7 @@ impl Tree {
         self.dead.load(Ordering::Relaxed)
     }
 
-    /// Lets files be found in it after it was deleted.
+    /// Allows files to be found in this subvolume after its deletion.
     pub(crate) fn hold(&self) {
         self.held.store(true, Ordering::Relaxed);
     }
@@ -60,15 +60,15 @@ impl Tree {
 
 #[derive(Debug, Default)]
 pub(crate) struct Trees {
-    /// Unranked: nothing is taken under it.
+    /// Unranked: no other lock is taken under it.
     known: RwLock<HashMap<TreeId, Arc<Tree>>>,
     /// Held while root items, the names of subvolumes or the default one are changed. Unranked:
-    /// long, held across reads of trees and waits for space.
+    /// held for long, across reads of trees and waits for space.
     pub(crate) changing: Mutex<()>,
 }
 
 impl Trees {
-    /// What is remembered of a subvolume. The flag says that this is the first look at it.
+    /// The subvolume's state in memory. The flag is true for the first lookup of the subvolume.
     pub(crate) fn info(&self, view: &View, tree: TreeId) -> Result<(Arc<Tree>, bool)> {
         if let Some(known) = self.known.read().get(&tree) {
             if known.is_dead() {
@@ -87,7 +87,7 @@ impl Trees {
 }
 
 impl Trees {
-    /// A deleted subvolume in which files are found, if it is one.
+    /// The subvolume if it is deleted and files can still be found in it. Otherwise `None`.
     pub(crate) fn held(&self, tree: TreeId) -> Option<Arc<Tree>> {
         let known = self.known.read();
         known.get(&tree).filter(|known| known.held.load(Ordering::Relaxed)).cloned()
@@ -116,7 +116,7 @@ pub(crate) fn root_entry(view: &View, tree: TreeId) -> Result<Option<(Key, RootI
     Ok((item.refs > 0).then_some((key, item)))
 }
 
-/// The directory that has a subvolume's name, and the name; nothing for the top level.
+/// The directory that contains a subvolume's name, and the name. `None` for the top level.
 pub(crate) fn place(view: &View, tree: TreeId) -> Result<Option<(InodeId, Vec<u8>)>> {
     let low = Key::new(tree.0, Kind::ROOT_BACKREF, 0);
     let high = Key::new(tree.0, Kind::ROOT_BACKREF, u64::MAX);
@@ -125,8 +125,8 @@ pub(crate) fn place(view: &View, tree: TreeId) -> Result<Option<(InodeId, Vec<u8
     Ok(Some((InodeId { tree: TreeId(key.offset), ino: place.dirid }, place.name)))
 }
 
-/// Whether a subvolume has its name, this one, in this directory; a snapshot has the entry and not
-/// the name.
+/// Whether `dir` contains this name of the subvolume. A snapshot has such an entry without the
+/// subvolume's reference.
 pub(crate) fn is_here(view: &View, tree: TreeId, dir: InodeId, name: &[u8]) -> Result<bool> {
     let key = Key::new(dir.tree.0, Kind::ROOT_REF, tree.0);
     let Some(item) = view.get(TreeId::ROOT, &key)? else { return Ok(false) };
@@ -134,7 +134,7 @@ pub(crate) fn is_here(view: &View, tree: TreeId, dir: InodeId, name: &[u8]) -> R
     Ok(place.dirid == dir.ino && place.name == name)
 }
 
-/// The subvolumes that have their names in this one.
+/// The subvolumes with names inside this one.
 pub(crate) fn children(view: &View, tree: TreeId) -> Result<Vec<TreeId>> {
     let low = Key::new(tree.0, Kind::ROOT_REF, 0);
     let high = Key::new(tree.0, Kind::ROOT_REF, u64::MAX);

@@ -1,27 +1,27 @@
-//! The owner of writeback: the inodes with dirty data, the threads that write them back, and how
-//! fast writers may be.
+//! [`Writeback`] lists the inodes with dirty data, runs the threads that write them back, and
+//! limits the speed of writers.
 //!
 //! # Invariants
 //!
 //! - **G1** An inode with dirty data is in the dirty list, or a thread that took it puts it back.
-//!   The list keeps its cell alive. An inode that goes leaves the list, and its dirty data is not
-//!   written.
+//!   The list keeps its cell alive. An inode that is gone leaves the list, and its dirty data is
+//!   not written.
 //! - **G2** A thread that drains the list also waits for the batches that other threads took. It
-//!   then writes what those put back: data beyond one round, or data that yet another thread was
-//!   writing.
-//! - **G3** Spare threads write only while writeback waits for devices and much is dirty, or for
-//!   the clamp, which wants several parts on their way. Otherwise they would take processors from
-//!   writers.
+//!   then writes the inodes that these threads put back. Such an inode had data beyond one round,
+//!   or data that yet another thread was writing.
+//! - **G3** Spare threads write in two cases only. The first is that writeback waits for devices
+//!   and much data is dirty. The second is the clamp, which needs several parts in writeback at
+//!   once. Otherwise spare threads would take processors from writers.
 //!
 //! # Locks
 //!
-//! `in_flight` is long. Each thread that writes a batch holds it shared. [`Writeback::write_all`]
-//! takes it exclusive for an instant, to wait for all batches (G2). The list has a short lock
-//! inside.
+//! `in_flight` is held for long. Each thread that writes a batch holds it shared.
+//! [`Writeback::write_all`] takes it exclusive for a moment, to wait for all batches (G2). The list
+//! has its own lock, which is held for short times and taken under `in_flight`.
 //!
 //! # Failure
 //!
-//! The file keeps what its data met, for the next sync of the file or of the volume.
+//! The file keeps the error of its data, for the next sync of the file or of the volume.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -45,31 +45,31 @@ mod threads;
 /// Most bytes of one batch.
 pub(crate) const BATCH_BYTES: u64 = 16 << 20;
 
-/// What the mount options say about writeback.
+/// Limits of writeback, from the mount options.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Dirty bytes beyond which a writer writes back itself.
+    /// Amount of dirty data in bytes above which the writer itself writes back.
     pub(crate) dirty_bytes_max: u64,
     /// The longest time between commits.
     pub(crate) commit_interval: Duration,
 }
 
-/// What was done to make room, ever.
+/// Counts of the work to make room since the mount.
 #[derive(Debug, Default)]
 struct Figures {
-    /// Bytes written back for it.
+    /// Bytes that were written back to make room.
     flushed: AtomicU64,
-    /// Rounds made ahead of waits.
+    /// Rounds of preemptive flushing.
     rounds: AtomicU64,
 }
 
-/// See the module.
+/// The dirty inodes of a mount, and their writeback.
 pub(crate) struct Writeback {
     engine: Arc<Engine>,
     files: Arc<Files>,
     limits: Limits,
     list: DirtyList,
-    /// Unranked: long, held across writes to devices.
+    /// Unranked: held for long, across writes to devices.
     in_flight: RwLock<()>,
     throttle: Throttle,
     figures: Figures,
@@ -93,7 +93,7 @@ impl Writeback {
         self.list.enlist(cell);
     }
 
-    /// Takes every inode out of the list, and writes nothing.
+    /// Takes every inode out of the list without writing it back.
     pub(crate) fn forget_all(&self) {
         self.list.drain();
     }
@@ -103,33 +103,33 @@ impl Writeback {
         self.list.forget_tree(&self.files, tree);
     }
 
-    /// Lets the threads end.
+    /// Tells the threads to end.
     pub(crate) fn stop(&self) {
         self.list.stop();
     }
 
-    /// Bytes that were written back to make room, ever.
+    /// Bytes that were written back to make room since the mount.
     pub(crate) fn flushed(&self) -> u64 {
         self.figures.flushed.load(Ordering::Relaxed)
     }
 
-    /// Rounds that made room ahead, ever.
+    /// Rounds of preemptive flushing since the mount.
     pub(crate) fn rounds(&self) -> u64 {
         self.figures.rounds.load(Ordering::Relaxed)
     }
 
-    /// Bytes a second that writeback was seen to manage. Zero before it was measured.
+    /// Measured speed of writeback, in bytes a second. Zero before the first measurement.
     pub(crate) fn rate(&self) -> u64 {
         self.throttle.rate()
     }
 
-    /// Whether spare threads help (G3).
+    /// Whether spare threads are to help (G3).
     fn is_crowded(&self) -> bool {
         self.files.counters().dirty_bytes() > self.limits.dirty_bytes_max / 8 * 5
             && self.throttle.waits_for_devices()
     }
 
-    /// Writes the oldest dirty inodes back. Returns whether there were any.
+    /// Writes the oldest dirty inodes back. Returns whether there was a batch.
     fn write_batch(&self, older_than: Option<Instant>) -> bool {
         let _in_flight = self.in_flight.read();
         let batch = self.list.take_batch(older_than, BATCH_BYTES);
@@ -140,15 +140,16 @@ impl Writeback {
         if written.files == 0
             && let Some(busy) = batch.iter().find(|cell| !cell.is_gone())
         {
-            // Other threads write all of these already. Asking again at once would spin.
+            // Other threads already write all of these files. Wait for one, because a retry at once
+            // would spin.
             self.files.writeback().wait_idle(&busy.file);
         }
         self.enlist_again(&batch);
         true
     }
 
-    /// As [`write_batch`](Self::write_batch), without any wait for other threads. Returns how many
-    /// bytes it wrote.
+    /// As [`write_batch`](Self::write_batch), without any wait for other threads. Returns the
+    /// number of written bytes.
     pub(crate) fn write_free_batch(&self, bytes: u64) -> u64 {
         let _in_flight = self.in_flight.read();
         let batch = self.list.take_batch(None, bytes.min(BATCH_BYTES));
@@ -170,7 +171,7 @@ impl Writeback {
     fn write_cells(&self, cells: &[Arc<InodeCell>]) -> Written {
         let mut files = Vec::with_capacity(cells.len());
         for cell in cells {
-            // The data of an inode that goes is never read again.
+            // No thread will read the data of an inode that is gone.
             if !cell.is_gone() {
                 files.push(&cell.file);
             }
@@ -178,7 +179,7 @@ impl Writeback {
         self.noting(|| self.files.writeback().write_back_many(&files))
     }
 
-    /// Measures a write for the throttle.
+    /// Runs a write and reports its speed to the throttle.
     fn noting(&self, write: impl FnOnce() -> Written) -> Written {
         let begun = clock::now();
         let written = write();
@@ -189,7 +190,7 @@ impl Writeback {
         written
     }
 
-    /// Lists those again that another thread was writing, or that were dirtied meanwhile (G1).
+    /// Lists again the inodes that another thread was writing, or that became dirty meanwhile (G1).
     fn enlist_again(&self, cells: &[Arc<InodeCell>]) {
         for cell in cells {
             if cell.file.is_dirty() {
@@ -199,7 +200,7 @@ impl Writeback {
     }
 
     /// Delays a writer that has just made `bytes` dirty, so that neither memory nor metadata runs
-    /// out. If more is dirty than may be, the writer writes back its own file and a few batches.
+    /// out. If dirty data exceeds the limit, the writer writes back its own file and a few batches.
     /// The caller holds no lock.
     pub(crate) fn pace(&self, cell: &Arc<InodeCell>, bytes: u64) {
         let limit = self.limits.dirty_bytes_max;
@@ -227,19 +228,20 @@ impl Writeback {
         }
     }
 
-    /// How long a writer waits that has just made `bytes` dirty. Where no thread writes back, a
-    /// wait would change nothing.
+    /// The delay for a writer that has just made `bytes` dirty. Without threads that write back, a
+    /// delay would be useless.
     fn hold(&self, bytes: u64, dirty: u64, pressure: Option<u64>) -> Duration {
         if bytes == 0 || !self.engine.has_flusher() {
             return Duration::ZERO;
         }
-        // As much may be dirty as would use up the metadata, if that is less.
+        // Limit dirty data to the amount that would use up the metadata, if that is less than the
+        // option.
         let limit = self.limits.dirty_bytes_max;
         let room = pressure.map_or(limit, |part| dirty.saturating_mul(1000) / part);
         self.throttle.hold(bytes, dirty, limit.min(room))
     }
 
-    /// Writes back all that is dirty now, and waits for it (G2). Failures stay with the inodes.
+    /// Writes back all present dirty data and waits for it (G2). Failures stay with the inodes.
     pub(crate) fn write_all(&self) {
         {
             // A thread that calls this meanwhile finds an empty list, and waits for `in_flight`.
@@ -255,15 +257,16 @@ impl Writeback {
             let _nothing_in_flight = self.in_flight.write();
             self.list.listed()
         };
-        // They stay listed, since a thread that comes now must find them. This runs without the
-        // lock: a thread that writes one of these may have room only after another batch has ended.
+        // The cells stay in the list, since other callers must find them. This part runs without
+        // the lock: the writer of one of these files may get space only after another batch has
+        // ended.
         for batch in left.chunks(BATCH_INODES) {
             self.write_cells(batch);
         }
         self.write_whole(&left);
     }
 
-    /// Writes back what is dirty of some inodes, and waits for threads that are writing them.
+    /// Writes back the dirty data of these inodes, and waits for threads that are writing them.
     fn write_whole(&self, cells: &[Arc<InodeCell>]) {
         for cell in cells {
             if !cell.is_gone() && cell.file.is_dirty() {

@@ -1,12 +1,11 @@
-//! POSIX access control lists, as far as a server has to know them.
+//! POSIX access control lists: the parts that a server must implement.
 //!
 //! # Place
 //!
-//! With its ACL support on, the kernel reads a file's list as an extended attribute and decides by
-//! it what each user may do. What it leaves to the server is everything that *changes* a list or a
-//! mode because of the other. What a new inode inherits is the volume's part; what `chmod` does to
-//! a list and what a new list does to the mode is here. The rules are those of POSIX.1e draft 17
-//! and of acl(5).
+//! With its ACL support on, the kernel reads a file's list as an extended attribute and checks the
+//! access of each user. The server must *change* a list or a mode because of the other. The volume
+//! computes the lists of new inodes. This module changes a list after `chmod`, and a mode after a
+//! new list. The rules are those of POSIX.1e draft 17 and of acl(5).
 //!
 //! # On the wire
 //!
@@ -18,14 +17,14 @@
 //!
 //! # Invariants
 //!
-//! - **A1** A list that parses has exactly one owner, one group and one other entry, and a mask if
-//!   it names any user or group; so every list turns into mode bits.
+//! - **A1** A list that parses has exactly one owner, one group and one other entry. It has a mask
+//!   if it names any user or group. So every list has mode bits.
 //!
 //! Own code: `exacl` and `posix-acl` call libacl, which reads lists of files, not of bytes.
 
-/// The attribute that holds what each user may do with a file.
+/// The attribute with the list that controls access to a file.
 pub(crate) const ACCESS: &[u8] = b"system.posix_acl_access";
-/// The attribute of a directory that holds what its new files get.
+/// The attribute of a directory with the list for its new files.
 pub(crate) const DEFAULT: &[u8] = b"system.posix_acl_default";
 
 const VERSION: u32 = 2;
@@ -51,7 +50,7 @@ struct Entry {
     id: u32,
 }
 
-/// A checked list (A1).
+/// A list that satisfies A1.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Acl {
     entries: Vec<Entry>,
@@ -85,8 +84,8 @@ impl Acl {
             && (!named || count(Tag::Mask) == 1)
     }
 
-    /// Turns the ids of a list into others, sorted again; nothing if one of them has none, or two
-    /// are one.
+    /// Maps the ids of a list to other ids, and sorts the list again. `None` if an id has no
+    /// counterpart, or if the result is no valid list.
     pub(crate) fn with_ids(
         mut self,
         user: impl Fn(u32) -> Option<u32>,
@@ -100,7 +99,7 @@ impl Acl {
             }
         }
         self.entries.sort_by_key(|entry| (entry.tag, entry.id));
-        // Several ids without a number here become the same one: the first entry counts.
+        // Ids without a number here map to the same id. Keep only the first entry of each.
         self.entries.dedup_by_key(|entry| (entry.tag, entry.id));
         self.is_valid().then_some(self)
     }
@@ -117,14 +116,14 @@ impl Acl {
         bytes
     }
 
-    /// Returns the nine permission bits that show this list to programs that know only those: the
-    /// group bits are the mask's if there is one.
+    /// Returns the nine permission bits of this list, for programs that know no lists. The group
+    /// bits are the mask's if there is one.
     pub(crate) fn mode(&self) -> u32 {
         let group = if self.is_minimal() { Tag::OwningGroup } else { self.group_class() };
         self.bits(Tag::Owner) << 6 | self.bits(group) << 3 | self.bits(Tag::Other)
     }
 
-    /// Says whether the permission bits alone say the same.
+    /// Returns whether the permission bits alone have the same meaning.
     pub(crate) fn is_minimal(&self) -> bool {
         self.entries.len() == 3
     }
@@ -143,7 +142,8 @@ impl Acl {
         }
     }
 
-    /// The class that the group bits of a mode speak for: the mask if there is one.
+    /// The entry that the group bits of a mode stand for: the mask, or the owning group if there is
+    /// no mask.
     fn group_class(&self) -> Tag {
         let has_mask = self.entries.iter().any(|entry| entry.tag == Tag::Mask);
         if has_mask { Tag::Mask } else { Tag::OwningGroup }
@@ -171,7 +171,7 @@ impl Entry {
         if permissions > 7 {
             return None;
         }
-        // Only named entries have an id; what others carry there is not compared or kept.
+        // Only named entries have an id. The id field of others is neither compared nor kept.
         let id = match tag {
             Tag::User | Tag::Group => u32::from_le_bytes(id.try_into().ok()?),
             Tag::Owner | Tag::OwningGroup | Tag::Mask | Tag::Other => NO_ID,
@@ -201,8 +201,8 @@ mod tests {
         Acl::parse(&bytes).expect("a valid list")
     }
 
-    /// A1: what lacks an entry, names a user or group without a mask, or is out of order is no
-    /// list.
+    /// A1: a list is invalid if it lacks an entry, names a user or group without a mask, or is out
+    /// of order.
     #[test]
     fn a1_invalid_lists_are_refused() {
         let missing_other = list(&[(Tag::Owner, 7, NO_ID), (Tag::OwningGroup, 5, NO_ID)]);
@@ -221,7 +221,7 @@ mod tests {
         }
     }
 
-    /// The mask stands in for the group bits, and chmod changes the mask.
+    /// The mask replaces the group bits, and chmod changes the mask.
     #[test]
     fn mode_and_mask() {
         let mut acl = named();

@@ -1,4 +1,4 @@
-//! Attributes, times and device numbers between the volume's form and the protocol's.
+//! Converts attributes, times and device numbers between the volume's form and the protocol's.
 
 use buttress_fs::{Attr, FileKind, Timespec, mode};
 use buttress_protocol::{Attr as WireAttr, FileType, WireTime};
@@ -8,7 +8,8 @@ use crate::IdMap;
 const BLOCK_SIZE: u32 = 4096;
 const NSEC_MAX: u32 = 999_999_999;
 
-/// Turns an inode's attributes into the protocol's; `ino` is what programs see as its number.
+/// Converts an inode's attributes to the protocol's form. `ino` is the inode number that programs
+/// see.
 pub(crate) fn to_wire(attr: &Attr, ino: u64, users: &IdMap, groups: &IdMap) -> WireAttr {
     let [atime, mtime, ctime] = [attr.atime, attr.mtime, attr.ctime].map(time_to_wire);
     WireAttr {
@@ -31,14 +32,14 @@ pub(crate) fn to_wire(attr: &Attr, ino: u64, users: &IdMap, groups: &IdMap) -> W
     }
 }
 
-/// What stands in for the attributes of an inode that cannot be read, so that its name is still
-/// listed. A request for the inode itself then says why.
+/// Placeholder attributes for an inode that cannot be read, so that its name is still listed. A
+/// request for the inode itself returns the error.
 pub(crate) fn unreadable(ino: u64, kind: FileKind) -> WireAttr {
     let mode = kind_to_wire(kind).bits();
     WireAttr { ino, mode, nlink: 1, blksize: BLOCK_SIZE, ..WireAttr::default() }
 }
 
-/// Attributes that say "there is no such name, and you may remember that".
+/// Attributes that mark a missing name, which the kernel may cache.
 pub(crate) fn absent() -> WireAttr {
     unreadable(0, FileKind::Regular)
 }
@@ -56,7 +57,8 @@ pub(crate) fn kind_to_wire(kind: FileKind) -> FileType {
     }
 }
 
-/// A time on the disk may have any number of nanoseconds; the kernel wants fewer than a second.
+/// Converts a time to the protocol's form. A time on disk may have any number of nanoseconds; the
+/// kernel accepts less than a second.
 fn time_to_wire(time: Timespec) -> WireTime {
     WireTime { sec: time.sec, nsec: time.nsec.min(NSEC_MAX) }
 }
@@ -66,7 +68,8 @@ pub(crate) fn time_from_wire(time: WireTime) -> Timespec {
     Timespec { sec: time.sec, nsec: time.nsec }
 }
 
-/// On disk a device number is 12 bits of major above 20 of minor; on the wire the minor is split.
+/// Converts a device number. On disk it has 20 bits of minor, then 12 bits of major. The protocol
+/// splits the minor.
 fn device_to_wire(device: u64) -> u32 {
     let (major, minor) = ((device >> 20) as u32, (device & 0xf_ffff) as u32);
     (minor & 0xff) | (major & 0xfff) << 8 | (minor & !0xff) << 12
@@ -87,7 +90,8 @@ pub(crate) fn device_from_wire(device: u32) -> u64 {
 mod tests {
     use super::*;
 
-    /// Device numbers survive the way to the kernel and back, with large minors.
+    /// Device numbers are equal after a conversion to the kernel's form and back, even with large
+    /// minors.
     #[test]
     fn device_numbers_round_trip() {
         for (major, minor) in [(0, 0), (8, 1), (259, 0x12345), (4095, 0xf_ffff)] {
@@ -97,7 +101,8 @@ mod tests {
         assert_eq!(device_to_wire(8 << 20 | 1), 0x801);
     }
 
-    /// Times before 1970 go there and back, and nanoseconds stay below a second.
+    /// Times before 1970 are equal after a conversion and back, and nanoseconds stay below a
+    /// second.
     #[test]
     fn times_before_the_epoch() {
         let time = Timespec { sec: -2, nsec: 800_000_000 };

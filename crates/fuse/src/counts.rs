@@ -1,4 +1,4 @@
-//! How many requests of each kind came to this process.
+//! Counts the requests of each kind to this process.
 //!
 //! # What must hold
 //!
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use buttress_protocol::{Opcode, opcode};
 
-/// Numbers of requests are below this.
+/// All opcodes of requests are below this.
 const KINDS: usize = 64;
 
 static COUNTS: [AtomicU64; KINDS] = [const { AtomicU64::new(0) }; KINDS];
@@ -66,7 +66,7 @@ pub(crate) fn count(of: Opcode) {
     }
 }
 
-/// How many requests of each kind came to all mounts of this process; kinds that never came are
+/// The number of requests of each kind to all mounts of this process. Kinds without requests are
 /// left out.
 #[must_use]
 pub fn requests() -> Vec<(&'static str, u64)> {
@@ -81,7 +81,7 @@ pub fn requests() -> Vec<(&'static str, u64)> {
 mod tests {
     use super::*;
 
-    /// Each kind has one name and a place.
+    /// Each kind has one name, and its opcode is below `KINDS`.
     #[test]
     fn kinds_have_one_name_each() {
         for (index, (of, name)) in NAMES.iter().enumerate() {

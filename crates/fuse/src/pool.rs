@@ -1,4 +1,5 @@
-//! The worker pool: how many threads read from the kernel. As few read as keep up, and never none.
+//! The worker pool: how many threads read requests from the kernel. The pool keeps the number of
+//! readers small, and at least one.
 //!
 //! # Place
 //!
@@ -6,39 +7,40 @@
 //! next. The kernel wakes waiting readers in turn. With several readers every small request wakes
 //! another cold thread, on another processor. Measured: a create took three times as long with
 //! eight readers as with one. But while a single reader waits for the disk, all other requests
-//! wait.
-//! So one thread reads and handles what it reads itself; the others sit on a bench. Every handler
-//! holds a [`Duty`]. A thread is called from the bench to read on when
+//! wait. So one thread reads requests and handles them itself. The other threads wait on the bench.
+//! Every handler holds a [`Duty`]. The pool wakes a thread from the bench to read when
 //!
 //! - requests of this kind have lately taken long (an average for each kind, without the time in
 //!   which other threads had the processor), or
-//! - requests come in faster than they are handled: the next was there before the last was done, or
-//!   is there when a large write was taken, or
-//! - nothing was finished for a millisecond and no thread reads: one on the bench keeps watch for
-//!   that.
+//! - requests come in faster than they are handled: the next one arrives before the last is done,
+//!   or waits while a large write is being handled, or
+//! - nothing was finished for a millisecond and no thread reads: one thread on the bench watches
+//!   for that.
 //!
-//! A thread that ends a duty while another thread reads sits down, unless another request is
-//! waiting already. After a `forget` it reads on beside the other until the next request (W3).
+//! A thread that ends a duty while another thread reads goes to the bench, unless another request
+//! waits already. After a `forget` both threads read until the next request (W3).
 //!
-//! # Looking before sleeping
+//! # Polling before sleeping
 //!
-//! A program that waits for each answer asks again some microseconds after it has one. Where an
-//! idle processor halts (a virtual machine above all), waking the reader costs more than that and
-//! more than the request. Measured: half of the time of a create. So a reader looks for the next
-//! request for a while ([`Options::busy_poll`]) before it sleeps. While it looks, it gives way to
-//! threads that want its processor, and stops looking where these keep it. It looks only while that
-//! has lately been worth it and no other thread handles a request.
+//! A program that waits for each reply sends its next request some microseconds after the reply. If
+//! an idle processor halts (above all in a virtual machine), waking the reader takes longer than
+//! that, and longer than the request. Measured: half of the time of a create. So a reader polls for
+//! the next request for a while ([`Options::busy_poll`]) before it sleeps. While it polls, it
+//! yields to other threads that need its processor, and stops if they keep the processor. It polls
+//! only while polling has lately been successful and no other thread handles a request.
 //!
 //! # Invariants
 //!
-//! - **W1** `readers` counts the threads that read or are on their way to. A thread that sits down
-//!   has seen one, under the bench's lock, after taking its seat. So no call is lost.
-//! - **W2** When the connection is gone all threads get up, read, are told so and end.
-//! - **W3** No thread sits down before the request that it read is worked out.
+//! - **W1** `readers` counts the threads that read or will read next. A thread that goes to the
+//!   bench checks, under the bench's lock and after taking its seat, that there is a reader. So no
+//!   wake-up is lost.
+//! - **W2** When the connection has ended, all threads leave the bench, read, get the error and
+//!   end.
+//! - **W3** No thread goes to the bench before it has completely handled the request that it read.
 //!
 //! # Locks
 //!
-//! The bench's, for a push or a pop. Nothing is called with it held.
+//! The bench has one lock, held for a push or a pop. No function is called with the lock held.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -63,25 +65,26 @@ pub(crate) use stopwatch::Stopwatch;
 
 /// A request read within this time after the last was waiting already.
 const WAITING: Duration = Duration::from_micros(3);
-/// So many in a row are more than one thread can do. One program that waits for each answer gives
-/// short runs, too: it may have asked again before the thread that answered comes back from that.
+/// This many waiting requests in a row are more than one thread can handle. A single program that
+/// waits for each reply also makes short runs: it may send a request before the replying thread has
+/// returned.
 const BACKLOG: u32 = 12;
-/// How often the watch looks while there is work, and while there is none.
+/// Period of the watching thread's checks while there is work, and while there is none.
 const TICK: Duration = Duration::from_millis(1);
 const DOZE: Duration = Duration::from_millis(200);
-/// Ticks without a request after which the watch dozes.
+/// Ticks without a request after which the watching thread uses the longer period.
 const QUIET_TICKS: u32 = 64;
-/// Looking for the next request is worth it above zero. A look that found a request adds one, a
-/// look in vain takes two away, and the sum stays at or below this.
+/// Upper limit of the polling score. A successful poll adds one, a vain one subtracts two. A thread
+/// polls only while the score is above zero.
 const WORTH_MAX: u32 = 16;
 
-/// Another thread has the processor for longer than this where there are more than enough to do.
-/// Looking then keeps others from working, the program that is to ask among them.
+/// If another thread keeps the processor for longer than this, the processors are busy. Polling
+/// then delays other threads, even the program that sends the next request.
 const OTHERS: Duration = Duration::from_micros(20);
 
-/// The connection that requests come by, as far as one can see without reading.
+/// The connection that delivers requests, with the state that is visible without reading.
 pub(crate) trait Line: Send + Sync + std::fmt::Debug {
-    /// Whether a read would not wait: a request is there, or the connection is gone.
+    /// Whether a read would return at once: a request waits, or the connection has ended.
     fn has_request(&self) -> bool;
 
     /// Whether the kernel has ended the connection.
@@ -94,22 +97,22 @@ pub(crate) struct WorkerPool {
     link: Box<dyn Line>,
     is_adaptive: bool,
     busy_poll: Duration,
-    /// How well looking for the next request has paid, up to [`WORTH_MAX`].
+    /// The polling score, up to [`WORTH_MAX`].
     poll_worth: AtomicU32,
     readers: AtomicUsize,
-    /// How many threads handle a request.
+    /// The number of threads that handle a request.
     handling: AtomicUsize,
     finished: AtomicU64,
     costs: Costs,
     watch_dozes: AtomicBool,
     is_dismissed: AtomicBool,
-    /// Unranked: nothing is taken under it.
+    /// Unranked: no other lock is taken under it.
     bench: Mutex<Bench>,
 }
 
 #[derive(Debug, Default)]
 struct Bench {
-    /// The thread that came last is called first: its caches are warmest.
+    /// Waiting threads. The last one to arrive is woken first, because its caches are warmest.
     seated: Vec<Arc<Seat>>,
     watch: Option<Arc<Seat>>,
 }
@@ -121,7 +124,8 @@ struct Seat {
     is_watch: AtomicBool,
 }
 
-/// A thread's membership; it ends with the thread, which happens when the connection is gone (W2).
+/// The membership of a thread in the pool. It ends with the thread, when the connection has ended
+/// (W2).
 struct Member {
     pool: Arc<WorkerPool>,
     seat: Arc<Seat>,
@@ -150,9 +154,9 @@ pub(crate) struct Duty<'a> {
 
 impl WorkerPool {
     /// Creates the worker pool of a session with `threads` threads, all of them about to read.
-    /// Without [`Options::handoff`] they just go on reading, each for itself.
+    /// Without [`Options::handoff`] all threads read independently.
     pub(crate) fn new(link: impl Line + 'static, threads: usize, options: &Options) -> Arc<Self> {
-        // On one processor looking only keeps the others from asking.
+        // With one processor, polling only delays the programs that send requests.
         let has_room = thread::parallelism() > 1;
         Arc::new(Self {
             link: Box::new(link),
@@ -190,9 +194,9 @@ impl WorkerPool {
         Duty { pool: self, kind, watch }
     }
 
-    /// Whether another request waits while a large write is handled. Its bytes take so long to come
-    /// in that the time between requests says nothing. For small requests the look would cost too
-    /// much.
+    /// Whether another request waits while a large write is handled. Receiving its bytes takes so
+    /// long that the time between requests has no meaning. For small requests this check would cost
+    /// too much.
     fn is_pressed(&self, kind: Kind) -> bool {
         kind == Kind::WriteLarge && self.link.has_request()
     }
@@ -214,8 +218,8 @@ impl WorkerPool {
         }
     }
 
-    /// Notes that a request is worked out. What follows, sending the answer, wakes the asking
-    /// program, which may take this processor: that is no cost of the request.
+    /// Notes that a request is completely handled. Sending the reply wakes the program, which may
+    /// take this processor. That time is no cost of the request.
     pub(crate) fn handled(&self) {
         if self.is_adaptive {
             HANDLED.set(Some(clock::now()));
@@ -230,23 +234,24 @@ impl WorkerPool {
         let is_alone = self.handling.fetch_sub(1, Ordering::Relaxed) == 1;
         if self.become_reader() {
             LAST_DONE.set(Some(now));
-            // Other threads that are at work need the processor.
+            // Other busy threads need the processor, so poll only if no other thread handles a
+            // request.
             if is_alone {
                 self.look_ahead(now);
             }
             return;
         }
-        // More are waiting than the other reader has taken: sitting down, to be called again for
-        // one of them, would cost both of them more than looking.
+        // More requests wait than the other reader takes. Going to the bench and being woken for
+        // one of them would cost both threads more than this check.
         if self.link.has_request() {
             self.readers.fetch_add(1, Ordering::SeqCst);
             LAST_DONE.set(Some(now));
             return;
         }
         LAST_DONE.set(None);
-        // The kernel forgets many in one request, of which the protocol library makes a call each.
-        // A thread that sat down in between would leave the rest undone. It reads beside the other
-        // until the next request (W3).
+        // The kernel sends many forgets in one request, and the protocol library makes a call for
+        // each. A thread that went to the bench in between would leave the rest undone. So it keeps
+        // reading, besides the other reader, until the next request (W3).
         if kind == Kind::Forget {
             self.readers.fetch_add(1, Ordering::SeqCst);
             return;
@@ -258,14 +263,14 @@ impl WorkerPool {
         });
     }
 
-    /// Notes that a request was answered that is too little for a duty.
+    /// Notes that a request was handled that is too small for a duty.
     pub(crate) fn trifle_done(&self) {
         if self.is_adaptive {
             self.look_ahead(clock::now());
         }
     }
 
-    /// Waits awake for the next request, as long as that is likely to come soon.
+    /// Polls for the next request while it is likely to come soon.
     fn look_ahead(&self, since: Instant) {
         if self.busy_poll.is_zero() || self.poll_worth.load(Ordering::Relaxed) == 0 {
             return;
@@ -282,7 +287,7 @@ impl WorkerPool {
     }
 
     fn note_poll(&self, has_paid: bool) {
-        // Two threads may overwrite each other's note: it is a guess either way.
+        // Two threads may overwrite each other's note, but the score is only an estimate.
         let old = self.poll_worth.load(Ordering::Relaxed);
         let new = if has_paid { (old + 1).min(WORTH_MAX) } else { old.saturating_sub(2) };
         if new != old {
@@ -297,8 +302,8 @@ impl WorkerPool {
     fn sit(&self, seat: &Arc<Seat>) {
         {
             let mut bench = self.bench.lock();
-            // W1: a thread that takes the last reader's place away looks at the bench afterwards,
-            // under this lock. So it finds this seat, or this thread has become the reader.
+            // W1: a thread that removes the last reader checks the bench afterwards, under this
+            // lock. So it finds this seat, or this thread has become the reader.
             if self.is_dismissed.load(Ordering::SeqCst) || self.become_reader() {
                 return;
             }
@@ -320,7 +325,7 @@ impl WorkerPool {
         }
     }
 
-    /// Looks once whether work has come to a stop; true when this thread takes over.
+    /// Checks once whether work has stopped. Returns true if this thread becomes the reader.
     fn keep_watch(&self, seat: &Arc<Seat>, quiet: &mut u32) -> bool {
         let before = self.finished.load(Ordering::Relaxed);
         if *quiet < QUIET_TICKS {
@@ -356,7 +361,7 @@ impl WorkerPool {
         true
     }
 
-    /// Sends all threads back to read, once and for all (W2).
+    /// Wakes all threads for good, so that they read and end (W2).
     fn dismiss(&self) {
         let seats = {
             let mut bench = self.bench.lock();
@@ -394,7 +399,7 @@ impl Drop for Duty<'_> {
     }
 }
 
-/// Says whether this thread has lately found the next request waiting whenever it was done.
+/// Returns whether this thread has found the next request waiting after each of its last requests.
 fn is_backlog(now: Instant) -> bool {
     let waited = LAST_DONE.get().is_some_and(|done| now - done < WAITING);
     let count = if waited { WAITED.get().saturating_add(1) } else { 0 };

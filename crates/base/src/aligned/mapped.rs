@@ -1,12 +1,12 @@
-//! Memory in pages of the processor's larger size, where the system has them to give.
+//! Memory in large pages of the processor, if the system has them.
 //!
-//! New memory is not free: each page of 4 KiB is a fault, and in a virtual machine often a second
-//! one in its host. A buffer of 2 MiB is one fault where it is one page.
+//! Each new page of 4 KiB costs a page fault, and in a virtual machine often a second one in the
+//! host. A buffer of 2 MiB costs a single fault if it is one large page.
 //!
 //! # Invariants
 //!
-//! - **G1** It is one private mapping, zero bytes at first, of exactly `count` pages. Nothing else
-//!   has its address, and it is unmapped once.
+//! - **G1** The memory is one private mapping of exactly `count` pages, which are zero at first. No
+//!   other value has its address, and it is unmapped once.
 
 use std::ptr::NonNull;
 
@@ -14,18 +14,17 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use super::Page;
 
-/// Buffers of at least this many pages are worth it: 2 MiB, a large page where 4 KiB is a small
-/// one.
+/// The least number of pages for which a mapping is worth its cost. It is 2 MiB, the size of a
+/// large page where small pages have 4 KiB.
 const WORTH: usize = 512;
 
-/// A mapping.
+/// An owned mapping of pages (G1).
 pub(super) struct Mapped {
     start: NonNull<Page>,
     count: usize,
 }
 
-// SAFETY: G1: the mapping belongs to this value, as a box belongs to its owner, and pages are
-// bytes.
+// SAFETY: G1: this value owns the mapping, as a `Box` owns its memory, and pages are plain bytes.
 #[expect(unsafe_code, reason = "a pointer says nothing of who owns what is there")]
 unsafe impl Send for Mapped {}
 // SAFETY: as above; shared references only read.
@@ -33,27 +32,27 @@ unsafe impl Send for Mapped {}
 unsafe impl Sync for Mapped {}
 
 impl Mapped {
-    /// Maps so many pages, where that is worth it and the system agrees.
+    /// Maps `count` pages. Returns `None` for a small count, or if the system refuses.
     pub(super) fn new(count: usize) -> Option<Self> {
         if count < WORTH {
             return None;
         }
         let len = count.checked_mul(size_of::<Page>())?;
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-        // SAFETY: no address is asked for, so nothing that is mapped is replaced.
+        // SAFETY: the call names no address, so it cannot replace an existing mapping.
         #[expect(unsafe_code, reason = "memory of the system's")]
         let start = unsafe { mmap_anonymous(std::ptr::null_mut(), len, protection, flags) }.ok()?;
         let mapped = Self { start: NonNull::new(start.cast::<Page>())?, count };
-        // SAFETY: the range is the mapping just made; the advice changes how it is backed, not what
-        // is in it. A kernel without large pages refuses, and gives small ones.
+        // SAFETY: the range is the mapping made above. The advice changes the size of its pages,
+        // not its content. A kernel without large pages refuses the advice and uses small pages.
         #[expect(unsafe_code, reason = "memory of the system's")]
         unsafe { madvise(start, len, Advice::LinuxHugepage) }.ok();
         Some(mapped)
     }
 
     pub(super) fn pages(&self) -> &[Page] {
-        // SAFETY: G1: so many pages are mapped and initialised, and aligned, since mappings begin
-        // on pages.
+        // SAFETY: G1: `count` pages are mapped and initialised. They are aligned, since mappings
+        // begin at page boundaries.
         #[expect(unsafe_code, reason = "memory of the system's")]
         unsafe {
             std::slice::from_raw_parts(self.start.as_ptr(), self.count)
@@ -72,8 +71,8 @@ impl Mapped {
 impl Drop for Mapped {
     fn drop(&mut self) {
         let len = self.count * size_of::<Page>();
-        // SAFETY: G1: the mapping is this value's alone, every borrow of it has ended, and it is
-        // not used again.
+        // SAFETY: G1: only this value has the mapping, all borrows of it have ended, and it is not
+        // used again.
         #[expect(unsafe_code, reason = "memory of the system's")]
         let unmapped = unsafe { munmap(self.start.as_ptr().cast(), len) };
         debug_assert!(unmapped.is_ok(), "G1: {unmapped:?}");

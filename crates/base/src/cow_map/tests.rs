@@ -4,7 +4,7 @@ use super::*;
 use crate::Rng;
 
 impl<V> Node<V> {
-    /// Compares a node with what it is said to be (C1, C2), and returns how deep it is.
+    /// Checks a node and all nodes below it (C1, C2). Returns the number of levels.
     fn verify(&self, entries: &mut usize) -> usize {
         assert!(!self.keys.is_empty() && self.keys.len() <= FAN, "C2");
         assert!(self.keys.is_sorted_by(|one, next| one < next), "C1");
@@ -60,8 +60,8 @@ fn agree(map: &CowMap<u64>, model: &BTreeMap<u64, u64>) {
     assert_eq!(map.last().map(|(key, _)| key), model.last_key_value().map(|(key, _)| *key));
 }
 
-/// C1 and C2: any sequence of changes agrees with a tree of the standard library, in every order in
-/// which keys come and go. Older maps do not change.
+/// C1 and C2: any sequence of changes agrees with a `BTreeMap`, in any order of added and removed
+/// keys. Older maps do not change.
 #[test]
 fn agrees_with_a_model() {
     for seed in 0..24 {
@@ -74,7 +74,7 @@ fn agrees_with_a_model() {
         }
         let mut kept: Vec<(CowMap<u64>, BTreeMap<u64, u64>)> = Vec::new();
         for step in 0..4000 {
-            // Times in which it grows, and times in which it shrinks; runs, and single keys.
+            // Phases of growth and phases of shrinking; runs of keys and single keys.
             let grows = (step / 700) % 2 == 0;
             let first = rng.below(keys);
             let run = if rng.chance(1, 8) { 1 + rng.below(40) } else { 1 };
@@ -108,9 +108,9 @@ fn agrees_with_a_model() {
     }
 }
 
-/// A change makes as many nodes as the tree is high, and a few where nodes are cut; all others are
-/// shared. The height grows with the logarithm, also of maps that grew at the end, one by one, as
-/// addresses do.
+/// A change makes one node on each level, and a few more where it splits nodes. All other nodes are
+/// shared. The height grows with the logarithm of the number of entries. That also holds for a map
+/// that grew at its end, entry by entry, as maps of addresses do.
 #[test]
 fn a_change_copies_one_path() {
     for (len, height_max) in [(10, 1), (1000, 2), (10_000, 3), (100_000, 3)] {

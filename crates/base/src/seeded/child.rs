@@ -16,7 +16,8 @@ pub(crate) struct Child {
     pub(super) index: usize,
 }
 
-/// Enters a thread that is about to be started into the run of this one, if it belongs to any.
+/// Adds a thread that is about to start to the run of this thread. Returns `None` if this thread
+/// belongs to no run.
 pub(crate) fn child(name: &str) -> Option<Child> {
     let (run, mine) = mine()?;
     let mut turns = run.lock();
@@ -30,16 +31,16 @@ pub(crate) fn child(name: &str) -> Option<Child> {
     Some(Child { run, index })
 }
 
-/// This thread, if it runs from a seed.
+/// Returns this thread as a thread of its run, or `None` outside of a run.
 pub(crate) fn myself() -> Option<Child> {
     mine().map(|(run, index)| Child { run, index })
 }
 
 impl Child {
-    /// Where threads wait that join this one: a place that no lock has.
+    /// The place where threads wait to join this one. No lock has this place.
     const PLACE: Place = Place(1);
 
-    /// What a thread does from its beginning to its end.
+    /// Runs the whole work of a thread, and ends the thread in its run.
     pub(crate) fn run<T>(child: Option<Self>, work: impl FnOnce() -> T) -> T {
         let Some(child) = child else { return work() };
         child.run.lock().tasks[child.index].thread = Some(thread::current());
@@ -64,7 +65,8 @@ impl Child {
         self.run.hand_over(next, &turns);
     }
 
-    /// Waits until it is unparked, for `limit` at most. Only the thread itself may call it.
+    /// Waits until the thread is unparked, for at most `limit`. Only the thread itself may call
+    /// this.
     #[track_caller]
     pub(crate) fn park(&self, limit: Option<Duration>) {
         self.run.step(self.index, Location::caller());
@@ -75,7 +77,7 @@ impl Child {
         }
     }
 
-    /// Ends its wait, or spares it the next.
+    /// Ends the thread's wait in `park`, or lets its next `park` return at once.
     #[track_caller]
     pub(crate) fn unpark(&self) {
         {
@@ -95,14 +97,14 @@ impl Child {
         point();
     }
 
-    /// The system refused to start it.
+    /// Ends the thread in its run, because the system refused to start it.
     pub(crate) fn forget(&self) {
         let mut turns = self.run.lock();
         turns.tasks[self.index].state = State::Ended;
         turns.leave(self.index);
     }
 
-    /// Waits until it has ended.
+    /// Waits until the thread has ended.
     #[track_caller]
     pub(crate) fn wait(&self) {
         let Some((run, mine)) = mine() else { return };

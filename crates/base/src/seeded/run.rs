@@ -1,8 +1,9 @@
-//! A run: which of its threads has the turn, and how the turn changes hands.
+//! A run: it knows which thread has the turn, and passes the turn on.
 //!
 //! # What must hold
 //!
-//! - One thread of a run has the turn ([`super`], D1); [`Run::pass`] alone gives it to another.
+//! - One thread of a run has the turn ([`super`], D1). Only [`Run::pass`] gives it to another
+//!   thread.
 
 use std::cell::RefCell;
 use std::panic::Location;
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use super::turns::{State, Task, Turns, Wait};
 
-/// Runs at work. Zero: no thread asks further.
+/// The number of runs in progress. If it is zero, no thread looks for its run.
 pub(super) static RUNS: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
@@ -23,17 +24,17 @@ thread_local! {
 
 #[derive(Debug)]
 pub(super) struct Run {
-    /// The turn is taken away once in so many places where it may be.
+    /// At places where the turn may be taken away, this happens once in `odds` times on average.
     pub(super) odds: u64,
-    /// Which instant and which time of day the run begins at.
+    /// The instant at which the run began.
     pub(super) began: Instant,
     pub(super) turn: AtomicUsize,
-    /// Unranked: the scheduler runs below ranked locks, and takes nothing under it.
+    /// Unranked: the scheduler runs below ranked locks, and takes no other lock under this one.
     pub(super) turns: Mutex<Turns>,
     pub(super) ended: Condvar,
 }
 
-/// The run that this thread belongs to.
+/// Returns the run of this thread and the number of the thread in it.
 pub(super) fn mine() -> Option<(Arc<Run>, usize)> {
     if RUNS.load(Ordering::Relaxed) == 0 {
         return None;
@@ -46,7 +47,7 @@ impl Run {
         self.turns.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Chooses the next thread; none, if the run is over.
+    /// Chooses the next thread, or `None` if the run is over.
     pub(super) fn choose(&self, turns: &mut Turns) -> Option<usize> {
         loop {
             if turns.machine.is_some() {
@@ -94,7 +95,7 @@ impl Run {
         self.ended.notify_all();
     }
 
-    /// Gives the turn to the thread that chance chooses, and comes back with it.
+    /// Gives the turn to the next thread, and returns when this thread has the turn again.
     fn pass(&self, mine: usize, mut turns: MutexGuard<'_, Turns>) {
         let next = self.choose(&mut turns);
         if next == Some(mine) {
@@ -106,7 +107,7 @@ impl Run {
     }
 
     pub(super) fn hand_over(&self, next: Option<usize>, turns: &Turns) {
-        // A number that no thread has: in a run that is over no thread has the turn.
+        // `usize::MAX` is no thread's number: when a run is over, no thread has the turn.
         self.turn.store(next.unwrap_or(usize::MAX), Ordering::SeqCst);
         if let Some(thread) = next.and_then(|next| turns.tasks[next].thread.as_ref()) {
             thread.unpark();
@@ -120,7 +121,8 @@ impl Run {
         self.lock().resume(mine);
     }
 
-    /// One step of the thread that has the turn: time goes on, and the turn may change hands.
+    /// Counts a step of the thread that has the turn. Time advances, and the turn may pass to
+    /// another thread.
     pub(super) fn step(&self, mine: usize, at: &'static Location<'static>) {
         let mut turns = self.lock();
         turns.steps += 1;
@@ -153,7 +155,7 @@ impl Run {
         }
     }
 
-    /// Waits; says whether it was woken, and not late.
+    /// Waits. Returns whether the thread was woken before its time ran out.
     pub(super) fn wait(&self, mine: usize, wait: Wait) -> bool {
         let mut turns = self.lock();
         turns.steps += 1;

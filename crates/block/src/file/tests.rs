@@ -1,4 +1,4 @@
-//! Files of the machine as devices: refused paths, locks, and the bytes that arrive.
+//! Tests of files of the host as devices: refused paths, locks and written bytes.
 
 use std::io::IoSlice;
 use std::os::unix::net::UnixListener;
@@ -54,8 +54,8 @@ fn refuses_what_is_not_a_device() {
     assert!(matches!(error, Error::NotADevice { .. }), "{error}");
 }
 
-/// F1: a second writer is refused with the first one's process. When the first closes, the second
-/// may open.
+/// F1: a second writer is refused, and the error names the process of the first one. When the first
+/// one closes, the second one may open.
 #[test]
 fn second_writer_is_told_the_first() {
     let dir = temp_dir();
@@ -97,8 +97,8 @@ fn another_process_is_named() {
     io::BufRead::read_line(&mut io::BufReader::new(stdout), &mut line).expect("piped");
     if line == "held\n" {
         let error = FileDevice::open(&path, OpenOptions::WRITE).expect_err("the child has it");
-        // `flock` the program took the lock on the shell's descriptor, under its own number: what
-        // can be said is that it was neither us nor unknown.
+        // The program `flock` took the lock on the shell's descriptor, under its own process
+        // number. The test only knows that this number is neither unknown nor ours.
         let Error::Locked { pid: Some(pid), .. } = error else { panic!("{error}") };
         assert_ne!(pid, std::process::id());
     }
@@ -106,7 +106,7 @@ fn another_process_is_named() {
     child.wait().expect("it is our child");
 }
 
-/// F1: readers share, and keep a writer out.
+/// F1: readers share a device, and a writer is refused meanwhile.
 #[test]
 fn readers_share() {
     let dir = temp_dir();
@@ -121,7 +121,7 @@ fn readers_share() {
     FileDevice::open(&path, OpenOptions::WRITE).expect("they have left");
 }
 
-/// F2: buffered or direct, aligned or not, joined or not, the same bytes arrive.
+/// F2: the same bytes arrive, whether buffered or direct, aligned or not, joined or not.
 #[test]
 fn bytes_arrive_in_every_mode() {
     const LEN: u64 = 1 << 20;
@@ -147,7 +147,7 @@ fn bytes_arrive_in_every_mode() {
             let cut = (rng.below(len + 1) / unit * unit) as usize;
             match rng.below(4) {
                 0 => device.write_at(start, &bytes).expect("within the device"),
-                // A copy that is aligned, if at all, by chance.
+                // A copy is aligned only by chance.
                 1 => device.write_at(start, &Vec::from(&*bytes)).expect("within the device"),
                 2 => {
                     let bufs = [IoSlice::new(&bytes[..cut]), IoSlice::new(&bytes[cut..])];
@@ -169,7 +169,7 @@ fn bytes_arrive_in_every_mode() {
     }
 }
 
-/// More buffers than the kernel takes in one call are written all the same.
+/// A write with more buffers than the kernel takes in one call succeeds.
 #[test]
 fn writes_many_buffers() {
     let dir = temp_dir();
@@ -183,7 +183,7 @@ fn writes_many_buffers() {
     assert_eq!(found, bytes);
 }
 
-/// D2: past the end is refused, and a file that another program truncated gives an error.
+/// D2: a request past the end is refused, and a file that another program truncated gives an error.
 #[test]
 fn past_the_end_is_an_error() {
     let dir = temp_dir();
@@ -219,7 +219,7 @@ fn creates_sparse_files() {
     assert_eq!(FileDevice::create(&path, 1 << 33).expect("it is there").len(), 1 << 33);
 }
 
-/// A block device: its length, F1, bytes that arrive, a discard that the kernel understands.
+/// A block device has its length and F1, keeps written bytes, and discards.
 #[test]
 #[ignore = "overwrites the block device named in BUTTRESS_TEST_BLOCK_DEVICE"]
 fn serves_a_block_device() {
@@ -265,8 +265,7 @@ fn a_file_under_a_loop_device_is_refused() {
     reader.expect("a reader");
 }
 
-/// Zeroes and holes: zeroed ranges read as zeroes, known holes are holes, and written bytes are
-/// never known as a hole.
+/// Zeroed ranges read as zeroes, known holes are holes, and no written byte is reported as a hole.
 #[test]
 fn zeroes_and_tells_holes() {
     const LEN: u64 = 1 << 20;

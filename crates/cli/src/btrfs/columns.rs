@@ -6,7 +6,7 @@ use serde::Deserialize;
 use crate::location::show;
 use crate::when;
 
-/// A subvolume, as the order to list them tells it.
+/// A subvolume, as the order that lists subvolumes returns it.
 #[derive(Debug, Deserialize)]
 pub(super) struct Subvolume {
     pub(super) id: u64,
@@ -21,7 +21,7 @@ pub(super) struct Subvolume {
     pub(super) read_only: bool,
 }
 
-/// One thing that is told of each.
+/// A column of the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Column {
     Id,
@@ -37,7 +37,7 @@ pub(super) enum Column {
 }
 
 impl Column {
-    /// What stands before it in a line, and above it in a table.
+    /// Returns the label of the column: before its value in a line, and above it in a table.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Id => "ID",
@@ -86,7 +86,7 @@ pub(super) fn head(columns: &[Column]) -> [String; 2] {
 /// One row of a table.
 pub(super) fn row(columns: &[Column], of: &Subvolume) -> String {
     let parts = columns.iter().map(|column| match column {
-        // Its head is longer than a tabulator is wide.
+        // The heading of this column is longer than a tab is wide.
         Column::TopLevel => format!("{}\t", column.value(of)),
         _ => column.value(of),
     });

@@ -26,7 +26,7 @@ pub(super) enum Verb {
         #[arg(required = true, num_args = 2..)]
         words: Vec<OsString>,
     },
-    /// Look for devices, which nothing here has to be told of.
+    /// Accept a scan, as scripts ask for it. No device has to be registered here.
     Scan { devices: Vec<PathBuf> },
     /// Say whether all devices of a volume are there.
     Ready { device: PathBuf },
@@ -83,7 +83,7 @@ pub(super) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
     }
 }
 
-/// The volume, which stands behind the devices.
+/// Splits off the last word, which is the volume.
 fn last(mut words: Vec<OsString>) -> Result<(OsString, Vec<OsString>)> {
     let volume = words.pop().ok_or_else(|| Failure::new(Exit::Usage, "no volume was named"))?;
     Ok((volume, words))

@@ -43,10 +43,10 @@ pub(super) enum Verb {
     },
     /// Show a volume and its devices.
     Show {
-        /// Show mounted ones.
+        /// Show mounted volumes.
         #[arg(short, long)]
         mounted: bool,
-        /// Show all that are found.
+        /// Show all volumes that are found.
         #[arg(short = 'd', long)]
         all_devices: bool,
         place: Option<PathBuf>,
@@ -57,7 +57,7 @@ pub(super) enum Verb {
     Label { place: PathBuf, label: Option<OsString> },
     /// Give a device another size.
     Resize(own::resize::Args),
-    /// Write files anew in larger pieces.
+    /// Rewrite files in larger pieces.
     Defragment(own::defragment::Args),
 }
 

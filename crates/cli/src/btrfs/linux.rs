@@ -1,9 +1,9 @@
-//! What belongs to Linux's btrfs, and the program that it goes to.
+//! Recognises paths on Linux's btrfs, and passes their command lines to btrfs-progs.
 //!
 //! # Invariants
 //!
-//! - **B1** A word that is a path on Linux's btrfs is looked for in every place of a command line.
-//!   Words that begin with a dash are options. What does not exist yet lies where its folder lies.
+//! - **B1** A path on Linux's btrfs is looked for at every place of a command line. Words that
+//!   begin with a dash are options. A path that does not exist yet counts as a part of its folder.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
@@ -13,7 +13,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What `statfs` says of Linux's btrfs.
+/// The type that `statfs` returns for Linux's btrfs.
 const MAGIC: u64 = 0x9123_683E;
 
 /// Whether a part of the command line lies on Linux's btrfs.
@@ -33,14 +33,14 @@ fn lies_there(word: &OsStr) -> bool {
     } else {
         return false;
     };
-    // An image that lies on Linux's btrfs is a volume of its own, but never for a folder.
+    // An image on Linux's btrfs is a volume of its own. A folder there never is.
     if !there.is_dir() && there.is_file() {
         return false;
     }
     rustix::fs::statfs(there).is_ok_and(|found| found.f_type as u64 & 0xFFFF_FFFF == MAGIC)
 }
 
-/// Becomes btrfs-progs; returns what to end with where there is none.
+/// Replaces this process by btrfs-progs. Returns the exit code if btrfs-progs is not installed.
 pub(super) fn hand_over(words: &[OsString]) -> u8 {
     let Some(program) = find() else {
         let what = "the path lies on a mount of Linux, and btrfs-progs is not installed";

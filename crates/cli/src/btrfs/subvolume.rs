@@ -43,7 +43,7 @@ pub(super) enum Verb {
         /// Wait for the commit at the end.
         #[arg(short = 'c', long)]
         commit_after: bool,
-        /// Wait for a commit behind each.
+        /// Wait for a commit after each.
         #[arg(short = 'C', long)]
         commit_each: bool,
         /// Delete the subvolume with this number.
@@ -54,15 +54,15 @@ pub(super) enum Verb {
     },
     /// List subvolumes.
     List(List),
-    /// Show everything about one.
+    /// Show everything about one subvolume.
     Show { place: OsString },
     /// List pieces of files that are as new as a generation.
     FindNew { place: OsString, generation: u64 },
-    /// Show which is mounted by default.
+    /// Show the subvolume that is mounted by default.
     GetDefault { place: OsString },
-    /// Have another mounted by default.
+    /// Have another subvolume mounted by default.
     SetDefault { what: OsString, place: Option<OsString> },
-    /// Wait until deleted subvolumes have given back what they held.
+    /// Wait until the space of deleted subvolumes is free.
     Sync { place: OsString, ids: Vec<u64> },
 }
 
@@ -89,7 +89,7 @@ pub(super) struct List {
     /// Show the received identifier.
     #[arg(short = 'R')]
     received_uuid: bool,
-    /// List only those that refuse changes.
+    /// List only read-only subvolumes.
     #[arg(short)]
     read_only: bool,
     /// List only snapshots.
@@ -121,7 +121,7 @@ pub(super) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
     }
 }
 
-/// Gives an order about subvolumes.
+/// Carries out an order about subvolumes.
 fn act(act: Act, volume: &Path, ui: &Ui) -> Result<serde_json::Value> {
     client::run(&Order::Subvolume(act), volume, &Devices::default(), "subvolume", ui)
 }
@@ -131,7 +131,7 @@ fn failed(what: impl Into<String>) -> Failure {
     Failure::new(Exit::Failure, what)
 }
 
-/// Fails as btrfs-progs does where a path of the host leads nowhere.
+/// Fails as btrfs-progs does if a path of the host does not exist.
 fn must_exist(place: &OsString) -> Result<()> {
     let is_there = Path::new(place).exists();
     let is_inside = Path::new(&VolumePath::parse(place).image).is_file();
@@ -175,7 +175,7 @@ fn snapshot(read_only: bool, source: &OsString, target: &OsString, ui: &Ui) -> R
             source.display()
         )));
     }
-    // A folder that is there takes it under its old name.
+    // In an existing folder the snapshot gets the name of its source.
     let place = Path::new(target);
     let (folder, name) = if place.is_dir() {
         let (_, name) = folder_and_name(source);
@@ -214,7 +214,7 @@ fn delete(places: &[OsString], waits: bool, ui: &Ui) -> Result<Exit> {
     Ok(ended)
 }
 
-/// Deletes by number: the path is found in the list.
+/// Deletes the subvolume with a number, after finding its path in the list.
 fn delete_id(id: u64, places: &[OsString], ui: &Ui) -> Result<Exit> {
     let Named { volume, spot, .. } = Named::parse(&places[0])?;
     let found = all(&volume, ui)?.into_iter().find(|one| one.id == id);
@@ -226,14 +226,14 @@ fn delete_id(id: u64, places: &[OsString], ui: &Ui) -> Result<Exit> {
     Ok(Exit::Success)
 }
 
-/// Every subvolume of a volume but its top.
+/// Returns every subvolume of a volume except the top.
 pub(super) fn all(volume: &Path, ui: &Ui) -> Result<Vec<Subvolume>> {
     let done = act(Act::List, volume, ui)?;
     let shown = Shown::deserialize(done).context(|| "the answer")?;
     Vec::deserialize(shown.document).context(|| "the answer")
 }
 
-/// The number of the subvolume that a place lies in, where it is the top of one.
+/// Returns the number of a subvolume, by the place of its top.
 fn id_of(place: &OsString, ui: &Ui) -> Result<u64> {
     let Named { volume, spot, .. } = Named::parse(place)?;
     let shown = Shown::deserialize(act(Act::Show { at: spot }, &volume, ui)?);
@@ -324,7 +324,7 @@ fn find_new(place: &OsString, since: u64, ui: &Ui) -> Result<Exit> {
     Ok(Exit::Success)
 }
 
-/// Waits for the cleaner, which tells of those that it is at.
+/// Waits until the cleaner has removed deleted subvolumes, and reports each one.
 fn sync(place: &OsString, ids: &[u64], ui: &Ui) -> Result<Exit> {
     let Named { volume, .. } = Named::parse(place)?;
     let mut said = Vec::new();

@@ -1,9 +1,9 @@
-//! How full a volume is, in the lines of btrfs-progs.
+//! The usage of a volume, in the lines of btrfs-progs.
 //!
 //! # Place
 //!
-//! What was committed is read from the devices, also of a mounted volume, which commits first. What
-//! its running server keeps in reserve is asked of the server.
+//! Committed figures are read from the devices. A mounted volume commits first. The running server
+//! of a mount is asked for its reserve.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,7 +19,7 @@ use crate::order::Order;
 use crate::ui::Ui;
 use crate::{live, size};
 
-/// In which units sizes are printed.
+/// The unit of printed sizes.
 #[derive(Clone, Copy, Debug, clap::Args)]
 #[command(next_help_heading = "Units")]
 pub(super) struct Units {
@@ -58,7 +58,7 @@ impl Units {
 /// Bytes of block groups of one kind and profile on each device.
 pub(super) type Placed = BTreeMap<(u64, &'static str, &'static str), u64>;
 
-/// What is known of a volume's space.
+/// The known figures of a volume's space.
 pub(super) struct Space {
     pub(super) document: Document,
     pub(super) placed: Placed,
@@ -69,7 +69,7 @@ pub(super) struct Space {
 }
 
 impl Space {
-    /// Of an image, a device, or a folder of a mount.
+    /// Reads the figures of an image, a device, or a folder of a mount.
     pub(super) fn of(place: &Path, ui: &Ui) -> Result<Self> {
         let (image, reserve) = match live::find(place)? {
             Some((_, answer)) => {
@@ -112,7 +112,7 @@ impl Space {
         rows
     }
 
-    /// Bytes of the devices for a byte of the volume.
+    /// Returns the number of bytes on the devices for one byte of the volume.
     fn ratio(&self, kind: &str) -> f64 {
         let mut sums = (0, 0);
         for row in self.document.space.iter().filter(|row| row.kind.starts_with(kind)) {
@@ -197,7 +197,7 @@ pub(super) fn usage(space: &Space, units: Units, ui: &Ui) -> Result<()> {
     ui.line(row("Multiple profiles", "\t\t", several))
 }
 
-/// What each device has of each kind, a list for each kind.
+/// Prints a list for each kind of block group, with the bytes on each device.
 pub(super) fn placed(space: &Space, units: Units, ui: &Ui) -> Result<()> {
     let devices = &space.document.devices;
     let show = |bytes| units.show(bytes);

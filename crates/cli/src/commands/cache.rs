@@ -38,18 +38,18 @@ enum Verb {
     Dump(Dump),
     /// Write everything back and take the cache apart: the origin is used alone afterwards.
     Detach(Drain),
-    /// Tell a cache in use something: flush, flush_on_suspend, cleaner or clear_stats.
+    /// Send a message to a cache in use: flush, flush_on_suspend, cleaner or clear_stats.
     Message(Message),
 }
 
 #[derive(Debug, clap::Args)]
 struct Message {
-    /// The cache, the image behind it, or the directory where that is mounted.
+    /// The cache, its origin image, or the directory where the volume is mounted.
     #[arg(value_name = "PLACE")]
     place: PathBuf,
-    /// What to do: flush writes everything back, and ends when that is done; flush_on_suspend does
+    /// The message. flush writes everything back, and ends when that is done; flush_on_suspend does
     /// so when the cache is closed; cleaner admits no new blocks and writes all back; clear_stats
-    /// counts anew.
+    /// resets the counts.
     #[arg(value_name = "WORD")]
     word: String,
 }
@@ -182,7 +182,7 @@ impl Place {
         self.origin.as_deref().map(peek).transpose()
     }
 
-    /// Checks all entries, beside the program that has the cache open.
+    /// Checks all entries, also while another program has the cache open.
     fn scan(&self) -> Result<Scan> {
         let device = peek(&self.cache)?;
         let origin = self.open_origin()?;
@@ -345,7 +345,7 @@ fn drain(args: &Drain, ui: &Ui) -> Result<CacheDevice> {
     options.force |= args.force;
     let how = OpenOptions::WRITE;
     let origin = closing::open_device(&args.origin, how)?.device();
-    // Nothing is to be written back before the bar is there to tell.
+    // The cache must not write anything back before the bar is shown.
     options.high_watermark = 100;
     let device = cached::open(origin, &args.cache, options, how)?;
     let blocks = device.cached_blocks();
@@ -367,7 +367,7 @@ fn drain(args: &Drain, ui: &Ui) -> Result<CacheDevice> {
 }
 
 fn detach(args: &Drain, ui: &Ui) -> Result<Exit> {
-    // Lets go of the files.
+    // Closes the files.
     drop(drain(args, ui)?);
     let device = cached::open_medium(&args.cache, args.mode, OpenOptions::WRITE)?;
     let name = || names::of_path(&args.cache);

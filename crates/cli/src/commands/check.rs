@@ -18,9 +18,9 @@ use crate::size::human;
 use crate::ui::{Progress, Tone, Ui};
 use mounted::Found;
 
-/// Reads a volume by itself, changes nothing, and says what is wrong with it. Of a volume that is
-/// mounted it reads the last commit, which begins with all that was written until now. Exit code 0:
-/// nothing is wrong; 1: something is.
+/// Reads a volume by itself, changes nothing, and says what is wrong with it. On a mounted volume
+/// it first asks for a commit, which contains all that was written until now, and reads that
+/// commit. Exit code 0: nothing is wrong; 1: something is.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The volume, or a directory where it is mounted.
@@ -35,16 +35,16 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with = "repair")]
     readonly: bool,
     /// Mend what is safe to mend: copies of the superblock, a log that cannot be replayed, the sums
-    /// of block groups, free space (which the next mount then counts anew).
+    /// of block groups, free space (which the next mount then counts again).
     #[arg(long)]
     repair: bool,
-    /// Read it though another program has it open that holds no commit for the check: what that
+    /// Check although another program has the volume open and holds no commit for the check. Its
     /// writes meanwhile can look like damage.
     #[arg(long, conflicts_with = "repair")]
     force: bool,
 }
 
-/// What was checked.
+/// The commit that was checked.
 #[derive(Serialize)]
 struct About {
     uuid: String,
@@ -53,7 +53,7 @@ struct About {
     is_mounted: bool,
 }
 
-/// What scripts read.
+/// The JSON document for scripts.
 #[derive(Serialize)]
 struct Document<'r> {
     #[serde(flatten)]
@@ -61,7 +61,7 @@ struct Document<'r> {
     clean: bool,
     errors: u64,
     issues: &'r [Issue],
-    /// Issues of a kind beyond those listed.
+    /// The number of further issues of each kind, beyond the listed ones.
     more: &'r std::collections::BTreeMap<&'static str, u64>,
     totals: Totals,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -177,11 +177,11 @@ fn print_totals(report: &Report, ui: &Ui) -> Result<()> {
     ui.line(format!("total inodes: {}", totals.inodes))
 }
 
-/// Steps as lines, and a bar below them.
+/// Prints steps as lines, and a bar below them.
 struct Steps<'u> {
     ui: &'u Ui,
     verifies: bool,
-    /// Unranked: nothing else is taken under it but the terminal's lock.
+    /// Unranked: no other lock is taken under it, except the terminal's.
     bar: Mutex<Option<Progress>>,
 }
 
@@ -194,7 +194,7 @@ impl<'u> Steps<'u> {
 impl buttress_check::Progress for Steps<'_> {
     fn step(&self, step: Step, total_bytes: u64) {
         let mut bar = self.bar.lock();
-        // Gone before the line is printed, so that they do not mix.
+        // The bar is removed before the line is printed, so that the two do not mix.
         *bar = None;
         if !self.ui.json() {
             let how = match (step, self.verifies) {

@@ -1,9 +1,9 @@
-//! `buttress demo`: a volume made, mounted and put to work, before one's eyes.
+//! `buttress demo`: makes a volume, mounts it, uses it, and shows what happens.
 //!
 //! # Place
 //!
-//! The README's first command: it must work on a machine with nothing but Rust. Everything happens
-//! in a new folder among the temporary files, which is gone afterwards unless `--keep` is given.
+//! This is the first command of the README, so it must work on a machine with nothing but Rust. All
+//! work happens in a new temporary folder, which is removed afterwards unless `--keep` is given.
 
 mod door;
 mod library;
@@ -46,14 +46,14 @@ pub(crate) struct Args {
     large: u64,
 }
 
-/// What the steps share.
+/// The state that the steps share.
 struct Demo<'a> {
     ui: &'a Ui,
     folder: Folder,
     interrupted: Arc<AtomicBool>,
 }
 
-/// The folder of one run; gone with it unless it is kept.
+/// The folder of one run. It is removed on drop, unless `keep` is set.
 struct Folder {
     path: PathBuf,
     keep: bool,
@@ -62,7 +62,7 @@ struct Folder {
 impl Drop for Folder {
     fn drop(&mut self) {
         if !self.keep {
-            // Left behind, it is one more temporary file.
+            // If this fails, one more temporary file remains, which does no harm.
             let _ = std::fs::remove_dir_all(&self.path);
         }
     }
@@ -118,7 +118,7 @@ impl Demo<'_> {
         self.step("made", &what, start.elapsed(), &image.display().to_string())
     }
 
-    /// Mounts the volume, or opens it as a library where that cannot be.
+    /// Mounts the volume, or opens it as a library if it cannot be mounted.
     fn open_door(&mut self, image: &Path, no_mount: bool) -> Result<Box<dyn Door>> {
         let start = Instant::now();
         if !no_mount {
@@ -140,7 +140,7 @@ impl Demo<'_> {
         Ok(Box::new(library))
     }
 
-    /// Everything that the volume is put through.
+    /// Runs all steps on the volume.
     fn exercise(&self, door: &mut dyn Door, args: &Args) -> Result<()> {
         let sources = Sources::find()?;
         let copied = work::copy_in(self, door, &sources)?;

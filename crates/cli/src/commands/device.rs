@@ -12,12 +12,13 @@ use crate::ui::Ui;
 /// What to do with devices.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Verb {
-    /// Make devices part of a volume. Whatever is on them is gone.
+    /// Make devices part of a volume. Their content is lost.
     Add(Add),
-    /// Move everything off a device and make it no part of the volume any more.
+    /// Move everything off a device and remove it from the volume.
     #[command(alias = "delete")]
     Remove(Remove),
-    /// Put a new device in the place of another, which may be missing. Whatever is on it is gone.
+    /// Put a new device in the place of another, which may be missing. The new device's content is
+    /// lost.
     Replace(Replace),
     /// Show how often each device failed.
     Stats(Stats),
@@ -114,7 +115,7 @@ pub(crate) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
 fn add(args: &Add, ui: &Ui) -> Result<Exit> {
     let mut added = Vec::new();
     for path in &args.new {
-        // All are looked at before the first is taken.
+        // All devices are checked before the first one is added.
         drop(execute::fresh_device(path, args.force)?);
     }
     for path in &args.new {
@@ -132,7 +133,7 @@ fn add(args: &Add, ui: &Ui) -> Result<Exit> {
     Ok(Exit::Success)
 }
 
-/// A name that another process understands, too.
+/// Returns the name of a device in a form that another process understands.
 fn called(name: &str) -> String {
     let is_number = name.parse::<u64>().is_ok();
     let whole = std::fs::canonicalize(name).ok().filter(|_| !is_number && name != "missing");

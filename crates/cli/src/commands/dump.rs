@@ -67,7 +67,7 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     Ok(Exit::Success)
 }
 
-/// One node an entry, tree after tree in the order of the text.
+/// Prints one JSON entry for each node, tree after tree in the order of the text.
 fn documents(inspect: &Inspect, tree: Option<TreeId>, ui: &Ui) -> Result<Exit> {
     let mut trees = Vec::new();
     for id in [TreeId::ROOT, TreeId::CHUNK] {
@@ -170,7 +170,7 @@ fn superblocks(args: &Args, ui: &Ui) -> Result<Exit> {
     Ok(Exit::Success)
 }
 
-/// What a tree is called above its nodes.
+/// Returns the name of a tree in the heading above its nodes.
 fn tree_name(id: TreeId) -> &'static str {
     match id {
         TreeId::ROOT => "root",

@@ -1,4 +1,4 @@
-//! `buttress filesystem`: what concerns a volume, or files of it, as a whole.
+//! `buttress filesystem`: work on a whole volume, or on whole files of it.
 
 pub(crate) mod defragment;
 pub(crate) mod label;
@@ -15,7 +15,7 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Verb {
-    /// Write files anew in larger pieces, or compressed another way.
+    /// Rewrite files in larger pieces, or with another compression.
     Defragment(defragment::Args),
     /// Show the label of a volume, or give it another.
     Label(label::Args),

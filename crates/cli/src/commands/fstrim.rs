@@ -19,13 +19,14 @@ pub(crate) struct Args {
     /// Begin at this address of the volume.
     #[arg(long, short = 'o', value_name = "SIZE", default_value = "0")]
     offset: String,
-    /// Only so many addresses from there on; without this all, and what no block group takes.
+    /// Only this many addresses from there on; unless given, all, and space outside of block
+    /// groups.
     #[arg(long, short = 'l', value_name = "SIZE")]
     length: Option<String>,
     /// Leave out what is free in parts shorter than this.
     #[arg(long, short = 'm', value_name = "SIZE", default_value = "0")]
     minimum: String,
-    /// As `fstrim` of util-linux has it; it is said in any case.
+    /// Accepted as by `fstrim` of util-linux. The result is printed in any case.
     #[arg(long, short = 'v', hide = true)]
     verbose: bool,
 }

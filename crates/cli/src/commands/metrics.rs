@@ -23,7 +23,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit> {
     Ok(Exit::Success)
 }
 
-/// Answers one request. A client that went away misses its answer and nothing else.
+/// Answers one request. If the client has gone away, only its answer is lost.
 fn answer(request: Request) {
     let path = request.url().split('?').next().unwrap_or_default();
     let sent = if !matches!(path, "/metrics" | "/") {

@@ -71,9 +71,9 @@ pub(crate) struct Args {
     /// Take a volume in a store of objects from a writer that seems to be alive.
     #[arg(long)]
     takeover: bool,
-    /// Let all identifiers follow from this text, but for that of --uuid. With SOURCE_DATE_EPOCH
-    /// set they follow from what is in the volume unless given, and no time is later: two runs
-    /// give the same bytes.
+    /// Derive all identifiers from this text, except that of --uuid. With SOURCE_DATE_EPOCH set
+    /// they are derived from the content of the volume unless given, and no time is later. Then two
+    /// runs give the same bytes.
     #[arg(long, value_name = "TEXT")]
     seed: Option<String>,
     /// Overwrite a filesystem or partition table.
@@ -84,7 +84,7 @@ pub(crate) struct Args {
     list_features: bool,
 }
 
-/// What a folder brings.
+/// A folder that fills the volume, with the options of the copy.
 struct Brings<'a> {
     dir: &'a Path,
     census: Census,
@@ -93,16 +93,16 @@ struct Brings<'a> {
     memory: Option<u64>,
 }
 
-/// What makes two runs equal.
+/// Settings that make two runs give the same bytes.
 #[derive(Clone, Copy)]
 struct Recipe {
     seed: u64,
-    /// The last second that a time may have, since 1970.
+    /// The latest time that a file may have, in seconds since 1970.
     epoch: Option<i64>,
 }
 
 impl Recipe {
-    /// Looks at `--seed` and SOURCE_DATE_EPOCH; nothing without both.
+    /// Reads `--seed` and SOURCE_DATE_EPOCH. Returns `None` without both.
     fn of(args: &Args, places: &Places<'_>) -> Result<Option<Self>> {
         let text = std::env::var_os("SOURCE_DATE_EPOCH").filter(|text| !text.is_empty());
         let epoch = match text {
@@ -134,10 +134,10 @@ impl Recipe {
     }
 }
 
-/// Where the volume is made.
+/// The files and devices on which the volume is made.
 struct Places<'a> {
     paths: Vec<&'a Path>,
-    /// Files that did not exist before: they go again if making fails.
+    /// Files that did not exist before. They are removed if making the volume fails.
     fresh: Vec<&'a Path>,
 }
 
@@ -150,7 +150,7 @@ impl<'a> Places<'a> {
         Self { paths, fresh }
     }
 
-    /// Device and inode of those that are there.
+    /// Returns the device and inode numbers of the existing files.
     fn identities(&self) -> Vec<(u64, u64)> {
         let found = self.paths.iter().filter_map(|path| path.metadata().ok());
         found.map(|metadata| (metadata.dev(), metadata.ino())).collect()
@@ -174,13 +174,13 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
         options.time = recipe.epoch.map(|sec| Timespec { sec, nsec: 0 });
         be_repeatable(recipe.seed, recipe.epoch.and_then(|sec| u64::try_from(sec).ok()));
         if let Some(census) = &mut census {
-            // What a file takes here depends on the file system that it lies on.
+            // The space that a file takes on the host depends on the host's file system.
             census.data_bytes = census.sector_bytes;
         }
     }
     let made = make(&args, &places, options, census, recipe, ui);
     if made.is_err() {
-        // Half a volume in a file that was not there before is of no use.
+        // An incomplete volume in a new file is of no use.
         for path in &places.fresh {
             let _ = std::fs::remove_file(path);
         }
@@ -245,7 +245,7 @@ fn open(path: &Path, size: Option<u64>, takeover: bool) -> Result<Arc<dyn Device
     Ok(closing::when_free(path, true, open)?.device())
 }
 
-/// Copies the folder in.
+/// Copies the folder into the volume.
 fn fill(devices: Vec<Arc<dyn Device>>, brings: &Brings<'_>, image: &Path, ui: &Ui) -> Result<()> {
     let Brings { dir, census, compress, recipe, memory } = *brings;
     let name = || image.display().to_string();
@@ -255,7 +255,7 @@ fn fill(devices: Vec<Arc<dyn Device>>, brings: &Brings<'_>, image: &Path, ui: &U
         _ => memory::options(memory),
     };
     options.compress = compress;
-    // Threads would write in an order of their own.
+    // Background threads would write in an order that differs from run to run.
     options.background = recipe.is_none();
     let fs = Filesystem::open(devices, options).context(name)?;
     let bar = ui.bytes_bar("filling", census.file_bytes);
@@ -269,9 +269,10 @@ fn fill(devices: Vec<Arc<dyn Device>>, brings: &Brings<'_>, image: &Path, ui: &U
     fs.close().context(name)
 }
 
-/// A size that a tree of files fits in, with room to spare: the file is sparse, so that what is not
-/// used is not there. Per entry: an inode, two directory items, a reference and one extent with its
-/// records come to about 500 bytes; twice that because nodes are half full, twice again for DUP.
+/// Returns a size for a tree of files, with room to spare. The file is sparse, so unused space
+/// costs nothing. For each entry, an inode, two directory items, a reference and one extent with
+/// its records take about 500 bytes. That is doubled because nodes are half full, and doubled again
+/// for DUP.
 fn estimate(census: Census) -> u64 {
     const PER_ENTRY: u64 = 2048;
     const LEAST: u64 = 256 << 20;

@@ -2,20 +2,20 @@
 //!
 //! # Place
 //!
-//! Without `--foreground` the program starts itself once more with it, in a session of its own. It
-//! ends as soon as that child says that the mount is there. (A process with threads cannot fork and
-//! go on; one that has none yet can start another.) The child opens the devices, so the lock on
-//! them is its own. It lasts until everything is durable, which may be after umount(2) returned. A
-//! verb that comes too early waits for that ([`crate::closing`]). `umount` waits for it where it is
-//! called ([`super::umount`]).
+//! Without `--foreground` the program starts itself once more with that option, in a new session.
+//! It ends as soon as that child says that the mount is there. (A process with threads cannot fork
+//! and go on. A process without threads can start another one.) The child opens the devices, so it
+//! owns their locks. They last until everything is durable, which may be after umount(2) has
+//! returned. A verb that comes too early waits for that ([`crate::closing`]). `umount` waits for it
+//! by itself ([`super::umount`]).
 //!
-//! Where a server has the volume already, the child joins that one and ends ([`join`]). So of
-//! several lines of an fstab the first starts a server.
+//! If a server has the volume already, the child joins that server and ends ([`join`]). So of
+//! several lines of an fstab, the first one starts a server.
 //!
 //! # Failure
 //!
-//! Until the mount is there the child speaks on the caller's terminal, and its exit code becomes
-//! the caller's. Afterwards there is only the log.
+//! Until the mount is there, the child writes to the caller's terminal, and its exit code becomes
+//! the caller's. Afterwards only the log reports anything.
 
 mod advice;
 mod join;
@@ -50,16 +50,16 @@ use crate::memory;
 use crate::names;
 use crate::ui::Ui;
 
-/// What the child says when the mount is there.
+/// The word that the child prints when the mount is there.
 const READY: &str = "ready";
-/// Is set for the child that serves.
+/// The environment variable that marks the child that serves.
 const IS_CHILD: &str = "BUTTRESS_SERVES";
 /// What tells systemd that a process serves what the machine itself runs from, as the first
 /// letter of its name.
 const KEPT: &str = "@buttress";
-/// Is there while a machine starts from an image of its first programs.
+/// A file that exists while a machine runs from its initrd.
 const IN_INITRD: &str = "/etc/initrd-release";
-/// Says of a mount that the machine itself runs from it.
+/// The mount option of a mount that the machine itself runs from.
 const FOR_INITRD: &str = "x-initrd.mount";
 
 #[derive(Debug, clap::Args)]
@@ -81,7 +81,7 @@ pub(crate) struct Args {
     /// on; with --cache those of the cache, too. Those of Linux's btrfs and of fstab are taken.
     #[arg(long, short = 'o', value_name = "OPTIONS")]
     options: Vec<String>,
-    /// When to go past the kernel's page cache to the devices; auto does so to block devices.
+    /// When to bypass the kernel's page cache; auto does so on block devices.
     #[arg(
         long,
         value_enum,
@@ -95,7 +95,7 @@ pub(crate) struct Args {
     /// Stay until the volume is unmounted, and log to standard error.
     #[arg(long, short)]
     foreground: bool,
-    /// Leave out mount options that there are not, and say so.
+    /// Leave out unknown mount options, and say so.
     #[arg(long)]
     sloppy: bool,
     /// Where a mount in the background logs to; nowhere unless given.
@@ -109,7 +109,7 @@ pub(crate) struct Args {
     is_there_fine: bool,
 }
 
-/// When devices are opened past the page cache.
+/// When devices are opened without the page cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 enum Direct {
     /// On block devices: no other program reads them meanwhile, and an fsync waits for less. Not on
@@ -130,7 +130,7 @@ impl Direct {
     }
 }
 
-/// What scripts read.
+/// The JSON document for scripts.
 #[derive(Serialize)]
 struct Document<'a> {
     #[serde(serialize_with = "names::path::serialize")]
@@ -142,7 +142,7 @@ struct Document<'a> {
 
 pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     let options = parse(&args)?;
-    // As with mount(8): a device that is not plugged in is no failure then.
+    // With `nofail` a missing device is no failure, as with mount(8).
     let is_optional = !args.announce && words(&args.options).any(|word| word == "nofail");
     if is_optional && !is_remote(&args.image) && !args.image.exists() {
         return Ok(Exit::Success);
@@ -168,7 +168,7 @@ struct Parsed {
     cache: CacheOptions,
 }
 
-/// The door's options, the volume's and the cache's.
+/// Parses the options of the front end, of the volume and of the cache.
 fn parse(args: &Args) -> Result<Parsed> {
     let mut cache = args.cached.options()?;
     let mut others = Vec::new();
@@ -196,18 +196,20 @@ fn parse(args: &Args) -> Result<Parsed> {
         more.map_err(|error| Failure::new(Exit::Usage, error.to_string()))?;
     }
     door.read_only |= volume.read_only;
-    // The kernel keeps what was read through a mount; twice in memory is once too often.
+    // The kernel caches data that is read through a mount. A second cache in this process would
+    // waste memory.
     if !others.iter().any(|word| word.starts_with("page_cache=")) {
         volume.page_cache_bytes = 0;
     }
     door.keep_inodes_within(memory::Parts::of(&volume).known);
-    // Subvolumes that are mounted by themselves would stay as they are.
+    // With `submounts`, the mounts of subvolumes would stay read-only.
     volume.may_wake = volume.read_only && !door.submounts;
     cache.check().map_err(|error| cached::failure("--options", error))?;
     Ok(Parsed { door, volume, cache })
 }
 
-/// The options in lists of them, each with whether the volume takes it. A wrong one is refused.
+/// Splits lists of options into single options, each with whether the volume takes it. Refuses
+/// wrong options.
 pub(crate) fn split(lists: &[String]) -> Result<Vec<(String, bool)>> {
     let words: Vec<_> = words(lists).collect();
     let volume = for_volume(&words, &mut Options::default())?;
@@ -216,12 +218,12 @@ pub(crate) fn split(lists: &[String]) -> Result<Vec<(String, bool)>> {
     Ok(words.iter().copied().map(each).collect())
 }
 
-/// The options in lists of them.
+/// Splits lists of options into single options.
 pub(crate) fn words(lists: &[String]) -> impl Iterator<Item = &str> {
     lists.iter().flat_map(|list| list.split(',')).map(str::trim).filter(|word| !word.is_empty())
 }
 
-/// Gives the door its options, and returns those that the volume is given.
+/// Sets the options of the front end, and returns those of the volume.
 fn for_volume<'w>(words: &[&'w str], door: &mut Options) -> Result<Vec<&'w str>> {
     let mut volume = Vec::new();
     for word in words {
@@ -254,20 +256,20 @@ fn volume_options(words: &[&str], memory: Option<u64>) -> Result<MountOptions> {
     parsed.map(|()| options)
 }
 
-/// Whether the machine itself is to run from what is mounted. systemd kills all other servers
-/// before it unmounts, and lets this one be until the end.
+/// Returns whether the machine itself is to run from the mount. systemd kills all other servers
+/// before it unmounts, and leaves this one running until the end.
 pub(crate) fn is_for_initrd(options: &[String]) -> bool {
     words(options).any(|word| word == FOR_INITRD) || Path::new(IN_INITRD).exists()
 }
 
-/// Starts the child that serves, with the words of a command line: `mount` and what belongs to it.
+/// Starts the child that serves, with the words of a `mount` command line.
 pub(crate) fn spawn(given: &[OsString], is_kept: bool) -> Result<Child> {
     let program = std::env::current_exe().context(|| "finding this program")?;
     if std::env::var_os(IS_CHILD).is_some() {
         return Err(Failure::new(Exit::Failure, "a mount in the background starts no other"));
     }
-    // Behind two dashes there are only names: a child that took these for some would start a
-    // child, and so on.
+    // Only names follow `--`, so our options must stand before it. A child that took them for names
+    // would start a child, and so on.
     let end = given.iter().position(|word| word == "--").unwrap_or(given.len());
     Command::new(program)
         .arg0(if is_kept { OsStr::new(KEPT) } else { OsStr::new("buttress") })
@@ -281,11 +283,11 @@ pub(crate) fn spawn(given: &[OsString], is_kept: bool) -> Result<Child> {
         .context(|| "starting the mount")
 }
 
-/// What became of a child that is to serve.
+/// The outcome of starting a child.
 pub(crate) enum Started {
-    /// The mount is there, by the process of this number.
+    /// The mount is there, served by the process with this number.
     Serves(u32),
-    /// It ended, and has said why.
+    /// The child ended, and has said why.
     Failed(Exit),
 }
 
@@ -303,7 +305,7 @@ pub(crate) fn start(mut child: Child) -> Result<Started> {
     }
 }
 
-/// Ends as the child did; it has said why.
+/// Returns the exit code of the child, which has said why it ended.
 fn failed(mut child: Child) -> Result<Exit> {
     let status = child.wait().context(|| "waiting for the mount")?;
     let exits = [Exit::Usage, Exit::Corrupt, Exit::Unsupported, Exit::NoSpace, Exit::Refused];
@@ -320,7 +322,7 @@ fn failed(mut child: Child) -> Result<Exit> {
 fn serve(args: &Args, options: Parsed, ui: &Ui) -> Result<Exit> {
     let Parsed { mut door, volume, cache } = options;
     if args.announce {
-        // Ctrl-C at the terminal is not for a mount in the background.
+        // Ctrl-C at the terminal must not reach a mount in the background.
         rustix::process::setsid().context(|| "leaving the terminal")?;
     }
     pressure::prepare();
@@ -360,7 +362,8 @@ fn serve(args: &Args, options: Parsed, ui: &Ui) -> Result<Exit> {
     watch(signals, session.unmounter(), Arc::clone(&stage), fs.clone())?;
     let target = names::of_path(session.unmounter().target());
     tracing::info!(image = names::of_path(&image), target, "mounted");
-    // Before the mount is announced, and before the directory is left: names may be relative.
+    // This happens before the mount is announced and before the process leaves the directory,
+    // because names may be relative.
     let mut live = live(args, &image, &session, cache.as_ref(), &fs);
     let (held, beside) = (fs.clone(), session.beside());
     live.section("memory", move || crate::space::memory_figures(&held, &beside, parts));
@@ -393,7 +396,7 @@ fn serve(args: &Args, options: Parsed, ui: &Ui) -> Result<Exit> {
     Ok(Exit::Success)
 }
 
-/// Makes everything durable, the cache of the volume, too.
+/// Makes everything durable, including the volume's cache.
 fn close(fs: Filesystem, cache: Option<&CacheDevice>, image: &Path) -> Result<()> {
     fs.close().context(|| format!("{}: closing", image.display()))?;
     if let Some(cache) = cache {
@@ -403,7 +406,7 @@ fn close(fs: Filesystem, cache: Option<&CacheDevice>, image: &Path) -> Result<()
     Ok(())
 }
 
-/// What this process tells of itself.
+/// Describes this process for other programs.
 fn live(
     args: &Args,
     image: &Path,
@@ -435,7 +438,7 @@ fn live(
     live
 }
 
-/// Tells the parent that the mount is there, and lets go of its terminal and directory.
+/// Tells the parent that the mount is there, and leaves the parent's terminal and directory.
 fn announce(log: Option<&Path>) -> Result<()> {
     let log = match log {
         Some(path) => File::options().create(true).append(true).open(path),
@@ -449,22 +452,22 @@ fn announce(log: Option<&Path>) -> Result<()> {
     std::env::set_current_dir("/").context(|| "leaving the directory")
 }
 
-/// Tells the parent that the mount is there, by the server of another one.
+/// Tells the parent that the mount is there, served by another mount's server.
 fn announce_server(pid: u32) -> Result<Exit> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{READY} {pid}").and_then(|()| out.flush()).context(|| "announcing the mount")?;
     Ok(Exit::Success)
 }
 
-/// A volume, and what it lies on.
+/// A volume and its devices.
 struct Whole {
     fs: Filesystem,
     cache: Option<Arc<CacheDevice>>,
-    /// The devices that this process has locked, but for a cache.
+    /// The devices that this process has locked, except a cache.
     files: Vec<Opened>,
 }
 
-/// The devices that were named, the first before the others.
+/// Returns the named devices, the first one first.
 fn paths<'a>(args: &'a Args, image: &'a Path) -> impl Iterator<Item = &'a Path> {
     let by_option = words(&args.options).filter_map(|word| word.strip_prefix("device="));
     let more = args.more.iter().chain(&args.devices.devices).map(PathBuf::as_path);
@@ -489,7 +492,7 @@ fn open(args: &Args, image: &Path, options: MountOptions, cache: CacheOptions) -
     let mut devices: Vec<Arc<dyn Device>> = files.iter().map(Opened::device).collect();
     let mut cached = None;
     if let Some(path) = &args.cached.cache {
-        // The first device, the one that was named.
+        // The cache belongs to the first device, which was named as the image.
         let origin = Arc::clone(&devices[0]);
         let device = Arc::new(cached::open(origin, path, cache, how(path))?);
         devices[0] = Arc::clone(&device) as Arc<dyn Device>;
@@ -499,7 +502,7 @@ fn open(args: &Args, image: &Path, options: MountOptions, cache: CacheOptions) -
     Ok(Whole { fs, cache: cached, files })
 }
 
-/// How far the end has come; a second signal asks.
+/// The progress of the end, which a second signal reports.
 #[derive(Clone, Copy)]
 #[repr(u8)]
 enum Stage {
@@ -508,9 +511,9 @@ enum Stage {
     Committing,
 }
 
-/// Unmounts at the first signal, and says at every other what there is to wait for. Where
-/// programs still use the mount all that they have written is made durable at once: a machine
-/// that shuts down kills after a while what does not end.
+/// Unmounts at the first signal, and says at every other signal what it waits for. If programs
+/// still use the mount, everything that they have written is made durable at once. A machine that
+/// shuts down kills a process that does not end soon.
 fn watch(
     mut signals: Signals,
     unmounter: Unmounter,
@@ -611,8 +614,8 @@ mod tests {
         }
     }
 
-    /// One line that names the nearest options of the volume and of the door, and no switch for
-    /// experiments.
+    /// The error for an unknown option is one line. It names the nearest options of the volume and
+    /// of the front end, and no switch for experiments.
     #[test]
     fn an_unknown_option_is_one_short_line() {
         for (wrong, meant) in

@@ -2,8 +2,8 @@
 //!
 //! # Failure
 //!
-//! It ends with success only when everything that clients were told is written is durable. Clients
-//! that have the export open see their connection end.
+//! The program ends with success only when every write that clients were told is done is durable.
+//! Clients that have the export open see their connection end.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -38,22 +38,22 @@ pub(crate) struct Args {
     /// The name of the export, as clients give it. A client that gives none gets it as well.
     #[arg(long, value_name = "NAME", default_value = "")]
     export: String,
-    /// Go past the kernel's page cache.
+    /// Bypass the kernel's page cache.
     #[arg(long)]
     direct: bool,
     /// Listen where other machines can connect, too. Nothing is encrypted, and no client is
     /// authenticated.
     #[arg(long)]
     allow_remote: bool,
-    /// How many clients at a time.
+    /// Largest number of clients at a time.
     #[arg(long, value_name = "N", default_value_t = Options::default().connections)]
     connections: usize,
-    /// How many requests of one client at a time.
+    /// Largest number of requests of one client at a time.
     #[arg(long, value_name = "N", default_value_t = Options::default().threads)]
     threads: usize,
 }
 
-/// What scripts read.
+/// The JSON document for scripts.
 #[derive(Serialize)]
 struct Document<'a> {
     uris: &'a [String],

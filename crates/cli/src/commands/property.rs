@@ -1,4 +1,4 @@
-//! `buttress property`: what subvolumes, files and directories say about themselves.
+//! `buttress property`: properties of subvolumes, files and directories.
 
 use std::ffi::OsString;
 
@@ -68,7 +68,7 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
                 return Ok(Exit::Success);
             }
             let mut found: Vec<_> = found.as_object().into_iter().flatten().collect();
-            // As `btrfs` has them: what is of subvolumes alone stands first.
+            // As in `btrfs`, the property of subvolumes alone comes first.
             found.sort_by_key(|(name, _)| *name != "ro");
             for (name, value) in found {
                 let value = value.as_str().and_then(text::decode).unwrap_or_default();

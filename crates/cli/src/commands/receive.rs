@@ -61,7 +61,7 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     let done = client::stream(&order, &volume, &args.devices, Stream::In(&mut input))?;
     drop(bar);
     for begun in done["begun"].as_array().into_iter().flatten().filter(|_| !args.quiet) {
-        // In the words that scripts look for.
+        // Scripts look for these words.
         let kind = begun["kind"].as_str().unwrap_or("subvol");
         let name = begun["name"].as_str().unwrap_or_default();
         let _ = writeln!(std::io::stderr(), "At {kind} {name}");
@@ -72,7 +72,7 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     Ok(Exit::Success)
 }
 
-/// Shows how far it is.
+/// Reads the input, and moves the bar.
 struct Counted<'b> {
     input: Box<dyn Read>,
     bar: &'b Progress,
@@ -95,7 +95,7 @@ fn dump(mut input: impl Read, ui: &Ui) -> buttress_send::Result<Exit> {
         streams += 1;
         loop {
             let command = reader.command();
-            // What was read is shown, also in front of an error.
+            // All commands that were read are printed, also before an error.
             let Ok(command) = command else {
                 let _ = out.flush();
                 command?;

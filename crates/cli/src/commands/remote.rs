@@ -1,4 +1,4 @@
-//! `buttress remote`: what only a volume in a store of objects has: commits, pins, clones, garbage.
+//! `buttress remote`: verbs for a volume in a store of objects: commits, pins, clones, garbage.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

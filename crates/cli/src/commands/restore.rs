@@ -10,14 +10,14 @@ use crate::exit::{Context, Exit, Failure, Result};
 use crate::salvage::{self, Opening};
 use crate::ui::{Tone, Ui};
 
-/// Gets out what can be got from a volume in whatever state: from its newest root, else older ones,
-/// with what a scan of the devices finds. Writes nothing to the volume. Bytes that no checksum
-/// vouches for are left out. A run that was stopped goes on when it is started again. Exit code 3:
-/// something is lost.
+/// Saves files from a volume in any state: from its newest root, or else from older roots, with the
+/// help of a scan of the devices. Writes nothing to the volume. Bytes that no checksum confirms are
+/// left out. A run that was stopped continues when it is started again. Exit code 3: something is
+/// lost.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The devices of the volume that are there, and behind them the folder for the files (none
-    /// with --list-roots and --dry-run).
+    /// The devices of the volume that are there, and after them the folder for the files (none with
+    /// --list-roots and --dry-run).
     #[arg(value_name = "VOLUME... TO", required = true, num_args = 1..)]
     places: Vec<PathBuf>,
     #[command(flatten)]
@@ -28,8 +28,8 @@ pub(crate) struct Args {
     /// Use this root: a transaction, or the address of its node.
     #[arg(long, value_name = "N")]
     root: Option<u64>,
-    /// Only what this pattern matches, and all below it; may be given several times. A star stays
-    /// in its folder, two do not.
+    /// Only files that match this pattern, and all below them; may be given several times. A star
+    /// stays within one folder, two stars do not.
     #[arg(long, value_name = "GLOB")]
     path: Vec<String>,
     /// Only this subvolume: its number, or its path.
@@ -52,7 +52,7 @@ pub(crate) struct Args {
     verbose: bool,
 }
 
-/// What scripts read.
+/// The JSON document for scripts.
 #[derive(Serialize)]
 struct Document<'d> {
     generation: u64,
@@ -65,7 +65,7 @@ struct Document<'d> {
 pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     let needs_folder = !args.list_roots && !args.dry_run;
     let mut volumes = args.places.clone();
-    // With a dry run the folder may be named as without.
+    // With a dry run the folder may be named, too.
     let has_folder =
         needs_folder || volumes.len() > 1 && volumes.last().is_some_and(|it| it.is_dir());
     let target = if has_folder { volumes.pop() } else { None };

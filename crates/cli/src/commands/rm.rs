@@ -55,7 +55,8 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     Ok(Exit::Success)
 }
 
-/// Removes everything in a directory. The stack is our own: a volume may nest deeper than ours.
+/// Removes everything in a directory. It keeps its own stack, because a volume may nest deeper than
+/// the call stack allows.
 fn empty(top: &Inode, place: &VolumePath, bar: &Progress) -> Result<()> {
     // Directories on the way down, each with the names still to be removed.
     let mut stack = vec![(top.clone(), names(top).context(|| place.show())?, Vec::new())];

@@ -1,7 +1,7 @@
 //! `buttress scrub`: reads everything of a volume, every copy of it, and mends what is wrong.
 //!
-//! How far it came is kept in a file named by the volume's identifier. So one that was interrupted
-//! goes on where it was, and `status` can tell.
+//! The progress is kept in a file named after the volume's identifier. So an interrupted scrub
+//! continues where it was, and `status` can report it.
 
 use std::path::{Path, PathBuf};
 
@@ -42,7 +42,7 @@ pub(crate) struct Args {
     /// writers. Tell whether copies of data without checksums are alike.
     #[arg(long)]
     hold_groups: bool,
-    /// Where to keep how far it is; /var/lib/buttress unless given, or a folder of the user's.
+    /// Folder for the progress; /var/lib/buttress unless given, or a folder of the user's.
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
 }
@@ -75,20 +75,20 @@ fn status(args: &Args, ui: &Ui) -> Result<Exit> {
     let (uuid, status) = last(&args.image, &args.devices, args.state.as_deref())?;
     match status {
         Some(status) => show(&status, ui)?,
-        // As `balance status` has it.
+        // The same form as that of `balance status`.
         None if ui.json() => ui.document(&json!({ "uuid": uuid, "status": "none" }))?,
         None => ui.line(format!("{}: no scrub is known of it", args.image.display()))?,
     }
     Ok(Exit::Success)
 }
 
-/// The identifier of a volume, and how far its last scrub is.
+/// Returns the identifier of a volume, and the status of its last scrub.
 pub(crate) fn last(
     place: &Path,
     devices: &Devices,
     state: Option<&Path>,
 ) -> Result<(String, Option<ScrubStatus>)> {
-    // A mount's image says the same as the mount.
+    // The image of a mount has the same identifier as the mount.
     let found = live::find(place)?;
     let image = found.map_or_else(|| place.to_owned(), |(_, answer)| answer.subject.image);
     let devices = image::open_devices(&image, devices, Access::Peek)?;

@@ -96,7 +96,7 @@ fn version(text: &str) -> Result<u32, String> {
     }
 }
 
-/// Where the stream goes.
+/// The destination of the stream.
 enum Output {
     File(File),
     Standard(std::io::StdoutLock<'static>),
@@ -106,7 +106,7 @@ impl Output {
     fn open(args: &Args) -> Result<Self> {
         let Some(path) = &args.file else { return Ok(Self::Standard(std::io::stdout().lock())) };
         let mut options = File::options();
-        // A stream holds what the files of all owners hold.
+        // A stream contains files of all owners, so only its own owner may read it.
         options.write(true).create(true).truncate(true).mode(0o600);
         let file = options.open(path).context(|| path.display().to_string())?;
         Ok(Self::File(file))
@@ -123,18 +123,18 @@ impl Output {
     }
 }
 
-/// Shows how much there was.
+/// Writes the stream, and moves the bar.
 struct Counted<'b> {
     output: Output,
     bar: &'b Progress,
-    /// Is said when the first bytes come: nothing was refused then.
+    /// The message for the first bytes. When they come, nothing has been refused.
     say: Option<String>,
 }
 
 impl Write for Counted<'_> {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         if let Some(subvolume) = self.say.take() {
-            // In the words that scripts look for.
+            // Scripts look for these words.
             self.bar.say(&format!("At subvol {subvolume}"));
         }
         let len = match &mut self.output {

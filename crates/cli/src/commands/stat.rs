@@ -22,7 +22,7 @@ pub(crate) struct Args {
     devices: Devices,
 }
 
-/// What scripts read.
+/// The JSON document for scripts.
 #[derive(Serialize)]
 struct Document {
     #[serde(flatten)]

@@ -1,9 +1,9 @@
-//! `buttress stats`: what running mounts and servers hold and do.
+//! `buttress stats`: figures of running mounts and servers.
 //!
 //! # Invariants
 //!
-//! - **S1** Scripts are given every figure, people none that is an object of zeroes alone, and no
-//!   heading above nothing.
+//! - **S1** Scripts get every figure. The text for people leaves out objects of zeroes alone, and
+//!   headings without figures.
 
 use std::fmt::Write as _;
 use std::io::IsTerminal;
@@ -18,7 +18,7 @@ use crate::openmetrics;
 use crate::size;
 use crate::ui::{Tone, Ui};
 
-/// What an object of figures calls how often it was counted.
+/// The name of the count in an object of figures.
 const TIMES: &str = "times";
 
 #[derive(Debug, clap::Args)]
@@ -57,7 +57,7 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
                 Some(_) => documents.into_iter().next().unwrap_or_default(),
                 None => Value::Array(documents),
             };
-            // A line a time, for reading along.
+            // One line for each time, so that a script can read along.
             if pause.is_some() { ui.line(value.to_string())? } else { ui.document(&value)? }
         } else {
             let mut text = String::new();
@@ -82,13 +82,13 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     }
 }
 
-/// What scripts read: an object a section.
+/// Returns the JSON document for scripts, with one object for each section.
 fn document(answer: &Answer) -> Value {
     let mut value = json!({ "pid": answer.pid });
     if let (Some(object), Ok(Value::Object(subject))) =
         (value.as_object_mut(), serde_json::to_value(&answer.subject))
     {
-        // How a place is told apart from one of the same name is between us.
+        // These fields tell a place apart from another one of the same name. They are internal.
         let between_us = ["file", "cache_file", "device", "more", "is_shared"];
         object.extend(subject.into_iter().filter(|(name, _)| !between_us.contains(&name.as_str())));
         let sections = answer.sections.iter().map(|section| {
@@ -100,7 +100,7 @@ fn document(answer: &Answer) -> Value {
     value
 }
 
-/// What people read. Writing into a string cannot fail.
+/// Appends the text for people. Writing into a string cannot fail.
 fn show(answer: &Answer, before: Option<(&Answer, f64)>, ui: &Ui, text: &mut String) {
     let subject = &answer.subject;
     let mut head = subject.image.display().to_string();
@@ -134,7 +134,7 @@ fn show(answer: &Answer, before: Option<(&Answer, f64)>, ui: &Ui, text: &mut Str
     }
 }
 
-/// Whether it is an object that says nothing (S1).
+/// Returns whether a figure is an object of zeroes alone (S1).
 fn is_empty(value: &Value) -> bool {
     value.as_object().is_some_and(|parts| parts.values().all(|part| part.as_f64() == Some(0.0)))
 }
@@ -158,7 +158,7 @@ fn shown(name: &str, value: &Value) -> String {
     }
 }
 
-/// The parts of an object that are not zero, behind how often there was something to count.
+/// Returns one line with the count of an object, followed by its parts that are not zero.
 fn in_a_line(parts: &Map<String, Value>) -> String {
     let times = parts.get(TIMES).map(|times| format!("{times} {TIMES}"));
     let others = parts.iter().filter(|(name, value)| *name != TIMES && value.as_u64() != Some(0));
@@ -173,8 +173,8 @@ fn in_a_line(parts: &Map<String, Value>) -> String {
     times.into_iter().chain(others).collect::<Vec<_>>().join(", ")
 }
 
-/// How fast a whole number changes, if it does; of an object, how often there is something to
-/// count.
+/// Returns the rate at which a whole number changes, if it does. For an object it is the rate of
+/// its count.
 fn rate(before: &Section, name: &str, value: &Value, seconds: f64) -> Option<String> {
     let (_, earlier) = before.figures.iter().find(|(earlier, _)| earlier == name)?;
     let count = |value: &Value| value.get(TIMES).unwrap_or(value).as_u64();
@@ -210,7 +210,7 @@ mod tests {
         assert_eq!(shown("origin_alone", &now.figures[1].1), "whole");
     }
 
-    /// Objects are a line each, which begins with how often; what is zero is left out.
+    /// Each object is one line that begins with its count. Parts that are zero are left out.
     #[test]
     fn objects_are_shown_in_a_line() {
         let row = |times: u64| json!({ "times": times, "gained": 0, "forecast_bytes": 4096, "bytes": 512, "max_us": 7 });

@@ -3,9 +3,9 @@
 //!
 //! # Place
 //!
-//! Reads the words and shows what came of them; `crate::execute` does it, here or in the process
-//! that has the volume mounted. A path of the host that lies on a mount of this user is as good as
-//! one in an image.
+//! This file reads the words and shows the results. `crate::execute` does the work, in this process
+//! or in the one that has the volume mounted. A host path on a mount of this user is as good as a
+//! path in an image.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -56,7 +56,7 @@ enum Verb {
         /// The subvolumes, as IMG:/path, or as a path on a mount.
         #[arg(required = true, value_name = "IMG:/PATH | PATH")]
         places: Vec<OsString>,
-        /// Leave what they held to the next writer: it is given back while the volume is mounted.
+        /// Leave their space to the next writer, which frees it while the volume is mounted.
         #[arg(long)]
         later: bool,
         #[command(flatten)]
@@ -88,11 +88,10 @@ enum Verb {
     },
     /// Have another subvolume mounted when no other is asked for.
     SetDefault {
-        /// The subvolume, as IMG:/path or a path on a mount; or its number, and the volume behind
-        /// it.
+        /// The subvolume, as IMG:/path or a path on a mount; or its number, followed by the volume.
         #[arg(value_name = "IMG:/PATH | ID")]
         what: OsString,
-        /// The volume, where a number came before.
+        /// The volume, if a number came first.
         #[arg(value_name = "IMG")]
         place: Option<OsString>,
         #[command(flatten)]
@@ -118,8 +117,8 @@ fn order(act: Act, volume: &Path, devices: &Devices, what: &'static str, ui: &Ui
     client::run(&Order::Subvolume(act), volume, devices, what, ui)
 }
 
-/// Does something to each place, one after the other, and says so: each in a line, or all in one
-/// document, those before a failure too.
+/// Calls `act` for each place in turn, and prints each result in a line. With JSON all results are
+/// in one document, also those before a failure.
 fn each(
     places: &[OsString],
     ui: &Ui,

@@ -1,5 +1,4 @@
-//! `buttress tree`: draws a directory and everything below it; for scripts, a list of what is
-//! there.
+//! `buttress tree`: draws a directory and everything below it; for scripts, a list of all entries.
 
 use std::ffi::OsString;
 
@@ -31,18 +30,19 @@ pub(crate) struct Args {
     devices: Devices,
 }
 
-/// A directory on the way down: what is left of it, its path, and what to draw before its names.
+/// A directory on the way down: its remaining entries, its path, and the text in front of its
+/// names.
 struct Level {
     left: std::vec::IntoIter<Entry>,
     path: Vec<u8>,
     indent: String,
 }
 
-/// What scripts read of one entry. All of them are one flat list: a tree in JSON would be deeper
-/// than readers of JSON go.
+/// The JSON of one entry. All entries are one flat list, because a tree in JSON would be too deep
+/// for its readers.
 #[derive(Serialize)]
 struct Document {
-    /// From where the list begins.
+    /// The path from the start of the list.
     path: String,
     #[serde(flatten)]
     entry: EntryDocument,

@@ -1,37 +1,37 @@
-//! In which order kept runs leave memory.
+//! The order in which cached runs leave memory.
 //!
 //! # Invariants
 //!
-//! - **Q1** The bytes of a queue are those of its entries, in it or being swept.
-//! - **Q2** Entries of runs that are gone take at most a sixteenth of the budget, plus what is
-//!   forgotten until the next run is entered. So runs that are overwritten while they are kept take
-//!   no space for good.
+//! - **Q1** The byte count of a queue is the sum of its entries, those being swept included.
+//! - **Q2** Entries of dropped runs take at most a sixteenth of the budget, plus the runs forgotten
+//!   until the next run is entered. So runs that are overwritten while they are cached never take
+//!   space permanently.
 //!
-//! While entries are swept no run leaves: more than the budget may be kept until the next run is
+//! No run leaves while entries are swept. So more than the budget may be kept until the next run is
 //! entered.
 //!
-//! New runs stand in `probation`, and leave memory from its end unless their start was read once
-//! more. Those move to `main`, which is gone through in turns. A run that left `probation` is
-//! remembered for as long as half of the budget leaves behind it. If it is read again meanwhile, it
-//! enters `main` at once; if it is read ahead, as soon as a reader comes for it. So what is used
-//! now takes the place of what was used once. This also holds for a cycle of reads that is longer
-//! than `probation`, and a still longer cycle takes nothing.
+//! New runs enter `probation`. A run leaves memory from its end, unless the start of the run was
+//! read once more. In that case the run moves to `main`, which checks its runs in turns. A run that
+//! left `probation` is remembered until half of the budget has left after it. If it is read again
+//! meanwhile, it enters `main` at once. If it is read ahead meanwhile, it enters `main` when a
+//! reader uses it. So data in present use replaces data that was used once. This also holds for a
+//! cycle of reads that is longer than `probation`. A still longer cycle takes nothing from `main`.
 
 use std::collections::{HashMap, VecDeque};
 
 use super::Purpose;
 
-/// The part of the budget that is for runs which were read once.
+/// Divisor of the budget: the share of runs that were read once.
 pub(super) const PROBATION: u64 = 8;
 
-/// The part of the budget that entries of runs which are gone may take before they are cleared
-/// away.
+/// Divisor of the budget: the share that entries of dropped runs may take before a sweep removes
+/// them.
 const LITTER: u64 = 16;
 
-/// Runs that left are remembered up to the budget divided by this.
+/// Divisor of the budget: the share up to which runs are remembered after they left.
 const REMEMBERED: u64 = 2;
 
-/// A run in a queue, and the memory it takes; it may be gone.
+/// An entry of a queue: a run and the memory that it takes. The run may be dropped already.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Queued {
     pub(super) start: u64,
@@ -39,18 +39,18 @@ pub(super) struct Queued {
     pub(super) len: u64,
 }
 
-/// What becomes of a run when its turn comes.
+/// The decision about a run at its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It was kept no more.
+    /// The run was dropped before its turn.
     WasGone,
-    /// It was read ahead, and no reader came for it.
+    /// The run was read ahead, and no reader used it: it leaves.
     Unread,
-    /// It was read, and not again.
+    /// The run was not read again: it leaves.
     Goes,
-    /// The reader that it was read for is still to come.
+    /// The reader of a run that was read ahead is still to come: the run stays.
     Waits,
-    /// It was read again.
+    /// The run was read again: it stays.
     Stays,
 }
 
@@ -73,7 +73,7 @@ impl Queue {
     }
 }
 
-/// Runs that left not long ago, by where they began.
+/// Runs that left memory recently, by start address.
 #[derive(Debug, Default)]
 struct Remembered {
     order: VecDeque<Queued>,
@@ -104,17 +104,17 @@ pub(super) struct Queues {
     probation: Queue,
     main: Queue,
     remembered: Remembered,
-    /// Bytes of entries of runs that are gone; a little wrong while a run is being checked.
+    /// Bytes of entries of dropped runs. The count is inexact while a run is being checked.
     litter: u64,
 }
 
-/// A run that has its turn.
+/// A run at its turn to leave.
 pub(super) struct Turn {
     pub(super) victim: Queued,
     was_new: bool,
 }
 
-/// All entries, while they are looked through.
+/// All entries of both queues, during a sweep.
 pub(super) struct Sweep {
     probation: VecDeque<Queued>,
     main: VecDeque<Queued>,
@@ -126,12 +126,12 @@ impl Queues {
         Self { budget, probation, main, remembered: Remembered::default(), litter: 0 }
     }
 
-    /// Whether a run that begins there is remembered. Forgets it.
+    /// Whether a run that begins at `start` is remembered. Forgets it.
     pub(super) fn recall(&mut self, start: u64) -> bool {
         self.remembered.numbers.remove(&start).is_some()
     }
 
-    /// Enters a new run. A remembered one that is taken now counts as read again.
+    /// Enters a new run. If it is remembered and has a reader now, it counts as read again.
     pub(super) fn enter(&mut self, new: Queued, purpose: Purpose) {
         if purpose == Purpose::Now && self.recall(new.start) {
             self.main.push(new);
@@ -140,8 +140,8 @@ impl Queues {
         }
     }
 
-    /// The run that has its turn to leave, if more than `budget` is kept. [`settle`](Self::settle)
-    /// says whether it leaves.
+    /// The run at its turn to leave, if more than `budget` is kept. [`settle`](Self::settle)
+    /// carries out the decision about it.
     pub(super) fn next(&mut self, budget: u64) -> Option<Turn> {
         if self.probation.bytes + self.main.bytes <= budget {
             return None;
@@ -164,12 +164,12 @@ impl Queues {
         }
     }
 
-    /// Notes that runs of so many bytes are gone, while their entries are still here.
+    /// Notes that runs of `bytes` bytes were dropped while their entries are still queued.
     pub(super) fn drop_litter(&mut self, bytes: u64) {
         self.litter += bytes;
     }
 
-    /// All entries, when too many are of runs that are gone (Q2).
+    /// Takes all entries for a sweep, if too many of them belong to dropped runs (Q2).
     pub(super) fn sweep(&mut self) -> Option<Sweep> {
         if self.litter <= self.budget / LITTER {
             return None;
@@ -180,7 +180,7 @@ impl Queues {
         Some(Sweep { probation, main })
     }
 
-    /// Puts back what was found to be there, before what came meanwhile.
+    /// Puts the remaining entries back, before those that came meanwhile.
     pub(super) fn swept(&mut self, mut sweep: Sweep, gone: (u64, u64)) {
         self.probation.bytes -= gone.0;
         self.main.bytes -= gone.1;
@@ -193,7 +193,7 @@ impl Queues {
 
 #[cfg(test)]
 impl Queues {
-    /// Looks whether Q1 holds; says how many bytes there are.
+    /// Checks Q1. Returns the number of bytes.
     pub(super) fn audit(&self) -> u64 {
         for queue in [&self.probation, &self.main] {
             let bytes: u64 = queue.entries.iter().map(|entry| entry.len).sum();
@@ -204,7 +204,7 @@ impl Queues {
 }
 
 impl Sweep {
-    /// Leaves what is there; says how many bytes of each queue are not.
+    /// Keeps the entries of existing runs. Returns the bytes of the other entries, by queue.
     pub(super) fn keep(&mut self, is_there: impl Fn(&Queued) -> bool) -> (u64, u64) {
         let keep = |entries: &mut VecDeque<Queued>| {
             let mut gone = 0;

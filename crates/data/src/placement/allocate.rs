@@ -1,9 +1,9 @@
-//! Space for the data that a job writes: allocated from its reservation, given back, and checksums.
+//! Space for the data of a job: allocated from its reservation, and given back.
 //!
 //! # Invariants
 //!
 //! - **O1** An extent is allocated from the data reservation of the run that it is for.
-//! - **O2** An extent that no item will name goes back at once.
+//! - **O2** An extent that no item will name is given back at once.
 
 use std::ops::Range;
 
@@ -14,13 +14,12 @@ use crate::error::Result;
 use crate::job::{Placed, Supply, Target};
 use crate::placement::Placement;
 
-/// Longest extent.
+/// Longest extent, in bytes.
 const EXTENT_BYTES_MAX: u64 = 128 << 20;
 
 impl Placement {
-    /// Adjusts the reservation of a run to what it needs, if `lies` of its bytes are written in
-    /// place. An extent may have become shared since the write, or may have become the file's
-    /// alone.
+    /// Adjusts the reservation of a run to its need, if `lies` of its bytes are written in place.
+    /// An extent may have become shared since the write, or the file's alone.
     pub(crate) fn cover(
         &self,
         unreserved: Option<NoReserve>,
@@ -29,7 +28,7 @@ impl Placement {
     ) -> Result<()> {
         let held = unreserved.as_ref().map_or(0, NoReserve::bytes);
         let reserved = supply.reserved.bytes();
-        // This gives back first: runs that have to ask may need the space.
+        // Give space back first: runs that must reserve more may need it.
         supply.reserved.shrink_to(reserved.saturating_sub(lies.saturating_sub(held)));
         if let Some(mut unreserved) = unreserved
             && held > lies
@@ -42,7 +41,7 @@ impl Placement {
     }
 
     /// Allocates at most `want` bytes and at least `min`, as near to the goal as possible. Moves
-    /// the goal behind them.
+    /// the goal to the end of the new extent.
     pub(crate) fn allocate_one(
         &self,
         supply: &mut Supply<'_, '_>,

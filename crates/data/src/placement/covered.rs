@@ -1,9 +1,9 @@
-//! What lies under a write: how many items its extents will replace, and in how many parts it may
+//! Counts the items that the extents of a write will replace, and the parts in which the write may
 //! be finished.
 //!
 //! # Invariants
 //!
-//! - **Q1** The counts are upper bounds from here until the write is finished.
+//! - **Q1** The counts remain upper bounds until the write is finished.
 
 use std::ops::Range;
 
@@ -14,20 +14,20 @@ use crate::extent_map::{Mapping, continues};
 use crate::file::File;
 use crate::placement::Placement;
 
-/// What lies under a write at most, until it is finished.
+/// Upper bounds for a write, until it is finished (Q1).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Covered {
-    /// Extent items.
+    /// Extent items that the write may replace.
     pub(crate) items: u32,
-    /// Parts beyond one, where extents below may be written in place: each part is finished by
+    /// Parts after the first, if existing extents may be written in place. Each part is finished by
     /// itself.
     pub(crate) parts: u32,
 }
 
-/// Where one part ends and another begins.
+/// Counts the boundaries between parts.
 struct Seams {
     at: u64,
-    /// Whether what ends there may be written in place.
+    /// Whether the part that ends at `at` may be written in place.
     lies: Option<bool>,
     /// Seams at the start of the write. They count only if the write extends a dirty piece.
     first: u32,
@@ -44,8 +44,8 @@ impl Seams {
 }
 
 impl Placement {
-    /// Counts what lies under `range`, whole sectors. Holds `extents`, so no ordered extent is
-    /// finished meanwhile.
+    /// Counts the items and parts under `range`, which has whole sectors. Holds `extents`, so no
+    /// ordered extent is finished meanwhile.
     pub(crate) fn covered(&self, file: &File, range: &Range<u64>) -> Result<Covered> {
         let flags = file.with_item(|item| item.flags);
         let nocow = flags & InodeFlags::NODATACOW != 0;
@@ -88,7 +88,7 @@ impl Placement {
         if may_lie {
             parts += 2 * dirty.writing_in(range) as u32;
         }
-        // Each piece becomes an item, and may make two of another.
+        // Each dirty piece becomes an item, and may split another item into two.
         items += 2 * dirty.pieces_in(range) as u32;
         Ok(Covered { items, parts })
     }

@@ -4,16 +4,17 @@
 //! # Invariants
 //!
 //! - **N1** A write goes in place only if this file's reference is the only one. Committed, frozen
-//!   and running references count together. The extent must also be younger
-//!   than the subvolume's last snapshot: in an older one, a leaf that snapshots share counts as one
-//!   reference.
-//! - **N2** A preallocated part that was written becomes regular in the step that makes it visible.
-//!   Pieces that show one extent back to back are one item.
-//! - **N3** A thread that writes in place holds the right to, from before the check that counts
-//!   until the data is visible. No block group is emptied under it. Linux asks for the right last,
-//!   behind the checks of snapshots, references and checksums. Asked for first, it also keeps what
-//!   the checks find from being moved before the write is visible. A refused part gives the right
-//!   back; only a thread that drains that group has waited.
+//!   and running references count together. The extent must also be younger than the subvolume's
+//!   last snapshot. An older extent may count one reference for a leaf that several snapshots
+//!   share.
+//! - **N2** The written part of a preallocated extent becomes regular in the step that makes the
+//!   data visible. Adjacent pieces of one extent are one item.
+//! - **N3** A thread that writes in place holds the right to do so. It takes the right before the
+//!   check that decides, and keeps it until the data is visible. So no block group is emptied
+//!   during the write. Linux takes the right last, after the checks of snapshots, references and
+//!   checksums. Taken first, the right also protects the checked extents from being moved before
+//!   the write is visible. A refused part gives the right back; only a thread that drains that
+//!   group has waited.
 
 use std::ops::Range;
 
@@ -28,7 +29,7 @@ use crate::file::File;
 use crate::job::{Placed, Target};
 use crate::placement::Placement;
 
-/// A part with an extent that may turn out to be writable in place.
+/// A part of a write, with an extent that may be writable in place.
 struct Candidate {
     mapping: Mapping,
     region: Region,
@@ -40,7 +41,7 @@ struct Candidate {
 impl Placement {
     /// The parts of `range` that may be written in place, with their addresses.
     ///
-    /// The caller holds the file's writeback claim, so that they stay what they are.
+    /// The caller holds the file's writeback claim, so that these parts do not change.
     pub(crate) fn in_place(
         &self,
         file: &File,
@@ -56,7 +57,7 @@ impl Placement {
         if candidates.is_empty() {
             return Ok(Vec::new());
         }
-        // From here on the extents stay where they are (N3).
+        // The extents do not move from here on (N3).
         let view = self.engine.view();
         let last_snapshot = self.engine.last_snapshot(&view, file.tree())?;
         let mut spots = Vec::with_capacity(candidates.len());
@@ -160,7 +161,7 @@ impl Placement {
         Some(Placed { range, target, sums: Vec::new(), packed: None, _right: right })
     }
 
-    /// Checks everything again that was remembered. If something cannot be read, the answer is yes.
+    /// Repeats all checks of a remembered part. Returns true if something cannot be read.
     fn still_exclusive(&self, file: &File, spot: &Spot) -> bool {
         let view = self.engine.view();
         let look = || -> Result<bool> {
@@ -184,7 +185,7 @@ impl Placement {
         look().unwrap_or(true)
     }
 
-    /// Turns what of `range` is preallocated into regular extents (N2).
+    /// Turns the preallocated parts of `range` into regular extents (N2).
     pub(crate) fn convert(
         &self,
         view: &View,
@@ -223,8 +224,8 @@ impl Placement {
     }
 }
 
-/// The items of a preallocated extent of which `part` was written; `written` is `part` with the
-/// regular neighbours that it joins.
+/// The new items of a preallocated extent after a write to `part`. `written` is `part` joined with
+/// its regular neighbours.
 fn reshaped(mapping: &Mapping, part: &Range<u64>, written: &Range<u64>) -> Vec<(u64, FileExtent)> {
     let mut new = Vec::with_capacity(3);
     if mapping.offset < part.start {
@@ -232,7 +233,7 @@ fn reshaped(mapping: &Mapping, part: &Range<u64>, written: &Range<u64>) -> Vec<(
     }
     if let Body::Prealloc(region) = &mapping.extent.body {
         let mut region = *region;
-        // The window may start before the mapping's own, in the left neighbour.
+        // The written range may start before the mapping, in its left neighbour.
         region.offset = (region.offset + written.start) - mapping.offset;
         region.len = written.end - written.start;
         let extent = FileExtent { body: Body::Regular(region), ..mapping.extent.clone() };

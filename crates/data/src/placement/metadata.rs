@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **N1** Finishing an ordered extent never fails for want of a reservation while the global
-//!   reserve has some: writeback has no caller that could try again later.
+//! - **N1** Finishing an ordered extent never fails for lack of a reservation while the global
+//!   reserve has space. Writeback has no caller that could try again later.
 
 use buttress_txn::{Cost, MetaReservation, Urgency};
 

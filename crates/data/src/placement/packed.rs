@@ -1,4 +1,4 @@
-//! Addresses for compressed parts, and for what lies between them.
+//! Addresses for compressed parts, and for the uncompressed data between them.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use crate::job::{Packed, Placed, Supply, Target};
 use crate::placement::Placement;
 
 impl Placement {
-    /// Gives addresses to the compressed parts of a run and to what lies between them
+    /// Gives addresses to the compressed parts of a run and to the data between them
     /// (`packing::G2`).
     pub(crate) fn place_packed(
         &self,
@@ -29,8 +29,8 @@ impl Placement {
         Ok(placed)
     }
 
-    /// As [`Placement::place_packed`], without checksums of what lies between. If this fails, the
-    /// caller gives back what is placed.
+    /// As [`Placement::place_packed`], without checksums of the data between the parts. If this
+    /// fails, the caller gives back the extents in `placed`.
     pub(crate) fn place_parts(
         &self,
         whole: Range<u64>,

@@ -1,16 +1,17 @@
-//! Reading ahead: a thread reads what no reader has asked for yet, and no reader waits for it.
+//! Read-ahead: a thread reads data before a reader asks for it, and no reader waits for this
+//! thread.
 //!
 //! # Invariants
 //!
-//! - **B1** It is a reader like any other. It finds what to read with the file's `extents` held,
-//!   and reads as a trial (`read_plan`). It never waits: neither for a thread that changes the
-//!   file, nor for one that reads the same.
-//! - **B2** It passes extents and holes, and ends at the end of the file. Between two extents
-//!   nothing is read.
+//! - **B1** Read-ahead works as a reader. It finds extents with the file's `extents` held, and
+//!   reads as a trial (`read_plan`). It never waits for a thread that changes the file, nor for one
+//!   that reads the same data.
+//! - **B2** Read-ahead continues over extents and holes, and ends at the end of the file. It reads
+//!   nothing between two extents.
 //! - **B3** A failure here is reported to no reader. A reader that asks for those bytes reads them
 //!   itself.
-//! - **B4** A late read-ahead reads nothing: what its reader has passed would drive out what others
-//!   use.
+//! - **B4** A late read-ahead reads nothing: data that its reader has passed would evict data that
+//!   others use.
 
 use std::ops::Range;
 
@@ -22,7 +23,8 @@ use crate::file::File;
 use crate::pages::Purpose;
 use crate::reader::Reader;
 
-/// Ranges of this length are part of a long sequence: whole regions are read.
+/// A range of at least this many bytes belongs to a long sequence. Read-ahead then reads whole
+/// regions.
 const LONG: u64 = 512 << 10;
 
 /// Ranges of a file that will probably be asked for soon.
@@ -39,8 +41,8 @@ impl Ahead {
 }
 
 impl Reader {
-    /// Leaves a job to a thread that reads ahead; returns whether it was taken. It may never be
-    /// done.
+    /// Offers a job to a read-ahead thread. Returns whether the job was accepted. An accepted job
+    /// may still never run.
     pub fn offer(&self, job: impl FnOnce() + Send + 'static) -> bool {
         self.helpers.offer(job)
     }
@@ -50,7 +52,7 @@ impl Reader {
         self.helpers.stop();
     }
 
-    /// Reads ranges into memory, except what is there or on its way.
+    /// Reads ranges into the caches. Skips data that is cached or being read.
     pub fn read_ahead(&self, file: &File, ahead: &Ahead) {
         let Some(extents) = file.extents.try_read() else { return };
         if file.dirty.lock().is_late() {
@@ -81,7 +83,7 @@ impl Reader {
         }
     }
 
-    /// Finds what makes up a range: parts of extents, and extents that are compressed.
+    /// Finds the parts of uncompressed extents, and the compressed extents, in a range.
     fn find_ahead(
         &self,
         source: &Source<'_>,
@@ -99,7 +101,7 @@ impl Reader {
                     let reach = self.params.ceil(place(if is_long { mapping.end } else { high }));
                     places.push(Place { part: self.params.floor(place(low))..place(high), reach });
                 }
-                // The whole extent: a later read of any part finds it unpacked.
+                // Unpack the whole extent: a later read of any part finds it.
                 Body::Regular(_) => {
                     let (low, high) = (mapping.offset, mapping.offset + 1);
                     packed.push(PackedPart { mapping, low, high });
@@ -110,7 +112,7 @@ impl Reader {
         })
     }
 
-    /// Most bytes that are read ahead at once: more would drive out the run that a reader is in.
+    /// Most bytes that are read ahead at once. More would evict the run that a reader is using.
     pub(crate) fn most_ahead(&self) -> u64 {
         self.params.ceil(self.pages.widest_window()).max(self.params.sector)
     }
@@ -132,7 +134,7 @@ impl Reader {
     }
 }
 
-/// A part of an extent by its addresses on the volume, and how far it may be read.
+/// A part of an extent by its addresses on the volume, and the address up to which it may be read.
 struct Place {
     part: Range<u64>,
     reach: u64,

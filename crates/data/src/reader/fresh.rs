@@ -1,21 +1,20 @@
-//! How much of what waits for writeback has no space on disk yet.
+//! Counts the dirty bytes of a file that have no space on disk yet.
 //!
 //! # Invariants
 //!
-//! - **F1** What waits where the file has space already needs no more when it is counted: the space
-//!   is in the inode's item. That is so of preallocated extents, and of data that is written over.
+//! - **F1** Dirty data over existing extents counts as no new space: the inode's item includes that
+//!   space. This holds for preallocated extents, and for data that is overwritten.
 
 use std::ops::Range;
 
 use crate::file::File;
 use crate::reader::Reader;
 
-/// Runs that are looked at one by one; where more wait, all that waits is counted.
+/// Most runs that are looked at one by one. If there are more, all dirty bytes count.
 const RUNS_MAX: usize = 1024;
 
 impl Reader {
-    /// Bytes that wait for writeback, or are on their way, where the file has no space on disk
-    /// (F1).
+    /// Bytes that wait for writeback, or are in writeback, at offsets without space on disk (F1).
     #[must_use]
     pub fn fresh_bytes(&self, file: &File) -> u64 {
         let all = file.dirty_bytes();
@@ -41,7 +40,7 @@ impl Reader {
     }
 }
 
-/// How many bytes of sorted runs lie in a range.
+/// The number of bytes of sorted runs that lie in a range.
 fn overlap(runs: &[Range<u64>], range: Range<u64>) -> u64 {
     let first = runs.partition_point(|run| run.end <= range.start);
     let touched = runs[first..].iter().take_while(|run| run.start < range.end);

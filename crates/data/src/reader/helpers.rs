@@ -1,11 +1,11 @@
-//! Threads that do now what a reader will need soon.
+//! Threads that work ahead of a reader.
 //!
 //! # Invariants
 //!
 //! - **H1** A job is a hint. It may be refused, dropped unstarted, or done late. No thread waits
-//!   for one to begin: a thread that needs the result can always make it itself.
-//! - **H2** Threads are started when there is work and none is idle, up to a few. When
-//!   [`Helpers::stop`] returns, none is left except the caller.
+//!   for a job to begin, because a thread that needs the result can do the work itself.
+//! - **H2** A thread is started for a job if none is idle, up to `Helpers::most`. When
+//!   [`Helpers::stop`] returns, no thread is left except the caller.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -54,17 +54,18 @@ impl Helpers {
         Arc::new(Self { state: Mutex::default(), wanted: Condvar::new(), cores })
     }
 
-    /// How many there are at most. Two even on one processor: one may wait for the device.
+    /// Most threads that run. There are two even on one processor, because one may wait for the
+    /// device.
     pub(crate) fn most(&self) -> usize {
         self.cores.clamp(2, THREADS)
     }
 
-    /// Whether so many readers leave processors idle, which can read ahead.
+    /// Whether this number of readers leaves processors idle for reading ahead.
     pub(crate) fn are_idle_beside(&self, readers: usize) -> bool {
         readers <= (self.cores / 2).max(1)
     }
 
-    /// Offers a job to the threads; refused if they are busy with others (H1).
+    /// Offers a job to the threads. Returns false if they are busy with other jobs (H1).
     pub(crate) fn offer(self: &Arc<Self>, job: impl FnOnce() + Send + 'static) -> bool {
         let mut state = self.state.lock();
         if state.is_stopped || state.jobs.len() >= WAITING {
@@ -117,7 +118,7 @@ impl Helpers {
         self.wanted.notify_all();
         drop(jobs);
         for thread in threads {
-            // A job may hold the last reference to all of this.
+            // A job may hold the last reference to the helpers, so a helper may run this.
             if thread.thread().id() != thread::current().id() && thread.join().is_err() {
                 tracing::error!("a thread that read ahead panicked");
             }
@@ -125,7 +126,7 @@ impl Helpers {
     }
 }
 
-/// How many threads read at this moment.
+/// The number of threads that read at this moment.
 #[derive(Debug, Default)]
 pub(crate) struct Reading(AtomicUsize);
 
@@ -142,7 +143,7 @@ impl Reading {
 }
 
 impl CountedReader<'_> {
-    /// How many readers there were when this one came, including itself.
+    /// The number of readers when this one began, itself included.
     pub(crate) fn count(&self) -> usize {
         self.count
     }

@@ -1,16 +1,14 @@
-//! Reading: dirty data from memory, the rest from its extents, checked.
+//! Reads files: dirty data comes from memory, the rest from extents, verified by checksums.
 //!
 //! # Invariants
 //!
-//! - **R1** No byte is returned that failed its checksum on every mirror, but where checksums are
-//!   to be ignored.
-//! - **R2** Bytes that are returned belonged to the file's extents at the time of the read: see
-//!   `read_plan`.
+//! - **R1** A read never returns a byte that failed its checksum on every mirror, unless an option
+//!   ignores checksums.
+//! - **R2** Returned bytes belonged to the file's extents at the time of the read: see `read_plan`.
 //!
-//! Runs of extents that lie one behind the other on disk are read in one call. Long reads go
-//! straight into the caller's buffer, except for ends that are no whole sector. They leave nothing
-//! in memory but what others wait for (`read_long`). What is read in short pieces is read ahead and
-//! kept ([`Pages`](crate::pages::Pages)).
+//! Extents that are adjacent on disk are read in one call. A long read goes straight into the
+//! caller's buffer, except for partial sectors at its ends. It caches only data that other threads
+//! wait for (`read_long`). Short reads are read ahead and cached ([`Pages`](crate::pages::Pages)).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -28,7 +26,7 @@ use crate::file::File;
 use crate::pages::{Claim, Found, Purpose, REGION, ReadBatch};
 use crate::reader::Reader;
 
-/// Reads of so many bytes are long requests by themselves. A copy in memory costs more than it
+/// A read of at least this many bytes is a long request by itself. Caching it costs more than it
 /// saves.
 const DIRECT_BYTES_MIN: usize = 512 << 10;
 
@@ -36,7 +34,7 @@ const DIRECT_BYTES_MIN: usize = 512 << 10;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("data at {logical} does not match its checksum")]
 pub struct DataMismatch {
-    /// The first sector that does not.
+    /// Address of the first sector that does not match.
     pub logical: Logical,
 }
 
@@ -48,17 +46,18 @@ struct Gaps {
 }
 
 impl Reader {
-    /// Reads at `offset`; fewer bytes than asked only at the end of the file.
+    /// Reads at `offset`. Returns fewer bytes than `buf` holds only at the end of the file.
     ///
     /// # Errors
     ///
-    /// [`Error::Checksum`] when no mirror is right, or what the volume or the trees met.
+    /// [`Error::Checksum`] if no mirror has right data. Otherwise an error of the volume or the
+    /// trees.
     pub fn read(&self, file: &File, offset: u64, buf: &mut [u8]) -> Result<usize> {
         self.read_in_stream(file, offset, buf).map(|(len, _)| len)
     }
 
-    /// As [`read`](Self::read), for callers with another thread to read ahead. Also returns what is
-    /// worth reading meanwhile, for [`read_ahead`](Self::read_ahead).
+    /// As [`read`](Self::read), for callers with another thread to read ahead. Also returns the
+    /// ranges to pass to [`read_ahead`](Self::read_ahead).
     ///
     /// # Errors
     ///
@@ -72,8 +71,8 @@ impl Reader {
         self.read_and_keep(file, offset, buf, true)
     }
 
-    /// As [`read`](Self::read), but straight into `buf` whatever its length. Keeps nothing but what
-    /// it had to unpack, and copies what is kept already.
+    /// As [`read`](Self::read), but reads straight into `buf`, whatever its length. Caches only
+    /// extents that it had to unpack. Copies data that is cached already.
     ///
     /// # Errors
     ///
@@ -100,7 +99,7 @@ impl Reader {
         }
         let reader = self.reading.enter();
         let view = self.engine.view();
-        // The baselines of 2012 read by themselves, as Linux did.
+        // The baselines of 2012 read without read-ahead threads, as Linux did.
         let is_ours = self.params.options.read_batch == ReadBatch::Run;
         let (policy, ahead) = if !may_keep || !self.pages.is_on() {
             (CachePolicy::Alone, Ahead::default())
@@ -109,8 +108,8 @@ impl Reader {
         } else {
             let read = offset..offset + len as u64;
             let advice = file.streams.lock().note(&read, self.pages.widest_window());
-            // Readers that keep all processors busy are not helped. A helped one would run ahead of
-            // the others, and what it read would be gone when they come.
+            // If readers keep all processors busy, none is read ahead for. Such a reader would run
+            // ahead of the others, and its data would be evicted before they come.
             let helps = is_ours && self.helpers.are_idle_beside(reader.count());
             let ahead = Ahead(if helps { advice.ahead } else { Vec::new() });
             (CachePolicy::Kept { window: advice.window }, ahead)
@@ -135,8 +134,8 @@ impl Reader {
         self.read_held(file, offset, buf, policy).map(|len| (len, ahead))
     }
 
-    /// Copies what waits in memory. Returns how much can be read and which parts are missing;
-    /// `None` behind the end.
+    /// Copies dirty data. Returns the readable length and the missing parts, or `None` past the end
+    /// of the file.
     fn copy_dirty(&self, file: &File, offset: u64, buf: &mut [u8]) -> Option<Gaps> {
         let size = file.size();
         let len =
@@ -170,7 +169,7 @@ impl Reader {
     ///
     /// # Errors
     ///
-    /// As [`read`](Self::read); an extent that is too long to be a compressed one is refused.
+    /// As [`read`](Self::read). Also fails for an extent that is too long to be compressed.
     pub fn read_stored(&self, file: &File, extent: Extent) -> Result<Vec<u8>> {
         if extent.len > RAM_BYTES_MAX {
             return Err(extent_error(file, 0, "is compressed and too long"));
@@ -183,7 +182,7 @@ impl Reader {
         Ok(stored.to_vec())
     }
 
-    /// Reads a range as its extents have it, without what waits in memory.
+    /// Reads a range from its extents, without dirty data.
     ///
     /// The caller holds `file.extents` shared, or is the only thread that changes extents.
     pub(crate) fn read_extents(
@@ -198,7 +197,7 @@ impl Reader {
         self.carry_out(&plan, view, file, Validation::Held, buf, CachePolicy::Alone)
     }
 
-    /// Reads a run through the kept pages, and keeps what was missing.
+    /// Reads a run through the page cache, and caches the missing data.
     pub(crate) fn read_kept(
         &self,
         source: &Source<'_>,
@@ -208,7 +207,7 @@ impl Reader {
     ) -> Result<()> {
         let end = run.disk + run.len;
         let batch = self.params.options.read_batch.bytes(self.params.sector);
-        // Extents end with a sector, so the read ends with one, too.
+        // Extents end at sector boundaries, so the read does, too.
         let reach = self.params.ceil(end + run.room);
         let window = if source.file.long_reads.may() { window } else { 0 };
         let limit = self.params.ceil(end + window).min(reach);
@@ -223,7 +222,7 @@ impl Reader {
                     match self.load(source, claim, Purpose::Now) {
                         Ok(bytes) => (bytes, 0),
                         Err(error) if source.validation == Validation::Trial => return Err(error),
-                        // The bad sector may lie in what was only read ahead.
+                        // The bad sector may lie in data that was only read ahead.
                         Err(_) => {
                             source.file.long_reads.note_vain();
                             let (low, high) = (at - run.disk, stop - run.disk);
@@ -241,12 +240,13 @@ impl Reader {
                     }
                 }
                 Found::Loading { end: busy } => {
-                    // Another thread reads this run. What comes behind is read meanwhile, up to the
-                    // window.
+                    // Another thread reads this run. Meanwhile this thread reads the data after it,
+                    // up to the window.
                     if window > 0 && batch == REGION && busy.0 < limit {
                         let want = (reach - busy.0).min(self.most_ahead());
                         if let Ok(next) = self.pages.claim(busy, want) {
-                            // A reader that needs it reads it again and gets the error.
+                            // After a failure, a reader that needs the data reads it again and gets
+                            // the error.
                             let _ = self.load(source, next, Purpose::Later);
                         }
                     }
@@ -263,7 +263,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Reads what was claimed, and gives it to all that wait for it.
+    /// Reads a claimed run, and gives it to all threads that wait for it.
     pub(crate) fn load(
         &self,
         source: &Source<'_>,
@@ -272,14 +272,14 @@ impl Reader {
     ) -> Result<Arc<AlignedBuf>> {
         let extent = claim.extent();
         let mut bytes = self.pages.buffer(extent.len);
-        // If this fails, readers of these sectors read them again, and the failure counts then.
+        // If this fails, readers of these sectors read them again and report the failure.
         self.read_sectors(source, extent.start.0, &mut bytes, Purpose::Later)?;
         let bytes = Arc::new(bytes);
         claim.publish(&bytes, purpose);
         Ok(bytes)
     }
 
-    /// Reads a run, takes what is kept from memory, and keeps nothing.
+    /// Reads a run. Copies data that is cached, and adds nothing to the cache.
     pub(crate) fn read_around(&self, source: &Source<'_>, run: &Run, out: &mut [u8]) -> Result<()> {
         if !self.pages.is_on() {
             return self.read_run(source, run, out);
@@ -309,7 +309,7 @@ impl Reader {
         }
     }
 
-    /// Reads a run. Only a part of its first and last sector may be asked for.
+    /// Reads a run, which may begin and end within a sector.
     fn read_run(&self, source: &Source<'_>, run: &Run, out: &mut [u8]) -> Result<()> {
         let end = run.disk + run.len;
         let (inner, inner_end) = (self.params.ceil(run.disk), self.params.floor(end));
@@ -360,7 +360,8 @@ impl Reader {
             true => Some(self.engine.read_csums(source.view, extent)?),
             false => None,
         };
-        // Checksums go with their extent: there may have been some when this was planned.
+        // Checksums are removed with their extent. So some that the plan relies on may be missing
+        // now.
         let is_trial = source.validation == Validation::Trial;
         if is_trial && csums.as_ref().is_some_and(|csums| !csums.is_whole()) {
             return Err(source.stale(extent.start));
@@ -388,7 +389,7 @@ impl Reader {
         })
     }
 
-    /// Checks one sector, which lies `at` bytes behind the start of the sums.
+    /// Checks one sector, which lies `at` bytes after the first sector of the sums.
     fn verify(
         &self,
         start: Logical,
@@ -405,7 +406,7 @@ impl Reader {
         }
     }
 
-    /// Reads what a plan names.
+    /// Reads the extents of a plan.
     pub(crate) fn carry_out(
         &self,
         plan: &Plan,

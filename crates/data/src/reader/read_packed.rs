@@ -26,18 +26,18 @@ use crate::reader::Reader;
 /// Most extents that are unpacked in parallel (Z2): two MiB of content.
 const BATCH: usize = 16;
 
-/// An extent to be read and unpacked, and which of the batch needs it.
+/// An extent to be read and unpacked, and the index of the part that needs it.
 struct Todo<'u> {
     index: usize,
     extent: Extent,
     claim: Claim<'u>,
-    /// Whether a later read will probably ask for another part of it.
+    /// Whether a later read will probably ask for another part of the extent.
     keeps: bool,
 }
 
 impl Reader {
-    /// Reads parts of compressed extents, which come in the order of the file. `take` gets each of
-    /// them, in any order.
+    /// Reads parts of compressed extents, given in the order of the file. Calls `take` for each
+    /// part, in any order.
     pub(crate) fn read_packed(
         &self,
         source: &Source<'_>,
@@ -89,8 +89,8 @@ impl Reader {
         Ok(())
     }
 
-    /// Unpacks extents that will be asked for in parts, except those that are there or on their
-    /// way.
+    /// Unpacks extents that will be asked for in parts. Skips those that are cached or being
+    /// unpacked.
     pub(crate) fn read_packed_ahead(
         &self,
         source: &Source<'_>,
@@ -113,7 +113,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Unpacks the claimed extents. Those that lie side by side are read together.
+    /// Unpacks the claimed extents. Adjacent extents are read together.
     fn unpack(
         &self,
         source: &Source<'_>,
@@ -151,7 +151,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Unpacks extents with the help of idle threads. The results come in the order of the jobs.
+    /// Unpacks extents with the help of idle threads. Returns the results in the order of the jobs.
     fn side_by_side(&self, jobs: Vec<Job>) -> Vec<Result<Vec<u8>>> {
         if jobs.len() < 2 {
             return jobs.iter().map(Job::run).collect();
@@ -210,7 +210,7 @@ struct Shared {
 }
 
 impl Shared {
-    /// Does jobs until all are taken. A late thread finds none.
+    /// Runs jobs until all are taken. A late thread finds no job.
     fn take_part(&self) {
         /// Counts a job as done, also when it panicked: the reader waits for the count.
         struct Done<'s>(&'s Shared);

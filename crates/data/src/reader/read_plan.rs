@@ -1,19 +1,19 @@
-//! What a read is going to read: found with the file's extents held, and read without them. So
+//! The plan of a read. A reader makes it with the file's extents held, and reads without them. So
 //! threads that finish extents, truncate or clone do not wait for a slow device. Readers that find
-//! everything in memory do not wait behind such threads.
+//! everything in memory do not wait for such threads.
 //!
 //! # Invariants
 //!
-//! - **L1** While a plan's view lives, no thread writes to what the plan names, with one exception.
-//!   An extent of the running transaction is free as soon as its last user drops it. So a read
-//!   without the lock counts only in two cases: the file still has the same layout and uses all of
-//!   it, or no data was freed like that since.
-//! - **L2** A trial has no side effects. A checksum that does not match is no failure of a device
-//!   then, and nothing is repaired. No sector goes unchecked because its checksum went with its
-//!   extent. If anything is wrong, it is read again with the lock held.
-//! - **L3** What a trial keeps in memory is what lay at its address. A writer to that address makes
-//!   the pages forget it (`pages::P1`). Unpacked extents are kept under the layout that named them,
-//!   and that layout ends when its extents are freed.
+//! - **L1** While a plan's view lives, no thread writes to the extents of the plan, with one
+//!   exception. An extent of the running transaction is free as soon as its last user drops it. So
+//!   a read without the lock is valid only in two cases. Either the file still has the same layout
+//!   and uses all of it. Or no data of the running transaction was freed since.
+//! - **L2** A trial has no side effects. A checksum that does not match is no device failure in a
+//!   trial, and nothing is repaired. A missing checksum fails the trial, because it may have been
+//!   removed with its extent. After a failure the reader reads again with the lock held.
+//! - **L3** A trial caches the content of an address. A writer to that address makes the pages
+//!   forget it (`pages::P1`). Unpacked extents are cached under the layout that named them, and
+//!   that layout ends when its extents are freed.
 
 use std::ops::Range;
 
@@ -25,15 +25,15 @@ use crate::extent_map::Mapping;
 use crate::file::File;
 use crate::reader::Reader;
 
-/// Longest run that is read, and checked, in one go.
+/// Longest run that is read and checked at once, in bytes.
 pub(crate) const RUN_BYTES_MAX: u64 = 4 << 20;
 
-/// Sectors that lie one behind the other, in the file and on disk.
+/// Sectors that are adjacent both in the file and on disk.
 pub(crate) struct Run {
     pub(crate) offset: u64,
     pub(crate) disk: u64,
     pub(crate) len: u64,
-    /// Bytes behind it in the same extent.
+    /// Bytes after the run in the same extent.
     pub(crate) room: u64,
 }
 
@@ -50,13 +50,13 @@ impl PackedPart {
     }
 }
 
-/// What is to be read for a buffer. Its holes and inline content are there already.
+/// The data to read into a buffer. Holes and inline content are in the buffer already.
 pub(crate) struct Plan {
-    /// The file offset that the buffer begins with.
+    /// The file offset of the buffer's first byte.
     pub(crate) base: u64,
     pub(crate) layout: u64,
-    /// Whether its data has checksums. By the time of the read the file may have changed, even to
-    /// one without checksums.
+    /// Whether the data has checksums at the time of the plan. The file may change before the read,
+    /// and even lose its checksums.
     pub(crate) checked: bool,
     pub(crate) runs: Vec<Run>,
     pub(crate) packed: Vec<PackedPart>,
@@ -65,46 +65,46 @@ pub(crate) struct Plan {
 /// Whether a read may be wrong because another file owns its extents by now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Validation {
-    /// It may not: the extents are held.
+    /// The data is right, because the extents are held.
     Held,
-    /// It may (L2).
+    /// The data may be wrong (L2).
     Trial,
 }
 
 /// How a read uses the clean data that is kept in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CachePolicy {
-    /// It reads through the kept data. Where bytes are missing it reads so many more that lie in
-    /// the same extent.
+    /// The read goes through the page cache. If bytes are missing, it also reads `window` bytes
+    /// that follow in the same extent.
     Kept {
-        /// Bytes.
+        /// Additional bytes to read.
         window: u64,
     },
-    /// It takes what is kept. The rest is read straight into the caller's buffer, once for all that
-    /// ask for it meanwhile.
+    /// The read copies cached data. It reads the rest straight into the caller's buffer, once for
+    /// all that ask for it meanwhile.
     Long,
-    /// It takes what is kept. What it reads itself is for its caller alone.
+    /// The read copies cached data. Other data that it reads is for its caller alone.
     Alone,
 }
 
-/// Where sectors are read from, and how.
+/// The file and the view that sectors are read from, and how the data is validated.
 pub(crate) struct Source<'r> {
     pub(crate) view: &'r View,
     pub(crate) file: &'r File,
     /// Whether the data has checksums.
     pub(crate) checked: bool,
-    /// The layout that named them.
+    /// The layout that named the sectors.
     pub(crate) layout: u64,
     pub(crate) validation: Validation,
 }
 
 impl<'r> Source<'r> {
-    /// For callers that hold the extents.
+    /// The source for callers that hold the extents.
     pub(crate) fn held(view: &'r View, file: &'r File) -> Self {
         Self::now(view, file, Validation::Held)
     }
 
-    /// As the file is now: the extents are held.
+    /// The source with the present state of the file, while the extents are held.
     pub(crate) fn now(view: &'r View, file: &'r File, validation: Validation) -> Self {
         Self { view, file, checked: is_checked(file), layout: file.layout(), validation }
     }
@@ -120,7 +120,7 @@ fn is_checked(file: &File) -> bool {
     file.with_item(|item| item.flags & InodeFlags::NODATASUM == 0)
 }
 
-/// What must be unchanged for a trial to count (L1).
+/// The values that must be unchanged for a trial to be valid (L1).
 pub(crate) struct Stamp {
     layout: u64,
     freed_at_once: u64,
@@ -133,12 +133,13 @@ impl Stamp {
 }
 
 impl Plan {
-    /// Whether nothing is left to read.
+    /// Whether the plan has no more data to read.
     pub(crate) fn is_done(&self) -> bool {
         self.runs.is_empty() && self.packed.is_empty()
     }
 
-    /// The caller takes it before it releases the extents.
+    /// The values that validate this plan (L1). The caller takes them before it releases the
+    /// extents.
     pub(crate) fn stamp(&self, engine: &Engine) -> Stamp {
         Stamp { layout: self.layout, freed_at_once: engine.freed_at_once() }
     }
@@ -196,7 +197,7 @@ impl Reader {
 }
 
 impl Plan {
-    /// Adds a run; joins it to the last one where it continues that.
+    /// Adds a run. Joins it to the last run if it continues that run.
     fn add(&mut self, run: Run) {
         match self.runs.last_mut() {
             Some(last)
@@ -212,7 +213,7 @@ impl Plan {
     }
 }
 
-/// Copies the content, and zeroes what is behind it.
+/// Copies `content` to the front of `out`, and zeroes the rest.
 pub(crate) fn copy_front(out: &mut [u8], content: &[u8]) {
     let (head, tail) = out.split_at_mut(content.len().min(out.len()));
     head.copy_from_slice(&content[..head.len()]);

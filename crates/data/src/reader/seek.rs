@@ -1,4 +1,4 @@
-//! Where data is, and where holes are.
+//! Searches for data and holes.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ impl Reader {
     ///
     /// # Errors
     ///
-    /// What reading the trees met.
+    /// An error from reading the trees.
     pub fn seek_data(&self, file: &File, offset: u64) -> Result<Option<u64>> {
         let _extents = file.extents.read();
         let size = file.size();
@@ -19,12 +19,12 @@ impl Reader {
         Ok(found.map(|range| range.start.max(offset)).filter(|start| *start < size))
     }
 
-    /// The first offset at or after `offset` in a hole; the end of the file is one. `None` at or
-    /// behind the end of the file.
+    /// The first offset at or after `offset` in a hole. The end of the file counts as a hole.
+    /// `None` at or past the end of the file.
     ///
     /// # Errors
     ///
-    /// What reading the trees met.
+    /// An error from reading the trees.
     pub fn seek_hole(&self, file: &File, offset: u64) -> Result<Option<u64>> {
         let _extents = file.extents.read();
         let size = file.size();
@@ -41,7 +41,7 @@ impl Reader {
         Ok(Some(at.min(size)))
     }
 
-    /// The first range of data that ends behind `offset`, dirty or on disk. Preallocated space
+    /// The first range of data that ends after `offset`, dirty or on disk. Preallocated space
     /// without data is a hole.
     fn next_data(&self, file: &File, offset: u64, size: u64) -> Result<Option<Range<u64>>> {
         let dirty = file.dirty.lock().next_data(offset);

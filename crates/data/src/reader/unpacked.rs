@@ -1,14 +1,15 @@
-//! Compressed extents that were unpacked a moment ago: a reader in order needs each several times.
+//! A cache of compressed extents that were unpacked recently. A sequential reader needs each
+//! several times.
 //!
 //! # Invariants
 //!
-//! - **U1** An entry is of one file in one layout. A thread that changes a file's extents gives it
-//!   a new layout. So an address that comes to hold something else is never found.
+//! - **U1** An entry belongs to one file in one layout. A thread that changes a file's extents
+//!   gives it a new layout. So a lookup never finds old content of a reused address.
 //! - **U2** Memory is bounded, whatever the number of files.
 //! - **U3** One thread unpacks an extent for all that ask for it meanwhile. A thread waits for
-//!   another only while no thread may be waiting for it.
-//! - **U4** Content that will not be asked for again is not kept. A thread that unpacks an extent
-//!   for all of its content keeps it only if others have asked for it meanwhile.
+//!   another only while it holds no claim that another may wait for.
+//! - **U4** Content that will not be needed again is not kept. A thread that needs the whole extent
+//!   keeps it only if other threads have asked for it meanwhile.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use buttress_base::sync::Condvar;
 use buttress_base::{Rank, Ranked};
 use buttress_format::Logical;
 
-/// Most bytes that are kept, unpacked.
+/// Most bytes of unpacked content that are kept.
 const KEPT_BYTES: usize = 16 << 20;
 
 /// The extent of one layout; a layout number is never used twice (U1).
@@ -29,9 +30,9 @@ pub(crate) struct Which {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The youngest last.
+    /// Kept extents, the youngest last.
     kept: VecDeque<(Which, Arc<Vec<u8>>)>,
-    /// What is being unpacked, and whether another thread has asked for it.
+    /// Extents that are being unpacked, and whether another thread has asked for each.
     busy: Vec<(Which, bool)>,
 }
 
@@ -41,24 +42,24 @@ impl State {
     }
 }
 
-/// The extents themselves.
+/// The cache of unpacked extents.
 #[derive(Debug)]
 pub(crate) struct Unpacked {
     state: Ranked<State>,
     changed: Condvar,
 }
 
-/// What there is of an extent.
+/// The state of an extent in the cache.
 #[derive(Debug)]
 pub(crate) enum Known<'u> {
     Ready(Arc<Vec<u8>>),
-    /// It is not there: the caller unpacks it, for all.
+    /// Not cached: the caller unpacks the extent for all threads that wait.
     Claimed(Claim<'u>),
-    /// Another thread unpacks it.
+    /// Another thread unpacks the extent.
     Busy,
 }
 
-/// The duty to unpack an extent. If it is dropped, the next thread that asks gets it.
+/// The duty to unpack an extent. If the claim is dropped, the next thread that asks gets the duty.
 #[derive(Debug)]
 #[must_use = "others wait for it"]
 pub(crate) struct Claim<'u> {
@@ -95,7 +96,7 @@ impl Unpacked {
         }
     }
 
-    /// Gives the memory back.
+    /// Drops all kept extents.
     pub(crate) fn clear(&self) {
         let old = std::mem::take(&mut self.state.lock().kept);
         drop(old);
@@ -103,13 +104,13 @@ impl Unpacked {
 }
 
 impl Claim<'_> {
-    /// Gives an extent to all that wait. Keeps it for a while if another part of it will be asked
-    /// for, or others have asked already (U4).
+    /// Gives an extent to all waiting threads. Keeps it for a while if another part will be needed,
+    /// or if other threads have asked for it (U4).
     pub(crate) fn finish(mut self, bytes: &Arc<Vec<u8>>, keeps: bool) {
         let mut old = Vec::new();
         let mut state = self.all.state.lock();
-        // Done in the same step: a thread that asks from now on finds it kept, or is the next to
-        // unpack it.
+        // End the claim and keep the content in one step. A thread that asks from now on finds the
+        // content, or is the next to unpack it.
         let at = state.busy.iter().position(|(busy, _)| *busy == self.which);
         let awaited = at.is_some_and(|at| state.busy.swap_remove(at).1);
         self.is_over = true;
@@ -145,8 +146,8 @@ mod tests {
 
     use super::*;
 
-    /// U4: content that was unpacked as a whole is kept only for threads that asked meanwhile. The
-    /// next thread that unpacks it is not taken for the one before.
+    /// U4: content that was unpacked as a whole is kept only for threads that asked meanwhile.
+    /// Requests of an earlier claim do not count for the next.
     #[test]
     fn content_is_not_kept_without_another_request() {
         let all = Unpacked::new();
@@ -184,7 +185,7 @@ mod tests {
                                 Known::Ready(bytes) => break assert_eq!(*bytes, vec![7; 100]),
                                 Known::Claimed(claim) => {
                                     thread::yield_now();
-                                    // Each tenth goes wrong at first.
+                                    // Every tenth attempt fails at first.
                                     if number % 10 == 0
                                         && failed.load(Ordering::SeqCst) <= number as usize / 10
                                     {

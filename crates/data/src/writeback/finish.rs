@@ -1,11 +1,10 @@
-//! Finishing ordered extents: data that is on the device becomes extents that readers see.
+//! Finishes ordered extents: data on the device becomes extents that readers see.
 //!
 //! # Invariants
 //!
 //! - **L1** Data is on the device before the handle that names it begins. The
 //!   exception is `prepared`.
-//! - **L2** Data that is on its way leaves memory in the step that makes its extent visible to
-//!   readers.
+//! - **L2** Data in writeback leaves memory in the step that makes its extent visible to readers.
 //! - **L3** The length on disk grows to the first byte that is not on disk, never past it.
 //! - **L4** One handle replaces a bounded number of items. A new extent that covers more becomes
 //!   visible in parts, each with a reference of its own.
@@ -68,8 +67,8 @@ impl Writeback {
         Ok(())
     }
 
-    /// Makes placed and written extents the file's, in order. `last` runs inside the last handle,
-    /// with the item and the dirty map in hand.
+    /// Makes placed and written extents part of the file, in order. `last` runs inside the last
+    /// handle, with the item and the dirty map locked.
     pub(crate) fn finish(
         &self,
         file: &File,
@@ -104,7 +103,7 @@ impl Writeback {
         Ok(())
     }
 
-    /// One handle's worth of [`Writeback::finish`]. Returns the offset that it reached.
+    /// One step of [`Writeback::finish`], in one handle. Returns the offset that it reached.
     fn finish_step(
         &self,
         file: &File,
@@ -160,7 +159,7 @@ impl Writeback {
         Ok(end)
     }
 
-    /// Finishes a write over an extent in place: the file keeps its extents.
+    /// Finishes a write in place over regular extents. The extents of the file do not change.
     fn finish_overwrite(
         &self,
         file: &File,
@@ -176,13 +175,13 @@ impl Writeback {
     }
 }
 
-/// What the checksums of an extent cost.
+/// The cost of an extent's checksums.
 pub(crate) fn cost_of_sums(part: &Placed) -> Cost {
     let whole = if part.sums.is_empty() { 0 } else { 2 };
     Cost { items: 0, whole, bytes: part.sums.len() as u32 }
 }
 
-/// The item that shows `range` of a file from a new extent made for `whole`.
+/// The item for `range` of a file that lies in a new extent made for `whole`.
 pub(crate) fn fresh_extent(
     extent: Extent,
     compression: Compression,
@@ -202,8 +201,8 @@ pub(crate) fn fresh_extent(
     }
 }
 
-/// Moves the length on disk behind what was just finished (L3). `size` is the length when the data
-/// was taken.
+/// Moves the length on disk to the end of the range that was just finished (L3). `size` is the
+/// length when the data was taken.
 pub(crate) fn grow(meta: &mut Meta, dirty: &Dirty, finished: &Range<u64>, size: u64) {
     let mut disk_size = meta.disk_size;
     if finished.start <= disk_size.next_multiple_of(4096) {

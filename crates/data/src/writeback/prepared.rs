@@ -1,26 +1,25 @@
-//! Prepared data: it goes to the device together with the log that names it, in one wait instead of
-//! two.
+//! Prepared data: the log writes it together with its own nodes, in one wait instead of two.
 //!
 //! # Place
 //!
-//! A thread that syncs a file allocates for its data, works out what its extents will be, and
-//! reserves for both, as writeback does. It puts the extents and hands the data to the log as plain
-//! bytes. The thread that leads the log writes the data of all files that wait, with the nodes of
-//! the log. Then each thread drops what its extents replaced.
+//! A thread that syncs a file allocates for its data, computes its extents, and reserves for both,
+//! as writeback does. It puts the extents and hands the data to the log as plain bytes. The thread
+//! that leads the log writes the data of all waiting files together with the nodes of the log. Then
+//! each thread drops the references that its extents replaced.
 //!
 //! # Invariants
 //!
 //! - **A1** Extents are put, and their data is written, while the thread has a
-//!   [`LoggedWrite`](buttress_log::LoggedWrite). So no commit names what is not written, and the
-//!   log that names it is durable after it.
-//! - **A2** From the moment extents are visible until their data is on the device, its bytes are
-//!   read from memory (`dirty::P3`). The claim is held as long (`claim::B2`), so no other thread
-//!   changes these extents, or shares them.
+//!   [`LoggedWrite`](buttress_log::LoggedWrite). So no commit names unwritten data, and the log
+//!   that names the data becomes durable after it.
+//! - **A2** From the moment extents are visible until their data is on the device, readers get the
+//!   data from memory (`dirty::P3`). The thread holds the claim for the same time (`claim::B2`). So
+//!   no other thread changes or shares these extents.
 //! - **A3** The references that the extents replaced are dropped when the data is written. If the
-//!   write fails, the file shows again what it showed before. Both happen before a commit.
-//! - **A4** While a commit is kept back nothing waits but for a log, and for readers when data is
-//!   taken back. If another thread reads the file's extents when they are to be put, or has moved
-//!   them, the data is written in the usual way.
+//!   write fails, the file gets its former extents back. Both happen before a commit.
+//! - **A4** While a commit is kept back, the thread waits only for a log, and for readers when it
+//!   takes data back. Another thread may read the file's extents when they are to be put, or may
+//!   have moved them. In both cases the data is written in the usual way.
 //!
 //! # Failure
 //!
@@ -44,11 +43,12 @@ use crate::step::STEP_ITEMS;
 use crate::writeback::Writeback;
 use crate::writeback::Written;
 
-/// More data is written by itself: every log waits for the data of all.
+/// Largest data, in bytes, that a log writes. More data is written on its own, since every log
+/// waits for all its data.
 const LOGGED_BYTES_MAX: u64 = 256 << 10;
 
-/// Data of one file that has its place, and the claim. If it is dropped, it is written in the usual
-/// way.
+/// Data of one file that has its addresses, and the claim. If it is dropped, the data is written in
+/// the usual way.
 #[must_use = "it is to be logged"]
 pub struct PreparedData<'f> {
     writeback: &'f Writeback,
@@ -65,23 +65,23 @@ struct Ready<'f> {
     claim: Claim<'f>,
 }
 
-/// What putting the extents of a job does.
+/// The changes that putting the extents of a job makes.
 struct OrderedEdits {
-    /// The layout that it was worked out for.
+    /// The layout of the file that the changes were computed for.
     layout: u64,
-    /// For each extent, in order: what was there, and what changes.
+    /// For each extent, in order: the old mappings, and the changes.
     edits: Vec<(Vec<Mapping>, Edits)>,
-    /// For the edits, and apart from that for what they drop.
+    /// Reservations: for the edits, and separately for the references that they drop.
     reserved: MetaReservation,
     reserved_dropped: MetaReservation,
-    /// The rest of the data's reservation, which it may need in the usual way.
+    /// The rest of the data's reservation, which writeback in the usual way may need.
     rest: Option<MetaReservation>,
 }
 
 /// Data with visible extents.
 struct Put<'f> {
     file: &'f File,
-    /// The layout that the extents make up.
+    /// The layout of the file with these extents.
     layout: u64,
     runs: Vec<(Run, Vec<Placed>)>,
     dropped: Vec<Dropped>,
@@ -92,10 +92,10 @@ struct Put<'f> {
 }
 
 impl Writeback {
-    /// Whether the dirty data of a file may be written with a log. The claim of the file is held.
-    /// The data must be little and all of it new extents, on a device that writes it together with
-    /// the log's nodes. Where writes do not wait, as through a page cache, many run in parallel
-    /// instead.
+    /// Whether the dirty data of a file may be written with a log. The caller holds the file's
+    /// claim. The data must be little and all of it new extents, on a device that writes it
+    /// together with the log's nodes. If writes do not wait, as through a page cache, many run in
+    /// parallel instead.
     fn may_wait_for_log(&self, file: &File) -> bool {
         let in_place = InodeFlags::NODATACOW | InodeFlags::PREALLOC;
         let (flags, codec) = {
@@ -111,8 +111,8 @@ impl Writeback {
             && self.volume.writes_at_once()
     }
 
-    /// As [`write_back`](Self::write_back) of a whole file, for a caller that has a log of it made
-    /// next: that log is to write the result. `None` if nothing is left to write.
+    /// As [`write_back`](Self::write_back) of a whole file, for a caller that makes a log of the
+    /// file next. That log writes the result. `None` if nothing is left to write.
     ///
     /// # Errors
     ///
@@ -145,14 +145,14 @@ impl Writeback {
         Ok(Some(PreparedData { writeback: self, ready }))
     }
 
-    /// Issues a job that has its places, and finishes its ordered extents.
+    /// Issues a job that has its addresses, and finishes its ordered extents.
     fn write_now(&self, mut job: Job<'_>) -> Result<()> {
         self.issue(std::slice::from_mut(&mut job));
         self.finish_job(job).map(drop)
     }
 
-    /// Works out what the extents of a job change, and reserves for that. `None` if they are not
-    /// simply new, or if two of them replace parts of one.
+    /// Computes the changes of a job's extents, and reserves for them. `None` if some extents are
+    /// not simply new, or if two of them replace parts of one extent.
     fn prepare_edits(&self, job: &mut Job<'_>) -> Result<Option<OrderedEdits>> {
         let Some(placed) = job.new_extents() else { return Ok(None) };
         let file = job.file;
@@ -190,13 +190,13 @@ impl Writeback {
 }
 
 impl<'f> PreparedData<'f> {
-    /// Makes the file durable with this data: by a log, or by a commit where a log cannot say it. A
-    /// commit calls `before_commit` first.
+    /// Makes the file durable with this data: by a log, or by a commit if a log cannot record the
+    /// change. A commit calls `before_commit` first.
     ///
     /// # Errors
     ///
-    /// As [`SyncLog::sync_inode`]. [`Error::Lost`] if the data could not be written, and no other
-    /// sync of the file was told before.
+    /// As [`SyncLog::sync_inode`]. [`Error::Lost`] if the data could not be written and no other
+    /// sync of the file has reported that.
     pub fn sync(mut self, log: &SyncLog, before_commit: impl FnOnce()) -> Result<()> {
         let Some(ready) = self.ready.take() else { return Ok(()) };
         let (writeback, file) = (self.writeback, ready.file);
@@ -262,7 +262,7 @@ impl Writeback {
         Ok((put, write))
     }
 
-    /// Writes and finishes in the usual way what was not put.
+    /// Writes and finishes in the usual way the data that was not put.
     fn write_ready(&self, ready: Ready<'_>) -> Result<()> {
         let Ready { file, size, flags, runs, edits, claim } = ready;
         let mut metadata = edits.rest;
@@ -271,7 +271,7 @@ impl Writeback {
         self.write_now(Job::of_extents(file, size, flags, runs, metadata, claim))
     }
 
-    /// Ends data that was put, and written or not (A3).
+    /// Ends data that was put, whether it was written or not (A3).
     fn end_put(&self, put: Put<'_>, written: buttress_txn::Result<()>) -> Result<()> {
         let Put { file, layout, runs, dropped, reverse, reserved_dropped, _claim } = put;
         let written = written.map_err(Error::from);
@@ -301,8 +301,8 @@ impl Writeback {
         written
     }
 
-    /// Makes a file show again what it showed before (A3). If another thread has moved its extents
-    /// since, that is not possible.
+    /// Gives a file its former extents back (A3). Returns false if another thread has moved its
+    /// extents since.
     fn take_back(
         &self,
         file: &File,
@@ -310,8 +310,8 @@ impl Writeback {
         reverse: Vec<Reverse>,
         reserved: MetaReservation,
     ) -> bool {
-        // A thread that has them without the claim is reading, or moves them: neither waits for a
-        // commit.
+        // A thread that holds the extents without the claim reads or moves them. Neither waits for
+        // a commit.
         let _extents = file.extents.write();
         if file.layout() != layout {
             return false;
@@ -325,7 +325,7 @@ impl Writeback {
     }
 }
 
-/// The bytes of runs, by where they go.
+/// The bytes of runs, by their addresses.
 fn data_parts(runs: &[(Run, Vec<Placed>)]) -> Vec<DataPart> {
     let mut parts = Vec::new();
     for (run, placed) in runs {
@@ -342,7 +342,7 @@ fn data_parts(runs: &[(Run, Vec<Placed>)]) -> Vec<DataPart> {
 }
 
 impl File {
-    /// A loss as a sync reports it. The file keeps it no longer.
+    /// Turns a loss into the error that a sync reports. Takes the error out of the file.
     fn lost(&self, error: Error) -> Error {
         Error::Lost(self.take_error().unwrap_or(error).into())
     }

@@ -1,5 +1,5 @@
-//! Room for copies of nodes that snapshots share: with it a delete always succeeds, whatever the
-//! volume is full of.
+//! Snapshot headroom for copies of shared nodes. With it a delete always succeeds on a full volume,
+//! whatever fills the volume.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ fn name(number: usize) -> Vec<u8> {
     format!("file{number}").into_bytes()
 }
 
-/// Files in a folder. Their leaves take more than the global reserve.
+/// Files in a folder. The leaves that hold them take more than the global reserve.
 fn populate(fs: &Filesystem, top: &Inode) {
     let dir = top.mkdir(b"dir", 0o755, 0, 0).expect("a folder");
     for number in 0..FILES {
@@ -31,13 +31,12 @@ fn populate(fs: &Filesystem, top: &Inode) {
     fs.sync().expect("durable");
 }
 
-/// Takes all that a filler is given, of data and of metadata. Returns how many files it took for
-/// that.
+/// Fills the volume with data and metadata until it refuses more. Returns how many files that took.
 fn fill_up(fs: &Filesystem, top: &Inode, more: &str) -> usize {
     fill_by(fs, top, more, 100)
 }
 
-/// The same with so many files in a transaction, if no other thread ends it.
+/// As [`fill_up`], with a sync after `each` files.
 fn fill_by(fs: &Filesystem, top: &Inode, more: &str, each: usize) -> usize {
     let filler = top.create(format!("{more}-data").as_bytes(), 0o644, 0, 0, 0);
     if let Ok(filler) = filler {
@@ -63,7 +62,7 @@ fn fill_by(fs: &Filesystem, top: &Inode, more: &str, each: usize) -> usize {
     number
 }
 
-/// Removes files of a folder in no order; answers how many were refused.
+/// Removes files of a folder in random order. Returns how many removals were refused.
 fn remove_some(fs: &Filesystem, dir: &Inode, rng: &mut Rng, files: &mut Vec<usize>) -> usize {
     rng.shuffle(files);
     let mut left = Vec::new();
@@ -72,7 +71,8 @@ fn remove_some(fs: &Filesystem, dir: &Inode, rng: &mut Rng, files: &mut Vec<usiz
             assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
             left.push(number);
         }
-        // Not all in one transaction: what one of them has copied the next one need not.
+        // Sync now and then: within one transaction, a leaf that one removal has copied need not be
+        // copied by the next.
         if count % 500 == 0 {
             fs.sync().expect("durable");
         }
@@ -82,7 +82,7 @@ fn remove_some(fs: &Filesystem, dir: &Inode, rng: &mut Rng, files: &mut Vec<usiz
     files.len()
 }
 
-/// Removes all files of a folder in no order.
+/// Removes all files of a folder in random order.
 fn remove_all(fs: &Filesystem, dir: &Inode, seed: u64) {
     let refused = remove_some(fs, dir, &mut Rng::new(seed), &mut (0..FILES).collect());
     assert_eq!(refused, 0, "a delete always succeeds: {}", fs.space_stats().accounts);
@@ -92,7 +92,7 @@ fn dir_of(top: &Inode) -> Inode {
     top.lookup(b"dir").expect("it was made")
 }
 
-/// Nodes that each tree has, and what its item says.
+/// For each tree, the number of its nodes and the number that its root item records.
 fn nodes_and_items(fs: &Filesystem) -> BTreeMap<TreeId, (u64, u64)> {
     let view = fs.view();
     let range = view.range(TreeId::ROOT, Key::MIN, Key::MAX);
@@ -125,8 +125,8 @@ fn assert_items_are_right(fs: &Filesystem) {
     }
 }
 
-/// Y1: all files that a snapshot has can be removed from a full volume, also behind another mount.
-/// Without room for copies, as in Linux, some are refused.
+/// Y1: all files of a snapshot can be removed from a full volume, also after a remount. Without
+/// snapshot headroom, as in Linux, some removals are refused.
 #[test]
 fn whatever_a_snapshot_has_can_be_deleted() {
     for rule in ["keep", "off"] {
@@ -150,20 +150,20 @@ fn whatever_a_snapshot_has_can_be_deleted() {
     }
 }
 
-/// Waits until deleted subvolumes are gone.
+/// Waits until deleted subvolumes are dropped.
 fn wait_for_drops(fs: &Filesystem) {
     wait_for(fs, "dropped", || fs.dying_subvolumes().expect("a list").is_empty());
     fs.sync().expect("durable");
 }
 
-/// Y1: the same where what shares can be changed, too, beside a snapshot that cannot: all files of
-/// both, some here and some there.
+/// Y1: the same for two writable subvolumes that share nodes, beside a read-only snapshot. All
+/// files of both can be removed, in turns.
 #[test]
 fn full_volume_deletes_what_two_subvolumes_share() {
     let device = volume(256);
     let fs = mount(&device, "rw,commit=300");
     populate(&fs, &fs.root());
-    // In the transaction that cuts the snapshot.
+    // These files are in the transaction that makes the snapshot.
     (0..300).for_each(|number| drop(file(&fs, &format!("late{number}"))));
     let copy = fs.root().snapshot(b"copy", TreeId::FS, false).expect("a snapshot");
     drop(fs.root().snapshot(b"before", TreeId::FS, true).expect("a snapshot"));
@@ -177,7 +177,7 @@ fn full_volume_deletes_what_two_subvolumes_share() {
             let refused = remove_some(&fs, dir, &mut rng, &mut some);
             assert_eq!(refused, 0, "part {part}: {}", fs.space_stats().accounts);
         }
-        // A filler takes what came free, and no more.
+        // A filler takes the space that the removals freed, and no more.
         fill_up(&fs, &fs.root(), &format!("more{part}-"));
     }
     assert_items_are_right(&fs);

@@ -1,5 +1,5 @@
-//! Items that no file system writes, put into a volume with right checksums: refused, and never a
-//! reason to fall.
+//! Crafted items that no file system writes, stored with right checksums. Reads refuse them and
+//! never panic.
 
 use buttress_format::{Body, Compression, FileExtent, Generation, Region};
 
@@ -8,7 +8,7 @@ use super::*;
 /// Sectors of the crafted extents.
 const SECTORS: u64 = 16;
 
-/// Puts an item in place of the one that a file's first bytes have.
+/// Replaces the extent item of a file's first bytes.
 fn put(fs: &Filesystem, file: &Inode, extent: &FileExtent) {
     let engine = &fs.mount().engine;
     let key = Key::new(file.id().ino.0, Kind::EXTENT_DATA, 0);
@@ -16,13 +16,13 @@ fn put(fs: &Filesystem, file: &Inode, extent: &FileExtent) {
     handle.put(file.id().tree, key, extent.to_bytes());
 }
 
-/// An extent that ends behind every device. A caller that reads, writes or shares what it shows is
-/// told so, at every place in it, though its numbers do not wrap.
+/// An extent with an end past every device. Every call that reads, writes or shares it fails, for
+/// every part of the extent, though its addresses do not overflow.
 #[test]
 fn an_extent_that_ends_behind_every_device_is_refused() {
     let bytes_max = SECTORS * SECTOR;
-    // The last that have numbers, the first that begins behind every device, and the first that
-    // ends there.
+    // The last extent before addresses overflow, the first one that begins past every device, and
+    // the first that ends there.
     let starts = [u64::MAX - SECTOR + 1 - bytes_max, 1 << 63, (1 << 63) - bytes_max];
     let kinds = [
         (Compression::None, Body::Regular as fn(Region) -> Body),

@@ -1,19 +1,19 @@
-//! Dirty data counts by the leaves of its inode, twice: as what they become in the running
-//! transaction and in the next. If a reader has old trees no commit gives these back. Each
-//! writeback of a part of the data makes them anew.
+//! The reservation of dirty data counts the leaves of its inode twice: for the running transaction
+//! and for the next one. While a reader holds old trees, no commit frees replaced leaves. Each
+//! partial writeback of the data copies the leaves again.
 
 use super::freeing::crowd;
 use super::*;
 use crate::make::MakeOptions;
 
-/// Extents of the file, in no order, and how many of them are overwritten.
+/// Extents of the file, in random order, and how many of them are overwritten.
 const EXTENTS: u64 = 3000;
 const OVERWRITTEN: usize = 1000;
-/// A commit follows each of so many parts.
+/// The number of parts that are written back, each followed by a commit.
 const PARTS: usize = 40;
 
-/// A volume full of metadata but for a few leaves and the place of a chunk. It has a file with
-/// extents of a block each.
+/// A volume full of metadata except for a few leaves and the space of one chunk. Its file has
+/// extents of one block each.
 fn scattered() -> Arc<dyn Device> {
     let device = Arc::new(MemoryDevice::new(256 * MIB));
     let make = MakeOptions { nodesize: 4096, seed: Some(7), ..MakeOptions::default() };
@@ -40,8 +40,8 @@ fn scattered() -> Arc<dyn Device> {
     device
 }
 
-/// I4: a commit may leave no room for what is dirty after it. Before such a commit that data is
-/// written back. Otherwise the parts take the reserve of commits, until one fails.
+/// I4: a commit may leave no space for data that is dirty after it. So that data is written back
+/// before such a commit. Otherwise the parts would use the reserve of commits until one fails.
 #[test]
 fn a_commit_lets_dirty_data_finish() {
     let device = scattered();
@@ -66,8 +66,8 @@ fn a_commit_lets_dirty_data_finish() {
                 .expect("it was reserved");
         }
         mount.engine.commit().expect("a commit never runs out of space");
-        // A commit takes of the reserve before it makes a chunk; what it could still have is never
-        // less.
+        // A commit uses the reserve before it makes a chunk. The space that it could still get
+        // never gets smaller.
         let accounts = fs.space_stats().accounts;
         let (reserve, left) = (accounts.metadata.global_reserve, accounts.metadata.free());
         assert!(left + accounts.unallocated >= reserve / 4 * 3, "part {part}: {accounts}");

@@ -1,5 +1,5 @@
-//! P4: what is reserved for operations that free space is reserved beside others of them. It is
-//! there when all of them come.
+//! P4: operations that free space have their own reservations, in addition to those of other such
+//! operations. Each finds its reserved space when all of them use it.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use buttress_txn::{Engine, MetaReservation, SpaceKind};
 use super::*;
 use crate::XattrFlags;
 
-/// More than any full volume has for them.
+/// More reservations than any full volume grants to operations that free space.
 const FREEING_MAX: usize = 2000;
 const ITEMS: u32 = 8;
 const COST: Cost = Cost::of(ITEMS, 2000);
@@ -20,7 +20,8 @@ fn crowded(device: &Arc<dyn Device>) -> (Filesystem, Vec<Inode>) {
     (fs, files)
 }
 
-/// Leaves no room for metadata or a chunk; answers the small files that take it.
+/// Fills the volume until no metadata and no chunk is left. Returns the small files that take the
+/// space.
 pub(super) fn crowd(fs: &Filesystem) -> Vec<Inode> {
     drop(fill(fs));
     let mut files = Vec::new();
@@ -35,7 +36,7 @@ pub(super) fn crowd(fs: &Filesystem) -> Vec<Inode> {
     files
 }
 
-/// Writes inode items anew as they are, of files that lie far apart.
+/// Writes inode items of files that lie far apart, without changing them.
 pub(super) fn rewrite(fs: &Filesystem, reservation: MetaReservation, files: &[&Inode]) {
     let engine = &fs.mount().engine;
     let items: Vec<_> = files
@@ -50,13 +51,13 @@ pub(super) fn rewrite(fs: &Filesystem, reservation: MetaReservation, files: &[&I
     items.iter().for_each(|(tree, key, item)| handle.put(*tree, *key, &**item));
 }
 
-/// As many as have space reserved at once.
+/// Makes reservations of [`COST`] until no space is left for another.
 pub(super) fn all_at_once(engine: &Arc<Engine>, urgency: Urgency) -> Vec<MetaReservation> {
     let ask = || engine.reserve_at_once(COST, urgency).expect("nothing failed");
     std::iter::from_fn(ask).take(FREEING_MAX).collect()
 }
 
-/// All of them then use what they reserved, to the last item.
+/// Uses all reserved space, to the last item.
 pub(super) fn use_all(fs: &Filesystem, reservations: Vec<MetaReservation>, files: &[Inode]) {
     let parts = reservations.len() * ITEMS as usize;
     let mut far_apart = (0..parts).map(|part| &files[part * 7919 % files.len()]);
@@ -66,8 +67,8 @@ pub(super) fn use_all(fs: &Filesystem, reservations: Vec<MetaReservation>, files
     }
 }
 
-/// Operations that free space, alone and behind others that fill it, find what they reserved. So do
-/// the others.
+/// Operations that free space find their reserved space, alone and after operations that fill the
+/// volume. The others find theirs, too.
 #[test]
 fn operations_that_free_find_what_they_reserved() {
     for fills in [false, true] {
@@ -100,9 +101,9 @@ fn operations_that_free_find_what_they_reserved() {
     }
 }
 
-/// An operation that frees waits for others that do. It is served when they are done, whether they
-/// used their reservations or not. One that holds its reservation for long does not have it
-/// refused.
+/// An operation that frees space waits for others that free space. It gets space when they are
+/// done, whether they used their reservations or not. An operation that holds its reservation for
+/// long does not make the waiter fail.
 #[test]
 fn an_operation_that_frees_waits_for_others() {
     let device = volume(128);
@@ -119,7 +120,7 @@ fn an_operation_that_frees_waits_for_others() {
                 std::thread::yield_now();
             }
             std::thread::sleep(Duration::from_millis(50));
-            // It waits for a second.
+            // The waiter waits for a second.
             let is_early = begun.elapsed() < Duration::from_millis(500);
             assert!(!is_early || !waiter.is_finished(), "it waited for no other");
             if uses {
@@ -138,7 +139,8 @@ fn an_operation_that_frees_waits_for_others() {
     check_volume(&device);
 }
 
-/// What a step of a removal leaves of an inode, for a crash to find, is as much as its item says.
+/// After each step of a removal, the inode item records the remaining bytes, as a crash would find
+/// them.
 #[test]
 fn a_removal_in_steps_says_what_is_left() {
     let device = volume(128);
@@ -148,7 +150,7 @@ fn a_removal_in_steps_says_what_is_left() {
         large.write_at(extent * 2 * SECTOR, &bytes(1, 1)).expect("a write");
     }
     fs.sync().expect("durable");
-    // As long as it is open no other thread removes what it has.
+    // While the file is open, no other thread removes its items.
     fs.root().unlink(b"large").expect("removed");
     let files = &fs.mount().files;
     let last = |_: &buttress_txn::Handle<'_>| panic!("steps are shorter");

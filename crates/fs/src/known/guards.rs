@@ -1,4 +1,4 @@
-//! N3: whatever ends a write in place, its right to the group is given back, and given back once.
+//! N3: however a write in place ends, its right to the group is given back, exactly once.
 
 use std::sync::mpsc;
 
@@ -8,14 +8,14 @@ use buttress_sim::{FaultDevice, Faults};
 use super::*;
 use crate::MakeOptions;
 
-/// Far more than a drain takes that has nothing to wait for.
+/// Far longer than a drain takes that does not have to wait.
 const LONG: Duration = Duration::from_secs(20);
 
 const POLICIES: [&str; 4] =
     ["", ",nocow_check=always", ",bg_lookup=rwlock-double", ",bg_lookup=rwlock-single"];
 
-/// Every group of data is drained: a right that was not given back would hold that up for ever, and
-/// so would one that was given back twice.
+/// Drains every data group. A right that was not given back, or was given back twice, would block
+/// the drain forever.
 pub(super) fn drain_all(fs: &Filesystem, when: &str) {
     let holds = hold(fs, |_| true);
     assert!(!holds.is_empty(), "{when}: no group could be held");
@@ -28,7 +28,7 @@ pub(super) fn drain_all(fs: &Filesystem, when: &str) {
     wait.recv_timeout(LONG).unwrap_or_else(|_| panic!("{when}: a right was not given back once"));
 }
 
-/// A right that is given back too often would let this drain go during a write.
+/// If a right had been given back too often, this drain would end during a write.
 pub(super) fn drain_waits_for_a_writer(fs: &Filesystem, at: Logical, when: &str) {
     let extent = buttress_format::Extent { start: at, len: SECTOR };
     let right = fs.mount().engine.begin_nocow(extent).expect("the group is not held");
@@ -38,7 +38,7 @@ pub(super) fn drain_waits_for_a_writer(fs: &Filesystem, at: Logical, when: &str)
         holds.iter().for_each(ReadOnlyHold::drain);
         let _ = done.send(());
     });
-    // Only the writer could hold it up. A drain that had not seen the writer would be done at once.
+    // Only the writer can block the drain. A drain that had missed the writer would end at once.
     for _ in 0..200 {
         std::thread::yield_now();
     }
@@ -48,7 +48,7 @@ pub(super) fn drain_waits_for_a_writer(fs: &Filesystem, at: Logical, when: &str)
     drained.join().expect("no panic");
 }
 
-/// Where the first byte of a file lies.
+/// The address of the first byte of a file.
 pub(super) fn first_byte(fs: &Filesystem, file: &Inode) -> Logical {
     let key = Key::new(file.id().ino.0, Kind::EXTENT_DATA, 0);
     let item = fs.view().get(file.id().tree, &key).expect("it reads").expect("an extent");
@@ -58,25 +58,26 @@ pub(super) fn first_byte(fs: &Filesystem, file: &Inode) -> Logical {
     }
 }
 
-/// Each request of a write in place fails in turn, on a mount that has read nothing yet. The
-/// requests look for extents, for their other users and for checksums, and write. Some data lies in
-/// extents of its own, and some must go elsewhere since it is shared.
+/// Each request of a write in place fails in turn, on a fresh mount without cached data. The
+/// requests look up extents, their other users and checksums, and write. Some data lies in
+/// exclusive extents, and some must go to new extents because it is shared.
 #[test]
 fn n3_each_request_of_a_write_in_place_fails() {
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(128 << 20));
-    // One copy: else a reader goes on to the other.
+    // Use one copy of metadata. With two, a reader would try the other.
     let made = MakeOptions { metadata: Some(Profile::Single), ..MakeOptions::default() };
     Filesystem::make(&*device, &made).expect("an empty volume");
     let fs = mount(&device, "rw");
     let (target, other) = (nocow(&fs, "target"), nocow(&fs, "other"));
-    // Three extents: one that is shared is shared as a whole.
+    // Make three extents, because an extent is shared as a whole.
     for (from, sectors) in [(0, 16), (16, 8), (24, 40)] {
         target.write_at(from * SECTOR, &bytes(1, sectors)).expect("a write");
         target.flush_data().expect("it arrives");
     }
     drop((target, other));
     fs.close().expect("closed");
-    // What is written goes elsewhere there, and is the file's alone until it is shared again.
+    // A write to the shared part goes to a new extent, which is the file's alone until it is shared
+    // again.
     let share = |device: &Arc<dyn Device>| {
         let fs = mount(device, "rw");
         let file = |name: &str| fs.resolve(name).expect("the file");
@@ -109,7 +110,7 @@ fn n3_each_request_of_a_write_in_place_fails() {
                 assert_eq!((pending(&fs), unreserved(&fs)), ((0, 0), 0), "{when}");
                 drain_all(&fs, &when);
                 drain_waits_for_a_writer(&fs, first_byte(&fs, &target), &when);
-                // A later write goes in place, and is waited for no longer than it takes.
+                // A later write goes in place, and a drain waits only as long as the write takes.
                 let before = first_byte(&fs, &target);
                 target.write_direct(0, &bytes(99, 8)).expect("the device works again");
                 assert_eq!(first_byte(&fs, &target), before, "{when}: elsewhere");
@@ -129,8 +130,8 @@ fn n3_each_request_of_a_write_in_place_fails() {
     check_volume(&device);
 }
 
-/// A write over two groups, of which one is held: the part in the held group has nothing reserved
-/// elsewhere, and the right to the other group goes with it.
+/// A write over two groups, one of which is held read-only. The part in the held group has no
+/// reservation for new space, and the write gives the right to the other group back.
 #[test]
 fn n3_data_without_a_reservation() {
     for policy in POLICIES {
@@ -141,7 +142,7 @@ fn n3_data_without_a_reservation() {
         target.flush_data().expect("it arrives, in the first group");
         let filler = fill(&fs);
         let size = filler.attr().size;
-        // Its end lies in the group that was filled last.
+        // The end of the filler lies in the group that was filled last.
         let cut = SetAttr { size: Some(size - MIB), ..SetAttr::default() };
         filler.set_attr(&cut).expect("shrinking always works");
         fs.sync().expect("durable");
@@ -173,7 +174,7 @@ fn n3_data_without_a_reservation() {
             };
             let when = format!("round {round}{policy}");
             let kind = outcome.map_err(|error| error.kind());
-            // What is dirty may have been written in the background before the group was held.
+            // Dirty data may have been written in the background before the group was held.
             let is_written = round < 2 && kind == Ok(());
             assert!(is_written || kind == Err(ErrorKind::NoSpace), "{when}: {kind:?}");
             drop(holds);
@@ -192,8 +193,8 @@ fn n3_data_without_a_reservation() {
     }
 }
 
-/// U4: a scrub holds a group, and still waits for its writers. The group is let go like any other
-/// when a caller needs room.
+/// U4: a scrub holds a group while it still waits for the group's writers. The group is released
+/// like any other when a caller needs space.
 #[test]
 fn a_scrub_that_waits_refuses_no_caller() {
     let device = volume(128);

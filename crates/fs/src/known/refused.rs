@@ -1,5 +1,5 @@
-//! N3: metadata is refused when data that was written in place becomes visible. The writer is told.
-//! Its reservation is given back, and with it the right to the group. All else is as it was.
+//! N3: no metadata is left when data that was written in place becomes visible. The writer gets an
+//! error. Its reservation and its right to the group are given back. Nothing else changes.
 
 use buttress_format::InodeItem;
 use buttress_txn::View;
@@ -9,18 +9,18 @@ use super::*;
 use crate::doors::Doors;
 use freeing::{crowd, use_all};
 
-/// What finishing an ordered extent asks for at the least.
+/// The smallest metadata request of finishing an ordered extent.
 const LEAST: Cost = Cost::of(1, 160);
 
-/// Writes that are all of this byte stop before the device, until they are let through.
+/// Writes that consist of this byte stop before the device until the test lets them pass.
 const MARK: u8 = 0xD1;
 
 /// Sectors of the files.
 const SECTORS: u64 = 32;
 
-/// Files that are written in place, and what they hold: of the first each sector is an extent, and
-/// a crash came before its length was written; one is of extents, of holes and of space that was
-/// set aside; of the last it is known from before where it lies.
+/// Files that are written in place. In the first, each sector is an extent, and a crash came before
+/// its length was written. The second has extents, holes and preallocated space. For the last, the
+/// file remembers its extent from an earlier check.
 fn targets(device: &Arc<dyn Device>) {
     let fs = mount(device, "rw,commit=300");
     let cut = nocow(&fs, "cut");
@@ -52,8 +52,8 @@ fn targets(device: &Arc<dyn Device>) {
     fs.close().expect("closed");
 }
 
-/// Leaves no metadata for finishing ordered extents. As long as that is allowed nodes are made
-/// anew, and a reader has the old ones.
+/// Uses up all metadata, so that none is left for finishing ordered extents. It rewrites nodes
+/// while that is allowed, and a reader keeps the old nodes.
 fn use_up(fs: &Filesystem, files: &[Inode]) -> Arc<View> {
     let engine = &fs.mount().engine;
     let old = fs.view();
@@ -73,8 +73,8 @@ fn use_up(fs: &Filesystem, files: &[Inode]) -> Arc<View> {
     old
 }
 
-/// Nothing waits, is on its way or reserved. A thread that empties groups waits for writers, and
-/// for no other thread.
+/// Checks that no data is dirty, in writeback or reserved. A thread that empties groups would wait
+/// only for writers.
 fn is_at_rest(fs: &Filesystem, file: &Inode, when: &str) {
     let data = &fs.mount().files;
     assert_eq!((data.counters().dirty_bytes(), data.counters().ordered_bytes()), (0, 0), "{when}");
@@ -83,8 +83,8 @@ fn is_at_rest(fs: &Filesystem, file: &Inode, when: &str) {
     drain_waits_for_a_writer(fs, first_byte(fs, file), when);
 }
 
-/// Each sector is what it was or what was written, and what was not in place is what it was;
-/// answers how many are new.
+/// Checks that each sector has old or new content, and old content where the write was not in
+/// place. Returns the number of new sectors.
 fn mixture(found: &[u8], old: &[u8], new: &[u8], lies: impl Fn(u64) -> bool) -> u64 {
     let part = |bytes: &[u8], sector: u64| {
         let at = (sector * SECTOR) as usize;
@@ -100,8 +100,8 @@ fn mixture(found: &[u8], old: &[u8], new: &[u8], lies: impl Fn(u64) -> bool) -> 
     count
 }
 
-/// Buffered data is at the device when the last metadata goes to others, and has too little
-/// reserved. A direct write reserves nothing: over extents, over holes between them, or where a
+/// Buffered data is being written when other operations take the last metadata, and its reservation
+/// is too small. A direct write reserves nothing: over extents, over holes between them, or where a
 /// write in place is known to be allowed.
 #[test]
 fn n3_metadata_is_refused_when_it_finishes() {
@@ -150,7 +150,7 @@ fn n3_metadata_is_refused_when_it_finishes() {
     mixture(&seen[1], &bytes(2, 8), &bytes(9, SECTORS), |sector| sector < 8);
     mixture(&seen[2], &bytes(4, SECTORS), &bytes(9, SECTORS), |_| true);
 
-    // Once the reader has left there is room. No sync has been told yet.
+    // After the reader drops its view there is space. No sync has reported the loss yet.
     drop(old);
     assert_eq!(cut.sync().expect_err("told once").kind(), ErrorKind::NoSpace);
     assert_eq!(fs.sync().expect_err("told once").kind(), ErrorKind::NoSpace);

@@ -1,5 +1,5 @@
-//! What the first change of a leaf adds to the extent tree that a snapshot shares: a reference for
-//! every extent that the leaf names, and each of them may lie in another leaf there.
+//! The first change of a leaf that a snapshot shares adds references to the extent tree. It adds
+//! one for every extent of the leaf, and each may lie in another leaf of the extent tree.
 
 use buttress_txn::Engine;
 
@@ -7,12 +7,12 @@ use super::freeing::{all_at_once, rewrite};
 use super::*;
 use crate::XattrFlags;
 
-/// Files, and extents of each, which lie anywhere.
+/// Files, and extents of each, at random addresses.
 const FILES: usize = 160;
 const EACH: usize = 500;
 
-/// A volume with files that share extents in no order, and without room for metadata or a chunk;
-/// and a snapshot of it.
+/// A volume with files that share extents in random order, and a snapshot of it. It has no space
+/// left for metadata or a chunk.
 fn crowded(device: &Arc<dyn Device>) -> (Filesystem, Vec<Inode>, usize) {
     let fs = mount(device, "rw,commit=300");
     let pool = file(&fs, "pool");
@@ -44,9 +44,9 @@ fn crowded(device: &Arc<dyn Device>) -> (Filesystem, Vec<Inode>, usize) {
     (fs, files, more)
 }
 
-/// All that have reserved space for a change of a shared leaf find it. Then every file can be
-/// deleted, and the snapshot. A delete is the first change of some leaves, and takes space at
-/// first.
+/// Every operation that has reserved space for a change of a shared leaf finds that space. Then
+/// every file and the snapshot can be deleted. A delete is the first change of some leaves, and
+/// takes space at first.
 #[test]
 fn the_first_change_of_shared_leaves_finds_room() {
     let device = volume(1024);
@@ -72,7 +72,7 @@ fn the_first_change_of_shared_leaves_finds_room() {
         let removed = fs.root().unlink(name.as_bytes());
         removed.unwrap_or_else(|error| panic!("{number}: {error}, {}", fs.space_stats().accounts));
     }
-    // Their extents go as well, while the snapshot has all of them.
+    // The extents of the files are freed, too, while the snapshot still refers to all of them.
     wait_for(&fs, "removed", || !has_orphans(&fs));
     assert_eq!(fs.read_only_reason(), None);
     fs.root().delete_subvolume(b"before").expect("a delete always succeeds");

@@ -1,8 +1,8 @@
-//! Why a volume could not be made.
+//! The errors of making a volume.
 
 use buttress_format::Profile;
 
-/// The option that cannot be, or the device that failed.
+/// An option that is impossible, or a device that failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MakeError {
@@ -12,19 +12,19 @@ pub enum MakeError {
         /// The device's name.
         device: String,
     },
-    /// Longer than the superblock's field, or holding a byte that Linux refuses.
+    /// The label is longer than the superblock's field, or contains a byte that Linux refuses.
     #[error("a label of {len} bytes: at most 255, without newlines and zero bytes")]
     Label {
         /// Bytes of the label.
         len: usize,
     },
-    /// Not one of the sizes of the format.
+    /// The node size is not one of the format's sizes.
     #[error("node size {found}: a power of two from 4096 to 65536 is needed")]
     Nodesize {
         /// The size that was asked for.
         found: u32,
     },
-    /// The device ends before the volume would.
+    /// The device is shorter than the volume.
     #[error("a volume of {size} bytes does not fit on a device of {device_len}")]
     LargerThanDevice {
         /// Bytes asked for.
@@ -32,14 +32,14 @@ pub enum MakeError {
         /// Bytes of the device.
         device_len: u64,
     },
-    /// No room for the first chunks.
+    /// The volume is too small for the first chunks.
     #[error(
         "{size} bytes are too few for a volume with these options: at least {least} are needed"
     )]
     TooSmall {
         /// Bytes of the volume asked for.
         size: u64,
-        /// The least that works.
+        /// The smallest size in bytes that works.
         least: u64,
     },
     /// A profile that is for data alone.
@@ -48,13 +48,13 @@ pub enum MakeError {
          raid10"
     )]
     Parity {
-        /// The one asked for.
+        /// The requested profile.
         profile: Profile,
     },
     /// A profile that needs more devices than were given.
     #[error("{profile} needs at least {needs} devices, and {devices} were given")]
     TooFewDevices {
-        /// The one asked for.
+        /// The requested profile.
         profile: Profile,
         /// Devices that it needs.
         needs: usize,
@@ -64,7 +64,7 @@ pub enum MakeError {
     /// Mixed block groups with one profile for data and another for metadata.
     #[error("mixed block groups have one profile for data and metadata")]
     MixedProfiles,
-    /// Linux reads mixed block groups with nodes of one sector alone.
+    /// Linux reads mixed block groups only if nodes have the size of a sector.
     #[error("mixed block groups need nodes of 4096 bytes, not of {found}")]
     MixedNodesize {
         /// The size that was asked for.
@@ -73,15 +73,15 @@ pub enum MakeError {
     /// No device was given.
     #[error("no device given")]
     NoDevices,
-    /// A feature that is unknown, or that cannot be chosen when making a volume.
+    /// A feature that is unknown, or is not optional for a new volume.
     #[error("unknown feature `{name}`; known: {known}")]
     UnknownFeature {
-        /// As it was written.
+        /// The name as the caller wrote it.
         name: String,
         /// The names that can be chosen, separated by blanks.
         known: String,
     },
-    /// One feature rests on another that is off.
+    /// A feature needs another one that is off.
     #[error("feature {feature} needs {needs}")]
     FeatureNeeds {
         /// The feature that is on.
@@ -89,7 +89,7 @@ pub enum MakeError {
         /// The feature that is off.
         needs: &'static str,
     },
-    /// The layout did not settle: a fault of this program.
+    /// The sizes of the first trees did not become stable, which is a bug of this program.
     #[error("the first trees did not settle in {rounds} rounds")]
     Unsettled {
         /// Rounds tried.

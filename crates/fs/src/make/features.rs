@@ -1,17 +1,17 @@
-//! The switches of the format that can be chosen when a volume is made.
+//! Features of the format that can be chosen for a new volume.
 
 use buttress_format::{BlockGroupFlags, CompatRo, Incompat};
 
 use super::error::MakeError;
 
-/// One switch, in the words of btrfs-progs.
+/// One feature, with the name that btrfs-progs uses.
 #[derive(Clone, Copy, Debug)]
 pub struct Feature {
     /// As written after `--features`.
     pub name: &'static str,
-    /// Whether a volume has it unless told otherwise.
+    /// Whether a new volume has the feature by default.
     pub default: bool,
-    /// What it does, in one line.
+    /// The effect of the feature, in one line.
     pub about: &'static str,
 }
 
@@ -24,7 +24,7 @@ pub const FEATURES: &[Feature] = &[
     Feature { name: "block-group-tree", default: true, about: "block groups in their own tree" },
 ];
 
-/// Which switches are on.
+/// The features that are on in a new volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Features {
     /// `extref`.
@@ -52,13 +52,13 @@ impl Default for Features {
 }
 
 impl Features {
-    /// Reads a list as btrfs-progs takes it: names to switch on, `^name` to switch off, separated
-    /// by commas, starting from the defaults.
+    /// Parses a list in the form of btrfs-progs, separated by commas. A name switches a feature on,
+    /// and `^name` switches it off. Other features keep their defaults.
     ///
     /// # Errors
     ///
-    /// [`MakeError::UnknownFeature`] lists the known names; [`MakeError::FeatureNeeds`] when a
-    /// feature is left without the one it rests on.
+    /// [`MakeError::UnknownFeature`] lists the known names. [`MakeError::FeatureNeeds`] if a
+    /// feature is on without another that it needs.
     pub fn parse(list: &str) -> Result<Self, MakeError> {
         let mut features = Self::default();
         for word in list.split(',').map(str::trim).filter(|word| !word.is_empty()) {
@@ -86,7 +86,7 @@ impl Features {
         }
     }
 
-    /// Looks for a feature without the one it rests on; Linux refuses such a volume.
+    /// Refuses a feature without another that it needs, because Linux refuses such a volume.
     pub(super) fn check(self) -> Result<(), MakeError> {
         if self.block_group_tree && !self.free_space_tree {
             return Err(MakeError::FeatureNeeds {

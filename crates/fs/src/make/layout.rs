@@ -1,8 +1,9 @@
-//! Where the first chunks of a new volume lie.
+//! The addresses of the first chunks of a new volume.
 //!
 //! # Invariants
 //!
-//! - **L1** No two stripes overlap, none begins below the first mebibyte, all end on their device.
+//! - **L1** No two stripes overlap. No stripe begins below the first mebibyte. Each ends on its
+//!   device.
 
 use buttress_base::RangeSet;
 use buttress_format::limits::{DEVICE_RESERVED, SECTOR, STRIPE_LEN};
@@ -20,19 +21,19 @@ pub(super) struct Layout {
     /// Bytes of each device that the volume uses, in the order of their numbers.
     pub sizes: Vec<u64>,
     pub system: Placed,
-    /// Where the trees are; with data among them, in a mixed volume.
+    /// The chunk of the trees. In a mixed volume it also holds data.
     pub metadata: Placed,
-    /// None in a mixed volume.
+    /// The data chunk. `None` in a mixed volume.
     pub data: Option<Placed>,
 }
 
-/// A chunk and how much of each device it takes.
+/// A chunk, and the bytes that it takes on each device.
 pub(super) struct Placed {
     pub chunk: Chunk,
     pub stripe_bytes: u64,
 }
 
-/// The profiles of a new volume: what was asked for, else what its devices allow.
+/// The profiles of a new volume: the requested ones, or defaults for its devices.
 pub(super) struct Profiles {
     pub metadata: Profile,
     pub data: Profile,
@@ -68,7 +69,7 @@ impl Profiles {
 }
 
 impl Layout {
-    /// Places the chunks on devices of these sizes, which have these identifiers.
+    /// Places the chunks on devices with these sizes and identifiers.
     pub(super) fn plan(
         sizes: &[u64],
         uuids: &[[u8; 16]],
@@ -113,7 +114,7 @@ impl Layout {
     }
 }
 
-/// Gives out the devices from their fronts.
+/// Allocates space on the devices, from their starts.
 struct Planner<'a> {
     free: Vec<RangeSet>,
     uuids: &'a [[u8; 16]],
@@ -131,8 +132,8 @@ impl<'a> Planner<'a> {
         Self { free: sizes.iter().map(whole).collect(), uuids }
     }
 
-    /// A chunk with stripes of `len` bytes; of less where the profile spreads it over many devices
-    /// and it holds trees, which are small. `None` when it does not fit.
+    /// A chunk with stripes of `len` bytes. Stripes are shorter if a profile spreads a chunk of
+    /// trees over many devices, because trees are small. `None` if the chunk does not fit.
     fn place(&mut self, kind: BlockGroupFlags, profile: Profile, len: u64) -> Option<Placed> {
         let chunk_max = if kind.has(BlockGroupFlags::DATA) { u64::MAX / 2 } else { len };
         let rooms: Vec<Room<'_>> = (1..)
@@ -167,7 +168,7 @@ impl<'a> Planner<'a> {
         Some(Placed { chunk, stripe_bytes: places.stripe_bytes })
     }
 
-    /// Bytes of the smallest device that would be enough, on one device exactly.
+    /// Bytes of the smallest sufficient device. The result is exact for one device.
     fn least(&self, profiles: &Profiles, smallest: u64, mixed: bool) -> u64 {
         let (system, metadata, data) = lengths(smallest);
         let (trees, files) = (profiles.metadata.spread(), profiles.data.spread());
@@ -176,8 +177,9 @@ impl<'a> Planner<'a> {
     }
 }
 
-/// Lengths of the first system, metadata and data chunk: what Linux would allocate for metadata
-/// on a volume of this size, within a tenth of it for both copies, and less on tiny volumes.
+/// Lengths of the first system, metadata and data chunk. Metadata gets the length that Linux would
+/// allocate on a volume of this size. Both copies take at most a tenth of the volume, and less on
+/// tiny volumes.
 fn lengths(size: u64) -> (u64, u64, u64) {
     if size < 109 * MIB {
         return (4 * MIB, 8 * MIB, 8 * MIB);
@@ -188,7 +190,8 @@ fn lengths(size: u64) -> (u64, u64, u64) {
 }
 
 impl Placed {
-    /// Hands out `count` addresses of nodes from the front, none over a superblock (K2).
+    /// Allocates addresses for `count` nodes from the start of the chunk. No node lies over a
+    /// superblock (K2).
     pub(super) fn node_addresses(&self, nodesize: u32, count: usize) -> Vec<Logical> {
         let nodesize = u64::from(nodesize);
         let start = self.chunk.logical;
@@ -205,7 +208,8 @@ impl Placed {
         addresses
     }
 
-    /// Every place of the node at an address: device and byte. A node lies within one unit.
+    /// Device and offset of every copy of the node at an address. A node lies within one stripe
+    /// unit.
     pub(super) fn places(&self, at: Logical) -> Vec<(DeviceId, u64)> {
         let within = at.distance(self.chunk.logical);
         let profile = Profile::of(self.chunk.flags).expect("a profile that was chosen");

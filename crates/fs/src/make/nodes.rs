@@ -2,8 +2,8 @@
 //!
 //! # Place
 //!
-//! A tree is described twice: first its [`Shape`], which depends on the sizes of its items alone,
-//! then its bytes, once every node has an address.
+//! A tree is built in two steps. First comes its [`Shape`], which depends only on the sizes of its
+//! items. Its bytes follow once every node has an address.
 
 use buttress_format::header::{BACKREF_REV_MIXED, FLAG_WRITTEN, HEADER_LEN, ITEM_LEN, PTR_LEN};
 use buttress_format::{CsumType, Header, Key, Logical, TreeId};
@@ -17,7 +17,7 @@ pub(super) struct Item {
     pub data: Vec<u8>,
 }
 
-/// Where a tree's items are cut into nodes: leaves first, then each level above, the root last.
+/// The division of a tree's items into nodes: leaves first, then each level above, the root last.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
     pub nodes: Vec<NodeSpan>,
@@ -33,7 +33,7 @@ pub(super) struct NodeSpan {
 }
 
 impl Shape {
-    /// Cuts items of these sizes into nodes, each as full as it gets.
+    /// Divides items of these sizes into nodes, each as full as possible.
     pub(super) fn of(items: &[Item], nodesize: u32) -> Self {
         let room = nodesize as usize - HEADER_LEN;
         let mut nodes = Vec::new();
@@ -82,7 +82,7 @@ impl Shape {
     }
 }
 
-/// What the header of every node of one tree shares.
+/// The header fields that all nodes of one tree share.
 pub(super) struct Stamp<'a> {
     pub identity: &'a Identity,
     pub csum: CsumType,
@@ -90,7 +90,7 @@ pub(super) struct Stamp<'a> {
     pub owner: TreeId,
 }
 
-/// Builds the nodes of a tree, each beside its address.
+/// Builds the nodes of a tree. Returns each with its address.
 pub(super) fn encode(
     stamp: &Stamp<'_>,
     items: &[Item],
@@ -113,7 +113,7 @@ pub(super) fn encode(
     nodes.collect()
 }
 
-/// Item heads grow from the front, their bytes from the back.
+/// Fills a leaf: item heads from the start, item data from the end.
 fn fill_leaf(node: &mut [u8], items: &[Item]) {
     let mut data_end = node.len();
     for (slot, item) in items.iter().enumerate() {
@@ -138,7 +138,7 @@ fn fill_inner(node: &mut [u8], children: impl Iterator<Item = (Key, Logical)>) {
     }
 }
 
-/// Writes the header; the checksum, which covers all after itself, comes last.
+/// Writes the header. The checksum comes last, because it covers all bytes after it.
 fn seal(stamp: &Stamp<'_>, node: &mut [u8], bytenr: Logical, span: &NodeSpan) {
     let header = Header {
         csum: [0; 32],

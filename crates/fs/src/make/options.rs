@@ -1,38 +1,39 @@
-//! What a new volume shall be, and the identifiers that all its structures share.
+//! The options of a new volume, and the identifiers that all its structures share.
 
 use buttress_format::{CsumType, Generation, Profile, Timespec};
 
 use super::features::Features;
 use crate::clock::{new_uuid, now};
 
-/// The generation of everything a new volume holds: its first and only transaction.
+/// The generation of all items of a new volume: its first and only transaction.
 pub(super) const FIRST: Generation = Generation(1);
 
-/// What a new volume shall be.
+/// The options of a new volume.
 #[derive(Clone, Debug)]
 pub struct MakeOptions {
-    /// Bytes of each device to use; all of it when absent.
+    /// Bytes of each device to use. `None` for the whole device.
     pub size: Option<u64>,
     /// The volume's name, at most 255 bytes and without a newline.
     pub label: Vec<u8>,
     /// The checksum of nodes and data.
     pub csum: CsumType,
-    /// How metadata and system chunks are spread. When absent, as mkfs.btrfs does: twice, on two
-    /// devices where there are two; once when mixed.
+    /// The profile of metadata and system chunks. `None` chooses as mkfs.btrfs does: two copies, on
+    /// two devices if there are two, and one copy for a mixed volume.
     pub metadata: Option<Profile>,
-    /// How data chunks are spread: once when absent; like metadata when mixed.
+    /// The profile of data chunks. `None` means one copy, or the profile of metadata in a mixed
+    /// volume.
     pub data: Option<Profile>,
     /// Data and metadata share block groups, for very small volumes. Needs nodes of 4 KiB.
     pub mixed: bool,
     /// Bytes of a tree node: a power of two from 4 KiB to 64 KiB.
     pub nodesize: u32,
-    /// The format's switches.
+    /// The optional features of the format.
     pub features: Features,
     /// The volume's identifier; random when absent.
     pub fsid: Option<[u8; 16]>,
-    /// Makes every other identifier follow from this number, so that two runs are equal.
+    /// The seed of all other identifiers, so that two runs make equal volumes.
     pub seed: Option<u64>,
-    /// The time that inodes carry; now when absent.
+    /// The time of all inodes. `None` for the present time.
     pub time: Option<Timespec>,
 }
 
@@ -87,7 +88,7 @@ impl Identity {
     }
 }
 
-/// A version-4 identifier that follows from a seed: a digest is as good a stream as any.
+/// A version-4 identifier from a seed and an index, made with a digest.
 pub(crate) fn seeded_uuid(seed: u64, index: u64) -> [u8; 16] {
     let mut input = [0_u8; 16];
     input[..8].copy_from_slice(&seed.to_le_bytes());

@@ -1,4 +1,4 @@
-//! What is made, read back by the parsers; `tests/it` of the program has btrfs-progs check it.
+//! Reads new volumes back with the parsers. In `tests/it` of the program btrfs-progs checks them.
 
 use buttress_block::MemoryDevice;
 use buttress_format::{Header, Superblock};
@@ -19,7 +19,7 @@ fn superblock(device: &MemoryDevice, offset: u64) -> Superblock {
     Superblock::parse(&bytes, offset).expect("superblock")
 }
 
-/// Every superblock copy that fits parses and says what mkfs.btrfs 6.19 would.
+/// Every superblock copy that fits can be parsed, and has the features that mkfs.btrfs 6.19 sets.
 #[test]
 fn superblocks_have_todays_features() {
     let (device, report) = made(1 << 30, &MakeOptions::default());
@@ -32,7 +32,7 @@ fn superblocks_have_todays_features() {
     }
 }
 
-/// K1: both copies of every node in the chunk that the superblock names have right checksums.
+/// K1: both copies of every node in the superblock's chunk have right checksums.
 #[test]
 fn both_copies_of_the_chunk_root_are_whole() {
     for nodesize in [4096, 16384, 65536] {
@@ -52,7 +52,7 @@ fn both_copies_of_the_chunk_root_are_whole() {
     }
 }
 
-/// K2: with a chunk that begins at the second superblock, the nodes give way.
+/// K2: in a chunk that begins at the second superblock, nodes leave the superblock's range free.
 #[test]
 fn nodes_give_way_to_superblocks() {
     // The second metadata copy begins at 64 MiB for this size.
@@ -83,7 +83,7 @@ fn a_seed_makes_the_same_volume() {
     assert!(bytes() == bytes());
 }
 
-/// What cannot be is refused before the device is touched.
+/// Impossible options are refused before the device is changed.
 #[test]
 fn refusals_touch_nothing() {
     let refused = [
@@ -103,7 +103,7 @@ fn refusals_touch_nothing() {
     }
 }
 
-/// Features are named as in btrfs-progs; what rests on another one needs it.
+/// Features have the names of btrfs-progs. A feature that needs another is refused without it.
 #[test]
 fn feature_lists() {
     let features = Features::parse("^block-group-tree, no-holes").expect("list");

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **F1** The number of nodes depends on the items' sizes alone, and those on the number of
-//!   nodes; it only grows, so counting again until nothing changes ends.
+//! - **F1** The number of nodes depends only on the items' sizes. The sizes depend on the number of
+//!   nodes, which only grows. So counting again until nothing changes ends.
 
 use buttress_format::{
     BackRef, BlockGroupItem, DevExtent, DeviceId, DeviceItem, DirEntry, ExtentFlags, ExtentItem,
@@ -105,7 +105,7 @@ fn address(trees: &mut [Tree], layout: &Layout, nodesize: u32) {
     }
 }
 
-/// What the items of one round are made from.
+/// The input for the items of one round.
 struct Builder<'a> {
     layout: &'a Layout,
     identity: &'a Identity,
@@ -186,7 +186,7 @@ impl Builder<'_> {
         let nodesize = u64::from(self.options.nodesize);
         let now = if is_subvolume { self.identity.now } else { Timespec::default() };
         RootItem {
-            // What Linux and btrfs-progs put there: a directory that is never read.
+            // Linux and btrfs-progs store this directory, which is never read.
             inode: InodeItem {
                 generation: FIRST,
                 size: 3,
@@ -255,7 +255,7 @@ impl Builder<'_> {
         groups.collect()
     }
 
-    /// What lies free between the nodes, superblock copies included (K3).
+    /// The free space between the nodes, superblock copies included (K3).
     fn free_space_tree(&self) -> Vec<Item> {
         let mut items = Vec::new();
         for placed in self.layout.chunks() {
@@ -307,11 +307,12 @@ impl Builder<'_> {
     }
 }
 
-/// The directory of the root tree, and in it the name of the subvolume to mount by default.
+/// The root tree's directory, with the name of the default subvolume.
 fn default_subvolume(options: &MakeOptions, identity: &Identity) -> Vec<Item> {
     let name = b"default";
     let entry = DirEntry {
-        // Linux looks for the subvolume by number alone; -1 says "whatever its key's offset".
+        // Linux looks up the subvolume by number alone. An offset of -1 means any offset of the
+        // key.
         location: Key::new(TreeId::FS.0, Kind::ROOT_ITEM, u64::MAX),
         transid: Generation(0),
         kind: FileKind::Directory,
@@ -366,7 +367,7 @@ fn directory(identity: &Identity, nbytes: u64) -> InodeItem {
     }
 }
 
-/// Finds the first subvolume by its identifier.
+/// The item that maps the first subvolume's uuid to its tree.
 fn uuid_item(identity: &Identity) -> Item {
     let half = |at: usize| {
         let mut bytes = [0; 8];
@@ -384,7 +385,7 @@ pub(super) fn chunk_key(placed: &Placed) -> Key {
     Key::new(ids::FIRST_CHUNK_TREE, Kind::CHUNK_ITEM, placed.chunk.logical.0)
 }
 
-/// A device as the chunk tree and its superblock record it; the first has number 1.
+/// The item of a device in the chunk tree and in its superblock. The first device has number 1.
 pub(super) fn device_item(layout: &Layout, identity: &Identity, index: usize) -> DeviceItem {
     let devid = DeviceId(index as u64 + 1);
     DeviceItem {

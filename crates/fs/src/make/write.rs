@@ -1,4 +1,4 @@
-//! Puts a new volume on its device, in an order that never shows half of one.
+//! Writes a new volume to its devices. The order never leaves a partial volume that looks valid.
 
 use buttress_block::Device;
 use buttress_format::limits::{DEVICE_RESERVED, SECTOR, SUPER_OFFSETS, SUPER_SIZE};
@@ -13,8 +13,8 @@ use super::trees::{self, ROOT_DIR, Tree};
 /// Superblock flag: this copy has been written.
 const WRITTEN: u64 = 1;
 
-/// Removes what was there: everything the device can discard, and what programs look at to name a
-/// device's content. That is both its ends, and superblock copies of another volume.
+/// Removes the former content: discards the device, and overwrites the ranges by which programs
+/// recognize content. These are both ends of the device, and superblock copies of another volume.
 pub(super) fn wipe(device: &dyn Device, size: u64) -> Result<(), MakeError> {
     device.discard(0, device.len())?;
     let zeros = vec![0_u8; DEVICE_RESERVED as usize];
@@ -52,7 +52,7 @@ pub(super) fn volume(
     }
     flush(devices)?;
     let superblock = superblock(bytes_used, layout, identity, options, trees);
-    // The first copies last: they are the ones that programs look at.
+    // Write the first copies last, because programs look at these.
     for first in [false, true] {
         for (index, device) in devices.iter().enumerate() {
             let mut own = superblock.clone();
@@ -72,7 +72,7 @@ fn flush(devices: &[&dyn Device]) -> Result<(), MakeError> {
     devices.iter().try_for_each(|device| Ok(device.flush()?))
 }
 
-/// Places of the superblock copies that fit on `size` bytes.
+/// Offsets of the superblock copies that fit on `size` bytes.
 fn super_offsets(size: u64) -> impl Iterator<Item = u64> {
     SUPER_OFFSETS.into_iter().filter(move |offset| offset + SUPER_SIZE as u64 <= size)
 }
@@ -119,7 +119,7 @@ fn superblock(
         log_root_level: 0,
         dev_item: trees::device_item(layout, identity, 0),
         label,
-        // No v1 space cache to trust; the UUID tree is right as of this generation.
+        // The volume has no v1 space cache. The UUID tree is valid as of this generation.
         cache_generation: 0,
         uuid_tree_generation: FIRST.0,
         metadata_uuid: [0; 16],
@@ -134,7 +134,7 @@ fn superblock(
     }
 }
 
-/// The roots once more, for recovery tools.
+/// The backup of the roots, for recovery tools.
 fn backup<'a>(
     size: u64,
     bytes_used: u64,

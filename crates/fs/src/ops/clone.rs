@@ -1,4 +1,4 @@
-//! Sharing content between files of one volume, and copying that shares what it can.
+//! Sharing content between files of one volume, and copying with sharing where possible.
 
 use buttress_data::CloneRange;
 
@@ -8,18 +8,18 @@ use crate::lock_set::LockSet;
 
 use super::content::{Stamp, changed};
 
-/// Buffer of a copy within the volume: as much as is read from a device in one go.
+/// Buffer of a copy within the volume, in bytes: the length of one device read.
 const COPY_BYTES: usize = 4 << 20;
 
 impl Inode {
-    /// Makes `target` show a range of this file, at once and whatever its length; both may be in
-    /// different subvolumes. A `len` of zero means as far as the file goes. As Linux's
-    /// `FICLONERANGE`.
+    /// Makes `target` share a range of this file, in one step for any length. The files may be in
+    /// different subvolumes. A `len` of zero means up to the end of this file. Corresponds to
+    /// Linux's `FICLONERANGE`.
     ///
     /// # Errors
     ///
-    /// `Invalid` unless offsets and length are whole sectors. The end of this file need not be one
-    /// where it becomes the target's end. `Invalid` also for overlapping ranges of one file, and if
+    /// `Invalid` unless offsets and length are whole sectors. The end of this file may be unaligned
+    /// if it becomes the target's end. `Invalid` also for overlapping ranges of one file, and if
     /// only one of the files has checksums. `CrossDevice` for files of two volumes; `NotPermitted`,
     /// `NoSpace`.
     pub fn clone_range(
@@ -52,8 +52,8 @@ impl Inode {
         })
     }
 
-    /// Lets `target` show a range of this file instead of its own if both hold the same bytes, and
-    /// says whether they do. Neither content nor times change. As Linux's `FIDEDUPERANGE`.
+    /// Makes `target` share a range of this file if both hold the same bytes, and returns whether
+    /// they do. Neither content nor times change. Corresponds to Linux's `FIDEDUPERANGE`.
     ///
     /// # Errors
     ///
@@ -76,7 +76,7 @@ impl Inode {
         })
     }
 
-    /// Runs what shares between two files: with both locked, once more after space was made.
+    /// Runs `share` on two locked files. If space is short, frees space and runs it once more.
     fn sharing<T>(
         &self,
         target: &Self,
@@ -90,7 +90,8 @@ impl Inode {
         if !std::sync::Arc::ptr_eq(mount, target.mount()) {
             return Err(NameError::CrossDevice.into());
         }
-        // No snapshot of either is cut meanwhile; several of these locks in order of their trees.
+        // Holding both locks keeps snapshots of either subvolume from being made. They are taken in
+        // the order of their trees.
         let (first, second) =
             if source.tree() <= cell.tree() { (source, cell) } else { (cell, source) };
         let attempt = || {
@@ -116,9 +117,9 @@ impl Inode {
         Ok(done?)
     }
 
-    /// Copies up to `len` bytes into another file, and says how many; fewer only at the end of this
-    /// one. Whole sectors that lie alike in both are shared, not copied, which takes no time and no
-    /// space.
+    /// Copies up to `len` bytes into another file. Returns the number of copied bytes, which is
+    /// smaller only at the end of this file. Whole sectors at equal offsets within a sector are
+    /// shared instead of copied, which takes no time and no space.
     ///
     /// # Errors
     ///
@@ -157,8 +158,8 @@ impl Inode {
         let to = (target, target_offset + done);
         match self.clone_stamped(offset + done, to, shareable, stamp) {
             Ok(()) => done += shareable,
-            // Two volumes, one with checksums and one without, or this file has become shorter:
-            // copying knows.
+            // The files are on two volumes, only one has checksums, or this file has become
+            // shorter. The copy below handles all these cases.
             Err(error)
                 if matches!(
                     error.kind(),
@@ -170,7 +171,7 @@ impl Inode {
         Ok(done + self.copy_bytes(offset + done, to, len - done, stamp)?)
     }
 
-    /// How much of a copy of `len` bytes can be shared behind the first `head`.
+    /// The bytes of a copy of `len` bytes that can be shared after the first `head`.
     fn shareable(
         &self,
         offset: u64,

@@ -1,4 +1,4 @@
-//! The bytes of regular files, and making them durable.
+//! Reads and writes the bytes of regular files, and makes them durable.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::options::Atime;
 /// How old a time of access may grow in relative mode, in seconds: a day.
 const AGE_MAX: i64 = 86_400;
 
-/// What a change of content does to the times of the inode.
+/// A function that sets the inode's times for a change of content.
 pub(super) type Stamp = fn(&mut InodeItem);
 
 pub(super) fn changed(item: &mut InodeItem) {
@@ -41,7 +41,7 @@ fn is_stale(item: &InodeItem, stamp: Timespec, how: Atime) -> bool {
 }
 
 impl Inode {
-    /// Reads at `offset`; fewer bytes than asked only at the end of the file.
+    /// Reads at `offset`. Returns fewer bytes than `buf` holds only at the end of the file.
     ///
     /// # Errors
     ///
@@ -52,7 +52,7 @@ impl Inode {
         Ok(len)
     }
 
-    /// As [`Inode::read_at`], and leaves the time of access alone.
+    /// As [`Inode::read_at`], but does not change the time of access.
     ///
     /// # Errors
     ///
@@ -63,7 +63,7 @@ impl Inode {
             self.mount().files.reader().read_in_stream(&self.cell.file, offset, buf)?;
         if !ahead.is_empty() {
             let (files, cell) = (Arc::clone(&self.mount().files), Arc::clone(&self.cell));
-            // If this is refused, the next read reads it itself.
+            // If the offer is refused, the next read loads the data itself.
             self.mount()
                 .files
                 .reader()
@@ -73,8 +73,8 @@ impl Inode {
     }
 
     /// As [`Inode::read_at`], without read-ahead or caching, for callers with their own cache. The
-    /// device's bytes go straight to `buf`, and are checked there. Offset and length may be
-    /// unaligned; whole sectors are not copied. Compressed extents are unpacked once for several
+    /// device writes straight into `buf`, where checksums are verified. Offset and length may be
+    /// unaligned. Whole sectors are not copied. Compressed extents are unpacked once for several
     /// reads.
     ///
     /// # Errors
@@ -87,8 +87,8 @@ impl Inode {
         Ok(len)
     }
 
-    /// Reads one of the file's compressed extents as it lies on disk, for callers that store or
-    /// send it so.
+    /// Reads the compressed bytes of one of the file's extents, for callers that store or send them
+    /// unchanged.
     ///
     /// # Errors
     ///
@@ -98,7 +98,8 @@ impl Inode {
         Ok(self.mount().files.reader().read_stored(&self.cell.file, extent)?)
     }
 
-    /// Notes that a program has read the content, the target or the names, if the mount wants it.
+    /// Notes that a program has read the content, the target or the names, if the mount options
+    /// record times of access.
     ///
     /// Returns whether the time of access changed.
     pub fn note_access(&self) -> bool {
@@ -126,7 +127,7 @@ impl Inode {
     ///
     /// # Errors
     ///
-    /// `NoSpace` now, not later; `FileTooBig`, `ReadOnly`.
+    /// `NoSpace`, which later writeback never reports; `FileTooBig`, `ReadOnly`.
     pub fn write_at(&self, offset: u64, data: &[u8]) -> Result<usize> {
         self.write_stamped(offset, data, changed)
     }
@@ -148,8 +149,8 @@ impl Inode {
         Ok(data.len())
     }
 
-    /// Writes all of `data` at `offset` to the device at once, where it is whole sectors; the rest
-    /// goes the way of [`Inode::write_at`]. Not durable before [`Inode::sync`] either.
+    /// Writes all of `data` at `offset`. Whole sectors go straight to the device, the rest into
+    /// memory as with [`Inode::write_at`]. The data is not durable before [`Inode::sync`].
     ///
     /// # Errors
     ///
@@ -173,9 +174,8 @@ impl Inode {
         Ok(data.len())
     }
 
-    /// Runs a change of content: under the lock, once more after the cleaner gave space back, and
-    /// with the inode on the list of dirty ones afterwards. `buffered` are the bytes that stay in
-    /// memory.
+    /// Runs a change of content under the lock. If space is short, frees space and runs the change
+    /// once more. Then lists the inode as dirty. `buffered` are the bytes that stay in memory.
     fn writing(
         &self,
         may: impl Fn() -> Result<()>,
@@ -186,7 +186,8 @@ impl Inode {
         cell.expect_regular()?;
         cell.expect_writable(&self.mount().status)?;
         let mount = self.mount();
-        // On the list before a snapshot may be cut: it leaves nothing dirty behind.
+        // List the inode before a snapshot can be made, because a snapshot writes all listed inodes
+        // first.
         let attempt = |effort| -> Result<Result<(), buttress_data::Error>> {
             let _writes = cell.home.writes.read();
             let done = {
@@ -201,8 +202,8 @@ impl Inode {
         };
         let mut done = attempt(ReclaimEffort::Little)?;
         if done.as_ref().is_err_and(buttress_data::Error::is_no_space) {
-            // What goes through memory stands in line; there the same is done for it, and for all
-            // others.
+            // The second attempt of a buffered write waits in the queue, where the flusher frees
+            // space for all waiters.
             if !(buffered > 0 && mount.engine.has_flusher()) {
                 mount.space.give_all_back()?;
             }
@@ -213,7 +214,7 @@ impl Inode {
         Ok(())
     }
 
-    /// Hands dirty data to the device, without waiting for it to be durable.
+    /// Writes dirty data to the device, without waiting for it to be durable.
     ///
     /// # Errors
     ///
@@ -222,14 +223,15 @@ impl Inode {
         Ok(self.mount().files.writeback().write_back(&self.cell.file, 0..u64::MAX)?)
     }
 
-    /// Makes content, attributes and names durable; of a directory, what was made and removed in
-    /// it.
+    /// Makes content, attributes and names durable. For a directory, this includes its created and
+    /// removed entries.
     ///
     /// # Errors
     ///
-    /// `Io`, `Aborted`; the first failure of writing this inode's data in the background, once.
+    /// `Io`, `Aborted`. Also reports, once, the first failure to write this inode's data in the
+    /// background.
     pub fn sync(&self) -> Result<()> {
-        // Others may be made durable with it.
+        // The same log may make other files durable, so this cannot be cancelled.
         interrupt::shielded(|| self.sync_shielded())
     }
 
@@ -241,8 +243,8 @@ impl Inode {
         if !cell.file.is_dirty() {
             mount.atimes.put_of(std::slice::from_ref(cell));
         }
-        // With `flushoncommit` a commit that replaces a log writes all files back. It would wait
-        // for the data of this one.
+        // With `flushoncommit`, a commit that replaces a log writes back all files. It would wait
+        // for the prepared data of this file.
         let prepared = if mount.options.notreelog || mount.options.flushoncommit {
             self.flush_data().map(|()| None)
         } else {
@@ -310,11 +312,11 @@ impl Inode {
         Ok(found.ok_or(NameError::NoSuchRange)?)
     }
 
-    /// The first offset at or after `offset` in a hole; the end of the file is one.
+    /// The first offset at or after `offset` in a hole. The end of the file counts as a hole.
     ///
     /// # Errors
     ///
-    /// `NoSuchRange` at or behind the end of the file.
+    /// `NoSuchRange` at or past the end of the file.
     pub fn seek_hole(&self, offset: u64) -> Result<u64> {
         self.cell.expect_regular()?;
         let found = self.mount().files.reader().seek_hole(&self.cell.file, offset)?;

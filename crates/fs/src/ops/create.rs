@@ -1,4 +1,4 @@
-//! Making inodes: files, directories, nodes; with a name, or without.
+//! Creates inodes, with or without a name: files, directories and device nodes.
 
 use std::sync::Arc;
 
@@ -20,14 +20,14 @@ use crate::orphan;
 use crate::property::{self, Wish};
 use crate::xattr_items;
 
-/// What an inode shall be.
+/// The properties of a new inode.
 pub(super) struct Plan<'a> {
     /// Type and permission bits.
     pub(super) mode: u32,
     pub(super) uid: u32,
     pub(super) gid: u32,
     pub(super) rdev: u64,
-    /// Where a symbolic link points.
+    /// The target of a symbolic link.
     pub(super) target: Option<&'a [u8]>,
 }
 
@@ -118,7 +118,8 @@ impl Inode {
         Self::new(mount, cell)
     }
 
-    /// Works out the inode, and gathers the items it has besides its own and its name's.
+    /// Computes the new inode. Collects the items of the inode, except its inode item and the items
+    /// of its name.
     pub(super) fn prepare(
         &self,
         view: &View,
@@ -209,7 +210,7 @@ impl Inode {
     }
 }
 
-/// An inode that is about to be made.
+/// An inode that an operation is creating.
 pub(super) struct Made {
     pub(super) id: InodeId,
     pub(super) kind: FileKind,
@@ -219,8 +220,8 @@ pub(super) struct Made {
 }
 
 impl Made {
-    /// Makes the cell, and enters it before the handle ends. So no thread reads a second one from
-    /// the trees.
+    /// Makes the cell, and enters it in the table before the handle ends. So no thread makes a
+    /// second cell from the trees.
     pub(super) fn enter(mut self, dir: &Inode, generation: Generation) -> Result<Arc<InodeCell>> {
         self.item.generation = generation;
         let mount = dir.mount();

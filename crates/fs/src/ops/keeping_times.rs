@@ -1,23 +1,23 @@
-//! Changes of content that leave the times alone.
+//! Changes of content that do not change the inode's times.
 //!
 //! # Place
 //!
-//! For a front end with a client that stamps files itself, and sends the stamps as attributes. A
-//! kernel with a write-back cache does so. Its writes come long after the program's, and before or
-//! after the stamps. Stamped here, they would carry the time of the flush.
+//! This is for a front end with a client that stamps files itself, and sends the stamps as
+//! attributes. A kernel with a write-back cache does so. It writes long after the program did, and
+//! before or after it sends the stamps. If this crate stamped these writes, files would get the
+//! time of the flush.
 
 use crate::error::Result;
 use crate::inode::{FallocateMode, Inode};
 
-/// An inode, for changes of its content that leave its times as they are; see
-/// [`Inode::keeping_times`].
+/// An inode, for changes of its content that do not change its times; see [`Inode::keeping_times`].
 #[derive(Clone, Copy, Debug)]
 pub struct KeepingTimes<'a> {
     inode: &'a Inode,
 }
 
 impl Inode {
-    /// The same inode, to a caller that sets its times itself.
+    /// The same inode, for a caller that sets its times itself.
     #[must_use]
     pub fn keeping_times(&self) -> KeepingTimes<'_> {
         KeepingTimes { inode: self }
@@ -31,7 +31,7 @@ impl KeepingTimes<'_> {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As [`Inode::write_at`].
     pub fn write_at(self, offset: u64, data: &[u8]) -> Result<usize> {
         self.inode.write_admitted(offset, data, |_| {})
     }
@@ -40,7 +40,7 @@ impl KeepingTimes<'_> {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As [`Inode::write_direct`].
     pub fn write_direct(self, offset: u64, data: &[u8]) -> Result<usize> {
         self.inode.write_direct_stamped(offset, data, |_| {})
     }
@@ -49,7 +49,7 @@ impl KeepingTimes<'_> {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As [`Inode::fallocate`].
     pub fn fallocate(self, offset: u64, len: u64, mode: FallocateMode) -> Result<()> {
         self.inode.fallocate_stamped(offset, len, mode, |_| {})
     }
@@ -58,7 +58,7 @@ impl KeepingTimes<'_> {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As [`Inode::copy_range`].
     pub fn copy_from(
         self,
         offset: u64,

@@ -1,4 +1,4 @@
-//! Finding: names in directories, and the directory above.
+//! Finds names in directories, and the directory above.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ impl Inode {
     ///
     /// # Errors
     ///
-    /// `NotFound`, or `NotDir` when this is no directory.
+    /// `NotFound`, or `NotDir` if this inode is no directory.
     pub fn lookup(&self, name: &[u8]) -> Result<Self> {
         self.cell.expect_dir()?;
         if name.len() > buttress_format::limits::NAME_MAX {
@@ -40,18 +40,18 @@ impl Inode {
         }
     }
 
-    /// Whether an entry that was found is no longer what its name leads to: where the inode behind
-    /// it is gone, that says that the name was given to another one, or to none.
+    /// Whether a name no longer has the entry that a caller found earlier. If the inode of that
+    /// entry is missing, this shows that the name was removed or given to another inode.
     pub(super) fn is_moved_on(&self, entry: &DirEntry) -> Result<bool> {
         let now = names::find(&self.mount().engine.view(), self.id(), &entry.name)?;
         Ok(now.is_none_or(|now| now.location != entry.location))
     }
 
-    /// Where `..` leads: the directory this directory has its name in.
+    /// The target of `..`: the directory that contains this one.
     ///
     /// # Errors
     ///
-    /// `NotDir`; for a nameless directory `NotFound`.
+    /// `NotDir`, or `NotFound` for a nameless directory.
     pub fn parent(&self) -> Result<InodeId> {
         self.cell.expect_dir()?;
         self.mount().above(&self.cell)
@@ -61,7 +61,7 @@ impl Inode {
     ///
     /// # Errors
     ///
-    /// What reading the tree met.
+    /// An error from reading the tree.
     pub fn places(&self) -> Result<Vec<(InodeId, Vec<u8>)>> {
         let places = crate::inode_refs::places(&self.mount().engine.view(), self.id())?;
         let tree = self.id().tree;

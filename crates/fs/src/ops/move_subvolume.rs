@@ -1,11 +1,12 @@
-//! Moving a subvolume: its name goes to another directory, of its own subvolume or of another one.
+//! Moves a subvolume: its name moves to another directory, in the same or another subvolume.
 //!
 //! # Invariants
 //!
-//! - **M1** A subvolume never comes to lie below itself: nothing else moves meanwhile
-//!   (`Mount::moving`), and the way up from the new place, from subvolume to subvolume, is walked
-//!   first.
-//! - **M2** Entry, reference and reference back go over in one transaction (S1 of subvolumes).
+//! - **M1** A subvolume never gets below itself. No other directory or subvolume moves meanwhile
+//!   (`Mount::moving`). Before the move, the thread follows the path from the new directory up,
+//!   from subvolume to subvolume.
+//! - **M2** The entry, the reference and the back reference move in one transaction (S1 of
+//!   subvolumes).
 
 use std::sync::Arc;
 
@@ -26,8 +27,8 @@ use crate::names::{self, Target};
 use crate::subvolume_items::{add_refs, remove_refs};
 use crate::trees;
 
-/// Moves a subvolume that has its name on one side to a name on the other that is free, or an empty
-/// directory's.
+/// Moves a subvolume from its name on the source side to a name on the target side. The target name
+/// is free, or is that of an empty directory.
 pub(super) fn move_subvolume(
     source: &Side<'_>,
     target: &Side<'_>,
@@ -109,8 +110,8 @@ pub(super) fn move_subvolume(
     }
 }
 
-/// Exchanges the name of a subvolume with that of another. The other may also be any inode in the
-/// subvolume that has the name.
+/// Exchanges the name of a subvolume with that of another, or with that of any inode. That inode is
+/// in the subvolume that contains the name.
 pub(super) fn exchange_subvolume(source: &Side<'_>, target: &Side<'_>, tree: TreeId) -> Result<()> {
     let mount = source.mount();
     expect_movable(source, target, tree)?;
@@ -180,7 +181,7 @@ pub(super) fn exchange_subvolume(source: &Side<'_>, target: &Side<'_>, tree: Tre
     }
 }
 
-/// What a subvolume changes its name with.
+/// The other side of an exchange with a subvolume.
 enum Other {
     Subvolume(TreeId),
     Inode(Inode),
@@ -195,7 +196,8 @@ impl Other {
     }
 }
 
-/// What moves to another directory has another `..`: as Linux sees it, a change of it.
+/// Fails for a read-only subvolume that gets another parent directory. As in Linux, a change of
+/// `..` is a change of the subvolume.
 fn expect_movable(from: &Side<'_>, to: &Side<'_>, tree: TreeId) -> Result<()> {
     let mount = from.mount();
     let home = mount.inodes.tree_info(&mount.engine.view(), tree)?;
@@ -213,8 +215,8 @@ fn expect_subvolume(view: &View, side: &Side<'_>, tree: TreeId) -> Result<()> {
     }
 }
 
-/// What goes over in one transaction (M2). Two names with colliding hashes share an item, and names
-/// of one subvolume are gathered in one batch, which sees both.
+/// The changes of one transaction (M2). Two names with colliding hashes share an item. Names of one
+/// subvolume are collected in one batch, so that changes of the same item combine.
 struct Changes {
     roots: Batch,
     parts: Vec<Batch>,
@@ -253,7 +255,8 @@ impl Changes {
         self.of(side).add_name(view, side.dir.ino(), index, entry, item_len_max)
     }
 
-    /// With three inode items beside: those of the directories, and of what is replaced or moved.
+    /// The cost of all changes, with three inode items: those of both directories, and of the
+    /// replaced or moved inode.
     fn cost(&self) -> Cost {
         let mut cost = self.roots.cost(3);
         for part in &self.parts {
@@ -271,7 +274,7 @@ impl Changes {
     }
 }
 
-/// Refuses a place that lies in the subvolume itself (M1).
+/// Refuses a target directory that lies in the subvolume itself (M1).
 fn check_way(view: &View, moved: TreeId, into: TreeId) -> Result<()> {
     let mut at = into;
     for _ in 0..DEPTH_MAX {

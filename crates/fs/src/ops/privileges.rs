@@ -1,9 +1,9 @@
-//! Taking privileges of a program file away.
+//! Removes privileges of program files.
 //!
 //! # Invariants
 //!
-//! - **P1** Flags of the inode do not stop this: what only grows loses its privileges with the
-//!   first bytes that are appended. The change that takes them away asks for the flags itself.
+//! - **P1** Flags of the inode do not prevent this. An append-only file loses its privileges with
+//!   the first appended bytes. The write that causes the removal checks the flags itself.
 
 use buttress_txn::Urgency;
 
@@ -16,8 +16,8 @@ use crate::inode::Inode;
 const CAPABILITY: &[u8] = b"security.capability";
 
 impl Inode {
-    /// Takes those of the set-id bits away that `bits` has (P1). The front end decides which they
-    /// are.
+    /// Removes the set-id bits that are set in `bits` (P1). The front end decides which bits to
+    /// remove.
     ///
     /// # Errors
     ///
@@ -35,7 +35,7 @@ impl Inode {
         })
     }
 
-    /// Takes file capabilities away, where there are any (P1).
+    /// Removes file capabilities, if there are any (P1).
     ///
     /// # Errors
     ///

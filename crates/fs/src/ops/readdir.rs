@@ -11,26 +11,27 @@ use crate::names::{self, Target};
 use crate::trees;
 
 impl Inode {
-    /// The cookie of the last name that was given to this directory. A listing that ends behind it
-    /// ends, whatever is made or renamed meanwhile, and has each name that was there and stays.
+    /// The cookie of the last name that this directory has given. A listing that stops after this
+    /// cookie is finite, even if names are added or renamed meanwhile. It has each name that
+    /// existed before and stays.
     ///
     /// # Errors
     ///
-    /// `NotDir`, or what reading the tree met.
+    /// `NotDir`, or an error from reading the tree.
     pub fn last_cookie(&self) -> Result<u64> {
         self.cell.expect_dir()?;
         self.cell.last_index(&self.mount().engine.view())
     }
 
-    /// Lists the names behind `cookie` (0 for all) in the order of their creation, until `visit`
+    /// Lists the names after `cookie` (0 for all) in the order of their creation, until `visit`
     /// breaks.
     ///
-    /// A name that is there from the first call to the last is listed once, whatever comes and goes
-    /// beside it. Nothing is locked: `visit` may call anything.
+    /// A name that exists from the first call to the last is listed once, even if other names are
+    /// added or removed. The call holds no lock, so `visit` may call anything.
     ///
     /// # Errors
     ///
-    /// `NotDir`, or what reading the tree met.
+    /// `NotDir`, or an error from reading the tree.
     pub fn read_dir(
         &self,
         cookie: u64,

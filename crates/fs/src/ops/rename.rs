@@ -1,9 +1,10 @@
-//! Moving names: within a directory, across directories, over other names, and two for each other.
+//! Moves names: within a directory, across directories, and over other names. Also exchanges two
+//! names.
 //!
 //! # Invariants
 //!
-//! - **R1** No directory comes to lie below itself: while a directory moves to another one, no
-//!   other does (`Mount::moving`), and the way up from the new place is walked first.
+//! - **R1** A directory never gets below itself. While a directory moves to another one, no other
+//!   does (`Mount::moving`). Before the move, the thread follows the path from the new parent up.
 
 use std::sync::Arc;
 
@@ -32,15 +33,15 @@ impl Inode {
     ///
     /// # Errors
     ///
-    /// `NotFound`, `Exists`, `NotEmpty`, also over a subvolume; `CrossDevice` between subvolumes,
-    /// for anything but a subvolume; `Invalid` when a directory would come to lie below itself.
+    /// `NotFound`, `Exists`. `NotEmpty`, also for a rename over a subvolume. `CrossDevice` between
+    /// subvolumes, except for moving a subvolume. `Invalid` if a directory would get below itself.
     pub fn rename(&self, old: &[u8], target: &Self, new: &[u8], flags: RenameFlags) -> Result<()> {
         self.rename_and(old, target, new, flags, None)
     }
 
     /// Moves a name as [`Inode::rename`] does, and leaves a whiteout in its place. That is a
-    /// character device 0:0 without permissions, which overlayfs takes for a name that is gone.
-    /// Both are one change.
+    /// character device 0:0 without permissions, which overlayfs treats as a deleted name. Both are
+    /// one change.
     ///
     /// # Errors
     ///
@@ -105,7 +106,8 @@ impl Inode {
             if source.dir.tree() != target.dir.tree() {
                 return Err(NameError::CrossDevice.into());
             }
-            // Users of their own: dropped behind the locks, and perhaps the last ones.
+            // These are separate users of the inodes. They are dropped after the locks, because
+            // they may be the last users.
             let Some(moved) = source.inode(from.as_ref().ok_or(NameError::NotFound)?)? else {
                 continue;
             };
@@ -178,7 +180,7 @@ fn check_ways(
         Some(replaced) if flags.exchange && replaced.kind == FileKind::Directory => {
             check_dir_way(source.mount(), replaced, source.dir)
         }
-        // A directory cannot take the place of one that it lies in.
+        // A directory cannot replace one of its own ancestors.
         Some(replaced) if replaced.kind == FileKind::Directory => {
             check_dir_way(source.mount(), replaced, source.dir)
                 .map_err(|_| NameError::NotEmpty.into())
@@ -271,7 +273,7 @@ fn exchange(
     for cell in [first, second] {
         cell.file.update(&handle, |item| item.ctime = stamp);
     }
-    // Each directory loses one name and gets it back: only its times change.
+    // Each directory loses a name and gets the other one, so only its times change.
     for dir in [source.dir, target.dir] {
         dir.file.update(&handle, |item| {
             item.mtime = stamp;

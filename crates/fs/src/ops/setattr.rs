@@ -1,4 +1,4 @@
-//! Changing attributes, the length among them.
+//! Changes attributes of an inode, including its length.
 
 use buttress_format::InodeItem;
 use buttress_txn::Urgency;
@@ -9,13 +9,13 @@ use crate::error::Result;
 use crate::inode::Inode;
 
 impl Inode {
-    /// Changes attributes, all of them or none but for the flags, which are set before the rest,
-    /// and answers the new ones.
+    /// Changes attributes, all of them or none. Flags are an exception, because they are set before
+    /// the others. Returns the new attributes.
     ///
     /// # Errors
     ///
-    /// `ReadOnly`, `NoSpace`, `FileTooBig`; `Invalid` for a length of anything but a regular file;
-    /// `NotPermitted` on what is immutable, or only grows.
+    /// `ReadOnly`, `NoSpace`, `FileTooBig`. `Invalid` for a length of anything but a regular file.
+    /// `NotPermitted` for an immutable or append-only inode.
     pub fn set_attr(&self, set: &SetAttr) -> Result<Attr> {
         let cell = &self.cell;
         cell.expect_writable(&self.mount().status)?;
@@ -49,8 +49,8 @@ impl Inode {
                     self.mount().writeback.enlist(cell);
                 }
             }
-            // Gone with its last user, or put as a whole when it has a name again. The kernel tells
-            // the times of every file that is removed.
+            // A nameless inode is removed with its last user, or put as a whole when it gets a name
+            // again. The kernel sets times for every file that is removed, so no item is put here.
             None if cell.nlink() == 0 => cell.file.touch(change),
             None => self.mount().space.put_item(cell, Urgency::Normal, change)?,
         }

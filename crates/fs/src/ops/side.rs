@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **E1** One batch for each subvolume takes a name from its directory and gives it to another.
-//!   So two changes of one item come out right.
+//! - **E1** One batch for each subvolume removes a name from its directory and adds it to another.
+//!   So two changes of one item combine.
 
 use std::sync::Arc;
 
@@ -33,14 +33,15 @@ impl<'a> Side<'a> {
         names::find(view, self.dir.id, self.name)
     }
 
-    /// The inode behind an entry; nothing when the entry is no longer what the name leads to.
+    /// The inode of an entry. `None` if the name no longer leads to this entry's inode.
     pub(super) fn inode(&self, entry: &DirEntry) -> Result<Option<Inode>> {
         match names::target(&self.mount().engine.view(), self.dir.id, entry)? {
             Target::Inode(id) => match Inode::of(self.mount(), id) {
                 Err(Error::Name(NameError::NotFound)) if self.of.is_moved_on(entry)? => Ok(None),
                 found => found.map(Some),
             },
-            // The one that is moved was told apart before; over one nothing can be moved.
+            // A subvolume that moves is handled earlier. As a target it is refused, because nothing
+            // can replace it.
             Target::Subvolume(_) | Target::Stub => Err(NameError::NotEmpty.into()),
         }
     }
@@ -66,7 +67,7 @@ pub(super) fn check_dir_way(
     Err(Error::Item { tree: dir.tree(), ino: dir.ino(), what: "the way up from it does not end" })
 }
 
-/// Gathers the loss of a name.
+/// Collects the changes that remove a name.
 pub(super) fn take(
     view: &View,
     side: &Side<'_>,
@@ -77,7 +78,7 @@ pub(super) fn take(
     batch.remove_name(view, side.dir.ino(), index, side.name)
 }
 
-/// Gathers the gain of a name.
+/// Collects the changes that add a name.
 pub(super) fn give(
     view: &View,
     side: &Side<'_>,

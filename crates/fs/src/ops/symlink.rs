@@ -25,11 +25,11 @@ impl Inode {
         self.make(name, &Plan { mode, uid, gid, rdev: 0, target: Some(target) })
     }
 
-    /// Reads where a symbolic link points.
+    /// Reads the target of a symbolic link.
     ///
     /// # Errors
     ///
-    /// `Invalid` when this is none.
+    /// `Invalid` if the inode is no symbolic link.
     pub fn read_link(&self) -> Result<Vec<u8>> {
         if self.cell.kind != FileKind::Symlink {
             return Err(Error::invalid("not a symbolic link"));

@@ -1,11 +1,11 @@
-//! Several names that change together.
+//! Changes several names in one step.
 //!
 //! # Invariants
 //!
-//! - **G1** All changes are put in one handle, so one commit has all of them: a crash leaves all or
-//!   none. No log of fsync may say a part of them before that commit.
-//! - **G2** Every inode that changes is locked, in one order, before the trees are read. What the
-//!   names led to is looked at again under the locks.
+//! - **G1** All changes are put in one handle, so one commit has all of them. After a crash either
+//!   all or none are there. No log of fsync may contain a part of them before that commit.
+//! - **G2** Every inode that changes is locked, in one order, before the trees are read. Under the
+//!   locks, each name is looked up again.
 //! - **G3** Nothing is put before every change is known to be possible and its cost is reserved.
 
 use std::collections::{BTreeMap, HashMap};
@@ -31,16 +31,17 @@ const LINKS_MAX: i64 = 65_535;
 /// The directory of a name that changes.
 #[derive(Clone, Debug)]
 pub enum NameDir {
-    /// One that is there.
+    /// An existing directory.
     There(Inode),
-    /// The one that an earlier change makes: the index of a [`NameChange::MakeDir`].
+    /// The directory that an earlier change makes, by the index of that [`NameChange::MakeDir`].
     Made(usize),
 }
 
 /// One change of a name, for [`Inode::change_names`].
 #[derive(Clone, Debug)]
 pub enum NameChange {
-    /// Gives a regular file a name, in place of what has it. The file may have no name before.
+    /// Gives a regular file a name. Replaces the file that has this name. The file may have no name
+    /// before.
     Put {
         /// The name's directory.
         dir: NameDir,
@@ -51,23 +52,23 @@ pub enum NameChange {
     },
     /// Makes a directory. Flags and default lists of access come from `like`.
     MakeDir {
-        /// The directory that it is made in.
+        /// The parent directory.
         dir: NameDir,
         /// Its name.
         name: Vec<u8>,
-        /// A directory that is there: `dir`, or the nearest one above.
+        /// An existing directory: `dir`, or its nearest existing ancestor.
         like: Inode,
         /// Its permission bits.
         mode: u32,
     },
-    /// Gives what is no directory another name, in place of what has it.
+    /// Moves the name of an inode that is no directory. Replaces the file that has the new name.
     Move {
         /// The old name and its directory.
         from: (NameDir, Vec<u8>),
         /// The new name and its directory.
         to: (NameDir, Vec<u8>),
     },
-    /// Takes a name away from what is no directory.
+    /// Removes a name of an inode that is no directory.
     Remove {
         /// The name's directory.
         dir: NameDir,
@@ -77,7 +78,7 @@ pub enum NameChange {
 }
 
 impl NameChange {
-    /// The names that it concerns, with their directories.
+    /// The names that this change concerns, with their directories.
     fn places(&self) -> impl Iterator<Item = (&NameDir, &[u8])> {
         let (first, second) = match self {
             Self::Put { dir, name, .. }
@@ -90,15 +91,15 @@ impl NameChange {
 }
 
 impl Inode {
-    /// Makes changes of names in this inode's subvolume, all of them or none: also after a crash.
-    /// They take effect in their order; another thread sees all or none. Durable with the next
-    /// commit.
+    /// Changes names in this inode's subvolume, all of them or none, even after a crash. The
+    /// changes take effect in their order. Other threads see all or none. The next commit makes
+    /// them durable.
     ///
     /// # Errors
     ///
-    /// `NotFound`; `Exists` for a directory to be made; `IsDir` where a directory or a subvolume
-    /// would be replaced, moved or removed; `CrossDevice` between subvolumes; `NoSpace`,
-    /// `ReadOnly`. Nothing is changed then.
+    /// `NotFound`. `Exists` for a new directory. `IsDir` if a directory or a subvolume would be
+    /// replaced, moved or removed. `CrossDevice` between subvolumes; `NoSpace`, `ReadOnly`. On
+    /// error nothing has changed.
     pub fn change_names(&self, changes: &[NameChange]) -> Result<()> {
         for (_, name) in changes.iter().flat_map(NameChange::places) {
             names::check_name(name)?;
@@ -123,16 +124,18 @@ impl Inode {
     }
 }
 
-/// What the changes concern, as it was before the locks were taken.
+/// The inodes and names of the changes, as they were before the locks were taken.
 struct Known {
-    /// Users of their own: dropped behind the locks, and perhaps the last ones.
+    /// Separate users of the inodes. They are dropped after the locks, because they may be the last
+    /// users.
     inodes: BTreeMap<InodeId, Inode>,
-    /// Where each name led.
+    /// Each name with its target at that time.
     led: Vec<(InodeId, Vec<u8>, Option<Key>)>,
 }
 
 impl Known {
-    /// Nothing where a name's inode went away meanwhile: look again.
+    /// Collects the inodes and names. `None` if a name's inode was removed meanwhile: the caller
+    /// must try again.
     fn gather(top: &Inode, changes: &[NameChange]) -> Result<Option<Self>> {
         let mount = top.mount();
         let view = mount.engine.view();
@@ -172,7 +175,7 @@ impl Known {
         Ok(())
     }
 
-    /// Whether each name leads where it did (G2).
+    /// Whether each name still has the same target (G2).
     fn is_current(&self, view: &View) -> Result<bool> {
         for (dir, name, led) in &self.led {
             if names::find(view, *dir, name)?.map(|entry| entry.location) != *led {
@@ -183,13 +186,13 @@ impl Known {
     }
 }
 
-/// What becomes of one inode.
+/// The change of one inode.
 #[derive(Clone, Copy, Debug, Default)]
 struct Delta {
     links: i64,
-    /// Of a directory: what its names add to its length.
+    /// For a directory: the change of its length by its names.
     size: i64,
-    /// Of a directory: a name came or went.
+    /// For a directory: whether a name was added or removed.
     names: bool,
 }
 
@@ -213,7 +216,7 @@ struct Plan<'v, 'p> {
     known: &'p Known,
     batch: Batch,
     new_dirs: Vec<NewDir<'p>>,
-    /// Which of the new directories a change makes.
+    /// For each `MakeDir` change, the index of its new directory.
     made_by: HashMap<usize, usize>,
     deltas: BTreeMap<InodeId, Delta>,
 }
@@ -246,7 +249,7 @@ impl<'v, 'p> Plan<'v, 'p> {
                 let moved = self.find(source, &from.1)?.ok_or(NameError::NotFound)?;
                 if let Some(replaced) = self.find(target, &to.1)? {
                     if replaced.location == moved.location {
-                        // Two names of one file: both stay, as rename(2) has it.
+                        // Both names belong to one file, so both stay, as with rename(2).
                         return Ok(());
                     }
                     self.take(target, &to.1)?;
@@ -299,7 +302,7 @@ impl<'v, 'p> Plan<'v, 'p> {
         }
     }
 
-    /// Notes that a directory got a name, or lost one.
+    /// Records that a name was added to a directory or removed.
     fn resize(&mut self, place: Place<'_>, size: i64) {
         match place {
             Place::There(cell) => {
@@ -314,7 +317,7 @@ impl<'v, 'p> Plan<'v, 'p> {
         }
     }
 
-    /// Plans the loss of a name; answers the inode that had it.
+    /// Plans the removal of a name. Returns its inode.
     fn take(&mut self, place: Place<'_>, name: &[u8]) -> Result<(Ino, FileKind)> {
         let entry = self.find(place, name)?.ok_or(NameError::NotFound)?;
         let kind = names::kind(&entry).filter(|kind| *kind != FileKind::Directory);
@@ -335,7 +338,7 @@ impl<'v, 'p> Plan<'v, 'p> {
         Ok((ino, kind))
     }
 
-    /// Plans the gain of a name.
+    /// Plans the addition of a name.
     fn give(&mut self, place: Place<'_>, name: &[u8], ino: Ino, kind: FileKind) -> Result<()> {
         let id = InodeId { tree: self.batch.tree(), ino };
         let inode =
@@ -380,7 +383,8 @@ impl<'v, 'p> Plan<'v, 'p> {
         Ok(())
     }
 
-    /// Plans what counts of names mean: which inodes become orphans, and which cease to be.
+    /// Plans the effects of changed link counts: inodes that become orphans, and inodes that are
+    /// orphans no longer.
     fn finish(mut self) -> Result<Planned<'p>> {
         for (id, delta) in &self.deltas {
             let before = i64::from(self.known.inodes[id].cell.nlink());
@@ -398,13 +402,13 @@ impl<'v, 'p> Plan<'v, 'p> {
     }
 }
 
-/// What a name adds to its directory's length.
+/// The length that a name adds to its directory.
 fn size_of(name: &[u8]) -> i64 {
-    // A name has 255 bytes at most.
+    // A name has at most 255 bytes.
     names::size_of(name) as i64
 }
 
-/// Changes that are possible.
+/// Changes that were checked and can be made.
 struct Planned<'p> {
     batch: Batch,
     new_dirs: Vec<NewDir<'p>>,
@@ -412,7 +416,7 @@ struct Planned<'p> {
 }
 
 impl Planned<'_> {
-    /// Reserves, and puts everything in one handle (G1, G3).
+    /// Reserves space, and puts all changes in one handle (G1, G3).
     fn carry_out(self, top: &Inode, known: &Known) -> Result<()> {
         let mount = top.mount();
         let inodes = u32::try_from(self.deltas.len() + self.new_dirs.len()).unwrap_or(u32::MAX);

@@ -1,4 +1,4 @@
-//! Taking names away.
+//! Removes names.
 
 use buttress_format::{DirEntry, Key, Kind};
 use buttress_txn::{Urgency, View};
@@ -14,7 +14,7 @@ use crate::names::{self, Target};
 use crate::orphan;
 
 impl Inode {
-    /// Takes a name away from anything but a directory.
+    /// Removes a name of any inode except a directory.
     ///
     /// # Errors
     ///
@@ -43,7 +43,8 @@ impl Inode {
             if directory && entry.location.kind == Kind::ROOT_ITEM {
                 return self.remove_subvolume(name, &entry);
             }
-            // A user of its own: dropped behind the locks, and perhaps the last one.
+            // This is a separate user of the inode. It is dropped after the locks, because it may
+            // be the last user.
             let inode = match self.entry_inode(&entry, directory) {
                 Err(Error::Name(NameError::NotFound)) if self.is_moved_on(&entry)? => continue,
                 found => found?,
@@ -51,7 +52,7 @@ impl Inode {
             let cell = &inode.cell;
             let _locks = LockSet::new([Some(dir), Some(cell), None, None]);
             if self.is_moved_on(&entry)? {
-                // Renamed or replaced before the locks were ours.
+                // The name was renamed or replaced before this thread got the locks.
                 continue;
             }
             dir.expect_removable()?;
@@ -82,14 +83,15 @@ impl Inode {
         }
     }
 
-    /// Removes an empty subvolume, or what stands for one that is not there.
+    /// Removes an empty subvolume, or the stand-in for a missing one.
     fn remove_subvolume(&self, name: &[u8], entry: &DirEntry) -> Result<()> {
         match names::target(&self.mount().engine.view(), self.id(), entry)? {
             Target::Subvolume(tree) => {
                 let view = self.mount().engine.view();
                 let ino = self.mount().inodes.tree_info(&view, tree)?.root_dir;
                 let top = self.mount().inodes.cell(InodeId { tree, ino })?;
-                // Linux looks once, too: what is made meanwhile goes with it.
+                // Linux also checks only once. Names that are made later are removed with the
+                // subvolume.
                 if !is_empty(&view, &top)? {
                     return Err(NameError::NotEmpty.into());
                 }
@@ -101,7 +103,7 @@ impl Inode {
         }
     }
 
-    /// The inode behind an entry that is to go.
+    /// The inode of an entry that will be removed.
     fn entry_inode(&self, entry: &DirEntry, directory: bool) -> Result<Self> {
         let id = match names::target(&self.mount().engine.view(), self.id(), entry)? {
             Target::Inode(id) => id,
@@ -116,14 +118,14 @@ impl Inode {
     }
 }
 
-/// Whether a directory has no name in it. To be asked with its lock held.
+/// Whether a directory has no names. The caller holds its lock.
 pub(super) fn is_empty(view: &View, cell: &InodeCell) -> Result<bool> {
     let low = Key::new(cell.ino().0, Kind::DIR_INDEX, 0);
     let high = Key::new(cell.ino().0, Kind::DIR_INDEX, u64::MAX);
     Ok(view.at_or_after(cell.tree(), &low, &high)?.is_none())
 }
 
-/// Says whether an inode is about to lose its last name, and if so gathers the orphan item it gets.
+/// Returns whether an inode is about to lose its last name. If so, collects its orphan item.
 pub(super) fn drop_name(cell: &InodeCell, batch: &mut Batch) -> bool {
     let last = cell.kind == FileKind::Directory || cell.nlink() <= 1;
     if last {

@@ -1,4 +1,4 @@
-//! Extended attributes: names and values beside an inode.
+//! Extended attributes: names and values that belong to an inode.
 //!
 //! # On disk
 //!
@@ -40,13 +40,13 @@ impl Inode {
         Ok(read(&view, self.id(), name)?.ok_or(NameError::NoAttribute)?)
     }
 
-    /// Sets an extended attribute. `btrfs.compression` is a property: it says how the inode, and
-    /// what is made in it, is compressed; an empty value takes it away.
+    /// Sets an extended attribute. `btrfs.compression` is a property: it selects the compression of
+    /// the inode, and of new inodes in it. An empty value removes the property.
     ///
     /// # Errors
     ///
-    /// `Exists` or `NoAttribute` by `flags`; `TooBig`, `NoSpace`; `NotPermitted` on what is
-    /// immutable.
+    /// `Exists` or `NoAttribute`, according to `flags`; `TooBig`, `NoSpace`; `NotPermitted` for an
+    /// immutable inode.
     pub fn set_xattr(&self, name: &[u8], value: &[u8], flags: XattrFlags) -> Result<()> {
         check_name(name)?;
         if property::is_property(name) && value.is_empty() {
@@ -75,7 +75,7 @@ impl Inode {
         self.remove_xattr_if(name, || self.cell.expect_removable())
     }
 
-    /// As [`Inode::remove_xattr`], without a look at the flags of the inode.
+    /// As [`Inode::remove_xattr`], without checking the flags of the inode.
     pub(super) fn remove_xattr_unasked(&self, name: &[u8]) -> Result<()> {
         self.remove_xattr_if(name, || Ok(()))
     }
@@ -88,7 +88,7 @@ impl Inode {
         })
     }
 
-    /// Changes the attributes under the hash of a name. `may` is asked with the lock held.
+    /// Changes the attributes under the hash of a name. Calls `may` with the lock held.
     fn change_xattr(
         &self,
         name: &[u8],
@@ -107,7 +107,8 @@ impl Inode {
             }
             let flags = cell.file.with_item(|item| item.flags);
             let wish = Wish::wanted(value, cell.kind, flags)?;
-            // Metadata was reserved for the dirty data in its old form, so it is written now.
+            // The metadata of the dirty data was reserved for the old compression, so the data is
+            // written now.
             mount.files.writeback().write_back(&cell.file, 0..u64::MAX)?;
             Some(wish)
         } else {
@@ -144,7 +145,7 @@ impl Inode {
     ///
     /// # Errors
     ///
-    /// What reading the tree met.
+    /// An error from reading the tree.
     pub fn list_xattrs(&self) -> Result<Vec<Vec<u8>>> {
         let view = self.mount().engine.view();
         let id = self.id();
@@ -159,7 +160,8 @@ impl Inode {
     }
 }
 
-/// A directory remembers whether it has a default list, so that creating need not look.
+/// Records in the directory's cell whether it has a default list, so that creating files need not
+/// search for it.
 fn note_acl(cell: &InodeCell, name: &[u8], present: bool) {
     if name == acl::DEFAULT {
         cell.set_default_acl(if present { DefaultAcl::Present } else { DefaultAcl::Absent });

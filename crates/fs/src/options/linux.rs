@@ -4,12 +4,12 @@
 //!
 //! - **L1** Every option of Linux's manual page has its effect, is in [`without_effect`], or is
 //!   refused by name with the reason.
-//! - **L2** A value that Linux refuses is refused here, also where the option has no effect.
+//! - **L2** A value that Linux refuses is refused here, even if the option has no effect.
 
 use super::{MountOptions, number, refuse};
 use crate::error::Result;
 
-/// Names of all options that are for users, for messages about one that is misspelt.
+/// Names of all options for users. Error messages about a misspelt option use them.
 pub const OPTION_NAMES: &[&str] = &[
     "acl",
     "noacl",
@@ -81,7 +81,7 @@ pub const OPTION_NAMES: &[&str] = &[
     "rw",
 ];
 
-/// What has no effect here and needs no word: it asks for what is so anyway.
+/// Options that have no effect here and need no report, because they request the usual behaviour.
 const SO_ANYWAY: &[&str] = &[
     "acl",
     "barrier",
@@ -99,7 +99,8 @@ const SO_ANYWAY: &[&str] = &[
     "silent",
 ];
 
-/// What has no effect here, and has one in Linux. The table in `docs/mount-options.md` says why.
+/// Options that have an effect in Linux and none here. The table in `docs/mount-options.md` has the
+/// reasons.
 const WITHOUT_EFFECT: &[&str] = &[
     "noacl",
     "autodefrag",
@@ -118,11 +119,11 @@ const WITHOUT_EFFECT: &[&str] = &[
     "mand",
 ];
 
-/// Takes an option that has no effect here; says whether it is one.
+/// Accepts an option that has no effect here. Returns false if it is another option.
 ///
 /// # Errors
 ///
-/// A value that Linux refuses, too (L2).
+/// A value that Linux also refuses (L2).
 pub(super) fn without_effect(options: &mut MountOptions, option: &str) -> Result<bool> {
     let (name, value) = match option.split_once('=') {
         Some((name, value)) => (name, Some(value)),
@@ -155,11 +156,11 @@ pub(super) fn without_effect(options: &mut MountOptions, option: &str) -> Result
     Ok(true)
 }
 
-/// Takes the words of `rescue=`, which have colons between them.
+/// Applies the words of `rescue=`, separated by colons.
 ///
 /// # Errors
 ///
-/// A word that is none.
+/// An unknown word.
 pub(super) fn rescue(options: &mut MountOptions, option: &str, words: &str) -> Result<()> {
     for word in words.split(':') {
         match word {
@@ -168,7 +169,7 @@ pub(super) fn rescue(options: &mut MountOptions, option: &str, words: &str) -> R
             "ignorebadroots" | "ibadroots" => options.ignore_bad_roots = true,
             "ignoredatacsums" | "idatacsums" => options.ignore_data_csums = true,
             "ignoremetacsums" | "imetacsums" => options.ignore_meta_csums = true,
-            // Flags that are not known forbid writing alone here.
+            // Unknown superblock flags only forbid writing here.
             "ignoresuperflags" | "isuperflags" => {}
             "all" => {
                 options.nologreplay = true;

@@ -2,13 +2,13 @@
 //!
 //! # Place
 //!
-//! Looks at what holds metadata, asks the rule (`buttress_space::preempt`) and does what it says:
-//! it writes data back or commits. No caller waits for this thread.
+//! The thread inspects the use of metadata and applies the rule (`buttress_space::preempt`). It
+//! then writes data back or commits. No caller waits for this thread.
 //!
 //! # Invariants
 //!
-//! - **P1** It never waits for a file's writeback claim, nor for data on its way.
-//! - **P2** While no metadata is taken it only looks, and seldom.
+//! - **P1** The thread never waits for a file's writeback claim, nor for data in writeback.
+//! - **P2** While no metadata is reserved the thread only checks, and does so rarely.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -18,15 +18,15 @@ use buttress_txn::{Clamp, Pools, Round};
 use super::Space;
 use crate::stop::StopSignal;
 
-/// How often it looks while metadata is taken, and while not.
+/// Period of the thread's checks while metadata is reserved, and while none is.
 const TICK: Duration = Duration::from_millis(4);
 const IDLE_TICK: Duration = Duration::from_millis(40);
 
-/// Most rounds of the clamp in a row: its loop must not hold up the end of the mount.
+/// Most rounds of the clamp in a row, so that its loop does not delay the end of the mount.
 const ROUNDS_MAX: u32 = 64;
 
 impl Space {
-    /// Makes room ahead until the mount ends.
+    /// Runs preemptive flushing until the mount ends.
     pub(crate) fn make_room_ahead(&self, stop: &StopSignal) {
         let runs = &self.figures.runs_for_metadata;
         let mut clamp = Clamp::default();

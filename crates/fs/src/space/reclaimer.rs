@@ -2,22 +2,22 @@
 //!
 //! # Place
 //!
-//! Goes through the flush states one after the other. The engine takes most steps itself. This
-//! thread takes those about dirty data and deleted inodes, which the engine knows nothing of.
+//! The thread goes through the flush states in order. The engine takes most steps itself. This
+//! thread takes the steps for dirty data and deleted inodes, which the engine does not have.
 //!
 //! # Invariants
 //!
-//! - **M1** It never waits for a file's writeback claim. A thread that holds one may be in the
-//!   queue that this thread serves.
-//! - **M2** It refuses no waiter for space that was reserved a moment ago. It waits until those
-//!   reservations are dirty data, or gone, and runs the flush states again, a few times. A run that
-//!   finds nothing to do is faster than a thread that was woken.
-//! - **M3** For each step that it takes for one kind of space, it takes one for the other. A run
-//!   may be endless, as long as it serves waiters.
+//! - **M1** The thread never waits for a file's writeback claim. A thread that holds one may be in
+//!   the queue that this thread serves.
+//! - **M2** The thread refuses no waiter because of very recent reservations. It waits until these
+//!   are dirty data or given back, and runs the flush states again, a few times. A run without work
+//!   is faster than the wake-up of a thread.
+//! - **M3** The thread alternates between the two kinds of space, step by step. A run may be
+//!   endless, as long as it serves waiters.
 //!
 //! # Failure
 //!
-//! Without this thread waiters make room themselves, as far as commits and chunks go.
+//! Without this thread waiters make room themselves, but only by commits and new chunks.
 
 use std::mem;
 use std::sync::atomic::Ordering;
@@ -31,31 +31,31 @@ use crate::error::Result;
 use crate::stop::StopSignal;
 use crate::writeback::BATCH_BYTES;
 
-/// How often it looks without a call.
+/// Period of the thread's checks without a call.
 const PERIOD: Duration = Duration::from_millis(200);
 
-/// The part of the dirty data that a first attempt writes back, at least.
+/// Divisor: the smallest part of the dirty data that a first attempt writes back.
 const DIRTY_PART: u64 = 8;
 
-/// How long it waits while no ordered extent is finished: if none is on its way, and if some are.
-/// The second wait always ends, since a thread that writes back makes room for itself.
+/// Longest waits without a finished ordered extent: if none is being written, and if some are. The
+/// second wait always ends early, since a thread that writes back makes room for itself.
 const STILL: Duration = Duration::from_millis(20);
 const ORDERED: Duration = Duration::from_secs(30);
 
 /// The longest wait for reservations to be used or given back, while they change.
 const SETTLING: Duration = Duration::from_millis(200);
-/// So many further runs follow for that if no waiter is served.
+/// Number of further runs after such a wait, if no waiter is served.
 const MORE_RUNS: u32 = 3;
 
 /// A run of the flush states for the waiters of one kind of space.
 struct Run {
     kind: SpaceKind,
-    /// Waiters that came later are not refused at its end.
+    /// Waiters that came after this point are not refused at the end of the run.
     begun: Arrivals,
     states: Ladder,
-    /// Counted in the figures.
+    /// Whether the run is counted in the figures.
     is_counted: bool,
-    /// So many more there may be.
+    /// The number of further runs that may follow.
     more: u32,
 }
 
@@ -69,13 +69,13 @@ impl Space {
                 continue;
             }
             for (kind, run) in KINDS.into_iter().zip(&mut runs) {
-                // The waiters of a run that goes on were looked at after its last step.
+                // A continuing run has checked its waiters after its last step.
                 if run.is_none() && !self.engine.waits(kind) {
                     continue;
                 }
                 let mut going = run.take().unwrap_or_else(|| self.begin_run(kind));
                 match self.step_run(stop, &mut going) {
-                    // If no waiter is left, the next one gets a new run.
+                    // If no waiter is left, end this run, so that the next waiter begins a new one.
                     Ok(true) if self.engine.waits(kind) => *run = Some(going),
                     Ok(_) => {}
                     Err(_) if self.engine.aborted().is_some() => return,
@@ -94,9 +94,9 @@ impl Space {
         Run { kind, begun, states, is_counted: false, more: MORE_RUNS }
     }
 
-    /// A run counts once a step of it made room, served a waiter, or had to refuse one. A waiter
-    /// that came just before others gave reservations back needed no step, and is no reason to
-    /// start earlier.
+    /// Counts a run once it has made room, served a waiter or refused one. If others give
+    /// reservations back just after a waiter came, no step was needed. Such a run is no reason to
+    /// flush earlier.
     fn count_run(&self, run: &mut Run) {
         if !mem::replace(&mut run.is_counted, true) {
             self.figures.runs.fetch_add(1, Ordering::Relaxed);
@@ -106,7 +106,7 @@ impl Space {
         }
     }
 
-    /// Takes the next step, or refuses the waiters at the end. Returns whether the run goes on.
+    /// Takes the next step, or refuses the waiters at the end. Returns whether the run continues.
     fn step_run(&self, stop: &StopSignal, run: &mut Run) -> Result<bool> {
         let kind = run.kind;
         let Some(step) = run.states.next_step() else {
@@ -138,8 +138,8 @@ impl Space {
         Ok(true)
     }
 
-    /// Waits until reservations have become dirty data, or were given back, while some change (M2).
-    /// Returns whether any changed: there may be room then, or data to write.
+    /// Waits until reservations are dirty data or given back, as long as some change (M2). Returns
+    /// whether any changed, so that there may be space, or data to write.
     fn reservations_settle(&self, stop: &StopSignal, kind: SpaceKind) -> bool {
         let look = || {
             let accounts = self.engine.accounts();
@@ -166,7 +166,7 @@ impl Space {
         seen != first
     }
 
-    /// Takes a step that is about dirty data. Returns whether any ordered extent was finished.
+    /// Takes a step that concerns dirty data. Returns whether any ordered extent was finished.
     fn take_step(&self, stop: &StopSignal, kind: SpaceKind, step: Step) -> bool {
         let before = self.files.counters().dirty_bytes();
         let finished = self.files.counters().finished_bytes();
@@ -180,7 +180,7 @@ impl Space {
                 let asked = self.engine.waited_for(kind).saturating_mul(2);
                 let part = (before / DIRTY_PART).max(asked).max(BATCH_BYTES).min(before);
                 if self.writeback.write_some(part) == 0 {
-                    // Other threads write all of it. A commit now would find nothing to free.
+                    // Other threads write all dirty data. A commit now would free nothing.
                     wait(self.files.counters().ordered_bytes().min(part), &|| ());
                 }
             }

@@ -1,4 +1,4 @@
-//! Two lines and one thread that makes room for both.
+//! Tests of two queues and the one thread that makes room for both.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::time::Duration;
@@ -11,13 +11,14 @@ use crate::{
     ErrorKind, FallocateMode, Filesystem, Inode, InodeFlags, MakeOptions, MountOptions, SetAttr,
 };
 
-/// More than any volume here has.
+/// A cost that exceeds every volume of these tests.
 const IMPOSSIBLE: Cost = Cost::of(100_000, 1 << 30);
-/// Each thread asks for metadata so often at most: data has its turn after far fewer runs of the
+/// Most metadata requests of each thread. The data request is served after far fewer runs of the
 /// flush states.
 const ASKED_MAX: usize = 400;
 
-/// A volume without space for data, and a file, written in place, that ends where there is none.
+/// A volume without space for data, and a file that is written in place. Space after the end of the
+/// file is missing, too.
 fn full(options: &str) -> (Filesystem, Inode, u64) {
     let device = MemoryDevice::new(128 << 20);
     Filesystem::make(&device, &MakeOptions::default()).expect("an empty volume");
@@ -34,7 +35,7 @@ fn full(options: &str) -> (Filesystem, Inode, u64) {
     (fs, file, size)
 }
 
-/// M3: a waiter for data is answered, though others wait for metadata at every moment, in vain.
+/// M3: a waiter for data is served, even if others always wait for metadata without success.
 #[test]
 fn data_is_not_behind_metadata() {
     let (fs, file, size) = full("commit=300");
@@ -62,14 +63,14 @@ fn data_is_not_behind_metadata() {
     fs.close().expect("closed");
 }
 
-/// The clamp is about metadata: it is not lowered for writers that find no room for data.
+/// The clamp concerns metadata. Writers that find no space for data do not lower it.
 #[test]
 fn data_does_not_lower_the_clamp() {
     let (fs, file, size) = full("preempt=clamp,commit=300");
     let before = fs.space_stats();
     for _ in 0..10 {
         file.write_at(size, &[1; 8 << 20]).expect_err("there is no room");
-        // What waits in memory is what makes it early; until the clamp has looked.
+        // Dirty data makes the clamp flush early. Write until the clamp has run.
         for _ in 0..5 {
             file.write_at(0, &[1; 64 << 10]).expect("in place");
             std::thread::sleep(Duration::from_millis(4));

@@ -1,9 +1,10 @@
-//! The list of inodes with dirty data, oldest first, and what the writing threads are asked for.
+//! The list of inodes with dirty data, oldest first, and the requests to the threads that write
+//! back.
 //!
 //! # Locks
 //!
-//! One short lock. A cell's own mark that it is listed (`InodeCell::keep_listed`) is changed
-//! outside of it, or for a moment under it.
+//! The list has one lock, held for short times. A cell has its own mark that it is listed
+//! (`InodeCell::keep_listed`). The mark changes outside of this lock, or for a moment under it.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -20,22 +21,22 @@ use crate::cell::InodeCell;
 /// Most inodes of one batch.
 pub(super) const BATCH_INODES: usize = 128;
 
-/// Which threads write back.
+/// The conditions under which a thread writes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Duty {
-    /// Whenever data is old, or much.
+    /// The thread writes when dirty data is old or exceeds a limit.
     Usual,
-    /// While devices are what writeback waits for (`writeback::G3`).
+    /// The thread writes while writeback waits for devices (`writeback::G3`).
     Spare,
 }
 
-/// What a thread is to do after a wait.
+/// The next action of a thread after a wait.
 pub(super) enum Call {
-    /// End.
+    /// End the thread.
     Stop,
     /// Make a round of the clamp.
     Round(Round),
-    /// Look at what is dirty.
+    /// Check the dirty data.
     Look,
 }
 
@@ -43,19 +44,19 @@ pub(super) enum Call {
 struct State {
     cells: VecDeque<(Weak<InodeCell>, Instant)>,
     is_kicked: bool,
-    /// Spare threads are wanted.
+    /// Whether spare threads are needed.
     is_crowded: bool,
-    /// Rounds of the clamp that idle threads are to make.
+    /// Rounds of the clamp that wait for idle threads.
     asked: Vec<Round>,
-    /// Idle threads, by [`Duty`].
+    /// Number of idle threads, by [`Duty`].
     idle: [usize; 2],
     is_stopped: bool,
 }
 
-/// See the module.
+/// The list of inodes with dirty data.
 #[derive(Default)]
 pub(super) struct DirtyList {
-    /// Unranked: threads wait on it with condition variables; a cell's mark is taken under it.
+    /// Unranked: threads wait on it with condition variables. A cell's mark is taken under it.
     state: Mutex<State>,
     wanted: Condvar,
     spare_wanted: Condvar,
@@ -84,7 +85,7 @@ impl DirtyList {
         cells
     }
 
-    /// The oldest cells of the list, as many as make a batch of `limit` bytes.
+    /// Takes the oldest cells out of the list, up to a batch of `limit` bytes.
     pub(super) fn take_batch(
         &self,
         older_than: Option<Instant>,
@@ -115,7 +116,8 @@ impl DirtyList {
         }
     }
 
-    /// Has an idle thread make a round, a spare one if one is idle. Returns whether any is.
+    /// Asks an idle thread to make a round, a spare one if possible. Returns false if no thread is
+    /// idle.
     pub(super) fn ask_idle(&self, round: Round) -> bool {
         let mut state = self.state.lock();
         let [usual, spare] = state.idle;
@@ -130,7 +132,7 @@ impl DirtyList {
         true
     }
 
-    /// Has a thread look at once, and the spare threads too.
+    /// Wakes a usual thread to check the dirty data, and the spare threads if `is_crowded`.
     pub(super) fn kick(&self, is_crowded: bool) {
         let mut state = self.state.lock();
         let calls = !state.is_kicked;
@@ -145,7 +147,7 @@ impl DirtyList {
         }
     }
 
-    /// Waits for a call: a usual thread for `period` at most, a spare one without limit.
+    /// Waits for a request. A usual thread waits for `period` at most, a spare one without limit.
     pub(super) fn wait(&self, duty: Duty, period: Duration) -> Call {
         let mut state = self.state.lock();
         let is_called = match duty {
@@ -174,12 +176,12 @@ impl DirtyList {
         Call::Look
     }
 
-    /// Notes that a spare thread found nothing to help with.
+    /// Notes that a spare thread has no more work.
     pub(super) fn is_no_longer_crowded(&self) {
         self.state.lock().is_crowded = false;
     }
 
-    /// Lets the threads end.
+    /// Tells the threads to end.
     pub(super) fn stop(&self) {
         self.state.lock().is_stopped = true;
         self.wanted.notify_all();

@@ -1,4 +1,4 @@
-//! Rounds that make room for metadata ahead: an idle thread writes some data back, or commits.
+//! Rounds of preemptive flushing for metadata: an idle thread writes some data back, or commits.
 
 use std::sync::atomic::Ordering;
 
@@ -7,20 +7,21 @@ use buttress_txn::{Pools, Round};
 use super::Writeback;
 
 impl Writeback {
-    /// What holds metadata now.
+    /// The present holders of metadata.
     pub(crate) fn pools(&self) -> Pools {
         self.engine
             .reservations()
             .pools(self.files.counters().dirty_bytes(), self.files.counters().ordered_bytes())
     }
 
-    /// Has an idle thread make a round. Returns whether there is one.
+    /// Asks an idle thread to make a round. Returns false if no thread is idle.
     pub(crate) fn ask_idle(&self, round: Round) -> bool {
         self.list.ask_idle(round)
     }
 
-    /// Makes a round of the clamp in this thread. Returns whether another round may give back more:
-    /// bytes were written, or the pools shrank. Neither happens if all dirty data is on its way.
+    /// Makes a round of the clamp in this thread. Returns whether another round may free more,
+    /// because this one wrote bytes or shrank the pools. It does neither if all dirty data is in
+    /// writeback.
     pub(crate) fn clamp_round(&self, round: &Round) -> bool {
         let before = self.pools();
         let written = self.make_round(round);
@@ -32,7 +33,7 @@ impl Writeback {
     }
 
     /// Makes a round, and waits for its commit. The engine latches failures, or the inodes keep
-    /// them. Returns how many bytes of data were written back.
+    /// them. Returns the number of data bytes that were written back.
     fn make_round(&self, round: &Round) -> u64 {
         self.figures.rounds.fetch_add(1, Ordering::Relaxed);
         match round {
@@ -46,8 +47,8 @@ impl Writeback {
         }
     }
 
-    /// Writes `bytes` of the oldest dirty data back, of files that no other thread writes. Returns
-    /// how many bytes it wrote.
+    /// Writes back `bytes` of the oldest dirty data, from files that no other thread writes.
+    /// Returns the number of written bytes.
     pub(crate) fn write_some(&self, bytes: u64) -> u64 {
         let mut left = bytes;
         while left > 0 {

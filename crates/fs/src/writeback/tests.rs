@@ -1,4 +1,4 @@
-//! What a sync or a snapshot finds that others are writing, in part or not yet at all.
+//! Tests of a sync or a snapshot while other threads write data, in part or not yet.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -9,10 +9,11 @@ use super::*;
 use crate::doors::Doors;
 use crate::{Filesystem, Inode, InodeFlags, MakeOptions, MountOptions, SetAttr};
 
-/// How long something is given to happen that must not.
+/// How long a test waits to see that a forbidden event does not happen.
 const PATIENCE: Duration = Duration::from_millis(150);
 
-/// A volume of so many MiB on a device that holds up writes which are all of one byte.
+/// A volume of `mib` MiB on a device that holds back writes of one repeated byte value, for the
+/// values in `doors`.
 fn volume(mib: u64, doors: &[u8], options: &str) -> (Arc<Doors<MemoryDevice>>, Filesystem) {
     let below = MemoryDevice::new(mib << 20);
     Filesystem::make(&below, &MakeOptions::default()).expect("an empty volume");
@@ -26,9 +27,9 @@ fn file(fs: &Filesystem, name: &str) -> Inode {
     fs.root().create(name.as_bytes(), 0o644, 0, 0, 0).expect("a file")
 }
 
-/// While one thread writes a file, a batch finds it busy and puts it back. Only then it is done
-/// with the other of its files. A thread that began in between found nothing listed, and waits for
-/// both. `seen` looks at the file after that.
+/// One thread writes a file. A batch finds this file busy and puts it back, and is still writing
+/// its other file. A thread that calls `act` meanwhile finds an empty list, and must wait for both
+/// files. Afterwards `seen` checks the file.
 fn while_a_batch_is_away(act: impl Fn(&Filesystem) + Sync, seen: impl Fn(&Filesystem)) {
     const OLD: u8 = 0xA0;
     const BUSY: u8 = 0xB0;
@@ -65,7 +66,7 @@ fn while_a_batch_is_away(act: impl Fn(&Filesystem) + Sync, seen: impl Fn(&Filesy
     fs.close().expect("closed");
 }
 
-/// G2: what a sync says is durable has arrived.
+/// G2: after a sync, its data is on the device.
 #[test]
 fn a_sync_waits_for_what_a_batch_put_back() {
     while_a_batch_is_away(
@@ -74,8 +75,8 @@ fn a_sync_waits_for_what_a_batch_put_back() {
     );
 }
 
-/// The same for a snapshot. The file is written in place, so the snapshot's content would change
-/// under its readers.
+/// G2: the same holds for a snapshot. The file is written in place, so the content of the snapshot
+/// would change later.
 #[test]
 fn a_snapshot_waits_for_what_a_batch_put_back() {
     while_a_batch_is_away(
@@ -92,7 +93,7 @@ fn a_snapshot_waits_for_what_a_batch_put_back() {
     );
 }
 
-/// G2: a file of which one round writes a part only is written whole.
+/// G2: a file with more data than one round is written completely.
 #[test]
 fn a_sync_waits_for_more_than_a_round() {
     const FIRST: u8 = 0xB0;
@@ -123,7 +124,7 @@ fn a_sync_waits_for_more_than_a_round() {
     fs.close().expect("closed");
 }
 
-/// What a file of a snapshot holds on a new mount of such a device.
+/// The content of a snapshot's file, read through a new mount of the device.
 fn bytes_in_snapshot(device: MemoryDevice, name: &str) -> Vec<u8> {
     let options = MountOptions::parse("ro").expect("options");
     let fs = Filesystem::open(vec![Arc::new(device)], options).expect("a mount");
@@ -133,9 +134,9 @@ fn bytes_in_snapshot(device: MemoryDevice, name: &str) -> Vec<u8> {
     found
 }
 
-/// N16: buffered data stands before the device, on its way to where it lies; it is dirty again
-/// behind that, and written to once more between the cut of a snapshot and its being durable. The
-/// snapshot holds what was written before it was asked for, and not a byte of it changes.
+/// N16: the device holds back a write in place of buffered data. The file gets dirty again after
+/// that, and once more between the making of a snapshot and its commit. The snapshot holds the data
+/// from before its request, and none of its bytes changes.
 #[test]
 fn n16_buffered_data_on_its_way_beside_a_snapshot() {
     const OLD: u8 = 0xA0;
@@ -177,7 +178,7 @@ fn n16_buffered_data_on_its_way_beside_a_snapshot() {
                 drop(fs.root().snapshot(b"snapshot", source, true).expect("a snapshot"));
                 bytes_in_snapshot(device.below.fork(), "snapshot/file")
             });
-            // A file that waits for no other thread is let through, and durable by then.
+            // A file that does not wait for other threads passes here, and is durable by then.
             std::thread::sleep(PATIENCE);
             if device.flush.knocked.load(Ordering::SeqCst) {
                 device.flush.open();
@@ -203,7 +204,7 @@ fn n16_buffered_data_on_its_way_beside_a_snapshot() {
     }
 }
 
-/// A writer waits for threads that write back. Without threads it has nothing to wait for.
+/// A writer waits for threads that write back. Without such threads it does not wait.
 #[test]
 fn a_writer_waits_only_where_threads_write_back() {
     const MIB: u64 = 1 << 20;
@@ -213,7 +214,7 @@ fn a_writer_waits_only_where_threads_write_back() {
         let options = MountOptions { background: has_threads, ..MountOptions::default() };
         let fs = Filesystem::open(vec![Arc::new(below)], options).expect("a mount");
         let writeback = &fs.mount().writeback;
-        // Slow, and for longer than a sample takes.
+        // Note a slow write that lasts longer than a sample.
         std::thread::sleep(PATIENCE);
         let written = Written { files: 1, bytes: 4096, device: PATIENCE };
         writeback.throttle.note_written(&written, PATIENCE, true);

@@ -7,18 +7,18 @@ use buttress_base::clock;
 use super::Writeback;
 use super::dirty_list::{Call, Duty};
 
-/// Most threads that write back. Each takes a batch of files of its own. Half of the processors get
-/// a usual thread: writers need the others, and wait behind a thread that computes for a whole time
-/// slice. The rest are spare (`writeback::G3`).
+/// Most threads that write back. Each takes its own batch of files. Half of the processors get a
+/// usual thread. Writers need the other half, because a writer may wait a whole time slice for a
+/// thread that computes. The remaining threads are spare (`writeback::G3`).
 const THREADS_MAX: usize = 4;
 
-/// How often a usual thread looks without a call.
+/// Period of a usual thread's checks without a request.
 const FLUSH_PERIOD: Duration = Duration::from_millis(500);
-/// How old dirty data grows at least.
+/// Least age of dirty data before it is written because of its age.
 const DIRTY_AGE: Duration = Duration::from_secs(5);
 
 impl Writeback {
-    /// The duties of the threads that a mount starts.
+    /// The duty of each thread that a mount starts.
     pub(crate) fn duties() -> impl Iterator<Item = Duty> {
         let usual = (buttress_base::thread::parallelism() / 2).clamp(1, THREADS_MAX);
         (0..THREADS_MAX).map(move |index| if index < usual { Duty::Usual } else { Duty::Spare })
@@ -34,7 +34,8 @@ impl Writeback {
                 }
                 (Call::Look, Duty::Usual) => self.write_old(),
                 (Call::Look, Duty::Spare) => {
-                    // While one thread finishes ordered extents, the devices would be idle.
+                    // Write batches here, because the devices would be idle while another thread
+                    // finishes ordered extents.
                     while self.is_crowded() && self.write_batch(None) {}
                     self.list.is_no_longer_crowded();
                 }
@@ -42,7 +43,7 @@ impl Writeback {
         }
     }
 
-    /// Writes what is too much or too old.
+    /// Writes back dirty data beyond the limit, or beyond its age.
     fn write_old(&self) {
         while self.files.counters().dirty_bytes() > self.flush_above() && self.write_batch(None) {}
         let age = self.limits.commit_interval.min(DIRTY_AGE);
@@ -54,7 +55,7 @@ impl Writeback {
         }
     }
 
-    /// As much may be dirty and grow old.
+    /// The amount of dirty data, in bytes, that may stay until it is old.
     fn flush_above(&self) -> u64 {
         if self.engine.reservations().pressure().is_some() {
             0

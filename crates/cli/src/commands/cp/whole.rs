@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **W1** Nothing that a target holds is overwritten, and a target in a store has the copy whole
-//!   or not at all.
+//! - **W1** Nothing that a target holds is overwritten. A target in a store has the whole copy or
+//!   nothing.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::closing;
 use crate::exit::{Exit, Failure, Result};
 use crate::ui::Ui;
 
-/// The two volumes, if the words name whole ones: one is in a store, and neither has a path inside.
+/// Returns the two volumes, if the words name whole volumes and at least one is in a store.
 pub(super) fn named(source: &OsStr, target: &OsStr) -> Option<(PathBuf, PathBuf)> {
     let (from, to) = (divide(source), divide(target));
     let is_whole = from.path.is_none() && to.path.is_none();
@@ -23,7 +23,7 @@ pub(super) fn named(source: &OsStr, target: &OsStr) -> Option<(PathBuf, PathBuf)
     (is_whole && is_any_remote).then_some((from.volume, to.volume))
 }
 
-/// Copies.
+/// Copies the whole volume `from` to `to`.
 pub(super) fn copy(from: &Path, to: &Path, ui: &Ui) -> Result<Exit> {
     if let Some(folder) = [from, to].into_iter().find(|place| !is_remote(place) && place.is_dir()) {
         let folder = folder.display();

@@ -1,4 +1,4 @@
-//! What the demo asks of a volume, mounted or not. Paths have no slash at the front.
+//! The operations of the demo on a volume, mounted or not. Paths have no slash at the front.
 
 use crate::exit::Result;
 
@@ -20,9 +20,9 @@ pub(super) trait Door {
     fn count(&mut self, path: &str) -> Result<usize>;
     /// Makes everything durable.
     fn sync(&mut self) -> Result<()>;
-    /// Closes the volume and opens it again, so that what is read comes from the image.
+    /// Closes the volume and opens it again, so that later reads come from the image.
     fn reopen(&mut self) -> Result<()>;
-    /// Leaves the volume open behind this program; says whether that can be.
+    /// Leaves the volume open after this program ends. Returns whether that is possible.
     fn keep(&mut self) -> bool;
     /// Closes the volume; an error if not everything became durable.
     fn close(self: Box<Self>) -> Result<()>;

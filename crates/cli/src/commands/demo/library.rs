@@ -10,7 +10,7 @@ use crate::exit::{Context, Exit, Failure, Result};
 /// An opened volume.
 pub(super) struct Library {
     image: PathBuf,
-    /// Nothing only while it is being reopened.
+    /// `None` only while the volume is being reopened.
     fs: Option<Filesystem>,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! # Failure
 //!
-//! Whatever ends the demo, dropping this asks the process to unmount and waits for it.
+//! However the demo ends, dropping [`Mounted`] asks the process to unmount and waits for it.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -16,21 +16,21 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::door::Door;
 use crate::exit::{Context, Exit, Failure, Result};
 
-/// Longest wait for the mount to appear, and for the last commit when it goes.
+/// The longest wait for the mount to appear, and for the last commit at the end.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A mounted volume.
 pub(super) struct Mounted {
     image: PathBuf,
     target: PathBuf,
-    /// Nothing when it has ended, or is to stay.
+    /// `None` when the server has ended, or is to stay.
     server: Option<Child>,
     /// The file in use by `append` and `read`: opening it for every piece would be measured too.
     open: Option<(String, File)>,
 }
 
 impl Mounted {
-    /// Mounts the image; the inner error says in a few words why that cannot be here.
+    /// Mounts the image. The inner error says in a few words why mounting is not possible here.
     pub(super) fn new(image: &Path, target: &Path) -> Result<Result<Self, String>> {
         if let Err(error) = OpenOptions::new().read(true).write(true).open("/dev/fuse") {
             return Ok(Err(format!("/dev/fuse: {error}")));
@@ -89,7 +89,7 @@ fn start(image: &Path, target: &Path) -> Result<Result<Child, String>> {
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(log)
-        // A Ctrl-C is for the demo, which unmounts in good order.
+        // Ctrl-C must reach only the demo, which unmounts in good order.
         .process_group(0)
         .spawn()
         .context(|| "starting the mount")?;
@@ -114,7 +114,7 @@ fn log_path(image: &Path) -> PathBuf {
     image.with_extension("log")
 }
 
-/// What the server said last: one line, as every verb of this program ends with one.
+/// Returns the last line of the server's log. Every verb of this program ends with one line.
 fn last_words(image: &Path) -> String {
     let text = std::fs::read_to_string(log_path(image)).unwrap_or_default();
     let line = text.lines().last().unwrap_or("it said nothing");
@@ -123,7 +123,7 @@ fn last_words(image: &Path) -> String {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // The demo is ending with an error already, or this is the second time.
+        // The demo ends with an error already, or the server has been stopped before.
         let _ = self.stop();
     }
 }
@@ -173,8 +173,8 @@ impl Door for Mounted {
     fn sync(&mut self) -> Result<()> {
         self.open = None;
         let dir = File::open(&self.target).context(|| "the mount")?;
-        // The first brings what the kernel holds back to the server; only the second is passed on
-        // as a wish for durability.
+        // The first call writes the kernel's dirty data to the server. Only the second call reaches
+        // the server as a request to make it durable.
         rustix::fs::syncfs(&dir).context(|| "syncing the mount")?;
         dir.sync_all().context(|| "syncing the mount")
     }

@@ -1,4 +1,4 @@
-//! What the demo does to a volume: copies, compares, writes large, writes small.
+//! The work of the demo on a volume: copies, comparisons, a large file, small files.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -15,15 +15,15 @@ const SMALL: usize = 4096;
 /// Small files in one directory.
 const PER_DIR: u32 = 500;
 
-/// The project's own sources, or what there is instead.
+/// The project's own sources, or the current folder instead.
 pub(super) struct Sources {
     root: PathBuf,
-    /// Below the root, parents before what is in them; with the length of a file.
+    /// Paths below the root, each directory before its entries. Files have their length.
     entries: Vec<(String, Option<u64>)>,
 }
 
 impl Sources {
-    /// Finds the sources this program was built from; the current folder when they are gone.
+    /// Finds the sources that this program was built from, or uses the current folder instead.
     pub(super) fn find() -> Result<Self> {
         let built_from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let root = match built_from.join("Cargo.toml").exists() {
@@ -44,7 +44,7 @@ impl Sources {
     }
 }
 
-/// Lists regular files and directories, without what is built and what git keeps.
+/// Lists regular files and directories, without build output and without the data of git.
 fn collect(root: &Path, below: &str, entries: &mut Vec<(String, Option<u64>)>) -> Result<()> {
     const ENTRIES_MAX: usize = 100_000;
     let dir = root.join(below);
@@ -223,7 +223,7 @@ pub(super) fn small_files(demo: &Demo<'_>, door: &mut dyn Door, files: u32) -> R
     Ok(())
 }
 
-/// Content that follows from where it lies, so that a misplaced piece is seen.
+/// Fills a piece with content that depends on its place, so that a misplaced piece is detected.
 fn fill(piece: &mut [u8], seed: u64) {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     for word in piece.chunks_mut(8) {

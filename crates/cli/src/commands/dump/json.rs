@@ -2,8 +2,8 @@
 //!
 //! # Place
 //!
-//! What the text says of an item is there as lines. Names and values are there a second time,
-//! whole and in the one form that names have in JSON.
+//! The text of an item is included as lines. Names and values are included a second time, whole and
+//! in the one form that names have in JSON.
 
 use std::io::{Result, Write};
 
@@ -38,7 +38,7 @@ impl<W: Write> List<W> {
     }
 }
 
-/// A node: what it belongs to, and its items or children.
+/// Returns a node as JSON: its tree, and its items or children.
 pub(super) fn node(tree: TreeId, node: &Node, geometry: &Geometry) -> Value {
     let header = node.header();
     let mut value = json!({
@@ -72,7 +72,7 @@ fn key(key: &Key) -> Value {
 
 fn item(at: &Key, bytes: &[u8], geometry: &Geometry) -> Value {
     let mut lines = Vec::new();
-    // Into memory: nothing can fail.
+    // Writing into memory cannot fail.
     let _ = items::print(at, bytes, geometry, &mut lines);
     let lines = String::from_utf8_lossy(&lines);
     let lines: Vec<&str> = lines.lines().map(str::trim_start).collect();
@@ -83,7 +83,7 @@ fn item(at: &Key, bytes: &[u8], geometry: &Geometry) -> Value {
     value
 }
 
-/// The names that an item holds; nothing for one that holds none, or does not parse.
+/// Returns the names in an item, or `None` for an item that has none or does not parse.
 fn names(at: &Key, bytes: &[u8]) -> Option<Value> {
     let name = |name: &[u8]| json!({ "name": text::encode(name) });
     Some(match at.kind {

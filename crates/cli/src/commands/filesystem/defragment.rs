@@ -1,4 +1,4 @@
-//! `buttress filesystem defragment`: writes files anew.
+//! `buttress filesystem defragment`: rewrites files.
 
 use std::ffi::OsString;
 
@@ -13,8 +13,8 @@ use crate::ui::{Progress, Ui};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The files, or with --recursive directories, as IMG:/path. What they share with other files
-    /// they do not share afterwards.
+    /// The files, or with --recursive directories, as IMG:/path. Data that they share with other
+    /// files is not shared afterwards.
     #[arg(required = true, value_name = "IMG:/PATH")]
     places: Vec<OsString>,
     /// All files below directories.
@@ -27,7 +27,7 @@ pub(crate) struct Args {
     /// From this offset on.
     #[arg(long, short, default_value = "0", value_parser = size::parse)]
     start: u64,
-    /// So many bytes of each file; to its end unless given.
+    /// Number of bytes of each file; to its end unless given.
     #[arg(long, short, value_parser = size::parse)]
     len: Option<u64>,
     /// Extents at least this long are left alone.
@@ -84,7 +84,7 @@ fn below(
         match inode.kind() {
             FileKind::Directory => {
                 for entry in listing::entries(&inode).context(|| path.clone())? {
-                    // Other subvolumes are asked for by name.
+                    // Files of other subvolumes are included only if the subvolume is named.
                     if entry.inode.id().tree == tree {
                         let path = format!("{}/{}", path.trim_end_matches('/'), show(&entry.name));
                         stack.push((entry.inode, path));

@@ -11,12 +11,12 @@ use crate::ui::Ui;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The new size: 4G, or +1G and -1G for more and less, or max for all of the device; behind the
-    /// number of a device and a colon for another than the first, as in 2:max.
+    /// The new size: 4G, or +1G and -1G for more and less, or max for all of the device. For
+    /// another device than the first, its number and a colon come before the size, as in 2:max.
     #[arg(value_name = "[DEVID:]SIZE", allow_hyphen_values = true)]
     size: String,
-    /// The volume, or where this user has it mounted. Of an image file that is to grow, make the
-    /// file longer first.
+    /// The volume, or where this user has it mounted. To grow an image file, make the file longer
+    /// first.
     #[arg(value_name = "IMG")]
     image: PathBuf,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! Collects what `info` shows, from the superblock and the trees.
+//! Collects the content of `info`, from the superblock and the trees.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::exit::{Context, Result};
 use crate::inspect::Inspect;
 
-/// A subvolume nests in another at most this deep before its path is given up as a circle.
+/// The deepest nesting of subvolumes. A deeper path is given up as a cycle.
 const DEPTH_MAX: usize = 256;
 
 /// Everything that is shown; sizes are in bytes.
@@ -40,11 +40,11 @@ pub(crate) struct DeviceRow {
     pub uuid: String,
     pub total_bytes: u64,
     pub bytes_used: u64,
-    /// Nothing for a device that was not given.
+    /// `None` for a device that was not given.
     pub path: Option<String>,
 }
 
-/// All block groups of one kind and profile; one copy counted.
+/// All block groups of one kind and profile. Only one copy is counted.
 #[derive(Serialize)]
 pub(crate) struct SpaceRow {
     pub kind: &'static str,
@@ -119,7 +119,7 @@ fn space(inspect: &Inspect) -> Result<Vec<SpaceRow>> {
         let root = inspect.tree(TreeId::BLOCK_GROUP)?;
         inspect.each(TreeId::BLOCK_GROUP, root, |key, bytes| group(key, bytes, &mut rows))?;
     } else {
-        // Between the records of extents; each chunk says where its own is.
+        // The items lie between the records of extents. Each chunk gives the key of its own item.
         let root = inspect.tree(TreeId::EXTENT)?;
         for chunk in &inspect.chunks.chunks {
             let key = Key::new(chunk.logical.0, Kind::BLOCK_GROUP_ITEM, chunk.len);

@@ -1,9 +1,9 @@
-//! What would make a mount faster, said once to the person at the keyboard.
+//! A hint that would make a mount faster, printed once for the user.
 //!
 //! # Invariants
 //!
-//! - **V1** It is said where requests could come by io_uring and the administrator has not switched
-//!   that on. It is not said where the options decide, or to scripts.
+//! - **V1** The hint is printed if requests could come by io_uring and the administrator has not
+//!   switched that on. It is not printed if the options decide, nor to scripts.
 
 use std::fs;
 use std::io::IsTerminal;
@@ -15,7 +15,7 @@ use crate::ui::Ui;
 /// The kernel's switch, there since Linux 6.14.
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
-/// Says it (V1).
+/// Prints the hint (V1).
 pub(super) fn give(session: &Session, options: &Options, ui: &Ui) {
     let is_script = ui.json() || !std::io::stderr().is_terminal();
     let is_decided = options.io_uring.is_some() || options.submounts;
@@ -27,7 +27,7 @@ pub(super) fn give(session: &Session, options: &Options, ui: &Ui) {
     }
 }
 
-/// The advice for a position of the switch; nothing where it is on, or there is none.
+/// Returns the hint for a position of the switch; `None` if the switch is on or does not exist.
 fn advice(switch: Option<&str>) -> Option<String> {
     let is_off = switch?.trim() == "N";
     is_off.then(|| {
@@ -39,7 +39,7 @@ fn advice(switch: Option<&str>) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// V1: only a switch that is there and off is worth a word.
+    /// V1: the hint is given only if the switch exists and is off.
     #[test]
     fn v1_advice_is_given_where_the_switch_is_off() {
         let off = advice(Some("N\n")).expect("it is off");

@@ -1,9 +1,9 @@
-//! A mount of a volume that a server of this user has mounted already: it joins that server.
+//! Mounts a volume that a server of this user has mounted already, by joining that server.
 //!
 //! # Invariants
 //!
 //! - **J1** The new mount has its own subvolume, `ro`, `nosuid`, `nodev` and `noexec`. All other
-//!   options are the volume's, as the first mount set them; those that differ are named.
+//!   options are the volume's, as the first mount set them. Options that differ are named.
 
 use std::path::Path;
 
@@ -16,7 +16,8 @@ use crate::exit::{Context, Exit, Failure, Result};
 use crate::live::{self, Joining, Wish};
 use crate::ui::Ui;
 
-/// Mounts by the server that has the volume, if one has; returns its process.
+/// Mounts through the server that has the volume, if there is one. Returns the number of its
+/// process.
 ///
 /// # Errors
 ///
@@ -68,13 +69,13 @@ pub(super) fn join(
     Ok(Some(answer.pid))
 }
 
-/// Those of the wished options that ask for another thing than the first mount's do (J1).
+/// Returns those of the wished options that differ from the first mount's (J1).
 pub(super) fn differing(first: &[String], wished: &[String]) -> Vec<String> {
     let with = |more: Option<&str>| -> Option<(MountOptions, String)> {
         let words: Vec<&str> = first.iter().map(String::as_str).chain(more).collect();
         let mut door = Options::default();
         let mut volume = volume_options(&for_volume(&words, &mut door).ok()?, None).ok()?;
-        // What each mount has for itself, or has no effect in any.
+        // These options belong to each mount by itself, or have no effect in any mount.
         volume.without_effect.clear();
         (volume.subvol, volume.subvolid, volume.read_only) = (None, None, false);
         (door.read_only, door.suid, door.dev, door.exec) = (false, true, true, true);
@@ -91,7 +92,8 @@ pub(super) fn differing(first: &[String], wished: &[String]) -> Vec<String> {
 mod tests {
     use super::*;
 
-    /// What an fstab says of a second mount is of that mount, or as the first has it, or differs.
+    /// Each option of a second mount in an fstab belongs to that mount, or is as the first mount
+    /// has it, or differs.
     #[test]
     fn options_that_differ_are_named() {
         let list = |text: &str| text.split(',').map(str::to_owned).collect::<Vec<_>>();

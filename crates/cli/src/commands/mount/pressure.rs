@@ -1,22 +1,22 @@
-//! What a server asks of the kernel so that memory which runs short does not stop it.
+//! Settings of the kernel for a server, so that a lack of memory does not stop it.
 //!
 //! # Invariants
 //!
-//! - **M1** The kernel frees memory by writing dirty pages to the very server. So an allocation
-//!   of the server must not wait for such a write. Nor may its own writes to the devices be held up
-//!   because others have made pages dirty. The kernel has a state for a process like that. Threads
-//!   inherit it, so it is taken before there are any.
-//! - **M2** Without the rights for it the mount works as before.
+//! - **M1** The kernel frees memory by writing dirty pages to this very server. So an allocation of
+//!   the server must not wait for such a write. Nor may the kernel hold up its own writes to the
+//!   devices because other programs have made pages dirty. The kernel has a process state for this.
+//!   Threads inherit the state, so it is set before there are any.
+//! - **M2** Without the privilege for that state the mount works as before.
 
 use std::fs;
 
-/// Where the kernel keeps how gladly it would kill this process.
+/// The file with the kernel's score for killing this process when memory runs out.
 const OOM_SCORE: &str = "/proc/self/oom_score_adj";
-/// Low enough that programs on the mount go first, and not so low that a server which takes all
-/// memory stays.
+/// Low enough that programs on the mount are killed first. Not so low that a server which takes all
+/// memory survives.
 const OOM_WANTED: i32 = -500;
 
-/// Asks for it (M1, M2).
+/// Sets the process state and the score (M1, M2).
 pub(super) fn prepare() {
     if let Err(error) = rustix::process::configure_io_flusher_behavior(true) {
         tracing::debug!(%error, "the kernel makes no difference between this server and a program");

@@ -1,10 +1,11 @@
-//! What is kept, and from which operations.
+//! Tests of the size of the snapshot headroom, and of the operations that may not use it.
 
 use super::*;
 use crate::make::MakeOptions;
 
-/// Y1: a snapshot without such room is refused, and changes nothing. Once there is room it is
-/// taken, and then all that it shares can be deleted. With the option off it is taken without room.
+/// Y1: a snapshot without space for headroom is refused, and changes nothing. Once there is space,
+/// the snapshot succeeds, and all files that it shares can be deleted. With the option off it
+/// succeeds without headroom.
 #[test]
 fn a_snapshot_without_room_is_refused() {
     let device = volume(256);
@@ -42,8 +43,8 @@ fn a_snapshot_without_room_is_refused() {
     check_volume(&device);
 }
 
-/// Y3: a filler finds no room, however chunks come to be. In one transaction they are made for
-/// waiting callers, and belong to these but for what was kept.
+/// Y3: a filler does not get the headroom, even from new chunks. In one transaction chunks are made
+/// for waiting callers. The space belongs to these callers, except for the headroom.
 #[test]
 fn one_long_transaction_takes_nothing_that_is_kept() {
     for mib in [256, 384] {
@@ -58,8 +59,8 @@ fn one_long_transaction_takes_nothing_that_is_kept() {
     }
 }
 
-/// Y3: where chunks can be made, room is kept of the devices: data does not get it, and `statfs`
-/// says so.
+/// Y3: if chunks can still be made, the headroom is kept from unallocated device space. Data does
+/// not get this space, and `statfs` does not count it as available.
 #[test]
 fn room_in_chunks_to_come_is_not_for_data() {
     let device = volume(256);
@@ -82,8 +83,8 @@ fn room_in_chunks_to_come_is_not_for_data() {
     check_volume(&device);
 }
 
-/// Where there is plenty a snapshot is one commit, however much was put before it; and what its
-/// item says is right.
+/// With plenty of space a snapshot is one commit, however many changes precede it. The root item
+/// records the right size.
 #[test]
 fn a_snapshot_with_room_is_one_commit() {
     let device = volume(512);
@@ -101,8 +102,8 @@ fn a_snapshot_with_room_is_one_commit() {
     assert!(fs.space_stats().accounts.all_for_copies() > 3 * MIB);
 }
 
-/// Y1: one that could not be changed is not made writable where there is no room for what it
-/// shares, and nothing is changed by that; where there is, all of it can be deleted.
+/// Y1: a read-only snapshot does not become writable if there is no space for the headroom of its
+/// shared nodes, and nothing changes. If there is space, all its files can be deleted.
 #[test]
 fn subvolume_becomes_writable_only_with_room() {
     let device = volume(256);
@@ -115,8 +116,8 @@ fn subvolume_becomes_writable_only_with_room() {
     drop(made);
     fs.root().delete_subvolume(b"made").expect("deleted");
     wait_for_drops(&fs);
-    // Shared data cannot be changed, so little is kept, but for what the filler has for itself
-    // alone.
+    // Shared nodes of read-only subvolumes cannot change, so the headroom is small. The rest of it
+    // is for nodes that the filler alone uses.
     let kept = fs.space_stats().accounts.all_for_copies();
     assert!(kept < 2 * MIB, "{}", fs.space_stats().accounts);
     let more = fill_up(&fs, &fs.root(), "more");
@@ -131,7 +132,7 @@ fn subvolume_becomes_writable_only_with_room() {
     fs.root().unlink(b"more-data").expect("removed");
     fs.sync().expect("durable");
     fs.set_subvolume_read_only(first.id().tree, false).expect("there is room");
-    // It is kept at once, not from the next commit on.
+    // The headroom is kept at once, not only after the next commit.
     let kept = fs.space_stats().accounts.all_for_copies();
     assert!(kept > 8 * MIB, "{}", fs.space_stats().accounts);
     fill_up(&fs, &fs.root(), "again");
@@ -141,12 +142,12 @@ fn subvolume_becomes_writable_only_with_room() {
     check_volume(&device);
 }
 
-/// D1, F2: data takes nothing of what was reserved of chunks to come, for any caller. It does not
-/// take it at once. Nor do commits give it away that recompute what is kept while there is less and
-/// less.
+/// D1, F2: data takes no space that any caller has reserved of future chunks. Data does not take it
+/// at once. Commits do not give it away either, when they recompute the headroom while space gets
+/// scarce.
 #[test]
 fn data_takes_nothing_that_was_reserved() {
-    /// One to a leaf, nearly half empty.
+    /// Length of an item: each leaf holds one and stays nearly half empty.
     const BYTES: usize = 9000;
     const ITEMS: u32 = 500;
     for (urgency, rule) in
@@ -160,7 +161,7 @@ fn data_takes_nothing_that_was_reserved() {
         drop(file(&fs, "shared"));
         fs.sync().expect("durable");
         drop(fs.root().snapshot(b"before", TreeId::FS, true).expect("a snapshot"));
-        // So that there is something to commit.
+        // Make a file, so that there is something to commit.
         drop(file(&fs, "new"));
         let engine: &Arc<buttress_txn::Engine> = &fs.mount().engine;
         let cost = Cost::of(ITEMS, ITEMS * (BYTES as u32 + 25));

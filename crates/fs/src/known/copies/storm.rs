@@ -1,7 +1,7 @@
-//! Everything at once, by seeds: the shape of the volume, its content and snapshots, the fillers
-//! meanwhile, and the order in which all of it is deleted.
+//! A random test by seeds. A seed selects the shape of the volume, its content and snapshots, the
+//! fillers that run meanwhile, and the order of deletion.
 //!
-//! `BUTTRESS_SEED` or `BUTTRESS_SEEDS` say which.
+//! `BUTTRESS_SEED` or `BUTTRESS_SEEDS` select the seeds.
 
 use buttress_format::Profile;
 use buttress_sim::campaign;
@@ -11,10 +11,10 @@ use crate::make::{MakeOptions, make_on};
 use crate::{Error, Result};
 
 const SECONDS_MAX: u64 = 4;
-/// A filler that was refused so often in a row fills no more.
+/// After this many refusals in a row a filler stops.
 const REFUSED_MAX: usize = 40;
 
-/// Devices of a volume, and how it is mounted.
+/// The devices of a volume, and its mount options.
 struct Shape {
     devices: Vec<Arc<dyn Device>>,
     options: String,
@@ -49,7 +49,7 @@ impl Shape {
     }
 }
 
-/// Nothing where there is no space; nothing else may go wrong.
+/// The result, or `None` if there is no space. Panics on any other error.
 fn if_there_is_room<T>(result: Result<T>) -> Option<T> {
     match result {
         Ok(done) => Some(done),
@@ -60,7 +60,7 @@ fn if_there_is_room<T>(result: Result<T>) -> Option<T> {
     }
 }
 
-/// How one of the things in a folder goes.
+/// A step of the deletion: removes or cuts one entry of a folder.
 #[derive(Clone, Debug)]
 enum Goes {
     File(String),
@@ -82,8 +82,8 @@ impl Goes {
     }
 }
 
-/// Makes one thing of a kind: small files, with two names, folders with attributes, files of
-/// extents.
+/// Makes one object of the given kind: small files, files with two names, folders with attributes,
+/// or files with extents.
 fn make_one(dir: &Inode, kind: u64, number: usize, rng: &mut Rng) -> Result<Vec<Goes>> {
     let name = format!("f{number}");
     let attribute = vec![3; 500 + rng.below(2500) as usize];
@@ -115,7 +115,7 @@ fn make_one(dir: &Inode, kind: u64, number: usize, rng: &mut Rng) -> Result<Vec<
     Ok(if cut { vec![Goes::Cut(name.clone()), Goes::File(name)] } else { vec![Goes::File(name)] })
 }
 
-/// As much as there is room for, of one kind or of all.
+/// Makes objects until there is no space, of one kind or of all kinds.
 fn make_all(fs: &Filesystem, dir: &Inode, rng: &mut Rng) -> Vec<Goes> {
     let (kind, most) = (rng.below(5), 500 + rng.below(6000) as usize);
     let mut all = Vec::new();
@@ -131,7 +131,7 @@ fn make_all(fs: &Filesystem, dir: &Inode, rng: &mut Rng) -> Vec<Goes> {
     all
 }
 
-/// Cuts some snapshots, of each other, too; answers the name of one that can be written.
+/// Makes some snapshots, some of them of other snapshots. Returns the name of a writable one.
 fn cut_some(fs: &Filesystem, rng: &mut Rng) -> Option<&'static [u8]> {
     let cut = |name: &[u8], of, read_only| {
         if_there_is_room(fs.root().snapshot(name, of, read_only)).map(|top| top.id().tree)
@@ -150,7 +150,7 @@ fn cut_some(fs: &Filesystem, rng: &mut Rng) -> Option<&'static [u8]> {
     }
 }
 
-/// Fills, by one of four threads, until nothing is to be had or it has taken long enough.
+/// Fills the volume as one of four threads, until no space is left or the time is over.
 fn fill_on(fs: &Filesystem, top: &Inode, rng: &mut Rng, thread: u64) {
     let (begun, name) =
         (Instant::now(), |what: &str, number: usize| format!("{what}{thread}-{number}"));
@@ -165,7 +165,7 @@ fn fill_on(fs: &Filesystem, top: &Inode, rng: &mut Rng, thread: u64) {
                 let mode = FallocateMode::Allocate { keep_size: false };
                 filler.as_ref().map_or(Ok(()), |it| it.fallocate(number as u64 * MIB, MIB, mode))
             }
-            // Small ones all over, for which much is reserved.
+            // Small writes at many offsets, for which much metadata is reserved.
             1 => {
                 let at = rng.below(4000) * 3 * SECTOR;
                 filler.as_ref().map_or(Ok(()), |it| it.write_at(at, &bytes(1, 1)).map(drop))
@@ -186,7 +186,7 @@ fn fill_on(fs: &Filesystem, top: &Inode, rng: &mut Rng, thread: u64) {
     }
 }
 
-/// All of it; answers how much there was to remove.
+/// Runs the whole test for a seed. Returns how many objects were removed.
 fn storm(seed: u64) -> usize {
     let mut rng = Rng::new(seed);
     let shape = Shape::of(&mut rng);
@@ -209,12 +209,12 @@ fn storm(seed: u64) -> usize {
     });
     drop(all_tops);
     if rng.chance(1, 2) {
-        // A write that was refused in the background is reported once.
+        // A sync reports once that a background write was refused.
         if_there_is_room(fs.sync());
         fs.close().expect("closed");
         fs = shape.mount();
     }
-    // What is cut and removed is so in this order.
+    // Cut files before anything is removed, because a file may be both cut and removed.
     let cuts = all.iter().filter(|goes| matches!(goes, Goes::Cut(_))).cloned().collect::<Vec<_>>();
     all.retain(|goes| !matches!(goes, Goes::Cut(_)));
     rng.shuffle(&mut all);
@@ -243,7 +243,7 @@ fn storm(seed: u64) -> usize {
     all.len()
 }
 
-/// Y1, P1: no commit runs out of space, and no delete is refused, whatever the volume is like.
+/// Y1, P1: no commit runs out of space and no delete is refused, for any volume.
 #[test]
 fn deletes_in_any_storm() {
     let seeds = campaign::seeds_or(1..4);
