@@ -98,7 +98,7 @@ impl Default for Options {
 /// A run in which no thread can go on.
 #[derive(Clone, Debug)]
 pub struct Stuck {
-    /// Its seed.
+    /// The seed of the run.
     pub seed: u64,
     /// Each thread, with the object that it waited for.
     pub threads: String,

@@ -57,11 +57,11 @@ pub(crate) struct Core {
     pub(crate) touched: [AtomicBool; 2],
     /// Blocks published since the last commit.
     pub(crate) uncommitted: CachePadded<AtomicU64>,
-    /// Whether a write went past the cache since the last flush of the origin.
+    /// Whether a write bypassed the cache since the last flush of the origin.
     pub(crate) origin_dirty: AtomicBool,
-    /// When the last write went past the cache, in milliseconds since `started`; 0: never.
+    /// The time at which a write last bypassed the cache, in milliseconds since `started`; 0: none.
     pub(crate) around_at: AtomicU64,
-    /// Blocks that are being written past the cache (`write::X4`), and the number of such writes.
+    /// Blocks of current writes that bypass the cache (`write::X4`), and the number of such writes.
     pub(crate) around: Ranked<Vec<Range<OriginBlock>>>,
     pub(crate) arounds: AtomicUsize,
     /// Versions that are being written back.

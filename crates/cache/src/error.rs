@@ -1,4 +1,4 @@
-//! What can go wrong with a cache.
+//! Errors of a cache.
 
 use std::sync::Arc;
 

@@ -2,15 +2,15 @@
 //!
 //! # Place
 //!
-//! `mount -t buttress` runs `/sbin/mount.buttress`, `umount` of a mount of ours
-//! `/sbin/umount.fuse.buttress`: links to this program. `docs/design/mount.md` says which there
-//! are and how to make them.
+//! `mount -t buttress` runs `/sbin/mount.buttress`. `umount` of a mount of ours runs
+//! `/sbin/umount.fuse.buttress`. Both are links to this program. `docs/design/mount.md` lists the
+//! links and says how to make them.
 //!
 //! # Invariants
 //!
 //! - **H1** The calling convention is that of mount(8): `source target [-sfnv] [-N namespace] [-o
-//!   options] [-t type]`, and `target [-flnrv] [-N namespace] [-t type]`; so are the codes that
-//!   it ends with.
+//!   options] [-t type]`, and `target [-flnrv] [-N namespace] [-t type]`. The exit codes are those
+//!   of mount(8), too.
 //! - **H2** The mount helper ends when the mount is there, the umount helper when the volume is
 //!   closed.
 
@@ -23,35 +23,35 @@ use crate::commands::{mount, umount};
 use crate::exit::{Exit, Failure};
 use crate::{log, ui};
 
-/// What mount(8) and umount(8) end with. They have 4 for a bug, 8 for an interrupt, and 16 for
-/// `/etc/mtab`, too.
+/// The exit codes of mount(8) and umount(8), which have 4 for a bug. They also have 8 for an
+/// interrupt, and 16 for `/etc/mtab`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum Code {
     Done = 0,
-    /// The command line is wrong, or the user may not.
+    /// The command line is wrong, or the user lacks a permission.
     Usage = 1,
-    /// The system has no process for it.
+    /// The system cannot start a process.
     System = 2,
     /// A panic, which is a bug.
     Bug = 4,
     Failed = 32,
-    /// Of several some succeeded.
+    /// Some of several targets succeeded.
     Some = 64,
 }
 
-/// Which helper this is.
+/// The helper that the program was called as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Called {
     Mount,
     Umount,
 }
 
-/// The names of a helper behind `mount.` or `umount.`: what `-t` says, and what the kernel's list
-/// of mounts says.
+/// The names of a helper after `mount.` or `umount.`. They are the types of `-t` and of the
+/// kernel's list of mounts.
 const TYPES: [&str; 3] = ["buttress", "fuse.buttress", "fuseblk.buttress"];
 
-/// Works as a helper, if that is how the program was called; returns what to end with.
+/// Works as a helper, if the program was called by a helper's name. Returns the exit code.
 pub(crate) fn run(mut words: impl Iterator<Item = OsString>) -> Option<u8> {
     let name = words.next()?;
     let called = called(&name)?;
@@ -84,7 +84,7 @@ fn called(name: &OsStr) -> Option<Called> {
 struct Line {
     places: Vec<OsString>,
     options: Vec<String>,
-    /// The letters that stand alone.
+    /// The letters of options without a value.
     letters: Vec<char>,
 }
 
@@ -125,7 +125,7 @@ impl Line {
                     let value = value.into_string();
                     line.options.push(value.map_err(|_| "-o needs text".to_owned())?);
                 }
-                // The type is in our name, and the namespace is entered before a helper is run.
+                // The type is in our name. mount(8) enters the namespace before it runs a helper.
                 break;
             }
         }
@@ -210,8 +210,8 @@ fn failed(failure: Failure) -> (Code, Failure) {
     (code, failure)
 }
 
-/// What a remount tells the kernel: whether it is to be read-only, and the flags that are the
-/// kernel's alone. The last word on each counts.
+/// Returns the kernel's part of a remount: whether it is to be read-only, and the flags that only
+/// the kernel handles. The last word on each counts.
 fn kernel_flags(words: &[&str]) -> (bool, MountFlags) {
     const FLAGS: [(&str, &str, MountFlags); 8] = [
         ("nosuid", "suid", MountFlags::NOSUID),
@@ -251,7 +251,8 @@ mod tests {
         Line::parse(called, words.iter().map(OsString::from))
     }
 
-    /// By the link's name, wherever it lies; all other names are the program itself.
+    /// The name of the link chooses the helper, wherever the link lies. Other names mean the
+    /// program itself.
     #[test]
     fn names_tell_the_helper() {
         let of = |name: &str| called(OsStr::new(name));
@@ -281,7 +282,7 @@ mod tests {
         assert!(line(Called::Umount, &["a", "-o", "x"]).is_err());
     }
 
-    /// The last word counts.
+    /// The last word on a flag counts.
     #[test]
     fn remounts_tell_the_kernel_its_flags() {
         let (read_only, flags) = kernel_flags(&["ro", "nosuid", "noatime", "rw", "atime", "x"]);

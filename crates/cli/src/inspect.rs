@@ -1,5 +1,5 @@
-//! A volume's trees without a filesystem on top: for the verbs that look at the format itself, also
-//! where mounting would fail.
+//! Access to a volume's trees without a filesystem on top. Verbs that look at the format itself use
+//! it, also if mounting would fail.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -51,15 +51,15 @@ pub(crate) struct ListedTree {
 }
 
 impl Inspect {
-    /// Opens a volume for looking, also one with devices missing or one that another program
-    /// writes.
+    /// Opens a volume for reading, also if devices are missing or another program writes it.
     pub(crate) fn open(path: &Path, devices: &Devices) -> Result<Self> {
         Self::open_and(path, devices, |failure| {
             ui::note(format!("{failure}: what it commits meanwhile may be missed"));
         })
     }
 
-    /// As [`Inspect::open`], for verbs that are asked of mounts.
+    /// As [`Inspect::open`], but without a note about a program that writes. For verbs that users
+    /// call on mounts.
     pub(crate) fn open_quietly(path: &Path, devices: &Devices) -> Result<Self> {
         Self::open_and(path, devices, |_| {})
     }
@@ -98,7 +98,8 @@ impl Inspect {
         self.listed_in(TreeId::ROOT, boot::root_tree_root(&self.superblock))
     }
 
-    /// The tree that lists the logs of fsync, if there are any: it is one transaction ahead.
+    /// Returns the root of the tree that lists the logs of fsync, if there are any. That tree is
+    /// one transaction ahead.
     pub(crate) fn log_root(&self) -> Option<NodePtr> {
         let superblock = &self.superblock;
         (superblock.log_root.0 != 0).then(|| NodePtr {
@@ -126,7 +127,7 @@ impl Inspect {
         Ok(trees)
     }
 
-    /// Finds a tree by number, those that the superblock names included.
+    /// Finds a tree by number, also one that the superblock names.
     pub(crate) fn tree(&self, id: TreeId) -> Result<NodePtr> {
         match id {
             TreeId::ROOT => Ok(boot::root_tree_root(&self.superblock)),

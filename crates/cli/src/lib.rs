@@ -44,11 +44,12 @@ struct Cli {
     command: Command,
 }
 
-/// Runs the program with a command line. The first word is the program's own name. By the name of a
-/// helper of mount(8) it is that helper, and by `btrfs` it speaks the words of btrfs-progs.
+/// Runs the program with a command line. The first word is the program's own name. Called by the
+/// name of a helper of mount(8), it acts as that helper. Called as `btrfs`, it takes command lines
+/// of btrfs-progs.
 ///
-/// `buttress mount` starts the running executable again with its own arguments. A caller that adds
-/// words of its own before these must take them away again.
+/// `buttress mount` starts the running executable again with its own arguments. A caller that puts
+/// words of its own before these arguments must remove them there.
 #[must_use]
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let arguments: Vec<OsString> = arguments.into_iter().collect();

@@ -1,4 +1,5 @@
-//! What `ls`, `tree` and `stat` share: sorted names with their attributes, and modes in letters.
+//! Code that `ls`, `tree` and `stat` share: sorted names with their attributes, and modes in
+//! letters.
 
 use std::ops::ControlFlow;
 
@@ -10,9 +11,9 @@ use serde::Serialize;
 pub struct Entry {
     /// The name.
     pub name: Vec<u8>,
-    /// What it names.
+    /// The object that it names.
     pub inode: Inode,
-    /// The attributes of that.
+    /// The attributes of the object.
     pub attr: Attr,
 }
 
@@ -32,7 +33,7 @@ pub fn entries(dir: &Inode) -> buttress_fs::Result<Vec<Entry>> {
     names.into_iter().map(entry).collect()
 }
 
-/// An entry for scripts; names as `names` says.
+/// An entry for scripts. Names have the form of the module `names`.
 #[derive(Serialize)]
 pub struct EntryDocument {
     name: String,

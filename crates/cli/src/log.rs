@@ -1,7 +1,8 @@
-//! What happens inside, as events on standard error: text, or one JSON object a line.
+//! Prints events on standard error, as text or as one JSON object a line.
 //!
-//! `BUTTRESS_LOG` says which (`info`, `buttress_txn=debug`, `buttress::enospc=debug`), `--json` or
-//! `BUTTRESS_LOG_FORMAT` how. A mount in the background has its log as standard error.
+//! `BUTTRESS_LOG` chooses the events (`info`, `buttress_txn=debug`, `buttress::enospc=debug`).
+//! `--json` or `BUTTRESS_LOG_FORMAT` chooses the form. A mount in the background has its log as
+//! standard error.
 
 use std::env::VarError;
 use std::io::IsTerminal;
@@ -10,13 +11,13 @@ use tracing_subscriber::EnvFilter;
 
 use crate::exit::{Exit, Failure, Result};
 
-/// Which events are shown.
+/// The variable that chooses the events.
 const FILTER: &str = "BUTTRESS_LOG";
-/// As what, where that is not to follow from `--json`.
+/// The variable that chooses the form, unless `--json` does.
 const FORMAT: &str = "BUTTRESS_LOG_FORMAT";
 
-/// Shows events from now on. Unless it is asked for more, a server warns by its log, and a verb by
-/// its one line at the end.
+/// Shows events from now on. By default a server logs warnings, and a verb prints only its one line
+/// at the end.
 pub(crate) fn start(speaks_by_log: bool, json: bool) -> Result<()> {
     let default = if speaks_by_log { "warn" } else { "off" };
     let filter = variable(FILTER)?.unwrap_or_else(|| default.to_owned());
@@ -44,7 +45,7 @@ fn is_json(json: bool) -> Result<bool> {
     }
 }
 
-/// A variable of the environment; an empty one is none.
+/// Returns a variable of the environment, or `None` if it is unset or empty.
 fn variable(name: &str) -> Result<Option<String>> {
     match std::env::var(name) {
         Ok(value) => Ok(Some(value).filter(|value| !value.is_empty())),

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-/// The library leaves this to the program that it is part of.
+/// The allocator of the program. The library leaves this choice to the program that it is part of.
 #[global_allocator]
 static MEMORY: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

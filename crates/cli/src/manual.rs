@@ -1,17 +1,17 @@
 //! The manual: a page for each verb from the command line's own definition, with written examples,
 //! and `buttress-format(5)`.
 //!
-//! Each verb that has no verbs below it has at least one example, and each example is a command
-//! line that the program takes. Tests hold both.
+//! Each verb without verbs below it has at least one example. Each example is a command line that
+//! the program takes. Tests verify both.
 
 use clap::Command;
 use clap_mangen::Man;
 
 /// `[page]`, then for each example a sentence and a line that begins with `$ `.
 const EXAMPLES: &str = include_str!("manual/examples.txt");
-/// What only the page of the whole program has.
+/// The part that only the page of the whole program has.
 const PROGRAM: &str = include_str!("manual/buttress.roff");
-/// What only the page of `buttress mount` has.
+/// The part that only the page of `buttress mount` has.
 const MOUNT: &str = include_str!("manual/mount.roff");
 /// `buttress-format(5)`, whole.
 const FORMAT: &str = include_str!("manual/format.roff");
@@ -39,7 +39,7 @@ pub(crate) fn pages(line: Command) -> Vec<Page> {
 
 /// The command line with the names of all verbs. The verb `help` has no page.
 fn whole(line: Command) -> Command {
-    // The page has sections of its own for what the help says last.
+    // The page has its own sections for the end of the help.
     let mut command = line.disable_help_subcommand(true).after_help("");
     command.build();
     command
@@ -134,7 +134,7 @@ mod tests {
             let page = line.trim_matches(['[', ']']);
             assert!(names.iter().any(|name| name == page), "no page {page}");
             for example in examples(page) {
-                // What a shell does behind the command is no part of it.
+                // The part after a pipe or a redirection does not belong to the command.
                 let line = example.command.split(['|', '>']).next().unwrap_or_default();
                 let words: Vec<_> = line.split_whitespace().collect();
                 let verb = page.replace('-', " ");

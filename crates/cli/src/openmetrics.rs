@@ -78,7 +78,7 @@ impl Metrics {
         }
     }
 
-    /// The figures of `wait_times`: how many waits took less than so many microseconds.
+    /// Adds the figures of `wait_times`: the number of waits below each limit in microseconds.
     fn histogram(&mut self, section: &Section, labels: &str) {
         let metric = "buttress_wait_seconds";
         let mut buckets: Vec<(f64, &Value)> = Vec::new();

@@ -1,4 +1,4 @@
-//! What `restore` and `undelete` share: opening damaged volumes, telling where they are.
+//! Code that `restore` and `undelete` share: it opens damaged volumes and shows the progress.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::location::show;
 use crate::size::human;
 use crate::ui::{Progress, Tone, Ui};
 
-/// How a damaged volume is opened.
+/// Options for opening a damaged volume.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct Opening {
     /// Take nodes of trees with wrong checksums if all else in them is right.
@@ -37,7 +37,7 @@ pub(crate) fn open(volumes: &[PathBuf], opening: &Opening, ui: &Ui) -> Result<Sa
     Salvage::open(devices, options, Arc::new(bars)).context(|| volumes[0].display().to_string())
 }
 
-/// A line about one file; whole ones only where `all` are wanted.
+/// Prints a line about one file. Whole files are printed only if `all` is set.
 pub(crate) fn print(entry: &Entry, all: bool, ui: &Ui) {
     let (tone, word) = match entry.condition {
         Condition::Whole => (Tone::Good, "whole"),
@@ -57,7 +57,7 @@ pub(crate) fn print(entry: &Entry, all: bool, ui: &Ui) {
     let _ = ui.line(format!("{word} /{}{unverified}{colon}{reason}", show(&entry.path)));
 }
 
-/// The last line.
+/// Prints the last line, with the counts.
 pub(crate) fn print_summary(summary: &Summary, ui: &Ui) -> Result<()> {
     let mut parts = vec![format!("{} whole", summary.whole)];
     let others = [
@@ -73,7 +73,7 @@ pub(crate) fn print_summary(summary: &Summary, ui: &Ui) -> Result<()> {
     ui.line(format!("{}; {} of content{stopped}", parts.join(", "), human(summary.bytes)))
 }
 
-/// How the program ends.
+/// Returns the exit code.
 pub(crate) fn exit(summary: &Summary) -> Exit {
     match summary {
         Summary { stopped: true, .. } => Exit::Failure,
@@ -82,11 +82,11 @@ pub(crate) fn exit(summary: &Summary) -> Exit {
     }
 }
 
-/// A bar for each step, and the end by a signal.
+/// Shows a bar for each step, and ends the work at a signal.
 struct Bars {
     ui: Ui,
     stop: Arc<AtomicBool>,
-    /// Unranked: nothing else is taken under it but the terminal's lock.
+    /// Unranked: no other lock is taken under it, except the terminal's.
     bar: Mutex<Option<Progress>>,
 }
 
@@ -112,7 +112,7 @@ impl buttress_rescue::Progress for Bars {
     }
 }
 
-/// What a line says of a file that is not whole.
+/// Returns the reason in the line of a file that is not whole.
 fn reason(entry: &Entry) -> String {
     let lost: u64 = entry.lost.iter().map(|part| part.len).sum();
     let mut parts = Vec::new();

@@ -2,10 +2,10 @@
 //!
 //! # Invariants
 //!
-//! - **X1** On the host nothing is reached by a path of more than one name below an opened
-//!   directory, and no symbolic link is followed: neither a tree being read nor a volume being
-//!   unpacked can lead outside of itself.
-//! - **X2** No directory is descended by recursion: depth costs memory, not stack.
+//! - **X1** On the host each access uses one name below an opened directory, and follows no
+//!   symbolic link. So neither a tree that is read nor a volume that is unpacked can lead outside
+//!   of itself.
+//! - **X2** Directories are walked without recursion: depth costs memory, not stack.
 
 mod digest;
 mod export;
@@ -28,7 +28,7 @@ pub use self::within::copy_within;
 /// Bytes read and written at a time.
 const CHUNK: usize = 1 << 20;
 
-/// What is kept besides content.
+/// The properties that a copy keeps besides content.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Keep {
     /// Modes and times.
@@ -37,19 +37,19 @@ pub struct Keep {
     pub everything: bool,
 }
 
-/// Whether files within a volume come to share their content.
+/// Whether files within a volume share their content with their copies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Reflink {
-    /// They must.
+    /// Share, or fail.
     Always,
-    /// Where they can.
+    /// Share if possible.
     #[default]
     Auto,
-    /// They do not.
+    /// Do not share.
     Never,
 }
 
-/// What a copy went through.
+/// The counts of a copy.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tally {
     /// Regular files.
@@ -64,22 +64,22 @@ pub struct Tally {
 
 /// A copy under way.
 pub struct Job<'a> {
-    /// What is kept besides content.
+    /// The properties that are kept besides content.
     pub keep: Keep,
     /// Whether directories are copied.
     pub recursive: bool,
     /// Whether files within a volume share their content.
     pub reflink: Reflink,
-    /// What shows how far it is.
+    /// The progress bar.
     pub bar: &'a Progress,
     /// Names that are left out, wherever they are.
     pub skip: &'a dyn Fn(&[u8]) -> bool,
     /// Device and inode of the images in use: a volume is not copied into itself.
     images: Vec<(u64, u64)>,
-    /// Copies so that equal trees give equal volumes, wherever they lie: blocks of zeros are holes,
-    /// attributes come in order, no time is after this second, and none of access counts.
+    /// If set, equal trees give equal volumes, wherever they lie. Blocks of zeros become holes, and
+    /// attributes are copied in order. No time is after this second, and access times are ignored.
     pub canonical: Option<i64>,
-    /// What was copied so far.
+    /// The counts so far.
     pub tally: Tally,
 }
 
@@ -100,7 +100,7 @@ impl<'a> Job<'a> {
 }
 
 impl Job<'_> {
-    /// Leaves an image out, should it lie in what is copied.
+    /// Leaves an image out, if it lies in the copied tree.
     pub fn leave_out(&mut self, image: &Path) {
         if let Ok(metadata) = image.metadata() {
             self.images.push((metadata.dev(), metadata.ino()));
@@ -108,7 +108,7 @@ impl Job<'_> {
     }
 }
 
-/// The user and group that this program runs as: the owner of what it makes.
+/// Returns the user and group that this program runs as. They own the files that it makes.
 pub fn caller() -> (u32, u32) {
     (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
 }
@@ -122,12 +122,13 @@ fn needs_recursive(job: &Job<'_>, what: &str) -> Result<()> {
     Err(crate::exit::Failure::new(crate::exit::Exit::Failure, what))
 }
 
-/// The path of an entry of an opened directory that system calls without `at` understand.
+/// Returns a path of an entry in an opened directory, for system calls without `at`.
 fn through(dir: &impl std::os::fd::AsRawFd, name: &Path) -> std::path::PathBuf {
     Path::new("/proc/self/fd").join(dir.as_raw_fd().to_string()).join(name)
 }
 
-/// Makes a name in a volume; takes away what has it already, unless that is a directory.
+/// Makes an object with a name in a volume. An object that has the name already is removed, unless
+/// it is a directory.
 fn replacing<T>(
     dir: &Inode,
     name: &[u8],
@@ -142,7 +143,7 @@ fn replacing<T>(
     }
 }
 
-/// Makes a directory, or finds the one that is there.
+/// Makes a directory, or returns the existing one.
 fn directory(
     dir: &Inode,
     name: &[u8],
@@ -158,7 +159,7 @@ fn directory(
     }
 }
 
-/// Makes a regular file, or empties the one that is there; anything else there gives way.
+/// Makes a regular file, or empties an existing one. Any other object with the name is replaced.
 fn regular(
     dir: &Inode,
     name: &[u8],

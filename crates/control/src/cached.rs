@@ -29,13 +29,13 @@ pub struct Cached {
     #[arg(long, value_name = "OPTIONS", requires = "cache")]
     pub cache_options: Option<String>,
     /// Take a cache that belongs to another image, and write its blocks to this one; drop blocks
-    /// past the image's end. What is in the cache destroys what is there.
+    /// past the image's end. The content of the cache overwrites that of the image.
     #[arg(long, requires = "cache")]
     pub force_cache: bool,
 }
 
 impl Cached {
-    /// The options given.
+    /// Returns the options that were given.
     pub fn options(&self) -> Result<CacheOptions> {
         let list = self.cache_options.as_deref().unwrap_or_default();
         let options =
@@ -54,7 +54,7 @@ impl Cached {
         Ok(())
     }
 
-    /// The name of the cache that [`crate::live`] knows it by.
+    /// Returns the path by which [`crate::live`] knows the cache.
     pub fn full_path(&self) -> Option<PathBuf> {
         self.cache.as_ref().map(|path| path.canonicalize().unwrap_or_else(|_| path.clone()))
     }
@@ -81,7 +81,7 @@ pub fn open(
         .map_err(|error| failure(&cache.display().to_string(), error))
 }
 
-/// Opens what a cache lies on.
+/// Opens the device of a cache.
 pub fn open_medium(path: &Path, mode: Mode, how: OpenOptions) -> Result<Arc<dyn Device>> {
     match mode {
         Mode::Pmem => {
@@ -98,12 +98,12 @@ pub fn open_medium(path: &Path, mode: Mode, how: OpenOptions) -> Result<Arc<dyn 
     }
 }
 
-/// Ends a cache, with everything durable.
+/// Closes a cache, with everything durable.
 pub fn close(device: &CacheDevice) -> Result<()> {
     device.close().map_err(|error| failure(&device.name(), error))
 }
 
-/// What an open cache holds and has done; last the target's status line.
+/// Returns the figures of an open cache, with the target's status line last.
 pub fn figures(device: &CacheDevice) -> Figures {
     let status = device.status();
     let dirty = status.blocks - status.free;
@@ -132,7 +132,7 @@ pub fn figures(device: &CacheDevice) -> Figures {
     figures.map(|(name, value)| (name.to_owned(), value)).into()
 }
 
-/// What the origin is worth without its cache.
+/// Describes the state of the origin without its cache.
 pub fn origin_alone(cut: Option<Cut>, is_empty: bool) -> String {
     match cut {
         _ if is_empty => "everything is in it".to_owned(),

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **C1** An order ends early when the caller goes away or gets a signal. What can be resumed is
-//!   then paused: a balance.
+//! - **C1** An order ends early when the caller ends or gets a signal. A balance can be resumed, so
+//!   it is then paused.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,8 +21,8 @@ use crate::order::{Order, Step};
 use crate::target::{Open, Stream};
 use crate::ui::Ui;
 
-/// Carries an order out, wherever the volume is open, with a bar. Ctrl-C and `balance pause` end it
-/// (C1).
+/// Carries out an order with a bar, in the process that has the volume open, or in this one. Ctrl-C
+/// and `balance pause` end it (C1).
 pub fn run(
     order: &Order,
     image: &Path,
@@ -53,8 +53,8 @@ pub fn run(
     Ok(done)
 }
 
-/// Carries an order out that takes or gives a stream, wherever the volume is open. Ctrl-C ends this
-/// process, and the order with it.
+/// Carries out an order that takes or gives a stream, in the process that has the volume open, or
+/// in this one. Ctrl-C ends this process, and the order with it.
 pub fn stream(order: &Order, image: &Path, devices: &Devices, stream: Stream<'_>) -> Result<Value> {
     if let Some((socket, _)) = live::find(image)? {
         return live::give_with_stream(&socket, order, stream);
@@ -62,15 +62,15 @@ pub fn stream(order: &Order, image: &Path, devices: &Devices, stream: Stream<'_>
     let fs = image::open(image, devices, execute::access(order))?;
     let open = Open { fs: &fs, name: &image.display().to_string(), beside: None };
     let done = execute::carry_out(order, &open, stream, &mut |_| true);
-    // What came before a failure is kept, as it would be in a mounted volume.
+    // Changes from before a failure are kept, as in a mounted volume.
     let closed = image::close(fs, image);
     let done = done?;
     closed?;
     Ok(done)
 }
 
-/// Has a process that has the volume open commit what was written until now, for a verb that then
-/// looks past its lock. Where it cannot, the verb sees what was committed before.
+/// Asks a process that has the volume open for a commit of everything written so far. The calling
+/// verb then reads the volume despite its lock. Without this commit the verb sees the last one.
 pub fn commit(image: &Path) {
     let ask = || match live::find(image)? {
         Some((socket, _)) => {
@@ -84,7 +84,7 @@ pub fn commit(image: &Path) {
     }
 }
 
-/// The whole name of a file that another process will open.
+/// Returns the full path of a file that another process will open.
 pub fn whole(path: &Path) -> Result<PathBuf> {
     closing::full_name(path).context(|| path.display().to_string())
 }

@@ -1,11 +1,11 @@
-//! Waits for a server that is closing a volume: it has lost its mount and is writing its last,
-//! and umount(2) does not wait for that.
+//! Waits for a server that is closing a volume. The server has lost its mount and makes its last
+//! commit, and umount(2) does not wait for that.
 //!
 //! # Invariants
 //!
-//! - **W1** Every verb opens devices through this, those that look past a lock too: no verb is
-//!   refused because of a server that is about to let go, and none sees what the volume was
-//!   before the last commit.
+//! - **W1** Every verb opens devices through this file, also verbs that ignore a lock. So no verb
+//!   is refused because of a server that is about to release the lock. And no verb sees the volume
+//!   from before the last commit.
 //! - **W2** A wait ends after [`CLOSING_MAX`], and after [`SILENCE`] it says what it waits for.
 
 use std::collections::HashSet;
@@ -22,11 +22,12 @@ use crate::ui;
 
 /// The types of our mounts in the kernel's list: over an image, and over a block device.
 pub const TYPES: [&str; 2] = ["fuse.buttress", "fuseblk.buttress"];
-/// How long a verb waits for a server to write its last.
+/// The longest wait of a verb for the last commit of a server.
 const CLOSING_MAX: Duration = Duration::from_secs(30);
-/// How long a wait says nothing.
+/// The time after which a wait is reported.
 const SILENCE: Duration = Duration::from_secs(1);
-/// How often a holder may be in the way that is not found.
+/// The number of refusals after which a holder of the lock that is not found is not waited for any
+/// more.
 const UNSEEN_MAX: u32 = 3;
 const RETRY_AFTER: Duration = Duration::from_millis(10);
 
@@ -46,7 +47,7 @@ impl<'p> Wait<'p> {
         self.begun.elapsed() >= CLOSING_MAX
     }
 
-    /// Waits a moment; says once what for (W2).
+    /// Waits a moment. Reports the wait once (W2).
     fn step(&mut self, pid: Option<u32>) {
         if let Some(pid) = pid.filter(|_| !self.is_told && self.begun.elapsed() >= SILENCE) {
             let path = self.path.display();
@@ -57,7 +58,7 @@ impl<'p> Wait<'p> {
     }
 }
 
-/// Opens a device, and waits if the mount before is only writing its last (W1).
+/// Opens a device. Waits if the server of the mount before it is only making its last commit (W1).
 ///
 /// # Errors
 ///
@@ -71,12 +72,12 @@ pub fn open_taking(path: &Path, how: OpenOptions, takeover: bool) -> Result<Open
     when_free(path, how.lock, || buttress_remote::open(path, how, takeover))
 }
 
-/// The whole name of a volume, which other processes know it by.
+/// Returns the full name of a volume, by which other processes know it.
 pub fn full_name(path: &Path) -> std::io::Result<PathBuf> {
     if is_remote(path) { Ok(path.to_owned()) } else { path.canonicalize() }
 }
 
-/// Opens a volume by `open`, as soon as a server that is closing it has done so.
+/// Opens a volume by `open`, once a server that is closing it has finished.
 pub fn when_free(
     path: &Path,
     locks: bool,
@@ -96,8 +97,8 @@ pub fn when_free(
             }
             Err(RemoteError::Block(error @ (Error::Locked { .. } | Error::Busy { .. }))) => {
                 let pid = buttress_block::locked_by(path);
-                // A holder may be gone when it is looked for. One that cannot be seen from here
-                // is not waited for.
+                // The holder may have ended before it is looked up. A holder that cannot be seen
+                // from here is not waited for.
                 unseen += u32::from(pid.is_none());
                 let waits = pid.map_or(unseen < UNSEEN_MAX, |pid| is_closing(pid, path));
                 if !waits || wait.is_over() {
@@ -121,8 +122,9 @@ pub fn until_closed(path: &Path) {
     }
 }
 
-/// Says whether a process is one of ours that has lost its mount already: then it will let go
-/// soon. So will one that is gone; one that is only hidden from us (`hidepid`) is there.
+/// Returns whether a process is a server of ours that has lost its mount, so that it will soon
+/// release the lock. A process that has ended counts as one, too. A process that is only hidden
+/// from us (`hidepid`) does not.
 fn is_closing(pid: u32, image: &Path) -> bool {
     let Ok(name) = std::fs::read_to_string(format!("/proc/{pid}/comm")) else {
         let raw = pid.try_into().ok().and_then(Pid::from_raw);
@@ -141,7 +143,7 @@ fn is_closing(pid: u32, image: &Path) -> bool {
         let is_source = words.next().is_some_and(|word| sources.contains(word));
         is_source && words.nth(1).is_some_and(|kind| TYPES.contains(&kind))
     });
-    // A verb that works on the image itself has no mount either, and answers for the volume.
+    // A verb that works on the image itself has no mount either, but it is not closing.
     let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let serves_mount = words.split(|byte| *byte == 0).any(|word| word == b"mount");
     name.starts_with("buttress") && serves_mount && !is_mounted

@@ -1,4 +1,4 @@
-//! How the program ends: a number for scripts, one line for people.
+//! The end of the program: an exit code for scripts, and one line for people.
 
 use std::error::Error;
 use std::fmt;
@@ -15,7 +15,7 @@ pub enum Exit {
     Usage = 2,
     /// 3: the volume is damaged, or is not a btrfs volume at all.
     Corrupt = 3,
-    /// 4: the volume, or what was asked of it, needs something this program does not have.
+    /// 4: the volume or the order needs something that this program does not have.
     Unsupported = 4,
     /// 5: the volume is full.
     NoSpace = 5,
@@ -24,7 +24,7 @@ pub enum Exit {
 }
 
 impl Exit {
-    /// The one with a number that another process of this program said.
+    /// Returns the exit code for the number that another process of this program reported.
     pub fn of(number: &serde_json::Value) -> Self {
         let all = [Self::Usage, Self::Corrupt, Self::Unsupported, Self::NoSpace, Self::Refused];
         let is_it = |exit: &Self| number.as_u64() == Some(*exit as u64);
@@ -73,12 +73,12 @@ impl Failure {
         Self { exit, what: what.into(), source: Some(Box::new(source)) }
     }
 
-    /// A failure to open a device. Its own words name the device already.
+    /// A failure to open a device. The error names the device already.
     pub fn of_device(source: buttress_block::Error) -> Self {
         Self { exit: Exit::Failure, what: String::new(), source: Some(Box::new(source)) }
     }
 
-    /// A failure to open a volume, wherever it is. Its own words name the volume already.
+    /// A failure to open a volume, wherever it is. The error names the volume already.
     pub fn of_remote(source: buttress_remote::Error) -> Self {
         use buttress_remote::Error;
         let exit = match source {
@@ -91,13 +91,14 @@ impl Failure {
         Self { exit, what: String::new(), source: Some(Box::new(source)) }
     }
 
-    /// Another program has the device open.
+    /// Returns whether another program has the device open.
     pub fn is_locked(&self) -> bool {
         let cause = self.source.as_ref().and_then(|cause| cause.downcast_ref());
         matches!(cause, Some(buttress_block::Error::Locked { .. }))
     }
 
-    /// The reader of our output went away: not an error, but a reason to stop.
+    /// Returns whether the reader of our output went away. That is not an error, but a reason to
+    /// stop.
     pub fn is_closed_pipe(&self) -> bool {
         let cause = self.source.as_ref().and_then(|source| source.downcast_ref::<std::io::Error>());
         cause.is_some_and(|cause| cause.kind() == std::io::ErrorKind::BrokenPipe)
@@ -122,8 +123,8 @@ impl fmt::Display for Failure {
         while let Some(error) = cause {
             let text = error.to_string();
             let last = parts.last_mut().expect("the vector begins with one part");
-            // People need to read a fact once: a cause that repeats what holds it, or begins with
-            // the name that was put before it, stands alone.
+            // Each fact is printed once. A cause that begins with the text before it replaces that
+            // text. A cause that the text before it ends with is left out.
             if text.starts_with(last.as_str()) {
                 *last = text;
             } else if !last.ends_with(&text) {
@@ -135,9 +136,9 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Says what was being done when an error came up.
+/// Adds the failed operation to an error.
 pub trait Context<T> {
-    /// Wraps the error; `what` is only called for one.
+    /// Wraps an error. `what` is called only if there is one.
     fn context<W: Into<String>>(self, what: impl FnOnce() -> W) -> Result<T>;
 }
 
@@ -178,7 +179,7 @@ impl<T> Context<T> for buttress_send::Result<T> {
     }
 }
 
-/// What lies below the steps of a stream.
+/// Returns the error below the steps of a stream.
 fn root(error: &buttress_send::Error) -> &buttress_send::Error {
     match error {
         buttress_send::Error::Step { source, .. }

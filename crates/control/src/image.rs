@@ -21,7 +21,8 @@ pub struct Devices {
     /// Another device of the same volume; may be given several times.
     #[arg(long = "device", value_name = "IMG")]
     pub devices: Vec<PathBuf>,
-    /// Write nothing to RAID5 or RAID6: what is there is read and given up, what comes is mirrored.
+    /// Write nothing to RAID5 or RAID6: existing data there is read and given up, new data is
+    /// mirrored.
     #[arg(long)]
     pub raid56_mirror: bool,
     /// Go on without devices that are missing.
@@ -41,7 +42,7 @@ pub struct Devices {
     pub rescue: Option<String>,
 }
 
-/// Passes words that the mount option `rescue=` takes.
+/// Accepts the words of the mount option `rescue=`.
 fn rescue_words(words: &str) -> std::result::Result<String, String> {
     let list = format!("ro,rescue={words}");
     MountOptions::parse(&list).map(|_| words.to_owned()).map_err(|error| error.to_string())
@@ -73,15 +74,16 @@ impl Devices {
 /// Whether a verb changes the volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Only looks.
+    /// Only reads.
     Read,
-    /// Only looks, past the lock of a writer: sees what was committed last, or a commit in between.
+    /// Only reads, despite the lock of a writer. It sees the last commit, or one that happens
+    /// meanwhile.
     Peek,
-    /// Changes it; refused when another program has it open.
+    /// Changes the volume; refused if another program has the volume open.
     Write,
 }
 
-/// Opens the first device and the ones beside it.
+/// Opens the first device and the other devices.
 pub fn open_devices(
     image: &Path,
     others: &Devices,
@@ -105,7 +107,8 @@ fn open_device(path: &Path, access: Access, takeover: bool) -> Result<Arc<dyn De
     Ok(closing::open_taking(path, options, takeover)?.device())
 }
 
-/// Opens a volume as a filesystem; a verb that writes is told early why it cannot.
+/// Opens a volume as a filesystem. For a verb that writes, this fails early with the reason if the
+/// volume cannot be written.
 pub fn open(image: &Path, others: &Devices, access: Access) -> Result<Filesystem> {
     if access == Access::Write {
         others.expect_no_rescue()?;
@@ -140,7 +143,8 @@ pub fn open(image: &Path, others: &Devices, access: Access) -> Result<Filesystem
     Ok(fs)
 }
 
-/// What cannot be opened as a volume is a damaged one, or none: not a wrong command line.
+/// Makes the failure for a volume that cannot be opened. The volume is damaged or there is none;
+/// the command line is not wrong.
 fn not_opened(image: &Path, error: buttress_fs::Error, wants_more: bool) -> Failure {
     let hint = if wants_more { " (--device names another device of a volume)" } else { "" };
     let mut failure = Failure::of_volume(format!("{}{hint}", image.display()), error);

@@ -1,10 +1,10 @@
-//! What the verbs of the program share: places, opened volumes, and orders to running mounts.
+//! Code that the verbs of the program share: places, opened volumes, and orders to running mounts.
 //!
 //! # Place
 //!
-//! Above the engine and the mount, below the command lines. A command line reads words and shows
-//! what came of them. [`client`] takes an [`order`] and finds the process that has the volume open
-//! ([`live`]). Where there is none it opens the volume and carries the order out itself
+//! This crate is above the engine and the mount, and below the command lines. A command line reads
+//! words and shows results. [`client`] takes an [`order`] and finds the process that has the volume
+//! open ([`live`]). If there is none, it opens the volume and carries out the order itself
 //! ([`execute`]).
 //!
 //! # Invariants

@@ -1,18 +1,18 @@
-//! What a running mount or server tells of itself: a socket for each, and the verbs that ask.
+//! Running mounts and servers describe themselves over sockets, one for each. Verbs ask there.
 //!
 //! # Place
 //!
-//! `mount` and `nbd` open a [`Live`] and give it sections: a name, and a closure that returns
-//! figures. `stats` and `cache` ask. Verbs that work on a volume as a whole give their [`Order`] to
-//! the mount that has it. What it says to an order is lines of JSON: any number of steps, then what
-//! came of it. A section's figures are names and scalars, or objects of scalars, in the order in
-//! which a person reads them. What ends in `bytes` is shown as a size. [`subject`] says which mount
-//! a name means, and [`place`] which a path of the host means.
+//! `mount` and `nbd` open a [`Live`] and give it sections. A section is a name, and a closure that
+//! returns figures. `stats` and `cache` ask for them. Verbs that work on a whole volume give their
+//! [`Order`] to the mount that has it open. The mount answers with lines of JSON: any number of
+//! steps, then the result. The figures of a section are names and scalars, or objects of scalars,
+//! in the order in which a person reads them. A figure with a name that ends in `bytes` is shown as
+//! a size. [`subject`] finds the mount for a name, and [`place`] finds it for a path of the host.
 //!
 //! # Invariants
 //!
-//! - **L2** Nothing here ends or holds up a mount: without a folder there is a warning and no
-//!   socket.
+//! - **L2** No failure here ends or delays a mount. Without a folder for sockets there is a warning
+//!   and no socket.
 
 mod ask;
 mod descriptor;
@@ -58,12 +58,13 @@ pub use place::{Served, all_of_same, ground, is_ours, mounted_from, no_image, se
 pub use subject::Subject;
 pub use turn::Turn;
 
-/// Bytes of a question at most.
+/// The largest question, in bytes.
 const QUESTION_MAX: usize = 64 << 10;
-/// How long a look takes at whether the client stopped.
+/// The duration of one check whether the client has stopped.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// Carries an order out: the order, the volume, what comes or goes with it, and what watches.
+/// Carries out an order. Its arguments are the order, the volume, the stream of the order, and the
+/// watcher.
 pub type Executor = fn(&Order, &Open<'_>, Stream<'_>, Watch<'_>) -> Result<Value>;
 
 /// The volume that takes orders.
@@ -71,13 +72,13 @@ struct OpenVolume {
     fs: Filesystem,
     beside: Option<Beside>,
     executor: Executor,
-    /// What relative names of devices begin in.
+    /// The folder that relative names of devices begin in.
     folder: PathBuf,
 }
 
 type Source = Box<dyn Fn() -> Figures + Send + Sync>;
 
-/// What a process will tell once it listens.
+/// The description that a process gives once it listens.
 #[derive(Default)]
 pub struct Live {
     subject: Subject,
@@ -89,14 +90,14 @@ pub struct Live {
     farewells: Arc<Farewells>,
 }
 
-/// A socket that listens; gone with this.
+/// A socket that listens. It is removed when this is dropped.
 pub struct Listening {
     path: Option<PathBuf>,
     farewells: Arc<Farewells>,
 }
 
 impl Listening {
-    /// Tells those that wait for the end that the volume is closed, or why it could not be.
+    /// Tells all programs that wait for the end that the volume is closed, or why closing failed.
     pub fn is_closed(&self, failure: Option<String>) {
         self.farewells.tell(failure);
     }
@@ -105,19 +106,19 @@ impl Listening {
 impl Drop for Listening {
     fn drop(&mut self) {
         if let Some(path) = &self.path {
-            // Left behind, it is removed by the next verb that asks.
+            // If this fails, the next verb that asks removes the socket.
             let _ = std::fs::remove_file(path);
         }
     }
 }
 
 impl Live {
-    /// One that tells only what it serves.
+    /// Creates a description with the subject alone.
     pub fn new(subject: Subject) -> Self {
         Self { subject, ..Self::default() }
     }
 
-    /// Adds a part. `figures` is called for every question, from any thread.
+    /// Adds a section. `figures` is called for every question, from any thread.
     pub fn section(
         &mut self,
         name: &'static str,
@@ -133,27 +134,28 @@ impl Live {
         self.section("cache", move || cached::figures(&device));
     }
 
-    /// Adds the mount that it is about.
+    /// Adds the mount that this process serves.
     pub fn mount(&mut self, mount: Unmounter) {
         self.subject.target = Some(mount.target().to_owned());
         self.subject.device = mount.device();
         self.mount = Some(mount);
     }
 
-    /// Adds what makes more mounts of the volume.
+    /// Adds the handler that makes more mounts of the volume.
     pub fn join(&mut self, joins: Joins) {
         self.joins = Some(joins);
     }
 
-    /// Whether it had a mount that is gone: what is left of it is being made durable.
+    /// Returns whether the mount has been removed. Its last changes are then being made durable.
     fn is_closing(&self) -> bool {
         let Some(mount) = &self.mount else { return false };
         mount.look();
         mount.is_gone()
     }
 
-    /// Adds a volume: the orders that it takes; and what keeps its mount of one mind with it. To be
-    /// called where the names of its devices were given: they may be relative.
+    /// Adds a volume with the orders that it takes. `beside` keeps the mount in step with the
+    /// volume. This must be called in the folder from which the devices were named, because names
+    /// may be relative.
     pub fn volume(&mut self, fs: &Filesystem, beside: Option<Beside>, executor: Executor) {
         let folder = std::env::current_dir().unwrap_or_default();
         self.volume = Some(OpenVolume { fs: fs.clone(), beside, executor, folder });
@@ -171,7 +173,7 @@ impl Live {
     fn start(self) -> std::io::Result<PathBuf> {
         let path = folder()?.join(format!("{}.sock", std::process::id()));
         match std::fs::remove_file(&path) {
-            // Of a process that had our number before.
+            // The socket belonged to an earlier process with our number.
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
@@ -219,11 +221,12 @@ impl Live {
             _ => serde_json::to_value(self.tell())?,
         };
         let mut stream = stream;
-        // In one piece: a document writes itself in thousands.
+        // One write sends all of it: a document would write itself in thousands of pieces.
         stream.write_all(format!("{document}\n").as_bytes())
     }
 
-    /// The volume with a commit that can be held, or the answer that says why there is none.
+    /// Returns the volume with a commit that can be held, or the answer with the reason why there
+    /// is none.
     fn holder(&self) -> Result<&OpenVolume, Value> {
         let refuse = |what, exit| Err(json!({ "error": what, "exit": exit as u8 }));
         match &self.volume {
@@ -244,7 +247,7 @@ impl Live {
             sections.map(|(name, source)| Section { name: (*name).to_owned(), figures: source() });
         let mut subject = self.subject.clone();
         let seen = self.mount.as_ref().and_then(Unmounter::seen).unwrap_or_default();
-        // The first mount may be gone while others are there.
+        // The first mount may have been removed while others exist.
         if let Some(first) = seen.first()
             && seen.iter().all(|one| Some(&one.point) != subject.target.as_ref())
         {
@@ -257,16 +260,16 @@ impl Live {
         Answer { pid: std::process::id(), subject, sections: sections.collect(), is_closing }
     }
 
-    /// Where subvolumes have mounts of their own, by names that need not be text, and the device
-    /// number of each.
+    /// Returns the places at which subvolumes have their own mounts, and the device number of each.
+    /// Their names need not be text.
     fn submounts(&self) -> Vec<(Vec<u8>, u64)> {
         let beside = self.volume.as_ref().and_then(|volume| volume.beside.as_ref());
         let mounts = beside.map(Beside::submounts).unwrap_or_default();
         mounts.into_iter().map(|(at, device)| (at.into_os_string().into_vec(), device)).collect()
     }
 
-    /// Carries an order out and tells the client how far it is. The client ends it by closing its
-    /// end.
+    /// Carries out an order and reports its progress to the client. The client ends the order by
+    /// closing its end of the socket.
     fn obey(
         &self,
         order: &str,

@@ -54,7 +54,7 @@ impl VolumePath {
         parts.filter(|part| !part.is_empty() && *part != b".").collect()
     }
 
-    /// As a person would write it.
+    /// Returns the place as a person would write it.
     pub fn show(&self) -> String {
         format!("{}:{}", self.image.display(), show(&self.path))
     }

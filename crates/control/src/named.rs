@@ -11,16 +11,17 @@ use crate::location::VolumePath;
 use crate::order::Spot;
 use crate::{closing, live, names};
 
-/// What a superblock begins with, behind its checksum, identifier, address and flags.
+/// The magic number of a superblock. It follows the checksum, the identifier, the address and the
+/// flags.
 const MAGIC: [u8; 8] = *b"_BHRfS_M";
-/// Where it stands.
+/// The address of the magic number on the device.
 const MAGIC_AT: u64 = (64 << 10) + 64;
 
-/// A place, and what has the volume: an image, or the top of a mount.
+/// A place, and its volume: an image, or the top of a mount.
 pub struct Named {
     /// The image, or where the volume is mounted.
     pub volume: PathBuf,
-    /// What the place lies on, where that is a folder of the host that is no mount of ours.
+    /// The file system of the place, if it is a folder of the host outside of our mounts.
     pub elsewhere: Option<String>,
     /// The place in the volume.
     pub spot: Spot,
@@ -28,7 +29,7 @@ pub struct Named {
 
 impl Named {
     /// Reads an argument: `IMG:/path`, or a path on a mount of this user. A file on a mount is an
-    /// image where it begins as a volume does.
+    /// image if it begins like a volume.
     ///
     /// # Errors
     ///
@@ -53,12 +54,12 @@ impl Named {
         Ok(Self { volume: place.image, elsewhere, spot })
     }
 
-    /// Reads an argument that names a place of the same volume. Of an image it may be the path
-    /// alone.
+    /// Reads an argument that names a place of the same volume. For an image the path alone is
+    /// enough.
     ///
     /// # Errors
     ///
-    /// When it lies in another volume.
+    /// If the place lies in another volume.
     pub fn sibling(&self, argument: &OsString) -> Result<Spot> {
         let bytes = argument.as_bytes();
         if !self.spot.is_mounted
@@ -77,7 +78,7 @@ impl Named {
         Ok(other.spot)
     }
 
-    /// Whether two places are of one volume: of one file, or of an image and where it is mounted.
+    /// Returns whether two places are in one volume: in one file, or in an image and its mount.
     pub fn is_one_with(&self, other: &Self) -> bool {
         let (volume, other) = (&self.volume, &other.volume);
         let file = |name: &Path| closing::full_name(name).ok();

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **J1** A name, path, link target or attribute's value is a string of [`buttress_base::text`]:
-//!   itself where it is UTF-8, with marks for what is not. So two names never share a string.
+//! - **J1** A name, path, link target or attribute's value is a string of [`buttress_base::text`].
+//!   UTF-8 stays unchanged, and other bytes get marks. So two names never share a string.
 //! - **J2** Words for people (messages, lines of a terminal) go by [`crate::location::show`]
 //!   instead.
 
@@ -34,7 +34,7 @@ pub mod path {
     ///
     /// # Errors
     ///
-    /// What the output answers.
+    /// The error of the output.
     pub fn serialize<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str(&of_path(path))
     }
@@ -43,13 +43,13 @@ pub mod path {
     ///
     /// # Errors
     ///
-    /// What is no string, or has half a mark.
+    /// A value that is no string, or a string with half a mark.
     pub fn deserialize<'d, D: Deserializer<'d>>(from: D) -> Result<PathBuf, D::Error> {
         path_of(&String::deserialize(from)?)
     }
 }
 
-/// For fields that may lack: `#[serde(default, with = "names::path_or_none")]`.
+/// For optional fields: `#[serde(default, with = "names::path_or_none")]`.
 pub mod path_or_none {
     use super::{Deserialize, Deserializer, PathBuf, Serializer, of_path, path_of};
 
@@ -57,7 +57,7 @@ pub mod path_or_none {
     ///
     /// # Errors
     ///
-    /// What the output answers.
+    /// The error of the output.
     #[allow(clippy::ref_option, reason = "serde calls it so")]
     pub fn serialize<S: Serializer>(path: &Option<PathBuf>, to: S) -> Result<S::Ok, S::Error> {
         match path {
@@ -88,7 +88,7 @@ mod tests {
         target: Option<PathBuf>,
     }
 
-    /// J1: paths that are no text cross as JSON, and back.
+    /// J1: paths that are not UTF-8 survive JSON in both directions.
     #[test]
     fn paths_round_trip_as_json() {
         for bytes in [&b"/a/lit\xe9"[..], b"/a/lit\\xe9", b"/new\nline", b""] {

@@ -1,6 +1,7 @@
 //! Sizes as btrfs-progs reads and prints them: binary units, one letter.
 //!
-//! Own code: crates for sizes take `K` for 1000 or accept fractions, and btrfs-progs does neither.
+//! This is own code: crates for sizes take `K` for 1000 or accept fractions, and btrfs-progs does
+//! neither.
 
 /// Reads `4G`, `512M`, `64KiB` or plain bytes.
 ///
@@ -65,7 +66,7 @@ mod tests {
         assert!(parse("99999999P").is_err());
     }
 
-    /// What is printed is what btrfs-progs prints.
+    /// The printed text equals that of btrfs-progs.
     #[test]
     fn printing_matches_btrfs_progs() {
         assert_eq!(human(8 << 20), "8.00MiB");

@@ -14,13 +14,13 @@ use serde::Serialize;
 
 use crate::exit::{Context, Result};
 
-/// Where the program speaks, and how.
+/// The form of the program's output.
 pub struct Ui {
     json: bool,
     colour: bool,
 }
 
-/// The colours in use, by what they mean.
+/// The colours in use, by their meaning.
 #[derive(Clone, Copy)]
 pub enum Tone {
     /// A heading.
@@ -36,13 +36,13 @@ pub enum Tone {
 }
 
 impl Ui {
-    /// Looks at the terminal and the environment once.
+    /// Creates the output, after one look at the terminal and the environment.
     pub fn new(json: bool) -> Self {
         let colour = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
         Self { json, colour }
     }
 
-    /// Whether a script reads.
+    /// Returns whether the output is for a script.
     pub fn json(&self) -> bool {
         self.json
     }
@@ -64,7 +64,7 @@ impl Ui {
         self.line(text)
     }
 
-    /// [`note`], for callers that hold this anyway.
+    /// As [`note`], for callers that have a [`Ui`].
     pub fn note(&self, text: impl AsRef<str>) {
         note(text);
     }
@@ -119,7 +119,7 @@ impl Ui {
     }
 }
 
-/// Says something to the person at the keyboard that is not part of the answer.
+/// Prints a note for the user on standard error. It is not part of the answer.
 pub fn note(text: impl AsRef<str>) {
     // Standard error may be closed.
     let _ = writeln!(std::io::stderr().lock(), "buttress: {}", text.as_ref());
@@ -129,41 +129,41 @@ fn style(template: &str) -> ProgressStyle {
     ProgressStyle::with_template(template)
         .expect("the templates of this file parse")
         .with_key("rate", |state: &ProgressState, out: &mut dyn std::fmt::Write| {
-            // Into a string: nothing can fail.
+            // Writing into a string cannot fail.
             let _ = write!(out, "{:.0}/s", state.per_sec());
         })
         .progress_chars("━╸─")
 }
 
-/// A bar that goes away when it is done.
+/// A progress bar. It disappears at its end.
 pub struct Progress {
     bar: ProgressBar,
 }
 
 impl Progress {
-    /// One that shows nothing, for copies that no person waits for.
+    /// Creates a bar that shows nothing, for copies without a waiting user.
     #[must_use]
     pub fn hidden() -> Self {
         Self { bar: ProgressBar::hidden() }
     }
 
-    /// Moves on.
+    /// Moves the bar by `amount`.
     pub fn add(&self, amount: u64) {
         self.bar.inc(amount);
     }
 
-    /// Says something above the bar, on standard error.
+    /// Prints a line above the bar, on standard error.
     pub fn say(&self, text: &str) {
         // Standard error may be closed.
         self.bar.suspend(|| _ = writeln!(std::io::stderr().lock(), "{text}"));
     }
 
-    /// Names what is being worked on.
+    /// Shows the name of the current object.
     pub fn message(&self, text: &str) {
         self.bar.set_message(text.to_owned());
     }
 
-    /// Keeps the rate honest while nothing moves.
+    /// Updates the rate regularly, so that it is right while the bar does not move.
     pub fn tick(&self) {
         self.bar.enable_steady_tick(Duration::from_millis(250));
     }

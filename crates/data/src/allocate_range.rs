@@ -2,9 +2,9 @@
 //!
 //! # Invariants
 //!
-//! - **A1** What holds data keeps it. Only holes get preallocated extents, which read as zeros.
-//! - **A2** An inode that ever had a preallocated extent carries the flag that makes writeback look
-//!   for it.
+//! - **A1** Existing data is kept. Only holes get preallocated extents, which read as zeros.
+//! - **A2** An inode that ever had a preallocated extent carries a flag. The flag makes writeback
+//!   look for such extents.
 
 use std::ops::Range;
 
@@ -24,21 +24,21 @@ use crate::writeback::settle;
 /// Largest extent that is preallocated in one piece.
 const PREALLOC_BYTES_MAX: u64 = 128 << 20;
 
-/// Longest extent that steps are joined to. An extent is freed as a whole, so what is cut off a
-/// longer one would stay.
+/// The longest extent that steps are joined to. An extent is freed as a whole, so a part that is
+/// cut off a longer one would stay allocated.
 const GROWN_BYTES_MAX: u64 = 1 << 20;
 
-/// A file that grows by steps gets room for so many more at once, or as much as it has, if that is
-/// more.
+/// The number of steps that a file which grows by steps gets room for at once. If the file is
+/// already longer, it gets room for its present length.
 const AHEAD_STEPS: u64 = 16;
 
-/// Most room that is kept behind a file for its next steps. A step as large needs none.
+/// The largest room that is kept after a file for its next steps. A step of this size needs none.
 const AHEAD_BYTES_MAX: u64 = 1 << 20;
 
-/// What a step costs: the inode item, and an extent.
+/// The cost of a step: the inode item, and an extent.
 const STEP_COST: Cost = Cost::of(1, 160).and(Edits::COST_OF_ONE);
 
-/// How many gaps are listed at once.
+/// The number of gaps that are listed at once.
 const GAPS_MAX: usize = 64;
 
 impl Files {
@@ -61,7 +61,7 @@ impl Files {
         let old_size = file.size();
         let grown = if keep_size { old_size } else { old_size.max(end) };
         let range = self.params.floor(offset)..self.params.ceil(end);
-        // From here on nothing of this file becomes inline.
+        // From here on no data of this file becomes inline.
         file.touch(|item| item.flags |= InodeFlags::PREALLOC);
         if grown > old_size {
             self.secure_tail(file, old_size)?;
@@ -78,7 +78,7 @@ impl Files {
             let _claim = file.claim();
             self.fill_gaps(file, range, &mut plan)?;
         }
-        // The range ended inside what was there, so no put could complete it.
+        // The range ended inside existing extents, so no put could complete it.
         match plan.stamp {
             Some(stamp) => self.lengthen(file, grown, stamp),
             None => Ok(()),
@@ -118,7 +118,8 @@ impl Files {
         Ok(())
     }
 
-    /// The offset behind the file's last extent. The caller keeps other threads from adding any.
+    /// Returns the end of the file's last extent. The caller keeps other threads from adding
+    /// extents.
     fn end(&self, file: &File) -> Result<u64> {
         if let Some(end) = file.known_end() {
             return Ok(end);
@@ -130,7 +131,8 @@ impl Files {
         Ok(end)
     }
 
-    /// The parts of `range` without data or space, and how far they are listed.
+    /// Returns the parts of `range` without data or space, and the offset up to which they are
+    /// listed.
     fn gaps(&self, view: &View, file: &File, range: Range<u64>) -> Result<(Vec<Range<u64>>, u64)> {
         let mut gaps: Vec<Range<u64>> = Vec::new();
         let mut at = range.start;
@@ -195,7 +197,7 @@ impl Files {
         Ok(())
     }
 
-    /// Allocates for the next step of a file that grows by steps, with room for more.
+    /// Allocates space for the next step of a file that grows by steps, with room for more.
     fn allocate_ahead(&self, file: &File, at: u64, want: u64, goal: Goal) -> Option<Extent> {
         if want >= AHEAD_BYTES_MAX || !self.steps(file, &(at..at + want)) {
             return None;
@@ -205,7 +207,7 @@ impl Files {
         self.engine.allocate_ahead(window, want, self.params.floor(ahead), goal.at, goal.stream)
     }
 
-    /// Whether preallocating a range needs only an extent behind the last one.
+    /// Returns whether preallocating a range needs only an extent after the last one.
     fn steps(&self, file: &File, part: &Range<u64>) -> bool {
         let covers = |growth: Range<u64>| part.start <= growth.start && growth.end <= part.end;
         file.steps_to(part.start)
@@ -320,19 +322,19 @@ fn set_aside(extent: Extent) -> FileExtent {
     }
 }
 
-/// How a file changes when its gaps are filled.
+/// The changes of a file while its gaps are filled.
 struct Plan<S> {
     /// Start of the range that was asked for, and end of the sectors that it touches.
     offset: u64,
     end: u64,
     /// The file's final length.
     grown: u64,
-    /// Sets the times in the step that completes the range, and is used up by it.
+    /// Sets the times. The step that completes the range consumes it.
     stamp: Option<S>,
 }
 
 impl<S: FnOnce(&mut InodeItem)> Plan<S> {
-    /// Updates the item of a file to a part that was preallocated.
+    /// Updates the inode item after a part was preallocated.
     fn follow(&mut self, file: &File, part: &Range<u64>, meta: &mut Meta) {
         if part.end >= self.end {
             if let Some(stamp) = self.stamp.take() {
@@ -341,7 +343,7 @@ impl<S: FnOnce(&mut InodeItem)> Plan<S> {
                 stamp(&mut meta.item);
             }
         } else if self.offset <= meta.item.size && meta.item.size == meta.disk_size {
-            // Where the range starts inside the file, its length may follow piece by piece.
+            // If the range starts inside the file, the length may follow part by part.
             let size = meta.item.size.max(part.end.min(self.grown));
             meta.item.size = size;
             meta.disk_size = size;

@@ -2,12 +2,12 @@
 //!
 //! # Invariants
 //!
-//! - **S1** What is shared is on disk: the source's dirty data is written back first. Its extents
-//!   stay what they are while steps are worked out, since its `extents` lock is held shared.
-//! - **S2** Each step takes references and drops those that it replaces in one handle. A crash in
-//!   between leaves a target that holds some of the range, never an extent without its reference.
-//! - **S3** Shown items keep the generation of what they were copied from: the data is as old as it
-//!   is.
+//! - **S1** Shared data is on disk: the source's dirty data is written back first. The source's
+//!   extents do not change while steps are computed, since its `extents` lock is held shared.
+//! - **S2** Each step takes references and drops the replaced ones in one handle. A crash in
+//!   between leaves a target with a part of the range, but never an extent without its reference.
+//! - **S3** Items of the target keep the generation of the items that they were copied from. The
+//!   data is as old as that generation.
 //! - **S4** Extents without checksums and extents with them are never in one file.
 
 use std::ops::Range;
@@ -25,21 +25,21 @@ use crate::step::STEP_ITEMS;
 use crate::write::SIZE_MAX;
 use crate::writeback::grow;
 
-/// How much of two ranges is compared at a time.
+/// The number of bytes of two ranges that are compared at a time.
 const COMPARE_BYTES: usize = 1 << 20;
 
-/// A range of one file, and where in another it goes.
+/// A range of one file, and its place in another.
 #[derive(Clone, Copy, Debug)]
 pub struct CloneRange<'f> {
-    /// Where the bytes are.
+    /// The file that has the bytes.
     pub source: &'f File,
-    /// From which offset on; a whole number of sectors.
+    /// The offset in the source; a whole number of sectors.
     pub offset: u64,
-    /// Which file shows them, too; may be the source.
+    /// The file that will show the bytes, too; may be the source.
     pub target: &'f File,
-    /// From which offset on; a whole number of sectors.
+    /// The offset in the target; a whole number of sectors.
     pub target_offset: u64,
-    /// How many; a whole number of sectors, or as far as the source goes.
+    /// The number of bytes; a whole number of sectors, or up to the end of the source.
     pub len: u64,
 }
 
@@ -56,8 +56,8 @@ impl Files {
     ///
     /// # Errors
     ///
-    /// [`Error::Unshareable`] for ranges that cannot be shared, [`Error::TooBig`], no space, or
-    /// what the trees met. A part of the range may be shared then.
+    /// [`Error::Unshareable`] for ranges that cannot be shared, [`Error::TooBig`], no space, or an
+    /// error of the trees. A part of the range may be shared then.
     pub fn clone_range(
         &self,
         range: &CloneRange<'_>,
@@ -85,8 +85,8 @@ impl Files {
         };
         self.writeback.write_back(source, waiting)?;
         let copied = self.copy_inline(range)?;
-        // Late data of the source may have to be taken back. A thread with another claim waits for
-        // no second one.
+        // Late data of the source may have to be taken back, which needs the source's claim. It is
+        // taken first, because a thread with another claim does not wait for a second one.
         let _of_source = (!range.is_within_one()).then(|| source.claim());
         let _claim = target.claim();
         let mut stamp = Some(stamp);
@@ -191,7 +191,8 @@ impl Files {
         Ok(self.params.sector)
     }
 
-    /// One handle's worth; returns how far in the source it came. `finish` runs inside the handle.
+    /// Clones as much as one handle can. Returns the offset in the source that it reached. `finish`
+    /// runs inside the handle.
     fn clone_step(
         &self,
         range: &CloneRange<'_>,

@@ -1,4 +1,4 @@
-//! Which compression, and how hard it tries.
+//! The compression of a file, and its level.
 
 use std::fmt;
 
@@ -12,12 +12,12 @@ pub struct Codec {
 }
 
 impl Codec {
-    /// The codec of a file that shall be compressed and names none.
+    /// The codec of a file that is to be compressed and names no codec.
     pub const DEFAULT: Self = Self { kind: Compression::Zlib, level: 3 };
 
-    /// Reads `zlib`, `lzo` or `zstd`, with a level behind a colon. Level 0 is the default one.
-    /// Levels out of range are the nearest one in it, as Linux takes them. `None` for one that is
-    /// not built in, too.
+    /// Reads `zlib`, `lzo` or `zstd`, with a level after a colon. Level 0 is the default level. A
+    /// level out of range becomes the nearest possible one, as in Linux. Returns `None` also for a
+    /// codec that is not built in.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (name, level) = match text.split_once(':') {
@@ -40,13 +40,13 @@ impl Codec {
         self.kind
     }
 
-    /// How hard it tries; zero where there is no choice.
+    /// Returns the level; zero if the compression has no levels.
     #[must_use]
     pub fn level(self) -> i32 {
         self.level
     }
 
-    /// The text of a property. Linux reads no further than the name, so a level does no harm there.
+    /// Returns the text of the property. Linux reads only the name, so a level in it does no harm.
     #[must_use]
     pub fn property(self) -> String {
         match Self::parse(self.name()) {

@@ -1,4 +1,4 @@
-//! Compressed extents, as others wrote them: bytes in, file content out.
+//! Decompresses extents, which another implementation may have written.
 //!
 //! # On disk
 //!
@@ -12,8 +12,8 @@
 //!
 //! # Failure
 //!
-//! The content may be anything: output is bounded by what the item says, and what the item says is
-//! bounded by [`RAM_BYTES_MAX`].
+//! The stored bytes may be anything. The output is bounded by the size in the item, and that size
+//! is bounded by [`RAM_BYTES_MAX`].
 
 use std::io::Read;
 
@@ -119,7 +119,7 @@ mod tests {
         (0..10_000u32).flat_map(|n| (n / 7).to_le_bytes()).collect()
     }
 
-    /// A zlib stream with padding behind it unpacks to what went in.
+    /// A zlib stream, followed by padding, unpacks to the original bytes.
     #[test]
     fn zlib_unpacks() {
         let content = sample();
@@ -132,7 +132,7 @@ mod tests {
         assert_eq!(out.expect("stream"), content);
     }
 
-    /// A zstd frame with padding behind it unpacks to what went in.
+    /// A zstd frame, followed by padding, unpacks to the original bytes.
     #[test]
     fn zstd_unpacks() {
         let content = sample();
@@ -172,8 +172,8 @@ mod tests {
         assert!(decompress(Compression::Zlib, Logical(0), &rubbish, u64::MAX, 4096).is_err());
     }
 
-    /// Output longer than the item says is cut there. Memory that only a number in a frame asks for
-    /// is refused.
+    /// Output beyond the item's length is cut off. A frame that claims to need much memory is
+    /// refused.
     #[test]
     fn bombs_are_bounded() {
         let zeroes = vec![0; 64 << 20];
@@ -186,7 +186,7 @@ mod tests {
             assert!(out == zeroes[..5000] && out.capacity() <= 2 * 5000);
             assert!(decompress(kind, Logical(0), &bomb, RAM_BYTES_MAX + 1, 4096).is_err());
         }
-        // A frame of nothing, with a window of 1 MiB and of 128 MiB.
+        // An empty frame, with a window of 1 MiB and of 128 MiB.
         let frame = |log: u8| [0x28, 0xb5, 0x2f, 0xfd, 0, (log - 10) << 3, 1, 0, 0];
         let unpack = |log| decompress(Compression::Zstd, Logical(0), &frame(log), 100, 4096);
         assert!(unpack(20).expect("as large as an extent") == zeroes[..100]);

@@ -1,12 +1,12 @@
-//! Writing a file's extents anew, in fewer pieces, or compressed another way.
+//! Rewrites a file's extents in fewer pieces, or with another compression.
 //!
 //! # Invariants
 //!
 //! - **D1** The old extents stay until the new ones are written: a failure in between loses
 //!   nothing.
-//! - **D2** What is rewritten is the file's own from then on. Extents that it shared are not
-//!   changed, and are no longer shared.
-//! - **D3** Holes and preallocated space stay what they are.
+//! - **D2** Rewritten data belongs to the file alone. Extents that the file shared are not changed,
+//!   and the file does not share them any more.
+//! - **D3** Holes and preallocated space stay unchanged.
 
 use std::ops::Range;
 
@@ -21,10 +21,10 @@ use crate::job::Choice;
 use crate::pack::PACKED_BYTES_MAX;
 use crate::params::Params;
 
-/// Most that is read, and written, in one go.
+/// The largest number of bytes that are read, and written, at once.
 const STEP_BYTES: u64 = 16 << 20;
 
-/// How to write a file anew.
+/// The way of rewriting a file.
 #[derive(Clone, Copy, Debug)]
 pub struct Defragment {
     /// Extents at least this long are left alone.
@@ -40,15 +40,15 @@ impl Default for Defragment {
 }
 
 impl Files {
-    /// Writes extents of a range anew that are small and have a neighbour to join. With a
-    /// compression, it writes all extents anew that are not compressed that way. Returns how many
-    /// bytes those were.
+    /// Rewrites the extents of a range that are small and have a neighbour to join. With a codec,
+    /// it rewrites all extents that are not compressed that way. Returns the number of rewritten
+    /// bytes.
     ///
     /// The caller keeps other threads from changing the file's length or content meanwhile.
     ///
     /// # Errors
     ///
-    /// No space, or what reading and writing met; the content is what it was.
+    /// No space, or an error of reading or writing. The content is unchanged then.
     pub fn defragment(&self, file: &File, range: Range<u64>, how: &Defragment) -> Result<u64> {
         let end = self.params.ceil(range.end.min(file.size()));
         let mut at = self.params.floor(range.start);
@@ -66,7 +66,8 @@ impl Files {
         Ok(done)
     }
 
-    /// The first part of a range that is worth rewriting, and how far it looked.
+    /// Returns the first part of a range that is worth rewriting, and the offset up to which it
+    /// searched.
     fn next_part(
         &self,
         file: &File,
@@ -130,7 +131,7 @@ impl Files {
     }
 }
 
-/// Whether an extent is one to be rewritten.
+/// Returns whether an extent is to be rewritten.
 fn is_candidate(mapping: &Mapping, how: &Defragment) -> bool {
     if mapping.is_inline() || mapping.is_hole() || mapping.is_prealloc() {
         return false;

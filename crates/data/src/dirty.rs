@@ -1,17 +1,18 @@
-//! Data of one file that is newer than its extents: what waits, and what is on its way.
+//! Data of one file that is newer than its extents. It waits for writeback, or is being written.
 //!
 //! # Invariants
 //!
-//! - **P1** Pieces are disjoint, start on a sector and are whole sectors long. None is longer than
-//!   [`PIECE_BYTES`] unless it came as one.
-//! - **P2** Every sector in `pieces` has its data space in `reserved`, or is in `placed`: it will
-//!   be written where the file already shows it. `unreserved` is the token of just these.
-//! - **P3** A sector that is on its way stays readable here until its extent item is visible and
-//!   its data is on the device. `late` has data with an item that is visible first.
-//! - **P4** Bytes at or behind the file's length are zero.
+//! - **P1** Pieces are disjoint, start on a sector and are whole sectors long. No piece is longer
+//!   than [`PIECE_BYTES`], unless it was put in as one piece.
+//! - **P2** Every sector in `pieces` has its data space in `reserved`, or is in `placed`. A sector
+//!   in `placed` will be written where the file already shows it. `unreserved` is the token of
+//!   these sectors.
+//! - **P3** A sector that is being written stays readable here until its extent item is visible and
+//!   its data is on the device. `late` has data with an item that becomes visible first.
+//! - **P4** Bytes at or after the file's length are zero.
 //! - **P5** For every piece there is metadata in `metadata` to make an extent of it visible.
-//! - **P6** All of that is for this file's own items. If it is much, it counts as the leaves that
-//!   these items lie in.
+//! - **P6** All of this metadata is for the file's own items. A large reservation counts as the
+//!   leaves that these items lie in.
 //!
 //! # Locks
 //!
@@ -30,7 +31,7 @@ use crate::error::Error;
 /// Largest buffer that grows by appending; a run of them becomes one extent.
 pub(crate) const PIECE_BYTES: usize = 256 << 10;
 
-/// Most buffers of [`PIECE_BYTES`] that are kept for the next writer.
+/// The largest number of buffers of [`PIECE_BYTES`] that are kept for the next writer.
 const POOL_PIECES: usize = 512;
 
 /// Buffers that were written back and can be filled again. Memory fresh from the system has to be
@@ -57,7 +58,7 @@ impl Pool {
         drop(given);
     }
 
-    /// Takes the buffers of a run back that no thread reads any more.
+    /// Takes back those buffers of a run that no thread reads any more.
     pub(crate) fn give(&self, run: Run) {
         for piece in run.pieces {
             let Ok(mut piece) = Arc::try_unwrap(piece) else { continue };
@@ -80,30 +81,30 @@ pub(crate) struct Dirty {
     /// Data that has its extents and is still to be written (P3).
     late: BTreeMap<u64, Arc<Vec<u8>>>,
     bytes: u64,
-    /// Of `writing` and of `late`.
+    /// Bytes in `writing` and in `late`.
     writing_bytes: u64,
-    /// Space for what is in `pieces` (P2).
+    /// The data space that is reserved for `pieces` (P2).
     pub(crate) reserved: Option<DataReservation>,
-    /// Sectors of `pieces` that have their place on disk, and no reservation (P2).
+    /// Sectors of `pieces` that have a place on disk and no reservation (P2).
     placed: RangeSet,
     unreserved: Option<NoReserve>,
-    /// Metadata for what is in `pieces` (P5). While a part of the pieces is on its way, its job has
-    /// the metadata.
+    /// The metadata that is reserved for `pieces` (P5). While a part of the pieces is being
+    /// written, the job that writes it has its metadata.
     pub(crate) metadata: Option<MetaReservation>,
-    /// The inode's reserve, by which `metadata` counts once it is much (P6).
+    /// The inode's reserve. It counts `metadata` once that is large (P6).
     pub(crate) reserve: Option<Arc<InodeReserve>>,
-    /// A part of `metadata`: bytes of the first sector that may come to lie in the tree, and for
-    /// how many extents it covers the split of another.
+    /// Two parts of `metadata`. `inline` is the bytes of the first sector that may go into the
+    /// tree. `splits` is the number of extents for which it covers the split of another extent.
     pub(crate) inline: u32,
     pub(crate) splits: u32,
-    /// Whether the last write found no data space to reserve: the next one looks for its place
-    /// first.
+    /// Whether the last write found no data space to reserve. Then the next write first looks for
+    /// its place on disk.
     pub(crate) crowded: bool,
     /// Whether a thread holds the writeback claim.
     pub(crate) busy: bool,
-    /// Where the next extent of this file would best lie.
+    /// The best address for the next extent of this file.
     pub(crate) goal: Option<Logical>,
-    /// The first failure of background writes, not yet told.
+    /// The first failure of background writes that was not reported yet.
     pub(crate) error: Option<Error>,
 }
 
@@ -113,7 +114,7 @@ pub(crate) struct Run {
     pub(crate) offset: u64,
     pub(crate) pieces: Vec<Arc<Vec<u8>>>,
     pub(crate) len: u64,
-    /// The token for what is to be written in place; the rest has its space reserved.
+    /// The token for the part that is to be written in place. The rest has its space reserved.
     pub(crate) unreserved: Option<NoReserve>,
 }
 
@@ -127,7 +128,8 @@ impl Run {
         self.parts(range).map(|(piece, part)| &piece[part]).collect()
     }
 
-    /// The same as pieces that the caller can keep, and which part of each.
+    /// As [`slices`](Self::slices), but as pieces that the caller can keep, with the used part of
+    /// each.
     pub(crate) fn parts(
         &self,
         range: Range<u64>,
@@ -155,8 +157,8 @@ impl Dirty {
         self.pieces.is_empty() && self.writing.is_empty() && self.late.is_empty()
     }
 
-    /// Copies what is here into `buf`, which stands for the file at `offset`, and calls `gap` for
-    /// each missing part.
+    /// Copies the data here into `buf`, which holds the file from `offset` on. Adds each missing
+    /// part to `gaps`.
     pub(crate) fn copy_out(&self, offset: u64, buf: &mut [u8], gaps: &mut Vec<Range<u64>>) {
         let range = offset..offset + buf.len() as u64;
         if self.is_clean() {
@@ -180,7 +182,7 @@ impl Dirty {
             .is_some_and(|(start, piece)| offset - start < piece.len() as u64)
     }
 
-    /// The sector at `offset` as it is on its way to the device.
+    /// Returns the sector at `offset`, if it is being written to the device.
     pub(crate) fn on_its_way(&self, offset: u64, sector: usize) -> Option<&[u8]> {
         [&self.writing, &self.late].into_iter().find_map(|map| {
             let (start, piece) = before(map, offset)?;
@@ -197,12 +199,12 @@ impl Dirty {
         missing
     }
 
-    /// Visits the parts of `range`, whole sectors, that do not wait for writeback yet. Passes the
-    /// number of pieces that putting each would make.
+    /// Visits the parts of `range`, whole sectors, that do not wait for writeback yet. `visit` also
+    /// gets the number of pieces that putting the part would make.
     pub(crate) fn for_each_gap(&self, range: Range<u64>, mut visit: impl FnMut(Range<u64>, usize)) {
         let first = before(&self.pieces, range.start);
         let mut at = range.start;
-        // Room in the piece that ends where the gap begins.
+        // The room in the piece that ends at the start of the gap.
         let mut room = 0;
         let mut gap = |low: u64, high: u64, room: usize| {
             if low < high {
@@ -223,8 +225,8 @@ impl Dirty {
         gap(at, range.end, room);
     }
 
-    /// Where anything waits or is on its way, sorted and joined; nothing if it is in more pieces
-    /// than `limit`.
+    /// Returns the ranges that wait or are being written, sorted and joined. Returns none if there
+    /// are more than `limit` pieces.
     pub(crate) fn runs(&self, limit: usize) -> Vec<Range<u64>> {
         if self.pieces.len() + self.writing.len() + self.late.len() > limit {
             return Vec::new();
@@ -243,30 +245,30 @@ impl Dirty {
         runs
     }
 
-    /// How many buffers touch a range, including those on their way.
+    /// Returns the number of buffers that touch a range, including those that are being written.
     pub(crate) fn pieces_in(&self, range: &Range<u64>) -> usize {
         in_range(&self.pieces, range, Vec::len) + self.writing_in(range)
     }
 
-    /// How many of them are on their way.
+    /// Returns the number of those buffers that are being written.
     pub(crate) fn writing_in(&self, range: &Range<u64>) -> usize {
         in_range(&self.writing, range, |piece| piece.len())
     }
 
-    /// For how many extents of pieces the reservation does not cover a split, if each piece becomes
-    /// `each` extents.
+    /// Returns the number of extents of pieces without a covered split in the reservation, if each
+    /// piece becomes `each` extents.
     pub(crate) fn unsplit(&self, each: u32) -> u32 {
         (self.pieces.len() as u32 * each).saturating_sub(self.splits)
     }
 
-    /// Whether forgetting `range` leaves two pieces of one.
+    /// Returns whether forgetting `range` splits one piece in two.
     pub(crate) fn is_within_one(&self, range: &Range<u64>) -> bool {
         before(&self.pieces, range.start).is_some_and(|(start, piece)| {
             start < range.start && range.end < start + piece.len() as u64
         })
     }
 
-    /// Notes sectors that have their place on disk (P2), and takes their token.
+    /// Records sectors that have their place on disk (P2), and takes their token.
     pub(crate) fn place(&mut self, range: Range<u64>, token: NoReserve) {
         let all = self.placed.total() + token.bytes();
         self.placed.insert(range);
@@ -277,7 +279,8 @@ impl Dirty {
         }
     }
 
-    /// Forgets which sectors have their place on disk. Returns their token, if any had one.
+    /// Forgets the places on disk of the sectors in `range`. Returns their token, if there were
+    /// any.
     pub(crate) fn displace(&mut self, range: Range<u64>) -> Option<NoReserve> {
         let before = self.placed.total();
         self.placed.remove(range);
@@ -291,7 +294,8 @@ impl Dirty {
         self.unreserved.as_mut().map(|unreserved| unreserved.split(before - left))
     }
 
-    /// Puts whole sectors, over what waits already or beside it. Returns how many bytes are new.
+    /// Puts whole sectors, over sectors that wait already or beside them. Returns the number of new
+    /// bytes.
     pub(crate) fn put(&mut self, pool: &Pool, offset: u64, data: &[u8]) -> u64 {
         let end = offset + data.len() as u64;
         let part = |low: u64, high: u64| &data[(low - offset) as usize..(high - offset) as usize];
@@ -328,8 +332,8 @@ impl Dirty {
         {
             let take = data.len().min(PIECE_BYTES - piece.len());
             if piece.capacity() - piece.len() < take && piece.len() + take > PIECE_BYTES / 8 {
-                // The file is being written in order: this is the last move, into a buffer that
-                // stays.
+                // The file is being written in order. This is the last move of the piece, into a
+                // buffer of full size.
                 let mut large = pool.take();
                 large.extend_from_slice(piece);
                 *piece = large;
@@ -395,7 +399,7 @@ impl Dirty {
         runs
     }
 
-    /// Forgets a run that was on its way, or late. Returns its length.
+    /// Forgets a run that was being written, or was late. Returns its length.
     pub(crate) fn finished(&mut self, run: &Run) -> u64 {
         let mut at = run.offset;
         for piece in &run.pieces {
@@ -407,7 +411,7 @@ impl Dirty {
         run.len
     }
 
-    /// Notes that a run on its way has its extents before its data is written.
+    /// Records that a run has its extents before its data is written.
     pub(crate) fn name(&mut self, run: &Run) {
         let mut at = run.offset;
         for piece in &run.pieces {
@@ -422,14 +426,14 @@ impl Dirty {
         !self.late.is_empty()
     }
 
-    /// The start of the first byte range that is not on disk and ends behind `offset`.
+    /// Returns the start of the first byte range that is not on disk and ends after `offset`.
     pub(crate) fn first_behind(&self, offset: u64) -> Option<u64> {
         let pieces = first_behind(&self.pieces, offset, Vec::len);
         let writing = first_behind(&self.writing, offset, |piece| piece.len());
         pieces.into_iter().chain(writing).min()
     }
 
-    /// The first byte at or after `offset` that waits, or is on its way.
+    /// Returns the first range at or after `offset` that waits or is being written.
     pub(crate) fn next_data(&self, offset: u64) -> Option<Range<u64>> {
         let ranges = |low: u64, len: usize| low..low + len as u64;
         let piece = behind(&self.pieces, offset, Vec::len).map(|(s, l)| ranges(s, l));
@@ -437,7 +441,7 @@ impl Dirty {
         piece.into_iter().chain(writing).min_by_key(|range| range.start)
     }
 
-    /// Forgets whole sectors in `range`. Returns how many bytes that were.
+    /// Forgets whole sectors in `range`. Returns the number of forgotten bytes.
     pub(crate) fn forget(&mut self, range: Range<u64>) -> u64 {
         let mut gone = 0;
         if let Some((start, piece)) = before(&self.pieces, range.start)
@@ -464,8 +468,8 @@ impl Dirty {
         gone
     }
 
-    /// Gives back what was reserved for pieces that are gone, with the last of them or with the
-    /// first sector.
+    /// Drops the parts of the reservation for removed pieces, when the last piece or the first
+    /// sector is removed.
     fn note_gone(&mut self) {
         if !self.waits(0) {
             self.inline = 0;
@@ -505,7 +509,7 @@ fn first_behind<V>(map: &BTreeMap<u64, V>, offset: u64, len: impl Fn(&V) -> usiz
     behind(map, offset, len).map(|(start, _)| start)
 }
 
-/// Copies the parts of `range` that `map` has, lists the parts that it has not.
+/// Copies the parts of `range` that `map` has, and lists the parts that it lacks.
 fn overlay<V>(
     map: &BTreeMap<u64, V>,
     bytes: impl Fn(&V) -> &[u8],
@@ -538,7 +542,8 @@ fn overlay<V>(
 mod tests {
     use super::*;
 
-    /// P1, P3: a sector written again while it is on its way shows the newer bytes, then the rest.
+    /// P1, P3: a sector that is written again during writeback shows the newer bytes, and its
+    /// neighbours show the older ones.
     #[test]
     fn newer_bytes_win() {
         let (mut dirty, pool) = (Dirty::default(), Pool::new());

@@ -1,15 +1,15 @@
-//! Changes to a file's extent items, worked out before the handle that makes them begins.
+//! Changes to a file's extent items, computed before the handle that applies them begins.
 //!
 //! # Place
 //!
 //! Writeback, truncation, holes and preallocation all replace the items of a range. They collect
-//! [`Edits`] from a view, reserve what these cost, and apply them in one handle.
+//! [`Edits`] from a view, reserve their cost, and apply them in one handle.
 //!
 //! # Invariants
 //!
 //! - **D1** Every item that names an extent holds exactly one reference to it, keyed by the item's
-//!   file offset minus the region's offset. Splitting an item in two adds one, cutting an end off
-//!   adds none.
+//!   file offset minus the region's offset. Splitting an item in two adds one reference. Cutting an
+//!   end off adds none.
 //! - **D2** `nbytes` changes by exactly what the items gained and lost.
 
 use std::ops::Range;
@@ -20,7 +20,7 @@ use buttress_txn::{Cost, Handle};
 use crate::extent_map::{Mapping, disk_extent};
 use crate::file::{File, Meta};
 
-/// What one handle will do to the extent items of one file.
+/// The changes that one handle will make to the extent items of one file.
 #[derive(Debug, Default)]
 pub(crate) struct Edits {
     deletes: Vec<u64>,
@@ -31,29 +31,29 @@ pub(crate) struct Edits {
     lost: u64,
 }
 
-/// Whether these edits make an item, which then carries their generation, or it is part of an older
-/// one.
+/// Whether an item is made by these edits and carries their generation, or is part of an older
+/// item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Birth {
     Now,
     Before,
 }
 
-/// What a reservation counts for one reference: items, and room for the extent tree's side of it.
+/// The cost of one reference in a reservation: items, and bytes for the extent tree.
 const REF_ITEMS: u32 = 3;
 const REF_BYTES: u32 = 64;
 
 impl Edits {
-    /// What one more extent asks for.
+    /// The cost of one more extent.
     pub(crate) const COST_OF_ONE: Cost =
         Cost { items: 1, whole: REF_ITEMS, bytes: FileExtent::REGULAR_LEN as u32 + REF_BYTES };
 
-    /// How many items and references it touches.
+    /// Returns the number of items and references that the edits touch.
     pub(crate) fn len(&self) -> usize {
         self.deletes.len() + self.puts.len() + self.added.len() + self.dropped.len()
     }
 
-    /// What it asks of a reservation, the inode item included.
+    /// Returns the cost of the edits for a reservation, including the inode item.
     pub(crate) fn cost(&self) -> Cost {
         let refs = (self.added.len() + self.dropped.len()) as u32;
         let put_bytes: usize = self.puts.iter().map(|(_, extent, _)| extent_bytes(extent)).sum();
@@ -64,17 +64,18 @@ impl Edits {
         }
     }
 
-    /// The part of that for references that it drops.
+    /// Returns the part of the cost for dropped references.
     pub(crate) fn dropped_cost(&self) -> Cost {
         let refs = self.dropped.len() as u32;
         Cost { items: 0, whole: refs * REF_ITEMS, bytes: refs * REF_BYTES }
     }
 
-    /// Takes `range` away from `mapping`, which touches it.
+    /// Removes `range` from `mapping`, which touches it.
     pub(crate) fn cut(&mut self, mapping: &Mapping, range: &Range<u64>) {
         debug_assert!(mapping.offset < range.end && mapping.end > range.start);
         let Some(region) = mapping.region() else {
-            // Inline: one sector at the start of the file, and ranges are whole sectors.
+            // An inline extent is one sector at the start of the file, and ranges are whole
+            // sectors.
             self.deletes.push(mapping.offset);
             self.lost += mapping.nbytes();
             return;
@@ -117,7 +118,7 @@ impl Edits {
         self.puts.push((offset, extent, Birth::Now));
     }
 
-    /// Puts an item that shows what another file, or place, shows already, with a reference of its
+    /// Puts an item for an extent that another file or place shows already, with a reference of its
     /// own.
     pub(crate) fn share(&mut self, offset: u64, extent: FileExtent) {
         if let Some(region) = extent.region().filter(|region| !region.is_hole()) {
@@ -127,7 +128,7 @@ impl Edits {
         self.puts.push((offset, extent, Birth::Before));
     }
 
-    /// Replaces `mapping` by itself with a new length; for an inline extent that is cut short.
+    /// Replaces the inline extent `mapping` by itself with a new length, when it is cut short.
     pub(crate) fn replace_inline(&mut self, mapping: &Mapping, extent: FileExtent) {
         self.lost += mapping.nbytes();
         self.gained += extent.ram_bytes;
@@ -151,8 +152,7 @@ impl Edits {
         self.puts.push((range.start, hole(len), Birth::Now));
     }
 
-    /// Puts an item in place of one that shows `gained` bytes less of the same extent, which has
-    /// grown.
+    /// Replaces an item by one that shows `gained` more bytes of the same extent, which has grown.
     pub(crate) fn replace(
         handle: &Handle<'_>,
         file: &File,
@@ -170,8 +170,8 @@ impl Edits {
         Dropped(std::mem::take(&mut self.dropped))
     }
 
-    /// What takes the edits back, where `there` was before. The references that they drop are taken
-    /// out before.
+    /// Returns the reverse of the edits. `there` are the mappings from before. The references that
+    /// the edits drop are taken out first.
     pub(crate) fn reverse(&self, there: Vec<Mapping>) -> Reverse {
         Reverse {
             puts: self.puts.iter().map(|(offset, ..)| *offset).collect(),
@@ -194,7 +194,8 @@ impl Edits {
             }
             put(handle, file, offset, &extent);
         }
-        // Added before dropped: a count that touches zero in between would free the extent.
+        // References are added before others are dropped. A count that touches zero in between
+        // would free the extent.
         for (extent, key) in self.added {
             handle.add_data_ref(extent, file.data_ref(key));
         }
@@ -205,7 +206,7 @@ impl Edits {
     }
 }
 
-/// References that are to be dropped.
+/// References to drop.
 #[derive(Debug)]
 pub(crate) struct Dropped(Vec<(Extent, u64)>);
 
@@ -221,7 +222,7 @@ impl Dropped {
     }
 }
 
-/// Takes edits back that were applied, except for the references that they dropped.
+/// Reverses edits that were applied, except for the references that they dropped.
 #[derive(Debug)]
 pub(crate) struct Reverse {
     puts: Vec<u64>,
@@ -254,7 +255,7 @@ fn put(handle: &Handle<'_>, file: &File, offset: u64, extent: &FileExtent) {
     }
 }
 
-/// What an application of edits did to the bytes an inode owns.
+/// The change of an inode's byte count by applied edits.
 #[must_use = "the inode item must learn of it (D2)"]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bytes {
@@ -274,7 +275,7 @@ pub(crate) fn reference_key(offset: u64, region: &Region) -> u64 {
     offset.wrapping_sub(region.offset)
 }
 
-/// A window of an extent: `len` bytes behind the first `skip`.
+/// Returns a window of an extent: `len` bytes after the first `skip` bytes.
 pub(crate) fn window(extent: &FileExtent, skip: u64, len: u64) -> FileExtent {
     let mut part = extent.clone();
     if let Body::Regular(region) | Body::Prealloc(region) = &mut part.body {
@@ -291,7 +292,7 @@ pub(crate) fn window(extent: &FileExtent, skip: u64, len: u64) -> FileExtent {
     part
 }
 
-/// An item for a range that holds nothing, for volumes on which holes have items.
+/// Returns the item of a hole, for volumes on which holes have items.
 fn hole(len: u64) -> FileExtent {
     FileExtent {
         generation: Generation(0),

@@ -1,17 +1,17 @@
-//! What can go wrong with the bytes of a file.
+//! Errors of reading and writing the bytes of a file.
 
 use std::sync::Arc;
 
 use buttress_format::{Ino, Logical, TreeId};
 
-/// The result of this crate.
+/// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// A failure of this crate.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A transaction, a reservation or a commit refused.
+    /// A transaction, a reservation or a commit failed.
     #[error(transparent)]
     Txn(Arc<buttress_txn::Error>),
     /// A tree could not be read.
@@ -29,7 +29,7 @@ pub enum Error {
         ino: Ino,
         /// File offset of the item.
         offset: u64,
-        /// What the parser found.
+        /// The error of the parser.
         #[source]
         source: buttress_format::Error,
     },
@@ -42,7 +42,7 @@ pub enum Error {
         ino: Ino,
         /// File offset of the item.
         offset: u64,
-        /// What is wrong.
+        /// The fault.
         what: &'static str,
     },
     /// No mirror of a sector matches its checksum.
@@ -55,18 +55,18 @@ pub enum Error {
         /// Address of the first bad sector.
         logical: Logical,
     },
-    /// A compressed extent does not decompress to what its item says.
+    /// A compressed extent does not decompress as its item says.
     #[error("the compressed extent at {logical} is damaged: {what}")]
     Compressed {
         /// Address of the extent; zero when it is inline.
         logical: Logical,
-        /// What is wrong.
+        /// The fault.
         what: &'static str,
     },
     /// A range cannot be shared between files.
     #[error("the range cannot be shared: {0}")]
     Unshareable(&'static str),
-    /// A file cannot be so long.
+    /// The length or an offset is beyond the largest file.
     #[error("beyond the largest file")]
     TooBig,
     /// Data of this file was lost when it was written in the background.
@@ -75,7 +75,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the cause is a lack of space, and nothing else.
+    /// Returns whether a lack of space is the only cause.
     #[must_use]
     pub fn is_no_space(&self) -> bool {
         match self {

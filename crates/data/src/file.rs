@@ -2,10 +2,10 @@
 //!
 //! # Invariants
 //!
-//! - **F1** The item in memory is the newest. The overlay has the item as of the last handle that
-//!   changed it, so it is encoded and put under one lock, inside a handle.
-//! - **F2** The length on disk never passes the end of what is on disk. `disk_size` is what a
-//!   reader after a crash may see, `item.size` is what a reader now sees.
+//! - **F1** The item in memory is the newest. The overlay has the item from the last handle that
+//!   changed it. So the item is encoded and put under one lock, inside a handle.
+//! - **F2** The length on disk never passes the end of the data on disk. `disk_size` is the length
+//!   that a reader sees after a crash. `item.size` is the length that a reader sees now.
 //!
 //! # Locks
 //!
@@ -15,8 +15,9 @@
 //! 2. the writeback claim (`Dirty::busy`). A thread with one claim waits for another file's only
 //!    with the locks of both inodes;
 //! 3. `extents`. Shared: threads that look up extents, and some that read them (`read_plan`).
-//!    Exclusive: threads that change them. A thread locks several files at once only shared beside
-//!    one, or exclusive in the order of their numbers and with nothing else held;
+//!    Exclusive: threads that change them. A thread locks several files at once in two ways only:
+//!    others shared beside one, or all exclusively. In the second way it locks them in the order of
+//!    their numbers, with nothing else held;
 //! 4. two short locks: the item's, then the dirty map's. They are taken inside a handle, so no
 //!    thread begins a handle, reserves or does I/O under them.
 
@@ -38,11 +39,11 @@ use crate::streams::Streams;
 const TYPE_MASK: u32 = 0o170_000;
 const REGULAR: u32 = 0o100_000;
 
-/// A file takes so many layout numbers at once, so that files that change do not share one
-/// counter's cache line.
+/// The number of layout numbers that a file takes at once, so that files that change do not share
+/// one counter's cache line.
 const LAYOUTS: u64 = 1 << 16;
 
-/// The first of a range of numbers that no other file has.
+/// Returns the first of a range of numbers that no other file has.
 fn fresh_layouts() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     NEXT.fetch_add(LAYOUTS, Ordering::Relaxed)
@@ -56,18 +57,18 @@ pub struct File {
     meta: Ranked<Meta>,
     /// Unranked: held across reads of trees and of devices, and taken before handles begin.
     pub(crate) extents: RwLock<()>,
-    /// The number of its layout of extents. No other file ever has the same number.
+    /// The number of the file's layout of extents. No other file ever has the same number.
     layout: AtomicU64,
-    /// Where its extents end, once that was looked up. Changes with `extents` held.
+    /// The end of the file's extents, once it was looked up. Changes only with `extents` held.
     end: Ranked<Option<End>>,
     pub(crate) dirty: Ranked<Dirty>,
     pub(crate) streams: Ranked<Streams>,
-    /// Whether reads try without `extents`.
+    /// Decides whether reads try without `extents`.
     pub(crate) free_reads: Backoff,
-    /// Whether reads read more than they were asked for. Around a bad sector, all of that would be
-    /// read again for each of them.
+    /// Decides whether reads read more than they were asked for. Around a bad sector, each such
+    /// read would read all of that again.
     pub(crate) long_reads: Backoff,
-    /// Space behind its last extent, for the next one.
+    /// Space after the file's last extent, for the next one.
     pub(crate) window: OnceLock<Arc<Window>>,
     /// Signalled when the writeback claim is given back.
     pub(crate) idle: Condvar,
@@ -75,10 +76,10 @@ pub struct File {
     pub(crate) exclusive: Ranked<Exclusive>,
 }
 
-/// Where the extents of a file end.
+/// The end of a file's extents.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct End {
-    /// There are none at or behind this offset.
+    /// No extent lies at or after this offset.
     pub(crate) at: u64,
     /// The extent that ends there, if it was preallocated as a whole for the item at that offset.
     pub(crate) last: Option<(u64, Extent)>,
@@ -88,12 +89,12 @@ pub(crate) struct End {
 pub(crate) struct Meta {
     pub(crate) item: InodeItem,
     pub(crate) disk_size: u64,
-    /// No ordered extent was finished behind this, and none is on its way there. Extents may lie
-    /// behind the length on disk, which stops before data that waits. It says nothing about a file
-    /// with preallocated extents.
+    /// No ordered extent was finished after this offset, and none is being written there. Extents
+    /// may lie after the length on disk, because that length stops before waiting data. The offset
+    /// says nothing about a file with preallocated extents.
     pub(crate) ordered_end: u64,
-    /// The file is being truncated: what is on disk follows the length in steps, and is longer
-    /// until the last step.
+    /// Whether the file is being truncated. The extents on disk follow the length in steps, and
+    /// reach further until the last step.
     pub(crate) shrinks: bool,
     /// The codec that its property names.
     pub(crate) codec: Option<Codec>,
@@ -115,7 +116,7 @@ impl Meta {
 }
 
 impl File {
-    /// Takes an inode as it was read, or as it is about to be made.
+    /// Creates the state of an inode that was read, or that is about to be made.
     #[must_use]
     pub fn new(tree: TreeId, ino: Ino, item: InodeItem) -> Self {
         let disk_size = item.size;
@@ -147,20 +148,20 @@ impl File {
         }
     }
 
-    /// The tree it lives in.
+    /// Returns the tree of the inode.
     #[must_use]
     pub fn tree(&self) -> TreeId {
         self.tree
     }
 
-    /// Its number there.
+    /// Returns the number of the inode.
     #[must_use]
     pub fn ino(&self) -> Ino {
         self.ino
     }
 
-    /// The allocator's key for this file: its extents lie together, apart from those of other
-    /// files.
+    /// Returns the allocator's key for this file. The key keeps its extents together, apart from
+    /// those of other files.
     pub(crate) fn stream(&self) -> u64 {
         self.ino.0 ^ self.tree.0.rotate_left(32)
     }
@@ -182,7 +183,7 @@ impl File {
         self.meta.lock().codec
     }
 
-    /// Takes note of a property that was read, or changed.
+    /// Sets the codec after its property was read or changed.
     pub fn set_codec(&self, codec: Option<Codec>) {
         self.meta.lock().codec = codec;
     }
@@ -196,8 +197,8 @@ impl File {
     /// Changes the item in memory alone. The next call that puts the item makes the change part of
     /// a transaction.
     ///
-    /// This is for what comes with dirty data (times, length), and for what may be lost (access
-    /// times).
+    /// This is for changes that come with dirty data (times, length), and for changes that may be
+    /// lost (access times).
     pub fn touch<R>(&self, change: impl FnOnce(&mut InodeItem) -> R) -> R {
         change(&mut self.meta.lock().item)
     }
@@ -266,8 +267,8 @@ impl File {
         meta.item.atime != meta.access_put
     }
 
-    /// Puts the item for the sake of its time of access. A read is no change, so the item counts
-    /// none.
+    /// Puts the item because of its access time. A read is no change, so it does not count in the
+    /// item.
     pub fn put_access(&self, handle: &Handle<'_>) {
         let mut meta = self.meta.lock();
         meta.item.transid = handle.generation();
@@ -288,8 +289,8 @@ impl File {
         self.append_extents().0
     }
 
-    /// As [`Self::change_extents`]; also returns where the extents ended until now, if that is
-    /// known. The known end is forgotten unless [`Self::note_end`] sets it before the guard goes.
+    /// As [`Self::change_extents`]; also returns the previous end of the extents, if it is known.
+    /// That end is forgotten unless [`Self::note_end`] sets it before the guard is dropped.
     pub(crate) fn append_extents(&self) -> (RwLockWriteGuard<'_, ()>, Option<End>) {
         let guard = self.extents.write();
         self.change_layout();
@@ -311,28 +312,28 @@ impl File {
     pub(crate) fn change_layout(&self) {
         let next = self.layout() + 1;
         let next = if next.is_multiple_of(LAYOUTS) { fresh_layouts() } else { next };
-        // Changed before any extent can be freed: a thread that read without the lock compares the
-        // layout afterwards (`read_plan::L1`).
+        // The number changes before any extent can be freed. A thread that read without the lock
+        // compares the layout afterwards (`read_plan::L1`).
         self.layout.store(next, Ordering::SeqCst);
     }
 
-    /// Where its extents end, if that is known. The caller holds `extents`, or no other thread adds
-    /// extents.
+    /// Returns the end of the file's extents, if it is known. The caller holds `extents`, or no
+    /// other thread adds extents.
     pub(crate) fn known_end(&self) -> Option<u64> {
         self.end.lock().map(|end| end.at)
     }
 
-    /// Whether its extents end at `at` with one that was preallocated.
+    /// Returns whether the file's extents end at `at` with a preallocated one.
     pub(crate) fn steps_to(&self, at: u64) -> bool {
         self.end.lock().is_some_and(|end| end.at == at && end.last.is_some())
     }
 
-    /// Sets where its extents end. The caller holds `extents`.
+    /// Sets the end of the file's extents. The caller holds `extents`.
     pub(crate) fn note_end(&self, end: End) {
         *self.end.lock() = Some(end);
     }
 
-    /// Forgets where its extents end.
+    /// Forgets the end of the file's extents.
     pub(crate) fn forget_end(&self) {
         *self.end.lock() = None;
     }
@@ -342,14 +343,14 @@ impl File {
         self.note_end(End { at: 0, last: None });
     }
 
-    /// Keeps all threads from reading and changing extents, for a caller that points them
+    /// Keeps all threads from reading and changing extents, for a caller that points the extents
     /// elsewhere.
     pub fn hold_extents(&self) -> RwLockWriteGuard<'_, ()> {
         self.change_extents()
     }
 
-    /// The number of its layout. The caller holds `extents`, or asks only whether the layout has
-    /// changed.
+    /// Returns the number of the file's layout. The caller holds `extents`, or asks only whether
+    /// the layout has changed.
     pub(crate) fn layout(&self) -> u64 {
         self.layout.load(Ordering::SeqCst)
     }

@@ -17,7 +17,7 @@ use crate::location::VolumePath;
 use crate::order::{Act, Order, Shown, Spot, Wish};
 use crate::ui::Ui;
 
-/// How often `sync` looks.
+/// The pause between two looks of `sync`.
 const LOOK: Duration = Duration::from_millis(100);
 
 #[derive(Debug, clap::Subcommand)]

@@ -1,5 +1,5 @@
-//! `buttress cache`: makes, looks into, verifies and drains write-back caches, those of Linux's
-//! dm-writecache too, without the kernel.
+//! `buttress cache`: makes, shows, verifies and drains write-back caches without the kernel, also
+//! caches of Linux's dm-writecache.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

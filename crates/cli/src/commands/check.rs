@@ -1,4 +1,5 @@
-//! `buttress check`: an independent look at a whole volume, and repair of what is safe to repair.
+//! `buttress check`: checks a whole volume independently of the engine, and repairs faults that are
+//! safe to repair.
 
 mod mounted;
 

@@ -1,4 +1,4 @@
-//! `buttress info`: what a volume is, without mounting it.
+//! `buttress info`: describes a volume without mounting it.
 
 pub(crate) mod gather;
 

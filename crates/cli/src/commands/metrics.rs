@@ -1,4 +1,4 @@
-//! `buttress metrics`: answers Prometheus with the figures of what this user has mounted or serves.
+//! `buttress metrics`: gives Prometheus the figures of this user's mounts and servers.
 
 use tiny_http::{Header, Request, Response, Server};
 

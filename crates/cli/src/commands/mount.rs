@@ -54,8 +54,8 @@ use crate::ui::Ui;
 const READY: &str = "ready";
 /// The environment variable that marks the child that serves.
 const IS_CHILD: &str = "BUTTRESS_SERVES";
-/// What tells systemd that a process serves what the machine itself runs from, as the first
-/// letter of its name.
+/// The process name of a server that the machine itself runs from. systemd recognises such a server
+/// by the first letter of the name.
 const KEPT: &str = "@buttress";
 /// A file that exists while a machine runs from its initrd.
 const IN_INITRD: &str = "/etc/initrd-release";
@@ -237,8 +237,8 @@ fn for_volume<'w>(words: &[&'w str], door: &mut Options) -> Result<Vec<&'w str>>
     Ok(volume)
 }
 
-/// The volume's options, within so many bytes of memory unless they say another number. For one
-/// that the door did not know either, those of both are near.
+/// Parses the volume's options, with `memory` bytes unless the options name another number. For an
+/// unknown option the error names near options of the volume and of the front end.
 fn volume_options(words: &[&str], memory: Option<u64>) -> Result<MountOptions> {
     let mut options = memory::options(memory);
     let parsed = options.parse_more(&words.join(",")).map_err(|error| {
@@ -256,8 +256,8 @@ fn volume_options(words: &[&str], memory: Option<u64>) -> Result<MountOptions> {
     parsed.map(|()| options)
 }
 
-/// Returns whether the machine itself is to run from the mount. systemd kills all other servers
-/// before it unmounts, and leaves this one running until the end.
+/// Returns whether the machine itself is to run from the mount. Before it unmounts, systemd kills
+/// all other servers, and leaves this one running until the end.
 pub(crate) fn is_for_initrd(options: &[String]) -> bool {
     words(options).any(|word| word == FOR_INITRD) || Path::new(IN_INITRD).exists()
 }

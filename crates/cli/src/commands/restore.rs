@@ -10,10 +10,10 @@ use crate::exit::{Context, Exit, Failure, Result};
 use crate::salvage::{self, Opening};
 use crate::ui::{Tone, Ui};
 
-/// Saves files from a volume in any state: from its newest root, or else from older roots, with the
-/// help of a scan of the devices. Writes nothing to the volume. Bytes that no checksum confirms are
-/// left out. A run that was stopped continues when it is started again. Exit code 3: something is
-/// lost.
+/// Saves files from a volume in any state, from its newest root or else from older roots. A scan of
+/// the devices helps to find them. Writes nothing to the volume. Bytes that no checksum confirms
+/// are left out. A run that was stopped continues when it is started again. Exit code 3: something
+/// is lost.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The devices of the volume that are there, and after them the folder for the files (none with

@@ -1,4 +1,4 @@
-//! `buttress scrub`: reads everything of a volume, every copy of it, and mends what is wrong.
+//! `buttress scrub`: reads every copy of everything on a volume, and repairs bad copies.
 //!
 //! The progress is kept in a file named after the volume's identifier. So an interrupted scrub
 //! continues where it was, and `status` can report it.

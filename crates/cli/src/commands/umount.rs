@@ -1,18 +1,19 @@
-//! `buttress umount`: takes a mount away, and ends when its volume is closed.
+//! `buttress umount`: unmounts a volume, and ends when the volume is closed.
 //!
 //! # Place
 //!
 //! The kernel does not wait for a FUSE server: umount(2) returns, and the server begins its last
-//! commit. So this connects to the server first and takes the mount away. Then it reads until the
+//! commit. So this verb connects to the server first and then unmounts. Then it reads until the
 //! server has said that the devices have everything and are free. mount(8) calls the same through
 //! [`crate::helper`].
 //!
 //! # Invariants
 //!
-//! - **U1** No server is asked on the way to a mount but over its socket: a dead one, or one that
-//!   hangs, can be unmounted.
+//! - **U1** On the way to a mount no server is asked except over its socket. So a mount with a dead
+//!   or hanging server can be unmounted.
 //! - **U2** Success means that the volume is closed and free, or that this user sees it mounted
-//!   elsewhere. Where programs use it out of sight, or the server cannot be asked, that is said.
+//!   elsewhere. If programs use it without a visible mount, or the server cannot be asked, the verb
+//!   says so.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -39,13 +40,13 @@ pub(crate) struct Args {
     how: How,
 }
 
-/// How a mount is taken away.
+/// The way of unmounting.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub(crate) struct How {
-    /// Take it out of sight at once, and leave it to the programs that use it.
+    /// Detach the mount at once; programs that use it may continue.
     #[arg(long, short)]
     pub lazy: bool,
-    /// End all requests that wait, for a server that answers no more.
+    /// End all waiting requests, if the server does not answer any more.
     #[arg(long, short)]
     pub force: bool,
     /// Where programs use it, make it read-only instead.
@@ -60,17 +61,18 @@ pub(crate) fn run(args: &Args, _ui: &Ui) -> Result<Exit> {
     Ok(Exit::Success)
 }
 
-/// Takes away what is mounted at `target`, or from it, and waits until its volume is closed (U2).
+/// Unmounts the mount at `target`, or from the image `target`, and waits until its volume is closed
+/// (U2).
 ///
 /// # Errors
 ///
-/// When nothing of ours is mounted there or it is in use; what closing the volume met.
+/// When no mount of ours is there, or it is in use. When closing the volume fails.
 pub(crate) fn unmount(target: &Path, how: How) -> Result<()> {
     let mounted = find(target)?;
     let name = mounted.point.display().to_string();
     let say = |what: &str| ui::note(format!("{name}: {what}"));
     let server = server_of(&mounted);
-    // Entered before the mount is taken away: a server that has closed its volume ends.
+    // The wait begins before the unmount, because a server ends once it has closed its volume.
     let farewell = server.as_ref().and_then(|(socket, answer)| {
         Farewell::of(socket, answer.pid)
             .inspect_err(|error| tracing::debug!(%error, "the server tells of no end"))
@@ -107,7 +109,7 @@ pub(crate) fn unmount(target: &Path, how: How) -> Result<()> {
     farewell.wait(say).map_err(|failure| Failure::new(failure.exit, format!("{name}: {failure}")))
 }
 
-/// Waits for the lock on the image, where no server can be asked: it may be another user's.
+/// Waits for the lock on the image, if no server can be asked. The server may be another user's.
 fn without_word(mounted: &Listed, say: &dyn Fn(&str)) -> Result<()> {
     let Ok(source) = mounted.source.canonicalize() else { return Ok(()) };
     closing::until_closed(&source);
@@ -117,8 +119,8 @@ fn without_word(mounted: &Listed, say: &dyn Fn(&str)) -> Result<()> {
     Ok(())
 }
 
-/// Has what is mounted at `target` be read-only, or writable again, by its server and by the
-/// kernel. `flags` are the kernel's own.
+/// Makes the mount at `target` read-only, or writable again, in its server and in the kernel.
+/// `flags` are the kernel's own.
 ///
 /// # Errors
 ///
@@ -137,7 +139,7 @@ pub(crate) fn remount(
     };
     let is_shared = answer.subject.is_shared;
     let by_kernel = || {
-        // Of several mounts each has flags of its own.
+        // Each of several mounts has flags of its own.
         let flags = if is_shared { flags | rustix::mount::MountFlags::BIND } else { flags };
         let flags = if read_only { flags | rustix::mount::MountFlags::RDONLY } else { flags };
         let done = rustix::mount::mount_remount(&mounted.point, flags, c"");
@@ -148,7 +150,7 @@ pub(crate) fn remount(
         let never = std::sync::atomic::AtomicBool::new(false);
         live::give(&socket, &order, &never, &mut |_| true).map(drop)
     };
-    // The kernel writes what it holds, and lets nothing new in, before the server makes all of it
+    // The kernel writes its dirty data and admits no more writes, before the server makes all of it
     // durable.
     if read_only {
         by_kernel()?;
@@ -157,7 +159,7 @@ pub(crate) fn remount(
         if others.iter().all(|other| other.is_read_only) {
             return by_server();
         }
-        // Others go on writing.
+        // Other mounts continue to write.
         let durable = std::fs::File::open(&mounted.point).and_then(|top| {
             rustix::fs::syncfs(&top)?;
             top.sync_all()
@@ -169,11 +171,11 @@ pub(crate) fn remount(
     }
 }
 
-/// What of ours is mounted at a place, or from an image (U1).
+/// Finds the mount of ours at a place, or from an image (U1).
 fn find(target: &Path) -> Result<Listed> {
     let wrong = |what: String| Failure::new(Exit::Failure, format!("{}: {what}", target.display()));
     let list = |error: std::io::Error| wrong(error.to_string());
-    // The way up is followed; the mount itself is not asked.
+    // Only the parent is resolved, so that the mount itself is not asked.
     let parent = target.parent().filter(|parent| !parent.as_os_str().is_empty());
     let parent = parent.unwrap_or(Path::new(".")).canonicalize();
     let named = target.file_name().filter(|_| !target.ends_with("."));
@@ -204,7 +206,7 @@ fn server_of(mounted: &Listed) -> Option<(PathBuf, Answer)> {
     all.into_iter().find(|(_, answer)| answer.subject.device == Some(mounted.device_number()))
 }
 
-/// Why a mount could not be taken away.
+/// The reason why unmounting failed.
 struct Refusal {
     is_busy: bool,
     what: String,
@@ -224,7 +226,7 @@ fn refused(name: &str, refusal: &Refusal) -> Failure {
     Failure::new(Exit::Failure, format!("{name}: {}", refusal.what))
 }
 
-/// Takes a mount away: by the kernel, or by the program that may.
+/// Unmounts by a system call, or by the program with the privilege for it.
 fn detach(point: &Path, how: How) -> Result<(), Refusal> {
     let mut flags = UnmountFlags::NOFOLLOW;
     if how.lazy {

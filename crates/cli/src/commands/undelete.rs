@@ -22,12 +22,12 @@ pub(crate) struct Args {
     /// Where to bring the files back to.
     #[arg(long, value_name = "FOLDER")]
     to: Option<PathBuf>,
-    /// Only what this pattern matches, and all below it; may be given several times. A star stays
-    /// in its folder, two do not.
+    /// Only files that match this pattern, and all below them; may be given several times. A star
+    /// stays within one folder, two stars do not.
     #[arg(long, value_name = "GLOB")]
     path: Vec<String>,
-    /// Only what was surely there at this transaction or later. A date (2026-11-27, or with a time
-    /// as 2026-11-27T18:30, in UTC) stands for the first one after it.
+    /// Only files that surely existed at this transaction or later. A date (2026-11-27, or with a
+    /// time as 2026-11-27T18:30, in UTC) stands for the first transaction after it.
     #[arg(long, value_name = "GENERATION|TIME", value_parser = since)]
     since: Option<Since>,
     /// Data with lost checksums, too.
@@ -35,7 +35,7 @@ pub(crate) struct Args {
     unverified: bool,
 }
 
-/// What scripts read.
+/// The JSON document for scripts.
 #[derive(Serialize)]
 struct Document<'d> {
     notes: &'d [String],
@@ -81,7 +81,7 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
 mod tests {
     use super::*;
 
-    /// Numbers are transactions; dates are dates.
+    /// A number is a transaction, and a date is a time.
     #[test]
     fn since_takes_numbers_and_dates() {
         assert_eq!(since("17"), Ok(Since::Generation(17)));

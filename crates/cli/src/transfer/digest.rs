@@ -1,4 +1,4 @@
-//! A number that follows from what is in a tree of files, and from nothing else.
+//! A number that depends on the content of a tree of files, and on nothing else.
 
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
@@ -18,7 +18,7 @@ use crate::location::show;
 pub struct Chain(u64);
 
 impl Chain {
-    /// Adds bytes, and where they end.
+    /// Adds bytes and their length.
     pub fn add(&mut self, bytes: &[u8]) {
         let digest = CsumType::Xxhash64.digest(bytes);
         let mut link = [0; 24];
@@ -31,14 +31,14 @@ impl Chain {
         self.0 = u64::from_le_bytes(number);
     }
 
-    /// The number.
+    /// Returns the number.
     pub fn number(self) -> u64 {
         self.0
     }
 }
 
-/// Adds all that is in a folder: names, kinds, modes, owners, content, and what links hold. Times
-/// are left out: they may be changed on the way.
+/// Adds the content of a folder: names, kinds, modes, owners, file content, and targets of links.
+/// Times are left out, because they may change on the way.
 pub fn digest(dir: OwnedFd, images: &[(u64, u64)], chain: &mut Chain) -> Result<()> {
     let first = names(&dir, &|_| false)?.into_iter();
     let mut stack: Vec<(OwnedFd, std::vec::IntoIter<OsString>)> = vec![(dir, first)];

@@ -1,4 +1,4 @@
-//! From a volume to the host.
+//! Copies from a volume to the host.
 //!
 //! Names and links of a volume are untrusted bytes. A name that is a path is refused. Nothing is
 //! ever written through a symbolic link (X1), not even one that another process puts there
@@ -34,7 +34,7 @@ pub struct Export<'a, 'b> {
 /// A directory being copied.
 struct Level {
     target: OwnedFd,
-    /// Where that is, from the top of the copy.
+    /// The path of `target` from the top of the copy.
     path: std::path::PathBuf,
     left: std::vec::IntoIter<Entry>,
     source: Inode,
@@ -162,7 +162,7 @@ impl<'a, 'b> Export<'a, 'b> {
         let text = || show(name.as_bytes());
         let keep = self.job.keep;
         if !keep.attributes && !keep.everything {
-            // A directory was made for us alone while it was filled.
+            // While a directory was filled, only this user had access to it.
             if attr.kind == FileKind::Directory {
                 let umask = rustix::process::umask(Mode::empty());
                 rustix::process::umask(umask);
@@ -181,7 +181,7 @@ impl<'a, 'b> Export<'a, 'b> {
                 Some(group),
                 AtFlags::SYMLINK_NOFOLLOW,
             ) {
-                // Giving files away takes a privilege; without it they are ours, as `cp -a` has it.
+                // Giving files away takes a privilege. Without it they are ours, as with `cp -a`.
                 Ok(()) | Err(Errno::PERM) => {}
                 Err(errno) => return Err(errno).context(text),
             }
@@ -213,19 +213,18 @@ impl<'a, 'b> Export<'a, 'b> {
     }
 }
 
-/// Sets the mode of what lies under a name, if that is no symbolic link (X1).
+/// Sets the mode of an object, unless it is a symbolic link (X1).
 fn change_mode(dir: &OwnedFd, name: &OsStr, mode: Mode) -> rustix::io::Result<()> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = rustix::fs::openat(dir, name, flags, Mode::empty())?;
     if FileKind::from_mode(rustix::fs::fstat(&file)?.st_mode) == Some(FileKind::Symlink) {
         return Err(Errno::LOOP);
     }
-    // By the descriptor, whatever the name leads to by now.
+    // The descriptor is used, because the name may lead to another object by now.
     rustix::fs::chmod(format!("/proc/self/fd/{}", file.as_raw_fd()), mode)
 }
 
-/// Gives one more name to a file that was made below `top`; the way there goes through directories
-/// alone (X1).
+/// Adds a name to a file that was made below `top`. The path to the file has only directories (X1).
 fn link_within(top: &OwnedFd, first: &Path, dir: &OwnedFd, name: &OsStr) -> rustix::io::Result<()> {
     let (Some(parent), Some(last)) = (first.parent(), first.file_name()) else {
         return Err(Errno::INVAL);
@@ -236,12 +235,12 @@ fn link_within(top: &OwnedFd, first: &Path, dir: &OwnedFd, name: &OsStr) -> rust
         holder = Some(rustix::fs::openat(from, part.as_os_str(), DIR_FLAGS, Mode::empty())?);
     }
     let holder = holder.as_ref().unwrap_or(top);
-    // A symbolic link that is found there gets the name itself: it is not followed.
+    // If a symbolic link is found there, it gets the name itself, because it is not followed.
     rustix::fs::linkat(holder, last, dir, name, AtFlags::empty())
 }
 
-/// Takes away what has a name already. A directory stays, to be filled or to be an error; a file
-/// stays where a file comes, and gets the content of that one.
+/// Removes an object that has the name already. A directory stays: the copy fills it or fails. A
+/// file stays if the copy is a file, and gets its content.
 fn make_room(dir: &OwnedFd, name: &OsStr, kind: FileKind) -> rustix::io::Result<()> {
     let found = match rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
         Ok(found) => FileKind::from_mode(found.st_mode),
@@ -255,7 +254,7 @@ fn make_room(dir: &OwnedFd, name: &OsStr, kind: FileKind) -> rustix::io::Result<
     }
 }
 
-/// Passes a name that is one name and nothing else.
+/// Returns a name, if it is a single name and not a path.
 fn checked_name(name: &[u8]) -> Result<&OsStr> {
     let is_path = name.is_empty() || name == b"." || name == b"..";
     if is_path || name.contains(&b'/') || name.contains(&0) {

@@ -1,4 +1,4 @@
-//! From the host into a volume.
+//! Copies from the host into a volume.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -19,7 +19,7 @@ const DIR_FLAGS: OFlags =
 pub(super) const FILE_FLAGS: OFlags =
     OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
 
-/// What lies in a tree, counted before it is copied.
+/// The size of a tree, counted before it is copied.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Census {
     /// Everything with a name.
@@ -30,17 +30,17 @@ pub struct Census {
     pub data_bytes: u64,
     /// Lengths of regular files.
     pub file_bytes: u64,
-    /// The same, each rounded up to a sector.
+    /// Lengths of regular files, each rounded up to a sector.
     pub sector_bytes: u64,
 }
 
-/// Opens a directory that the user named; a link there is the user's own wish.
+/// Opens a directory that the user named. A symbolic link is followed, because the user named it.
 pub fn open_dir(path: &Path) -> Result<OwnedFd> {
     let flags = DIR_FLAGS.difference(OFlags::NOFOLLOW);
     rustix::fs::open(path, flags, Mode::empty()).context(|| path.display().to_string())
 }
 
-/// Counts what [`Import`] would copy.
+/// Counts the files that [`Import`] would copy.
 pub fn survey(dir: OwnedFd, skip: &dyn Fn(&[u8]) -> bool) -> Result<Census> {
     let mut census = Census::default();
     let first = names(&dir, skip)?.into_iter();
@@ -87,7 +87,7 @@ struct Level {
     source: OwnedFd,
     left: std::vec::IntoIter<OsString>,
     target: Inode,
-    /// Set on the way out: filling a directory changes its times.
+    /// The attributes to set after the directory is filled, because filling changes its times.
     attributes: Stat,
 }
 
@@ -109,7 +109,7 @@ impl<'a, 'b> Import<'a, 'b> {
         self.descend()
     }
 
-    /// Copies everything in a host directory, and what is kept of itself, onto `dir`.
+    /// Copies the content of a host directory, and its kept attributes, onto `dir`.
     pub fn contents(&mut self, source: OwnedFd, dir: &Inode) -> Result<()> {
         let attributes = rustix::fs::fstat(&source).context(|| "the folder")?;
         self.xattrs(Path::new(&format!("/proc/self/fd/{}/.", raw(&source))), dir)?;
@@ -117,12 +117,12 @@ impl<'a, 'b> Import<'a, 'b> {
         self.descend()
     }
 
-    /// Works off the stack (X2).
+    /// Copies until the stack is empty (X2).
     fn descend(&mut self) -> Result<()> {
         while let Some(mut level) = self.stack.pop() {
             match level.left.next() {
                 Some(name) => {
-                    // The level goes back below what the entry may push above it.
+                    // The level goes back below a level that the entry may have pushed.
                     let at = self.stack.len();
                     self.copy(&level.source, &name, &level.target, name.as_bytes())?;
                     self.stack.insert(at, level);
@@ -226,7 +226,8 @@ impl<'a, 'b> Import<'a, 'b> {
                 let read =
                     rustix::io::pread(&file, &mut self.buffer[..want], offset).context(text)?;
                 if read == 0 {
-                    // Cut while we read: what there was is what there is.
+                    // The file was truncated meanwhile. The copy ends with the bytes that were
+                    // there.
                     offset = len;
                     break;
                 }
@@ -249,7 +250,7 @@ impl<'a, 'b> Import<'a, 'b> {
         Ok(())
     }
 
-    /// Owner, mode and times, after everything that would change them.
+    /// Sets owner, mode and times, after everything that would change them.
     fn attributes(&self, inode: &Inode, stat: &Stat, what: &str) -> Result<()> {
         let keep = self.job.keep;
         if !keep.attributes && !keep.everything {
@@ -272,7 +273,7 @@ impl<'a, 'b> Import<'a, 'b> {
         Ok(())
     }
 
-    /// A time, or the last that there may be.
+    /// Returns a time, or the latest time that is allowed.
     fn time(&self, time: Timespec) -> Timespec {
         match self.job.canonical {
             Some(last) if time.sec >= last => Timespec { sec: last, nsec: 0 },
@@ -280,8 +281,8 @@ impl<'a, 'b> Import<'a, 'b> {
         }
     }
 
-    /// Extended attributes, access control lists among them. The path ends at an opened directory's
-    /// own entry (X1).
+    /// Copies extended attributes, including access control lists. The path ends at an opened
+    /// directory's own entry (X1).
     fn xattrs(&mut self, path: &Path, inode: &Inode) -> Result<()> {
         if !self.job.keep.everything {
             return Ok(());
@@ -307,14 +308,15 @@ impl<'a, 'b> Import<'a, 'b> {
     }
 }
 
-/// Attributes that mean the same in another filesystem.
+/// Returns whether an attribute means the same in another filesystem.
 fn is_portable(name: &[u8]) -> bool {
     [&b"user."[..], b"trusted.", b"security.", b"system.posix_acl_"]
         .iter()
         .any(|prefix| name.starts_with(prefix))
 }
 
-/// Blocks that are zero are left out where equal trees are to give equal volumes, in bytes.
+/// The size in bytes of a block that becomes a hole if it is zero, where equal trees must give
+/// equal volumes.
 const BLOCK: usize = 4096;
 
 /// Widens a run of data to whole pieces of the file: file systems report holes in their own blocks.
@@ -323,7 +325,7 @@ fn whole_pieces(len: u64) -> impl Fn((u64, u64)) -> (u64, u64) {
     move |(start, end)| (start / piece * piece, end.next_multiple_of(piece).min(len))
 }
 
-/// Writes what is not zero, in runs of blocks.
+/// Writes all blocks that are not zero, in runs.
 fn write_data(inode: &Inode, offset: u64, piece: &[u8]) -> buttress_fs::Result<()> {
     let mut at = 0;
     while at < piece.len() {
@@ -346,7 +348,7 @@ fn write_data(inode: &Inode, offset: u64, piece: &[u8]) -> buttress_fs::Result<(
     Ok(())
 }
 
-/// The next run of data at or behind `offset`; the whole rest where the host cannot tell.
+/// Returns the next run of data at or after `offset`, or the whole rest if the host cannot tell.
 fn next_data(file: &OwnedFd, offset: u64, len: u64) -> rustix::io::Result<Option<(u64, u64)>> {
     let start = match rustix::fs::seek(file, SeekFrom::Data(offset)) {
         Ok(start) => start,

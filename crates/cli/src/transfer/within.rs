@@ -1,4 +1,4 @@
-//! From a volume to the same or another one.
+//! Copies from a volume to the same or another one.
 
 use buttress_fs::{ErrorKind, FileKind, Inode, NameError, SetAttr, XattrFlags};
 
@@ -50,7 +50,7 @@ fn copy(
                 let what = format!("{}: a directory cannot be copied into itself", text());
                 return Err(Failure::new(Exit::Failure, what));
             }
-            // Listed before it may come to hold itself.
+            // The source is listed before the copy may appear in it.
             let left = listing::entries(inode).context(text)?.into_iter();
             let target = directory(dir, name, attr.mode, (uid, gid)).context(text)?;
             job.tally.directories += 1;
@@ -92,7 +92,7 @@ fn content(
         Reflink::Never => {}
         Reflink::Always => return shared(job, source, target, size),
         Reflink::Auto => match shared(job, source, target, size) {
-            // Two volumes, or one with checksums and one without.
+            // There are two volumes, or one file has checksums and the other has none.
             Err(error)
                 if matches!(
                     error.kind(),
@@ -125,7 +125,7 @@ fn content(
     Ok(())
 }
 
-/// Lets the copy show what the source shows.
+/// Lets the copy share the data of the source.
 fn shared(job: &mut Job<'_>, source: &Inode, target: &Inode, size: u64) -> buttress_fs::Result<()> {
     source.clone_range(0, target, 0, 0)?;
     job.bar.add(size);

@@ -1,4 +1,4 @@
-//! Devices of a volume: which one is meant, and how often each failed.
+//! Finds devices of a volume, and returns their failure counts.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::closing;
 use crate::exit::{Context, Exit, Failure, Result};
 
-/// What scripts read, in the words of `btrfs device stats`.
+/// The JSON document for scripts, in the words of `btrfs device stats`.
 #[derive(Serialize, Deserialize)]
 pub struct Row {
     /// The device, as a path or its number.
@@ -51,7 +51,8 @@ impl Row {
     }
 }
 
-/// As [`fresh`], for a volume that is open: one in a store of objects has one device.
+/// As [`fresh`], for an open volume. A volume in a store of objects has one device, so it is
+/// refused.
 pub(super) fn fresh_for(fs: &Filesystem, path: &Path, force: bool) -> Result<Arc<dyn Device>> {
     let here = fs.devices();
     let paths = here.iter().map(|device| Path::new(&device.name)).chain([path]);
@@ -59,7 +60,7 @@ pub(super) fn fresh_for(fs: &Filesystem, path: &Path, force: bool) -> Result<Arc
     fresh(path, force)
 }
 
-/// Opens a device that is to become part of a volume, after a look at what is on it.
+/// Opens a device that is to become part of a volume, after a check of its content.
 pub fn fresh(path: &Path, force: bool) -> Result<Arc<dyn Device>> {
     let device = closing::open_device(path, OpenOptions::WRITE)?.device();
     let name = path.display().to_string();
@@ -70,7 +71,7 @@ pub fn fresh(path: &Path, force: bool) -> Result<Arc<dyn Device>> {
     Ok(device)
 }
 
-/// The device that is called by its number, its path, or `missing`.
+/// Returns the device with a number or a path, or the one that is `missing`.
 pub(super) fn find(fs: &Filesystem, called: &str, name: &str) -> Result<DeviceId> {
     let here = fs.devices();
     let by_path = || {
@@ -89,7 +90,7 @@ pub(super) fn find(fs: &Filesystem, called: &str, name: &str) -> Result<DeviceId
     })
 }
 
-/// What was counted of each device's failures, before they are forgotten if they are to be.
+/// Returns the failure counts of each device. With `reset` the counts are set to zero afterwards.
 pub(super) fn stats_of(fs: &Filesystem, reset: bool, name: &str) -> Result<Value> {
     let rows: Vec<Row> = fs.devices().into_iter().map(Row::of).collect();
     if reset {

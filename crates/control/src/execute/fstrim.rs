@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::exit::{Context, Result};
 use crate::order::{Step, Watch};
 
-/// Does it on a volume that is open.
+/// Trims a volume that is open.
 pub(super) fn carry_out(
     fs: &Filesystem,
     options: TrimOptions,
@@ -21,7 +21,7 @@ pub(super) fn carry_out(
     Ok(json!({ "trimmed_bytes": found.trimmed, "left_bytes": found.left }))
 }
 
-/// What is asked for.
+/// Returns the options for an order.
 pub(super) fn options(offset: u64, length: u64, minimum: u64) -> TrimOptions {
     TrimOptions { from: Logical(offset), len: length, least: minimum }
 }

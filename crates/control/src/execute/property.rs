@@ -1,4 +1,4 @@
-//! What subvolumes, files and directories say about themselves.
+//! Properties of subvolumes, files and directories.
 
 use buttress_base::text;
 use buttress_fs::{
@@ -12,10 +12,10 @@ use crate::order::{PropertyAct, Spot};
 
 const COMPRESSION: &str = "compression";
 
-/// Of subvolumes: whether nothing in it can be changed.
+/// The property that makes a subvolume read-only.
 const RO: &str = "ro";
 
-/// Shows or sets; answers an object of properties, or of what each of them is.
+/// Shows or sets properties. Returns an object of properties, or of their descriptions.
 pub(super) fn carry_out(
     fs: &Filesystem,
     at: &Spot,
@@ -111,7 +111,7 @@ fn get(inode: &Inode, name: &str) -> buttress_fs::Result<Option<Vec<u8>>> {
 fn set(inode: &Inode, name: &str, value: &str) -> buttress_fs::Result<()> {
     let name = format!("btrfs.{name}");
     match inode.set_xattr(name.as_bytes(), value.as_bytes(), XattrFlags::default()) {
-        // To take away what is not there is done.
+        // Removing an absent property is a success.
         Err(error)
             if value.is_empty() && error.kind() == ErrorKind::Name(NameError::NoAttribute) =>
         {

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::exit::{Context, Result};
 
-/// What scripts read, in bytes.
+/// The JSON document for scripts, in bytes.
 #[derive(Serialize, Deserialize)]
 pub struct Room {
     /// Bytes of the volume.
@@ -17,7 +17,7 @@ pub struct Room {
     pub available: u64,
 }
 
-/// What there is, of an open volume.
+/// Returns the sizes of an open volume.
 pub(super) fn document(fs: &Filesystem) -> buttress_fs::Result<Result<Value>> {
     let stat = fs.statfs()?;
     let unit = u64::from(stat.block_size);

@@ -1,11 +1,10 @@
-//! What can be done with subvolumes: on a volume that this process opened, or by the mount that has
-//! it open.
+//! Orders about subvolumes, on a volume that this process opened or in the mount that has it open.
 //!
 //! # Invariants
 //!
-//! - **S1** A snapshot of what is mounted has everything that programs were told is written: the
-//!   kernel hands over what it holds first.
-//! - **S2** The kernel learns of every name that comes or goes.
+//! - **S1** A snapshot of a mounted subvolume has all writes that programs were told are done: the
+//!   kernel hands over its dirty data first.
+//! - **S2** The kernel is told of every name that is added or removed.
 
 use std::time::Duration;
 
@@ -21,7 +20,7 @@ use crate::location;
 use crate::order::{Act, Shown, Spot, Step, Watch};
 use crate::when;
 
-/// What scripts read of one subvolume.
+/// The JSON of one subvolume, for scripts.
 #[derive(Serialize)]
 struct Document {
     id: u64,
@@ -37,7 +36,7 @@ struct Document {
 }
 
 impl Act {
-    /// How the volume is to be opened for it.
+    /// Returns the access to the volume that the act needs.
     pub fn access(&self) -> Access {
         match self {
             Self::Dying | Self::List | Self::Show { .. } | Self::GetDefault => Access::Read,
@@ -45,7 +44,7 @@ impl Act {
         }
     }
 
-    /// Does it; `beside` is the mount, if the volume is mounted.
+    /// Carries out the act. `beside` is the mount, if the volume is mounted.
     pub fn carry_out(
         &self,
         fs: &Filesystem,
@@ -67,7 +66,7 @@ impl Act {
             }
             Self::Snapshot { source, target, read_only } => {
                 let tree = source.subvolume(fs)?;
-                // As with cp: a directory that exists takes it in under its old name.
+                // As with cp, a snapshot in an existing directory gets the name of its source.
                 let (dir, name) = match target.inode(fs) {
                     Ok(dir) => (dir, source.parts().pop().unwrap_or(b"snapshot")),
                     Err(_) => target.parent(fs)?,
@@ -123,7 +122,7 @@ impl Spot {
         parts.filter(|part| !part.is_empty() && *part != b".").collect()
     }
 
-    /// The inode that it names.
+    /// Returns the inode at this place.
     pub(super) fn inode(&self, fs: &Filesystem) -> Result<Inode> {
         self.walk(fs, &self.parts()).context(|| self.show())
     }
@@ -140,7 +139,7 @@ impl Spot {
         Ok(at)
     }
 
-    /// The directory that it lies in, and its name there.
+    /// Returns the directory of this place, and the name in it.
     fn parent(&self, fs: &Filesystem) -> Result<(Inode, &[u8])> {
         let mut parts = self.parts();
         let Some(name) = parts.pop().filter(|name| *name != b"..") else {
@@ -150,7 +149,7 @@ impl Spot {
         Ok((self.walk(fs, &parts).context(|| self.show())?, name))
     }
 
-    /// The subvolume that has it as its top.
+    /// Returns the subvolume that has this place as its top.
     pub(super) fn subvolume(&self, fs: &Filesystem) -> Result<TreeId> {
         let inode = self.inode(fs)?;
         if inode.id().ino != Ino::ROOT_DIR {
@@ -170,8 +169,8 @@ fn set_default(fs: &Filesystem, tree: TreeId) -> Result<Value> {
     Ok(json!({ "id": tree.0 }))
 }
 
-/// Waits until the cleaner has given back what a subvolume held. If the client goes away before,
-/// the cleaner goes on by itself.
+/// Waits until the cleaner has freed the space of a subvolume. If the client goes away earlier, the
+/// cleaner continues by itself.
 fn wait_dropped(fs: &Filesystem, tree: TreeId, watch: Watch<'_>) -> buttress_fs::Result<()> {
     let first = fs.statfs()?.blocks_free;
     let mut freed = 0;
@@ -212,7 +211,8 @@ fn show(fs: &Filesystem, at: &Spot) -> Result<Shown> {
     let is_snapshot =
         |other: &&SubvolumeInfo| other.parent_uuid == item.uuid && item.uuid != [0; 16];
     let mut snapshots: Vec<_> = all.iter().filter(is_snapshot).collect();
-    // As `btrfs` walks: what lies in a subvolume comes behind it, before its neighbours.
+    // As in `btrfs`, a subvolume is followed by the subvolumes inside it, and then by its
+    // neighbours.
     snapshots.sort_by_cached_key(|info| way_to(&all, info.tree));
     lines.extend(
         snapshots.into_iter().map(|other| format!("\t\t\t\t{}", location::show(&other.path))),
@@ -220,10 +220,10 @@ fn show(fs: &Filesystem, at: &Spot) -> Result<Shown> {
     Ok(Shown { document: json!(document(fs, info)?), lines })
 }
 
-/// The subvolumes that one lies in, from the top level down, and itself.
+/// Returns the subvolumes on the way to one, from the top level down, including itself.
 fn way_to(all: &[SubvolumeInfo], tree: TreeId) -> Vec<TreeId> {
     let mut way = vec![tree];
-    // No way is longer than there are subvolumes, whatever a damaged volume says.
+    // The way is bounded by the number of subvolumes, because a damaged volume may have a cycle.
     while let Some(info) = all.iter().find(|info| Some(&info.tree) == way.last())
         && let Some(parent) = info.parent
         && way.len() <= all.len()
@@ -294,7 +294,7 @@ fn facts(item: &RootItem, name: &str, tree: TreeId, top: u64) -> Vec<(&'static s
     ]
 }
 
-/// Tabulators behind a name and a colon, so that values stand in one column as those of `btrfs`.
+/// Returns the tabs after a name and a colon, so that values are in one column, as in `btrfs`.
 fn tabs(what: &str) -> String {
     const COLUMN: usize = 32;
     let behind = 8 + what.len() + ": ".len();

@@ -1,4 +1,4 @@
-//! Lines over a socket with a descriptor beside.
+//! Sends lines over a socket, with a descriptor beside.
 
 use std::io::{IoSlice, IoSliceMut, Write};
 use std::mem::MaybeUninit;
@@ -21,11 +21,11 @@ pub(super) fn send(mut to: &UnixStream, line: &[u8], given: BorrowedFd<'_>) -> s
     to.write_all(&line[sent..])
 }
 
-/// A line of at most `max` bytes, and the descriptor that comes with it.
+/// Receives a line of at most `max` bytes, and the descriptor that comes with it.
 ///
 /// # Errors
 ///
-/// A socket that ends or stands still within the line; a line that is longer.
+/// If the socket ends or stalls within the line, or the line is longer.
 pub(super) fn receive(
     from: &UnixStream,
     max: usize,

@@ -1,15 +1,16 @@
-//! The end of a mount, told to the programs that wait for it.
+//! Reports the end of a mount to the programs that wait for it.
 //!
 //! # Place
 //!
-//! `umount` connects before it takes the mount away, and reads until the server has closed the
-//! volume. The server tells all that wait what came of that as the last thing that it does.
+//! `umount` connects before it unmounts, and reads until the server has closed the volume. As its
+//! last action, the server tells all waiting programs the result.
 //!
 //! # Invariants
 //!
-//! - **E1** A program that was told that it waits is told of the end, unless the server dies. So
-//!   an end of the connection without a word means that the last commit may be missing.
-//! - **E2** When the end is told, the locks on the devices are given up already.
+//! - **E1** If the server has confirmed that a program waits, it tells that program of the end,
+//!   unless the server dies. So if the connection ends without a report, the last commit may be
+//!   missing.
+//! - **E2** When the end is reported, the locks on the devices are released already.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
@@ -25,34 +26,34 @@ use serde_json::{Value, json};
 use super::ask::is_patience;
 use crate::exit::{Exit, Failure, Result};
 
-/// Asks to be told of the end.
+/// The question that asks for a report of the end.
 pub(super) const QUESTION: &str = "farewell";
-/// How long an answer may take that takes no work.
+/// The longest time for an answer that needs no work.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Asks, on the same connection, whether the mount is used yet.
+/// The question, on the same connection, whether the mount is still used.
 const USED: &str = "used";
-/// How long a program waits before it says what it waits for.
+/// The time after which a program says what it waits for.
 const SILENCE: Duration = Duration::from_secs(1);
-/// How long the kernel may take to let go of a mount that was taken away.
+/// The longest time for the kernel to release a mount after it was unmounted.
 const LETTING_GO_MAX: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(5);
-/// How long a process may take to end when it has said that all is done.
+/// The longest time for a process to end after it has said that all is done.
 const EXIT_MAX: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 
-/// The programs that wait for the end of this process's mount.
-/// Unranked: a leaf; nothing is locked while it is held.
+/// The programs that wait for the end of this process's mount. Unranked: a leaf; no other lock is
+/// taken under it.
 #[derive(Debug, Default)]
 pub(super) struct Farewells(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
     waiting: Vec<UnixStream>,
-    /// What came of closing, once that is known.
+    /// The result of closing, once it is known.
     closed: Option<Value>,
 }
 
 impl Farewells {
-    /// Enters one that waits (E1), and answers it until it goes away.
+    /// Registers a program that waits (E1), and answers its questions until it goes away.
     pub(super) fn serve(
         &self,
         stream: &UnixStream,
@@ -78,12 +79,12 @@ impl Farewells {
         Ok(())
     }
 
-    /// Tells all of the end.
+    /// Reports the end to all waiting programs.
     pub(super) fn tell(&self, failure: Option<String>) {
         let mut state = self.0.lock();
         let closed = json!({ "closed": true, "error": failure });
         for mut stream in std::mem::take(&mut state.waiting) {
-            // One that went away needs no word.
+            // A program that went away needs no report.
             let _ = writeln!(stream, "{closed}");
         }
         state.closed = Some(closed);
@@ -94,20 +95,20 @@ impl Farewells {
 #[derive(Debug)]
 pub struct Farewell {
     pid: u32,
-    /// Nothing where the process is gone, or cannot be watched.
+    /// `None` if the process has ended, or cannot be watched.
     process: Option<OwnedFd>,
     stream: UnixStream,
     answers: BufReader<UnixStream>,
-    /// What came of closing, once it was told.
+    /// The result of closing, once it was reported.
     closed: Option<Value>,
 }
 
-/// How a mount is after it was taken away from one place.
+/// The state of a mount after it was unmounted at one place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Left {
     /// The server closes the volume, or has done so.
     Closing,
-    /// It is mounted elsewhere too, or a program has it open.
+    /// The volume is mounted elsewhere too, or a program has it open.
     Used,
 }
 
@@ -116,7 +117,7 @@ impl Farewell {
     ///
     /// # Errors
     ///
-    /// When it does not answer, as servers of an older version do not.
+    /// When the server does not answer, as servers of an older version do not.
     pub fn of(socket: &Path, pid: u32) -> std::io::Result<Self> {
         let raw = i32::try_from(pid).ok().and_then(Pid::from_raw);
         let process = raw.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
@@ -131,7 +132,7 @@ impl Farewell {
         }
     }
 
-    /// Says how the mount is, now that it was taken away from one place.
+    /// Returns the state of the mount, after it was unmounted at one place.
     ///
     /// # Errors
     ///
@@ -156,12 +157,12 @@ impl Farewell {
         }
     }
 
-    /// Waits until the volume is closed and its server has ended. After a second `say` is told
-    /// what is waited for, once.
+    /// Waits until the volume is closed and its server has ended. After a second, `say` gets the
+    /// reason for the wait, once.
     ///
     /// # Errors
     ///
-    /// What closing met; a server that ended without a word (E1).
+    /// If closing failed, or the server ended without a report (E1).
     pub fn wait(mut self, say: impl FnOnce(&str)) -> Result<()> {
         let lost = |error: Option<std::io::Error>| {
             let error = error.map(|error| format!(": {error}")).unwrap_or_default();
@@ -179,7 +180,7 @@ impl Farewell {
                     self.closed = answer.filter(|answer| answer.get("closed").is_some());
                     line.clear();
                 }
-                // What came of a line stays in it.
+                // The part of a line that has arrived stays in the buffer.
                 Err(error) if is_patience(&error) => {
                     if let Some(say) = say.take() {
                         let pid = self.pid;
@@ -191,8 +192,8 @@ impl Farewell {
         }
         if let Some(process) = &self.process {
             let mut ends = [PollFd::new(process, PollFlags::IN)];
-            // The volume is closed; a process that takes its time to end keeps no program waiting
-            // for ever.
+            // The volume is closed. The wait for the end of the process is bounded, because that
+            // end may take long.
             let _ = rustix::io::retry_on_intr(|| poll(&mut ends, Some(&EXIT_MAX)));
         }
         match self.closed.as_ref().and_then(|closed| closed["error"].as_str()) {
@@ -201,7 +202,7 @@ impl Farewell {
         }
     }
 
-    /// The next line of the server; nothing at its end.
+    /// Returns the next line of the server, or `None` at its end.
     fn answer(&mut self) -> std::io::Result<Option<Value>> {
         let mut line = String::new();
         if self.answers.read_line(&mut line)? == 0 {

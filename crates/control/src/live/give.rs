@@ -18,12 +18,13 @@ use crate::exit::{Context, Exit, Failure, Result};
 use crate::order::{Order, Step, Watch};
 use crate::target::Stream;
 
-/// Bytes of a stream that may lie between the server and this process.
+/// The capacity in bytes of the pipe between the server and this process.
 const PIPE_BYTES: usize = 1 << 20;
-/// How often the client of an order is told how far it is, and whether it still waits is looked at.
+/// The interval at which the client of an order gets its progress, and at which the server checks
+/// that it still waits.
 pub(super) const STEP_PERIOD: Duration = Duration::from_millis(100);
 
-/// The mount or server of `path`: an image, a cache, or a folder on a mount.
+/// Finds the mount or server of `path`: an image, a cache, or a folder on a mount.
 pub fn find(path: &Path) -> Result<Option<(PathBuf, Answer)>> {
     let full = closing::full_name(path).context(|| path.display().to_string())?;
     if full.is_dir() {
@@ -31,14 +32,14 @@ pub fn find(path: &Path) -> Result<Option<(PathBuf, Answer)>> {
     }
     let found = reachable().into_iter().find(|(_, answer)| answer.subject.serves(&full));
     if found.as_ref().is_some_and(|(_, answer)| answer.is_closing) {
-        // The volume is free when that is over.
+        // The volume is free when the server has closed it.
         closing::until_closed(&full);
         return Ok(None);
     }
     Ok(found)
 }
 
-/// [`find`], where there must be one.
+/// As [`find`], but fails if there is none.
 pub fn must_find(path: &Path) -> Result<(PathBuf, Answer)> {
     let none = || {
         let path = path.display();
@@ -59,7 +60,7 @@ pub fn tell_cache(socket: &Path, message: &str) -> Result<()> {
 }
 
 /// Gives an order to the mount that listens at `socket`, and waits until it is carried out. When
-/// `stop` is set, it is ended as soon as it can be.
+/// `stop` is set, the order ends as soon as possible.
 pub fn give(socket: &Path, order: &Order, stop: &AtomicBool, watch: Watch<'_>) -> Result<Value> {
     let name = || socket.display().to_string();
     let mut stream = UnixStream::connect(socket).context(name)?;
@@ -67,13 +68,13 @@ pub fn give(socket: &Path, order: &Order, stop: &AtomicBool, watch: Watch<'_>) -
     answer(&stream, stop, watch).context(name)?
 }
 
-/// Gives an order that takes or gives a stream. The server gets one end of a pipe; what goes
-/// through the other is copied here. So the server never waits for a file of its own mount.
+/// Gives an order that takes or gives a stream. The server gets one end of a pipe, and this process
+/// copies data at the other end. So the server never waits for a file of its own mount.
 pub fn give_with_stream(socket: &Path, order: &Order, stream: Stream<'_>) -> Result<Value> {
     let name = || socket.display().to_string();
     let server = UnixStream::connect(socket).context(name)?;
     let (reader, writer) = std::io::pipe().context(|| "a pipe")?;
-    // It may be small: more only spares turns.
+    // This may fail: a larger pipe only saves switches between the processes.
     let _ = rustix::pipe::fcntl_setpipe_size(&writer, PIPE_BYTES);
     let line = line_of(order)?;
     let given = match &stream {
@@ -121,13 +122,13 @@ fn copy(input: &mut dyn Read, output: &mut dyn Write) -> std::io::Result<()> {
     }
 }
 
-/// An order as the line that says it.
+/// Returns the line that gives an order.
 fn line_of(order: &Order) -> Result<Vec<u8>> {
     let text = serde_json::to_string(order).context(|| "the order")?;
     Ok(format!("order {text}\n").into_bytes())
 }
 
-/// Reads what a server says of an order until it is done.
+/// Reads the server's answers to an order until the order is done.
 fn answer(
     stream: &UnixStream,
     stop: &AtomicBool,
@@ -148,7 +149,7 @@ fn answer(
                 return Ok(Err(Failure::new(Exit::Failure, what)));
             }
             Ok(_) => {}
-            // What came of a line stays in it.
+            // The part of a line that has arrived stays in the buffer.
             Err(error) if is_patience(&error) => continue,
             Err(error) => return Err(error),
         }

@@ -1,13 +1,13 @@
-//! Where a path of the host lies: on which file system, and which mount of ours serves that.
+//! Finds the file system of a path of the host, and the mount of ours that serves it.
 //!
 //! # Invariants
 //!
-//! - **P1** Nothing is taken for a part of a volume by its name. The number of the device that a
-//!   path is on says what the path belongs to. It is the number of a mount, or with `-o submounts`
-//!   of one of its subvolumes. So what others have mounted inside of a mount is not ours, and what
-//!   of ours is bound elsewhere is.
-//! - **P2** What is found has its mount at its place yet: errors and later questions name the
-//!   volume by it.
+//! - **P1** A path is never taken for a part of a volume because of its name. The number of the
+//!   device that it is on decides. That is the number of a mount, or with `-o submounts` the number
+//!   of one of its subvolumes. So a mount of others inside of ours does not count, and a bind mount
+//!   of ours elsewhere does.
+//! - **P2** A server that is found still has its mount at its place. Errors and later questions
+//!   name the volume by that place.
 
 use std::ffi::OsString;
 use std::os::fd::AsRawFd;
@@ -22,8 +22,8 @@ use super::ask::{Answer, ask, reachable};
 use crate::closing::TYPES;
 use crate::exit::{Exit, Failure, Result};
 
-/// Asks for the mounts of subvolumes. It is asked apart: while subvolumes are being mounted, the
-/// answer waits.
+/// The question for the mounts of subvolumes. It is a separate question, because its answer waits
+/// while subvolumes are being mounted.
 pub(super) const QUESTION: &str = "submounts";
 
 /// A mount that serves a path, and the way to the path from the mount's top.
@@ -31,7 +31,7 @@ pub(super) const QUESTION: &str = "submounts";
 pub struct Served {
     /// The socket of the server.
     pub socket: PathBuf,
-    /// What the server told.
+    /// The answer of the server.
     pub answer: Answer,
     /// The top of the mount.
     pub target: PathBuf,
@@ -39,20 +39,20 @@ pub struct Served {
     pub within: PathBuf,
 }
 
-/// What is mounted where a path lies.
+/// The mount on which a path lies.
 #[derive(Debug, PartialEq, Eq)]
 struct Ground {
     device: u64,
     kind: String,
-    /// Where it is mounted.
+    /// The mount point.
     point: PathBuf,
-    /// The way from the top of the file system, not from where it is mounted: those differ where a
-    /// folder is bound.
+    /// The path from the top of the file system, not from the mount point. The two differ if a
+    /// folder is bind-mounted.
     within: PathBuf,
 }
 
 impl Ground {
-    /// Of a whole path that is there; nothing where the list of mounts cannot be read.
+    /// Returns the mount of an existing full path, or `None` if the list of mounts cannot be read.
     fn of(path: &Path) -> Option<Self> {
         let opened = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
         let device = rustix::fs::fstat(&opened).ok()?.st_dev;
@@ -62,7 +62,7 @@ impl Ground {
         Self::listed(&Listed::all().ok()?, id.trim().parse().ok()?, device, path)
     }
 
-    /// By the entry of the list with the number `id`.
+    /// Finds the mount with the number `id` in the list.
     fn listed(list: &[Listed], id: u64, device: u64, path: &Path) -> Option<Self> {
         let mount = list.iter().find(|mount| mount.id == id)?;
         let below = path.strip_prefix(&mount.point).ok()?;
@@ -71,14 +71,14 @@ impl Ground {
     }
 }
 
-/// A mount of ours from this image or block device, the last that was made.
+/// Returns the newest mount of ours from this image or block device.
 pub fn mounted_from(source: &Path) -> Option<Listed> {
     let all = Listed::all().ok()?.into_iter().rev();
     all.into_iter().find(|mount| is_ours(mount) && mount.source == source)
 }
 
-/// All mounts of the same file system, this one too if it is there yet. The device number alone
-/// may be another file system's once this one has ended.
+/// Returns all mounts of the same file system, including this one if it still exists. The device
+/// number alone is not enough: after the end of this file system another may get it.
 ///
 /// # Errors
 ///
@@ -94,15 +94,15 @@ pub fn is_ours(mount: &Listed) -> bool {
     TYPES.contains(&mount.kind.as_str())
 }
 
-/// Where subvolumes of a server's mount have mounts of their own.
+/// Returns the places at which subvolumes of a server's mount have their own mounts.
 pub fn submounts(socket: &Path) -> Vec<PathBuf> {
     let text = ask(socket, QUESTION, None).unwrap_or_default();
-    // One that does not know the question answers another.
+    // A server that does not know the question gives another answer.
     let found: Vec<(Vec<u8>, u64)> = serde_json::from_str(&text).unwrap_or_default();
     found.into_iter().map(|(place, _)| PathBuf::from(OsString::from_vec(place))).collect()
 }
 
-/// What of a path is there, and the name that is to be made in it.
+/// Returns the existing part of a path, and the name that is to be made in it.
 fn there(path: &Path) -> Option<(PathBuf, PathBuf)> {
     match (path.canonicalize(), path.parent(), path.file_name()) {
         (Ok(whole), ..) => Some((whole, PathBuf::new())),
@@ -114,13 +114,13 @@ fn there(path: &Path) -> Option<(PathBuf, PathBuf)> {
     }
 }
 
-/// The mount of this user that serves a path that is there or is to be made. None where it has
-/// nothing to do with a mount of ours.
+/// Returns the mount of this user that serves a path, which exists or is to be made. Returns `None`
+/// if the path has nothing to do with a mount of ours.
 ///
 /// # Errors
 ///
-/// Where it lies on something else that is mounted inside of one, or on a mount that no server
-/// answers for (P1, P2).
+/// If the path lies on another mount inside of one of ours, or on a mount that no server answers
+/// for (P1, P2).
 pub fn served(path: &Path) -> Result<Option<Served>> {
     let Some((whole, name)) = there(path) else { return Ok(None) };
     let Some(ground) = Ground::of(&whole) else { return Ok(None) };
@@ -159,27 +159,28 @@ pub fn served(path: &Path) -> Result<Option<Served>> {
     Ok(Some(served))
 }
 
-/// The way from the top of a mount to that of the file system, if that is its own or a subvolume's.
+/// Returns the path from the top of a mount to the top of the file system. The file system must be
+/// the mount's own or a subvolume's.
 fn top(ground: &Ground, mount: &Served) -> Option<PathBuf> {
     let Subject { device, .. } = mount.answer.subject;
     if device.map_or(mount.target == ground.point, |own| own == ground.device) {
         return Some(PathBuf::new());
     }
     let text = ask(&mount.socket, QUESTION, None).ok()?;
-    // One that does not know the question answers another.
+    // A server that does not know the question gives another answer.
     let submounts: Vec<(Vec<u8>, u64)> = serde_json::from_str(&text).ok()?;
     let (place, _) = submounts.into_iter().find(|(_, device)| *device == ground.device)?;
     let place = PathBuf::from(OsString::from_vec(place));
     place.strip_prefix(&mount.target).ok().map(Path::to_owned)
 }
 
-/// On what a path of the host lies, for a message: the kind of file system and its mount point.
+/// Describes the file system of a path of the host, for a message: its kind and its mount point.
 pub fn ground(path: &Path) -> Option<String> {
     let ground = Ground::of(&there(path)?.0)?;
     Some(format!("{} at {}", ground.kind, ground.point.display()))
 }
 
-/// Says why a folder is no image, and what of it is one.
+/// Makes the failure for a folder that is given in place of an image.
 pub fn no_image(folder: &Path) -> Failure {
     let what = match served(folder) {
         Err(failure) => return failure,
@@ -215,7 +216,8 @@ mod tests {
         assert_eq!(ground, Ground { device: 7, kind, point, within });
     }
 
-    /// P1: by the number of the mount, with names as they are, and from the top of the file system.
+    /// P1: a mount is found by its number, with unescaped names, and with the path from the top of
+    /// the file system.
     #[test]
     fn the_list_says_what_a_path_is_on() {
         is(40, "/mnt/with space/x/y", TYPES[0], "/mnt/with space", "x/y");

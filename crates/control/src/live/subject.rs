@@ -1,13 +1,12 @@
-//! What serves a name: by which names users mean a mount or a server, and whether it is what is
-//! there by such a name now.
+//! The names by which users mean a mount or a server, and the check that it still has such a name.
 //!
 //! # Invariants
 //!
-//! - **W1** What is found by the top of a mount, an image or a cache has what is there now. A mount
-//!   that was taken away while it was used answers until all of it is durable. It does so under the
-//!   same place and perhaps the same device number. So does a server with an image that was
-//!   replaced by another of that name. An order that reached it would change a volume that no user
-//!   sees.
+//! - **W1** A server that is found by the top of a mount, an image or a cache serves the file that
+//!   is there now. A mount that was taken away while it was used answers until all of it is
+//!   durable. It keeps its place, and perhaps its device number. A server also keeps the name of
+//!   its image if another file replaced that. An order to such a server would change a volume that
+//!   no user sees.
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -16,39 +15,39 @@ use serde::{Deserialize, Serialize};
 
 use crate::names;
 
-/// What a process serves, by the names that people know it by.
+/// The volume that a process serves, by the names that people know it by.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Subject {
     /// The image or device.
     #[serde(with = "names::path")]
     pub image: PathBuf,
-    /// Which file that is, whatever becomes of its name.
+    /// The identity of that file, which does not depend on its name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<FileId>,
-    /// Where it is mounted.
+    /// The mount point.
     #[serde(default, with = "names::path_or_none", skip_serializing_if = "Option::is_none")]
     pub target: Option<PathBuf>,
-    /// The device number of what is mounted there.
+    /// The device number of the mount.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<u64>,
     /// The other devices of the volume.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub more: Vec<FileId>,
-    /// Its mounts show parts of one file system, with the top level as its top.
+    /// Whether its mounts show parts of one file system, with the top level as its top.
     #[serde(default)]
     pub is_shared: bool,
     /// Its cache.
     #[serde(default, with = "names::path_or_none", skip_serializing_if = "Option::is_none")]
     pub cache: Option<PathBuf>,
-    /// Which file that is.
+    /// The identity of the cache's file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cache_file: Option<FileId>,
-    /// Where it is served over the network protocol.
+    /// The addresses at which it is served over the network protocol.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub uris: Vec<String>,
 }
 
-/// What a file is: a device and the number there, or for a block device its own number.
+/// The identity of a file: a device and the number there, or for a block device its own number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FileId {
     File(u64, u64),
@@ -56,7 +55,7 @@ pub enum FileId {
 }
 
 impl FileId {
-    /// What is there now, if anything.
+    /// Returns the identity of the file at a path, if there is one.
     fn at(path: &Path) -> Option<Self> {
         let found = path.metadata().ok()?;
         Some(match found.file_type().is_block_device() {
@@ -67,7 +66,7 @@ impl FileId {
 }
 
 impl Subject {
-    /// One that serves a file, which it has open, perhaps by a cache.
+    /// Creates the subject of a server that has a file open, perhaps with a cache.
     pub fn of(image: PathBuf, cache: Option<PathBuf>) -> Self {
         let cache_file = cache.as_deref().and_then(FileId::at);
         Self { file: FileId::at(&image), image, cache, cache_file, ..Self::default() }
@@ -78,7 +77,7 @@ impl Subject {
         self.more.extend(paths.filter_map(FileId::at));
     }
 
-    /// Whether it serves the image or has the cache that is at `path`, which is whole (W1).
+    /// Returns whether the server serves the image, or has the cache, at the full path `path` (W1).
     pub(super) fn serves(&self, path: &Path) -> bool {
         let is_there = |name: &Path, file: Option<FileId>| {
             name == path && (file.is_none() || file == FileId::at(path))
@@ -88,7 +87,7 @@ impl Subject {
             || self.cache.as_ref().is_some_and(|cache| is_there(cache, self.cache_file))
     }
 
-    /// Whether its mount is what is seen at its place (W1).
+    /// Returns whether its mount is the one that is seen at its place (W1).
     pub fn is_mounted(&self) -> bool {
         let Some(target) = &self.target else { return false };
         let is_it = |own| target.metadata().is_ok_and(|seen| seen.dev() == own);

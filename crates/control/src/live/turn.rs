@@ -1,5 +1,5 @@
-//! One process at a time mounts a volume, so that of several that begin together one serves and
-//! the others join it.
+//! Lets one process at a time mount a volume. Of several processes that begin together, one serves
+//! and the others join it.
 //!
 //! # Invariants
 //!
@@ -18,7 +18,7 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// Waits for the turn. Where there is no folder for it, there is nothing to wait for.
+    /// Waits for the turn. Returns `None` at once if there is no folder for the lock.
     pub fn wait(image: &Path) -> Option<Self> {
         let taken = || -> std::io::Result<File> {
             let found = image.metadata()?;
