@@ -13,5 +13,5 @@ mod requirements;
 
 pub use command::{run, try_run};
 pub use image::{Images, check, check_all, save, sparse_copy, sparse_file};
-pub use mount::Mount;
+pub use mount::{Mount, unmount};
 pub use requirements::{can_mount_fuse, has_linux_btrfs, has_program};

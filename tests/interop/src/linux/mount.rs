@@ -81,18 +81,34 @@ impl Mount {
         if !std::mem::take(&mut self.mounted) {
             return Ok(());
         }
-        let path = self.folder.path().as_os_str();
-        let mut last = String::new();
-        for _ in 0..20 {
-            match try_run("umount", [path]) {
-                Ok(_) => return Ok(()),
-                Err(text) => last = text,
-            }
-            std::thread::sleep(Duration::from_millis(100));
-        }
-        let _ = try_run("umount", ["--lazy".as_ref(), path]);
-        Err(last)
+        try_unmount(self.folder.path())
     }
+}
+
+/// Unmounts what a test mounted by itself. A program that a test beside this one starts holds open
+/// files of it for a moment, so that `umount` finds it busy.
+///
+/// # Panics
+///
+/// If it stays busy.
+#[track_caller]
+pub fn unmount(place: impl AsRef<Path>) {
+    if let Err(text) = try_unmount(place.as_ref()) {
+        panic!("{text}");
+    }
+}
+
+fn try_unmount(place: &Path) -> Result<(), String> {
+    let mut last = String::new();
+    for _ in 0..50 {
+        match try_run("umount", [place]) {
+            Ok(_) => return Ok(()),
+            Err(text) => last = text,
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let _ = try_run("umount", ["--lazy".as_ref(), place.as_os_str()]);
+    Err(last)
 }
 
 impl Drop for Mount {

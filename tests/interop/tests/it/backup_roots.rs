@@ -4,7 +4,7 @@ use std::os::unix::fs::FileExt;
 
 use buttress_block::FileDevice;
 use buttress_fs::{Filesystem, MountOptions};
-use buttress_interop::linux::{Images, has_linux_btrfs, run, try_run};
+use buttress_interop::linux::{Images, has_linux_btrfs, run, try_run, unmount};
 use buttress_volume::Volume;
 
 use crate::open::{close, open_with};
@@ -58,7 +58,7 @@ fn an_older_root_is_read_where_linux_reads_it() {
         .map(|entry| entry.expect("an entry").file_name().into_encoded_bytes())
         .collect();
     linux.sort();
-    try_run("umount", [&point]).expect("unmounted");
+    unmount(&point);
     for options in ["ro,usebackuproot", "ro,rescue=usebackuproot", "ro,rescue=all"] {
         let filesystem = open_with(images.paths(), options);
         let mut names = Vec::new();
@@ -111,7 +111,7 @@ fn both(images: &Images, options: &str) -> (Option<Vec<u8>>, Option<Vec<u8>>) {
     let linux = try_run("mount", ["-t", "btrfs", "-o", &format!("loop,{options}"), &path, &name]);
     let linux = linux.ok().and_then(|_| {
         let read = std::fs::read(point.join("file")).ok();
-        try_run("umount", [&name]).expect("unmounted");
+        unmount(&point);
         read
     });
     let device = FileDevice::open(images.path(), buttress_block::OpenOptions::READ);

@@ -4,7 +4,9 @@ use std::path::Path;
 
 use buttress_check::{Options, Report, check_image};
 use buttress_fs::BalanceOptions;
-use buttress_interop::linux::{Images, check, has_linux_btrfs, has_program, run, sparse_file};
+use buttress_interop::linux::{
+    Images, check, has_linux_btrfs, has_program, run, sparse_file, unmount,
+};
 use buttress_interop::sample::{Folder, Scale, fill};
 use buttress_interop::scratch::Scratch;
 
@@ -62,7 +64,7 @@ fn converted_volume_is_clean() {
         run("mount", ["-o", "loop", text(&image), text(&folder)]);
         let script = format!("set -e; cd '{}'; {script}", folder.display());
         let filled = std::panic::catch_unwind(|| run("bash", ["-c", &script]));
-        run("umount", [text(&folder)]);
+        unmount(&folder);
         assert!(filled.is_ok(), "{what}");
         let more: &[&str] = [&[][..], &["-d"], &["-n"], &["-N", "4096"]][number % 4];
         run("btrfs-convert", more.iter().copied().chain([text(&image)]));

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use buttress_fs::SetAttr;
 use buttress_interop::linux::{
-    Images, Mount, can_mount_fuse, check, has_linux_btrfs, run, sparse_file, try_run,
+    Images, Mount, can_mount_fuse, check, has_linux_btrfs, run, sparse_file, try_run, unmount,
 };
 use buttress_interop::manifest::{Depth, Manifest};
 use buttress_interop::program::{Mounted, buttress, program};
@@ -98,7 +98,7 @@ pub(crate) fn devices_change_under_a_mount() {
     let folder = Scratch::new();
     run("mount", ["-o", "loop,ro", first, text(folder.path())]);
     let seen = Manifest::of_folder(folder.path());
-    run("umount", [folder.path()]);
+    unmount(folder.path());
     seen.assert_same("Linux", &after, "the library", Depth::Volume);
 }
 
@@ -233,7 +233,7 @@ impl Outer {
                 Ok(())
             })
         });
-        run("umount", [text(&inner)]);
+        unmount(&inner);
         outcome.unwrap_or_else(|error: String| panic!("{error}"));
         copies
     }
@@ -320,7 +320,7 @@ pub(crate) fn a_balance_that_a_crash_interrupted() {
         run("mount", ["-o", "loop", text(copy), text(folder.path())]);
         let seen = Manifest::of_folder(folder.path());
         let _ = try_run("btrfs", ["balance", "cancel", text(folder.path())]);
-        run("umount", [folder.path()]);
+        unmount(folder.path());
         seen.assert_same("Linux", &expected, "the volume", Depth::Copy);
         if number % 2 == 1 {
             use_up(copy);
