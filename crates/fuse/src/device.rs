@@ -1,4 +1,4 @@
-//! Requests by `/dev/fuse`: one read is a request, one write its answer.
+//! Requests over `/dev/fuse`: one read returns a request, one write sends its answer.
 //!
 //! # What must hold
 //!
@@ -21,11 +21,11 @@ use rustix::ioctl::{Setter, ioctl};
 
 use crate::exchange::Exchange;
 
-/// Bytes that a request, or its answer, may carry behind its fixed parts.
+/// The maximum payload of a request or an answer, after its fixed parts, in bytes.
 pub(crate) const PAYLOAD_LEN: usize = 1 << 20;
-/// Room for headers and fixed parts. The kernel refuses a read with less than 80 bytes for them.
+/// Space for headers and fixed parts. The kernel refuses a read with less than 80 bytes for them.
 const FIXED_LEN: usize = 4096;
-/// Memory of messages that is kept for later requests.
+/// The maximum number of message buffers that are kept for later requests.
 const POOL_MAX: usize = 16;
 /// `FUSE_DEV_IOC_CLONE`: makes a new descriptor one more of a connection.
 const CLONE: rustix::ioctl::Opcode = 0x8004_e500;
@@ -92,7 +92,7 @@ impl Device {
         }
     }
 
-    /// What tells the kernel something without being asked.
+    /// Returns a notifier for this connection.
     pub(crate) fn notifier(&self) -> Notifier {
         Notifier(Arc::clone(&self.channel))
     }
@@ -119,7 +119,7 @@ impl Device {
         };
         let threads: Vec<_> =
             devices.into_iter().enumerate().map(start).collect::<Result<_, _>>()?;
-        // The closure may hold what ends with the last thread.
+        // The closure may hold values that must be dropped with the last thread.
         drop(work);
         let ended = |thread: JoinHandle<io::Result<()>>| {
             let panic = || Err(io::Error::other("a thread of the session ended in a panic"));
@@ -150,7 +150,7 @@ impl Device {
         Ok(())
     }
 
-    /// Reads a request; waits for one. None when there will be none.
+    /// Reads a request and waits for one. Returns `None` when the connection has ended.
     fn read_one(&self) -> io::Result<Option<Message>> {
         use rustix::io::Errno as System;
         let mut bytes = self.pool.take();
@@ -174,7 +174,7 @@ impl Device {
                         is_answered: false,
                     }));
                 }
-                // There is no number to answer to.
+                // The message has no request number that an answer could name.
                 _ => tracing::error!(len, "a message of the kernel is cut off"),
             }
         }
@@ -196,17 +196,18 @@ impl Pool {
 }
 
 impl Notifier {
-    /// Has the kernel drop pages of an inode, or doubt its attributes; waits until it did.
+    /// Makes the kernel drop pages of an inode, or invalidate its attributes. Waits until it has
+    /// done so.
     pub(crate) fn inval_inode(&self, node: u64, offset: i64, len: i64) -> io::Result<()> {
         self.send(&buttress_protocol::inval_inode(node, offset, len))
     }
 
-    /// Has the kernel forget a name; waits until it did.
+    /// Makes the kernel forget a name. Waits until it has done so.
     pub(crate) fn inval_entry(&self, directory: u64, name: &[u8]) -> io::Result<()> {
         self.send(&buttress_protocol::inval_entry(directory, name))
     }
 
-    /// Has the kernel forget nodes that no program uses; waits until it did.
+    /// Makes the kernel forget nodes that no program uses. Waits until it has done so.
     pub(crate) fn prune(&self, nodes: &[u64]) -> io::Result<()> {
         self.send(&buttress_protocol::prune(nodes))
     }

@@ -48,7 +48,8 @@ const WANTED: [InitFlags; 15] = [
 
 const CONGESTED_AT: u16 = 384;
 
-/// An answer of 32 bits says no more bytes. Whole sectors keep the rest of a large copy aligned.
+/// An answer of 32 bits cannot hold a larger count. Whole sectors keep the rest of a large copy
+/// aligned.
 const NARROW_COPY_MAX: u64 = 1 << 30;
 
 /// What a mount with these options wants of the kernel. What an older kernel cannot do is a loss of
@@ -73,7 +74,7 @@ pub(crate) fn terms(options: &Options) -> Terms {
     }
 }
 
-/// Works a request out and answers it, now or from another thread.
+/// Handles a request and answers it, in this thread or from another one.
 pub(crate) fn serve<X: Exchange>(door: &Arc<Door>, exchange: X) {
     let head = exchange.head();
     counts::count(head.opcode);
@@ -104,7 +105,7 @@ pub(crate) fn serve<X: Exchange>(door: &Arc<Door>, exchange: X) {
     }
 }
 
-/// Works out what is answered with few bytes.
+/// Handles the requests that have short answers.
 fn work(door: &Arc<Door>, head: &Head, operation: Operation<'_>) -> Answer<Reply> {
     let (node, caller) = (head.node, caller(head));
     let done = |()| Reply::Done;

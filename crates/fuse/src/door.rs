@@ -58,7 +58,7 @@ use crate::pool::WorkerPool;
 use crate::shown::Shown;
 use crate::{Options, acl, attr};
 
-/// How long the kernel may believe what it was told (D2), seconds.
+/// How long the kernel may use attributes and names that it received (D2), in seconds.
 pub(crate) const VALID_SECS: u64 = 24 * 60 * 60;
 
 /// A mounted volume as the kernel sees it.
@@ -74,11 +74,11 @@ pub(crate) struct Door {
     keeps_writes: bool,
     /// Whether requests come by io_uring.
     over_ring: bool,
-    /// The kernel forgets no nodes when it is told to: it is told names.
+    /// The kernel does not support notifications to forget nodes. It gets notifications for names.
     cannot_prune: Arc<AtomicBool>,
 }
 
-/// One inode that the kernel knows, and what was learnt about it on the way.
+/// One inode that the kernel knows, with cached facts about it.
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) inode: Inode,
@@ -87,11 +87,12 @@ pub(crate) struct Node {
     no_capability: AtomicBool,
     /// How many openers write the file: so long the kernel may hold content that we have not seen.
     writers: AtomicU32,
-    /// How many have it open at all. With zero, a file without a name is about to be forgotten.
+    /// The number of openers of any kind. With zero, the kernel is about to forget a file without a
+    /// name.
     openers: AtomicU32,
     /// Why a write from the kernel's cache failed, until a writer is told (D3).
     failed_write: AtomicI32,
-    /// Whether a directory has a default list, once that was asked.
+    /// Whether a directory has a default list, if that was read before.
     default_list: AtomicU8,
     /// Whether the kernel may hold content: it was read through the kernel's cache, or opened for
     /// writing.
@@ -114,7 +115,7 @@ pub(crate) struct Caller {
     pub(crate) task: u32,
 }
 
-/// Names that a kernel is told at once to forget which cannot be told of nodes.
+/// The maximum number of names in one round of notifications to a kernel that cannot forget nodes.
 const NAMES_DROPPED_MAX: usize = 4096;
 
 const UNKNOWN: u8 = 0;

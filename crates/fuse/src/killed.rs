@@ -30,8 +30,8 @@ use buttress_protocol::WriteFlags;
 /// `SIGKILL` in a set of signals as the kernel prints it.
 const KILLED: u64 = 1 << (9 - 1);
 
-/// Has this thread work for the task with a number in the kernel's request, as long as what is
-/// returned lives. What the kernel does by itself has no task.
+/// Associates this thread with the task that the kernel's request names, until the returned value
+/// is dropped. Requests of the kernel itself have no task.
 pub(crate) fn heed(task: u32) -> Option<Heeding> {
     (task != 0).then(|| Interrupt::asked(is_killed, task).heed())
 }
@@ -47,7 +47,7 @@ fn is_killed(task: u32) -> bool {
     pending(&status).is_some_and(|pending| pending & KILLED != 0)
 }
 
-/// The signals that wait for a thread, by its `status`, which begins with a name of any bytes.
+/// Reads the pending signals of a thread from its `status`, which begins with a name of any bytes.
 fn pending(status: &[u8]) -> Option<u64> {
     let status = String::from_utf8_lossy(status);
     let set = status.lines().find_map(|line| line.strip_prefix("SigPnd:"))?;

@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 
 use buttress_base::clock;
 
-/// Names that were removed, and files that went.
+/// Counts of removed names, and of deleted files.
 #[derive(Debug)]
 pub(crate) struct Leaving {
     begun: Instant,
-    /// When a name was removed last, in nanoseconds since `begun`; zero before the first.
+    /// The time of the last removal of a name, in nanoseconds since `begun`; zero before the first.
     removed: AtomicU64,
-    /// Requests to forget that are being worked out.
+    /// The number of requests to forget that are in progress.
     pub(crate) forgetting: AtomicUsize,
     /// Files without names that were forgotten.
     pub(crate) gone: AtomicU64,
@@ -37,19 +37,19 @@ impl Leaving {
         }
     }
 
-    /// Takes note that a name is gone.
+    /// Records that a name was removed.
     pub(crate) fn removed(&self) {
         let since = clock::since(self.begun).as_nanos() as u64;
         self.removed.store(since.max(1), Ordering::Relaxed);
     }
 
-    /// Whether a name was removed no longer ago than that.
+    /// Whether the last removal of a name is at most `limit` ago.
     pub(crate) fn is_recent(&self, limit: Duration) -> bool {
         let removed = self.removed.load(Ordering::Relaxed);
         removed > 0 && clock::since(self.begun) < Duration::from_nanos(removed) + limit
     }
 
-    /// Has `forget` drop something; it says whether that was a file without a name.
+    /// Runs `forget`, which returns whether it dropped a file without a name.
     pub(crate) fn forget(&self, forget: impl FnOnce() -> bool) {
         self.forgetting.fetch_add(1, Ordering::SeqCst);
         let had_no_name = forget();

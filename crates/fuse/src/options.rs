@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use crate::{Error, IdMap};
 
-/// Above so many the handles of inodes that are not open are dropped: 1 KiB each.
+/// Above this number the handles of inodes that are not open are dropped. A handle takes 1 KiB.
 const HANDLES_MAX: usize = 1 << 14;
 
-/// Above so many the kernel is told to forget inodes: 64 bytes each.
+/// Above this number the kernel is told to forget inodes. An inode takes 64 bytes.
 const KNOWN_MAX: usize = 1 << 19;
 
-/// What an inode with a handle takes, and one without, in bytes.
+/// The memory of an inode with a handle, and of one without, in bytes.
 pub(crate) const HANDLE_BYTES: usize = 1024;
 pub(crate) const KNOWN_BYTES: usize = 64;
 
@@ -112,13 +112,13 @@ pub struct Options {
     pub writeback_cache: bool,
     /// Whether requests come by io_uring; `None` means where the kernel offers it.
     pub io_uring: Option<bool>,
-    /// How many requests of a processor io_uring brings at once.
+    /// The number of requests that io_uring brings at once for each processor.
     pub io_uring_depth: usize,
     /// How far the kernel reads ahead, in KiB.
     pub read_ahead_kib: u32,
-    /// What users of the volume are here.
+    /// The map of the volume's users to users of this machine.
     pub users: IdMap,
-    /// What groups of the volume are here.
+    /// The map of the volume's groups to groups of this machine.
     pub groups: IdMap,
 }
 
@@ -193,12 +193,12 @@ impl Options {
             // option.
             "user" | "users" => (self.suid, self.dev, self.exec) = (false, false, false),
             "owner" | "group" => (self.suid, self.dev) = (false, false),
-            // For mount(8), systemd and other readers of fstab.
+            // Options for mount(8), systemd and other readers of fstab.
             "nouser" | "nousers" | "noowner" | "nogroup" | "auto" | "noauto" | "nofail"
             | "_netdev" => {}
             "strictatime" => self.strict_access = true,
             "noatime" | "relatime" | "nostrictatime" => self.strict_access = false,
-            // Permissions are always the kernel's to check.
+            // The kernel always checks permissions.
             "defaults" | "default_permissions" | "nodiratime" | "diratime" | "atime" => {}
             valued => return self.accept_valued(valued),
         }

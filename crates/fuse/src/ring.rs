@@ -48,7 +48,7 @@ use crate::door::Door;
 use crate::exchange::Exchange;
 use crate::pool::Kind;
 
-/// Rings for all processors, made before the kernel is told that it may use them.
+/// Rings for all processors, made before the kernel learns that it may use them.
 pub(crate) struct Rings {
     made: Vec<(Uring, Vec<(u16, usize)>)>,
 }
@@ -81,7 +81,7 @@ impl Rings {
         }
         let made = shares.into_iter().map(|share| {
             let entries: usize = share.iter().map(|(_, depth)| depth).sum();
-            // One more for the bell.
+            // One more entry is for the bell.
             let entries = u32::try_from(entries + 1).map_err(io::Error::other)?;
             Ok((Uring::builder().build(entries.next_power_of_two())?, share))
         });
@@ -114,7 +114,7 @@ impl Rings {
     }
 }
 
-/// What answers requests of a mount.
+/// Handles the requests of a mount.
 pub(crate) struct Desk(pub(crate) Arc<Door>);
 
 impl Office for Desk {

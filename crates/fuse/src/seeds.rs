@@ -1,4 +1,4 @@
-//! Which seeds a test of threads runs: `BUTTRESS_SEED=n` one alone, `BUTTRESS_SEEDS=first..last`
+//! The seeds of a threaded test: `BUTTRESS_SEED=n` runs one seed, `BUTTRESS_SEEDS=first..last` runs
 //! several.
 
 /// The seeds that this run is for.

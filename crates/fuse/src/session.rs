@@ -36,7 +36,7 @@ use crate::voice::Voice;
 use crate::whole::Whole;
 use crate::{Error, Options, options};
 
-/// Threads for what comes through the device where requests come by rings.
+/// The number of threads for requests that come through the device while rings are in use.
 pub(crate) const BESIDE_RINGS: usize = 2;
 
 /// A volume that is mounted; programs that look into it wait until it is served.
@@ -59,12 +59,12 @@ pub struct Serving {
     submounts: Arc<Submounts>,
 }
 
-/// Ends a session from any thread.
+/// A handle that ends a session from any thread.
 #[derive(Clone, Debug)]
 pub struct Unmounter {
     mount: Arc<Mount>,
     link: Link,
-    /// What lies on it and has to go first.
+    /// The mounts below this one, which have to be unmounted first.
     below: Weak<Submounts>,
 }
 
@@ -145,7 +145,7 @@ pub(crate) fn open(
     Ok(Opened { loops, ring, unmounter, voice })
 }
 
-/// Makes rings, if they are wanted and the kernel has them.
+/// Makes rings, if they are wanted and the kernel supports them.
 pub(crate) fn rings(options: &Options) -> Option<Rings> {
     let made = match options.io_uring {
         Some(false) => return None,
@@ -187,7 +187,7 @@ pub fn serve_connection(fs: Filesystem, device: OwnedFd, options: &Options) -> R
 }
 
 impl Loops {
-    /// Works out what comes through the device; returns when the connection has ended.
+    /// Handles the requests that come through the device. Returns when the connection has ended.
     pub(crate) fn run(self) -> std::io::Result<()> {
         let Self { device, door, threads } = self;
         device.serve(threads, move |message: Message| {
@@ -207,7 +207,7 @@ impl Loops {
 }
 
 impl Session {
-    /// Returns what ends this session.
+    /// Returns a handle that ends this session.
     #[must_use]
     pub fn unmounter(&self) -> Unmounter {
         self.unmounter.clone()
@@ -219,13 +219,14 @@ impl Session {
         self.ring.is_some()
     }
 
-    /// Returns what makes more mounts of the volume; nothing where its mount cannot be shared.
+    /// Returns a handle that makes more mounts of the volume, or `None` if its mount cannot be
+    /// shared.
     #[must_use]
     pub fn sharer(&self) -> Option<Sharer> {
         self.first.as_ref().map(First::sharer)
     }
 
-    /// Returns what keeps the kernel and the volume of one mind.
+    /// Returns a handle that keeps the kernel's caches and the volume consistent.
     #[must_use]
     pub fn beside(&self) -> Beside {
         Beside(Arc::clone(&self.submounts))
@@ -308,7 +309,7 @@ impl Beside {
         self.0.voices().iter().try_for_each(Voice::gather)
     }
 
-    /// Inodes that the kernel knows, and the bytes that are kept of them, about.
+    /// Returns the number of inodes that the kernel knows, and about how many bytes they take here.
     #[must_use]
     pub fn known(&self) -> (usize, usize) {
         let voices = self.0.voices();
@@ -326,30 +327,32 @@ impl Beside {
         self.0.devices()
     }
 
-    /// A subvolume came, by this name.
+    /// Tells the kernel that a subvolume was created under this name.
     pub fn came(&self, dir: InodeId, name: &[u8]) {
         self.changed(dir, name);
         self.0.mount_all();
     }
 
-    /// A subvolume is about to go. Only programs that are in it can still look into it.
+    /// Prepares for the removal of a subvolume. Only programs that are in it can still look into
+    /// it.
     pub fn goes(&self, tree: TreeId) {
         self.0.unmount(tree);
     }
 
-    /// A subvolume that was about to go stays.
+    /// Tells the mounts that a subvolume that was about to be removed stays.
     pub fn stays(&self) {
         self.0.mount_all();
     }
 
-    /// Has the kernel read anew what it keeps of a subvolume, which was changed beside it.
+    /// Makes the kernel reread its cached content of a subvolume that was changed without the
+    /// kernel.
     pub fn renewed(&self, tree: TreeId) {
         for voice in self.0.voices() {
             voice.renewed(tree);
         }
     }
 
-    /// Has the kernel look again at a name that came or went.
+    /// Makes the kernel look again at a name that was added or removed.
     pub fn changed(&self, dir: InodeId, name: &[u8]) {
         self.0.voice_of(dir.tree).changed(dir, name);
     }
@@ -363,15 +366,15 @@ impl Unmounter {
         self.mount.whole().map(Whole::seen)
     }
 
-    /// Lets the volume go if no mount of it is seen any more, which is noticed a moment later
-    /// without this.
+    /// Releases the volume if no mount of it is seen any more. Without this call that is noticed a
+    /// moment later.
     pub fn look(&self) {
         if let Some(whole) = self.mount.whole() {
             whole.let_go_if_unseen();
         }
     }
 
-    /// Where the volume was mounted first.
+    /// The first mount point of the volume.
     #[must_use]
     pub fn target(&self) -> &Path {
         self.mount.target()

@@ -23,7 +23,7 @@ use crate::errno::Answer;
 
 /// After so many direct writes without a READ the kernel drops all pages of the file.
 const QUIET_WRITES: u64 = 64;
-/// The low bits are the count; those above say how often it was set.
+/// The low bits are the count. The high bits are the number of times that the count was set.
 const COUNT: u64 = 0xffff;
 
 /// How many direct writes drop their own pages before one drops all; zero where there are none.
@@ -57,7 +57,7 @@ impl Shown {
             let is_set = now & COUNT == QUIET_WRITES;
             (!is_set).then(|| (now & !COUNT).wrapping_add(COUNT + 1) | QUIET_WRITES)
         };
-        // One that is set already stays.
+        // A count that is already set stays.
         let _ = self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, set);
     }
 
@@ -73,9 +73,9 @@ impl Shown {
         Some((if seen & COUNT == 1 { Span::Whole } else { part }, seen))
     }
 
-    /// All pages were dropped, which began when `seen` was counted.
+    /// Records that all pages were dropped. The drop began when the count was `seen`.
     pub(crate) fn are_dropped(&self, seen: u64) {
-        // A READ that came since then has counted up.
+        // A READ since then has incremented the count.
         let _ = self.0.compare_exchange(seen, seen & !COUNT, Ordering::SeqCst, Ordering::SeqCst);
     }
 }
@@ -102,7 +102,7 @@ mod tests {
         }
         let (span, seen) = shown.after_write(PART).expect("pages are there");
         assert_eq!(span, Span::Whole);
-        // Other writes look before the pages were dropped.
+        // Other writes check the count before the pages were dropped.
         assert_eq!(shown.after_write(PART), Some((Span::Whole, seen)));
         shown.are_dropped(seen);
         assert_eq!(shown.after_write(PART), None);
@@ -120,7 +120,7 @@ mod tests {
         for _ in 1..QUIET_WRITES {
             assert_eq!(shown.after_write(PART).map(|(span, _)| span), Some(PART));
         }
-        // The same count once more, but not the same READ.
+        // The count is the same, but the READ is another one.
         shown.are_dropped(seen);
         assert_eq!(shown.after_write(PART).map(|(span, _)| span), Some(Span::Whole));
     }

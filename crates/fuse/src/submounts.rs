@@ -7,7 +7,7 @@
 //!
 //! # Invariants
 //!
-//! - **M1** A subvolume is mounted after the one it lies in, and unmounted before it.
+//! - **M1** A subvolume is mounted after the subvolume that contains it, and unmounted before it.
 //! - **M2** A subvolume that cannot be mounted is a directory of the mount above: it is never out
 //!   of reach.
 //!
@@ -42,7 +42,7 @@ pub(crate) struct Submounts {
     tree: TreeId,
     target: PathBuf,
     voice: Voice,
-    /// None where subvolumes are not mounted by themselves.
+    /// `None` if subvolumes have no mounts of their own.
     options: Option<Options>,
     /// Unranked: held while mounts are made and taken away.
     mounts: Mutex<BTreeMap<TreeId, Submount>>,
@@ -66,7 +66,7 @@ impl Submounts {
     ) -> Self {
         let options = options
             .submounts
-            // Queues for each processor would be too much for each subvolume.
+            // Queues for each processor would cost too much for each subvolume.
             .then(|| Options {
                 threads: options.threads.or(Some(THREADS)),
                 io_uring: Some(false),
@@ -87,7 +87,7 @@ impl Submounts {
             }
         };
         for (tree, target) in all {
-            // Its place may have been taken away by hand: then it is mounted again.
+            // If a user has unmounted it by hand, it is mounted again.
             if mounts.get(&tree).is_some_and(|mount| !mount.loops.is_finished()) {
                 continue;
             }
@@ -101,7 +101,8 @@ impl Submounts {
         }
     }
 
-    /// The subvolumes below the top and where they are seen, those that lie in others behind them.
+    /// Returns the subvolumes below the top with their paths. Nested subvolumes come after their
+    /// parents.
     fn below(&self) -> buttress_fs::Result<Vec<(TreeId, PathBuf)>> {
         let all = self.fs.subvolumes()?;
         let top = all.iter().find(|info| info.tree == self.tree).map(|info| info.path.clone());
@@ -128,7 +129,8 @@ impl Submounts {
         Ok(Submount { unmounter, voice, loops })
     }
 
-    /// Unmounts one, lazily if it is in use; not one that others lie in, which would go with it.
+    /// Unmounts a subvolume, lazily if it is in use. A mount with other mounts below it stays, as
+    /// they would be unmounted with it.
     pub(crate) fn unmount(&self, tree: TreeId) {
         let mut mounts = self.mounts.lock();
         let Some(target) = mounts.get(&tree).map(Submount::target) else { return };
@@ -157,7 +159,7 @@ impl Submounts {
     pub(crate) fn unmount_all(&self) {
         self.hide_all();
         let mounts = std::mem::take(&mut *self.mounts.lock());
-        // What their kernel says in the end is in the volume before that is closed.
+        // The last changes that the kernel sends are in the volume before the volume is closed.
         mounts.into_values().for_each(|mount| drop(mount.loops.join()));
     }
 
@@ -170,7 +172,7 @@ impl Submounts {
     /// Where subvolumes are mounted by themselves, and the device number of each.
     pub(crate) fn devices(&self) -> Vec<(PathBuf, u64)> {
         let mounts = self.mounts.lock();
-        // The number of one that was taken away by hand may be another's now.
+        // If a mount was removed by hand, its device number may belong to another mount now.
         let there = mounts.values().filter(|mount| !mount.loops.is_finished());
         there.filter_map(|mount| Some((mount.target(), mount.unmounter.device()?))).collect()
     }

@@ -13,7 +13,7 @@
 //!   subtree is being handed out. Then it is closed. The kernel ends the session when the last
 //!   mount, open file and namespace has let go. What is used out of sight (lazy unmounts, other
 //!   namespaces) is served until then.
-//! - **T2** A subtree that is handed out shows the inode that was asked for, or nothing.
+//! - **T2** A subtree that is handed out shows the requested inode, or the request fails.
 //! - **T3** Nothing here asks the server for anything before it serves, or under the lock while
 //!   the list is read.
 //!
@@ -49,7 +49,7 @@ pub(crate) struct Whole {
 
 #[derive(Debug)]
 struct Held {
-    /// The mount at no place, as long as it is held (T1).
+    /// The detached mount, as long as it is held (T1).
     top: Option<Arc<OwnedFd>>,
     /// Subtrees that are on their way to a place, and the first mount until it is made.
     under_way: usize,
@@ -119,7 +119,7 @@ impl Whole {
         let flags = [
             ("default_permissions", true),
             ("allow_other", options.allow_other.unwrap_or(true)),
-            // What is not so for good is a flag of each mount.
+            // An option that may change later is a flag of each mount.
             ("ro", options.read_only && !options.may_wake),
             ("sync", options.sync),
             ("dirsync", options.dirsync),
@@ -134,7 +134,7 @@ impl Whole {
             }
             fsconfig_create(&context)?;
             let top = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
-            // What is known already is enough, and the server does not answer yet (T3).
+            // Cached attributes are enough, and the server does not answer yet (T3).
             let how = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
             let seen = rustix::fs::statx(&top, c"", how, StatxFlags::INO)?;
             let held = Held { top: Some(Arc::new(top)), under_way: 0 };
@@ -180,9 +180,9 @@ impl Whole {
         all.into_iter().filter(|one| one.device == self.device).collect()
     }
 
-    /// Lets go of the whole if no mount of it is seen (T1).
+    /// Releases the whole mount if no mount of it is seen (T1).
     pub(crate) fn let_go_if_unseen(&self) {
-        // Without the list nothing is known, and the session ends with the process.
+        // Without the list the state is unknown, and the session ends with the process.
         let Ok(all) = Listed::all() else { return };
         if all.iter().all(|one| one.device != self.device) {
             let mut held = self.held.lock();
@@ -195,7 +195,7 @@ impl Whole {
         }
     }
 
-    /// Lets go, whatever is seen.
+    /// Releases the whole mount, even if mounts of it are seen.
     pub(crate) fn let_go(&self) {
         let top = self.held.lock().top.take();
         drop(top);
@@ -207,13 +207,13 @@ impl Whole {
         let mut was_used = false;
         let mut failure = None;
         for one in self.seen().into_iter().rev() {
-            // What others have mounted on top of it is not taken away.
+            // Mounts that other users have put on top of it stay.
             let seen = Listed::at(&one.point).ok().flatten();
             if seen.is_none_or(|top| top.device != self.device) {
                 continue;
             }
             match mount_list::take_away(&one.point) {
-                // It went with another one, by propagation.
+                // The mount was removed with another one, by propagation.
                 Ok(busy) => was_used |= busy,
                 Err(error) => failure = Some(error),
             }
@@ -226,7 +226,7 @@ impl Whole {
     }
 }
 
-/// How often it is looked whether the connection has ended.
+/// The interval of checks whether the connection has ended.
 const LOOK: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 
 /// Looks after the whole until it is let go or the connection ends: whenever the list of mounts
@@ -293,7 +293,7 @@ impl AsFd for Subtree {
     }
 }
 
-/// What each mount has for itself.
+/// Returns the attributes that each mount has for itself.
 fn attributes(options: &Options) -> MountAttrFlags {
     let flags = [
         (options.read_only, MountAttrFlags::MOUNT_ATTR_RDONLY),
@@ -304,7 +304,7 @@ fn attributes(options: &Options) -> MountAttrFlags {
     flags.into_iter().filter(|(wanted, _)| *wanted).map(|(_, flag)| flag).collect()
 }
 
-/// Sets attributes of a mount that has no place yet, so that it is never seen without them.
+/// Sets attributes of a detached mount, so that the mount is never visible without them.
 #[expect(unsafe_code, reason = "rustix has no mount_setattr")]
 fn set_attributes(tree: &OwnedFd, attributes: MountAttrFlags) -> rustix::io::Result<()> {
     let given = libc::mount_attr {

@@ -1,12 +1,12 @@
-//! Where a file's content lies, in its log.
+//! The extents of a file in its log.
 //!
 //! # Invariants
 //!
 //! - **E1** The items of a file in its log tile every range that changed since the last commit:
 //!   extents where there are some now, hole items elsewhere. So replay leaves nothing old there,
 //!   and they never overlap.
-//! - **E2** What lies behind the file's length is in the log as a whole: replay first cuts the
-//!   file there.
+//! - **E2** The log has all extents after the file's length, because replay first truncates the
+//!   file to that length.
 //! - **E3** Every new extent comes with the checksums that its transaction has for it.
 //! - **E4** No extent comes with checksums that another file has after a crash as preallocated,
 //!   and so without. That is one that the last commit or the log gives to the other, that was
@@ -34,7 +34,7 @@ fn parse(tree: TreeId, key: Key, item: &[u8]) -> Outcome<FileExtent> {
     Ok(FileExtent::parse(item).map_err(|source| Error::Item { tree, key, source })?)
 }
 
-/// First byte behind an item.
+/// Returns the offset after the last byte of an item.
 fn end(offset: u64, extent: &FileExtent, sector: u64) -> u64 {
     let len = match &extent.body {
         Body::Inline(_) => extent.ram_bytes.next_multiple_of(sector).max(sector),
@@ -103,7 +103,7 @@ pub(super) fn log(
 fn put(draft: &mut Draft<'_>, tree: TreeId, at: Key, item: &[u8]) -> Outcome<()> {
     let extent = parse(tree, at, item)?;
     if let Some(region) = extent.region().filter(|region| !region.is_hole()) {
-        // A chunk of this transaction is not known after a crash.
+        // A chunk of this transaction is unknown after a crash.
         let group = draft.engine.space().group_at(region.disk);
         let known = draft.base.committed_generation();
         if group.is_none_or(|group| group.birth() > known) {
@@ -160,7 +160,7 @@ fn sums(draft: &mut Draft<'_>, tree: TreeId, part: Extent) -> bool {
     any
 }
 
-/// Preallocated extents behind the length (E2).
+/// Returns the preallocated extents after the file's length (E2).
 fn behind_the_end(
     draft: &mut Draft<'_>,
     (tree, ino): LoggedId,
@@ -197,7 +197,7 @@ fn tile(
     sector: u64,
     mut changed: RangeSet,
 ) -> Outcome<()> {
-    // Holes that were logged before give way, and are said anew where they still are.
+    // Hole items that were logged before are removed, and logged again if the holes still exist.
     let spans: Vec<_> = changed.iter().collect();
     let mut tiles = Vec::new();
     for span in &spans {

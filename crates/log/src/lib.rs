@@ -1,7 +1,7 @@
-//! Logs of fsync: what was made durable since the last commit without one.
+//! Logs of fsync: the changes that were made durable since the last commit.
 //!
-//! [`SyncLog`] makes inodes durable. It writes a log on top of the last commit, or has the engine
-//! commit where a log cannot say what changed.
+//! [`SyncLog`] makes inodes durable. It writes a log on top of the last commit. If a log cannot
+//! describe the changes, it makes the engine commit.
 //!
 //! # On disk
 //!

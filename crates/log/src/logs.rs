@@ -10,9 +10,10 @@ use crate::tree::LogTree;
 /// How much of an inode is in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Level {
-    /// A directory of which only lost names are said, or what it needs to be there.
+    /// A directory of which the log has only lost names, or the items that the directory needs to
+    /// exist.
     Exists,
-    /// All that it has.
+    /// All items of the inode.
     Full,
 }
 

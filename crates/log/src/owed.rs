@@ -1,4 +1,4 @@
-//! Which nodes of a log have only their first copy so far.
+//! The nodes of a log that have only their first copy so far.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -14,10 +14,10 @@ use crate::tree::LogTree;
 /// How a log is written where metadata has several copies on one device.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum LogCopies {
-    /// An fsync waits for the first; the others follow, of nodes that stay.
+    /// An fsync waits for the first copy. The other copies follow, for nodes that stay in the log.
     #[default]
     First,
-    /// An fsync waits for all.
+    /// An fsync waits for all copies.
     All,
 }
 
@@ -33,7 +33,7 @@ impl std::str::FromStr for LogCopies {
     }
 }
 
-/// How long a node is left with one copy, at the least; twice that at the most.
+/// The minimum time for which a node has one copy. The maximum is twice as long.
 const PERIOD: Duration = Duration::from_millis(100);
 
 /// A node that has only its first copy.
@@ -41,11 +41,11 @@ const PERIOD: Duration = Duration::from_millis(100);
 struct Owed {
     /// The round in which it was written.
     since: u64,
-    /// The node itself, if no leaf, which its tree has.
+    /// The node itself, unless the node is a leaf. A leaf is in its tree.
     above: Option<Node>,
 }
 
-/// What is on the other copies of the places of one log.
+/// The state of the other copies of one log's nodes.
 #[derive(Debug, Default)]
 pub(crate) struct OtherCopies {
     owed: BTreeMap<Logical, Owed>,
@@ -54,12 +54,12 @@ pub(crate) struct OtherCopies {
     /// Rounds of `SyncLog::complete`, and when the last began.
     round: u64,
     begun: Option<Instant>,
-    /// Other copies were written, and nothing was flushed since.
+    /// Other copies were written, and no flush followed yet.
     unflushed: bool,
 }
 
 impl OtherCopies {
-    /// Which copies a node is to be written to at once.
+    /// Returns the copies to which a node is written at once.
     pub(crate) fn wanted(&self, engine: &Engine, rule: LogCopies, at: Logical) -> Copies {
         let may_wait = rule == LogCopies::First
             && engine.has_committed()
@@ -68,7 +68,7 @@ impl OtherCopies {
         if may_wait { Copies::First } else { Copies::All }
     }
 
-    /// A node is durable in its first copy.
+    /// Records that a node is durable in its first copy.
     pub(crate) fn owe(&mut self, at: Logical, above: Option<Node>) {
         self.owed.insert(at, Owed { since: self.round, above });
     }
@@ -83,7 +83,7 @@ impl OtherCopies {
     pub(crate) fn note_written(&mut self, done: &[Logical], is_written: bool) {
         self.whole.extend(done);
         if !is_written {
-            // It is not tried again.
+            // The write is not retried.
             self.owed.clear();
             return;
         }
@@ -98,17 +98,17 @@ impl OtherCopies {
         std::mem::take(&mut self.unflushed)
     }
 
-    /// A log was made durable, with whatever was written before it.
+    /// Records that a flush made a log durable, with all earlier writes.
     pub(crate) fn flushed(&mut self) {
         self.unflushed = false;
     }
 
-    /// A node is no part of the log any more.
+    /// Records that a node is no longer a part of the log.
     pub(crate) fn forget(&mut self, at: Logical) {
         self.owed.remove(&at);
     }
 
-    /// Whether a round is due; begins it.
+    /// Returns whether a round is due, and begins it in that case.
     pub(crate) fn next_round(&mut self) -> bool {
         let is_due = self.begun.is_none_or(|begun| clock::since(begun) >= PERIOD);
         if is_due {
@@ -118,7 +118,7 @@ impl OtherCopies {
         is_due
     }
 
-    /// Places of nodes that saw a whole round with one copy.
+    /// Returns the addresses of nodes that had one copy for a whole round.
     pub(crate) fn old(&self) -> Vec<Logical> {
         let is_old = |owed: &Owed| owed.since + 1 < self.round;
         self.owed.iter().filter(|(_, owed)| is_old(owed)).map(|(at, _)| *at).collect()

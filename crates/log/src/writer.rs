@@ -1,4 +1,4 @@
-//! The log of the running transaction: its trees in memory, and its nodes' places on disk.
+//! The log of the running transaction: its trees in memory, and the addresses of its nodes on disk.
 //!
 //! # Invariants
 //!
@@ -18,8 +18,8 @@ use crate::owed::{LogCopies, OtherCopies};
 use crate::tree::{Build, LogTree};
 use crate::trouble::{Outcome, Trouble};
 
-/// Leaves of a log in bytes beyond which a commit is better: for memory, and for the time that
-/// replay takes.
+/// The maximum size of a log's leaves, in bytes. Beyond it a commit is better, because of memory
+/// and of the time that replay takes.
 const LOG_BYTES_MAX: u64 = 24 << 20;
 
 /// Free places for nodes that are kept to go round in, where there is room.
@@ -30,30 +30,30 @@ const SPARE_MAX: usize = 256;
 /// The log of the running transaction.
 #[derive(Debug, Default)]
 pub(crate) struct Writer {
-    /// How many logs had ended when this one began (W1).
+    /// The number of logs that had ended when this one began (W1).
     since: u64,
     logs: Logs,
     /// The log root tree's only node.
     root: Option<Logical>,
-    /// The place that was allocated last.
+    /// The address that was allocated last.
     last: Option<Logical>,
-    /// Places for nodes that no log on disk names.
+    /// Addresses for nodes that no log on disk names.
     spare: BTreeSet<Logical>,
     /// Where the next node should lie: they go round, and those of one log lie side by side.
     next: Logical,
     /// What is on the copies that an fsync does not wait for.
     others: OtherCopies,
-    /// A log was not finished: the next durable thing is a commit (`log::sync::S4`).
+    /// A log was not finished, so the next durable step is a commit (`log::sync::S4`).
     broken: bool,
 }
 
-/// Nodes that were made for a log, and are not written yet.
+/// Nodes that were made for a log and are not written yet.
 pub(crate) struct Made {
     /// The log root tree.
     top: NodePtr,
-    /// What is above the leaves of logs.
+    /// The nodes above the leaves of logs.
     above: Vec<Node>,
-    /// Nodes of the log before that this one does without.
+    /// Nodes of the preceding log that this one does not use.
     dropped: Vec<Logical>,
 }
 
@@ -65,12 +65,12 @@ impl Made {
 }
 
 impl Writer {
-    /// The writer of a log that begins when so many have ended.
+    /// Creates the writer of a log that begins after `since` logs have ended.
     pub(crate) fn begun(since: u64) -> Self {
         Self { since, ..Self::default() }
     }
 
-    /// How many logs had ended when this one began.
+    /// Returns the number of logs that had ended when this one began.
     pub(crate) fn since(&self) -> u64 {
         self.since
     }
@@ -84,7 +84,7 @@ impl Writer {
         self.broken = broken;
     }
 
-    /// What the log says of each subvolume.
+    /// Returns the logs of each subvolume.
     pub(crate) fn logs(&mut self) -> &mut Logs {
         &mut self.logs
     }
@@ -104,7 +104,7 @@ impl Writer {
         &mut self,
         hold: &mut LogHold<'_>,
         geometry: &Geometry,
-        // Chunks of this transaction are not known after a crash.
+        // Chunks of this transaction are unknown after a crash.
         limit: Generation,
     ) -> Outcome<Made> {
         let Self { logs, root, last, spare, next, .. } = self;
@@ -172,7 +172,8 @@ impl Writer {
         nodes.map(|(at, bytes)| (at, bytes, self.others.wanted(engine, rule, at))).collect()
     }
 
-    /// The superblock on disk names these nodes. Those at `owed` have only their first copy.
+    /// Records that the superblock on disk names these nodes. Those at `owed` have only their first
+    /// copy.
     pub(crate) fn note_durable(&mut self, made: Made, owed: &[Logical]) {
         self.others.flushed();
         for at in &made.dropped {

@@ -28,11 +28,11 @@ pub struct Filter {
     pub drange: Option<(u64, u64)>,
     /// With so many stripes, from and up to, both included.
     pub stripes: Option<(u64, u64)>,
-    /// At most so many groups.
+    /// The maximum number of groups.
     pub limit: Option<u64>,
-    /// Spread them like this.
+    /// The profile to convert the groups to.
     pub convert: Option<Profile>,
-    /// With `convert`: leave those that are spread like this already.
+    /// With `convert`: skip the groups that have this profile already.
     pub soft: bool,
 }
 
@@ -47,7 +47,7 @@ pub struct BalanceOptions {
     pub system: Option<Filter>,
 }
 
-/// How far a balance is.
+/// The progress of a balance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BalanceProgress {
     /// Groups that were chosen.
@@ -60,7 +60,7 @@ pub struct BalanceProgress {
     pub bytes: u64,
     /// Bytes moved.
     pub moved: u64,
-    /// It was told to stop before it came to the end.
+    /// Whether the balance was told to stop before its end.
     pub is_paused: bool,
 }
 
@@ -91,7 +91,7 @@ impl Filter {
 }
 
 impl BalanceOptions {
-    /// Everything, as it is spread.
+    /// All groups, with the profiles that they have.
     #[must_use]
     pub fn full() -> Self {
         let any = Some(Filter::default());
@@ -186,7 +186,7 @@ impl Maintenance {
         users: &dyn Users,
         watch: &mut dyn FnMut(&BalanceProgress) -> bool,
     ) -> Result<()> {
-        // What is moved must not come to lie in one of the others.
+        // Data that is moved must not be allocated in another chosen group.
         let mut held = Vec::new();
         for (start, converts) in chosen {
             if *converts {
@@ -195,7 +195,7 @@ impl Maintenance {
         }
         for (start, _) in chosen {
             if self.engine().space().group_at(*start).is_none() {
-                // It was empty, and a commit removed it.
+                // The group was empty, and a commit removed it.
                 progress.completed += 1;
                 continue;
             }

@@ -12,11 +12,11 @@ const STEP_BYTES: u64 = 64 << 20;
 pub(crate) struct Found {
     pub(crate) extent: Extent,
     pub(crate) generation: Generation,
-    /// Nothing for data.
+    /// The level of a node; `None` for data.
     pub(crate) level: Option<u8>,
 }
 
-/// The extents in use from an address on, as many as make a step, and where the next step begins.
+/// Returns the extents in use from an address on, for one step, and the start of the next step.
 pub(crate) fn extents(view: &View, from: Logical, end: Logical) -> Result<(Vec<Found>, Logical)> {
     let root = view
         .committed_root(TreeId::EXTENT)?

@@ -37,20 +37,20 @@ use crate::found::{Found, extents};
 /// Rounds over a group before giving up. One is enough without other work; each snapshot, or
 /// clone, that comes in between costs another.
 const ROUNDS_MAX: u32 = 100;
-/// Looks at the users of one extent before it is left to the next round.
+/// The maximum number of searches for the users of one extent before it is left to the next round.
 const LOOKS_MAX: u32 = 4;
-/// How long readers of old trees may hold up the end of a group.
+/// How long readers of old trees may delay the removal of a group.
 const READERS_MAX: Duration = Duration::from_secs(60);
 const READERS_PERIOD: Duration = Duration::from_millis(5);
-/// Data and nodes moved between two commits.
+/// The number of bytes of data and nodes that are moved between two commits.
 const BATCH_BYTES: u64 = 64 << 20;
 const BATCH_NODES: usize = 2048;
-/// Items put between two commits: what they take in memory has this bound, however many trees
+/// The number of items that are put between two commits. It bounds their memory, however many trees
 /// share the files.
 const BATCH_ITEMS: usize = 32 << 10;
-/// Nodes that are asked for at once.
+/// The number of nodes that are requested at once.
 const ASKED_NODES: usize = 64;
-/// Data written in one go.
+/// The number of data bytes in one write.
 const WRITE_BYTES: u64 = 4 << 20;
 
 /// The owner of the inodes that use moved data; lent to the mover for one call.
@@ -60,14 +60,14 @@ pub trait Users {
     ///
     /// # Errors
     ///
-    /// What finding an inode met; what `work` answers.
+    /// Errors of finding an inode, and errors that `work` returns.
     fn hold(
         &self,
         inodes: &BTreeSet<(TreeId, Ino)>,
         work: &mut dyn FnMut() -> Result<()>,
     ) -> Result<()>;
 
-    /// Other bytes than before lie at an extent that has no users yet.
+    /// Records that the bytes of an extent without users have changed.
     fn wrote(&self, extent: Extent);
 }
 
@@ -104,7 +104,7 @@ impl Maintenance {
     ) -> Result<()> {
         self.engine().check_writable()?;
         self.make_dead_whole()?;
-        // Trees without work since the mount are changed, too.
+        // Trees that were not used since the mount are changed, too.
         let view = self.engine().view();
         file_trees(&view)?
             .into_iter()
@@ -121,7 +121,7 @@ impl Maintenance {
         self.room_without(&group, 0)?;
         self.engine().close_windows();
         held.drain();
-        // Should that fail, the group can be used again as it is.
+        // If that fails, the group can be used again as it is.
         self.empty_group(group.range(), users, watch).and_then(|()| self.drop_group(start))
     }
 
@@ -188,7 +188,7 @@ impl Maintenance {
         watch: &mut dyn FnMut(u64),
     ) -> Result<()> {
         for _ in 0..ROUNDS_MAX {
-            // What was referenced since the last commit is in no tree yet.
+            // References that were added since the last commit are in no tree yet.
             self.engine().commit()?;
             let mut from = range.start;
             let mut any = false;
@@ -214,7 +214,7 @@ impl Maintenance {
         users: &dyn Users,
         watch: &mut dyn FnMut(u64),
     ) -> Result<()> {
-        // A step of a drop has its turn between two batches.
+        // A step of a drop may take its turn between two batches.
         let turn = self.turn().take();
         let (mut bytes, mut nodes, mut items) = (0, 0, 0);
         let mut asked = Vec::new();
@@ -298,7 +298,7 @@ impl Maintenance {
         outcome.map(|()| count)
     }
 
-    /// Sends users of one extent to another that has the same bytes.
+    /// Changes the users of one extent to another one with the same bytes.
     fn send_over(
         &self,
         handle: Handle<'_>,
@@ -323,7 +323,7 @@ impl Maintenance {
             handle.add_data_ref(new, data_ref);
             handle.drop_data_ref(old, data_ref);
         }
-        // The subvolume that made it goes on paying for it.
+        // The subvolume that made the extent is still charged for it.
         handle.set_data_owner(new.start, owner);
         if is_plain {
             handle.note_sent(sent);
@@ -349,7 +349,7 @@ impl Maintenance {
         let new = loop {
             match self.engine().allocate_data(&mut reservation, old.len, old.len, None, 0) {
                 Ok(new) => break new,
-                // There is room, but in pieces: a new chunk is all of one.
+                // There is enough space, but in pieces. A new chunk is in one piece.
                 Err(Error::NoSpace(_))
                     if tries.next().is_some()
                         && self.engine().add_chunk_for(SpaceKind::Data, whole)? => {}
@@ -387,12 +387,12 @@ impl Maintenance {
         while clock::since(begun) < READERS_MAX {
             self.expect_moving()?;
             self.engine().release_pinned();
-            // Where the group is gone already, a commit found it empty and was quicker.
+            // If the group no longer exists, a commit found it empty and removed it first.
             if self.engine().remove_group(start)? {
                 self.engine().commit()?;
                 return Ok(());
             }
-            // A reader of older roots still holds what was freed.
+            // A reader of older roots still holds space that was freed.
             buttress_base::thread::sleep(READERS_PERIOD);
         }
         Err(Error::Busy("an old view still reads what a block group had that was emptied"))

@@ -1,4 +1,4 @@
-//! Reading everything that is in use, every copy of it, and mending what is wrong.
+//! Reads every copy of everything in use, and repairs damaged copies.
 //!
 //! # Invariants
 //!
@@ -24,12 +24,12 @@ use crate::found::{Found, extents};
 use crate::scrub_rows::Striped;
 use crate::{Maintenance, ScrubOptions, ScrubProgress};
 
-/// Data that is read at a time.
+/// The number of data bytes in one read.
 const RUN_BYTES: u64 = 1 << 20;
 /// Threads that look at once; the devices are busy with fewer.
 const THREADS_MAX: usize = 8;
 
-/// How a group is looked at.
+/// The way in which a group is scrubbed.
 #[derive(Clone, Copy)]
 struct How<'h> {
     mends: bool,
@@ -100,7 +100,7 @@ impl Maintenance {
         Ok((progress, true))
     }
 
-    /// Looks at some extents from an address on, and says where to go on.
+    /// Scrubs some extents from an address on, and returns where to continue.
     fn scrub_step(
         &self,
         from: Logical,
@@ -207,7 +207,7 @@ impl Maintenance {
                     let unlike = self.volume().unlike(part, sector)?;
                     progress.no_csum_unlike += if is_still() { unlike } else { 0 };
                 }
-                // Whether each copy can be read at all.
+                // Checks whether each copy can be read at all.
                 let compared =
                     self.volume().compare(part, sector, mends, |_, _| Ok::<_, &str>(()))?;
                 progress.add(&compared);
@@ -218,7 +218,7 @@ impl Maintenance {
         Ok(())
     }
 
-    /// Every copy of every superblock; damaged ones are written anew.
+    /// Checks every copy of every superblock, and rewrites damaged ones.
     fn scrub_superblocks(&self, mends: bool, progress: &mut ScrubProgress) -> Result<()> {
         let mut bad = 0;
         self.engine().between_commits(|superblock| {
@@ -253,7 +253,7 @@ impl Maintenance {
         if stale.is_empty() {
             return Ok(());
         }
-        // What was rewritten must be there before a superblock says so.
+        // Rewritten data must be durable before a superblock trusts it.
         self.volume().flush()?;
         for device in stale {
             tracing::info!(id = %device.id, "a device that missed transactions has them now");

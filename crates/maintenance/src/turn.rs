@@ -18,24 +18,24 @@ const PERIOD: Duration = Duration::from_millis(10);
 /// How long a step waits for its turn.
 const WAIT_MAX: Duration = Duration::from_millis(200);
 
-/// The turn, and the signs by which its users stop one another.
+/// The turn, and the flags by which its users stop one another.
 #[derive(Debug, Default)]
 pub(crate) struct Turn {
     /// Unranked: held across I/O and commits.
     trees: Mutex<()>,
-    /// A step waits for the turn.
+    /// Whether a step waits for the turn.
     is_wanted: AtomicBool,
-    /// Movers are to stop soon.
+    /// Whether movers are to stop soon.
     stops: AtomicBool,
 }
 
 impl Turn {
-    /// Takes the turn, however long that takes.
+    /// Takes the turn, and waits for it without a limit.
     pub(crate) fn take(&self) -> MutexGuard<'_, ()> {
         self.trees.lock()
     }
 
-    /// Takes the turn; nothing where a mover keeps it for too long (T2).
+    /// Takes the turn. Returns `None` if a mover keeps it for too long (T2).
     pub(crate) fn take_soon(&self) -> Option<MutexGuard<'_, ()>> {
         let begun = clock::now();
         loop {
@@ -50,7 +50,7 @@ impl Turn {
         }
     }
 
-    /// Leaves time for a step that waits, if one does. Called without the turn.
+    /// Pauses for a waiting step, if there is one. The caller must not hold the turn.
     pub(crate) fn give_way(&self) {
         if self.is_wanted.swap(false, Ordering::SeqCst) {
             // The step looks every `PERIOD`.
@@ -58,7 +58,7 @@ impl Turn {
         }
     }
 
-    /// Has movers stop soon, or go on.
+    /// Tells movers to stop soon, or to go on.
     pub(crate) fn stop(&self, stop: bool) {
         self.stops.store(stop, Ordering::SeqCst);
     }

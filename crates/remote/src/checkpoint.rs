@@ -22,7 +22,7 @@ use crate::units::ObjectNumber;
 /// A map object takes parts until it has this many bytes.
 const MAP_OBJECT: usize = 4 << 20;
 
-/// What a checkpoint is made of, copied when the window ends (K1).
+/// The input of a checkpoint, copied when the window ends (K1).
 #[derive(Debug)]
 pub(crate) struct Copied {
     pages: BTreeMap<u32, Arc<Page>>,
@@ -35,7 +35,7 @@ impl Copied {
     }
 }
 
-/// Parts that become one object.
+/// Parts of the map that are written as one object.
 #[derive(Debug, Default)]
 struct Batch<K> {
     body: Vec<u8>,
@@ -55,7 +55,7 @@ impl<K> Batch<K> {
     }
 }
 
-/// Puts parts together to objects.
+/// Groups parts into objects.
 fn batches<K>(parts: impl Iterator<Item = (K, Vec<u8>)>) -> Vec<Batch<K>> {
     let mut all: Vec<Batch<K>> = Vec::new();
     for (key, bytes) in parts {
@@ -72,7 +72,7 @@ fn batches<K>(parts: impl Iterator<Item = (K, Vec<u8>)>) -> Vec<Batch<K>> {
 }
 
 impl Core {
-    /// Writes what has changed of the map, and puts the new roots into the manifest.
+    /// Writes the changed parts of the map, and puts the new roots into the manifest.
     pub(crate) fn write_checkpoint(&self, manifest: &mut Manifest, copied: Copied) -> Result<()> {
         let full = copied.pages.iter().filter(|(_, page)| !page.is_empty());
         let full = full.map(|(&number, page)| (number, page.encode()));
@@ -127,7 +127,7 @@ impl Core {
     fn table_of(&self, manifest: &Manifest, mut table: Table) -> Table {
         let mut state = self.state.lock();
         for part in &manifest.tables {
-            // The objects that hold the table until now are last needed by the commit before.
+            // The objects that hold the old table are last needed by the preceding commit.
             let mut entry = Entry::new(Holds::Map(part.object_len), part.epoch);
             entry.dead_since = manifest.number;
             state.map.table.entries.insert(part.at.object, entry);

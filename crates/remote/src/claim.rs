@@ -1,4 +1,4 @@
-//! The courtesy among writers: each shows that it lives, and a new one looks before it takes over.
+//! Writers show that they are alive, and a new writer checks this before it takes a volume over.
 //!
 //! # Invariants
 //!
@@ -18,11 +18,11 @@ use crate::random;
 const ALIVE_MS: u64 = 30_000;
 
 impl Writer {
-    /// This process.
+    /// Describes this process.
     pub(crate) fn this() -> Self {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let host = read("/proc/sys/kernel/hostname").trim().to_owned();
-        // Numbers of processes mean something within one start and one namespace.
+        // Process ids are unique within one boot and one PID namespace.
         let space = std::fs::read_link("/proc/self/ns/pid").unwrap_or_default();
         let boot =
             format!("{} {}", read("/proc/sys/kernel/random/boot_id").trim(), space.display());
@@ -30,12 +30,12 @@ impl Writer {
         Self { id: random::hex(), host, boot, pid, start: start_of(pid).unwrap_or(0) }
     }
 
-    /// Whether it ran on this start of this machine.
+    /// Whether the writer ran on this machine since its last boot.
     fn was_here(&self, this: &Self) -> bool {
         !self.boot.is_empty() && self.boot == this.boot
     }
 
-    /// Whether it is a process of this machine that has ended.
+    /// Whether the writer is a process of this machine that has ended.
     fn is_dead(&self, this: &Self) -> bool {
         if !self.was_here(this) {
             return false;
@@ -46,20 +46,20 @@ impl Writer {
     }
 }
 
-/// When a process began.
+/// Returns the start time of a process.
 fn start_of(pid: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 
-/// Shows that a writer lives.
+/// Writes the object that shows that a writer is alive.
 pub(crate) fn show(chain: &Chain, volume: VolumeId, epoch: u32, writer: &Writer) -> Result<()> {
     let body = serde_json::to_vec(writer).unwrap_or_default();
     let bytes = Bytes::from(wrap(Kind::Writer, volume, 0, epoch, &body));
     chain.store.put(&chain.names.writer(epoch, &writer.id), &bytes)
 }
 
-/// Ends the showing.
+/// Stops showing that a writer is alive.
 pub(crate) fn end(chain: &Chain, epoch: u32, writer: &Writer) -> Result<()> {
     chain.store.delete(&chain.names.writer(epoch, &writer.id))
 }

@@ -1,4 +1,4 @@
-//! Copies what a device holds to another, without its holes, by several threads.
+//! Copies the data of a device to another one, without its holes, by several threads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,7 +6,7 @@ use buttress_base::{AlignedBuf, thread};
 use buttress_block::device::Content;
 use buttress_block::{Device, Error, Space};
 
-/// Bytes that one thread copies at a time, and how many do.
+/// The number of bytes that one thread copies at a time, and the number of threads.
 const PIECE: u64 = 4 << 20;
 const THREADS: usize = 4;
 
@@ -54,7 +54,7 @@ pub fn copy(
         threads.into_iter().map(|thread| thread.join()).collect::<Vec<_>>()
     });
     for end in ended {
-        // A panic of a thread is one of the copy.
+        // A panic in a thread is a panic of the copy.
         end.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
     }
     target.flush()?;

@@ -42,22 +42,22 @@ pub(crate) struct State {
     pub(crate) recent: Vec<Recent>,
     pub(crate) tables: Vec<TablePart>,
     pub(crate) next_object: ObjectNumber,
-    /// Counts writes.
+    /// The number of writes so far.
     pub(crate) position: u64,
-    /// The writes that are in the newest commit.
+    /// The number of writes that the newest commit contains.
     pub(crate) committed: u64,
-    /// The write that brought the primary superblock last.
+    /// The number of the last write that contained the primary superblock.
     pub(crate) superblock_at: u64,
-    /// The writes that a flush has deferred to send soon, and since when.
+    /// The writes that a flush deferred, and the time since which they wait.
     pub(crate) deferred: Option<(u64, std::time::Instant)>,
-    /// There is a btrfs on the device.
+    /// Whether the device holds a btrfs.
     pub(crate) is_btrfs: bool,
     /// The first failure (C3).
     pub(crate) failure: Option<Failure>,
     pub(crate) is_closing: bool,
 }
 
-/// Why nothing is written any more.
+/// The reason why the volume takes no more writes.
 #[derive(Clone, Debug)]
 pub(crate) enum Failure {
     /// Another writer has the volume.
@@ -79,7 +79,7 @@ pub(crate) struct Core {
     /// The names of objects.
     pub(crate) names: AllNames,
     pub(crate) state: Ranked<State>,
-    /// Segments were sealed or sent, or the state failed or ends.
+    /// Signals that segments were sealed or sent, or that the state failed or ends.
     pub(crate) signal: Condvar,
     /// The newest manifest. Unranked: held across I/O, and taken before all else.
     pub(crate) last: Mutex<Manifest>,
@@ -144,7 +144,7 @@ impl Core {
         }
     }
 
-    /// Ends all writing, unless that has happened already, and wakes all that wait (C3).
+    /// Ends all writing, unless it has already ended, and wakes all waiting threads (C3).
     pub(crate) fn fail(&self, failure: Failure) {
         tracing::error!(place = self.chain.place, ?failure, "nothing more is written");
         self.state.lock().failure.get_or_insert(failure);
@@ -157,13 +157,13 @@ impl Core {
         error
     }
 
-    /// The name of an object that the table has.
+    /// Returns the name of an object in the table.
     pub(crate) fn object_name(&self, state: &State, number: ObjectNumber) -> Option<String> {
         let entry = state.map.table.get(number)?;
         Some(self.names.of_entry(number, entry))
     }
 
-    /// Takes the state with all pages of a range in memory.
+    /// Locks the state when all pages of a range are in memory.
     pub(crate) fn with_pages(&self, first: Sector, count: u64) -> Result<Held<'_, State>> {
         loop {
             let state = self.state.lock();

@@ -18,10 +18,10 @@ use crate::manifest::{Manifest, Recent};
 use crate::random;
 use crate::units::{CommitNumber, ObjectNumber};
 
-/// So many data objects since a checkpoint make the next one due.
+/// The number of data objects since a checkpoint that makes the next checkpoint due.
 const RECENT_MAX: usize = 256;
 
-/// What a commit is made of.
+/// The input of a commit.
 #[derive(Debug)]
 struct Plan {
     manifest: Manifest,
@@ -31,7 +31,7 @@ struct Plan {
 }
 
 impl Core {
-    /// Makes durable what was written so far, or defers it (T2, T3).
+    /// Makes all writes so far durable, or defers them (T2, T3).
     pub(crate) fn flush(&self) -> Result<()> {
         let wanted = {
             let mut state = self.state.lock();
@@ -54,8 +54,8 @@ impl Core {
         self.cut_until(wanted, checkpoint)
     }
 
-    /// Makes a commit, unless there is one with all that is wanted. Flushes that wait for each
-    /// other share one.
+    /// Makes a commit, unless an existing one contains all wanted writes. Flushes that wait at the
+    /// same time share one commit.
     fn cut_until(&self, wanted: u64, checkpoint: bool) -> Result<()> {
         let mut last = self.last.lock();
         let plan = {
@@ -92,7 +92,7 @@ impl Core {
         }
     }
 
-    /// Ends the window: what comes later belongs to the next commit.
+    /// Ends the window: later writes belong to the next commit.
     fn plan(&self, state: &mut State, last: &Manifest, checkpoint: bool) -> Plan {
         self.seal(state);
         let number = CommitNumber(last.number.0 + 1);

@@ -24,7 +24,8 @@ use crate::lease;
 use crate::status::Status;
 use crate::units::{SECTOR, Sector};
 
-/// How often the keeper looks, and how often it shows that this writer lives.
+/// The interval of the keeper's checks, and the interval at which it shows that this writer is
+/// alive.
 const LOOK: Duration = Duration::from_millis(500);
 const SHOW: Duration = Duration::from_secs(10);
 /// How often the collector makes a pass.
@@ -63,11 +64,11 @@ impl RemoteDevice {
         Ok(Self { core, threads, parts: Mutex::new(()), is_closed: AtomicBool::new(false) })
     }
 
-    /// Makes a commit of everything written, and lets go of the volume (V2). Later writes fail.
+    /// Makes a commit of all writes, and releases the volume (V2). Later writes fail.
     ///
     /// # Errors
     ///
-    /// Those of the commit. The volume is let go of then, too.
+    /// Those of the commit. The volume is released in that case, too.
     pub fn close(&self) -> Result<()> {
         if self.is_closed.swap(true, Ordering::SeqCst) {
             return Ok(());
@@ -123,7 +124,7 @@ impl RemoteDevice {
     pub fn collect_all(&self) -> Result<Collected> {
         self.checkpoint()?;
         let mut all = Collected::default();
-        // What one pass finds is deleted by a later one.
+        // Objects that one pass finds are deleted by a later pass.
         let mut idle = 0;
         while idle < 2 {
             let done = self.collect()?;
@@ -307,7 +308,7 @@ impl Core {
         if is_long || is_behind { self.cut(is_long) } else { Ok(()) }
     }
 
-    /// How far from a place on it is all data, or all holes.
+    /// Returns the length of the data or of the hole that begins at an offset.
     fn extent(&self, offset: u64, len: u64) -> Result<Extent> {
         let end = offset + len;
         let mut at = offset;
@@ -340,7 +341,7 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<
     })
 }
 
-/// Shows that the writer lives, and makes the commits that flushes deferred.
+/// Shows that the writer is alive, and makes the commits that flushes deferred.
 fn keep(core: &Core) {
     let mut shown = clock::now();
     loop {
@@ -368,7 +369,7 @@ fn keep(core: &Core) {
     }
 }
 
-/// Waits for a time, and says whether to go on.
+/// Waits for a time, and returns whether to go on.
 fn pause(core: &Core, time: Duration) -> bool {
     let begun = clock::now();
     let mut state = core.state.lock();
@@ -392,7 +393,7 @@ fn collect(core: &Core) {
     }
 }
 
-/// Keeps the lease of a reader, from when it has read for a while.
+/// Keeps the lease of a reader, once it has read for a while.
 fn hold(core: &Core) {
     let chain = core.chain.brief();
     let number = core.last.lock().number;

@@ -32,7 +32,7 @@ pub(crate) fn end(chain: &Chain, id: &str) -> Result<()> {
     chain.store.delete(&chain.names.lease(id))
 }
 
-/// The commits that leases name, by the store's time `now_ms`. Deletes leases of long ago.
+/// Returns the commits that leases name, at the store's time `now_ms`. Deletes stale leases.
 pub(crate) fn numbers(chain: &Chain, now_ms: u64) -> Result<Vec<CommitNumber>> {
     let mut numbers = Vec::new();
     for meta in chain.store.list(&chain.names.folder("lease"))? {

@@ -1,4 +1,4 @@
-//! What was read from objects, in memory.
+//! A cache in memory for data that was read from objects.
 //!
 //! # Invariants
 //!
@@ -21,7 +21,7 @@ use crate::units::{ObjectNumber, SECTOR};
 pub(crate) const LINE: u32 = 16;
 const SHARDS: usize = 16;
 
-/// A line of an object: its number, and the line's.
+/// A key: the number of an object, and the number of a line in it.
 pub(crate) type Key = (ObjectNumber, u32);
 
 #[derive(Debug, Default)]
@@ -41,7 +41,7 @@ pub(crate) struct Lines {
     runs: Ranked<HashMap<ObjectNumber, (u32, u32)>>,
 }
 
-/// How far ahead of a reader that goes on, in lines.
+/// The maximum readahead of a sequential reader, in lines.
 const AHEAD_MAX: u32 = 64;
 const RUNS_MAX: usize = 4096;
 
@@ -89,8 +89,8 @@ impl Lines {
         }
     }
 
-    /// Notes a read of lines, and tells how many more to read with it: more each time that reads
-    /// follow one another.
+    /// Records a read of lines, and returns how many further lines to read with it. The number
+    /// grows with each sequential read.
     pub(crate) fn ahead(&self, object: ObjectNumber, first: u32, end: u32) -> u32 {
         let mut runs = self.runs.lock();
         if runs.len() > RUNS_MAX {
@@ -106,7 +106,7 @@ impl Lines {
         ahead
     }
 
-    /// Bytes of memory that it has.
+    /// Returns the memory that the cache uses, in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.shards.iter().map(|shard| shard.lock().bytes as u64).sum()
     }

@@ -16,21 +16,21 @@ use crate::units::{CommitNumber, ObjectNumber, SECTOR};
 
 /// The longest device that a map can have: its sectors have 40 bits, and pages 26.
 const LEN_MAX: u64 = SECTOR << 40;
-/// More parts of one kind than this are no manifest.
+/// A manifest with more parts of one kind than this is invalid.
 const PARTS_MAX: usize = 1 << 20;
 
 /// The process that wrote something.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Writer {
-    /// Random, for each opening.
+    /// A random id for each opening.
     pub id: String,
     /// The name of the machine.
     pub host: String,
-    /// Which start of that machine, and which namespace of processes.
+    /// The boot of that machine, and the PID namespace.
     pub boot: String,
-    /// The process there.
+    /// The process id on that machine.
     pub pid: u32,
-    /// When that process began, in the machine's ticks.
+    /// The start time of that process, in the machine's ticks.
     pub start: u64,
 }
 
@@ -64,7 +64,7 @@ pub(crate) struct Base {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TablePart {
     pub(crate) epoch: u32,
-    /// The length of the whole object that it lies in.
+    /// The length of the whole object that holds the part.
     pub(crate) object_len: u32,
     pub(crate) at: Ref,
 }
@@ -78,11 +78,11 @@ pub(crate) struct Manifest {
     /// The nonce of the manifest before.
     pub(crate) follows: String,
     pub(crate) writer: Writer,
-    /// When, by the writer's clock: milliseconds since 1970. Nothing depends on it.
+    /// The time by the writer's clock, in milliseconds since 1970. Nothing depends on it.
     pub(crate) time_ms: u64,
     /// The length of the device in bytes.
     pub(crate) device_len: u64,
-    /// Bytes of a data object.
+    /// The length of a data object, in bytes.
     pub(crate) object_len: u64,
     /// No object with this number or a higher one was written by this epoch before.
     pub(crate) next_object: ObjectNumber,
@@ -95,7 +95,8 @@ pub(crate) struct Manifest {
     pub(crate) tables: Vec<TablePart>,
     /// Data objects since the checkpoint, in order.
     pub(crate) recent: Vec<Recent>,
-    /// It only takes the volume for a new writer; the content is that of the commit before.
+    /// The commit only takes the volume for a new writer. Its content is that of the preceding
+    /// commit.
     #[serde(default)]
     pub(crate) is_opening: bool,
 }

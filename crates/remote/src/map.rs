@@ -48,7 +48,7 @@ pub(crate) struct Missing {
 #[derive(Debug, Default)]
 pub(crate) struct Map {
     slots: HashMap<u32, Slot>,
-    /// Where pages are kept, of those that are.
+    /// The references of the pages that are stored in objects.
     pages: BTreeMap<u32, Ref>,
     /// Where the references of [`LEAF_PAGES`] pages are kept.
     pub(crate) leaves: BTreeMap<u32, Ref>,
@@ -67,7 +67,8 @@ fn place(sector: Sector) -> (u32, u16) {
 }
 
 impl Map {
-    /// Tells where the first sectors of a range are: one run, at least one sector, at most `count`.
+    /// Finds the location of a range's first sectors: one run, at least one sector, at most
+    /// `count`.
     pub(crate) fn find(&mut self, first: Sector, count: u64) -> Result<Piece, Missing> {
         let (number, start) = place(first);
         let count = count.min(PAGE_SECTORS - u64::from(start));
@@ -105,13 +106,13 @@ impl Map {
         kept.map(|(&page, &at)| Missing { page, at }).find(|m| !self.slots.contains_key(&m.page))
     }
 
-    /// Says whether a page is still missing.
+    /// Returns whether a page is still missing.
     pub(crate) fn missing_still(&self, missing: Missing) -> bool {
         !self.slots.contains_key(&missing.page)
             && self.pages.get(&missing.page) == Some(&missing.at)
     }
 
-    /// Takes a page that was read, unless it has changed its place meanwhile.
+    /// Installs a page that was read, unless its reference has changed in the meantime.
     pub(crate) fn install(&mut self, missing: Missing, page: Page) {
         if self.pages.get(&missing.page) == Some(&missing.at) {
             self.clock += 1;
@@ -144,7 +145,7 @@ impl Map {
         }
     }
 
-    /// The pages that a change reaches: holes change only what is there.
+    /// Returns the pages that a change affects. Holes change only existing pages.
     fn pages_to_set(&self, first: Sector, count: u64, adds: bool) -> Vec<u32> {
         let range = place(first).0..=place(Sector(first.0 + count.max(1) - 1)).0;
         if adds {

@@ -35,7 +35,7 @@ impl Names {
         self.under(&format!("manifest/{:020}", number.0))
     }
 
-    /// The number of a manifest by its name.
+    /// Returns the number of a manifest from its name.
     pub(crate) fn manifest_number(name: &str) -> Option<CommitNumber> {
         name.rsplit('/').next()?.parse().ok().map(CommitNumber)
     }
@@ -77,7 +77,7 @@ impl AllNames {
         Self { own, bases }
     }
 
-    /// Says whether an object is a base's.
+    /// Returns whether an object belongs to a base.
     pub(crate) fn is_shared(&self, number: ObjectNumber) -> bool {
         self.bases.last().is_some_and(|(_, below)| number < *below)
     }

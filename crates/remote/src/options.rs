@@ -10,14 +10,14 @@ pub enum At {
     /// The newest.
     #[default]
     Newest,
-    /// The one of this number.
+    /// The commit with this number.
     Number(u64),
-    /// The one that is kept by this name.
+    /// The commit that is pinned under this name.
     Pin(String),
 }
 
 impl At {
-    /// The name of the pin, if it is one.
+    /// Returns the name of the pin, if the commit is named by a pin.
     pub(crate) fn pin(&self) -> Option<&str> {
         match self {
             Self::Pin(name) => Some(name),
@@ -35,9 +35,9 @@ pub struct Options {
     pub takeover: bool,
     /// Which commit to open, if not the newest; for reading only.
     pub at: At,
-    /// Bytes of a data object; of a new volume only.
+    /// The length of a data object in bytes. It applies to new volumes only.
     pub object_len: u64,
-    /// Bytes of memory: half of it for what was read, a quarter for the map.
+    /// The memory in bytes: half for the read cache, a quarter for the map.
     pub memory: u64,
     /// How many data objects are sent at once.
     pub in_flight: usize,

@@ -18,7 +18,7 @@ use crate::store::{Meta, Store, StoreError};
 
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
-/// How long a store may fail before that is said.
+/// How long a store may fail before a message reports it.
 const SILENCE: Duration = Duration::from_secs(5);
 
 /// How many requests of each kind were made, and how many bytes they carried.
@@ -28,7 +28,7 @@ pub(crate) struct Counts {
     pub(crate) puts: AtomicU64,
     /// Reads of objects or parts.
     pub(crate) gets: AtomicU64,
-    /// Lists.
+    /// The number of lists.
     pub(crate) lists: AtomicU64,
     /// Deletions.
     pub(crate) deletes: AtomicU64,
@@ -61,7 +61,7 @@ impl Patient {
         Self { patience: patience.min(self.patience), ..self.clone() }
     }
 
-    /// The requests so far.
+    /// Returns the counts of requests so far.
     pub(crate) fn counts(&self) -> &Counts {
         &self.counts
     }
@@ -71,7 +71,7 @@ impl Patient {
         self.store.title()
     }
 
-    /// Asks once for a creation (A1), and tells every answer.
+    /// Makes one attempt at a creation (A1), and returns every result.
     pub(crate) fn create_once(&self, name: &str, body: Bytes) -> Result<(), StoreError> {
         self.counts.puts.fetch_add(1, Ordering::Relaxed);
         self.counts.put_bytes.fetch_add(body.len() as u64, Ordering::Relaxed);
@@ -86,7 +86,7 @@ impl Patient {
         })
     }
 
-    /// Reads an object, or nothing if there is none.
+    /// Reads an object, or returns `None` if it does not exist.
     pub(crate) fn get(&self, name: &str) -> Result<Option<Bytes>, Error> {
         found(self.again(name, || self.got(self.store.get(name))))
     }
@@ -182,7 +182,7 @@ impl Patient {
         thread::sleep(Duration::from_micros(drawn));
     }
 
-    /// How long a failing store is given.
+    /// Returns the time that a failing store has to recover.
     pub(crate) fn patience(&self) -> Duration {
         self.patience
     }
@@ -231,7 +231,7 @@ fn checked<T>(ask: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
     ask()
 }
 
-/// A part that is shorter than it was asked for is no answer.
+/// Refuses a part that is shorter than requested.
 fn whole(answer: Result<Bytes, StoreError>, want: u64) -> Result<Bytes, StoreError> {
     let bytes = answer?;
     if bytes.len() as u64 == want {

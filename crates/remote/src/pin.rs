@@ -22,17 +22,17 @@ const NAME_MAX: usize = 100;
 pub struct Commit {
     /// Its number.
     pub number: CommitNumber,
-    /// The name that it is kept by, if it is pinned.
+    /// The name under which the commit is pinned, if it is.
     pub pin: Option<String>,
-    /// When it was made, by the writer's clock: milliseconds since 1970.
+    /// The time of the commit by the writer's clock, in milliseconds since 1970.
     pub time_ms: u64,
     /// The machine that made it.
     pub host: String,
-    /// The process there.
+    /// The process id on that machine.
     pub pid: u32,
     /// The writer's epoch.
     pub epoch: u32,
-    /// It only took the volume for a new writer.
+    /// The commit only took the volume for a new writer.
     pub is_opening: bool,
 }
 
@@ -65,7 +65,7 @@ fn wrong(chain: &Chain, why: String) -> Error {
     Error::Pin { place: chain.place.clone(), why }
 }
 
-/// Keeps a commit under a name (I1). `other` is a pin that keeps it already.
+/// Pins a commit under a name (I1). `other` is a pin that already keeps the commit.
 pub(crate) fn create(
     chain: &Chain,
     volume: VolumeId,
@@ -101,14 +101,14 @@ pub(crate) fn create(
     Ok(())
 }
 
-/// The manifest that a name keeps.
+/// Returns the manifest that is pinned under a name.
 pub(crate) fn get(chain: &Chain, name: &str) -> Result<(VolumeId, Manifest)> {
     let object = chain.names.pin(name);
     let found = chain.store.get_as(&object, |b| Manifest::decode(&object, Kind::Pin, b))?;
     found.ok_or_else(|| wrong(chain, format!("there is no pin {name:?}")))
 }
 
-/// Lets go of a commit.
+/// Deletes a pin.
 pub(crate) fn delete(chain: &Chain, name: &str) -> Result<()> {
     get(chain, name)?;
     chain.store.delete(&chain.names.pin(name))

@@ -1,9 +1,9 @@
-//! Why nothing can be got out at all.
+//! Errors that prevent the restoration of any file.
 
 /// The result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// A failure of the whole work. What is wrong with a single file is in its entry of the report.
+/// A failure of the whole work. Damage of a single file is in its entry of the report.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -19,13 +19,13 @@ pub enum Error {
         /// The device.
         device: String,
     },
-    /// No root can be read, and the nodes that are left hold no files.
+    /// No root can be read, and the remaining nodes hold no files.
     #[error("no tree with files was found")]
     NoFiles,
-    /// A root was asked for that is not there.
+    /// The requested root does not exist.
     #[error("there is no root {0}: --list-roots shows those that there are")]
     NoRoot(u64),
-    /// It cannot be mended.
+    /// The damage cannot be repaired.
     #[error("{0}")]
     Beyond(&'static str),
     /// A device cannot be written.
@@ -33,10 +33,10 @@ pub enum Error {
     Device {
         /// The device.
         device: String,
-        /// What its driver said.
+        /// The error of its driver.
         source: buttress_block::Error,
     },
-    /// A subvolume was asked for that is not there.
+    /// The requested subvolume does not exist.
     #[error("there is no subvolume {0}")]
     NoSubvolume(String),
     /// The folder for the files cannot be used.

@@ -1,4 +1,4 @@
-//! What is in use, as the extent tree of one moment says.
+//! The extents in use, as the extent tree of one moment records them.
 
 use buttress_format::{Extent, ExtentFlags, ExtentItem, Generation, Key, Kind, Logical, TreeId};
 use buttress_tree::NodePtr;
@@ -12,7 +12,7 @@ pub(crate) struct Extents {
     leaves: Leaves,
 }
 
-/// What a range of data is used for now.
+/// The current use of a range of data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
     /// Nothing.
@@ -30,7 +30,7 @@ impl Extents {
         Self { leaves: Leaves::walk(salvage, TreeId::EXTENT, root, None) }
     }
 
-    /// The transaction that wrote the node that is in use at an address, if one is.
+    /// Returns the transaction that wrote the node at an address, if a node there is in use.
     pub(crate) fn block(&self, salvage: &Salvage, at: Logical) -> Option<Generation> {
         let from = Key::new(at.0, Kind::EXTENT_ITEM, 0);
         let to = Key::new(at.0, Kind(Kind::METADATA_ITEM.0 + 1), 0);
@@ -45,9 +45,9 @@ impl Extents {
         found
     }
 
-    /// What a range of data is used for.
+    /// Returns the use of a range of data.
     pub(crate) fn usage(&self, salvage: &Salvage, extent: Extent) -> Use {
-        // An extent that begins before may reach into this one.
+        // An extent that begins before this range may overlap it.
         let before = extent.start.0.saturating_sub(buttress_format::limits::MAX_EXTENT);
         let from = Key::new(before, Kind(0), 0);
         let to = Key::new(extent.end().0, Kind(0), 0);

@@ -14,7 +14,7 @@ use buttress_format::{
 use crate::salvage::Salvage;
 use crate::tree::{Gaps, Leaves};
 
-/// What a name leads to.
+/// The target of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Child {
     /// An inode of this subvolume.
@@ -23,11 +23,11 @@ pub(crate) enum Child {
     Subvolume(TreeId),
 }
 
-/// What is kept of an inode.
+/// The facts that are kept of an inode.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Known {
     pub(crate) item: Option<InodeItem>,
-    /// What a name said that it is.
+    /// The kind that a name gives for the inode.
     pub(crate) kind: Option<FileKind>,
 }
 
@@ -73,7 +73,7 @@ impl Index {
             Kind::INODE_REF => {
                 let dir = Ino(key.offset);
                 for found in InodeRefs::parse(bytes).unwrap_or_default() {
-                    // The top folder's own reference is to itself.
+                    // The top folder's own reference points to itself.
                     if dir != ino {
                         by_inodes.push((dir, found.name, ino));
                     }
@@ -106,7 +106,7 @@ impl Index {
         self.names.entry(dir).or_default().insert(entry.name, child);
     }
 
-    /// What an inode is, as far as that is known.
+    /// Returns the kind of an inode, if it is known.
     pub(crate) fn kind(&self, ino: Ino) -> Option<FileKind> {
         let known = self.inodes.get(&ino)?;
         let by_item = known.item.map(|item| FileKind::from_mode(item.mode));
@@ -114,13 +114,13 @@ impl Index {
         by_item.or(known.kind).or_else(by_names)
     }
 
-    /// Inodes that no path leads to, but for those below others of them.
+    /// Returns the inodes that no path reaches, without those below another such inode.
     pub(crate) fn unreached(&self, reached: &BTreeSet<Ino>) -> Vec<Ino> {
         let left: BTreeSet<Ino> = self
             .inodes
             .iter()
             .filter(|(ino, known)| {
-                // One that is deleted and was open has no name, and needs none.
+                // An inode that was deleted while open has no name, and needs none.
                 !reached.contains(ino) && known.item.is_none_or(|item| item.nlink > 0)
             })
             .map(|(ino, _)| *ino)
@@ -137,7 +137,7 @@ impl Index {
             }
         }
         let tops: Vec<Ino> = left.iter().copied().filter(|ino| !below.contains(ino)).collect();
-        // Folders in a circle are all below each other.
+        // Folders in a loop are all below each other.
         if tops.is_empty() { left.into_iter().collect() } else { tops }
     }
 }

@@ -28,24 +28,24 @@ pub(crate) struct Living {
 /// What was found of one inode.
 #[derive(Debug, Default)]
 struct Ghost {
-    /// Numbers of the leaves that have items of it, newest first.
+    /// Indices of the leaves that have items of the inode, newest first.
     leaves: Vec<u32>,
     /// The newest leaf that has the inode with a name.
     version: Option<u32>,
 }
 
-/// Everything that is in old nodes alone.
+/// Everything that exists in old nodes only.
 pub(crate) struct Ghosts {
     leaves: Vec<Found>,
     inodes: BTreeMap<(TreeId, Ino), Ghost>,
 }
 
-/// A ghost, put together.
+/// A ghost with its collected items.
 pub(crate) struct Body {
     pub(crate) parts: Parts,
-    /// Folders and names there.
+    /// The folders that hold its names, and the names.
     pub(crate) names: Vec<(Ino, Vec<u8>)>,
-    /// The last transaction in which it was surely there.
+    /// The last transaction in which the ghost surely existed.
     pub(crate) until: Generation,
 }
 
@@ -82,7 +82,7 @@ impl Ghosts {
                 }
             }
         }
-        // Without an inode there is nothing to bring back under its name.
+        // Without an inode, no content can be restored under the name.
         inodes.retain(|_, ghost| ghost.version.is_some());
         Self { leaves, inodes }
     }
@@ -91,7 +91,7 @@ impl Ghosts {
         self.inodes.keys().copied()
     }
 
-    /// Puts a ghost together.
+    /// Collects the items of a ghost.
     pub(crate) fn body(&self, salvage: &Salvage, alive: &Alive, at: (TreeId, Ino)) -> Option<Body> {
         let ghost = self.inodes.get(&at)?;
         let version = ghost.version?;
@@ -168,7 +168,7 @@ fn take_names(key: &Key, bytes: &[u8], names: &mut Vec<(Ino, Vec<u8>)>) {
 pub(crate) struct OldSums {
     /// Sorted by the first address.
     leaves: Vec<Found>,
-    /// The greatest end of each leaf and those before it.
+    /// For each leaf, the greatest end of it and all leaves before it.
     ends: Vec<u64>,
 }
 

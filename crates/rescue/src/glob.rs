@@ -21,7 +21,8 @@ enum Piece {
 }
 
 impl Glob {
-    /// Reads a pattern. A slash in front changes nothing: paths begin at the top of the volume.
+    /// Parses a pattern. A leading slash has no effect, because paths begin at the top of the
+    /// volume.
     #[must_use]
     pub fn new(pattern: &[u8]) -> Self {
         let mut rest = pattern;
@@ -59,10 +60,10 @@ impl Glob {
         Self { pieces }
     }
 
-    /// Whether a path, without a slash in front, or a folder above it matches.
+    /// Whether a path without a leading slash, or a folder above it, matches.
     #[must_use]
     pub fn matches(&self, path: &[u8]) -> bool {
-        // `states[i]`: the first `i` pieces match what was read so far.
+        // `states[i]`: the first `i` pieces match the bytes that were read so far.
         let count = self.pieces.len();
         let mut states = vec![false; count + 1];
         states[0] = true;
@@ -102,13 +103,13 @@ impl Glob {
     }
 }
 
-/// The set behind a bracket, and what follows it; nothing if the bracket has no end.
+/// Returns the set after an opening bracket, and the rest. Returns `None` if no bracket closes it.
 fn set(bytes: &[u8]) -> Option<(Piece, &[u8])> {
     let (is_inverse, body) = match bytes {
         [b'!' | b'^', more @ ..] => (true, more),
         more => (false, more),
     };
-    // A bracket right at the start is one of the set.
+    // A closing bracket right at the start is a member of the set.
     let end = 1 + body.iter().skip(1).position(|byte| *byte == b']')?;
     let mut ranges = Vec::new();
     let mut inside = &body[..end];

@@ -1,4 +1,4 @@
-//! Files out of damaged volumes, and files that were deleted.
+//! Restores files from damaged volumes, and files that were deleted.
 //!
 //! # Place
 //!

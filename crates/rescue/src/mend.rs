@@ -1,4 +1,4 @@
-//! Writes that let a volume be opened again: each is listed before it is made.
+//! Repairs that make a volume usable again. Each write is listed before it is made.
 //!
 //! # Invariants
 //!
@@ -25,7 +25,7 @@ use crate::progress::{NoProgress, Progress};
 use crate::salvage::{Salvage, SalvageOptions};
 use crate::tree::Leaves;
 
-/// Where fields lie in a superblock.
+/// Offsets of fields in a superblock.
 const BYTENR_AT: usize = 48;
 const LOG_ROOT_AT: usize = 96;
 const TOTAL_BYTES_AT: usize = 112;
@@ -33,10 +33,10 @@ const COMPAT_RO_AT: usize = 180;
 const LOG_LEVEL_AT: usize = 200;
 const DEV_ITEM_AT: usize = 201;
 const CACHE_GENERATION_AT: usize = 555;
-/// Where the size lies in an item of a device.
+/// The offset of the size in a device item.
 const DEV_SIZE_AT: usize = 8;
 
-/// What is to be mended.
+/// The repair to make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mend {
     /// Damaged and old copies of superblocks, from the newest good copy of the same device.
@@ -56,9 +56,9 @@ pub enum Mend {
 /// One change of the devices, not made yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fix {
-    /// What it is, in a line.
+    /// A description of the change, in one line.
     pub what: String,
-    /// Index of the device, place in bytes, bytes.
+    /// The index of the device, the offset in bytes, and the bytes to write.
     writes: Vec<(usize, u64, Vec<u8>)>,
 }
 
@@ -68,11 +68,11 @@ struct Copy {
     bytes: Vec<u8>,
 }
 
-/// Lists what there is to mend. Writes nothing.
+/// Lists the repairs that are needed. Writes nothing.
 ///
 /// # Errors
 ///
-/// When the devices hold no volume, or it is beyond this mending.
+/// When the devices hold no volume, or this repair cannot help.
 pub fn plan(devices: &[Arc<dyn Device>], mend: Mend) -> Result<Vec<Fix>> {
     match mend {
         Mend::SuperRecover => Ok(super_recover(devices)),
@@ -140,7 +140,7 @@ fn copies(device: &dyn Device) -> Vec<(usize, Copy)> {
     (0..SUPER_OFFSETS.len()).filter_map(read).collect()
 }
 
-/// The bytes of a superblock for a place, with a change.
+/// Returns the bytes of a superblock for copy `mirror`, with a change.
 fn patched(copy: &Copy, mirror: usize, change: &dyn Fn(&mut [u8])) -> Vec<u8> {
     let mut bytes = copy.bytes.clone();
     change(&mut bytes);
@@ -150,7 +150,7 @@ fn patched(copy: &Copy, mirror: usize, change: &dyn Fn(&mut [u8])) -> Vec<u8> {
     bytes
 }
 
-/// Changes every copy that needs it.
+/// Changes every copy that needs the change.
 fn patch_all(
     devices: &[Arc<dyn Device>],
     what: &str,

@@ -1,4 +1,4 @@
-//! Reads nodes: through the map of chunks, and else from where a scan found them.
+//! Reads nodes through the map of chunks, or from the addresses that a scan found.
 
 use std::error::Error as _;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ impl Salvage {
     }
 }
 
-/// Why there is no node, in one line.
+/// Describes in one line why a node cannot be read.
 fn reason(expect: &Expect, error: &TreeError) -> String {
     let at = expect.ptr.logical;
     match error {

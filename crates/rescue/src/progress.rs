@@ -1,4 +1,4 @@
-//! How the work tells where it is.
+//! Progress reports of the work.
 
 /// A part of the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,7 +12,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// What it does.
+    /// Describes the step.
     #[must_use]
     pub fn title(self) -> &'static str {
         match self {
@@ -23,11 +23,11 @@ impl Step {
     }
 }
 
-/// Is told where the work is.
+/// Receives progress reports.
 pub trait Progress: Sync {
-    /// A step begins; `total_bytes` is how much [`Progress::advance`] will add up to, about.
+    /// A step begins. The values passed to [`Progress::advance`] add up to about `total_bytes`.
     fn step(&self, step: Step, total_bytes: u64);
-    /// So many bytes were looked at.
+    /// The work has processed `bytes` more bytes.
     fn advance(&self, bytes: u64);
     /// Whether to go on. What is done so far stays, and a later run goes on from there.
     fn goes_on(&self) -> bool {
@@ -35,7 +35,7 @@ pub trait Progress: Sync {
     }
 }
 
-/// Progress that goes nowhere.
+/// Progress that is not reported.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoProgress;
 

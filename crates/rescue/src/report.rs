@@ -1,8 +1,8 @@
-//! What became of each file.
+//! The result for each file.
 
 use serde::Serialize;
 
-/// What a file is.
+/// The kind of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -16,17 +16,17 @@ pub enum Kind {
     Special,
     /// A subvolume.
     Subvolume,
-    /// Its inode is lost, and nothing else says it.
+    /// The inode is lost, and no other item tells its kind.
     Unknown,
 }
 
-/// How much of a file there is.
+/// How much of a file could be restored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Condition {
     /// All of it, verified where it has checksums.
     Whole,
-    /// It was there from an earlier run, or for another reason, and was left alone.
+    /// The file existed before, for example from an earlier run, and was left alone.
     Exists,
     /// A snapshot, or a subvolume that was not asked for.
     Skipped,
@@ -39,7 +39,7 @@ pub enum Condition {
 /// A part of a file that is lost.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Lost {
-    /// Where in the file, in bytes.
+    /// The offset in the file, in bytes.
     pub offset: u64,
     /// How many bytes.
     pub len: u64,
@@ -58,21 +58,21 @@ pub struct Entry {
     pub subvolume: u64,
     /// Its number in the subvolume.
     pub inode: u64,
-    /// What it is.
+    /// The kind of the file.
     pub kind: Kind,
-    /// How much of it there is.
+    /// How much of the file could be restored.
     pub condition: Condition,
     /// Its size in bytes.
     pub size: u64,
     /// Bytes of content that are there, holes not counted.
     pub bytes: u64,
-    /// Whether some of it has no checksums, so that nothing says whether it is right.
+    /// Whether some of the content has no checksums, so that it cannot be verified.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub unverified: bool,
-    /// What is lost of its content.
+    /// The lost parts of its content.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub lost: Vec<Lost>,
-    /// What else is wrong with it.
+    /// Other problems of the file.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
@@ -98,7 +98,7 @@ impl Entry {
         }
     }
 
-    /// Notes what is wrong, and that the file is not better than this.
+    /// Records a problem, and lowers the condition to at most `condition`.
     pub(crate) fn worsen(&mut self, condition: Condition, why: impl Into<String>) {
         self.condition = self.condition.max(condition);
         let why = why.into();
@@ -107,7 +107,7 @@ impl Entry {
         }
     }
 
-    /// Takes over what is known of the content by another name of the same file.
+    /// Copies the condition of the content from another name of the same file.
     pub(crate) fn as_first(&mut self, first: &Self) {
         (self.size, self.condition, self.unverified) =
             (first.size, first.condition, first.unverified);
@@ -115,7 +115,7 @@ impl Entry {
         self.notes.clone_from(&first.notes);
     }
 
-    /// Notes a part of the content that is lost, joined to the one before where it goes on.
+    /// Records a lost part of the content. It is joined to the preceding part if they are adjacent.
     pub(crate) fn lose(&mut self, offset: u64, len: u64, why: String) {
         self.condition = self.condition.max(Condition::Partly);
         if let Some(last) = self.lost.last_mut()
@@ -134,9 +134,9 @@ impl Entry {
 pub struct Summary {
     /// Entries that are whole.
     pub whole: u64,
-    /// Entries of which some is there.
+    /// Entries of which a part could be restored.
     pub partly: u64,
-    /// Entries of which nothing is there.
+    /// Entries of which no part could be restored.
     pub lost: u64,
     /// Entries that were there before.
     pub exists: u64,

@@ -21,11 +21,11 @@ const DIR_FLAGS: OFlags =
 /// The name of a file while its content is written.
 const UNFINISHED: &str = ".buttress-restore.part";
 
-/// A folder that is filled; one without a descriptor takes everything and keeps nothing.
+/// A folder to fill. A folder without a descriptor accepts everything and writes nothing.
 #[derive(Debug)]
 pub(crate) struct Dir {
     fd: Option<OwnedFd>,
-    /// Where it is, from the top.
+    /// The path of the folder from the top.
     path: PathBuf,
 }
 
@@ -58,13 +58,13 @@ impl Dir {
         Ok(Self { fd: Some(fd), path })
     }
 
-    /// The same folder once more.
+    /// Opens the same folder once more.
     pub(crate) fn again(&self) -> io::Result<Self> {
         let fd = self.fd.as_ref().map(OwnedFd::try_clone).transpose()?;
         Ok(Self { fd, path: self.path.clone() })
     }
 
-    /// Where a name in it is, from the top.
+    /// Returns the path of a name in the folder, from the top.
     pub(crate) fn path_of(&self, name: &[u8]) -> PathBuf {
         self.path.join(OsStr::from_bytes(name))
     }
@@ -106,13 +106,13 @@ impl Dir {
         Ok(notes)
     }
 
-    /// Removes what there is of this name, if it is no folder.
+    /// Removes the entry with this name, unless it is a folder.
     pub(crate) fn clear(&self, name: &[u8]) -> io::Result<()> {
         let Some(dir) = &self.fd else { return Ok(()) };
         Ok(rustix::fs::unlinkat(dir, OsStr::from_bytes(name), AtFlags::empty())?)
     }
 
-    /// Sets the attributes of the folder itself, when all is in it.
+    /// Sets the attributes of the folder itself, after all its content was written.
     pub(crate) fn leave(
         &self,
         item: Option<&InodeItem>,
@@ -175,7 +175,7 @@ impl Writing {
     }
 }
 
-/// Sets owner, mode, attributes and times of what is open. Returns what could not be set.
+/// Sets owner, mode, attributes and times of an open file. Returns the settings that failed.
 fn attributes(
     fd: &OwnedFd,
     item: Option<&InodeItem>,

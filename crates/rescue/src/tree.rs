@@ -15,14 +15,14 @@ use buttress_tree::{Expect, Node, NodePtr};
 use crate::extents::Extents;
 use crate::salvage::Salvage;
 
-/// Where a leaf is, and which keys it has.
+/// The address of a leaf, and its range of keys.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Leaf {
     pub(crate) ptr: NodePtr,
     /// Its first key; the smallest of all for a leaf that is the root.
     pub(crate) first: Key,
     is_root: bool,
-    /// The first key behind it.
+    /// The first key after the leaf.
     below: Option<Key>,
 }
 
@@ -32,12 +32,12 @@ pub(crate) struct Gap {
     pub(crate) from: Key,
     pub(crate) to: Option<Key>,
     pub(crate) why: String,
-    /// Whether something is lost for sure; else there may have been nothing.
+    /// Whether data is surely lost. Otherwise the range may have been empty.
     pub(crate) is_sure: bool,
 }
 
 impl Gap {
-    /// Whether keys of `from..to` may be in it.
+    /// Whether keys of `from..to` may be in the gap.
     pub(crate) fn touches(&self, from: &Key, to: Option<&Key>) -> bool {
         self.to.is_none_or(|end| end > *from) && to.is_none_or(|to| self.from < *to)
     }
@@ -51,7 +51,7 @@ pub(crate) struct Leaves {
     pub(crate) gaps: Vec<Gap>,
 }
 
-/// What one read over a range met.
+/// The gaps that a read over a range found.
 pub(crate) type Gaps = Vec<Gap>;
 
 impl Leaves {
@@ -76,7 +76,7 @@ impl Leaves {
         tree
     }
 
-    /// Whether nothing of it can be read.
+    /// Whether no part of the tree can be read.
     pub(crate) fn is_empty(&self) -> bool {
         self.leaves.is_empty()
     }
@@ -133,7 +133,7 @@ impl Leaves {
         salvage.node(self.id, &expect)
     }
 
-    /// The number of the leaf that a key lies in, or would.
+    /// Returns the index of the leaf that holds a key, or would hold it.
     pub(crate) fn leaf_of(&self, key: &Key) -> usize {
         self.leaves.partition_point(|leaf| leaf.first <= *key).saturating_sub(1)
     }
@@ -174,7 +174,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Finds what was below a lost inner node.
+    /// Finds the nodes that were below a lost inner node.
     fn fill(&mut self, lost: &NodePtr, from: Key, to: Option<Key>, why: &str) {
         let gap = |from, to| Gap { from, to, why: why.to_owned(), is_sure: false };
         let Some(extents) = self.extents else {

@@ -55,7 +55,7 @@ pub(crate) struct Sums {
     pub(crate) extents: u64,
 }
 
-/// What else the room for copies depends on.
+/// The other inputs of the space that copies need.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Room {
     /// Bytes of all nodes; nothing in mixed groups, where the figure is unknown.
@@ -76,12 +76,12 @@ pub(crate) struct Trees {
     sums: Sums,
 }
 
-/// What is known of the trees.
+/// The known facts about the trees.
 #[derive(Debug, Default)]
 pub(crate) struct Known {
     pub(crate) is_known: bool,
     pub(crate) trees: Trees,
-    /// Bytes that are kept.
+    /// The number of bytes that are kept.
     pub(crate) kept: u64,
     /// Bytes more that are needed once a transaction is published, and which.
     pub(crate) coming: Vec<(Generation, u64)>,

@@ -46,7 +46,7 @@ const REST: u32 = 256;
 struct Credit {
     unused: Option<MetaReservation>,
     spent: Option<MetaReservation>,
-    /// How many came back since `spent` was given back.
+    /// The number of reservations that came back since `spent` was given back.
     came_back: u32,
 }
 
@@ -54,11 +54,11 @@ struct Credit {
 pub(crate) struct Shard {
     /// Unranked: the sum of reservations and the line are taken under it.
     credit: Mutex<Credit>,
-    /// For how many reservations it still keeps nothing (B4).
+    /// The number of reservations for which the shard still keeps nothing (B4).
     rests: AtomicU32,
 }
 
-/// What shards of threads keep.
+/// The reservations that shards of threads keep.
 #[derive(Debug, Default)]
 pub(crate) struct Credits([CachePadded<Shard>; SHARDS]);
 
@@ -71,7 +71,7 @@ impl Reservations {
         let shard = &self.credits.0[shard()];
         let rests = shard.rests.load(Ordering::Relaxed);
         if rests > 0 {
-            // Not exact: other threads of the shard count down, too.
+            // The count is not exact, because other threads of the shard decrement it, too.
             shard.rests.store(rests - 1, Ordering::Relaxed);
             return None;
         }

@@ -158,7 +158,7 @@ impl Reservations {
         u64::from(self.height.load(Ordering::Relaxed)) + 2
     }
 
-    /// What the frozen transaction may still allocate.
+    /// Returns the metadata that the frozen transaction may still allocate.
     pub fn frozen_left(&self) -> u64 {
         let need = self.frozen_need.load(Ordering::Acquire);
         need.saturating_sub(self.frozen_taken.load(Ordering::Acquire))
@@ -195,7 +195,8 @@ impl Reservations {
         bound(items, bytes, used + 16 * nodesize, self.levels() * nodesize) + 24 * nodesize
     }
 
-    /// The part of that which is for paths. It has a bound, however long a transaction is.
+    /// Returns the part of that need which is for paths. It is bounded, however long a transaction
+    /// is.
     pub(crate) fn paths(&self, items: u64, used: u64) -> u64 {
         self.need(items, 0, used)
     }

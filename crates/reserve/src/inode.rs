@@ -33,7 +33,7 @@ use std::sync::{
 use buttress_base::sync::Mutex;
 use buttress_format::{Generation, Ino, TreeId};
 
-/// No bound: every item a path.
+/// No bound: every item counts as a path.
 const UNBOUND: u64 = u64::MAX;
 
 /// What is reserved for one inode's dirty data.
@@ -52,9 +52,9 @@ pub struct InodeReserve {
 struct Held {
     /// Items of trees that operations change, in live tokens.
     items: u64,
-    /// How many of them count at most.
+    /// The maximum number of these items that count.
     bound: u64,
-    /// The bound was looked up.
+    /// Whether the bound was looked up.
     is_known: bool,
 }
 
@@ -68,7 +68,7 @@ pub(crate) struct Moment {
     /// How many leaves were dirty, and bytes that came to them.
     pub leaves: u64,
     pub added: u64,
-    /// The commit under way was counted, or there is none.
+    /// Whether the commit under way was counted, or no commit is under way.
     pub is_sure: bool,
 }
 

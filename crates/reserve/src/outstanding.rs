@@ -1,4 +1,4 @@
-//! What is reserved and not put yet: the sum over all live tokens.
+//! Reserved space that is not used yet: the sum over all live tokens.
 //!
 //! # Invariants
 //!
@@ -17,7 +17,7 @@ pub(crate) const NOTHING: [u64; 6] = [0; 6];
 #[derive(Debug, Default)]
 pub(crate) struct Outstanding {
     costs: Costs,
-    /// Of these, those of operations that free space.
+    /// The part of these that operations hold which free space.
     freeing: Costs,
     /// The same, counted by the tokens (P3).
     #[cfg(debug_assertions)]
@@ -30,7 +30,7 @@ impl Outstanding {
         self.costs
     }
 
-    /// What operations that free space have reserved of it.
+    /// Returns the part that operations have reserved which free space.
     pub(crate) fn freeing(&self) -> Costs {
         self.freeing
     }
@@ -51,7 +51,7 @@ impl Outstanding {
         self.roll.revoke(figures(held, freeing));
     }
 
-    /// Takes off what a token gives back.
+    /// Subtracts the reservation that a token gives back.
     pub(crate) fn give(&mut self, (held, freeing): (Costs, Costs)) {
         self.costs -= held;
         self.freeing -= freeing;
@@ -63,7 +63,7 @@ impl Outstanding {
         &mut self.roll
     }
 
-    /// Compares with the tokens (P3).
+    /// Compares the sums with the audit of tokens (P3).
     #[cfg(debug_assertions)]
     pub(crate) fn audit(&self) {
         let found = figures(self.costs, self.freeing);

@@ -1,4 +1,4 @@
-//! By which rule reservations are counted: ours, and the published one, a baseline.
+//! The rules by which reservations are counted: ours, and the published one as a baseline.
 
 use std::str::FromStr;
 
@@ -57,7 +57,7 @@ pub enum DeleteRoom {
     /// A delete always succeeds; operations that fill the volume are refused earlier.
     #[default]
     Keep,
-    /// As in Linux: the global reserve is all there is.
+    /// As in Linux: only the global reserve is kept.
     Off,
 }
 

@@ -33,7 +33,7 @@ pub fn kind_flags(space: &Space, kind: SpaceKind) -> BlockGroupFlags {
     }
 }
 
-/// What reservations are counted with: the parts of the engine below them, and the rules.
+/// The inputs of reservations: the parts of the engine below them, and the rules.
 pub struct Beneath {
     /// Committed nodes.
     pub store: Arc<Store>,
@@ -41,9 +41,9 @@ pub struct Beneath {
     pub space: Arc<Space>,
     /// What no chunk takes of the devices. Unranked: a short lock of the engine.
     pub devices: Arc<Mutex<DeviceSpace>>,
-    /// What operations see now.
+    /// The view that operations have now.
     pub view: Arc<ArcSwap<View>>,
-    /// By which rule reservations count.
+    /// The rule by which reservations count.
     pub policy: ReservePolicy,
     /// Whether room is kept for copies of shared nodes.
     pub delete_room: DeleteRoom,
@@ -61,13 +61,13 @@ pub struct Reservations {
     pub(crate) view: Arc<ArcSwap<View>>,
     pub(crate) policy: ReservePolicy,
     pub(crate) delete_room: DeleteRoom,
-    /// For tokens, by the shard of the asking thread.
+    /// The owners of tokens, by the shard of the requesting thread.
     pub(crate) owners: Owners,
     /// Unranked: an outer lock; those of accounts and inodes are taken inside.
     pub(crate) outstanding: CachePadded<Mutex<Outstanding>>,
     /// The part of them that dirty data of inodes holds.
     pub(crate) inode_reserves: Arc<InodeReserves>,
-    /// Reservations kept at hand.
+    /// Reservations that shards keep for the next operations.
     pub(crate) credits: Credits,
     /// The thread that makes room before any wait.
     pub(crate) ahead: CachePadded<Ahead>,

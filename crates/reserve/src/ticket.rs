@@ -29,7 +29,7 @@ pub struct MetaTicket<'e> {
     ticket: Option<Ticket<'e, Demand>>,
     demand: Demand,
     class: Class,
-    /// The moment since which it waits for others that free.
+    /// The moment since which the ticket waits for other operations that free space.
     waits_for_others: Option<Instant>,
 }
 
@@ -111,7 +111,7 @@ impl Drop for MetaTicket<'_> {
         if ticket.leave() == Some(Verdict::Granted) {
             self.all.revoke(self.demand.cost, self.demand.urgency);
         }
-        // A ticket behind this one may fit now (T1).
+        // A later ticket may fit now (T1).
         self.all.serve();
     }
 }

@@ -1,4 +1,4 @@
-//! What was reserved, as a token that its owner holds (P3).
+//! A reservation as a token that its owner holds (P3).
 
 use std::sync::{Arc, Weak};
 
@@ -30,17 +30,17 @@ pub struct MetaReservation {
     owner: Arc<CachePadded<Weak<Reservations>>>,
     /// Many operations' worth may be held as one.
     held: Costs,
-    /// Of that, what is reserved to free space.
+    /// The part of `held` that is reserved to free space.
     freeing: Costs,
     /// The inode with the dirty data that it is for, where that is counted by the inode.
     of: Option<Arc<InodeReserve>>,
-    /// Its number in the roll of live tokens.
+    /// The id of the token in the list of live tokens.
     #[cfg(debug_assertions)]
     token: u64,
 }
 
 impl MetaReservation {
-    /// The token of what was counted as reserved already.
+    /// Creates the token of a reservation that is already counted.
     pub fn of_granted(all: &Reservations, cost: Cost, urgency: Urgency) -> Self {
         let (held, freeing) = shares(cost, urgency);
         Self {
@@ -101,7 +101,7 @@ impl MetaReservation {
         self.cut(self.held.map(self.held, |of, _| share(of)))
     }
 
-    /// Cuts off as much of `cost` as there is, and returns what is missing.
+    /// Cuts off as much of `cost` as the token holds, and returns the missing part.
     pub fn split_cost(&mut self, cost: Cost) -> (Self, Cost) {
         let part = self.held.map(cost.into(), u64::min);
         let short = Cost {
@@ -124,7 +124,7 @@ impl MetaReservation {
         }
     }
 
-    /// All that it holds, as a token of its own.
+    /// Moves the whole reservation into a new token.
     fn take(&mut self, all: &Reservations) -> Self {
         #[cfg(not(debug_assertions))]
         let _ = all;
@@ -141,7 +141,7 @@ impl MetaReservation {
         }
     }
 
-    /// Takes what it holds off the sum of all reservations.
+    /// Subtracts the reservation from the sum of all reservations.
     pub(crate) fn settle(&mut self, all: &Reservations) {
         self.unbind();
         let (held, freeing) = (std::mem::take(&mut self.held), std::mem::take(&mut self.freeing));
@@ -167,7 +167,7 @@ impl MetaReservation {
         self.held
     }
 
-    /// Cuts off what a caller wants, if all of it is there.
+    /// Cuts off `cost`, if the token holds all of it.
     pub(crate) fn cut_all_of(&mut self, cost: Cost) -> Option<Self> {
         let cost = Costs::from(cost);
         (self.held.map(cost, u64::min) == cost).then(|| self.cut(cost))

@@ -1,4 +1,4 @@
-//! How much of what is kept back an operation may use.
+//! How much of the reserved space an operation may use.
 
 use buttress_transaction::Cost;
 
@@ -20,7 +20,7 @@ pub enum Urgency {
 }
 
 impl Urgency {
-    /// Whether it empties the volume in the end.
+    /// Whether the operation empties the volume in the end.
     #[must_use]
     pub fn frees(self) -> bool {
         matches!(self, Self::Frees | Self::Drops)
@@ -32,7 +32,7 @@ impl Urgency {
 /// Plain data: a request, which nothing changes.
 #[derive(Clone, Copy, Debug)]
 pub struct Demand {
-    /// What its operation may put.
+    /// The cost of the operation.
     pub cost: Cost,
     /// How much of what is kept back it may use.
     pub urgency: Urgency,

@@ -1,4 +1,4 @@
-//! How the thread that makes room sees a wait for space: a ticket of either line.
+//! The interface by which the thread that makes room handles a waiting ticket of either queue.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ pub const OWN_SLICE: Duration = Duration::from_millis(2);
 
 /// A waiter in a line.
 pub trait Waits {
-    /// What it waits for.
+    /// The token that the waiter waits for.
     type Token;
 
     /// Waits for a verdict, at most so long; the inner `None` is a refusal.
@@ -27,13 +27,13 @@ pub trait Waits {
     }
 }
 
-/// What came of a last look.
+/// The result of a last look.
 pub enum Look<P> {
-    /// It has what it waited for.
+    /// The waiter has its token.
     Served(P),
     /// Others are done, and what they have put may be written: the flush steps run again.
     MakeRoom,
-    /// Nothing.
+    /// The look found no space.
     InVain,
 }
 

@@ -1,4 +1,4 @@
-//! What can go wrong while sending or receiving.
+//! Errors of sending and receiving.
 
 use buttress_format::{Ino, TreeId};
 
@@ -17,7 +17,7 @@ pub enum Error {
     /// The volume.
     #[error(transparent)]
     Volume(#[from] buttress_fs::Error),
-    /// What was named is no subvolume.
+    /// The named object is not a subvolume.
     #[error("not a subvolume")]
     NotSubvolume,
     /// A subvolume that may change cannot be sent, or be sent from.
@@ -60,9 +60,9 @@ pub enum Error {
     Step {
         /// The command's name.
         command: &'static str,
-        /// What it was about.
+        /// The path or name that the step was about.
         path: String,
-        /// Why not.
+        /// The cause of the failure.
         #[source]
         source: Box<Error>,
     },
@@ -74,7 +74,7 @@ pub enum Error {
     Incomplete {
         /// Its name in the directory that was received into.
         name: String,
-        /// What ended it.
+        /// The error that ended it.
         #[source]
         source: Box<Error>,
     },

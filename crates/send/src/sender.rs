@@ -42,13 +42,13 @@ use paths::{Paths, path};
 use sharing::Sharing;
 pub(crate) use tree::Tree;
 
-/// What to send, and how.
+/// The subvolume to send, and options.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct SendOptions {
     /// The subvolume; read-only.
     pub subvolume: TreeId,
-    /// What the receiver has already, and the stream changes; read-only.
+    /// The subvolume that the receiver has and that the stream changes; read-only.
     pub parent: Option<TreeId>,
     /// Others that the receiver has, to take data from; read-only.
     pub clone_sources: Vec<TreeId>,
@@ -56,7 +56,7 @@ pub struct SendOptions {
     pub version: Version,
     /// Send compressed extents as they are; version 2.
     pub compressed_data: bool,
-    /// Say where data is in place of the data.
+    /// Send the ranges of data without the data.
     pub no_data: bool,
 }
 
@@ -75,14 +75,14 @@ impl SendOptions {
     }
 }
 
-/// What streams say of a read-only subvolume.
+/// The identity of a read-only subvolume in streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sendable {
     /// The name that sender and receiver share for it.
     pub source: Source,
     /// Its own uuid.
     pub uuid: crate::stream::Uuid,
-    /// The uuid of what it is a snapshot of; zeros if of nothing.
+    /// The uuid of the subvolume that this one is a snapshot of; zeros if it is no snapshot.
     pub parent_uuid: crate::stream::Uuid,
 }
 
@@ -146,7 +146,7 @@ struct Sender<'s, 'v, W: Write> {
     writer: StreamWriter<W>,
     paths: Paths<'s, 'v>,
     sharing: Sharing<'s, 'v>,
-    /// New directories that were made before it was their turn.
+    /// New directories that were made before their turn.
     made_ahead: HashSet<Ino>,
     /// New directories with attributes that what is made in them would take over.
     late: BTreeSet<Ino>,

@@ -1,5 +1,5 @@
-//! Devices and block groups that upper layers add, change and remove: in one step with the running
-//! transaction, which records it.
+//! Adds, changes and removes devices and block groups for upper layers. The running transaction
+//! records each change in the same step.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ impl Engine {
         self.devices.lock().ids()
     }
 
-    /// A number that no device has.
+    /// A free device number.
     #[must_use]
     pub fn next_device_id(&self) -> DeviceId {
         self.devices.lock().next_id()
@@ -46,7 +46,7 @@ impl Engine {
         known_item(&self.devices.lock(), id)
     }
 
-    /// Bytes of all devices that no chunk takes.
+    /// Bytes on all devices that belong to no chunk.
     #[must_use]
     pub fn unallocated(&self) -> u64 {
         self.devices.lock().unallocated()
@@ -58,26 +58,26 @@ impl Engine {
         self.devices.lock().can_have(kind, profile)
     }
 
-    /// Has new chunks of these kinds made with another profile; nothing is the usual one.
+    /// Sets the profile that new chunks of these kinds get. `None` restores the usual profile.
     pub fn set_targets(&self, targets: &[(BlockGroupFlags, Option<Profile>)]) {
         let mut devices = self.devices.lock();
         targets.iter().for_each(|(kind, profile)| devices.set_target(*kind, *profile));
     }
 
-    /// Makes a device part of the volume: one with nothing on it. The running transaction records
-    /// it.
+    /// Adds an empty device to the volume. The running transaction records it.
     pub fn add_device(&self, item: DeviceItem) {
         self.devices.lock().add_device(item, true);
         self.change_device(DeviceChange::Set(item));
     }
 
-    /// Puts new chunks on a device again that takes the place of another. The caller may hold the
-    /// commit lock.
+    /// Allows new chunks again on a device that replaces another. The caller may hold the commit
+    /// lock.
     pub fn reuse_device(&self, id: DeviceId) {
         self.devices.lock().set_usable(id, true);
     }
 
-    /// Gives out nothing of a device any more, or nothing at or behind `from`.
+    /// Stops the allocation of space on a device at and after `from`. With `from` 0 it stops on the
+    /// whole device.
     pub fn hide_device(&self, id: DeviceId, from: u64) {
         self.devices.lock().hide(id, from);
     }
@@ -92,11 +92,12 @@ impl Engine {
         if is_removed { Ok(()) } else { Err(Error::NoSpace("a volume without devices")) }
     }
 
-    /// Gives a device another size, in bytes; answers its item. Nothing is recorded yet.
+    /// Sets the size of a device, in bytes, and returns its item. The change is not recorded yet.
     ///
     /// # Errors
     ///
-    /// [`Error::NoSpace`] when a chunk lies behind the new end; when there is no such device.
+    /// [`Error::NoSpace`] when a chunk lies after the new end. Fails also when there is no such
+    /// device.
     pub fn resize_device(&self, id: DeviceId, total_bytes: u64) -> Result<DeviceItem> {
         let mut devices = self.devices.lock();
         let mut item = known_item(&devices, id)?;
@@ -120,9 +121,10 @@ impl Engine {
         Ok(item)
     }
 
-    /// Discards one piece of what no chunk takes of a device: at or behind `from`, of holes of at
-    /// least `least` bytes, at most `most`. Answers its offset and length; nothing behind the last
-    /// one. A new chunk waits meanwhile.
+    /// Discards one piece of a device that belongs to no chunk. The piece starts at or after
+    /// `from`. It lies in a hole of at least `least` bytes and has at most `most` bytes. Returns
+    /// its offset and length, or `None` after the last hole. The allocation of a new chunk waits
+    /// meanwhile.
     ///
     /// # Errors
     ///
@@ -142,22 +144,23 @@ impl Engine {
         Ok(Some((offset, len)))
     }
 
-    /// Puts no new chunks on a device from now on, or does again.
+    /// Allows or forbids new chunks on a device.
     pub fn use_device(&self, id: DeviceId, usable: bool) {
         let _ = self.know_groups();
         self.devices.lock().set_usable(id, usable);
     }
 
-    /// Has the running transaction record that a device came, changed or went.
+    /// Makes the running transaction record that a device was added, changed or removed.
     pub fn change_device(&self, change: DeviceChange) {
         let (_inside, running) = self.enter();
         running.devices.lock().push(change);
     }
 
-    /// Gives out again what lies behind `from` on a device, but for what chunks have there: undoes
+    /// Allows allocation again on a device after `from`, except where chunks lie. It undoes
     /// [`hide_device`](Self::hide_device).
     pub fn show_device(&self, id: DeviceId, from: u64) {
-        // Nothing is frozen: what was removed is durably so, or is in the running transaction.
+        // The commit lock excludes a frozen transaction. Each removal is durable or is in the
+        // running transaction.
         let _state = self.commit.lock();
         let (_inside, running) = self.enter();
         let removed = running.removed.lock().clone();
@@ -176,15 +179,15 @@ impl Engine {
         }
     }
 
-    /// Removes an empty block group with its chunk, in the running transaction: the next commit
-    /// makes it durable. `false` where something in the group is used, reserved or pinned; `true`
-    /// also where no group starts there any more.
+    /// Removes an empty block group and its chunk in the running transaction; the next commit makes
+    /// this durable. Returns `false` when space in the group is used, reserved or pinned. Returns
+    /// `true` also when no group starts at `start` any more.
     ///
     /// # Errors
     ///
     /// When the accounts contradict, or the group has no chunk.
     pub fn remove_group(&self, start: Logical) -> Result<bool> {
-        // No transaction is frozen that could still touch the group.
+        // The commit lock excludes a frozen transaction that could still touch the group.
         let _state = self.commit.lock();
         let group = self.space.group_at(start).filter(|group| group.start() == start);
         let Some(group) = group else { return Ok(true) };
@@ -201,7 +204,7 @@ impl Engine {
         Ok(true)
     }
 
-    /// The block groups of the last commit, and how many bytes of each it uses.
+    /// The block groups of the last commit, each with its number of used bytes.
     #[must_use]
     pub fn committed_groups(&self) -> Vec<(Extent, u64)> {
         let state = self.commit.lock();

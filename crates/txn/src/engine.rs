@@ -5,8 +5,8 @@
 //! - **E1** The view that readers get is swapped in two places only: at the freeze (a new running
 //!   transaction, the old one frozen) and at publication (new roots, nothing frozen). Both hold the
 //!   commit lock (T2).
-//! - **E2** After a failed commit nothing is written any more: the latch is looked at before every
-//!   reservation and every write of a commit.
+//! - **E2** After a failed commit the engine writes no more. It checks the latch before every
+//!   reservation and before every write of a commit.
 //! - **E3** Freed space is handed out again only when every view that could reach it is gone (T6).
 //!
 //! # Locks
@@ -54,8 +54,9 @@ use crate::{
     window::Windows,
 };
 
-/// An open volume, below files and names. Shared by reference; every method may be called from
-/// many threads. What every operation changes lies apart, from the counts of users before it, too.
+/// An open volume, below files and names. It is shared by reference; many threads may call every
+/// method. Fields that every operation changes have cache lines of their own. They are also apart
+/// from the reference counts in front of the engine.
 #[repr(align(128))]
 pub struct Engine {
     pub(crate) volume: Arc<Volume>,
@@ -73,11 +74,11 @@ pub struct Engine {
     pub(crate) unreferenced: Unreferenced,
     pub(crate) windows: Windows,
     pub(crate) scrub_hold: ScrubHold,
-    /// Which answers about users of extents are still right.
+    /// The stamps that show whether a result about users of extents still holds.
     pub(crate) stamps: Stamps,
     pub(crate) flushers: Flushers,
     pub(crate) pinned: Pinned,
-    /// Unranked: a discard of what it protects may run inside.
+    /// Unranked: a discard may run while this lock is held.
     pub(crate) devices: Arc<Mutex<DeviceSpace>>,
     pub(crate) groups: GroupNotes,
     pub(crate) loading: Loading,
@@ -98,7 +99,7 @@ impl std::fmt::Debug for Engine {
     }
 }
 
-/// What `boot` found, to be joined into an engine.
+/// The results of `boot`, from which an engine is made.
 pub(crate) struct Parts {
     pub(crate) volume: Arc<Volume>,
     pub(crate) store: Arc<Store>,
@@ -162,7 +163,7 @@ impl Engine {
         self.view.load_full()
     }
 
-    /// Why nothing can be written, if so.
+    /// The reason why the volume cannot be written, if there is one.
     #[must_use]
     pub fn read_only(&self) -> Option<String> {
         match self.health.aborted() {
@@ -212,8 +213,8 @@ impl Engine {
         self.commit.is_wanted()
     }
 
-    /// Says what a reader of the volume must know from the next commit on. To be said before the
-    /// handle that puts what needs it begins.
+    /// Records an incompat feature that the volume needs from the next commit on. Call it before
+    /// you begin the handle that puts items which need the feature.
     pub fn need_feature(&self, feature: Incompat) {
         self.commit.need_feature(feature);
     }
@@ -224,7 +225,7 @@ impl Engine {
         !self.view.load().running().is_empty()
     }
 
-    /// The door to everything that changes something (`learn::K1`).
+    /// Every change passes this check first (`learn::K1`).
     pub fn check_writable(&self) -> Result<()> {
         self.check_unlatched()?;
         self.know_groups()?;
@@ -234,7 +235,7 @@ impl Engine {
         }
     }
 
-    /// The same, for what changes nothing where nothing was changed.
+    /// As `check_writable`, for calls that change nothing on an unchanged volume.
     pub(crate) fn check_unlatched(&self) -> Result<()> {
         self.health.expect_no_failure()?;
         if self.found_log.waits() {
@@ -243,14 +244,15 @@ impl Engine {
         self.health.expect_opened_for_writing()
     }
 
-    /// The running transaction, which does not close meanwhile.
+    /// The running transaction. It cannot freeze while the returned guard lives.
     pub(crate) fn enter(&self) -> (Inside<'_>, Arc<Transaction>) {
         self.gate.enter(|| Arc::clone(self.view.load().running()))
     }
 
-    /// How many extents of data were free as soon as their last reference went, since they were
-    /// born in the same transaction. No view holds those. A reader without a hold on the file's
-    /// extents may have read another file's data. Counted before it is free.
+    /// Number of data extents that became free at once with their last reference, since the same
+    /// transaction had allocated them. No view keeps their space from reuse. A reader that did not
+    /// hold the file's extents may therefore have read another file's data. The count rises before
+    /// the space is free.
     #[must_use]
     pub fn freed_at_once(&self) -> u64 {
         self.stamps.freed_at_once()
@@ -268,27 +270,26 @@ impl Engine {
     pub fn extent_is_exclusive(&self, view: &View, extent: Extent, user: DataRef) -> Result<bool> {
         let running = view.running().tracked.is_anothers(extent.start, user);
         let frozen = view.frozen().is_some_and(|f| f.tracked.is_anothers(extent.start, user));
-        // What cannot be written in place is no one's alone.
+        // An extent that cannot be written in place is never exclusive.
         let may = !self.volume.has_parity(extent.start) && !running && !frozen;
         Ok(may && extent_tree::is_exclusive(view, extent, user)?)
     }
 
-    /// The right to write into an extent, or a part of it, in place; nothing where its block
-    /// group is being emptied or looked at as a whole. To be had before looking at what is
-    /// overwritten, and kept until what is written is visible.
+    /// The right to write in place into an extent or a part of it. Returns `None` while the
+    /// extent's block group is being emptied or examined as a whole. Take it before you look at the
+    /// data to overwrite. Keep it until the written data is visible.
     #[must_use]
     pub fn begin_nocow(&self, part: Extent) -> Option<NocowWriter> {
         self.know_groups().ok()?;
         self.space.begin_nocow(part)
     }
 
-    /// Lets nothing more be allocated or written in place in a block group, as long as the answer
-    /// lives.
+    /// Stops allocation and writes in place in a block group as long as the returned hold lives.
     ///
     /// # Errors
     ///
-    /// When no group starts there; [`Error::NoSpace`] when data has reserved what is free in it,
-    /// and there is no room for another chunk.
+    /// Fails when no group starts at `group`. [`Error::NoSpace`] when data has reserved the group's
+    /// free space and there is no space for another chunk.
     pub fn hold_read_only(&self, group: Logical) -> Result<ReadOnlyHold> {
         self.know_groups()?;
         loop {
@@ -331,8 +332,8 @@ impl Engine {
         Ok(Ino(ino))
     }
 
-    /// The count of a tree's numbers; it begins behind the highest that is in use when it is
-    /// first asked for.
+    /// The counter of a tree's inode numbers. It begins after the highest number in use at the
+    /// first request.
     pub(crate) fn inos_of(&self, tree: TreeId) -> Result<Arc<AtomicU64>> {
         if let Some(counter) = self.numbers.find(tree) {
             return Ok(counter);
@@ -346,13 +347,13 @@ impl Engine {
         Ok(self.numbers.begin(tree, last + 1))
     }
 
-    /// Hands out what earlier commits freed and no view can reach any more (E3), and what windows
-    /// hold. Oldest first: a view that holds back one commit's space holds back that of every later
-    /// one. Says whether there was any.
+    /// Frees the pinned space of earlier commits that no view can reach any more (E3), and the
+    /// space that windows hold. It frees the oldest first: a view that keeps one commit's space
+    /// pinned keeps that of every later commit. Returns whether there was any.
     pub fn release_pinned(&self) -> bool {
         let had_windows = self.close_windows();
         let released = self.pinned.release(|extent| {
-            // Before it can be given out: what is written there must not be discarded.
+            // Discard before the space can be allocated: a later discard would destroy new data.
             if self.options.discard
                 // Discard is a hint: its failure loses nothing.
                 && let Err(error) = self.volume.discard(extent)
@@ -365,7 +366,7 @@ impl Engine {
         had_windows | released
     }
 
-    /// Commits what is left. The engine can still be read afterwards.
+    /// Commits the remaining changes. The engine can still be read afterwards.
     ///
     /// # Errors
     ///

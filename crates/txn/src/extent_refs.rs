@@ -30,36 +30,36 @@ pub(crate) fn parse(key: &Key, bytes: &[u8]) -> Result<ExtentItem> {
     })
 }
 
-/// Whether a hash of the user is the key of such a reference, and not the user itself: others may
-/// have the same one.
+/// Whether the key of this kind of reference holds only a hash of the user. Other users may have
+/// the same hash.
 fn is_hashed(kind: Kind) -> bool {
     kind == Kind::EXTENT_DATA_REF
 }
 
-/// What a change of references did to an extent.
+/// The effect of a change of references on an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// It has an item now and had none.
+    /// The extent has an item now and had none.
     Born,
-    /// It lives on.
+    /// The extent still has users.
     Kept,
-    /// It has no user any more; its items are gone.
+    /// The extent has no user any more; its items were deleted.
     Freed,
 }
 
-/// How far behind its hash a keyed reference is looked for before it counts as new: those with
-/// hashes that collide follow one another, and between them some may be gone.
+/// The distance after its hash within which a keyed reference is searched before it counts as new.
+/// References with colliding hashes follow one another, and some between them may be deleted.
 const HASHES_LOOKED_AT: u64 = 64;
 
 /// A keyed reference that changes.
 struct Edit {
     /// Whether the tree has an item for it.
     in_tree: bool,
-    /// What becomes of it.
+    /// The new content; `None` deletes the reference.
     entry: Option<BackRef>,
 }
 
-/// The items of one extent: its own is read at once, keyed ones as they are asked for.
+/// The items of one extent. Its own item is read at once, keyed items on demand.
 pub(crate) struct Refs<'s, S: NodeSource + ?Sized> {
     at: Logical,
     key: Key,
@@ -83,7 +83,7 @@ impl<'s, S: NodeSource + ?Sized> Refs<'s, S> {
         };
         let item = parse(key, item)?;
         let inline: u64 = item.inline.iter().map(|r| u64::from(r.count())).sum();
-        // Most extents have no keyed references; the count says so without another look.
+        // Most extents have no keyed references; the count shows this without a search.
         let cursor = (inline != item.refs).then_some(cursor);
         Ok(Self { at, key: *key, item, cursor, keyed: BTreeMap::new() })
     }
@@ -149,7 +149,7 @@ impl<'s, S: NodeSource + ?Sized> Refs<'s, S> {
         let (free, found) = self.find_keyed(user, delta < 0)?;
         if let Some((key, entry)) = found {
             let count = count_of(Some(&entry))?;
-            // What was not changed yet comes from the tree.
+            // The reference was not changed yet: it comes from the tree.
             self.edit(key, (count > 0).then(|| user.with_count(count)), true);
             return Ok(());
         }
@@ -162,7 +162,7 @@ impl<'s, S: NodeSource + ?Sized> Refs<'s, S> {
         Ok(())
     }
 
-    /// What the tree has at or behind a key for this extent.
+    /// The first keyed reference of this extent in the tree at or after a key.
     fn keyed_in_tree(&mut self, from: &Key) -> Result<Option<(Key, BackRef)>> {
         let Some(cursor) = &mut self.cursor else { return Ok(None) };
         cursor.seek_on(from)?;
@@ -179,9 +179,8 @@ impl<'s, S: NodeSource + ?Sized> Refs<'s, S> {
         Ok(None)
     }
 
-    /// The keyed reference of a user, and the key that a new one would get: the first free one at
-    /// or behind its hash. One that `must` be there is looked for among all behind it, as Linux
-    /// does.
+    /// The keyed reference of a user, and the key for a new one: the first free key at or after its
+    /// hash. If the reference `must` exist, all keys after the hash are searched, as in Linux.
     fn find_keyed(&mut self, user: User, must: bool) -> Result<(Key, Option<(Key, BackRef)>)> {
         let start = user.with_count(1).keyed(self.at).0;
         let reach = match is_hashed(start.kind) {
@@ -193,7 +192,7 @@ impl<'s, S: NodeSource + ?Sized> Refs<'s, S> {
         while let Some(from) = next {
             let Some((key, entry)) = self.keyed_from(&from)? else { break };
             next = key.next();
-            // Where many have one hash the free key is behind all of them.
+            // If many users have one hash, the free key lies after all of them.
             if key.kind != start.kind || (key.offset > reach && key != free) {
                 break;
             }
@@ -208,8 +207,7 @@ impl<'s, S: NodeSource + ?Sized> Refs<'s, S> {
         Ok((free, None))
     }
 
-    /// The first key at or behind another that has a keyed reference, or had one before this
-    /// change.
+    /// The first key at or after `from` that has a keyed reference, or had one before this change.
     fn keyed_from(&mut self, from: &Key) -> Result<Option<(Key, Option<BackRef>)>> {
         let in_tree = self.keyed_in_tree(from)?;
         let changed = self.keyed.range(from..).next().map(|(key, edit)| (*key, edit.entry));
@@ -225,7 +223,7 @@ impl<'s, S: NodeSource + ?Sized> Refs<'s, S> {
         self.keyed.entry(key).or_insert(Edit { in_tree, entry: None }).entry = entry;
     }
 
-    /// The items that differ from those that were read.
+    /// Adds the items that differ from the read ones to `out`.
     pub(crate) fn write(mut self, born: bool, out: &mut BTreeMap<Key, Change>) -> Result<Fate> {
         let fate = match (born, self.item.refs) {
             (true, 0) => {

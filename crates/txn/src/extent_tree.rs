@@ -122,7 +122,7 @@ pub(crate) fn apply_data<S: NodeSource + ?Sized>(
 pub(crate) struct BlockChange {
     pub(crate) level: u8,
     pub(crate) deltas: Deltas,
-    /// From now on what it points to is referenced by its address.
+    /// From this change on, references to the node's children carry the node's address.
     pub(crate) make_full: bool,
 }
 
@@ -150,8 +150,7 @@ pub(crate) fn apply_block<S: NodeSource + ?Sized>(
     refs.write(false, out)
 }
 
-/// The items of a node that was made in this transaction, for `tree`, and may have come to be
-/// shared.
+/// The items of a node that this transaction made for `tree`. The node may be shared by now.
 pub(crate) fn new_block(
     at: Logical,
     tree: TreeId,
@@ -177,7 +176,7 @@ pub(crate) fn new_block(
     Ok(())
 }
 
-/// How many users a committed tree node has, and whether what it points to is referenced by its
+/// The number of users of a committed tree node, and whether references to its children carry its
 /// address.
 pub(crate) fn block_state<S: NodeSource + ?Sized>(
     source: &S,
@@ -190,7 +189,7 @@ pub(crate) fn block_state<S: NodeSource + ?Sized>(
     Ok((item.refs, item.flags & ExtentFlags::FULL_BACKREF != 0))
 }
 
-/// Every user of a committed tree node, and whether what it points to is referenced by its address.
+/// Every user of a committed tree node, and whether references to its children carry its address.
 pub(crate) fn block_users<S: NodeSource + ?Sized>(
     source: &S,
     root: NodePtr,
@@ -202,7 +201,7 @@ pub(crate) fn block_users<S: NodeSource + ?Sized>(
     Ok((refs.users()?, refs.item.flags & ExtentFlags::FULL_BACKREF != 0))
 }
 
-/// Every user of a committed data extent, and how often it uses it.
+/// Every user of a committed data extent, with its number of references.
 pub(crate) fn data_users<S: NodeSource + ?Sized>(
     source: &S,
     root: NodePtr,

@@ -13,7 +13,7 @@
 //! - **F2** A ticket is refused only after all flush steps served no ticket, in a run that began
 //!   when the ticket was in the queue. The first ticket is refused first. After each refusal the
 //!   tickets behind it are served if they fit.
-//! - **F3** When the engine fails, every waiting ticket is told.
+//! - **F3** When the engine fails, every waiting ticket is refused.
 //! - **F4** A ticket that waits for data, or can wait for everything, gives up when its caller is
 //!   interrupted ([`Interrupt`](buttress_base::Interrupt)), and keeps nothing. The other tickets
 //!   free space or make visible what was written, and are served or refused. Writeback is not
@@ -69,7 +69,7 @@ impl Engine {
         self.flushers.any()
     }
 
-    /// Sleeps, at most so long, until the flusher can help a waiting ticket. Returns whether such a
+    /// Sleeps until the flusher can help a waiting ticket, at most `limit`. Returns whether such a
     /// ticket waits.
     pub fn wait_for_waiters(&self, limit: Duration) -> bool {
         let waits = || self.waits(SpaceKind::Metadata) || self.waits(SpaceKind::Data);
@@ -95,7 +95,7 @@ impl Engine {
         }
     }
 
-    /// Bytes that are waited for.
+    /// Sum of the bytes that waiting tickets request.
     #[must_use]
     pub fn waited_for(&self, kind: SpaceKind) -> u64 {
         match kind {
@@ -107,7 +107,8 @@ impl Engine {
         }
     }
 
-    /// Serves the tickets that wait for a kind of space, as far as there is some.
+    /// Serves the tickets that wait for a kind of space while their requests fit. Returns the
+    /// number of served tickets.
     pub fn serve(&self, kind: SpaceKind) -> u64 {
         match kind {
             SpaceKind::Data if self.space.data_line().is_waiting() => {
@@ -118,13 +119,13 @@ impl Engine {
         }
     }
 
-    /// Serves those that wait for either kind of space, after some came free.
+    /// Serves the tickets of both kinds of space after space was freed.
     pub fn serve_all(&self) {
         self.serve_counted(SpaceKind::Metadata);
         self.serve_counted(SpaceKind::Data);
     }
 
-    /// How many waiting tickets were served, ever.
+    /// Number of tickets served since the engine was opened.
     #[must_use]
     pub fn served(&self, kind: SpaceKind) -> u64 {
         match kind {
@@ -140,14 +141,14 @@ impl Engine {
         Ladder::new(kind, reach, account.used > account.total / 10 * 7)
     }
 
-    /// Takes a step that is the engine's own; one that is not gains nothing.
+    /// Takes one of the flush steps that the engine carries out. Any other step gains nothing.
     ///
     /// # Errors
     ///
-    /// What a commit or a chunk met.
+    /// The error of a commit or of a chunk allocation.
     pub fn take_step(&self, kind: SpaceKind, step: Step) -> Result<Gain> {
         let before = self.served(kind);
-        // Cheaper than any other step, and may be enough before each of them.
+        // Counting is cheaper than any other step, and may suffice before each of them.
         if kind == SpaceKind::Metadata && self.served_since(kind, before) {
             return Ok(Gain { gained: true, served: self.served(kind) - before });
         }
@@ -155,8 +156,8 @@ impl Engine {
             Step::Unpin => self.let_scrub_go() | self.release_pinned(),
             Step::Readers => self.wait_for_unpin(|| self.serve(kind) > 0),
             Step::Chunk => {
-                // What a commit under way gives back comes at its end, perhaps between the two
-                // looks.
+                // A running commit gives space back at its end, perhaps between the two
+                // attempts.
                 self.add_chunk(kind)? || {
                     self.get_chunks_back()?;
                     self.add_chunk(kind)?
@@ -188,13 +189,13 @@ impl Engine {
         Ok(Gain { gained, served: self.served(kind) - before })
     }
 
-    /// Whether any was served since there were so many, or is now.
+    /// Serves tickets that fit, and returns whether any was served since the count was `before`.
     fn served_since(&self, kind: SpaceKind, before: u64) -> bool {
         self.serve_counted(kind);
         self.served(kind) != before
     }
 
-    /// Serves those that wait, if need be by a closer count.
+    /// Serves the waiting tickets; computes a closer count where it is needed.
     pub fn serve_counted(&self, kind: SpaceKind) {
         match kind {
             SpaceKind::Metadata => self.reservations.serve_counted(),
@@ -202,8 +203,9 @@ impl Engine {
         }
     }
 
-    /// Waits for the commit that is under way, if one is: says whether. What it gives back may be
-    /// enough, and another right behind it would settle the few operations that came meanwhile.
+    /// Waits for the running commit and returns whether there was one. The space that it gives back
+    /// may be enough. Another commit right after it would settle only the few operations made
+    /// meanwhile.
     fn wait_for_commit(&self) -> bool {
         let is_under_way = self.view.load().frozen().is_some();
         if is_under_way {
@@ -212,8 +214,8 @@ impl Engine {
         is_under_way
     }
 
-    /// Makes the removal of chunks durable, if some were removed since the last commit, or waits
-    /// for the commit that does: only then the devices have them back.
+    /// Makes the removal of chunks durable if chunks were removed since the last commit, or waits
+    /// for the commit that does. The devices get the space back only then.
     fn get_chunks_back(&self) -> Result<()> {
         let view = self.view.load();
         if !view.running().removed.lock().is_empty() {
@@ -226,7 +228,7 @@ impl Engine {
         Ok(())
     }
 
-    /// This moment in the line for a kind of space.
+    /// The current position in the queue for a kind of space.
     #[must_use]
     pub fn arrivals(&self, kind: SpaceKind) -> Arrivals {
         match kind {
@@ -235,8 +237,8 @@ impl Engine {
         }
     }
 
-    /// Refuses the tickets that came before that moment, the first first, until one behind fits
-    /// (F2). Those with priority make room themselves, and give up themselves.
+    /// Refuses the tickets that were queued before `before`, in order, until a later one fits (F2).
+    /// Tickets with priority flush for themselves and give up by themselves.
     pub fn refuse(&self, kind: SpaceKind, before: Arrivals) {
         let blocks = |class| match kind {
             SpaceKind::Data => self.space.data_line().blocks(class),
@@ -246,7 +248,7 @@ impl Engine {
             SpaceKind::Data => self.space.data_line().refuse_first(Class::Normal, before),
             _ => self.reservations.line().refuse_first(Class::Normal, before),
         };
-        // What came free since the last step.
+        // Space may have been freed since the last step.
         if self.serve(kind) > 0 {
             return;
         }
@@ -257,13 +259,13 @@ impl Engine {
         }
     }
 
-    /// Tells every waiting ticket that it is in vain (F3).
+    /// Refuses every waiting ticket (F3).
     pub(crate) fn refuse_all(&self) {
         self.reservations.line().refuse_all();
         self.space.data_line().refuse_all();
     }
 
-    /// Waits with a ticket until there is a verdict.
+    /// Waits until the ticket is granted or refused.
     pub(crate) fn wait_in_line<W: Waits>(
         &self,
         kind: SpaceKind,
@@ -341,8 +343,9 @@ impl Engine {
         }
     }
 
-    /// As [`commit`](Self::commit), for a caller that waits for one under way no longer than it
-    /// wants it (F4). It makes none if that is not needed for what was running when it came.
+    /// As [`commit`](Self::commit), but the wait for a running commit ends when the caller is
+    /// interrupted (F4). It starts no commit when another one made the caller's transaction
+    /// durable.
     ///
     /// # Errors
     ///
@@ -365,7 +368,7 @@ impl Engine {
         self.commit()
     }
 
-    /// Looks whether a long step that this thread is about to do for its caller is still wanted.
+    /// Checks whether the caller still wants the long step that this thread is about to do.
     ///
     /// # Errors
     ///
@@ -384,8 +387,8 @@ impl Engine {
         if waiter.may_give_up() { self.expect_wanted() } else { Ok(()) }
     }
 
-    /// Readers hold back freed space only for the length of an operation: waits a little for
-    /// them. Says whether that was of use.
+    /// Waits briefly for readers, which keep freed space pinned only for one operation. Returns
+    /// whether the wait helped.
     fn wait_for_unpin(&self, enough: impl Fn() -> bool) -> bool {
         let begun = clock::now();
         let mut unpinned = false;

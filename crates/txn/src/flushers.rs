@@ -1,15 +1,15 @@
-//! The threads that write dirty data back for those that wait for space.
+//! The threads that write dirty data back for tickets that wait for space.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use buttress_base::sync::{Condvar, Mutex};
 
-/// How many there are, and how they are woken.
+/// The number of flushers, and the condition variable that wakes them.
 #[derive(Debug, Default)]
 pub(crate) struct Flushers {
     count: AtomicUsize,
-    /// One is wanted, or is to end. Unranked: nothing is taken under it.
+    /// A flusher is wanted, or one must end. Unranked: no lock is taken under it.
     called: Mutex<bool>,
     wake: Condvar,
 }
@@ -23,12 +23,12 @@ impl Flushers {
         self.count.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Whether there is one.
+    /// Whether a flusher is attached.
     pub(crate) fn any(&self) -> bool {
         self.count.load(Ordering::SeqCst) > 0
     }
 
-    /// Sleeps until a call, at most so long.
+    /// Sleeps until a call, at most `limit`.
     pub(crate) fn wait(&self, limit: Duration) {
         let mut called = self.called.lock();
         if !*called {

@@ -1,4 +1,4 @@
-//! Reading a log of fsync that was found at opening, and claiming what it uses.
+//! Reads a log of fsync that was found at opening, and claims its nodes and data.
 //!
 //! # Invariants
 //!
@@ -92,7 +92,7 @@ pub(crate) struct FoundLog {
 }
 
 impl FoundLog {
-    /// Whether there is one that was not taken yet.
+    /// Whether a log was found and not yet taken.
     pub(crate) fn waits(&self) -> bool {
         self.waits.load(Ordering::Relaxed)
     }

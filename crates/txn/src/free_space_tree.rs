@@ -1,4 +1,4 @@
-//! The free-space tree: what a block group has left, as of one commit.
+//! The free-space tree: the free extents of each block group, as of one commit.
 //!
 //! # Invariants
 //!
@@ -64,8 +64,8 @@ fn parse(
     Ok((form, free))
 }
 
-/// What the last commit says is free in a group: from the free-space tree, or without one that is
-/// trusted from the gaps between extents.
+/// The free extents of a group as of the last commit. They come from the free-space tree if it is
+/// `trusted`, otherwise from the gaps between extents.
 pub(crate) fn read_committed(view: &View, group: Extent, trusted: bool) -> Result<Vec<Extent>> {
     let geometry = *view.store().geometry();
     match view.roots().find(TreeId::FREE_SPACE).filter(|_| trusted) {
@@ -77,7 +77,7 @@ pub(crate) fn read_committed(view: &View, group: Extent, trusted: bool) -> Resul
     }
 }
 
-/// What lies between the extents of a group: whole sectors, as the extents are.
+/// The gaps between the extents of a group. They are whole sectors, because the extents are.
 pub(crate) fn gaps(store: &Store, roots: &Roots, group: Extent) -> Result<Vec<Extent>> {
     let (nodesize, sectorsize) = (store.geometry().nodesize, store.geometry().sectorsize);
     let root = roots
@@ -112,7 +112,7 @@ pub(crate) fn gaps(store: &Store, roots: &Roots, group: Extent) -> Result<Vec<Ex
     Ok(free)
 }
 
-/// Refuses what begins or ends within a sector: so what is free does not, either.
+/// Refuses an extent that begins or ends within a sector. So free extents do not, either.
 pub(crate) fn expect_whole(group: Extent, extent: Extent, sectorsize: u32) -> Result<()> {
     let whole = |bytes: u64| bytes.is_multiple_of(u64::from(sectorsize));
     if whole(extent.start.0) && whole(extent.len) {
@@ -138,7 +138,8 @@ impl GroupFreeSpace {
         Ok(Self { group, form, free, items, dirty: false })
     }
 
-    /// A group with items that are made anew, whatever they say: the tree is as good as empty.
+    /// A group with rebuilt items. The old content of its items is ignored, as if the tree
+    /// were empty.
     pub(crate) fn anew(group: Extent, free: &[Extent]) -> Self {
         let mut space = Self { free: RangeSet::default(), ..Self::new(group) };
         for extent in free {
@@ -147,14 +148,15 @@ impl GroupFreeSpace {
         space
     }
 
-    /// A group that is new in this transaction: nothing in the tree, everything free.
+    /// A group that is new in this transaction: the tree has no items for it, and all its space is
+    /// free.
     pub(crate) fn new(group: Extent) -> Self {
         let mut free = RangeSet::default();
         free.insert(group.start.0..group.end().0);
         Self { group, form: Form::Extents, free, items: BTreeMap::new(), dirty: true }
     }
 
-    /// An extent item came into being.
+    /// Marks the space of a new extent item as used.
     pub(crate) fn take(&mut self, extent: Extent) -> Result<()> {
         let range = extent.start.0..extent.end().0;
         if !self.free.contains_all(&range) {
@@ -165,7 +167,7 @@ impl GroupFreeSpace {
         Ok(())
     }
 
-    /// An extent item went away.
+    /// Marks the space of a deleted extent item as free.
     pub(crate) fn give(&mut self, extent: Extent) -> Result<()> {
         let range = extent.start.0..extent.end().0;
         if self.free.overlaps(&range) {
@@ -176,7 +178,8 @@ impl GroupFreeSpace {
         Ok(())
     }
 
-    /// The items that differ from the working tree, which they are part of from now on.
+    /// Adds the items that differ from the working tree to `out`. Later calls count them as part of
+    /// the tree.
     pub(crate) fn changes(&mut self, sectorsize: u32, out: &mut BTreeMap<Key, Change>) {
         if !std::mem::take(&mut self.dirty) {
             return;

@@ -21,7 +21,7 @@ use crate::{DataRef, Engine, MetaReservation, View, gate::Inside, held, transact
 #[must_use = "a handle that is dropped at once changes nothing"]
 pub struct Handle<'e> {
     engine: &'e Engine,
-    /// With the transaction that runs: it does not close meanwhile.
+    /// The view with the running transaction, which cannot freeze while the handle lives.
     view: Guard<Arc<View>>,
     reservation: MetaReservation,
     _inside: Inside<'e>,
@@ -87,8 +87,9 @@ impl<'e> Handle<'e> {
         self.change(extent, user, 1, born);
     }
 
-    /// Lets an extent that was born in this transaction and is `user`'s alone go on with what was
-    /// allocated right behind it. Says whether it does; if not, nothing has changed.
+    /// Extends an extent by the space that was allocated right after it. The extent must be new in
+    /// this transaction and have no user but `user`. Returns whether it did; if not, nothing has
+    /// changed.
     pub fn extend_data(&self, extent: Extent, more: Extent, user: DataRef) -> bool {
         let together = self.engine.space.are_together(extent.start, more.start);
         if !together || !self.join(extent, more, user) {
@@ -100,9 +101,10 @@ impl<'e> Handle<'e> {
         true
     }
 
-    /// Makes one extent of two in one block group, of which the second has no reference.
+    /// Joins two extents of one block group into one. The second has no reference yet.
     pub(crate) fn join(&self, extent: Extent, more: Extent, user: DataRef) -> bool {
-        // What a log names keeps its length; and no extent lies in rows with others.
+        // An extent that a log names keeps its length. With parity, no extent shares its rows with
+        // another.
         let fits = extent.end() == more.start
             && self.engine.row_slack() == 0
             && !self.transaction().tracked.names(extent.start);
@@ -113,30 +115,30 @@ impl<'e> Handle<'e> {
         true
     }
 
-    /// The first use of an extent that is counted as in use already.
+    /// Adds the first reference to an extent that already counts as used.
     pub(crate) fn bear(&self, extent: Extent, user: DataRef) {
         self.change(extent, user, 1, true);
     }
 
-    /// One use of a data extent less. The last one frees it: at once if it was born in this
-    /// transaction and is in no log, else when the transaction is durable (T5, T6).
+    /// Removes one reference to a data extent. The last one frees the extent. It is free at once if
+    /// this transaction made it and no log names it, else when the transaction is durable (T5, T6).
     pub fn drop_data_ref(&self, extent: Extent, user: DataRef) {
         self.change(extent, user, -1, false);
     }
 
-    /// Says which subvolume pays for an extent that is new in this transaction, where that is not
-    /// the subvolume of its first user.
+    /// Sets the owner of an extent that is new in this transaction, if it is not the subvolume of
+    /// the first user.
     pub fn set_data_owner(&self, at: Logical, owner: Option<TreeId>) {
         self.transaction().refs.set_owner(at, owner);
     }
 
-    /// Has this transaction become durable as a whole: an fsync commits in place of writing a log,
-    /// which would say a part of what the handle puts.
+    /// Requires that this transaction becomes durable as a whole. An fsync then commits and writes
+    /// no log, because a log would name only a part of the handle's puts.
     pub fn keep_whole(&self) {
         self.transaction().whole.store(true, Ordering::Release);
     }
 
-    /// Has the commit build tree nodes anew: those on the path to each key.
+    /// Makes the commit rebuild the tree nodes on the path to each key.
     pub fn rebuild_at(&self, places: Vec<(TreeId, Key)>) {
         self.transaction().touched.change(|touched| touched.extend(places));
     }
@@ -150,13 +152,14 @@ impl<'e> Handle<'e> {
         });
     }
 
-    /// Whether the running transaction says nothing of an item so far.
+    /// Whether the running transaction has no change of an item so far.
     #[must_use]
     pub fn is_untouched(&self, tree: TreeId, key: &Key) -> bool {
         self.transaction().overlay.find(tree, key).is_none()
     }
 
-    /// Says that what was just put and counted sent all users of an extent to a copy of it.
+    /// Records that the preceding puts and reference changes moved all users of an extent to a
+    /// copy.
     pub fn note_sent(&self, sent: Sent) {
         self.transaction().moves.change(|moves| moves.sent.push(sent));
     }
@@ -166,7 +169,7 @@ impl<'e> Handle<'e> {
         self.transaction().drops.change(|trees| trees.insert(tree, budget.into()));
     }
 
-    /// Has the commit drop a step further what a balance of Linux left of a subvolume.
+    /// Makes the commit drop a further part of a subvolume that a balance of Linux left over.
     pub fn drop_leftover(&self, of: TreeId, budget: u32) {
         self.transaction().leftovers.change(|trees| trees.insert(of, budget.into()));
     }
@@ -178,7 +181,7 @@ impl<'e> Handle<'e> {
             if self.transaction().tracked.keep(extent) {
                 self.engine.space.pin(extent).expect("space::S1: it was in use until now");
             } else {
-                // Before another thread can have it.
+                // Count first: after `free`, another thread can allocate the extent.
                 self.engine.note_freed_at_once();
                 self.engine.space.free(extent);
             }

@@ -1,19 +1,19 @@
-//! What takes a step for each block group to know: chunks, the groups' own items, what they take
-//! of devices.
+//! Reads the data that needs one step per block group: chunks, the groups' items and the device
+//! extents.
 //!
 //! # Place
 //!
-//! A volume of a million block groups takes seconds to be read through, and a reader of one file
-//! needs three of them. So where the chunk tree has more than a leaf nothing of it is read when the
-//! volume is opened. Chunks are asked for one by one. All of this is learnt behind the opening, by
-//! the first thread that needs it: a writer, or the background thread.
+//! Reading a volume of a million block groups takes seconds, and a reader of one file needs three
+//! groups. So if the chunk tree has more than a leaf, opening the volume reads nothing of it. Until
+//! then chunks are looked up one by one. The first thread that needs the groups reads them after
+//! the opening: a writer, or the background thread.
 //!
 //! # Invariants
 //!
-//! - **K1** Nothing is reserved, put, allocated or committed before the groups are known: every
-//!   call that does so first calls [`Engine::check_writable`], which waits for them.
-//! - **K2** One thread at a time learns them, from the commit that was found when the volume was
-//!   opened: by K1 there is no other yet.
+//! - **K1** No reservation, put, allocation or commit happens before the groups are known. Every
+//!   such call first calls [`Engine::check_writable`], which waits for them.
+//! - **K2** One thread at a time reads the groups, from the commit that was found at opening. By K1
+//!   there is no later commit yet.
 //! - **K3** Damage that the opening would have refused makes the volume read-only, with the reason.
 //!   Nothing was written by then, and nothing is written afterwards.
 //!
@@ -38,15 +38,15 @@ use crate::commit_state::GroupRecord;
 use crate::{Engine, Error, Result, rows};
 use buttress_volume::DeviceSpace;
 
-/// Items between two looks whether to go on.
+/// Number of items between two checks for a stop.
 const STRIDE: usize = 4096;
 
-/// All of it.
+/// All data that this module reads.
 #[derive(Default)]
 pub(crate) struct Known {
     pub(crate) groups: BTreeMap<Logical, GroupRecord>,
     pub(crate) devices: DeviceSpace,
-    /// Why nothing may be written.
+    /// The reason why the volume must not be written, if there is one.
     pub(crate) obstacle: Option<String>,
 }
 
@@ -77,13 +77,13 @@ impl Known {
 }
 
 impl Engine {
-    /// Waits until the block groups are known, and reads them if no thread does: a volume that was
-    /// opened without has no figures of space before.
+    /// Waits until the block groups are known, and reads them if no other thread does. A volume
+    /// that was opened without them has no figures of space before.
     ///
     /// # Errors
     ///
-    /// [`Error::Stopped`] after [`Engine::stop_learning`]. That they cannot be read is not one:
-    /// the volume is read-only then, and [`Engine::read_only`] says why.
+    /// [`Error::Stopped`] after [`Engine::stop_learning`]. A failure to read the groups is no error
+    /// here. It makes the volume read-only, and [`Engine::read_only`] returns the reason.
     pub fn know_groups(&self) -> Result<()> {
         if self.learning.is_known() { Ok(()) } else { self.learn() }
     }
@@ -94,8 +94,8 @@ impl Engine {
         self.learning.is_known()
     }
 
-    /// Ends the reading of block groups, for good: the volume is to be closed, and nothing was
-    /// written.
+    /// Stops the reading of block groups permanently, because the volume is about to be closed.
+    /// Nothing was written.
     pub fn stop_learning(&self) {
         self.learning.stop();
     }
@@ -152,8 +152,8 @@ impl Engine {
     }
 }
 
-/// Every block group's item. Where they have a tree of their own that is one walk over its
-/// leaves; in the extent tree a search for each, but for those that share a leaf.
+/// Reads every block group's item. If the items have a tree of their own, this is one walk over its
+/// leaves. In the extent tree it is one search per group, except for items in the same leaf.
 fn read_groups(
     store: &Store,
     sb: &Superblock,
@@ -193,7 +193,7 @@ fn read_groups(
     Ok(records.into_iter().collect())
 }
 
-/// What chunks take of each device.
+/// Reads the extents of each device that belong to chunks.
 fn read_device_extents(
     store: &Store,
     roots: &Roots,
@@ -221,7 +221,8 @@ fn read_device_extents(
     Ok(())
 }
 
-/// What earlier sessions counted of the failures of devices: the device tree begins with it.
+/// Reads the error counts of devices that earlier sessions stored. They are at the start of the
+/// device tree.
 pub(crate) fn read_device_stats(store: &Store, roots: &Roots) -> Result<()> {
     let root = roots.find(TreeId::DEV).ok_or(buttress_tree::Error::NoTree(TreeId::DEV))?;
     let from = Key::new(ids::DEV_STATS, Kind::PERSISTENT_ITEM, 0);
@@ -243,8 +244,8 @@ pub(crate) fn read_device_stats(store: &Store, roots: &Roots) -> Result<()> {
     Ok(())
 }
 
-/// Why nothing may be written, if a chunk lies where the device tree has none: the next new one
-/// would be put over it.
+/// Returns why the volume must not be written if the device tree lacks the extent of a chunk. The
+/// next new chunk would overwrite it.
 fn unrecorded_stripe(volume: &Volume, devices: &DeviceSpace) -> Option<String> {
     volume.chunks().iter().find_map(|chunk| {
         let len = chunk.stripe_bytes();
@@ -272,7 +273,7 @@ pub(crate) fn add_groups(
             flags: record.flags,
             used: record.used,
             birth: buttress_format::Generation(0),
-            // What would be written beside parity, but not in rows, goes elsewhere.
+            // Data is not allocated here: it would lie beside parity, but not in rows.
             read_only: volume.has_parity(*start) && row.is_none(),
             superblock_stripes: stripes,
             row,

@@ -1,4 +1,5 @@
-//! Whether block groups are known, and what answers about chunks until then (`learn`).
+//! The state of the reading of block groups, and the source of chunks until they are known
+//! (`learn`).
 
 #[cfg(feature = "baselines")]
 use std::str::FromStr;
@@ -14,12 +15,12 @@ use buttress_tree::boot::ChunkTreeSource;
 /// When block groups are read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GroupsRead {
-    /// Behind the opening where the chunk tree has more than a leaf, else before its end.
+    /// After the opening if the chunk tree has more than a leaf, else during the opening.
     #[default]
     Auto,
-    /// Before the end of the opening.
+    /// During the opening.
     First,
-    /// Behind it, wherever that can be.
+    /// After the opening, wherever that is possible.
     #[cfg(feature = "baselines")]
     Behind,
 }
@@ -38,25 +39,25 @@ impl FromStr for GroupsRead {
     }
 }
 
-/// A chunk tree of so many levels above its leaves is not read through first. One leaf of 16 KiB
-/// has up to 154 chunks, and is read in any case.
+/// A chunk tree with at least this many levels above its leaves is not read during the opening. One
+/// leaf of 16 KiB holds up to 154 chunks, and is always read.
 const TALL: u8 = 1;
 
-/// How far the groups are known.
+/// The progress of reading the block groups.
 #[derive(Default)]
 pub(crate) struct Learning {
     known: AtomicBool,
     stop: AtomicBool,
     /// Unranked: held across reads.
     turn: Mutex<()>,
-    /// Answers about chunks meanwhile. Unranked: nothing is taken under it.
+    /// Looks up chunks until all are known. Unranked: no lock is taken under it.
     source: Mutex<Option<Arc<ChunkTreeSource>>>,
-    /// Why nothing can be written, as it turned out.
+    /// The reason, found after the opening, why the volume cannot be written.
     unfit: Latch<String>,
 }
 
 impl Learning {
-    /// Why nothing can be written, as it turned out behind the opening.
+    /// The reason, found after the opening, why the volume cannot be written.
     pub(crate) fn unfit(&self) -> Option<&String> {
         self.unfit.cause()
     }
@@ -74,7 +75,7 @@ impl Learning {
         self.turn.lock()
     }
 
-    /// Ends the learning, for good.
+    /// Stops the reading permanently.
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
     }
@@ -83,17 +84,17 @@ impl Learning {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Says why nothing can be written.
+    /// Records the reason why the volume cannot be written.
     pub(crate) fn set_unfit(&self, why: String) {
         self.unfit.set(why);
     }
 
-    /// All chunks are known: none is looked up one by one any more.
+    /// Ends the lookup of single chunks, because all chunks are known.
     pub(crate) fn end_asking(&self) {
         *self.source.lock() = None;
     }
 
-    /// Has chunks asked for from now on.
+    /// Begins to look up chunks one by one.
     pub(crate) fn ask(&self, store: &Store, superblock: &Superblock) {
         let volume = Arc::clone(store.volume());
         let source = ChunkTreeSource::new(volume, *store.geometry(), superblock);
@@ -104,8 +105,8 @@ impl Learning {
     }
 }
 
-/// Whether the groups are read behind the opening. What is replayed, recorded anew or moved at
-/// once needs them then.
+/// Whether the groups are read after the opening. A replay, a rebuilt free-space tree or a move
+/// during the opening needs them at once.
 pub(crate) fn is_behind(when: GroupsRead, superblock: &Superblock, needed: bool) -> bool {
     let may = !needed && !superblock.incompat.has(Incompat::RAID56);
     may && match when {

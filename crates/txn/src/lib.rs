@@ -15,11 +15,12 @@
 //!   commit.
 //! - **T6** Space that a transaction freed is pinned until its superblock is durable and the last
 //!   view of older trees is gone.
-//! - **T8** After a crash the volume is the last committed transaction and what fsync logged.
-//! - **T10** The committed trees, the frozen and the running references together say whether an
-//!   extent is shared; none of them does alone.
-//! - **T11** Changes of block groups, free space and references belong to the transaction of the
-//!   overlay that they came with.
+//! - **T8** After a crash the volume contains the last committed transaction and the changes that
+//!   fsync logged.
+//! - **T10** Whether an extent is shared follows from the committed trees and the frozen and
+//!   running references together. None of the three suffices alone.
+//! - **T11** Changes of block groups, free space and references belong to the same transaction as
+//!   the overlay changes that caused them.
 
 mod allocate;
 mod boot;

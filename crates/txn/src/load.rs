@@ -1,17 +1,18 @@
-//! Learning what is free in block groups, when they are first needed.
+//! Reads the free extents of block groups when they are first needed.
 //!
 //! # Place
 //!
-//! An allocation names a group that must be read first. Upper layers attach a [`Loader`], which
-//! reads it, and the next few as well, which are needed soon. Without one the allocating thread
-//! reads it, and a commit always does.
+//! An allocation may need a group that is not read yet. Upper layers attach a [`Loader`], which
+//! reads this group and the next few, which are needed soon. Without a loader the allocating thread
+//! reads the group. A commit always reads its groups itself.
 //!
 //! # Invariants
 //!
-//! - **D1** A group is read by one at a time, however many want it, and by the loader once.
+//! - **D1** One thread at a time reads a group, even if many threads wait for it. The loader reads
+//!   it only once.
 //! - **D2** A thread that waits for a group is woken when it is known, when it cannot be known, and
 //!   when the last loader leaves.
-//! - **D3** A group that cannot be read gives out nothing in this session, and is not asked for
+//! - **D3** A group that cannot be read serves no allocation in this session and is not requested
 //!   again.
 
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use buttress_space::Group;
 
 use crate::{Engine, Result, free_space_tree};
 
-/// Groups behind the one that is needed now that are read as well.
+/// Number of groups after the needed group that are read as well.
 const AHEAD: usize = 3;
 
 /// A loader that reads groups for allocating threads, for as long as it lives.
@@ -38,7 +39,7 @@ impl Drop for Loader {
 }
 
 impl Loader {
-    /// Reads the groups that are wanted, or waits until one is, at most so long.
+    /// Reads the wanted groups, or waits for one, at most `limit`.
     pub fn work(&self, limit: Duration) {
         let loading = &self.engine.loading;
         loading.wait(limit);
@@ -50,7 +51,7 @@ impl Loader {
 }
 
 impl Engine {
-    /// Says that from now on a loader reads groups that are wanted, with [`Loader::work`].
+    /// Attaches a loader, which reads wanted groups with [`Loader::work`].
     pub fn attach_loader(self: &Arc<Self>) -> Loader {
         self.loading.attach();
         Loader { engine: Arc::clone(self) }
@@ -61,7 +62,7 @@ impl Engine {
         self.loading.call();
     }
 
-    /// Learns which bytes of a block group are free, from the last commit.
+    /// Reads the free extents of a block group from the last commit.
     pub(crate) fn load_group(&self, group: &Group) -> Result<()> {
         let view = self.view();
         let trusted = self.groups.trusts_free_space();
@@ -71,7 +72,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The same; a group of which it cannot be learnt is left alone (D3).
+    /// As `load_group`, but a group that cannot be read is excluded from allocation (D3).
     pub fn load_or_leave(&self, group: &Group) {
         if group.is_loaded() || group.largest_free() == 0 {
             return;
@@ -88,7 +89,7 @@ impl Engine {
         self.loading.want(groups)
     }
 
-    /// Waits until a group is known, or known to be of no use.
+    /// Waits until a group is read or excluded.
     pub(crate) fn have_loaded(&self, group: &Arc<Group>) {
         let ahead = self.space.unloaded_behind(group, AHEAD);
         if !self.want_loaded(std::iter::once(Arc::clone(group)).chain(ahead)) {

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **D1** A group is in the queue from the moment it is wanted until it was read or left: it is
-//!   not asked for twice meanwhile.
+//! - **D1** A group stays in the queue from the request until it is read or excluded. So it is
+//!   never queued twice.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use std::time::Duration;
 use buttress_base::sync::{Condvar, Mutex};
 use buttress_space::Group;
 
-/// Most groups that wait to be read; a thread that asks for more waits for none of them.
+/// Maximum number of queued groups. A thread that requests more does not wait for them.
 const WANTED_MAX: usize = 64;
 
 #[derive(Debug, Default)]
@@ -33,12 +33,12 @@ struct Wanted {
 }
 
 impl Loading {
-    /// One thread more reads groups that are wanted.
+    /// Counts one more thread that reads wanted groups.
     pub(crate) fn attach(&self) {
         self.queue.lock().loaders += 1;
     }
 
-    /// One less does: waiters look again.
+    /// Counts one reading thread less, and wakes the waiting threads.
     pub(crate) fn detach(&self) {
         self.queue.lock().loaders -= 1;
         self.done.notify_all();
@@ -50,7 +50,7 @@ impl Loading {
         self.asked.notify_all();
     }
 
-    /// Waits until a group is wanted or the reader is called, at most so long.
+    /// Waits until a group is wanted or `call` wakes the reader, at most `limit`.
     pub(crate) fn wait(&self, limit: Duration) {
         let mut queue = self.queue.lock();
         if queue.groups.is_empty() && !queue.called {
@@ -64,13 +64,13 @@ impl Loading {
         self.queue.lock().groups.front().cloned()
     }
 
-    /// The first group was read, or left.
+    /// Removes the first group, which was read or excluded.
     pub(crate) fn end_first(&self) {
         self.queue.lock().groups.pop_front();
         self.done.notify_all();
     }
 
-    /// Asks for groups; says whether there is a reader.
+    /// Queues groups. Returns whether a reader is attached.
     pub(crate) fn want(&self, groups: impl IntoIterator<Item = Arc<Group>>) -> bool {
         let mut queue = self.queue.lock();
         if queue.loaders == 0 {
@@ -86,7 +86,8 @@ impl Loading {
         true
     }
 
-    /// Waits while a group is in the queue and `needs` it; says whether the group was read or left.
+    /// Waits while a group is queued and `needs` holds. Returns whether the group was read or
+    /// excluded.
     pub(crate) fn wait_for(&self, group: &Arc<Group>, needs: impl Fn() -> bool) -> bool {
         let mut queue = self.queue.lock();
         loop {

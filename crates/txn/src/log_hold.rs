@@ -6,10 +6,11 @@ use buttress_space::{AllocRequest, Outcome, SpaceKind};
 
 use crate::{Engine, Error, Result};
 
-/// The stream of allocations of log nodes: they come and go apart from the trees' nodes.
+/// The stream of allocations of log nodes. It is separate, because their lifetime differs from that
+/// of tree nodes.
 const STREAM: u64 = 1;
 
-/// The log's space, held: no commit gives it back as long as this lives (`log_space::G1`).
+/// A hold on the log's space: no commit frees it as long as the hold lives (`log_space::G1`).
 #[derive(Debug)]
 pub struct LogHold<'e> {
     engine: &'e Engine,
@@ -17,7 +18,7 @@ pub struct LogHold<'e> {
 }
 
 impl LogHold<'_> {
-    /// How many logs commits have ended (`log_space::G2`).
+    /// Number of logs that commits have ended (`log_space::G2`).
     #[must_use]
     pub fn ended(&self) -> u64 {
         self.engine.log_space.ended()
@@ -59,13 +60,13 @@ impl Engine {
         LogHold { engine: self, nodes: self.log_space.hold() }
     }
 
-    /// How many logs commits have ended, without a hold: it may be one more in a moment.
+    /// Number of logs that commits have ended. Without a hold the number may change at any moment.
     #[must_use]
     pub fn logs_ended(&self) -> u64 {
         self.log_space.ended()
     }
 
-    /// The log's space is free: a superblock without the log is durable.
+    /// Frees the log's space, because a superblock without the log is durable.
     pub(crate) fn end_log(&self) {
         let ended = self.log_space.end();
         for extent in ended {

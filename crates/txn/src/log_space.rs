@@ -2,10 +2,10 @@
 //!
 //! # Invariants
 //!
-//! - **G1** Only the commit that ends a log gives back what the log names on disk, and not while a
-//!   hold on it lives.
-//! - **G2** The number of ended logs changes with that, under the same lock: what was kept of an
-//!   ended log is recognised by it.
+//! - **G1** Only the commit that ends a log frees the space that the log names on disk. It does not
+//!   do so while a hold on the log lives.
+//! - **G2** The number of ended logs changes together with that, under the same lock. State kept
+//!   from an ended log is recognised by its number.
 //!
 //! # Locks
 //!
@@ -35,12 +35,12 @@ impl LogSpace {
         self.nodes.lock()
     }
 
-    /// How many logs have ended (G2).
+    /// Number of ended logs (G2).
     pub(crate) fn ended(&self) -> u64 {
         self.ended.load(Ordering::Relaxed)
     }
 
-    /// The log ends: its space, to be given back.
+    /// Ends the log and returns its space, which the caller frees.
     pub(crate) fn end(&self) -> Vec<Extent> {
         let mut nodes = self.nodes.lock();
         self.ended.fetch_add(1, Ordering::Relaxed);

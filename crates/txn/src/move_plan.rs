@@ -1,11 +1,12 @@
-//! Which nodes move with those that a balance moves: all above them, in every tree.
+//! Plans a move of tree nodes for a balance: the requested nodes and all nodes above them, in every
+//! tree.
 //!
 //! # Invariants
 //!
 //! - **O1** A node moves with all its users: each node above it, in every tree, moves, too. So its
-//!   references change their names, and not their number. A plan that cannot have this is none.
-//! - **O2** A node that trees share is looked at once. A plan costs the nodes on the way to what
-//!   moves, and one root for each tree.
+//!   references change their names, and not their number. If this is impossible, there is no plan.
+//! - **O2** A node that trees share is visited once. A plan costs the nodes on the paths to the
+//!   moved nodes, and one root for each tree.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -28,7 +29,7 @@ pub(crate) fn file_roots(store: &Store, roots: &Roots) -> Result<Vec<(TreeId, No
             let malformed = |source| Error::Item { tree: TreeId::ROOT, key, source };
             let item = RootItem::parse(item).map_err(malformed)?;
             let (logical, generation, level) = (item.bytenr, item.generation, item.level);
-            // The last item of a tree is the one that counts.
+            // A later root item of a tree replaces an earlier one.
             found.retain(|(known, _)| *known != tree);
             found.push((tree, roots.find(tree).unwrap_or(NodePtr { logical, generation, level })));
         }
@@ -37,7 +38,7 @@ pub(crate) fn file_roots(store: &Store, roots: &Roots) -> Result<Vec<(TreeId, No
     Ok(found)
 }
 
-/// A place on the way to which trees are looked at.
+/// A key and level; the plan visits the nodes on the path to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Want {
     key: Key,
@@ -53,22 +54,23 @@ pub(crate) struct Mover {
     pub(crate) full: bool,
 }
 
-/// What a plan begins with.
+/// The input of a plan.
 #[derive(Default)]
 pub(crate) struct Wanted {
     /// Nodes, each with its first key.
     pub(crate) nodes: Vec<(NodePtr, Key)>,
-    /// Data that was sent, by address: where it is in the list of what was sent.
+    /// Moved data extents: from their address to their index in the list of moved extents.
     pub(crate) sent: HashMap<Logical, usize>,
-    /// Items that point to it, as its mover found them. Another one came too late to be moved.
+    /// File extent items that point to moved data, as the mover found them. An item added later is
+    /// not changed.
     pub(crate) items: HashSet<(TreeId, Key)>,
 }
 
-/// What moves.
+/// The nodes that a plan moves.
 pub(crate) struct Plan {
     /// Children before the nodes above them.
     pub(crate) movers: Vec<Mover>,
-    /// How many items of leaves that move point to each extent that was sent.
+    /// For each moved extent, the number of items in moved leaves that point to it.
     pub(crate) found: Vec<u64>,
 }
 
@@ -99,7 +101,7 @@ pub(crate) fn data_at(node: &Node, slot: usize) -> Result<Option<(FileExtent, Lo
 }
 
 impl Walk<'_> {
-    /// Whether the node at a pointer moves. Adds those that do to the order.
+    /// Returns whether the node at a pointer moves. Adds the moving nodes to the order.
     fn visit(&mut self, tree: TreeId, at: &Expect, wants: &[Want]) -> Result<bool> {
         let ptr = at.ptr;
         if let Some(known) = self.seen.get(&ptr.logical) {
@@ -147,8 +149,8 @@ impl Walk<'_> {
 }
 
 impl Plan {
-    /// What moves, on committed trees. Nothing where a node has a user that cannot move with it
-    /// (O1): a tree that a balance of Linux left.
+    /// Makes a plan from the committed trees. Returns `None` if a node has a user that cannot move
+    /// with it (O1): a tree that a balance of Linux left behind.
     pub(crate) fn make(store: &Store, roots: &Roots, wanted: &Wanted) -> Result<Option<Self>> {
         let nodesize = store.geometry().nodesize;
         let extent_root =

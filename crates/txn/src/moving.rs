@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **M1** What is asked for is reserved first: a node for each that the commit will make.
+//! - **M1** Each move is reserved before it is requested: one node for each node that the commit
+//!   will make.
 
 use buttress_format::{Key, TreeId};
 use buttress_tree::{Expect, NodePtr, NodeSource};
@@ -10,7 +11,7 @@ use buttress_tree::{Expect, NodePtr, NodeSource};
 use crate::move_plan::{Plan, Wanted, file_roots};
 use crate::{Cost, Engine, Result, Urgency, View};
 
-/// Whether the way to a key in a tree leads through a node.
+/// Whether the path to a key in a tree passes through a node.
 fn passes(view: &View, tree: TreeId, key: &Key, ptr: NodePtr) -> Result<bool> {
     let Some(mut at) = view.committed_root(tree)? else { return Ok(false) };
     while at.level > ptr.level {
@@ -21,12 +22,12 @@ fn passes(view: &View, tree: TreeId, key: &Key, ptr: NodePtr) -> Result<bool> {
 }
 
 impl Engine {
-    /// Has the next commit build committed nodes anew, elsewhere. Trees that share a node go on
-    /// sharing it. Nodes that no tree has any more are left out.
+    /// Makes the next commit rebuild committed nodes at other addresses. Trees that share a node
+    /// still share it afterwards. Nodes that no tree has any more are skipped.
     ///
     /// # Errors
     ///
-    /// When there is no room for them; what reading met.
+    /// When there is no space for the new nodes, or a node cannot be read.
     pub fn move_nodes(&self, ptrs: &[NodePtr]) -> Result<()> {
         let view = self.view();
         let (mut wanted, mut places) = (Wanted::default(), Vec::new());

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU64;
 use buttress_base::sync::Mutex;
 use buttress_format::TreeId;
 
-/// For each tree the next number.
+/// The next free number of each tree.
 #[derive(Debug, Default)]
 pub(crate) struct Numbers {
     /// Unranked: nothing is taken under it.
@@ -20,7 +20,7 @@ impl Numbers {
         self.next.lock().get(&tree).cloned()
     }
 
-    /// The counter of a tree; where it has none, one that begins at `first`.
+    /// Returns the counter of a tree. Makes one that begins at `first` if the tree has none.
     pub(crate) fn begin(&self, tree: TreeId, first: u64) -> Arc<AtomicU64> {
         let fresh = || Arc::new(AtomicU64::new(first));
         Arc::clone(self.next.lock().entry(tree).or_insert_with(fresh))

@@ -1,4 +1,4 @@
-//! The block group that a scrub holds read-only, and that a thread which makes room lets go.
+//! The block group that a scrub holds read-only, and that a flushing thread can release.
 
 use std::sync::Arc;
 
@@ -38,8 +38,8 @@ impl Drop for HeldGroup<'_> {
 }
 
 impl ScrubHold {
-    /// Puts what `hold` gives where a thread that makes room finds it, from the first moment on.
-    /// Nothing where another scrub holds a group.
+    /// Stores the hold that `hold` returns where a flushing thread finds it from the first moment
+    /// on. Returns `None` when another scrub holds a group.
     pub(crate) fn put(&self, hold: impl FnOnce() -> Option<ReadOnlyHold>) -> Option<HeldGroup<'_>> {
         let mut place = self.0.lock();
         if place.is_some() {
@@ -50,7 +50,7 @@ impl ScrubHold {
         Some(HeldGroup { slot: self, hold })
     }
 
-    /// Lets what is held be written again; says whether there was anything.
+    /// Makes the held group writable again. Returns whether a group was held.
     pub(crate) fn let_go(&self) -> bool {
         let hold = self.0.lock().take();
         hold.is_some_and(|hold| hold.let_go())

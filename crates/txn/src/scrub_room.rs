@@ -21,9 +21,9 @@ use crate::{Cost, Engine, Urgency};
 const NODES_ROOM: u64 = 1 << 20;
 
 impl Engine {
-    /// The group that starts at `start`, held and drained. Nothing where there is none, where
-    /// another scrub holds one, or where the volume is not written. Nothing where the other groups
-    /// of its kind have no room for what its writers reserved.
+    /// Holds and drains the group that starts at `start`. Returns `None` if there is no such group,
+    /// if another scrub holds one, or if the volume is not written. Returns `None` also if the
+    /// other groups of its kind cannot take the reservations of its writers.
     pub fn hold_for_scrub(&self, start: Logical) -> Option<HeldGroup<'_>> {
         if self.read_only().is_some() {
             return None;
@@ -40,18 +40,18 @@ impl Engine {
         }
         self.close_windows();
         held.drain();
-        // A thread that wrote in place until now may have left it dirty; a thread that made room
-        // may have let it go.
+        // A thread that wrote in place until now may have left dirty data. A flushing thread may
+        // have released the group.
         (self.has_room_without(kind, 0) && held.lasts()).then_some(held)
     }
 
-    /// Lets what a scrub holds be written again; says whether there was anything.
+    /// Makes the group that a scrub holds writable again. Returns whether a group was held.
     pub(crate) fn let_scrub_go(&self) -> bool {
         self.scrub_hold.let_go()
     }
 
-    /// Whether groups of a kind that give something out have all that is owed. Of what is free,
-    /// `leaving` bytes are about to be given out no more (U4).
+    /// Whether the groups of a kind that still allocate have enough space for all reservations.
+    /// `leaving` bytes of their free space are about to become read-only (U4).
     fn has_room_without(&self, kind: SpaceKind, leaving: u64) -> bool {
         let account = self.space.account(kind);
         let free = account.free().saturating_sub(account.may_use).saturating_sub(leaving);

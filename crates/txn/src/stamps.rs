@@ -1,12 +1,12 @@
-//! What an answer about the users of an extent was based on, so that it can be remembered.
+//! Stamps: they show whether a remembered result about the users of an extent still holds.
 //!
 //! # Invariants
 //!
 //! - **S1** A stamp changes before anything does that could give the extent another user: a
 //!   reference that is gained or lost, wherever it comes from, and any snapshot. Handles are the
 //!   only ones that add references, and the only ones that ask for snapshots.
-//! - **S2** A stamp that is current says no more than that nothing has *changed*: a second look at
-//!   the same extent would find the same.
+//! - **S2** A current stamp proves only that nothing has *changed*: a second look at the same
+//!   extent would find the same.
 //!
 //! Extents share counters by a hash of their address. A collision costs a look.
 
@@ -18,14 +18,14 @@ use buttress_format::Logical;
 /// Counters of changes of references; a power of two.
 const EXTENTS: usize = 4096;
 
-/// What there was when a user of an extent looked.
+/// The state of the counters when a user of an extent looked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     references: u64,
     snapshots: u64,
 }
 
-/// How often anything changed.
+/// Counters of changes.
 #[derive(Debug)]
 pub(crate) struct Stamps {
     references: Box<[AtomicU64]>,
@@ -57,7 +57,7 @@ impl Stamps {
         self.freed_at_once.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// How many were.
+    /// Number of extents that were free at once.
     pub(crate) fn freed_at_once(&self) -> u64 {
         self.freed_at_once.load(Ordering::SeqCst)
     }
@@ -67,7 +67,7 @@ impl Stamps {
         self.snapshots.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// What there is now to base an answer on.
+    /// The current stamp of the extent at `at`.
     pub(crate) fn stamp(&self, at: Logical) -> Stamp {
         Stamp {
             references: self.of(at).load(Ordering::SeqCst),

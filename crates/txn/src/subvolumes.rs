@@ -23,8 +23,8 @@ impl Engine {
         Ok(TreeId(self.next_ino(TreeId::ROOT)?.0))
     }
 
-    /// Begins to count subvolumes, before any that is being dropped is gone: its number is not to
-    /// be given out again while a caller may remember it.
+    /// Begins to count subvolume numbers before a subvolume that is being dropped is deleted. Its
+    /// number must not be reused while a caller may remember it.
     ///
     /// # Errors
     ///

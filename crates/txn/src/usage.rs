@@ -1,4 +1,4 @@
-//! What is in use, for people and for `statfs`.
+//! Used and available space, for people and for `statfs`.
 
 use buttress_format::BlockGroupFlags;
 use buttress_space::{AllocStats, SpaceKind};
@@ -17,7 +17,7 @@ pub struct KindUsage {
     pub used: u64,
 }
 
-/// What is in use on a volume.
+/// The used and available space of a volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// By kind and profile.
@@ -34,7 +34,7 @@ pub struct Usage {
     pub metadata_available: u64,
 }
 
-/// What of it `statfs` asks about.
+/// The part of [`Usage`] that `statfs` reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
     /// As in [`Usage`].
@@ -61,7 +61,7 @@ impl Engine {
         }
     }
 
-    /// What choosing places came to.
+    /// Statistics of the allocator.
     #[must_use]
     pub fn alloc_stats(&self) -> AllocStats {
         self.space.alloc_stats()
@@ -72,7 +72,8 @@ impl Engine {
         if devices.has_parity() { self.space.account(SpaceKind::Data).read_only } else { 0 }
     }
 
-    /// What `statfs` asks about, by the accounts alone: however many block groups there are.
+    /// The figures for `statfs`, from the accounts alone. The cost does not grow with the number of
+    /// block groups.
     #[must_use]
     pub fn room(&self) -> Room {
         // A volume that is closing answers with what it knows.
@@ -112,7 +113,7 @@ impl Engine {
         }
     }
 
-    /// What is in use: a walk over all block groups.
+    /// The used and available space, from a walk over all block groups.
     #[must_use]
     pub fn usage(&self) -> Usage {
         use std::collections::BTreeMap;

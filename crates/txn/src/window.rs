@@ -1,5 +1,5 @@
-//! Room kept behind a file that grows step by step: its next steps lie behind the last, and need
-//! no search.
+//! Space kept after the end of a file that grows step by step. Its next steps lie after the last
+//! one and need no search.
 //!
 //! # Invariants
 //!
@@ -45,13 +45,13 @@ pub(crate) struct Ahead {
 }
 
 impl Window {
-    /// One with nothing in it.
+    /// An empty window.
     pub(crate) fn new(space: &Arc<Space>) -> Arc<Self> {
         Arc::new(Self { space: Arc::clone(space), rest: Mutex::default() })
     }
 
-    /// Takes the first `want` bytes and gives them to `name`, under the window's lock (W3). Nothing
-    /// where it has not as much.
+    /// Takes the first `want` bytes and passes them to `name`, under the window's lock (W3).
+    /// Returns `None` if the window has fewer bytes.
     pub(crate) fn take<R>(&self, want: u64, name: impl FnOnce(Extent, Extent) -> R) -> Option<R> {
         let mut rest = self.rest.lock();
         let Ahead { extent, group } = rest.held.filter(|held| held.extent.len >= want)?;
@@ -68,13 +68,13 @@ impl Window {
         true
     }
 
-    /// Whether it has so many bytes now.
+    /// Whether the window holds at least `bytes` now.
     #[must_use]
     pub fn has(&self, bytes: u64) -> bool {
         self.rest.lock().held.is_some_and(|held| held.extent.len >= bytes)
     }
 
-    /// Counts what it holds as in use, unless it was closed (W2).
+    /// Counts the held extent as used, unless the window was closed (W2).
     pub(crate) fn settle(&self) {
         let rest = self.rest.lock();
         if let Some(held) = rest.held {
@@ -104,7 +104,7 @@ pub(crate) struct Windows {
 }
 
 impl Windows {
-    /// Lets a window hold an extent; what it held before is given back.
+    /// Makes a window hold an extent, and frees the extent that it held before.
     pub(crate) fn fill(&self, window: &Arc<Window>, ahead: Ahead) {
         let mut open = self.open.lock();
         let mut rest = window.rest.lock();
@@ -120,7 +120,7 @@ impl Windows {
         }
     }
 
-    /// Closes all; says whether there was something in one.
+    /// Closes all windows. Returns whether one of them held space.
     pub(crate) fn close(&self) -> bool {
         if !self.any.load(Ordering::Acquire) {
             return false;

@@ -8,11 +8,11 @@ use buttress_space::{AllocPolicy, AllocRequest, Class, Outcome, SpaceKind};
 use crate::window::{Ahead, Window};
 use crate::{DataRef, Engine, Handle};
 
-/// One in so many bytes that are available is kept in a window at most.
+/// A window keeps at most one in `SHARE` available bytes.
 const SHARE: u64 = 16;
 
 impl Engine {
-    /// A window with nothing in it, for a file.
+    /// A new, empty window for a file.
     #[must_use]
     pub fn new_window(&self) -> Arc<Window> {
         Window::new(&self.space)
@@ -30,7 +30,7 @@ impl Engine {
         goal: Option<Logical>,
         stream: u64,
     ) -> Option<Extent> {
-        // The published baselines go without.
+        // The published baseline policies use no windows.
         if self.options.alloc != AllocPolicy::default() {
             return None;
         }
@@ -71,16 +71,16 @@ impl Engine {
         Some(Extent::new(extent.start, want))
     }
 
-    /// Gives back what windows hold; says whether they held anything.
+    /// Frees the space that windows hold. Returns whether they held any.
     pub fn close_windows(&self) -> bool {
         self.windows.close()
     }
 }
 
 impl Handle<'_> {
-    /// Takes the first `want` bytes that a window holds, and names them (`window::W3`): as more of
-    /// `last`, if they lie behind it and it may grow, else as an extent of `user`. Answers the
-    /// extent that they are part of; nothing when the window has not as much.
+    /// Takes the first `want` bytes that a window holds, and names them (`window::W3`). They extend
+    /// `last` if they lie after it and it may grow; otherwise they become an extent of `user`.
+    /// Returns the extent that contains them, or `None` if the window has fewer bytes.
     pub fn take_ahead(
         &self,
         window: &Window,

@@ -1,4 +1,5 @@
-//! Whether a volume can be written rightly. What we cannot write yet is read-only, never wrong.
+//! Checks whether this program can write a volume correctly. A volume with features that it cannot
+//! write yet is read-only.
 
 use buttress_format::{
     BalanceItem, CompatRo, Incompat, Key, Kind, QuotaStatus, Superblock, TreeId, ids,
@@ -8,7 +9,7 @@ use buttress_volume::Volume;
 
 use crate::{Result, commit::quota_status};
 
-/// The first thing that keeps us from writing, in words for the user.
+/// The first reason why the volume cannot be written, as text for the user.
 pub(crate) fn obstacle(
     volume: &Volume,
     store: &Store,
@@ -44,8 +45,8 @@ pub(crate) fn obstacle(
     roots_obstacle(store, roots)
 }
 
-/// Whether Linux began to replace a device and did not end: what is written now would lack on the
-/// new one.
+/// Whether Linux began to replace a device and did not finish. The new device would lack the data
+/// that is written now.
 fn is_being_replaced(store: &Store, roots: &Roots) -> Result<bool> {
     let root = roots.find(TreeId::DEV).ok_or(buttress_tree::Error::NoTree(TreeId::DEV))?;
     let key = Key::new(0, Kind::DEV_REPLACE, 0);
@@ -70,7 +71,8 @@ fn quota_obstacle(store: &Store, roots: &Roots) -> Option<String> {
     }
 }
 
-/// What the root tree knows that a writer would have to honour: one walk over subvolumes.
+/// The reason in the root tree why the volume cannot be written. The check is one walk over
+/// subvolumes.
 fn roots_obstacle(store: &Store, roots: &Roots) -> Result<Option<String>> {
     let root = roots.find(TreeId::ROOT).ok_or(buttress_tree::Error::NoTree(TreeId::ROOT))?;
     let mut cursor = Cursor::seek(store, TreeId::ROOT, root, &Key::MIN)?;

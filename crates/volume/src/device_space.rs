@@ -1,9 +1,11 @@
-//! Which parts of the devices no chunk takes, and what new chunks of a kind could have of them.
+//! The unallocated space of the devices, and the space that new chunks of each kind could get from
+//! it.
 //!
 //! # Invariants
 //!
-//! - **D1** Chunks can be made of all that metadata has reserved beyond its groups. No more is
-//!   reserved than chunks take whatever the holes are like, and data takes nothing of it.
+//! - **D1** Chunks can be made for all bytes that metadata has reserved beyond its groups. Metadata
+//!   reserves only as much as chunks can hold for any layout of the holes. Data takes none of this
+//!   space.
 //! - **A2** of `chunk_alloc`.
 
 use std::collections::BTreeMap;
@@ -18,24 +20,24 @@ use crate::place::{self, Limits, Room};
 struct KnownDevice {
     /// Its item, as of the last commit.
     item: DeviceItem,
-    /// What no chunk takes.
+    /// The unallocated space.
     free: RangeSet,
     /// Whether new chunks may lie on it.
     usable: bool,
-    /// Nothing at or behind this place is given out.
+    /// No space at or after this offset is allocated.
     hidden: Option<u64>,
 }
 
-/// Which parts of each device no chunk takes, and how new chunks are to be spread.
+/// The unallocated space of each device, and the profiles of new chunks.
 #[derive(Debug, Default)]
 pub struct DeviceSpace {
     devices: BTreeMap<DeviceId, KnownDevice>,
-    /// How many block groups there are of each kind and profile.
+    /// Number of block groups of each kind and profile.
     groups: BTreeMap<BlockGroupFlags, u64>,
-    /// How new chunks of a kind are spread while they are converted.
+    /// Profiles of new chunks of a kind during its conversion.
     targets: BTreeMap<BlockGroupFlags, Profile>,
-    /// Behind every chunk that was made or removed since the volume was opened: the address of
-    /// one that was removed is not used again before its removal is durable.
+    /// An address after every chunk that was made or removed since the volume was opened. The
+    /// address of a removed chunk is not used again before the removal is durable.
     pub next_logical: u64,
     /// Bytes that metadata has reserved beyond its groups, until the next commit is durable.
     kept: u64,
@@ -51,7 +53,7 @@ impl DeviceSpace {
         Self { rows, ..Self::default() }
     }
 
-    /// Adds a device, all free but its front.
+    /// Adds a device. All of it is free except the reserved bytes at its start.
     pub fn add_device(&mut self, item: DeviceItem, usable: bool) {
         let mut free = RangeSet::default();
         if item.total_bytes > limits::DEVICE_RESERVED {
@@ -60,20 +62,20 @@ impl DeviceSpace {
         self.devices.insert(item.devid, KnownDevice { item, free, usable, hidden: None });
     }
 
-    /// Takes a part for a chunk.
+    /// Removes the range of a new chunk from the unallocated space.
     pub fn take(&mut self, id: DeviceId, offset: u64, len: u64) {
         if let Some(device) = self.devices.get_mut(&id) {
             device.free.remove(offset..offset.saturating_add(len));
         }
     }
 
-    /// Says whether any of a part may become a new chunk's.
+    /// Whether a new chunk may use a part of this range.
     pub fn may_give_out(&self, id: DeviceId, offset: u64, len: u64) -> bool {
         let range = offset..offset.saturating_add(len);
         self.devices.get(&id).is_some_and(|device| device.free.overlaps(&range))
     }
 
-    /// Takes back a part that a chunk gave up.
+    /// Returns the range of a removed chunk to the unallocated space.
     pub fn give(&mut self, id: DeviceId, offset: u64, len: u64) {
         if let Some(device) = self.devices.get_mut(&id) {
             let end = offset.saturating_add(len).min(device.hidden.unwrap_or(u64::MAX));
@@ -83,7 +85,7 @@ impl DeviceSpace {
         }
     }
 
-    /// Says whether new chunks may lie on a device.
+    /// Allows or forbids new chunks on a device.
     pub fn set_usable(&mut self, id: DeviceId, usable: bool) {
         if let Some(device) = self.devices.get_mut(&id) {
             device.usable = usable;
@@ -103,24 +105,24 @@ impl DeviceSpace {
         }
     }
 
-    /// Every device, here or not.
+    /// The numbers of all devices, including missing ones.
     pub fn ids(&self) -> Vec<DeviceId> {
         self.devices.keys().copied().collect()
     }
 
-    /// A number that no device has.
+    /// A free device number.
     pub fn next_id(&self) -> DeviceId {
         DeviceId(self.devices.keys().next_back().map_or(1, |last| last.0 + 1))
     }
 
-    /// Undoes `hide`: the end of a device is where its item says.
+    /// Undoes `hide`: the device ends again at the size in its item.
     pub fn show(&mut self, id: DeviceId) {
         if let Some(device) = self.devices.get_mut(&id) {
             device.hidden = None;
         }
     }
 
-    /// Gives out nothing of a device from a place on: its end is about to be there.
+    /// Stops allocation on a device at and after `from`, because the device is about to end there.
     pub fn hide(&mut self, id: DeviceId, from: u64) {
         if let Some(device) = self.devices.get_mut(&id) {
             device.free.remove(from..u64::MAX);
@@ -128,12 +130,13 @@ impl DeviceSpace {
         }
     }
 
-    /// Forgets a device, unless it is the last. Says whether it did.
+    /// Removes a device, unless it is the last one. Returns whether it did.
     pub fn remove_device(&mut self, id: DeviceId) -> bool {
         self.devices.len() > 1 && self.devices.remove(&id).is_some()
     }
 
-    /// Spreads new chunks of a kind in this way, whatever the others are like; or like the others.
+    /// Sets the profile of new chunks of a kind, whatever profile the other groups have. `None`
+    /// restores the profile of the other groups.
     pub fn set_target(&mut self, kind: BlockGroupFlags, profile: Option<Profile>) {
         match profile {
             Some(profile) => self.targets.insert(kind, profile),
@@ -157,12 +160,13 @@ impl DeviceSpace {
         *self.groups.entry(flags).or_default() += 1;
     }
 
-    /// Withholds the addresses of a chunk that is about to be removed (`chunk_alloc::A2`).
+    /// Excludes the addresses of a chunk that is about to be removed from reuse
+    /// (`chunk_alloc::A2`).
     pub fn keep_addresses(&mut self, group: Extent) {
         self.next_logical = self.next_logical.max(group.end().0);
     }
 
-    /// Takes a removed block group off the count.
+    /// Subtracts a removed block group from the count.
     pub fn uncount_group(&mut self, flags: BlockGroupFlags) {
         if let Some(count) = self.groups.get_mut(&flags) {
             *count -= 1;
@@ -180,14 +184,14 @@ impl DeviceSpace {
         self.groups.keys().any(parity)
     }
 
-    /// How the next chunk of a kind is spread: as the safest that there is, if the devices are
-    /// enough for it.
+    /// The profile of the next chunk of a kind. It is the safest profile in use for which there are
+    /// enough devices.
     pub fn profile_of(&self, kind: BlockGroupFlags) -> Profile {
         if let Some(target) = self.targets.get(&kind) {
             return *target;
         }
         let mine = self.groups.keys().filter(|flags| flags.kind() == kind);
-        // Where nothing is written with parity, mirrors that stand as many losses take its place.
+        // Without parity, a mirrored profile that survives as many losses replaces it.
         let has_rows = self.has_rows(kind);
         let mirrored = |profile| match profile {
             _ if has_rows => profile,
@@ -201,8 +205,8 @@ impl DeviceSpace {
         Profile::best(mine, usable, metadata)
     }
 
-    /// What no chunk takes of a device at or behind `from`, superblocks left out: no more than
-    /// `most`, of holes of at least `least`.
+    /// A piece of unallocated space of a device at or after `from`, without superblocks. It has at
+    /// most `most` bytes and lies in a hole of at least `least`.
     pub fn unallocated_behind(
         &self,
         id: DeviceId,
@@ -229,14 +233,14 @@ impl DeviceSpace {
         None
     }
 
-    /// Keeps so many bytes of metadata for copies of nodes, from data and from the reservations of
-    /// writers that fill.
+    /// Keeps `bytes` of metadata for copies of nodes. Neither data nor reservations of writers that
+    /// fill the volume may use them.
     pub fn keep_room(&mut self, bytes: u64) {
         self.room = bytes;
     }
 
-    /// Returns how many of the bytes kept for copies lie in a new chunk of so many bytes from now
-    /// on.
+    /// Moves bytes kept for copies into a new chunk of `chunk` bytes. Returns the number of moved
+    /// bytes.
     pub fn move_room(&mut self, chunk: u64) -> u64 {
         let moved = self.room.min(chunk);
         self.room -= moved;
@@ -248,24 +252,24 @@ impl DeviceSpace {
         self.room
     }
 
-    /// Keeps so many bytes of metadata, one copy counted, from data.
+    /// Keeps at least `bytes` of metadata, one copy counted, from data.
     pub fn keep_for_metadata(&mut self, bytes: u64) {
         self.kept = self.kept.max(bytes);
     }
 
-    /// Whether chunks could be made of all that metadata has reserved beyond its groups. Data may
-    /// take only what leaves this true.
+    /// Whether chunks could be made for all bytes that metadata has reserved beyond its groups. An
+    /// allocation of data must keep this true.
     pub fn leaves_kept(&self, metadata: BlockGroupFlags) -> bool {
         let kept = self.kept.saturating_add(self.room);
         kept == 0 || self.has(metadata, kept)
     }
 
-    /// Whether data lacks something that metadata has reserved.
+    /// Whether space is kept from data because metadata has reserved it.
     pub fn keeps_for_metadata(&self) -> bool {
         self.kept > 0
     }
 
-    /// Keeps exactly so many bytes, whatever was kept before.
+    /// Sets the number of kept bytes, whatever it was before.
     pub fn keep_exactly(&mut self, bytes: u64) {
         self.kept = bytes;
     }
@@ -275,7 +279,7 @@ impl DeviceSpace {
         self.devices.values().map(|device| device.item.total_bytes).sum()
     }
 
-    /// Bytes of all devices that no chunk takes.
+    /// Bytes on all devices that belong to no chunk.
     pub fn unallocated(&self) -> u64 {
         self.devices.values().map(|device| device.free.total()).sum()
     }
@@ -286,21 +290,21 @@ impl DeviceSpace {
         place::capacity(self.profile_of(kind), usable.map(|device| device.free.total()))
     }
 
-    /// The same for data, without what is kept for copies of nodes.
+    /// As `available` for data, without the bytes that are kept for copies of nodes.
     pub fn available_to_data(&self, data: BlockGroupFlags, metadata: BlockGroupFlags) -> u64 {
         let copies = |kind| u64::from(self.profile_of(kind).flags().copies()).max(1);
         let kept = self.room.saturating_mul(copies(metadata)) / copies(data);
         self.available(data).saturating_sub(kept)
     }
 
-    /// What metadata may reserve of it at most: half.
+    /// The most that metadata may reserve of the available bytes: half.
     pub fn reservable(&self, kind: BlockGroupFlags) -> u64 {
         self.available(kind) / 2
     }
 
-    /// Whether so many bytes of metadata may be reserved beyond its groups (D1): no more than half
-    /// of what is left, beside what is kept for copies of nodes. An operation that frees space may
-    /// have all of it, that included.
+    /// Whether `bytes` of metadata may be reserved beyond its groups (D1). The limit is half of the
+    /// available space, without the bytes kept for copies of nodes. An operation that frees space
+    /// may use all of it, including the kept bytes.
     pub fn may_reserve(&self, kind: BlockGroupFlags, bytes: u64, frees: bool) -> bool {
         if frees && self.room > 0 {
             return self.has(kind, bytes);
@@ -308,25 +312,25 @@ impl DeviceSpace {
         bytes <= self.reservable(kind) && self.has(kind, bytes.saturating_add(self.room))
     }
 
-    /// Bytes that chunks of a kind could have, no more than are wanted.
+    /// Bytes that chunks of a kind could have, at most `wanted`.
     pub fn could_keep(&self, kind: BlockGroupFlags, wanted: u64) -> u64 {
         if wanted <= self.surely(kind) { wanted } else { self.make(kind, wanted).min(wanted) }
     }
 
-    /// Whether chunks of so many bytes can be made.
+    /// Whether chunks with `bytes` in total can be made.
     pub fn has(&self, kind: BlockGroupFlags, bytes: u64) -> bool {
         self.could_keep(kind, bytes) == bytes
     }
 
-    /// What chunks of a kind can have, whatever the holes are like. Where holes are short,
-    /// [`place::capacity`] may say too much: as many times as there are copies, and some holes are
-    /// too short for any. Beyond half of that part it is tried.
+    /// The bytes that chunks of a kind can have for any layout of the holes. If holes are short,
+    /// [`place::capacity`] may be too high by the number of copies, and some holes are too short
+    /// for any chunk. Beyond half of this figure, callers plan the chunks.
     fn surely(&self, kind: BlockGroupFlags) -> u64 {
         self.available(kind) / self.profile_of(kind).spread().copies as u64 / 2
     }
 
-    /// Where a chunk would lie that begins now, as long as is usual or `whole` bytes, whichever
-    /// is more, but not longer than holes are; nothing where devices have no room.
+    /// The place of a chunk that is made now. It has the usual length or `whole` bytes, whichever
+    /// is more, but is not longer than the holes. Returns `None` when the devices have no space.
     pub fn place(
         &self,
         flags: BlockGroupFlags,
@@ -345,8 +349,8 @@ impl DeviceSpace {
         Limits::of(flags, usable.map(|device| device.item.total_bytes).sum())
     }
 
-    /// How many bytes, one copy counted, chunks of a kind have when no more can be made, or when
-    /// they have so many. It makes them in a plan, which costs a look at every hole for each.
+    /// The bytes, one copy counted, of all chunks of a kind that could be made. The plan stops at
+    /// `bytes`. Each planned chunk costs a look at every hole.
     fn make(&self, kind: BlockGroupFlags, bytes: u64) -> u64 {
         let profile = self.profile_of(kind);
         let limits = self.limits(kind.with(profile.flags()));

@@ -48,21 +48,21 @@ const ZERO_RANGE: u32 = 0x10;
 
 /// What became of a read.
 pub(crate) enum Read {
-    /// So many bytes are there.
+    /// The number of bytes that were read.
     Bytes(usize),
-    /// The kernel may hold more: it has to send that first.
+    /// The kernel may hold newer content and has to send it first.
     Behind(Arc<Node>),
 }
 
 /// What became of a search for data or a hole.
 pub(crate) enum Seek {
-    /// It is there.
+    /// The offset that was found.
     At(i64),
-    /// The kernel may hold data that we have not seen: it has to send that first.
+    /// The kernel may hold data that it has not sent. It has to send that data first.
     Behind(Arc<Node>),
 }
 
-/// What a write is to do, but for its bytes.
+/// The parameters of a write, without its bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Write {
     pub(crate) node: u64,
@@ -76,14 +76,14 @@ pub(crate) struct Write {
 /// How a program, or the kernel, asks for new times.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked {
-    /// On behalf of an open file.
+    /// Whether the request is on behalf of an open file.
     pub(crate) has_handle: bool,
     /// The time of access, or of change, is to be that of the request.
     pub(crate) is_access_now: bool,
     pub(crate) is_change_now: bool,
 }
 
-/// How a read is asked for.
+/// The parameters of a read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reading {
     /// No page of the kernel is filled by it (C3).
@@ -95,7 +95,7 @@ pub(crate) struct Reading {
 /// What became of a write.
 #[derive(Debug)]
 pub(crate) enum Written {
-    /// So many bytes were taken.
+    /// The number of bytes that were written.
     Bytes(u32),
     /// The volume is full, but a file is about to go: [`Door::write_aside`] waits for that.
     Waits(Patience),

@@ -106,7 +106,7 @@ pub(super) fn drop_capability(node: &Node) -> Answer<()> {
     Ok(())
 }
 
-/// What a caller may, as far as it matters here.
+/// The rights of a caller that matter here.
 #[derive(Debug, PartialEq, Eq)]
 struct Rights {
     has_fsetid: bool,
@@ -123,7 +123,7 @@ impl Rights {
         let place = format!("/proc/{}", caller.task);
         let status = fs::read(format!("{place}/status")).unwrap_or_default();
         let Some(mut rights) = Self::parse(&status) else { return unknown() };
-        // Capabilities of another user namespace are none here.
+        // Capabilities of another user namespace do not count here.
         rights.has_fsetid = rights.has_fsetid && is_ours(&place);
         rights
     }

@@ -7,15 +7,15 @@ use super::stopwatch::Took;
 
 /// Handlers that take longer than this, on average, are long.
 pub(super) const LONG: Duration = Duration::from_micros(40);
-/// Those that take longer than this may be waiting for something.
+/// Handlers that take longer than this, on average, may be waiting for something.
 const VERY_LONG: Duration = Duration::from_micros(150);
-/// Above this average it is looked whether the thread had the processor (`stopwatch`).
+/// Above this average, `stopwatch` checks whether the thread had the processor.
 const SUSPECT: Duration = Duration::from_micros(20);
-/// Where that was not looked at, no sample counts for more than this. So an average does not go
-/// from below [`SUSPECT`] to above [`LONG`] without a look.
+/// Without that check no sample counts for more than this. So an average does not rise from below
+/// [`SUSPECT`] to above [`LONG`] without a check.
 const UNSEEN_MAX: Duration = Duration::from_micros(160);
-/// One stall, or being preempted once, says nothing about the next request: no sample counts for
-/// more than this.
+/// One stall or one preemption does not predict the next request, so no sample counts for more than
+/// this.
 pub(super) const SAMPLE_MAX: Duration = Duration::from_micros(200);
 
 /// Kinds of requests, by what they may cost.
@@ -39,12 +39,12 @@ pub(crate) enum Kind {
     Forget,
     /// Making durable.
     Sync,
-    /// Too little for a duty: it counts, and no program waits for it.
+    /// Requests too small to hand on. They are counted, and no program waits for them.
     Trifle,
 }
 
 const KIND_COUNT: usize = 10;
-/// What a small read or write is, in bytes.
+/// The largest small read or write, in bytes.
 const SMALL: usize = 32 << 10;
 
 impl Kind {
@@ -83,12 +83,12 @@ impl Kind {
 #[derive(Debug)]
 pub(crate) struct Costs {
     took: [AtomicU32; KIND_COUNT],
-    /// For how long of this the thread was not on a processor.
+    /// The part of this time in which the thread was not on a processor.
     away: [AtomicU32; KIND_COUNT],
 }
 
 impl Costs {
-    /// Averages that are guesses, until requests are measured.
+    /// Starts with guessed averages, which measurements of requests replace.
     pub(crate) fn new() -> Self {
         let guesses = || Kind::ALL.map(|kind| AtomicU32::new(nanos(kind.first_guess())));
         Self { took: guesses(), away: guesses() }
@@ -99,22 +99,23 @@ impl Costs {
         average(&self.took[kind as usize]) > LONG
     }
 
-    /// Whether they may take so long that it is worth a look whether the thread had the processor.
+    /// Whether requests of a kind may take so long that checking the thread's processor time is
+    /// worth it.
     pub(crate) fn is_suspect(&self, kind: Kind) -> bool {
         average(&self.took[kind as usize]) > SUSPECT
     }
 
-    /// Whether they take so long that one should look whether they wait for something.
+    /// Whether requests of a kind take so long that a check for waiting is needed.
     pub(crate) fn is_very_long(&self, kind: Kind) -> bool {
         average(&self.took[kind as usize]) > VERY_LONG
     }
 
-    /// Whether they wait for something, and do not compute, as far as it was measured.
+    /// Whether requests of a kind wait and do not compute, as far as this was measured.
     pub(crate) fn waits(&self, kind: Kind) -> bool {
         self.is_very_long(kind) && average(&self.away[kind as usize]) > LONG
     }
 
-    /// Notes what one took, and for how long the thread that worked it out waited.
+    /// Records the time of one request, and how long its thread waited.
     pub(crate) fn learn(&self, kind: Kind, took: Took) {
         match took.away {
             None => learn(&self.took[kind as usize], took.time.min(UNSEEN_MAX)),
@@ -133,7 +134,7 @@ fn average(of: &AtomicU32) -> Duration {
 fn learn(of: &AtomicU32, sample: Duration) {
     let old = of.load(Ordering::Relaxed);
     let sample = nanos(sample.min(SAMPLE_MAX));
-    // Two threads may overwrite each other's sample: an average does not mind.
+    // Two threads may overwrite each other's sample. The average tolerates that.
     of.store(old - old / 8 + sample / 8, Ordering::Relaxed);
 }
 

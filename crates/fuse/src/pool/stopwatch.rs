@@ -14,9 +14,9 @@ use buttress_base::{clock, thread};
 /// What the kernel counts of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Usage {
-    /// On a processor.
+    /// Time on a processor.
     pub(crate) computed: Duration,
-    /// How often it waited.
+    /// The number of waits.
     pub(crate) waits: u64,
 }
 
@@ -30,15 +30,15 @@ pub(crate) struct Stopwatch {
 /// What a stopwatch shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Took {
-    /// All of it, but for what others took.
+    /// The whole time, less the time in which other threads had the processor.
     pub(crate) time: Duration,
-    /// For how long of it the thread waited, where that was looked at.
+    /// How long the thread waited, if that was measured.
     pub(crate) away: Option<Duration>,
 }
 
 impl Stopwatch {
-    /// Starts one. To look at what the kernel counts is a call into it, which is dear beside what
-    /// is short: `is_suspect` is for kinds that may take long.
+    /// Starts a stopwatch. Reading the kernel's counters is a system call, which is expensive
+    /// compared with a short request. So `is_suspect` is only set for kinds that may take long.
     pub(crate) fn start(is_suspect: bool) -> Self {
         Self { started: clock::now(), before: is_suspect.then(Usage::now).flatten() }
     }
@@ -71,7 +71,7 @@ fn took(whole: Duration, before: Usage, after: Usage) -> Took {
 }
 
 impl Usage {
-    /// Of this thread.
+    /// Reads the counters of this thread.
     #[expect(unsafe_code, reason = "rustix has no name for this call")]
     fn now() -> Option<Self> {
         let mut usage = std::mem::MaybeUninit::<libc::rusage>::uninit();
@@ -99,7 +99,7 @@ mod tests {
         Usage { computed: Duration::from_micros(micros), waits }
     }
 
-    /// What a thread was kept from computing is not counted, and what it waited is.
+    /// Preempted time is not counted, and time spent waiting is counted.
     #[test]
     fn only_own_time_is_counted() {
         let whole = Duration::from_micros(3000);

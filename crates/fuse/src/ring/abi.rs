@@ -29,7 +29,7 @@ pub(super) struct Header {
 }
 
 impl Header {
-    /// One that says nothing.
+    /// An empty header.
     pub(super) const EMPTY: Self = Self {
         in_out: [0; 128],
         op: [0; 128],
@@ -40,17 +40,17 @@ impl Header {
         reserved: 0,
     };
 
-    /// What the kernel calls the request.
+    /// Returns the kernel's id of the request.
     pub(super) fn commit_id(&self) -> u64 {
         self.commit_id
     }
 
-    /// What all requests say.
+    /// Returns the header that all requests have.
     pub(super) fn head(&self) -> Head {
         Head::read(&self.in_out).unwrap_or_default()
     }
 
-    /// The place of the fixed fields of this kind; how many there are is up to the kind.
+    /// Returns the area of the fixed fields. Their number depends on the kind.
     pub(super) fn fixed(&self) -> &[u8] {
         &self.op
     }
@@ -60,7 +60,7 @@ impl Header {
         self.payload_len as usize
     }
 
-    /// Makes it an answer: how many bytes of payload there are, or why not.
+    /// Turns the header into an answer, with the payload's length or an error.
     pub(super) fn answer(&mut self, answer: Result<usize, Errno>) {
         // The number of the request stays where it is: at byte 8 of either header.
         OutHead::new(self.head().unique, answer).write(&mut self.in_out);
@@ -68,7 +68,7 @@ impl Header {
     }
 }
 
-/// What a kernel does with it.
+/// The kernel's side, for tests.
 #[cfg(test)]
 impl Header {
     /// Makes it a request: its kind, its number, its node, and a length where reads and writes have
@@ -86,7 +86,7 @@ impl Header {
         self.op[16..20].copy_from_slice(&len.to_ne_bytes());
     }
 
-    /// The number and the error of an answer, zero or less.
+    /// Returns the number and the error of an answer; the error is zero or negative.
     pub(super) fn answered(&self) -> (u64, i32) {
         let head = OutHead::read(&self.in_out);
         (head.unique, head.error)

@@ -1,4 +1,4 @@
-//! Threads that drive queues, and those that help them.
+//! Threads that drive queues, and threads that help the drivers.
 //!
 //! Each queue has a driver, which takes requests and works them out itself. What kinds wait for
 //! something is learnt ([`Costs`]); those go to helpers, as many as needed up to a limit. A watch
@@ -26,9 +26,9 @@ const QUIET_TICKS: u32 = 64;
 /// An answer is not held back for longer than this because others are being worked out.
 const SEND_AFTER: Duration = Duration::from_micros(200);
 
-/// What answers requests.
+/// The handler of requests.
 pub(crate) trait Office: Send + Sync {
-    /// What a request may cost.
+    /// Returns the kind of a request, which tells its likely cost.
     fn kind(&self, taken: &Taken) -> Kind;
 
     /// Works one out; may wait for anything but another request that only this queue's driver could
@@ -41,13 +41,13 @@ pub(super) struct Shared {
     office: Box<dyn Office>,
     queues: Vec<(u16, Arc<Queue>)>,
     costs: Costs,
-    /// Threads that work out a request.
+    /// The number of threads that work on a request.
     working: AtomicUsize,
     helpers_max: usize,
     /// Unranked: a helper may be started under it; nothing else is done.
     jobs: Mutex<Jobs>,
     called: Condvar,
-    /// Queues that have not ended.
+    /// The number of queues that have not ended.
     left: AtomicUsize,
     watch_dozes: AtomicBool,
     /// Unranked: the watch is woken under it; nothing is taken.
@@ -111,7 +111,7 @@ impl Shared {
             let thread = thread::Builder::new().name(name).spawn(move || {
                 if shared.register(number) {
                     shared.drive(number, 0);
-                    // R5: what this thread gave to the kernel stays good.
+                    // R5: entries that this thread gave to the kernel stay valid.
                     shared.help();
                 }
             })?;
@@ -139,7 +139,7 @@ impl Shared {
         match (&mut *registered, answer) {
             (Ok(count), Ok(())) => *count += 1,
             (Ok(_), Err(error)) => *registered = Err(error),
-            // The first that was refused is told.
+            // Only the first refusal is reported.
             (Err(_), _) => {}
         }
         self.has_registered.notify_one();
@@ -194,7 +194,7 @@ impl Shared {
         }
     }
 
-    /// Works a request out, or gives it to a helper.
+    /// Handles a request, or hands it to a helper.
     fn take(self: &Arc<Self>, kind: Kind, taken: Taken, others_wait: bool) {
         if self.watch_dozes.load(Ordering::Relaxed)
             && let Some(watch) = &*self.watch.lock()

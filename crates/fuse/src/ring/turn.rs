@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Debug, Default)]
 pub(super) struct Turn(AtomicU64);
 
-/// The lowest bit says that the driver is away; the term is above.
+/// The lowest bit is set while the driver is away. The other bits hold the term.
 const AWAY: u64 = 1;
 const TERM: u64 = 2;
 
@@ -22,7 +22,7 @@ impl Turn {
         self.0.store(term * TERM + AWAY, Ordering::Release);
     }
 
-    /// The driver of a term is done with its request; false if it was replaced.
+    /// Ends a request of the driver of a term. Returns false if the driver was replaced.
     #[must_use]
     pub(super) fn come_back(&self, term: u64) -> bool {
         let (away, here) = (term * TERM + AWAY, term * TERM);

@@ -11,16 +11,16 @@ const ENTRY: usize = 40;
 /// Objects in one part of the table.
 pub(crate) const PIECE: usize = 16 << 10;
 
-/// What an object holds.
+/// The content of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Holds {
     /// Sectors of the device.
     Data(Shape),
-    /// Parts of the map: so many bytes.
+    /// Parts of the map, and their length in bytes.
     Map(u32),
 }
 
-/// What is known of an object.
+/// The facts about an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) holds: Holds,
@@ -28,9 +28,9 @@ pub(crate) struct Entry {
     pub(crate) epoch: u32,
     /// Live sectors, or bytes.
     pub(crate) live: u32,
-    /// The first commit that does not need it, if there is nothing live in it.
+    /// The first commit that does not need the object, if nothing in it is live.
     pub(crate) dead_since: CommitNumber,
-    /// It still grows, so it is not dead yet.
+    /// The object still grows, so it is not dead yet.
     pub(crate) is_open: bool,
 }
 
@@ -73,14 +73,15 @@ impl Table {
         self.entries.get(&number)
     }
 
-    /// Adds to what is live in an object.
+    /// Adds to the live count of an object.
     pub(crate) fn more(&mut self, number: ObjectNumber, count: u32) {
         if let Some(entry) = self.entries.get_mut(&number) {
             entry.live = entry.live.saturating_add(count);
         }
     }
 
-    /// Takes from what is live in an object; with the last of it, it is dead from a commit on.
+    /// Subtracts from the live count of an object. At zero, the object is dead from commit `window`
+    /// on.
     pub(crate) fn less(&mut self, number: ObjectNumber, count: u32, window: CommitNumber) {
         if let Some(entry) = self.entries.get_mut(&number) {
             entry.live = entry.live.saturating_sub(count);

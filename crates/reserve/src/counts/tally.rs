@@ -1,11 +1,11 @@
-//! What a count came to, and what has come since.
+//! The result of a count, and the changes since it.
 
 use buttress_format::{Generation, header::ITEM_LEN};
 
 use crate::Costs;
 use crate::transaction::Transaction;
 
-/// What a transaction held at one moment.
+/// The content of a transaction at one moment.
 #[derive(Clone, Copy, Debug)]
 struct Held {
     /// Items in the overlay and their bytes, and how many had another length.
@@ -35,21 +35,21 @@ impl Held {
     }
 }
 
-/// What was counted of a transaction.
+/// The result of counting a transaction.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Count {
-    /// Nodes that a commit of what there was then makes.
+    /// The number of nodes that a commit of the transaction made at the moment of the count.
     pub(crate) nodes: u64,
     /// What items to come make at most of records, checksums and free space (`ledger::G6`).
     pub(crate) rest: Option<u64>,
     /// The part of `nodes` for trees that operations change, where commits change none of these.
     pub(crate) of_items: Option<u64>,
-    /// The transaction was frozen when it was counted: nothing came since.
+    /// The transaction was frozen when it was counted, so no changes came later.
     pub(crate) is_whole: bool,
     /// The trees that it was held against, and bytes of nodes of the commit that was under way.
     pub(crate) roots: Generation,
     pub(crate) below: u64,
-    /// The commit has made its nodes.
+    /// Whether the commit has made its nodes.
     pub(crate) is_settled: bool,
     held: Held,
 }

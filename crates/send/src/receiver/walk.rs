@@ -7,7 +7,7 @@ use buttress_fs::{FileKind, Inode, NameError};
 use crate::error::{Error, Result};
 use crate::stream::StreamPath;
 
-/// Directories that are remembered before all are forgotten.
+/// The maximum number of remembered directories. Beyond it all are forgotten.
 const KEPT_MAX: usize = 4096;
 
 /// One subvolume, and directories of it that were found.
@@ -29,12 +29,12 @@ impl Walk {
         self.file = None;
     }
 
-    /// Forgets the file: its name may be another's.
+    /// Forgets the file, because its name may lead to another inode now.
     pub(super) fn forget_file(&mut self) {
         self.file = None;
     }
 
-    /// What a path leads to.
+    /// Finds the inode of a path.
     pub(super) fn find(&mut self, path: StreamPath<'_>) -> Result<Inode> {
         if let Some((known, inode)) = &self.file
             && known == path.as_bytes()
@@ -49,7 +49,7 @@ impl Walk {
         Ok(inode)
     }
 
-    /// The directory that a path's last name is in, and that name.
+    /// Returns the directory of a path's last name, and that name.
     pub(super) fn parent<'p>(&mut self, path: StreamPath<'p>) -> Result<(Inode, &'p [u8])> {
         let (dir, name) = path.split().ok_or(Error::Refused("the top has no name"))?;
         let inode = self.dir(dir)?;

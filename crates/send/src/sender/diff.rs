@@ -1,4 +1,4 @@
-//! What differs between two subvolumes, inode by inode.
+//! The differences between two subvolumes, inode by inode.
 //!
 //! # Invariants
 //!
@@ -16,7 +16,7 @@ use buttress_tree::{Expect, Node, NodeSource};
 use super::tree::Tree;
 use crate::error::Result;
 
-/// What differs of an inode.
+/// The differences of one inode.
 #[derive(Clone, Debug)]
 pub(super) struct Change {
     pub(super) ino: Ino,
@@ -104,7 +104,7 @@ impl<'t, 'v> Diff<'t, 'v> {
         Ok(Self { old: Side::new(old)?, new: Side::new(new)?, sector, ahead: None })
     }
 
-    /// The next inode of which something differs.
+    /// Returns the next inode that differs.
     pub(super) fn next(&mut self) -> Result<Option<Change>> {
         let first = match self.ahead.take() {
             Some(first) => first,

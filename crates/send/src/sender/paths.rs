@@ -13,7 +13,7 @@ use super::tree::{Link, Tree};
 use crate::error::{Error, Result, shortened};
 use crate::stream::{PATH_BYTES_MAX, StreamPath};
 
-/// No path goes deeper: what does is a loop, made by damage.
+/// The maximum depth of a path. A deeper path is a loop, which only damage can make.
 pub(super) const DEPTH_MAX: usize = 4096;
 
 /// Paths kept before all are forgotten.

@@ -34,19 +34,19 @@ const REFS_MAX: usize = 256;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Piece {
     pub(super) ino: Ino,
-    /// Where in the file.
+    /// The offset in the file.
     pub(super) offset: u64,
     pub(super) len: u64,
     /// The extent that it is a part of.
     pub(super) extent: Extent,
     pub(super) compression: Compression,
-    /// Where in the (decompressed) extent.
+    /// The offset in the (decompressed) extent.
     pub(super) skip: u64,
     /// Length of the file that is being sent.
     pub(super) size: u64,
 }
 
-/// Where the receiver finds the bytes.
+/// The location of the bytes at the receiver.
 pub(super) struct Shared {
     pub(super) source: Source,
     pub(super) path: Vec<u8>,
@@ -169,7 +169,7 @@ impl<'s, 'v> Sharing<'s, 'v> {
                 }
                 _ => Ok(Vec::new()),
             };
-            // The extent tree only helps to send less: what is damaged there is not asked again.
+            // The extent tree only helps to send less, so damage in it is not reported.
             for entry in refs.unwrap_or_default() {
                 count += 1;
                 match entry {

@@ -24,7 +24,7 @@ pub(super) struct Link {
     pub(super) name: Vec<u8>,
 }
 
-/// What an inode is besides its content.
+/// The properties of an inode besides its content.
 #[derive(Clone, Debug)]
 pub(super) struct Inode {
     pub(super) item: InodeItem,
@@ -90,7 +90,7 @@ impl<'v> Tree<'v> {
         Ok(Self { view, id, root, item })
     }
 
-    /// The name that sender and receiver share for it.
+    /// Returns the name that sender and receiver share for the subvolume.
     pub(crate) fn source(&self) -> Source {
         let received = self.item.received_uuid != [0; 16];
         let uuid = if received { self.item.received_uuid } else { self.item.uuid };
@@ -101,7 +101,7 @@ impl<'v> Tree<'v> {
         &self.item
     }
 
-    /// Its name in the directory it lies in.
+    /// Returns the name of the subvolume in its directory.
     pub(super) fn name(&self) -> Result<Vec<u8>> {
         let low = Key::new(self.id.0, Kind::ROOT_BACKREF, 0);
         let high = Key::new(self.id.0, Kind::ROOT_BACKREF, u64::MAX);
@@ -132,7 +132,7 @@ impl<'v> Tree<'v> {
         Ok(Cursor::seek(self.store(), self.id, self.root, key)?)
     }
 
-    /// The inode's item; nothing for one without a name, which no path reaches.
+    /// Returns the inode's item, or `None` for an inode without a name, which no path reaches.
     pub(super) fn inode_item(&self, ino: Ino) -> Result<Option<InodeItem>> {
         let key = Key::new(ino.0, Kind::INODE_ITEM, 0);
         let Some((node, slot)) = Cursor::find(self.store(), self.id, self.root, &key)? else {
@@ -142,7 +142,7 @@ impl<'v> Tree<'v> {
         Ok((item.nlink > 0).then_some(item))
     }
 
-    /// All that is known of an inode; nothing for one without a name.
+    /// Returns all properties of an inode, or `None` for an inode without a name.
     pub(super) fn inode(&self, ino: Ino) -> Result<Option<Inode>> {
         let mut cursor = self.seek(&Key::new(ino.0, Kind::INODE_ITEM, 0))?;
         let mut item = None;
@@ -206,7 +206,7 @@ impl<'v> Tree<'v> {
         Ok(inode.map(|entry| Ino(entry.location.objectid)))
     }
 
-    /// The first mapping that ends behind `offset`.
+    /// Returns the first mapping that ends after `offset`.
     pub(super) fn mapping(&self, ino: Ino, offset: u64) -> Result<Option<Mapping>> {
         let mut found = None;
         self.mappings(ino, offset, |mapping| {

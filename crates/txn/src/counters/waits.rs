@@ -1,9 +1,9 @@
-//! Waits for space: told one by one to subscribers, and added up.
+//! Waits for space. Each wait is reported to subscribers, and all waits are added up.
 //!
 //! # Invariants
 //!
-//! - **W1** Each wait that is told is counted in one line, with the same figures, also without a
-//!   subscriber.
+//! - **W1** Each reported wait is counted in exactly one line with the same figures, even when
+//!   there is no subscriber.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -12,29 +12,30 @@ use std::{
 
 use buttress_space::{Reach, SpaceKind};
 
-/// How many powers of two of microseconds have a count each: the last is over nine minutes.
+/// Number of classes. Each class counts the waits below a power of two of microseconds; the last
+/// class starts at over four minutes.
 const CLASSES: usize = 30;
 
 /// How a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// It got what it waited for.
+    /// The request was granted.
     Granted,
-    /// Nothing helped.
+    /// The request was refused: no flush state made enough space.
     Refused,
-    /// Its caller did not want it any more.
+    /// The caller gave the request up.
     Interrupted,
-    /// Nothing is written any more, or making room met an error.
+    /// The volume is no longer written, or flushing for space failed.
     Failed,
 }
 
-/// One wait for space, when it is over.
+/// One finished wait for space.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wait {
     pub(crate) kind: SpaceKind,
-    /// What else the waiting thread could wait for.
+    /// The other events that the waiting thread could wait for.
     pub(crate) reach: Reach,
-    /// What it asked for.
+    /// Number of bytes requested.
     pub(crate) bytes: u64,
     pub(crate) waited: Duration,
     pub(crate) end: End,
@@ -89,13 +90,12 @@ impl WaitCounter {
     }
 }
 
-/// Place in arrays of waits for a kind that can wait for so much. A thread with a handle waits for
-/// nothing.
+/// Index, in arrays of waits, of a kind of space and a reach. A thread with a handle never waits.
 fn place(kind: SpaceKind, reach: Reach) -> usize {
     2 * usize::from(kind == SpaceKind::Data) + usize::from(reach != Reach::All)
 }
 
-/// What a line is called in what is told to people and scripts.
+/// The name of a line in the output for people and scripts.
 pub(crate) fn name_of(reach: Reach) -> &'static str {
     match reach {
         Reach::All => "all",
@@ -117,12 +117,12 @@ impl WaitCounters {
     }
 }
 
-/// Waits, by what they were for and what else they could wait for meanwhile.
+/// Waits by kind of space and by the reach of the waiting thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WaitsByLine([Waits; 4]);
 
 impl WaitsByLine {
-    /// Waits for a kind, by what they could wait for.
+    /// The waits for one kind of space with one reach.
     #[must_use]
     pub fn of(&self, kind: SpaceKind, reach: Reach) -> Waits {
         self.0[place(kind, reach)]
@@ -144,32 +144,33 @@ impl WaitsByLine {
 /// How long the waits for space lasted, and how they ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waits {
-    /// How many waited less than a microsecond, two, four, and so on.
+    /// Number of waits shorter than one microsecond, two, four, and so on.
     pub classes: [u64; CLASSES],
-    /// All waits together, in nanoseconds.
+    /// Sum of all waits, in nanoseconds.
     pub nanos: u64,
-    /// The longest, in nanoseconds.
+    /// The longest wait, in nanoseconds.
     pub nanos_max: u64,
-    /// Bytes that they asked for.
+    /// Sum of the bytes requested.
     pub bytes: u64,
-    /// How many got them.
+    /// Number of granted requests.
     pub granted: u64,
-    /// Bytes that those got.
+    /// Sum of the bytes granted.
     pub granted_bytes: u64,
-    /// How many were refused.
+    /// Number of refused requests.
     pub refused: u64,
-    /// How many gave up because their callers did not want it any more.
+    /// Number of requests that their callers gave up.
     pub interrupted: u64,
 }
 
 impl Waits {
-    /// How many waited.
+    /// Number of waits.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.classes.iter().sum()
     }
 
-    /// Those since an earlier look; the longest is the longest of all.
+    /// The waits since an earlier snapshot of the counts. The longest wait remains the longest of
+    /// all.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let mut classes = self.classes;
@@ -188,8 +189,7 @@ impl Waits {
         }
     }
 
-    /// What a class of [`Waits::classes`] is called where people or scripts read how many there
-    /// were.
+    /// The name of a class of [`Waits::classes`] in the output for people and scripts.
     #[must_use]
     pub fn name_of_class(class: usize) -> String {
         if class + 1 < CLASSES {
@@ -199,7 +199,7 @@ impl Waits {
         }
     }
 
-    /// These and others together.
+    /// The sum of these waits and others.
     #[must_use]
     pub fn and(&self, others: &Self) -> Self {
         let mut classes = self.classes;
@@ -218,7 +218,7 @@ impl Waits {
         }
     }
 
-    /// The time below which so many of a thousand waits stayed, to a factor of two.
+    /// The time below which `share` of a thousand waits stayed, exact to a factor of two.
     #[must_use]
     pub fn per_mille(&self, share: u64) -> Duration {
         let wanted = (self.count() * share).div_ceil(1000);

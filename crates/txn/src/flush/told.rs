@@ -1,5 +1,4 @@
-//! Telling of waits, steps and refusals, and counting them: each is counted whether an event is
-//! listened to or not.
+//! Reports and counts waits, steps and refusals. Each is counted even when no subscriber listens.
 
 use buttress_base::clock;
 use buttress_space::{SpaceKind, Step};
@@ -10,8 +9,8 @@ use crate::counters::waits::{End, Wait, name_of};
 use crate::reserve::Accounts;
 use crate::{Engine, Error};
 
-/// Tells all accounts, by the names that `buttress stats` has for them in its section `space`: a
-/// number each, so that no reader has to take a text apart.
+/// Reports all accounts under the names of section `space` of `buttress stats`. Each is a number of
+/// its own, so that readers need not parse text.
 fn tell(kind: SpaceKind, bytes: u64, accounts: &Accounts) {
     let Accounts { data, metadata, system, outstanding, running, waiting, .. } = accounts;
     tracing::debug!(
@@ -56,7 +55,7 @@ fn tell(kind: SpaceKind, bytes: u64, accounts: &Accounts) {
 }
 
 impl Engine {
-    /// Tells, keeps and counts that no group has so many bytes of a kind; the error that says so.
+    /// Reports, keeps and counts a refusal: no group has `bytes` of this kind. Returns the error.
     pub(crate) fn no_space(&self, kind: SpaceKind, bytes: u64) -> Error {
         let accounts = self.accounts();
         self.counters.note_refused(Refused { kind, bytes, at: clock::now(), accounts });
@@ -78,7 +77,7 @@ impl Engine {
         })
     }
 
-    /// Looks at what there is before a step.
+    /// Records the state of the accounts before a step.
     #[must_use]
     pub fn before_step(&self, kind: SpaceKind, step: Step) -> Before {
         let account = self.space.account(kind);
@@ -116,8 +115,8 @@ impl Engine {
         }
     }
 
-    /// Tells what a step gained: how much it was expected to give back, and how much it did, in
-    /// bytes. What others took meanwhile hides some of it.
+    /// Reports the gain of a step: the forecast and the actual gain, in bytes. Reservations that
+    /// others made meanwhile hide a part of the gain.
     pub fn tell_step(&self, before: &Before, gain: Gain) {
         let &Before { kind, step, waiting, room, forecast } = before;
         let is_served = gain.served > 0;
