@@ -126,10 +126,8 @@ fn look(options: &Options) -> Result<bool, String> {
             let found = prose::of_rust(&text);
             add_prose(&mut report, &name, &top, &file, &found);
             add_forbidden(&mut report, &name, &top, &file, &text, &forbidden);
-            if !words::LEFT_OUT.contains(&name.as_str()) {
-                let found = words::declared_with(&text, &forbidden);
-                report.add_findings("forbidden-names", &name, short(&top, &file), &found);
-            }
+            let found = words::declared_with(&text, &forbidden);
+            report.add_findings("forbidden-names", &name, short(&top, &file), &found);
         }
     }
     for file in documents(&top) {
