@@ -67,12 +67,11 @@ pub fn check_devices(
     options: &Options,
     progress: &dyn Progress,
 ) -> Result<Report> {
-    progress.step(Step::Superblocks, 0);
-    let findings = Findings::new();
-    let opening = VolumeOptions { degraded: true, ..VolumeOptions::default() };
-    let (volume, newest) = Volume::open(devices.clone(), opening)?;
-    superblock::check_copies(&findings, &devices, &newest);
-    report(findings, &volume, &newest, options, progress)
+    report(options, progress, |findings, opening| {
+        let (volume, newest) = Volume::open(devices.clone(), opening)?;
+        superblock::check_copies(findings, &devices, &newest);
+        Ok((volume, newest))
+    })
 }
 
 /// Checks a commit that another process holds on these devices, while that process goes on writing.
@@ -87,24 +86,25 @@ pub fn check_held(
     options: &Options,
     progress: &dyn Progress,
 ) -> Result<Report> {
+    report(options, progress, |findings, opening| {
+        let volume = Volume::open_at(devices.clone(), superblock, opening)?;
+        superblock::check_live_copies(findings, &devices, superblock);
+        Ok((volume, superblock.clone()))
+    })
+}
+
+/// Runs all steps. `open` does the first: it opens the volume and checks its superblocks.
+fn report(
+    options: &Options,
+    progress: &dyn Progress,
+    open: impl FnOnce(&Findings, VolumeOptions) -> Result<(Volume, Superblock)>,
+) -> Result<Report> {
     progress.step(Step::Superblocks, 0);
     let findings = Findings::new();
     let opening = VolumeOptions { degraded: true, ..VolumeOptions::default() };
-    let volume = Volume::open_at(devices.clone(), superblock, opening)?;
-    superblock::check_live_copies(&findings, &devices, superblock);
-    report(findings, &volume, superblock, options, progress)
-}
-
-/// Runs all steps except that of the superblocks.
-fn report(
-    findings: Findings,
-    volume: &Volume,
-    newest: &Superblock,
-    options: &Options,
-    progress: &dyn Progress,
-) -> Result<Report> {
+    let (volume, newest) = open(&findings, opening)?;
     let totals = {
-        let context = context(&findings, volume, newest, options, progress);
+        let context = context(&findings, &volume, &newest, options, progress);
         run(&context)?
     };
     Ok(findings.into_report(totals))
