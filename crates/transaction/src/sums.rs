@@ -14,9 +14,9 @@ use buttress_format::{Extent, Logical, header::ITEM_LEN};
 struct Run {
     len: u64,
     sums: std::sync::Arc<[u8]>,
-    /// It is in the list of what changed.
+    /// Whether the run is in `news`.
     is_news: bool,
-    /// Bytes that [`PendingSums::changed`] said of it last.
+    /// Bytes that [`PendingSums::changed`] returned for the run last.
     said: u64,
 }
 
@@ -25,9 +25,9 @@ struct Run {
 pub struct SumsChange {
     /// Where the run begins.
     pub start: Logical,
-    /// Bytes that it adds at most, as the call before said.
+    /// Most bytes that the run adds, as the previous call returned them.
     pub before: u64,
-    /// Bytes that it adds at most now.
+    /// Most bytes that the run adds now.
     pub adds: u64,
 }
 
@@ -36,11 +36,11 @@ struct Runs {
     map: BTreeMap<Logical, Run>,
     /// Bytes of their sums.
     bytes: u64,
-    /// The number of their items; adjacent runs form one item.
+    /// Number of checksum items for all runs. Adjacent runs form one item.
     items: u64,
     /// Runs that were added or removed, or have a new neighbour, since the last call of
-    /// [`PendingSums::changed`]. `None` before the first call. A run that went has the bytes that
-    /// were said of it last.
+    /// [`PendingSums::changed`]. `None` before the first call. For a removed run, the second value
+    /// is the number of bytes that the last call returned for it.
     news: Option<Vec<(Logical, Option<u64>)>>,
 }
 
@@ -74,7 +74,7 @@ impl Runs {
         self.note(extent.end());
     }
 
-    /// Notes that a run changed, or the one before it did.
+    /// Notes that the run at `start` changed, or that the run before it did.
     fn note(&mut self, start: Logical) {
         if let Some(news) = &mut self.news
             && let Some(run) = self.map.get_mut(&start)
@@ -85,8 +85,8 @@ impl Runs {
         }
     }
 
-    /// Bytes that a run adds to the checksum tree at most. It goes on with the item of a run that
-    /// it touches. An item that can hold no more of them is cut.
+    /// Most bytes that a run adds to the checksum tree. A run adjacent to the run before it
+    /// continues that run's item. A full item is split, and each further item adds a header.
     fn adds(&self, start: Logical, run: &Run) -> u64 {
         let before = self.map.range(..start).next_back();
         let goes_on = before.is_some_and(|(at, run)| at.end(run.len) == start);
@@ -94,7 +94,7 @@ impl Runs {
         bytes + bytes.div_ceil(64) + if goes_on { 0 } else { ITEM_LEN as u64 }
     }
 
-    /// Says what changed of a run since `before` was said.
+    /// Returns how the bytes of a run changed from `before`, and notes them as returned.
     fn say(&mut self, start: Logical, before: u64) -> Option<SumsChange> {
         let adds = self.adds(start, self.map.get(&start)?);
         let run = self.map.get_mut(&start)?;
@@ -154,8 +154,8 @@ impl PendingSums {
         all
     }
 
-    /// The most bytes of all their items. A full item is continued in a new one, which adds a
-    /// header.
+    /// Most bytes of the checksum items for all runs. A full item is continued in a new one, which
+    /// adds a header.
     pub fn planned(&self) -> u64 {
         let runs = self.runs.read();
         runs.bytes + runs.bytes / 64 + ITEM_LEN as u64 * runs.items
