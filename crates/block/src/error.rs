@@ -140,6 +140,14 @@ pub enum Error {
         /// What the kernel said.
         source: io::Error,
     },
+    /// A partition table is damaged, or has no such partition.
+    #[error("{device}: {why}")]
+    Partition {
+        /// The disk or its image.
+        device: String,
+        /// What is wrong with it.
+        why: String,
+    },
     /// The file could not be made as long as was asked.
     #[error("cannot make {} {len} bytes long", path.display())]
     Grow {

@@ -3,8 +3,9 @@
 //! # Place
 //!
 //! The bottom of the storage stack. `volume` joins devices into one address space. This crate does
-//! not interpret bytes, except for [`probe`]. That module recognises the format of a device from
-//! its first sectors, so that messages can say what would be lost.
+//! not interpret bytes, with two exceptions. [`probe`] recognises the format of a device from its
+//! first sectors, so that messages can say what would be lost. [`partition`] reads where the parts
+//! of a disk lie, which [`Window`] shows as devices.
 
 #![deny(unsafe_code)]
 
@@ -15,9 +16,11 @@ pub mod file;
 pub mod layer;
 mod lock;
 pub mod memory;
+pub mod partition;
 pub mod probe;
 mod queue;
 mod ring;
+pub mod window;
 
 pub use device::{Class, Content, Device, Extent, Refused, Space, Unfinished, Write};
 pub use error::{Error, NotADevice, Operation};
@@ -25,3 +28,4 @@ pub use file::{FileDevice, OpenOptions};
 pub use layer::Layer;
 pub use lock::locked_by;
 pub use memory::MemoryDevice;
+pub use window::Window;

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use buttress_block::{Error, OpenOptions};
-use buttress_remote::{Error as RemoteError, Opened, is_remote};
+use buttress_remote::{Error as RemoteError, Inside, Opened, host_file, is_remote};
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 
@@ -30,6 +30,8 @@ const SILENCE: Duration = Duration::from_secs(1);
 /// more.
 const UNSEEN_MAX: u32 = 3;
 const RETRY_AFTER: Duration = Duration::from_millis(10);
+/// A `#` in the kernel's list of mounts.
+const HASH: &str = "\\043";
 
 /// A wait for one server.
 struct Wait<'p> {
@@ -74,7 +76,11 @@ pub fn open_taking(path: &Path, how: OpenOptions, takeover: bool) -> Result<Open
 
 /// Returns the full name of a volume, by which other processes know it.
 pub fn full_name(path: &Path) -> std::io::Result<PathBuf> {
-    if is_remote(path) { Ok(path.to_owned()) } else { path.canonicalize() }
+    match Inside::of(path) {
+        Some(inside) => inside.full_name(),
+        None if is_remote(path) => Ok(path.to_owned()),
+        None => path.canonicalize(),
+    }
 }
 
 /// Opens a volume by `open`, once a server that is closing it has finished.
@@ -96,7 +102,7 @@ pub fn when_free(
                 wait.step(Some(pid));
             }
             Err(RemoteError::Block(error @ (Error::Locked { .. } | Error::Busy { .. }))) => {
-                let pid = buttress_block::locked_by(path);
+                let pid = locked_by(path);
                 // The holder may have ended before it is looked up. A holder that cannot be seen
                 // from here is not waited for.
                 unseen += u32::from(pid.is_none());
@@ -111,10 +117,16 @@ pub fn when_free(
     }
 }
 
+/// Returns the process that has locked a volume, or the disk that it is a part of, if it is seen.
+#[must_use]
+pub fn locked_by(path: &Path) -> Option<u32> {
+    buttress_block::locked_by(&host_file(path))
+}
+
 /// Waits until no server is closing the volume on `path` (W1, W2).
 pub fn until_closed(path: &Path) {
     let mut wait = Wait::new(path);
-    while let Some(pid) = buttress_block::locked_by(path) {
+    while let Some(pid) = locked_by(path) {
         if !is_closing(pid, path) || wait.is_over() {
             return;
         }
@@ -131,16 +143,23 @@ fn is_closing(pid: u32, image: &Path) -> bool {
         return raw.is_none_or(|pid| test_kill_process(pid) == Err(Errno::SRCH));
     };
     let mounts = std::fs::read_to_string(format!("/proc/{pid}/mounts")).unwrap_or_default();
-    let image = image.canonicalize().unwrap_or_else(|_| image.to_owned());
-    // A mount is named by the first device of a volume, which its server has open.
+    let image = full_name(image).unwrap_or_else(|_| image.to_owned());
+    // A mount is named by the first device of a volume, which its server has open, or by a part of
+    // that device.
     let open = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     let open = open.filter_map(|entry| std::fs::read_link(entry.path()).ok());
-    let listed =
-        |path: PathBuf| path.to_string_lossy().replace('\\', "\\134").replace(' ', "\\040");
+    let listed = |path: PathBuf| {
+        let path = path.to_string_lossy().replace('\\', "\\134");
+        path.replace(' ', "\\040").replace('#', HASH)
+    };
     let sources: HashSet<String> = open.chain([image]).map(listed).collect();
     let is_mounted = mounts.lines().any(|line| {
         let mut words = line.split(' ');
-        let is_source = words.next().is_some_and(|word| sources.contains(word));
+        let is_part = |word: &str| {
+            let mut disks = [HASH, "@"].iter().filter_map(|mark| word.rsplit_once(mark));
+            disks.any(|(disk, _)| sources.contains(disk))
+        };
+        let is_source = words.next().is_some_and(|word| sources.contains(word) || is_part(word));
         is_source && words.nth(1).is_some_and(|kind| TYPES.contains(&kind))
     });
     // A verb that works on the image itself has no mount either, but it is not closing.

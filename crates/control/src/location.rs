@@ -6,7 +6,7 @@ use std::ffi::OsStr;
 use std::path::PathBuf;
 
 pub use buttress_dump::show;
-use buttress_remote::{divide, is_remote};
+use buttress_remote::{Inside, divide, is_remote};
 
 /// A place in a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,7 +31,9 @@ impl Location {
     pub fn parse(argument: &OsStr) -> Self {
         let found = divide(argument);
         match found.path {
-            None if !is_remote(&found.volume) => Self::Host(found.volume),
+            None if !is_remote(&found.volume) && Inside::of(&found.volume).is_none() => {
+                Self::Host(found.volume)
+            }
             path => Self::Volume(VolumePath::of(found.volume, path)),
         }
     }

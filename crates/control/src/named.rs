@@ -38,7 +38,8 @@ impl Named {
         let text = names::of_path(argument);
         let place = VolumePath::parse(argument);
         let is_file = place.image.metadata().is_ok_and(|metadata| !metadata.is_dir());
-        let is_image = is_file || buttress_remote::is_remote(&place.image);
+        let is_inside = buttress_remote::Inside::of(&place.image).is_some();
+        let is_image = is_file || is_inside || buttress_remote::is_remote(&place.image);
         let is_alone = place.image.as_os_str() == argument;
         let may_be_content = is_file && is_alone && !begins_as_volume(&place.image);
         if (!is_image || may_be_content)

@@ -9,7 +9,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use buttress_block::{Device, FileDevice, OpenOptions};
+use buttress_block::{Device, FileDevice, OpenOptions, Window};
 
 use crate::chain::{Added, Chain};
 use crate::claim;
@@ -17,6 +17,7 @@ use crate::core::{Core, State};
 use crate::device::RemoteDevice;
 use crate::envelope::{VolumeId, damaged};
 use crate::error::{Error, Result};
+use crate::inside::Inside;
 use crate::manifest::{Manifest, Writer};
 use crate::map::{Entry, Holds, Ref, Refs, Table};
 use crate::names::Names;
@@ -369,6 +370,8 @@ impl Core {
 pub enum Opened {
     /// A regular file or a block device.
     File(Arc<FileDevice>),
+    /// A part of a disk or of its image.
+    Part(Arc<FileDevice>, Arc<Window>),
     /// A place in a store.
     Remote(Arc<RemoteDevice>),
 }
@@ -379,6 +382,7 @@ impl Opened {
     pub fn device(&self) -> Arc<dyn Device> {
         match self {
             Self::File(device) => Arc::clone(device) as Arc<dyn Device>,
+            Self::Part(_, part) => Arc::clone(part) as Arc<dyn Device>,
             Self::Remote(device) => Arc::clone(device) as Arc<dyn Device>,
         }
     }
@@ -391,9 +395,9 @@ impl Opened {
     pub fn remote(self) -> Result<Arc<RemoteDevice>> {
         match self {
             Self::Remote(device) => Ok(device),
-            Self::File(device) => {
+            Self::File(_) | Self::Part(..) => {
                 let why = "is in no store of objects".to_owned();
-                Err(Error::Place { place: device.name(), why })
+                Err(Error::Place { place: self.device().name(), why })
             }
         }
     }
@@ -405,7 +409,7 @@ impl Opened {
     /// Those of [`RemoteDevice::close`].
     pub fn release(&self) -> Result<()> {
         match self {
-            Self::File(device) => {
+            Self::File(device) | Self::Part(device, _) => {
                 device.unlock();
                 Ok(())
             }
@@ -419,8 +423,12 @@ impl Opened {
 ///
 /// # Errors
 ///
-/// Those of [`FileDevice::open`], of [`Site::of`] and of [`Site::open`].
+/// Those of [`FileDevice::open`], of [`Inside::open`], of [`Site::of`] and of [`Site::open`].
 pub fn open(volume: &Path, how: OpenOptions, takeover: bool) -> Result<Opened> {
+    if let Some(inside) = Inside::of(volume) {
+        let (disk, part) = inside.open(how)?;
+        return Ok(Opened::Part(disk, part));
+    }
     if !is_remote(volume) {
         return Ok(Opened::File(Arc::new(FileDevice::open(volume, how)?)));
     }
@@ -428,12 +436,16 @@ pub fn open(volume: &Path, how: OpenOptions, takeover: bool) -> Result<Opened> {
     Ok(Opened::Remote(Arc::new(Site::of(volume, options)?.open()?)))
 }
 
-/// Makes a volume of `len` bytes where there is none, and opens it for writing.
+/// Makes a volume of `len` bytes where there is none, and opens it for writing. A place inside a
+/// disk has its length already.
 ///
 /// # Errors
 ///
-/// Those of [`FileDevice::create`], of [`Site::of`] and of [`Site::create`].
+/// Those of [`FileDevice::create`], of [`Inside::open`], of [`Site::of`] and of [`Site::create`].
 pub fn create(volume: &Path, len: u64, takeover: bool) -> Result<Opened> {
+    if Inside::of(volume).is_some() {
+        return open(volume, OpenOptions::WRITE, takeover);
+    }
     if !is_remote(volume) {
         return Ok(Opened::File(Arc::new(FileDevice::create(volume, len)?)));
     }

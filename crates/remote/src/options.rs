@@ -106,14 +106,19 @@ impl Options {
     }
 }
 
-/// Reads a number with K, M, G or T.
-fn bytes(text: &str) -> Option<u64> {
-    let (digits, shift) = match text.as_bytes().last()? {
-        b'k' | b'K' => (&text[..text.len() - 1], 10),
-        b'm' | b'M' => (&text[..text.len() - 1], 20),
-        b'g' | b'G' => (&text[..text.len() - 1], 30),
-        b't' | b'T' => (&text[..text.len() - 1], 40),
-        _ => (text, 0),
+/// Reads a number of bytes: with K, M, G or T, which may be KiB and so on, or with s for sectors of
+/// 512 bytes.
+pub(crate) fn bytes(text: &str) -> Option<u64> {
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (digits, unit) = text.split_at(end);
+    let unit: u64 = match unit.to_ascii_lowercase().as_str() {
+        "" => 1,
+        "s" => 512,
+        "k" | "kib" => 1 << 10,
+        "m" | "mib" => 1 << 20,
+        "g" | "gib" => 1 << 30,
+        "t" | "tib" => 1 << 40,
+        _ => return None,
     };
-    digits.parse::<u64>().ok()?.checked_mul(1 << shift)
+    digits.parse::<u64>().ok()?.checked_mul(unit)
 }

@@ -6,8 +6,9 @@
 //!
 //! - **L1** An argument that begins with a known scheme and `://` is a place in a store.
 //! - **L2** Else an argument that exists on the host as it is written is that file.
-//! - **L3** Else the first `:/` (or a `:` at the end) behind the name of an existing file that is
-//!   no directory divides volume from path. When no such file exists, the first one does.
+//! - **L3** Else the first `:/` (or a `:` at the end) behind the name of a volume divides volume
+//!   from path. That is an existing file that is no directory, or a place inside one. When there is
+//!   no such volume, the first `:/` divides.
 //! - **L4** In a place of a store the first `:/` after the scheme divides, or a `:` at the end. A
 //!   `://` does not.
 
@@ -16,6 +17,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
+use crate::inside::Inside;
 
 /// The schemes that are known, and whether this program opens them.
 const SCHEMES: [(&str, bool); 4] =
@@ -43,7 +45,10 @@ pub fn divide(argument: &OsStr) -> Divided {
     }
     let mut places = colons(bytes, false).map(|at| cut(bytes, at));
     let Some(first) = places.next() else { return whole() };
-    let is_file = |place: &Divided| place.volume.metadata().is_ok_and(|found| !found.is_dir());
+    let is_file = |place: &Divided| {
+        place.volume.metadata().is_ok_and(|found| !found.is_dir())
+            || Inside::of(&place.volume).is_some()
+    };
     if is_file(&first) {
         return first;
     }
@@ -219,6 +224,21 @@ mod tests {
         let mut argument = image.clone().into_os_string();
         argument.push(":/a");
         assert_eq!(divide(&argument), Divided { volume: image, path: Some(b"/a".to_vec()) });
+    }
+
+    /// L3: a place inside a disk divides as a file does, whatever its label holds.
+    #[test]
+    fn a_place_inside_a_disk_divides() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let image = dir.path().join("x.img");
+        std::fs::write(&image, b"x").expect("write");
+        for part in ["#2", "@1MiB", "#label=a"] {
+            let mut argument = image.clone().into_os_string();
+            argument.push(part);
+            let volume = PathBuf::from(&argument);
+            argument.push(":/a:/b");
+            assert_eq!(divide(&argument), Divided { volume, path: Some(b"/a:/b".to_vec()) });
+        }
     }
 
     #[test]

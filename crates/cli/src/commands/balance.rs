@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use buttress_block::{FileDevice, OpenOptions};
-use buttress_remote::is_remote;
+use buttress_remote::{host_file, is_remote};
 use serde_json::Value;
 
 use crate::client;
@@ -128,7 +128,7 @@ fn balancer(args: &Volume) -> Result<Option<u32>> {
     closing::until_closed(&args.image);
     let mut looks = 0;
     let pid = loop {
-        match FileDevice::open(&args.image, options) {
+        match FileDevice::open(host_file(&args.image), options) {
             Err(buttress_block::Error::Locked { pid: Some(pid), .. }) => break pid,
             // The process may have ended between the attempt to open and the search for it.
             Err(buttress_block::Error::Locked { pid: None, .. }) if looks < LOOKS_MAX => {

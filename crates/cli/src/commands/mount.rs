@@ -36,7 +36,7 @@ use buttress_block::{Device, OpenOptions};
 use buttress_cache::{CacheDevice, CacheOptions};
 use buttress_fs::{Filesystem, MountOptions};
 use buttress_fuse::{Options, Session, Unmounted, Unmounter};
-use buttress_remote::{Opened, is_remote};
+use buttress_remote::{Opened, host_file, is_remote};
 use serde::Serialize;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -126,7 +126,7 @@ impl Direct {
             std::fs::metadata(path)
                 .is_ok_and(|metadata| FileTypeExt::is_block_device(&metadata.file_type()))
         };
-        self == Self::Always || self == Self::Auto && is_block(path)
+        self == Self::Always || self == Self::Auto && is_block(&host_file(path))
     }
 }
 
@@ -144,7 +144,7 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     let options = parse(&args)?;
     // With `nofail` a missing device is no failure, as with mount(8).
     let is_optional = !args.announce && words(&args.options).any(|word| word == "nofail");
-    if is_optional && !is_remote(&args.image) && !args.image.exists() {
+    if is_optional && !is_remote(&args.image) && !host_file(&args.image).exists() {
         return Ok(Exit::Success);
     }
     if args.foreground {
@@ -481,7 +481,7 @@ fn open(args: &Args, image: &Path, options: MountOptions, cache: CacheOptions) -
     let mut seen = HashSet::new();
     // fstab often names the first device among the others, too.
     let mut is_new =
-        |path: &&Path| seen.insert(path.canonicalize().unwrap_or_else(|_| path.to_path_buf()));
+        |path: &&Path| seen.insert(closing::full_name(path).unwrap_or_else(|_| path.to_path_buf()));
     let files = paths(args, image).filter(|path| is_new(path));
     let files: Vec<&Path> = files.collect();
     buttress_remote::check_alone(files.iter().copied(), !options.read_only)

@@ -111,9 +111,9 @@ pub(crate) fn unmount(target: &Path, how: How) -> Result<()> {
 
 /// Waits for the lock on the image, if no server can be asked. The server may be another user's.
 fn without_word(mounted: &Listed, say: &dyn Fn(&str)) -> Result<()> {
-    let Ok(source) = mounted.source.canonicalize() else { return Ok(()) };
+    let Ok(source) = closing::full_name(&mounted.source) else { return Ok(()) };
     closing::until_closed(&source);
-    if live::mounted_from(&source).is_none() && buttress_block::locked_by(&source).is_some() {
+    if live::mounted_from(&source).is_none() && closing::locked_by(&source).is_some() {
         say("its server cannot be asked, and has the volume open");
     }
     Ok(())
@@ -184,7 +184,7 @@ fn find(target: &Path) -> Result<Listed> {
     {
         return ours(found, target);
     }
-    let whole = target.canonicalize().map_err(list)?;
+    let whole = closing::full_name(target).map_err(list)?;
     if let Some(found) = Listed::at(&whole).map_err(list)? {
         return ours(found, target);
     }

@@ -11,6 +11,7 @@ mod files;
 mod full;
 mod guide;
 mod hostile_trees;
+mod inside;
 mod json_names;
 mod live;
 mod memory;

@@ -75,10 +75,9 @@ pub fn fresh(path: &Path, force: bool) -> Result<Arc<dyn Device>> {
 pub(super) fn find(fs: &Filesystem, called: &str, name: &str) -> Result<DeviceId> {
     let here = fs.devices();
     let by_path = || {
-        let path = std::fs::canonicalize(called).ok();
-        let same = |name: &str| {
-            name == called || (path.is_some() && path == std::fs::canonicalize(name).ok())
-        };
+        let full = |name: &str| closing::full_name(Path::new(name)).ok();
+        let path = full(called);
+        let same = |name: &str| name == called || (path.is_some() && path == full(name));
         here.iter().find(|device| same(&device.name)).map(|device| device.id)
     };
     let id = match called {

@@ -11,6 +11,7 @@
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use buttress_remote::Inside;
 use serde::{Deserialize, Serialize};
 
 use crate::names;
@@ -47,16 +48,23 @@ pub struct Subject {
     pub uris: Vec<String>,
 }
 
-/// The identity of a file: a device and the number there, or for a block device its own number.
+/// The identity of a volume's file: a device and the number there, or for a block device its own
+/// number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FileId {
     File(u64, u64),
     Block(u64),
+    /// A part of a disk: the device and number of its file, and the first byte.
+    Part(u64, u64, u64),
 }
 
 impl FileId {
-    /// Returns the identity of the file at a path, if there is one.
+    /// Returns the identity of the file at a path, or of the part of a disk, if there is one.
     fn at(path: &Path) -> Option<Self> {
+        if let Some(inside) = Inside::of(path) {
+            let (disk, region) = (inside.disk().metadata().ok()?, inside.look().ok()?);
+            return Some(Self::Part(disk.dev(), disk.ino(), region.start));
+        }
         let found = path.metadata().ok()?;
         Some(match found.file_type().is_block_device() {
             true => Self::Block(found.rdev()),

@@ -21,7 +21,7 @@ impl Turn {
     /// Waits for the turn. Returns `None` at once if there is no folder for the lock.
     pub fn wait(image: &Path) -> Option<Self> {
         let taken = || -> std::io::Result<File> {
-            let found = image.metadata()?;
+            let found = buttress_remote::host_file(image).metadata()?;
             let (device, number) = (found.dev(), found.ino());
             let path = super::folder::folder()?.join(format!("{device:x}-{number:x}.turn"));
             let file = File::options().create(true).append(true).open(path)?;

@@ -18,11 +18,30 @@ pub(super) struct Loop {
 impl Loop {
     #[track_caller]
     pub(super) fn attach(path: &Path) -> Self {
-        let arguments = ["--find".as_ref(), "--show".as_ref(), path.as_os_str()];
+        Self::attach_with(path, &[])
+    }
+
+    /// Attaches a part of a file: its first byte and its length.
+    #[track_caller]
+    pub(super) fn attach_part(path: &Path, (start, len): (u64, u64)) -> Self {
+        let (start, len) = (format!("--offset={start}"), format!("--sizelimit={len}"));
+        Self::attach_with(path, &[&start, &len])
+    }
+
+    /// Attaches a disk, with its partitions as Linux finds them.
+    #[track_caller]
+    pub(super) fn attach_disk(path: &Path) -> Self {
+        Self::attach_with(path, &["--partscan"])
+    }
+
+    #[track_caller]
+    fn attach_with(path: &Path, more: &[&str]) -> Self {
+        let arguments = ["--find", "--show"].iter().chain(more).map(AsRef::as_ref);
+        let arguments: Vec<_> = arguments.chain([path.as_os_str()]).collect();
         // Two searches for a free device at a time may find the same one.
         let mut tries = 0;
         loop {
-            match try_run("losetup", arguments) {
+            match try_run("losetup", arguments.iter().copied()) {
                 Ok(text) => return Self { device: text.trim().to_owned() },
                 Err(text) if tries == 20 => panic!("{text}"),
                 Err(_) => tries += 1,

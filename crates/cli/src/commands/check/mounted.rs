@@ -10,7 +10,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use buttress_block::{Device, FileDevice, OpenOptions};
+use buttress_block::{Device, OpenOptions};
 use buttress_check::Options;
 use buttress_remote::is_remote;
 use buttress_volume::Uuid;
@@ -100,8 +100,8 @@ fn open(args: &Args, hold: &Hold) -> Result<Vec<Arc<dyn Device>>> {
     };
     let past_lock = OpenOptions { lock: false, ..OpenOptions::READ };
     let open = |path: &Path| -> Result<Arc<dyn Device>> {
-        let device = FileDevice::open(path, past_lock).map_err(Failure::of_device)?;
-        Ok(Arc::new(device))
+        let opened = buttress_remote::open(path, past_lock, false).map_err(Failure::of_remote)?;
+        Ok(opened.device())
     };
     named.into_iter().map(open).collect()
 }

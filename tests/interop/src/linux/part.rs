@@ -1,0 +1,82 @@
+//! A part of a disk image, as Linux sees it.
+
+use std::path::{Path, PathBuf};
+
+use super::image::check;
+use super::loop_device::Loop;
+use super::mount::Mount;
+use super::run;
+use crate::scratch::Scratch;
+
+/// A part of a disk image.
+#[derive(Clone, Debug)]
+pub struct Part {
+    disk: PathBuf,
+    /// The first byte, and the length in bytes.
+    range: (u64, u64),
+}
+
+impl Part {
+    /// The part of `disk` with `len` bytes from `start` on.
+    #[must_use]
+    pub fn new(disk: &Path, start: u64, len: u64) -> Self {
+        Self { disk: disk.to_owned(), range: (start, len) }
+    }
+
+    /// Makes a volume there with Linux's tool.
+    ///
+    /// # Panics
+    ///
+    /// If it refuses.
+    #[track_caller]
+    pub fn mkfs(&self) {
+        let device = Loop::attach_part(&self.disk, self.range);
+        run("mkfs.btrfs", ["-q", "-f", &device.device]);
+    }
+
+    /// Shows the volume there through Linux until the guard drops.
+    ///
+    /// # Panics
+    ///
+    /// If Linux refuses.
+    #[track_caller]
+    #[must_use]
+    pub fn mount(&self, scratch: &Scratch, options: &str) -> Mount {
+        Mount::new(scratch, vec![Loop::attach_part(&self.disk, self.range)], options)
+    }
+
+    /// Lets `btrfs check` look at the volume there.
+    ///
+    /// # Panics
+    ///
+    /// As [`check`].
+    #[track_caller]
+    pub fn check(&self) {
+        let device = Loop::attach_part(&self.disk, self.range);
+        check(Path::new(&device.device));
+    }
+
+    /// The partitions that Linux finds on a disk: number, first byte and length, by number.
+    ///
+    /// # Panics
+    ///
+    /// If the disk cannot be attached.
+    #[track_caller]
+    #[must_use]
+    pub fn all(disk: &Path) -> Vec<(u32, u64, u64)> {
+        let device = Loop::attach_disk(disk);
+        let name = device.device.rsplit('/').next().expect("a name");
+        let folder = Path::new("/sys/block").join(name);
+        let entries = std::fs::read_dir(&folder).expect("the device");
+        let number = |entry: std::io::Result<std::fs::DirEntry>| {
+            let path = entry.expect("an entry").path();
+            let of = |field| std::fs::read_to_string(path.join(field)).ok()?.trim().parse().ok();
+            let number: u64 = of("partition")?;
+            let (start, len): (u64, u64) = (of("start")?, of("size")?);
+            Some((number as u32, start * 512, len * 512))
+        };
+        let mut found: Vec<_> = entries.filter_map(number).collect();
+        found.sort_unstable();
+        found
+    }
+}
