@@ -7,13 +7,11 @@ mod btrfs;
 mod commands;
 mod helper;
 mod inspect;
-pub mod listing;
 mod log;
 mod manual;
 mod openmetrics;
 mod salvage;
 mod space;
-pub mod transfer;
 
 use buttress_control::{
     cached, client, closing, execute, figures, image, live, memory, order, size,
@@ -21,6 +19,7 @@ use buttress_control::{
 use buttress_dump::when;
 
 pub use buttress_control::{exit, location, names, ui};
+pub use buttress_transfer::{self as transfer, listing};
 
 use std::ffi::OsString;
 use std::process::ExitCode;

@@ -320,6 +320,24 @@ impl Filesystem {
         devices.iter().map(about).collect()
     }
 
+    /// Returns the least size in bytes that a device can get without moving anything: up to the end
+    /// of its last chunk.
+    ///
+    /// # Errors
+    ///
+    /// Those of reading the list of chunks.
+    pub fn least_device_len(&self, id: DeviceId) -> Result<u64> {
+        let engine = &self.mount().engine;
+        engine.know_groups()?;
+        let mut least = limits::DEVICE_RESERVED;
+        for chunk in engine.volume().chunks().iter() {
+            let here = chunk.stripes.iter().filter(|stripe| stripe.device == id);
+            let end = here.map(|stripe| stripe.offset + chunk.stripe_bytes()).max();
+            least = least.max(end.unwrap_or(0));
+        }
+        Ok(least)
+    }
+
     /// Moves the content of the selected block groups to others and removes these groups. The new
     /// groups may have another profile. Other work on the volume goes on. The balance reports its
     /// progress to `watch`, which pauses it after a group by returning `false`. The options then

@@ -1,5 +1,8 @@
 //! `buttress mkfs`: makes a volume, empty or filled from a folder.
 
+mod brings;
+mod fill;
+
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -7,18 +10,18 @@ use std::sync::Arc;
 use buttress_block::{Device, OpenOptions, probe};
 use buttress_format::{CsumType, Profile};
 use buttress_fs::make::{FEATURES, Features, MakeOptions, MakeReport, make_on};
-use buttress_fs::{Codec, Filesystem, MountOptions, Timespec, be_repeatable};
-use buttress_remote::is_remote;
+use buttress_fs::{Codec, Timespec, be_repeatable};
+use buttress_remote::{Inside, host_file, is_remote};
 use buttress_volume::Uuid;
 
 use crate::cached::{self, Cached};
 use crate::closing;
 use crate::exit::{Context, Exit, Failure, Result};
-use crate::memory;
 use crate::names;
 use crate::size;
-use crate::transfer::{Census, Chain, Import, Job, Keep, digest, open_dir, survey};
+use crate::transfer::{Census, Chain};
 use crate::ui::Ui;
+use fill::{Brings, Source};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -59,14 +62,30 @@ pub(crate) struct Args {
     #[arg(long, short = 'U')]
     uuid: Option<uuid::Uuid>,
     /// Fill the volume with everything in this folder.
-    #[arg(long, short, value_name = "DIR")]
+    #[arg(long, short, value_name = "DIR", group = "source")]
     rootdir: Option<PathBuf>,
-    /// Compress what --rootdir brings: zlib, lzo, zstd, with a level as in zstd:9, or no.
-    #[arg(long, value_name = "ALG[:LEVEL]", requires = "rootdir", value_parser = codec)]
+    /// Fill the volume with everything in this tar archive, or with - from standard input. Owners,
+    /// modes, times, links, devices, holes and extended attributes are kept.
+    #[arg(long, value_name = "FILE", group = "source")]
+    from_tar: Option<PathBuf>,
+    /// Make a subvolume of a folder of --rootdir or --from-tar; may be given several times. After
+    /// ro: it cannot be changed, and after default: or default-ro: it is the one that is mounted.
+    #[arg(long, short = 'u', value_name = "[ROLE:]DIR", requires = "source",
+        value_parser = brings::subvolume)]
+    subvol: Vec<brings::Subvolume>,
+    /// Give a file or folder of --rootdir or --from-tar flags: nodatacow, nodatasum, or both with a
+    /// comma between. What is in a folder has them as well. May be given several times.
+    #[arg(long, value_name = "FLAGS:PATH", requires = "source", value_parser = brings::flagged)]
+    inode_flags: Vec<brings::Flagged>,
+    /// Compress what is brought in: zlib, lzo, zstd, with a level as in zstd:9, or no.
+    #[arg(long, value_name = "ALG[:LEVEL]", requires = "source", value_parser = codec)]
     compress: Option<Packing>,
+    /// Make the filled volume as small as its last chunk lets it be. The image file is cut there.
+    #[arg(long, requires = "source", conflicts_with_all = ["more", "cache"])]
+    shrink: bool,
     /// Memory for filling; a sixteenth of the machine unless given, at least 128M, at most a
     /// quarter of the control group's limit.
-    #[arg(long, value_name = "SIZE", requires = "rootdir", value_parser = size::parse)]
+    #[arg(long, value_name = "SIZE", requires = "source", value_parser = size::parse)]
     memory: Option<u64>,
     /// Take a volume in a store of objects from a writer that seems to be alive.
     #[arg(long)]
@@ -82,15 +101,6 @@ pub(crate) struct Args {
     /// List the features that can be chosen.
     #[arg(long, hide = true)]
     list_features: bool,
-}
-
-/// A folder that fills the volume, with the options of the copy.
-struct Brings<'a> {
-    dir: &'a Path,
-    census: Census,
-    compress: Option<Codec>,
-    recipe: Option<Recipe>,
-    memory: Option<u64>,
 }
 
 /// Settings that make two runs give the same bytes.
@@ -124,9 +134,12 @@ impl Recipe {
                 let named = (&args.label, args.size, args.csum, args.metadata, args.data);
                 let more = (args.mixed, args.nodesize, &args.features, args.more.len());
                 chain.add(format!("{named:?} {more:?}").as_bytes());
-                if let Some(dir) = &args.rootdir {
-                    let images = places.identities();
-                    digest(open_dir(dir)?, &images, &mut chain)?;
+                let special = (&args.subvol, &args.inode_flags, args.shrink);
+                if special != (&Vec::new(), &Vec::new(), false) {
+                    chain.add(format!("{special:?}").as_bytes());
+                }
+                if let Some(source) = Source::of(args) {
+                    source.add_to(&mut chain, &places.identities())?;
                 }
             }
         }
@@ -145,14 +158,14 @@ impl<'a> Places<'a> {
     fn of(args: &'a Args) -> Self {
         let paths: Vec<&Path> = args.image.iter().chain(&args.more).map(PathBuf::as_path).collect();
         let is_new = |path: &&&Path| matches!(path.metadata(), Err(e) if e.kind() == std::io::ErrorKind::NotFound);
-        let is_here = |path: &&Path| !is_remote(path);
+        let is_here = |path: &&Path| !is_remote(path) && Inside::of(path).is_none();
         let fresh = paths.iter().filter(is_new).copied().filter(is_here).collect();
         Self { paths, fresh }
     }
 
     /// Returns the device and inode numbers of the existing files.
     fn identities(&self) -> Vec<(u64, u64)> {
-        let found = self.paths.iter().filter_map(|path| path.metadata().ok());
+        let found = self.paths.iter().filter_map(|path| host_file(path).metadata().ok());
         found.map(|metadata| (metadata.dev(), metadata.ino())).collect()
     }
 }
@@ -164,8 +177,8 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     }
     let places = Places::of(&args);
     let mut options = options(&args)?;
-    let mut census = match &args.rootdir {
-        Some(dir) => Some(survey(open_dir(dir)?, &|_| false)?),
+    let mut census = match Source::of(&args) {
+        Some(source) => source.survey()?,
         None => None,
     };
     let recipe = Recipe::of(&args, &places)?;
@@ -205,7 +218,7 @@ fn make(
             let what = format!("{fresh}: does not exist; --size makes it, as in --size 4G");
             return Err(Failure::new(Exit::Usage, what));
         };
-        options.size = Some(estimate(census));
+        options.size = Some(fill::estimate(census, args.shrink));
     }
     let paths = places.paths.iter().copied();
     buttress_remote::check_alone(paths, true).map_err(Failure::of_remote)?;
@@ -225,11 +238,11 @@ fn make(
     let (first_device, cache) = args.cached.wrap(Arc::clone(&devices[0]), OpenOptions::WRITE)?;
     devices[0] = first_device;
     let parts: Vec<&dyn Device> = devices.iter().map(|device| &**device).collect();
-    let report = make_on(&parts, &options).context(|| &name)?;
-    if let (Some(dir), Some(census)) = (&args.rootdir, census) {
-        let compress = args.compress.and_then(|packing| packing.0);
-        let brings = Brings { dir, census, compress, recipe, memory: args.memory };
-        fill(devices, &brings, first, ui)?;
+    let mut report = make_on(&parts, &options).context(|| &name)?;
+    if let Some(source) = Source::of(args) {
+        let brings = Brings { source, census: census.unwrap_or_default(), recipe };
+        let least = fill::fill(std::mem::take(&mut devices), args, &brings, first, ui)?;
+        report.size = least.unwrap_or(report.size);
     }
     if let Some(cache) = cache {
         cached::close(&cache)?;
@@ -243,43 +256,6 @@ fn open(path: &Path, size: Option<u64>, takeover: bool) -> Result<Arc<dyn Device
         None => buttress_remote::open(path, OpenOptions::WRITE, takeover),
     };
     Ok(closing::when_free(path, true, open)?.device())
-}
-
-/// Copies the folder into the volume.
-fn fill(devices: Vec<Arc<dyn Device>>, brings: &Brings<'_>, image: &Path, ui: &Ui) -> Result<()> {
-    let Brings { dir, census, compress, recipe, memory } = *brings;
-    let name = || image.display().to_string();
-    let mut options = match recipe {
-        // Where a commit ends must not follow from the machine.
-        Some(_) if memory.is_none() => MountOptions::default(),
-        _ => memory::options(memory),
-    };
-    options.compress = compress;
-    // Background threads would write in an order that differs from run to run.
-    options.background = recipe.is_none();
-    let fs = Filesystem::open(devices, options).context(name)?;
-    let bar = ui.bytes_bar("filling", census.file_bytes);
-    bar.tick();
-    let keep = Keep { attributes: true, everything: true };
-    let mut job = Job::new(keep, true, &bar);
-    job.leave_out(image);
-    job.canonical = recipe.map(|recipe| recipe.epoch.unwrap_or(i64::MAX));
-    Import::new(&mut job, &fs).contents(open_dir(dir)?, &fs.root())?;
-    bar.message("writing the last of it");
-    fs.close().context(name)
-}
-
-/// Returns a size for a tree of files, with room to spare. The file is sparse, so unused space
-/// costs nothing. For each entry, an inode, two directory items, a reference and one extent with
-/// its records take about 500 bytes. That is doubled because nodes are half full, and doubled again
-/// for DUP.
-fn estimate(census: Census) -> u64 {
-    const PER_ENTRY: u64 = 2048;
-    const LEAST: u64 = 256 << 20;
-    let metadata = census.entries.saturating_mul(PER_ENTRY).saturating_add(4 * census.name_bytes);
-    let checksums = census.data_bytes / 512;
-    let total = census.data_bytes.saturating_add(metadata).saturating_add(checksums);
-    total.saturating_add(total / 4).max(LEAST).next_multiple_of(64 << 20).saturating_add(LEAST)
 }
 
 fn options(args: &Args) -> Result<MakeOptions> {
@@ -392,18 +368,5 @@ fn nodesize(text: &str) -> Result<u32, String> {
             Ok(u32::try_from(bytes).expect("at most 64 KiB"))
         }
         _ => Err("one of 4k, 8k, 16k, 32k, 64k".to_owned()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The estimate holds the data, and an empty folder still gets a volume that can be used.
-    #[test]
-    fn estimates_leave_room() {
-        assert!(estimate(Census::default()) >= 256 << 20);
-        let census = Census { entries: 50_000, data_bytes: 2 << 30, ..Census::default() };
-        assert!(estimate(census) > (2 << 30) + 50_000 * 1024);
     }
 }

@@ -82,6 +82,30 @@ impl Inode {
         Ok(())
     }
 
+    /// Makes a regular file one without checksums of its data. Linux's `chattr` cannot do that;
+    /// its mount option `nodatasum` does it to new files.
+    ///
+    /// # Errors
+    ///
+    /// `ReadOnly`, `NoSpace`; `Invalid` for a file that has content, and for anything else.
+    pub fn leave_out_checksums(&self) -> Result<()> {
+        let cell = &self.cell;
+        cell.expect_writable(&self.mount().status)?;
+        let mount = self.mount();
+        let _lock = cell.lock.write();
+        let is_empty = cell.file.with_item(|item| item.size == 0 && item.nbytes == 0);
+        if cell.kind != FileKind::Regular || !is_empty {
+            return Err(Error::invalid("checksums are left out of empty files"));
+        }
+        let cost = Batch::new(cell.tree()).cost(1);
+        let handle = mount.engine.begin(mount.space.reserve(cost, Urgency::Normal)?);
+        cell.file.update(&handle, |item| {
+            item.flags |= InodeFlags::NODATASUM;
+            item.ctime = now();
+        });
+        Ok(())
+    }
+
     /// The flags that result from the requested `flags` (F1).
     fn settled(&self, flags: u64, old: u64) -> Result<u64> {
         let cell = &self.cell;

@@ -10,8 +10,8 @@ use rustix::fs::Mode;
 
 use super::CHUNK;
 use super::import::{FILE_FLAGS, kind, length, names, open_child, stat};
-use crate::exit::{Context, Result};
-use crate::location::show;
+use buttress_control::exit::{Context, Result};
+use buttress_control::location::show;
 
 /// A digest of everything that was added, in order.
 #[derive(Clone, Copy, Debug, Default)]
@@ -34,6 +34,26 @@ impl Chain {
     /// Returns the number.
     pub fn number(self) -> u64 {
         self.0
+    }
+}
+
+/// Adds all bytes of an archive.
+pub fn digest_archive(mut input: impl std::io::Read, chain: &mut Chain) -> Result<()> {
+    let mut buffer = vec![0; CHUNK];
+    loop {
+        let mut read = 0;
+        while read < CHUNK {
+            match input.read(&mut buffer[read..]) {
+                Ok(0) => break,
+                Ok(more) => read += more,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error).context(|| "the archive"),
+            }
+        }
+        chain.add(&buffer[..read]);
+        if read < CHUNK {
+            return Ok(());
+        }
     }
 }
 

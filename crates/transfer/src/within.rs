@@ -3,9 +3,9 @@
 use buttress_fs::{ErrorKind, FileKind, Inode, NameError, SetAttr, XattrFlags};
 
 use super::{CHUNK, Job, Reflink, caller, directory, needs_recursive, regular, replacing};
-use crate::exit::{Context, Exit, Failure, Result};
 use crate::listing::{self, Entry};
-use crate::location::show;
+use buttress_control::exit::{Context, Exit, Failure, Result};
+use buttress_control::location::show;
 
 /// A directory being copied.
 struct Level {

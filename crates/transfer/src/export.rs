@@ -15,9 +15,9 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, Timestamps, XattrFlags};
 use rustix::io::Errno;
 
 use super::{CHUNK, Job, needs_recursive, through};
-use crate::exit::{Context, Exit, Failure, Result};
 use crate::listing::{self, Entry};
-use crate::location::show;
+use buttress_control::exit::{Context, Exit, Failure, Result};
+use buttress_control::location::show;
 
 const DIR_FLAGS: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);

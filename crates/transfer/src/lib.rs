@@ -7,9 +7,15 @@
 //!   of itself.
 //! - **X2** Directories are walked without recursion: depth costs memory, not stack.
 
+#![forbid(unsafe_code)]
+
+mod archive;
 mod digest;
 mod export;
 mod import;
+pub mod listing;
+mod special;
+mod tar;
 mod within;
 
 use std::os::unix::fs::MetadataExt;
@@ -17,12 +23,14 @@ use std::path::Path;
 
 use buttress_fs::{ErrorKind, FileKind, Inode, NameError, SetAttr};
 
-use crate::exit::Result;
-use crate::ui::Progress;
+use buttress_control::exit::Result;
+use buttress_control::ui::Progress;
 
-pub use self::digest::{Chain, digest};
+pub use self::archive::{Unpack, survey_archive};
+pub use self::digest::{Chain, digest, digest_archive};
 pub use self::export::Export;
 pub use self::import::{Census, Import, open_dir, survey};
+pub use self::special::{Flags, Special};
 pub use self::within::copy_within;
 
 /// Bytes read and written at a time.
@@ -79,6 +87,8 @@ pub struct Job<'a> {
     /// If set, equal trees give equal volumes, wherever they lie. Blocks of zeros become holes, and
     /// attributes are copied in order. No time is after this second, and access times are ignored.
     pub canonical: Option<i64>,
+    /// What becomes more than a copy.
+    pub special: Special,
     /// The counts so far.
     pub tally: Tally,
 }
@@ -94,6 +104,7 @@ impl<'a> Job<'a> {
             skip: &|_| false,
             images: Vec::new(),
             canonical: None,
+            special: Special::default(),
             tally: Tally::default(),
         }
     }
@@ -102,7 +113,7 @@ impl<'a> Job<'a> {
 impl Job<'_> {
     /// Leaves an image out, if it lies in the copied tree.
     pub fn leave_out(&mut self, image: &Path) {
-        if let Ok(metadata) = image.metadata() {
+        if let Ok(metadata) = buttress_remote::host_file(image).metadata() {
             self.images.push((metadata.dev(), metadata.ino()));
         }
     }
@@ -119,7 +130,7 @@ fn needs_recursive(job: &Job<'_>, what: &str) -> Result<()> {
         return Ok(());
     }
     let what = format!("{what}: is a directory; --recursive copies it");
-    Err(crate::exit::Failure::new(crate::exit::Exit::Failure, what))
+    Err(buttress_control::exit::Failure::new(buttress_control::exit::Exit::Failure, what))
 }
 
 /// Returns a path of an entry in an opened directory, for system calls without `at`.

@@ -4,15 +4,15 @@ use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use buttress_fs::{FileKind, Filesystem, Inode, InodeId, SetAttr, Timespec, XattrFlags};
+use buttress_fs::{FileKind, Filesystem, Inode, InodeId, SetAttr, Timespec, TreeId, XattrFlags};
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 
 use super::{CHUNK, Job, caller, directory, needs_recursive, regular, replacing, through};
-use crate::exit::{Context, Exit, Failure, Result};
-use crate::location::show;
+use buttress_control::exit::{Context, Exit, Failure, Result};
+use buttress_control::location::show;
 
 const DIR_FLAGS: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
@@ -77,9 +77,12 @@ pub struct Import<'a, 'b> {
     job: &'a mut Job<'b>,
     fs: &'a Filesystem,
     /// The first copy of every file that has several names, by its device and inode on the host.
-    links: HashMap<(u64, u64), InodeId>,
+    /// Each subvolume has its own, because links do not lead from one to another.
+    links: HashMap<(u64, u64, TreeId), InodeId>,
     buffer: Vec<u8>,
     stack: Vec<Level>,
+    /// The path of the directory being copied, below the top of the copy.
+    at: PathBuf,
 }
 
 /// A directory being copied.
@@ -94,7 +97,8 @@ struct Level {
 impl<'a, 'b> Import<'a, 'b> {
     /// Prepares a copy into `fs`.
     pub fn new(job: &'a mut Job<'b>, fs: &'a Filesystem) -> Self {
-        Self { job, fs, links: HashMap::new(), buffer: vec![0; CHUNK], stack: Vec::new() }
+        let (links, stack) = (HashMap::new(), Vec::new());
+        Self { job, fs, links, buffer: vec![0; CHUNK], stack, at: PathBuf::new() }
     }
 
     /// Copies the entry `name` of a host directory to the name `target` in `dir`.
@@ -127,7 +131,10 @@ impl<'a, 'b> Import<'a, 'b> {
                     self.copy(&level.source, &name, &level.target, name.as_bytes())?;
                     self.stack.insert(at, level);
                 }
-                None => self.attributes(&level.target, &level.attributes, "directory")?,
+                None => {
+                    self.attributes(&level.target, &level.attributes, "directory")?;
+                    self.at.pop();
+                }
             }
         }
         Ok(())
@@ -159,13 +166,17 @@ impl<'a, 'b> Import<'a, 'b> {
             FileKind::Directory => {
                 needs_recursive(self.job, &text())?;
                 let child = open_child(source, name)?;
-                let inode = directory(dir, target, mode, (uid, gid)).context(text)?;
+                self.at.push(OsStr::from_bytes(target));
+                let make = || directory(dir, target, mode, (uid, gid));
+                let made = self.job.special.directory(&self.at, dir, (mode, uid, gid), make);
+                let inode = made.context(text)?;
                 self.job.tally.directories += 1;
                 self.xattrs(&through(source, Path::new(name)), &inode)?;
                 return self.enter(child, inode, stat);
             }
             FileKind::Regular => {
                 let inode = regular(dir, target, mode, (uid, gid)).context(text)?;
+                self.job.special.file(&self.at, target, &inode).context(text)?;
                 self.content(source, name, &inode)?;
                 self.job.tally.files += 1;
                 inode
@@ -186,7 +197,7 @@ impl<'a, 'b> Import<'a, 'b> {
             }
         };
         if self.job.keep.everything && stat.st_nlink > 1 {
-            self.links.insert((stat.st_dev, stat.st_ino), inode.id());
+            self.links.insert((stat.st_dev, stat.st_ino, inode.id().tree), inode.id());
         }
         self.xattrs(&through(source, Path::new(name)), &inode)?;
         self.attributes(&inode, &stat, &text())
@@ -197,7 +208,8 @@ impl<'a, 'b> Import<'a, 'b> {
         if !self.job.keep.everything || stat.st_nlink < 2 {
             return Ok(false);
         }
-        let Some(&id) = self.links.get(&(stat.st_dev, stat.st_ino)) else { return Ok(false) };
+        let key = (stat.st_dev, stat.st_ino, dir.id().tree);
+        let Some(&id) = self.links.get(&key) else { return Ok(false) };
         let inode = self.fs.inode(id)?;
         replacing(dir, target, || dir.link(&inode, target))?;
         Ok(true)
@@ -326,7 +338,7 @@ fn whole_pieces(len: u64) -> impl Fn((u64, u64)) -> (u64, u64) {
 }
 
 /// Writes all blocks that are not zero, in runs.
-fn write_data(inode: &Inode, offset: u64, piece: &[u8]) -> buttress_fs::Result<()> {
+pub(super) fn write_data(inode: &Inode, offset: u64, piece: &[u8]) -> buttress_fs::Result<()> {
     let mut at = 0;
     while at < piece.len() {
         let is_zero = |from: usize| {

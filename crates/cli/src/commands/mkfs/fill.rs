@@ -1,0 +1,202 @@
+//! Fills a new volume from a folder or an archive, and cuts it.
+//!
+//! # Invariants
+//!
+//! - **F1** An archive from standard input is read once.
+//! - **F2** An image is cut only after its volume was closed, and never before its last chunk ends.
+
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::path::Path;
+use std::sync::Arc;
+
+use buttress_block::Device;
+use buttress_format::DeviceId;
+use buttress_fs::{ErrorKind, Filesystem, MountOptions};
+use buttress_remote::{Inside, is_remote};
+
+use super::{Args, Recipe, brings};
+use crate::exit::{Context, Exit, Failure, Result};
+use crate::memory;
+use crate::transfer::{
+    Census, Chain, Import, Job, Keep, Unpack, digest, digest_archive, open_dir, survey,
+    survey_archive,
+};
+use crate::ui::{self, Ui};
+
+/// The least size of a device in bytes.
+const LEAST: u64 = 16 << 20;
+
+/// What fills a volume.
+#[derive(Clone, Copy)]
+pub(super) enum Source<'a> {
+    /// Everything in a folder.
+    Folder(&'a Path),
+    /// A tar archive in a file.
+    Archive(&'a Path),
+    /// A tar archive from standard input.
+    Stream,
+}
+
+impl<'a> Source<'a> {
+    pub(super) fn of(args: &'a Args) -> Option<Self> {
+        let archive = args.from_tar.as_deref().map(|path| match path == Path::new("-") {
+            true => Self::Stream,
+            false => Self::Archive(path),
+        });
+        archive.or(args.rootdir.as_deref().map(Self::Folder))
+    }
+
+    /// Counts what is in it, unless that needs standard input (F1).
+    pub(super) fn survey(self) -> Result<Option<Census>> {
+        match self {
+            Self::Folder(dir) => survey(open_dir(dir)?, &|_| false).map(Some),
+            Self::Archive(path) => survey_archive(open(path)?).map(Some),
+            Self::Stream => Ok(None),
+        }
+    }
+
+    /// Adds its content to a number that identifiers follow from.
+    pub(super) fn add_to(self, chain: &mut Chain, images: &[(u64, u64)]) -> Result<()> {
+        match self {
+            Self::Folder(dir) => digest(open_dir(dir)?, images, chain),
+            Self::Archive(path) => digest_archive(open(path)?, chain),
+            Self::Stream => {
+                let what = "with SOURCE_DATE_EPOCH an archive from standard input needs --seed: \
+                            identifiers cannot follow from what was not read yet";
+                Err(Failure::new(Exit::Usage, what))
+            }
+        }
+    }
+}
+
+fn open(path: &Path) -> Result<BufReader<File>> {
+    let file = File::open(path).context(|| path.display().to_string())?;
+    Ok(BufReader::with_capacity(1 << 20, file))
+}
+
+/// A source, with what is known of it and how it is copied.
+pub(super) struct Brings<'a> {
+    pub(super) source: Source<'a>,
+    pub(super) census: Census,
+    pub(super) recipe: Option<Recipe>,
+}
+
+/// Copies the source into the volume. Returns the size in bytes that it was cut to, if it was.
+pub(super) fn fill(
+    devices: Vec<Arc<dyn Device>>,
+    args: &Args,
+    brings: &Brings<'_>,
+    image: &Path,
+    ui: &Ui,
+) -> Result<Option<u64>> {
+    let Brings { source, census, recipe } = *brings;
+    let name = || image.display().to_string();
+    let mut options = match recipe {
+        // Where a commit ends must not follow from the machine.
+        Some(_) if args.memory.is_none() => MountOptions::default(),
+        _ => memory::options(args.memory),
+    };
+    options.compress = args.compress.and_then(|packing| packing.0);
+    // Background threads would write in an order that differs from run to run.
+    options.background = recipe.is_none();
+    let special = brings::special(&args.subvol, &args.inode_flags)?;
+    let fs = Filesystem::open(devices, options).context(name)?;
+    let bar = match source {
+        Source::Stream => ui.stream_bar("filling"),
+        _ => ui.bytes_bar("filling", census.file_bytes),
+    };
+    bar.tick();
+    let keep = Keep { attributes: true, everything: true };
+    let mut job = Job::new(keep, true, &bar);
+    job.leave_out(image);
+    job.canonical = recipe.map(|recipe| recipe.epoch.unwrap_or(i64::MAX));
+    job.special = special;
+    let unpack = |job: &mut Job<'_>, input: &mut dyn Read| -> Result<()> {
+        if Unpack::new(job, &fs).all(input)? {
+            ui::note("lists for access control in the archive (SCHILY.acl) were left out");
+        }
+        Ok(())
+    };
+    match source {
+        Source::Folder(dir) => Import::new(&mut job, &fs).contents(open_dir(dir)?, &fs.root())?,
+        Source::Archive(path) => unpack(&mut job, &mut open(path)?)?,
+        Source::Stream => {
+            unpack(&mut job, &mut BufReader::with_capacity(1 << 20, std::io::stdin().lock()))?;
+        }
+    }
+    brings::finish(&job.special, &fs, &args.subvol)?;
+    bar.message("writing the last of it");
+    if !args.shrink {
+        fs.close().context(name)?;
+        return Ok(None);
+    }
+    let least = shrink(&fs).context(name)?;
+    fs.close().context(name)?;
+    cut(image, least)?;
+    Ok(Some(least))
+}
+
+/// Makes the volume smaller, as long as its last block groups fit into others. Returns its size in
+/// bytes.
+fn shrink(fs: &Filesystem) -> buttress_fs::Result<u64> {
+    let only = DeviceId(1);
+    fs.sync()?;
+    loop {
+        let least = fs.least_device_len(only)?.max(LEAST);
+        fs.resize_device(only, least, &mut |_| true)?;
+        // One sector less moves what is in the last block group, if the others have room.
+        match fs.resize_device(only, least - 4096, &mut |_| true) {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::NoSpace || least == LEAST => {
+                fs.resize_device(only, fs.least_device_len(only)?.max(LEAST), &mut |_| true)?;
+                return fs.least_device_len(only).map(|least| least.max(LEAST));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Cuts the file of an image (F2). A block device or a part of a disk keeps its length.
+fn cut(image: &Path, len: u64) -> Result<()> {
+    if is_remote(image) || Inside::of(image).is_some() {
+        return Ok(());
+    }
+    let name = || image.display().to_string();
+    let file = File::options().write(true).open(image).context(name)?;
+    if file.metadata().context(name)?.is_file() {
+        file.set_len(len).context(name)?;
+    }
+    Ok(())
+}
+
+/// Returns a size for a tree of files, with room to spare. The file is sparse, so unused space
+/// costs nothing. For each entry, an inode, two directory items, a reference and one extent with
+/// its records take about 500 bytes. That is doubled because nodes are half full, and doubled again
+/// for DUP. A volume that is cut afterwards is made smaller, because its chunks are then smaller,
+/// too: each has up to a tenth of the volume.
+pub(super) fn estimate(census: Census, is_cut: bool) -> u64 {
+    const PER_ENTRY: u64 = 2048;
+    const LEAST: u64 = 256 << 20;
+    /// The first chunks of metadata and of the system, with their copies.
+    const FIRST: u64 = 96 << 20;
+    let metadata = census.entries.saturating_mul(PER_ENTRY).saturating_add(4 * census.name_bytes);
+    let checksums = census.data_bytes / 512;
+    let total = census.data_bytes.saturating_add(metadata).saturating_add(checksums);
+    let total = total.saturating_add(total / 4).saturating_add(if is_cut { FIRST } else { 0 });
+    let spare = if is_cut { 0 } else { LEAST };
+    total.max(LEAST).next_multiple_of(64 << 20).saturating_add(spare)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The estimate holds the data, and an empty folder still gets a volume that can be used.
+    #[test]
+    fn estimates_leave_room() {
+        assert!(estimate(Census::default(), false) >= 256 << 20);
+        let census = Census { entries: 50_000, data_bytes: 2 << 30, ..Census::default() };
+        assert!(estimate(census, false) > (2 << 30) + 50_000 * 1024);
+    }
+}

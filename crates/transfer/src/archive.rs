@@ -1,0 +1,284 @@
+//! Copies a tar archive into a volume.
+//!
+//! # Invariants
+//!
+//! - **A1** No name of an archive leads out of the top of the copy. A name with `..` is refused. So
+//!   is one that leads through a symbolic link.
+//! - **A2** Of several entries with one name the last counts. Names that others had of an earlier
+//!   one stay.
+//! - **A3** Whiteouts of layers are files and devices like others.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io::Read;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+
+use buttress_fs::{
+    ErrorKind, FileKind, Filesystem, Inode, InodeId, NameError, SetAttr, Timespec, XattrFlags,
+};
+
+use super::import::write_data;
+use super::tar::{Archive, Entry, Kind};
+use super::{CHUNK, Census, Job};
+use buttress_control::exit::{Context, Exit, Failure, Result};
+use buttress_control::location::show;
+
+/// The mode of a folder that has no entry of its own.
+const IMPLIED: u32 = 0o755;
+
+/// Counts what [`Unpack`] would copy.
+pub fn survey_archive(input: impl Read) -> Result<Census> {
+    let mut archive = Archive::new(input);
+    let mut census = Census::default();
+    while let Some(entry) = archive.next().context(|| "the archive")? {
+        census.entries += 1;
+        census.name_bytes += entry.path.len() as u64;
+        let stored: u64 = entry.runs.iter().map(|(_, len)| len.next_multiple_of(4096)).sum();
+        census.data_bytes = census.data_bytes.saturating_add(stored);
+        census.file_bytes = census.file_bytes.saturating_add(entry.size);
+        census.sector_bytes = census.data_bytes;
+    }
+    Ok(census)
+}
+
+/// Copies an archive into one volume.
+pub struct Unpack<'a, 'b> {
+    job: &'a mut Job<'b>,
+    fs: &'a Filesystem,
+    buffer: Vec<u8>,
+    /// Attributes of directories, which get them when all is in them.
+    directories: BTreeMap<InodeId, SetAttr>,
+    has_acls: bool,
+}
+
+impl<'a, 'b> Unpack<'a, 'b> {
+    /// Prepares a copy into `fs`.
+    pub fn new(job: &'a mut Job<'b>, fs: &'a Filesystem) -> Self {
+        let buffer = vec![0; CHUNK];
+        Self { job, fs, buffer, directories: BTreeMap::new(), has_acls: false }
+    }
+
+    /// Copies all entries. Returns whether some had lists for access control, which are left out.
+    pub fn all(mut self, input: impl Read) -> Result<bool> {
+        let mut archive = Archive::new(input);
+        while let Some(entry) = archive.next().context(|| "the archive")? {
+            self.has_acls |= entry.has_acl;
+            self.entry(&entry, &mut archive)?;
+        }
+        for (id, set) in std::mem::take(&mut self.directories) {
+            let done = self.fs.inode(id).and_then(|inode| inode.set_attr(&set));
+            done.context(|| "a directory")?;
+        }
+        // A program that writes the archive into a pipe must not fail.
+        archive.drain().context(|| "the archive")?;
+        Ok(self.has_acls)
+    }
+
+    fn entry(&mut self, entry: &Entry, archive: &mut Archive<impl Read>) -> Result<()> {
+        let text = || show(&entry.path);
+        self.job.bar.message(&text());
+        let mut parts = parts(&entry.path)?;
+        let Some(name) = parts.pop() else {
+            // The top itself.
+            if entry.kind != Kind::Directory {
+                return Err(Failure::new(Exit::Failure, format!("{}: has no name", text())));
+            }
+            let top = self.fs.root();
+            xattrs(&top, entry)?;
+            self.directories.insert(top.id(), self.attributes(entry));
+            return Ok(());
+        };
+        let (dir, at) = self.folder(&parts)?;
+        let there = found(&dir, name).context(text)?;
+        if entry.kind == Kind::Directory {
+            return self.directory(entry, (&dir, at), name, there);
+        }
+        let target = match entry.kind {
+            Kind::Link => Some(self.target(entry)?),
+            _ => None,
+        };
+        if let Some(there) = there {
+            if target.as_ref().is_some_and(|target| target.id() == there.id()) {
+                return Ok(());
+            }
+            // A directory is refused here.
+            dir.unlink(name).context(text)?;
+        }
+        if let Some(target) = target {
+            return dir.link(&target, name).context(text);
+        }
+        let (uid, gid) = (entry.uid, entry.gid);
+        let (major, minor) = entry.device;
+        let device = u64::from(major) << 20 | u64::from(minor);
+        let create = |kind: FileKind| {
+            dir.create(name, entry.mode | kind.mode_bits(), uid, gid, device).context(text)
+        };
+        let inode = match entry.kind {
+            Kind::Regular => {
+                let inode = create(FileKind::Regular)?;
+                self.job.special.file(&at, name, &inode).context(text)?;
+                self.content(entry, archive, &inode)?;
+                self.job.tally.files += 1;
+                inode
+            }
+            Kind::Symlink => dir.symlink(name, &entry.link, uid, gid).context(text)?,
+            Kind::Character => create(FileKind::Character)?,
+            Kind::Block => create(FileKind::Block)?,
+            Kind::Fifo | Kind::Directory | Kind::Link => create(FileKind::Fifo)?,
+        };
+        xattrs(&inode, entry)?;
+        let mut set = self.attributes(entry);
+        if entry.kind == Kind::Symlink {
+            set.mode = None;
+        }
+        inode.set_attr(&set).context(text)?;
+        Ok(())
+    }
+
+    /// Makes a directory, or takes the one that is there.
+    fn directory(
+        &mut self,
+        entry: &Entry,
+        (dir, at): (&Inode, PathBuf),
+        name: &[u8],
+        there: Option<Inode>,
+    ) -> Result<()> {
+        let text = || show(&entry.path);
+        let inode = match there {
+            Some(inode) if inode.kind() == FileKind::Directory => inode,
+            other => {
+                if other.is_some() {
+                    dir.unlink(name).context(text)?;
+                }
+                self.make(dir, &at, name, (entry.mode, entry.uid, entry.gid)).context(text)?
+            }
+        };
+        xattrs(&inode, entry)?;
+        self.directories.insert(inode.id(), self.attributes(entry));
+        Ok(())
+    }
+
+    fn make(
+        &mut self,
+        dir: &Inode,
+        at: &std::path::Path,
+        name: &[u8],
+        (mode, uid, gid): (u32, u32, u32),
+    ) -> buttress_fs::Result<Inode> {
+        self.job.tally.directories += 1;
+        let path = at.join(OsString::from_vec(name.to_vec()));
+        let make = || dir.mkdir(name, mode, uid, gid);
+        self.job.special.directory(&path, dir, (mode, uid, gid), make)
+    }
+
+    /// Finds the directory of an entry, and makes those that have no entry of their own. Returns
+    /// its path as well.
+    fn folder(&mut self, parts: &[&[u8]]) -> Result<(Inode, PathBuf)> {
+        let mut dir = self.fs.root();
+        let mut at = PathBuf::new();
+        for part in parts {
+            let text = || show(part);
+            dir = match found(&dir, part).context(text)? {
+                Some(next) if next.kind() == FileKind::Directory => next,
+                // A1
+                Some(_) => {
+                    let what = format!("{}: is no directory, and has a name below it", text());
+                    return Err(Failure::new(Exit::Failure, what));
+                }
+                None => {
+                    let made = self.make(&dir, &at, part, (IMPLIED, 0, 0)).context(text)?;
+                    if let Some(last) = self.job.canonical {
+                        let time = Some(Timespec { sec: last, nsec: 0 });
+                        let set = SetAttr { atime: time, mtime: time, ..SetAttr::default() };
+                        self.directories.insert(made.id(), set);
+                    }
+                    made
+                }
+            };
+            at.push(OsString::from_vec(part.to_vec()));
+        }
+        Ok((dir, at))
+    }
+
+    /// Finds what a hard link is another name of.
+    fn target(&self, entry: &Entry) -> Result<Inode> {
+        let mut inode = self.fs.root();
+        for part in parts(&entry.link)? {
+            inode = inode.lookup(part).context(|| show(&entry.link))?;
+        }
+        Ok(inode)
+    }
+
+    fn content(
+        &mut self,
+        entry: &Entry,
+        archive: &mut Archive<impl Read>,
+        inode: &Inode,
+    ) -> Result<()> {
+        let text = || show(&entry.path);
+        let size = SetAttr { size: Some(entry.size), ..SetAttr::default() };
+        for &(start, len) in &entry.runs {
+            let mut offset = start;
+            while offset < start + len {
+                // Pieces begin at multiples of their length, whatever the map of holes is.
+                let end = (offset + 1).next_multiple_of(CHUNK as u64).min(start + len);
+                let want = (end - offset) as usize;
+                let read = archive.read(&mut self.buffer[..want]).context(text)?;
+                let piece = &self.buffer[..read];
+                match self.job.canonical {
+                    Some(_) => write_data(inode, offset, piece).context(text)?,
+                    None => drop(inode.write_at(offset, piece).context(text)?),
+                }
+                offset = end;
+                self.job.bar.add(read as u64);
+                self.job.tally.bytes += read as u64;
+            }
+        }
+        if inode.attr().size < entry.size {
+            inode.set_attr(&size).context(text)?;
+        }
+        Ok(())
+    }
+
+    fn attributes(&self, entry: &Entry) -> SetAttr {
+        let time = |(sec, nsec)| match self.job.canonical {
+            Some(last) if sec >= last => Timespec { sec: last, nsec: 0 },
+            _ => Timespec { sec, nsec },
+        };
+        let atime = entry.atime.filter(|_| self.job.canonical.is_none());
+        SetAttr {
+            mode: Some(entry.mode),
+            uid: Some(entry.uid),
+            gid: Some(entry.gid),
+            atime: Some(time(atime.unwrap_or(entry.mtime))),
+            mtime: Some(time(entry.mtime)),
+            ..SetAttr::default()
+        }
+    }
+}
+
+/// The parts of a name, below the top of the copy (A1).
+fn parts(path: &[u8]) -> Result<Vec<&[u8]>> {
+    let parts = path.split(|&byte| byte == b'/').filter(|part| !matches!(*part, b"" | b"."));
+    let parts: Vec<&[u8]> = parts.collect();
+    match parts.contains(&&b".."[..]) {
+        true => Err(Failure::new(Exit::Failure, format!("{}: leads out of the top", show(path)))),
+        false => Ok(parts),
+    }
+}
+
+fn found(dir: &Inode, name: &[u8]) -> buttress_fs::Result<Option<Inode>> {
+    match dir.lookup(name) {
+        Ok(inode) => Ok(Some(inode)),
+        Err(error) if error.kind() == ErrorKind::Name(NameError::NotFound) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn xattrs(inode: &Inode, entry: &Entry) -> Result<()> {
+    for (name, value) in &entry.xattrs {
+        inode.set_xattr(name, value, XattrFlags::default()).context(|| show(&entry.path))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,168 @@
+//! The extensions of POSIX to entries: lines of `LENGTH key=value`.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use super::entry::{BLOCK, Entry, RUNS_MAX, wrong};
+
+const XATTR: &[u8] = b"SCHILY.xattr.";
+const ACL: &[u8] = b"SCHILY.acl.";
+
+/// The length of a file and the parts of it that are stored.
+type Sparse = (u64, Vec<(u64, u64)>);
+
+/// Extensions, in the order in which they stand. Of equal ones the last counts, except for the
+/// parts of a sparse file.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Pax(Vec<(Vec<u8>, Vec<u8>)>);
+
+impl Pax {
+    /// Adds the lines of an extension.
+    pub(super) fn add(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let bad = || wrong("an extension has a wrong length");
+            let space = rest.iter().position(|&byte| byte == b' ').ok_or_else(bad)?;
+            let len = decimal(&rest[..space])? as usize;
+            if len > rest.len() || len < space + 2 || rest[len - 1] != b'\n' {
+                return Err(bad());
+            }
+            let line = &rest[space + 1..len - 1];
+            let equals = line.iter().position(|&byte| byte == b'=').ok_or_else(bad)?;
+            let (key, value) = (line[..equals].to_vec(), line[equals + 1..].to_vec());
+            self.0.push((key, value));
+            rest = &rest[len..];
+        }
+        Ok(())
+    }
+
+    /// Returns these extensions of all entries with those of one, which count more.
+    pub(super) fn with(&self, own: Self) -> Self {
+        let mut all = self.clone();
+        all.0.extend(own.0);
+        all
+    }
+
+    /// Returns the bytes that the extensions take.
+    pub(super) fn len(&self) -> usize {
+        self.0.iter().map(|(key, value)| key.len() + value.len()).sum()
+    }
+
+    fn get(&self, key: &[u8]) -> Option<&[u8]> {
+        let found = self.0.iter().rev().find(|(there, _)| there == key);
+        found.map(|(_, value)| value.as_slice())
+    }
+
+    /// Returns the bytes that are stored, if the header has no room for them.
+    pub(super) fn size(&self) -> io::Result<Option<u64>> {
+        self.get(b"size").map(decimal).transpose()
+    }
+
+    /// Changes what a header says.
+    pub(super) fn apply(&self, entry: &mut Entry) -> io::Result<()> {
+        let mut xattrs = BTreeMap::new();
+        for (key, value) in &self.0 {
+            match key.as_slice() {
+                b"path" => entry.path.clone_from(value),
+                b"linkpath" => entry.link.clone_from(value),
+                b"GNU.sparse.name" => {}
+                b"uid" => entry.uid = small(value)?,
+                b"gid" => entry.gid = small(value)?,
+                b"mtime" => entry.mtime = time(value)?,
+                b"atime" => entry.atime = Some(time(value)?),
+                key if key.starts_with(ACL) => entry.has_acl = true,
+                key => {
+                    if let Some(name) = key.strip_prefix(XATTR) {
+                        xattrs.insert(name.to_vec(), value.clone());
+                    }
+                }
+            }
+        }
+        // A file with holes has a made-up path.
+        if let Some(name) = self.get(b"GNU.sparse.name") {
+            entry.path = name.to_vec();
+        }
+        entry.xattrs = xattrs.into_iter().collect();
+        Ok(())
+    }
+
+    /// Returns the holes of a file, if it has any. `read` reads the content, where a map may stand.
+    pub(super) fn sparse(
+        &self,
+        mut read: impl FnMut(&mut [u8]) -> io::Result<()>,
+    ) -> io::Result<Option<Sparse>> {
+        let size = self.get(b"GNU.sparse.realsize").or_else(|| self.get(b"GNU.sparse.size"));
+        let Some(size) = size.map(decimal).transpose()? else { return Ok(None) };
+        let pairs = |numbers: Vec<u64>| match numbers.len() {
+            len if len.is_multiple_of(2) && len / 2 <= RUNS_MAX => {
+                Ok(numbers.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect())
+            }
+            _ => Err(wrong("a map of holes is cut")),
+        };
+        if self.get(b"GNU.sparse.major").is_some() {
+            return Ok(Some((size, pairs(map_in_content(&mut read)?)?)));
+        }
+        if let Some(map) = self.get(b"GNU.sparse.map") {
+            let numbers = map.split(|&byte| byte == b',').filter(|word| !word.is_empty());
+            return Ok(Some((size, pairs(numbers.map(decimal).collect::<io::Result<_>>()?)?)));
+        }
+        let is_part = |key: &[u8]| matches!(key, b"GNU.sparse.offset" | b"GNU.sparse.numbytes");
+        let parts = self.0.iter().filter(|(key, _)| is_part(key));
+        let numbers = parts.map(|(_, value)| decimal(value)).collect::<io::Result<_>>()?;
+        Ok(Some((size, pairs(numbers)?)))
+    }
+}
+
+/// Reads the map at the begin of the content: a count, then twice as many numbers, each in a line.
+/// It fills whole blocks.
+fn map_in_content(read: &mut dyn FnMut(&mut [u8]) -> io::Result<()>) -> io::Result<Vec<u64>> {
+    let mut block = [0; BLOCK];
+    let mut at = BLOCK;
+    let mut next = || -> io::Result<u64> {
+        let mut digits = Vec::new();
+        loop {
+            if at == BLOCK {
+                read(&mut block)?;
+                at = 0;
+            }
+            let byte = block[at];
+            at += 1;
+            match byte {
+                b'\n' => return decimal(&digits),
+                _ if digits.len() < 20 => digits.push(byte),
+                _ => return Err(wrong("a map of holes has a wrong number")),
+            }
+        }
+    };
+    let count = next()?;
+    if count > RUNS_MAX as u64 {
+        return Err(wrong("a file has too many holes"));
+    }
+    (0..2 * count).map(|_| next()).collect()
+}
+
+fn decimal(bytes: &[u8]) -> io::Result<u64> {
+    let text = std::str::from_utf8(bytes).ok().filter(|text| !text.starts_with('+'));
+    text.and_then(|text| text.parse().ok()).ok_or_else(|| wrong("an extension has a wrong number"))
+}
+
+fn small(bytes: &[u8]) -> io::Result<u32> {
+    u32::try_from(decimal(bytes)?).map_err(|_| wrong("an owner has a number that is too large"))
+}
+
+/// Reads seconds with a fraction. Nanoseconds count up, also before 1970.
+fn time(bytes: &[u8]) -> io::Result<(i64, u32)> {
+    let bad = || wrong("a time is none");
+    let text = std::str::from_utf8(bytes).map_err(|_| bad())?;
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    if !fraction.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(bad());
+    }
+    let digits = fraction.bytes().chain(std::iter::repeat(b'0')).take(9);
+    let nanos = digits.fold(0, |nanos, digit| nanos * 10 + u32::from(digit - b'0'));
+    let seconds: i64 = whole.parse().map_err(|_| bad())?;
+    match whole.starts_with('-') && nanos > 0 {
+        true => Ok((seconds.checked_sub(1).ok_or_else(bad)?, 1_000_000_000 - nanos)),
+        false => Ok((seconds, nanos)),
+    }
+}

@@ -1,0 +1,187 @@
+//! Volumes that `mkfs` fills: with subvolumes and flags, from archives, cut to their size. Linux
+//! sees what the source holds.
+
+use std::path::Path;
+
+use buttress_interop::linux::{Images, has_linux_btrfs, has_program, run};
+use buttress_interop::manifest::{Depth, Manifest};
+use buttress_interop::program::buttress;
+use buttress_interop::sample::{Folder, Scale, fill};
+
+use crate::open::manifest;
+
+/// A folder with the sample tree, and what only root can make.
+fn source(images: &Images) -> std::path::PathBuf {
+    let folder = images.scratch().join("source");
+    std::fs::create_dir(&folder).expect("a folder");
+    let scale = Scale { dirs: 6, files: 10, big_bytes: 3 << 20, ..Scale::default() };
+    fill(&Folder::new(&folder), &scale);
+    // Too long to read for programs that do not seek.
+    std::fs::remove_file(folder.join("holes/a tebibyte")).expect("a file");
+    let script = format!(
+        "set -eu; cd '{}'; mknod null c 1 3; mknod whiteout c 0 0; mknod disk b 259 70000; \
+         mkfifo pipe; mkdir -p db/sub plain; echo row > db/row; echo more > db/sub/more; \
+         touch plain/.wh.gone plain/sum; ln db/row db/again; chown 1234:70000 db/row; \
+         chmod 4755 plain/sum; setfattr -n trusted.test -v value plain; \
+         truncate -s 5G plain/sparse; \
+         printf end | dd of=plain/sparse bs=1 seek=3G conv=notrunc status=none; \
+         touch -d @1700000000.123456789 plain/sum; touch -d @-5.5 plain",
+        folder.display()
+    );
+    run("bash", ["-c", &script]);
+    folder
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("ASCII")
+}
+
+/// A new volume with these words.
+fn made(images: &Images, words: &[&str]) {
+    drop(std::fs::remove_file(images.path()));
+    buttress(["mkfs", text(images.path())].iter().chain(words).copied());
+    images.check();
+}
+
+/// Compares the volume with the folder, as this library sees it and as Linux does.
+fn same_as(images: &Images, folder: &Path) {
+    let expected = Manifest::of_folder(folder);
+    let here = manifest(images.paths());
+    expected.assert_same("the source", &here, "here", Depth::Copy);
+    let mount = images.mount("ro");
+    let linux = Manifest::of_folder(mount.path());
+    mount.unmount();
+    linux.assert_same("Linux", &here, "here", Depth::Volume);
+}
+
+/// An archive in each form that GNU tar writes gives what unpacking it gives, from a file and from
+/// a pipe; twice the same bytes.
+#[test]
+fn archives_become_what_they_hold() {
+    if !has_linux_btrfs() || !has_program("tar") {
+        return;
+    }
+    let images = Images::new(1, 0);
+    let source = source(&images);
+    let archive = images.scratch().join("archive.tar");
+    let forms = [
+        "--format=posix --sparse --sparse-version=1.0",
+        "--format=posix --sparse --sparse-version=0.1",
+        "--format=posix --sparse --sparse-version=0.0",
+        "--format=posix --sparse --sort=name",
+    ];
+    for form in forms {
+        let script = format!(
+            "tar {form} --xattrs --xattrs-include='*' -C '{}' -cf '{}' .",
+            source.display(),
+            archive.display()
+        );
+        run("bash", ["-c", &script]);
+        made(&images, &["--from-tar", text(&archive)]);
+        same_as(&images, &source);
+    }
+    // Without attributes of files, and with the holes in GNU's own form.
+    let unpacked = images.scratch().join("unpacked");
+    std::fs::create_dir(&unpacked).expect("a folder");
+    let script = format!(
+        "set -eu; tar --format=gnu --sparse -C '{}' -cf '{}' .; tar -C '{}' -xpf '{}'",
+        source.display(),
+        archive.display(),
+        unpacked.display(),
+        archive.display()
+    );
+    run("bash", ["-c", &script]);
+    made(&images, &["--from-tar", text(&archive)]);
+    same_as(&images, &unpacked);
+    let first = images.scratch().join("first.img");
+    for name in [text(images.path()), text(&first)] {
+        let script = format!(
+            "set -eu; rm -f '{name}'; export SOURCE_DATE_EPOCH=1700000000; \
+             cat '{}' | '{}' mkfs '{name}' --size 256M --seed x --from-tar -",
+            archive.display(),
+            buttress_interop::program::program().display(),
+        );
+        run("bash", ["-c", &script]);
+    }
+    images.check();
+    run("cmp", [images.path(), &first]);
+}
+
+/// Folders become subvolumes, files lose their checksums, and the image is cut; from a folder and
+/// from an archive.
+#[test]
+fn folders_become_subvolumes() {
+    if !has_linux_btrfs() || !has_program("tar") {
+        return;
+    }
+    let images = Images::new(1, 0);
+    let source = source(&images);
+    let archive = images.scratch().join("archive.tar");
+    let arguments = ["--format=posix", "--sparse", "--xattrs", "--xattrs-include=*", "-C"];
+    let arguments = arguments.into_iter().chain([text(&source), "-cf", text(&archive)]);
+    run("tar", arguments.chain(["--exclude=./db/again", "."]));
+    std::fs::remove_file(source.join("db/again")).expect("a link");
+    let words = ["--subvol", "ro:plain", "-u", "db/sub", "-u", "default:db", "--shrink"];
+    let words = [&words[..], &["--inode-flags", "nodatacow:db", "--compress", "zstd"]].concat();
+    let words = [&words[..], &["--inode-flags", "nodatasum:big"]].concat();
+    for from in [["--rootdir", text(&source)], ["--from-tar", text(&archive)]] {
+        made(&images, &[&words[..], &from].concat());
+        let mount = images.mount("ro,subvolid=5");
+        let expected = Manifest::of_folder(&source);
+        let linux = Manifest::of_folder(mount.path());
+        expected.assert_same("the source", &linux, "Linux", Depth::Copy);
+        let listed = mount.btrfs("subvolume list");
+        for path in ["plain", "db", "db/sub"] {
+            let has = listed.lines().any(|line| line.ends_with(&format!(" path {path}")));
+            assert!(has, "{path} in {listed}");
+        }
+        assert!(mount.btrfs("subvolume get-default").contains("path db"));
+        let read_only = mount.shell("for at in plain db; do btrfs property get $at ro; done");
+        assert_eq!(read_only, "ro=true\nro=false\n");
+        let flags = mount.shell("lsattr -d db db/row db/sub/more plain/sum | cut -d' ' -f1");
+        let has: Vec<bool> = flags.lines().map(|line| line.contains('C')).collect();
+        assert_eq!(has, [true, true, true, false], "{flags}");
+        mount.unmount();
+        let dump = run("btrfs", ["inspect-internal", "dump-tree", "-t5", text(images.path())]);
+        assert!(dump.contains("flags 0x1(NODATASUM)"), "files without checksums alone");
+    }
+    let refused = |words: &[&str], why: &str| {
+        let program = buttress_interop::program::program();
+        let mut command = std::process::Command::new(program);
+        let image = images.scratch().join("none.img");
+        let output = command.args(["mkfs", text(&image), "--rootdir", text(&source)]).args(words);
+        let output = output.output().expect("it starts");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains(why), "{words:?}: {said}");
+        assert!(!image.exists(), "nothing is left of it");
+    };
+    refused(&["-u", "nowhere"], "nowhere");
+    refused(&["--inode-flags", "nodatasum:nowhere"], "nowhere");
+    refused(&["-u", "default:db", "-u", "default:plain"], "default");
+}
+
+/// A cut image is at most a little larger than the one that btrfs-progs cuts.
+#[test]
+fn a_cut_image_is_as_small_as_that_of_btrfs_progs() {
+    if !has_linux_btrfs() {
+        return;
+    }
+    let images = Images::new(1, 0);
+    let source = source(&images);
+    // btrfs-progs 6.2 writes its hole out.
+    std::fs::remove_file(source.join("plain/sparse")).expect("a file");
+    let theirs = images.scratch().join("theirs.img");
+    std::fs::File::create(&theirs).expect("a file");
+    let words = ["-q", "--shrink", "--rootdir", text(&source), text(&theirs)];
+    run("mkfs.btrfs", words);
+    made(&images, &["--shrink", "--rootdir", text(&source)]);
+    let len = |path: &Path| path.metadata().expect("an image").len();
+    let (ours, theirs) = (len(images.path()), len(&theirs));
+    assert!(ours * 100 <= theirs * 102, "{ours} bytes, and {theirs} by btrfs-progs");
+    same_as(&images, &source);
+    // The volume can be written, and grows again.
+    let mount = images.mount("");
+    mount.shell("echo more > more");
+    mount.unmount();
+    images.check();
+}
