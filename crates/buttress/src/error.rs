@@ -30,6 +30,8 @@ pub enum ErrorKind {
     ReadOnly,
     /// The volume is full. Removing files, a snapshot or more devices make room.
     StorageFull,
+    /// The limit of a quota group of the subvolume is reached.
+    QuotaExceeded,
     /// Source and target lie in different subvolumes.
     CrossesSubvolumes,
     /// An argument cannot be right, such as a name that is too long.
@@ -140,6 +142,7 @@ impl From<Error> for io::Error {
             ErrorKind::PermissionDenied => io::ErrorKind::PermissionDenied,
             ErrorKind::ReadOnly | ErrorKind::Aborted => io::ErrorKind::ReadOnlyFilesystem,
             ErrorKind::StorageFull => io::ErrorKind::StorageFull,
+            ErrorKind::QuotaExceeded => io::ErrorKind::QuotaExceeded,
             ErrorKind::CrossesSubvolumes => io::ErrorKind::CrossesDevices,
             ErrorKind::InvalidInput => io::ErrorKind::InvalidInput,
             ErrorKind::Corrupt => io::ErrorKind::InvalidData,
@@ -169,6 +172,7 @@ fn kind_of(error: &buttress_fs::Error) -> ErrorKind {
         K::Io => ErrorKind::Io,
         K::Corrupt => ErrorKind::Corrupt,
         K::NoSpace => ErrorKind::StorageFull,
+        K::Quota => ErrorKind::QuotaExceeded,
         K::Interrupted => ErrorKind::Interrupted,
         K::Invalid => ErrorKind::InvalidInput,
         K::Unsupported => ErrorKind::Unsupported,

@@ -33,7 +33,7 @@ use std::path::Path;
 
 use clap::Parser;
 
-use crate::commands::{balance, check, property, receive, restore, send};
+use crate::commands::{balance, check, property, qgroup, quota, receive, restore, send};
 use crate::exit::{Exit, Result};
 use crate::log;
 use crate::ui::Ui;
@@ -83,6 +83,12 @@ enum Group {
     InspectInternal(inspect::Verb),
     /// Show and set properties.
     Property(property::Args),
+    /// Count what subvolumes use.
+    #[command(subcommand)]
+    Quota(quota::Verb),
+    /// Groups of subvolumes: what they use and what they may use.
+    #[command(subcommand)]
+    Qgroup(qgroup::Verb),
     /// Write a read-only subvolume as a stream.
     Send(send::Args),
     /// Make subvolumes from streams.
@@ -144,6 +150,8 @@ impl Line {
             Group::Check(args) => check::run(args, ui),
             Group::InspectInternal(verb) => inspect::run(verb, ui),
             Group::Property(args) => property::run(args, ui),
+            Group::Quota(verb) => quota::run(verb, ui),
+            Group::Qgroup(verb) => qgroup::run(verb, ui),
             Group::Send(args) => send::run(args, ui),
             Group::Receive(args) => receive::run(args, ui),
             Group::Replace(verb) => replace::run(verb, ui),

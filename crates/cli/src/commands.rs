@@ -26,6 +26,8 @@ pub(crate) mod mount;
 mod mv;
 mod nbd;
 pub(crate) mod property;
+pub(crate) mod qgroup;
+pub(crate) mod quota;
 pub(crate) mod receive;
 mod remote;
 pub(crate) mod rescue;
@@ -111,6 +113,12 @@ pub(crate) enum Command {
     /// Move what is in block groups to others, perhaps with another profile.
     #[command(subcommand)]
     Balance(balance::Verb),
+    /// Count what subvolumes use.
+    #[command(subcommand)]
+    Quota(quota::Verb),
+    /// Groups of subvolumes: what they use and what they may use.
+    #[command(subcommand)]
+    Qgroup(qgroup::Verb),
     /// Add and remove devices of a volume, and show how often they failed.
     #[command(subcommand)]
     Device(device::Verb),
@@ -170,6 +178,8 @@ impl Command {
             Self::Dump(args) => dump::run(args, ui),
             Self::Subvolume(args) => subvolume::run(args, ui),
             Self::Property(args) => property::run(args, ui),
+            Self::Quota(verb) => quota::run(verb, ui),
+            Self::Qgroup(verb) => qgroup::run(verb, ui),
             Self::Send(args) => send::run(args, ui),
             Self::Receive(args) => receive::run(args, ui),
             Self::Scrub(verb) => scrub::run(verb, ui),

@@ -11,6 +11,7 @@ mod balance;
 mod device;
 mod fstrim;
 mod property;
+mod quota;
 mod resize;
 mod room;
 mod scrub;
@@ -24,7 +25,7 @@ use serde_json::{Value, json};
 
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::image::Access;
-use crate::order::{Order, PropertyAct, Step, Watch};
+use crate::order::{Order, PropertyAct, QuotaAct, Step, Watch};
 use crate::target::{Open, Stream};
 
 pub use balance::{options as balance_options, status_of as balance_status};
@@ -123,6 +124,7 @@ pub fn carry_out(
             scrub::carry_out(fs, how, (*resume, state.as_deref()), name, watch)
         }
         Order::Property { at, act } => property::carry_out(fs, at, act, beside),
+        Order::Quota(act) => quota::carry_out(fs, act, name, beside),
         Order::Receive { .. } | Order::Send(_) => {
             Err(Failure::new(Exit::Usage, "the stream is missing"))
         }
@@ -151,6 +153,7 @@ pub fn access(order: &Order) -> Access {
         | Order::Scrub { read_only: true, .. }
         | Order::Survey { .. } => Access::Read,
         Order::Subvolume(act) => act.access(),
+        Order::Quota(QuotaAct::Show | QuotaAct::ShowAt { .. }) => Access::Read,
         _ => Access::Write,
     }
 }

@@ -110,7 +110,7 @@ fn exit_of(kind: buttress_fs::ErrorKind) -> Exit {
     match kind {
         ErrorKind::Corrupt => Exit::Corrupt,
         ErrorKind::Unsupported => Exit::Unsupported,
-        ErrorKind::NoSpace => Exit::NoSpace,
+        ErrorKind::NoSpace | ErrorKind::Quota => Exit::NoSpace,
         ErrorKind::Invalid => Exit::Usage,
         _ => Exit::Failure,
     }

@@ -5,6 +5,7 @@
 //! - **O1** This module only describes orders. `crate::execute` carries an order out;
 //!   `crate::client` finds the process that does.
 
+mod quota;
 mod subvolume;
 mod survey;
 
@@ -14,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::names;
 
+pub use quota::{Group, QuotaAct, Quotas, group as quota_group};
 pub use subvolume::{Act, Shown, Spot};
 pub use survey::Wish;
 
@@ -104,6 +106,8 @@ pub enum Order {
         /// What to do.
         act: PropertyAct,
     },
+    /// Work on quotas.
+    Quota(QuotaAct),
     /// Make subvolumes from the streams that come with the order.
     Receive {
         /// The directory for them.
@@ -158,6 +162,7 @@ impl Order {
             | Self::DeviceStats { .. }
             | Self::Label { .. }
             | Self::Property { .. }
+            | Self::Quota(_)
             | Self::Receive { .. }
             | Self::Remount { .. }
             | Self::Subvolume(_) => false,

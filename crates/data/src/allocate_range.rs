@@ -168,6 +168,7 @@ impl Files {
         plan: &mut Plan<S>,
     ) -> Result<()> {
         let mut at = gap.start;
+        self.engine.charge_quota(file.tree(), gap.end - gap.start)?;
         let mut goal = file.goal();
         while at < gap.end {
             let want = (gap.end - at).min(PREALLOC_BYTES_MAX);

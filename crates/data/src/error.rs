@@ -75,6 +75,12 @@ pub enum Error {
 }
 
 impl Error {
+    /// Returns whether the limit of a quota group is the only cause.
+    #[must_use]
+    pub fn is_quota(&self) -> bool {
+        matches!(self, Self::Txn(error) if matches!(**error, buttress_txn::Error::Quota))
+    }
+
     /// Returns whether a lack of space is the only cause.
     #[must_use]
     pub fn is_no_space(&self) -> bool {

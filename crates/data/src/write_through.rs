@@ -131,6 +131,7 @@ impl Files {
             if looks { self.placement.in_place(file, offset..end, flags)? } else { Vec::new() };
         let in_place: u64 = spots.iter().map(|spot| spot.range.end - spot.range.start).sum();
         let slack = (spots.len() as u64 + 1) * self.engine.row_slack();
+        self.engine.charge_quota(file.tree(), data.len() as u64 - in_place)?;
         let reserved = self.engine.reserve_data(data.len() as u64 - in_place + slack)?;
         let rows = &mut self.engine.begin_rows();
         let mut supply = Supply { reserved, goal: file.goal(), rows };
@@ -166,6 +167,7 @@ impl Files {
         let packed =
             choice.map_or_else(Vec::new, |choice| self.params.pack_slice(offset, data, choice));
         let need = data.len() as u64 + self.engine.row_slack();
+        self.engine.charge_quota(file.tree(), data.len() as u64)?;
         let reserved = self.engine.reserve_data(need)?;
         let rows = &mut self.engine.begin_rows();
         let mut supply = Supply { reserved, goal: file.goal(), rows };

@@ -45,7 +45,7 @@ pub use inode::{InodeExtref, InodeExtrefs, InodeFlags, InodeItem, InodeRef, Inod
 pub use key::{Key, Kind};
 pub use misc::{DevStats, UuidItem};
 pub use profile::{Profile, Spread};
-pub use quota::{QUOTA_LIMIT_LEN, QuotaGroup, QuotaInfo, QuotaStatus};
+pub use quota::{QuotaGroup, QuotaInfo, QuotaLimit, QuotaStatus};
 pub use root::{RootFlags, RootItem, RootRef};
 pub use superblock::{RootBackup, Superblock};
 pub use units::{DeviceId, Extent, Generation, Ino, Logical, TreeId};

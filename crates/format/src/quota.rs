@@ -188,5 +188,63 @@ impl QuotaInfo {
     }
 }
 
-/// Bytes of a limit item. All bytes are zero if there is no limit.
-pub const QUOTA_LIMIT_LEN: usize = 40;
+/// The limits of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct QuotaLimit {
+    /// Which of the limits count, from the constants of this type. Others are kept.
+    pub flags: u64,
+    /// The most that the members may use, in bytes.
+    pub referenced: u64,
+    /// The most that no other group uses, in bytes.
+    pub exclusive: u64,
+    /// Never used by Linux.
+    pub reserved_referenced: u64,
+    /// Never used by Linux.
+    pub reserved_exclusive: u64,
+}
+
+impl QuotaLimit {
+    /// [`QuotaLimit::referenced`] counts.
+    pub const REFERENCED: u64 = 1;
+    /// [`QuotaLimit::exclusive`] counts.
+    pub const EXCLUSIVE: u64 = 2;
+
+    /// Reads an item.
+    ///
+    /// # Errors
+    ///
+    /// If the item has the wrong length.
+    pub fn parse(bytes: &[u8]) -> Result<Self> {
+        let mut r = Reader::new("quota limit", bytes);
+        let limit = Self {
+            flags: r.u64()?,
+            referenced: r.u64()?,
+            exclusive: r.u64()?,
+            reserved_referenced: r.u64()?,
+            reserved_exclusive: r.u64()?,
+        };
+        r.end()?;
+        Ok(limit)
+    }
+
+    /// The item's bytes.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut w = Writer::with_capacity(40);
+        w.u64(self.flags).u64(self.referenced).u64(self.exclusive);
+        w.u64(self.reserved_referenced).u64(self.reserved_exclusive);
+        w.0
+    }
+
+    /// The most that the members may use, if there is such a limit.
+    #[must_use]
+    pub fn max_referenced(&self) -> Option<u64> {
+        (self.flags & Self::REFERENCED != 0).then_some(self.referenced)
+    }
+
+    /// The most that no other group uses, if there is such a limit.
+    #[must_use]
+    pub fn max_exclusive(&self) -> Option<u64> {
+        (self.flags & Self::EXCLUSIVE != 0).then_some(self.exclusive)
+    }
+}

@@ -68,6 +68,8 @@ pub enum ErrorKind {
     Corrupt,
     /// The volume is full.
     NoSpace,
+    /// A quota group of the subvolume has no room left.
+    Quota,
     /// The caller has cancelled the call ([`Interrupt`](crate::Interrupt)). Completed parts stay,
     /// as with `NoSpace`.
     Interrupted,
@@ -218,6 +220,7 @@ fn txn_kind(error: &buttress_txn::Error) -> ErrorKind {
     use buttress_txn::Error as E;
     match error {
         E::NoSpace(_) => ErrorKind::NoSpace,
+        E::Quota => ErrorKind::Quota,
         E::Interrupted => ErrorKind::Interrupted,
         E::ReadOnly(_) => ErrorKind::ReadOnly,
         E::Aborted(_) => ErrorKind::Aborted,

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use buttress_data::Files;
-use buttress_format::InodeItem;
+use buttress_format::{InodeItem, TreeId};
 use buttress_txn::{Cost, Engine, MetaReservation, Urgency};
 
 use crate::cell::InodeCell;
@@ -80,6 +80,37 @@ impl Space {
             }
             other => Ok(other?),
         }
+    }
+
+    /// Returns an error where the limit of a quota group leaves a subvolume nothing for new inodes.
+    /// The caller holds no lock.
+    pub(crate) fn expect_quota(&self, tree: TreeId) -> Result<()> {
+        match self.engine.charge_quota(tree, 0) {
+            Err(buttress_txn::Error::Quota) if self.show_quota(tree)? => {
+                Ok(self.engine.charge_quota(tree, 0)?)
+            }
+            other => Ok(other?),
+        }
+    }
+
+    /// Writes back and commits once, so that the quota groups of a subvolume count what is really
+    /// used. Returns whether that may have helped. The caller was refused, and holds no lock.
+    ///
+    /// # Errors
+    ///
+    /// As [`give_all_back`](Self::give_all_back).
+    pub(crate) fn show_quota(&self, tree: TreeId) -> Result<bool> {
+        self.engine.expect_wanted()?;
+        // Deleted files count until they are cleaned.
+        self.cleaner.clean_all();
+        if !self.engine.commit_may_free_quota(tree) {
+            return Ok(false);
+        }
+        self.engine.expect_wanted()?;
+        self.writeback.write_all();
+        self.engine.settle_quota(tree);
+        self.engine.commit_while_wanted()?;
+        Ok(true)
     }
 
     /// Frees all possible space: cleans, writes back and commits. The caller has found too little

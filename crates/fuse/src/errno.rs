@@ -17,6 +17,7 @@ fn from_kind(kind: ErrorKind) -> Errno {
     match kind {
         ErrorKind::Io | ErrorKind::Corrupt => Errno::EIO,
         ErrorKind::NoSpace => Errno::ENOSPC,
+        ErrorKind::Quota => Errno::EDQUOT,
         ErrorKind::Interrupted => Errno::EINTR,
         ErrorKind::Invalid => Errno::EINVAL,
         ErrorKind::Unsupported => Errno::EOPNOTSUPP,
@@ -51,6 +52,7 @@ fn log(kind: ErrorKind, error: &Error) {
         ErrorKind::Io | ErrorKind::Corrupt => tracing::error!("{}", Chain(error)),
         ErrorKind::Aborted => tracing::warn!("{}", Chain(error)),
         ErrorKind::NoSpace
+        | ErrorKind::Quota
         | ErrorKind::Interrupted
         | ErrorKind::Invalid
         | ErrorKind::Unsupported

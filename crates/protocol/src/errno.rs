@@ -38,6 +38,7 @@ numbers! {
     EOVERFLOW = 75, "The number does not fit.";
     EOPNOTSUPP = 95, "The server cannot do that.";
     ESTALE = 116, "The inode is gone.";
+    EDQUOT = 122, "A quota is used up.";
 }
 
 impl Errno {

@@ -24,6 +24,9 @@ pub enum Error {
     /// No space of this kind is left, even after all flush states.
     #[error("no space left for {0}")]
     NoSpace(&'static str),
+    /// A quota group of the subvolume has no room left.
+    #[error("the limit of a quota group is reached")]
+    Quota,
     /// The caller cancelled the request while it waited for space ([`buttress_base::Interrupt`]).
     /// Nothing was changed.
     #[error("interrupted while it waited for space")]

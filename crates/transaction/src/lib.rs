@@ -35,5 +35,5 @@ pub use error::{Error, Result};
 pub use moves::Sent;
 pub use snapshot::Snapshot;
 pub use tracked::{LoggedId, Tracked};
-pub use transaction::DeviceChange;
+pub use transaction::{DeviceChange, QuotaChange};
 pub use view::View;

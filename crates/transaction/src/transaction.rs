@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use buttress_base::sync::Mutex;
 use buttress_format::{
-    BlockGroupFlags, Chunk, DevExtent, DeviceId, DeviceItem, Generation, Key, TreeId,
+    BlockGroupFlags, Chunk, DevExtent, DeviceId, DeviceItem, Generation, Key, QuotaGroup,
+    QuotaLimit, TreeId,
 };
 use buttress_tree::Overlay;
 
@@ -38,6 +39,41 @@ pub enum DeviceChange {
     Set(DeviceItem),
     /// The device is no longer part of the volume.
     Gone(DeviceId),
+}
+
+/// A change of quotas. The commit makes it, because it knows what is counted at that moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QuotaChange {
+    /// Begin to count. Nothing that is there is counted by simple quotas; full ones are marked as
+    /// inconsistent until [`QuotaChange::Count`].
+    Enable {
+        /// Whether an extent counts for the subvolume that made it, and for no other.
+        simple: bool,
+    },
+    /// End counting, and forget all groups.
+    Disable,
+    /// Make a group.
+    Make(QuotaGroup),
+    /// Remove a group with its memberships.
+    Remove(QuotaGroup),
+    /// Give a group limits.
+    Limit(QuotaGroup, QuotaLimit),
+    /// Make a group a member of another.
+    Join {
+        /// The member.
+        child: QuotaGroup,
+        /// The group that it becomes a member of.
+        parent: QuotaGroup,
+    },
+    /// End a membership.
+    Leave {
+        /// The member.
+        child: QuotaGroup,
+        /// The group that it was a member of.
+        parent: QuotaGroup,
+    },
+    /// Count everything anew; only for full quotas.
+    Count,
 }
 
 /// A transaction, running or frozen.
@@ -74,6 +110,8 @@ pub struct Transaction {
     /// Deleted subvolumes of which the commit drops a further part, with the number of references
     /// that it may change.
     pub drops: Seldom<BTreeMap<TreeId, u64>>,
+    /// Changes of quotas, in order.
+    pub quotas: Seldom<Vec<QuotaChange>>,
     /// The same for relocation trees that an interrupted balance of Linux left, by the subvolume of
     /// each tree.
     pub leftovers: Seldom<BTreeMap<TreeId, u64>>,
@@ -81,6 +119,8 @@ pub struct Transaction {
 
 /// The most items that one snapshot changes: references of the extents under a root node.
 const SNAPSHOT_ITEMS: u64 = 600;
+/// Items that one change of quotas touches mostly: those of a group and of the groups above.
+const QUOTA_ITEMS: u64 = 8;
 
 impl Transaction {
     /// An empty one.
@@ -100,6 +140,7 @@ impl Transaction {
             snapshots: Seldom::default(),
             tracked: Tracked::default(),
             drops: Seldom::default(),
+            quotas: Seldom::default(),
             leftovers: Seldom::default(),
         })
     }
@@ -117,6 +158,7 @@ impl Transaction {
             && self.devices.lock().is_empty()
             && self.snapshots.lock().is_empty()
             && self.drops.lock().is_empty()
+            && self.quotas.lock().is_empty()
             && self.leftovers.lock().is_empty()
     }
 
@@ -131,6 +173,7 @@ impl Transaction {
             + self.moves.count(|moves| moves.cost)
             + self.snapshots.count(|snapshots| snapshots.len() as u64 * SNAPSHOT_ITEMS)
             + self.drops.count(dropped)
+            + self.quotas.count(|changes| changes.len() as u64 * QUOTA_ITEMS)
             + self.leftovers.count(dropped)
     }
 
@@ -149,6 +192,7 @@ impl Transaction {
             && self.moves.count(|moves| moves.cost) == 0
             && self.snapshots.count(|snapshots| snapshots.len() as u64) == 0
             && self.drops.count(|trees| trees.len() as u64) == 0
+            && self.quotas.count(|changes| changes.len() as u64) == 0
             && self.leftovers.count(|trees| trees.len() as u64) == 0
             && !self.rebuild.load(Ordering::Relaxed)
             && self.devices.lock().is_empty()

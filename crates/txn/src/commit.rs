@@ -22,6 +22,8 @@ mod groups;
 mod ledger;
 mod moves;
 mod quota;
+mod quota_change;
+mod quota_count;
 mod rebuild;
 mod settle;
 mod sharing;
@@ -295,6 +297,7 @@ impl Engine {
         )));
         drop(old);
         self.commit.publish(generation);
+        self.quota_limits.look_again(&state.roots);
         self.reservations.published(&state.roots, settled.trees, generation);
     }
 }

@@ -45,6 +45,7 @@ use crate::{
     numbers::Numbers,
     options::EngineOptions,
     pinned::Pinned,
+    quota_limits::QuotaLimits,
     reserve::{Beneath, Reservations},
     scrub_hold::ScrubHold,
     stamps::{Stamp, Stamps},
@@ -87,6 +88,7 @@ pub struct Engine {
     pub(crate) log_space: LogSpace,
     /// A log that was found and has to be replayed.
     pub(crate) found_log: FoundLog,
+    pub(crate) quota_limits: QuotaLimits,
     numbers: Numbers,
 }
 
@@ -115,6 +117,8 @@ pub(crate) struct Parts {
 impl Engine {
     pub(crate) fn join(parts: Parts) -> Arc<Self> {
         let roots = Arc::new(parts.commit.roots.clone());
+        let quota_limits = QuotaLimits::default();
+        quota_limits.look_again(&roots);
         let running = Transaction::new(roots.generation.next());
         let view = View::new(Arc::clone(&parts.store), running, None, roots);
         let view = Arc::new(ArcSwap::from_pointee(view));
@@ -152,6 +156,7 @@ impl Engine {
             counters: CachePadded::default(),
             log_space: LogSpace::default(),
             found_log: FoundLog::default(),
+            quota_limits,
             numbers: Numbers::default(),
         })
     }

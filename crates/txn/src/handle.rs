@@ -84,6 +84,7 @@ impl<'e> Handle<'e> {
         let born = self.engine.unreferenced.remove(extent.start);
         if born {
             self.engine.space.commit_used(extent);
+            self.note_quota(user.root, extent, 1);
         }
         self.change(extent, user, 1, born);
     }
@@ -99,6 +100,7 @@ impl<'e> Handle<'e> {
         let born = self.engine.unreferenced.remove(more.start);
         assert!(born, "an extent with references goes on with none: {more}");
         self.engine.space.commit_used(more);
+        self.note_quota(user.root, more, 1);
         true
     }
 
@@ -178,9 +180,15 @@ impl<'e> Handle<'e> {
         self.transaction().leftovers.change(|trees| trees.insert(of, budget.into()));
     }
 
+    /// Says that an extent of a subvolume was made, or ended in the same transaction.
+    fn note_quota(&self, tree: TreeId, extent: Extent, sign: i64) {
+        self.engine.quota_limits.note(tree, self.generation(), sign * extent.len as i64);
+    }
+
     fn change(&self, extent: Extent, user: DataRef, delta: i64, born: bool) {
         self.engine.stamps.touch(extent.start);
         if self.transaction().refs.change(extent, user, delta, born) {
+            self.note_quota(user.root, extent, -1);
             self.transaction().sums.remove(extent);
             if self.transaction().tracked.keep(extent) {
                 self.engine.space.pin(extent).expect("space::S1: it was in use until now");

@@ -55,6 +55,8 @@ mod moving;
 mod numbers;
 mod options;
 mod pinned;
+mod quota_limits;
+mod quotas;
 mod reclaim;
 mod reserve_data;
 mod reserving;
@@ -86,6 +88,8 @@ pub use learning::GroupsRead;
 pub use load::Loader;
 pub use log_hold::LogHold;
 pub use options::EngineOptions;
+pub use quota_limits::QuotaUse;
+pub use quotas::Quotas;
 pub use rows::SharedRows;
 pub use scrub_hold::HeldGroup;
 pub use stamps::Stamp;
@@ -98,8 +102,8 @@ pub use buttress_reserve::{
     Accounts, DeleteRoom, InodeReserve, MetaReservation, ReservePolicy, Urgency, cost_of_copies,
 };
 pub use buttress_transaction::{
-    Cost, Costs, Csums, DataRef, DeviceChange, Error, LoggedId, Result, Sent, Snapshot, Tracked,
-    View,
+    Cost, Costs, Csums, DataRef, DeviceChange, Error, LoggedId, QuotaChange, Result, Sent,
+    Snapshot, Tracked, View,
 };
 pub use extent_tree::{data_owner, is_exclusive};
 

@@ -1,9 +1,9 @@
-//! Numbers of subvolumes, and requests for snapshots.
+//! Numbers of subvolumes, and requests for snapshots and for changes of quotas.
 
 use buttress_format::{Generation, TreeId};
 
 use crate::snapshot::Snapshot;
-use crate::{Engine, Handle, Result, View};
+use crate::{Engine, Handle, QuotaChange, Result, View};
 
 impl Handle<'_> {
     /// Requests a snapshot, which the commit of this transaction makes. [`Engine::commit_cut`]
@@ -11,6 +11,11 @@ impl Handle<'_> {
     pub fn snapshot(&self, snapshot: Snapshot) {
         self.engine().stamps.snapshot();
         self.transaction().snapshots.change(|snapshots| snapshots.push(snapshot));
+    }
+
+    /// Has the commit of this transaction change quotas.
+    pub fn change_quotas(&self, change: QuotaChange) {
+        self.transaction().quotas.change(|changes| changes.push(change));
     }
 }
 

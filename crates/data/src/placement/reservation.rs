@@ -259,6 +259,7 @@ impl Placement {
         let may_lie = flags & (InodeFlags::PREALLOC | InodeFlags::NODATACOW) != 0;
         let looks = may_lie && reservation.placed.is_none();
         if !(looks && file.dirty.lock().crowded) {
+            self.engine.charge_quota(file.tree(), bytes)?;
             let more = match effort {
                 ReclaimEffort::Little => self
                     .engine

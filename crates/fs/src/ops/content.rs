@@ -210,6 +210,11 @@ impl Inode {
             }
             done = attempt(ReclaimEffort::Full)?;
         }
+        if done.as_ref().is_err_and(buttress_data::Error::is_quota)
+            && mount.space.show_quota(cell.tree())?
+        {
+            done = attempt(ReclaimEffort::Full)?;
+        }
         done?;
         mount.writeback.pace(cell, buffered);
         Ok(())

@@ -68,6 +68,7 @@ impl Inode {
         let dir = &self.cell;
         dir.expect_dir()?;
         dir.expect_writable(&self.mount().status)?;
+        self.mount().space.expect_quota(dir.tree())?;
         let mode = mode & mode::PERMISSIONS | mode::REGULAR;
         let plan = Plan { mode, uid, gid, rdev: 0, target: None };
         let view = self.mount().engine.view();
@@ -89,6 +90,7 @@ impl Inode {
         dir.expect_dir()?;
         dir.expect_writable(&self.mount().status)?;
         let mount = self.mount();
+        mount.space.expect_quota(dir.tree())?;
         let _lock = dir.lock.write();
         dir.expect_linked()?;
         dir.expect_mutable()?;

@@ -3,21 +3,21 @@
 //! Simple quotas charge each extent to the subvolume that made it. The commit knows that subvolume
 //! for each extent that is made or freed, so it counts as Linux does. Full quotas charge an extent
 //! to every subvolume that can reach it. The commit does not count that. It marks the counts as
-//! inconsistent, and the user runs `btrfs quota rescan`. The groups themselves stay correct.
+//! inconsistent, and the user runs `quota rescan`. The groups themselves stay correct.
 //!
 //! # Invariants
 //!
 //! - **Q1** With simple quotas, the use of a group is the sum of the lengths of certain extents.
 //!   Its members made them after quotas were enabled, and they still exist. The maker of data is
 //!   the owner in its item; the maker of a node is the tree in its header.
-//! - **Q2** With full quotas, the first commit sets the flag INCONSISTENT in the status and ends a
-//!   running rescan.
+//! - **Q2** With full quotas, the first commit that changes a subvolume sets the flag INCONSISTENT
+//!   in the status and ends a running rescan. A commit that was asked to count clears the flag.
 //! - **Q3** The transaction that makes a subvolume also makes its group.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use buttress_format::{
-    Generation, Key, Kind, QUOTA_LIMIT_LEN, QuotaGroup, QuotaInfo, QuotaStatus, TreeId,
+    Generation, Key, Kind, QuotaGroup, QuotaInfo, QuotaLimit, QuotaStatus, TreeId,
 };
 use buttress_tree::{Cursor, Merge, NodePtr, NodeSource, Roots, Store};
 
@@ -25,12 +25,12 @@ use super::{
     ledger::Move,
     settle::{Changes, Settle},
 };
-use crate::{Error, Result, extent_tree::Origin};
+use crate::{Error, QuotaChange, Result, extent_tree::Origin};
 
 /// What a commit has to do about quotas.
 #[derive(Default)]
 pub(super) struct Quotas {
-    status: Option<QuotaStatus>,
+    pub(super) status: Option<QuotaStatus>,
     /// Change of the bytes charged to each subvolume.
     deltas: BTreeMap<TreeId, i64>,
     /// New subvolumes, each with its source if it is a snapshot.
@@ -97,15 +97,15 @@ impl Quotas {
 }
 
 /// The quota tree as this commit leaves it: what was read, and what is changed.
-struct Work<'m> {
-    source: &'m Merge<'m>,
-    root: NodePtr,
-    generation: Generation,
-    changes: Changes,
+pub(super) struct Work<'m> {
+    pub(super) source: &'m Merge<'m>,
+    pub(super) root: NodePtr,
+    pub(super) generation: Generation,
+    pub(super) changes: Changes,
 }
 
 impl Work<'_> {
-    fn get(&self, key: &Key) -> Result<Option<Box<[u8]>>> {
+    pub(super) fn get(&self, key: &Key) -> Result<Option<Box<[u8]>>> {
         if let Some(change) = self.changes.get(key) {
             return Ok(change.as_ref().map(|bytes| bytes.to_vec().into()));
         }
@@ -113,17 +113,17 @@ impl Work<'_> {
         Ok(found.map(|(node, slot)| node.item(slot).into()))
     }
 
-    fn put(&mut self, key: Key, bytes: Vec<u8>) {
+    pub(super) fn put(&mut self, key: Key, bytes: Vec<u8>) {
         self.changes.insert(key, Some(bytes.into()));
     }
 
-    fn info(&self, group: QuotaGroup) -> Result<Option<QuotaInfo>> {
+    pub(super) fn info(&self, group: QuotaGroup) -> Result<Option<QuotaInfo>> {
         let key = group.info_key();
         let item = self.get(&key)?;
         item.map(|bytes| QuotaInfo::parse(&bytes).map_err(malformed(key))).transpose()
     }
 
-    fn relations(&self, group: QuotaGroup) -> Result<BTreeSet<QuotaGroup>> {
+    pub(super) fn relations(&self, group: QuotaGroup) -> Result<BTreeSet<QuotaGroup>> {
         let low = Key::new(group.0, Kind::QGROUP_RELATION, 0);
         let mut found = BTreeSet::new();
         let mut cursor = Cursor::seek(self.source, TreeId::QUOTA, self.root, &low)?;
@@ -161,7 +161,7 @@ impl Work<'_> {
             return Ok(());
         }
         let mut info = QuotaInfo::default();
-        let mut limits = vec![0; QUOTA_LIMIT_LEN];
+        let mut limits = QuotaLimit::default().to_bytes();
         if let Some(source) = copied.map(QuotaGroup::of) {
             info = self.info(source)?.unwrap_or_default();
             if let Some(theirs) = self.get(&source.limit_key())? {
@@ -179,16 +179,18 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Adds `delta` to the use of a subvolume's group, and once to each group above it.
-    fn add(&mut self, tree: TreeId, delta: i64) -> Result<()> {
-        let mut seen = BTreeSet::from([QuotaGroup::of(tree)]);
-        let mut queue = vec![QuotaGroup::of(tree)];
+    /// Adds `delta` to the use of a group, and once to each group above it.
+    pub(super) fn add(&mut self, group: QuotaGroup, delta: i64) -> Result<()> {
+        let mut seen = BTreeSet::from([group]);
+        let mut queue = vec![group];
         while let Some(group) = queue.pop() {
             // A deleted group has no counts.
             let Some(mut info) = self.info(group)? else { continue };
             info.generation = self.generation;
             info.referenced = info.referenced.saturating_add_signed(delta);
             info.exclusive = info.exclusive.saturating_add_signed(delta);
+            info.referenced_compressed = info.referenced;
+            info.exclusive_compressed = info.exclusive;
             self.put(group.info_key(), info.to_bytes());
             queue.extend(self.parents(group)?.into_iter().filter(|parent| seen.insert(*parent)));
         }
@@ -197,12 +199,16 @@ impl Work<'_> {
 
     /// Deletes the group of a dropped subvolume. With simple quotas, keeps it as long as extents
     /// that the subvolume made are in use.
-    fn remove(&mut self, tree: TreeId, simple: bool) -> Result<()> {
+    fn gone(&mut self, tree: TreeId, simple: bool) -> Result<()> {
         let group = QuotaGroup::of(tree);
-        let Some(info) = self.info(group)? else { return Ok(()) };
-        if simple && !info.is_zero() {
-            return Ok(());
+        match self.info(group)? {
+            Some(info) if !simple || info.is_zero() => self.remove(group),
+            _ => Ok(()),
         }
+    }
+
+    /// Takes a group away, and its memberships.
+    pub(super) fn remove(&mut self, group: QuotaGroup) -> Result<()> {
         for other in self.relations(group)? {
             for key in group.relation_keys(other) {
                 self.changes.insert(key, None);
@@ -226,7 +232,8 @@ impl Settle<'_> {
     /// Applies the changes of subvolumes, nodes and data to the quota tree. Runs after all changes
     /// of file trees.
     pub(super) fn count_quotas(&mut self) -> Result<()> {
-        let Some(before) = self.quotas.status else { return Ok(()) };
+        let wanted = self.transaction.quotas.change(std::mem::take);
+        let Some(before) = self.quotas_by_now(&wanted)? else { return Ok(()) };
         let generation = self.transaction.generation;
         let nodesize = u64::from(self.engine.store.geometry().nodesize);
         let mut quotas = std::mem::take(&mut self.quotas);
@@ -237,7 +244,15 @@ impl Settle<'_> {
                 Move::Cancelled { .. } => {}
             }
         }
-        let simple = quotas.is_simple();
+        let simple = before.is_simple();
+        let has_changed = self.ledger.node_delta.keys().any(|tree| tree.is_fs_tree())
+            || !quotas.made.is_empty()
+            || !quotas.gone.is_empty();
+        let counts_are_old = before.is_full() && has_changed;
+        let trees = match wanted.contains(&QuotaChange::Count) {
+            true => self.subvolume_roots()?,
+            false => Vec::new(),
+        };
         let root = self.must_root(TreeId::QUOTA)?;
         let names = self.must_root(TreeId::ROOT)?;
         let changes = self.reading(|source| {
@@ -248,18 +263,27 @@ impl Settle<'_> {
             }
             for (tree, delta) in &quotas.deltas {
                 if *delta != 0 {
-                    work.add(*tree, *delta)?;
+                    work.add(QuotaGroup::of(*tree), *delta)?;
                 }
             }
             for tree in &quotas.gone {
-                work.remove(*tree, simple)?;
+                work.gone(*tree, simple)?;
             }
             let mut status = before;
-            if !simple {
+            for change in &wanted {
+                work.change(change, &mut status)?;
+            }
+            if counts_are_old {
                 status.flags = status.flags & !QuotaStatus::RESCAN | QuotaStatus::INCONSISTENT;
                 status.rescan = 0;
             }
-            if status != before || !work.changes.is_empty() {
+            if wanted.contains(&QuotaChange::Count) {
+                work.count(&trees, nodesize)?;
+                status.flags &= !(QuotaStatus::RESCAN | QuotaStatus::INCONSISTENT);
+            }
+            // Linux takes counts for old where the status is older than the superblock.
+            let is_right = status.is_full() && status.flags & QuotaStatus::INCONSISTENT == 0;
+            if status != before || !work.changes.is_empty() || is_right {
                 status.generation = generation;
                 work.put(QuotaStatus::KEY, status.to_bytes());
             }

@@ -18,7 +18,7 @@ fn scale() -> Scale {
 }
 
 /// What every group of level 0 and 1 says, as `btrfs qgroup show` prints it.
-fn groups(mount: &Mount) -> Vec<String> {
+pub(crate) fn groups(mount: &Mount) -> Vec<String> {
     let text = mount.btrfs("qgroup show --raw");
     let is_group = |line: &&str| line.starts_with(|c: char| c.is_ascii_digit());
     let words = |line: &str| line.split_whitespace().take(3).collect::<Vec<_>>().join(" ");
@@ -69,7 +69,7 @@ fn work(images: &Images, round: u64) {
 }
 
 /// Asks Linux for simple quotas, which this btrfs-progs may not know. False if this Linux has none.
-fn enable_simple_quotas(mount: &Mount) -> bool {
+pub(crate) fn enable_simple_quotas(mount: &Mount) -> bool {
     // BTRFS_IOC_QUOTA_CTL with BTRFS_QUOTA_CTL_ENABLE_SIMPLE_QUOTA.
     let script = "open(D, '<', $ARGV[0]) or die; $a = pack('QQ', 4, 0); \
                   ioctl(D, 0xC0109428, $a) or die \"simple quotas: $!\";";

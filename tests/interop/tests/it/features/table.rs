@@ -348,6 +348,19 @@ const ELSEWHERE: &[Elsewhere] = &[
         made_here: &[crate::quotas::simple_quotas_are_kept],
     },
     Elsewhere {
+        name: "quota words",
+        made_by_linux: &[crate::quota_words::simple_quotas_are_made_by_both],
+        made_here: &[
+            crate::quota_words::full_quotas_are_counted_as_linux_counts_them,
+            crate::quota_words::simple_quotas_are_made_by_both,
+        ],
+    },
+    Elsewhere {
+        name: "partitions",
+        made_by_linux: &[crate::inside::a_partition_made_by_linux_is_written_here],
+        made_here: &[crate::inside::a_partition_made_here_is_mounted_by_linux],
+    },
+    Elsewhere {
         name: "devices added and removed",
         made_by_linux: &[crate::moving::profiles_are_converted],
         made_here: &[crate::moving::profiles_are_converted],

@@ -1,0 +1,130 @@
+//! The table of `qgroup show`, as btrfs-progs prints it.
+
+use std::cmp::Ordering;
+
+use buttress_control::order::Group;
+
+use super::Show;
+use crate::size;
+
+/// A field to sort by.
+#[derive(Clone, Copy, Debug)]
+enum Field {
+    Id,
+    Referenced,
+    Exclusive,
+    MaxReferenced,
+    MaxExclusive,
+    Path,
+}
+
+/// A field, and whether large values come first.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Order(Field, bool);
+
+/// Reads a word of `--sort`.
+pub(super) fn order(text: &str) -> Result<Order, String> {
+    let name = text.trim_start_matches(['+', '-']);
+    let field = match name {
+        "qgroupid" => Field::Id,
+        "rfer" => Field::Referenced,
+        "excl" => Field::Exclusive,
+        "max_rfer" => Field::MaxReferenced,
+        "max_excl" => Field::MaxExclusive,
+        "path" => Field::Path,
+        _ => return Err("one of qgroupid, rfer, excl, max_rfer, max_excl, path".to_owned()),
+    };
+    Ok(Order(field, text.starts_with('-')))
+}
+
+/// Sorts groups, which are in the order of their numbers.
+pub(super) fn sort(groups: &mut [Group], orders: &[Order]) {
+    let limit = |limit: Option<u64>| limit.unwrap_or(u64::MAX);
+    let compare = |one: &Group, two: &Group, Order(field, is_reverse): Order| {
+        let order = match field {
+            Field::Id => number(&one.qgroupid).cmp(&number(&two.qgroupid)),
+            Field::Referenced => one.referenced.cmp(&two.referenced),
+            Field::Exclusive => one.exclusive.cmp(&two.exclusive),
+            Field::MaxReferenced => limit(one.max_referenced).cmp(&limit(two.max_referenced)),
+            Field::MaxExclusive => limit(one.max_exclusive).cmp(&limit(two.max_exclusive)),
+            Field::Path => one.path.cmp(&two.path),
+        };
+        if is_reverse { order.reverse() } else { order }
+    };
+    groups.sort_by(|one, two| {
+        let each = orders.iter().map(|order| compare(one, two, *order));
+        each.fold(Ordering::Equal, Ordering::then)
+    });
+}
+
+fn number(id: &str) -> (u64, u64) {
+    let (level, number) = id.split_once('/').unwrap_or(("0", id));
+    (level.parse().unwrap_or(0), number.parse().unwrap_or(0))
+}
+
+/// A column: its head, its least width, whether its cells stand at the right, and the cells.
+struct Column {
+    head: &'static str,
+    width: usize,
+    is_right: bool,
+    cells: Vec<String>,
+}
+
+/// The lines of the table. Widths are those of btrfs-progs, and so is the blank behind the head.
+pub(super) fn lines(args: &Show, groups: &[Group]) -> Vec<String> {
+    let bytes = |bytes: u64| if args.raw { bytes.to_string() } else { size::human(bytes) };
+    let limit = |limit: Option<u64>| limit.map_or_else(|| "none".to_owned(), bytes);
+    let list = |groups: &[String]| match groups.is_empty() {
+        true => "-".to_owned(),
+        false => groups.join(","),
+    };
+    let column = |head: &'static str, least: usize, is_right, cell: &dyn Fn(&Group) -> String| {
+        let cells: Vec<String> = groups.iter().map(cell).collect();
+        let widest = cells.iter().map(|cell| cell.chars().count()).max().unwrap_or(0);
+        Column { head, width: widest.max(least), is_right, cells }
+    };
+    let mut columns = vec![
+        column("Qgroupid", 9, false, &|group| group.qgroupid.clone()),
+        column("Referenced", 12, true, &|group| bytes(group.referenced)),
+        column("Exclusive", 12, true, &|group| bytes(group.exclusive)),
+    ];
+    if args.max_referenced {
+        columns.push(column("Max referenced", 15, true, &|group| limit(group.max_referenced)));
+    }
+    if args.max_exclusive {
+        columns.push(column("Max exclusive", 14, true, &|group| limit(group.max_exclusive)));
+    }
+    if args.parents {
+        columns.push(column("Parent", 8, false, &|group| list(&group.parents)));
+    }
+    if args.children {
+        columns.push(column("Child", 5, false, &|group| list(&group.children)));
+    }
+    let row = |cell: &dyn Fn(&Column) -> String, path: &str| {
+        let cells = columns.iter().map(|column| {
+            let (cell, width) = (cell(column), column.width);
+            if column.is_right { format!("{cell:>width$} ") } else { format!("{cell:<width$} ") }
+        });
+        format!("{}  {path}", cells.collect::<String>())
+    };
+    let mut lines = vec![
+        row(&|column| column.head.to_owned(), "Path "),
+        row(&|column| "-".repeat(column.head.len()), "---- "),
+    ];
+    for (at, group) in groups.iter().enumerate() {
+        lines.push(row(&|column| column.cells[at].clone(), &path(group)));
+    }
+    lines
+}
+
+fn path(group: &Group) -> String {
+    match (&group.path, number(&group.qgroupid)) {
+        (Some(path), _) if path.is_empty() => "<toplevel>".to_owned(),
+        (Some(path), _) => path.clone(),
+        (None, (0, _)) => "<stale>".to_owned(),
+        (None, _) => {
+            let count = group.children.len();
+            format!("<{count} member qgroup{}>", if count == 1 { "" } else { "s" })
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! `buttress quota`, and `btrfs quota`: keeps quotas of subvolumes, or ends that.
+
+use std::ffi::OsString;
+
+use buttress_control::named::Named;
+use buttress_control::order::{Order, QuotaAct, Quotas};
+
+use crate::client;
+use crate::exit::{Context, Exit, Failure, Result};
+use crate::image::Devices;
+use crate::ui::Ui;
+
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Verb {
+    /// Begin to count what subvolumes use.
+    Enable {
+        /// Count an extent for the subvolume that made it, and for no other. That takes less time,
+        /// and counts only what is made from now on. Needs Linux 6.7.
+        #[arg(short, long)]
+        simple: bool,
+        #[command(flatten)]
+        at: At,
+    },
+    /// End counting, and forget all groups and limits.
+    Disable {
+        #[command(flatten)]
+        at: At,
+    },
+    /// Count everything anew; only for quotas that are not simple.
+    Rescan {
+        /// Say whether a count is under way.
+        #[arg(short, long)]
+        status: bool,
+        /// Wait until it is done, which this program does anyway.
+        #[arg(short, long)]
+        wait: bool,
+        /// Begin none, and wait for one that is under way.
+        #[arg(short = 'W', long)]
+        wait_norescan: bool,
+        /// Say nothing.
+        #[arg(short, long)]
+        quiet: bool,
+        #[command(flatten)]
+        at: At,
+    },
+    /// Show whether and how quotas are kept.
+    Status {
+        #[command(flatten)]
+        at: At,
+    },
+}
+
+/// A volume.
+#[derive(Debug, clap::Args)]
+pub(crate) struct At {
+    /// The volume: an image, a block device, or a path on a mount.
+    #[arg(value_name = "IMG | PATH")]
+    place: OsString,
+    #[command(flatten)]
+    devices: Devices,
+}
+
+impl At {
+    /// A volume at a place, with all its devices there.
+    pub(super) fn of(place: OsString) -> Self {
+        Self { place, devices: Devices::default() }
+    }
+
+    /// Carries out an order about quotas there.
+    pub(super) fn order(
+        &self,
+        act: impl FnOnce(&Named) -> QuotaAct,
+        ui: &Ui,
+    ) -> Result<serde_json::Value> {
+        let named = Named::parse(&self.place)?;
+        let order = Order::Quota(act(&named));
+        client::run(&order, &named.volume, &self.devices, "quotas", ui)
+    }
+
+    /// Returns the quotas of the volume.
+    pub(super) fn show(&self, act: impl FnOnce(&Named) -> QuotaAct, ui: &Ui) -> Result<Quotas> {
+        serde_json::from_value(self.order(act, ui)?).context(|| "the answer")
+    }
+
+    /// Returns the quotas of a volume that has some.
+    pub(super) fn must_show(&self, ui: &Ui) -> Result<Quotas> {
+        let found = self.show(|_| QuotaAct::Show, ui)?;
+        if found.enabled { Ok(found) } else { Err(self.none()) }
+    }
+
+    /// The failure for a volume without quotas.
+    pub(super) fn none(&self) -> Failure {
+        let place = self.place.to_string_lossy();
+        Failure::new(Exit::Failure, format!("{place}: quotas are not enabled"))
+    }
+}
+
+pub(crate) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
+    match verb {
+        Verb::Enable { simple, at } => drop(at.order(|_| QuotaAct::Enable { simple }, ui)?),
+        Verb::Disable { at } => drop(at.order(|_| QuotaAct::Disable, ui)?),
+        Verb::Rescan { status: true, at, .. } => {
+            let what = match at.must_show(ui)?.rescan_running {
+                true => "rescan operation running",
+                false => "no rescan operation in progress",
+            };
+            ui.line(what)?;
+        }
+        // A count of this program ends with the verb that asks for it.
+        Verb::Rescan { wait_norescan: true, .. } => {}
+        Verb::Rescan { wait, quiet, at, .. } => {
+            at.order(|_| QuotaAct::Rescan, ui)?;
+            if !quiet && !wait {
+                ui.line("quota rescan started")?;
+            }
+        }
+        Verb::Status { at } => status(&at, ui)?,
+    }
+    Ok(Exit::Success)
+}
+
+fn status(at: &At, ui: &Ui) -> Result<()> {
+    let found = at.show(|_| QuotaAct::Show, ui)?;
+    if ui.json() {
+        return ui.document(&serde_json::json!({
+            "enabled": found.enabled,
+            "mode": found.enabled.then_some(if found.simple { "squota" } else { "qgroup" }),
+            "inconsistent": found.inconsistent,
+            "groups": found.groups.len(),
+        }));
+    }
+    let yes = |is| if is { "yes" } else { "no" };
+    ui.line(format!("Quotas on {}:", at.place.to_string_lossy()))?;
+    ui.line(format!("  Enabled:                 {}", yes(found.enabled)))?;
+    if !found.enabled {
+        return Ok(());
+    }
+    let mode = if found.simple { "squota (simple accounting)" } else { "qgroup (full accounting)" };
+    ui.line(format!("  Mode:                    {mode}"))?;
+    ui.line(format!("  Inconsistent:            {}", yes(found.inconsistent)))?;
+    ui.line(format!("  Total count:             {}", found.groups.len()))?;
+    let level = |id: &str| id.split('/').next().and_then(|level| level.parse::<u32>().ok());
+    let mut counts = std::collections::BTreeMap::<u32, usize>::new();
+    for level in found.groups.iter().filter_map(|group| level(&group.qgroupid)) {
+        *counts.entry(level).or_default() += 1;
+    }
+    for (level, count) in counts {
+        ui.line(format!("  {:<25}{count}", format!("Level {level}:")))?;
+    }
+    Ok(())
+}

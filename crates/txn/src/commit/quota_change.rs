@@ -1,0 +1,181 @@
+//! Changes of quotas that were asked for: switching them on and off, groups, limits, memberships.
+//!
+//! # Invariants
+//!
+//! - **C1** A change that contradicts what is there by now is left out. The caller looked before,
+//!   and only a change at the same moment can come between.
+//! - **C2** Simple quotas count from the transaction on that follows the one that enables them. So
+//!   no extent is taken off a group that was never added to it.
+
+use std::collections::BTreeSet;
+
+use buttress_format::{
+    Incompat, Ino, Key, Kind, QuotaGroup, QuotaInfo, QuotaLimit, QuotaStatus, RootItem, TreeId,
+};
+use buttress_tree::{Cursor, Expect, Node, NodePtr};
+
+use super::quota::Work;
+use super::settle::{Changes, Settle};
+use super::subvolumes::parse_root;
+use crate::{Error, QuotaChange, Result};
+
+impl Work<'_> {
+    /// Makes one change of groups (C1).
+    pub(super) fn change(&mut self, change: &QuotaChange, status: &mut QuotaStatus) -> Result<()> {
+        match *change {
+            QuotaChange::Make(group) => {
+                if self.info(group)?.is_none() {
+                    self.group(group);
+                }
+                Ok(())
+            }
+            QuotaChange::Remove(group) => match self.info(group)? {
+                Some(_) => self.remove(group),
+                None => Ok(()),
+            },
+            QuotaChange::Limit(group, limit) => {
+                if self.info(group)?.is_some() {
+                    self.put(group.limit_key(), limit.to_bytes());
+                }
+                Ok(())
+            }
+            QuotaChange::Join { child, parent } => self.relate(child, parent, true, status),
+            QuotaChange::Leave { child, parent } => self.relate(child, parent, false, status),
+            QuotaChange::Enable { .. } | QuotaChange::Disable | QuotaChange::Count => Ok(()),
+        }
+    }
+
+    /// Puts the items of a group that counts nothing.
+    pub(super) fn group(&mut self, group: QuotaGroup) {
+        let info = QuotaInfo { generation: self.generation, ..QuotaInfo::default() };
+        self.put(group.info_key(), info.to_bytes());
+        self.put(group.limit_key(), QuotaLimit::default().to_bytes());
+    }
+
+    /// Begins or ends a membership. What the child uses is added to the parent or taken off it. As
+    /// in Linux, counts become inconsistent where a part of it is shared.
+    fn relate(
+        &mut self,
+        child: QuotaGroup,
+        parent: QuotaGroup,
+        joins: bool,
+        status: &mut QuotaStatus,
+    ) -> Result<()> {
+        let (Some(info), Some(_)) = (self.info(child)?, self.info(parent)?) else { return Ok(()) };
+        let is_member = self.relations(child)?.contains(&parent);
+        if is_member == joins || child.level() >= parent.level() {
+            return Ok(());
+        }
+        for key in child.relation_keys(parent) {
+            self.changes.insert(key, joins.then(|| Vec::new().into()));
+        }
+        if info.exclusive == info.referenced {
+            let delta = i64::try_from(info.referenced).unwrap_or(i64::MAX);
+            return self.add(parent, if joins { delta } else { -delta });
+        }
+        status.flags |= QuotaStatus::INCONSISTENT;
+        Ok(())
+    }
+}
+
+impl Settle<'_> {
+    /// Switches quotas on or off as this transaction asks for. Returns how they are kept by now, if
+    /// they are.
+    pub(super) fn quotas_by_now(&mut self, wanted: &[QuotaChange]) -> Result<Option<QuotaStatus>> {
+        let mut now = self.quotas.status;
+        for change in wanted {
+            match *change {
+                QuotaChange::Enable { simple } if now.is_none() => {
+                    self.remove_quota_tree()?;
+                    now = Some(self.make_quota_tree(simple)?);
+                }
+                QuotaChange::Disable => {
+                    self.remove_quota_tree()?;
+                    now = None;
+                }
+                _ => {}
+            }
+        }
+        Ok(now)
+    }
+
+    /// Makes the tree, with a group for each subvolume.
+    fn make_quota_tree(&mut self, simple: bool) -> Result<QuotaStatus> {
+        let generation = self.transaction.generation;
+        let key = Key::new(TreeId::QUOTA.0, Kind::ROOT_ITEM, 0);
+        let item = RootItem { refs: 1, root_dirid: Ino(0), ..RootItem::default() };
+        self.merge(TreeId::ROOT, Changes::from([(key, Some(item.to_bytes().into()))]))?;
+        let kind = if simple { QuotaStatus::SIMPLE } else { QuotaStatus::INCONSISTENT };
+        let status = QuotaStatus {
+            version: QuotaStatus::VERSION,
+            generation,
+            flags: QuotaStatus::ON | kind,
+            rescan: 0,
+            // C2
+            enabled: simple.then(|| generation.next()),
+        };
+        let mut changes = Changes::from([(QuotaStatus::KEY, Some(status.to_bytes().into()))]);
+        let info = QuotaInfo { generation, ..QuotaInfo::default() };
+        for (tree, _) in self.subvolume_roots()? {
+            let group = QuotaGroup::of(tree);
+            changes.insert(group.info_key(), Some(info.to_bytes().into()));
+            changes.insert(group.limit_key(), Some(QuotaLimit::default().to_bytes().into()));
+        }
+        self.merge(TreeId::QUOTA, changes)?;
+        if simple {
+            self.engine.need_feature(Incompat::SIMPLE_QUOTA);
+        }
+        Ok(status)
+    }
+
+    /// Removes the tree, if there is one.
+    fn remove_quota_tree(&mut self) -> Result<()> {
+        let tree = TreeId::QUOTA;
+        let Some(root) = self.roots.find(tree) else { return Ok(()) };
+        let mut waiting = vec![Expect::root(root)];
+        let mut nodes: Vec<std::sync::Arc<Node>> = Vec::new();
+        while let Some(at) = waiting.pop() {
+            let node = self.reading(|source| {
+                buttress_tree::NodeSource::node(source, tree, &at).map_err(Error::from)
+            })?;
+            if node.level() > 0 {
+                waiting.extend((0..node.len()).map(|slot| node.expect_child_below(slot, at.below)));
+            }
+            nodes.push(node);
+        }
+        for node in nodes {
+            self.ledger.leave(tree, &node, 0)?;
+            self.fresh.forget(node.logical());
+        }
+        self.roots.remove(tree);
+        self.recorded.remove(&tree);
+        self.ledger.node_delta.remove(&tree);
+        let key = Key::new(tree.0, Kind::ROOT_ITEM, 0);
+        self.merge(TreeId::ROOT, Changes::from([(key, None)]))
+    }
+
+    /// The roots of all subvolumes by now, by their numbers.
+    pub(super) fn subvolume_roots(&mut self) -> Result<Vec<(TreeId, NodePtr)>> {
+        let root = self.must_root(TreeId::ROOT)?;
+        let items = self.reading(|source| {
+            let mut items = Vec::new();
+            let mut cursor = Cursor::seek(source, TreeId::ROOT, root, &Key::MIN)?;
+            while let Some((key, item)) = cursor.key().zip(cursor.item()) {
+                if key.kind == Kind::ROOT_ITEM && TreeId(key.objectid).is_fs_tree() {
+                    items.push((TreeId(key.objectid), parse_root(key, item)?));
+                }
+                cursor.advance()?;
+            }
+            Ok(items)
+        })?;
+        let mut seen = BTreeSet::new();
+        let mut found = Vec::new();
+        for (tree, item) in items.into_iter().rev().filter(|(tree, _)| seen.insert(*tree)) {
+            let recorded =
+                NodePtr { logical: item.bytenr, generation: item.generation, level: item.level };
+            found.push((tree, self.roots.find(tree).unwrap_or(recorded)));
+        }
+        found.reverse();
+        Ok(found)
+    }
+}
