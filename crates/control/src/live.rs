@@ -185,7 +185,7 @@ impl Live {
                 // A flush of a cache may take long: others get their answers meanwhile.
                 let answer = move || {
                     if let Err(error) = this.answer(&stream) {
-                        tracing::debug!(%error, "somebody asked and went away");
+                        tracing::debug!(%error, "a program asked and went away");
                     }
                 };
                 if let Err(error) =

@@ -49,10 +49,11 @@ mod seeds;
 mod session;
 mod sharer;
 mod submounts;
+mod timed;
 mod voice;
 mod whole;
 
-pub use counts::requests;
+pub use counts::{Latency, latencies, requests};
 #[cfg(feature = "baselines")]
 pub use empty::serve_empty;
 pub use error::Error;
