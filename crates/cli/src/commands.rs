@@ -36,6 +36,7 @@ pub(crate) mod send;
 mod stat;
 mod stats;
 mod subvolume;
+mod top;
 mod tree;
 pub(crate) mod umount;
 mod undelete;
@@ -118,6 +119,8 @@ pub(crate) enum Command {
     Fstrim(fstrim::Args),
     /// Show what running mounts and servers hold and do.
     Stats(stats::Args),
+    /// Watch running mounts and servers on the whole screen.
+    Top(top::Args),
     /// Answer Prometheus with the figures of what this user has mounted or serves.
     Metrics(metrics::Args),
     /// Make, look into, verify and drain write-back caches, those of Linux's dm-writecache too.
@@ -177,6 +180,7 @@ impl Command {
             Self::Device(verb) => device::run(verb, ui),
             Self::Fstrim(args) => fstrim::run(&args, ui),
             Self::Stats(args) => stats::run(args, ui),
+            Self::Top(args) => top::run(&args, ui),
             Self::Metrics(args) => metrics::run(&args),
             Self::Cache(args) => cache::run(args, ui),
             Self::Remote(verb) => remote::run(verb, ui),

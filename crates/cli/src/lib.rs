@@ -10,7 +10,6 @@ mod inspect;
 pub mod listing;
 mod log;
 mod manual;
-mod openmetrics;
 mod salvage;
 mod space;
 pub mod transfer;

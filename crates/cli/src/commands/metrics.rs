@@ -1,10 +1,11 @@
 //! `buttress metrics`: gives Prometheus the figures of this user's mounts and servers.
 
+use buttress_watch::openmetrics;
 use tiny_http::{Header, Request, Response, Server};
 
 use crate::exit::{Exit, Failure, Result};
+use crate::live;
 use crate::ui;
-use crate::{live, openmetrics};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {

@@ -35,15 +35,17 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use buttress_block::{Device, OpenOptions};
 use buttress_cache::{CacheDevice, CacheOptions};
 use buttress_fs::{Filesystem, MountOptions};
-use buttress_fuse::{Options, Session, Unmounted, Unmounter};
+use buttress_fuse::{Latency, Options, Session, Unmounted, Unmounter};
 use buttress_remote::{Opened, is_remote};
 use serde::Serialize;
+use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::cached::{self, Cached};
 use crate::closing;
 use crate::exit::{Context, Exit, Failure, Result};
+use crate::figures::Figures;
 use crate::image::Devices;
 use crate::live::{Joins, Live, Subject, Turn};
 use crate::memory;
@@ -434,8 +436,25 @@ fn live(
         let counts = buttress_fuse::requests().into_iter();
         counts.map(|(name, count)| (name.to_owned(), count.into())).collect()
     });
+    live.section("latency", latency_figures);
     live.section("fsync", move || crate::space::sync_figures(&syncs.sync_stats()));
     live
+}
+
+/// The times of answers by kind of request.
+fn latency_figures() -> Figures {
+    let figures = |latency: Latency| {
+        json!({
+            "times": latency.answers,
+            "bytes": latency.bytes,
+            "p50_us": latency.p50_us,
+            "p99_us": latency.p99_us,
+            "max_us": latency.max_us,
+            "total_us": latency.total_us,
+        })
+    };
+    let kinds = buttress_fuse::latencies().into_iter();
+    kinds.map(|(kind, latency)| (kind.to_owned(), figures(latency))).collect()
 }
 
 /// Tells the parent that the mount is there, and leaves the parent's terminal and directory.

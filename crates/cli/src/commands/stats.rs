@@ -3,22 +3,19 @@
 //! # Invariants
 //!
 //! - **S1** Scripts are given every figure; people those that are not zero, unless they ask for all
-//!   ([`people`]).
-
-mod people;
+//!   ([`tables`]).
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use buttress_watch::openmetrics;
+use buttress_watch::tables::{self, Look};
 use serde_json::{Map, Value, json};
 
 use crate::exit::{Exit, Failure, Result};
 use crate::live::{self, Answer};
-use crate::openmetrics;
 use crate::ui::Ui;
-
-use self::people::Look;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -68,7 +65,7 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
                     let same = all.iter().find(|earlier| earlier.pid == answer.pid)?;
                     Some((same, now.duration_since(*at).as_secs_f64()))
                 });
-                people::show(answer, Look { before, all: args.all, ui }, &mut text);
+                tables::show(answer, Look { before, all: args.all, ui }, &mut text);
             }
             if answers.is_empty() {
                 text.push_str("nothing is mounted or served by this user\n");
@@ -85,7 +82,7 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
 }
 
 /// What scripts read: an object a section.
-fn document(answer: &Answer) -> Value {
+pub(super) fn document(answer: &Answer) -> Value {
     let mut value = json!({ "pid": answer.pid });
     if let (Some(object), Ok(Value::Object(subject))) =
         (value.as_object_mut(), serde_json::to_value(&answer.subject))

@@ -26,6 +26,7 @@ mod several;
 mod streams;
 mod subvolume;
 mod survey;
+mod top;
 mod unmounting;
 mod waking;
 mod words;

@@ -9,9 +9,10 @@ use std::fmt::Write as _;
 
 use serde_json::{Map, Value};
 
-use crate::live::{Answer, Section};
-use crate::size;
-use crate::ui::{Tone, Ui};
+use buttress_control::live::{Answer, Section};
+use buttress_control::ui::{Tone, Ui};
+
+use crate::quantity;
 
 /// What an object of figures calls how often it was counted.
 const TIMES: &str = "times";
@@ -20,12 +21,13 @@ const KINDS: [&str; 3] = ["data", "metadata", "system"];
 
 /// What was asked for, beside the answer.
 #[derive(Clone, Copy)]
-pub(super) struct Look<'l> {
+pub struct Look<'l> {
     /// An earlier answer of the same process, and how many seconds ago it was.
-    pub(super) before: Option<(&'l Answer, f64)>,
+    pub before: Option<(&'l Answer, f64)>,
     /// Show zeroes, too (PE1).
-    pub(super) all: bool,
-    pub(super) ui: &'l Ui,
+    pub all: bool,
+    /// Colours, where they are wanted.
+    pub ui: &'l Ui,
 }
 
 /// Cells of a line: its label, values at the right of their columns, and a text behind them.
@@ -36,7 +38,7 @@ struct Row {
 }
 
 /// Writes everything of one mount or server. Writing into a string cannot fail.
-pub(super) fn show(answer: &Answer, look: Look<'_>, text: &mut String) {
+pub fn show(answer: &Answer, look: Look<'_>, text: &mut String) {
     let subject = &answer.subject;
     let mut head = subject.image.display().to_string();
     if let Some(target) = &subject.target {
@@ -220,9 +222,9 @@ fn cell(name: &str, value: &Value) -> String {
 fn shown(name: &str, value: &Value) -> String {
     match value {
         Value::Number(number) => match number.as_u64() {
-            Some(bytes) if is_bytes(name) => spaced(&size::human(bytes)),
-            Some(us) if name.ends_with("_us") => duration(us),
-            Some(number) => thousands(number),
+            Some(bytes) if is_bytes(name) => quantity::bytes(bytes),
+            Some(us) if name.ends_with("_us") => quantity::duration(us),
+            Some(number) => quantity::count(number),
             None => {
                 number.as_f64().map_or_else(|| number.to_string(), |float| format!("{float:.1}"))
             }
@@ -232,40 +234,6 @@ fn shown(name: &str, value: &Value) -> String {
         Value::Bool(false) => "no".to_owned(),
         other => other.to_string(),
     }
-}
-
-/// A size with a space before its unit.
-fn spaced(size: &str) -> String {
-    let at = size.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(size.len());
-    let (number, unit) = size.split_at(at);
-    // Bytes come in whole numbers.
-    if unit == "B" {
-        format!("{} B", number.trim_end_matches(".00"))
-    } else {
-        format!("{number} {unit}")
-    }
-}
-
-/// Microseconds in the unit that fits.
-fn duration(us: u64) -> String {
-    match us {
-        0..1_000 => format!("{us} µs"),
-        1_000..1_000_000 => format!("{:.1} ms", us as f64 / 1e3),
-        _ => format!("{:.2} s", us as f64 / 1e6),
-    }
-}
-
-/// A number with commas between its thousands.
-fn thousands(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 /// How fast a whole number changes, if it does; of an object, how often there is something to
@@ -278,7 +246,7 @@ fn rate(before: &Section, name: &str, value: &Value, seconds: f64) -> Option<Str
         return None;
     }
     let each = (now.abs_diff(earlier) as f64 / seconds).round() as u64;
-    let each = if is_bytes(name) { spaced(&size::human(each)) } else { thousands(each) };
+    let each = if is_bytes(name) { quantity::bytes(each) } else { quantity::count(each) };
     let sign = if now > earlier { '+' } else { '-' };
     Some(format!("{sign}{each}/s"))
 }

@@ -13,12 +13,12 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use crate::live::{Answer, Section};
+use buttress_control::live::{Answer, Section};
 
 /// The section that holds the histogram: an object for each bucket.
 const HISTOGRAM: &str = "wait_times";
 /// The media type of the text.
-pub(crate) const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+pub const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Samples by metric, in the order of names.
 #[derive(Default)]
@@ -28,8 +28,8 @@ struct Metrics {
     histograms: Vec<String>,
 }
 
-/// The text for all answers.
-pub(crate) fn text(answers: &[Answer]) -> String {
+/// Returns the text for all answers.
+pub fn text(answers: &[Answer]) -> String {
     let mut metrics = Metrics::default();
     for answer in answers {
         let labels = labels(answer);
@@ -142,7 +142,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::live::Subject;
+    use buttress_control::live::Subject;
 
     fn answer(image: &str) -> Answer {
         let bucket = |count: u64| json!({ "data_all": count });
