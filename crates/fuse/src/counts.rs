@@ -2,7 +2,7 @@
 //!
 //! # What must hold
 //!
-//! - Each request of a kernel is counted once, by whatever transport it came.
+//! - Each request is counted once, whichever transport brought it.
 //! - A request that the server answers is timed once. A request without an answer is not timed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
