@@ -3,6 +3,7 @@
 mod draw;
 mod picture;
 mod server;
+mod style;
 mod view;
 
 pub use draw::all as draw;

@@ -22,6 +22,7 @@ mod races;
 mod remote;
 mod repeatable;
 mod rescue;
+mod schema;
 mod several;
 mod streams;
 mod subvolume;

@@ -8,11 +8,12 @@ mod panes;
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::{Constraint, Layout, Rect};
-use ratatui::style::{Color, Modifier, Style, Stylize as _};
+use ratatui::style::{Style, Stylize as _};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Clear, Paragraph, Row, Table, Widget as _};
 
 use super::server::Server;
+use super::style::{DIM, HEAD, frame, speed};
 use super::view::View;
 use crate::quantity;
 
@@ -20,11 +21,6 @@ use crate::quantity;
 const WIDE: u16 = 100;
 /// Lines of the time lines, with their frame.
 const HISTORY_LINES: u16 = 6;
-
-/// Headings.
-const HEAD: Style = Style::new().fg(Color::Cyan).add_modifier(Modifier::BOLD);
-/// What matters less.
-const DIM: Style = Style::new().fg(Color::DarkGray);
 
 /// What the keys do.
 const KEYS: [(&str, &str); 8] = [
@@ -163,10 +159,5 @@ fn draw_keys(area: Rect, cells: &mut Buffer) {
     let lines = KEYS.iter().map(|(key, what)| {
         Line::from(vec![Span::styled(format!(" {key:<9}"), HEAD), Span::raw(*what)])
     });
-    Paragraph::new(lines.collect::<Vec<_>>()).block(panes::frame("Keys")).render(area, cells);
-}
-
-/// Bytes a second; a dash for none.
-fn speed(bytes: f64) -> String {
-    if bytes < 0.5 { "-".to_owned() } else { quantity::bytes(bytes.round() as u64) }
+    Paragraph::new(lines.collect::<Vec<_>>()).block(frame("Keys")).render(area, cells);
 }

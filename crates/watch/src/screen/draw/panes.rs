@@ -4,11 +4,11 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Style};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Block, BorderType, Cell, Paragraph, Row, Sparkline, Table, Widget as _};
+use ratatui::widgets::{Cell, Paragraph, Row, Sparkline, Table, Widget as _};
 
-use super::{DIM, HEAD, speed};
 use crate::quantity;
 use crate::screen::server::{Point, Server};
+use crate::screen::style::{DIM, frame, speed};
 
 /// The kinds of space.
 const KINDS: [&str; 3] = ["data", "metadata", "system"];
@@ -29,11 +29,6 @@ struct Part {
     amount: u64,
     mark: char,
     colour: Color,
-}
-
-pub(super) fn frame(title: &str) -> Block<'static> {
-    let title = Span::styled(format!(" {title} "), HEAD);
-    Block::bordered().border_type(BorderType::Rounded).border_style(DIM).title(title)
 }
 
 /// A table in a frame: a first column of names, then numbers.
