@@ -2,11 +2,14 @@
 //!
 //! # Invariants
 //!
-//! - **O1** All samples of one metric follow its `TYPE` line without another metric between them.
-//! - **O2** A name has letters, digits and `_` alone; a label's value may be any text, escaped.
+//! - **O1** The samples of a metric follow its `TYPE` line directly, with no other metric between
+//!   them.
+//! - **O2** The name of a metric has only letters, digits and `_`. The value of a label may be any
+//!   text, escaped.
 //!
-//! A section's figure `name` is `buttress_SECTION_name`. A figure that is an object has a label
-//! `kind` with its name, and a metric for each part. Times of waits are a histogram.
+//! The figure `name` of a section is the metric `buttress_SECTION_name`. If a figure is an object,
+//! its name becomes the label `kind`, and each of its parts is a metric. Times of waits are a
+//! histogram.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **PE1** Without `--all` no line and no column has zeroes alone, and every heading has a line
-//!   below it.
+//! - **PE1** Without `--all`, a line or column that has only zeroes is left out, and so is a
+//!   heading without lines.
 
 use std::fmt::Write as _;
 
@@ -14,9 +14,9 @@ use buttress_control::ui::{Tone, Ui};
 
 use crate::quantity;
 
-/// What an object of figures calls how often it was counted.
+/// In an object of figures, the name of the figure that counts events.
 const TIMES: &str = "times";
-/// Kinds of space: figures of the same name for each of them are a table.
+/// The kinds of space. A figure that each of them has becomes a column of a table.
 const KINDS: [&str; 3] = ["data", "metadata", "system"];
 
 /// What was asked for, beside the answer.
@@ -104,7 +104,8 @@ fn write_table(heads: &[String], rows: &[Row], ui: &Ui, text: &mut String) {
     }
 }
 
-/// The name of a kind's figure behind the kind: `total_bytes` of `data_total_bytes`.
+/// Returns the part of a figure's name after its kind of space: `total_bytes` for
+/// `data_total_bytes`.
 fn of_kind<'n>(name: &'n str, kind: &str) -> Option<&'n str> {
     name.strip_prefix(kind)?.strip_prefix('_')
 }
@@ -123,7 +124,8 @@ fn is_common(section: &Section, name: &str) -> bool {
     KINDS.iter().any(|kind| of_kind(name, kind).is_some_and(|rest| names.contains(&rest)))
 }
 
-/// The kinds of space as rows, what is known of each as columns.
+/// Makes a table with a row for each kind of space, and a column for each figure that all of them
+/// have.
 fn accounts(section: &Section, all: bool) -> Table {
     let value = |kind: &str, rest: &str| {
         let found = section.figures.iter().find(|(name, _)| of_kind(name, kind) == Some(rest));
@@ -143,7 +145,8 @@ fn accounts(section: &Section, all: bool) -> Table {
     (columns.iter().map(|rest| label(rest)).collect(), rows)
 }
 
-/// Objects as rows, their parts as columns; how often each was counted stands first.
+/// Makes a table with a row for each object, and a column for each of its figures. The count of
+/// events is first.
 fn objects(section: &Section, earlier: Option<(&Section, f64)>, all: bool) -> Table {
     let objects =
         section.figures.iter().filter_map(|(name, value)| Some((name, value.as_object()?)));
@@ -175,7 +178,7 @@ fn objects(section: &Section, earlier: Option<(&Section, f64)>, all: bool) -> Ta
     (columns.iter().map(|name| label(name)).collect(), rows)
 }
 
-/// Everything else: a figure a line.
+/// Makes a table of all other figures, one on each line.
 fn single(section: &Section, earlier: Option<(&Section, f64)>, all: bool) -> Table {
     let figures = section.figures.iter().filter(|(name, value)| {
         !value.is_object() && !is_common(section, name) && (all || !is_zero(value))
@@ -183,7 +186,7 @@ fn single(section: &Section, earlier: Option<(&Section, f64)>, all: bool) -> Tab
     let rows = figures.map(|(name, value)| {
         let rate = earlier.and_then(|(before, seconds)| rate(before, name, value, seconds));
         let rate = rate.unwrap_or_default();
-        // A text may be longer than any number.
+        // A text may be longer than any number, so it is not aligned.
         let (values, behind) = match value {
             Value::String(text) => (Vec::new(), text.clone()),
             value => (vec![shown(name, value)], rate),
@@ -203,7 +206,7 @@ fn is_bytes(name: &str) -> bool {
     name.ends_with("bytes")
 }
 
-/// Whether a value says nothing.
+/// Whether a value is zero or empty.
 fn is_zero(value: &Value) -> bool {
     match value {
         Value::Null => true,
@@ -236,8 +239,8 @@ fn shown(name: &str, value: &Value) -> String {
     }
 }
 
-/// How fast a whole number changes, if it does; of an object, how often there is something to
-/// count.
+/// Returns how fast a whole number changes, or for an object the number of its events. `None` if it
+/// has not changed.
 fn rate(before: &Section, name: &str, value: &Value, seconds: f64) -> Option<String> {
     let (_, earlier) = before.figures.iter().find(|(earlier, _)| earlier == name)?;
     let count = |value: &Value| value.get(TIMES).unwrap_or(value).as_u64();
@@ -275,7 +278,7 @@ mod tests {
         text
     }
 
-    /// Sizes and times in units, numbers that change with their speed, words as they are.
+    /// Sizes and times have units, changed numbers have a speed, and words stay as they are.
     #[test]
     fn figures_are_shown_with_units_and_speed() {
         let of = |free: u64| section(json!({ "free_bytes": free, "origin_alone": "whole" }));
@@ -300,7 +303,7 @@ mod tests {
         assert_eq!(text_of(section(json!({ "refused": 0 })), false).lines().count(), 1);
     }
 
-    /// What each kind of space has, and what objects have, stands in columns.
+    /// Figures of the kinds of space, and figures of objects, are in columns.
     #[test]
     fn tables_have_columns() {
         let text = text_of(

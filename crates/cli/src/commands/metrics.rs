@@ -9,7 +9,8 @@ use crate::ui;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Where to listen. There is no encryption and no password: choose an address of this machine.
+    /// Address to listen on. There is no encryption and no password, so use an address of this
+    /// machine.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9547")]
     listen: String,
 }
