@@ -36,7 +36,7 @@ thread_local! {
 
 /// Keeps a token installed for the thread that made this value, until the value is dropped.
 #[derive(Debug)]
-#[must_use = "nobody is heeded any more once it is dropped"]
+#[must_use = "interrupts are not heeded any more once it is dropped"]
 pub struct Heeding {
     before: Option<Interrupt>,
     /// Makes the type `!Send`, because the token belongs to the thread.

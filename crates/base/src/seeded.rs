@@ -106,7 +106,7 @@ pub struct Stuck {
 
 impl fmt::Display for Stuck {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "seed {}: nobody can go on\n{}", self.seed, self.threads)
+        write!(f, "seed {}: no thread can go on\n{}", self.seed, self.threads)
     }
 }
 

@@ -1,21 +1,23 @@
-//! Which part of a sharded count or lock a thread uses.
+//! Gives each thread its part of a sharded counter or lock.
 //!
 //! # Place
 //!
-//! A processor that writes a word takes its whole cache line away from all others. So what many
-//! threads change at once has a part for each of them, in a [`CachePadded`](crate::CachePadded).
+//! A processor that writes a word takes the whole cache line away from all others. So a counter
+//! that many threads change is split into several parts, each in a
+//! [`CachePadded`](crate::CachePadded).
 //!
 //! # Invariants
 //!
-//! - **S1** A thread has one shard for ever, so what it adds and takes away meets in one place.
-//!   Under a seed that is the thread's number in the run.
+//! - **S1** A thread has the same shard for ever. So what it adds to a counter and later subtracts
+//!   is in the same part. In a seeded run the shard follows from the thread's number in the run.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::thread;
 
-/// How many shards there are. More than processors that write at a time gain nothing; fewer meet.
+/// The number of shards. More shards than processors that write at a time gain nothing. With fewer
+/// shards, more threads share one.
 pub const SHARDS: usize = 16;
 
 /// Returns the shard of this thread, below [`SHARDS`]. Threads get them in turn (S1).

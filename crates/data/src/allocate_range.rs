@@ -24,15 +24,16 @@ use crate::writeback::settle;
 /// Largest extent that is preallocated in one piece.
 const PREALLOC_BYTES_MAX: u64 = 128 << 20;
 
-/// The longest extent that steps are joined to. An extent is freed as a whole, so a part that is
-/// cut off a longer one would stay allocated.
+/// The longest extent that grows by steps. Space is freed only with the whole extent: a cut from a
+/// longer one would free nothing.
 const GROWN_BYTES_MAX: u64 = 1 << 20;
 
-/// The number of steps that a file which grows by steps gets room for at once. If the file is
-/// already longer, it gets room for its present length.
+/// When a file is preallocated step by step, one allocation makes room for this many steps. A
+/// longer file gets room for its present length instead.
 const AHEAD_STEPS: u64 = 16;
 
-/// The largest room that is kept after a file for its next steps. A step of this size needs none.
+/// The largest space that is kept after a file for its next steps. A step of this size or more gets
+/// no such space.
 const AHEAD_BYTES_MAX: u64 = 1 << 20;
 
 /// The cost of a step: the inode item, and an extent.
@@ -78,7 +79,7 @@ impl Files {
             let _claim = file.claim();
             self.fill_gaps(file, range, &mut plan)?;
         }
-        // The range ended inside existing extents, so no put could complete it.
+        // The end of the range already had an extent, so no step has set the length and the times.
         match plan.stamp {
             Some(stamp) => self.lengthen(file, grown, stamp),
             None => Ok(()),
@@ -207,15 +208,16 @@ impl Files {
         self.engine.allocate_ahead(window, want, self.params.floor(ahead), goal.at, goal.stream)
     }
 
-    /// Returns whether preallocating a range needs only an extent after the last one.
+    /// Returns whether `part` directly follows the file's last extent and needs no hole items. That
+    /// extent must be preallocated as a whole.
     fn steps(&self, file: &File, part: &Range<u64>) -> bool {
         let covers = |growth: Range<u64>| part.start <= growth.start && growth.end <= part.end;
         file.steps_to(part.start)
             && (self.params.options.no_holes || covers(self.params.growth(file, part)))
     }
 
-    /// Preallocates the next step of a file out of its window. Returns the extent if the window had
-    /// it.
+    /// Preallocates the next step of a file from the space in [`File::window`]. Returns the extent.
+    /// Returns `None` if the window lacks the space, or if the part is not the next step.
     fn step<S: FnOnce(&mut InodeItem)>(
         &self,
         file: &File,
@@ -322,7 +324,7 @@ fn set_aside(extent: Extent) -> FileExtent {
     }
 }
 
-/// The changes of a file while its gaps are filled.
+/// The changes of the inode item while the gaps of a file are filled.
 struct Plan<S> {
     /// Start of the range that was asked for, and end of the sectors that it touches.
     offset: u64,

@@ -1,4 +1,4 @@
-//! Decides whether the reads of a file try again what failed a while ago.
+//! Decides when the reads of a file repeat an attempt that failed before.
 //!
 //! # Invariants
 //!
@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The number of reads that hold the extents after a failed try. The failed try read its bytes
+/// The number of reads that do not try after a failed attempt. A failed attempt reads its bytes
 /// twice.
 const BEHIND_VAIN: u32 = 64;
 

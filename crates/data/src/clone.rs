@@ -85,8 +85,9 @@ impl Files {
         };
         self.writeback.write_back(source, waiting)?;
         let copied = self.copy_inline(range)?;
-        // Late data of the source may have to be taken back, which needs the source's claim. It is
-        // taken first, because a thread with another claim does not wait for a second one.
+        // If the write of late data of the source fails (`dirty::P3`), its extents are taken back.
+        // With the source's claim no data is late. The caller's locks of both inodes allow this
+        // thread to wait for two claims.
         let _of_source = (!range.is_within_one()).then(|| source.claim());
         let _claim = target.claim();
         let mut stamp = Some(stamp);

@@ -5,14 +5,14 @@
 //! - **P1** Pieces are disjoint, start on a sector and are whole sectors long. No piece is longer
 //!   than [`PIECE_BYTES`], unless it was put in as one piece.
 //! - **P2** Every sector in `pieces` has its data space in `reserved`, or is in `placed`. A sector
-//!   in `placed` will be written where the file already shows it. `unreserved` is the token of
-//!   these sectors.
+//!   in `placed` will be written in place, so it needs no new space. `unreserved` proves that for
+//!   all sectors in `placed`.
 //! - **P3** A sector that is being written stays readable here until its extent item is visible and
-//!   its data is on the device. `late` has data with an item that becomes visible first.
+//!   its data is on the device. `late` has the data of items that became visible first.
 //! - **P4** Bytes at or after the file's length are zero.
 //! - **P5** For every piece there is metadata in `metadata` to make an extent of it visible.
-//! - **P6** All of this metadata is for the file's own items. A large reservation counts as the
-//!   leaves that these items lie in.
+//! - **P6** All of this metadata is for the file's own items. If it covers many items, it counts as
+//!   the leaves that can hold these items, not as one path for each item.
 //!
 //! # Locks
 //!
@@ -88,17 +88,17 @@ pub(crate) struct Dirty {
     /// Sectors of `pieces` that have a place on disk and no reservation (P2).
     placed: RangeSet,
     unreserved: Option<NoReserve>,
-    /// The metadata that is reserved for `pieces` (P5). While a part of the pieces is being
-    /// written, the job that writes it has its metadata.
+    /// The metadata that is reserved for `pieces` (P5). A job that writes a part of the pieces
+    /// takes all of it, and gives the rest back when its extents are finished.
     pub(crate) metadata: Option<MetaReservation>,
-    /// The inode's reserve. It counts `metadata` once that is large (P6).
+    /// The inode's reserve. A large `metadata` is counted through it (P6).
     pub(crate) reserve: Option<Arc<InodeReserve>>,
-    /// Two parts of `metadata`. `inline` is the bytes of the first sector that may go into the
-    /// tree. `splits` is the number of extents for which it covers the split of another extent.
+    /// What `metadata` includes. `inline` is the bytes of the first sector that may become an
+    /// inline extent. `splits` is the number of new extents that may each split an old item.
     pub(crate) inline: u32,
     pub(crate) splits: u32,
-    /// Whether the last write found no data space to reserve. Then the next write first looks for
-    /// its place on disk.
+    /// Whether the last write found no data space, but sectors that can be written in place. The
+    /// next write then looks for such sectors before it reserves space.
     pub(crate) crowded: bool,
     /// Whether a thread holds the writeback claim.
     pub(crate) busy: bool,
@@ -255,8 +255,8 @@ impl Dirty {
         in_range(&self.writing, range, |piece| piece.len())
     }
 
-    /// Returns the number of extents of pieces without a covered split in the reservation, if each
-    /// piece becomes `each` extents.
+    /// Returns the number of extents beyond `splits` if each piece becomes `each` extents. The
+    /// reservation does not cover a split of an old item by these.
     pub(crate) fn unsplit(&self, each: u32) -> u32 {
         (self.pieces.len() as u32 * each).saturating_sub(self.splits)
     }
@@ -426,7 +426,8 @@ impl Dirty {
         !self.late.is_empty()
     }
 
-    /// Returns the start of the first byte range that is not on disk and ends after `offset`.
+    /// Returns the start of the first piece that ends after `offset` and has no extent yet. Late
+    /// data has extents, so it does not count.
     pub(crate) fn first_behind(&self, offset: u64) -> Option<u64> {
         let pieces = first_behind(&self.pieces, offset, Vec::len);
         let writing = first_behind(&self.writing, offset, |piece| piece.len());
@@ -468,8 +469,7 @@ impl Dirty {
         gone
     }
 
-    /// Drops the parts of the reservation for removed pieces, when the last piece or the first
-    /// sector is removed.
+    /// Resets `inline` when the first sector no longer waits, and `splits` when no piece waits.
     fn note_gone(&mut self) {
         if !self.waits(0) {
             self.inline = 0;

@@ -128,7 +128,7 @@ impl Edits {
         self.puts.push((offset, extent, Birth::Before));
     }
 
-    /// Replaces the inline extent `mapping` by itself with a new length, when it is cut short.
+    /// Replaces the inline extent `mapping` by a shorter version of it.
     pub(crate) fn replace_inline(&mut self, mapping: &Mapping, extent: FileExtent) {
         self.lost += mapping.nbytes();
         self.gained += extent.ram_bytes;
@@ -170,8 +170,8 @@ impl Edits {
         Dropped(std::mem::take(&mut self.dropped))
     }
 
-    /// Returns the reverse of the edits. `there` are the mappings from before. The references that
-    /// the edits drop are taken out first.
+    /// Returns edits that undo these. `there` are the mappings before them. The caller has called
+    /// [`Self::take_dropped`]: dropped references are not undone.
     pub(crate) fn reverse(&self, there: Vec<Mapping>) -> Reverse {
         Reverse {
             puts: self.puts.iter().map(|(offset, ..)| *offset).collect(),
@@ -183,7 +183,8 @@ impl Edits {
 
     /// Applies the edits. The items of `puts` win over `deletes` of the same key.
     pub(crate) fn apply(self, handle: &Handle<'_>, file: &File) -> Bytes {
-        // An item that is put again would count as two changes of length.
+        // A key that is put again is not deleted first. The overlay would list two changes of the
+        // item's length, and the ledger would process both.
         let goes = |offset: &&u64| !self.puts.iter().any(|(put, ..)| put == *offset);
         for offset in self.deletes.iter().filter(goes) {
             handle.delete(file.tree, file.extent_key(*offset));

@@ -213,7 +213,8 @@ pub(crate) fn overlap(mapping: &Mapping, range: &Range<u64>) -> Range<u64> {
     mapping.offset.max(range.start)..mapping.end.min(range.end)
 }
 
-/// Whether a regular item and its right neighbour show one extent back to back.
+/// Whether two neighbouring items show adjacent parts of one uncompressed extent, and at least one
+/// of them is not preallocated.
 pub(crate) fn continues(left: &Mapping, right: &Mapping) -> bool {
     let (Some(a), Some(b)) = (left.region(), right.region()) else { return false };
     let plain = |mapping: &Mapping| mapping.extent.compression == Compression::None;

@@ -12,12 +12,12 @@
 //! Outermost first:
 //!
 //! 1. the caller's lock of the inode: one thread at a time changes length and layout;
-//! 2. the writeback claim (`Dirty::busy`). A thread with one claim waits for another file's only
-//!    with the locks of both inodes;
+//! 2. the writeback claim (`Dirty::busy`). A thread that has one claim waits for a second one only
+//!   if it holds the locks of both inodes;
 //! 3. `extents`. Shared: threads that look up extents, and some that read them (`read_plan`).
-//!    Exclusive: threads that change them. A thread locks several files at once in two ways only:
-//!    others shared beside one, or all exclusively. In the second way it locks them in the order of
-//!    their numbers, with nothing else held;
+//!   Exclusive: threads that change them. A thread locks several files at once in two ways only. It
+//!   locks one exclusively and the others shared. Or it locks all exclusively, in the order of
+//!   their numbers, with nothing else held;
 //! 4. two short locks: the item's, then the dirty map's. They are taken inside a handle, so no
 //!    thread begins a handle, reserves or does I/O under them.
 
@@ -39,8 +39,8 @@ use crate::streams::Streams;
 const TYPE_MASK: u32 = 0o170_000;
 const REGULAR: u32 = 0o100_000;
 
-/// The number of layout numbers that a file takes at once, so that files that change do not share
-/// one counter's cache line.
+/// How many layout numbers a file takes from the common counter at once. So files that change do
+/// not share the counter's cache line.
 const LAYOUTS: u64 = 1 << 16;
 
 /// Returns the first of a range of numbers that no other file has.
@@ -63,10 +63,10 @@ pub struct File {
     end: Ranked<Option<End>>,
     pub(crate) dirty: Ranked<Dirty>,
     pub(crate) streams: Ranked<Streams>,
-    /// Decides whether reads try without `extents`.
+    /// Decides whether a read first tries without the lock `extents`.
     pub(crate) free_reads: Backoff,
-    /// Decides whether reads read more than they were asked for. Around a bad sector, each such
-    /// read would read all of that again.
+    /// Decides whether reads are extended beyond the requested bytes. An extended read that meets a
+    /// bad sector fails, and its requested bytes are read a second time.
     pub(crate) long_reads: Backoff,
     /// Space after the file's last extent, for the next one.
     pub(crate) window: OnceLock<Arc<Window>>,
@@ -81,7 +81,8 @@ pub struct File {
 pub(crate) struct End {
     /// No extent lies at or after this offset.
     pub(crate) at: u64,
-    /// The extent that ends there, if it was preallocated as a whole for the item at that offset.
+    /// The file offset of the last item, and its extent. `None` unless the item is preallocated and
+    /// shows the whole extent.
     pub(crate) last: Option<(u64, Extent)>,
 }
 
@@ -93,14 +94,14 @@ pub(crate) struct Meta {
     /// may lie after the length on disk, because that length stops before waiting data. The offset
     /// says nothing about a file with preallocated extents.
     pub(crate) ordered_end: u64,
-    /// Whether the file is being truncated. The extents on disk follow the length in steps, and
-    /// reach further until the last step.
+    /// Whether the file is being truncated. Extents are removed in steps, so `disk_size` may exceed
+    /// `item.size` until the last step.
     pub(crate) shrinks: bool,
     /// The codec that its property names.
     pub(crate) codec: Option<Codec>,
     /// The item as it was last put.
     put: Option<InodeItem>,
-    /// The time of access as it was last put, or read.
+    /// The time of access in the tree, as it was last put or read.
     access_put: Timespec,
 }
 
@@ -244,7 +245,8 @@ impl File {
         let mut meta = self.meta.lock();
         let answer = change(&mut meta);
         meta.item.transid = handle.generation();
-        // An unchanged item needs no place in a log: several writes within one tick change nothing.
+        // The sequence number grows only with another change. Otherwise each put would change the
+        // item, and the next log would have to contain it.
         if meta.put.is_none_or(|put| !is_same(&put, &meta.item)) {
             meta.item.sequence = meta.item.sequence.wrapping_add(1);
         }
@@ -260,15 +262,15 @@ impl File {
         answer
     }
 
-    /// Whether the time of access is newer than the one that was last put, or read.
+    /// Whether the time of access in memory differs from the one that was last put or read.
     #[must_use]
     pub fn access_waits(&self) -> bool {
         let meta = self.meta.lock();
         meta.item.atime != meta.access_put
     }
 
-    /// Puts the item because of its access time. A read is no change, so it does not count in the
-    /// item.
+    /// Puts the item because of its access time. A read changes nothing, so the item's sequence
+    /// number does not grow.
     pub fn put_access(&self, handle: &Handle<'_>) {
         let mut meta = self.meta.lock();
         meta.item.transid = handle.generation();

@@ -1,4 +1,5 @@
-//! Hole items for ranges that the length on disk comes to cover, on volumes where holes have items.
+//! Puts hole items into the range by which the length on disk grows, on volumes where holes have
+//! items.
 //!
 //! # Invariants
 //!
@@ -15,8 +16,8 @@ use crate::file::File;
 use crate::params::Params;
 
 impl Params {
-    /// If holes have items, collects such items for the range that the length on disk may come to
-    /// cover. Leaves out `taken`, which gets an extent.
+    /// Collects hole items for the range by which the length on disk may grow. Leaves out `taken`,
+    /// which gets an extent. Called only if holes have items.
     pub(crate) fn fill_growth(
         &self,
         view: &View,
@@ -31,7 +32,7 @@ impl Params {
         self.fill_holes(view, file, range, taken, edits)
     }
 
-    /// The range that the length on disk may come to cover if `taken` is written.
+    /// The range by which the length on disk may grow if `taken` is written.
     pub(crate) fn growth(&self, file: &File, taken: &Range<u64>) -> Range<u64> {
         let meta = file.meta();
         self.ceil(meta.disk_size)..self.ceil(meta.item.size.max(taken.end))

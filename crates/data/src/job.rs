@@ -23,7 +23,7 @@ pub(crate) struct Choice {
     /// Whether data is compressed even if the sample says that it will not shrink.
     pub(crate) forced: bool,
     /// Whether the file has the compression property. If so, incompressible data does not set the
-    /// file's flag.
+    /// inode's flag `NOCOMPRESS`.
     pub(crate) kept: bool,
 }
 
@@ -67,7 +67,7 @@ impl File {
 pub(crate) struct Supply<'s, 'e> {
     pub(crate) reserved: DataReservation,
     pub(crate) goal: Goal,
-    /// The rows of all data that the same call writes.
+    /// The rows of parity data that this call fills. All files that it writes share them.
     pub(crate) rows: &'s mut SharedRows<'e>,
 }
 

@@ -7,8 +7,9 @@
 //!   sector. Otherwise the part is written as it is.
 //! - **G2** A compressed part is one extent of its own. If no free extent is long enough, the part
 //!   is written as it is.
-//! - **G3** Files that are overwritten in place, have no checksums, or have preallocated space are
-//!   never compressed, as in Linux.
+//! - **G3** Files that are overwritten in place or have no checksums are never compressed, as in
+//!   Linux. Files with preallocated space are compressed only by
+//!   [`Files::defragment`](crate::Files::defragment) with a codec.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,8 +24,8 @@ use crate::job::{Choice, Job, Packed};
 use crate::pack::{PACKED_BYTES_MAX, Packer};
 use crate::params::Params;
 
-/// Most compressed extents that one buffer of dirty data may become. Runs are cut beginning at
-/// their start.
+/// Most compressed extents that one buffer of dirty data may become. Each run is cut from its start
+/// into parts of [`PACKED_BYTES_MAX`].
 pub(crate) const PACKED_PER_PIECE: u32 = PIECE_BYTES.div_ceil(PACKED_BYTES_MAX as usize) as u32;
 
 /// Fewest parts for each thread. With fewer, another thread costs more than it saves.

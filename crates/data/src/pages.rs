@@ -54,7 +54,8 @@ const SPARE: usize = 8;
 /// Faulting in new memory costs more than reading data into it.
 const ROUND_MIN: u64 = 128 << 10;
 
-/// How much a reader claims at once. The baselines are Linux before and after its batches of 2012.
+/// How much a reader claims at once. The other values than `Run` are baselines: Linux before and
+/// after it began to read in batches, in 2012.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReadBatch {
     /// A sector at a time.
@@ -103,7 +104,7 @@ const LOADING: State = State::Loading { is_doomed: false, is_awaited: false };
 enum Heat {
     /// Read ahead, and not used by a reader yet.
     Ahead,
-    /// As `Ahead`, but the run left memory recently: its next reader counts as a second one.
+    /// As `Ahead`, but the run was evicted recently. The next read of its start makes it `Again`.
     Returned,
     /// As `Ahead`, and spared once from eviction.
     Late,
@@ -248,7 +249,8 @@ impl Pages {
         }
         let Ok(bytes) = Arc::try_unwrap(bytes) else { return };
         let mut spare = self.spare.lock();
-        // Drop the oldest buffer: newer runs have other lengths.
+        // Drop the oldest buffer. Recent runs have other lengths, so no run may ever ask for this
+        // one.
         let gone = if spare.len() == SPARE { Some(spare.remove(0)) } else { None };
         spare.push(bytes);
         drop(spare);

@@ -238,8 +238,8 @@ fn pieces_of_a_sector_are_one_visit() {
     assert!(kept >= 36, "{kept} of 40 are left");
 }
 
-/// Other scans do not drive out data that was read ahead before its reader reads it. After that
-/// one read, a scan may drive it out.
+/// Data that was read ahead stays until its reader reads it, even while other threads scan. After
+/// that one read, a scan may drive it out.
 #[test]
 fn read_ahead_survives_other_scans_until_it_is_read() {
     let pages = Pages::new(16 << 20);

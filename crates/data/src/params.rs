@@ -17,7 +17,7 @@ use crate::pages::ReadBatch;
 /// Cost of one new extent: the inode item and its own item, then its reference and checksums.
 pub(crate) const EXTENT_COST: Cost = Cost { items: 2, whole: 5, bytes: 277 };
 
-/// Additional cost of an extent that is one of several: the two ends of an extent that it splits,
+/// Additional cost of a new extent that splits an old item: the items of the two remaining ends,
 /// and the reference of the second end.
 pub(crate) const SPLIT_COST: Cost = Cost { items: 2, whole: 3, bytes: 179 };
 
@@ -108,7 +108,7 @@ impl Params {
         if size <= limit { size.min(max_inline) as u32 } else { 0 }
     }
 
-    /// The cost of `parts` extents beyond the cost that the pieces have reserved.
+    /// The cost of `parts` more extents than the reservation of the pieces covers.
     pub(crate) fn cost_of_parts(&self, parts: usize) -> Cost {
         let holes = if self.options.no_holes { Cost::default() } else { HOLE_COST };
         EXTENT_COST.and(SPLIT_COST).and(holes).times(parts as u32)

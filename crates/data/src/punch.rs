@@ -35,7 +35,7 @@ impl Files {
         let live = end.min(size);
         if offset < live {
             if low > high || low == high && low == self.params.ceil(end) {
-                // The range lies within one sector, or in parts of two neighbouring sectors.
+                // The range lies within one sector.
                 self.zero_ends(file, offset, live)?;
             } else {
                 if offset < low {

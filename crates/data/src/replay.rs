@@ -2,8 +2,8 @@
 //!
 //! # Place
 //!
-//! Replay holds one handle from its beginning to its end, before other threads work. What it has
-//! put is visible to its own reads meanwhile.
+//! Replay holds one handle from its beginning to its end, before other threads work. Its own reads
+//! see the items that it has put so far.
 
 use buttress_format::{Body, Compression, Extent, Key};
 use buttress_txn::Handle;
@@ -19,7 +19,7 @@ impl Files {
     ///
     /// # Errors
     ///
-    /// When the item makes no sense, or its extent is not available.
+    /// When the item is invalid, or its extent is not available.
     pub fn replay_extent(
         &self,
         handle: &Handle<'_>,

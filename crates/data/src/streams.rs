@@ -34,7 +34,8 @@ struct Stream {
     told: u64,
     /// The distance between the starts of the last two reads. Zero in a sequence.
     stride: i64,
-    /// The number of reads that the stride has predicted, and the number of the last advised one.
+    /// `strides` is the number of reads that the stride has predicted. `told_strides` is the number
+    /// of the last piece that was advised, counted the same way.
     strides: u64,
     told_strides: u64,
 }
@@ -110,7 +111,8 @@ impl Streams {
             let ahead = stream.pieces(read, widest);
             return (stream, Advice { window: 0, ahead });
         }
-        // Two reads make no stride yet, so the stream they begin may be part of another one.
+        // Two reads may form a stride by chance. So the older stream is kept, and may continue in
+        // another way.
         let near = |s: &Stream| s.strides == 0 && step(s).unsigned_abs() <= STRIDE_MAX;
         let Some(old) = self.0.iter().rposition(near).map(|index| self.0[index]) else {
             return (fresh, Advice::default());
@@ -240,8 +242,8 @@ mod tests {
         }
     }
 
-    /// Columns and files that are read backwards are predicted, each piece once, while a sequence
-    /// runs.
+    /// Strides forwards (columns) and backwards are predicted, each piece once, while another
+    /// reader reads in order.
     #[test]
     fn strides_are_foretold() {
         for (first, stride) in [(1 << 20, 256 << 10), (900 << 20, -65_536_i64), (8192, 40_960)] {

@@ -252,7 +252,9 @@ impl Files {
             let dirty = file.dirty.lock();
             let sector_len = self.params.sector as usize;
             let leaves = dirty.on_its_way(sector, sector_len).is_some();
-            // Writeback zeroes the tail of this sector, but it may become an inline extent.
+            // The sector is in memory and its tail is zero, so writeback writes zeros
+            // (`dirty::P4`). But the first sector may be about to become an inline extent: it must
+            // be dirty again (W3).
             if dirty.waits(sector) || (leaves && sector > 0) {
                 return Ok(());
             }

@@ -7,7 +7,7 @@
 //! - *take* takes runs of dirty data,
 //! - *prepare* compresses them and chooses their addresses,
 //! - *issue* writes all of them,
-//! - *finish* makes the extents visible, each in one handle.
+//! - *finish* makes the extents visible, with one handle for each extent or part of one.
 //!
 //! # Invariants
 //!
@@ -221,7 +221,7 @@ impl Writeback {
         let file = job.file;
         let taken = std::mem::take(&mut job.taken);
         job.runs.reserve_exact(taken.len());
-        // Runs have no data reservation if all their addresses are known.
+        // Runs that will be written in place have no data reservation.
         let reserved = job.reserved.take().map_or_else(|| self.engine.reserve_data(0), Ok);
         let reserved = match reserved {
             Ok(reserved) => reserved,
@@ -243,7 +243,8 @@ impl Writeback {
             match plan {
                 Ok(plan) => job.runs.push((run, plan)),
                 Err(error) => {
-                    // The run's space in the row is a gap now.
+                    // The space of this run stays unwritten, and a row has no gaps. The next run
+                    // begins another row.
                     supply.rows.close();
                     job.failed.get_or_insert(error);
                     job.runs.push((run, Plan::Extents(Vec::new())));

@@ -6,9 +6,9 @@
 //!   and lists the inode. Any later put of the inode includes the time.
 //! - **A2** An inode with an access time newer than the last put is listed, and stays in memory
 //!   while it is listed. A removed inode leaves the list. So do all inodes of a deleted subvolume.
-//! - **A3** Listed inodes are put before a commit: before any commit, or with `lazytime` before one
-//!   that a caller requests. They are also put when [`LISTED_MAX`] inodes are listed, when the
-//!   oldest waits for a day, and before a snapshot.
+//! - **A3** Listed inodes are put before a commit; with `lazytime` only before a commit that a
+//!   caller requests. They are also put when [`LISTED_MAX`] inodes are listed, when the oldest
+//!   waits for a day, and before a snapshot.
 //!
 //! # Locks
 //!

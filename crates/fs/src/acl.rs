@@ -8,7 +8,8 @@
 //! tags: 1 owner, 2 user, 4 owning group, 8 group, 16 mask, 32 others
 //! ```
 //!
-//! Own code: `exacl` and `posix-acl` call libacl, which reads lists of files, not of bytes.
+//! This crate parses lists itself: `exacl` and `posix-acl` call libacl, which reads the list of a
+//! file and not of bytes.
 
 use buttress_txn::View;
 

@@ -45,7 +45,7 @@ pub(crate) struct Batch {
     changes: Vec<(Key, Change)>,
 }
 
-/// The present content of an item under a batch.
+/// The content of an item as the batch sees it: that of the trees, with the batch's own changes.
 pub(crate) enum Current<'b> {
     Absent,
     Mine(&'b Change),

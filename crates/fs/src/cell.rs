@@ -69,8 +69,8 @@ pub(crate) struct InodeCell {
     /// Unranked: held for long, across reads of trees and waits for space.
     pub(crate) lock: RwLock<()>,
     /// A reference of the cell to itself, while it is in the list of inodes with dirty data. The
-    /// list alone keeps no cell alive, so that a cell can leave it from the middle. Unranked: a
-    /// cell may drop under it.
+    /// list has only weak references, so a cell leaves it by dropping this one. Unranked: a cell
+    /// may drop under it.
     kept: Mutex<Option<Arc<InodeCell>>>,
     /// The cell's entry, while its time of access is listed (`access::A2`).
     accessed: access::Place<InodeCell>,
@@ -119,9 +119,9 @@ impl InodeCell {
         })
     }
 
-    /// The empty directory that stands for a subvolume that has a name here and cannot be reached.
-    /// A snapshot has such names, since it does not copy subvolumes inside. So has the directory of
-    /// a deleted subvolume. As on Linux, all such directories have one number, and take their other
+    /// An empty directory in place of a subvolume: the name is here, but the subvolume's reference
+    /// is not (`trees::is_here`). A snapshot has such names, because it does not copy the
+    /// subvolumes inside. As on Linux, all such directories have one number, and take their other
     /// attributes from their parent directory.
     pub(crate) fn stub(dir: &Self) -> Result<Self> {
         let id = InodeId { tree: dir.tree(), ino: trees::STUB };

@@ -236,9 +236,9 @@ impl Filesystem {
     ///
     /// # Errors
     ///
-    /// As [`Filesystem::sync`]. [`crate::ErrorKind::ReadOnly`] where it is to be writable and
-    /// cannot be: it was opened for reading without [`MountOptions::may_wake`], or has failed.
-    /// What keeps its devices from being written.
+    /// As [`Filesystem::sync`]. [`crate::ErrorKind::ReadOnly`] if the volume is to become writable
+    /// and cannot. It was then opened for reading without [`MountOptions::may_wake`], or has
+    /// failed. Also an error that keeps its devices from being written.
     pub fn set_read_only(&self, read_only: bool) -> Result<()> {
         let mount = self.mount();
         if !read_only {

@@ -72,7 +72,8 @@ impl<C: Entry> InodeTable<C> {
 
     /// Enters a cell. Its item was read after `seen`.
     pub(crate) fn enter(&self, cell: C, seen: Seen) -> Entered<C> {
-        // A cell that is not entered drops after the lock.
+        // Declared before the lock is taken: a cell that is not entered drops after the lock is
+        // released.
         let cell = Arc::new(cell);
         let mut shard = self.shard(cell.id()).lock();
         if let Some(there) = shard.cells.get(&cell.id()).and_then(Weak::upgrade) {

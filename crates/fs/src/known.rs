@@ -275,7 +275,8 @@ fn a4_nothing_is_moved_twice() {
             let count = reclaim(&fs).expect("emptied");
             passes += 1;
             moved += count;
-            // A pass may leave groups that the last pass has filled only below the limit.
+            // A pass may fill groups only up to a point below the limit, and the next pass then
+            // empties these.
             if count == 0 {
                 break;
             }

@@ -39,7 +39,8 @@ impl Filesystem {
         superblock.label = [0; 256];
         superblock.label[..label.len()].copy_from_slice(label);
         let volume = mount.engine.volume();
-        // The first copies first: at a power cut those of each device are the old or the new one.
+        // The first copies are written before the others. At a power cut each of them has the old
+        // label or the new one.
         volume.flush_and_commit(&superblock)?;
         turn.set_superblock(superblock.clone());
         volume.write_other_superblocks(&superblock)?;

@@ -133,7 +133,7 @@ impl Batch {
         }
     }
 
-    /// Finds a name in the present state under the batch.
+    /// Finds a name as the batch sees the directory, with the batch's own changes.
     pub(crate) fn find_name(&self, view: &View, dir: Ino, name: &[u8]) -> Result<Option<DirEntry>> {
         let entries = self.entries(view, dir, &item_key(dir, name))?;
         Ok(entries.into_iter().find(|entry| entry.name == name))

@@ -91,8 +91,8 @@ fn open_at(
             && (superblock.compat_ro.has(CompatRo::FREE_SPACE_TREE) && options.clear_cache
                 || !superblock.compat_ro.has(CompatRo::FREE_SPACE_TREE) && options.space_cache_v2),
         lookup: options.baselines.bg_lookup,
-        // Closing the volume also needs the fill of all groups, and no thread reads them at that
-        // time.
+        // With `reclaim_below`, the close needs to know how full each group is, and no thread reads
+        // groups at that time. So the opening reads them.
         groups: match options.reclaim_below {
             0 => options.baselines.bg_read,
             _ => GroupsRead::First,
@@ -132,12 +132,13 @@ fn open_at(
     Ok((mount, root))
 }
 
-/// Does for a volume that can be written what writers need, and starts the threads.
+/// Removes what earlier mounts left behind, gives deleted subvolumes to the cleaner, and starts the
+/// threads. For a volume that can be written.
 fn begin_work(mount: &Arc<Mount>) -> Result<()> {
     mount.engine.count_subvolumes()?;
     mount.maintenance.drop_leftovers()?;
     for id in orphan::list(&mount.engine.view(), TreeId::DATA_RELOC)? {
-        // What a balance of Linux was copying data into.
+        // An inode into which an interrupted balance of Linux copied data.
         mount.cleaner.remove(id)?;
     }
     for tree in mount.maintenance.dead_subvolumes()? {
@@ -151,15 +152,16 @@ fn begin_work(mount: &Arc<Mount>) -> Result<()> {
 
 /// Makes a volume writable that was opened for reading ([`MountOptions::may_wake`]).
 pub(crate) fn wake(mount: &Arc<Mount>) -> Result<()> {
-    // Of two callers one does it.
+    // If two callers come at once, the second finds the volume awake.
     let _turn = mount.moving.lock();
     if !mount.status.is_asleep() {
         return Ok(());
     }
     mount.engine.wake()?;
-    // Before the threads begin, which ask.
+    // Set before the threads begin, because they check it.
     mount.status.set_asleep(false);
-    // Where that fails it stays one for reading: the engine is awake, and not woken again.
+    // If this fails, the mount stays read-only for good: the engine is awake, and is not woken a
+    // second time.
     begin_work(mount).inspect_err(|_| mount.status.set_asleep(true))
 }
 

@@ -37,8 +37,8 @@ pub enum Atime {
 pub struct MountOptions {
     /// Refuse every change. The mount writes nothing and removes no orphans.
     pub read_only: bool,
-    /// With `read_only`: the volume can be made writable later, where its devices can be written.
-    /// It is one for reading until then, and other programs may read it, too.
+    /// With `read_only`: the volume can be made writable later, if its devices can be written.
+    /// Until then this mount only reads, and other programs may read the volume, too.
     pub may_wake: bool,
     /// Mount the subvolume at this path below the top level.
     pub subvol: Option<Vec<u8>>,
@@ -98,8 +98,8 @@ pub struct MountOptions {
     /// Let fsync commit the whole volume instead of writing a log.
     pub notreelog: bool,
     /// The copies of a log that fsync waits for, if metadata has two on one device: all, or only
-    /// the first. In the second case, nodes that stay get their second copy within a third of a
-    /// second.
+    /// the first. In the second case, nodes that stay in the log get their second copy within a
+    /// third of a second.
     pub log_copies: LogCopies,
     /// Write dirty data of all files before every commit, not only data that is due.
     pub flushoncommit: bool,

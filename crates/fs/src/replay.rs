@@ -182,7 +182,8 @@ impl<'a> Replay<'a> {
         }
         let file = match there {
             None => {
-                // The replay counts both again when it adds extents and entries.
+                // `nbytes` and the size of a directory grow again when the replay adds extents and
+                // entries.
                 let size = if is_dir { 0 } else { logged.size };
                 let mut item = InodeItem { nbytes: 0, size, ..*logged };
                 if item.generation == Generation(0) {
@@ -308,7 +309,8 @@ impl<'a> Replay<'a> {
                 drop(view);
                 batch.apply(self.handle);
             }
-            // The inode has no such reference. The directory was wrong, and is right now.
+            // The inode has no such reference: the directory had an entry too many, which the
+            // replay has removed.
             Err(Error::Item { .. }) => {}
             Err(error) => return Err(error),
         }

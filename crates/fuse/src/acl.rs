@@ -20,7 +20,8 @@
 //! - **A1** A list that parses has exactly one owner, one group and one other entry. It has a mask
 //!   if it names any user or group. So every list has mode bits.
 //!
-//! Own code: `exacl` and `posix-acl` call libacl, which reads lists of files, not of bytes.
+//! This is code of our own: `exacl` and `posix-acl` call libacl, which reads the lists of files,
+//! not lists in memory.
 
 /// The attribute with the list that controls access to a file.
 pub(crate) const ACCESS: &[u8] = b"system.posix_acl_access";

@@ -3,10 +3,11 @@
 //! # Place
 //!
 //! With the write-back cache the kernel holds data that the server has not seen. It does not always
-//! send this data before a request that depends on it: for data and holes, or past the known end.
-//! When the server tells the kernel to drop a file's pages, the kernel writes them and waits for
-//! the answers. So the thread that tells the kernel never answers requests. The same holds for a
-//! write that waits for space: the kernel's next request often frees some.
+//! send this data before a request that depends on it. Such a request searches for data or holes,
+//! or reads past the known end. When the server tells the kernel to drop a file's pages, the kernel
+//! writes them and waits for the answers. So the thread that tells the kernel never answers
+//! requests. The same holds for a write that waits for space: the kernel's next request often frees
+//! some.
 //!
 //! # Invariants
 //!

@@ -3,7 +3,7 @@
 //! # What must hold
 //!
 //! - A request is answered through the descriptor that it was read from: the kernel looks for it
-//!   there. Each thread has a descriptor of its own, so their reads do not meet.
+//!   there. Each thread has a descriptor of its own, so their reads do not contend.
 //! - The memory of a message belongs to one request at a time. It goes back to the pool with the
 //!   answer.
 
@@ -27,17 +27,17 @@ pub(crate) const PAYLOAD_LEN: usize = 1 << 20;
 const FIXED_LEN: usize = 4096;
 /// The maximum number of message buffers that are kept for later requests.
 const POOL_MAX: usize = 16;
-/// `FUSE_DEV_IOC_CLONE`: makes a new descriptor one more of a connection.
+/// `FUSE_DEV_IOC_CLONE`: attaches a new descriptor to an existing connection.
 const CLONE: rustix::ioctl::Opcode = 0x8004_e500;
 
-/// A connection to the kernel that is greeted and not yet served.
+/// A connection to the kernel after the exchange of INIT, for one thread that reads requests.
 #[derive(Debug)]
 pub(crate) struct Device {
     channel: Arc<OwnedFd>,
     pool: Arc<Pool>,
 }
 
-/// What tells the kernel something without being asked.
+/// Sends notifications to the kernel: messages that answer no request.
 #[derive(Clone, Debug)]
 pub(crate) struct Notifier(Arc<OwnedFd>);
 
@@ -58,11 +58,11 @@ pub(crate) struct Message {
 }
 
 impl Device {
-    /// Agrees with the kernel on how to speak; says what both can.
+    /// Negotiates features with the kernel (INIT). Returns the features that both sides support.
     ///
     /// # Errors
     ///
-    /// Those of the system, or `InvalidData` where something else speaks.
+    /// Errors of the system, or `InvalidData` if the first message is no INIT.
     pub(crate) fn greet(channel: OwnedFd, terms: &Terms) -> io::Result<(Self, InitFlags)> {
         let pool = Arc::new(Pool(Ranked::new(Rank::Leaf, Vec::new())));
         let device = Self { channel: Arc::new(channel), pool };
@@ -73,7 +73,8 @@ impl Device {
             if message.head.opcode != opcode::INIT {
                 return Err(io::Error::new(io::ErrorKind::InvalidData, "no greeting"));
             }
-            // The fixed fields end where the message does: their length depends on the kernel.
+            // The number of INIT's fields depends on the kernel's version, so they are all that
+            // follows the header.
             let offer = match Offer::decode(message.rest()) {
                 Ok(offer) => offer,
                 Err(errno) => {
@@ -97,11 +98,12 @@ impl Device {
         Notifier(Arc::clone(&self.channel))
     }
 
-    /// Has so many threads read requests and work them out; returns when the connection has ended.
+    /// Starts `threads` threads that read requests and handle them with `work`. Returns when the
+    /// connection has ended.
     ///
     /// # Errors
     ///
-    /// Those of the system; the first that a thread met.
+    /// An error of the system that ended a thread.
     pub(crate) fn serve(
         self,
         threads: usize,
@@ -129,7 +131,8 @@ impl Device {
         ends.into_iter().collect()
     }
 
-    /// The same connection for one more thread, if the kernel gives another descriptor of it.
+    /// A `Device` for one more thread. It has a descriptor of its own, or shares this one if the
+    /// kernel refuses another.
     #[expect(unsafe_code, reason = "rustix has no name for this command")]
     fn one_more(&self) -> Self {
         let pool = Arc::clone(&self.pool);
@@ -150,7 +153,7 @@ impl Device {
         Ok(())
     }
 
-    /// Reads a request and waits for one. Returns `None` when the connection has ended.
+    /// Waits for a request and reads it. Returns `None` when the connection has ended.
     fn read_one(&self) -> io::Result<Option<Message>> {
         use rustix::io::Errno as System;
         let mut bytes = self.pool.take();
@@ -238,7 +241,7 @@ impl Message {
 }
 
 impl Exchange for Message {
-    /// Each request has memory of its own.
+    /// Needs no permission: each request has memory of its own.
     type Patience = ();
 
     fn head(&self) -> Head {

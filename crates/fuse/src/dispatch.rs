@@ -1,8 +1,8 @@
-//! Requests of the kernel, each to its handler and its answer back, for every transport.
+//! Passes each request of the kernel to its handler and sends the answer, for every transport.
 //!
 //! # What must hold
 //!
-//! - There is one decoding and one table of requests. A transport adds nothing to them.
+//! - All transports share one decoder and one table of requests, and add nothing to them.
 //! - A handler runs in [`Door::guarded`], so a panic is answered (D1 of `door`).
 
 mod bytes;
@@ -27,7 +27,7 @@ use crate::{Options, counts, killed};
 
 pub(crate) use weight::kind;
 
-/// What is asked of the kernel, each where it can.
+/// Features that every mount asks for. A kernel may lack some of them.
 const WANTED: [InitFlags; 15] = [
     InitFlags::ASYNC_READ,
     InitFlags::ASYNC_DIO,
@@ -48,19 +48,20 @@ const WANTED: [InitFlags; 15] = [
 
 const CONGESTED_AT: u16 = 384;
 
-/// An answer of 32 bits cannot hold a larger count. Whole sectors keep the rest of a large copy
-/// aligned.
+/// The most bytes of one copy if the answer has a 32-bit count. Whole sectors keep the rest of a
+/// larger copy aligned.
 const NARROW_COPY_MAX: u64 = 1 << 30;
 
-/// What a mount with these options wants of the kernel. What an older kernel cannot do is a loss of
-/// speed or of an attribute, and not of data.
+/// The features and limits that a mount with these options asks for. A feature that an older kernel
+/// lacks costs speed or an attribute, never data.
 pub(crate) fn terms(options: &Options) -> Terms {
     let options_wanted = [
         (options.writeback_cache, InitFlags::WRITEBACK_CACHE),
         (options.io_uring == Some(true), InitFlags::OVER_IO_URING),
     ];
     let wanted_by_options = options_wanted.into_iter().filter(|(is_wanted, _)| *is_wanted);
-    // A target that the kernel keeps would hide later reads of it.
+    // If the kernel cached the target of a symbolic link, later reads of the link would not reach
+    // the server.
     let is_wanted =
         |flag: &InitFlags| !(options.strict_access && *flag == InitFlags::CACHE_SYMLINKS);
     let wanted =
@@ -158,7 +159,7 @@ fn work(door: &Arc<Door>, head: &Head, operation: Operation<'_>) -> Answer<Reply
             Ok(Reply::Statx(Box::new(told)))
         }
         Operation::Destroy | Operation::Releasedir => Ok(Reply::Done),
-        // With these flags the kernel keeps no listing, and each one reaches the server.
+        // With no flags set, the kernel caches no listing, and each one reaches the server.
         Operation::Opendir if door.options.strict_access => Ok(Reply::Opened(OpenFlags::default())),
         Operation::Ioctl { how, data } => {
             door.ioctl(head.uid, node, how.command, data).map(Reply::Ioctl)
@@ -175,15 +176,16 @@ fn work(door: &Arc<Door>, head: &Head, operation: Operation<'_>) -> Answer<Reply
             let count = door.copy_range(caller, from, to, len)?;
             u32::try_from(count).map(Reply::Written).map_err(|_| Errno::EIO)
         }
-        // Among them FLUSH, OPENDIR and ACCESS. The kernel asks once and no more. Closing a file
-        // makes nothing durable, and a write that could fail has failed before. Listings keep no
-        // state here. The kernel itself checks permissions.
+        // Among these are FLUSH, OPENDIR and ACCESS. After `ENOSYS` the kernel does not send that
+        // kind of request again. The server needs none of them. Closing a file makes nothing
+        // durable, and a write that could fail has failed before. Listings keep no state here. The
+        // kernel itself checks permissions.
         _ => Err(Errno::ENOSYS),
     }
 }
 
-/// Whether a request, other than a write, may wait for space as long as its caller waits for the
-/// answer. What makes data durable is not given up, nor what says when a file was written (K3 of
+/// Whether a request that waits for space gives up if its caller is killed (writes are handled
+/// elsewhere). Requests that make data durable, or set a file's times, never give up (K3 of
 /// `killed`).
 fn may_wait(operation: &Operation<'_>) -> bool {
     matches!(
@@ -272,7 +274,7 @@ fn set_attr(how: &SetattrIn) -> SetAttr {
     }
 }
 
-/// Inodes are made as they are needed: there is no number of them to run out of.
+/// Inodes are made as they are needed, so the answer names no limit for them.
 fn statfs(sizes: &buttress_fs::StatFs) -> StatfsOut {
     let buttress_fs::StatFs { blocks, blocks_free, blocks_available, .. } = *sizes;
     StatfsOut::new(blocks, blocks_free, blocks_available, sizes.block_size, sizes.name_max)

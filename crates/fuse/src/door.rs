@@ -1,35 +1,36 @@
-//! The door: what the kernel asks, in the volume's words.
+//! [`Door`] turns requests of the kernel into operations on the volume.
 //!
 //! # Place
 //!
-//! [`Door`] holds a mounted volume and the table of nodes that the kernel knows. One file per group
-//! of requests works them out (`door/names`, `door/content`, `door/listing`, `door/xattr`,
-//! `door/flags`); `dispatch` unpacks each request and sends the answer. Nothing here knows the
-//! disk.
+//! [`Door`] holds a mounted volume and the table of nodes that the kernel knows. Each group of
+//! requests has its handlers in one file (`door/names`, `door/content`, `door/listing`,
+//! `door/xattr`, `door/flags`). `dispatch` decodes requests and sends the answers. Nothing here
+//! knows the format on disk.
 //!
 //! # Invariants
 //!
-//! - **D1** Every request is answered once, also when its handler panics: then with `EIO`, and the
+//! - **D1** Every request is answered once. If its handler panics, the answer is `EIO`, and the
 //!   mount goes on.
-//! - **D2** What the kernel may remember is true for as long as it may: the volume changes through
-//!   this mount alone, so a time limit on attributes and names exists only because the protocol
-//!   wants one.
-//! - **D3** A program that goes on writing to a file learns that its writes fail, also when they
-//!   are gathered in the kernel's cache. The kernel alone would tell it when it closes the file,
-//!   and a program that fills the disk until it is told would never end. So the kernel is told to
-//!   ask for the attributes before the next write, and the answer to that is the error.
+//! - **D2** Names and attributes in the kernel's cache are true. The volume changes only through
+//!   this mount, or the kernel is told of the change (`session::Beside`). They have a time limit
+//!   only because the protocol demands one.
+//! - **D3** A program that keeps writing to a file learns that its writes fail, even if the kernel
+//!   caches them. By itself the kernel would report this when the file is closed. A program that
+//!   fills the disk until a write fails would never end. So after a failure the kernel's cached
+//!   attributes are invalidated. It asks for them before the next write, and the answer is the
+//!   error.
 //! - **D4** No answer to a request waits for a notification that may wait for the request. The
-//!   kernel works a notification out under locks of its own, and holds locks while it waits for an
+//!   kernel handles a notification under its own locks, and holds locks while it waits for an
 //!   answer.
-//!   - To drop pages of a file (`INVAL_INODE`) takes their folio locks and waits for their
-//!     write-back, and takes no inode lock. So a request that holds a folio, or keeps write-back
-//!     from going on, never waits for it: READ without an owner of locks, WRITE without one,
-//!     SETATTR, OPEN that truncates. A direct READ, a direct WRITE and LSEEK may wait: they hold
-//!     the inode lock at most, and the kernel never takes that below a folio lock.
-//!   - To drop a name (`INVAL_ENTRY`) takes the directory's inode lock, which most requests about
-//!     names hold. No request waits for that.
+//!     - To drop pages of a file (`INVAL_INODE`), the kernel takes their folio locks and waits for
+//!       their write-back. It takes no inode lock. So a request that holds a folio, or blocks
+//!       write-back, never waits for such a notification. These are READ and WRITE without an owner
+//!       of locks, SETATTR, and OPEN that truncates. A direct READ, a direct WRITE and LSEEK may
+//!       wait. They hold at most the inode lock, which the kernel never takes below a folio lock.
+//!     - To drop a name (`INVAL_ENTRY`), the kernel takes the directory's inode lock. Most requests
+//!       about names hold that lock, so no request waits for such a notification.
 //!
-//!   `docs/internals/mount.md` has the table of all requests.
+//! `docs/internals/mount.md` has the table of all requests.
 
 pub(crate) mod content;
 mod flags;
@@ -70,7 +71,7 @@ pub(crate) struct Door {
     aside: Aside,
     leaving: Leaving,
     pub(crate) options: Options,
-    /// Whether the kernel keeps what is written for a while before it sends it.
+    /// Whether the kernel's write-back cache is on: it gathers writes before it sends them.
     keeps_writes: bool,
     /// Whether requests come by io_uring.
     over_ring: bool,
@@ -85,7 +86,8 @@ pub(crate) struct Node {
     /// Set once it is known that no file capabilities are attached: the kernel asks before the
     /// first write to each file.
     no_capability: AtomicBool,
-    /// How many openers write the file: so long the kernel may hold content that we have not seen.
+    /// The number of opens for writing. While there are any, the kernel may hold content that it
+    /// has not sent.
     writers: AtomicU32,
     /// The number of openers of any kind. With zero, the kernel is about to forget a file without a
     /// name.
@@ -99,7 +101,7 @@ pub(crate) struct Node {
     may_be_cached: AtomicBool,
     /// Whether the kernel may hold pages that we read for it.
     shown: Shown,
-    /// The kernel shows a time of change from before `chattr` set another.
+    /// Whether the kernel shows a `ctime` from before a `chattr`.
     shows_old_change: AtomicBool,
     /// Of a directory: the last cookie that listings go to (L2 of `listing`); zero before the
     /// first.
@@ -130,7 +132,8 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// What the kernel is told: a node has the number that programs see, but for the root.
+    /// The entry as the kernel gets it. The node id is the inode number in `attr`; for the root,
+    /// both are 1.
     pub(crate) fn wire(&self) -> EntryOut {
         EntryOut::new(self.attr.ino, self.generation, VALID_SECS, self.attr)
     }
@@ -144,7 +147,8 @@ impl Node {
 }
 
 impl Door {
-    /// Opens a door to what lies below `root`, for a kernel with which `agreed` was agreed upon.
+    /// Creates the door of a mount that shows `root` and what lies below it. `agreed` are the
+    /// features that both sides support.
     pub(crate) fn new(
         fs: Filesystem,
         root: Inode,
@@ -203,9 +207,9 @@ impl Door {
         Ok(if resting.is_some() { self.nodes.wake(id, node) } else { node })
     }
 
-    /// Wakes what a name leads to, which may be about to lose its last name: what the kernel knows
-    /// lives on without one (N3 of `node`). Nothing else holds it, so the caller keeps what this
-    /// returns until the name is gone.
+    /// Wakes the node of a name that is about to be removed. If that is the last name, the node
+    /// lives on without one, and cannot rest (N3 of `node`). The caller keeps the result until the
+    /// name is gone: otherwise the node might rest again.
     fn wake_named(&self, dir: &Node, name: &[u8]) -> Option<Arc<Node>> {
         if !self.nodes.has_rested() {
             return None;
@@ -295,7 +299,7 @@ impl Door {
         self.over_ring
     }
 
-    /// Whether the kernel keeps what is written for a while before it sends it.
+    /// Whether the kernel's write-back cache is on.
     fn keeps_writes(&self) -> bool {
         self.keeps_writes
     }
@@ -326,10 +330,11 @@ impl Handle for Arc<Node> {
             && self.failed_write.load(Ordering::Relaxed) == 0
     }
 
-    /// Rests where the inode has a name, is not open, no failure is to be told, and no listing may
-    /// go on. That the kernel may hold pages must not be lost (S1 of `shown`).
+    /// A node may rest if it has a name, is idle, and is no directory, which may have a listing
+    /// under way. The number records whether the kernel may hold pages of it (S1 of `shown`).
     fn rest(&self) -> Option<u32> {
-        // One is the table's own; it gives out others under the lock that is held now.
+        // `is_idle` allows one reference, the table's own. The table hands out others under its
+        // lock, which the caller holds.
         let rests = self.is_idle()
             && self.inode.kind() != FileKind::Directory
             && self.inode.attr().nlink > 0;
@@ -338,7 +343,7 @@ impl Handle for Arc<Node> {
 }
 
 impl Node {
-    /// One that may have rested before.
+    /// Creates a node, with what was recorded if it rested before.
     fn again(inode: Inode, resting: Option<Resting>) -> Self {
         let node = Self::new(inode);
         if resting.is_some_and(|said| said != Resting(0)) {
@@ -367,7 +372,7 @@ impl Node {
         self.inode.peek_at(offset, buffer).map_err(refuse)
     }
 
-    /// Says whether what is made in this directory gets a list from it.
+    /// Returns whether new inodes in this directory get an access list from it.
     fn has_default_list(&self) -> Answer<bool> {
         let known = self.default_list.load(Ordering::Relaxed);
         if known != UNKNOWN {

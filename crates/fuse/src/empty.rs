@@ -1,14 +1,14 @@
-//! A server that answers from memory: what the way to a server costs by itself.
+//! A server of files in memory. It shows what the transport costs without a volume.
 //!
 //! # Place
 //!
-//! A baseline of measurements. It stands on the same transports as a volume, with the same flags,
-//! threads and times for which the kernel believes answers. So the kernel sends the same requests,
-//! and what a mount of a volume takes beyond it is the engine's.
+//! A baseline of measurements. It uses the transports, flags and threads of a mounted volume, and
+//! lets the kernel cache answers for as long. So the kernel sends the same requests, and the
+//! difference to a mounted volume is the cost of the engine.
 //!
 //! # What must hold
 //!
-//! - It is no file system to keep anything in: it checks little, and forgets all at its end.
+//! - It is not for real data. It checks little, and all content is lost when it ends.
 
 mod memory;
 
@@ -126,7 +126,7 @@ fn serve<X: Exchange>(memory: &Memory, mut exchange: X) {
     }
 }
 
-/// Works out what is answered with few bytes.
+/// Handles the requests that have short answers.
 fn work(
     memory: &Memory,
     node: u64,

@@ -44,7 +44,8 @@ fn from_name(name: NameError) -> Errno {
     }
 }
 
-/// A program is told a number only, so what the operator must know is said here, with its causes.
+/// Logs an error with its causes. A program gets only a number, so the log has what an operator
+/// must know.
 fn log(kind: ErrorKind, error: &Error) {
     match kind {
         ErrorKind::Io | ErrorKind::Corrupt => tracing::error!("{}", Chain(error)),

@@ -1,36 +1,39 @@
-//! One request and the way of its answer, whatever transport brought it.
+//! One request, and how its answer is sent, whichever transport brought it.
 //!
 //! # What must hold
 //!
 //! - A transport knows no operation. The dispatcher knows no transport.
-//! - Each request is answered once (D1 of `door`). A transport answers with `EIO` what is dropped.
+//! - Each request is answered once (D1 of `door`). If a request is dropped, the transport answers
+//!   it with `EIO`.
 
 use buttress_protocol::{Errno, Head, Parts, Reply};
 
 /// A request that came in.
 pub(crate) trait Exchange: Send + Sized + 'static {
-    /// Leave to hold the transport's memory until the kernel has sent requests of its own.
+    /// Permission to hold the transport's memory while the request waits for other requests of the
+    /// kernel.
     type Patience: Send + 'static;
 
-    /// What all requests say.
+    /// The header that all requests have.
     fn head(&self) -> Head;
 
     /// What follows the header.
     fn parts(&self) -> Parts<'_>;
 
-    /// The place of the answer's bytes. The request may be in the same place: it is gone then.
+    /// The memory for the answer's bytes. It may be the request's memory, so writing into it may
+    /// destroy the request.
     fn room(&mut self) -> &mut [u8];
 
-    /// Answers: so many bytes are in the room, or why not.
+    /// Sends the answer: the number of bytes that are in [`Self::room`], or an error.
     fn answer(self, answer: Result<usize, Errno>);
 
-    /// Ends a request that no answer is due to.
+    /// Ends a request that needs no answer.
     fn dismiss(self);
 
-    /// Leave to wait for what the kernel sends; none while too many others wait.
+    /// Permission to wait for other requests of the kernel. `None` while too many requests wait.
     fn patience(&self) -> Option<Self::Patience>;
 
-    /// Answers with bytes that are not in the room.
+    /// Sends an answer that is not in [`Self::room`] yet.
     fn reply(mut self, answer: Result<Reply, Errno>) {
         let written = answer.and_then(|reply| reply.write(self.room()));
         self.answer(written);

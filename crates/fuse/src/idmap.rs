@@ -10,12 +10,12 @@
 //! # Invariants
 //!
 //! - **I1** Without an option every id is itself.
-//! - **I2** With one, what no range has is shown as [`UNMAPPED_ID`] and is never written. A program
-//!   that makes a file with such an id, or gives one away to it, gets `EOVERFLOW`, as from an
-//!   idmapped mount of Linux.
+//! - **I2** With an option, an id of the volume that is in no range is shown as [`UNMAPPED_ID`],
+//!   which is never written. A program with an id in no range that makes a file gets `EOVERFLOW`.
+//!   So does one that gives a file to such an id, as in an idmapped mount of Linux.
 //! - **I3** Ranges overlap on neither side, so that what is written is shown as it was given.
 
-/// What an id is shown as that has none here.
+/// The id that is shown for ids of the volume that are in no range.
 pub(crate) const UNMAPPED_ID: u32 = 65_534;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +55,7 @@ impl IdMap {
         self.insert(Span { volume, here, count })
     }
 
-    /// Makes root of the volume `here`.
+    /// Maps root of the volume to the id `here`. Returns false if that overlaps another range.
     pub fn add_root(&mut self, here: u32) -> bool {
         self.insert(Span { volume: 0, here, count: 1 })
     }

@@ -1,25 +1,25 @@
 //! Requests of programs that were killed: one that waits for space gives up, as it would in Linux.
 //!
-//! # Why not by what the protocol has
+//! # Why not `FUSE_INTERRUPT`
 //!
-//! `FUSE_INTERRUPT` says that a signal came, of whatever kind. The protocol library answers it by
-//! itself: that it is not handled. From then on the kernel sends none. A task waits for the answer
-//! to a request that has been taken, even when the task is killed. Waiting for space is what takes
-//! long here, and it ends for a killed task alone, in Linux as well. So the thread that waits looks
-//! itself whether the task that asked is about to die. The kernel says that of every task.
+//! `FUSE_INTERRUPT` says that some signal came. `dispatch` answers it with `ENOSYS`, after which
+//! the kernel sends no more of them. Once the server has read a request, the kernel waits for its
+//! answer even if the task is killed. Only waiting for space takes long here, and in Linux, too,
+//! only a killed task gives that up. So the waiting thread itself checks whether the task is about
+//! to die. The kernel tells that of every task in `/proc`.
 //!
 //! # Invariants
 //!
-//! - **K1** Only a task that has `SIGKILL` pending is given up. The kernel puts it into every
-//!   thread of a process that a signal is to end. The exception is a signal that leaves a core
-//!   behind: it ends the process once its thread has the answer, as in Linux. A task that is hidden
-//!   is waited for.
-//! - **K2** A thread that waits looks at it, every few hundredths of a second. So does a thread
-//!   that is to write back what is too much in memory. All others pay no more than the noting of a
-//!   number.
-//! - **K3** What the kernel wrote into its cache is never given up, nor times that it kept there:
-//!   the program that wrote it was told that it was taken. The kernel sends such writes for no
-//!   task, and the times for the task that closes the file.
+//! - **K1** Only requests of a task that has `SIGKILL` pending give up. The kernel makes `SIGKILL`
+//!   pending for every thread of a process that a signal will end. The exception is a signal that
+//!   dumps core: it ends the process once its thread has the answer, as in Linux. If `/proc` hides
+//!   the task, its request does not give up.
+//! - **K2** A waiting thread checks the task every few hundredths of a second. So does a thread
+//!   that writes data back because too much is dirty. All other requests only store the number of
+//!   the task.
+//! - **K3** Writes from the kernel's cache, and times that it cached, never give up: the program
+//!   was told that they succeeded. The kernel sends such writes for no task, and such times for the
+//!   task that closes the file.
 
 use std::fs;
 

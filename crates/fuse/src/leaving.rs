@@ -1,8 +1,9 @@
-//! Counts of names that were removed and of files that went: what `door/leaving` decides by.
+//! Counts of removed names and of freed files. `door/leaving` uses them to decide whether to wait
+//! for space.
 //!
 //! # What must hold
 //!
-//! - `gone` counts a file after it was dropped: a request that sees the count finds the room.
+//! - `gone` counts a file after it was dropped: a request that sees the count finds the free space.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -19,9 +20,9 @@ pub(crate) struct Leaving {
     pub(crate) forgetting: AtomicUsize,
     /// Files without names that were forgotten.
     pub(crate) gone: AtomicU64,
-    /// Requests that wait for that where requests are read.
+    /// Requests that wait for a file to go, on threads that read requests.
     pub(crate) waiting: AtomicUsize,
-    /// Writes that wait for that elsewhere.
+    /// Writes that wait for a file to go, on the separate thread.
     pub(crate) aside: AtomicUsize,
 }
 

@@ -1,23 +1,23 @@
 //! The FUSE front end: a mounted volume for every program on the machine.
 //!
-//! Protocol in, calls to the library out. [`mount`] puts a [`buttress_fs::Filesystem`] into the
-//! directory tree, [`Session::serve`] answers the kernel until it is unmounted.
+//! [`mount`] puts a [`buttress_fs::Filesystem`] into the directory tree. [`Session::serve`] answers
+//! the requests of the kernel by calls of the library, until the volume is unmounted.
 //!
 //! # Memory
 //!
-//! The kernel keeps what was read through a mount. A volume that is to be mounted is opened with
-//! [`page_cache_bytes`](buttress_fs::MountOptions::page_cache_bytes) 0, as the program does, or
-//! clean data is in memory twice. The library's default is for programs that have no kernel above
-//! them.
+//! The kernel caches what is read through a mount. So a volume that is to be mounted is opened with
+//! [`page_cache_bytes`](buttress_fs::MountOptions::page_cache_bytes) 0, as the `buttress` program
+//! does. Otherwise clean data is in memory twice. The library's default is for programs without a
+//! kernel above them.
 //!
 //! # What a FUSE mount cannot do
 //!
-//! - `sync` and syncfs(2) end in the kernel: it sends its dirty pages here, and never says that
-//!   they shall be durable. fsync(2) of a file or directory does reach the volume and makes that
-//!   one durable, of the top directory everything; and the volume commits by itself (`commit=`).
+//! - `sync` and syncfs(2) make nothing durable. The kernel sends its dirty pages, but does not pass
+//!   the call on. fsync(2) of a file or directory makes it durable, and fsync(2) of the top
+//!   directory makes everything durable. The volume also commits by itself (`commit=`).
 //! - Collapsing or inserting ranges is refused.
-//! - Several subvolumes show as one device, unless each is mounted by itself (`submounts`); inodes
-//!   of others than the mounted one have large numbers, so that no two are equal.
+//! - Several subvolumes show as one device, unless each is mounted by itself (`submounts`). Inodes
+//!   of the other subvolumes have large numbers, so that no two inodes have the same one.
 
 mod error;
 mod options;

@@ -45,8 +45,8 @@ impl Listed {
         Ok(Self::parse(&std::fs::read(LIST)?))
     }
 
-    /// What is seen at a place, which is a whole name without symbolic links. Asks no server, so
-    /// that a dead one cannot keep the caller waiting.
+    /// The mount that is visible at a path, which is absolute and has no symbolic links. Asks no
+    /// server, so that a dead one cannot block the caller.
     ///
     /// # Errors
     ///
@@ -114,7 +114,8 @@ fn unescape(field: &[u8]) -> PathBuf {
 mod tests {
     use super::*;
 
-    /// Names with spaces are read, a part of a file system says which, and odd lines hide nothing.
+    /// Escaped names are decoded, a mount of a part of a file system names the part, and odd lines
+    /// hide no others.
     #[test]
     fn list_gives_every_mount_it_can_read() {
         let all = Listed::parse(

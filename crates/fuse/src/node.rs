@@ -12,8 +12,8 @@
 //! The number of nodes is limited, too. Above that limit the kernel is told to forget some nodes
 //! ([`Nodes::surplus`]).
 //!
-//! The protocol library sends one number both as node id and as the `st_ino` that programs see.
-//! So a node id is the inode number wherever it can be:
+//! The kernel gets one number both as node id and as the `st_ino` that programs see
+//! (`door::Entry::wire`). So a node id is the inode number wherever it can be:
 //!
 //! ```text
 //!  63  62..........48  47...........................0

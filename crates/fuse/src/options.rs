@@ -73,9 +73,11 @@ pub const KNOWN: &[&str] = &[
 pub struct Options {
     /// What `/proc/mounts` names as the source.
     pub source: String,
-    /// Inodes that are not open and of which more than 100 bytes are kept in memory, about.
+    /// About how many nodes keep a handle that takes 1 KiB ([`crate::node`]). Open inodes may
+    /// exceed this.
     pub handles_max: usize,
-    /// Inodes that the kernel knows before it is told to forget some that no program uses, about.
+    /// About how many inodes the kernel may know. Above this number it is told to forget unused
+    /// ones.
     pub known_max: usize,
     /// Whether the kernel refuses all changes.
     pub read_only: bool,
@@ -98,14 +100,15 @@ pub struct Options {
     pub dirsync: bool,
     /// Whether each subvolume is mounted by itself, with a device number of its own.
     pub submounts: bool,
-    /// Whether the kernel's mount is of all of the volume, so that other mounts can join it. The
-    /// caller asks for it where [`can_share`](crate::can_share) says so.
+    /// Whether the kernel's mount shows the whole volume, so that further mounts can share it. The
+    /// caller may set this if [`can_share`](crate::can_share) returns true.
     pub shared: bool,
-    /// Event loops; `None` chooses by the number of processors.
+    /// The number of threads that read requests. `None` chooses it by the number of processors.
     pub threads: Option<usize>,
-    /// Whether one loop listens and calls others as it needs them, or all listen at once.
+    /// Whether one thread reads requests and wakes others as needed. Otherwise all threads read at
+    /// once.
     pub handoff: bool,
-    /// How long the listening loop looks for the next request before it sleeps; zero means not at
+    /// How long the reading thread polls for the next request before it sleeps. Zero means not at
     /// all.
     pub busy_poll: Duration,
     /// Whether the kernel gathers small writes in its page cache before it sends them.
@@ -153,8 +156,8 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Sees to it that what is kept of inodes which the kernel knows takes at most so many bytes,
-    /// about: a half for those that are open or were used last, a half for all others.
+    /// Limits the memory for inodes that the kernel knows to about `bytes`. One half is for inodes
+    /// that are open or were used last, the other half for all others.
     pub fn keep_inodes_within(&mut self, bytes: u64) {
         let half = usize::try_from(bytes / 2).unwrap_or(usize::MAX);
         self.handles_max = (half / HANDLE_BYTES).min(HANDLES_MAX);
@@ -189,8 +192,8 @@ impl Options {
             "noio_uring" => self.io_uring = Some(false),
             "writeback_cache" => self.writeback_cache = true,
             "nowriteback_cache" => self.writeback_cache = false,
-            // mount(8) decides which users may mount; what that takes away stands until a later
-            // option.
+            // mount(8) decides which users may mount. A later option may give back the rights that
+            // these take away.
             "user" | "users" => (self.suid, self.dev, self.exec) = (false, false, false),
             "owner" | "group" => (self.suid, self.dev) = (false, false),
             // Options for mount(8), systemd and other readers of fstab.
@@ -251,8 +254,8 @@ impl Options {
         Ok(true)
     }
 
-    /// Returns the number of event loops. A loop that waits in an fsync, or for a read from the
-    /// device, serves no other request. So there are more of them than processors.
+    /// Returns the number of threads that read requests. A thread that waits in an fsync, or for a
+    /// read from the device, serves no other request. So there are more threads than processors.
     pub(crate) fn thread_count(&self) -> usize {
         let processors = std::thread::available_parallelism().map_or(2, usize::from);
         self.threads.unwrap_or_else(|| (processors * 4).clamp(8, 16))

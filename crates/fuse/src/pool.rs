@@ -3,7 +3,7 @@
 //!
 //! # Place
 //!
-//! The protocol library starts a number of threads that each read a request, handle it and read the
+//! [`crate::device`] starts a number of threads that each read a request, handle it and read the
 //! next. The kernel wakes waiting readers in turn. With several readers every small request wakes
 //! another cold thread, on another processor. Measured: a create took three times as long with
 //! eight readers as with one. But while a single reader waits for the disk, all other requests
@@ -249,9 +249,9 @@ impl WorkerPool {
             return;
         }
         LAST_DONE.set(None);
-        // The kernel sends many forgets in one request, and the protocol library makes a call for
-        // each. A thread that went to the bench in between would leave the rest undone. So it keeps
-        // reading, besides the other reader, until the next request (W3).
+        // A caller may take a duty for each node that one request forgets. A thread that went to
+        // the bench in between would leave the rest undone. So it keeps reading, beside the other
+        // reader, until the next request (W3).
         if kind == Kind::Forget {
             self.readers.fetch_add(1, Ordering::SeqCst);
             return;

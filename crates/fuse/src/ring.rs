@@ -22,8 +22,8 @@
 //! - **R4** No queue stands still because its driver waits for something in a request: within two
 //!   ticks a helper drives on. The exception is a driver that waits where no signal reaches it.
 //!   That wait is for a device, and ends.
-//! - **R5** Threads that give entries to the kernel live until all queues have ended: what a thread
-//!   gave is taken back from the kernel when it dies, and the connection with it.
+//! - **R5** Threads that give entries to the kernel live until all queues have ended. When a thread
+//!   dies, the kernel cancels the entries that it gave, and aborts the connection.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -88,12 +88,12 @@ impl Rings {
         Ok(Self { made: made.collect::<io::Result<_>>()? })
     }
 
-    /// Serves a connection. Its kernel was told to use rings. Until this has returned the kernel
-    /// lets all requests wait.
+    /// Serves a connection that has agreed to rings. The kernel holds all requests back until this
+    /// has returned.
     ///
     /// # Errors
     ///
-    /// When the kernel refuses them after all: then no request can be served.
+    /// When the kernel refuses the entries after all: then no request can be served.
     pub(crate) fn start(
         self,
         device: &OwnedFd,

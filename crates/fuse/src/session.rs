@@ -11,8 +11,8 @@
 //! # Failure
 //!
 //! However serving ends, nothing here holds the volume afterwards: closing it commits what was
-//! written. Only a process that is killed leaves it to the next mount, at the last commit. It also
-//! leaves a dead mount behind that answers `ENOTCONN` until it is unmounted.
+//! written. Only if the process is killed does the next mount find the volume as of the last
+//! commit. A dead mount then stays behind, and answers `ENOTCONN` until it is unmounted.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -68,7 +68,7 @@ pub struct Unmounter {
     below: Weak<Submounts>,
 }
 
-/// What comes through the device, before it is served.
+/// What serves the requests that come through the device.
 #[derive(Debug)]
 pub(crate) struct Loops {
     device: Device,
@@ -76,7 +76,7 @@ pub(crate) struct Loops {
     threads: usize,
 }
 
-/// One session before it is served, and what is needed to speak with its kernel beside it.
+/// One session before it is served, and what notifies its kernel apart from requests.
 pub(crate) struct Opened {
     pub(crate) loops: Loops,
     pub(crate) ring: Option<Ring>,
@@ -167,8 +167,8 @@ pub(crate) fn rings(options: &Options) -> Option<Rings> {
     }
 }
 
-/// Serves a connection that the caller made: `device` is where requests come from and answers go
-/// to, one a read and one a write. Returns when it ends.
+/// Serves a connection that the caller made. Each read of `device` returns one request, and each
+/// write sends one answer. Returns when the connection ends.
 ///
 /// # Errors
 ///
@@ -293,14 +293,14 @@ fn is_the_end(error: &std::io::Error, is_gone: bool) -> bool {
     is_gone && error.raw_os_error() == Some(rustix::io::Errno::CONNABORTED.raw_os_error())
 }
 
-/// For code that changes a mounted volume beside the kernel: keeps both of one mind. Not to be used
-/// by a thread that serves requests.
+/// For code that changes a mounted volume apart from requests of the kernel: tells the kernel of
+/// such changes. A thread that serves requests must not use this.
 #[derive(Clone, Debug)]
 pub struct Beside(Arc<Submounts>);
 
 impl Beside {
-    /// Has the kernel hand over what programs have written and it still holds: what was
-    /// acknowledged by then is in the volume, though not durable.
+    /// Has the kernel send all data that it holds in its cache. What programs had written before
+    /// the call is in the volume afterwards, but is not durable.
     ///
     /// # Errors
     ///
@@ -359,8 +359,8 @@ impl Beside {
 }
 
 impl Unmounter {
-    /// The mounts of the volume that are seen now, in the order in which they were made; nothing
-    /// where there can be but one.
+    /// The mounts of the volume that are visible now, in the order in which they were made. `None`
+    /// if the volume cannot have several mounts.
     #[must_use]
     pub fn seen(&self) -> Option<Vec<Listed>> {
         self.mount.whole().map(Whole::seen)
@@ -380,23 +380,22 @@ impl Unmounter {
         self.mount.target()
     }
 
-    /// Whether no program has the mount any more: it was taken away, and all that used it are done.
-    /// The number of its device may be another mount's from then on, though what it had is still
-    /// being made durable.
+    /// Whether the mount was unmounted and no program uses it any more. From then on its device
+    /// number may belong to another mount, although its last changes may not be durable yet.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.link.is_gone()
     }
 
-    /// The number of the device that `stat` names for what lies on the mount, but in subvolumes
-    /// that are mounted by themselves; nothing where the list of mounts could not be read.
+    /// The device number that `stat` reports for files of the mount, except for subvolumes that are
+    /// mounted by themselves. `None` if the list of mounts could not be read.
     #[must_use]
     pub fn device(&self) -> Option<u64> {
         self.mount.device().map(|(major, minor)| rustix::fs::makedev(major, minor))
     }
 
-    /// Takes the mount away; lazily, if programs still use it. A mount that is gone is left alone,
-    /// and so is whatever was mounted at its place since.
+    /// Unmounts; lazily, if programs still use the mount. If the mount is gone already, nothing is
+    /// unmounted, not even a newer mount at the same place.
     ///
     /// # Errors
     ///
@@ -416,8 +415,8 @@ impl Unmounter {
 mod tests {
     use super::*;
 
-    /// A race at the end of a mount is not a failure; anything else is, and so is this while there
-    /// is a mount.
+    /// An aborted connection is no failure once the mount is gone. Any other error is one, and so
+    /// is an abort of a mount that is still there.
     #[test]
     fn aborted_readers_end_well() {
         let error = |errno: rustix::io::Errno| std::io::Error::from(errno);

@@ -26,7 +26,8 @@ const QUIET_WRITES: u64 = 64;
 /// The low bits are the count. The high bits are the number of times that the count was set.
 const COUNT: u64 = 0xffff;
 
-/// How many direct writes drop their own pages before one drops all; zero where there are none.
+/// How many direct writes drop only their own pages before one drops all. Zero if the kernel holds
+/// no pages that we read for it.
 #[derive(Debug)]
 pub(crate) struct Shown(AtomicU64);
 
@@ -61,8 +62,8 @@ impl Shown {
         let _ = self.0.fetch_update(Ordering::SeqCst, Ordering::SeqCst, set);
     }
 
-    /// What a write has to have dropped of `part`: nothing, that, or everything. Returns what was
-    /// counted, too.
+    /// Returns which pages the kernel must drop after a write to `part`: those of `part`, or all.
+    /// Also returns the value of the count. `None` if the kernel holds none.
     pub(crate) fn after_write(&self, part: Span) -> Option<(Span, u64)> {
         let fewer = |now: u64| match now & COUNT {
             0 => None,

@@ -2,8 +2,8 @@
 //!
 //! # Place
 //!
-//! Below one mount, with the option `submounts`: a session for every subvolume, on the directory
-//! that is its top. Without it there is none, and this knows the one mount there is.
+//! With the option `submounts` every subvolume below the mount has a session of its own, on the
+//! directory that is its top. Without the option, this holds only the one mount at the top.
 //!
 //! # Invariants
 //!
@@ -56,7 +56,7 @@ struct Submount {
 }
 
 impl Submounts {
-    /// Knows the mount at the top.
+    /// Creates the set with only the mount at the top.
     pub(crate) fn new(
         fs: Filesystem,
         tree: TreeId,

@@ -78,7 +78,8 @@ impl Drop for UnderWay {
     }
 }
 
-/// Says whether this process may mount a volume at several places, and the kernel can (6.15).
+/// Whether the kernel can mount a volume at several places (Linux 6.15), and this process may do
+/// so.
 #[must_use]
 pub fn can_share() -> bool {
     let cloned = || -> rustix::io::Result<OwnedFd> {
@@ -201,8 +202,8 @@ impl Whole {
         drop(top);
     }
 
-    /// Takes away every mount that is seen, those that lie on others first. What is in use goes
-    /// out of sight; says whether anything was.
+    /// Unmounts every visible mount, those on top of others first. A mount that is in use is
+    /// detached and ends later. Returns whether any was in use.
     pub(crate) fn take_away(&self) -> io::Result<bool> {
         let mut was_used = false;
         let mut failure = None;
@@ -213,7 +214,8 @@ impl Whole {
                 continue;
             }
             match mount_list::take_away(&one.point) {
-                // The mount was removed with another one, by propagation.
+                // A mount that was removed together with another one, by propagation, counts as not
+                // in use.
                 Ok(busy) => was_used |= busy,
                 Err(error) => failure = Some(error),
             }
@@ -229,9 +231,10 @@ impl Whole {
 /// The interval of checks whether the connection has ended.
 const LOOK: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 
-/// Looks after the whole until it is let go or the connection ends: whenever the list of mounts
-/// changes, it is read. The connection is looked at now and then, and not waited for: the kernel
-/// wakes all that wait at a FUSE device for each request.
+/// Starts a thread that reads the list of mounts whenever it changes, and lets go of the whole
+/// mount if none is visible. It also checks every few seconds whether the connection has ended. It
+/// does not wait for that, since the kernel wakes all threads that wait at a FUSE device for each
+/// request.
 pub(crate) fn watch(mount: &Arc<Mount>, link: Link) -> io::Result<()> {
     let list = std::fs::File::open(mount_list::LIST)?;
     let mount: Weak<Mount> = Arc::downgrade(mount);
@@ -261,7 +264,7 @@ pub(crate) fn watch(mount: &Arc<Mount>, link: Link) -> io::Result<()> {
 pub struct Subtree(OwnedFd);
 
 impl Subtree {
-    /// Sets what is each mount's own, and puts the mount at its place.
+    /// Sets the attributes that each mount has for itself, and attaches the mount at `target`.
     ///
     /// # Errors
     ///

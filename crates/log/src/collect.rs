@@ -2,8 +2,9 @@
 //!
 //! # Place
 //!
-//! Called between operations, so that all reads see one state. It reads two states: the committed
-//! trees, which replay starts from, and the view, which the logged inodes have after replay.
+//! Called between operations, so that nothing changes meanwhile. It reads the committed trees,
+//! which replay starts from. It also reads the present view, which the logged inodes have after
+//! replay.
 //!
 //! # Invariants
 //!
@@ -142,7 +143,7 @@ impl Collect<'_> {
         Self::item(&self.draft.base, id)
     }
 
-    /// The names of an inode by its items of both forms.
+    /// Reads the names of an inode from its INODE_REF and INODE_EXTREF items.
     fn names(view: &buttress_tree::View, (tree, ino): LoggedId) -> Outcome<Names> {
         let mut names = Names::default();
         let (low, high) = (key(ino, Kind::INODE_REF, 0), key(ino, Kind::INODE_EXTREF, u64::MAX));

@@ -8,9 +8,10 @@
 //! - **E2** The log has all extents after the file's length, because replay first truncates the
 //!   file to that length.
 //! - **E3** Every new extent comes with the checksums that its transaction has for it.
-//! - **E4** No extent comes with checksums that another file has after a crash as preallocated,
-//!   and so without. That is one that the last commit or the log gives to the other, that was
-//!   written since, and that the synced file shares.
+//! - **E4** Suppose another file has an extent as preallocated, in the last commit or in the log.
+//!   If the extent was written since, and the synced file shares it, the log must not bring its
+//!   checksums. After a crash the other file would still have it as preallocated, which has no
+//!   checksums. A commit is made instead.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -47,8 +48,9 @@ fn is_hole(extent: &FileExtent) -> bool {
     extent.region().is_some_and(Region::is_hole)
 }
 
-/// Logs what changed: what was noted since the last log, together with whether the length is
-/// still what it was there; or all that the running transaction has.
+/// Logs the extents of a file that changed. With `noted`, these are the keys that were noted since
+/// the last log. Its flag says whether the file's length is still as in that log. Without `noted`,
+/// they are all that the running transaction changed.
 pub(super) fn log(
     draft: &mut Draft<'_>,
     (tree, ino): LoggedId,
@@ -73,8 +75,8 @@ pub(super) fn log(
         if let Some(new) = &new {
             let covers = range(new)?;
             put(draft, tree, at, new)?;
-            // In the place of an item that tiles the same: what the trees have there was tiled
-            // with that one (E1).
+            // The log had an item with the same range here. When that item was logged, the
+            // committed items in its range were covered as well (E1).
             if logged.as_ref() == Some(&covers) {
                 continue;
             }
@@ -92,7 +94,7 @@ pub(super) fn log(
     if changed.is_empty() && noted.is_some_and(|(_, same_size)| same_size) {
         return Ok(());
     }
-    // Behind a length that did not change lies what the last log said, and what was noted.
+    // If the length has not changed, all extents past it are in the last log or were noted.
     if !noted.is_some_and(|(_, same_size)| same_size) {
         behind_the_end(draft, (tree, ino), item, sector, &mut changed)?;
     }
@@ -127,21 +129,22 @@ fn put(draft: &mut Draft<'_>, tree: TreeId, at: Key, item: &[u8]) -> Outcome<()>
     Ok(())
 }
 
-/// Whether another file has an extent after a crash that has checksums since the last commit (E4).
+/// Whether another file would have the extent as preallocated after a crash, although it has got
+/// checksums since the last commit (E4).
 fn is_anothers_aside(draft: &Draft<'_>, extent: Extent, user: DataRef) -> Outcome<bool> {
     if draft.view.tracked().is_anothers_aside(extent.start, user) {
         return Ok(true);
     }
-    // An inode that wrote into an extent of the last commit had it alone. Without new users since
-    // then it has it still.
+    // Only an inode that had an extent of the last commit alone may have written into it. Without
+    // new users since then, it still has it alone.
     if !draft.view.has_other_users(extent.start) {
         return Ok(false);
     }
     Ok(!buttress_txn::is_exclusive(&draft.view, extent, user)?)
 }
 
-/// The checksums that this transaction has for a range (E3): whole runs of them, whatever part is
-/// named. Says whether there are any.
+/// Logs the checksums of this transaction that cover a range (E3). A run of checksums is logged as
+/// a whole, even if `part` is shorter. Returns whether there are any.
 fn sums(draft: &mut Draft<'_>, tree: TreeId, part: Extent) -> bool {
     let geometry = *draft.view.store().geometry();
     let size = geometry.csum.size();
@@ -160,7 +163,8 @@ fn sums(draft: &mut Draft<'_>, tree: TreeId, part: Extent) -> bool {
     any
 }
 
-/// Returns the preallocated extents after the file's length (E2).
+/// Logs the extents after the file's length that the log lacks (E2), and adds their ranges to
+/// `changed`.
 fn behind_the_end(
     draft: &mut Draft<'_>,
     (tree, ino): LoggedId,
@@ -187,9 +191,9 @@ fn behind_the_end(
     Ok(())
 }
 
-/// Fills what of the changed ranges no extent covers with hole items (E1): behind the length,
-/// too, since it may grow again without one; where holes have items of their own it grows with
-/// these.
+/// Logs hole items for the parts of the changed ranges that no extent covers (E1). With `NO_HOLES`
+/// this includes parts past the file's length, since the file may grow again without a hole item.
+/// On other volumes, growing the file puts hole items.
 fn tile(
     draft: &mut Draft<'_>,
     (tree, ino): LoggedId,

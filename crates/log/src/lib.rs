@@ -15,10 +15,10 @@
 //!
 //! # Invariants
 //!
-//! - **J1** A log is valid with one superblock: the one that names it. The next commit's names
-//!   none.
-//! - **J3** The running transaction's log makes the inodes that were synced after a crash what they
-//!   were then. `collect` says what of them must be in it, `extents` where their data lies.
+//! - **J1** A log is valid with one superblock: the one that names it. The superblock of the next
+//!   commit names no log.
+//! - **J3** After a crash, replay of the log gives each synced inode the state of its last sync.
+//!   `collect` has the rules for inodes and names, and `extents` for their data.
 
 mod collect;
 mod copies;

@@ -57,12 +57,12 @@ impl LoggedWrite<'_> {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As [`SyncLog::sync_inode`].
     pub fn sync_inode(&self, tree: TreeId, ino: Ino) -> Result<Logged> {
         self.log.log_inode(tree, ino)
     }
 
-    /// Writes the data if no log has.
+    /// Writes the data, unless a log has written it.
     ///
     /// # Errors
     ///

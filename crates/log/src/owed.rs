@@ -78,8 +78,8 @@ impl OtherCopies {
         !self.owed.is_empty()
     }
 
-    /// Other copies were written, or may have been: `done` of them rightly; none of them where the
-    /// write failed, and what it left there is unknown.
+    /// Records that a write of other copies has ended. If it succeeded, the nodes at `done` have
+    /// all their copies. If it failed, nothing is known about these copies.
     pub(crate) fn note_written(&mut self, done: &[Logical], is_written: bool) {
         self.whole.extend(done);
         if !is_written {

@@ -29,7 +29,8 @@ const WATCH_MAX: Duration = Duration::from_micros(500);
 /// After this many futile waits for other threads in a row, most logs do not wait.
 const VAIN_MAX: u32 = 6;
 
-/// The waiter of the first thread in the queue, or of all other threads.
+/// What a waiting thread waits for. The first thread in the queue has its own waiter; all others
+/// share one.
 #[derive(Debug, Default)]
 struct Waiter {
     told: OnceLock<Joined>,

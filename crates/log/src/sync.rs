@@ -131,7 +131,8 @@ impl SyncLog {
             self.write_log(turn, &mut hold, &mut writer, &data)?;
             self.counters.note_log();
         } else {
-            // The data may have been written in place, or belong to a file without names.
+            // There may still be data to make durable: it was written in place, or belongs to a
+            // file without names.
             self.write_durably(&data, Vec::new())?;
         }
         writer.set_broken(false);

@@ -143,7 +143,7 @@ impl SyncLog {
         (hold, writer)
     }
 
-    /// Gives the memory of a log back that a commit has ended.
+    /// Frees the memory of a log that a commit has ended.
     pub(crate) fn forget_ended(&self) {
         if self.engine.logs_ended() != self.since.load(Ordering::Relaxed) {
             drop(self.hold());

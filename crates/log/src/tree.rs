@@ -11,8 +11,8 @@
 //!   references the nodes of the log before.
 //! - **L2** Every item lies in the leaf with the last bound at or before its key. The first leaf's
 //!   bound is the least key. A leaf is empty only if it is the only one.
-//! - **L3** A branch has leaves as a leaf has items. A branch above a leaf without an address has
-//!   no address either.
+//! - **L3** A branch has the leaves from its bound up to the bound of the next branch. While one of
+//!   its leaves has no address, a branch has none either.
 
 use std::collections::BTreeMap;
 
@@ -201,7 +201,8 @@ impl LogTree {
         }
         let all = branch.leaves;
         let inside: Vec<Key> = self.leaves.range(start..).take(all).map(|(at, _)| *at).collect();
-        // Keys that ascend fill their branches.
+        // If keys ascend, the new leaf is the last one: it begins a branch of its own, and the old
+        // branch stays full.
         let kept = if inside.last() == Some(&bound) { all - 1 } else { all / 2 };
         let middle = inside[kept];
         self.touch(&start).1.leaves = kept;
@@ -220,7 +221,7 @@ impl LogTree {
             return self.split(geometry, bound, key);
         };
         let fresh = if slot == leaf.items.len() {
-            // Keys that ascend fill their leaves.
+            // If keys ascend, the new key begins a leaf of its own, and the old leaf stays full.
             (*key, LeafEdit::new(geometry))
         } else if leaf.items.len() > 1 {
             let half = leaf.items.split(geometry);

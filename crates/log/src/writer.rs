@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //!
-//! - **W1** What is here is about one log. Once a commit has ended that log, it is begun anew.
+//! - **W1** A writer describes one log. Once a commit has ended that log, a new writer replaces it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,9 +22,10 @@ use crate::trouble::{Outcome, Trouble};
 /// and of the time that replay takes.
 const LOG_BYTES_MAX: u64 = 24 << 20;
 
-/// Free places for nodes that are kept to go round in, where there is room.
+/// With at most this many free places, a log takes new places if there is space. Later logs then
+/// find places side by side.
 const SPARE: usize = 64;
-/// Free places beyond which a log does without neighbours rather than take more.
+/// With more free places than this, a log reuses them even if they do not lie side by side.
 const SPARE_MAX: usize = 256;
 
 /// The log of the running transaction.
@@ -39,9 +40,10 @@ pub(crate) struct Writer {
     last: Option<Logical>,
     /// Addresses for nodes that no log on disk names.
     spare: BTreeSet<Logical>,
-    /// Where the next node should lie: they go round, and those of one log lie side by side.
+    /// The preferred place of the next node. Places are used in turn, so that the nodes of one log
+    /// lie side by side.
     next: Logical,
-    /// What is on the copies that an fsync does not wait for.
+    /// The state of the copies that an fsync does not wait for.
     others: OtherCopies,
     /// A log was not finished, so the next durable step is a commit (`log::sync::S4`).
     broken: bool,
@@ -89,17 +91,17 @@ impl Writer {
         &mut self.logs
     }
 
-    /// What is on the copies that an fsync does not wait for.
+    /// The state of the copies that an fsync does not wait for.
     pub(crate) fn others(&mut self) -> &mut OtherCopies {
         &mut self.others
     }
 
-    /// The bytes of nodes at these places, where their other copies are owed.
+    /// Returns the nodes at `places` with other copies that are still owed, and the bytes of each.
     pub(crate) fn owed_bytes(&self, places: &BTreeSet<Logical>) -> Vec<(Logical, &[u8])> {
         self.others.bytes(places, self.logs.trees.values())
     }
 
-    /// Gives every node of the log that changed a place, and makes those above the leaves.
+    /// Gives each changed node of the log a place, and builds the nodes above the leaves.
     pub(crate) fn make(
         &mut self,
         hold: &mut LogHold<'_>,
@@ -113,7 +115,7 @@ impl Writer {
         if leaves as u64 * len > LOG_BYTES_MAX {
             return Err(Trouble::Commit("a long log"));
         }
-        // What changed in each tree, and the root of all.
+        // The changed nodes of each tree, and the node of the log root tree.
         let wanted = logs.trees.values().map(LogTree::changed_nodes).sum::<usize>() + 1;
         let neighbours = neighbours(spare, *next, wanted, len);
         *next = neighbours.unwrap_or(*next);
@@ -188,8 +190,8 @@ impl Writer {
     }
 }
 
-/// Where as many free places lie side by side as are wanted, so that each copy of a log goes out in
-/// one request: from `next` on, where some are there.
+/// Returns the first of `wanted` free places that lie side by side, so that each copy of a log is
+/// one request. Prefers places from `next` on.
 fn neighbours(
     spare: &BTreeSet<Logical>,
     next: Logical,

@@ -37,8 +37,9 @@ fn from_device(error: &Error) -> Number {
     match error {
         Error::Io { source, .. } => from_io(source),
         Error::ReadOnly { .. } => Number::NotPermitted,
-        // Ranges were checked against the device's length at open, so it was cut since. The enum
-        // may grow in its own crate; unknown variants are failures.
+        // Ranges were checked against the length of the device at the opening, so an error here
+        // means that it became shorter. The error type of `block` may get new variants; they are
+        // failures, too.
         _ => Number::Io,
     }
 }

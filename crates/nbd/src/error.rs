@@ -73,7 +73,7 @@ pub enum Nonsense {
     /// Flags of the handshake that the server did not offer.
     #[error("handshake flags {0:#x}")]
     Flags(u32),
-    /// An option that does not begin like one.
+    /// An option without the magic number of options.
     #[error("an option that begins with {0:#x}")]
     OptionMagic(u64),
     /// An option too long to be even skipped.
@@ -90,7 +90,7 @@ pub enum Nonsense {
     /// An option that ends the handshake names no export, and the protocol has no answer for that.
     #[error("the name of an export that is not here")]
     Name,
-    /// A request that does not begin like one.
+    /// A request without the magic number of requests.
     #[error("a request that begins with {0:#x}")]
     RequestMagic(u32),
     /// A write with more payload than any client may send.
@@ -134,7 +134,7 @@ pub(crate) enum Fault {
     /// Flags that the server did not offer for this command.
     #[error("not a flag of this command here")]
     Flags,
-    /// Zero bytes where that has no answer, or more bytes than the protocol allows.
+    /// A length of zero for a command that needs bytes, or a length above the protocol's limit.
     #[error("not a length for this command")]
     Length,
     /// A read in one piece that is longer than the largest piece.

@@ -238,8 +238,8 @@ impl<R: Read, W: Write> Handshake<'_, R, W> {
 
 /// Any range can be served.
 const BLOCK_MIN: u32 = 1;
-/// The size of a page, and of a sector on most disks. Shorter writes are read, changed and written
-/// there.
+/// The size of a page, and of a sector on most disks. For shorter writes such a disk reads a whole
+/// sector, changes it and writes it.
 const BLOCK_PREFERRED: u32 = 4096;
 
 /// The name of the export, and the facts that are asked for, two bytes each.

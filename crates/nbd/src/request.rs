@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **Q1** What [`Request::check`] passes lies within the export, has a length that its command
-//!   may have, and is allowed on it.
+//! - **Q1** A request that [`Request::check`] accepts lies within the export. Its length is valid
+//!   for its command, and the export allows the command.
 
 use std::ops::Range;
 

@@ -198,7 +198,8 @@ impl Server {
         }
     }
 
-    /// Waits for the connections to end, and then ends them.
+    /// Ends reading on all connections and waits until they are gone. After the drain time, or
+    /// after a second stop request, also ends writing.
     fn drain(&self) {
         let step = Duration::from_millis(50);
         let mut left = self.options.drain;

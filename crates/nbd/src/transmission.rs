@@ -69,8 +69,8 @@ pub struct Transmission<'a, R, W> {
 /// A request that was read whole.
 struct Work {
     request: Request,
-    /// Its range, or the reason of its refusal. Of a write, only the unwritten rest: its bytes are
-    /// in the buffer.
+    /// Its range, or the reason of its refusal. For a write this is only the last part, not written
+    /// yet. Its bytes are in the buffer.
     range: Result<Range<u64>, Fault>,
 }
 
@@ -83,7 +83,7 @@ struct Threads {
 }
 
 impl<'a, R: Read + Send, W: Write + Send> Transmission<'a, R, W> {
-    /// Gets ready to serve with up to `threads` threads, one at least, until `stopping`.
+    /// Prepares to serve with at least one and at most `threads` threads, until `stopping` is set.
     pub fn new(
         (input, output): (R, W),
         export: &'a Export,

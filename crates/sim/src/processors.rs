@@ -107,7 +107,8 @@ struct Simulated {
     resumed: Instant,
     /// The running time of all threads together.
     busy: u64,
-    /// The time that one count costs the counted thread, and the number of counts.
+    /// How long one measurement delays the measured thread, which is subtracted, and the number of
+    /// measurements.
     overhead: u64,
     counted: u64,
 }

@@ -168,10 +168,10 @@ impl Log {
         digest
     }
 
-    /// Stops recording and shows `check` the states that a power cut could have left. After every
-    /// event these are: no unflushed write, all of them, and `draws` other subsets. Those are
-    /// random ones, and ones in which a single write or piece survives, or a single one is lost.
-    /// `stride` leaves out points.
+    /// Stops recording and shows `check` the states that a power cut could have left. After an
+    /// event these are: no unflushed write, all of them, and `draws` other subsets. Most of those
+    /// are random. Others have only one write or one piece, or all but one. Only events with an
+    /// index that `stride` divides are used.
     ///
     /// Returns how many states were shown.
     pub fn crashes(
@@ -200,9 +200,9 @@ impl Log {
     /// torn random subsets. If an interval has more than `singles` writes, that many are drawn by
     /// chance. The last one, the superblock of a commit, is always used.
     ///
-    /// A cut within an interval leaves no states beyond those of a cut at its end, and fewer
-    /// guarantees held then. So a property of these states holds for all points. Returns the number
-    /// of states shown.
+    /// A cut within an interval leaves no states beyond those of a cut at its end. Before the end,
+    /// no more had been reported as durable than at the end. So a property of these states holds
+    /// for all points. Returns the number of states shown.
     pub fn intervals(
         &self,
         rng: &mut Rng,

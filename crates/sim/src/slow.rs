@@ -116,7 +116,7 @@ impl<D: Device> Slow<D> {
         self.began.store(true, Ordering::Release);
     }
 
-    /// The requests since then.
+    /// The requests since [`begin`](Self::begin).
     pub fn asked(&self) -> Asked {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
         Asked {

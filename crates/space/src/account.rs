@@ -124,15 +124,15 @@ pub(crate) struct Counts {
 #[derive(Debug)]
 pub(crate) struct Ledger {
     books: Ranked<Books>,
-    /// Counts changes of the figures of groups. A comparison is valid only if no change came
-    /// meanwhile.
+    /// Counts the changes that groups made to the account. An audit compares the account with its
+    /// groups. It trusts the result only if this number stayed the same meanwhile.
     shifts: AtomicU64,
 }
 
 #[derive(Debug)]
 struct Books {
     account: Account,
-    /// A2 once more: the tokens count their bytes, too.
+    /// The live tokens with their bytes, against which debug builds check A2.
     #[cfg(debug_assertions)]
     roll: TokenAudit<1>,
 }
@@ -190,7 +190,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// Applies the state change of a group; `kept` bytes of reservations became allocations.
+    /// Applies the state change of a group. `kept` of its bytes were reserved before and are
+    /// allocated now, so they leave `may_use`.
     pub(crate) fn shift(&self, before: Counts, after: Counts, kept: u64) {
         if before == after {
             return;

@@ -2,21 +2,24 @@
 //!
 //! # Place
 //!
-//! Writeback calls it for data and the commit for nodes. [`Search`] names groups by their
-//! summaries, without a lock; this takes one group's lock to try it.
+//! Writeback allocates data here, and the commit allocates nodes. [`Search`] chooses groups by
+//! their summaries, without a lock. This module then locks the chosen group and tries to allocate
+//! in it.
 //!
 //! # Invariants
 //!
 //! - **L3** An allocated extent begins and ends at whole units.
-//! - **L6** An allocation finds one unit of data for each unit of its reservation. Free space is
-//!   entered in the index, then its arrival is counted, and only then can it be reserved. So a
-//!   search that saw no arrival looked at all space that existing reservations rest on. Its rest is
-//!   at least what the caller reserved, because it only shrank meanwhile. A search that saw an
-//!   arrival begins again.
-//! - L1, L2, L4 and L5 are the search's.
+//! - **L6** While a reservation has a unit of data left, an allocation from it with a `min` of one
+//!   unit finds space. Free space enters the index first, then its arrival is counted, and only
+//!   then can it be reserved. So a search during which no arrival was counted has looked at all
+//!   space behind existing reservations. Meanwhile that space can only have shrunk, and what is
+//!   left still covers the caller's reservation. If an arrival was counted, the search begins
+//!   again.
+//! - L1, L2, L4 and L5 are invariants of `search`.
 //!
-//! A group is read once in a session, but fragments stay for good. So a search loads a group that
-//! may have all that is wanted before it takes less, unless the caller is in a hurry.
+//! Loading a group costs one read in a session, while a fragmented file stays fragmented. So a
+//! search first loads a group that may have all that is wanted, and only then takes less. A caller
+//! in a hurry takes less at once.
 //!
 //! # Locks
 //!
@@ -32,8 +35,8 @@ use crate::request::{AllocRequest, Outcome};
 use crate::search::{Next, Search, Take};
 use crate::{DataReservation, Group, Space, SpaceKind};
 
-/// How often an overtaken search without a reservation begins again. Without this limit, others
-/// that free and take less than it needs could keep it searching for ever.
+/// The most repeats of an overtaken search to which L6 does not apply. Without this limit, threads
+/// that free and take short extents could keep it searching for ever.
 const AGAIN_MAX: u32 = 64;
 
 impl Space {
@@ -72,9 +75,10 @@ impl Space {
         outcome
     }
 
-    /// Reserves the next free extent of a group for a while, at or behind `from`. It has at most
-    /// `most` bytes, and at most those of `reservation`, which loses them. Runs shorter than
-    /// `least` are passed over. [`Space::free`] gives the extent back.
+    /// Takes the next free extent of a group at or behind `from` out of free space, so that a trim
+    /// can discard it. Runs shorter than `least` are passed over. The extent has at most `most`
+    /// bytes. With a `reservation` it has at most the bytes of that reservation, from which they
+    /// are deducted. The caller gives the extent back with [`Space::free`].
     #[must_use = "an extent that is not freed is lost until the next mount"]
     pub fn borrow(
         &self,
@@ -94,8 +98,7 @@ impl Space {
         Some(found)
     }
 
-    /// Runs `act` with a search for `request`: for [`Space::allocate`], and for a simulation of the
-    /// locks.
+    /// Runs `act` with a new search for `request`.
     ///
     /// # Panics
     ///
@@ -114,7 +117,8 @@ impl Space {
         let goal = request.goal.or_else(|| self.goals().last(kind, request.stream, policy));
         let home = self.home(kind);
         let index = self.index(home);
-        // Before the directory, because the search does not see a group that comes in between.
+        // Read before the directory. The search does not see a group that is added in between, and
+        // then counts as overtaken.
         let begun = index.now();
         let directory = self.directory();
         let mut search = Search::new(&directory, index, begun, home, request, policy, goal);
@@ -133,7 +137,7 @@ impl Space {
         self.take_held(search, group, &mut group.lock(), take, from_reservation)
     }
 
-    /// The stream of `request` goes on behind `extent`.
+    /// Sets the goal of the request's stream to the end of `extent`.
     pub fn note_goal(&self, request: &AllocRequest, extent: Extent) {
         self.goals().remember(request.kind, request.stream, self.policy(), extent.end());
     }

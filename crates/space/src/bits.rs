@@ -34,7 +34,7 @@ pub(crate) fn clear(bits: &mut [u64], from: usize, to: usize) {
     }
 }
 
-/// Whether all of them are set; what is behind the last word is not.
+/// Whether all bits of `from..to` are set. Bits behind the last word count as clear.
 pub(crate) fn all(bits: &[u64], from: usize, to: usize) -> bool {
     words(from, to).all(|index| {
         let mask = mask(index, from, to);
@@ -61,7 +61,8 @@ pub(crate) fn next_set(bits: &[u64], from: usize) -> Option<usize> {
     None
 }
 
-/// The first bit at or behind `from` that is not set; they end with the last word.
+/// The first clear bit at or behind `from`. If all are set, the number of bits, or `from` if that
+/// is larger.
 pub(crate) fn next_clear(bits: &[u64], from: usize) -> usize {
     let first = from / WORD;
     let mut mask = u64::MAX << (from % WORD);

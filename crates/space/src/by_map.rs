@@ -2,9 +2,10 @@
 //!
 //! # Invariants
 //!
-//! - **B1** Beside the lock's cache line a search changes one shared word: the reference count of
-//!   its group. A caller that will search again holds the map by a handle of its shard. One count
-//!   for all callers would make two searches dearer than in Linux, which needs no such count.
+//! - **B1** Besides the lock's cache line, a search changes one shared word: the reference count of
+//!   the group that it found. A writer that searches again later keeps a [`Finder`], and each shard
+//!   of threads has its own. With a single one, all writers would change its reference count too.
+//!   Linux needs no such count, so the baseline would be slower than Linux.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -49,7 +50,7 @@ impl GroupMap {
         self.handles[0].group_at(at)
     }
 
-    /// Has these from now on.
+    /// Replaces all groups of the map.
     pub(crate) fn replace<'g>(&self, groups: impl Iterator<Item = &'g Arc<Group>>) {
         let groups = groups.map(|group| (group.start(), Arc::clone(group))).collect();
         *self.handles[0].0.write() = groups;

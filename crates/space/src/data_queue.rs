@@ -2,8 +2,8 @@
 //!
 //! # What must hold
 //!
-//! - A request is granted only if the account reserved its bytes. Where its owner's test refuses
-//!   it, the account has them back.
+//! - A request is granted only if the account reserved its bytes. If the owner's test (`fits`) then
+//!   refuses the request, the account gets the bytes back.
 
 use crate::account::Ledger;
 use crate::ticket::{Class, Queue, Ticket};
@@ -21,8 +21,8 @@ impl DataQueue {
         &self.0
     }
 
-    /// Reserves `bytes` in `ledger`, unless a request waits that one of `class` must not overtake,
-    /// or `fits` refuses. Returns whether it did. Never waits.
+    /// Tries to reserve `bytes` in `ledger`, without waiting. Returns false if the account lacks
+    /// them, or `fits` refuses. Also if a request waits that one of `class` must not overtake.
     pub(crate) fn at_once(
         &self,
         ledger: &Ledger,

@@ -2,9 +2,9 @@
 //!
 //! # Place
 //!
-//! A change makes a new directory and swaps it in. The new one shares with the old one all but a
-//! path through each of its trees. A lookup reads the current directory and writes no memory that
-//! another reader writes.
+//! A change makes a new directory and swaps it in. In each of its trees the new directory copies
+//! only the path to the change, and shares the rest with the old one. A lookup reads the current
+//! directory and writes no memory that another reader writes.
 //!
 //! # Invariants
 //!
@@ -20,7 +20,7 @@ use buttress_format::{Extent, Logical};
 
 use crate::{Error, Group, SpaceKind};
 
-/// Slots of a leaf, and leaves of a shelf: what a change copies.
+/// Slots of a leaf, and leaves of a shelf. A change copies one leaf and one shelf.
 const LEAF_MAX: usize = 256;
 const SHELF_MAX: usize = 64;
 
@@ -53,7 +53,7 @@ impl Slots {
         leaf.get(slot % LEAF_MAX)?.as_ref()
     }
 
-    /// Changes a leaf; those that are shared with other directories stay as they are.
+    /// Changes a copy of a leaf. Other directories that share the leaf keep the old one.
     fn change(&mut self, leaf: usize, act: impl FnOnce(&mut Vec<Option<Arc<Group>>>)) {
         let (shelf, within) = (leaf / SHELF_MAX, leaf % SHELF_MAX);
         if self.shelves.len() <= shelf {
@@ -68,7 +68,7 @@ impl Slots {
         shelf[within] = entries.into();
     }
 
-    /// Puts groups where they say they are.
+    /// Puts each group into the slot that it names.
     fn put(&mut self, added: &[Arc<Group>]) {
         let mut at = 0;
         while at < added.len() {
@@ -138,14 +138,16 @@ impl Directory {
     /// The group that holds all of `extent`.
     pub(crate) fn find_whole(&self, extent: Extent) -> Result<&Arc<Group>, Error> {
         let group = self.find(extent.start).ok_or(Error::NoGroup { at: extent.start })?;
-        // Inside the group by its start; a length past the end, or past the address space, is not.
+        // `find` has checked the start. The length may still reach past the group's end, or past
+        // the address space.
         if extent.len > group.len() - extent.start.distance(group.start()) {
             return Err(Error::Outside { group: group.start(), extent });
         }
         Ok(group)
     }
 
-    /// The first two groups that overlap if `added`, in ascending order, join.
+    /// Fails with the first two groups that would overlap if `added` joined. `added` is in
+    /// ascending order.
     pub(crate) fn overlap(&self, added: &[Arc<Group>]) -> Result<(), Error> {
         for (index, group) in added.iter().enumerate() {
             let last = Logical(group.range().end().0 - 1);
@@ -160,7 +162,8 @@ impl Directory {
         Ok(())
     }
 
-    /// A directory with `added` too, which are in ascending order, overlap nothing, and have slots.
+    /// Returns a directory that also has `added`. These groups are in ascending order, overlap no
+    /// other group, and have slots.
     pub(crate) fn with(&self, added: &[Arc<Group>]) -> Self {
         let mut new = self.clone();
         if added.len() > self.len() / FAN {

@@ -11,7 +11,8 @@ use buttress_format::{BlockGroupFlags, Extent, Logical};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The flags name no kind of space, or several: mixed groups are not written to.
+    /// The flags name no kind of space, or several. Data and metadata together are right only on a
+    /// volume with mixed groups.
     #[error("block group {start} is for {flags}, which is no single kind of space")]
     Kind {
         /// First byte of the group.
@@ -76,7 +77,7 @@ pub enum Error {
     FreeBytes {
         /// First byte of the group.
         group: Logical,
-        /// What length, use, superblocks and pinned bytes leave.
+        /// The group's length minus its used, pinned and superblock bytes.
         expected: u64,
         /// What the free-space tree says.
         found: u64,
@@ -88,7 +89,7 @@ pub enum Error {
         /// The extent.
         extent: Extent,
     },
-    /// An extent that something names as its own is in use, or not of the right kind of space.
+    /// An extent that is to be claimed is not free, or lies in another kind of space.
     #[error("extent {extent} is claimed and cannot be had")]
     NotFree {
         /// The extent.

@@ -15,7 +15,8 @@ use std::collections::BTreeMap;
 /// A set of addresses, kept as maximal ranges.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ExtentSet {
-    /// End to start: mostly the front of a range is taken, which keeps its end.
+    /// The start of each range by its end. Most removals take the front of a range, which keeps its
+    /// end.
     ranges: BTreeMap<u64, u64>,
     bytes: u64,
 }

@@ -3,17 +3,17 @@
 //!
 //! # Place
 //!
-//! A group's free extents become this where they are so many that bits take less memory
-//! ([`FreeSpace`](crate::free_space::FreeSpace)). A group of a GiB takes 38 KiB, however fragmented
-//! it is.
+//! A group changes to this form when its free extents take more memory than the bits would
+//! ([`FreeSpace`](crate::free_space::FreeSpace)). A data group of one GiB then takes 38 KiB,
+//! however fragmented it is.
 //!
 //! # Invariants
 //!
 //! - **B1** A bit is set while its sector is free. Bits outside the group are clear.
 //! - **B2** The bit of a unit is set while all of its sectors are. Allocations are whole units.
 //! - **B3** A node of the tree knows how many units are free at its beginning, at its end, and in
-//!   its longest run. So the longest of all is at the top, and one way down finds the first place
-//!   for any length.
+//!   its longest run. So the root has the longest run of the group. One descent finds the first
+//!   place for any length.
 
 use buttress_format::{Extent, Logical};
 
@@ -31,7 +31,7 @@ struct Runs {
 }
 
 impl Runs {
-    /// Of two parts of `half` units each, side by side.
+    /// The figures of two adjacent parts of `half` units each, as one part.
     fn join(left: Self, right: Self, half: u32) -> Self {
         Self {
             first: if left.first == half { half + right.first } else { left.first },
@@ -51,7 +51,8 @@ pub(crate) struct FreeBitmap {
     sectors: Vec<u64>,
     /// One bit a unit (B2); empty where units are sectors.
     units: Vec<u64>,
-    /// A heap: the top is 1, below a node are twice its number and the next (B3).
+    /// A binary tree in an array: the root is 1, the children of `n` are `2 * n` and `2 * n + 1`
+    /// (B3).
     tree: Vec<Runs>,
     leaves: usize,
     free: u64,
@@ -79,7 +80,8 @@ impl FreeBitmap {
         }
     }
 
-    /// Bytes of memory that such a bitmap of a group takes; none where it cannot be made.
+    /// Bytes of memory that the bitmap of a group would take. `None` if the group has too many
+    /// units for it.
     pub(crate) fn cost(group: Extent, sector: u64, unit: u64) -> Option<usize> {
         let units = usize::try_from(group.len / unit).ok().filter(|units| *units < 1 << 31)?;
         let bits = usize::try_from(group.len / sector).ok()?;
@@ -302,7 +304,7 @@ impl FreeBitmap {
         (address.saturating_sub(self.base).div_ceil(self.unit) as usize).min(self.leaves * LEAF)
     }
 
-    /// Exactly `start..end`; says whether all of it was free.
+    /// Takes exactly `start..end` if all of it is free. Returns whether it was.
     pub(crate) fn take_exact(&mut self, start: u64, end: u64) -> bool {
         let (from, to) = self.sectors_of(start, end);
         let inside = start >= self.base && from < to && self.address(to) == end;

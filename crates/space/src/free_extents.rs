@@ -2,15 +2,15 @@
 //!
 //! # Place
 //!
-//! Inside a group's lock. Answers where something fits in time logarithmic in the number of
-//! extents; the one walk it makes is bounded.
+//! Part of a group's state, under the group's lock. A search takes time logarithmic in the number
+//! of extents, apart from one walk of at most [`WALK_MAX`] steps.
 //!
 //! # Invariants
 //!
 //! - **F1** Free extents are not empty, do not overlap and do not touch.
-//! - **F2** The size index has exactly the extents with at least one usable unit. Each is under its
-//!   usable bytes, which remain when its ends are cut to whole units.
-//! - **F3** `bytes` is the sum of the extents' lengths with the cut-off ends, `whole` without them.
+//! - **F2** The size index has exactly the extents with at least one usable unit. Its key is the
+//!   usable bytes: those of the whole units inside the extent.
+//! - **F3** `bytes` is the sum of the extents' lengths, `whole` the sum of their usable bytes.
 //!
 //! Allocations are whole units: a sector for data, a node for metadata, a row where there is
 //! parity. Metadata groups of old volumes can have free extents that do not begin at a multiple of
@@ -90,7 +90,7 @@ impl FreeExtents {
             let Some(first) = from.checked_add(mask).map(|x| x & !mask) else { return (from, 0) };
             return (first, (end & !mask).saturating_sub(first));
         }
-        // What is free lies behind the group's beginning.
+        // Every free extent begins at or behind `origin`, the group's start.
         let last = origin + end.saturating_sub(origin) / unit * unit;
         let first = from.saturating_sub(origin).checked_next_multiple_of(unit);
         let Some(first) = first.and_then(|x| x.checked_add(origin)) else { return (from, 0) };
@@ -149,7 +149,7 @@ impl FreeExtents {
         }
     }
 
-    /// Exactly `start..end`; says whether all of it was free.
+    /// Takes exactly `start..end` if all of it is free. Returns whether it was.
     pub(crate) fn take_exact(&mut self, start: u64, end: u64) -> bool {
         let around = self.by_start.range(..=start).next_back();
         let free = start < end && around.is_some_and(|(_, &free_end)| free_end >= end);
@@ -159,8 +159,9 @@ impl FreeExtents {
         free
     }
 
-    /// `want` contiguous bytes: at or soon after `goal`, else where the group first has them, else
-    /// in the smallest extent that does. So extents that are allocated together lie close together.
+    /// Takes `want` contiguous bytes. A walk looks for them behind `goal`, and then from the
+    /// group's start. If the walk finds none in [`WALK_MAX`] steps, the smallest extent that is
+    /// long enough is taken. So extents that are allocated together lie close together.
     pub(crate) fn take_near(&mut self, goal: Option<u64>, want: u64) -> Option<Extent> {
         let units = self.in_units(want);
         if self.largest() < units {
@@ -212,7 +213,7 @@ impl FreeExtents {
         Some(self.cut(at, usable.min(want)))
     }
 
-    /// Where the smallest extent that has `want` usable bytes begins to be usable.
+    /// The first usable address of the smallest extent with at least `want` usable bytes.
     fn best_fit(&self, want: u64) -> Option<u64> {
         let &(_, start) = self.by_size.range((want, 0)..).next()?;
         Some(self.usable(start, u64::MAX).0)

@@ -2,9 +2,9 @@
 //!
 //! # Invariants
 //!
-//! - **H1** A group's free space takes no more memory than its bitmap would, apart from a few
-//!   extents: a more fragmented one is held as bits. It becomes extents again at half of that
-//!   number, so that no group goes back and forth.
+//! - **H1** Apart from a few extents, a group's free space takes no more memory than its bitmap
+//!   would. With more than `most` extents it is held as bits. With fewer than half of `most` it is
+//!   held as extents again, so that no group goes back and forth.
 
 use buttress_format::Extent;
 
@@ -14,7 +14,7 @@ use crate::free_extents::FreeExtents;
 /// Memory of one extent in both of its indexes.
 const EXTENT_BYTES: usize = 64;
 
-/// Extents that are always worth it.
+/// Up to this number, extents are never replaced by a bitmap.
 const EXTENTS_MIN: usize = 16;
 
 #[derive(Debug)]
@@ -22,7 +22,7 @@ pub(crate) struct FreeSpace {
     group: Extent,
     sector: u64,
     unit: u64,
-    /// Extents that may be held as such.
+    /// The most extents that are held as extents (H1).
     most: usize,
     form: Form,
 }
@@ -33,7 +33,8 @@ enum Form {
     Bitmap(Box<FreeBitmap>),
 }
 
-/// Asks the form that it has.
+/// Evaluates an expression on the present form. The `mut` variant then changes the form if that is
+/// due (H1).
 macro_rules! either {
     ($self:expr, $free:ident => $what:expr) => {
         match &$self.form {
@@ -66,7 +67,7 @@ impl FreeSpace {
         Self { group, sector, unit: row, most: usize::MAX, form }
     }
 
-    /// Takes the form that is due (H1).
+    /// Changes to the other form if the number of extents calls for it (H1).
     fn settle(&mut self) {
         match &self.form {
             Form::Extents(free) if free.count() > self.most => {

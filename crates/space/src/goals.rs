@@ -6,8 +6,8 @@
 //! slots are in use as there are processors, but at most one for four groups. With more, streams
 //! would take each other's groups and scatter.
 //!
-//! A stream that met busy groups remembers where it ended up. So streams that share a group come
-//! apart; nothing else moves them.
+//! A stream that meets busy groups goes on in the group where it found space. This separates
+//! streams that share a group; nothing else does.
 //!
 //! # Locks
 //!
@@ -52,7 +52,7 @@ impl Goals {
         }
     }
 
-    /// Follows a change of the number of groups.
+    /// Sets the number of slots in use, after the number of groups changed.
     pub(crate) fn resize(&self, kind: SpaceKind, groups: usize) {
         let active = self.processors.min(groups.div_ceil(GROUPS_PER_GOAL)).max(1);
         self.active[kind.index()].store(active, Ordering::Relaxed);

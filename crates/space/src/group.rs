@@ -11,16 +11,16 @@
 //! - **G1** Every byte is in one state: free, reserved, used, pinned, or under a superblock.
 //! - **G2** Once loaded, a group knows all its free extents; before, it hands out nothing.
 //! - **G3** The summary is what the state says, whenever the lock is free.
-//! - **G4** In a group with rows an allocated extent lies in rows of which nothing else was
-//!   reserved, used or pinned. Free bytes of a row that is in use count as read-only; so do all
-//!   free bytes before loading.
+//! - **G4** In a group with rows, an allocation takes rows in which nothing is reserved, used or
+//!   pinned. Only extents of one batch of writes share a row (`rows`). Free bytes of a row that is
+//!   in use count as read-only; so do all free bytes before loading.
 //! - **D2** A group of the directory has one slot among those of its kind.
 //! - **Q1** A group is read-only while at least one hold wants it so; nested holds count.
 //!
 //! # Locks
 //!
-//! Takes [`Rank::BlockGroup`], and the account inside it. It does not cover the summary, which may
-//! be behind for a reader that does not hold it.
+//! Takes [`Rank::BlockGroup`], and the account's lock inside it. Searches read the summary without
+//! the lock, so they may see an old one.
 
 #[cfg(feature = "baselines")]
 use std::sync::atomic::AtomicUsize;
@@ -39,7 +39,8 @@ use crate::group_state::State;
 use crate::index::{Index, Plane, order_of};
 use crate::{Error, SpaceKind};
 
-/// In the summary, below the largest free run, which is made of whole sectors.
+/// The lowest bits of the summary. The largest free run fills the rest, since it is made of whole
+/// sectors.
 const LOADED: u64 = 1;
 const CLASS_SHIFT: u32 = 1;
 const FLAGS: u64 = 0xfff;
@@ -62,8 +63,9 @@ pub struct GroupInit {
     /// Logical ranges under superblock mirrors; never allocated. May overlap each other and reach
     /// past the group's ends.
     pub superblock_stripes: Vec<Extent>,
-    /// Where there is parity, how many bytes share it, from the group's start on. An extent gets
-    /// whole rows, and no other extent gets a part of a row before all of it is free again.
+    /// With parity, the length of a row: the bytes that share parity. Rows begin at the group's
+    /// start. A row in use is closed to new extents until all of it is free again. Only extents of
+    /// one batch of writes share a row (`rows`).
     pub row: Option<u64>,
 }
 
@@ -108,7 +110,7 @@ pub struct Group {
     pub(crate) state: Ranked<State>,
 }
 
-/// The index that has a group of the directory by its largest free run, and the group's slot in it.
+/// Where a group of the directory is in the index of its kind.
 #[derive(Debug)]
 struct Place {
     index: Arc<Index>,
@@ -301,7 +303,7 @@ impl Group {
         self.superblocks.bytes()
     }
 
-    /// Bytes that are free, known where or not (G1).
+    /// Free bytes. Their number is known even before loading, when their addresses are not (G1).
     pub(crate) fn free_bytes(&self, state: &State) -> u64 {
         let taken = state.used + state.reserved.bytes() + state.pinned.bytes() + self.super_bytes();
         self.len().checked_sub(taken).expect("G1: states are disjoint parts of the group")

@@ -6,8 +6,8 @@
 //! - **G4** Loading a group with rows changes its account, so [`Space`](crate::Space) loads such a
 //!   group.
 //!
-//! Before loading, the group keeps unpinned extents in a separate list. The free-space tree that
-//! loading reads may be older than these.
+//! Before loading, the group keeps extents that become free in a separate list. The free-space tree
+//! that loading reads may be older than these.
 
 use buttress_format::Extent;
 

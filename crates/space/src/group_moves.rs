@@ -73,7 +73,8 @@ impl Group {
         Some(Extent { start: Logical(start), len })
     }
 
-    /// Reserves just this extent. The group is loaded; says whether all of the extent was free.
+    /// Reserves exactly this extent of a loaded group. Returns whether all of it was free and the
+    /// group has not been removed.
     pub(crate) fn claim(&self, state: &mut State, extent: Extent) -> bool {
         let (start, end) = (extent.start.0, extent.end().0);
         let free = state.free.as_mut().is_some_and(|free| free.take_exact(start, end));

@@ -26,7 +26,8 @@ pub(crate) struct State {
     pub(crate) class: Class,
     /// Its entry in the index.
     pub(crate) entry: Entry,
-    /// In the account. Before that it gives out nothing, and changes no account.
+    /// Whether the account includes the group. Before that nothing is allocated in it, and its
+    /// changes leave the account alone.
     pub(crate) counted: bool,
     /// Out of the directory; another thread may still hold the `Arc`.
     pub(crate) removed: bool,
@@ -46,7 +47,7 @@ impl State {
         self.read_only == 0 && self.is_counted()
     }
 
-    /// Whether its account follows it.
+    /// Whether the account includes the group's changes.
     pub(crate) fn is_counted(&self) -> bool {
         self.counted && !self.removed
     }

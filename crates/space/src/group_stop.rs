@@ -3,13 +3,13 @@
 //!
 //! # Place
 //!
-//! The parts of [`Group`] under `quiesce`, which states what must hold of them together.
-//! `tests/transition` runs this text under a scheduler that tries the orders of threads, on a group
-//! of its own.
+//! `quiesce` uses these methods of [`Group`] and states their common invariants. `tests/transition`
+//! includes this file and runs it on a simpler group, under a scheduler that tries the orders of
+//! threads.
 //!
 //! # Locks
 //!
-//! All but [`Group::is_stopped`] take the group's, and waiting gives it up.
+//! All methods but [`Group::is_stopped`] take the group's lock. A wait releases it.
 
 use std::sync::atomic::Ordering;
 
@@ -32,8 +32,9 @@ impl Group {
         self.stopped.load(Ordering::SeqCst)
     }
 
-    /// Wakes drains that wait for reserved extents, once there are none. To be called after every
-    /// change that may make them less, with the lock still held; `before` has the bytes before it.
+    /// Wakes drains that wait for reserved extents if none is left. To be called with the lock
+    /// still held, after every change that may reduce them. `before` is the number of reserved
+    /// bytes before that change.
     pub(crate) fn tell_settled(&self, state: &State, before: u64) {
         if state.read_only > 0 && state.reserved.bytes() == 0 && before > 0 {
             self.settled.notify_all();

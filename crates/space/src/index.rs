@@ -3,9 +3,10 @@
 //! # Place
 //!
 //! One for each kind of space. A group keeps its slot for as long as it lives. It is entered in one
-//! plane under every order up to that of its largest free run. So one bitmap names all groups that
-//! have at least that much. A search goes from a slot to the end and then from the beginning. It
-//! meets the same groups in the same order, and neighbours in address are neighbours here.
+//! plane under every order up to that of its largest free run. So one bitmap has all groups with a
+//! run of at least that order. A search goes from a slot to the last one and then from the first.
+//! Groups that are added together get slots in the order of their addresses, so a search meets
+//! neighbours in turn.
 //!
 //! # Invariants
 //!
@@ -42,13 +43,14 @@ pub(crate) enum Plane {
 
 const PLANES: usize = 5;
 
-/// The order of a run: what it has at least.
+/// The order of a run, rounded down: order `n` means at least 4 KiB << `n`. `None` below 4 KiB.
 pub(crate) fn order_of(bytes: u64) -> Option<usize> {
     let log = bytes.checked_ilog2()?.checked_sub(ORDER_MIN)?;
     Some((log as usize).min(ORDERS - 1))
 }
 
-/// The least order at which every run has `bytes`; none where the runs themselves must be compared.
+/// The least order at which every run has `bytes`. `None` above 8 GiB, because the last order has
+/// runs of any such length.
 pub(crate) fn order_holding(bytes: u64) -> Option<usize> {
     let log = bytes.max(1).next_power_of_two().trailing_zeros().saturating_sub(ORDER_MIN);
     ((log as usize) < ORDERS).then_some(log as usize)
@@ -67,9 +69,10 @@ pub(crate) type Entry = Option<(Plane, usize)>;
 impl Index {
     /// Moves a group from one entry to another. The caller holds the group's lock.
     ///
-    /// In between it may be in two planes, never in none. `between` runs then and shows the group's
-    /// new summary. Before or after, a group with free space that was just read would for a moment
-    /// be in no plane. Then a search would find it neither to be loaded nor to have free space.
+    /// The group is entered at its new place before it leaves the old one, so it is never in no
+    /// plane. `between` runs in between and publishes the new summary. At any other moment, summary
+    /// and planes of a group that was just loaded would disagree. A search would then find it
+    /// neither to be loaded nor to have free space.
     pub(crate) fn shift(&self, slot: usize, before: Entry, after: Entry, between: impl FnOnce()) {
         if before == after {
             return between();
@@ -97,7 +100,7 @@ impl Index {
         }
     }
 
-    /// This moment; a search keeps it when it begins.
+    /// The current count of arrivals. A search stores it when it begins.
     pub(crate) fn now(&self) -> u64 {
         self.doubts.now()
     }

@@ -5,7 +5,7 @@
 //! - **F1** The resources of a caller bound the steps that it gets. A caller with a file's
 //!   writeback claim gets no step that writes data back. A caller with a handle gets no step at
 //!   all, because a commit waits for that handle.
-//! - **F2** It ends after a fixed number of cycles in which no request was served.
+//! - **F2** The steps end after a fixed number of cycles in which no request was served.
 //!
 //! ```text
 //! metadata:  count ▶ unpin ▶ dirty ▶ ordered ▶ commit ▶ readers ▶ chunk
@@ -152,7 +152,8 @@ impl Ladder {
             return;
         }
         let steps = if self.cycle == 0 { self.first } else { self.later };
-        // One chunk may be too little. Their number is finite.
+        // One chunk may be too little, so the step is repeated. This ends when the devices have no
+        // chunk left.
         if gained && self.at > 0 && steps[self.at - 1] == Chunk {
             self.at -= 1;
         }

@@ -1,7 +1,7 @@
 //! How groups are chosen and found.
 //!
-//! The published baselines exist with the feature `baselines` alone. Without it each policy has one
-//! value, so what depends on it is decided when the program is built.
+//! The published baselines exist with the feature `baselines` alone. Without the feature each
+//! policy has a single value, so the compiler removes the other branches.
 
 #[cfg(feature = "baselines")]
 use std::fmt;
@@ -32,7 +32,7 @@ impl AllocPolicy {
     }
 }
 
-/// How the group of an address is found, and how long it is known.
+/// How the group of an address is found, and whether a writer in place keeps it until its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LookupPolicy {
     /// A map under a lock for readers and writers; one search to begin writing in place, one to

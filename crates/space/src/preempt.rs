@@ -121,9 +121,9 @@ pub enum Round {
 
 const CLAMP_MIN: u32 = 1;
 const CLAMP_MAX: u32 = 8;
-/// A round must be able to free more than this. So volumes with little metadata have no rounds. In
-/// a trial with an eighth of their metadata as the limit, the rounds caused commits that cost more
-/// than they saved (`docs/internals/space.md`).
+/// A round must be able to free more than this, so volumes with little metadata have no rounds. A
+/// trial used an eighth of the metadata as the limit on such volumes. Its rounds caused commits
+/// that cost more than they saved (`docs/internals/space.md`).
 const CLAMP_WORTH: u64 = 128 << 20;
 
 /// The rule of the kernel. The kernel reserves eight levels for each item, and a round frees them.
@@ -147,8 +147,8 @@ impl Clamp {
         self.clamp
     }
 
-    /// Notes that a request began to wait while no other waited. Rounds then begin earlier, except
-    /// where ordered extents hold most of the space: no round would speed those up. Many requests
+    /// Notes that a request began to wait while no other waited. Rounds then begin earlier, unless
+    /// as much data is in ordered extents as is dirty: no round would speed those up. Many requests
     /// at once count as one step.
     pub fn note_wait(&mut self, pools: &Pools) {
         if pools.ordered < pools.dirty {
@@ -176,8 +176,9 @@ impl Clamp {
     }
 
     /// How many more bytes must be reserved before a round may be due. `None` if no amount of
-    /// reservations makes one due. A periodic check comes too late where reservations are large,
-    /// since a few hundred of them make a round due.
+    /// reservations makes one due. The flush thread wakes up as soon as so many are reserved. Where
+    /// single reservations are large, a few hundred make a round due, and a periodic check comes
+    /// too late.
     #[must_use]
     pub fn lacks(&self, pools: &Pools) -> Option<u64> {
         let wanted = self.threshold(pools).max(CLAMP_WORTH + 1).saturating_sub(in_reach(pools));
@@ -191,8 +192,9 @@ impl Clamp {
         (pools.to_come + room) >> self.clamp
     }
 
-    /// The next round: a quarter of the dirty data, or a commit. It is dirty data only if that
-    /// holds more than all other pools. Data that is written early is more fragmented.
+    /// The next round: a commit, or writeback of a quarter of the dirty data. Writeback is chosen
+    /// only if dirty data reserves more than the global reserve and a commit's bytes together. Data
+    /// that is written back early becomes more fragmented.
     #[must_use]
     pub fn round(&self, pools: &Pools) -> Round {
         let reservations = pools.filled() - pools.to_commit();

@@ -15,9 +15,10 @@
 //!   allocated in the group. No extent in it is allocated and not yet recorded, and no thread
 //!   writes into it in place.
 //!
-//! The order of a drain: allocators first, which see the mark, or have reserved, under the group's
-//! lock. Then writers in place, then ordered extents, which are the reserved ones.
-//! `tests/transition` runs all of them at once, and shows what fails without each one.
+//! A drain deals with three parties in this order. Allocators need no wait: under the group's lock
+//! each sees the mark, or has reserved its extent already. Then the drain waits for writers in
+//! place, and last for ordered extents, which the reserved bytes stand for. `tests/transition` runs
+//! all of them at once, and shows what fails if one is left out.
 //!
 //! # Locks
 //!
@@ -35,7 +36,7 @@ use crate::Finder;
 use crate::guard::Counted;
 use crate::{Error, Group, LookupPolicy, Space, SpaceKind};
 
-/// Keeps a group from being given out and written to in place.
+/// Stops allocations and writes in place in a group for as long as it lives.
 #[must_use = "the group can be written to again when this is dropped"]
 pub struct ReadOnlyHold {
     space: Arc<Space>,
@@ -50,8 +51,8 @@ impl ReadOnlyHold {
         &self.group
     }
 
-    /// Waits until all writes that began before the hold are done (Q2). It waits as long as those
-    /// writers do, for a transaction that cannot begin for instance.
+    /// Waits until all writes that began before the hold are done (Q2). If such a writer is
+    /// blocked, by a transaction that cannot begin for instance, the drain is blocked too.
     pub fn drain(&self) {
         self.drain_writers();
         self.drain_extents();
@@ -111,7 +112,7 @@ impl Drop for ReadOnlyHold {
 #[must_use = "given back when dropped"]
 pub struct NocowWriter(Way);
 
-/// How it is given back.
+/// How the drop of a [`NocowWriter`] finds the group again.
 enum Way {
     Counted {
         _counted: Counted,
@@ -162,8 +163,8 @@ impl Space {
         let group = self.group_at(start).filter(|group| group.start() == start);
         let group = group.ok_or(Error::NoGroup { at: start })?;
         let ledger = self.ledger(group.kind());
-        // Operations that free space may have reserved the global reserve. A commit copes with
-        // less.
+        // Metadata is stopped even if reservations need its space. Operations that free space may
+        // have reserved the global reserve, and a commit copes with less.
         if group.kind() == SpaceKind::Data {
             group.stop(ledger)?;
         } else {
@@ -192,7 +193,7 @@ impl Space {
         let directory = self.directory();
         let group = directory.find_whole(extent).ok()?;
         let counted = self.writers_in_place().enter(group.slot());
-        // Counted first, then looked: `guard::W1`.
+        // The writer is counted before it reads the mark (`guard::W1`).
         (!group.is_stopped()).then_some(NocowWriter(Way::Counted { _counted: counted }))
     }
 

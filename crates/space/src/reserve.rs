@@ -33,8 +33,8 @@ impl Space {
         Token::new(self, SpaceKind::Data, bytes).map(DataReservation)
     }
 
-    /// As [`Space::reserve_data`], unless a request waits that one of `class` must not overtake, or
-    /// `fits` refuses.
+    /// As [`Space::reserve_data`]. Also refuses if `fits` returns false, or if a request waits that
+    /// one of `class` must not overtake.
     ///
     /// # Errors
     ///
@@ -142,7 +142,7 @@ pub struct DataTicket<'s> {
 }
 
 impl DataTicket<'_> {
-    /// Waits for a verdict, at most so long. `None` when there is none yet.
+    /// Waits for a verdict, at most for `limit`. `None` when there is none yet.
     ///
     /// # Errors
     ///

@@ -1,7 +1,7 @@
 //! Extents that share rows of a group with parity.
 //!
 //! A row is written once, as a whole. Extents of one batch of writes can share rows. Later extents
-//! cannot, and find the rest of those rows closed until they are free again.
+//! cannot: the rest of a row stays closed until all of the row is free again.
 //!
 //! # Invariants
 //!
@@ -21,8 +21,8 @@ pub struct Rows {
 }
 
 impl Space {
-    /// As [`Space::allocate_data`], for one of several extents of one batch of writes. Where there
-    /// is parity it begins at the end of the last one, if the group goes on there.
+    /// As [`Space::allocate_data`], for one of several extents of one batch of writes. With parity,
+    /// the extent begins where the batch's previous one ended, if the bytes behind that are free.
     ///
     /// # Panics
     ///
@@ -76,7 +76,8 @@ impl Space {
     ) -> Outcome {
         let taken = Extent::new(left.start, len);
         rows.left = (left.len > len).then(|| Extent::new(left.start.end(len), left.len - len));
-        // The row's rest was allocated without a reservation, and stands in for this one.
+        // The account already counts these bytes as reserved, so the reservation for them is given
+        // back.
         let rest = reservation.bytes().saturating_sub(len);
         reservation.shrink_to(rest);
         Outcome::Got(taken)

@@ -3,28 +3,29 @@
 //! # Place
 //!
 //! Names groups and takes no lock: [`Space`](crate::Space) locks the named group and reports the
-//! result. So the same choice runs under locks of threads and under those of a simulation.
+//! result.
 //!
 //! # Invariants
 //!
-//! - **L1** No group born after the request's limit is named: a commit never rests on a chunk that
-//!   only the next one records.
-//! - **L2** Before a search answers that nothing is there, it named every group that may have it
-//!   with leave to wait, or none was busy.
-//! - **L4** A search ends: each pass goes over the slots once, from the goal's to the end and from
-//!   the first to the goal's. So it meets groups that change places at most once more.
+//! - **L1** No group born after the request's limit is named. So a commit never rests on a chunk
+//!   that only the next commit records.
+//! - **L2** A search that met busy groups names all candidates once more, with a wait for their
+//!   locks. Only after that it may answer that there is no space.
+//! - **L4** A search ends: each pass visits every slot at most once, from the goal's slot to the
+//!   last and then from the first. A group that changes its plane meanwhile is met at most once
+//!   more in each pass.
 //! - **L5** A search finds free space that was there all the time, unless it was overtaken.
 //!
 //! The order, best first:
 //!
 //! - the goal's own group;
-//! - groups with an order that is sure to be enough: of the size's class, of no class, of other
-//!   classes;
-//! - groups with an order that leaves it open;
-//! - the same, with a wait for busy ones;
-//! - the loading of a group that may have enough;
-//! - the largest run there is;
-//! - the loading of a group that may have the least.
+//! - groups with an order in which every run is long enough: of the size's class, of no class, of
+//!   other classes;
+//! - groups with an order in which only some runs are long enough;
+//! - all of these once more, with a wait for busy ones;
+//! - the loading of a group that may have `want` bytes;
+//! - the longest run of any group, if it has `min` bytes;
+//! - the loading of a group that may have `min` bytes.
 
 use std::sync::Arc;
 
@@ -43,9 +44,9 @@ const COMPARED_MAX: usize = 64;
 pub enum Take {
     /// All that is wanted, anywhere in the group.
     Wanted,
-    /// All that is wanted, if it begins at the goal: the group is for other sizes.
+    /// All that is wanted, but only right at the goal, because the group has another size class.
     AtGoal,
-    /// The largest run, if it is no smaller than the least.
+    /// The largest run, if it has at least `min` bytes.
     Largest,
 }
 
@@ -61,7 +62,7 @@ pub enum Next<'a> {
         /// What to take of it.
         take: Take,
     },
-    /// Its free space must be known first.
+    /// Load this group, then search again.
     Load(&'a Arc<Group>),
     /// No group has it.
     Full {
@@ -73,11 +74,11 @@ pub enum Next<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Goal,
-    /// Groups with an order that is sure to be enough, in the plane with this number.
+    /// Groups with an order in which every run is long enough, in the plane with this number.
     Sure(usize),
-    /// Groups with an order that leaves it open.
+    /// Groups with an order in which only some runs are long enough.
     Open(usize),
-    /// The same, waiting.
+    /// All of these groups once more, waiting for busy ones.
     Wait(usize),
     #[cfg(feature = "baselines")]
     Linear,
@@ -89,7 +90,7 @@ enum Phase {
     Full,
 }
 
-/// A way over all slots, once, beginning in the middle.
+/// One pass over all slots, which begins in the middle.
 #[derive(Clone, Copy, Debug)]
 struct Round {
     next: usize,
@@ -112,7 +113,7 @@ pub struct Search<'a> {
     phase: Phase,
     round: Round,
     busy: bool,
-    /// When it began, as the index counts.
+    /// The index's count of arrivals when the search began.
     begun: u64,
     /// How many groups were looked at, for figures.
     probes: u32,
@@ -170,8 +171,8 @@ impl<'a> Search<'a> {
         self.busy = true;
     }
 
-    /// Whether free space may have arrived, since the search began, where it had looked already. A
-    /// search that found nothing proves nothing then (L5).
+    /// Whether space may have come free since the search began, at a place where it had already
+    /// looked. If so, a search that found nothing proves nothing (L5).
     #[must_use]
     pub fn was_overtaken(&self) -> bool {
         self.index.was_overtaken(self.begun)
@@ -188,7 +189,7 @@ impl<'a> Search<'a> {
         self.round = Round { next: self.origin, wrapped: false };
     }
 
-    /// The next step; after a group that did not have it, or was busy.
+    /// The next step. The caller asks again when the named group had no room or was busy.
     pub fn step(&mut self) -> Next<'a> {
         let want = self.request.want;
         let try_it = |group, wait, take| Next::Group { group, wait, take };
@@ -221,7 +222,7 @@ impl<'a> Search<'a> {
                     }
                 }
                 Phase::Open(plane) if plane < self.planes.len() => {
-                    // Where the orders are the same, these were all named.
+                    // If both orders are equal, the phase `Sure` has named these groups already.
                     let open = order_of(want).filter(|order| order_holding(want) != Some(*order));
                     let found = open.and_then(|order| self.ahead(self.planes[plane], order, want));
                     match found {
@@ -365,13 +366,15 @@ impl<'a> Search<'a> {
         None
     }
 
-    /// A loaded group with a run of the highest order that any has, and of at least `least` bytes.
-    /// It is the one with the longest run among the first few. At the order of the request's least
-    /// length all are compared, because groups of lower orders have too little.
+    /// Finds a loaded group with a run of the highest order that any group has, and of at least
+    /// `least` bytes. Of the first [`COMPARED_MAX`] groups in each plane it takes the one with the
+    /// longest run. At the order of the request's `min` it compares all, because groups of lower
+    /// orders have too little.
     ///
-    /// A group's entries go after its summary shows that it has nothing. Any group may be emptied
-    /// or removed after the search looked at it. That does no harm, because reservations rest on
-    /// the free space of the other groups too (L5).
+    /// Another thread may empty or remove a group after the search looked at it. The group's
+    /// summary shows that first, and its entries leave the index afterwards. A search that finds
+    /// nothing there is still right, because reservations rest on the free space of other groups
+    /// too (L5).
     fn largest(&mut self, least: u64) -> Option<&'a Arc<Group>> {
         let last = order_of(least).unwrap_or(0);
         let all = order_of(self.request.min);

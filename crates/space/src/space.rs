@@ -25,7 +25,7 @@
 //!
 //! # Failure
 //!
-//! A change by facts from a disk fails as a whole and changes nothing.
+//! A change that rests on facts from a disk succeeds as a whole, or fails and changes nothing.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -136,8 +136,8 @@ impl Space {
         self
     }
 
-    /// Keeps as many streams apart as so many processors can drive; the default is the machine's
-    /// number.
+    /// Separates as many streams of allocations as `processors` can drive. The default is the
+    /// number of the machine's processors.
     #[must_use]
     pub fn for_processors(mut self, processors: usize) -> Self {
         self.goals = Goals::new(processors);
@@ -327,13 +327,13 @@ impl Space {
         found
     }
 
-    /// Stops allocations in a group with free space that cannot be known.
+    /// Stops allocations in a group because its free space could not be loaded.
     pub fn leave(&self, group: &Group) {
         group.change(self.ledger(group.kind()), |state| state.stop_writes());
     }
 
-    /// Reserves exactly this extent, because something that the trees do not have yet refers to it.
-    /// Returns the extent, or the group to load before the next call.
+    /// Reserves exactly this extent, because the log of an fsync refers to it and the trees do not
+    /// have it yet. Returns the extent, or the group to load before the next call.
     ///
     /// # Errors
     ///
@@ -416,8 +416,8 @@ impl Space {
         self.ledger(SpaceKind::Metadata).set_global_reserve(bytes, for_copies);
     }
 
-    /// Adds so many bytes to the part for copies of nodes, in a block group that is about to be
-    /// added.
+    /// Enlarges the part for copies of nodes, because a block group is about to be added that holds
+    /// it.
     pub fn add_for_copies(&self, bytes: u64) {
         self.ledger(SpaceKind::Metadata).add_for_copies(bytes);
     }
@@ -451,16 +451,17 @@ impl Space {
     }
 
     /// Compares reservations with tokens, and each account with its groups, while other threads use
-    /// the volume. It compares an account again that changed meanwhile, a few times. Returns
-    /// whether all were compared. Costs a walk over all groups: for debug builds.
+    /// the volume. An account that changes meanwhile is compared again, up to a limit. Returns
+    /// whether all accounts could be compared. Costs a walk over all groups: for debug builds.
     ///
     /// # Errors
     ///
     /// The first difference, in words.
     pub fn audit(&self) -> Result<bool, String> {
-        // Eight tries fail once in a few hundred times where all processors allocate.
+        // With eight tries, one audit in a few hundred fails while all processors allocate.
         const TRIES: u32 = 64;
-        // A new group is in its account before it is in the directory.
+        // Under this lock a group is added to the directory and then to its account. The two differ
+        // in between.
         let _writing = self.writers.lock();
         let directory = self.directory.load();
         let mut all = true;
@@ -515,7 +516,7 @@ impl Space {
         &self.in_place
     }
 
-    /// A handle for a writer that ends by another search, where lookups go by the map.
+    /// For a baseline writer that searches the map once more when it ends. `None` without the map.
     #[cfg(feature = "baselines")]
     pub(crate) fn finder(&self) -> Option<Finder> {
         self.map.as_ref().map(GroupMap::finder)

@@ -9,5 +9,6 @@ pub(crate) use buttress_base::sync::{Condvar, Mutex};
 /// Number of shards of counters; each thread has one.
 pub(crate) use buttress_base::shard::{SHARDS, shard};
 
-/// Number of buckets: groups with different remainders are drained apart.
+/// Number of buckets. Slots with the same remainder share a bucket, and each bucket is drained
+/// separately.
 pub(crate) const BUCKETS: usize = 16;

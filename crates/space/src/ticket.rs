@@ -13,8 +13,8 @@
 //! - **Q3** A ticket that leaves has nothing in the queue any more. If it was granted meanwhile, it
 //!   reports that to its caller, which must give the grant back.
 //! - **Q4** Each waiter has its own event: a grant wakes the waiter that it is for.
-//! - **Q5** Space that comes free after a request did not fit is offered to that request. A thread
-//!   that makes room and then sees no waiter made it before the request looked.
+//! - **Q5** Space that comes free after a request did not fit is offered to that request. If a
+//!   thread makes room and then sees no waiter, the request had not looked yet and finds the room.
 //!
 //! # Locks
 //!
@@ -125,13 +125,14 @@ impl<D> Queue<D> {
         self.refused.load(Ordering::SeqCst)
     }
 
-    /// Takes at once if no request waits before; never joins the queue.
+    /// Calls `take` unless an earlier request waits, and returns whether the request was granted.
+    /// Never joins the queue.
     pub fn at_once(&self, class: Class, take: impl FnOnce() -> bool) -> bool {
         !self.blocks(class) && take()
     }
 
-    /// Takes at once if no request waits before and it fits, else joins the queue. `None` is a
-    /// grant.
+    /// Returns `None` if no earlier request waits and `take` grants the demand. Otherwise the
+    /// request joins the queue.
     pub fn ask(
         &self,
         class: Class,
@@ -177,7 +178,8 @@ impl<D> Queue<D> {
         count
     }
 
-    /// This moment. A thread keeps it when it begins to make room.
+    /// The present moment of the queue. A thread keeps it when it begins to make room, for
+    /// [`Queue::refuse_first`].
     pub fn arrivals(&self) -> Arrivals {
         Arrivals(self.line.lock().next)
     }
@@ -245,7 +247,7 @@ pub struct Ticket<'q, D> {
 }
 
 impl<D> Ticket<'_, D> {
-    /// Waits for a verdict, at most so long.
+    /// Waits for a verdict, at most for `limit`.
     pub fn wait_for(&mut self, limit: Duration) -> Option<Verdict> {
         let mut line = self.queue.line.lock();
         loop {
@@ -254,7 +256,7 @@ impl<D> Ticket<'_, D> {
                 return Some(verdict);
             }
             if self.told || !self.event.wait_for(&mut line, limit) {
-                // It may have come with the end of the wait.
+                // The verdict may have come just as the wait ended.
                 let verdict = line.verdicts.remove(&self.number);
                 self.told |= verdict.is_some();
                 return verdict;

@@ -21,7 +21,7 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// The cost of items without such consequences.
+    /// The cost of items that change no extents, checksums or free space: `whole` is 0.
     #[must_use]
     pub const fn of(items: u32, bytes: u32) -> Self {
         Self { items, whole: 0, bytes }
@@ -77,7 +77,7 @@ impl Costs {
         self == Self::default()
     }
 
-    /// Applies `of` to each figure of both.
+    /// Combines each figure with the same figure of `other`, by `of`.
     pub fn map(self, other: Self, of: impl Fn(u64, u64) -> u64) -> Self {
         Self {
             items: of(self.items, other.items),

@@ -1,4 +1,4 @@
-//! Looks checksums of data up, in all places that may have some, the newest first.
+//! Finds checksums of data. The newest source that has the checksum of a sector wins.
 
 use buttress_format::{Extent, Key, Kind, Logical, TreeId, ids};
 use buttress_tree::Cursor;

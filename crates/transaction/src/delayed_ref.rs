@@ -4,7 +4,8 @@
 //!
 //! - **D1** Operations never touch the extent tree: they add here, in the transaction that they are
 //!   part of (T11).
-//! - **D2** An extent born in this transaction leaves no trace if its references come to nothing.
+//! - **D2** If the references of an extent born in this transaction sum up to zero, nothing is left
+//!   of it here.
 //!
 //! # Locks
 //!
@@ -38,7 +39,7 @@ pub struct DataRef {
 /// The holder of a reference, in the four ways that the format knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum User {
-    /// A file, wherever the leaf lies that says so.
+    /// A file, wherever the leaf with its extent item lies.
     File(DataRef),
     /// One leaf, by its address.
     Leaf(Logical),
@@ -49,8 +50,8 @@ pub enum User {
 }
 
 impl User {
-    /// The user that a reference is of. Nothing where the entry is no reference, but says which
-    /// tree made the extent.
+    /// The user in an entry of an extent item. `None` for an owner entry: it only records which
+    /// subvolume made the extent.
     #[must_use]
     pub fn of(entry: &BackRef) -> Option<Self> {
         Some(match *entry {
@@ -62,7 +63,7 @@ impl User {
         })
     }
 
-    /// A reference of this user that counts so many.
+    /// The entry for `count` references of this user.
     #[must_use]
     pub fn with_count(self, count: u32) -> BackRef {
         match self {
@@ -73,7 +74,8 @@ impl User {
         }
     }
 
-    /// Most references that one entry counts: those of tree nodes have no count.
+    /// Most references that one entry can count. It is 1 for users of tree nodes, since their
+    /// entries have no count.
     #[must_use]
     pub fn count_max(self) -> u32 {
         match self {
@@ -83,25 +85,24 @@ impl User {
     }
 }
 
-/// Largest extent item that grows inline; further references get items of their own. A leaf must
-/// hold several items, or it could not be searched in halves.
+/// Largest size to which an extent item grows by inline references. Further references get items of
+/// their own. A leaf must hold several items, or a search could not halve it.
 pub fn inline_max(nodesize: u32) -> usize {
     (nodesize as usize - buttress_format::header::HEADER_LEN) / 16
         - buttress_format::header::ITEM_LEN
 }
 
-/// Sums of references gained and lost, by user. Those that come to nothing are not kept. Most
-/// extents have one user, and no memory of their own for it. To add to one costs O(log n) in the
-/// users, however many they are.
+/// References gained and lost, summed by user. A user with the sum zero is not kept. Most extents
+/// have one user, which needs no allocation. Adding costs O(log n) in the number of users.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Deltas {
-    /// Few, looked through one after the other.
+    /// A few users, searched linearly.
     Few(SmallVec<[(User, i64); 1]>),
-    /// Many, in order.
+    /// Many users, in an ordered map.
     Many(Box<Many>),
 }
 
-/// Sums of many users, and what they come to.
+/// Sums of many users, with their total and the number of users with gains.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Many {
     users: BTreeMap<User, i64>,
@@ -122,7 +123,7 @@ impl Many {
     }
 }
 
-/// Users that are looked through one after the other.
+/// Most users that [`Deltas::Few`] holds. It is searched linearly.
 const FEW_MAX: usize = 8;
 
 impl Default for Deltas {
@@ -168,7 +169,7 @@ impl Deltas {
         }
     }
 
-    /// Whether it is one reference of one user.
+    /// Whether the only change is one more reference of this user.
     fn is_just(&self, user: User) -> bool {
         self.len() == 1 && self.iter().next() == Some((user, 1))
     }
@@ -203,8 +204,9 @@ impl Deltas {
         few.into_iter().flatten().chain(many.into_iter().flatten())
     }
 
-    /// Drops first, so that a reference that moves finds room where the old one was. One order
-    /// for all, so that one seed makes one volume.
+    /// The deltas in ascending order, losses first. So a reference that moves finds the room of the
+    /// old one. The order does not depend on the order of the changes, so a test with the same seed
+    /// makes the same volume.
     pub fn in_order(&self) -> impl Iterator<Item = (User, i64)> + use<> {
         let mut all: SmallVec<[(User, i64); 1]> = self.iter().collect();
         all.sort_unstable_by_key(|(user, n)| (*n, *user));
@@ -219,14 +221,15 @@ pub struct ExtentChange {
     pub extent: Extent,
     /// Allocated in this transaction: there is no extent item yet.
     pub born: bool,
-    /// The subvolume that made it, if it was born: it pays for the extent as long as that lives.
+    /// The subvolume that made a born extent. A simple quota charges the extent to it until the
+    /// extent is freed.
     pub owner: Option<TreeId>,
     /// What its users gain and lose.
     pub deltas: Deltas,
 }
 
-/// Bytes of two items: of a new extent with its first user inside, and of one more user, which may
-/// have an item of its own.
+/// `BORN_BYTES` is the size of the item of a new extent with its first user inline. `USER_BYTES` is
+/// the size of one more user, which may need an item of its own.
 const BORN_BYTES: u64 = 88;
 const USER_BYTES: u64 = 56;
 
@@ -240,13 +243,13 @@ impl ExtentChange {
         }
     }
 
-    /// All that it does, as a change of the record.
+    /// Returns all that the change does to the record.
     fn as_news(&self) -> RecordChange {
         let Self { extent, .. } = *self;
         RecordChange { extent, before: 0, adds: self.adds(), drops: self.drops() }
     }
 
-    /// Whether it has fewer users than before, of some name.
+    /// Whether the extent is older than this transaction and a user of it loses references.
     pub fn drops(&self) -> bool {
         !self.born && self.deltas.gains() < self.deltas.len() as u64
     }
@@ -254,17 +257,17 @@ impl ExtentChange {
 
 const SHARDS: usize = 16;
 
-/// A change of what a transaction does to the record of one extent, as the ledger of reservations
-/// notes it.
+/// How the effect of a transaction on one extent's record changed since the last call of
+/// [`DelayedRefs::changed`]. The ledger of reservations takes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordChange {
     /// The extent.
     pub extent: Extent,
     /// Bytes that came to the extent tree at most before.
     pub before: u64,
-    /// Bytes that come to the extent tree at most now.
+    /// Most bytes that come to the extent tree now.
     pub adds: u64,
-    /// The extent may go, and its checksums with it. Before, nothing said so.
+    /// Whether the extent may be freed now, together with its checksums, and could not before.
     pub drops: bool,
 }
 
@@ -290,23 +293,23 @@ struct Shard {
     news: Option<News<RecordChange>>,
 }
 
-/// What all shards come to. Where metadata is counted, reservations ask for that at every
-/// operation. Without these sums they would take each lock.
+/// Totals over all shards. Reservations read them at every operation if metadata is counted.
+/// Without the totals they would have to lock every shard.
 #[derive(Debug, Default)]
 struct Sums {
     len: AtomicU64,
-    /// Changes that became news, ever.
+    /// How many changes were added to the `news` of a shard.
     noted: AtomicU64,
-    /// Bytes that its extents add to the extent tree at most.
+    /// Most bytes that all changes add to the extent tree.
     added: AtomicU64,
-    /// Extents that lose users, and may go.
+    /// Older extents that lose users, so that they may be freed.
     dropped: AtomicU64,
 }
 
-/// Changes a sum by what one of its parts changed.
+/// Adjusts a total when one summand changes from `before` to `after`.
 fn alter(sum: &AtomicU64, before: u64, after: u64) {
     if before != after {
-        // Modulo 2^64, where it became less.
+        // If the summand became smaller, this adds its difference modulo 2^64.
         sum.fetch_add(after.wrapping_sub(before), Ordering::Relaxed);
     }
 }
@@ -314,7 +317,7 @@ fn alter(sum: &AtomicU64, before: u64, after: u64) {
 /// The changes of one transaction.
 #[derive(Debug)]
 pub struct DelayedRefs {
-    /// Unranked: `disputed` and the look of a caller run inside.
+    /// Unranked: `disputed` is taken inside, and `look` runs code of the caller inside.
     shards: Vec<CachePadded<Mutex<Shard>>>,
     sums: CachePadded<Sums>,
     /// Unranked: taken inside a shard; nothing is taken inside.
@@ -337,9 +340,11 @@ impl DelayedRefs {
         &self.shards[(hash >> 60) as usize % SHARDS]
     }
 
-    /// Adds to the count of one user. True when the extent vanished: born here, and
-    /// without users. Where two users say different lengths the volume is damaged, and this
-    /// transaction must not be committed.
+    /// Adds `delta` to the references of one user. Returns true when the extent vanished: it was
+    /// born in this transaction and has no users left.
+    ///
+    /// If two users give different lengths of the extent, the volume is damaged. Then this
+    /// transaction must not be committed ([`disputed`](Self::disputed)).
     pub fn change(&self, extent: Extent, user: DataRef, delta: i64, born: bool) -> bool {
         let mut shard = self.shard(extent.start).lock();
         let Shard { changes, news } = &mut *shard;
@@ -371,8 +376,8 @@ impl DelayedRefs {
         vanished
     }
 
-    /// Makes an extent longer that was born here, if `user` is its only user, and once. Says
-    /// whether it did.
+    /// Makes an extent longer that was born in this transaction, if `user` has the only reference
+    /// to it. Returns whether it did.
     pub fn extend(&self, extent: Extent, more: u64, user: DataRef) -> bool {
         let mut shard = self.shard(extent.start).lock();
         let Some(change) = shard.changes.get_mut(&extent.start) else { return false };
@@ -383,20 +388,21 @@ impl DelayedRefs {
         may
     }
 
-    /// Says which subvolume made an extent that was born here, where its first user is another's.
+    /// Sets the subvolume that made an extent born in this transaction, if it is not the subvolume
+    /// of the first user.
     pub fn set_owner(&self, at: Logical, owner: Option<TreeId>) {
         if let Some(change) = self.shard(at).lock().changes.get_mut(&at) {
             change.owner = owner;
         }
     }
 
-    /// An extent of which two users said different lengths.
+    /// An extent for which two users gave different lengths: the volume is damaged.
     pub fn disputed(&self) -> Option<Logical> {
         *self.disputed.lock()
     }
 
-    /// Looks at what this transaction does to an extent, if it does anything. `look` runs under the
-    /// lock of a shard.
+    /// Calls `look` with the change of an extent, if this transaction changes it. `look` runs under
+    /// the lock of a shard.
     pub fn look<T>(&self, at: Logical, look: impl FnOnce(&ExtentChange) -> T) -> Option<T> {
         self.shard(at).lock().changes.get(&at).map(look)
     }
@@ -411,8 +417,9 @@ impl DelayedRefs {
         all
     }
 
-    /// The records that changed since the last call, by address; all of them where `anew`, and at
-    /// the first call. From then on shards note new ones. O(n log n) in what is returned.
+    /// The records that changed since the last call, by address. The first call, and each call with
+    /// `anew`, returns all records. From the first call on, shards note changes. O(n log n) in what
+    /// is returned.
     #[must_use]
     pub fn changed(&self, anew: bool) -> Vec<RecordChange> {
         let mut all = News::default();
@@ -425,7 +432,7 @@ impl DelayedRefs {
         all.into_sorted()
     }
 
-    /// How many changes became news for [`changed`](Self::changed), ever.
+    /// How many changes were noted for the next call of [`changed`](Self::changed).
     pub fn noted(&self) -> u64 {
         self.sums.noted.load(Ordering::Relaxed)
     }
@@ -435,12 +442,13 @@ impl DelayedRefs {
         self.sums.len.load(Ordering::Relaxed)
     }
 
-    /// Bytes that come to the extent tree at most: what goes does not make room for it.
+    /// Most bytes that all changes add to the extent tree. Bytes that they remove are not
+    /// subtracted.
     pub fn added(&self) -> u64 {
         self.sums.added.load(Ordering::Relaxed)
     }
 
-    /// Older extents that lose users, and may go.
+    /// Number of older extents that lose users, so that they may be freed.
     pub fn dropped(&self) -> u64 {
         self.sums.dropped.load(Ordering::Relaxed)
     }
@@ -457,8 +465,8 @@ mod tests {
 
     use super::*;
 
-    /// What was noted of each record adds up to what the transaction does to it, whenever the list
-    /// was asked for.
+    /// Whenever `changed` is called, the returned changes add up to what the transaction does to
+    /// each record.
     #[test]
     fn changed_names_each_record_that_changed_since() {
         let refs = DelayedRefs::default();
@@ -483,7 +491,7 @@ mod tests {
         assert_eq!(refs.changed(true), [record(3, 0, 0, true)]);
     }
 
-    /// Few users and many come to the same sums, whatever comes and goes.
+    /// `Few` and `Many` have the same sums as a plain map, over random gains and losses.
     #[test]
     fn deltas_sum_up_like_a_map_however_many_users_there_are() {
         for seed in 0..50 {

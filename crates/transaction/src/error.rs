@@ -45,7 +45,7 @@ pub enum Error {
         #[source]
         source: buttress_format::Error,
     },
-    /// The extent tree lacks an extent that the file trees use. Run the checker.
+    /// The extent tree or the checksum tree contradicts itself or the file trees. Run the checker.
     #[error("extent tree at {at}: {what}")]
     Extents {
         /// The extent.
@@ -67,7 +67,7 @@ pub enum Error {
          the log, or read-only with nologreplay to see the state before it"
     )]
     Log,
-    /// A request stopped the move; extents that already moved stay where they are.
+    /// A request stopped the moving of extents. Extents that already moved stay where they are.
     #[error("stopped by request")]
     Stopped,
     /// Other work must be done first.

@@ -3,8 +3,9 @@
 //! # Invariants
 //!
 //! - **V1** Every item that points to moved data is put into the overlay, and every reference is
-//!   counted, as for a change by any operation. [`Sent`] says so once more. The commit uses that to
-//!   change a leaf that trees share once, and is free not to.
+//!   counted, as for a change by any operation. [`Sent`] repeats these changes. With it, the commit
+//!   can change a leaf that several trees share once for all of them. A commit that ignores it is
+//!   correct, too.
 
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use buttress_tree::NodePtr;
 pub struct Moves {
     /// Committed nodes of subvolumes that are to lie elsewhere, each with its first key.
     pub nodes: Vec<(NodePtr, Key)>,
-    /// Nodes that the commit will make for that: those above them, too.
+    /// Number of nodes that the commit will make for these moves, including the nodes above them.
     pub cost: u64,
     /// Data that lies elsewhere from now on.
     pub sent: Vec<Sent>,

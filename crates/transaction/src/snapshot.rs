@@ -3,7 +3,8 @@
 //! # Invariants
 //!
 //! - **Z1** A snapshot equals its source at the end of the transaction, without the snapshot's own
-//!   name. Items that must not be in the snapshot are put late, after the cut.
+//!   name. The cut is the step of the commit that copies the source's root node. Items that must
+//!   not be in the snapshot are put after it.
 //! - **Z2** No reader sees any part of it before the commit is published. After a crash there is
 //!   all of it or nothing.
 
@@ -20,7 +21,7 @@ pub struct Snapshot {
     pub uuid: [u8; 16],
     /// Whether the copy cannot be changed.
     pub read_only: bool,
-    /// The time of its making.
+    /// The time at which it was made.
     pub time: Timespec,
     /// Items set or deleted after the cut: the name of the copy, and its references. No other
     /// operation changes them until the commit is published.

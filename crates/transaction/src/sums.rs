@@ -27,7 +27,7 @@ pub struct SumsChange {
     pub start: Logical,
     /// Bytes that it added at most before.
     pub before: u64,
-    /// Bytes that it adds at most now.
+    /// Most bytes that the run adds now.
     pub adds: u64,
 }
 
@@ -50,7 +50,7 @@ struct Runs {
     map: BTreeMap<Logical, Run>,
     /// Bytes of their sums.
     bytes: u64,
-    /// The number of their items; adjacent runs form one item.
+    /// Number of checksum items for all runs. Adjacent runs form one item.
     items: u64,
     /// The changes since the last call of [`PendingSums::changed`]. `None` before the first call.
     news: Option<News<SumsChange>>,

@@ -24,7 +24,7 @@ pub type LoggedId = (TreeId, u64);
 #[derive(Debug, Default)]
 struct Inner {
     changed: HashMap<LoggedId, BTreeSet<Key>>,
-    /// Changed inodes that have changed names or are removed.
+    /// Changed inodes that were removed, or with names that were added or removed.
     renamed: BTreeSet<LoggedId>,
     /// The extents that the log names.
     extents: HashMap<Logical, Named>,

@@ -55,9 +55,11 @@ pub struct Transaction {
     pub chunks: Mutex<Vec<NewChunk>>,
     /// Chunks that were removed. Unranked: nothing is taken under it.
     pub removed: Mutex<Vec<Chunk>>,
-    /// Places in trees with nodes to rebuild without a change.
+    /// Keys in trees. The commit rebuilds the nodes on the path to each key although no item
+    /// changes, which moves them.
     pub touched: Seldom<Vec<(TreeId, Key)>>,
-    /// A part of it must become durable with the rest or not at all, and no log can express it.
+    /// Set when some changes must become durable together and no log can express them. An fsync
+    /// then commits instead.
     pub whole: AtomicBool,
     /// Nodes and data that a balance moves.
     pub moves: Seldom<Moves>,
@@ -69,10 +71,11 @@ pub struct Transaction {
     pub snapshots: Seldom<Vec<Snapshot>>,
     /// The changes of inodes that are in a log.
     pub tracked: Tracked,
-    /// Deleted subvolumes that the commit drops one step further, and how many references the step
-    /// may change.
+    /// Deleted subvolumes of which the commit drops a further part, with the number of references
+    /// that it may change.
     pub drops: Seldom<BTreeMap<TreeId, u64>>,
-    /// The same for trees that a balance of Linux left, by their subvolume.
+    /// The same for relocation trees that an interrupted balance of Linux left, by the subvolume of
+    /// each tree.
     pub leftovers: Seldom<BTreeMap<TreeId, u64>>,
 }
 
@@ -117,8 +120,9 @@ impl Transaction {
             && self.leftovers.lock().is_empty()
     }
 
-    /// Items that its commit will touch: those of the overlay, and for each data extent its item,
-    /// its checksums and its free space.
+    /// Number of items that the commit will touch: those of the overlay, and for each data extent
+    /// its item, its checksums and its free space. Nodes to move and rebuild, snapshots and dropped
+    /// subvolumes count, too.
     pub fn items(&self) -> u64 {
         let dropped = |trees: &BTreeMap<TreeId, u64>| trees.values().sum();
         self.overlay.items()
@@ -130,7 +134,8 @@ impl Transaction {
             + self.leftovers.count(dropped)
     }
 
-    /// How many changes may be the first in a shared leaf.
+    /// How many changes may each be the first to a leaf that is shared with a snapshot. Such a
+    /// change must copy the leaf.
     pub fn firsts(&self) -> u64 {
         self.overlay.items()
             + self.touched.count(|places| places.len() as u64)
@@ -149,7 +154,7 @@ impl Transaction {
             && self.devices.lock().is_empty()
     }
 
-    /// Bytes in memory, and the most bytes that its commit writes into trees.
+    /// Bytes in memory. The bytes that the commit writes into trees are not more than that.
     pub fn bytes(&self) -> u64 {
         let snapshots = self.snapshots.count(|all| all.len() as u64 * SNAPSHOT_ITEMS * 32);
         self.overlay.bytes() + 128 * self.refs.len() + self.sums.bytes() + snapshots

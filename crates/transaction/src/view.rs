@@ -41,7 +41,8 @@ impl View {
         self.running.generation
     }
 
-    /// What the log on disk names of the running transaction.
+    /// The inodes and extents of the running transaction that are in the log on disk, and the
+    /// changes of those inodes.
     #[must_use]
     pub fn tracked(&self) -> &Tracked {
         &self.running.tracked

@@ -34,7 +34,7 @@ struct Slot {
 #[derive(Debug, Default)]
 struct Shard {
     nodes: HashMap<Logical, Slot>,
-    /// Addresses in the order of the clock hand. They may include replaced nodes.
+    /// The address of each node of the shard, once. The clock hand walks over them.
     ring: Vec<Logical>,
     hand: usize,
 }

@@ -58,8 +58,9 @@ impl<'s, S: NodeSource + ?Sized> Cursor<'s, S> {
         self.settle_forward()
     }
 
-    /// Moves within the leaf where the cursor is, if the key lies in it. `absent` picks the slot
-    /// for a key that is not there from the slot of the first key behind it.
+    /// Moves within the leaf where the cursor is, if the key lies between the first and last key of
+    /// that leaf. If the leaf has no item with this key, `absent` gets the slot of the next greater
+    /// key and returns the slot to move to.
     fn step_in_leaf(&mut self, key: &Key, absent: impl FnOnce(usize) -> usize) -> bool {
         if let Some((leaf, slot)) = self.path.last_mut()
             && leaf.level() == 0

@@ -19,7 +19,7 @@ use crate::{
     node::{Expect, Node, NodePtr},
 };
 
-/// Bytes of a key in the table of items, and where payload's offset and length follow it.
+/// Bytes of a key in the table of items. The payload's offset and length follow the key.
 const KEY_LEN: usize = 17;
 
 /// A leaf that is edited in its own buffer; see the module.
@@ -97,7 +97,7 @@ impl LeafEdit {
         HEADER_LEN + self.le32(Self::at(slot) + KEY_LEN)
     }
 
-    /// Where the payload of the slot before begins, which is where this one's ends.
+    /// The end of a slot's payload: where the payload of the slot before begins (E1).
     fn end(&self, slot: usize) -> usize {
         if slot == 0 { self.buf.len() } else { self.start(slot - 1) }
     }
@@ -137,7 +137,8 @@ impl LeafEdit {
         self.data_start - Self::at(self.count)
     }
 
-    /// Gives the payload of `slot` another length: moves those of the slots from `slot` on (E1).
+    /// Changes the length of the payload of `slot`. Moves the payloads of this slot and of all
+    /// later slots, so that no gap is left between them (E1).
     fn resize(&mut self, slot: usize, old: usize, new: usize) {
         let end = self.end(slot);
         let (from, to) = (self.data_start, end - old);
@@ -219,7 +220,7 @@ impl LeafEdit {
         right
     }
 
-    /// Fills in header and checksum, and looks at the whole once more.
+    /// Fills in header and checksum, then verifies the whole node.
     ///
     /// # Errors
     ///
@@ -244,7 +245,8 @@ mod tests {
     use super::*;
     use crate::LeafBuilder;
 
-    /// Any order of changes leaves what a builder makes of the same items, to the last byte.
+    /// Whatever the order of the changes, the leaf is byte for byte the one that a builder makes of
+    /// the same items.
     #[test]
     fn is_what_a_builder_makes() {
         let geometry = Geometry {

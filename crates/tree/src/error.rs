@@ -18,7 +18,7 @@ pub enum Mismatch {
     /// It belongs to another file system.
     #[error("it carries another filesystem's id")]
     Fsid,
-    /// Lost write: an older or newer node is in the way.
+    /// Lost write: the address holds an older or newer node.
     #[error("it has generation {found}, its parent says {expected}")]
     Generation {
         /// What the node says.
@@ -26,7 +26,7 @@ pub enum Mismatch {
         /// What the pointer says.
         expected: Generation,
     },
-    /// A pointer leads to another storey than it says.
+    /// The node has another level than the pointer to it requires.
     #[error("it has level {found}, its parent says {expected}")]
     Level {
         /// What the node says.
@@ -40,7 +40,7 @@ pub enum Mismatch {
     /// An inner node without children leads nowhere.
     #[error("it is an inner node without children")]
     NoChildren,
-    /// A search would miss what is there.
+    /// The keys are out of order at this slot, so a search could miss items.
     #[error("its keys are out of order at slot {0}")]
     Order(u32),
     /// An item's bytes lie outside the leaf or over another's.
@@ -99,7 +99,7 @@ pub enum Error {
     /// Chunk items overlap or are otherwise impossible.
     #[error("the chunk tree is malformed: {0}")]
     Chunks(String),
-    /// An address for a new node could not be had: the commit's reserve was wrong.
+    /// No space was left for a new node: the commit had reserved too little.
     #[error("no space for a tree node in the middle of a commit")]
     NoSpace,
     /// The layer above refused, with its reason.

@@ -1,8 +1,8 @@
 //! Stretches of keys that hold no item, learned by walks, so that no walk steps over the same
 //! deletions twice.
 //!
-//! A walk that steps over many deletions notes where they began and where they ended. The next walk
-//! that meets one of them goes on behind the whole stretch.
+//! A walk that steps over many deletions notes their first and last key as a gap. A later walk that
+//! meets a deletion in the gap goes on after the end of the gap.
 //!
 //! # Invariants
 //!
@@ -74,7 +74,7 @@ impl Gaps {
         self.map.insert((tree, low), high);
     }
 
-    /// Takes a key that was put out of its gap (G1).
+    /// Removes a key from its gap, because an item with this key was put (G1).
     pub(crate) fn pierce(&mut self, tree: TreeId, key: &Key) {
         if self.map.is_empty() {
             return;
@@ -122,7 +122,7 @@ mod tests {
         Key::new(300, Kind::EXTENT_DATA, at)
     }
 
-    /// Gaps beside a set of keys that are in one, through notes and puts at random.
+    /// Compares gaps with a plain set of keys, over random notes and puts.
     #[test]
     fn gaps_follow_notes_and_puts_at_random() {
         for seed in 0..20 {

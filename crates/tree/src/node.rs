@@ -390,8 +390,9 @@ impl Node {
         Self { buf, header }
     }
 
-    /// As [`copied`](Self::copied), with other children and other payloads of the same length. The
-    /// two functions return them for each slot.
+    /// As [`copied`](Self::copied), but with other children or payloads. For each slot, `child`
+    /// returns the new child and `payload` the new payload, of the same length. With `None` the old
+    /// one stays.
     ///
     /// # Panics
     ///

@@ -48,7 +48,7 @@ struct Shard {
     news: Option<Vec<Changed>>,
     /// Where walks found nothing but deletions.
     gaps: Gaps,
-    /// How often a put made an item where the shard had none, or a deletion.
+    /// How many puts in this shard made an item: the key had no entry before, or a deletion.
     births: u64,
 }
 
@@ -61,15 +61,15 @@ pub(crate) struct Seen {
     pub(crate) births: u64,
 }
 
-/// What an overlay said of an item before a change: nothing, or how long its payload was, where it
-/// was not deleted.
+/// What an overlay held for a key before a change: no entry (`None`), a deletion (`Some(None)`), or
+/// a payload of this length.
 pub type Before = Option<Option<usize>>;
 
-/// A changed item: where it is, what was said of it before, and the length of its new payload, or
-/// nothing where it is deleted.
+/// A changed item: its tree and key, what the overlay held before, and the length of its new
+/// payload. The length is `None` for a deletion.
 pub type Changed = (TreeId, Key, Before, Option<usize>);
 
-/// Places in [`Overlay::held`].
+/// Indices into [`Overlay::held`].
 const ITEMS: usize = 0;
 const BYTES: usize = 1;
 
@@ -239,8 +239,8 @@ impl Overlay {
         Seen { found: best, births: 0 }
     }
 
-    /// The stretch around a key in which a view with these roots, and this overlay running, has
-    /// nothing: its first and its last key.
+    /// The gap around a key: its first and its last key. It is valid for views that have this
+    /// overlay as the running one, over committed roots of `generation`.
     pub(crate) fn gap_around(
         &self,
         tree: TreeId,
@@ -251,9 +251,11 @@ impl Overlay {
         shard.gaps.around(tree, key, generation)
     }
 
-    /// Notes that a view with these roots, and this overlay running, has nothing in `first..=last`,
-    /// which lie in one object. Returns whether it did: it does not where a put made an item in the
-    /// shard since `births` was seen.
+    /// Notes that `first..=last`, within one object, holds no item. This is for views that have
+    /// this overlay as the running one, over committed roots of `generation`.
+    ///
+    /// If a put made an item in the shard since the caller saw `births`, notes nothing and returns
+    /// false.
     pub(crate) fn note_gap(
         &self,
         tree: TreeId,
@@ -287,19 +289,22 @@ impl Overlay {
         self.held[BYTES].load(Ordering::Relaxed)
     }
 
-    /// How many items got another length since [`changed`](Self::changed) was first called. The
-    /// next call names them again, although [`items`](Self::items) does not grow by them.
+    /// How many changes of an item's length (or to and from a deletion) were noted since the first
+    /// call of [`changed`](Self::changed). The next such call returns them, although
+    /// [`items`](Self::items) does not count them.
     #[must_use]
     pub fn resized(&self) -> u64 {
         self.resized.load(Ordering::Relaxed)
     }
 
-    /// The changes since the last call, by tree and key; all changes where `anew`, and at the first
-    /// call. From then on shards note new ones. Each change of an item's length is named, in their
-    /// order.
+    /// The changes since the last call, by tree and key. From the first call on, shards note
+    /// changes that add an entry or change its length. Several changes of one item come in the
+    /// order in which they were made.
     ///
-    /// For k changes named, of n items held, O(k log n), and a look at each shard. At the first
-    /// call, and where `anew`, k is n.
+    /// The first call, and each call with `anew`, returns every entry of the overlay instead, once,
+    /// with `None` as what was held before.
+    ///
+    /// For k changes returned and n entries held this costs O(k log k), and a look at each shard.
     #[must_use]
     pub fn changed(&self, anew: bool) -> Vec<Changed> {
         let mut all = Vec::new();
@@ -334,7 +339,7 @@ impl Overlay {
 mod tests {
     use super::*;
 
-    /// The steps of one item add up to what became of it, whenever the list was asked for.
+    /// The changes of one item in all lists together lead from its first state to its last.
     #[test]
     fn changes_name_what_was_before_them() {
         let overlay = Overlay::default();

@@ -1,4 +1,5 @@
-//! Reads nodes from the cache, or from a mirror with the node that the pointer references.
+//! Reads nodes from the cache, or from the first mirror that holds the node that the parent points
+//! to.
 //!
 //! # Invariants
 //!
@@ -41,8 +42,8 @@ pub struct Store {
     geometry: Geometry,
     cache: NodeCache,
     steps: StepCounter,
-    /// Whether a node without a copy with a right checksum is accepted if it passes all other
-    /// checks.
+    /// Whether a node is accepted although the checksum of every copy is wrong. It must pass all
+    /// other checks.
     ignores_csums: bool,
 }
 
@@ -55,8 +56,8 @@ impl Store {
         Self { volume, geometry, cache, steps: StepCounter::default(), ignores_csums: false }
     }
 
-    /// The same store. With `yes`, it accepts a node without a copy with a right checksum if all
-    /// other checks pass. For volumes that are only read.
+    /// The same store. With `yes`, it accepts a node although the checksum of every copy is wrong,
+    /// if a copy passes all other checks. Use it only for volumes that are only read.
     #[must_use]
     pub fn ignoring_csums(mut self, yes: bool) -> Self {
         self.ignores_csums = yes;

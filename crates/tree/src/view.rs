@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **V1** The three parts of a view are one consistent state: the thread that freezes an overlay
-//!   publishes the view that has it as frozen in the same step.
+//! - **V1** The three parts of a view are one consistent state. The thread that freezes an overlay
+//!   publishes, in the same step, a view with that overlay as its frozen part.
 //! - **V2** While a view lives, nothing that its committed roots reach is handed out again
 //!   (T6).
 
@@ -197,7 +197,7 @@ impl View {
                     return Ok(current.map(|(node, slot)| (best, Item::of_node(node, slot))));
                 }
             }
-            // Deleted: go on below it, and below the whole gap where it lies in one.
+            // Deleted: go on below this key or, if the key lies in a gap, below the gap.
             let first = self.gap_around(tree, &best).map_or(best, |(first, _)| first);
             if let Some(edge) = stepped.over() {
                 self.running.note_gap(tree, (first, edge), births, self.roots.generation);
@@ -216,12 +216,14 @@ impl View {
         }
     }
 
-    /// Every item in `from..=to`, in order. Sees what is put behind its position while it walks.
+    /// Every item in `from..=to`, in order. The walk sees items that are put ahead of its position
+    /// meanwhile.
     ///
-    /// The first item costs O(log n) in the items of the tree and of the overlays; each further one
-    /// O(log n) in those of the overlays. A deletion costs a step when a walk first passes it.
-    /// Walks note long runs of deletions, so that until the next commit later walks pass each in
-    /// one step. A range that spans objects looks at each shard of the overlays for each item.
+    /// The first item costs O(log n) in the items of the tree and of the overlays. Each further one
+    /// costs O(log n) in those of the overlays. A deletion costs one step when a walk first passes
+    /// it. Walks note long runs of deletions as gaps. Until the next commit, later walks pass each
+    /// gap in one step. A range that spans objects looks at each shard of the overlays for each
+    /// item.
     #[must_use]
     pub fn range(&self, tree: TreeId, from: Key, to: Key) -> RangeIter<'_> {
         RangeIter {
@@ -262,7 +264,8 @@ impl Stepped {
         }
     }
 
-    /// Counts one more deletion. Returns where they began when they are worth a note.
+    /// Counts one more deletion. If there are enough of them to note as a gap, returns the key
+    /// where they began.
     fn over(&mut self) -> Option<Key> {
         self.count += 1;
         if self.count < NOTED_AFTER || !self.one_object {
@@ -362,7 +365,7 @@ impl RangeIter<'_> {
         Ok(None)
     }
 
-    /// Goes on behind a deletion, and behind the whole gap where it lies in one.
+    /// Goes on after a deletion. If the deletion lies in a gap, goes on after the end of the gap.
     fn pass(&mut self, deleted: Key, births: u64) -> Result<()> {
         let gap = self.view.gap_around(self.tree, &deleted);
         let last = gap.map_or(deleted, |(_, last)| last);

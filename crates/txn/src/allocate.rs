@@ -72,8 +72,8 @@ impl Engine {
                 Outcome::Full { .. } if self.make_room_for_rows(&mut room)? => {}
                 Outcome::Full { .. } => return Err(self.no_space(SpaceKind::Data, want)),
             }
-            // On a fragmented volume perhaps no group has enough contiguous space, and there may be
-            // very many groups.
+            // A fragmented volume may have very many groups, none with enough contiguous space.
+            // After a few loaded groups the search takes less from a loaded group instead.
             request.hurry = loaded >= LOADED_IN_VAIN_MAX;
         }
         unreachable!("the loop is left by an answer")

@@ -1,9 +1,9 @@
-//! From a volume's superblock to an engine.
+//! Opens an engine from a volume's superblock.
 //!
 //! # Failure
 //!
-//! Nothing is written while a volume is opened. Whatever keeps us from writing it rightly makes it
-//! read-only, with the reason; whatever keeps us from reading it is an error.
+//! The opening writes nothing. If the volume cannot be written correctly, it is opened read-only,
+//! with the reason. If it cannot be read, the opening fails.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -24,13 +24,13 @@ use crate::{
 };
 
 impl Engine {
-    /// Opens the trees of a volume. Where it cannot be written rightly it is opened read-only, and
-    /// [`Engine::read_only`] says why.
+    /// Opens the trees of a volume. If the engine cannot write the volume correctly, it opens it
+    /// read-only, and [`Engine::read_only`] returns the reason.
     ///
     /// # Errors
     ///
-    /// When trees that everything rests on are damaged or missing, or there is an fsync log and the
-    /// options do not ignore it.
+    /// When a required tree is damaged or missing, or when there is an fsync log and the options do
+    /// not ignore it.
     pub fn open(
         volume: Arc<Volume>,
         superblock: Superblock,
@@ -144,8 +144,9 @@ impl Engine {
 }
 
 impl Engine {
-    /// Where all groups of nodes have parity, which is not written, others come first: data must
-    /// not take the room, and a commit must not be the one to find out.
+    /// Adds a chunk for nodes if all metadata or system groups have parity, since nodes are not
+    /// written to such groups. Done at the opening: later data could take the space, and a commit
+    /// would fail.
     pub(crate) fn make_room_beside_parity(&self) -> Result<()> {
         for kind in [SpaceKind::System, SpaceKind::Metadata] {
             let groups = self.space.groups_of(kind);
@@ -158,7 +159,8 @@ impl Engine {
     }
 }
 
-/// The chunk tree's uuid is in its root node alone; what it says is needed for every node we write.
+/// Opens the store. The chunk tree's uuid, which every new node carries, is read from the root node
+/// of that tree.
 fn open_store(
     volume: &Arc<Volume>,
     sb: &Superblock,
@@ -175,8 +177,8 @@ fn open_store(
     Ok(Arc::new(store(geometry, options.cache_bytes)))
 }
 
-/// The roots of the trees that the engine uses. Where `may_lack`, one that cannot be read is left
-/// out, but for that of the top level.
+/// The roots of the trees that the engine uses. With `may_lack`, a tree that cannot be read is left
+/// out, except the root tree and the top-level subvolume.
 fn read_roots(store: &Store, sb: &Superblock, may_lack: bool) -> Result<Roots> {
     let mut roots = Roots::new(sb.generation);
     let root_tree = boot::root_tree_root(sb);
@@ -209,8 +211,8 @@ fn read_roots(store: &Store, sb: &Superblock, may_lack: bool) -> Result<Roots> {
     Ok(roots)
 }
 
-/// The root of a tree that the root tree lists, if there is one. Its node is read as well: a root
-/// that cannot be read is found now, not in the middle of an operation.
+/// The root of a tree that the root tree lists, or `None`. Also reads the root node, so that a
+/// damaged one is found now and not in the middle of an operation.
 fn read_root(store: &Store, root_tree: NodePtr, tree: TreeId) -> Result<Option<NodePtr>> {
     let last = Key::new(tree.0, Kind::ROOT_ITEM, u64::MAX);
     let cursor = Cursor::seek_before(store, TreeId::ROOT, root_tree, &last)?;

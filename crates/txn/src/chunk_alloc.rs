@@ -2,16 +2,17 @@
 //!
 //! # Invariants
 //!
-//! - **A1** A chunk belongs to the transaction that was running when it was made, and is recorded
-//!   by its commit; a commit in progress never allocates from a younger one (T11). So no chunk is
-//!   made in a younger one while a commit may still need what the devices have left.
+//! - **A1** A chunk belongs to the transaction that was running when it was made, and that
+//!   transaction's commit records it. A commit in progress never allocates from a chunk of a
+//!   younger transaction (T11). So a younger transaction makes no chunk while the commit may still
+//!   need the remaining device space.
 //! - **A2** Device space and addresses of a removed chunk are used again only after its removal is
 //!   durable.
-//! - **A3** A chunk that is not needed, but gives data a better place, is made only while a quarter
-//!   of the devices is left: what metadata may need is not spent on it.
-//! - **A4** A chunk for what is moved whole is as long as that where all devices that it takes have
-//!   such holes. That holds however small a part of them a new chunk would be: the chunk that the
-//!   data lies in may have been made under other bounds.
+//! - **A3** Some chunks are not needed, but give data a better place. Such a chunk is made only
+//!   while more than a quarter of the device space is unallocated, so that metadata keeps the rest.
+//! - **A4** A chunk for extents that a balance moves in one piece gets the length `whole`, if all
+//!   devices that it takes have such holes. This holds even above the usual length of a new chunk.
+//!   The old chunk may have been made under other limits.
 
 use buttress_format::{
     BlockGroupFlags, Chunk, DevExtent, Extent, Incompat, Logical, Profile, Stripe, ids, limits,
@@ -25,10 +26,12 @@ use crate::{
 };
 
 const MIB: u64 = 1 << 20;
-/// Data is in pieces where what is wanted whole, or so much of it, is given in as many.
+/// Data counts as in pieces if one allocation got at most 1/`PIECES_MIN` of what was wanted. More
+/// than `WHOLE_MAX` wanted bytes count as `WHOLE_MAX`.
 const WHOLE_MAX: u64 = 512 << 10;
 const PIECES_MIN: u64 = 4;
-/// A chunk for data in pieces leaves this part of the devices (A3).
+/// A chunk for data in pieces is made only while more than 1/`SPARE_PART` of the device space is
+/// unallocated (A3).
 const SPARE_PART: u64 = 4;
 
 impl Engine {
@@ -37,19 +40,20 @@ impl Engine {
         self.add_chunk_for(kind, 0)
     }
 
-    /// The same, at least `whole` bytes long where the devices have such a hole (A4).
+    /// As [`add_chunk`](Self::add_chunk). The chunk has at least `whole` bytes if the devices have
+    /// a hole of that length (A4).
     pub fn add_chunk_for(&self, kind: SpaceKind, whole: u64) -> Result<bool> {
         let (_inside, running) = self.enter();
         self.add_chunk_to(&running, kind, whole)
     }
 
-    /// Adds a data chunk where no group has more than small pieces for what is wanted whole. Linux
-    /// does so before it cuts a write up. Each piece is an extent, an item and a request of its
-    /// own, and is in pieces again when it is overwritten. Only while the devices have a good part
-    /// left, for what must have a chunk (A3).
+    /// Adds a data chunk if no group has more than small pieces for an allocation that should be in
+    /// one piece. Linux does so before it splits a write. Each piece costs an extent, an item and a
+    /// request, and is split again when it is overwritten. The chunk is made only while much device
+    /// space is unallocated (A3).
     ///
-    /// `groups` is how many there were before anything was looked for: a second thread finds what
-    /// the first has added.
+    /// `groups` is the number of data groups before the allocation searched them. If the number has
+    /// changed, another thread has added a chunk, and this call adds none.
     pub(crate) fn grow_for_whole(&self, wanted: u64, got: u64, groups: usize) {
         let whole = wanted.min(WHOLE_MAX);
         if got > whole / PIECES_MIN || self.space.is_mixed() {
@@ -66,7 +70,7 @@ impl Engine {
         {
             return;
         }
-        // What was got is good, whatever comes of this.
+        // A failure here is no error: the caller can use the extent that it got.
         if let Err(error) = self.add_chunk(SpaceKind::Data) {
             tracing::debug!(%error, "no chunk for data that is in pieces");
         }
@@ -78,8 +82,8 @@ impl Engine {
         reserve::kind_flags(&self.space, kind)
     }
 
-    /// Adds a chunk that a transaction will record, at least `whole` bytes long where that can be
-    /// had.
+    /// Adds a chunk that `transaction` will record. It has at least `whole` bytes if the devices
+    /// have a hole of that length. Returns false when the devices have no room for a chunk.
     pub(crate) fn add_chunk_to(
         &self,
         transaction: &Transaction,
@@ -136,7 +140,7 @@ impl Engine {
             chunk_tree_uuid: geometry.chunk_tree_uuid,
         };
         if kind == SpaceKind::Metadata {
-            // Before other threads see that there is more.
+            // Done before other threads can see the new space.
             self.space.add_for_copies(devices.move_room(chunk.len));
         }
         self.volume.add_chunk(chunk.clone())?;
@@ -176,7 +180,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::EngineOptions;
 
-    /// One of an empty volume in memory.
+    /// An engine over an empty volume in memory.
     pub(crate) fn engine(mib: u64) -> Arc<Engine> {
         let device = Arc::new(MemoryDevice::new(mib << 20));
         make(&*device, &MakeOptions { seed: Some(1), ..MakeOptions::default() }).expect("a volume");
@@ -185,8 +189,9 @@ pub(crate) mod tests {
         Engine::open(Arc::new(volume), superblock, EngineOptions::default()).expect("it opens")
     }
 
-    /// A1: what a commit under way may still need of the devices no younger transaction takes. The
-    /// commit cannot use groups of that transaction. The commit itself may take it.
+    /// A1: a younger transaction takes no device space that the commit in progress may still need,
+    /// because that commit cannot use the younger transaction's groups. The commit itself may take
+    /// this space.
     #[test]
     fn chunks_of_a_commit_are_left_to_it() {
         let engine = engine(256);
@@ -214,7 +219,8 @@ pub(crate) mod tests {
         assert!(left() < MIB);
     }
 
-    /// Y3 of `reserve::copies`: what is kept for copies stays kept when it lies in a chunk now.
+    /// Y3 of `reserve::copies`: bytes kept for copies are still kept after they moved from the
+    /// devices into a chunk.
     #[test]
     fn room_moves_into_the_chunk() {
         let engine = engine(256);

@@ -1,4 +1,5 @@
-//! Claiming what a log of fsync uses that was found at opening (`found_log`).
+//! Claims the space of an fsync log that was found at the opening (`found_log`), so that no other
+//! use gets it.
 
 use buttress_format::{Extent, Key, Kind, TreeId};
 use buttress_space::{Outcome, SpaceKind};
@@ -9,8 +10,8 @@ use crate::{Engine, Error, Result, View};
 
 impl Engine {
     /// Takes the log that was found when the volume was opened. The caller puts its content into
-    /// the running transaction and commits, with no other work: until then no other commit may be
-    /// made.
+    /// the running transaction and commits. Until this commit is durable the caller does nothing
+    /// else, and no other commit may run.
     #[must_use]
     pub fn take_log(&self) -> Option<Vec<SubvolumeLog>> {
         self.found_log.take()
@@ -38,12 +39,13 @@ impl Engine {
         }
     }
 
-    /// Sees to it that a data extent which a log names can be referenced: one that the trees do
-    /// not know is taken from free space (`found_log::J2`).
+    /// Prepares a data extent of a log for its first reference. If neither the extent tree nor the
+    /// running transaction has the extent, takes it from free space (`found_log::J2`).
     ///
     /// # Errors
     ///
-    /// When it overlaps what is in use.
+    /// When the extent overlaps space in use, or when the running transaction has an extent of
+    /// another length at its start.
     pub fn claim_logged(&self, view: &View, extent: Extent) -> Result<()> {
         if let Some(same) = view.running().refs.look(extent.start, |to| to.extent == extent) {
             let what = "a log names a part of an extent";

@@ -1,15 +1,16 @@
-//! Making a transaction durable: close, merge, settle, write, publish.
+//! Makes a transaction durable: freeze, merge, settle, write, publish.
 //!
 //! # Invariants
 //!
-//! - **W1** One commit at a time. Operations go on in the next transaction; what they wait for is
-//!   the freeze alone (T2).
+//! - **W1** One commit at a time. Operations go on in the next transaction and wait only for the
+//!   freeze (T2).
 //! - **W2** The order is: nodes to every mirror and the last superblock to its other copies, flush,
 //!   the new superblock to its first copy, flush. Before the last flush nothing that the old
 //!   superblock reaches is overwritten (T6, T8).
 //! - **W3** The first failure after the freeze latches the volume read-only with its cause; nothing
 //!   is written from then on.
-//! - **G1** of `reserve::ledger`.
+//! - **G1** (of `reserve::ledger`) A commit makes no more nodes than were counted. Debug builds
+//!   check it.
 //!
 //! # Failure
 //!
@@ -51,7 +52,7 @@ impl Engine {
         self.commit_cut(|| ())
     }
 
-    /// Commits at once after `change`, which is to change something: no other commit, and no log,
+    /// Runs `change`, which must change something, and commits at once. No other commit and no log
     /// comes between the two.
     pub fn commit_after<R>(&self, change: impl FnOnce() -> R) -> Result<R> {
         self.check_writable()?;
@@ -65,20 +66,21 @@ impl Engine {
         Ok(changed)
     }
 
-    /// As [`commit`](Self::commit), and calls `cut` as soon as what is put belongs to the next
-    /// transaction. Not called when the commit fails before.
+    /// As [`commit`](Self::commit). After the freeze it calls `cut`: everything put from then on
+    /// belongs to the next transaction. If nothing has to be committed, it calls `cut`, too. It
+    /// does not call `cut` if it fails before.
     ///
     /// # Errors
     ///
     /// As [`commit`](Self::commit).
     pub fn commit_cut(&self, cut: impl FnOnce()) -> Result<Generation> {
-        // Before it is known whether there is anything to commit: else tests would meet it by
-        // chance.
+        // Checked even if there is nothing to commit. Otherwise tests would meet a violation only
+        // by chance.
         crate::held::expect_none("handle::H2: a commit is waited for");
         self.check_unlatched()?;
         let is_counted = || self.volume.devices().iter().any(|device| device.stats_changed());
         if !self.learning.is_known() && !is_counted() {
-            // By K1 nothing was changed, and nothing written.
+            // By `learn::K1` nothing was changed or written before the groups are known.
             cut();
             return Ok(self.published());
         }
@@ -96,7 +98,8 @@ impl Engine {
         let is_logged = found_log::has_log(&state.superblock);
         if self.view.load().running().is_empty() && !is_counted && !is_logged {
             self.reservations.give_credit_back();
-            // Data may still be in the device's cache: overwritten in place, it changed no tree.
+            // No tree has changed. But data written in place may still be in the caches of the
+            // devices, so flush them.
             cut();
             self.volume.flush().map_err(|error| self.latch(error.into()))?;
             return Ok(self.published());
@@ -135,7 +138,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Makes the volume read-only for good; answers the first cause there was.
+    /// Makes the volume read-only for good. Returns [`Error::Aborted`] with the cause of the first
+    /// failure.
     pub fn latch(&self, error: Error) -> Error {
         let (cause, is_first) = self.health.abort(Arc::new(error));
         if is_first {
@@ -164,8 +168,8 @@ impl Engine {
         let reserve = account.global_reserve - account.for_copies;
         let of_reserve = reserve.saturating_sub(account.free());
         self.counters.note_settled(settled.rounds, of_reserve);
-        // All its nodes have addresses: it takes no more, and writing them may be what takes
-        // longest.
+        // The commit has addresses for all its nodes and allocates no more. Tell reservations now,
+        // since writing the nodes may take longest.
         self.reservations.settled(frozen, settled.nodes.len() as u64);
         let nodes = self.write_nodes(&settled.nodes)?;
         self.volume.write_other_superblocks(&state.superblock)?;
@@ -174,8 +178,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Holds what a commit made against what was counted, in bytes, while it was running and when
-    /// it was frozen (G1).
+    /// Checks that the bytes which the commit took are no more than was counted, both before the
+    /// freeze and at the freeze (G1).
     fn hold_against(
         &self,
         settled: &Settled,
@@ -205,7 +209,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Closes the running transaction and opens the next. Waits for the handles out, nothing else.
+    /// Freezes the running transaction and begins the next. Waits only for the open handles.
     pub(crate) fn freeze(&self) -> Arc<Transaction> {
         let started = clock::now();
         let frozen = self.gate.alone(|| {
@@ -227,8 +231,8 @@ impl Engine {
         frozen
     }
 
-    /// Compares every account with its groups and its tokens. In debug builds, and on volumes of
-    /// so many groups that it costs nothing.
+    /// Compares every account with its groups and its tokens, in debug builds. A volume with many
+    /// groups checks only the tokens, since the walk over groups would take too long.
     fn audit(&self) {
         #[cfg(debug_assertions)]
         {
@@ -245,7 +249,7 @@ impl Engine {
         }
     }
 
-    /// Seals every node, which looks at it once more, and writes all in one sorted batch.
+    /// Seals every node, which verifies it again, and writes all nodes in one sorted batch.
     pub(crate) fn write_nodes(&self, nodes: &[Arc<Node>]) -> Result<Vec<Arc<Node>>> {
         let geometry = self.store.geometry();
         let mut sealed = Vec::with_capacity(nodes.len());
@@ -264,7 +268,7 @@ impl Engine {
         Ok(sealed)
     }
 
-    /// The transaction is durable: readers see its trees from now on.
+    /// Makes the trees of a durable transaction visible to readers.
     fn publish(&self, state: &mut CommitState, settled: Settled, nodes: Vec<Arc<Node>>) {
         for node in nodes {
             self.store.remember(node);
@@ -280,8 +284,8 @@ impl Engine {
             }
         }
         drop(devices);
-        // The space that this commit freed is reachable from the old roots, as long as a view has
-        // them.
+        // Views of the old roots may still read the space that this commit freed. It stays pinned
+        // until these views are gone.
         self.pinned.push(old.roots(), settled.pinned);
         self.view.store(Arc::new(View::new(
             Arc::clone(&self.store),

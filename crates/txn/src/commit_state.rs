@@ -1,4 +1,4 @@
-//! What one commit hands to the next, and what other code notes for the next.
+//! State that one commit hands to the next, and notes of other code for the next commit.
 //!
 //! # Locks
 //!
@@ -28,20 +28,21 @@ pub(crate) struct CommitState {
     pub(crate) groups: BTreeMap<Logical, GroupRecord>,
 }
 
-/// The commit lock, and what commits need to know and to tell beside it.
+/// The commit lock, and the state of commits that is read without it.
 #[derive(Debug)]
 pub(crate) struct Commits {
     /// Unranked: held across I/O.
     state: Mutex<CommitState>,
     published: AtomicU64,
-    /// The transaction that was found when the volume was opened.
+    /// The last committed transaction when the volume was opened.
     opened: Generation,
-    /// A commit is wanted soon: by a full overlay, or for what a removed chunk gives back.
+    /// Whether a commit should run soon: the overlay is full, or device space of a removed chunk
+    /// waits for it.
     is_wanted: AtomicBool,
-    /// Feature flags that what was written needs, to be in the next superblock.
+    /// Incompat flags that written data or items need. The next superblock gets them.
     features: AtomicU64,
-    /// How far what dead subvolumes share was handed over to its other users. Unranked: nothing is
-    /// taken under it.
+    /// For each dead subvolume, the key up to which its shared nodes were handed over
+    /// (`drops::D2`). Unranked: nothing is taken under it.
     drop_marks: Mutex<HashMap<TreeId, Key>>,
 }
 
@@ -68,7 +69,7 @@ impl Commits {
         Generation(self.published.load(Ordering::Acquire))
     }
 
-    /// A transaction is durable, and its trees are what readers see.
+    /// Notes that a transaction is durable and that readers see its trees.
     pub(crate) fn publish(&self, generation: Generation) {
         self.published.store(generation.0, Ordering::Release);
     }
@@ -83,29 +84,30 @@ impl Commits {
         self.is_wanted.load(Ordering::Relaxed)
     }
 
-    /// Asks for a commit soon, or says that one comes.
+    /// Asks for a commit soon, or clears the request because a commit begins.
     pub(crate) fn want(&self, wanted: bool) {
         self.is_wanted.store(wanted, Ordering::Relaxed);
     }
 
-    /// Has the next superblock say that a reader must know of a feature.
+    /// Sets an incompat flag in the next superblock.
     pub(crate) fn need_feature(&self, feature: Incompat) {
         if self.needed_features() & feature.0 != feature.0 {
             self.features.fetch_or(feature.0, Ordering::Relaxed);
         }
     }
 
-    /// All of them.
+    /// All incompat flags that were requested.
     pub(crate) fn needed_features(&self) -> u64 {
         self.features.load(Ordering::Relaxed)
     }
 
-    /// How far what a dead subvolume shares was handed over.
+    /// The key up to which the shared nodes of a dead subvolume were handed over.
     pub(crate) fn drop_mark(&self, tree: TreeId) -> Key {
         self.drop_marks.lock().get(&tree).copied().unwrap_or(Key::MIN)
     }
 
-    /// It was handed over that far; or nothing is left of the subvolume.
+    /// Notes the key up to which shared nodes were handed over. `None` when nothing is left of the
+    /// subvolume.
     pub(crate) fn set_drop_mark(&self, tree: TreeId, mark: Option<Key>) {
         let mut marks = self.drop_marks.lock();
         match mark {

@@ -1,4 +1,4 @@
-//! The turn to make something durable: what a log of fsync needs of the commit.
+//! Exclusion of commits while an fsync writes a log.
 //!
 //! # Invariants
 //!
@@ -13,7 +13,7 @@ use buttress_format::{Generation, Superblock};
 use crate::Engine;
 use crate::commit_state::CommitState;
 
-/// The right to write on top of the last commit.
+/// The right to write a log on top of the last commit. It holds the commit lock.
 #[derive(Debug)]
 pub struct CommitTurn<'e> {
     engine: &'e Engine,
@@ -33,20 +33,20 @@ impl CommitTurn<'_> {
         self.state.roots.generation
     }
 
-    /// Another superblock is durable: the last commit's, with a log.
+    /// Notes that another superblock is durable: that of the last commit, with a log.
     pub fn set_superblock(&mut self, superblock: Superblock) {
         debug_assert_eq!(superblock.generation, self.state.superblock.generation);
         self.state.superblock = superblock;
     }
 
-    /// Runs `look` while no handle is out, so that all it reads is one moment. It waits for
-    /// nothing.
+    /// Runs `look` while no handle is open, so that everything it reads belongs to one moment. This
+    /// waits only for the open handles; `look` itself must not wait.
     pub fn between_operations<R>(&self, look: impl FnOnce() -> R) -> R {
         self.engine.gate.alone(look)
     }
 
-    /// Why a log cannot say what the running transaction did, if so: the superblock on disk would
-    /// have to know of it.
+    /// The reason why a log cannot express the changes of the running transaction, if there is one.
+    /// The superblock on disk would have to record these changes.
     #[must_use]
     pub fn log_obstacle(&self) -> Option<&'static str> {
         let superblock = self.superblock();
@@ -68,12 +68,12 @@ impl CommitTurn<'_> {
 }
 
 impl Engine {
-    /// Waits for the commit that is under way, and keeps the next from beginning.
+    /// Waits for the running commit, and lets no other begin while the turn lives.
     pub fn commit_turn(&self) -> CommitTurn<'_> {
         CommitTurn { engine: self, state: self.commit.lock() }
     }
 
-    /// Counts tree nodes that were written beside a commit.
+    /// Counts tree nodes that were written outside a commit.
     pub fn note_nodes_written(&self, nodes: u64) {
         self.counters.note_nodes(nodes);
     }

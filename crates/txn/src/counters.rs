@@ -1,9 +1,9 @@
-//! What an engine counts of what it does.
+//! Counters of what an engine has done.
 //!
 //! # Invariants
 //!
-//! - **C1** A count only grows. What is counted together need not be seen together: readers take
-//!   no lock.
+//! - **C1** A count only grows. Readers take no lock, so they may see one of two counts that change
+//!   together before the other.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -31,33 +31,34 @@ pub struct Stats {
     pub nodes_written: u64,
     /// Most rounds that a commit needed to settle its own nodes.
     pub settle_rounds_max: u64,
-    /// Bytes that a commit took of the global reserve, at most: for what reservations did not
-    /// cover, and for what freed space.
+    /// Most bytes of the global reserve that one commit took. It takes them for needs that
+    /// reservations did not cover, and for operations that free space.
     pub reserve_taken_max: u64,
     /// Memory that the running transaction holds, in bytes.
     pub overlay_bytes: u64,
-    /// Waits for space.
+    /// Waits for space, by kind of space and by what the waiting thread could wait for.
     pub waits: WaitsByLine,
-    /// What was done to make room for tickets that wait.
+    /// Flush steps that were taken for waiting tickets, and what they gained.
     pub steps: FlushSteps,
-    /// How many were refused space in the end.
+    /// Number of requests for space that were refused.
     pub enospc: u64,
-    /// How many gave up because their callers did not want it done any more.
+    /// Number of waits for space that ended because the caller was interrupted.
     pub interrupted: u64,
-    /// How often accounts were compared with groups and tokens, in debug builds, and how often
-    /// they changed too fast for that.
+    /// Number of comparisons of accounts with groups and tokens, in debug builds.
+    /// `audits_overtaken` counts attempts that failed because the accounts changed too fast.
     pub audits: u64,
     /// See [`audits`](Self::audits).
     pub audits_overtaken: u64,
-    /// Block groups of which it was read what is free in them.
+    /// Number of block groups with free extents that were read.
     pub groups_loaded: u64,
-    /// Those of which it could not be read, so that nothing is allocated in them.
+    /// Number of block groups that could not be read. Nothing is allocated in them.
     pub groups_left: u64,
-    /// Steps that walks over the trees took: nodes looked at and read, keys come to.
+    /// Steps of walks over the trees: nodes visited, nodes read, keys visited.
     pub walked: buttress_tree::Steps,
-    /// Chunks that are known.
+    /// Number of chunks in the chunk map.
     pub chunks: u64,
-    /// All of them are, and what is in use of each: before that the accounts are empty.
+    /// Whether all chunks and the used bytes of each block group are known. Before that the
+    /// accounts are empty.
     pub groups_known: bool,
 }
 
@@ -83,39 +84,39 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// A commit ended, well or not, after so long.
+    /// Counts a commit that succeeded or failed, with its duration.
     pub(crate) fn note_commit(&self, took: Duration) {
         add(&self.commits, 1);
         add(&self.commit_nanos, nanos(took));
     }
 
-    /// A freeze kept operations out for so long.
+    /// Counts the time for which a freeze kept operations out.
     pub(crate) fn note_freeze(&self, took: Duration) {
         raise(&self.freeze_nanos_max, nanos(took));
     }
 
-    /// A commit settled in so many rounds, and took so many bytes of the global reserve.
+    /// Counts the rounds of a commit, and the bytes that it took of the global reserve.
     pub(crate) fn note_settled(&self, rounds: u64, of_reserve: u64) {
         raise(&self.settle_rounds_max, rounds);
         raise(&self.reserve_taken_max, of_reserve);
     }
 
-    /// So many nodes were written.
+    /// Counts nodes that were written.
     pub(crate) fn note_nodes(&self, nodes: u64) {
         add(&self.nodes_written, nodes);
     }
 
-    /// A wait for space is over.
+    /// Counts a finished wait for space.
     pub(crate) fn note_wait(&self, wait: &Wait) {
         self.waits.note(wait);
     }
 
-    /// A step to make room is done.
+    /// Counts a finished flush step.
     pub(crate) fn note_step(&self, before: &Before, gain: Gain, yielded: u64) {
         self.steps.note(before, gain, yielded);
     }
 
-    /// Space was refused (`refusal::R1`).
+    /// Keeps the record of a refusal, then counts it (`refusal::R1`).
     pub(crate) fn note_refused(&self, refused: Refused) {
         *self.refused.lock() = Some(refused);
         self.enospc.fetch_add(1, Ordering::Release);
@@ -126,23 +127,24 @@ impl Counters {
         *self.refused.lock()
     }
 
-    /// A wait was given up because its caller did not want it any more.
+    /// Counts a wait that ended because its caller was interrupted.
     pub(crate) fn note_interrupted(&self) {
         add(&self.interrupted, 1);
     }
 
-    /// The accounts were compared with groups and tokens, or changed too fast for that.
+    /// Counts a comparison of the accounts with groups and tokens, or an attempt that the accounts
+    /// overtook.
     #[cfg(debug_assertions)]
     pub(crate) fn note_audit(&self, is_done: bool) {
         add(if is_done { &self.audits } else { &self.audits_overtaken }, 1);
     }
 
-    /// It is known what is free in one more block group.
+    /// Counts one more block group with free extents that were read.
     pub(crate) fn note_loaded(&self) {
         add(&self.groups_loaded, 1);
     }
 
-    /// A block group could not be read.
+    /// Counts one more block group that could not be read.
     pub(crate) fn note_left(&self) {
         add(&self.groups_left, 1);
     }
@@ -152,7 +154,7 @@ impl Counters {
         self.groups_left.load(Ordering::Relaxed) > 0
     }
 
-    /// All of them; what is counted elsewhere is zero.
+    /// Returns all counts. Fields that are counted elsewhere are zero.
     pub(crate) fn snapshot(&self) -> Stats {
         let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
         Stats {

@@ -4,10 +4,10 @@
 //!
 //! - **R2** A count that would fall below zero means that the volume was inconsistent: the commit
 //!   fails, nothing is written.
-//! - **R3** One user has one reference, inline or keyed, never both: it is looked for in both
-//!   before one is made.
-//! - **R4** The cost goes with the references that change, not with those that there are: each
-//!   keyed one is looked up by its own key, and only what changed is written.
+//! - **R3** One user has one reference, inline or keyed, never both. Before a reference is made,
+//!   both forms are searched.
+//! - **R4** The cost grows with the number of changed references, not with the number of all
+//!   references. Each keyed reference is found by its own key, and only changes are written.
 
 use std::collections::BTreeMap;
 
@@ -88,7 +88,7 @@ impl<'s, S: NodeSource + ?Sized> Refs<'s, S> {
         Ok(Self { at, key: *key, item, cursor, keyed: BTreeMap::new() })
     }
 
-    /// Whether no other user has a reference. Nothing was changed yet.
+    /// Whether no other user has a reference. To be called before any change.
     pub(crate) fn are_only_of(mut self, user: User) -> Result<bool> {
         let mine = |entry: &BackRef| User::of(entry).is_none_or(|of| of == user);
         if !self.item.inline.iter().all(mine) {
@@ -105,7 +105,7 @@ impl<'s, S: NodeSource + ?Sized> Refs<'s, S> {
         Ok(true)
     }
 
-    /// All users and their counts. Nothing was changed yet.
+    /// All users and their counts. To be called before any change.
     pub(crate) fn users(&mut self) -> Result<Vec<(User, i64)>> {
         let of = |entry: &BackRef| User::of(entry).map(|user| (user, i64::from(entry.count())));
         let mut users: Vec<_> = self.item.inline.iter().filter_map(of).collect();

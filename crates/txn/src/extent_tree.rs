@@ -1,10 +1,10 @@
-//! Items of the extent tree: how a sum of reference changes becomes items.
+//! Items of the extent tree: turns summed reference changes into item changes.
 //!
 //! # Invariants
 //!
 //! - **R1** An item's count is the sum of its inline and keyed references, before and after.
 //!
-//! [`Refs`] has the references of one extent, and what holds of them.
+//! [`Refs`] holds the references of one extent and has their invariants.
 
 use std::collections::BTreeMap;
 
@@ -22,14 +22,14 @@ use crate::{
 
 pub(crate) use crate::extent_refs::Fate;
 
-/// Whether every reference to an extent is `user`'s: in the committed trees, and in those that the
-/// frozen and the running transaction leave. A crash may lead to any of them. A file that was split
-/// into parts of one extent holds several references under one name.
+/// Whether `user` is the only user of an extent. This must hold in the committed trees, and after
+/// the frozen and the running transaction: a crash may lead to any of these states. A file that was
+/// split into parts of one extent has several references under one name.
 ///
-/// What the extent tree says is one user may be several: a leaf that is shared counts once. The
-/// caller has made sure that the leaf is younger than the last snapshot.
+/// One user in the extent tree may stand for several files: a shared leaf counts once. The caller
+/// has made sure that the leaf is younger than the last snapshot.
 ///
-/// Costs the same however many users there are: the first other one decides.
+/// The cost does not depend on the number of users: the search ends at the first other user.
 ///
 /// # Errors
 ///
@@ -53,16 +53,17 @@ pub fn is_exclusive(view: &View, extent: Extent, user: DataRef) -> Result<bool> 
     Refs::read(&**view.store(), root, &key)?.are_only_of(user)
 }
 
-/// How the items of data extents look in one transaction.
+/// The form of items of data extents in one transaction.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DataForm {
     pub(crate) generation: Generation,
     pub(crate) nodesize: u32,
-    /// Items of new extents say which subvolume made them.
+    /// Whether items of new extents record the subvolume that made them (simple quotas).
     pub(crate) owners: bool,
 }
 
-/// The maker of a data extent, as far as it says so, and in which transaction.
+/// The subvolume that made an extent or node, if it is recorded, and the transaction in which it
+/// was made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Origin {
     pub(crate) owner: Option<TreeId>,
@@ -76,7 +77,7 @@ fn owner_of(item: &ExtentItem) -> Option<TreeId> {
     })
 }
 
-/// The subvolume that made a committed data extent, as far as the extent's item says so.
+/// The subvolume that made a committed data extent. `None` if the extent's item does not record it.
 ///
 /// # Errors
 ///
@@ -126,7 +127,7 @@ pub(crate) struct BlockChange {
     pub(crate) make_full: bool,
 }
 
-/// How the items of tree nodes look on a volume.
+/// The form of items of tree nodes on a volume.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BlockForm {
     pub(crate) skinny: bool,

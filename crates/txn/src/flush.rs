@@ -3,21 +3,22 @@
 //! # Place
 //!
 //! `space` keeps the queues and the order of the flush steps; this module carries the steps out.
-//! Upper layers write data back and attach a [`Flusher`] for the time that they do. Without one,
-//! the thread of the first ticket makes room itself, as far as commits and chunks go.
+//! Upper layers write data back, and attach a [`Flusher`] while they do so. Without a flusher, the
+//! thread of the first ticket makes room itself, but only by commits and chunks.
 //!
 //! # Invariants
 //!
-//! - **F1** While a ticket waits, a thread makes room: the flusher for tickets that can wait for
-//!   everything, else the first in the queue.
+//! - **F1** While a ticket waits, a thread makes room. For tickets that can wait for everything
+//!   this is the flusher. Without a flusher, and for other tickets, it is the thread of the first
+//!   ticket in the queue.
 //! - **F2** A ticket is refused only after all flush steps served no ticket, in a run that began
 //!   when the ticket was in the queue. The first ticket is refused first. After each refusal the
 //!   tickets behind it are served if they fit.
 //! - **F3** When the engine fails, every waiting ticket is refused.
-//! - **F4** A ticket that waits for data, or can wait for everything, gives up when its caller is
-//!   interrupted ([`Interrupt`](buttress_base::Interrupt)), and keeps nothing. The other tickets
-//!   free space or make visible what was written, and are served or refused. Writeback is not
-//!   interrupted at all.
+//! - **F4** A ticket gives up when its caller is interrupted
+//!   ([`Interrupt`](buttress_base::Interrupt)), if it waits for data or can wait for everything. It
+//!   then keeps no space. Other tickets belong to operations that free space or complete writes, so
+//!   they wait until they are served or refused. Writeback is never interrupted.
 
 use std::{sync::Arc, time::Duration};
 
@@ -32,14 +33,14 @@ use crate::{Engine, Error, Result};
 
 mod told;
 
-/// How long a ticket in the queue sleeps before it looks whether it is alone.
+/// How long a ticket in the queue sleeps before it checks whether a flusher is still attached.
 const SLICE: Duration = Duration::from_millis(20);
 
-/// How long a thread that makes room waits for readers of old trees at once.
+/// Longest time that a thread which makes room waits for readers of old trees in one step.
 const READERS_ONCE: Duration = Duration::from_millis(500);
-/// How long a reader is waited for from the first time on. A long reader (a send, a program that
-/// was stopped) reads for minutes. Each refused request would have waited for it in every run of
-/// the flush steps: nine seconds.
+/// Longest time, from the first wait on, that threads wait for the readers of one old tree. A long
+/// reader (a send, a stopped program) reads for minutes. Without this limit each refused request
+/// would wait for it in every run of the flush steps, nine seconds in total.
 const READERS_EVER: Duration = Duration::from_secs(2);
 
 /// A flusher that writes dirty data back for tickets that wait, for as long as it lives.
@@ -56,8 +57,7 @@ impl Drop for Flusher {
 }
 
 impl Engine {
-    /// Says that from now on a flusher looks at [`wait_for_waiters`](Self::wait_for_waiters) and
-    /// makes room.
+    /// Attaches a flusher, which calls [`wait_for_waiters`](Self::wait_for_waiters) and makes room.
     pub fn attach_flusher(self: &Arc<Self>) -> Flusher {
         self.flushers.attach();
         Flusher { engine: Arc::clone(self) }
@@ -163,8 +163,8 @@ impl Engine {
                     self.add_chunk(kind)?
                 }
             }
-            // Another thread may have served tickets meanwhile, also the one that these steps run
-            // for, and waiting tickets may have left.
+            // During the commit another thread may have served tickets, also the ticket of these
+            // steps, and tickets may have left the queue.
             Step::Commit
                 if self.wait_for_commit()
                     && (self.served_since(kind, before) || !self.waits(kind)) =>
@@ -181,7 +181,7 @@ impl Engine {
                 }
                 helps
             }
-            // Above.
+            // Counting was done above.
             Step::Count => false,
             Step::Dirty | Step::AllDirty | Step::Ordered | Step::Clean => false,
         };
@@ -326,7 +326,7 @@ impl Engine {
                 }
                 continue;
             };
-            // The commit that is under way may serve it long before it is durable.
+            // A running commit may serve the ticket long before the commit is durable.
             let under_way = || self.view.load().frozen().map(|frozen| frozen.generation);
             let awaited = under_way().filter(|_| step == Step::Commit);
             while awaited.is_some() && awaited == under_way() {

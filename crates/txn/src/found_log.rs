@@ -2,9 +2,9 @@
 //!
 //! # Invariants
 //!
-//! - **J2** Nothing that a log found at opening names is overwritten before the commit that makes
-//!   its content part of the trees is durable. Its nodes and data are claimed before anything is
-//!   allocated.
+//! - **J2** A log that was found at the opening names nodes and data. None of them is overwritten
+//!   before the commit with the log's content is durable. For this, they are claimed before
+//!   anything is allocated.
 //!
 //! # Failure
 //!
@@ -63,8 +63,8 @@ pub(crate) fn read(store: &Store, sb: &Superblock) -> Result<Found> {
     Ok(Found { logs, nodes })
 }
 
-/// Every item under a node. Ends on a damaged log too: levels fall, and no two children have the
-/// same keys.
+/// Collects every item under a node. It ends on a damaged log too, because each child has a lower
+/// level, and no two children have the same keys.
 fn walk(
     store: &Store,
     at: &Expect,
@@ -87,7 +87,7 @@ fn walk(
 #[derive(Debug, Default)]
 pub(crate) struct FoundLog {
     waits: AtomicBool,
-    /// Unranked: nothing else is taken under it, and it is used twice in a session.
+    /// Unranked: no lock is taken under it. Each session uses it only twice.
     logs: Mutex<Option<Vec<SubvolumeLog>>>,
 }
 
@@ -114,7 +114,7 @@ pub(crate) fn has_log(sb: &Superblock) -> bool {
     sb.log_root != Logical(0)
 }
 
-/// Takes a log out of a superblock.
+/// Removes the log from a superblock.
 pub(crate) fn without_log(sb: &mut Superblock) {
     sb.log_root = Logical(0);
     sb.log_root_level = 0;

@@ -1,20 +1,22 @@
-//! The gate of the running transaction: threads inside change it, and one closes it.
+//! The gate of the running transaction. Threads inside the gate change the transaction; a freeze
+//! closes the gate.
 //!
 //! # Invariants
 //!
-//! - **G1** A thread inside changes the transaction that runs. It asks for the transaction inside,
-//!   and the gate closes when all threads that found it have left. So all that a thread does inside
-//!   is part of one commit, or none of it is.
-//! - **G2** A closing thread waits for nothing but those inside. They wait for nothing at all: no
-//!   I/O, no space, no other thread inside.
+//! - **G1** A thread inside the gate changes the running transaction. It reads which transaction
+//!   runs after it entered. The gate closes only when all threads have left. So everything that a
+//!   thread does inside is part of one commit, or none of it is.
+//! - **G2** A closing thread waits only for the threads inside. They wait for nothing: no I/O, no
+//!   space and no other thread inside.
 //!
-//! The tests run this under a scheduler that tries the orders of threads.
+//! The tests run this with a model checker, which tries different orders of the threads.
 
 use crate::sync::{CachePadded, RwLock, RwLockReadGuard, SHARDS, shard};
 
-/// Open to many threads, each by the door of its shard; closed by one, which closes all doors.
+/// One lock per shard, its door. A thread enters through the door of its shard. A closing thread
+/// takes all doors.
 ///
-/// Unranked: the outermost; a closing thread takes all doors in order.
+/// Unranked: it is outside all ranked locks. A closing thread takes the doors in order.
 #[derive(Debug, Default)]
 pub(crate) struct Gate([CachePadded<RwLock<()>>; SHARDS]);
 
@@ -22,14 +24,14 @@ pub(crate) struct Gate([CachePadded<RwLock<()>>; SHARDS]);
 pub(crate) type Inside<'g> = RwLockReadGuard<'g, ()>;
 
 impl Gate {
-    /// Enters; `running` is called inside and returns the transaction that runs (G1).
+    /// Enters the gate. Calls `running` inside it, to get the running transaction (G1).
     pub(crate) fn enter<T>(&self, running: impl FnOnce() -> T) -> (Inside<'_>, T) {
         let inside = self.0[shard()].read();
         let running = running();
         (inside, running)
     }
 
-    /// Waits until no thread is inside, and lets none in during `change`.
+    /// Waits until no thread is inside, then runs `change` with the gate closed.
     pub(crate) fn alone<T>(&self, change: impl FnOnce() -> T) -> T {
         let _alone: [_; SHARDS] = std::array::from_fn(|door| self.0[door].write());
         change()

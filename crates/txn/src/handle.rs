@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **H1** While a handle lives the transaction it belongs to is not frozen: all its puts are part
-//!   of one commit, or none is (T3).
+//! - **H1** The transaction of a handle does not freeze while the handle lives. So one commit has
+//!   either all its puts or none (T3).
 //! - **H2** No thread does device I/O or waits for space while it holds one.
 
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use buttress_tree::NodePtr;
 
 use crate::{DataRef, Engine, MetaReservation, View, gate::Inside, held, transaction::Transaction};
 
-/// Writes to the running transaction. Drop it to let a freeze go on.
+/// The right to put changes into the running transaction. Drop it so that a freeze can go on.
 #[must_use = "a handle that is dropped at once changes nothing"]
 pub struct Handle<'e> {
     engine: &'e Engine,
@@ -28,8 +28,8 @@ pub struct Handle<'e> {
 }
 
 impl Engine {
-    /// Opens a handle on the running transaction. Never waits for I/O; every tree read that the
-    /// operation needs comes before.
+    /// Opens a handle on the running transaction. Never waits for I/O: the operation must read all
+    /// tree nodes that it needs before.
     pub fn begin(&self, reservation: MetaReservation) -> Handle<'_> {
         let (inside, view) = self.gate.enter(|| self.view.load());
         Handle::open(self, reservation, inside, view)
@@ -78,7 +78,8 @@ impl<'e> Handle<'e> {
         self.transaction().sums.insert(range, sums);
     }
 
-    /// One more use of a data extent. The first one of a newly allocated extent makes its item.
+    /// Adds one reference to a data extent. The first reference of a newly allocated extent makes
+    /// the extent item.
     pub fn add_data_ref(&self, extent: Extent, user: DataRef) {
         let born = self.engine.unreferenced.remove(extent.start);
         if born {
@@ -143,8 +144,9 @@ impl<'e> Handle<'e> {
         self.transaction().touched.change(|touched| touched.extend(places));
     }
 
-    /// Has the commit move committed nodes of subvolumes, each with its first key, and all above
-    /// them: `cost` new nodes. Trees that share them go on sharing them.
+    /// Makes the commit move committed nodes of subvolumes, given with their first keys, and all
+    /// nodes above them. `cost` is the number of new nodes. Trees that share these nodes still
+    /// share them afterwards.
     pub(crate) fn move_nodes(&self, nodes: &[(NodePtr, Key)], cost: u64) {
         self.transaction().moves.change(|moves| {
             moves.nodes.extend_from_slice(nodes);
@@ -164,12 +166,14 @@ impl<'e> Handle<'e> {
         self.transaction().moves.change(|moves| moves.sent.push(sent));
     }
 
-    /// Has the commit drop a dead subvolume a step further, by about `budget` references.
+    /// Makes the commit drop a further part of a dead subvolume, with about `budget` changed
+    /// references.
     pub fn drop_tree(&self, tree: TreeId, budget: u32) {
         self.transaction().drops.change(|trees| trees.insert(tree, budget.into()));
     }
 
-    /// Makes the commit drop a further part of a subvolume that a balance of Linux left over.
+    /// Makes the commit drop a further part of the tree that an interrupted balance of Linux left
+    /// for a subvolume.
     pub fn drop_leftover(&self, of: TreeId, budget: u32) {
         self.transaction().leftovers.change(|trees| trees.insert(of, budget.into()));
     }

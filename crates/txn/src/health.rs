@@ -3,7 +3,8 @@
 //! # Invariants
 //!
 //! - **H1** The first failure of a commit is kept, and every later caller gets it as the cause.
-//! - **H2** A volume that is awake stays awake.
+//! - **H2** Once the reason for opening the volume read-only has ended (`waking`), it does not come
+//!   back.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,10 +13,11 @@ use buttress_base::Latch;
 
 use crate::{Error, Result};
 
-/// Why the volume cannot be written, if it cannot: since the opening, or since a commit failed.
+/// The reason why the volume cannot be written, from the opening or from a failed commit, if there
+/// is one.
 pub(crate) struct Health {
     read_only: Option<String>,
-    /// The reason to be read-only has ended (H2).
+    /// Whether `read_only` no longer applies (H2).
     awake: AtomicBool,
     aborted: Latch<Arc<Error>>,
 }

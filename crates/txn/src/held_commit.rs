@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **H1** As long as a [`HeldCommit`] lives nothing that its superblock reaches is overwritten or
-//!   discarded. What later commits free waits, as it does for every view (P1 of `pinned`).
+//! - **H1** While a [`HeldCommit`] lives, nothing that its superblock reaches is overwritten or
+//!   discarded. Space that later commits free stays pinned, as for every view (P1 of `pinned`).
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::{Engine, found_log};
 #[derive(Debug)]
 pub struct HeldCommit {
     superblock: Superblock,
-    /// What the superblock names: space is not given out while these trees are in use.
+    /// The committed roots. As long as they are referenced, their space is not allocated again.
     _roots: Arc<Roots>,
 }
 
@@ -32,11 +32,12 @@ impl Engine {
     /// Holds the last commit (H1).
     #[must_use]
     pub fn hold_commit(&self) -> HeldCommit {
-        // No commit is published between the two.
+        // No commit is published between the read of the superblock and that of the roots.
         self.between_commits(|superblock| {
             let mut superblock = superblock.clone();
             if self.read_only().is_none() {
-                // A log is no part of the commit, and its space is used again behind the next one.
+                // A log is not part of the commit, and its space is used again after the next
+                // commit.
                 found_log::without_log(&mut superblock);
             }
             HeldCommit { superblock, _roots: Arc::clone(self.view.load().roots()) }

@@ -4,9 +4,9 @@
 //! # Place
 //!
 //! Reading a volume of a million block groups takes seconds, and a reader of one file needs three
-//! groups. So if the chunk tree has more than a leaf, opening the volume reads nothing of it. Until
-//! then chunks are looked up one by one. The first thread that needs the groups reads them after
-//! the opening: a writer, or the background thread.
+//! groups. So if the chunk tree is larger than one leaf, the opening reads no groups. After the
+//! opening, the first thread that needs the groups reads them: a writer, or the background thread.
+//! Until then chunks are looked up one by one.
 //!
 //! # Invariants
 //!
@@ -51,7 +51,8 @@ pub(crate) struct Known {
 }
 
 impl Known {
-    /// Reads the rest, when all chunks are in the map. `tick` may stop it.
+    /// Reads groups and device extents, once all chunks are in the map. An error of `tick` stops
+    /// the reading.
     pub(crate) fn read(
         store: &Store,
         sb: &Superblock,
@@ -63,7 +64,8 @@ impl Known {
         let groups = read_groups(store, sb, roots, volume, tick)?;
         let mut devices = DeviceSpace::new(volume.parity() == Parity::Rows);
         for item in &chunk_tree.devices {
-            // The chunk tree is right about a device; its own superblock may be older.
+            // The chunk tree has the valid device item; the copy in the device's superblock may be
+            // older.
             volume.update_device(*item);
             devices.add_device(*item, volume.device(item.devid).is_some());
         }
@@ -77,8 +79,8 @@ impl Known {
 }
 
 impl Engine {
-    /// Waits until the block groups are known, and reads them if no other thread does. A volume
-    /// that was opened without them has no figures of space before.
+    /// Waits until the block groups are known, and reads them if no other thread does. Before that,
+    /// a volume that was opened without them has empty accounts.
     ///
     /// # Errors
     ///

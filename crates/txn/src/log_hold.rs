@@ -24,7 +24,7 @@ impl LogHold<'_> {
         self.engine.log_space.ended()
     }
 
-    /// New space for a node of the log, in a chunk that the commit `limit` knows.
+    /// Allocates a node of the log, in a chunk that the commit of generation `limit` has recorded.
     ///
     /// # Errors
     ///

@@ -4,12 +4,13 @@
 //!
 //! - **G1** Only the commit that ends a log frees the space that the log names on disk. It does not
 //!   do so while a hold on the log lives.
-//! - **G2** The number of ended logs changes together with that, under the same lock. State kept
-//!   from an ended log is recognised by its number.
+//! - **G2** The number of ended logs rises under the same lock in which the space is given back. So
+//!   state that belongs to an ended log is recognized by its number.
 //!
 //! # Locks
 //!
-//! After the commit lock, before the gate. A holder may write to devices: it is no short lock.
+//! The lock is taken after the commit lock and before the gate. It is a long lock, since its holder
+//! may write to devices.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

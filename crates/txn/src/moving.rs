@@ -45,7 +45,7 @@ impl Engine {
         if !wanted.nodes.is_empty() {
             match Plan::make(view.store(), view.roots(), &wanted)? {
                 Some(plan) => cost = plan.movers.len() as u64,
-                // Each tree gets nodes of its own.
+                // There is no plan: each tree gets its own copy of each node.
                 None => {
                     let trees = file_roots(view.store(), view.roots())?;
                     for (ptr, key) in wanted.nodes.drain(..) {

@@ -37,8 +37,8 @@ pub struct EngineOptions {
     pub delete_room: DeleteRoom,
     /// When block groups are read.
     pub groups: GroupsRead,
-    /// Open read-only without trees that cannot be read, but for the root tree, the chunk tree and
-    /// the subvolume asked for (`rescue=ignorebadroots`).
+    /// Open read-only even if trees cannot be read, and leave these trees out. The root tree, the
+    /// chunk tree and the requested subvolume must be readable (`rescue=ignorebadroots`).
     pub ignore_bad_roots: bool,
     /// Open read-only and take nodes with wrong checksums (`rescue=ignoremetacsums`).
     pub ignore_meta_csums: bool,

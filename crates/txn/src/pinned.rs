@@ -2,9 +2,9 @@
 //!
 //! # Invariants
 //!
-//! - **P1** What a commit freed is given out only when every view of the trees before it is gone.
-//!   The oldest goes first: a view that holds back one commit's space holds back that of later
-//!   ones.
+//! - **P1** Space that a commit freed is allocated again only when every view of the trees before
+//!   that commit is gone. Space is released in the order of the commits: a view that pins one
+//!   commit's space also pins that of all later commits.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -15,23 +15,24 @@ use buttress_base::sync::Mutex;
 use buttress_format::Extent;
 use buttress_tree::Roots;
 
-/// See the module.
+/// The pinned space of all commits, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct Pinned {
     /// Unranked: groups and the devices are used under it.
     freed: Mutex<VecDeque<(Weak<Roots>, Vec<Extent>)>>,
-    /// The oldest trees that a thread which waited for space has seen in use, and since when.
+    /// The oldest trees with readers for which a thread has waited, and the time of its first wait.
     /// Unranked: nothing is taken under it.
     awaited: Mutex<Option<(Weak<Roots>, Instant)>>,
 }
 
 impl Pinned {
-    /// A commit freed these; `before` are the trees that still have them.
+    /// Adds the space that a commit freed. `before` has the roots of the trees that still use this
+    /// space.
     pub(crate) fn push(&self, before: &Arc<Roots>, extents: Vec<Extent>) {
         self.freed.lock().push_back((Arc::downgrade(before), extents));
     }
 
-    /// Frees what no view reaches any more (P1); says whether there was any.
+    /// Frees the space that no view can reach any more (P1). Returns whether there was any.
     pub(crate) fn release(&self, mut free: impl FnMut(Extent)) -> bool {
         let mut any = false;
         let mut freed = self.freed.lock();
@@ -51,7 +52,8 @@ impl Pinned {
         self.freed.lock().front().map(|(roots, _)| Weak::clone(roots))
     }
 
-    /// How long ago a thread first waited for the readers of these trees, which are the oldest.
+    /// Time since a thread first waited for the readers of these trees. `oldest` are the oldest
+    /// trees with pinned space.
     pub(crate) fn awaited_for(&self, oldest: Weak<Roots>) -> Duration {
         let mut awaited = self.awaited.lock();
         match &*awaited {

@@ -1,11 +1,12 @@
-//! Block groups that came to be empty give their chunk back.
+//! Removes block groups that became empty, together with their chunks.
 //!
 //! # Invariants
 //!
-//! - **G1** A group is removed only if it holds nothing and the last commit knows it. No view may
-//!   read it any more, and no reservation may need it. At least one of each kind stays.
+//! - **G1** A group is removed only if nothing in it is used, reserved or pinned, and the last
+//!   commit has recorded it. No view may still read it, and no reservation may need it. At least
+//!   one group of each kind stays.
 //! - **G2** Its device space is used again only after the removal is durable (`chunk_alloc::A2`).
-//!   So a commit is asked for, and a thread that looks for a chunk in vain makes one.
+//!   So the removal requests a commit. A thread that finds no room for a chunk commits at once.
 
 use buttress_format::{Chunk, Logical};
 use buttress_space::{Group, SpaceKind};
@@ -13,7 +14,7 @@ use buttress_space::{Group, SpaceKind};
 use crate::{Engine, commit_state::CommitState};
 
 impl Engine {
-    /// Notes a group that may have come to be empty.
+    /// Notes the group at an address if nothing in it is used any more.
     pub(crate) fn note_freed(&self, at: Logical) {
         if let Some(group) = self.space.group_at(at)
             && group.used() == 0
@@ -22,8 +23,8 @@ impl Engine {
         }
     }
 
-    /// Removes the groups that were noted, in the running transaction. Under the commit lock: no
-    /// transaction is frozen that could still touch them.
+    /// Removes the noted groups in the running transaction. The caller holds the commit lock, so no
+    /// frozen transaction can still use them.
     pub(crate) fn remove_empty_groups(&self, state: &CommitState) {
         let noted = self.groups.take_empties();
         for start in noted {
@@ -34,7 +35,7 @@ impl Engine {
             let Some(group) = self.space.group_at(start).filter(|g| self.is_dispensable(g)) else {
                 continue;
             };
-            // The last look is the account's own, under its locks.
+            // The account checks once more under its locks that the group is empty.
             if self.space.remove_group(start).is_err() {
                 continue;
             }
@@ -43,8 +44,8 @@ impl Engine {
                 Ok(chunk) => {
                     tracing::info!(flags = %group.flags(), %start, "empty chunk removed");
                     running.removed.lock().push(Chunk::clone(&chunk));
-                    // Until it is durable the devices lack them, and nothing else may come to be
-                    // committed.
+                    // The devices get the space back only when this is durable. Perhaps no other
+                    // change will cause a commit, so ask for one.
                     self.commit.want(true);
                     self.devices.lock().uncount_group(group.flags());
                 }
@@ -53,8 +54,7 @@ impl Engine {
         }
     }
 
-    /// The groups of data and metadata: where each begins, how much of it is in use, how long it
-    /// is.
+    /// The groups of data and metadata: start, used bytes, length.
     #[must_use]
     pub fn group_fill(&self) -> Vec<(Logical, u64, u64)> {
         let _ = self.know_groups();

@@ -1,16 +1,16 @@
-//! Reservations of data space: exactly what will be allocated.
+//! Reserves data space, for exactly the bytes that will be allocated.
 
 use buttress_space::{Class, Reach, SpaceKind};
 
 use crate::{Cost, Engine, Result, Urgency};
 
 impl Engine {
-    /// Reserves data space if no ticket waits for it, and it is there or in a chunk that the
-    /// devices have.
+    /// Reserves data space without a wait. Returns `None` if a ticket waits for data, or if neither
+    /// the groups nor a new chunk have enough space.
     ///
     /// # Errors
     ///
-    /// [`Error::ReadOnly`], [`Error::Aborted`]; not [`Error::NoSpace`], which is `None`.
+    /// [`Error::ReadOnly`], [`Error::Aborted`]; the failure of a chunk allocation.
     pub fn reserve_data_at_once(
         &self,
         bytes: u64,
@@ -32,12 +32,13 @@ impl Engine {
         Ok(if self.add_chunk(SpaceKind::Data)? { reserve() } else { None })
     }
 
-    /// Reserves data space for a caller on which writeback may wait; see
+    /// Reserves data space for a thread that writeback may wait for; see
     /// [`reserve`](Self::reserve).
     ///
     /// # Errors
     ///
-    /// [`Error::NoSpace`] when nothing helped; [`Error::ReadOnly`], [`Error::Aborted`].
+    /// [`Error::NoSpace`] when no chunk or commit made enough room; [`Error::ReadOnly`],
+    /// [`Error::Aborted`].
     pub fn reserve_data(&self, bytes: u64) -> Result<buttress_space::DataReservation> {
         self.wait_for_data(bytes, Class::Priority, Reach::Commit)
     }
@@ -52,7 +53,7 @@ impl Engine {
         self.wait_for_data(bytes, Class::Normal, Reach::All)
     }
 
-    /// A token for bytes of data that the caller has seen may be written where they lie.
+    /// A token for data that is written in place. The caller has checked that this is allowed.
     pub fn no_reserve(&self, bytes: u64) -> buttress_space::NoReserve {
         self.space.no_reserve(bytes)
     }
@@ -75,13 +76,14 @@ impl Engine {
         }
     }
 
-    /// Whether data leaves what metadata has reserved, as it must in mixed groups.
+    /// Whether the space that metadata has reserved is still there. Always true without mixed
+    /// groups.
     pub(crate) fn data_leaves_metadata(&self) -> bool {
         !self.space.is_mixed() || self.may_reserve(Cost::default(), Urgency::Normal)
     }
 
-    /// Whether a commit would give data any space: extents, the device space of chunks that are
-    /// about to go (`reclaim::G2`), or what metadata reserved beyond its groups.
+    /// Whether a commit would make space for data: freed extents, the device space of removed
+    /// chunks (`reclaim::G2`), or space that metadata reserved beyond its groups.
     pub(crate) fn commit_would_free_data(&self) -> bool {
         let view = self.view.load();
         let running = view.running();

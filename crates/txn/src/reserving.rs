@@ -11,7 +11,7 @@ use buttress_space::{Reach, SpaceKind};
 use crate::reserve::{Reservations, cost_of_copies};
 use crate::{Accounts, Cost, Engine, MetaReservation, Result, Urgency, held};
 
-/// Bytes of items that may be uncounted when a snapshot asks for room.
+/// A snapshot commits first if the running transaction holds more than this many bytes.
 const UNCOUNTED_MAX: u64 = 256 << 10;
 
 impl Engine {

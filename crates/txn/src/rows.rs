@@ -15,8 +15,8 @@ use buttress_volume::{Parity, Volume};
 
 use crate::{Engine, Result};
 
-/// The rest of the rows of one call's writes, which is freed on drop. It must be dropped before any
-/// of the extents is freed unwritten. Otherwise a later extent could lie after a gap.
+/// The unused rest of the rows that one call writes; freed on drop. Drop it before any extent of
+/// the call is freed unwritten. Otherwise a later extent of the row could lie after a gap.
 #[derive(Debug)]
 pub struct SharedRows<'e> {
     engine: &'e Engine,

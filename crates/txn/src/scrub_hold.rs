@@ -5,21 +5,22 @@ use std::sync::Arc;
 use buttress_base::sync::Mutex;
 use buttress_space::ReadOnlyHold;
 
-/// The group that a scrub holds, where a thread that makes room finds it. One scrub holds at a
-/// time.
+/// The group that a scrub holds. A thread that makes room finds it here and can release it. Only
+/// one scrub holds a group at a time.
 ///
-/// Unranked: the group is marked inside.
+/// Unranked: the group is marked read-only while this lock is held.
 #[derive(Debug, Default)]
 pub(crate) struct ScrubHold(Mutex<Option<Arc<ReadOnlyHold>>>);
 
-/// A group that this scrub holds, for as long as this lives or until a ticket needs room.
+/// A group that this scrub holds, until this value is dropped or a thread that makes room releases
+/// the group.
 pub struct HeldGroup<'e> {
     slot: &'e ScrubHold,
     hold: Arc<ReadOnlyHold>,
 }
 
 impl HeldGroup<'_> {
-    /// Waits until nothing is under way in the group.
+    /// Waits until allocations and writes in the group have ended.
     pub(crate) fn drain(&self) {
         self.hold.drain();
     }
@@ -38,8 +39,9 @@ impl Drop for HeldGroup<'_> {
 }
 
 impl ScrubHold {
-    /// Stores the hold that `hold` returns where a flushing thread finds it from the first moment
-    /// on. Returns `None` when another scrub holds a group.
+    /// Calls `hold` and stores the result under the lock, so that a flushing thread finds the hold
+    /// from the first moment on. Returns `None` when another scrub holds a group, or when `hold`
+    /// does.
     pub(crate) fn put(&self, hold: impl FnOnce() -> Option<ReadOnlyHold>) -> Option<HeldGroup<'_>> {
         let mut place = self.0.lock();
         if place.is_some() {

@@ -1,14 +1,14 @@
 //! Holding a block group read-only while a scrub looks at it, as Linux does.
 //!
-//! A scrub of ours needs no such hold (`space::quiesce`), and by default takes none: what is
-//! written in place would be copied meanwhile, and writers go elsewhere. It serves a scrub that
-//! compares the copies of data without checksums, which cannot be compared beside a writer.
+//! A scrub needs no such hold (`space::quiesce`), and takes none by default. A hold has a cost:
+//! writes in place become copies, and writers must use other groups. A scrub asks for it when it
+//! compares the copies of data without checksums: while a thread writes, these copies may differ.
 //!
 //! # Invariants
 //!
-//! - **U4** A group is held only where the other groups have room for what is reserved. They also
-//!   have room for what is dirty without a reservation because it lies in place. The first step
-//!   that makes room lets it go: nothing is refused that would be written without the scrub.
+//! - **U4** A group is held only if the other groups have room for all reservations. They must also
+//!   have room for dirty data without a reservation, which would be written in place. The first
+//!   flush step releases the group. So a scrub causes no refusal.
 
 use buttress_format::Logical;
 use buttress_space::SpaceKind;
@@ -16,7 +16,8 @@ use buttress_space::SpaceKind;
 use crate::scrub_hold::HeldGroup;
 use crate::{Cost, Engine, Urgency};
 
-/// What is left to nodes beside what is reserved, in bytes: nodes of chunks that others make
+/// Bytes of metadata that must stay free beyond all reservations, for the nodes of chunks that
+/// other threads make.
 /// meanwhile.
 const NODES_ROOM: u64 = 1 << 20;
 

@@ -2,13 +2,13 @@
 //!
 //! # Invariants
 //!
-//! - **S1** A stamp changes before anything does that could give the extent another user: a
-//!   reference that is gained or lost, wherever it comes from, and any snapshot. Handles are the
-//!   only ones that add references, and the only ones that ask for snapshots.
-//! - **S2** A current stamp proves only that nothing has *changed*: a second look at the same
-//!   extent would find the same.
+//! - **S1** A stamp changes before a change that could give the extent another user: a reference
+//!   gained or lost, or a snapshot. Only handles add references and request snapshots, so they
+//!   change the stamps.
+//! - **S2** An unchanged stamp proves only that nothing has *changed* since it was taken. A second
+//!   check of the extent would give the same result.
 //!
-//! Extents share counters by a hash of their address. A collision costs a look.
+//! Extents share counters by a hash of their address. A collision only causes an unneeded check.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,7 +18,7 @@ use buttress_format::Logical;
 /// Counters of changes of references; a power of two.
 const EXTENTS: usize = 4096;
 
-/// The state of the counters when a user of an extent looked.
+/// The state of the counters before a thread checked the users of an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     references: u64,
@@ -30,7 +30,7 @@ pub struct Stamp {
 pub(crate) struct Stamps {
     references: Box<[AtomicU64]>,
     snapshots: AtomicU64,
-    /// Extents that were free as soon as their last reference went.
+    /// Number of extents that became free at once with their last reference.
     freed_at_once: CachePadded<AtomicU64>,
 }
 
@@ -47,22 +47,22 @@ impl Stamps {
         &self.references[(spread >> 52) as usize % EXTENTS]
     }
 
-    /// The users of an extent are about to change.
+    /// Changes the stamp of an extent, before its users change.
     pub(crate) fn touch(&self, at: Logical) {
         self.of(at).fetch_add(1, Ordering::SeqCst);
     }
 
-    /// An extent is about to be free at once.
+    /// Counts an extent that is about to become free with its last reference.
     pub(crate) fn note_freed_at_once(&self) {
         self.freed_at_once.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Number of extents that were free at once.
+    /// Number of extents that became free at once with their last reference.
     pub(crate) fn freed_at_once(&self) -> u64 {
         self.freed_at_once.load(Ordering::SeqCst)
     }
 
-    /// A snapshot is about to be asked for.
+    /// Changes all stamps, before a snapshot is requested.
     pub(crate) fn snapshot(&self) {
         self.snapshots.fetch_add(1, Ordering::SeqCst);
     }

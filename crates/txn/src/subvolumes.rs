@@ -1,4 +1,4 @@
-//! Numbers of subvolumes, and asking for snapshots.
+//! Numbers of subvolumes, and requests for snapshots.
 
 use buttress_format::{Generation, TreeId};
 
@@ -6,7 +6,8 @@ use crate::snapshot::Snapshot;
 use crate::{Engine, Handle, Result, View};
 
 impl Handle<'_> {
-    /// Has the commit of this transaction make a snapshot. [`Engine::commit_cut`] waits for it.
+    /// Requests a snapshot, which the commit of this transaction makes. [`Engine::commit_cut`]
+    /// waits for it.
     pub fn snapshot(&self, snapshot: Snapshot) {
         self.engine().stamps.snapshot();
         self.transaction().snapshots.change(|snapshots| snapshots.push(snapshot));
@@ -34,8 +35,8 @@ impl Engine {
     }
 
     /// The transaction of a subvolume's last snapshot, or of one that is being made; 0 if it has
-    /// none. What its files held then may be a snapshot's, too, whatever the counts of references
-    /// say.
+    /// none. A snapshot may share data that the files had at that time, even if reference counts do
+    /// not show it.
     ///
     /// # Errors
     ///

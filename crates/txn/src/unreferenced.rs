@@ -7,7 +7,7 @@ use rustc_hash::FxHashSet;
 
 const SHARDS: usize = 16;
 
-/// Where extents without users begin. One short lock a shard.
+/// Starts of extents without references. One short lock a shard.
 ///
 /// Unranked: nothing is taken inside.
 #[derive(Debug, Default)]
@@ -24,7 +24,7 @@ impl Unreferenced {
         self.shard(at).lock().insert(at);
     }
 
-    /// Whether it was one of them; it is not any more.
+    /// Removes an extent, and returns whether it was there.
     pub(crate) fn remove(&self, at: Logical) -> bool {
         self.shard(at).lock().remove(&at)
     }

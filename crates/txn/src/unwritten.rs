@@ -1,15 +1,15 @@
 //! Extents that the running transaction names before their data is on a device.
 //!
-//! An fsync puts the extents of its data, and has the data written together with the log that names
-//! them. Until that is done no commit may begin.
+//! An fsync puts the extents of its data into the running transaction. It writes the data together
+//! with the log. No commit may begin before the data is written.
 //!
 //! # Invariants
 //!
-//! - **B1** A commit takes the commit lock only while no [`Unwritten`] is open. None opens from
-//!   then until the transaction is frozen. So each commit finds the data of all extents that it
-//!   names.
-//! - **B2** A thread with an open one waits for a log, for readers of its file, and for its own
-//!   write. None of these waits for a commit.
+//! - **B1** A commit takes the commit lock only when no [`Unwritten`] is open. From then until the
+//!   freeze no `Unwritten` can be opened. So the data of all extents that a commit records is on
+//!   the devices.
+//! - **B2** A thread with an open `Unwritten` waits only for a log, for readers of its file and for
+//!   its own write. None of these waits for a commit.
 
 use buttress_base::sync::{Condvar, Mutex};
 
@@ -18,11 +18,11 @@ use crate::Engine;
 #[derive(Debug, Default)]
 struct State {
     open: usize,
-    /// Commits that wait for these, or have not frozen yet.
+    /// Number of commits that wait until `open` is 0, or have not frozen their transaction yet.
     commits: usize,
 }
 
-/// How many threads have put extents without data.
+/// Number of threads that may have put extents before their data was written.
 #[derive(Debug, Default)]
 pub(crate) struct UnwrittenCount {
     /// Unranked: commits wait on it with a condition variable, and nothing is taken under it.
@@ -63,7 +63,7 @@ impl Drop for Barred<'_> {
 }
 
 impl UnwrittenCount {
-    /// Waits until none is open, and bars new ones.
+    /// Waits until no [`Unwritten`] is open, and lets none be opened while the result lives.
     pub(crate) fn bar(&self) -> Barred<'_> {
         let mut state = self.state.lock();
         state.commits += 1;

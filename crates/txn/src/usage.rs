@@ -28,9 +28,9 @@ pub struct Usage {
     pub unallocated: u64,
     /// Copies of each byte of new data.
     pub data_copies: u32,
-    /// Bytes that new data can still have: free in its groups, and in chunks to come.
+    /// Bytes available to new data: free bytes of data groups, and chunks that can still be made.
     pub data_available: u64,
-    /// Bytes that new metadata can still have.
+    /// Bytes available to new metadata.
     pub metadata_available: u64,
 }
 
@@ -43,13 +43,13 @@ pub struct Room {
     pub data_copies: u32,
     /// As in [`Usage`].
     pub data_available: u64,
-    /// Bytes in use by data, metadata and the global reserve, all copies counted, in bytes of data:
-    /// divided by the copies of data. The headroom for copies of shared nodes is no use.
+    /// Bytes of data, metadata and the global reserve with all copies, divided by the number of
+    /// copies of data. The snapshot headroom is not included.
     pub used: u64,
 }
 
 impl Engine {
-    /// What the engine has done.
+    /// Statistics of the engine.
     #[must_use]
     pub fn statistics(&self) -> Stats {
         Stats {
@@ -67,7 +67,8 @@ impl Engine {
         self.space.alloc_stats()
     }
 
-    /// What is free of data in rows that are not, or beside parity that is not written.
+    /// Free bytes of data groups that cannot be allocated, because their row is partly in use or
+    /// parity is not written.
     fn closed(&self, devices: &DeviceSpace) -> u64 {
         if devices.has_parity() { self.space.account(SpaceKind::Data).read_only } else { 0 }
     }
@@ -76,7 +77,7 @@ impl Engine {
     /// block groups.
     #[must_use]
     pub fn room(&self) -> Room {
-        // A volume that is closing answers with what it knows.
+        // If the volume is being closed, the figures are those that are known.
         let _ = self.know_groups();
         let reserve = {
             let metadata = self.space.account(SpaceKind::Metadata);
@@ -157,7 +158,7 @@ impl Engine {
     }
 }
 
-/// A sum of figures that a damaged volume may have made up.
+/// A saturating sum, since a damaged volume may have arbitrary figures.
 fn total(figures: impl Iterator<Item = u64>) -> u64 {
     figures.fold(0, u64::saturating_add)
 }

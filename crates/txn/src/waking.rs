@@ -1,19 +1,19 @@
-//! Writing a volume that was opened for reading, under programs that have its files open.
+//! Makes a volume writable that was opened for reading, while programs have its files open.
 //!
 //! # Place
 //!
-//! Readers notice nothing: the trees stay those that were found at the opening. What the opening
-//! prepares for a writer alone is made up for here.
+//! Readers notice nothing, because the trees stay those that were found at the opening. The steps
+//! that the opening takes only for writers are done here.
 //!
 //! # Invariants
 //!
-//! - **K4** Nothing is written before everything was looked at that forbids writing.
-//! - **K5** Where preparing fails the volume is read-only, with the reason, until it is opened
-//!   anew.
+//! - **K4** Everything that forbids writing is checked before anything is written.
+//! - **K5** If a step of the preparation fails, the volume is read-only, with the reason, until it
+//!   is opened again.
 //!
 //! # Failure
 //!
-//! What keeps the devices from being opened for writing leaves the volume as it was.
+//! If the devices cannot be opened for writing, the volume stays as it was.
 
 use buttress_format::CompatRo;
 use buttress_volume::Parity;
@@ -32,8 +32,8 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// [`Error::ReadOnly`] where that cannot be, with the reason (K4); what reading and preparing
-    /// met (K5).
+    /// [`Error::ReadOnly`] with the reason if the volume cannot be written (K4). The error of
+    /// reading the groups, or of a step of the preparation (K5).
     pub fn wake(&self) -> Result<()> {
         self.health.expect_no_failure()?;
         if self.health.read_only().is_none() {
@@ -63,7 +63,7 @@ impl Engine {
         self.prepare().inspect_err(|error| self.learning.set_unfit(error.to_string()))
     }
 
-    /// What the opening does for writers alone.
+    /// Takes the steps that the opening takes only for writers.
     fn prepare(&self) -> Result<()> {
         let (superblock, roots) = {
             let state = self.commit.lock();

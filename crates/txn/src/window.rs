@@ -3,15 +3,16 @@
 //!
 //! # Invariants
 //!
-//! - **W1** What a window holds is in use for its group and its account. No other thread finds it,
-//!   no reservation counts on it, and a step changes neither. So one is opened only where much is
-//!   free and no ticket waits. All are closed by every commit, and before a request for data is
-//!   refused or waits for more than that.
-//! - **W2** A thread that drains a group marks it, and closes the windows then. A thread that opens
-//!   a window puts it on the list first and looks for the mark then. So one of the two closes it.
-//!   Until then it holds what is only reserved, for which the drain waits.
-//! - **W3** A step is taken inside the handle that names it: the commit that finds it gone from
-//!   the window finds its reference, too.
+//! - **W1** Space that a window holds counts as used in its group and account. So no other thread
+//!   allocates it, no reservation counts on it, and an allocation from the window changes neither.
+//!   For this reason a window is opened only if much space is free and no ticket waits. Every
+//!   commit closes all windows. They are also closed before a request for data is refused or waits
+//!   for a flush step that does more.
+//! - **W2** A thread that drains a group first marks the group, then closes the windows. A thread
+//!   that opens a window first puts it on the list, then checks the mark. So one of the two closes
+//!   the window. Until then the window's space is only reserved, and the drain waits for it.
+//! - **W3** Space is taken from a window inside the handle that adds the reference to it. So a
+//!   commit sees both changes or neither.
 //!
 //! # Locks
 //!
@@ -128,8 +129,8 @@ impl Windows {
         let mut open = self.open.lock();
         self.any.store(false, Ordering::Relaxed);
         let all = std::mem::take(&mut *open);
-        // Under the lock: the next thread finds closed what was open before. Each of them, not up
-        // to the first that had something.
+        // Under the lock of the list, so that the next caller finds all these windows closed.
+        // `count` closes every window; `any` would stop at the first one with space.
         let closed = all.iter().filter_map(Weak::upgrade).filter(|window| window.close()).count();
         closed > 0
     }

@@ -8,7 +8,7 @@ use buttress_space::{AllocPolicy, AllocRequest, Class, Outcome, SpaceKind};
 use crate::window::{Ahead, Window};
 use crate::{DataRef, Engine, Handle};
 
-/// A window keeps at most one in `SHARE` available bytes.
+/// An allocation with its window may take at most 1/`SHARE` of the available bytes of data.
 const SHARE: u64 = 16;
 
 impl Engine {
@@ -18,10 +18,10 @@ impl Engine {
         Window::new(&self.space)
     }
 
-    /// Allocates `want` bytes, and at most `ahead` more that a window holds from then on; reserved
-    /// or not, as with [`allocate_data`](Self::allocate_data). Nothing when there is not enough
-    /// free to keep any of it back, or a ticket waits for data: ask for a reservation then.
-    /// [`Handle::take_ahead`] takes what the window holds.
+    /// Allocates `want` bytes, and puts up to `ahead` more bytes after them into a window. It makes
+    /// its own reservation. Returns `None` if too little space is free for a window, or if a ticket
+    /// waits for data. The caller then reserves and uses [`allocate_data`](Self::allocate_data).
+    /// [`Handle::take_ahead`] takes space from the window.
     pub fn allocate_ahead(
         &self,
         window: &Arc<Window>,
@@ -78,9 +78,10 @@ impl Engine {
 }
 
 impl Handle<'_> {
-    /// Takes the first `want` bytes that a window holds, and names them (`window::W3`). They extend
-    /// `last` if they lie after it and it may grow; otherwise they become an extent of `user`.
-    /// Returns the extent that contains them, or `None` if the window has fewer bytes.
+    /// Takes the first `want` bytes of a window and adds a reference to them (`window::W3`). If
+    /// they lie right after `last` and `last` may grow, they extend it. Otherwise they become an
+    /// extent of `user`. Returns the extent that contains them, or `None` if the window has fewer
+    /// bytes.
     pub fn take_ahead(
         &self,
         window: &Window,

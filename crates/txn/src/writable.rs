@@ -60,7 +60,8 @@ fn is_being_replaced(store: &Store, roots: &Roots) -> Result<bool> {
     Ok(state.is_none_or(|bytes| [STARTED, SUSPENDED].contains(&u64::from_le_bytes(*bytes))))
 }
 
-/// Quotas that we do not understand.
+/// The reason why quotas prevent writing, if there is one: they are unreadable or of an unknown
+/// version.
 fn quota_obstacle(store: &Store, roots: &Roots) -> Option<String> {
     match quota_status(store, roots) {
         Err(error) => Some(format!("its quotas cannot be kept: {error}")),

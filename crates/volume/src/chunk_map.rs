@@ -48,8 +48,8 @@ impl Entry {
         self.devices.get(stripe)?.as_ref()
     }
 
-    /// Finds a stripe with bytes that would be lost if only the devices that `has` accepts were
-    /// there.
+    /// Finds a stripe with bytes that need another device: no device that `has` accepts can provide
+    /// them. `None` if all bytes are readable with the accepted devices.
     pub(crate) fn lacks(&self, has: impl Fn(&VolumeDevice) -> bool) -> Option<&Stripe> {
         let present =
             |stripe: &Option<Arc<VolumeDevice>>| stripe.as_ref().is_some_and(|device| has(device));
@@ -66,7 +66,7 @@ impl Entry {
             .and_then(|(_, stripes)| stripes.first())
     }
 
-    /// Finds the first bytes of `at..at + len`: as many as lie in one piece.
+    /// The piece that begins at `at`. It has at most `len` bytes.
     pub(crate) fn piece(&self, at: Logical, len: u64) -> Piece {
         self.layout.piece(at.distance(self.chunk.logical), len)
     }
@@ -164,7 +164,7 @@ impl ChunkMap {
 fn merged(chunks: &Chunks, added: Vec<Entry>) -> Result<Chunks, Error> {
     let there = chunks.iter().map(|(_, entry)| Arc::clone(entry));
     let mut entries: Vec<_> = there.chain(added.into_iter().map(Arc::new)).collect();
-    // Sorted runs: the sort sees them and merges them.
+    // Both lists are usually sorted. The sort detects such runs and merges them.
     entries.sort_by_key(|entry| entry.chunk.logical);
     for pair in entries.windows(2) {
         let [first, second] = pair else { continue };

@@ -63,7 +63,8 @@ pub struct VolumeDevice {
     pub device: Arc<dyn Device>,
     /// Its item in its superblock when the volume was opened.
     pub item: DeviceItem,
-    /// The first copy of its superblock is torn: another was read.
+    /// Whether the first copy of its superblock was torn at the opening, so that another copy was
+    /// read.
     pub(crate) torn: AtomicBool,
     trust: AtomicU8,
     faults: [AtomicU64; 5],

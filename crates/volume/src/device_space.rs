@@ -6,7 +6,8 @@
 //! - **D1** Chunks can be made for all bytes that metadata has reserved beyond its groups. Metadata
 //!   reserves only as much as chunks can hold for any layout of the holes. Data takes none of this
 //!   space.
-//! - **A2** of `chunk_alloc`.
+//! - **A2** (of `chunk_alloc`) Space and addresses of a removed chunk are used again only after its
+//!   removal is durable.
 
 use std::collections::BTreeMap;
 
@@ -322,9 +323,10 @@ impl DeviceSpace {
         self.could_keep(kind, bytes) == bytes
     }
 
-    /// The bytes that chunks of a kind can have for any layout of the holes. If holes are short,
-    /// [`place::capacity`] may be too high by the number of copies, and some holes are too short
-    /// for any chunk. Beyond half of this figure, callers plan the chunks.
+    /// A number of bytes that chunks of a kind can have for any layout of the holes. With short
+    /// holes, [`place::capacity`] may be too high by the factor of the number of copies, and some
+    /// holes are too short for any chunk. So the capacity is divided by the copies and halved. If a
+    /// caller needs more, it plans the chunks (`make`).
     fn surely(&self, kind: BlockGroupFlags) -> u64 {
         self.available(kind) / self.profile_of(kind).spread().copies as u64 / 2
     }

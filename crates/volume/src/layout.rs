@@ -78,8 +78,8 @@ impl Layout {
             _ => return Err("it has several profiles, or one that is not known"),
         };
         let layout = Self { len, shape };
-        // This counts whole rows. They can hold more than the chunk, and for a chunk of nearly all
-        // addresses more bytes than there are addresses.
+        // The stripe length counts whole rows, so it may cover more bytes than the chunk. If the
+        // chunk takes nearly all addresses, this sum can exceed 64 bits.
         if layout.checked_stripe_len().is_none() {
             return Err("its last row ends past the end of all addresses");
         }
@@ -100,8 +100,8 @@ impl Layout {
     }
 
     /// The number of ways to read each byte: its copies, then the reconstructions from parity. The
-    /// first reconstruction takes only the byte's own stripe as lost. Where two stripes may be
-    /// lost, each other stripe in turn is the second.
+    /// first reconstruction assumes that only the byte's own stripe is lost. With two parity units
+    /// there are further ones: each assumes that one other stripe is lost, too.
     pub(crate) fn readings(&self) -> u32 {
         match self.shape {
             Shape::Parity { stripes, .. } if self.parity() == 2 => 1 + stripes as u32,

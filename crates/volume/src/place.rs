@@ -338,7 +338,8 @@ mod tests {
             for _ in 0..rng.range(1..5) {
                 let (mut set, mut at) = (RangeSet::new(), rng.below(2 * MIB));
                 for _ in 0..rng.range(1..6) {
-                    // Holes a byte apart, or a gap that the other stripes take.
+                    // The gap between two holes is a few bytes, or is long, as if other stripes lay
+                    // there.
                     at += if rng.chance(1, 2) { 1 + rng.below(3) } else { rng.below(3 * MIB) + 1 };
                     let len = 1 + rng.below(24 * MIB);
                     set.insert(at..at + len);

@@ -9,8 +9,8 @@
 //!
 //! # Locks
 //!
-//! Has `Volume::repairs` exclusively while it writes. The caller excludes other writes of the row:
-//! there are none while something in it is in use.
+//! A thread that repairs holds `Volume::repairs` exclusively while it writes. The caller excludes
+//! other writes of the row. There are none as long as any part of the row is in use.
 
 use buttress_format::Logical;
 
@@ -227,8 +227,9 @@ impl Volume {
     }
 }
 
-/// Rebuilds the lost sectors, if parity can and they pass the check. A device that missed writes
-/// may have old parity, so it is used last. Of two parity units one may be wrong.
+/// Rebuilds the lost sectors, if parity can and the results pass the check. Parity on a device that
+/// missed writes may be old, so it is not used. If one of two parity units is wrong, the other one
+/// may do.
 fn rebuild(
     columns: &[Column],
     lost: &[usize],
@@ -238,7 +239,7 @@ fn rebuild(
     mut passes: impl FnMut(usize, &[u8]) -> bool,
 ) -> Option<Vec<Vec<u8>>> {
     let data = columns.len() - parity;
-    // Without one of the two parity units, if one is enough.
+    // If one parity unit is enough, also try without each of the two.
     let without: &[Option<usize>] =
         if parity == 2 && lost.len() == 1 { &[None, Some(data), Some(data + 1)] } else { &[None] };
     for left_out in without {

@@ -277,8 +277,8 @@ impl Volume {
     }
 }
 
-/// The item for a device's superblock: the one that was set; else the superblock's own item, if it
-/// is about this device; else the item from before.
+/// The device item for a device's superblock. It is the one that was last set, or the item in the
+/// given superblock if that is for this device. Otherwise it is the item from the opening.
 fn item_of(device: &VolumeDevice, superblock: &Superblock) -> DeviceItem {
     let authors = Some(superblock.dev_item).filter(|item| item.devid == device.id);
     device.told().or(authors).unwrap_or(device.item)

@@ -4,8 +4,9 @@
 //!
 //! - **V1** A chunk in the map lies within its devices and is readable with the devices that are
 //!   here. If it is not, because devices may be missing, the volume is read-only.
-//! - **V2** A volume is writable exactly while it has no reason to be read-only, and is awake. A
-//!   reason stays once it is set.
+//! - **V2** A volume is writable exactly while it has no reason to be read-only and is not asleep.
+//!   It is asleep if it was opened for reading and [`Volume::wake`] was not called. A reason to be
+//!   read-only stays once it is set.
 //! - **V3** In a writable volume no two stripes share bytes of a device. Chunks that were read with
 //!   a volume are checked. The maker of a new chunk takes only free space.
 //!
@@ -50,7 +51,7 @@ pub struct Volume {
     /// Finds chunks that are not in the map yet.
     pub(crate) resolver: ChunkResolver,
     read_only: Latch<String>,
-    /// Opened for reading, until [`Volume::wake`].
+    /// Whether the volume was opened for reading and [`Volume::wake`] was not called yet.
     pub(crate) asleep: AtomicBool,
     pub(crate) counters: Counters,
     /// Unranked: it is held across I/O.
@@ -247,9 +248,9 @@ impl Volume {
         !self.read_only.is_set() && !self.asleep.load(Ordering::Acquire)
     }
 
-    /// Allows writes, of a volume that was opened with [`crate::OpenOptions::may_wake`] and has no
-    /// reason to be read-only. `last` is the superblock that is known: another one on a device
-    /// means that another program has written since.
+    /// Allows writes to a volume that was opened with [`crate::OpenOptions::may_wake`] and has no
+    /// reason to be read-only. `last` is the superblock of the opening. If a device has a newer
+    /// one, another program has written since, and the volume stays read-only.
     ///
     /// # Errors
     ///

@@ -285,8 +285,8 @@ impl Volume {
         })
     }
 
-    /// The class of the content at an address. A mixed chunk counts as metadata, for which requests
-    /// wait, since its content cannot be told apart.
+    /// The class of the content at an address. A mixed chunk counts as metadata, because data and
+    /// nodes cannot be told apart there, and callers wait for writes of nodes.
     fn class_of(&self, at: Logical) -> Class {
         let is_data = |flags: BlockGroupFlags| flags.kind() == BlockGroupFlags::DATA;
         match self.map.load().find(at) {
@@ -316,8 +316,8 @@ impl Volume {
         Ok(gaps)
     }
 
-    /// Calls `act` for every copy of every piece of a range on a device that is here: device,
-    /// offset on it, part, mirror.
+    /// Calls `show` for every copy of every piece of a range on a present device. Its arguments are
+    /// device, offset on the device, part of the range and mirror.
     fn for_each_copy(
         &self,
         extent: Extent,

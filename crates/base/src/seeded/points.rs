@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use super::run::mine;
 use super::turns::{Place, State, Task, Wait, Want};
 
-/// How many locks the overhead is measured with, and the nanoseconds of one lock without the
-/// measurement.
+/// `LOCKS_TO_LEARN` locks are taken and released to measure the overhead. `LOCK_NANOS` is the time
+/// of one lock without a run, in nanoseconds.
 const LOCKS_TO_LEARN: usize = 200_000;
 const LOCK_NANOS: u64 = 5;
 
@@ -53,7 +53,8 @@ pub fn learn_overhead() {
         released(place, Want::Mutex);
     }
     let Some((count_after, busy_after)) = counted() else { return };
-    // Two of three of these counts are a lock taken and a lock released.
+    // Of three counts in this loop, two contain taking or releasing a lock. `LOCK_NANOS` stands for
+    // that time.
     let each = (busy_after - busy) / (count_after - count).max(1);
     if let Some(machine) = &mut run.lock().machine {
         machine.take_off(each.saturating_sub(LOCK_NANOS));

@@ -10,12 +10,15 @@
 //! No run leaves while entries are swept. So more than the budget may be kept until the next run is
 //! entered.
 //!
-//! New runs enter `probation`. A run leaves memory from its end, unless the start of the run was
+//! New runs enter `probation`. The oldest run of `probation` leaves memory, unless its start was
 //! read once more. In that case the run moves to `main`, which checks its runs in turns. A run that
 //! left `probation` is remembered until half of the budget has left after it. If it is read again
 //! meanwhile, it enters `main` at once. If it is read ahead meanwhile, it enters `main` when a
-//! reader uses it. So data in present use replaces data that was used once. This also holds for a
-//! cycle of reads that is longer than `probation`. A still longer cycle takes nothing from `main`.
+//! reader uses it.
+//!
+//! So data in present use replaces data that was used once. A cycle of reads that is longer than
+//! `probation` reaches `main` this way. A cycle that is longer than what is remembered never enters
+//! `main`, so it evicts nothing there.
 
 use std::collections::{HashMap, VecDeque};
 

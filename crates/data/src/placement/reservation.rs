@@ -9,7 +9,7 @@
 //!       is being written there, becomes an item and may split one.
 //!     - A part that may be written in place is finished by itself, and so is what lies between two
 //!       such parts.
-//!     - A piece that grows, or loses its middle, gets what it needs beyond its reservation.
+//!     - If a write extends a piece, or a hole removes its middle, more is reserved for that piece.
 //!     - If the free ranges are smaller than a piece, more metadata is reserved as soon as the
 //!       ranges are known, if there is enough.
 //!     - The global reserve gives what is missing for such parts. It also gives what is missing for
@@ -37,7 +37,8 @@ use crate::step::STEP_ITEMS;
 /// reference.
 const COVERED_COST: Cost = Cost { items: 1, whole: 3, bytes: 64 };
 
-/// Up to this many items are reserved path by path; a larger reservation is counted by the inode.
+/// Up to this many items, a reservation counts one path of the tree for each. A larger one is
+/// counted by its inode (`dirty::P6`).
 const MANY_ITEMS: u64 = 64;
 
 /// How much is done to find metadata before a write is refused.
@@ -45,8 +46,8 @@ const MANY_ITEMS: u64 = 64;
 pub enum ReclaimEffort {
     /// Nothing: the caller asks again with more.
     Little,
-    /// The caller waits in the queue of tickets. The flusher writes back dirty data: its
-    /// reservations are for the worst case. It also makes commits and chunks.
+    /// The caller waits in the queue of tickets. The flusher writes back dirty data, which frees
+    /// most of the worst-case reservations for it. It also makes commits and chunks.
     Full,
     /// The caller draws on the global reserve. A truncation uses this for the writes that it needs.
     Last,
@@ -89,7 +90,7 @@ pub(crate) enum Shortfall {
 /// What a write may need beyond the cost of its range.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PieceBounds {
-    /// Pieces beyond those of a single write.
+    /// Additional pieces: the partial sectors at both ends are put as pieces of their own.
     pub(crate) extra: u32,
     /// Extents that one piece may become.
     pub(crate) each: u32,
@@ -156,8 +157,8 @@ impl Placement {
         (bytes > 0 && dirty.waits(0)).then(|| Cost::of(0, bytes))
     }
 
-    /// Gives this reservation to a file after its length has changed. Data that writeback took
-    /// before that keeps the length of that time.
+    /// Gives this reservation to a file after its length has changed, if the first sector still
+    /// waits. A job that took that sector before works with the old length.
     pub(crate) fn keep_inline(
         &self,
         meta: &Meta,
@@ -186,8 +187,8 @@ impl Placement {
         Ok(self.engine.reserve_at_once(self.params.cost_of_parts(1), Urgency::Normal)?)
     }
 
-    /// The space for data that starts a piece or extends one. With parity, this includes the rest
-    /// of a row.
+    /// The space for data that starts a piece or extends one. With parity, a new piece includes the
+    /// rest of a row, since rows are written as a whole.
     fn with_slack(&self, bytes: u64, fresh: bool) -> u64 {
         bytes + if fresh && bytes > 0 { self.engine.row_slack() } else { 0 }
     }
@@ -327,7 +328,8 @@ impl Placement {
                 "dirty::P2: {need} bytes on a reservation of {}",
                 data.bytes()
             );
-            // The piece may have got the rest of its row since the reservation was made.
+            // Another write may have put the start of this piece meanwhile, with space for the rest
+            // of its row.
             data.shrink_to(data.bytes().min(need + slack));
             match &mut dirty.reserved {
                 Some(reserved) => reserved.merge(data),

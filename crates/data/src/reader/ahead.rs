@@ -6,8 +6,8 @@
 //! - **B1** Read-ahead works as a reader. It finds extents with the file's `extents` held, and
 //!   reads as a trial (`read_plan`). It never waits for a thread that changes the file, nor for one
 //!   that reads the same data.
-//! - **B2** Read-ahead continues over extents and holes, and ends at the end of the file. It reads
-//!   nothing between two extents.
+//! - **B2** Read-ahead continues over extents and holes, and ends at the end of the file. It never
+//!   reads device data that lies between two extents of the file.
 //! - **B3** A failure here is reported to no reader. A reader that asks for those bytes reads them
 //!   itself.
 //! - **B4** A late read-ahead reads nothing: data that its reader has passed would evict data that

@@ -108,8 +108,8 @@ impl Reader {
         } else {
             let read = offset..offset + len as u64;
             let advice = file.streams.lock().note(&read, self.pages.widest_window());
-            // If readers keep all processors busy, none is read ahead for. Such a reader would run
-            // ahead of the others, and its data would be evicted before they come.
+            // If readers keep all processors busy, no data is read ahead. Otherwise one reader
+            // would get ahead of the others, and shared data would be evicted before they read it.
             let helps = is_ours && self.helpers.are_idle_beside(reader.count());
             let ahead = Ahead(if helps { advice.ahead } else { Vec::new() });
             (CachePolicy::Kept { window: advice.window }, ahead)

@@ -5,7 +5,7 @@
 //!
 //! - **L1** A thread that waits for another thread's claim holds none.
 //! - **L2** A long read leaves nothing in the page cache, except copies of runs for which other
-//!   threads wait at its end.
+//!   threads wait when the read ends.
 
 use std::ops::Range;
 

@@ -6,8 +6,9 @@
 //!
 //! - **L1** While a plan's view lives, no thread writes to the extents of the plan, with one
 //!   exception. An extent of the running transaction is free as soon as its last user drops it. So
-//!   a read without the lock is valid only in two cases. Either the file still has the same layout
-//!   and uses all of it. Or no data of the running transaction was freed since.
+//!   a read without the lock is valid only in two cases. Either the file's layout is unchanged, so
+//!   the file still uses all extents of the plan. Or no data of the running transaction was freed
+//!   since.
 //! - **L2** A trial has no side effects. A checksum that does not match is no device failure in a
 //!   trial, and nothing is repaired. A missing checksum fails the trial, because it may have been
 //!   removed with its extent. After a failure the reader reads again with the lock held.

@@ -17,9 +17,9 @@
 //!   no other thread changes or shares these extents.
 //! - **A3** The references that the extents replaced are dropped when the data is written. If the
 //!   write fails, the file gets its former extents back. Both happen before a commit.
-//! - **A4** While a commit is kept back, the thread waits only for a log, and for readers when it
-//!   takes data back. Another thread may read the file's extents when they are to be put, or may
-//!   have moved them. In both cases the data is written in the usual way.
+//! - **A4** While the thread keeps commits from beginning, it waits only for a log, and for readers
+//!   when it takes data back. If another thread reads the file's extents just then, or has moved
+//!   them, the data is written in the usual way.
 //!
 //! # Failure
 //!
@@ -93,9 +93,9 @@ struct Put<'f> {
 
 impl Writeback {
     /// Whether the dirty data of a file may be written with a log. The caller holds the file's
-    /// claim. The data must be little and all of it new extents, on a device that writes it
-    /// together with the log's nodes. If writes do not wait, as through a page cache, many run in
-    /// parallel instead.
+    /// claim. The data must be little, uncompressed, and all of it new extents. The device must
+    /// write it in one batch with the log's nodes. Where writes go through a page cache, they do
+    /// not wait, and files are better written in parallel.
     fn may_wait_for_log(&self, file: &File) -> bool {
         let in_place = InodeFlags::NODATACOW | InodeFlags::PREALLOC;
         let (flags, codec) = {
@@ -317,7 +317,7 @@ impl Writeback {
             return false;
         }
         file.change_layout();
-        // The same items as before, so it needs no further reservation.
+        // The undo changes the same items as the put, so it needs no further reservation.
         let handle = self.engine.begin(reserved);
         let bytes: Vec<_> = reverse.into_iter().rev().map(|one| one.apply(&handle, file)).collect();
         file.update_meta(&handle, |meta| bytes.into_iter().for_each(|bytes| bytes.count(meta)));

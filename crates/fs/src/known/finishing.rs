@@ -40,8 +40,9 @@ fn scattered() -> Arc<dyn Device> {
     device
 }
 
-/// I4: a commit may leave no space for data that is dirty after it. So that data is written back
-/// before such a commit. Otherwise the parts would use the reserve of commits until one fails.
+/// I4: a commit may leave no space for data that is still dirty after it. The data is therefore
+/// written back before such a commit. Otherwise the parts would use the reserve of commits until
+/// one fails.
 #[test]
 fn a_commit_lets_dirty_data_finish() {
     let device = scattered();

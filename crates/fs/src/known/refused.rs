@@ -18,9 +18,10 @@ const MARK: u8 = 0xD1;
 /// Sectors of the files.
 const SECTORS: u64 = 32;
 
-/// Files that are written in place. In the first, each sector is an extent, and a crash came before
-/// its length was written. The second has extents, holes and preallocated space. For the last, the
-/// file remembers its extent from an earlier check.
+/// Files that are written in place. In `cut` each sector is an extent, and the inode item has
+/// length zero, as after a crash. `mixed` has extents, holes and preallocated space. `known` is
+/// written in one piece. The test overwrites it once, so that the file remembers that it may write
+/// in place.
 fn targets(device: &Arc<dyn Device>) {
     let fs = mount(device, "rw,commit=300");
     let cut = nocow(&fs, "cut");
@@ -73,8 +74,8 @@ fn use_up(fs: &Filesystem, files: &[Inode]) -> Arc<View> {
     old
 }
 
-/// Checks that no data is dirty, in writeback or reserved. A thread that empties groups would wait
-/// only for writers.
+/// Checks that no data is dirty, in writeback or reserved. Then checks that drains end at once, and
+/// that a drain beside a write in place waits for that write.
 fn is_at_rest(fs: &Filesystem, file: &Inode, when: &str) {
     let data = &fs.mount().files;
     assert_eq!((data.counters().dirty_bytes(), data.counters().ordered_bytes()), (0, 0), "{when}");
@@ -100,9 +101,9 @@ fn mixture(found: &[u8], old: &[u8], new: &[u8], lies: impl Fn(u64) -> bool) -> 
     count
 }
 
-/// Buffered data is being written when other operations take the last metadata, and its reservation
-/// is too small. A direct write reserves nothing: over extents, over holes between them, or where a
-/// write in place is known to be allowed.
+/// A buffered write: the data is being written when other operations take the last metadata, and
+/// its reservation is too small. Direct writes, which reserve nothing: one over extents and holes,
+/// and one to a file that remembers that it may write in place.
 #[test]
 fn n3_metadata_is_refused_when_it_finishes() {
     let below = volume(128);

@@ -178,8 +178,8 @@ impl<'a> Planner<'a> {
 }
 
 /// Lengths of the first system, metadata and data chunk. Metadata gets the length that Linux would
-/// allocate on a volume of this size. Both copies take at most a tenth of the volume, and less on
-/// tiny volumes.
+/// allocate on a volume of this size. One copy takes a twentieth of the volume, but at least 32
+/// MiB. It takes at most 256 MiB, or 1 GiB above 50 GiB. Below 109 MiB it takes 8 MiB.
 fn lengths(size: u64) -> (u64, u64, u64) {
     if size < 109 * MIB {
         return (4 * MIB, 8 * MIB, 8 * MIB);

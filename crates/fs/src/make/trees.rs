@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! - **F1** The number of nodes depends only on the items' sizes. The sizes depend on the number of
-//!   nodes, which only grows. So counting again until nothing changes ends.
+//!   nodes, which only grows. So the rounds of counting end with one in which nothing changes.
 
 use buttress_format::{
     BackRef, BlockGroupItem, DevExtent, DeviceId, DeviceItem, DirEntry, ExtentFlags, ExtentItem,

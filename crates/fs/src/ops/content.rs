@@ -63,7 +63,8 @@ impl Inode {
             self.mount().files.reader().read_in_stream(&self.cell.file, offset, buf)?;
         if !ahead.is_empty() {
             let (files, cell) = (Arc::clone(&self.mount().files), Arc::clone(&self.cell));
-            // If the offer is refused, the next read loads the data itself.
+            // The helper threads may refuse to read ahead. The next read then loads the data
+            // itself.
             self.mount()
                 .files
                 .reader()

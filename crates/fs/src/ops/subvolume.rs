@@ -44,7 +44,7 @@ fn stub_inode(nodesize: u32) -> InodeItem {
 }
 
 impl Inode {
-    /// Makes an empty subvolume in this directory; answers its root directory.
+    /// Makes an empty subvolume in this directory, and returns its root directory.
     ///
     /// # Errors
     ///
@@ -295,7 +295,7 @@ impl Inode {
         Ok(())
     }
 
-    /// Gathers the name of a new subvolume, with this directory's lock held.
+    /// Collects the items of a new subvolume's name. The caller holds this directory's lock.
     fn name_subvolume(&self, tree: TreeId, name: &[u8]) -> Result<(Batch, Batch, u64)> {
         let dir: &Arc<InodeCell> = &self.cell;
         dir.expect_linked()?;

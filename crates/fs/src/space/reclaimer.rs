@@ -37,8 +37,9 @@ const PERIOD: Duration = Duration::from_millis(200);
 /// Divisor: the smallest part of the dirty data that a first attempt writes back.
 const DIRTY_PART: u64 = 8;
 
-/// Longest waits without a finished ordered extent: if none is being written, and if some are. The
-/// second wait always ends early, since a thread that writes back makes room for itself.
+/// Longest waits without a finished ordered extent: `STILL` if none is being written, `ORDERED` if
+/// some are. Ordered extents always finish before the second limit, because a thread that writes
+/// back makes room for itself.
 const STILL: Duration = Duration::from_millis(20);
 const ORDERED: Duration = Duration::from_secs(30);
 

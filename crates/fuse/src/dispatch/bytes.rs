@@ -31,7 +31,8 @@ pub(super) fn read<X: Exchange>(door: &Arc<Door>, mut exchange: X, how: ReadIn) 
             };
             door.after_flush(node, move || {
                 let count = file.read(offset, &mut exchange.room()[..len]);
-                // The program may ask again at once when it has the answer.
+                // The permission ends before the answer: with the answer, the program may at once
+                // send a request that needs it.
                 drop(patience);
                 exchange.answer(count);
             });
@@ -50,7 +51,7 @@ pub(super) fn write<X: Exchange>(door: &Arc<Door>, exchange: X, how: WriteIn) {
     match door.guarded("write", node, || door.write(write, data(&exchange)?)) {
         Ok(Written::Bytes(count)) => answer_written(door, exchange, write, count),
         Ok(Written::Waits(for_room)) => {
-            // What makes room may need an entry of a ring (R7 of `ring/queue`).
+            // The request that frees space may need an entry of the ring (R7 of `ring/queue`).
             let patience = exchange.patience();
             if patience.is_none() && for_room.awaited == Awaited::Release {
                 return exchange.reply(door.write_in_vain(write).map(Reply::Written));
@@ -80,7 +81,8 @@ fn data<X: Exchange>(exchange: &X) -> Answer<&[u8]> {
     }
 }
 
-/// Answers a write that was done, once the kernel holds nothing that is older (C4 of `content`).
+/// Answers a finished write after the kernel has dropped older pages (C4 of `content`). If too many
+/// requests wait already, it answers first.
 fn answer_written<X: Exchange>(door: &Arc<Door>, exchange: X, write: Write, count: u32) {
     let Some(old) = door.old_pages(write, count) else {
         return exchange.reply(Ok(Reply::Written(count)));
@@ -97,7 +99,7 @@ fn answer_written<X: Exchange>(door: &Arc<Door>, exchange: X, write: Write, coun
     }
 }
 
-/// Answers where data or a hole is.
+/// Answers a search for data or a hole.
 pub(super) fn seek<X: Exchange>(door: &Arc<Door>, exchange: X, how: LseekIn) {
     let node = exchange.head().node;
     let LseekIn { offset, whence, .. } = how;

@@ -4,7 +4,7 @@ use buttress_protocol::{Head, Operation, Parts, SetattrFlags, opcode};
 
 use crate::pool::Kind;
 
-/// What a request may cost.
+/// Sorts a request by what it may cost.
 pub(crate) fn kind(head: &Head, parts: Parts<'_>) -> Kind {
     use opcode::*;
     match head.opcode {

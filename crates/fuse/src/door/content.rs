@@ -5,21 +5,22 @@
 //! - **C1** Every change of content or owner takes privileges of the file away as `privileges`
 //!   says, before anything else is changed.
 //! - **C2** Where data ends and holes begin is answered after the kernel has sent what it holds.
-//! - **C3** What says that a READ or a WRITE is direct is the owner of locks that it names
-//!   (`FUSE_READ_LOCKOWNER`, `FUSE_WRITE_LOCKOWNER`): the kernel names one in direct requests
-//!   alone. The flags of the descriptor do not say it. They are also in requests of a page fault,
-//!   of readahead and of a write to a part of a page. These hold folios of the kernel (D4 of
-//!   `door`).
-//! - **C4** A direct WRITE is answered after the kernel dropped the pages that it may hold of what
-//!   was written. The kernel drops them before it sends the request, and behind the answer only
-//!   where the program waits for it: a read beside an asynchronous write may bring the old bytes in
-//!   between.
-//! - **C5** Times that the kernel kept in its cache are always taken: it sends times of change with
-//!   a handle of a file that is open for writing, or sends the time that we have. A program that
-//!   sets the time of change alone comes by the path, or sets another time.
-//! - **C6** Each READ is an access. The kernel doubts the time of access behind it by itself. An
-//!   open for reading is an access where the kernel may hold content of the file: its reads may
-//!   never come here. With `strictatime` the kernel drops at each open what it holds.
+//! - **C3** A READ or a WRITE is direct if it names an owner of locks (`FUSE_READ_LOCKOWNER`,
+//!   `FUSE_WRITE_LOCKOWNER`). The kernel names one only in direct requests. The flags of the
+//!   descriptor do not tell: page faults, readahead and writes to a part of a page carry them, too.
+//!   These hold folios of the kernel (D4 of `door`).
+//! - **C4** A direct WRITE is answered after the kernel has dropped its older pages of that range.
+//!   The kernel itself drops them before it sends the request, and after the answer only if the
+//!   program waits for the write. Beside an asynchronous write, a read may bring the old bytes in
+//!   again.
+//! - **C5** Times that the kernel writes back from its cache are always accepted. Such a request
+//!   sets `ctime` and no access time. It names a handle of a file that is open for writing, or
+//!   repeats the `mtime` of the volume. A program that sets `mtime` alone uses the path, or sets
+//!   another time.
+//! - **C6** Each READ is an access; the kernel then invalidates its cached access time by itself.
+//!   An open for reading is an access if the kernel may hold content of the file, since its reads
+//!   may never reach the server. With `strictatime` the kernel drops its content of the file at
+//!   each open.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -68,7 +69,7 @@ pub(crate) struct Write {
     pub(crate) node: u64,
     pub(crate) offset: u64,
     pub(crate) how: WriteFlags,
-    /// Those that the file was opened with.
+    /// The flags that the file was opened with.
     pub(crate) flags: i32,
     pub(crate) caller: Caller,
 }
@@ -78,7 +79,7 @@ pub(crate) struct Write {
 pub(crate) struct Asked {
     /// Whether the request is on behalf of an open file.
     pub(crate) has_handle: bool,
-    /// The time of access, or of change, is to be that of the request.
+    /// Whether the access time, or `mtime`, is to become the time of the request.
     pub(crate) is_access_now: bool,
     pub(crate) is_change_now: bool,
 }
@@ -86,9 +87,9 @@ pub(crate) struct Asked {
 /// The parameters of a read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reading {
-    /// No page of the kernel is filled by it (C3).
+    /// Whether the read is direct: it fills no page of the kernel (C3).
     pub(crate) is_direct: bool,
-    /// Those that the file was opened with.
+    /// The flags that the file was opened with.
     pub(crate) flags: i32,
 }
 
@@ -101,9 +102,9 @@ pub(crate) enum Written {
     Waits(Patience),
 }
 
-/// Says how the kernel shall treat an open file. Its pages stay valid across opens, since nothing
-/// else writes them (D2). A program that asked for direct I/O gets requests straight through,
-/// several writers at once.
+/// Returns how the kernel shall treat an open file. Its pages stay valid across opens, since
+/// nothing else writes them (D2). Direct I/O bypasses the kernel's cache, and several direct writes
+/// may run at once.
 fn open_flags(flags: i32, options: &Options) -> OpenFlags {
     if oflags(flags).contains(OFlags::DIRECT) {
         OpenFlags::DIRECT_IO.with(OpenFlags::PARALLEL_DIRECT_WRITES)
@@ -146,14 +147,14 @@ impl Door {
         }
         let node = self.node(id)?;
         if node.may_be_cached.load(Ordering::Relaxed) && node.inode.note_access() {
-            // The kernel shows what it was told before, as long as it asks for nothing.
+            // Otherwise the kernel would continue to show the access time from its cache.
             self.aside.doubt_attributes(id);
         }
         Ok(())
     }
 
-    /// Refuses to open for writing what is immutable, or only grows: requests of written pages do
-    /// not say which program wrote them.
+    /// Refuses to open an immutable file for writing, and an append-only one without `O_APPEND`.
+    /// Later writes from the kernel's cache do not say which program made them.
     fn expect_openable(&self, id: u64, flags: OFlags) -> Answer<()> {
         if !is_for_writing(flags) && !flags.contains(OFlags::TRUNC) {
             return Ok(());
@@ -208,7 +209,7 @@ impl Door {
         self.expect_timeable(&node, &set, asked)?;
         let Options { users, groups, .. } = &self.options;
         if let Some(time) = set.ctime.filter(|_| self.keeps_writes()) {
-            // The kernel sends what it keeps late, and does not know of `chattr` in between.
+            // The kernel sends a cached `ctime` late, and does not know of a `chattr` since then.
             let ours = node.inode.attr().ctime;
             set.ctime =
                 Some(if (ours.sec, ours.nsec) > (time.sec, time.nsec) { ours } else { time });
@@ -219,8 +220,8 @@ impl Door {
         Ok(self.wire_attr(&node.inode.attr()))
     }
 
-    /// Refuses new times of what is immutable or only grows; the time of what only grows may become
-    /// that of the request, as `touch` asks. The kernel's own write-back of times passes (C5).
+    /// Refuses new times for immutable and append-only files. An append-only file may get the time
+    /// of the request, as `touch` asks. Times that the kernel writes back pass (C5).
     fn expect_timeable(&self, node: &Node, set: &SetAttr, asked: Asked) -> Answer<()> {
         if set.atime.is_none() && set.mtime.is_none() {
             return Ok(());
@@ -242,7 +243,7 @@ impl Door {
         if is_refused { Err(Errno::EPERM) } else { Ok(()) }
     }
 
-    /// Changes attributes; says whether set-id bits went with it.
+    /// Changes attributes. Returns whether that removed set-id bits.
     fn apply(&self, node: &Node, mut set: SetAttr, caller: Caller) -> Answer<bool> {
         if let Some(bits) = set.mode {
             chmod_list(node, bits)?;
@@ -262,8 +263,8 @@ impl Door {
         Ok(lost != 0)
     }
 
-    /// Reads into `buffer`. A direct read (C3) that meets the end of the file may have met one that
-    /// only we believe in (C2). What another reads the kernel keeps (C4).
+    /// Reads into `buffer`. If a direct read (C3) meets the end of the file, the kernel may know of
+    /// a later end (C2). The kernel keeps the data of all other reads (C4).
     pub(crate) fn read_into(
         &self,
         id: u64,
@@ -283,12 +284,12 @@ impl Door {
         Ok(if is_behind { Read::Behind(node) } else { Read::Bytes(count) })
     }
 
-    /// Works when the kernel has sent what it holds of a node's content.
+    /// Runs `work` after the kernel has sent what it holds of a node's content.
     pub(crate) fn after_flush(&self, id: u64, work: impl FnOnce() + Send + 'static) {
         self.aside.after_flush(id, Span::Whole, work);
     }
 
-    /// Leave for a request to wait for the kernel; none while many do.
+    /// Permission for a request to wait for the kernel. `None` while many requests wait.
     pub(crate) fn leave(&self) -> Option<Leave> {
         self.aside.leave()
     }
@@ -315,12 +316,13 @@ impl Door {
         self.after_write(&*self.node(write.node)?, write, Err(Errno::ENOSPC))
     }
 
-    /// Works where a write may wait for room; it is [`Self::write_aside`] that waits.
+    /// Runs `work` on the thread on which writes may wait for space. [`Self::write_aside`] does the
+    /// waiting.
     pub(crate) fn where_room_comes(&self, work: impl FnOnce() + Send + 'static) {
         self.aside.where_room_comes(work);
     }
 
-    /// Goes on with a write that has to wait.
+    /// Tries a write again that found no space, and waits for space.
     pub(crate) fn write_aside(
         &self,
         write: Write,
@@ -352,18 +354,19 @@ impl Door {
                 self.remember_failed_write(write.node, node, *errno);
             }
         })?;
-        // Page-cache writes of such a file are followed by an fsync; direct ones by nothing.
+        // For a file with `O_SYNC` the kernel sends an fsync after page-cache writes, but not after
+        // direct writes.
         if write.is_direct() && oflags(write.flags).intersects(OFlags::SYNC | OFlags::DSYNC) {
             node.inode.sync().map_err(refuse)?;
         }
         Ok(u32::try_from(written).expect("no more is written than a request carries"))
     }
 
-    /// Answers `fsync` and `fsyncdir`. Of the top directory it makes everything durable: the kernel
-    /// does not pass `syncfs` on, and this is what stands for it.
+    /// Answers `fsync` and `fsyncdir`. An fsync of a top directory makes the whole volume durable,
+    /// since the kernel does not pass syncfs(2) on.
     pub(crate) fn fsync(&self, id: u64) -> Answer<()> {
         let inode = &self.node(id)?.inode;
-        // Of several mounts each has a top of its own.
+        // Several mounts have several tops, so the top of any subvolume counts.
         let is_top = inode.id().ino == self.fs.root().id().ino;
         if is_top { self.fs.sync().map_err(refuse) } else { inode.sync().map_err(refuse) }
     }
@@ -421,17 +424,18 @@ impl Door {
 }
 
 impl Write {
-    /// Whether the kernel sends what it has acknowledged before.
+    /// Whether the write comes from the kernel's cache: the program has been told already that it
+    /// succeeded.
     fn is_from_cache(self) -> bool {
         self.how.contains(WriteFlags::CACHE)
     }
 
-    /// Whether no page of the kernel has what is written (C3).
+    /// Whether the write is direct: no page of the kernel holds its data (C3).
     pub(super) fn is_direct(self) -> bool {
         self.how.contains(WriteFlags::LOCKOWNER) && !self.is_from_cache()
     }
 
-    /// What it takes of privileges; nothing where it brings pages of the kernel's cache.
+    /// Which privileges of the file the write removes. `None` for writes from the kernel's cache.
     fn takes_privileges(self) -> Option<Change> {
         let is_unprivileged = self.how.contains(WriteFlags::KILL_SUIDGID);
         match (self.is_from_cache(), is_unprivileged) {
@@ -454,8 +458,8 @@ impl Node {
         }
     }
 
-    /// Reads what we know of content, for a request that may not wait. Fewer bytes than were asked
-    /// for are an answer, and none would be the end of the file.
+    /// Reads the content that the volume has, for a request that may not wait. A short read is a
+    /// valid answer. An empty one would mean the end of the file, so `EINTR` is returned instead.
     pub(crate) fn read_known(&self, offset: u64, buffer: &mut [u8]) -> Answer<usize> {
         match self.read(offset, buffer)? {
             0 => Err(Errno::EINTR),
@@ -463,7 +467,7 @@ impl Node {
         }
     }
 
-    /// Searches for data or a hole in what we know.
+    /// Searches for data or a hole in the content that the volume has.
     pub(crate) fn seek(&self, offset: i64, whence: i32) -> Answer<i64> {
         let offset = u64::try_from(offset).map_err(|_| Errno::ENXIO)?;
         let found = match whence {

@@ -45,8 +45,8 @@ const FLAGS: [Flag; 9] = [
 ];
 
 impl Door {
-    /// Answers `ioctl`: the commands on flags are known, and those for the label. The
-    /// kernel asks by the extended ones before it changes anything by the plain ones.
+    /// Answers `ioctl` for the commands on flags and on the label. Before the kernel changes flags
+    /// by a plain command, it reads them by the extended one.
     pub(crate) fn ioctl(
         &self,
         uid: u32,
@@ -105,15 +105,15 @@ impl Door {
         {
             return Err(Errno::EPERM);
         }
-        // Extents of a file that is overwritten in place have no checksums; both can be decided
-        // only while there are none. Linux says nothing; an error helps more.
+        // A file that is overwritten in place has no checksums, so this can be changed only while
+        // the file is empty. Linux ignores the flag silently otherwise; an error is more helpful.
         let is_file = attr.kind == FileKind::Regular;
         if is_file && changed & InodeFlags::NODATACOW != 0 && attr.size != 0 {
             return Err(Errno::EINVAL);
         }
         if changed != 0 {
             node.inode.set_flags(flags).map_err(refuse)?;
-            // The kernel knows of no flags, and would show the old time of change.
+            // The kernel does not know that new flags change `ctime`, and would show the old one.
             self.aside.doubt_attributes(id);
             if is_file && self.keeps_writes() {
                 node.shows_old_change.store(true, Ordering::Relaxed);
@@ -122,9 +122,9 @@ impl Door {
         Ok(Vec::new())
     }
 
-    /// Has the kernel forget the names of a file that is closed, if it shows an old time of change.
-    /// With its write-back cache on, the kernel takes no times of a regular file that it knows. It
-    /// forgets a closed file without a name, and asks for all of it when a program names it again.
+    /// Has the kernel forget the names of a closed file for which it shows an old `ctime`. With its
+    /// write-back cache on, the kernel accepts no times for a regular file that it knows. But it
+    /// forgets a closed file without cached names, and asks for all attributes at the next lookup.
     pub(super) fn show_anew(&self, node: &Node) {
         let is_open = node.openers.load(Ordering::Relaxed) > 0;
         if is_open || !node.shows_old_change.swap(false, Ordering::Relaxed) {
@@ -146,7 +146,7 @@ impl Door {
     }
 }
 
-/// Whether any mount point ends with this name; true also where that cannot be told.
+/// Whether any mount point ends with this name. Also true if the list of mounts cannot be read.
 fn is_mount_point(name: &[u8]) -> bool {
     let Ok(all) = Listed::all() else { return true };
     all.iter().any(|mount| mount.point.file_name() == Some(OsStr::from_bytes(name)))

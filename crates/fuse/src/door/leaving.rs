@@ -26,8 +26,8 @@ use super::{Door, Node};
 use crate::errno::Answer;
 use crate::leaving::Leaving;
 
-/// How soon after the last unlink a file is expected to be closed. A file that stays open longer
-/// stays, and a request that needs space at that moment waits in vain.
+/// How soon after the last unlink a file is expected to be closed. A file that is open for longer
+/// is not expected to go, so a request may wait for it in vain.
 const CLOSED: Duration = Duration::from_secs(1);
 
 /// How soon the kernel is expected to forget a closed file. It always does, and only a busy

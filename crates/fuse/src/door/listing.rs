@@ -5,10 +5,10 @@
 //! - **L1** The position behind an entry is one more than its cookie. Behind `.` it is 1, and
 //!   behind `..` it is 2. So a listing goes on where it stopped with no state kept here, however
 //!   long it pauses.
-//! - **L2** A listing ends: it goes to the last cookie that was given when one of this directory
-//!   last began. What is made or renamed behind that is for the next listing. The kernel opens
-//!   directories without a request, so the bound is the directory's and not the listing's. Another
-//!   listing that begins moves it on, which lists more and omits nothing.
+//! - **L2** A listing ends at the last cookie that had been given when a listing of this directory
+//!   last began. Entries that are made or renamed after that are left to the next listing. The
+//!   kernel opens directories without a request, so all listings of a directory share one bound.
+//!   Another listing that begins raises the bound: the others list more, and omit nothing.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;
@@ -69,8 +69,8 @@ impl Door {
     fn add_with_attr(&self, listed: &Listed, reply: &mut Listing<'_>) -> bool {
         let id = self.nodes.id_of(place(listed.id));
         let Ok(inode) = self.fs.inode(listed.id) else {
-            // The kernel counts a reference all the same; taking back one we never gave is
-            // harmless.
+            // The kernel counts a reference to this entry, too. A forget of a reference that was
+            // never counted here does no harm.
             let entry = unknown(attr::unreadable(id, listed.kind));
             return reply.add_entry(&entry, listed.position, &listed.name);
         };
@@ -92,7 +92,7 @@ impl Door {
     }
 }
 
-/// An entry that the kernel asks about anew before it believes it.
+/// An entry that is valid for no time: the kernel looks the name up before it uses the attributes.
 fn unknown(attr: WireAttr) -> EntryOut {
     EntryOut::new(attr.ino, 0, 0, attr)
 }

@@ -2,8 +2,9 @@
 //!
 //! # Invariants
 //!
-//! - **M1** The mode of a new inode is cut by the umask, or by the default list of its directory if
-//!   that has one. Never by both. The list is the volume's to apply; the umask is known here alone.
+//! - **M1** The mode of a new inode is limited by the default list of its directory, if it has one.
+//!   Otherwise it is limited by the umask, never by both. The volume applies the list; only this
+//!   crate knows the umask.
 
 use buttress_fs::{ErrorKind, Inode, NameError, RenameFlags, mode};
 use buttress_protocol::{Errno, OpenFlags, RenameFlags as Flags};
@@ -19,7 +20,7 @@ pub(crate) struct Created {
 }
 
 impl Door {
-    /// Answers `lookup`. That there is no such name is an answer too, and one to remember.
+    /// Answers `lookup`. A missing name is an answer as well, which the kernel may cache.
     pub(crate) fn lookup(&self, parent: u64, name: &[u8]) -> Answer<Entry> {
         let node = self.node(parent)?;
         let found = match name {
@@ -198,7 +199,7 @@ impl Door {
     }
 }
 
-/// Takes from a mode what the umask takes, if it has a say in this directory (M1).
+/// Applies the umask to a mode, unless the directory has a default list (M1).
 fn cut(directory: &Node, bits: u32, umask: u32) -> Answer<u32> {
     Ok(if directory.has_default_list()? { bits } else { bits & !umask })
 }

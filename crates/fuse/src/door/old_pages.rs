@@ -13,13 +13,13 @@ pub(crate) struct Old {
     id: u64,
     node: Arc<Node>,
     span: Span,
-    /// What was counted when all were to be dropped.
+    /// The value of [`Shown`](crate::shown::Shown) when it was decided to drop all pages.
     seen: u64,
 }
 
 impl Door {
-    /// What the kernel may hold that is older than a write that was done (`shown::S2`): it is to be
-    /// dropped before the answer (C4 of `content`).
+    /// The pages that the kernel may hold from before a finished direct write (`shown::S2`). They
+    /// are to be dropped before the answer (C4 of `content`).
     pub(crate) fn old_pages(&self, write: Write, count: u32) -> Option<Old> {
         if !write.is_direct() || count == 0 {
             return None;

@@ -7,17 +7,18 @@
 //!
 //! # Invariants
 //!
-//! - **S1** A change of content takes capabilities away, also by root, as in Linux. It takes set-id
-//!   bits away where the caller lacks `CAP_FSETID`. Pages of the kernel's cache take nothing: a
-//!   write that the cache took was checked when it came, and a change through a mapping takes
+//! - **S1** A change of content removes capabilities, also if root makes it, as in Linux. It
+//!   removes set-id bits if the caller lacks `CAP_FSETID`. Writes from the kernel's cache remove
+//!   nothing. They were checked when the program made them, and a change through a mapping removes
 //!   nothing in Linux.
-//! - **S2** A new owner or group takes all of them, also by root.
-//! - **S3** Set-group-id of a file that its group may not run stays to members of the group, and to
-//!   a caller with `CAP_FSETID`.
-//! - **S4** What cannot be asked about a caller is decided by its user id: root has all, others
-//!   nothing.
-//! - **S5** The kernel believes modes for long (D2). Where its answer has no attributes, it is told
-//!   to doubt them before the answer goes. That takes no lock of an inode or a folio (D4).
+//! - **S2** A change of owner or group removes all privileges, also if root makes it.
+//! - **S3** The set-group-id bit of a file without execute permission for its group may stay. It
+//!   stays if the caller is a member of the group or has `CAP_FSETID`.
+//! - **S4** If the kernel cannot be asked about a caller, the user id decides: root has all rights,
+//!   others have none.
+//! - **S5** The kernel caches modes for a long time (D2). If an answer carries no attributes, the
+//!   cached ones are invalidated before the answer is sent. That takes no lock of an inode or a
+//!   folio (D4).
 
 use std::fs;
 
@@ -32,7 +33,7 @@ const ROOT_UID: u32 = 0;
 /// `CAP_FSETID` in a set of capabilities as the kernel prints it.
 const FSETID: u64 = 1 << 4;
 
-/// What a change is, as far as privileges go.
+/// How a change affects privileges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     /// Of content, by a caller that may have `CAP_FSETID`.
@@ -46,8 +47,8 @@ pub(super) enum Change {
 }
 
 impl Door {
-    /// Takes away what a change of content takes (S1), and has the kernel look at the mode again
-    /// (S5).
+    /// Removes the privileges that a change of content removes (S1), and invalidates the mode in
+    /// the kernel's cache (S5).
     pub(super) fn content_changes(
         &self,
         id: u64,

@@ -1,4 +1,4 @@
-//! Extended attributes, and those of them that mean something to us.
+//! Extended attributes. Access lists and file capabilities get special handling.
 
 use buttress_fs::{ErrorKind, NameError, SetAttr, XattrFlags, mode};
 use buttress_protocol::Errno;
@@ -62,8 +62,8 @@ impl Door {
         Ok(())
     }
 
-    /// Sets an access list: the mode follows it, and a list that says no more than the mode is not
-    /// kept. As with `chmod`, set-group-id goes where the caller is outside of the group.
+    /// Sets an access list, and the mode with it. A list that has the same meaning as a mode is not
+    /// stored. As with `chmod`, the set-group-id bit is cleared if the caller is not in the group.
     fn set_access_list(&self, caller: Caller, node: &Node, value: &[u8]) -> Answer<()> {
         let list = Acl::parse(value).ok_or(Errno::EINVAL)?;
         let mut bits = node.inode.attr().mode & !0o777 | list.mode();

@@ -21,10 +21,10 @@ pub(super) const SYMLINK: u32 = FileType::Symlink.bits();
 pub(super) const TRUNCATE: i32 = 0o1000;
 const BLOCK: u32 = 4096;
 
-/// All there is.
+/// All files and directories.
 #[derive(Debug)]
 pub(super) struct Memory {
-    /// Unranked: the bytes of a file are taken under it.
+    /// Unranked: the lock of a file's bytes is taken under it.
     nodes: RwLock<Table>,
 }
 
@@ -249,7 +249,8 @@ impl Memory {
         Ok(())
     }
 
-    /// Gives the names behind a position to `add` until that says that there is no room.
+    /// Calls `add` with each name behind a position, until `add` returns true: there is no space
+    /// for it.
     pub(super) fn list(
         &self,
         dir: u64,

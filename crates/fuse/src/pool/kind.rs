@@ -146,8 +146,8 @@ fn nanos(duration: Duration) -> u32 {
 mod tests {
     use super::*;
 
-    /// What computes for long does not wait, what is away for long does, and what is short is not
-    /// looked at.
+    /// A kind that computes for long does not count as waiting. A kind that is long off the
+    /// processor does, unless it is short on average.
     #[test]
     fn costs_tell_waiting_from_computing() {
         let costs = Costs::new();
@@ -163,7 +163,8 @@ mod tests {
         assert!(!costs.waits(Kind::WriteLarge));
     }
 
-    /// Short ones that were held up by others are looked at before they count as long.
+    /// A kind of short requests that are held up by other threads is measured before it can count
+    /// as long.
     #[test]
     fn costs_look_before_a_kind_counts_as_long() {
         let costs = Costs::new();

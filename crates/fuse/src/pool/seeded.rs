@@ -1,8 +1,8 @@
-//! All threads of a worker pool from one seed, before a device of the test's own: which thread runs
+//! Runs all threads of a worker pool on a simulated device. One seed decides which thread runs
 //! when, how long each request takes, and what it waits for.
 //!
-//! Each request is answered, and before long unless it waits by itself; where nothing is asked,
-//! each thread reads or sits; when the kernel goes, all threads end.
+//! Each request is answered, and soon unless it waits by itself. Without requests each thread reads
+//! or sits on the bench. When the simulated kernel ends the connection, all threads end.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -15,13 +15,13 @@ use super::*;
 /// millisecond each, that no thread reads. The thread that reads then may be held up next, and so
 /// may the one that takes over from it.
 const SOON: Duration = Duration::from_millis(7);
-/// What waits for another goes on within so many microseconds. It is longer than `SOON`, so that
-/// the test sees a request that waits in vain.
+/// A gate opens within this many microseconds. That is longer than `SOON`, so that the test sees a
+/// request that waits in vain.
 const LATE: u64 = 30_000;
-/// For so long a kernel has nothing to ask, at times: long enough for the watch to doze.
+/// The longest pause between requests, in milliseconds: long enough for the watch to doze.
 const QUIET: u64 = 300;
 
-/// What a request is for.
+/// How the test handles a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum What {
     AtOnce,
@@ -29,9 +29,9 @@ enum What {
     Computes,
     Sleeps,
     AtAGate,
-    /// Asks the kernel for something that it asks of us in turn.
+    /// Makes the kernel send another request, and waits for its answer.
     Nested,
-    /// So many at once, which no program waits for.
+    /// Forgets this many nodes in one request. No program waits for it.
     Forgets(u32),
 }
 
@@ -129,7 +129,7 @@ impl Line for Wire {
     }
 }
 
-/// A thread of the protocol library: reads, has it handled, reads on.
+/// A thread as `Device::serve` starts it: it reads a request, handles it and reads the next.
 struct Worker {
     device: Arc<Device>,
     pool: Arc<WorkerPool>,
@@ -137,7 +137,7 @@ struct Worker {
     gate: Arc<Gate>,
 }
 
-/// What some requests wait for, one at a time.
+/// The gates of requests that wait, and the lock for nested requests, of which one runs at a time.
 #[derive(Default)]
 struct Gate {
     open: Mutex<HashSet<u64>>,
@@ -226,8 +226,7 @@ fn ask_some(device: &Device, rng: &mut Rng, requests: u64) {
     }
 }
 
-/// W1, W3: with nothing asked, each thread reads or sits, and what there was to forget is
-/// forgotten.
+/// W1, W3: no request is left, all nodes are forgotten, and each thread reads or sits on the bench.
 fn is_quiet(device: &Device, pool: &WorkerPool, threads: usize) -> bool {
     let (seated, reading) = {
         let bench = pool.bench.lock();
@@ -247,7 +246,7 @@ fn start(name: String, work: impl FnOnce() + Send + 'static) -> thread::JoinHand
 /// most.
 fn whole(seed: u64) -> Duration {
     let mut rng = Rng::new(seed ^ 0x00c4_e3f0);
-    // One for each of those that may wait at once, and one to read.
+    // At most all threads but one wait in requests at once, so one can read.
     let threads = 3 + rng.below(4) as usize;
     let clients = 1 + rng.below(threads as u64 - 1);
     let busy_poll = *rng.choose(&[0, 20, 100]).expect("one of them");
@@ -294,7 +293,7 @@ fn whole(seed: u64) -> Duration {
 #[test]
 fn every_request_is_answered() {
     for seed in crate::seeds::seeds() {
-        // Where time leaps, it does not tell how long a request had to wait.
+        // With a clock that leaps, the measured time is not how long a request had to wait.
         let leaps = seed % 2 == 0;
         let options = seeded::Options { steps_max: 2_000_000, leaps, ..seeded::Options::default() };
         let (took, _) = seeded::run(seed, options, move || whole(seed))

@@ -3,9 +3,10 @@
 //! # What must hold
 //!
 //! - Time in which another thread was given the processor is no cost of a request. On a busy
-//!   machine most of the time between two looks at a clock is such. A request that took long for
-//!   that reason alone is not worth another thread, which would need the same processor.
-//! - A request that waits gives its processor back by itself, and the kernel counts that.
+//!   machine most of the time between two readings of the clock is of this kind. A request that
+//!   took long only for this reason needs no additional thread, which would need the same
+//!   processor.
+//! - A request that waits gives its processor back by itself. The kernel counts such waits.
 
 use std::time::{Duration, Instant};
 

@@ -8,7 +8,8 @@ use std::sync::mpsc;
 use super::*;
 use crate::mount::Link;
 
-/// W3: one request to forget many is a call for each; with another reader there, too.
+/// W3: a thread that takes one duty for each of many forgets keeps reading in between, even if
+/// another thread reads.
 #[test]
 fn a_thread_that_forgets_goes_on_with_the_rest() {
     let (near, _far) = UnixStream::pair().expect("a pair");
@@ -55,8 +56,8 @@ fn a_thread_that_sees_a_request_takes_it() {
     assert_eq!(pool.handling.load(Ordering::SeqCst), 0, "nothing is at work");
 }
 
-/// The bytes of a large write take long to come in, so the time between requests says nothing: a
-/// thread that has taken one looks whether more is there.
+/// The bytes of a large write take long to arrive, so the time between requests says nothing. A
+/// thread that has taken one checks whether more requests wait.
 #[test]
 fn a_large_write_calls_another_where_requests_wait() {
     let (near, mut far) = UnixStream::pair().expect("a pair");

@@ -5,9 +5,9 @@
 
 use buttress_protocol::{Errno, Head, OutHead};
 
-/// Takes part: `addr` of the submission has the two areas of an entry, its header and its payload.
+/// Registers an entry. `addr` of the submission points to its two areas, header and payload.
 pub(super) const REGISTER: u32 = 1;
-/// Answers what is in an entry, and asks for the next to be put there.
+/// Sends the answer that is in an entry, and asks for the next request in the same entry.
 pub(super) const COMMIT_AND_FETCH: u32 = 2;
 /// Areas of an entry.
 pub(super) const AREAS: u32 = 2;
@@ -17,10 +17,10 @@ pub(super) const AREAS: u32 = 2;
 pub(super) struct Header {
     /// `fuse_in_header`, then `fuse_out_header`.
     in_out: [u8; 128],
-    /// What is fixed of this kind of request; how long it is follows from the lengths.
+    /// The fixed fields of the request. Their number depends on its kind.
     op: [u8; 128],
     flags: u64,
-    /// By which the kernel knows the request in `COMMIT_AND_FETCH`.
+    /// The kernel's id of the request, for `COMMIT_AND_FETCH`.
     commit_id: u64,
     /// Bytes of the payload that count.
     payload_len: u32,
@@ -93,7 +93,7 @@ impl Header {
     }
 }
 
-/// What goes with a command: `fuse_uring_cmd_req` in the 80 bytes that it has.
+/// The 80 command bytes of a submission, with `fuse_uring_cmd_req` at their start.
 pub(super) fn command(commit_id: u64, queue: u16) -> [u8; 80] {
     let mut bytes = [0; 80];
     bytes[8..16].copy_from_slice(&commit_id.to_ne_bytes());

@@ -1,8 +1,8 @@
 //! Threads that drive queues, and threads that help the drivers.
 //!
-//! Each queue has a driver, which takes requests and works them out itself. What kinds wait for
-//! something is learnt ([`Costs`]); those go to helpers, as many as needed up to a limit. A watch
-//! looks every millisecond whether a driver is still at the request that it was at (R4).
+//! Each queue has a driver, which takes requests and handles most of them itself. Kinds of requests
+//! that were found to wait ([`Costs`]) go to helpers, up to a limit. Every millisecond a watch
+//! checks whether a driver is still at the same request (R4).
 
 use std::collections::VecDeque;
 use std::io;
@@ -23,7 +23,7 @@ const TICK: Duration = Duration::from_millis(1);
 const DOZE: Duration = Duration::from_millis(200);
 /// Ticks without a request after which the watch dozes.
 const QUIET_TICKS: u32 = 64;
-/// An answer is not held back for longer than this because others are being worked out.
+/// The longest time that finished answers are held back while further requests are handled.
 const SEND_AFTER: Duration = Duration::from_micros(200);
 
 /// The handler of requests.
@@ -31,8 +31,8 @@ pub(crate) trait Office: Send + Sync {
     /// Returns the kind of a request, which tells its likely cost.
     fn kind(&self, taken: &Taken) -> Kind;
 
-    /// Works one out; may wait for anything but another request that only this queue's driver could
-    /// take.
+    /// Handles a request. It may wait for anything except a request that only this queue's driver
+    /// could take.
     fn work(&self, taken: Taken);
 }
 
@@ -52,7 +52,7 @@ pub(super) struct Shared {
     watch_dozes: AtomicBool,
     /// Unranked: the watch is woken under it; nothing is taken.
     watch: Mutex<Option<Thread>>,
-    /// Queues with entries that the kernel has, or why a queue has none there.
+    /// The number of queues with entries that the kernel has accepted, or its first refusal.
     /// Unranked: nothing is taken under it.
     registered: Mutex<io::Result<usize>>,
     has_registered: Condvar,
@@ -69,7 +69,8 @@ struct Jobs {
 enum Job {
     /// A request that takes long.
     Work(Kind, Taken),
-    /// A queue with a driver that is held up: the number of the queue, and the term.
+    /// Drive a queue with a driver that is held up. Fields: the number of the queue, and the new
+    /// term.
     Drive(usize, u64),
 }
 
@@ -111,7 +112,7 @@ impl Shared {
             let thread = thread::Builder::new().name(name).spawn(move || {
                 if shared.register(number) {
                     shared.drive(number, 0);
-                    // R5: entries that this thread gave to the kernel stay valid.
+                    // R5: this thread lives on, because the kernel has entries from it.
                     shared.help();
                 }
             })?;
@@ -177,7 +178,8 @@ impl Shared {
             drop(reins);
             self.take(kind, taken, others_wait);
             if !queue.turn.come_back(term) {
-                // R6: another thread has the reins, and may be waiting for the kernel with them.
+                // R6: the new driver has the reins, and may hold them while it waits for the
+                // kernel.
                 return;
             }
             queue.finished.fetch_add(1, Ordering::Relaxed);
@@ -187,7 +189,7 @@ impl Shared {
         if self.left.fetch_sub(1, Ordering::SeqCst) == 1 {
             self.jobs.lock().is_over = true;
             self.called.notify_all();
-            // It may doze, and the end of the mount waits for it.
+            // The watch may be dozing, and the end of the mount waits for it.
             if let Some(watch) = &*self.watch.lock() {
                 watch.unpark();
             }
@@ -207,16 +209,17 @@ impl Shared {
         }
     }
 
-    /// Whether a driver should not work this out itself. That is so if it would be waiting for
-    /// something. It is so, too, if others wait for it while a processor has nothing to do, and a
-    /// helper too. Else handing it on costs more than the others gain, however long it takes.
+    /// Whether a driver hands a request of this kind to a helper. It does so if the kind waits for
+    /// something. It also does if the kind takes long, others wait, a processor is idle, and so is
+    /// a helper or one may be started. In all other cases handing on costs more than the others
+    /// gain.
     fn is_for_a_helper(&self, kind: Kind, others_wait: bool) -> bool {
         let has_idle = || self.working.load(Ordering::Relaxed) < self.queues.len();
         self.costs.waits(kind)
             || others_wait && self.costs.is_long(kind) && has_idle() && self.has_helper()
     }
 
-    /// Whether a helper is there for one job more, or may be.
+    /// Whether a helper is idle, or may be started.
     fn has_helper(&self) -> bool {
         let jobs = self.jobs.lock();
         jobs.idle > jobs.waiting.len() || jobs.helpers < self.helpers_max
@@ -233,7 +236,7 @@ impl Shared {
     /// Gives a job to a helper.
     fn call(self: &Arc<Self>, job: Job) {
         let mut jobs = self.jobs.lock();
-        // A queue must not wait until helpers have done what they are at, or what came before.
+        // A queue must not wait until helpers finish their requests, or for earlier jobs.
         let is_urgent = matches!(job, Job::Drive(..));
         let must_start = is_urgent || jobs.helpers < self.helpers_max;
         if is_urgent {
@@ -253,7 +256,7 @@ impl Shared {
                 jobs.helpers += 1;
                 jobs.threads.push(thread);
             }
-            // It is done when one of those that there are has time.
+            // An existing helper takes the job when it has time.
             Err(error) => tracing::warn!(%error, "no thread to help with requests"),
         }
     }
@@ -278,9 +281,10 @@ impl Shared {
         }
     }
 
-    /// Looks whether drivers get on (R4).
+    /// Replaces drivers that make no progress (R4).
     fn keep_watch(self: &Arc<Self>) {
-        // What each driver was at when the watch looked last.
+        // For each driver that was away: its term, and the count of finished requests, at the last
+        // look.
         let mut before = vec![None; self.queues.len()];
         let mut quiet = 0;
         while !self.jobs.lock().is_over {
@@ -314,16 +318,16 @@ impl std::fmt::Debug for Shared {
     }
 }
 
-/// Where a driver runs.
+/// The processors on which a driver runs.
 ///
-/// Short requests are worked out on the processor of the asking program: an answer is a change of
-/// threads there, and no other processor has to be woken. A program that asks for much at once has
-/// something to do meanwhile. A driver beside it, with all that is copied, would halve what both
-/// can do. Then the driver runs wherever there is room.
+/// Short requests are handled on the processor of the asking program. The answer then only switches
+/// threads there, and wakes no other processor. A program that reads or writes much at once has
+/// work to do meanwhile. A driver that copies all that on the same processor would halve the speed
+/// of both. So after many large requests the driver may run on any processor.
 ///
-/// A driver does not push the program aside that has just asked, since that program mostly has
-/// more to say before it waits: that it closed the file, and the next request. The driver then
-/// takes all of it at once. `SCHED_BATCH` says so to the kernel.
+/// A driver does not preempt the program that has just asked. That program mostly has more to send
+/// before it waits: a close, and the next request. The driver then takes all of it at once.
+/// `SCHED_BATCH` tells the kernel so.
 struct Seat {
     there: CpuSet,
     anywhere: Option<CpuSet>,
@@ -333,7 +337,7 @@ struct Seat {
 }
 
 impl Seat {
-    /// So many more of one kind than of the other decide.
+    /// The driver changes its place after this many more requests of one kind than of the other.
     const MANY: i8 = 16;
 
     fn new(processor: u16) -> Self {
@@ -359,7 +363,7 @@ impl Seat {
         if self.is_there != is_there {
             self.is_there = is_there;
             let place = if is_there { &self.there } else { anywhere };
-            // Where we may not use a processor, the driver runs on another.
+            // If this process may not use the processor, the driver runs on another one.
             let _ = rustix::thread::sched_setaffinity(None, place);
         }
     }
@@ -372,7 +376,8 @@ impl Drop for Seat {
     }
 }
 
-/// Sets how the kernel schedules this thread. Without the right to it all works as before.
+/// Sets how the kernel schedules this thread. If the kernel refuses, everything works, with the
+/// default policy.
 #[expect(unsafe_code, reason = "rustix has no name for this call")]
 fn set_policy(policy: libc::c_int) {
     let parameters = libc::sched_param { sched_priority: 0 };

@@ -2,18 +2,18 @@
 //!
 //! # Invariants
 //!
-//! - **R1** From the moment that an entry is given to the kernel until its completion comes, its
-//!   memory is the kernel's. Else it is that of the one [`Taken`] there is of it.
-//! - **R2** Only the thread that drives the queue gives entries to the kernel. The kernel works out
-//!   what comes in on the thread that gave it the entry, when that thread is not in the kernel
-//!   itself. A thread that waits for the kernel to be done with another request must never be that
-//!   thread.
-//! - **R3** Memory that the kernel may still have is never freed.
+//! - **R1** From the moment that an entry is given to the kernel until its completion arrives, its
+//!   memory belongs to the kernel. At all other times it belongs to a single [`Taken`].
+//! - **R2** Only the thread that drives the queue gives entries to the kernel. The kernel completes
+//!   a request in the context of the thread that gave the entry, once that thread is not inside the
+//!   kernel. A thread that waits inside the kernel for another request must never be that thread.
+//! - **R3** Memory that the kernel may still use is never freed.
 //! - **R7** A request that waits for the kernel to send what it holds of a file has a [`Patience`].
-//!   Of each processor's entries one at least is never held by such a request. What the kernel
-//!   sends needs an entry as well, and would wait for that request. The same holds for a write that
-//!   waits for room, unless the room comes with a `forget`, which needs no entry. Such writes may
-//!   hold every entry, for some seconds at most.
+//!   Of the entries of each processor, at least one is never held by such a request. What the
+//!   kernel sends needs an entry, too, and would otherwise wait for that request. The same holds
+//!   for a write that waits for space. The exception is space that comes with a `forget`, which
+//!   needs no entry. Writes that wait for a `forget` may hold every entry, for some seconds at
+//!   most.
 
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
@@ -35,35 +35,36 @@ use crate::exchange::Exchange;
 /// Entries with one thread that drives them.
 pub(super) struct Queue {
     slots: Box<[Slot]>,
-    /// By processor, how many more requests may wait for what the kernel sends (R7).
+    /// For each processor of the queue: how many more requests may wait for other requests of the
+    /// kernel (R7).
     spare: Box<[AtomicUsize]>,
     /// Unranked: held while the driver waits for the kernel.
     reins: Mutex<Reins>,
-    /// Entries with answers that the kernel has not got.
-    /// Unranked: nothing is taken under it.
+    /// Entries with answers that were not given to the kernel yet. Unranked: nothing is taken under
+    /// it.
     answered: Mutex<Vec<u16>>,
     bell: Box<dyn Bell>,
     /// Whether the driver waits for a completion, or is about to.
     is_asleep: AtomicBool,
     /// Entries that the kernel is done with for good.
     ended: AtomicUsize,
-    /// Which term it is, and whether its driver is away.
+    /// The present term, and whether its driver is away at a request.
     pub(super) turn: Turn,
     /// Requests that drivers have worked out.
     pub(super) finished: AtomicU64,
 }
 
-/// What only the driver touches.
+/// The right to drive the queue, with what only the driver touches. One thread has it at a time.
 pub(super) struct Reins {
     port: Box<dyn Port>,
-    /// Requests that came in.
+    /// Entries with requests that no thread has taken yet.
     waiting: VecDeque<u16>,
-    /// Whether there are answers that the kernel was not told of.
+    /// Whether answers were queued for the kernel and not submitted yet.
     pub(super) has_unsent: bool,
 }
 
 impl Reins {
-    /// Whether requests are waiting that came in.
+    /// Whether more requests have arrived that no thread has taken.
     pub(super) fn has_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }
@@ -96,7 +97,8 @@ unsafe impl Sync for Slot {}
 // SAFETY: the mapping belongs to no thread.
 unsafe impl Send for Payload {}
 
-/// A request that came in: nothing else has its memory.
+/// A request that has arrived, in its entry. Nothing else accesses the entry's memory meanwhile
+/// (R1).
 pub(crate) struct Taken {
     queue: Arc<Queue>,
     index: u16,
@@ -151,8 +153,8 @@ impl Queue {
         }
     }
 
-    /// Gives the kernel what was answered (R2), and takes the next request; waits for one. None
-    /// when there will be none.
+    /// Gives all answers to the kernel (R2), and returns the next request. Waits until there is
+    /// one. Returns `None` when no more will come.
     pub(super) fn next(self: &Arc<Self>, reins: &mut Reins) -> Option<Taken> {
         loop {
             self.answer_all(reins);
@@ -164,7 +166,7 @@ impl Queue {
                 return None;
             }
             self.is_asleep.store(true, Ordering::SeqCst);
-            // An answer that came since then has not rung the bell.
+            // An answer that came before `is_asleep` was set has not rung the bell.
             if self.answered.lock().is_empty() {
                 reins.has_unsent = false;
                 reins.port.wait();
@@ -178,7 +180,7 @@ impl Queue {
     pub(super) fn send(&self, reins: &mut Reins) {
         self.answer_all(reins);
         reins.has_unsent = false;
-        // What is not sent now is with the next.
+        // What cannot be sent now is sent with the next submission.
         let _ = reins.port.submit();
         self.reap(reins);
     }
@@ -192,8 +194,7 @@ impl Queue {
         }
     }
 
-    /// Takes what the kernel is done with; returns why it wants no more of an entry, if it said so
-    /// now.
+    /// Takes all completions. Returns the kernel's reason if it ended an entry among them.
     fn reap(&self, reins: &mut Reins) -> Option<i32> {
         let mut refused = None;
         while let Some(done) = reins.port.done() {
@@ -231,7 +232,7 @@ impl Slot {
         Ok(Self { processor, share, memory: UnsafeCell::new(Memory { header, payload }), areas })
     }
 
-    /// What the kernel calls the request that was answered here.
+    /// The kernel's id of the request that was answered in this entry.
     #[expect(unsafe_code, reason = "R1")]
     fn commit_id(&self) -> u64 {
         // SAFETY: this is called for answered entries alone. Their `Taken` is gone, and the kernel
@@ -261,7 +262,7 @@ impl Drop for Payload {
     }
 }
 
-/// Leave to hold an entry until the kernel has sent requests of its own (R7).
+/// Permission to hold an entry while its request waits for other requests of the kernel (R7).
 pub(crate) struct Patience {
     queue: Arc<Queue>,
     share: usize,
@@ -301,12 +302,12 @@ impl Exchange for Taken {
         self.is_answered = true;
     }
 
-    /// Every entry goes back with an answer.
+    /// An entry can only go back to the kernel with an answer.
     fn dismiss(self) {
         self.answer(Ok(0));
     }
 
-    /// None while as many others of its processor wait as may.
+    /// Returns `None` if only one entry of this processor is left for requests that do not wait.
     fn patience(&self) -> Option<Patience> {
         let share = self.slot().share;
         let one_less = |spare: usize| spare.checked_sub(1);
@@ -341,7 +342,7 @@ impl Taken {
 }
 
 impl Drop for Taken {
-    /// Hands the entry back; one that was not answered says so.
+    /// Hands the entry back. A request that was not answered gets `EIO`.
     fn drop(&mut self) {
         if !self.is_answered {
             self.set(Err(Errno::EIO));
@@ -356,7 +357,8 @@ impl Drop for Taken {
 impl Drop for Queue {
     fn drop(&mut self) {
         if !self.has_ended() {
-            // R3: what is left of a ring that did not end in order is the kernel's for good.
+            // R3: the kernel may still use the memory of entries that have not all ended. So it is
+            // leaked.
             std::mem::forget(std::mem::take(&mut self.slots));
         }
     }

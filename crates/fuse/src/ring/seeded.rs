@@ -1,8 +1,8 @@
-//! All threads of a ring from one seed, before a kernel of the test's own: which thread runs when,
+//! Runs all threads of a ring against a simulated kernel. One seed decides which thread runs when,
 //! how long each request takes, and what it waits for.
 //!
-//! Each request is answered once, with what was asked for, and before long unless it waits by
-//! itself. When the kernel goes, all threads end at once. `BUTTRESS_SEED=n` runs seed `n` alone,
+//! Each request is answered once, with what was asked for, and soon unless it waits by itself. When
+//! the kernel ends the connection, all threads end at once. `BUTTRESS_SEED=n` runs seed `n` alone,
 //! `BUTTRESS_SEEDS=first..last` several. A failing seed is printed, and fails again.
 
 use std::collections::{HashSet, VecDeque};
@@ -22,7 +22,7 @@ mod kernel;
 
 use kernel::{Answer, Kernel};
 
-/// Requests, by how they are worked out here.
+/// Requests, by how this test handles them.
 const AT_ONCE: u32 = 3;
 const FORGOTTEN: u32 = 14;
 const COMPUTES: u32 = 15;
@@ -32,15 +32,15 @@ const AT_A_GATE: u32 = 22;
 const DEAF: u32 = 43;
 const FLUSHES: u32 = 46;
 
-/// How long a request that waits for nothing may be with us. The watch sees after two ticks, of a
-/// millisecond each, that a driver is held up. The helper that takes its place may be held up next,
+/// The longest time for a request that waits for nothing. After two ticks of a millisecond each,
+/// the watch sees that a driver is held up. The helper that takes its place may be held up next,
 /// and so may the one after it.
 const SOON: Duration = Duration::from_millis(7);
 /// A gate opens within so many microseconds. It is longer than `SOON`, so that the test sees a
 /// request that waits in vain.
 const LATE: u64 = 30_000;
 
-/// Works requests out as their numbers say.
+/// Handles requests as their opcodes say.
 struct Clerk {
     kernel: Arc<Kernel>,
     rng: Mutex<Rng>,
@@ -103,7 +103,7 @@ impl Clerk {
         self.rng.lock().below(bound)
     }
 
-    /// As the thread that tells the kernel to send what it holds.
+    /// Plays the thread that tells the kernel to send what it holds.
     fn flush(&self) {
         while let Some((taken, patience)) = self.flushes.next() {
             for _ in 0..=self.below(3) {
@@ -170,7 +170,7 @@ impl Setting {
         let depth = 1 + rng.below(3) as usize;
         let mut queues = vec![vec![(0, depth)], vec![(1, depth)]];
         if rng.chance(1, 2) {
-            // One that is not there now, and may come.
+            // A processor that is offline, and may be brought online.
             queues[0].push((2, 1));
         }
         let processors = queues.iter().map(Vec::len).sum::<usize>() as u16;
@@ -230,8 +230,8 @@ fn start(name: String, work: impl FnOnce() + Send + 'static) -> thread::JoinHand
     thread::Builder::new().name(name).spawn(work).expect("a thread")
 }
 
-/// Runs everything that one seed decides. Returns how long a request that waits for nothing was
-/// with us at most, and how long the end took.
+/// Runs everything that one seed decides. Returns the longest time for a request that waits for
+/// nothing, and how long the end took.
 fn whole(seed: u64) -> (Duration, Duration) {
     let mut rng = Rng::new(seed ^ 0x0041_11e5);
     let setting = Setting::new(&mut rng);
@@ -272,7 +272,7 @@ fn whole(seed: u64) -> (Duration, Duration) {
         })
         .collect();
     clients.into_iter().for_each(|client| client.join().expect("a client"));
-    // The watch dozes behind a pause.
+    // After a pause the watch dozes.
     thread::sleep(Duration::from_millis(rng.below(300)));
     let begun = clock::now();
     kernel.go();
@@ -288,7 +288,7 @@ fn whole(seed: u64) -> (Duration, Duration) {
 #[test]
 fn every_request_is_answered() {
     for seed in crate::seeds::seeds() {
-        // Where time leaps, it does not tell how long a request had to wait.
+        // With a clock that leaps, the measured time is not how long a request had to wait.
         let leaps = seed % 2 == 0;
         let options = seeded::Options { steps_max: 2_000_000, leaps, ..seeded::Options::default() };
         let ((took, ended_in), _) = seeded::run(seed, options, move || whole(seed))

@@ -2,13 +2,14 @@
 //!
 //! # Invariants
 //!
-//! - **R6** A driver that comes back from a request learns from one number whether it was replaced,
-//!   and waits for no thread to learn it. Its successor has the reins while it waits for the
-//!   kernel, maybe for ever. Threads that wait for the reins are missing among those that help.
+//! - **R6** A driver that returns from a request learns from one number whether it was replaced. It
+//!   takes no lock for that. Its successor holds the reins while it waits for the kernel, maybe for
+//!   ever. A replaced driver that waited for the reins would be missing as a helper.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A term in which one thread drives, and whether it is away from the reins, at a request.
+/// The term of the present driver, and whether that driver is away at a request. Each replacement
+/// begins a term.
 #[derive(Debug, Default)]
 pub(super) struct Turn(AtomicU64);
 
@@ -35,7 +36,8 @@ impl Turn {
         (now & AWAY != 0).then_some(now / TERM)
     }
 
-    /// Replaces the driver of a term: the next term, unless it came back meanwhile.
+    /// Replaces the driver of a term. Returns the next term, or `None` if the driver came back
+    /// meanwhile.
     #[must_use]
     pub(super) fn replace(&self, term: u64) -> Option<u64> {
         let (away, next) = (term * TERM + AWAY, (term + 1) * TERM);
@@ -70,7 +72,7 @@ mod tests {
         assert!(turn.come_back(1));
     }
 
-    /// Of a driver that comes back and a watch that replaces it exactly one succeeds.
+    /// If a driver comes back while a watch replaces it, exactly one of the two succeeds.
     #[test]
     fn one_of_both_drives() {
         for _ in 0..2_000 {

@@ -2,16 +2,17 @@
 //!
 //! # Place
 //!
-//! A commit rebuilds nodes from all over its trees, in one order, and frees what they replace: what
-//! is free of metadata is soon in pieces. Taken one by one each node would get the next piece. A
-//! run is the longest piece there is, or as long as one request. Nodes lie in it side by side in
-//! the order in which they were made.
+//! A commit rebuilds nodes from all over its trees in one order, and frees the nodes that they
+//! replace. So the free space of metadata is soon in pieces. If each node were allocated by itself,
+//! it would get the next piece. A run is the longest free piece, or as long as one request. The
+//! nodes lie in it side by side, in the order in which they were made.
 //!
 //! # Invariants
 //!
-//! - **K1** The trees are settled, or the commit has failed: what is left of a run is free again,
-//!   and the next commit begins there.
-//! - **K2** A run is taken from no reservation. Where data shares its groups with metadata there
+//! - **K1** When the trees are settled or the commit has failed, the rest of each run is free
+//!   again. The next commit begins to allocate there.
+//! - **K2** A run comes from no reservation. In mixed groups there are no runs, because the rest of
+//!   a run would be missing to data as long as the commit runs.
 //!   are no runs: what is left of one would be missing to data for as long as the commit takes.
 
 use buttress_format::{Extent, Generation, Logical};
@@ -19,13 +20,13 @@ use buttress_space::{AllocRequest, Outcome, SpaceKind};
 
 use crate::Engine;
 
-/// Bytes of the first run of a commit; the next ones are as long as all before.
+/// Bytes of the first run of a commit. Each further run is as long as all runs before it together.
 const RUN_BYTES_MIN: u64 = 1 << 20;
 
-/// What goes to a device in one request.
+/// Most bytes of a run: as many as one request to a device has.
 const RUN_BYTES_MAX: u64 = 4 << 20;
 
-/// Groups that are read for the sake of longer runs, before shorter ones will do.
+/// Number of groups that may be loaded to find a longer run. After that a shorter run is taken.
 const LOADED_MAX: u32 = 1;
 
 /// Where the next nodes of a commit lie.
@@ -33,11 +34,11 @@ pub(super) struct Cluster<'e> {
     engine: &'e Engine,
     kind: SpaceKind,
     limit: Generation,
-    /// What is left of the run.
+    /// The unused rest of the current run.
     left: Option<Extent>,
-    /// No longer runs are looked for.
+    /// Longest run to search for, in bytes.
     most: u64,
-    /// Bytes that were taken.
+    /// Bytes that were taken for nodes.
     taken: u64,
     loaded: u32,
 }
@@ -60,7 +61,7 @@ impl<'e> Cluster<'e> {
         }
     }
 
-    /// The next place for a node; nothing when no group has any.
+    /// Allocates the place of the next node. Returns `None` when no group has space.
     pub(super) fn take(&mut self, size: u64) -> Option<Logical> {
         let want = if self.kind != SpaceKind::Metadata || self.engine.space.is_mixed() {
             size
@@ -72,8 +73,9 @@ impl<'e> Cluster<'e> {
             match self.engine.space.allocate(self.request(want, size)) {
                 Outcome::Got(run) => {
                     if run.len < want {
-                        // The longest there was. Behind it are others nearly as long, and their
-                        // items are near its.
+                        // This was the longest free piece. Others may be nearly as long, and their
+                        // extent items are close to those of this one. Asking for half its length
+                        // uses them.
                         self.most = run.len / 2;
                     }
                     self.engine.reservations.take_frozen(run.len);
@@ -96,16 +98,16 @@ impl<'e> Cluster<'e> {
         Some(node.start)
     }
 
-    /// Bytes that were taken for nodes, whatever became of them.
+    /// Bytes that were taken for nodes, including nodes that were given back.
     pub(super) fn taken(&self) -> u64 {
         self.taken
     }
 
-    /// Gives back what is left (K1).
+    /// Frees the rest of the current run (K1).
     pub(super) fn close(&mut self) {
         let Some(left) = self.left.take() else { return };
-        // In this order, and the other way round where it was taken: a thread that looks at both
-        // misses nothing.
+        // The counter changes before the account here, and after it in `take`. So a thread that
+        // reads both sees these bytes in at least one.
         self.engine.reservations.return_frozen(left.len);
         self.engine.space.free(left);
         let request = self.request(RUN_BYTES_MIN, RUN_BYTES_MIN);
@@ -128,11 +130,12 @@ mod tests {
     use super::*;
     use crate::chunk_alloc::tests::engine;
 
-    /// More than is taken.
+    /// More than the test takes.
     const NEED: u64 = 64 << 20;
 
-    /// P1: whenever a reservation looks, what a commit takes in runs is in the account, or is what
-    /// it may still take. The same holds for what it gives back. Seeds decide the orders.
+    /// P1: whenever a reservation looks, the bytes of the commit's runs are in the account or in
+    /// the commit's remaining need. This also holds while runs are given back. Seeds decide the
+    /// order of the threads.
     #[test]
     fn account_sees_runs_that_a_commit_takes() {
         let work = |seed| {

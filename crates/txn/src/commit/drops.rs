@@ -1,23 +1,24 @@
 //! Dead subvolumes, dropped in bounded steps.
 //!
-//! A step cuts the front off a tree. Nodes that the tree alone uses go, with the references of what
-//! they point to. Of nodes that others use, the tree's one reference goes. What is left is a tree
-//! again. A crash, another system or a checker finds nothing unusual, and the next step starts at
-//! its root.
+//! A step cuts the front off a tree. It frees the nodes that only this tree uses, and drops the
+//! references of their entries. For a node that others use, it drops only this tree's reference.
+//! What is left is a valid tree. After a crash another system or a checker finds nothing unusual,
+//! and the next step starts at the new root.
 //!
 //! # Invariants
 //!
-//! - **D1** A step ends soon after it changed as many references as it may, wherever it is.
-//! - **D2** What the dead tree wrote and others still use is handed over before the tree's
-//!   reference to it goes: every such node refers by its own address afterwards (B2 of sharing),
-//!   down to the leaves.
-//! - **D3** A drop that Linux began names the key where it goes on; what lies before it is gone
-//!   already.
-//! - **D4** A crash may end a balance of Linux in the middle of a group. What it left of a
-//!   subvolume is a tree like that of a snapshot: whatever of it the subvolume does not use goes,
-//!   with the references that each node says it holds. Nothing in it was written for the tree
-//!   itself without saying so, and nothing has to be handed over. It counts as dropped from the
-//!   first step on, so that Linux does not try to merge what is left.
+//! - **D1** A step ends soon after it has changed as many references as it may, at any place in the
+//!   tree.
+//! - **D2** A node that the dead tree wrote and that others still use is handed over before the
+//!   tree's reference to it is dropped. It gets the flag FULL_BACKREF, so that it refers to its
+//!   children or data by its own address (B2 of `sharing`). This goes down to the leaves.
+//! - **D3** If Linux began a drop, the root item has the key where the drop continues. Everything
+//!   before that key is already gone.
+//! - **D4** A crash may end a balance of Linux in the middle of a group. It leaves a tree for each
+//!   subvolume, which shares nodes with the subvolume like a snapshot. A drop frees the nodes that
+//!   the subvolume does not use. Their references are those that each node itself declares, so
+//!   nothing has to be handed over. From the first step on, the root item says that a drop has
+//!   begun. So Linux does not try to merge the rest.
 
 use std::sync::Arc;
 
@@ -35,15 +36,15 @@ struct Step {
     tree: TreeId,
     /// References that may still be changed.
     budget: i64,
-    /// Nodes up to here are older than the tree: it cannot have written them.
+    /// Nodes up to this generation are older than the tree, so the tree did not write them.
     birth: Generation,
     /// Where Linux would go on: level and key (D3).
     resume: Option<(u8, Key)>,
-    /// What lies before this key and is shared was handed over by earlier steps.
+    /// Earlier steps have handed over all shared nodes before this key (D2).
     handed: Key,
 }
 
-/// What is left of a node: its first key, and where it is now.
+/// The rest of a pruned subtree: its first key and its new root. `None` if nothing is left.
 type Rest = Option<(Key, NodePtr)>;
 
 impl Settle<'_> {
@@ -60,7 +61,8 @@ impl Settle<'_> {
         Ok(())
     }
 
-    /// Drops what a balance left of a subvolume a step further (D4).
+    /// Drops one more part of the tree that an interrupted balance left for the subvolume `of`
+    /// (D4).
     fn drop_leftover(&mut self, of: TreeId, budget: u64) -> Result<()> {
         let tree = TreeId::TREE_RELOC;
         let key = Key::new(tree.0, Kind::ROOT_ITEM, of.0);
@@ -75,7 +77,8 @@ impl Settle<'_> {
         let ptr = NodePtr { logical: item.bytenr, generation: item.generation, level: item.level };
         let node = self.read_node(tree, &Expect::root(ptr))?;
         if self.ledger.state(tree, &node)?.is_some_and(|state| state.full) {
-            // Where Linux makes such a root, it refers to itself.
+            // In a root that Linux makes this way, the reference to the node names the node's own
+            // address. Change it to the tree.
             self.ledger.sharing.refer(ptr.logical, ptr.level, Via::Node(ptr.logical), -1);
             self.ledger.sharing.refer(ptr.logical, ptr.level, Via::Tree(tree), 1);
         }
@@ -143,7 +146,8 @@ impl Settle<'_> {
         self.reading(|nodes| Ok(nodes.node(tree, at)?))
     }
 
-    /// Drops what lies under a node that the tree alone uses, as far as the step may go.
+    /// Drops the subtree under a node that only this tree uses, until the step's budget is spent.
+    /// Returns the rest.
     fn prune(&mut self, step: &mut Step, at: &Expect) -> Result<Rest> {
         let node = self.read_node(step.tree, at)?;
         let from = step.first_slot(&node);
@@ -186,7 +190,8 @@ impl Settle<'_> {
         Ok(None)
     }
 
-    /// A node of what is left of an old one: `first`, then its entries from a slot on.
+    /// Builds the node that replaces `old` in the rest: first the entry `first`, then the entries
+    /// of `old` from slot `from` on.
     fn regrow(&mut self, step: &Step, old: &Node, from: usize, first: Rest) -> Result<Rest> {
         let geometry = *self.engine.store.geometry();
         let mut builder = PtrBuilder::new(&geometry);
@@ -206,9 +211,8 @@ impl Settle<'_> {
         Ok(Some((first_key, ptr)))
     }
 
-    /// Makes a shared node that the dead tree wrote, and all below it that the tree wrote, refer
-    /// by their own addresses (D2). False when the step came to its end first. `end`: the key
-    /// behind the node's.
+    /// Hands over a shared node and all nodes below it, as far as the dead tree wrote them (D2).
+    /// Returns false if the budget was spent first. `end` is the first key after the node.
     fn hand_over(
         &mut self,
         step: &mut Step,
@@ -254,7 +258,7 @@ impl Settle<'_> {
 }
 
 impl Step {
-    /// The first slot of a node that is not gone yet (D3).
+    /// The first slot of a node that an earlier drop by Linux has not removed (D3).
     fn first_slot(&self, node: &Node) -> usize {
         match &self.resume {
             Some((level, key)) if node.level() >= *level && node.level() > 0 => {

@@ -1,10 +1,11 @@
-//! Addresses that a commit's merges take and give, until they are settled in the extent tree.
+//! Addresses that a commit's merges allocate and free, until a round settles them in the extent
+//! tree.
 //!
 //! # Invariants
 //!
-//! - **L1** Every address taken is either used by a node in the end, or given back.
-//! - **L2** An address with an item that is already in the working extent tree is free to others
-//!   only after that item is out again: one round later.
+//! - **L1** Every address that was allocated is in the end used by a node, or freed.
+//! - **L2** If an address already has an item in the working extent tree, the next round deletes
+//!   the item. Only then can the address be allocated again.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -30,7 +31,7 @@ pub(super) enum Move {
 pub(super) struct Ledger<'e> {
     engine: &'e Engine,
     transaction: &'e Transaction,
-    /// Where nodes of the chunk tree get their places, and all others.
+    /// Places for nodes of the chunk tree. `metadata` has those for all other trees.
     system: Cluster<'e>,
     metadata: Cluster<'e>,
     moves: BTreeMap<Logical, Move>,
@@ -39,7 +40,8 @@ pub(super) struct Ledger<'e> {
     /// Nodes and data of subvolumes that may have several users.
     pub(super) sharing: Sharing,
     last_snapshots: HashMap<TreeId, Generation>,
-    /// The makers of the nodes that trees left, where simple quotas need them.
+    /// For each node that a tree stopped using, the tree that made it and when. `None` without
+    /// simple quotas.
     makers: Option<HashMap<Logical, Origin>>,
 }
 
@@ -63,7 +65,7 @@ impl<'e> Ledger<'e> {
         }
     }
 
-    /// The tree that made a node that a tree left in this commit, and when.
+    /// The tree that made a node, and when, if some tree stopped using the node in this commit.
     pub(super) fn maker(&self, at: Logical) -> Option<Origin> {
         self.makers.as_ref()?.get(&at).copied()
     }
@@ -86,7 +88,7 @@ impl<'e> Ledger<'e> {
         self.last_snapshots.insert(tree, generation);
     }
 
-    /// Nodes of a tree up to this generation may be shared.
+    /// The generation up to which nodes of a tree may be shared.
     fn last_snapshot(&mut self, tree: TreeId) -> Result<Generation> {
         if let Some(known) = self.last_snapshots.get(&tree) {
             return Ok(*known);
@@ -97,7 +99,7 @@ impl<'e> Ledger<'e> {
         Ok(generation)
     }
 
-    /// No node comes any more.
+    /// Ends the allocation of nodes and frees the rest of each run.
     pub(super) fn close(&mut self) {
         self.system.close();
         self.metadata.close();
@@ -113,7 +115,8 @@ impl<'e> Ledger<'e> {
         matches!(self.moves.get(&at), Some(Move::Born { .. }))
     }
 
-    /// A node goes on at another address, with its tree and its users: no tree has one more.
+    /// Notes that a node moved to another address with its owner and its users. The copy was
+    /// counted as a new node of the owner, so one node is subtracted.
     pub(super) fn moved(&mut self, node: &Node) {
         *self.node_delta.entry(node.owner()).or_default() -= 1;
         if let Some(makers) = &mut self.makers {
@@ -122,12 +125,12 @@ impl<'e> Ledger<'e> {
         }
     }
 
-    /// The state of a node as part of a tree; nothing where no other tree can use it, so that its
-    /// item need not be looked at.
+    /// The users of a node of `tree`. `None` if no other tree can use it; then its item need not be
+    /// read.
     pub(super) fn state(&mut self, tree: TreeId, node: &Node) -> Result<Option<State>> {
         let generation = node.header().generation;
         let moved = node.header().flags & FLAG_RELOC != 0;
-        // Of what a balance left everything may be a subvolume's, too.
+        // All nodes of a tree that an interrupted balance left may also belong to a subvolume.
         let is_leftover = tree == TreeId::TREE_RELOC;
         if !is_leftover && (!tree.is_fs_tree() || generation > self.last_snapshot(tree)? && !moved)
         {
@@ -138,8 +141,8 @@ impl<'e> Ledger<'e> {
         self.sharing.state(&self.engine.store, at, level, born).map(Some)
     }
 
-    /// A tree leaves a node; its entries from slot `from` on pass to new nodes, or are dropped
-    /// next.
+    /// Notes that a tree stops using a node. The caller moves the entries from slot `from` on to
+    /// new nodes of the tree, or drops them next.
     pub(super) fn leave(&mut self, tree: TreeId, node: &Node, from: usize) -> Result<Left> {
         let at = node.logical();
         let born = self.is_born(at);
@@ -194,8 +197,8 @@ impl NodeAlloc for Ledger<'_> {
                 return Ok(at);
             }
             if !self.engine.add_chunk_to(self.transaction, kind, 0).map_err(above)? {
-                // Reservations should have prevented this. The event says all that is known of the
-                // reason.
+                // Reservations should have prevented this. `no_space` reports all accounts, to show
+                // the reason.
                 let _ = self.engine.no_space(kind, size);
                 return Err(buttress_tree::Error::NoSpace);
             }

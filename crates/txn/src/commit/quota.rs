@@ -1,18 +1,18 @@
 //! Quotas in a commit.
 //!
-//! Simple quotas ask which subvolume made an extent. That is known of each extent that comes or
-//! goes, so they are counted as Linux counts them. Full quotas ask for every subvolume that can
-//! reach an extent; that is not counted here, and the volume says so: its groups are right, their
-//! counts are to be made anew (`btrfs quota rescan`).
+//! Simple quotas charge each extent to the subvolume that made it. The commit knows that subvolume
+//! for each extent that is made or freed, so it counts as Linux does. Full quotas charge an extent
+//! to every subvolume that can reach it. The commit does not count that. It marks the counts as
+//! inconsistent, and the user runs `btrfs quota rescan`. The groups themselves stay correct.
 //!
 //! # Invariants
 //!
-//! - **Q1** With simple quotas, what a group says it uses is a sum of extents: those that its
-//!   members made since quotas were enabled and that live. Data counts by the owner in its item,
-//!   nodes by the tree in their headers.
-//! - **Q2** With full quotas, after the first commit the status says that counts are
-//!   inconsistent, and no count that was under way goes on.
-//! - **Q3** A subvolume has a group from the transaction on that makes it.
+//! - **Q1** With simple quotas, the use of a group is the sum of the lengths of certain extents.
+//!   Its members made them after quotas were enabled, and they still exist. The maker of data is
+//!   the owner in its item; the maker of a node is the tree in its header.
+//! - **Q2** With full quotas, the first commit sets the flag INCONSISTENT in the status and ends a
+//!   running rescan.
+//! - **Q3** The transaction that makes a subvolume also makes its group.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,9 +31,9 @@ use crate::{Error, Result, extent_tree::Origin};
 #[derive(Default)]
 pub(super) struct Quotas {
     status: Option<QuotaStatus>,
-    /// Bytes that subvolumes made, less those they made and lost.
+    /// Change of the bytes charged to each subvolume.
     deltas: BTreeMap<TreeId, i64>,
-    /// New subvolumes, and what they are snapshots of.
+    /// New subvolumes, each with its source if it is a snapshot.
     made: Vec<(TreeId, Option<TreeId>)>,
     gone: Vec<TreeId>,
 }
@@ -42,7 +42,7 @@ fn malformed(key: Key) -> impl Fn(buttress_format::Error) -> Error {
     move |source| Error::Item { tree: TreeId::QUOTA, key, source }
 }
 
-/// How quotas are kept, if they are.
+/// The status item of quotas; `None` if the volume has no quota tree.
 pub(crate) fn status(store: &Store, roots: &Roots) -> Result<Option<QuotaStatus>> {
     let Some(root) = roots.find(TreeId::QUOTA) else { return Ok(None) };
     let key = QuotaStatus::KEY;
@@ -68,12 +68,12 @@ impl Quotas {
         }
     }
 
-    /// An extent was made.
+    /// Charges a new extent to its owner.
     pub(super) fn made(&mut self, owner: Option<TreeId>, len: u64) {
         self.add(owner, len as i64);
     }
 
-    /// An extent is gone.
+    /// Subtracts a freed extent from its owner, if it was made since quotas were enabled.
     pub(super) fn left(&mut self, origin: Option<Origin>, len: u64) {
         let since = self.status.and_then(|status| status.enabled).unwrap_or(Generation(0));
         if let Some(origin) = origin.filter(|origin| origin.generation >= since) {
@@ -88,7 +88,7 @@ impl Quotas {
         }
     }
 
-    /// Nothing is left of a subvolume.
+    /// Notes that the last node of a subvolume was dropped.
     pub(super) fn subvolume_gone(&mut self, tree: TreeId) {
         if self.status.is_some() {
             self.gone.push(tree);
@@ -152,9 +152,9 @@ impl Work<'_> {
         Ok(related.into_iter().filter(|other| other.level() > group.level()).collect())
     }
 
-    /// Makes the group of a new subvolume, as Linux does. A snapshot begins with what its source
-    /// counts and may use. With simple quotas a subvolume joins the groups of the one that it is
-    /// in.
+    /// Makes the group of a new subvolume, as Linux does. With full quotas, a snapshot's group
+    /// begins with the counts and limits of its source's group. With simple quotas, a subvolume
+    /// joins the parent groups of the subvolume that contains it.
     fn make(&mut self, tree: TreeId, copied: Option<TreeId>, within: Option<TreeId>) -> Result<()> {
         let group = QuotaGroup::of(tree);
         if self.info(group)?.is_some() {
@@ -179,12 +179,12 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Adds to what a group uses, and all that it is a member of, once each.
+    /// Adds `delta` to the use of a subvolume's group, and once to each group above it.
     fn add(&mut self, tree: TreeId, delta: i64) -> Result<()> {
         let mut seen = BTreeSet::from([QuotaGroup::of(tree)]);
         let mut queue = vec![QuotaGroup::of(tree)];
         while let Some(group) = queue.pop() {
-            // Of a group that was deleted nothing is counted.
+            // A deleted group has no counts.
             let Some(mut info) = self.info(group)? else { continue };
             info.generation = self.generation;
             info.referenced = info.referenced.saturating_add_signed(delta);
@@ -195,8 +195,8 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Takes the group of a dropped subvolume away; with simple quotas only when nothing that the
-    /// subvolume made lives on.
+    /// Deletes the group of a dropped subvolume. With simple quotas, keeps it as long as extents
+    /// that the subvolume made are in use.
     fn remove(&mut self, tree: TreeId, simple: bool) -> Result<()> {
         let group = QuotaGroup::of(tree);
         let Some(info) = self.info(group)? else { return Ok(()) };
@@ -214,7 +214,7 @@ impl Work<'_> {
     }
 }
 
-/// The subvolume that another has its name in.
+/// The subvolume that contains the entry of another subvolume.
 fn home<S: NodeSource + ?Sized>(source: &S, root: NodePtr, tree: TreeId) -> Result<Option<TreeId>> {
     let first = Key::new(tree.0, Kind::ROOT_BACKREF, 0);
     let cursor = Cursor::seek(source, TreeId::ROOT, root, &first)?;
@@ -223,8 +223,8 @@ fn home<S: NodeSource + ?Sized>(source: &S, root: NodePtr, tree: TreeId) -> Resu
 }
 
 impl Settle<'_> {
-    /// Brings the quota tree up to what this transaction did to subvolumes, nodes and data.
-    /// Everything that concerns trees of files has happened by now.
+    /// Applies the changes of subvolumes, nodes and data to the quota tree. Runs after all changes
+    /// of file trees.
     pub(super) fn count_quotas(&mut self) -> Result<()> {
         let Some(before) = self.quotas.status else { return Ok(()) };
         let generation = self.transaction.generation;

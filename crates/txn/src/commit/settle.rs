@@ -298,7 +298,8 @@ impl Settle<'_> {
         self.record_roots()
     }
 
-    /// Rebuilds the nodes at given places, by putting an item of each once more.
+    /// Rebuilds the nodes on the paths to the keys in `touched`, by putting one existing item at
+    /// each key again.
     fn touch(&mut self) -> Result<()> {
         let mut places: BTreeMap<TreeId, Vec<Key>> = BTreeMap::new();
         for (tree, key) in self.transaction.touched.change(std::mem::take) {

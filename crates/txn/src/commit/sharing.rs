@@ -1,19 +1,21 @@
-//! Nodes that several trees use: which references change when one of the trees changes.
+//! Nodes that several trees use, and how their references change when one of the trees changes.
 //!
 //! # Invariants
 //!
-//! - **B1** What a node points to (its children, the data extents of a leaf) carries one reference
-//!   for it: by the node's address if the node has the flag FULL_BACKREF, else by the tree that the
-//!   node says it was written for.
-//! - **B2** A node without the flag is used by the tree it was written for. So a tree that goes on
-//!   without a node which others still use sets the flag, and moves the references over.
-//! - **B3** A reference count is the committed one and what this commit did to it so far, together.
+//! - **B1** A node holds one reference to each child, or to each data extent of a leaf. If the node
+//!   has the flag FULL_BACKREF, the reference names the node's address. Otherwise it names the tree
+//!   that the node was written for.
+//! - **B2** A node without the flag is used by the tree it was written for. When this tree stops
+//!   using a node that others still use, it sets the flag. The node's references then name its
+//!   address.
+//! - **B3** A reference count is the committed count plus the changes that this commit has made so
+//!   far.
 //!
 //! # Place
 //!
-//! The merge says which nodes a tree leaves, from the root down; each passes its entries to new
-//! nodes, which are the tree's own. What follows for the counts is summed here, and becomes items
-//! of the extent tree when the commit settles.
+//! The merge reports the nodes that a tree stops using, from the root down. The entries of such a
+//! node move to new nodes, which belong to that tree alone. This module sums the resulting changes
+//! of references. When the commit settles, they become items of the extent tree.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -26,7 +28,7 @@ use crate::{
     extent_tree::{self, BlockChange},
 };
 
-/// How what a node points to is referenced (B1).
+/// The name that a node's references carry (B1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Via {
     Tree(TreeId),
@@ -38,11 +40,11 @@ pub(super) enum Via {
 pub(super) enum Left {
     /// No tree uses the node any more.
     Gone,
-    /// Others do.
+    /// Other trees still use the node.
     Shared,
 }
 
-/// Users of a node, and how it refers.
+/// Number of references to a node, and whether it has FULL_BACKREF.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct State {
     pub(super) refs: u64,
@@ -50,7 +52,7 @@ pub(super) struct State {
 }
 
 pub(super) struct Sharing {
-    /// Root of the committed extent tree, which stays what it is until the commit settles.
+    /// Root of the committed extent tree. The tree does not change before the rounds begin.
     extent_root: NodePtr,
     pub(super) blocks: BTreeMap<Logical, BlockChange>,
     pub(super) data: BTreeMap<Logical, ExtentChange>,
@@ -89,13 +91,13 @@ impl Sharing {
         Ok(State { refs, full: before.full || change.make_full })
     }
 
-    /// How a node's entries are referenced.
+    /// The name that the references of this node carry.
     pub(super) fn via(node: &Node, state: State) -> Via {
         if state.full { Via::Node(node.logical()) } else { Via::Tree(node.owner()) }
     }
 
-    /// A tree stops using a node. Its entries, from slot `from` on, pass to new nodes of the tree.
-    /// Those before are gone already: a drop of the tree had come so far.
+    /// Notes that a tree stops using a node. Its entries from slot `from` on move to new nodes of
+    /// the tree. An earlier drop of the tree has already removed the entries before `from`.
     pub(super) fn leave(
         &mut self,
         tree: TreeId,
@@ -124,8 +126,8 @@ impl Sharing {
         Ok(Left::Shared)
     }
 
-    /// Sets a node's flag; its entries gain the references that it stands for from now on. Those
-    /// by its tree stay: the caller says what becomes of them.
+    /// Sets FULL_BACKREF on a node, and adds one reference by the node's address to each of its
+    /// entries. The references that name the tree stay; the caller decides about them.
     pub(super) fn make_full(&mut self, node: &Node) -> Result<()> {
         let change = self.blocks.entry(node.logical()).or_default();
         change.level = node.level();
@@ -145,8 +147,8 @@ impl Sharing {
         change.deltas.add(user, delta);
     }
 
-    /// A node's users go over to its copy at `new`, which the ledger knows as born for the node's
-    /// owner. `renamed` says what each is called from now on.
+    /// Moves all users of a node to its copy at `new`. The ledger has the copy as a new node of the
+    /// same owner. `renamed` returns the new name of each user.
     pub(super) fn pass_on(
         &mut self,
         node: &Node,
@@ -162,7 +164,7 @@ impl Sharing {
         change.level = node.level();
         change.make_full |= full;
         users.iter().for_each(|(user, count)| change.deltas.add(renamed(*user), *count));
-        // The one that its item is made with.
+        // The item of the copy is made with this reference, so it must not be added again.
         change.deltas.add(User::Tree(node.owner()), -1);
         self.known.insert(new, State { refs: 1, full });
     }
@@ -178,7 +180,8 @@ impl Sharing {
         self.contribute_where(node, from, via, delta, &|_| true)
     }
 
-    /// As [`contribute`](Self::contribute), for what lies where `wanted` says.
+    /// As [`contribute`](Self::contribute), but only for children and extents at addresses that
+    /// `wanted` accepts.
     pub(super) fn contribute_where(
         &mut self,
         node: &Node,

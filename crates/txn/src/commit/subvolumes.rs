@@ -1,11 +1,11 @@
-//! Subvolumes in a commit: snapshots are cut from merged trees.
+//! Subvolumes in a commit: it makes snapshots by copying root nodes of merged trees (the cut).
 //!
 //! # Invariants
 //!
-//! - **V1** Where a tree begins, and since when it may be shared, is in its root item by this
-//!   commit's word alone: what an operation put there is older.
-//! - **V2** Snapshots are cut when all that the transaction's operations put is in the trees, and
-//!   before anything is put late.
+//! - **V1** Only the commit sets the root address, generation and last snapshot in a root item.
+//!   Values that an operation put there are older, so the commit replaces them.
+//! - **V2** Snapshots are cut after the changes of the transaction's operations are merged, and
+//!   before the late items are put.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -18,13 +18,13 @@ use super::{
 };
 use crate::{Error, Result, reserve::Tree, snapshot::Snapshot};
 
-/// What a root item says.
+/// Parses a root item.
 pub(super) fn parse_root(key: Key, bytes: &[u8]) -> Result<RootItem> {
     RootItem::parse(bytes).map_err(|source| Error::Item { tree: TreeId::ROOT, key, source })
 }
 
 impl Settle<'_> {
-    /// Notes what root items say now, for the room that is kept for what trees share.
+    /// Notes the new contents of root items. The snapshot headroom is computed from them.
     pub(super) fn note_trees(&mut self, changes: &[(Key, Change)]) {
         for (key, change) in changes.iter().filter(|(key, _)| key.kind == Kind::ROOT_ITEM) {
             let item = change.as_ref().and_then(|bytes| RootItem::parse(bytes).ok());
@@ -32,13 +32,14 @@ impl Settle<'_> {
         }
     }
 
-    /// Bytes of the nodes of a tree. Its item was right before this transaction.
+    /// Bytes of the nodes of a tree: those in its root item, and the change in this transaction.
     pub(super) fn bytes_used_by_now(&self, tree: TreeId, item: &RootItem) -> u64 {
         let delta = self.ledger.node_delta.get(&tree).copied().unwrap_or(0);
         item.bytes_used.saturating_add_signed(delta * i64::from(self.nodesize()))
     }
 
-    /// Gives root items that operations put the places that the trees have by now (V1).
+    /// Replaces root address and generations in root items that operations put by the present ones
+    /// (V1).
     pub(super) fn keep_places(&mut self, changes: &mut [(Key, Change)]) -> Result<()> {
         let root = self.must_root(TreeId::ROOT)?;
         for (key, change) in changes.iter_mut().filter(|(key, _)| key.kind == Kind::ROOT_ITEM) {
@@ -66,7 +67,7 @@ impl Settle<'_> {
         Ok(())
     }
 
-    /// Cuts the snapshots of this transaction, then puts what was kept back for it (V2).
+    /// Cuts the snapshots of this transaction, then puts their late items (V2).
     pub(super) fn snapshots(&mut self) -> Result<()> {
         let wanted = self.transaction.snapshots.lock().clone();
         for snapshot in &wanted {
@@ -132,12 +133,13 @@ impl Settle<'_> {
             bytes_used: self.bytes_used_by_now(snapshot.source, &source),
             ..source
         };
-        // Without it Linux takes the flags for an old kernel's garbage.
+        // Without this flag, Linux treats the root item's flags as garbage of an old kernel and
+        // clears them.
         item.inode.flags |= InodeFlags::ROOT_ITEM_INIT;
         if snapshot.read_only {
             item.flags |= RootFlags::READONLY;
         } else {
-            // What can be changed is no longer what was received.
+            // A writable copy may change, so it no longer counts as a received subvolume.
             item.flags &= !RootFlags::READONLY;
             item.received_uuid = [0; 16];
             (item.stransid, item.rtransid) = (Generation(0), Generation(0));

@@ -1,11 +1,12 @@
-//! A refusal of space: told to subscribers, counted, and the last one kept with all accounts.
+//! Refusals of space. Each is reported to tracing subscribers and counted, and the last one is kept
+//! with all accounts.
 //!
 //! # Invariants
 //!
-//! - **R1** A reader that sees the count of a refusal finds its record, too: the record is kept
-//!   first, and counted second.
-//! - **R2** A thread that refuses holds no short lock: all accounts are looked at. What is kept is
-//!   locked for a copy alone.
+//! - **R1** A reader that sees the count of a refusal also finds its record, because the record is
+//!   stored before the count rises.
+//! - **R2** A thread that refuses holds no short lock, because it reads all accounts. The lock of
+//!   the record is held only for a copy.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +17,7 @@ use crate::reserve::Accounts;
 /// The last refusal of space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// Of what.
+    /// The kind of space that was refused.
     pub kind: SpaceKind,
     /// Bytes that were asked for.
     pub bytes: u64,
@@ -26,7 +27,7 @@ pub struct Refusal {
     pub accounts: Accounts,
 }
 
-/// The same, as it is kept.
+/// A refusal as the counters keep it, with its time instead of its age.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Refused {
     pub(crate) kind: SpaceKind,

@@ -1,10 +1,11 @@
-//! What the flush steps gained: told one by one to subscribers, and added up.
+//! What flush steps gained. Each step is reported to tracing subscribers, and all steps are added
+//! up.
 //!
 //! # Invariants
 //!
-//! - **S1** Each step that is told is counted, with the same figures, also without a subscriber.
-//! - **S2** A thread that looks before a step or tells of it holds no lock: a look takes short
-//!   ones, one after the other.
+//! - **S1** Each reported step is counted with the same figures, also without a subscriber.
+//! - **S2** A thread that measures or reports a step holds no lock, because it takes short locks,
+//!   one after the other.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,52 +17,53 @@ const KINDS: [SpaceKind; 2] = [SpaceKind::Metadata, SpaceKind::Data];
 /// What one step gained.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gain {
-    /// Something was done.
+    /// Whether the step did anything.
     pub gained: bool,
-    /// How many waiting tickets were served meanwhile.
+    /// Number of waiting tickets that were served during the step.
     pub served: u64,
 }
 
-/// What there was before a flush step.
+/// The state of the accounts before a flush step.
 #[derive(Clone, Copy, Debug)]
 pub struct Before {
     pub(crate) kind: SpaceKind,
     pub(crate) step: Step,
-    /// Bytes that were waited for.
+    /// Bytes that waiting tickets requested.
     pub(crate) waiting: u64,
     /// Bytes that could be reserved.
     pub(crate) room: u64,
-    /// Bytes that the step was thought to give back.
+    /// Bytes that the step was expected to give back.
     pub(crate) forecast: u64,
 }
 
-/// What one step gained, all times together.
+/// Sums over all runs of one step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepFigures {
-    /// How often it was taken.
+    /// Number of runs.
     pub times: u64,
-    /// How often something was done.
+    /// Number of runs that did anything.
     pub gained: u64,
-    /// How many waiting tickets were served meanwhile.
+    /// Number of waiting tickets that were served during the runs.
     pub served: u64,
-    /// Bytes that it was thought to give back.
+    /// Bytes that the step was expected to give back.
     pub forecast: u64,
-    /// Bytes that it did.
+    /// Bytes that the step gave back.
     pub yielded: u64,
 }
 
-/// What all steps gained, by the kind of space that was waited for.
+/// What all steps gained, by the kind of space that the tickets requested.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlushSteps([[StepFigures; Step::ALL.len()]; KINDS.len()]);
 
 impl FlushSteps {
-    /// What a step gained for the tickets of a kind; nothing for a kind without tickets.
+    /// What a step gained for the tickets of a kind. All figures are zero for system space, which
+    /// has no tickets.
     #[must_use]
     pub fn of(&self, kind: SpaceKind, step: Step) -> StepFigures {
         index(kind).map_or_else(StepFigures::default, |index| self.0[index][step as usize])
     }
 
-    /// All steps that there are for each kind, metadata first.
+    /// All steps of each kind that has tickets, metadata first.
     pub fn rows(&self) -> impl Iterator<Item = (SpaceKind, Step, StepFigures)> + '_ {
         let all = KINDS.into_iter().flat_map(|kind| Step::ALL.map(|step| (kind, step)));
         let named = all.filter(|(kind, step)| step.is_for(*kind));

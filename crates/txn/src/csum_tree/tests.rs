@@ -1,4 +1,4 @@
-//! The checksum tree's changes against a map of sectors.
+//! Compares changes of the checksum tree with a map of sectors.
 
 use std::sync::Arc;
 
@@ -9,7 +9,8 @@ use proptest::prelude::*;
 use super::*;
 
 const SECTOR: u64 = 4096;
-/// Addresses that the model knows, in sectors, and the sums that an item holds at most.
+/// `SECTORS` is the number of sectors of the model. `ITEM_MAX` is the largest number of sums in an
+/// item.
 const SECTORS: u64 = 96;
 const BASE: u64 = 1 << 20;
 const ITEM_MAX: usize = 8;
@@ -76,7 +77,7 @@ fn sums_of(model: &Model, from: u64, to: u64) -> Vec<u8> {
     (from..to).flat_map(|sector| [model[&sector]; 4]).collect()
 }
 
-/// Runs of sectors that the model has, cut where `cuts` says and at the longest item.
+/// Runs of adjacent sectors of the model. A run ends where `cuts` is true, and at the longest item.
 fn items_of(model: &Model, cuts: &[bool]) -> Vec<(u64, Vec<u8>)> {
     let mut items: Vec<(u64, Vec<u8>)> = Vec::new();
     for (&sector, &sum) in model {
@@ -94,7 +95,7 @@ fn items_of(model: &Model, cuts: &[bool]) -> Vec<(u64, Vec<u8>)> {
     items
 }
 
-/// Runs of chosen sectors, ascending, some of which touch.
+/// Ascending runs of chosen sectors. Some are adjacent.
 fn runs_of(chosen: &[bool], cuts: &[bool]) -> Vec<(u64, u64)> {
     let mut runs: Vec<(u64, u64)> = Vec::new();
     for sector in (0..SECTORS).filter(|sector| chosen[*sector as usize]) {
@@ -107,8 +108,8 @@ fn runs_of(chosen: &[bool], cuts: &[bool]) -> Vec<(u64, u64)> {
 }
 
 proptest! {
-    /// C1, C2: what the items say afterwards is what they said, less what went, and what came;
-    /// none overlaps, and none is longer than it may be.
+    /// C1, C2: the items have the old sums, without the freed ones and with the new ones. No two
+    /// items overlap, and none is too long.
     #[test]
     fn as_a_map_of_sectors(
         there in proptest::collection::vec(any::<bool>(), SECTORS as usize),

@@ -1,4 +1,5 @@
-//! References of one extent against a map of users, and what it costs to change a few of many.
+//! Compares the references of one extent with a map of users, and measures the cost of a few
+//! changes among many.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -84,8 +85,8 @@ fn user(ino: u64, offset: u64) -> User {
     User::File(DataRef { root: TreeId::FS, ino: Ino(ino), offset })
 }
 
-/// Users of which many have the same hash: two differences that do not change it give four with
-/// each.
+/// Groups of four users with the same hash. Two differences of offsets leave the hash unchanged, so
+/// each base offset gives four.
 fn colliding() -> Vec<User> {
     let hash = |offset| user(300, offset).with_count(1).hash();
     let mut seen: HashMap<u64, u64> = HashMap::new();
@@ -108,7 +109,7 @@ fn colliding() -> Vec<User> {
     users
 }
 
-/// What the items say of each user.
+/// Number of references of each user, from the items.
 fn counts(items: &Items) -> BTreeMap<User, i64> {
     let mut counts = BTreeMap::new();
     let mut add = |entry: &BackRef| {
@@ -151,7 +152,7 @@ fn born(first: User) -> Items {
     refs.write(true, &mut out).expect("items");
     let mut items: Items =
         out.into_iter().map(|(key, item)| (key, item.expect("an item").to_vec())).collect();
-    // Others before and behind it.
+    // Add extent items before and after it.
     let other = items[&key()].clone();
     items.insert(Key::new(AT.0 - 4096, Kind::EXTENT_ITEM, 4096), other.clone());
     items.insert(Key::new(AT.0 + 65536, Kind::EXTENT_ITEM, 4096), other);
@@ -162,8 +163,8 @@ fn only_ours(items: &Items) -> Items {
     items.iter().filter(|(k, _)| k.objectid == AT.0).map(|(k, v)| (*k, v.clone())).collect()
 }
 
-/// Users with one hash and without come and go: items and counts are those of a map, no user has
-/// two.
+/// Adds and removes users with and without equal hashes. Items and counts follow a map, and no user
+/// has two references.
 #[test]
 fn references_follow_a_map_of_users_when_hashes_collide() {
     let mut users = colliding();
@@ -203,7 +204,7 @@ fn references_follow_a_map_of_users_when_hashes_collide() {
     }
 }
 
-/// A reference that no file holds is not dropped, whatever others there are.
+/// Dropping a reference that no user holds fails, even among many others.
 #[test]
 fn dropping_a_reference_fails_when_no_file_holds_it() {
     let mut items = born(user(1, 0));
@@ -219,8 +220,8 @@ fn dropping_a_reference_fails_when_no_file_holds_it() {
     }
 }
 
-/// What it takes to change ten references, and to ask whether there are others, is the same however
-/// many there are.
+/// The cost of changing ten references, and of looking for other users, does not depend on their
+/// number.
 #[test]
 fn changing_few_references_costs_the_same_however_many_there_are() {
     for count in [500, 2_000, 8_000] {
@@ -238,7 +239,7 @@ fn changing_few_references_costs_the_same_however_many_there_are() {
         let refs = Refs::read(&tree, tree.root, &key()).expect("an item");
         assert!(!refs.are_only_of(user(1, 0)).expect("it reads"));
         assert!(tree.steps.get() < 30, "{count}: {} steps", tree.steps.get());
-        // All of them go.
+        // Drop all references.
         let mut deltas = Deltas::default();
         counts(&only_ours(&items)).into_iter().for_each(|(user, n)| deltas.add(user, -n));
         let (fate, steps, _) = change(&mut items, &deltas);

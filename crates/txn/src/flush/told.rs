@@ -115,8 +115,8 @@ impl Engine {
         }
     }
 
-    /// Reports the gain of a step: the forecast and the actual gain, in bytes. Reservations that
-    /// others made meanwhile hide a part of the gain.
+    /// Reports the forecast and the actual gain of a step, in bytes. The actual gain is too low if
+    /// other threads reserved space during the step.
     pub fn tell_step(&self, before: &Before, gain: Gain) {
         let &Before { kind, step, waiting, room, forecast } = before;
         let is_served = gain.served > 0;

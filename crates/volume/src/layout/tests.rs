@@ -45,8 +45,8 @@ fn dealt(profile: BlockGroupFlags, stripes: usize, len: u64) -> Vec<Vec<(usize, 
             BlockGroupFlags::RAID5 | BlockGroupFlags::RAID6 => {
                 let parity = if profile == BlockGroupFlags::RAID5 { 1 } else { 2 };
                 if row.is_empty() {
-                    // A new row begins one stripe further on. The stripes that its data leaves over
-                    // are parity.
+                    // A new row begins one stripe further on. The stripes without data of this row
+                    // hold its parity.
                     let mut order: Vec<usize> = (0..stripes).collect();
                     order.rotate_left(units % stripes);
                     units += 1;
@@ -90,8 +90,8 @@ const SHAPES: &[(BlockGroupFlags, usize, u16)] = &[
     (BlockGroupFlags::RAID6, 7, 1),
 ];
 
-/// G1 and G2: every sector has the place that the model gives it, in pieces that end where they
-/// must.
+/// G1 and G2: every sector has the place that the model gives it, and each piece ends at the end of
+/// its unit or of the chunk.
 #[test]
 fn agrees_with_dealing_by_hand() {
     let mut rng = Rng::new(42);
@@ -167,7 +167,7 @@ fn refuses_what_cannot_be() {
         chunk.flags = BlockGroupFlags::RAID6;
         chunk.stripes.truncate(2);
     });
-    // Its bytes have addresses, but its last row has none.
+    // All bytes of the chunk have addresses, but the end of its last row does not.
     bad(&|chunk| {
         (chunk.logical, chunk.len) = (Logical(0), u64::MAX - 1);
         chunk.flags = BlockGroupFlags::DATA.with(BlockGroupFlags::RAID0);

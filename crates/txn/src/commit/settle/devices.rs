@@ -1,9 +1,9 @@
-//! Devices and chunks that came, went or changed, in the trees that record them.
+//! Records added, removed and changed devices and chunks in the trees of a commit.
 //!
 //! # Invariants
 //!
-//! - **D1** What a chunk takes on a device is recorded in the same round as the chunk: its
-//!   extents, and the bytes in use.
+//! - **D1** The device extents of a chunk and the used bytes of its devices are recorded in the
+//!   same round as the chunk.
 
 use buttress_format::{BlockGroupFlags, DeviceItem, Extent, Key, Kind, TreeId, ids};
 use buttress_tree::Cursor;
@@ -13,7 +13,7 @@ use crate::devices::known_item;
 use crate::{Error, Result, commit_state::GroupRecord, transaction::DeviceChange};
 
 impl Settle<'_> {
-    /// Devices that came, went or have another size.
+    /// Records added, removed and resized devices in the chunk tree.
     pub(super) fn device_items(&mut self) -> Result<()> {
         let changes = std::mem::take(&mut *self.transaction.devices.lock());
         for change in changes {
@@ -47,7 +47,7 @@ impl Settle<'_> {
         Ok(())
     }
 
-    /// Failures of devices that were counted since the last commit.
+    /// Records error counts of devices that changed since the last commit.
     pub(super) fn device_stats(&mut self) -> Result<()> {
         let mut items = Changes::new();
         for device in self.engine.volume.devices().iter() {
@@ -59,7 +59,7 @@ impl Settle<'_> {
         self.merge(TreeId::DEV, items)
     }
 
-    /// Chunks that came and went, in the chunk, device and group trees.
+    /// Records new and removed chunks in the chunk tree, the device tree and the block group tree.
     pub(super) fn chunks(&mut self, pending: &mut Pending) -> Result<()> {
         let Pending { groups, free_space, .. } = pending;
         let new: Vec<_> = self.transaction.chunks.lock()[self.new_chunks_seen..].to_vec();

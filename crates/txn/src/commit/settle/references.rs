@@ -1,5 +1,4 @@
-//! The users of extents: what operations and merges did to references becomes changes of the extent
-//! tree.
+//! Turns reference changes of operations and merges into changes of the extent tree.
 //!
 //! # Invariants
 //!
@@ -18,7 +17,7 @@ use crate::{
 };
 
 impl Settle<'_> {
-    /// What the merges did to committed nodes that may be shared becomes changes of the extent
+    /// Turns the merges' reference changes of possibly shared nodes into changes of the extent
     /// tree.
     pub(super) fn shared_nodes(&mut self, pending: &mut Changes) -> Result<()> {
         let root = self.must_root(TreeId::EXTENT)?;
@@ -26,7 +25,7 @@ impl Settle<'_> {
         let blocks = std::mem::take(&mut self.ledger.sharing.blocks);
         for (at, change) in blocks {
             if self.ledger.is_born(at) {
-                // Becomes part of its item, which the first round makes.
+                // The first round makes this node's item and applies the change to it.
                 self.ledger.sharing.blocks.insert(at, change);
                 continue;
             }
@@ -46,8 +45,8 @@ impl Settle<'_> {
         Ok(())
     }
 
-    /// The changes of data references: those that operations asked for, and those that follow from
-    /// nodes that came to be shared, or no longer are.
+    /// All changes of data references: those of operations, and those that follow from nodes which
+    /// became shared or unshared.
     fn data_changes(&mut self) -> Result<Vec<ExtentChange>> {
         const DISPUTED: &str = "two leaves disagree about its length";
         if let Some(at) = self.transaction.refs.disputed() {
@@ -79,9 +78,10 @@ impl Settle<'_> {
         Ok(changes.into_values().filter(|change| !change.deltas.is_empty()).collect())
     }
 
-    /// Data references become changes of the extent tree; the checksum tree follows at once.
+    /// Turns data references into changes of the extent tree, and merges the checksum tree.
     pub(super) fn data_refs(&mut self, pending: &mut Changes) -> Result<()> {
-        // Whole ranges of what lies side by side: what keeps sets of ranges is asked once for each.
+        // Adjacent extents are joined, so that each structure that keeps ranges is updated once per
+        // range.
         let (mut born, mut freed): (Vec<Extent>, Vec<Extent>) = (Vec::new(), Vec::new());
         let form = DataForm {
             generation: self.transaction.generation,
@@ -113,7 +113,7 @@ impl Settle<'_> {
             self.account(*extent, false)?;
             self.pin(*extent)?;
         }
-        // What was written in place into an older extent, and freed with it, needs no sums.
+        // Data written in place into an older extent that this commit frees needs no checksums.
         let lives = |run: &Extent| {
             let before = freed.partition_point(|gone| gone.start <= run.start);
             before == 0 || freed[before - 1].end() <= run.start
