@@ -24,7 +24,7 @@ use crate::door::VALID_SECS;
 use crate::exchange::Exchange;
 use crate::mount::{Link, Mount};
 use crate::pool::{Kind, WorkerPool};
-use crate::ring::{Office, Ring, Taken};
+use crate::ring::{RequestHandler, Ring, Taken};
 use crate::session::{BESIDE_RINGS, rings};
 use crate::{Error, Options, counts, dispatch};
 
@@ -47,8 +47,8 @@ pub fn serve_empty(target: &Path, options: &Options, ready: impl FnOnce()) -> Re
     let for_ring = device.try_clone().map_err(Error::Session)?;
     let (device, _) = Device::greet(device, &dispatch::terms(&options)).map_err(Error::Session)?;
     let memory = Arc::new(Memory::default());
-    let desk = Desk(Arc::clone(&memory));
-    let ring = rings.map(|rings| rings.start(&for_ring, Box::new(desk), options.thread_count()));
+    let handler = MemoryHandler(Arc::clone(&memory));
+    let ring = rings.map(|rings| rings.start(&for_ring, Box::new(handler), options.thread_count()));
     let ring = ring.transpose().map_err(Error::Session)?;
     drop(for_ring);
     ready();
@@ -67,9 +67,9 @@ pub fn serve_empty(target: &Path, options: &Options, ready: impl FnOnce()) -> Re
 }
 
 /// What answers requests of a ring.
-struct Desk(Arc<Memory>);
+struct MemoryHandler(Arc<Memory>);
 
-impl Office for Desk {
+impl RequestHandler for MemoryHandler {
     fn kind(&self, taken: &Taken) -> Kind {
         dispatch::kind(&taken.head(), taken.parts())
     }

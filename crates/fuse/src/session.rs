@@ -29,7 +29,7 @@ use crate::exchange::Exchange;
 use crate::mount::{Link, Mount, Unmounted};
 use crate::mount_list::Listed;
 use crate::pool::{Kind, Line, WorkerPool};
-use crate::ring::{self, Desk, Ring, Rings};
+use crate::ring::{self, DoorHandler, Ring, Rings};
 use crate::sharer::{self, First, Sharer};
 use crate::submounts::Submounts;
 use crate::voice::Voice;
@@ -131,7 +131,11 @@ pub(crate) fn open(
         Some((rings, device)) if door.is_over_ring() => {
             let started = device
                 .and_then(|device| {
-                    rings.start(&device, Box::new(Desk(Arc::clone(&door))), options.thread_count())
+                    rings.start(
+                        &device,
+                        Box::new(DoorHandler(Arc::clone(&door))),
+                        options.thread_count(),
+                    )
                 })
                 .map_err(failed)?;
             Some(started)

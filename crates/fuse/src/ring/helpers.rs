@@ -27,7 +27,7 @@ const QUIET_TICKS: u32 = 64;
 const SEND_AFTER: Duration = Duration::from_micros(200);
 
 /// The handler of requests.
-pub(crate) trait Office: Send + Sync {
+pub(crate) trait RequestHandler: Send + Sync {
     /// Returns the kind of a request, which tells its likely cost.
     fn kind(&self, taken: &Taken) -> Kind;
 
@@ -38,7 +38,7 @@ pub(crate) trait Office: Send + Sync {
 
 /// What all threads of a connection share.
 pub(super) struct Shared {
-    office: Box<dyn Office>,
+    handler: Box<dyn RequestHandler>,
     queues: Vec<(u16, Arc<Queue>)>,
     costs: Costs,
     /// The number of threads that work on a request.
@@ -76,7 +76,7 @@ enum Job {
 
 impl Shared {
     pub(super) fn new(
-        office: Box<dyn Office>,
+        handler: Box<dyn RequestHandler>,
         queues: Vec<(u16, Arc<Queue>)>,
         helpers_max: usize,
     ) -> Arc<Self> {
@@ -89,7 +89,7 @@ impl Shared {
             threads: Vec::new(),
         };
         Arc::new(Self {
-            office,
+            handler,
             queues,
             costs: Costs::new(),
             working: AtomicUsize::new(0),
@@ -172,7 +172,7 @@ impl Shared {
                 sent = clock::now();
             }
             let others_wait = reins.has_waiting();
-            let kind = self.office.kind(&taken);
+            let kind = self.handler.kind(&taken);
             seat.choose(matches!(kind, Kind::ReadLarge | Kind::WriteLarge));
             queue.turn.leave(term);
             drop(reins);
@@ -228,7 +228,7 @@ impl Shared {
     fn work(&self, kind: Kind, taken: Taken) {
         self.working.fetch_add(1, Ordering::Relaxed);
         let watch = Stopwatch::start(self.costs.is_suspect(kind));
-        self.office.work(taken);
+        self.handler.work(taken);
         self.costs.learn(kind, watch.until(clock::now()));
         self.working.fetch_sub(1, Ordering::Relaxed);
     }
