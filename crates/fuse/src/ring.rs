@@ -30,12 +30,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 mod abi;
+mod driver_term;
 mod helpers;
 mod port;
 mod queue;
 #[cfg(all(test, debug_assertions))]
 mod seeded;
-mod turn;
 
 pub(crate) use helpers::RequestHandler;
 use helpers::Shared;

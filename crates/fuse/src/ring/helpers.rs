@@ -162,30 +162,30 @@ impl Shared {
     fn drive(self: &Arc<Self>, number: usize, term: u64) {
         let (processor, queue) = &self.queues[number];
         let mut seat = Seat::new(*processor);
-        let mut reins = queue.reins();
+        let mut driver = queue.lock_driver();
         let mut sent = clock::now();
-        while let Some(taken) = queue.next(&mut reins) {
-            if reins.has_unsent && clock::since(sent) > SEND_AFTER {
-                queue.send(&mut reins);
+        while let Some(taken) = queue.next(&mut driver) {
+            if driver.has_unsent && clock::since(sent) > SEND_AFTER {
+                queue.send(&mut driver);
                 sent = clock::now();
-            } else if !reins.has_unsent {
+            } else if !driver.has_unsent {
                 sent = clock::now();
             }
-            let others_wait = reins.has_waiting();
+            let others_wait = driver.has_waiting();
             let kind = self.handler.kind(&taken);
             seat.choose(matches!(kind, Kind::ReadLarge | Kind::WriteLarge));
-            queue.turn.leave(term);
-            drop(reins);
+            queue.term.leave(term);
+            drop(driver);
             self.take(kind, taken, others_wait);
-            if !queue.turn.come_back(term) {
-                // R6: the new driver has the reins, and may hold them while it waits for the
-                // kernel.
+            if !queue.term.come_back(term) {
+                // `driver_term::R6`: the new driver may hold the state's lock while it waits for
+                // the kernel.
                 return;
             }
             queue.finished.fetch_add(1, Ordering::Relaxed);
-            reins = queue.reins();
+            driver = queue.lock_driver();
         }
-        drop(reins);
+        drop(driver);
         if self.left.fetch_sub(1, Ordering::SeqCst) == 1 {
             self.jobs.lock().is_over = true;
             self.called.notify_all();
@@ -297,13 +297,13 @@ impl Shared {
             }
             quiet += 1;
             for (number, (_, queue)) in self.queues.iter().enumerate() {
-                let away = queue.turn.away();
+                let away = queue.term.away();
                 let at = away.map(|term| (term, queue.finished.load(Ordering::Relaxed)));
                 let was_at = std::mem::replace(&mut before[number], at);
                 if was_at != at {
                     quiet = 0;
                 } else if let Some((term, _)) = at
-                    && let Some(next) = queue.turn.replace(term)
+                    && let Some(next) = queue.term.replace(term)
                 {
                     self.call(Job::Drive(number, next));
                 }
