@@ -161,7 +161,7 @@ impl Shared {
     /// Drives a queue until it has ended, or another thread drives it.
     fn drive(self: &Arc<Self>, number: usize, term: u64) {
         let (processor, queue) = &self.queues[number];
-        let mut seat = Seat::new(*processor);
+        let mut affinity = Affinity::new(*processor);
         let mut driver = queue.lock_driver();
         let mut sent = clock::now();
         while let Some(taken) = queue.next(&mut driver) {
@@ -173,10 +173,10 @@ impl Shared {
             }
             let others_wait = driver.has_waiting();
             let kind = self.handler.kind(&taken);
-            seat.choose(matches!(kind, Kind::ReadLarge | Kind::WriteLarge));
+            affinity.note_request(matches!(kind, Kind::ReadLarge | Kind::WriteLarge));
             queue.term.leave(term);
             drop(driver);
-            self.take(kind, taken, others_wait);
+            self.work_or_hand_over(kind, taken, others_wait);
             if !queue.term.come_back(term) {
                 // `driver_term::R6`: the new driver may hold the state's lock while it waits for
                 // the kernel.
@@ -197,14 +197,14 @@ impl Shared {
     }
 
     /// Handles a request, or hands it to a helper.
-    fn take(self: &Arc<Self>, kind: Kind, taken: Taken, others_wait: bool) {
+    fn work_or_hand_over(self: &Arc<Self>, kind: Kind, taken: Taken, others_wait: bool) {
         if self.watch_dozes.load(Ordering::Relaxed)
             && let Some(watch) = &*self.watch.lock()
         {
             watch.unpark();
         }
-        match self.is_for_a_helper(kind, others_wait) {
-            true => self.call(Job::Work(kind, taken)),
+        match self.should_hand_over(kind, others_wait) {
+            true => self.give_to_helper(Job::Work(kind, taken)),
             false => self.work(kind, taken),
         }
     }
@@ -213,9 +213,9 @@ impl Shared {
     /// something. It also does if the kind takes long, others wait, a processor is idle, and so is
     /// a helper or one may be started. In all other cases handing on costs more than the others
     /// gain.
-    fn is_for_a_helper(&self, kind: Kind, others_wait: bool) -> bool {
+    fn should_hand_over(&self, kind: Kind, others_wait: bool) -> bool {
         let has_idle = || self.working.load(Ordering::Relaxed) < self.queues.len();
-        self.costs.waits(kind)
+        self.costs.usually_waits(kind)
             || others_wait && self.costs.is_long(kind) && has_idle() && self.has_helper()
     }
 
@@ -234,7 +234,7 @@ impl Shared {
     }
 
     /// Gives a job to a helper.
-    fn call(self: &Arc<Self>, job: Job) {
+    fn give_to_helper(self: &Arc<Self>, job: Job) {
         let mut jobs = self.jobs.lock();
         // A queue must not wait until helpers finish their requests, or for earlier jobs.
         let is_urgent = matches!(job, Job::Drive(..));
@@ -305,7 +305,7 @@ impl Shared {
                 } else if let Some((term, _)) = at
                     && let Some(next) = queue.term.replace(term)
                 {
-                    self.call(Job::Drive(number, next));
+                    self.give_to_helper(Job::Drive(number, next));
                 }
             }
         }
@@ -328,50 +328,50 @@ impl std::fmt::Debug for Shared {
 /// A driver does not preempt the program that has just asked. That program mostly has more to send
 /// before it waits: a close, and the next request. The driver then takes all of it at once.
 /// `SCHED_BATCH` tells the kernel so.
-struct Seat {
-    there: CpuSet,
+struct Affinity {
+    local: CpuSet,
     anywhere: Option<CpuSet>,
-    is_there: bool,
+    is_local: bool,
     /// Large requests in a row, minus small ones.
     large: i8,
 }
 
-impl Seat {
+impl Affinity {
     /// The driver changes its place after this many more requests of one kind than of the other.
     const MANY: i8 = 16;
 
     fn new(processor: u16) -> Self {
-        let mut there = CpuSet::new();
-        there.set(usize::from(processor));
+        let mut local = CpuSet::new();
+        local.set(usize::from(processor));
         let anywhere = rustix::thread::sched_getaffinity(None).ok();
-        let mut seat = Self { there, anywhere, is_there: false, large: 0 };
-        seat.go(true);
+        let mut affinity = Self { local, anywhere, is_local: false, large: 0 };
+        affinity.set_local(true);
         set_policy(libc::SCHED_BATCH);
-        seat
+        affinity
     }
 
-    fn choose(&mut self, is_large: bool) {
+    fn note_request(&mut self, is_large: bool) {
         let step = if is_large { 1 } else { -1 };
         self.large = (self.large + step).clamp(-Self::MANY, Self::MANY);
         if self.large.abs() == Self::MANY {
-            self.go(self.large < 0);
+            self.set_local(self.large < 0);
         }
     }
 
-    fn go(&mut self, is_there: bool) {
+    fn set_local(&mut self, is_local: bool) {
         let Some(anywhere) = &self.anywhere else { return };
-        if self.is_there != is_there {
-            self.is_there = is_there;
-            let place = if is_there { &self.there } else { anywhere };
+        if self.is_local != is_local {
+            self.is_local = is_local;
+            let place = if is_local { &self.local } else { anywhere };
             // If this process may not use the processor, the driver runs on another one.
             let _ = rustix::thread::sched_setaffinity(None, place);
         }
     }
 }
 
-impl Drop for Seat {
+impl Drop for Affinity {
     fn drop(&mut self) {
-        self.go(false);
+        self.set_local(false);
         set_policy(libc::SCHED_OTHER);
     }
 }
