@@ -42,6 +42,7 @@ mod door;
 mod empty;
 mod exchange;
 mod killed;
+mod mount_notifier;
 mod pool;
 mod ring;
 #[cfg(all(test, debug_assertions))]
@@ -49,7 +50,6 @@ mod seeds;
 mod session;
 mod sharer;
 mod submounts;
-mod voice;
 mod whole;
 
 pub use counts::requests;

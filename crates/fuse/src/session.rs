@@ -28,11 +28,11 @@ use crate::door::Door;
 use crate::exchange::Exchange;
 use crate::mount::{Link, Mount, Unmounted};
 use crate::mount_list::Listed;
+use crate::mount_notifier::MountNotifier;
 use crate::pool::{Kind, Line, WorkerPool};
 use crate::ring::{self, DoorHandler, Ring, Rings};
 use crate::sharer::{self, First, Sharer};
 use crate::submounts::Submounts;
-use crate::voice::Voice;
 use crate::whole::Whole;
 use crate::{Error, Options, options};
 
@@ -42,7 +42,7 @@ pub(crate) const BESIDE_RINGS: usize = 2;
 /// A volume that is mounted; programs that look into it wait until it is served.
 #[derive(Debug)]
 pub struct Session {
-    loops: Loops,
+    device_threads: DeviceThreads,
     ring: Option<Ring>,
     unmounter: Unmounter,
     submounts: Arc<Submounts>,
@@ -53,7 +53,7 @@ pub struct Session {
 /// A volume that is mounted and served.
 #[derive(Debug)]
 pub struct Serving {
-    loops: JoinHandle<std::io::Result<()>>,
+    device_threads: JoinHandle<std::io::Result<()>>,
     ring: Option<Ring>,
     unmounter: Unmounter,
     submounts: Arc<Submounts>,
@@ -70,7 +70,7 @@ pub struct Unmounter {
 
 /// What serves the requests that come through the device.
 #[derive(Debug)]
-pub(crate) struct Loops {
+pub(crate) struct DeviceThreads {
     device: Device,
     door: Arc<Door>,
     threads: usize,
@@ -78,10 +78,10 @@ pub(crate) struct Loops {
 
 /// One session before it is served, and what notifies its kernel apart from requests.
 pub(crate) struct Opened {
-    pub(crate) loops: Loops,
+    pub(crate) device_threads: DeviceThreads,
     pub(crate) ring: Option<Ring>,
     pub(crate) unmounter: Unmounter,
-    pub(crate) voice: Voice,
+    pub(crate) notifier: MountNotifier,
 }
 
 /// Mounts a volume on the directory `target`.
@@ -93,13 +93,14 @@ pub fn mount(fs: Filesystem, target: &Path, options: &Options) -> Result<Session
     let shown = fs.root().id().tree;
     let root = if options.shared { sharer::top_level(&fs)? } else { fs.root() };
     let tree = root.id().tree;
-    let Opened { loops, ring, mut unmounter, voice } = open(fs.clone(), root, target, options)?;
+    let Opened { device_threads, ring, mut unmounter, notifier } =
+        open(fs.clone(), root, target, options)?;
     let top = unmounter.target().to_owned();
-    let sharer = Sharer::new(fs.clone(), Arc::clone(&unmounter.mount), voice.nodes());
+    let sharer = Sharer::new(fs.clone(), Arc::clone(&unmounter.mount), notifier.nodes());
     let first = First::new(sharer, shown, options);
-    let submounts = Arc::new(Submounts::new(fs, tree, top, voice, options));
+    let submounts = Arc::new(Submounts::new(fs, tree, top, notifier, options));
     unmounter.below = Arc::downgrade(&submounts);
-    Ok(Session { loops, ring, unmounter, submounts, first })
+    Ok(Session { device_threads, ring, unmounter, submounts, first })
 }
 
 /// Mounts what lies below `root` on `target`.
@@ -126,7 +127,7 @@ pub(crate) fn open(
     let (device, agreed) = Device::greet(device, &dispatch::terms(options)).map_err(failed)?;
     kernel.is_there(device.notifier());
     let door = Arc::new(Door::new(fs, root, pool, aside, options.clone(), agreed));
-    let voice = Voice::new(&unmounter.mount, kernel, door.nodes());
+    let notifier = MountNotifier::new(&unmounter.mount, kernel, door.nodes());
     let ring = match rings.zip(for_ring) {
         Some((rings, device)) if door.is_over_ring() => {
             let started = device
@@ -142,11 +143,11 @@ pub(crate) fn open(
         }
         _ => None,
     };
-    let loops = Loops { device, door, threads };
+    let device_threads = DeviceThreads { device, door, threads };
     if let Err(error) = unmounter.mount.set_read_ahead(options.read_ahead_kib) {
         tracing::debug!(%error, "the kernel keeps its own readahead");
     }
-    Ok(Opened { loops, ring, unmounter, voice })
+    Ok(Opened { device_threads, ring, unmounter, notifier })
 }
 
 /// Makes rings, if they are wanted and the kernel supports them.
@@ -187,10 +188,10 @@ pub fn serve_connection(fs: Filesystem, device: OwnedFd, options: &Options) -> R
         Device::greet(device, &dispatch::terms(options)).map_err(Error::Session)?;
     kernel.is_there(device.notifier());
     let door = Arc::new(Door::new(fs, root, pool, aside, options.clone(), agreed));
-    Loops { device, door, threads: 1 }.run().map_err(Error::Session)
+    DeviceThreads { device, door, threads: 1 }.run().map_err(Error::Session)
 }
 
-impl Loops {
+impl DeviceThreads {
     /// Handles the requests that come through the device. Returns when the connection has ended.
     pub(crate) fn run(self) -> std::io::Result<()> {
         let Self { device, door, threads } = self;
@@ -243,10 +244,10 @@ impl Session {
     ///
     /// [`Error::Session`] when there is no thread for it.
     pub fn start(self) -> Result<Serving, Error> {
-        let Self { loops, ring, unmounter, submounts, first } = self;
-        let loops = std::thread::Builder::new()
+        let Self { device_threads, ring, unmounter, submounts, first } = self;
+        let device_threads = std::thread::Builder::new()
             .name("fuse-session".to_owned())
-            .spawn(move || loops.run())
+            .spawn(move || device_threads.run())
             .map_err(Error::Session)?;
         if let Some(first) = first {
             first.show(unmounter.target(), &unmounter.link).inspect_err(|_| {
@@ -254,7 +255,7 @@ impl Session {
             })?;
         }
         submounts.mount_all();
-        Ok(Serving { loops, ring, unmounter, submounts })
+        Ok(Serving { device_threads, ring, unmounter, submounts })
     }
 
     /// Serves until the mount is gone. All handles on the volume are dropped then.
@@ -275,7 +276,7 @@ impl Serving {
     /// [`Error::Session`] when the conversation with the kernel broke.
     pub fn wait(self) -> Result<(), Error> {
         let broken = || std::io::Error::other("a thread of the session ended in a panic");
-        let served = self.loops.join().unwrap_or_else(|_| Err(broken()));
+        let served = self.device_threads.join().unwrap_or_else(|_| Err(broken()));
         self.submounts.unmount_all();
         if let Some(ring) = self.ring {
             ring.join();
@@ -310,16 +311,16 @@ impl Beside {
     ///
     /// When a mount cannot be opened, or a write fails.
     pub fn gather(&self) -> std::io::Result<()> {
-        self.0.voices().iter().try_for_each(Voice::gather)
+        self.0.notifiers().iter().try_for_each(MountNotifier::gather)
     }
 
     /// Returns the number of inodes that the kernel knows, and about how many bytes they take here.
     #[must_use]
     pub fn known(&self) -> (usize, usize) {
-        let voices = self.0.voices();
-        let sum = |count: fn(&Voice) -> usize| voices.iter().map(count).sum::<usize>();
+        let notifiers = self.0.notifiers();
+        let sum = |count: fn(&MountNotifier) -> usize| notifiers.iter().map(count).sum::<usize>();
         let (inodes, handles) =
-            (sum(|voice| voice.nodes().count()), sum(|voice| voice.nodes().handles()));
+            (sum(|notifier| notifier.nodes().count()), sum(|notifier| notifier.nodes().handles()));
         let resting = inodes.saturating_sub(handles);
         (inodes, handles * options::HANDLE_BYTES + resting * options::KNOWN_BYTES)
     }
@@ -351,14 +352,14 @@ impl Beside {
     /// Makes the kernel reread its cached content of a subvolume that was changed without the
     /// kernel.
     pub fn renewed(&self, tree: TreeId) {
-        for voice in self.0.voices() {
-            voice.renewed(tree);
+        for notifier in self.0.notifiers() {
+            notifier.renewed(tree);
         }
     }
 
     /// Makes the kernel look again at a name that was added or removed.
     pub fn changed(&self, dir: InodeId, name: &[u8]) {
-        self.0.voice_of(dir.tree).changed(dir, name);
+        self.0.notifier_of(dir.tree).changed(dir, name);
     }
 }
 

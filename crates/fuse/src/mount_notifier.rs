@@ -12,13 +12,13 @@ use crate::node::Nodes;
 
 /// One mount, and the numbers by which its kernel knows inodes.
 #[derive(Clone, Debug)]
-pub(crate) struct Voice {
+pub(crate) struct MountNotifier {
     mount: Arc<Mount>,
     kernel: Kernel,
     nodes: Arc<Nodes<Arc<Node>>>,
 }
 
-impl Voice {
+impl MountNotifier {
     pub(crate) fn new(mount: &Arc<Mount>, kernel: Kernel, nodes: Arc<Nodes<Arc<Node>>>) -> Self {
         Self { mount: Arc::clone(mount), kernel, nodes }
     }
