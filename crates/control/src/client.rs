@@ -47,7 +47,7 @@ pub fn run(
         return live::give(&socket, order, &stop, &mut watch);
     }
     let fs = image::open(image, devices, execute::access(order))?;
-    let open = Open { fs: &fs, name: &image.display().to_string(), beside: None };
+    let open = Open { fs: &fs, name: &image.display().to_string(), kernel_sync: None };
     let done = execute::carry_out(order, &open, Stream::None, &mut watch)?;
     image::close(fs, image)?;
     Ok(done)
@@ -60,7 +60,7 @@ pub fn stream(order: &Order, image: &Path, devices: &Devices, stream: Stream<'_>
         return live::give_with_stream(&socket, order, stream);
     }
     let fs = image::open(image, devices, execute::access(order))?;
-    let open = Open { fs: &fs, name: &image.display().to_string(), beside: None };
+    let open = Open { fs: &fs, name: &image.display().to_string(), kernel_sync: None };
     let done = execute::carry_out(order, &open, stream, &mut |_| true);
     // Changes from before a failure are kept, as in a mounted volume.
     let closed = image::close(fs, image);

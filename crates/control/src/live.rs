@@ -36,7 +36,7 @@ use std::time::{Duration, Instant};
 
 use buttress_cache::CacheDevice;
 use buttress_fs::Filesystem;
-use buttress_fuse::{Beside, Unmounter};
+use buttress_fuse::{KernelSync, Unmounter};
 use serde_json::{Value, json};
 
 use crate::cached;
@@ -70,7 +70,7 @@ pub type Executor = fn(&Order, &Open<'_>, Stream<'_>, Watch<'_>) -> Result<Value
 /// The volume that takes orders.
 struct OpenVolume {
     fs: Filesystem,
-    beside: Option<Beside>,
+    kernel_sync: Option<KernelSync>,
     executor: Executor,
     /// The folder that relative names of devices begin in.
     folder: PathBuf,
@@ -153,12 +153,12 @@ impl Live {
         mount.is_gone()
     }
 
-    /// Adds a volume with the orders that it takes. `beside` keeps the mount in step with the
+    /// Adds a volume with the orders that it takes. `kernel_sync` keeps the mount in step with the
     /// volume. This must be called in the folder from which the devices were named, because names
     /// may be relative.
-    pub fn volume(&mut self, fs: &Filesystem, beside: Option<Beside>, executor: Executor) {
+    pub fn volume(&mut self, fs: &Filesystem, kernel_sync: Option<KernelSync>, executor: Executor) {
         let folder = std::env::current_dir().unwrap_or_default();
-        self.volume = Some(OpenVolume { fs: fs.clone(), beside, executor, folder });
+        self.volume = Some(OpenVolume { fs: fs.clone(), kernel_sync, executor, folder });
     }
 
     /// Answers from now on, until the process ends (L2).
@@ -263,8 +263,8 @@ impl Live {
     /// Returns the places at which subvolumes have their own mounts, and the device number of each.
     /// Their names need not be text.
     fn submounts(&self) -> Vec<(Vec<u8>, u64)> {
-        let beside = self.volume.as_ref().and_then(|volume| volume.beside.as_ref());
-        let mounts = beside.map(Beside::submounts).unwrap_or_default();
+        let kernel_sync = self.volume.as_ref().and_then(|volume| volume.kernel_sync.as_ref());
+        let mounts = kernel_sync.map(KernelSync::submounts).unwrap_or_default();
         mounts.into_iter().map(|(at, device)| (at.into_os_string().into_vec(), device)).collect()
     }
 
@@ -276,7 +276,7 @@ impl Live {
         given: Option<OwnedFd>,
         stream: &UnixStream,
     ) -> std::io::Result<Value> {
-        let Some(OpenVolume { fs, beside, executor, .. }) = &self.volume else {
+        let Some(OpenVolume { fs, kernel_sync, executor, .. }) = &self.volume else {
             return Ok(
                 json!({ "error": "it has no volume that is mounted", "exit": Exit::Failure as u8 }),
             );
@@ -305,7 +305,7 @@ impl Live {
             goes_on
         };
         let name = self.subject.image.display().to_string();
-        let open = Open { fs, name: &name, beside: beside.as_ref() };
+        let open = Open { fs, name: &name, kernel_sync: kernel_sync.as_ref() };
         let mut file = given.map(File::from);
         let with = match (&order, &mut file) {
             (Order::Send(_), Some(file)) => Stream::Out(file),

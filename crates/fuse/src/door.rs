@@ -12,8 +12,8 @@
 //! - **D1** Every request is answered once. If its handler panics, the answer is `EIO`, and the
 //!   mount goes on.
 //! - **D2** Names and attributes in the kernel's cache are true. The volume changes only through
-//!   this mount, or the kernel is told of the change (`session::Beside`). They have a time limit
-//!   only because the protocol demands one.
+//!   this mount, or the kernel is told of the change (`session::KernelSync`). They have a time
+//!   limit only because the protocol demands one.
 //! - **D3** A program that keeps writing to a file learns that its writes fail, even if the kernel
 //!   caches them. By itself the kernel would report this when the file is closed. A program that
 //!   fills the disk until a write fails would never end. So after a failure the kernel's cached

@@ -33,7 +33,7 @@ impl MountNotifier {
     /// If data found no space, `fsync` or `close` reports this to the program that wrote it. The
     /// kernel also reports it to the next caller of `syncfs`, which may come much later. An order
     /// that frees space must not fail with that error.
-    pub(crate) fn gather(&self) -> std::io::Result<()> {
+    pub(crate) fn write_back(&self) -> std::io::Result<()> {
         let top = self.mount.open()?;
         match rustix::fs::syncfs(&top) {
             Err(Errno::NOSPC | Errno::DQUOT) => {}
@@ -48,14 +48,14 @@ impl MountNotifier {
     }
 
     /// Makes the kernel drop its cached data of a subvolume.
-    pub(crate) fn renewed(&self, tree: TreeId) {
+    pub(crate) fn invalidate_content(&self, tree: TreeId) {
         for id in self.nodes.ids_in(tree.0) {
             self.kernel.give_up(id);
         }
     }
 
     /// Makes the kernel drop its cached entry of a name.
-    pub(crate) fn changed(&self, dir: InodeId, name: &[u8]) {
+    pub(crate) fn invalidate_name(&self, dir: InodeId, name: &[u8]) {
         self.kernel.forget_name(self.nodes.id_of(place(dir)), name);
     }
 }

@@ -233,8 +233,8 @@ impl Session {
 
     /// Returns a handle that keeps the kernel's caches and the volume consistent.
     #[must_use]
-    pub fn beside(&self) -> Beside {
-        Beside(Arc::clone(&self.submounts))
+    pub fn kernel_sync(&self) -> KernelSync {
+        KernelSync(Arc::clone(&self.submounts))
     }
 
     /// Serves from now on, and mounts the subvolumes, if each is to have a mount. One that cannot
@@ -301,17 +301,17 @@ fn is_the_end(error: &std::io::Error, is_gone: bool) -> bool {
 /// For code that changes a mounted volume apart from requests of the kernel: tells the kernel of
 /// such changes. A thread that serves requests must not use this.
 #[derive(Clone, Debug)]
-pub struct Beside(Arc<Submounts>);
+pub struct KernelSync(Arc<Submounts>);
 
-impl Beside {
+impl KernelSync {
     /// Has the kernel send all data that it holds in its cache. What programs had written before
     /// the call is in the volume afterwards, but is not durable.
     ///
     /// # Errors
     ///
     /// When a mount cannot be opened, or a write fails.
-    pub fn gather(&self) -> std::io::Result<()> {
-        self.0.notifiers().iter().try_for_each(MountNotifier::gather)
+    pub fn write_back(&self) -> std::io::Result<()> {
+        self.0.notifiers().iter().try_for_each(MountNotifier::write_back)
     }
 
     /// Returns the number of inodes that the kernel knows, and about how many bytes they take here.
@@ -333,33 +333,33 @@ impl Beside {
     }
 
     /// Tells the kernel that a subvolume was created under this name.
-    pub fn came(&self, dir: InodeId, name: &[u8]) {
-        self.changed(dir, name);
+    pub fn note_created(&self, dir: InodeId, name: &[u8]) {
+        self.invalidate_name(dir, name);
         self.0.mount_all();
     }
 
     /// Prepares for the removal of a subvolume. Only programs that are in it can still look into
     /// it.
-    pub fn goes(&self, tree: TreeId) {
+    pub fn prepare_removal(&self, tree: TreeId) {
         self.0.unmount(tree);
     }
 
     /// Tells the mounts that a subvolume that was about to be removed stays.
-    pub fn stays(&self) {
+    pub fn cancel_removal(&self) {
         self.0.mount_all();
     }
 
     /// Makes the kernel reread its cached content of a subvolume that was changed without the
     /// kernel.
-    pub fn renewed(&self, tree: TreeId) {
+    pub fn invalidate_content(&self, tree: TreeId) {
         for notifier in self.0.notifiers() {
-            notifier.renewed(tree);
+            notifier.invalidate_content(tree);
         }
     }
 
     /// Makes the kernel look again at a name that was added or removed.
-    pub fn changed(&self, dir: InodeId, name: &[u8]) {
-        self.0.notifier_of(dir.tree).changed(dir, name);
+    pub fn invalidate_name(&self, dir: InodeId, name: &[u8]) {
+        self.0.notifier_of(dir.tree).invalidate_name(dir, name);
     }
 }
 

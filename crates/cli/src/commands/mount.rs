@@ -365,8 +365,8 @@ fn serve(args: &Args, options: Parsed, ui: &Ui) -> Result<Exit> {
     // This happens before the mount is announced and before the process leaves the directory,
     // because names may be relative.
     let mut live = live(args, &image, &session, cache.as_ref(), &fs);
-    let (held, beside) = (fs.clone(), session.beside());
-    live.section("memory", move || crate::space::memory_figures(&held, &beside, parts));
+    let (held, kernel_sync) = (fs.clone(), session.kernel_sync());
+    live.section("memory", move || crate::space::memory_figures(&held, &kernel_sync, parts));
     live.join(match session.sharer() {
         Some(sharer) => {
             let words = words(&args.options).map(str::to_owned).collect();
@@ -422,7 +422,7 @@ fn live(
     if let Some(cache) = cache {
         live.cache(cache);
     }
-    live.volume(fs, Some(session.beside()), crate::execute::carry_out);
+    live.volume(fs, Some(session.kernel_sync()), crate::execute::carry_out);
     for (name, figures) in crate::space::PARTS {
         let fs = fs.clone();
         live.section(name, move || figures(&fs.space_stats()));

@@ -11,7 +11,7 @@ use std::io::{BufReader, Read, Write};
 
 use buttress_base::text;
 use buttress_fs::{FileKind, Filesystem, TreeId};
-use buttress_fuse::Beside;
+use buttress_fuse::KernelSync;
 use buttress_send::stream::Version;
 use buttress_send::{Event, SendOptions, Sendable, Subvolumes};
 use serde_json::{Value, json};
@@ -40,7 +40,7 @@ pub(super) fn send(
 pub(super) fn receive(
     fs: &Filesystem,
     dir: &Spot,
-    beside: Option<&Beside>,
+    kernel_sync: Option<&KernelSync>,
     input: &mut dyn Read,
     watch: Watch<'_>,
 ) -> Result<Value> {
@@ -58,18 +58,18 @@ pub(super) fn receive(
             Event::Snapshot(name) => ("snapshot", name),
             Event::Complete(name) => {
                 names.push(text::encode(name));
-                if let Some((beside, tree)) = beside.zip(tree.take()) {
-                    beside.renewed(tree);
-                    beside.came(inode.id(), name);
+                if let Some((kernel_sync, tree)) = kernel_sync.zip(tree.take()) {
+                    kernel_sync.invalidate_content(tree);
+                    kernel_sync.note_created(inode.id(), name);
                 }
                 return;
             }
             _ => return,
         };
         begun.push(json!({ "kind": kind, "name": text::encode(name) }));
-        if let Some(beside) = beside {
+        if let Some(kernel_sync) = kernel_sync {
             tree = inode.lookup(name).ok().map(|top| top.id().tree);
-            beside.came(inode.id(), name);
+            kernel_sync.note_created(inode.id(), name);
         }
     });
     done.context(|| dir.text.clone())?;

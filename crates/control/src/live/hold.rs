@@ -46,7 +46,7 @@ struct Told {
 impl OpenVolume {
     /// Commits, answers, and holds the commit until the connection ends (H2).
     pub(super) fn hold(&self, name: &str, stream: &UnixStream) -> std::io::Result<()> {
-        let open = Open { fs: &self.fs, name, beside: self.beside.as_ref() };
+        let open = Open { fs: &self.fs, name, kernel_sync: self.kernel_sync.as_ref() };
         let committed = (self.executor)(&Order::Commit, &open, Stream::None, &mut |_| true);
         let held = self.fs.hold_commit();
         let whole = |name: &str| {
