@@ -341,7 +341,7 @@ impl File {
     }
 
     /// Notes that the inode was just made and has no extents.
-    pub fn is_new(&self) {
+    pub fn note_new(&self) {
         self.note_end(End { at: 0, last: None });
     }
 

@@ -173,7 +173,7 @@ impl Worker {
 
 impl Kernel {
     /// Sets the notifier when a session begins.
-    pub(crate) fn is_there(&self, notifier: Notifier) {
+    pub(crate) fn set_notifier(&self, notifier: Notifier) {
         let _ = self.0.set(notifier);
     }
 

@@ -245,13 +245,13 @@ impl Door {
         let nodes = Arc::clone(&self.nodes);
         if self.cannot_prune.load(Ordering::Relaxed) {
             let names = surplus.iter().take(NAMES_DROPPED_MAX).filter_map(|id| self.name_of(*id));
-            self.aside.drop_names(names.collect(), move || nodes.is_pruned());
+            self.aside.drop_names(names.collect(), move || nodes.note_pruned());
             return;
         }
         let cannot = Arc::clone(&self.cannot_prune);
         self.aside.prune(surplus, move |is_known| {
             cannot.store(!is_known, Ordering::Relaxed);
-            nodes.is_pruned();
+            nodes.note_pruned();
         });
     }
 

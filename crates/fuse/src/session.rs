@@ -125,7 +125,7 @@ pub(crate) fn open(
     };
     let for_ring = rings.as_ref().map(|_| device.try_clone());
     let (device, agreed) = Device::greet(device, &dispatch::terms(options)).map_err(failed)?;
-    kernel.is_there(device.notifier());
+    kernel.set_notifier(device.notifier());
     let door = Arc::new(Door::new(fs, root, pool, aside, options.clone(), agreed));
     let notifier = MountNotifier::new(&unmounter.mount, kernel, door.nodes());
     let ring = match rings.zip(for_ring) {
@@ -186,7 +186,7 @@ pub fn serve_connection(fs: Filesystem, device: OwnedFd, options: &Options) -> R
     let root = fs.root();
     let (device, agreed) =
         Device::greet(device, &dispatch::terms(options)).map_err(Error::Session)?;
-    kernel.is_there(device.notifier());
+    kernel.set_notifier(device.notifier());
     let door = Arc::new(Door::new(fs, root, pool, aside, options.clone(), agreed));
     DeviceThreads { device, door, threads: 1 }.run().map_err(Error::Session)
 }

@@ -75,7 +75,7 @@ impl Shown {
     }
 
     /// Records that all pages were dropped. The drop began when the count was `seen`.
-    pub(crate) fn are_dropped(&self, seen: u64) {
+    pub(crate) fn note_dropped(&self, seen: u64) {
         // A READ since then has incremented the count.
         let _ = self.0.compare_exchange(seen, seen & !COUNT, Ordering::SeqCst, Ordering::SeqCst);
     }
@@ -105,7 +105,7 @@ mod tests {
         assert_eq!(span, Span::Whole);
         // Other writes check the count before the pages were dropped.
         assert_eq!(shown.after_write(PART), Some((Span::Whole, seen)));
-        shown.are_dropped(seen);
+        shown.note_dropped(seen);
         assert_eq!(shown.after_write(PART), None);
     }
 
@@ -122,7 +122,7 @@ mod tests {
             assert_eq!(shown.after_write(PART).map(|(span, _)| span), Some(PART));
         }
         // The count is the same, but the READ is another one.
-        shown.are_dropped(seen);
+        shown.note_dropped(seen);
         assert_eq!(shown.after_write(PART).map(|(span, _)| span), Some(Span::Whole));
     }
 
@@ -135,7 +135,7 @@ mod tests {
             times += 1;
             if times == 1 {
                 let drops = (0..QUIET_WRITES).filter_map(|_| shown.after_write(PART)).last();
-                shown.are_dropped(drops.expect("pages are there").1);
+                shown.note_dropped(drops.expect("pages are there").1);
             }
             Ok(times)
         });

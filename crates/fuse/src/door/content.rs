@@ -273,7 +273,7 @@ impl Door {
         how: Reading,
     ) -> Answer<Read> {
         let node = self.node(id)?;
-        node.is_read(how.flags);
+        node.note_read(how.flags);
         if !how.is_direct {
             node.may_be_cached.store(true, Ordering::Relaxed);
             let count = node.shown.while_shown(|| node.read(offset, buffer))?;
@@ -452,7 +452,7 @@ impl Write {
 
 impl Node {
     /// Takes a READ as an access, unless the program asked for none (`O_NOATIME`).
-    fn is_read(&self, flags: i32) {
+    fn note_read(&self, flags: i32) {
         if !oflags(flags).contains(OFlags::NOATIME) {
             self.inode.note_access();
         }

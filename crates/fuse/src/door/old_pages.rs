@@ -33,7 +33,7 @@ impl Door {
     pub(crate) fn drop_pages(&self, old: Old, answer: impl FnOnce() + Send + 'static) {
         self.aside.after_flush(old.id, old.span, move || {
             if old.span == Span::Whole {
-                old.node.shown.are_dropped(old.seen);
+                old.node.shown.note_dropped(old.seen);
             }
             answer();
         });
