@@ -13,7 +13,7 @@
 //!
 //! - **K1** No thread that reads requests ever waits for a request.
 //! - **K2** The kernel has at most [`BACKGROUND_MAX`] background requests at once. At most half of
-//!   them wait for the kernel ([`Leave`]), since the writes that they wait for are mostly
+//!   them wait for the kernel ([`WaitPermit`]), since the writes that they wait for are mostly
 //!   background requests, too. A request that holds a folio of the kernel does not wait at all
 //!   (D4 of `door`).
 //! - **K3** A thread that no request waits for invalidates names. It waits for the inode lock of a
@@ -64,9 +64,9 @@ pub(crate) struct Aside {
 
 /// Permission for a request to wait for the kernel (K2); it ends when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Leave(Arc<AtomicUsize>);
+pub(crate) struct WaitPermit(Arc<AtomicUsize>);
 
-impl Drop for Leave {
+impl Drop for WaitPermit {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -89,10 +89,10 @@ impl Aside {
     }
 
     /// Returns permission to wait for the kernel; `None` while many requests wait (K2).
-    pub(crate) fn leave(&self) -> Option<Leave> {
+    pub(crate) fn wait_permit(&self) -> Option<WaitPermit> {
         let one_more = |count: usize| (count < WAITING_MAX).then_some(count + 1);
         self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
-        Some(Leave(Arc::clone(&self.waiting)))
+        Some(WaitPermit(Arc::clone(&self.waiting)))
     }
 
     /// Runs `work` on a thread that may wait for space without delaying requests (K1).

@@ -242,7 +242,7 @@ impl Message {
 
 impl Exchange for Message {
     /// Needs no permission: each request has memory of its own.
-    type Patience = ();
+    type HoldPermit = ();
 
     fn head(&self) -> Head {
         self.head
@@ -264,7 +264,7 @@ impl Exchange for Message {
         self.is_answered = true;
     }
 
-    fn patience(&self) -> Option<()> {
+    fn hold_permit(&self) -> Option<()> {
         Some(())
     }
 }

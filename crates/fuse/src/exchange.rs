@@ -12,7 +12,7 @@ use buttress_protocol::{Errno, Head, Parts, Reply};
 pub(crate) trait Exchange: Send + Sized + 'static {
     /// Permission to hold the transport's memory while the request waits for other requests of the
     /// kernel.
-    type Patience: Send + 'static;
+    type HoldPermit: Send + 'static;
 
     /// The header that all requests have.
     fn head(&self) -> Head;
@@ -31,7 +31,7 @@ pub(crate) trait Exchange: Send + Sized + 'static {
     fn dismiss(self);
 
     /// Permission to wait for other requests of the kernel. `None` while too many requests wait.
-    fn patience(&self) -> Option<Self::Patience>;
+    fn hold_permit(&self) -> Option<Self::HoldPermit>;
 
     /// Sends an answer that is not in [`Self::room`] yet.
     fn reply(mut self, answer: Result<Reply, Errno>) {

@@ -25,7 +25,7 @@ pub(super) fn read<X: Exchange>(door: &Arc<Door>, mut exchange: X, how: ReadIn) 
     match door.guarded("read", node, || door.read_into(node, offset, room, reading)) {
         Ok(Read::Bytes(count)) => exchange.answer(Ok(count)),
         Ok(Read::Behind(file)) => {
-            let Some(patience) = door.leave().zip(exchange.patience()) else {
+            let Some(permits) = door.wait_permit().zip(exchange.hold_permit()) else {
                 let count = file.read_known(offset, &mut exchange.room()[..len]);
                 return exchange.answer(count);
             };
@@ -33,7 +33,7 @@ pub(super) fn read<X: Exchange>(door: &Arc<Door>, mut exchange: X, how: ReadIn) 
                 let count = file.read(offset, &mut exchange.room()[..len]);
                 // The permission ends before the answer: with the answer, the program may at once
                 // send a request that needs it.
-                drop(patience);
+                drop(permits);
                 exchange.answer(count);
             });
         }
@@ -50,18 +50,18 @@ pub(super) fn write<X: Exchange>(door: &Arc<Door>, exchange: X, how: WriteIn) {
     let _heeding = killed::heed_write(task, write.how);
     match door.guarded("write", node, || door.write(write, data(&exchange)?)) {
         Ok(Written::Bytes(count)) => answer_written(door, exchange, write, count),
-        Ok(Written::Waits(for_room)) => {
+        Ok(Written::MustWait(space_permit)) => {
             // The request that frees space may need an entry of the ring (R7 of `ring/queue`).
-            let patience = exchange.patience();
-            if patience.is_none() && for_room.awaited == Awaited::Release {
+            let hold_permit = exchange.hold_permit();
+            if hold_permit.is_none() && space_permit.awaited == Awaited::Release {
                 return exchange.reply(door.write_in_vain(write).map(Reply::Written));
             }
             let there = Arc::clone(door);
             door.where_room_comes(move || {
                 let _heeding = killed::heed_write(task, write.how);
-                let work = || there.write_aside(write, data(&exchange)?, &for_room);
+                let work = || there.write_aside(write, data(&exchange)?, &space_permit);
                 let answer = there.guarded("write", node, work);
-                drop(patience);
+                drop(hold_permit);
                 match answer {
                     Ok(count) => answer_written(&there, exchange, write, count),
                     Err(errno) => exchange.answer(Err(errno)),
@@ -87,9 +87,9 @@ fn answer_written<X: Exchange>(door: &Arc<Door>, exchange: X, write: Write, coun
     let Some(old) = door.old_pages(write, count) else {
         return exchange.reply(Ok(Reply::Written(count)));
     };
-    match door.leave().zip(exchange.patience()) {
-        Some(patience) => door.drop_pages(old, move || {
-            drop(patience);
+    match door.wait_permit().zip(exchange.hold_permit()) {
+        Some(permits) => door.drop_pages(old, move || {
+            drop(permits);
             exchange.reply(Ok(Reply::Written(count)));
         }),
         None => {
@@ -105,13 +105,13 @@ pub(super) fn seek<X: Exchange>(door: &Arc<Door>, exchange: X, how: LseekIn) {
     let LseekIn { offset, whence, .. } = how;
     match door.guarded("lseek", node, || door.seek_now(node, offset, whence)) {
         Ok(Seek::Behind(file)) => {
-            let Some(patience) = exchange.patience() else {
+            let Some(hold_permit) = exchange.hold_permit() else {
                 // A program that is told `EINVAL` reads everything.
                 return exchange.answer(Err(Errno::EINVAL));
             };
             door.after_flush(node, move || {
                 let found = file.seek(offset, whence);
-                drop(patience);
+                drop(hold_permit);
                 exchange.reply(found.map(Reply::Found));
             });
         }

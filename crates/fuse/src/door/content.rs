@@ -29,12 +29,12 @@ use buttress_fs::{ErrorKind, FallocateMode, InodeFlags, NameError, SetAttr, Xatt
 use buttress_protocol::{Attr as WireAttr, Errno, OpenFlags, WriteFlags};
 use rustix::fs::OFlags;
 
-use super::leaving::Patience;
+use super::leaving::SpacePermit;
 use super::privileges::{Change, drop_capability};
 use super::{Caller, Door, Node, refuse};
 use crate::Options;
 use crate::acl::{self, Acl};
-use crate::aside::{Leave, Span};
+use crate::aside::{Span, WaitPermit};
 use crate::errno::Answer;
 
 /// The attribute that holds file capabilities.
@@ -99,7 +99,7 @@ pub(crate) enum Written {
     /// The number of bytes that were written.
     Bytes(u32),
     /// The volume is full, but a file is about to go: [`Door::write_aside`] waits for that.
-    Waits(Patience),
+    MustWait(SpacePermit),
 }
 
 /// Returns how the kernel shall treat an open file. Its pages stay valid across opens, since
@@ -290,8 +290,8 @@ impl Door {
     }
 
     /// Permission for a request to wait for the kernel. `None` while many requests wait.
-    pub(crate) fn leave(&self) -> Option<Leave> {
-        self.aside.leave()
+    pub(crate) fn wait_permit(&self) -> Option<WaitPermit> {
+        self.aside.wait_permit()
     }
 
     /// Answers `write`, unless it has to wait for room.
@@ -303,8 +303,8 @@ impl Door {
         let attempt = || self.write_once(&node, write, data);
         match self.with_room_now(write.node, attempt) {
             Ok(answer) => self.after_write(&node, write, answer),
-            Err(awaited) => match self.patience(awaited) {
-                Some(patience) => return Ok(Written::Waits(patience)),
+            Err(awaited) => match self.space_permit(awaited) {
+                Some(permit) => return Ok(Written::MustWait(permit)),
                 None => self.write_in_vain(write),
             },
         }
@@ -327,11 +327,11 @@ impl Door {
         &self,
         write: Write,
         data: &[u8],
-        patience: &Patience,
+        permit: &SpacePermit,
     ) -> Answer<u32> {
         let node = self.node(write.node)?;
         let attempt = || self.write_once(&node, write, data);
-        let answer = self.with_room_aside(write.node, patience, attempt);
+        let answer = self.with_room_aside(write.node, permit, attempt);
         self.after_write(&node, write, answer)
     }
 

@@ -65,13 +65,13 @@ pub(crate) enum Awaited {
 
 /// Permission to wait on the separate thread, with the time of the first refusal.
 #[derive(Debug)]
-pub(crate) struct Patience {
+pub(crate) struct SpacePermit {
     door: Arc<Door>,
     refused: Instant,
     pub(crate) awaited: Awaited,
 }
 
-impl Drop for Patience {
+impl Drop for SpacePermit {
     fn drop(&mut self) {
         self.door.leaving.aside.fetch_sub(1, Ordering::SeqCst);
     }
@@ -123,18 +123,18 @@ impl Door {
     pub(super) fn with_room_aside<T>(
         &self,
         id: u64,
-        patience: &Patience,
+        permit: &SpacePermit,
         work: impl FnMut() -> Answer<T>,
     ) -> Answer<T> {
-        self.until_room(work, |gone, _| self.room_comes(id, gone, patience.refused))
+        self.until_room(work, |gone, _| self.room_comes(id, gone, permit.refused))
     }
 
     /// Returns permission for one more write to wait; `None` while very many wait.
-    pub(super) fn patience(self: &Arc<Self>, awaited: Awaited) -> Option<Patience> {
+    pub(super) fn space_permit(self: &Arc<Self>, awaited: Awaited) -> Option<SpacePermit> {
         let one_more = |count: usize| (count < ASIDE_MAX).then_some(count + 1);
         let aside = &self.leaving.aside;
         aside.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_more).ok()?;
-        Some(Patience { door: Arc::clone(self), refused: clock::now(), awaited })
+        Some(SpacePermit { door: Arc::clone(self), refused: clock::now(), awaited })
     }
 
     /// Repeats work that needs space, until it succeeds or `comes` returns false. `comes` gets the

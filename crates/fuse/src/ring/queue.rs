@@ -8,7 +8,7 @@
 //!   a request in the context of the thread that gave the entry, once that thread is not inside the
 //!   kernel. A thread that waits inside the kernel for another request must never be that thread.
 //! - **R3** Memory that the kernel may still use is never freed.
-//! - **R7** A request that waits for the kernel to send what it holds of a file has a [`Patience`].
+//! - **R7** A request that waits for the kernel to send what it holds of a file has a [`EntryPermit`].
 //!   Of the entries of each processor, at least one is never held by such a request. What the
 //!   kernel sends needs an entry, too, and would otherwise wait for that request. The same holds
 //!   for a write that waits for space. The exception is space that comes with a `forget`, which
@@ -263,19 +263,19 @@ impl Drop for Payload {
 }
 
 /// Permission to hold an entry while its request waits for other requests of the kernel (R7).
-pub(crate) struct Patience {
+pub(crate) struct EntryPermit {
     queue: Arc<Queue>,
     share: usize,
 }
 
-impl Drop for Patience {
+impl Drop for EntryPermit {
     fn drop(&mut self) {
         self.queue.spare[self.share].fetch_add(1, Ordering::Relaxed);
     }
 }
 
 impl Exchange for Taken {
-    type Patience = Patience;
+    type HoldPermit = EntryPermit;
 
     fn head(&self) -> Head {
         self.memory().header.head()
@@ -308,12 +308,12 @@ impl Exchange for Taken {
     }
 
     /// Returns `None` if only one entry of this processor is left for requests that do not wait.
-    fn patience(&self) -> Option<Patience> {
+    fn hold_permit(&self) -> Option<EntryPermit> {
         let share = self.slot().share;
         let one_less = |spare: usize| spare.checked_sub(1);
         let spare = &self.queue.spare[share];
         spare.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).ok()?;
-        Some(Patience { queue: Arc::clone(&self.queue), share })
+        Some(EntryPermit { queue: Arc::clone(&self.queue), share })
     }
 }
 

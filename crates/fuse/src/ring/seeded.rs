@@ -14,7 +14,7 @@ use buttress_base::{Rng, clock, seeded, thread};
 use buttress_protocol::Errno;
 
 use super::helpers::{RequestHandler, Shared};
-use super::queue::{Patience, Queue, Taken};
+use super::queue::{EntryPermit, Queue, Taken};
 use crate::exchange::Exchange;
 use crate::pool::Kind;
 
@@ -46,7 +46,7 @@ struct TestHandler {
     rng: Mutex<Rng>,
     open: Mutex<HashSet<u64>>,
     opened: Condvar,
-    flushes: TaskQueue<(Taken, Patience)>,
+    flushes: TaskQueue<(Taken, EntryPermit)>,
     processors: u16,
 }
 
@@ -105,14 +105,14 @@ impl TestHandler {
 
     /// Plays the thread that tells the kernel to send what it holds.
     fn flush(&self) {
-        while let Some((taken, patience)) = self.flushes.next() {
+        while let Some((taken, permit)) = self.flushes.next() {
             for _ in 0..=self.below(3) {
                 let processor = self.below(u64::from(self.processors)) as u16;
                 let sent = self.kernel.ask(processor, STALLS, 0, 4096);
                 assert_eq!(sent.error, 0);
             }
             answer(taken);
-            drop(patience);
+            drop(permit);
         }
     }
 }
@@ -145,8 +145,8 @@ impl RequestHandler for Arc<TestHandler> {
             }
             DEAF => self.kernel.without_signals(|| self.sleep()),
             FLUSHES => {
-                if let Some(patience) = taken.patience() {
-                    return self.flushes.put((taken, patience));
+                if let Some(permit) = taken.hold_permit() {
+                    return self.flushes.put((taken, permit));
                 }
             }
             _ => thread::yield_now(),
