@@ -56,7 +56,7 @@ pub(crate) enum Span {
 pub(crate) struct Aside {
     kernel: Kernel,
     flush: Worker,
-    room: Worker,
+    space: Worker,
     names: Worker,
     /// Requests that wait for the kernel (K2).
     waiting: Arc<AtomicUsize>,
@@ -83,9 +83,9 @@ pub(crate) struct Kernel(Arc<OnceLock<Notifier>>);
 impl Aside {
     /// Starts the threads; they end when this is dropped.
     pub(crate) fn new(kernel: Kernel) -> std::io::Result<Self> {
-        let (flush, room) = (Worker::start("fuse-aside")?, Worker::start("fuse-room")?);
+        let (flush, space) = (Worker::start("fuse-aside")?, Worker::start("fuse-space")?);
         let names = Worker::start("fuse-names")?;
-        Ok(Self { kernel, flush, room, names, waiting: Arc::default() })
+        Ok(Self { kernel, flush, space, names, waiting: Arc::default() })
     }
 
     /// Returns permission to wait for the kernel; `None` while many requests wait (K2).
@@ -96,8 +96,8 @@ impl Aside {
     }
 
     /// Runs `work` on a thread that may wait for space without delaying requests (K1).
-    pub(crate) fn where_room_comes(&self, work: impl FnOnce() + Send + 'static) {
-        self.room.give(Box::new(work));
+    pub(crate) fn on_space_thread(&self, work: impl FnOnce() + Send + 'static) {
+        self.space.give(Box::new(work));
     }
 
     /// Has the kernel write and drop its pages of a node, and then runs `work` (K1).

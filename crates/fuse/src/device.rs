@@ -85,7 +85,7 @@ impl Device {
             let agreed = offer.agreed(terms);
             tracing::debug!(version = ?offer.version(), ?agreed, "the kernel is there");
             let answer = offer.answer(terms);
-            message.room()[..answer.len()].copy_from_slice(&answer);
+            message.answer_buffer()[..answer.len()].copy_from_slice(&answer);
             message.answer(Ok(answer.len()));
             if !offer.is_newer() {
                 return Ok((device, agreed));
@@ -252,7 +252,7 @@ impl Exchange for Message {
         Parts::of_message(self.head.opcode, self.rest())
     }
 
-    fn room(&mut self) -> &mut [u8] {
+    fn answer_buffer(&mut self) -> &mut [u8] {
         &mut self.bytes[OUT_LEN..][..PAYLOAD_LEN]
     }
 

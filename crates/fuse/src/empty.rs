@@ -89,15 +89,15 @@ fn serve<X: Exchange>(memory: &Memory, mut exchange: X) {
     };
     match operation {
         Operation::Read(how) => {
-            let room = exchange.room();
-            let len = room.len().min(how.size as usize);
-            let count = memory.read(head.node, how.offset, &mut room[..len]);
+            let buffer = exchange.answer_buffer();
+            let len = buffer.len().min(how.size as usize);
+            let count = memory.read(head.node, how.offset, &mut buffer[..len]);
             exchange.answer(count);
         }
         Operation::Readdir(how) => {
-            let room = exchange.room();
-            let len = room.len().min(how.size as usize);
-            let mut list = Listing::new(&mut room[..len]);
+            let buffer = exchange.answer_buffer();
+            let len = buffer.len().min(how.size as usize);
+            let mut list = Listing::new(&mut buffer[..len]);
             let listed = memory.list(head.node, how.offset, |file, position, name| {
                 list.add_name(file.ino, position, memory::kind_of(file.mode), name)
             });
@@ -105,9 +105,9 @@ fn serve<X: Exchange>(memory: &Memory, mut exchange: X) {
             exchange.answer(listed.map(|()| len));
         }
         Operation::Readdirplus(how) => {
-            let room = exchange.room();
-            let len = room.len().min(how.size as usize);
-            let mut list = Listing::new(&mut room[..len]);
+            let buffer = exchange.answer_buffer();
+            let len = buffer.len().min(how.size as usize);
+            let mut list = Listing::new(&mut buffer[..len]);
             let listed = memory.list(head.node, how.offset, |file, position, name| {
                 list.add_entry(&EntryOut::new(file.ino, 0, VALID_SECS, file), position, name)
             });

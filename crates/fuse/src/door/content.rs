@@ -294,14 +294,14 @@ impl Door {
         self.aside.wait_permit()
     }
 
-    /// Answers `write`, unless it has to wait for room.
+    /// Answers `write`, unless it has to wait for space.
     pub(crate) fn write(self: &Arc<Self>, write: Write, data: &[u8]) -> Answer<Written> {
         let node = self.node(write.node)?;
         if let Some(change) = write.takes_privileges() {
             self.content_changes(write.node, &node, write.caller, change)?;
         }
         let attempt = || self.write_once(&node, write, data);
-        match self.with_room_now(write.node, attempt) {
+        match self.with_space_now(write.node, attempt) {
             Ok(answer) => self.after_write(&node, write, answer),
             Err(awaited) => match self.space_permit(awaited) {
                 Some(permit) => return Ok(Written::MustWait(permit)),
@@ -311,15 +311,15 @@ impl Door {
         .map(Written::Bytes)
     }
 
-    /// Refuses a write that would have to wait for room and may not.
+    /// Refuses a write that would have to wait for space and may not.
     pub(crate) fn write_in_vain(&self, write: Write) -> Answer<u32> {
         self.after_write(&*self.node(write.node)?, write, Err(Errno::ENOSPC))
     }
 
     /// Runs `work` on the thread on which writes may wait for space. [`Self::write_aside`] does the
     /// waiting.
-    pub(crate) fn where_room_comes(&self, work: impl FnOnce() + Send + 'static) {
-        self.aside.where_room_comes(work);
+    pub(crate) fn on_space_thread(&self, work: impl FnOnce() + Send + 'static) {
+        self.aside.on_space_thread(work);
     }
 
     /// Tries a write again that found no space, and waits for space.
@@ -331,7 +331,7 @@ impl Door {
     ) -> Answer<u32> {
         let node = self.node(write.node)?;
         let attempt = || self.write_once(&node, write, data);
-        let answer = self.with_room_aside(write.node, permit, attempt);
+        let answer = self.with_space_aside(write.node, permit, attempt);
         self.after_write(&node, write, answer)
     }
 
@@ -393,7 +393,7 @@ impl Door {
             true => node.inode.keeping_times().fallocate(offset, len, how),
             false => node.inode.fallocate(offset, len, how),
         };
-        self.with_room(id, || allocate().map_err(refuse))
+        self.with_space(id, || allocate().map_err(refuse))
     }
 
     /// Searches for data or a hole (C2), unless the kernel may know better.
@@ -419,7 +419,7 @@ impl Door {
             true => target.inode.keeping_times().copy_from(to.1, &source.inode, from.1, len),
             false => source.inode.copy_range(from.1, &target.inode, to.1, len),
         };
-        self.with_room(to.0, || copy().map_err(refuse))
+        self.with_space(to.0, || copy().map_err(refuse))
     }
 }
 

@@ -289,7 +289,7 @@ impl Exchange for Taken {
     }
 
     #[expect(unsafe_code, reason = "R1")]
-    fn room(&mut self) -> &mut [u8] {
+    fn answer_buffer(&mut self) -> &mut [u8] {
         // SAFETY: nothing else has the memory of this entry (R1); the mapping has so many bytes.
         unsafe {
             let memory = &mut *self.slot().memory.get();

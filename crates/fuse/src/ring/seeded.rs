@@ -90,7 +90,7 @@ fn word(unique: u64, opcode: u32) -> u64 {
 
 fn answer(mut taken: Taken) {
     let request = taken.head();
-    taken.room()[..8].copy_from_slice(&word(request.unique, request.opcode).to_ne_bytes());
+    taken.answer_buffer()[..8].copy_from_slice(&word(request.unique, request.opcode).to_ne_bytes());
     taken.answer(Ok(8));
 }
 
