@@ -34,11 +34,11 @@
 
 pub(crate) mod content;
 mod flags;
-pub(crate) mod leaving;
 pub(crate) mod listing;
 pub(crate) mod names;
 mod old_pages;
 mod privileges;
+pub(crate) mod space;
 mod statx;
 mod xattr;
 
@@ -53,7 +53,7 @@ use buttress_protocol::{Attr as WireAttr, EntryOut, Errno, InitFlags};
 
 use crate::aside::Aside;
 use crate::errno::{self, Answer};
-use crate::leaving::Leaving;
+use crate::freed_files::FreedFiles;
 use crate::node::{Handle, Most, Nodes, Place, Resting};
 use crate::pool::WorkerPool;
 use crate::shown::Shown;
@@ -69,7 +69,7 @@ pub(crate) struct Door {
     nodes: Arc<Nodes<Arc<Node>>>,
     pub(crate) pool: Arc<WorkerPool>,
     aside: Aside,
-    leaving: Leaving,
+    freed_files: FreedFiles,
     pub(crate) options: Options,
     /// Whether the kernel's write-back cache is on: it gathers writes before it sends them.
     keeps_writes: bool,
@@ -161,11 +161,11 @@ impl Door {
         let top = place(root.id());
         let most = Most { handles: options.handles_max, known: options.known_max };
         let nodes = Nodes::new(top, home.tree.0, Arc::new(Node::new(root)), most);
-        let leaving = Leaving::new();
+        let freed_files = FreedFiles::new();
         let keeps_writes = agreed.contains(InitFlags::WRITEBACK_CACHE);
         let over_ring = agreed.contains(InitFlags::OVER_IO_URING);
         let (nodes, cannot_prune) = (Arc::new(nodes), Arc::default());
-        Self { fs, nodes, pool, aside, leaving, options, keeps_writes, over_ring, cannot_prune }
+        Self { fs, nodes, pool, aside, freed_files, options, keeps_writes, over_ring, cannot_prune }
     }
 
     /// The numbers by which the kernel knows inodes.
@@ -220,7 +220,7 @@ impl Door {
 
     /// Forgets nodes. Dropping the last handle of a nameless file deletes it here.
     pub(crate) fn forget(&self, id: u64, count: u64) {
-        self.leaving.forget(|| {
+        self.freed_files.forget(|| {
             let Some(node) = self.nodes.forget(id, count) else { return false };
             let has_no_name = node.inode.attr().nlink == 0;
             drop(node);

@@ -25,8 +25,8 @@ mod options;
 mod acl;
 mod attr;
 mod errno;
+mod freed_files;
 mod idmap;
-mod leaving;
 mod node;
 mod shown;
 

@@ -9,7 +9,7 @@ use buttress_protocol::{Errno, Listing, LseekIn, Operation, ReadIn, Reply, Write
 use super::caller;
 use crate::door::Door;
 use crate::door::content::{Read, Reading, Seek, Write, Written};
-use crate::door::leaving::AwaitedRequest;
+use crate::door::space::AwaitedRequest;
 use crate::errno::Answer;
 use crate::exchange::Exchange;
 use crate::killed;

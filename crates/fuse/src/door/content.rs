@@ -29,8 +29,8 @@ use buttress_fs::{ErrorKind, FallocateMode, InodeFlags, NameError, SetAttr, Xatt
 use buttress_protocol::{Attr as WireAttr, Errno, OpenFlags, WriteFlags};
 use rustix::fs::OFlags;
 
-use super::leaving::SpacePermit;
 use super::privileges::{Change, drop_capability};
+use super::space::SpacePermit;
 use super::{Caller, Door, Node, refuse};
 use crate::Options;
 use crate::acl::{self, Acl};

@@ -150,7 +150,7 @@ impl Door {
         let node = self.node(parent)?;
         let _victim = self.wake_named(&node, name);
         node.inode.unlink(name).map_err(refuse)?;
-        self.leaving.removed();
+        self.freed_files.note_removed();
         Ok(())
     }
 
@@ -189,7 +189,7 @@ impl Door {
         } else {
             node.inode.rename(old, &target.inode, new, flags).map_err(refuse)?;
         }
-        self.leaving.removed();
+        self.freed_files.note_removed();
         Ok(())
     }
 
