@@ -51,10 +51,10 @@ use buttress_fs::{
 };
 use buttress_protocol::{Attr as WireAttr, EntryOut, Errno, InitFlags};
 
-use crate::aside::Aside;
 use crate::errno::{self, Answer};
 use crate::freed_files::FreedFiles;
 use crate::node::{Handle, Most, Nodes, Place, Resting};
+use crate::notifier_threads::NotifierThreads;
 use crate::pool::WorkerPool;
 use crate::shown::Shown;
 use crate::{Options, acl, attr};
@@ -68,7 +68,7 @@ pub(crate) struct Door {
     fs: Filesystem,
     nodes: Arc<Nodes<Arc<Node>>>,
     pub(crate) pool: Arc<WorkerPool>,
-    aside: Aside,
+    notifier_threads: NotifierThreads,
     freed_files: FreedFiles,
     pub(crate) options: Options,
     /// Whether the kernel's write-back cache is on: it gathers writes before it sends them.
@@ -153,7 +153,7 @@ impl Door {
         fs: Filesystem,
         root: Inode,
         pool: Arc<WorkerPool>,
-        aside: Aside,
+        notifier_threads: NotifierThreads,
         options: Options,
         agreed: InitFlags,
     ) -> Self {
@@ -165,7 +165,17 @@ impl Door {
         let keeps_writes = agreed.contains(InitFlags::WRITEBACK_CACHE);
         let over_ring = agreed.contains(InitFlags::OVER_IO_URING);
         let (nodes, cannot_prune) = (Arc::new(nodes), Arc::default());
-        Self { fs, nodes, pool, aside, freed_files, options, keeps_writes, over_ring, cannot_prune }
+        Self {
+            fs,
+            nodes,
+            pool,
+            notifier_threads,
+            freed_files,
+            options,
+            keeps_writes,
+            over_ring,
+            cannot_prune,
+        }
     }
 
     /// The numbers by which the kernel knows inodes.
@@ -245,11 +255,11 @@ impl Door {
         let nodes = Arc::clone(&self.nodes);
         if self.cannot_prune.load(Ordering::Relaxed) {
             let names = surplus.iter().take(NAMES_DROPPED_MAX).filter_map(|id| self.name_of(*id));
-            self.aside.drop_names(names.collect(), move || nodes.note_pruned());
+            self.notifier_threads.drop_names(names.collect(), move || nodes.note_pruned());
             return;
         }
         let cannot = Arc::clone(&self.cannot_prune);
-        self.aside.prune(surplus, move |is_known| {
+        self.notifier_threads.prune(surplus, move |is_known| {
             cannot.store(!is_known, Ordering::Relaxed);
             nodes.note_pruned();
         });
@@ -291,7 +301,7 @@ impl Door {
     /// Sees to it that the next writer is told of a failure (D3).
     fn remember_failed_write(&self, id: u64, node: &Node, errno: Errno) {
         node.failed_write.store(errno.code(), Ordering::Relaxed);
-        self.aside.doubt_attributes(id);
+        self.notifier_threads.doubt_attributes(id);
     }
 
     /// Whether requests come by io_uring.

@@ -33,7 +33,6 @@ mod shown;
 mod mount;
 mod mount_list;
 
-mod aside;
 mod counts;
 mod device;
 mod dispatch;
@@ -43,6 +42,7 @@ mod empty;
 mod exchange;
 mod killed;
 mod mount_notifier;
+mod notifier_threads;
 mod pool;
 mod ring;
 #[cfg(all(test, debug_assertions))]

@@ -21,7 +21,6 @@ use std::thread::JoinHandle;
 
 use buttress_fs::{Filesystem, Inode, InodeId, TreeId};
 
-use crate::aside::{Aside, Kernel};
 use crate::device::{Device, Message};
 use crate::dispatch;
 use crate::door::Door;
@@ -29,6 +28,7 @@ use crate::exchange::Exchange;
 use crate::mount::{Link, Mount, Unmounted};
 use crate::mount_list::Listed;
 use crate::mount_notifier::MountNotifier;
+use crate::notifier_threads::{NotifierThreads, SessionNotifier};
 use crate::pool::{Kind, Line, WorkerPool};
 use crate::ring::{self, DoorHandler, Ring, Rings};
 use crate::sharer::{self, First, Sharer};
@@ -116,8 +116,8 @@ pub(crate) fn open(
     let rings = rings(options);
     let threads = if rings.is_some() { BESIDE_RINGS } else { options.thread_count() };
     let pool = WorkerPool::new(link, if rings.is_some() { 1 } else { threads }, options);
-    let kernel = Kernel::default();
-    let aside = Aside::new(kernel.clone()).map_err(Error::Session)?;
+    let notifier = SessionNotifier::default();
+    let notifier_threads = NotifierThreads::new(notifier.clone()).map_err(Error::Session)?;
     let options = &Options { io_uring: Some(rings.is_some()), ..options.clone() };
     let failed = |error| {
         drop(unmounter.unmount());
@@ -125,9 +125,9 @@ pub(crate) fn open(
     };
     let for_ring = rings.as_ref().map(|_| device.try_clone());
     let (device, agreed) = Device::greet(device, &dispatch::terms(options)).map_err(failed)?;
-    kernel.set_notifier(device.notifier());
-    let door = Arc::new(Door::new(fs, root, pool, aside, options.clone(), agreed));
-    let notifier = MountNotifier::new(&unmounter.mount, kernel, door.nodes());
+    notifier.set_notifier(device.notifier());
+    let door = Arc::new(Door::new(fs, root, pool, notifier_threads, options.clone(), agreed));
+    let notifier = MountNotifier::new(&(unmounter.mount), notifier, door.nodes());
     let ring = match rings.zip(for_ring) {
         Some((rings, device)) if door.is_over_ring() => {
             let started = device
@@ -181,13 +181,13 @@ pub(crate) fn rings(options: &Options) -> Option<Rings> {
 pub fn serve_connection(fs: Filesystem, device: OwnedFd, options: &Options) -> Result<(), Error> {
     let link = Link::new(&device).map_err(Error::Session)?;
     let pool = WorkerPool::new(link, 1, options);
-    let kernel = Kernel::default();
-    let aside = Aside::new(kernel.clone()).map_err(Error::Session)?;
+    let notifier = SessionNotifier::default();
+    let notifier_threads = NotifierThreads::new(notifier.clone()).map_err(Error::Session)?;
     let root = fs.root();
     let (device, agreed) =
         Device::greet(device, &dispatch::terms(options)).map_err(Error::Session)?;
-    kernel.set_notifier(device.notifier());
-    let door = Arc::new(Door::new(fs, root, pool, aside, options.clone(), agreed));
+    notifier.set_notifier(device.notifier());
+    let door = Arc::new(Door::new(fs, root, pool, notifier_threads, options.clone(), agreed));
     DeviceThreads { device, door, threads: 1 }.run().map_err(Error::Session)
 }
 

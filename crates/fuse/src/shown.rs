@@ -18,8 +18,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::aside::Span;
 use crate::errno::Answer;
+use crate::notifier_threads::Span;
 
 /// After so many direct writes without a READ the kernel drops all pages of the file.
 const QUIET_WRITES: u64 = 64;

@@ -34,8 +34,8 @@ use super::space::SpacePermit;
 use super::{Caller, Door, Node, refuse};
 use crate::Options;
 use crate::acl::{self, Acl};
-use crate::aside::{Span, WaitPermit};
 use crate::errno::Answer;
+use crate::notifier_threads::{Span, WaitPermit};
 
 /// The attribute that holds file capabilities.
 pub(super) const CAPABILITY: &[u8] = b"security.capability";
@@ -129,7 +129,7 @@ impl Door {
             let set = SetAttr { size: Some(0), ..SetAttr::default() };
             // The answer to an open has no attributes (S5 of `privileges`).
             if self.apply(&node, set, caller)? {
-                self.aside.doubt_attributes(id);
+                self.notifier_threads.doubt_attributes(id);
             }
         }
         let opened = self.opened(id, flags)?;
@@ -148,7 +148,7 @@ impl Door {
         let node = self.node(id)?;
         if node.may_be_cached.load(Ordering::Relaxed) && node.inode.note_access() {
             // Otherwise the kernel would continue to show the access time from its cache.
-            self.aside.doubt_attributes(id);
+            self.notifier_threads.doubt_attributes(id);
         }
         Ok(())
     }
@@ -286,12 +286,12 @@ impl Door {
 
     /// Runs `work` after the kernel has sent what it holds of a node's content.
     pub(crate) fn after_flush(&self, id: u64, work: impl FnOnce() + Send + 'static) {
-        self.aside.after_flush(id, Span::Whole, work);
+        self.notifier_threads.after_flush(id, Span::Whole, work);
     }
 
     /// Permission for a request to wait for the kernel. `None` while many requests wait.
     pub(crate) fn wait_permit(&self) -> Option<WaitPermit> {
-        self.aside.wait_permit()
+        self.notifier_threads.wait_permit()
     }
 
     /// Answers `write`, unless it has to wait for space.
@@ -319,7 +319,7 @@ impl Door {
     /// Runs `work` on the thread on which writes may wait for space. [`Self::write_aside`] does the
     /// waiting.
     pub(crate) fn on_space_thread(&self, work: impl FnOnce() + Send + 'static) {
-        self.aside.on_space_thread(work);
+        self.notifier_threads.on_space_thread(work);
     }
 
     /// Tries a write again that found no space, and waits for space.

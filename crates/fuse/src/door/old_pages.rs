@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::content::Write;
 use super::{Door, Node};
-use crate::aside::Span;
+use crate::notifier_threads::Span;
 
 /// Pages that are to be dropped, since a write has made them old.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ impl Door {
 
     /// Has the kernel drop old pages, and then answers.
     pub(crate) fn drop_pages(&self, old: Old, answer: impl FnOnce() + Send + 'static) {
-        self.aside.after_flush(old.id, old.span, move || {
+        self.notifier_threads.after_flush(old.id, old.span, move || {
             if old.span == Span::Whole {
                 old.node.shown.note_dropped(old.seen);
             }

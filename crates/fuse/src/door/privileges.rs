@@ -60,7 +60,7 @@ impl Door {
         let lost = self.lost_bits(node, caller, change);
         if lost != 0 {
             node.inode.drop_set_id(lost).map_err(refuse)?;
-            self.aside.doubt_attributes(id);
+            self.notifier_threads.doubt_attributes(id);
         }
         Ok(())
     }
