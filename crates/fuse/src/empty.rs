@@ -45,7 +45,8 @@ pub fn serve_empty(target: &Path, options: &Options, ready: impl FnOnce()) -> Re
     let pool = WorkerPool::new(link, if is_ring { 1 } else { threads }, options);
     let options = Options { io_uring: Some(is_ring), ..options.clone() };
     let for_ring = device.try_clone().map_err(Error::Session)?;
-    let (device, _) = Device::greet(device, &dispatch::terms(&options)).map_err(Error::Session)?;
+    let (device, _) =
+        Device::negotiate(device, &dispatch::terms(&options)).map_err(Error::Session)?;
     let memory = Arc::new(Memory::default());
     let handler = MemoryHandler(Arc::clone(&memory));
     let ring = rings.map(|rings| rings.start(&for_ring, Box::new(handler), options.thread_count()));

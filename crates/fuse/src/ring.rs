@@ -39,7 +39,7 @@ mod seeded;
 
 pub(crate) use helpers::RequestHandler;
 use helpers::Shared;
-use port::{Kernel, Uring};
+use port::{Uring, UringPort};
 use queue::Queue;
 pub(crate) use queue::Taken;
 
@@ -103,7 +103,7 @@ impl Rings {
         let device = Arc::new(device.as_fd().try_clone_to_owned()?);
         let queues = self.made.into_iter().map(|(ring, share)| {
             let at = share[0].0;
-            let way = Kernel::open(ring, Arc::clone(&device))?;
+            let way = UringPort::open(ring, Arc::clone(&device))?;
             Ok((at, Arc::new(Queue::new(way, &share)?)))
         });
         let queues = queues.collect::<io::Result<Vec<_>>>()?;

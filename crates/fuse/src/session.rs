@@ -29,7 +29,7 @@ use crate::mount::{Link, Mount, Unmounted};
 use crate::mount_list::Listed;
 use crate::mount_notifier::MountNotifier;
 use crate::notifier_threads::{NotifierThreads, SessionNotifier};
-use crate::pool::{Kind, Line, WorkerPool};
+use crate::pool::{Connection, Kind, WorkerPool};
 use crate::ring::{self, DoorHandler, Ring, Rings};
 use crate::sharer::{self, First, Sharer};
 use crate::submounts::Submounts;
@@ -124,7 +124,7 @@ pub(crate) fn open(
         Error::Session(error)
     };
     let for_ring = rings.as_ref().map(|_| device.try_clone());
-    let (device, agreed) = Device::greet(device, &dispatch::terms(options)).map_err(failed)?;
+    let (device, agreed) = Device::negotiate(device, &dispatch::terms(options)).map_err(failed)?;
     notifier.set_notifier(device.notifier());
     let door = Arc::new(Door::new(fs, root, pool, notifier_threads, options.clone(), agreed));
     let notifier = MountNotifier::new(&(unmounter.mount), notifier, door.nodes());
@@ -185,7 +185,7 @@ pub fn serve_connection(fs: Filesystem, device: OwnedFd, options: &Options) -> R
     let notifier_threads = NotifierThreads::new(notifier.clone()).map_err(Error::Session)?;
     let root = fs.root();
     let (device, agreed) =
-        Device::greet(device, &dispatch::terms(options)).map_err(Error::Session)?;
+        Device::negotiate(device, &dispatch::terms(options)).map_err(Error::Session)?;
     notifier.set_notifier(device.notifier());
     let door = Arc::new(Door::new(fs, root, pool, notifier_threads, options.clone(), agreed));
     DeviceThreads { device, door, threads: 1 }.run().map_err(Error::Session)
