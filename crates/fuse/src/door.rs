@@ -52,11 +52,11 @@ use buttress_fs::{
 use buttress_protocol::{Attr as WireAttr, EntryOut, Errno, InitFlags};
 
 use crate::errno::{self, Answer};
+use crate::filled_pages::FilledPages;
 use crate::freed_files::FreedFiles;
 use crate::node::{Handle, Most, Nodes, Place, Resting};
 use crate::notifier_threads::NotifierThreads;
 use crate::pool::WorkerPool;
-use crate::shown::Shown;
 use crate::{Options, acl, attr};
 
 /// How long the kernel may use attributes and names that it received (D2), in seconds.
@@ -100,7 +100,7 @@ pub(crate) struct Node {
     /// writing.
     may_be_cached: AtomicBool,
     /// Whether the kernel may hold pages that we read for it.
-    shown: Shown,
+    filled_pages: FilledPages,
     /// Whether the kernel shows a `ctime` from before a `chattr`.
     shows_old_change: AtomicBool,
     /// Of a directory: the last cookie that listings go to (L2 of `listing`); zero before the
@@ -213,7 +213,7 @@ impl Door {
         let place = self.nodes.place_of(id).ok_or(Errno::ESTALE)?;
         let inode = InodeId { tree: TreeId(place.tree), ino: Ino(place.ino) };
         let inode = self.fs.inode(inode).map_err(refuse)?;
-        let node = Arc::new(Node::again(inode, resting));
+        let node = Arc::new(Node::remade(inode, resting));
         Ok(if resting.is_some() { self.nodes.wake(id, node) } else { node })
     }
 
@@ -243,13 +243,13 @@ impl Door {
         let attr = inode.attr();
         let id = self.nodes.id_of(place(attr.id));
         self.remember(id, inode);
-        Entry { attr: self.shown(&attr, id), generation: attr.generation }
+        Entry { attr: self.to_wire(&attr, id), generation: attr.generation }
     }
 
     /// Counts a reference of the kernel to an inode. Where the kernel knows too many it is told to
     /// forget some.
     fn remember(&self, id: u64, inode: Inode) {
-        self.nodes.remember(id, |resting| Arc::new(Node::again(inode, resting)));
+        self.nodes.remember(id, |resting| Arc::new(Node::remade(inode, resting)));
         let Some(surplus) = self.nodes.surplus() else { return };
         tracing::debug!(count = surplus.len(), "the kernel is told to forget inodes");
         let nodes = Arc::clone(&self.nodes);
@@ -274,11 +274,11 @@ impl Door {
     }
 
     fn wire_attr(&self, attr: &Attr) -> WireAttr {
-        self.shown(attr, self.nodes.user_ino(place(attr.id)))
+        self.to_wire(attr, self.nodes.user_ino(place(attr.id)))
     }
 
     /// Attributes with the ids of this machine.
-    fn shown(&self, attr: &Attr, ino: u64) -> WireAttr {
+    fn to_wire(&self, attr: &Attr, ino: u64) -> WireAttr {
         attr::to_wire(attr, ino, &self.options.users, &self.options.groups)
     }
 
@@ -341,23 +341,23 @@ impl Handle for Arc<Node> {
     }
 
     /// A node may rest if it has a name, is idle, and is no directory, which may have a listing
-    /// under way. The number records whether the kernel may hold pages of it (S1 of `shown`).
+    /// under way. The number records whether the kernel may hold pages of it (S1 of `filled_pages`).
     fn rest(&self) -> Option<u32> {
         // `is_idle` allows one reference, the table's own. The table hands out others under its
         // lock, which the caller holds.
         let rests = self.is_idle()
             && self.inode.kind() != FileKind::Directory
             && self.inode.attr().nlink > 0;
-        rests.then(|| u32::from(self.shown.is_set()))
+        rests.then(|| u32::from(self.filled_pages.is_set()))
     }
 }
 
 impl Node {
     /// Creates a node, with what was recorded if it rested before.
-    fn again(inode: Inode, resting: Option<Resting>) -> Self {
+    fn remade(inode: Inode, resting: Option<Resting>) -> Self {
         let node = Self::new(inode);
-        if resting.is_some_and(|said| said != Resting(0)) {
-            node.shown.set();
+        if resting.is_some_and(|number| number != Resting(0)) {
+            node.filled_pages.set();
         }
         node
     }
@@ -372,7 +372,7 @@ impl Node {
             failed_write: AtomicI32::new(0),
             may_be_cached: AtomicBool::new(false),
             shows_old_change: AtomicBool::new(false),
-            shown: Shown::new(),
+            filled_pages: FilledPages::new(),
             listed_to: AtomicU64::new(0),
         }
     }

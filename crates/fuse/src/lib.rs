@@ -25,10 +25,10 @@ mod options;
 mod acl;
 mod attr;
 mod errno;
+mod filled_pages;
 mod freed_files;
 mod idmap;
 mod node;
-mod shown;
 
 mod mount;
 mod mount_list;

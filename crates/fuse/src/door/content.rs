@@ -276,7 +276,7 @@ impl Door {
         node.note_read(how.flags);
         if !how.is_direct {
             node.may_be_cached.store(true, Ordering::Relaxed);
-            let count = node.shown.while_shown(|| node.read(offset, buffer))?;
+            let count = node.filled_pages.read_for_kernel(|| node.read(offset, buffer))?;
             return Ok(Read::Bytes(count));
         }
         let count = node.read(offset, buffer)?;
