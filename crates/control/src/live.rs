@@ -149,7 +149,7 @@ impl Live {
     /// Returns whether the mount has been removed. Its last changes are then being made durable.
     fn is_closing(&self) -> bool {
         let Some(mount) = &self.mount else { return false };
-        mount.look();
+        mount.release_if_unseen();
         mount.is_gone()
     }
 
@@ -246,7 +246,7 @@ impl Live {
         let sections =
             sections.map(|(name, source)| Section { name: (*name).to_owned(), figures: source() });
         let mut subject = self.subject.clone();
-        let seen = self.mount.as_ref().and_then(Unmounter::seen).unwrap_or_default();
+        let seen = self.mount.as_ref().and_then(Unmounter::visible_mounts).unwrap_or_default();
         // The first mount may have been removed while others exist.
         if let Some(first) = seen.first()
             && seen.iter().all(|one| Some(&one.point) != subject.target.as_ref())

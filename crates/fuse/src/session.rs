@@ -367,15 +367,15 @@ impl Unmounter {
     /// The mounts of the volume that are visible now, in the order in which they were made. `None`
     /// if the volume cannot have several mounts.
     #[must_use]
-    pub fn seen(&self) -> Option<Vec<Listed>> {
-        self.mount.whole().map(Whole::seen)
+    pub fn visible_mounts(&self) -> Option<Vec<Listed>> {
+        self.mount.whole().map(Whole::visible_mounts)
     }
 
     /// Releases the volume if no mount of it is seen any more. Without this call that is noticed a
     /// moment later.
-    pub fn look(&self) {
+    pub fn release_if_unseen(&self) {
         if let Some(whole) = self.mount.whole() {
-            whole.let_go_if_unseen();
+            whole.release_if_unseen();
         }
     }
 
