@@ -15,8 +15,8 @@
 //!   and no socket.
 
 mod ask;
+mod close_wait;
 mod descriptor;
-mod farewell;
 mod folder;
 mod give;
 mod hold;
@@ -44,13 +44,13 @@ use crate::exit::{Exit, Result};
 use crate::figures::Figures;
 use crate::order::{Order, Step, Watch};
 use crate::target::{Open, Stream};
-use ask::PATIENCE;
-use farewell::Farewells;
+use ask::ANSWER_TIMEOUT;
+use close_wait::CloseWaiters;
 use folder::folder;
 use give::STEP_PERIOD;
 
 pub use ask::{Answer, Section, all, reachable};
-pub use farewell::{Farewell, Left};
+pub use close_wait::{CloseWait, MountUse};
 pub use give::{find, give, give_with_stream, must_find, tell_cache};
 pub use hold::{Hold, hold};
 pub use join::{Joining, Joins, Wish, join};
@@ -87,19 +87,19 @@ pub struct Live {
     volume: Option<OpenVolume>,
     mount: Option<Unmounter>,
     joins: Option<Joins>,
-    farewells: Arc<Farewells>,
+    close_waiters: Arc<CloseWaiters>,
 }
 
 /// A socket that listens. It is removed when this is dropped.
 pub struct Listening {
     path: Option<PathBuf>,
-    farewells: Arc<Farewells>,
+    close_waiters: Arc<CloseWaiters>,
 }
 
 impl Listening {
     /// Tells all programs that wait for the end that the volume is closed, or why closing failed.
-    pub fn is_closed(&self, failure: Option<String>) {
-        self.farewells.tell(failure);
+    pub fn report_closed(&self, failure: Option<String>) {
+        self.close_waiters.report(failure);
     }
 }
 
@@ -163,11 +163,11 @@ impl Live {
 
     /// Answers from now on, until the process ends (L2).
     pub fn listen(self) -> Listening {
-        let farewells = Arc::clone(&self.farewells);
+        let close_waiters = Arc::clone(&self.close_waiters);
         let path = self.start().inspect_err(|error| {
             tracing::warn!(%error, "no program can ask for figures");
         });
-        Listening { path: path.ok(), farewells }
+        Listening { path: path.ok(), close_waiters }
     }
 
     fn start(self) -> std::io::Result<PathBuf> {
@@ -199,17 +199,17 @@ impl Live {
     }
 
     fn answer(&self, stream: &UnixStream) -> std::io::Result<()> {
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
         let (question, given) = descriptor::receive(stream, QUESTION_MAX)?;
         let question = String::from_utf8(question).map_err(std::io::Error::other)?;
         let document = match question.trim_end().split_once(' ') {
             Some(("cache", message)) => self.message(message),
-            Some(("order", order)) => self.obey(order, given, stream)?,
+            Some(("order", order)) => self.carry_out(order, given, stream)?,
             Some(("join", wish)) if let Some(joins) = &self.joins => {
                 return joins.answer(wish, || self.is_closing(), stream);
             }
-            None if question.trim_end() == farewell::QUESTION => {
-                return self.farewells.serve(stream, || self.is_closing());
+            None if question.trim_end() == close_wait::QUESTION => {
+                return self.close_waiters.serve(stream, || self.is_closing());
             }
             None if question.trim_end() == hold::QUESTION => match self.holder() {
                 Ok(volume) => {
@@ -218,7 +218,7 @@ impl Live {
                 Err(refusal) => refusal,
             },
             None if question.trim_end() == place::QUESTION => json!(self.submounts()),
-            _ => serde_json::to_value(self.tell())?,
+            _ => serde_json::to_value(self.describe())?,
         };
         let mut stream = stream;
         // One write sends all of it: a document would write itself in thousands of pieces.
@@ -241,7 +241,7 @@ impl Live {
         }
     }
 
-    fn tell(&self) -> Answer {
+    fn describe(&self) -> Answer {
         let sections = self.sections.iter();
         let sections =
             sections.map(|(name, source)| Section { name: (*name).to_owned(), figures: source() });
@@ -270,7 +270,7 @@ impl Live {
 
     /// Carries out an order and reports its progress to the client. The client ends the order by
     /// closing its end of the socket.
-    fn obey(
+    fn carry_out(
         &self,
         order: &str,
         given: Option<OwnedFd>,

@@ -389,7 +389,7 @@ fn serve(args: &Args, options: Parsed, ui: &Ui) -> Result<Exit> {
     let closed = close(fs, cache.as_deref(), &image);
     let released = files.iter().try_for_each(Opened::release).map_err(Failure::of_remote);
     let closed = closed.and(released);
-    live.is_closed(closed.as_ref().err().map(ToString::to_string));
+    live.report_closed(closed.as_ref().err().map(ToString::to_string));
     served.map_err(std::io::Error::other).context(String::new)?;
     closed?;
     tracing::info!(image = names::of_path(&image), "unmounted, and everything is durable");

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::ask::{Answer, ask, is_patience, reachable};
+use super::ask::{Answer, ask, is_timeout, reachable};
 use super::descriptor;
 use super::place::{Served, served};
 use crate::closing;
@@ -150,7 +150,7 @@ fn answer(
             }
             Ok(_) => {}
             // The part of a line that has arrived stays in the buffer.
-            Err(error) if is_patience(&error) => continue,
+            Err(error) if is_timeout(&error) => continue,
             Err(error) => return Err(error),
         }
         let answer: Value = serde_json::from_str(&line)?;

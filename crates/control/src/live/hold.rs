@@ -85,7 +85,7 @@ impl Hold {
         let mut server = &self.server;
         // It says nothing more: what can be read is the end.
         server.set_nonblocking(true).is_ok()
-            && matches!(server.read(&mut [0]), Err(error) if ask::is_patience(&error))
+            && matches!(server.read(&mut [0]), Err(error) if ask::is_timeout(&error))
     }
 }
 
