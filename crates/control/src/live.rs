@@ -21,9 +21,9 @@ mod folder;
 mod give;
 mod hold;
 mod join;
+mod mount_lock;
 mod place;
 mod subject;
-mod turn;
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -53,10 +53,12 @@ pub use ask::{Answer, Section, all, reachable};
 pub use close_wait::{CloseWait, MountUse};
 pub use give::{find, give, give_with_stream, must_find, tell_cache};
 pub use hold::{Hold, hold};
-pub use join::{Joining, Joins, Wish, join};
-pub use place::{Served, all_of_same, ground, is_ours, mounted_from, no_image, served, submounts};
+pub use join::{JoinHandler, JoinRequest, Joining, join};
+pub use mount_lock::MountLock;
+pub use place::{
+    Served, all_of_same, describe_host_mount, is_ours, mounted_from, no_image, served, submounts,
+};
 pub use subject::Subject;
-pub use turn::Turn;
 
 /// The largest question, in bytes.
 const QUESTION_MAX: usize = 64 << 10;
@@ -86,7 +88,7 @@ pub struct Live {
     cache: Option<Arc<CacheDevice>>,
     volume: Option<OpenVolume>,
     mount: Option<Unmounter>,
-    joins: Option<Joins>,
+    join_handler: Option<JoinHandler>,
     close_waiters: Arc<CloseWaiters>,
 }
 
@@ -119,7 +121,7 @@ impl Live {
     }
 
     /// Adds a section. `figures` is called for every question, from any thread.
-    pub fn section(
+    pub fn add_section(
         &mut self,
         name: &'static str,
         figures: impl Fn() -> Figures + Send + Sync + 'static,
@@ -128,22 +130,22 @@ impl Live {
     }
 
     /// Adds a cache: its figures, and the messages it takes.
-    pub fn cache(&mut self, device: &Arc<CacheDevice>) {
+    pub fn add_cache(&mut self, device: &Arc<CacheDevice>) {
         self.cache = Some(Arc::clone(device));
         let device = Arc::clone(device);
-        self.section("cache", move || cached::figures(&device));
+        self.add_section("cache", move || cached::figures(&device));
     }
 
     /// Adds the mount that this process serves.
-    pub fn mount(&mut self, mount: Unmounter) {
+    pub fn add_mount(&mut self, mount: Unmounter) {
         self.subject.target = Some(mount.target().to_owned());
         self.subject.device = mount.device();
         self.mount = Some(mount);
     }
 
     /// Adds the handler that makes more mounts of the volume.
-    pub fn join(&mut self, joins: Joins) {
-        self.joins = Some(joins);
+    pub fn add_join_handler(&mut self, join_handler: JoinHandler) {
+        self.join_handler = Some(join_handler);
     }
 
     /// Returns whether the mount has been removed. Its last changes are then being made durable.
@@ -156,7 +158,12 @@ impl Live {
     /// Adds a volume with the orders that it takes. `kernel_sync` keeps the mount in step with the
     /// volume. This must be called in the folder from which the devices were named, because names
     /// may be relative.
-    pub fn volume(&mut self, fs: &Filesystem, kernel_sync: Option<KernelSync>, executor: Executor) {
+    pub fn add_volume(
+        &mut self,
+        fs: &Filesystem,
+        kernel_sync: Option<KernelSync>,
+        executor: Executor,
+    ) {
         let folder = std::env::current_dir().unwrap_or_default();
         self.volume = Some(OpenVolume { fs: fs.clone(), kernel_sync, executor, folder });
     }
@@ -205,8 +212,8 @@ impl Live {
         let document = match question.trim_end().split_once(' ') {
             Some(("cache", message)) => self.message(message),
             Some(("order", order)) => self.carry_out(order, given, stream)?,
-            Some(("join", wish)) if let Some(joins) = &self.joins => {
-                return joins.answer(wish, || self.is_closing(), stream);
+            Some(("join", request)) if let Some(handler) = &self.join_handler => {
+                return handler.answer(request, || self.is_closing(), stream);
             }
             None if question.trim_end() == close_wait::QUESTION => {
                 return self.close_waiters.serve(stream, || self.is_closing());
