@@ -127,7 +127,7 @@ pub fn carry_out(
             Err(Failure::new(Exit::Usage, "the stream is missing"))
         }
         Order::Subvolume(act) => act.carry_out(fs, kernel_sync, watch),
-        Order::Survey { at, wish } => survey::carry_out(fs, at, wish, watch),
+        Order::Survey { at, request } => survey::carry_out(fs, at, request, watch),
     }
 }
 
