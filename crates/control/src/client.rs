@@ -40,7 +40,7 @@ pub fn run(
         let bar = bar.get_or_insert_with(|| ui.bytes_bar(what, step.total));
         bar.add(step.done.saturating_sub(shown));
         shown = step.done;
-        bar.message(&step.text);
+        bar.set_message(&step.text);
         !stop.load(Ordering::Relaxed)
     };
     if let Some((socket, _)) = live::find(image)? {

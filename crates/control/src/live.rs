@@ -192,7 +192,7 @@ impl Live {
                 // A flush of a cache may take long: others get their answers meanwhile.
                 let answer = move || {
                     if let Err(error) = this.answer(&stream) {
-                        tracing::debug!(%error, "somebody asked and went away");
+                        tracing::debug!(%error, "a program asked and went away");
                     }
                 };
                 if let Err(error) =
@@ -299,15 +299,15 @@ impl Live {
             }
         };
         stream.set_read_timeout(Some(LOOK))?;
-        let mut told = None::<Instant>;
+        let mut reported_at = None::<Instant>;
         let mut goes_on = true;
         let mut watch = |step: &Step| {
-            if told.is_none_or(|told| told.elapsed() >= STEP_PERIOD) {
-                told = Some(Instant::now());
+            if reported_at.is_none_or(|at| at.elapsed() >= STEP_PERIOD) {
+                reported_at = Some(Instant::now());
                 let mut stream = stream;
-                let said = writeln!(stream, "{}", json!({ "step": step }));
+                let sent = writeln!(stream, "{}", json!({ "step": step }));
                 let gone = matches!(stream.read(&mut [0]), Ok(0));
-                goes_on &= said.is_ok() && !gone;
+                goes_on &= sent.is_ok() && !gone;
             }
             goes_on
         };
@@ -326,11 +326,11 @@ impl Live {
     }
 
     fn message(&self, message: &str) -> Value {
-        let told = match &self.cache {
+        let outcome = match &self.cache {
             Some(cache) => cache.message(message).map_err(|error| error.to_string()),
             None => Err("it has no cache".to_owned()),
         };
-        match told {
+        match outcome {
             Ok(()) => json!({ "done": message }),
             Err(error) => json!({ "error": error }),
         }

@@ -74,7 +74,7 @@ impl<'a, 'b> Export<'a, 'b> {
         path: &Path,
     ) -> Result<()> {
         let text = || show(name.as_bytes());
-        self.job.bar.message(&text());
+        self.job.bar.set_message(&text());
         make_room(dir, name, attr.kind).context(text)?;
         let several = self.job.keep.everything && attr.nlink > 1;
         if several && attr.kind != FileKind::Directory {

@@ -148,7 +148,7 @@ impl<'a, 'b> Import<'a, 'b> {
         if kind == FileKind::Regular && self.job.images.contains(&(stat.st_dev, stat.st_ino)) {
             return Ok(());
         }
-        self.job.bar.message(&text());
+        self.job.bar.set_message(&text());
         if kind != FileKind::Directory && self.linked(&stat, dir, target).context(text)? {
             return Ok(());
         }

@@ -137,10 +137,10 @@ fn answer(
     stream.set_read_timeout(Some(STEP_PERIOD))?;
     let mut answers = BufReader::new(stream.try_clone()?);
     let mut line = String::new();
-    let mut is_told = false;
+    let mut is_stopped = false;
     loop {
-        if stop.load(Ordering::Relaxed) && !is_told {
-            is_told = true;
+        if stop.load(Ordering::Relaxed) && !is_stopped {
+            is_stopped = true;
             stream.shutdown(std::net::Shutdown::Write)?;
         }
         match answers.read_line(&mut line) {
