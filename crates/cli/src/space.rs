@@ -34,7 +34,7 @@ pub(crate) fn sync_figures(stats: &SyncStats) -> Figures {
     let mut figures = vec![
         ("fsyncs".to_owned(), json!(stats.syncs)),
         ("logs".to_owned(), json!(stats.logs)),
-        ("data_with_logs".to_owned(), json!(stats.late)),
+        ("data_with_logs".to_owned(), json!(stats.data_with_log)),
         ("log_copies_later".to_owned(), json!(stats.log_copies)),
         ("commits".to_owned(), json!(stats.commits.values().sum::<u64>())),
     ];
