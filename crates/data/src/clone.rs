@@ -78,8 +78,8 @@ impl Files {
         }
         // Data that waits to be written in place has no space reserved. It must be written back
         // before its extent is shared.
-        let lies = InodeFlags::NODATACOW | InodeFlags::PREALLOC;
-        let waiting = match source.with_item(|item| item.flags & lies) {
+        let in_place = InodeFlags::NODATACOW | InodeFlags::PREALLOC;
+        let waiting = match source.with_item(|item| item.flags & in_place) {
             0 => offset..self.params.ceil(offset + len),
             _ => 0..u64::MAX,
         };

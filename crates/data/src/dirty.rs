@@ -4,9 +4,9 @@
 //!
 //! - **P1** Pieces are disjoint, start on a sector and are whole sectors long. No piece is longer
 //!   than [`PIECE_BYTES`], unless it was put in as one piece.
-//! - **P2** Every sector in `pieces` has its data space in `reserved`, or is in `placed`. A sector
-//!   in `placed` will be written in place, so it needs no new space. `unreserved` proves that for
-//!   all sectors in `placed`.
+//! - **P2** Every sector in `pieces` has its data space in `reserved`, or is in `in_place`. A
+//!   sector in `in_place` will be written where its extent lies, so it needs no new space.
+//!   `unreserved` proves that for all sectors in `in_place`.
 //! - **P3** A sector that is being written stays readable here until its extent item is visible and
 //!   its data is on the device. `late` has the data of items that became visible first.
 //! - **P4** Bytes at or after the file's length are zero.
@@ -86,7 +86,7 @@ pub(crate) struct Dirty {
     /// The data space that is reserved for `pieces` (P2).
     pub(crate) reserved: Option<DataReservation>,
     /// Sectors of `pieces` that have a place on disk and no reservation (P2).
-    placed: RangeSet,
+    in_place: RangeSet,
     unreserved: Option<NoReserve>,
     /// The metadata that is reserved for `pieces` (P5). A job that writes a part of the pieces
     /// takes all of it, and gives the rest back when its extents are finished.
@@ -269,10 +269,10 @@ impl Dirty {
     }
 
     /// Records sectors that have their place on disk (P2), and takes their token.
-    pub(crate) fn place(&mut self, range: Range<u64>, token: NoReserve) {
-        let all = self.placed.total() + token.bytes();
-        self.placed.insert(range);
-        assert_eq!(self.placed.total(), all, "P2: each sector has one token");
+    pub(crate) fn mark_in_place(&mut self, range: Range<u64>, token: NoReserve) {
+        let all = self.in_place.total() + token.bytes();
+        self.in_place.insert(range);
+        assert_eq!(self.in_place.total(), all, "P2: each sector has one token");
         match &mut self.unreserved {
             Some(unreserved) => unreserved.merge(token),
             none => *none = Some(token),
@@ -281,10 +281,10 @@ impl Dirty {
 
     /// Forgets the places on disk of the sectors in `range`. Returns their token, if there were
     /// any.
-    pub(crate) fn displace(&mut self, range: Range<u64>) -> Option<NoReserve> {
-        let before = self.placed.total();
-        self.placed.remove(range);
-        let left = self.placed.total();
+    pub(crate) fn unmark_in_place(&mut self, range: Range<u64>) -> Option<NoReserve> {
+        let before = self.in_place.total();
+        self.in_place.remove(range);
+        let left = self.in_place.total();
         if left == before {
             return None;
         }
@@ -389,7 +389,7 @@ impl Dirty {
             }
         }
         for run in &mut runs {
-            run.unreserved = self.displace(run.offset..run.end());
+            run.unreserved = self.unmark_in_place(run.offset..run.end());
         }
         let pieces: usize = runs.iter().map(|run| run.pieces.len()).sum();
         self.splits = self.splits.saturating_sub(pieces as u32);

@@ -344,12 +344,12 @@ impl Files {
             return;
         }
         self.counters.count_clean(gone);
-        let placed = dirty.displace(range).map_or(0, |token| token.bytes());
+        let in_place = dirty.unmark_in_place(range).map_or(0, |token| token.bytes());
         if dirty.bytes() == 0 {
             dirty.reserved = None;
             dirty.metadata = None;
         } else if let Some(reserved) = &mut dirty.reserved {
-            drop(reserved.split(gone - placed));
+            drop(reserved.split(gone - in_place));
         }
     }
 }

@@ -182,8 +182,8 @@ impl Writeback {
         meta.ordered_end = meta.ordered_end.max(runs.last()?.end());
         let mut taken: u64 = runs.iter().map(|run| run.len).sum();
         self.counters.count_ordered(taken);
-        let lies = |run: &Run| run.unreserved.as_ref().map_or(0, NoReserve::bytes);
-        taken -= runs.iter().map(lies).sum::<u64>();
+        let in_place = |run: &Run| run.unreserved.as_ref().map_or(0, NoReserve::bytes);
+        taken -= runs.iter().map(in_place).sum::<u64>();
         let is_part = dirty.bytes() > 0;
         let reserved = if is_part {
             dirty.reserved.as_mut().map(|reserved| reserved.split(taken))
@@ -286,18 +286,18 @@ impl Writeback {
         supply: &mut Supply<'_, '_>,
     ) -> Result<Vec<Placed>> {
         if !packed.is_empty() {
-            self.placement.cover(unreserved, 0, supply)?;
+            self.placement.adjust_reservation(unreserved, 0, supply)?;
             return self.placement.place_packed(run, packed, supply);
         }
         let mut placed = Vec::new();
-        let in_place = flags & (InodeFlags::PREALLOC | InodeFlags::NODATACOW) != 0;
-        let spots = if in_place {
-            self.placement.in_place(file, run.offset..run.end(), flags)?
+        let may_be_in_place = flags & (InodeFlags::PREALLOC | InodeFlags::NODATACOW) != 0;
+        let in_place = if may_be_in_place {
+            self.placement.find_in_place(file, run.offset..run.end(), flags)?
         } else {
             Vec::new()
         };
-        let lies = spots.iter().map(|spot| spot.range.end - spot.range.start).sum();
-        self.placement.cover(unreserved, lies, supply)?;
+        let bytes_in_place = in_place.iter().map(|part| part.range.end - part.range.start).sum();
+        self.placement.adjust_reservation(unreserved, bytes_in_place, supply)?;
         let mut at = run.offset;
         let mut fresh = |range: Range<u64>, placed: &mut Vec<Placed>| -> Result<()> {
             let placed_before = placed.len();
@@ -308,11 +308,11 @@ impl Writeback {
             }
             done
         };
-        for spot in spots {
-            fresh(at..spot.range.start, &mut placed)
+        for part in in_place {
+            fresh(at..part.range.start, &mut placed)
                 .inspect_err(|_| self.placement.unallocate(&placed))?;
-            at = spot.range.end;
-            placed.push(spot);
+            at = part.range.end;
+            placed.push(part);
         }
         fresh(at..run.end(), &mut placed).inspect_err(|_| self.placement.unallocate(&placed))?;
         if flags & InodeFlags::NODATASUM == 0 {

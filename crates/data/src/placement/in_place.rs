@@ -42,7 +42,7 @@ impl Placement {
     /// The parts of `range` that may be written in place, with their addresses.
     ///
     /// The caller holds the file's writeback claim, so that these parts do not change.
-    pub(crate) fn in_place(
+    pub(crate) fn find_in_place(
         &self,
         file: &File,
         range: Range<u64>,
@@ -50,8 +50,8 @@ impl Placement {
     ) -> Result<Vec<Placed>> {
         let overwrite = InodeFlags::NODATACOW | InodeFlags::NODATASUM;
         let may_overwrite = flags & overwrite == overwrite;
-        if may_overwrite && let Some(spot) = self.recall(file, &range) {
-            return Ok(vec![spot]);
+        if may_overwrite && let Some(part) = self.recall(file, &range) {
+            return Ok(vec![part]);
         }
         let candidates = self.candidates(file, &range, may_overwrite)?;
         if candidates.is_empty() {
@@ -60,7 +60,7 @@ impl Placement {
         // The extents do not move from here on (N3).
         let view = self.engine.view();
         let last_snapshot = self.engine.last_snapshot(&view, file.tree())?;
-        let mut spots = Vec::with_capacity(candidates.len());
+        let mut parts = Vec::with_capacity(candidates.len());
         let mut asked: Option<(Logical, bool)> = None;
         for Candidate { mapping, region, part, stamp, right } in candidates {
             if mapping.extent.generation <= last_snapshot {
@@ -102,7 +102,7 @@ impl Placement {
             }
             let target = Target::InPlace { disk, prealloc };
             let right = Some(right);
-            spots.push(Placed {
+            parts.push(Placed {
                 range: part,
                 target,
                 sums: Vec::new(),
@@ -110,7 +110,7 @@ impl Placement {
                 _right: right,
             });
         }
-        Ok(spots)
+        Ok(parts)
     }
 
     /// Parts of `range` with a layout that allows writing in place, each with the right to do so.
