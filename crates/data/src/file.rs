@@ -33,7 +33,7 @@ use crate::backoff::Backoff;
 use crate::codec::Codec;
 use crate::dirty::Dirty;
 use crate::error::Error;
-use crate::exclusive::Exclusive;
+use crate::in_place_hints::InPlaceHints;
 use crate::streams::Streams;
 
 const TYPE_MASK: u32 = 0o170_000;
@@ -73,7 +73,7 @@ pub struct File {
     /// Signalled when the writeback claim is given back.
     pub(crate) idle: Condvar,
     /// Parts that may be overwritten in place, as far as earlier checks found.
-    pub(crate) exclusive: Ranked<Exclusive>,
+    pub(crate) in_place_hints: Ranked<InPlaceHints>,
 }
 
 /// The end of a file's extents.
@@ -145,7 +145,7 @@ impl File {
             long_reads: Backoff::default(),
             window: OnceLock::new(),
             idle: Condvar::new(),
-            exclusive: Ranked::new(Rank::Leaf, Exclusive::default()),
+            in_place_hints: Ranked::new(Rank::Leaf, InPlaceHints::default()),
         }
     }
 
