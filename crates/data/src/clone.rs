@@ -85,9 +85,9 @@ impl Files {
         };
         self.writeback.write_back(source, waiting)?;
         let copied = self.copy_inline(range)?;
-        // If the write of late data of the source fails (`dirty::P3`), its extents are taken back.
-        // With the source's claim no data is late. The caller's locks of both inodes allow this
-        // thread to wait for two claims.
+        // If the write of unwritten data of the source fails (`dirty::P3`), its extents are taken
+        // back. With the source's claim there is no such data. The caller's locks of both inodes
+        // allow this thread to wait for two claims.
         let _of_source = (!range.is_within_one()).then(|| source.claim());
         let _claim = target.claim();
         let mut stamp = Some(stamp);

@@ -33,7 +33,7 @@ use buttress_volume::Volume;
 
 use crate::claim::Claim;
 use crate::counters::Counters;
-use crate::dirty::{Pool, Run};
+use crate::dirty::{BufferPool, Run};
 use crate::error::{Error, Result};
 use crate::file::File;
 use crate::job::{Job, Packed, Placed, Plan, Supply, Target};
@@ -69,7 +69,7 @@ pub struct Writeback {
     volume: Arc<Volume>,
     params: Arc<Params>,
     counters: Arc<Counters>,
-    pool: Arc<Pool>,
+    pool: Arc<BufferPool>,
     pages: Arc<Pages>,
     placement: Arc<Placement>,
 }
@@ -79,7 +79,7 @@ impl Writeback {
         (engine, volume): (Arc<Engine>, Arc<Volume>),
         params: Arc<Params>,
         counters: Arc<Counters>,
-        (pool, pages): (Arc<Pool>, Arc<Pages>),
+        (pool, pages): (Arc<BufferPool>, Arc<Pages>),
         placement: Arc<Placement>,
     ) -> Self {
         Self { engine, volume, params, counters, pool, pages, placement }
@@ -188,7 +188,7 @@ impl Writeback {
         let reserved = if is_part {
             dirty.reserved.as_mut().map(|reserved| reserved.split(taken))
         } else {
-            dirty.crowded = false;
+            dirty.prefers_in_place = false;
             dirty.reserved.take()
         };
         Some(Job {
@@ -369,7 +369,7 @@ impl Writeback {
                     }
                     Plan::Extents(placed) => {
                         self.finish(file, &placed, &mut metadata, |meta, dirty| {
-                            self.counters.count_clean(dirty.finished(&run));
+                            self.counters.count_clean(dirty.end_writeback(&run));
                             grow(meta, dirty, &(run.offset..run.end()), size);
                         })
                     }
@@ -384,7 +384,7 @@ impl Writeback {
             } else if let Plan::Extents(placed) = &plan {
                 self.placement.unallocate(placed);
             }
-            let lost = file.dirty.lock().finished(&run);
+            let lost = file.dirty.lock().end_writeback(&run);
             self.counters.count_clean(lost);
         }
         self.counters.count_finished(ordered);

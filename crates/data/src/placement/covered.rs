@@ -83,7 +83,7 @@ impl Placement {
             seams.meet(range.start, seams.at, false);
         }
         let dirty = file.dirty.lock();
-        let goes_on = range.start > 0 && dirty.waits(range.start - self.params.sector);
+        let goes_on = range.start > 0 && dirty.is_dirty_at(range.start - self.params.sector);
         let mut parts = seams.count + if goes_on { seams.first } else { 0 };
         if may_be_in_place {
             parts += 2 * dirty.writing_in(range) as u32;

@@ -154,7 +154,7 @@ impl Placement {
         let meta = file.meta();
         let dirty = file.dirty.lock();
         let bytes = self.params.inline_bytes(&meta, size).saturating_sub(dirty.inline);
-        (bytes > 0 && dirty.waits(0)).then(|| Cost::of(0, bytes))
+        (bytes > 0 && dirty.is_dirty_at(0)).then(|| Cost::of(0, bytes))
     }
 
     /// Gives this reservation to a file after its length has changed, if the first sector still
@@ -165,7 +165,7 @@ impl Placement {
         dirty: &mut Dirty,
         reserved: &mut Option<MetaReservation>,
     ) {
-        if dirty.waits(0)
+        if dirty.is_dirty_at(0)
             && let Some(reserved) = reserved.take()
         {
             join(&mut dirty.metadata, reserved);
@@ -258,7 +258,7 @@ impl Placement {
         let flags = file.with_item(|item| item.flags);
         let may_be_in_place = flags & (InodeFlags::PREALLOC | InodeFlags::NODATACOW) != 0;
         let looks = may_be_in_place && reservation.in_place.is_none();
-        if !(looks && file.dirty.lock().crowded) {
+        if !(looks && file.dirty.lock().prefers_in_place) {
             let more = match effort {
                 ReclaimEffort::Little => self
                     .engine
@@ -284,7 +284,7 @@ impl Placement {
         let claim = file.claim();
         let parts = self.find_in_place(file, range.clone(), flags)?;
         let sectors: RangeSet = parts.into_iter().map(|part| part.range).collect();
-        file.dirty.lock().crowded = !sectors.is_empty();
+        file.dirty.lock().prefers_in_place = !sectors.is_empty();
         let token = self.engine.no_reserve(sectors.total());
         reservation.in_place = Some(InPlaceSectors { sectors, token, claim });
         Ok(())
