@@ -326,7 +326,7 @@ impl File {
     }
 
     /// Returns whether the file's extents end at `at` with a preallocated one.
-    pub(crate) fn steps_to(&self, at: u64) -> bool {
+    pub(crate) fn ends_preallocated_at(&self, at: u64) -> bool {
         self.end.lock().is_some_and(|end| end.at == at && end.last.is_some())
     }
 

@@ -275,8 +275,8 @@ impl Pages {
     }
 
     /// Finds the run that holds an address, or claims one that begins there and is at most `want`
-    /// bytes long. If `continues`, the reader has read a part of this sector before: both reads count
-    /// as one.
+    /// bytes long. If `continues`, the reader has read a part of this sector before: both reads
+    /// count as one.
     pub(crate) fn find(&self, at: Logical, want: u64, continues: bool) -> Found<'_> {
         let mut runs = self.shard(at.0).runs.lock();
         let next = match covering(&mut runs, at.0) {
