@@ -341,7 +341,8 @@ impl Handle for Arc<Node> {
     }
 
     /// A node may rest if it has a name, is idle, and is no directory, which may have a listing
-    /// under way. The number records whether the kernel may hold pages of it (S1 of `filled_pages`).
+    /// under way. The number records whether the kernel may hold pages of it (S1 of
+    /// `filled_pages`).
     fn rest(&self) -> Option<u32> {
         // `is_idle` allows one reference, the table's own. The table hands out others under its
         // lock, which the caller holds.

@@ -3,7 +3,8 @@
 //!
 //! # What must hold
 //!
-//! - `freed` counts a file after it was dropped: a request that sees the count finds the free space.
+//! - `freed` counts a file after it was dropped: a request that sees the count finds the free
+//!   space.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};

@@ -13,13 +13,14 @@ pub(crate) struct OldPages {
     id: u64,
     node: Arc<Node>,
     span: Span,
-    /// The value of [`FilledPages`](crate::filled_pages::FilledPages) when it was decided to drop all pages.
+    /// The value of [`FilledPages`](crate::filled_pages::FilledPages) when it was decided to drop
+    /// all pages.
     seen: u64,
 }
 
 impl Door {
-    /// The pages that the kernel may hold from before a finished direct write (`filled_pages::S2`). They
-    /// are to be dropped before the answer (C4 of `content`).
+    /// The pages that the kernel may hold from before a finished direct write (`filled_pages::S2`).
+    /// They are to be dropped before the answer (C4 of `content`).
     pub(crate) fn old_pages(&self, write: Write, count: u32) -> Option<OldPages> {
         if !write.is_direct() || count == 0 {
             return None;

@@ -8,12 +8,12 @@
 //!   a request in the context of the thread that gave the entry, once that thread is not inside the
 //!   kernel. A thread that waits inside the kernel for another request must never be that thread.
 //! - **R3** Memory that the kernel may still use is never freed.
-//! - **R7** A request that waits for the kernel to send what it holds of a file has a [`EntryPermit`].
-//!   Of the entries of each processor, at least one is never held by such a request. What the
-//!   kernel sends needs an entry, too, and would otherwise wait for that request. The same holds
-//!   for a write that waits for space. The exception is space that comes with a `forget`, which
-//!   needs no entry. Writes that wait for a `forget` may hold every entry, for some seconds at
-//!   most.
+//! - **R7** A request that waits for the kernel to send what it holds of a file has an
+//!   [`EntryPermit`]. Of the entries of each processor, at least one is never held by such a
+//!   request. What the kernel sends needs an entry, too, and would otherwise wait for that request.
+//!   The same holds for a write that waits for space. The exception is space that comes with a
+//!   `forget`, which needs no entry. Writes that wait for a `forget` may hold every entry, for some
+//!   seconds at most.
 
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
