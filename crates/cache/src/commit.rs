@@ -35,7 +35,7 @@ impl Core {
             // One thread at a time: a second caller could see the flag cleared before the flush has
             // ended.
             let _one = self.origin_sync.lock();
-            // W6: writes past the cache are in the origin's volatile memory.
+            // Writes past the cache are in the origin's volatile memory (test W6 in `known`).
             if self.origin_dirty.swap(false, Ordering::SeqCst)
                 && let Err(error) = self.origin.flush()
             {

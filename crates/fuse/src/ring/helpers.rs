@@ -2,7 +2,7 @@
 //!
 //! Each queue has a driver, which takes requests and handles most of them itself. Kinds of requests
 //! that were found to wait ([`Costs`]) go to helpers, up to a limit. Every millisecond a watch
-//! checks whether a driver is still at the same request (R4).
+//! checks whether a driver is still at the same request (`ring::R4`).
 
 use std::collections::VecDeque;
 use std::io;
@@ -112,7 +112,7 @@ impl Shared {
             let thread = thread::Builder::new().name(name).spawn(move || {
                 if shared.register(number) {
                     shared.drive(number, 0);
-                    // R5: this thread lives on, because the kernel has entries from it.
+                    // `ring::R5`: this thread lives on, because the kernel has entries from it.
                     shared.help();
                 }
             })?;
@@ -281,7 +281,7 @@ impl Shared {
         }
     }
 
-    /// Replaces drivers that make no progress (R4).
+    /// Replaces drivers that make no progress (`ring::R4`).
     fn keep_watch(self: &Arc<Self>) {
         // For each driver that was away: its term, and the count of finished requests, at the last
         // look.
