@@ -98,7 +98,7 @@ fn drain_once(core: &Core) -> Result<(), crate::error::Error> {
     {
         core.drain_aged(epoch)?;
     }
-    // W8: checked at every tick, not only when a write asks.
+    // Checked at every tick, not only when a write asks (test W8 in `known`).
     let is_above = core.used() > core.percent(core.options.high_watermark);
     if is_full || (is_above && !is_paused(core)) {
         if core.used() > core.percent(core.options.low_watermark) {

@@ -35,7 +35,7 @@ impl Core {
             // One thread at a time: a second caller could see the flag cleared before the flush has
             // ended.
             let _one = self.origin_sync.lock();
-            // W6: writes past the cache are in the origin's volatile memory.
+            // Writes past the cache are in the origin's volatile memory (test W6 in `known`).
             if self.origin_dirty.swap(false, Ordering::SeqCst)
                 && let Err(error) = self.origin.flush()
             {
@@ -57,18 +57,18 @@ impl Core {
         }
         self.check()?;
         let turn = self.writers.turn();
-        if !self.touched[(turn & 1) as usize].load(Ordering::SeqCst) {
+        if !self.has_uncommitted[(turn & 1) as usize].load(Ordering::SeqCst) {
             return Ok(());
         }
         let turn = self.writers.advance();
-        self.touched[(turn & 1) as usize].store(false, Ordering::SeqCst);
+        self.has_uncommitted[(turn & 1) as usize].store(false, Ordering::SeqCst);
         self.uncommitted.store(0, Ordering::SeqCst);
         self.flush_table()?;
         let epoch = Epoch(turn).next();
         self.write_header(|superblock| superblock.epoch = epoch)?;
         self.committed.store(epoch.0, Ordering::SeqCst);
         self.remember_age(epoch);
-        self.bury_superseded();
+        self.mark_superseded_dying();
         Ok(())
     }
 
@@ -103,7 +103,7 @@ impl Core {
         drop(header);
         self.release(&dead);
         // Keep the allocation for the next call, as long as a sweep makes the marks.
-        if self.index.emptied() == Emptied::Stay {
+        if self.index.emptied() == Emptied::Keep {
             dead.clear();
             let mut dying = self.dying.lock();
             if dying.is_empty() {
@@ -129,7 +129,7 @@ impl Core {
     }
 
     /// Marks versions free that have a newer, committed one (M3).
-    fn bury_superseded(&self) {
+    fn mark_superseded_dying(&self) {
         let committed = self.committed();
         let keep_below = self.cut_target();
         let blocks = std::mem::take(&mut *self.superseded.lock());
@@ -151,7 +151,7 @@ impl Core {
                 let version = &mut versions[index];
                 if version.state == State::Ready && !is_for_cut {
                     version.state = State::Dying;
-                    self.bury(block, version.slot);
+                    self.mark_dying(block, version.slot);
                 }
             }
         }

@@ -1,5 +1,5 @@
 //! What a reservation takes at most beside all that is reserved and running, and whether that
-//! fits (P1).
+//! fits (`reserve::P1`).
 //!
 //! # Invariants
 //!

@@ -1,9 +1,9 @@
-//! Changes to the reference counts of data extents, summed until the commit (T5).
+//! Changes to the reference counts of data extents, summed until the commit (`transaction::T5`).
 //!
 //! # Invariants
 //!
 //! - **D1** Operations never touch the extent tree: they add here, in the transaction that they are
-//!   part of (T11).
+//!   part of (`transaction::T11`).
 //! - **D2** If the references of an extent born in this transaction sum up to zero, nothing is left
 //!   of it here.
 //!
