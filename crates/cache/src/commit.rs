@@ -35,7 +35,8 @@ impl Core {
             // One thread at a time. Otherwise a second caller could find the flag cleared while the
             // flush of the first one still runs, and return too early.
             let _one = self.origin_sync.lock();
-            // Writes that bypassed the cache may still be in the origin's volatile memory.
+            // Writes that bypassed the cache may still be in the origin's volatile memory (test W6
+            // in `known`).
             if self.origin_dirty.swap(false, Ordering::SeqCst)
                 && let Err(error) = self.origin.flush()
             {
@@ -57,18 +58,18 @@ impl Core {
         }
         self.check()?;
         let turn = self.writers.turn();
-        if !self.touched[(turn & 1) as usize].load(Ordering::SeqCst) {
+        if !self.has_uncommitted[(turn & 1) as usize].load(Ordering::SeqCst) {
             return Ok(());
         }
         let turn = self.writers.advance();
-        self.touched[(turn & 1) as usize].store(false, Ordering::SeqCst);
+        self.has_uncommitted[(turn & 1) as usize].store(false, Ordering::SeqCst);
         self.uncommitted.store(0, Ordering::SeqCst);
         self.flush_table()?;
         let epoch = Epoch(turn).next();
         self.write_header(|superblock| superblock.epoch = epoch)?;
         self.committed.store(epoch.0, Ordering::SeqCst);
         self.remember_age(epoch);
-        self.bury_superseded();
+        self.mark_superseded_dying();
         Ok(())
     }
 
@@ -103,7 +104,7 @@ impl Core {
         drop(header);
         self.release(&dead);
         // Keeps the memory of the list for the next call, as long as a sweep adds to it.
-        if self.index.emptied() == Emptied::Stay {
+        if self.index.emptied() == Emptied::Keep {
             dead.clear();
             let mut dying = self.dying.lock();
             if dying.is_empty() {
@@ -128,7 +129,7 @@ impl Core {
     }
 
     /// Marks a version free if a newer version of its block is committed (M3).
-    fn bury_superseded(&self) {
+    fn mark_superseded_dying(&self) {
         let committed = self.committed();
         let keep_below = self.cut_target();
         let blocks = std::mem::take(&mut *self.superseded.lock());
@@ -150,7 +151,7 @@ impl Core {
                 let version = &mut versions[index];
                 if version.state == State::Ready && !is_for_cut {
                     version.state = State::Dying;
-                    self.bury(block, version.slot);
+                    self.mark_dying(block, version.slot);
                 }
             }
         }

@@ -54,7 +54,7 @@ pub(crate) struct Core {
     /// The epoch in the superblock on the device: lower epochs are committed.
     pub(crate) committed: AtomicU64,
     /// For epochs of even and of odd number: whether the epoch has writes that are not committed.
-    pub(crate) touched: [AtomicBool; 2],
+    pub(crate) has_uncommitted: [AtomicBool; 2],
     /// Blocks published since the last commit.
     pub(crate) uncommitted: CachePadded<AtomicU64>,
     /// Whether a write bypassed the cache since the last flush of the origin.
@@ -81,7 +81,7 @@ pub(crate) struct Core {
     /// (`index::I2`).
     pub(crate) dying: Ranked<Vec<(OriginBlock, Slot)>>,
     /// Slots that left the index and may still have readers.
-    pub(crate) limbo: Ranked<Limbo>,
+    pub(crate) pending_slots: Ranked<PendingSlots>,
     /// All versions in the order of their first write, for the orders `lru` and `fifo-unsorted`.
     pub(crate) oldest: Ranked<VecDeque<(OriginBlock, Slot)>>,
     /// When epochs were committed, for `max_age`.
@@ -101,7 +101,7 @@ pub(crate) struct Core {
 
 /// Slots that have left the index and are not in the free list yet.
 #[derive(Debug, Default)]
-pub(crate) struct Limbo {
+pub(crate) struct PendingSlots {
     /// Readers of the present turn may use them.
     pub(crate) fresh: Vec<Slot>,
     /// Slots that readers of `turn` and earlier may use. Later readers cannot find them.
@@ -146,10 +146,10 @@ impl Core {
 
     /// Records that epoch `turn` has something to commit. The caller is inside the writers' gate
     /// with this turn, so no commit clears the record meanwhile.
-    pub(crate) fn touch(&self, turn: u64) {
-        let touched = &self.touched[(turn & 1) as usize];
-        if !touched.load(Ordering::SeqCst) {
-            touched.store(true, Ordering::SeqCst);
+    pub(crate) fn note_uncommitted(&self, turn: u64) {
+        let has_uncommitted = &self.has_uncommitted[(turn & 1) as usize];
+        if !has_uncommitted.load(Ordering::SeqCst) {
+            has_uncommitted.store(true, Ordering::SeqCst);
         }
     }
 
@@ -180,7 +180,7 @@ impl Core {
 
     /// Marks a version free in memory. It is removed later, when the mark is durable. The caller
     /// has set the state `Dying` and holds the lock of the block's shard.
-    pub(crate) fn bury(&self, block: OriginBlock, slot: Slot) {
+    pub(crate) fn mark_dying(&self, block: OriginBlock, slot: Slot) {
         self.table.free(slot);
         self.dying.lock().push((block, slot));
     }
@@ -196,33 +196,33 @@ impl Core {
                 assert!(are_dying, "index::I2: of {chunk:?} one leaves without dying");
             }
         }
-        self.limbo.lock().fresh.extend(dead.iter().map(|&(_, slot)| slot));
+        self.pending_slots.lock().fresh.extend(dead.iter().map(|&(_, slot)| slot));
         self.reclaim();
     }
 
     /// Frees the slots that no reader can use any more.
     pub(crate) fn reclaim(&self) {
         let freed = {
-            let mut limbo = self.limbo.lock();
+            let mut pending_slots = self.pending_slots.lock();
             let mut freed = Vec::new();
             // Two rounds: the first moves fresh slots to the waiting ones, and the second may free
             // those at once.
             for _ in 0..2 {
-                if !limbo.waiting.is_empty() {
-                    if !self.readers.is_empty(limbo.turn) {
+                if !pending_slots.waiting.is_empty() {
+                    if !self.readers.is_empty(pending_slots.turn) {
                         break;
                     }
-                    freed.append(&mut limbo.waiting);
+                    freed.append(&mut pending_slots.waiting);
                 }
-                if !limbo.fresh.is_empty() {
+                if !pending_slots.fresh.is_empty() {
                     // The turn can advance only if no reader of the turn before the present one is
                     // inside. Even and odd turns have one counter each, and it would mix two turns.
                     let last = self.readers.turn().wrapping_sub(1);
                     if !self.readers.is_empty(last) {
                         break;
                     }
-                    limbo.waiting = std::mem::take(&mut limbo.fresh);
-                    limbo.turn = self.readers.open_next();
+                    pending_slots.waiting = std::mem::take(&mut pending_slots.fresh);
+                    pending_slots.turn = self.readers.open_next();
                 }
             }
             freed

@@ -61,7 +61,7 @@ impl Core {
                             continue;
                         }
                         version.state = State::Dying;
-                        self.bury(block, version.slot);
+                        self.mark_dying(block, version.slot);
                         is_any = true;
                         if version.epoch == Epoch(inside.turn()) {
                             let one_less = |count: u64| Some(count.saturating_sub(1));
@@ -76,7 +76,7 @@ impl Core {
         }
         if is_any {
             // The next flush writes the marks.
-            self.touch(inside.turn());
+            self.note_uncommitted(inside.turn());
         }
         drop(inside);
         if !self.options.consistent_origin {
@@ -102,7 +102,7 @@ impl Core {
         let (first, last) = (offset.div_ceil(size), (offset + len) / size);
         let (from, to) = (first * size, last * size);
         if from < identity::WINDOW {
-            self.foresee_zeroes(from, to)?;
+            self.record_zeroed_identity(from, to)?;
         }
         self.origin.write_zeroes(from, to - from, space)?;
         self.flush_origin()?;
@@ -114,7 +114,7 @@ impl Core {
             match versions.as_mut_slice() {
                 [only] if only.state == State::Ready => {
                     only.state = State::Dying;
-                    self.bury(block, only.slot);
+                    self.mark_dying(block, only.slot);
                 }
                 _ => others.push(block),
             }

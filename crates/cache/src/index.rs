@@ -149,9 +149,10 @@ impl Iterator for Bits {
 /// The treatment of leaves that have become empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Emptied {
-    Leave,
+    /// Emptied leaves are removed at once.
+    Remove,
     /// Emptied leaves stay until the end of the running sweep.
-    Stay,
+    Keep,
 }
 
 #[derive(Debug, Default)]
@@ -267,7 +268,7 @@ impl Shard {
 
     /// Removes the version in `slot` (I2); returns whether it was there.
     pub(crate) fn remove(&mut self, block: OriginBlock, slot: Slot) -> bool {
-        self.remove_all(&[(block, slot)], Emptied::Leave, |_| true)
+        self.remove_all(&[(block, slot)], Emptied::Remove, |_| true)
     }
 
     /// Removes the versions that `which` names by block and slot (I2), if `may` returns true for
@@ -316,11 +317,11 @@ impl Shard {
             }
             let versions = std::mem::take(&mut leaf.versions);
             match emptied {
-                Emptied::Leave => {
+                Emptied::Remove => {
                     self.leaves.remove(&number);
                     keep(&mut self.spare_leaves, SPARE_MAX, versions);
                 }
-                Emptied::Stay => {
+                Emptied::Keep => {
                     self.emptied.push(number);
                     keep(&mut self.spare_leaves, usize::MAX, versions);
                 }
@@ -454,7 +455,7 @@ impl Index {
 
     /// Returns the treatment of leaves that become empty now.
     pub(crate) fn emptied(&self) -> Emptied {
-        if self.is_swept.load(Ordering::Relaxed) { Emptied::Stay } else { Emptied::Leave }
+        if self.is_swept.load(Ordering::Relaxed) { Emptied::Keep } else { Emptied::Remove }
     }
 
     /// All shards, to be locked one by one.
@@ -525,7 +526,7 @@ mod tests {
             } else {
                 let slot = slots.remove(rng.below(slots.len() as u64) as usize);
                 assert!(!shard.remove(OriginBlock(block), Slot(number)));
-                let emptied = if is_swept { Emptied::Stay } else { Emptied::Leave };
+                let emptied = if is_swept { Emptied::Keep } else { Emptied::Remove };
                 assert!(shard.remove_all(&[(OriginBlock(block), Slot(slot))], emptied, |_| true));
             }
             is_swept ^= rng.chance(1, 500);

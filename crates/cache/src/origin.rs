@@ -16,7 +16,7 @@ impl Core {
     /// Writes bytes that lie within the origin.
     pub(crate) fn write_origin(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
         if offset < WINDOW {
-            self.foresee_identity(offset, bytes)?;
+            self.record_next_identity(offset, bytes)?;
         }
         self.origin.write_at(offset, bytes)?;
         Ok(())
@@ -33,12 +33,12 @@ impl Core {
     }
 
     /// Records the identity that a write of zeroes will give the origin (O1).
-    pub(crate) fn foresee_zeroes(&self, from: u64, to: u64) -> Result<(), Error> {
+    pub(crate) fn record_zeroed_identity(&self, from: u64, to: u64) -> Result<(), Error> {
         let zeroes = vec![0; (to.min(WINDOW) - from) as usize];
-        self.foresee_identity(from, &zeroes)
+        self.record_next_identity(from, &zeroes)
     }
 
-    fn foresee_identity(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
+    fn record_next_identity(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
         let mut window = identity::read_window(&*self.origin)?;
         let now = identity::of_window(self.origin.len(), &window);
         let start = offset as usize;
@@ -77,7 +77,7 @@ impl Core {
             return Ok(());
         }
         let before = identity::of_device(&*self.origin)?;
-        self.foresee_zeroes(offset, offset + len)?;
+        self.record_zeroed_identity(offset, offset + len)?;
         self.origin.discard(offset, len)?;
         if identity::of_device(&*self.origin)? == before {
             self.set_identity(before, before)?;
@@ -94,7 +94,7 @@ impl Core {
             && stamp.origin != stamp.next
         {
             stamp.origin = stamp.next;
-            self.table.soil_header();
+            self.table.mark_header_dirty();
         }
         Ok(())
     }

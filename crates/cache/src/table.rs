@@ -63,33 +63,33 @@ impl Table {
         let sector = block.0 * (self.geometry.block_size() / SECTOR);
         cell.sector.store(sector, Ordering::Relaxed);
         cell.epoch.store(epoch.0, Ordering::Release);
-        self.soil(slot);
+        self.mark_dirty(slot);
     }
 
     /// Marks a slot free. It may be reused only when the mark is durable.
     pub(crate) fn free(&self, slot: Slot) {
         self.entries[slot.0 as usize].epoch.store(Epoch::FREE.0, Ordering::Release);
-        self.soil(slot);
+        self.mark_dirty(slot);
     }
 
-    fn soil(&self, slot: Slot) {
+    fn mark_dirty(&self, slot: Slot) {
         let page = (HEADER_LEN as u64 + u64::from(slot.0) * ENTRY_LEN as u64) / PAGE;
-        self.soil_page(page);
+        self.mark_page_dirty(page);
     }
 
-    fn soil_page(&self, page: u64) {
+    fn mark_page_dirty(&self, page: u64) {
         self.dirty[(page / 64) as usize].fetch_or(1 << (page % 64), Ordering::AcqRel);
     }
 
     /// Marks the page of the superblock dirty.
-    pub(crate) fn soil_header(&self) {
-        self.soil_page(0);
+    pub(crate) fn mark_header_dirty(&self) {
+        self.mark_page_dirty(0);
     }
 
     /// Marks everything dirty.
-    pub(crate) fn soil_all(&self) {
+    pub(crate) fn mark_all_dirty(&self) {
         for page in 0..self.geometry.data_start().div_ceil(PAGE) {
-            self.soil_page(page);
+            self.mark_page_dirty(page);
         }
     }
 

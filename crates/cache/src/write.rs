@@ -153,7 +153,7 @@ impl Core {
         match written {
             Ok(()) => self.publish(&steps, &inside),
             Err(error) => {
-                self.touch(epoch.0);
+                self.note_uncommitted(epoch.0);
                 self.withdraw(&steps);
                 return Err(error);
             }
@@ -284,7 +284,7 @@ impl Core {
     /// Makes the written blocks visible to readers and the next commit.
     fn publish(&self, steps: &[Step], inside: &Inside<'_>) {
         let epoch = Epoch(inside.turn());
-        self.touch(epoch.0);
+        self.note_uncommitted(epoch.0);
         let Some(first) = steps.iter().find(|step| step.is_fresh) else { return };
         let mut superseded = Vec::new();
         let mut count = 0;

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use buttress_fs::{
     Account, Accounts, Filesystem, IoStats, Reach, SpaceKind, SpaceStats, SyncStats, Waits,
 };
-use buttress_fuse::Beside;
+use buttress_fuse::KernelSync;
 use serde_json::{Value, json};
 
 use crate::figures::Figures;
@@ -34,7 +34,7 @@ pub(crate) fn sync_figures(stats: &SyncStats) -> Figures {
     let mut figures = vec![
         ("fsyncs".to_owned(), json!(stats.syncs)),
         ("logs".to_owned(), json!(stats.logs)),
-        ("data_with_logs".to_owned(), json!(stats.late)),
+        ("data_with_logs".to_owned(), json!(stats.data_with_log)),
         ("log_copies_later".to_owned(), json!(stats.log_copies)),
         ("commits".to_owned(), json!(stats.commits.values().sum::<u64>())),
     ];
@@ -45,11 +45,11 @@ pub(crate) fn sync_figures(stats: &SyncStats) -> Figures {
 }
 
 /// How much memory each part of a mount uses, and its limit. Memory of the kernel is not included.
-pub(crate) fn memory_figures(fs: &Filesystem, beside: &Beside, parts: Parts) -> Figures {
+pub(crate) fn memory_figures(fs: &Filesystem, kernel_sync: &KernelSync, parts: Parts) -> Figures {
     let stats = fs.space_stats();
     let view = fs.view();
     let nodes = view.store().cached_nodes() as u64 * u64::from(view.store().geometry().nodesize);
-    let (inodes, inode_bytes) = beside.known();
+    let (inodes, inode_bytes) = kernel_sync.known();
     let figures = [
         ("nodes_bytes", nodes),
         ("nodes_max_bytes", parts.nodes),

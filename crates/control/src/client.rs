@@ -42,14 +42,14 @@ pub fn run(
         let bar = bar.get_or_insert_with(|| ui.bytes_bar(what, step.total));
         bar.add(step.done.saturating_sub(shown));
         shown = step.done;
-        bar.message(&step.text);
+        bar.set_message(&step.text);
         !stop.load(Ordering::Relaxed)
     };
     if let Some((socket, _)) = live::find(image)? {
         return live::give(&socket, order, &stop, &mut watch);
     }
     let fs = image::open(image, devices, execute::access(order))?;
-    let open = Open { fs: &fs, name: &image.display().to_string(), beside: None };
+    let open = Open { fs: &fs, name: &image.display().to_string(), kernel_sync: None };
     let done = execute::carry_out(order, &open, Stream::None, &mut watch)?;
     image::close(fs, image)?;
     Ok(done)
@@ -62,7 +62,7 @@ pub fn stream(order: &Order, image: &Path, devices: &Devices, stream: Stream<'_>
         return live::give_with_stream(&socket, order, stream);
     }
     let fs = image::open(image, devices, execute::access(order))?;
-    let open = Open { fs: &fs, name: &image.display().to_string(), beside: None };
+    let open = Open { fs: &fs, name: &image.display().to_string(), kernel_sync: None };
     let done = execute::carry_out(order, &open, stream, &mut |_| true);
     // Closes the volume after a failure as well, so that earlier changes are kept, as in a mounted
     // volume.

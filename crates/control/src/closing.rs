@@ -35,12 +35,12 @@ const RETRY_AFTER: Duration = Duration::from_millis(10);
 struct Wait<'p> {
     path: &'p Path,
     begun: Instant,
-    is_told: bool,
+    is_reported: bool,
 }
 
 impl<'p> Wait<'p> {
     fn new(path: &'p Path) -> Self {
-        Self { path, begun: Instant::now(), is_told: false }
+        Self { path, begun: Instant::now(), is_reported: false }
     }
 
     fn is_over(&self) -> bool {
@@ -49,10 +49,10 @@ impl<'p> Wait<'p> {
 
     /// Waits a moment. Reports the wait once (W2).
     fn step(&mut self, pid: Option<u32>) {
-        if let Some(pid) = pid.filter(|_| !self.is_told && self.begun.elapsed() >= SILENCE) {
+        if let Some(pid) = pid.filter(|_| !self.is_reported && self.begun.elapsed() >= SILENCE) {
             let path = self.path.display();
             ui::note(format!("{path}: waiting for process {pid} to finish writing"));
-            self.is_told = true;
+            self.is_reported = true;
         }
         std::thread::sleep(RETRY_AFTER);
     }

@@ -50,7 +50,8 @@ impl Named {
             let spot = Spot { path, is_mounted: true, is_from_top, text };
             return Ok(Self { volume: served.target, elsewhere: None, spot });
         }
-        let elsewhere = if is_image { None } else { live::ground(Path::new(argument)) };
+        let elsewhere =
+            if is_image { None } else { live::describe_host_mount(Path::new(argument)) };
         let spot = Spot { path: place.path, is_mounted: false, is_from_top: false, text };
         Ok(Self { volume: place.image, elsewhere, spot })
     }

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::names;
 
 pub use subvolume::{Act, Shown, Spot};
-pub use survey::Wish;
+pub use survey::SurveyRequest;
 
 /// An order, named as on the command line. Paths are absolute.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -131,7 +131,8 @@ pub enum Order {
         /// The file or folder.
         at: Spot,
         /// What to report.
-        wish: Wish,
+        #[serde(rename = "wish")]
+        request: SurveyRequest,
     },
 }
 

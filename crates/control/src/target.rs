@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 
 use buttress_fs::Filesystem;
-use buttress_fuse::Beside;
+use buttress_fuse::KernelSync;
 
 /// The target of an order.
 pub struct Open<'o> {
@@ -11,8 +11,8 @@ pub struct Open<'o> {
     pub fs: &'o Filesystem,
     /// The name of the volume in errors.
     pub name: &'o str,
-    /// Its mount, if it has one.
-    pub beside: Option<&'o Beside>,
+    /// Keeps its mount in step with it, if it has one.
+    pub kernel_sync: Option<&'o KernelSync>,
 }
 
 /// A stream that comes with an order.

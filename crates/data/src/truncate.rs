@@ -109,7 +109,7 @@ impl Files {
             let mut meta = file.meta();
             let mut dirty = file.dirty.lock();
             self.forget(&mut dirty, keep..u64::MAX, None);
-            if size < keep && dirty.waits(self.params.floor(size)) {
+            if size < keep && dirty.is_dirty_at(self.params.floor(size)) {
                 dirty.patch(size, &vec![0; (keep - size) as usize]);
             }
             meta.item.size = size;

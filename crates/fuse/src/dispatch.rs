@@ -16,13 +16,13 @@ use buttress_protocol::{
     StatfsOut, Terms,
 };
 
-use crate::aside::BACKGROUND_MAX;
 use crate::attr::time_from_wire;
 use crate::device::PAYLOAD_LEN;
 use crate::door::content::Asked;
 use crate::door::{Caller, Door, VALID_SECS};
 use crate::errno::Answer;
 use crate::exchange::Exchange;
+use crate::notifier_threads::BACKGROUND_MAX;
 use crate::timed::Timed;
 use crate::{Options, counts, killed};
 

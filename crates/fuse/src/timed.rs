@@ -31,7 +31,7 @@ impl<X: Exchange> Timed<X> {
 }
 
 impl<X: Exchange> Exchange for Timed<X> {
-    type Patience = X::Patience;
+    type HoldPermit = X::HoldPermit;
 
     fn head(&self) -> Head {
         self.inner.head()
@@ -41,8 +41,8 @@ impl<X: Exchange> Exchange for Timed<X> {
         self.inner.parts()
     }
 
-    fn room(&mut self) -> &mut [u8] {
-        self.inner.room()
+    fn answer_buffer(&mut self) -> &mut [u8] {
+        self.inner.answer_buffer()
     }
 
     fn answer(self, answer: Result<usize, Errno>) {
@@ -59,7 +59,7 @@ impl<X: Exchange> Exchange for Timed<X> {
         self.inner.dismiss();
     }
 
-    fn patience(&self) -> Option<Self::Patience> {
-        self.inner.patience()
+    fn hold_permit(&self) -> Option<Self::HoldPermit> {
+        self.inner.hold_permit()
     }
 }

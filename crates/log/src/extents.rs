@@ -96,9 +96,9 @@ pub(super) fn log(
     }
     // If the length has not changed, all extents past it are in the last log or were noted.
     if !noted.is_some_and(|(_, same_size)| same_size) {
-        behind_the_end(draft, (tree, ino), item, sector, &mut changed)?;
+        log_past_end(draft, (tree, ino), item, sector, &mut changed)?;
     }
-    tile(draft, (tree, ino), item, sector, changed)
+    log_holes(draft, (tree, ino), item, sector, changed)
 }
 
 /// Puts an extent into the log, with its checksums.
@@ -165,7 +165,7 @@ fn sums(draft: &mut Draft<'_>, tree: TreeId, part: Extent) -> bool {
 
 /// Logs the extents after the file's length that the log lacks (E2), and adds their ranges to
 /// `changed`.
-fn behind_the_end(
+fn log_past_end(
     draft: &mut Draft<'_>,
     (tree, ino): LoggedId,
     item: &InodeItem,
@@ -194,7 +194,7 @@ fn behind_the_end(
 /// Logs hole items for the parts of the changed ranges that no extent covers (E1). With `NO_HOLES`
 /// this includes parts past the file's length, since the file may grow again without a hole item.
 /// On other volumes, growing the file puts hole items.
-fn tile(
+fn log_holes(
     draft: &mut Draft<'_>,
     (tree, ino): LoggedId,
     item: &InodeItem,

@@ -1,5 +1,5 @@
 //! What a reservation takes at most beside all that is reserved and running, and whether that
-//! fits (P1).
+//! fits (`reserve::P1`).
 //!
 //! # Invariants
 //!
@@ -90,9 +90,10 @@ impl Reservations {
             note_pressure(0);
             return 0;
         }
-        let closer = self.need_by_count(running.running(), to_come, by_inodes);
+        let known = self.known(running.running());
+        let closer = known.map(|known| self.need_by_count(&known, to_come, by_inodes));
         // All but what operations hold: they may give that back when they put less.
-        let put = self.closer_need(running.running(), Costs::default());
+        let put = known.map(|known| self.need_by_count(&known, Costs::default(), false));
         let need =
             closer.map_or(crude, |closer| with_apart(closer, &|| put.unwrap_or(closer)).min(crude));
         let put = put.unwrap_or(need).min(need);

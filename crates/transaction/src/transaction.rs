@@ -2,8 +2,9 @@
 //!
 //! # Invariants
 //!
-//! - **X1** A change belongs to the transaction of the gate that its handle passed (T11). Overlay,
-//!   references, checksums and new chunks freeze together, in one step.
+//! - **X1** A change belongs to the transaction of the gate that its handle passed
+//!   (`transaction::T11`). Overlay, references, checksums and new chunks freeze together, in one
+//!   step.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -5,7 +5,7 @@
 //! - **V1** The three parts of a view are one consistent state. The thread that freezes an overlay
 //!   publishes, in the same step, a view with that overlay as its frozen part.
 //! - **V2** While a view lives, nothing that its committed roots reach is handed out again
-//!   (T6).
+//!   (`tree::T6`).
 
 use std::{ops::Deref, sync::Arc};
 

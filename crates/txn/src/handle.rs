@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! - **H1** The transaction of a handle does not freeze while the handle lives. So one commit has
-//!   either all its puts or none (T3).
+//!   either all its puts or none (`txn::T3`).
 //! - **H2** No thread does device I/O or waits for space while it holds one.
 
 use std::sync::Arc;
@@ -122,7 +122,8 @@ impl<'e> Handle<'e> {
     }
 
     /// Removes one reference to a data extent. The last one frees the extent. It is free at once if
-    /// this transaction made it and no log names it, else when the transaction is durable (T5, T6).
+    /// this transaction made it and no log names it, else when the transaction is durable
+    /// (`txn::T5`, `txn::T6`).
     pub fn drop_data_ref(&self, extent: Extent, user: DataRef) {
         self.change(extent, user, -1, false);
     }

@@ -75,8 +75,8 @@ impl Engine {
         }
     }
 
-    /// Limits memory (T4): a full overlay is committed in the background. If it holds twice the
-    /// limit, a thread that adds to it waits for that commit.
+    /// Limits memory (`txn::T4`): a full overlay is committed in the background. If it holds twice
+    /// the limit, a thread that adds to it waits for that commit.
     fn pace(&self) -> Result<()> {
         let held = self.view.load().running().bytes();
         let limit = self.options.overlay_max;

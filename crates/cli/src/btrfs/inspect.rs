@@ -13,7 +13,7 @@ use crate::commands::dump;
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::image::Devices;
 use crate::location::show;
-use crate::order::{Act, Order, Shown, Wish};
+use crate::order::{Act, Order, Shown, SurveyRequest};
 use crate::ui::Ui;
 
 #[derive(Debug, clap::Subcommand)]
@@ -49,7 +49,7 @@ pub(super) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
         }
         Verb::InodeResolve { ino, place } => {
             let Named { volume, spot, .. } = Named::parse(&place)?;
-            let order = Order::Survey { at: spot, wish: Wish::Names { ino } };
+            let order = Order::Survey { at: spot, request: SurveyRequest::Names { ino } };
             let done = client::run(&order, &volume, &Devices::default(), "inode-resolve", ui)?;
             let names: Vec<Vec<u8>> = serde_json::from_value(done).context(|| "the answer")?;
             if names.is_empty() {

@@ -14,7 +14,7 @@ use crate::client;
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::image::Devices;
 use crate::location::VolumePath;
-use crate::order::{Act, Order, Shown, Spot, Wish};
+use crate::order::{Act, Order, Shown, Spot, SurveyRequest};
 use crate::ui::Ui;
 
 /// The pause between two looks of `sync`.
@@ -310,7 +310,7 @@ fn set_default(what: &OsString, place: Option<OsString>, ui: &Ui) -> Result<Exit
 
 fn find_new(place: &OsString, since: u64, ui: &Ui) -> Result<Exit> {
     let Named { volume, spot, .. } = Named::parse(place)?;
-    let order = Order::Survey { at: spot, wish: Wish::FindNew { since } };
+    let order = Order::Survey { at: spot, request: SurveyRequest::FindNew { since } };
     let done = client::run(&order, &volume, &Devices::default(), "find-new", ui)?;
     let (found, marker): (Vec<Change>, u64) =
         serde_json::from_value(done).context(|| "the answer")?;

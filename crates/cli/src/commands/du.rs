@@ -11,7 +11,7 @@ use crate::client;
 use crate::exit::{Context, Exit, Result};
 use crate::image::Devices;
 use crate::location::show;
-use crate::order::{Order, Wish};
+use crate::order::{Order, SurveyRequest};
 use crate::size::human;
 use crate::ui::{Tone, Ui};
 
@@ -43,8 +43,8 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<Exit> {
     }
     for place in &args.places {
         let Named { volume, spot, .. } = Named::parse(place)?;
-        let wish = Wish::Folders { depth, stay: args.one_subvolume };
-        let order = Order::Survey { at: spot, wish };
+        let request = SurveyRequest::Folders { depth, stay: args.one_subvolume };
+        let order = Order::Survey { at: spot, request };
         let done = client::run(&order, &volume, &args.devices, "du", ui)?;
         let rows: Vec<FolderRow> = serde_json::from_value(done).context(|| "the answer")?;
         for row in &rows {

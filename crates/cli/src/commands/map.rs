@@ -20,7 +20,7 @@ use crate::client;
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::image::Devices;
 use crate::location::show;
-use crate::order::{Order, Spot, Wish};
+use crate::order::{Order, Spot, SurveyRequest};
 use crate::ui::Ui;
 
 /// The page around the drawing, with marks for what comes into it.
@@ -46,7 +46,7 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<Exit> {
     let Named { volume, spot, .. } = Named::parse(&args.image)?;
     // Draws the whole volume, even if the argument names only a part of it.
     let at = Spot { path: b"/".to_vec(), ..spot };
-    let order = Order::Survey { at, wish: Wish::Map };
+    let order = Order::Survey { at, request: SurveyRequest::Map };
     let done = client::run(&order, &volume, &args.devices, "map", ui)?;
     let map: Map = serde_json::from_value(done).context(|| "the answer")?;
     let Some(output) = &args.output else {

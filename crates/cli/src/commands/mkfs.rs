@@ -269,7 +269,7 @@ fn fill(devices: Vec<Arc<dyn Device>>, brings: &Brings<'_>, image: &Path, ui: &U
     job.leave_out(image);
     job.canonical = recipe.map(|recipe| recipe.epoch.unwrap_or(i64::MAX));
     Import::new(&mut job, &fs).contents(open_dir(dir)?, &fs.root())?;
-    bar.message("writing the last of it");
+    bar.set_message("writing the last of it");
     fs.close().context(name)
 }
 

@@ -48,7 +48,7 @@ use crate::closing;
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::figures::Figures;
 use crate::image::Devices;
-use crate::live::{Joins, Live, Subject, Turn};
+use crate::live::{JoinHandler, Live, MountLock, Subject};
 use crate::memory;
 use crate::names;
 use crate::ui::Ui;
@@ -344,7 +344,7 @@ fn serve(args: &Args, options: Parsed, ui: &Ui) -> Result<Exit> {
         ui.note(format!("options without effect here: {list}"));
     }
     // Of several mounts that begin together one becomes the server of the others.
-    let turn = args.announce.then(|| Turn::wait(&image));
+    let mount_lock = args.announce.then(|| MountLock::wait(&image));
     if args.announce
         && let Some(pid) = join::join(args, &image, (&door, &volume), ui)?
     {
@@ -371,31 +371,33 @@ fn serve(args: &Args, options: Parsed, ui: &Ui) -> Result<Exit> {
     // This happens before the mount is announced and before the process leaves the directory,
     // because names may be relative.
     let mut live = live(args, &image, &session, cache.as_ref(), &fs);
-    let (held, beside) = (fs.clone(), session.beside());
-    live.section("memory", move || crate::space::memory_figures(&held, &beside, parts));
-    live.join(match session.sharer() {
+    let (held, kernel_sync) = (fs.clone(), session.kernel_sync());
+    live.add_section("memory", move || crate::space::memory_figures(&held, &kernel_sync, parts));
+    live.add_join_handler(match session.sharer() {
         Some(sharer) => {
             let words = words(&args.options).map(str::to_owned).collect();
-            Joins::Shared { sharer, words, differing: join::differing }
+            JoinHandler::Shared { sharer, words, differing: join::differing }
         }
-        None if !is_root => Joins::Alone("only root can mount a volume at a second place"),
+        None if !is_root => JoinHandler::Alone("only root can mount a volume at a second place"),
         None if door.submounts => {
-            Joins::Alone("with -o submounts a volume is mounted at one place only")
+            JoinHandler::Alone("with -o submounts a volume is mounted at one place only")
         }
-        None => Joins::Alone("a second mount needs Linux 6.15 or later and the right to mount"),
+        None => {
+            JoinHandler::Alone("a second mount needs Linux 6.15 or later and the right to mount")
+        }
     });
     let live = live.listen();
     let session = session.start().map_err(std::io::Error::other).context(String::new)?;
     if args.announce {
         announce(args.log.as_deref())?;
     }
-    drop(turn);
+    drop(mount_lock);
     let served = session.wait();
     stage.store(Stage::Committing as u8, Ordering::SeqCst);
     let closed = close(fs, cache.as_deref(), &image);
     let released = files.iter().try_for_each(Opened::release).map_err(Failure::of_remote);
     let closed = closed.and(released);
-    live.is_closed(closed.as_ref().err().map(ToString::to_string));
+    live.report_closed(closed.as_ref().err().map(ToString::to_string));
     served.map_err(std::io::Error::other).context(String::new)?;
     closed?;
     tracing::info!(image = names::of_path(&image), "unmounted, and everything is durable");
@@ -424,24 +426,24 @@ fn live(
     subject.other_devices(paths(args, image).skip(1));
     subject.is_shared = session.sharer().is_some();
     let mut live = Live::new(subject);
-    live.mount(session.unmounter());
+    live.add_mount(session.unmounter());
     if let Some(cache) = cache {
-        live.cache(cache);
+        live.add_cache(cache);
     }
-    live.volume(fs, Some(session.beside()), crate::execute::carry_out);
+    live.add_volume(fs, Some(session.kernel_sync()), crate::execute::carry_out);
     for (name, figures) in crate::space::PARTS {
         let fs = fs.clone();
-        live.section(name, move || figures(&fs.space_stats()));
+        live.add_section(name, move || figures(&fs.space_stats()));
     }
     let devices = fs.clone();
-    live.section("devices", move || crate::space::device_figures(&devices.io_stats()));
+    live.add_section("devices", move || crate::space::device_figures(&devices.io_stats()));
     let syncs = fs.clone();
-    live.section("requests", || {
+    live.add_section("requests", || {
         let counts = buttress_fuse::requests().into_iter();
         counts.map(|(name, count)| (name.to_owned(), count.into())).collect()
     });
-    live.section("latency", latency_figures);
-    live.section("fsync", move || crate::space::sync_figures(&syncs.sync_stats()));
+    live.add_section("latency", latency_figures);
+    live.add_section("fsync", move || crate::space::sync_figures(&syncs.sync_stats()));
     live
 }
 

@@ -88,7 +88,7 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     let subject = Subject::of(image, args.cached.full_path());
     let mut live = Live::new(Subject { uris, ..subject });
     if let Some(cache) = &cache {
-        live.cache(cache);
+        live.add_cache(cache);
     }
     let _live = live.listen();
     let served = server.serve().context(|| args.image.display().to_string());

@@ -136,7 +136,7 @@ impl Write for Counted<'_> {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         if let Some(subvolume) = self.say.take() {
             // Scripts look for these words.
-            self.bar.say(&format!("At subvol {subvolume}"));
+            self.bar.print_above(&format!("At subvol {subvolume}"));
         }
         let len = match &mut self.output {
             Output::File(file) => file.write(bytes)?,

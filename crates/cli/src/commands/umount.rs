@@ -24,7 +24,7 @@ use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 
 use crate::exit::{Exit, Failure, Result};
-use crate::live::{self, Answer, Farewell, Left};
+use crate::live::{self, Answer, CloseWait, MountUse};
 use crate::ui::Ui;
 use crate::{closing, ui};
 
@@ -73,8 +73,8 @@ pub(crate) fn unmount(target: &Path, how: How) -> Result<()> {
     let say = |what: &str| ui::note(format!("{name}: {what}"));
     let server = server_of(&mounted);
     // The wait begins before the unmount, because a server ends once it has closed its volume.
-    let farewell = server.as_ref().and_then(|(socket, answer)| {
-        Farewell::of(socket, answer.pid)
+    let close_wait = server.as_ref().and_then(|(socket, answer)| {
+        CloseWait::of(socket, answer.pid)
             .inspect_err(|error| tracing::debug!(%error, "the server tells of no end"))
             .ok()
     });
@@ -93,20 +93,20 @@ pub(crate) fn unmount(target: &Path, how: How) -> Result<()> {
         }
         return Err(refused(&name, &error));
     }
-    let Some(mut farewell) = farewell else {
+    let Some(mut close_wait) = close_wait else {
         return without_word(&mounted, &say);
     };
     if live::all_of_same(&mounted).is_ok_and(|others| !others.is_empty()) {
         return Ok(());
     }
-    let left = farewell.left().unwrap_or(Left::Closing);
-    if left == Left::Used {
+    let mount_use = close_wait.mount_use().unwrap_or(MountUse::Closing);
+    if mount_use == MountUse::Used {
         if !how.lazy {
             say("programs use it, or it is mounted where this one cannot see: the server goes on");
         }
         return Ok(());
     }
-    farewell.wait(say).map_err(|failure| Failure::new(failure.exit, format!("{name}: {failure}")))
+    close_wait.wait(say).map_err(|failure| Failure::new(failure.exit, format!("{name}: {failure}")))
 }
 
 /// Waits for the lock on the image, if no server can be asked. The server may be another user's.

@@ -118,7 +118,7 @@ impl<'a, 'b> Import<'a, 'b> {
         self.descend()
     }
 
-    /// Copies until the stack is empty (X2).
+    /// Copies until the stack is empty (`transfer::X2`).
     fn descend(&mut self) -> Result<()> {
         while let Some(mut level) = self.stack.pop() {
             match level.left.next() {
@@ -150,7 +150,7 @@ impl<'a, 'b> Import<'a, 'b> {
         if kind == FileKind::Regular && self.job.images.contains(&(stat.st_dev, stat.st_ino)) {
             return Ok(());
         }
-        self.job.bar.message(&text());
+        self.job.bar.set_message(&text());
         if kind != FileKind::Directory && self.linked(&stat, dir, target).context(text)? {
             return Ok(());
         }
@@ -283,7 +283,7 @@ impl<'a, 'b> Import<'a, 'b> {
     }
 
     /// Copies extended attributes, including access control lists. The last component of `path` is
-    /// an entry of an open directory (X1).
+    /// an entry of an open directory (`transfer::X1`).
     fn xattrs(&mut self, path: &Path, inode: &Inode) -> Result<()> {
         if !self.job.keep.everything {
             return Ok(());

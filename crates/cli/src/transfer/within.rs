@@ -42,7 +42,7 @@ fn copy(
     let text = || show(name);
     let attr = inode.attr();
     let (uid, gid) = if job.keep.everything { (attr.uid, attr.gid) } else { caller() };
-    job.bar.message(&text());
+    job.bar.set_message(&text());
     let copied = match attr.kind {
         FileKind::Directory => {
             needs_recursive(job, &text())?;

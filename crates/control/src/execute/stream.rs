@@ -11,7 +11,7 @@ use std::io::{BufReader, Read, Write};
 
 use buttress_base::text;
 use buttress_fs::{FileKind, Filesystem, TreeId};
-use buttress_fuse::Beside;
+use buttress_fuse::KernelSync;
 use buttress_send::stream::Version;
 use buttress_send::{Event, SendOptions, Sendable, Subvolumes};
 use serde_json::{Value, json};
@@ -31,7 +31,7 @@ pub(super) fn send(
 ) -> Result<Value> {
     let chosen = choose(fs, sending)?;
     let name = || sending.subvolume.text.clone();
-    let sent = buttress_send::send(fs, &chosen, Sent { output, watch, bytes: 0 });
+    let sent = buttress_send::send(fs, &chosen, CountedOutput { output, watch, bytes: 0 });
     Ok(json!({ "bytes": sent.context(name)?.bytes }))
 }
 
@@ -40,7 +40,7 @@ pub(super) fn send(
 pub(super) fn receive(
     fs: &Filesystem,
     dir: &Spot,
-    beside: Option<&Beside>,
+    kernel_sync: Option<&KernelSync>,
     input: &mut dyn Read,
     watch: Watch<'_>,
 ) -> Result<Value> {
@@ -49,7 +49,7 @@ pub(super) fn receive(
         let what = format!("{}: is no directory", dir.text);
         return Err(Failure::new(Exit::Failure, what));
     }
-    let input = BufReader::with_capacity(AHEAD_BYTES, Came { input, watch, bytes: 0 });
+    let input = BufReader::with_capacity(AHEAD_BYTES, CountedInput { input, watch, bytes: 0 });
     let (mut begun, mut names) = (Vec::new(), Vec::new());
     let mut tree = None;
     let done = buttress_send::receive(&Subvolumes::new(fs, inode.clone()), input, |event| {
@@ -58,18 +58,18 @@ pub(super) fn receive(
             Event::Snapshot(name) => ("snapshot", name),
             Event::Complete(name) => {
                 names.push(text::encode(name));
-                if let Some((beside, tree)) = beside.zip(tree.take()) {
-                    beside.renewed(tree);
-                    beside.came(inode.id(), name);
+                if let Some((kernel_sync, tree)) = kernel_sync.zip(tree.take()) {
+                    kernel_sync.invalidate_content(tree);
+                    kernel_sync.note_created(inode.id(), name);
                 }
                 return;
             }
             _ => return,
         };
         begun.push(json!({ "kind": kind, "name": text::encode(name) }));
-        if let Some(beside) = beside {
+        if let Some(kernel_sync) = kernel_sync {
             tree = inode.lookup(name).ok().map(|top| top.id().tree);
-            beside.came(inode.id(), name);
+            kernel_sync.note_created(inode.id(), name);
         }
     });
     done.context(|| dir.text.clone())?;
@@ -128,15 +128,15 @@ fn subvolume(fs: &Filesystem, spot: &Spot, role: &str) -> Result<(TreeId, Sendab
 }
 
 /// The output of a stream. Counts bytes, and fails if the client has ended.
-struct Sent<'s> {
+struct CountedOutput<'s> {
     output: &'s mut dyn Write,
     watch: Watch<'s>,
     bytes: u64,
 }
 
-impl Write for Sent<'_> {
+impl Write for CountedOutput<'_> {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        go_on(self.watch, self.bytes)?;
+        report_progress(self.watch, self.bytes)?;
         let len = self.output.write(bytes)?;
         self.bytes += len as u64;
         Ok(len)
@@ -148,15 +148,15 @@ impl Write for Sent<'_> {
 }
 
 /// The input of a stream. Counts bytes, and fails if the client has ended.
-struct Came<'s> {
+struct CountedInput<'s> {
     input: &'s mut dyn Read,
     watch: Watch<'s>,
     bytes: u64,
 }
 
-impl Read for Came<'_> {
+impl Read for CountedInput<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        go_on(self.watch, self.bytes)?;
+        report_progress(self.watch, self.bytes)?;
         let len = self.input.read(buffer)?;
         self.bytes += len as u64;
         Ok(len)
@@ -164,7 +164,7 @@ impl Read for Came<'_> {
 }
 
 /// Fails once the client is gone (T1).
-fn go_on(watch: &mut dyn FnMut(&Step) -> bool, done: u64) -> std::io::Result<()> {
+fn report_progress(watch: &mut dyn FnMut(&Step) -> bool, done: u64) -> std::io::Result<()> {
     if watch(&Step { done, ..Step::default() }) {
         return Ok(());
     }

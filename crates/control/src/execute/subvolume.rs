@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use buttress_base::text;
 use buttress_fs::{Filesystem, Ino, Inode, InodeId, RootFlags, RootItem, SubvolumeInfo, TreeId};
-use buttress_fuse::Beside;
+use buttress_fuse::KernelSync;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -48,12 +48,12 @@ impl Act {
     pub fn carry_out(
         &self,
         fs: &Filesystem,
-        beside: Option<&Beside>,
+        kernel_sync: Option<&KernelSync>,
         watch: Watch<'_>,
     ) -> Result<Value> {
         let came = |dir: &Inode, name: &[u8]| {
-            if let Some(beside) = beside {
-                beside.came(dir.id(), name);
+            if let Some(kernel_sync) = kernel_sync {
+                kernel_sync.note_created(dir.id(), name);
             }
         };
         match self {
@@ -71,8 +71,8 @@ impl Act {
                     Ok(dir) => (dir, source.parts().pop().unwrap_or(b"snapshot")),
                     Err(_) => target.parent(fs)?,
                 };
-                if let Some(beside) = beside {
-                    beside.gather().context(|| source.show())?;
+                if let Some(kernel_sync) = kernel_sync {
+                    kernel_sync.write_back().context(|| source.show())?;
                 }
                 let made = dir.snapshot(name, tree, *read_only).context(|| target.show())?;
                 came(&dir, name);
@@ -81,13 +81,15 @@ impl Act {
             Self::Delete { at, wait } => {
                 let tree = at.subvolume(fs)?;
                 let (dir, name) = at.parent(fs)?;
-                if let Some(beside) = beside {
-                    beside.goes(tree);
+                if let Some(kernel_sync) = kernel_sync {
+                    kernel_sync.prepare_removal(tree);
                 }
                 let gone = dir.delete_subvolume(name);
-                match beside {
-                    Some(beside) if gone.is_ok() => beside.changed(dir.id(), name),
-                    Some(beside) => beside.stays(),
+                match kernel_sync {
+                    Some(kernel_sync) if gone.is_ok() => {
+                        kernel_sync.invalidate_name(dir.id(), name)
+                    }
+                    Some(kernel_sync) => kernel_sync.cancel_removal(),
                     None => {}
                 }
                 gone.context(|| at.show())?;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::ask::{Answer, ask, is_patience, reachable};
+use super::ask::{Answer, ask, is_timeout, reachable};
 use super::descriptor;
 use super::place::{Served, served};
 use crate::closing;
@@ -138,10 +138,10 @@ fn answer(
     stream.set_read_timeout(Some(STEP_PERIOD))?;
     let mut answers = BufReader::new(stream.try_clone()?);
     let mut line = String::new();
-    let mut is_told = false;
+    let mut is_stopped = false;
     loop {
-        if stop.load(Ordering::Relaxed) && !is_told {
-            is_told = true;
+        if stop.load(Ordering::Relaxed) && !is_stopped {
+            is_stopped = true;
             stream.shutdown(std::net::Shutdown::Write)?;
         }
         match answers.read_line(&mut line) {
@@ -151,7 +151,7 @@ fn answer(
             }
             Ok(_) => {}
             // The part of a line that was read so far stays in `line`.
-            Err(error) if is_patience(&error) => continue,
+            Err(error) if is_timeout(&error) => continue,
             Err(error) => return Err(error),
         }
         let answer: Value = serde_json::from_str(&line)?;

@@ -37,7 +37,7 @@ pub(super) const QUESTION: &str = "hold";
 
 /// The server's answer.
 #[derive(Debug, Serialize, Deserialize)]
-struct Told {
+struct HeldCommit {
     /// The bytes of the superblock, as for its first place on a device.
     superblock: Vec<u8>,
     /// The devices that the volume has now, as full paths.
@@ -49,20 +49,20 @@ struct Told {
 impl OpenVolume {
     /// Commits, answers, and holds the commit until the connection ends (H2).
     pub(super) fn hold(&self, name: &str, stream: &UnixStream) -> std::io::Result<()> {
-        let open = Open { fs: &self.fs, name, beside: self.beside.as_ref() };
+        let open = Open { fs: &self.fs, name, kernel_sync: self.kernel_sync.as_ref() };
         let committed = (self.executor)(&Order::Commit, &open, Stream::None, &mut |_| true);
         let held = self.fs.hold_commit();
         let whole = |name: &str| {
             let name = text::decode(name).unwrap_or_else(|| name.as_bytes().to_vec());
             names::of_path(self.folder.join(OsString::from_vec(name)))
         };
-        let told = Told {
+        let commit = HeldCommit {
             superblock: held.superblock().to_bytes(SUPER_OFFSETS[0]),
             devices: self.fs.devices().iter().map(|device| whole(&device.name)).collect(),
             left_out: committed.err().map(|failure| failure.to_string()),
         };
         let mut stream = stream;
-        stream.write_all(format!("{}\n", json!({ "held": told })).as_bytes())?;
+        stream.write_all(format!("{}\n", json!({ "held": commit })).as_bytes())?;
         stream.set_read_timeout(None)?;
         while stream.read(&mut [0; 16])? > 0 {}
         Ok(())
@@ -88,7 +88,7 @@ impl Hold {
         let mut server = &self.server;
         // The server sends nothing more. So a read would block while the connection lives.
         server.set_nonblocking(true).is_ok()
-            && matches!(server.read(&mut [0]), Err(error) if ask::is_patience(&error))
+            && matches!(server.read(&mut [0]), Err(error) if ask::is_timeout(&error))
     }
 }
 
@@ -115,10 +115,10 @@ pub fn hold(socket: &Path) -> Result<Option<Hold>> {
         let what = "its server is of a version that holds no commit: unmount it first";
         return Err(Failure::new(Exit::Unsupported, what));
     }
-    let told = Told::deserialize(&answer["held"]).context(|| "the answer")?;
+    let commit = HeldCommit::deserialize(&answer["held"]).context(|| "the answer")?;
     let superblock =
-        Superblock::parse(&told.superblock, SUPER_OFFSETS[0]).context(|| "the answer")?;
+        Superblock::parse(&commit.superblock, SUPER_OFFSETS[0]).context(|| "the answer")?;
     let path = |name: &String| text::decode(name).map(|name| OsString::from_vec(name).into());
-    let devices = told.devices.iter().filter_map(path).collect();
-    Ok(Some(Hold { superblock, devices, left_out: told.left_out, server }))
+    let devices = commit.devices.iter().filter_map(path).collect();
+    Ok(Some(Hold { superblock, devices, left_out: commit.left_out, server }))
 }

@@ -41,7 +41,7 @@ const LOOK: Duration = Duration::from_millis(5);
 
 /// A request for a mount.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Wish {
+pub struct JoinRequest {
     /// The subvolume by its path.
     pub subvol: Option<Vec<u8>>,
     /// The subvolume by its number.
@@ -52,7 +52,7 @@ pub struct Wish {
     pub words: Vec<String>,
 }
 
-/// The server's answer to a [`Wish`].
+/// The server's answer to a [`JoinRequest`].
 #[derive(Debug, Serialize, Deserialize)]
 struct Granted {
     /// The subvolume's path below the top level.
@@ -79,7 +79,7 @@ pub struct Joining {
 type Given = (Granted, Subtree, UnderWay);
 
 /// The way in which a server makes further mounts.
-pub enum Joins {
+pub enum JoinHandler {
     /// The server can have only one mount, for this reason.
     Alone(&'static str),
     /// A further mount shares the server's FUSE superblock.
@@ -93,16 +93,16 @@ pub enum Joins {
     },
 }
 
-impl Joins {
+impl JoinHandler {
     /// Answers a request, and waits until the mount is attached (J1).
     pub(super) fn answer(
         &self,
-        wish: &str,
+        request: &str,
         is_closing: impl Fn() -> bool,
         stream: &UnixStream,
     ) -> std::io::Result<()> {
         let mut stream = stream;
-        let (granted, subtree, _under_way) = match self.grant(wish, &is_closing) {
+        let (granted, subtree, _under_way) = match self.grant(request, &is_closing) {
             Ok(Some(granted)) => granted,
             Ok(None) => return writeln!(stream, "{}", json!({ "closing": true })),
             Err(failure) => {
@@ -120,12 +120,12 @@ impl Joins {
     }
 
     /// Makes the mount; returns `None` while the volume is being closed (J2).
-    fn grant(&self, wish: &str, is_closing: impl Fn() -> bool) -> Result<Option<Given>> {
+    fn grant(&self, request: &str, is_closing: impl Fn() -> bool) -> Result<Option<Given>> {
         let (sharer, first, differing) = match self {
             Self::Alone(why) => return Err(Failure::new(Exit::Failure, *why)),
             Self::Shared { sharer, words, differing } => (sharer, words, differing),
         };
-        let wish: Wish = serde_json::from_str(wish).context(|| "the wish")?;
+        let request: JoinRequest = serde_json::from_str(request).context(|| "the request")?;
         let Some(under_way) = sharer.under_way() else {
             let begun = Instant::now();
             while begun.elapsed() < LETTING_GO_MAX {
@@ -139,10 +139,10 @@ impl Joins {
         };
         let fs = sharer.filesystem();
         let mut options = MountOptions::default();
-        options.subvol = wish.subvol;
-        options.subvolid = wish.subvolid.map(TreeId);
+        options.subvol = request.subvol;
+        options.subvolid = request.subvolid.map(TreeId);
         let tree = fs.find_subvolume(&options).context(|| "the subvolume")?;
-        if !wish.read_only {
+        if !request.read_only {
             // The volume may have been made read-only by a remount.
             fs.set_read_only(false).context(|| "it is open for reading only: mount it with ro")?;
         }
@@ -150,7 +150,7 @@ impl Joins {
         let path = all.into_iter().find(|info| info.tree == tree).map(|info| info.path);
         let top = Path::new("/").join(PathBuf::from(OsString::from_vec(path.unwrap_or_default())));
         let subtree = sharer.subtree(tree).context(|| "the kernel's mount")?;
-        let differing = differing(first, &wish.words);
+        let differing = differing(first, &request.words);
         Ok(Some((Granted { top, differing }, subtree, under_way)))
     }
 }
@@ -161,9 +161,9 @@ impl Joins {
 /// # Errors
 ///
 /// The server's reason if it refuses, or that the server ended before it answered.
-pub fn join(socket: &Path, wish: &Wish) -> Result<Option<Joining>> {
+pub fn join(socket: &Path, request: &JoinRequest) -> Result<Option<Joining>> {
     let name = || socket.display().to_string();
-    let text = serde_json::to_string(wish).context(|| "the wish")?;
+    let text = serde_json::to_string(request).context(|| "the request")?;
     let mut server = UnixStream::connect(socket).context(name)?;
     writeln!(server, "join {text}").context(name)?;
     let (line, tree) = descriptor::receive(&server, ANSWER_MAX).context(name)?;

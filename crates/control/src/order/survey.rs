@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// What a survey is to say.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Wish {
+pub enum SurveyRequest {
     /// A row for the place and for each folder below it, down to some depth.
     Folders {
         /// Levels below the place.

@@ -55,7 +55,7 @@ impl Reader {
     /// Reads ranges into the caches. Skips data that is cached or being read.
     pub fn read_ahead(&self, file: &File, ahead: &Ahead) {
         let Some(extents) = file.extents.try_read() else { return };
-        if file.dirty.lock().is_late() {
+        if file.dirty.lock().has_unwritten() {
             return;
         }
         let view = self.engine.view();

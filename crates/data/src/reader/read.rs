@@ -23,7 +23,7 @@ use crate::compress::RAM_BYTES_MAX;
 use crate::error::{Error, Result};
 use crate::extent_map::extent_error;
 use crate::file::File;
-use crate::pages::{Claim, Found, Purpose, REGION, ReadBatch};
+use crate::pages::{Found, Purpose, REGION, ReadBatch, RunClaim};
 use crate::reader::Reader;
 
 /// A read of at least this many bytes is a long request by itself. Caching it costs more than it
@@ -267,7 +267,7 @@ impl Reader {
     pub(crate) fn load(
         &self,
         source: &Source<'_>,
-        claim: Claim<'_>,
+        claim: RunClaim<'_>,
         purpose: Purpose,
     ) -> Result<Arc<AlignedBuf>> {
         let extent = claim.extent();

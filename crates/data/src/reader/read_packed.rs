@@ -16,7 +16,7 @@ use buttress_base::sync::{Condvar, Mutex};
 use buttress_format::{Compression, Extent, Logical};
 
 use super::read_plan::{PackedPart, Source};
-use super::unpacked::{Claim, Known, Which};
+use super::unpacked::{Known, UnpackClaim, Which};
 use crate::compress::{RAM_BYTES_MAX, decompress};
 use crate::error::Result;
 use crate::extent_map::{disk_extent, extent_error};
@@ -30,7 +30,7 @@ const BATCH: usize = 16;
 struct Todo<'u> {
     index: usize,
     extent: Extent,
-    claim: Claim<'u>,
+    claim: UnpackClaim<'u>,
     /// Whether a later read will probably ask for another part of the extent.
     keeps: bool,
 }

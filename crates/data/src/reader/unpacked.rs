@@ -54,7 +54,7 @@ pub(crate) struct Unpacked {
 pub(crate) enum Known<'u> {
     Ready(Arc<Vec<u8>>),
     /// Not cached: the caller unpacks the extent for all threads that wait.
-    Claimed(Claim<'u>),
+    Claimed(UnpackClaim<'u>),
     /// Another thread unpacks the extent.
     Busy,
 }
@@ -62,7 +62,7 @@ pub(crate) enum Known<'u> {
 /// The duty to unpack an extent. If the claim is dropped, the next thread that asks gets the duty.
 #[derive(Debug)]
 #[must_use = "others wait for it"]
-pub(crate) struct Claim<'u> {
+pub(crate) struct UnpackClaim<'u> {
     all: &'u Unpacked,
     which: Which,
     /// Whether the claim has ended: another thread may have the duty by now.
@@ -85,7 +85,7 @@ impl Unpacked {
             return Known::Busy;
         }
         state.busy.push((which, false));
-        Known::Claimed(Claim { all: self, which, is_over: false })
+        Known::Claimed(UnpackClaim { all: self, which, is_over: false })
     }
 
     /// Waits until no thread unpacks an extent. The caller has no claim (U3).
@@ -103,7 +103,7 @@ impl Unpacked {
     }
 }
 
-impl Claim<'_> {
+impl UnpackClaim<'_> {
     /// Gives an extent to all waiting threads. Keeps it for a while if another part will be needed,
     /// or if other threads have asked for it (U4).
     pub(crate) fn finish(mut self, bytes: &Arc<Vec<u8>>, keeps: bool) {
@@ -129,7 +129,7 @@ impl Claim<'_> {
     }
 }
 
-impl Drop for Claim<'_> {
+impl Drop for UnpackClaim<'_> {
     fn drop(&mut self) {
         if !self.is_over {
             self.all.state.lock().busy.retain(|(busy, _)| *busy != self.which);

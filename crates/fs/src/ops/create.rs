@@ -229,7 +229,7 @@ impl Made {
         cell.file.set_codec(self.codec);
         match self.kind {
             FileKind::Directory => cell.is_new(self.default_acl),
-            FileKind::Regular => cell.file.is_new(),
+            FileKind::Regular => cell.file.note_new(),
             _ => {}
         }
         Ok(mount.inodes.table().enter_new(cell))

@@ -4,7 +4,7 @@
 //!
 //! - **L5** Back references only say which files to check; the file's extent item decides. If a
 //!   reference disappears meanwhile, the check finds no item. The next round over the group finds
-//!   an item that appears meanwhile (L4).
+//!   an item that appears meanwhile (`relocate::L4`).
 
 use std::collections::BTreeSet;
 
@@ -41,7 +41,7 @@ pub(super) fn file_trees(view: &View) -> Result<Vec<TreeId>> {
 }
 
 /// Every file extent item in these trees that points to an extent. The next round over the group
-/// finds items in trees that appear later (L4).
+/// finds items in trees that appear later (`relocate::L4`).
 pub(super) fn users(view: &View, trees: &[TreeId], extent: Extent) -> Result<Vec<Use>> {
     let mut found = Vec::new();
     for (ino, offset, root) in places(view, extent)? {

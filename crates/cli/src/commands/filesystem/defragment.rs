@@ -92,7 +92,7 @@ fn below(
                 }
             }
             FileKind::Regular => {
-                bar.message(&path);
+                bar.set_message(&path);
                 let bytes = inode.defragment(args.start..end, &how).context(|| path.clone())?;
                 bar.add(bytes);
                 tally.files += 1;

@@ -14,7 +14,7 @@ use buttress_fuse::{Listed, Options};
 use super::{Args, for_volume, volume_options, words};
 use crate::closing;
 use crate::exit::{Context, Exit, Failure, Result};
-use crate::live::{self, Joining, Wish};
+use crate::live::{self, JoinRequest, Joining};
 use crate::ui::Ui;
 
 /// Mounts through the server that has the volume, if there is one. Returns the number of its
@@ -33,7 +33,7 @@ pub(super) fn join(
     let Some(first) = answer.subject.target.clone() else { return Ok(None) };
     let name = image.display();
     let at = first.display();
-    let wish = Wish {
+    let request = JoinRequest {
         subvol: volume.subvol.clone(),
         subvolid: volume.subvolid.map(|tree| tree.0),
         read_only: door.read_only,
@@ -43,7 +43,7 @@ pub(super) fn join(
         let what = format!("{name}: mounted at {at} by process {}: {failure}", answer.pid);
         Failure::new(failure.exit, what)
     };
-    let Some(joining) = live::join(&socket, &wish).map_err(told)? else {
+    let Some(joining) = live::join(&socket, &request).map_err(told)? else {
         closing::until_closed(image);
         return Ok(None);
     };
