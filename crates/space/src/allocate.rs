@@ -88,12 +88,12 @@ impl Space {
         least: u64,
         most: u64,
     ) -> Option<Extent> {
-        let ledger = self.ledger(group.kind());
+        let account = self.shared_account(group.kind());
         let Some(reservation) = reservation else {
-            return group.borrow(ledger, false, from.0, least, most);
+            return group.borrow(account, false, from.0, least, most);
         };
         let most = most.min(reservation.bytes());
-        let found = group.borrow(ledger, true, from.0, least, most)?;
+        let found = group.borrow(account, true, from.0, least, most)?;
         reservation.take(found.len);
         Some(found)
     }
@@ -153,8 +153,8 @@ impl Space {
         let AllocRequest { kind, want, min, .. } = *search.request();
         let goal = search.goal().filter(|&at| group.range().contains(at));
         let goal = goal.map(|at| group.row_behind(at.0));
-        let ledger = self.ledger(kind);
-        group.allocate(state, ledger, from_reservation, want, |free| match (take, kind) {
+        let account = self.shared_account(kind);
+        group.allocate(state, account, from_reservation, want, |free| match (take, kind) {
             (Take::AtGoal, _) => free.take_at(goal?, want),
             (Take::Wanted, SpaceKind::Data) => free.take_fitting(goal, want),
             (Take::Wanted, _) => free.take_near(goal, want),

@@ -31,7 +31,7 @@ use buttress_base::sync::Condvar;
 use buttress_base::{Held, Rank, Ranked};
 use buttress_format::{BlockGroupFlags, Extent, Generation, Logical};
 
-use crate::account::{Counts, Ledger};
+use crate::account::{Counts, SharedAccount};
 use crate::class::Class;
 use crate::extent_set::ExtentSet;
 use crate::free_space::FreeSpace;
@@ -259,11 +259,11 @@ impl Group {
 
     /// Enters it in the index and in the account, once it is in the directory. So its space can be
     /// found before it can be reserved.
-    pub(crate) fn open(&self, ledger: &Ledger) {
+    pub(crate) fn open(&self, account: &SharedAccount) {
         let mut state = self.state.lock();
         state.counted = true;
         self.summarise(&mut state);
-        ledger.grow(self.len(), self.super_bytes(), self.counts(&state));
+        account.grow(self.len(), self.super_bytes(), self.counts(&state));
     }
 
     /// Its slot among the groups of its kind.
@@ -364,7 +364,11 @@ impl Group {
     }
 
     /// Changes the state, and the summary and the account with it.
-    pub(crate) fn change<R>(&self, ledger: &Ledger, act: impl FnOnce(&mut State) -> R) -> R {
+    pub(crate) fn change<R>(
+        &self,
+        account: &SharedAccount,
+        act: impl FnOnce(&mut State) -> R,
+    ) -> R {
         let mut state = self.state.lock();
         let before = self.counts(&state);
         let result = act(&mut state);
@@ -372,19 +376,19 @@ impl Group {
         let after = self.counts(&state);
         // A removed group is in no account any more, but a hold of it may still end.
         if state.is_counted() {
-            ledger.shift(before, after, 0);
+            account.shift(before, after, 0);
         }
         self.tell_settled(&state, before.reserved);
         result
     }
 
     /// Makes the group give out nothing more (Q1), if the account can do without it.
-    pub(crate) fn stop(&self, ledger: &Ledger) -> Result<(), Error> {
+    pub(crate) fn stop(&self, account: &SharedAccount) -> Result<(), Error> {
         let mut state = self.state.lock();
         let before = self.counts(&state);
         state.stop_writes();
         if state.is_counted()
-            && let Err(short) = ledger.stop(before, self.counts(&state))
+            && let Err(short) = account.stop(before, self.counts(&state))
         {
             state.allow_writes();
             return Err(Error::Reserved { start: self.start(), missing: short.missing });

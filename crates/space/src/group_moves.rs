@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use buttress_format::{Extent, Logical};
 
-use crate::account::{Counts, Ledger};
+use crate::account::{Counts, SharedAccount};
 use crate::class::Class;
 use crate::free_space::FreeSpace;
 use crate::group_state::State;
@@ -21,7 +21,7 @@ impl Group {
     pub(crate) fn allocate(
         &self,
         state: &mut State,
-        ledger: &Ledger,
+        account: &SharedAccount,
         from_reservation: bool,
         want: u64,
         search: impl FnOnce(&mut FreeSpace) -> Option<Extent>,
@@ -36,7 +36,7 @@ impl Group {
             state.class = Class::of(self.kind, want);
         }
         self.summarise(state);
-        ledger.shift(before, self.counts(state), if from_reservation { extent.len } else { 0 });
+        account.shift(before, self.counts(state), if from_reservation { extent.len } else { 0 });
         Some(extent)
     }
 
@@ -45,7 +45,7 @@ impl Group {
     /// come from a reservation of the account.
     pub(crate) fn borrow(
         &self,
-        ledger: &Ledger,
+        account: &SharedAccount,
         from_reservation: bool,
         from: u64,
         least: u64,
@@ -69,7 +69,7 @@ impl Group {
         state.reserved.insert(start, end);
         self.summarise(&mut state);
         let len = end - start;
-        ledger.shift(before, self.counts(&state), if from_reservation { len } else { 0 });
+        account.shift(before, self.counts(&state), if from_reservation { len } else { 0 });
         Some(Extent { start: Logical(start), len })
     }
 
@@ -85,14 +85,14 @@ impl Group {
     }
 
     /// Marks the group as removed, if nothing is in it and the account can do without it.
-    pub(crate) fn retire(&self, ledger: &Ledger) -> Result<(), Error> {
+    pub(crate) fn retire(&self, account: &SharedAccount) -> Result<(), Error> {
         let mut state = self.state.lock();
         let counts @ Counts { used, reserved, pinned, .. } = self.counts(&state);
         if used + reserved + pinned > 0 {
             return Err(Error::NotEmpty { start: self.start(), used, reserved, pinned });
         }
         let (len, super_bytes) = (self.len(), self.super_bytes());
-        ledger
+        account
             .shrink(len, super_bytes, counts)
             .map_err(|short| Error::Reserved { start: self.start(), missing: short.missing })?;
         state.removed = true;

@@ -64,8 +64,8 @@ impl ReadOnlyHold {
     pub fn let_go(&self) -> bool {
         let was_held = !self.let_go.swap(true, Ordering::SeqCst);
         if was_held {
-            let ledger = self.space.ledger(self.group.kind());
-            self.group.change(ledger, |state| state.allow_writes());
+            let account = self.space.shared_account(self.group.kind());
+            self.group.change(account, |state| state.allow_writes());
             self.group.mark_stopped();
             self.space.serve_freed();
         }
@@ -162,13 +162,13 @@ impl Space {
     pub fn hold_read_only(self: &Arc<Self>, start: Logical) -> Result<ReadOnlyHold, Error> {
         let group = self.group_at(start).filter(|group| group.start() == start);
         let group = group.ok_or(Error::NoGroup { at: start })?;
-        let ledger = self.ledger(group.kind());
+        let account = self.shared_account(group.kind());
         // Metadata is stopped even if reservations need its space. Operations that free space may
         // have reserved the global reserve, and a commit copes with less.
         if group.kind() == SpaceKind::Data {
-            group.stop(ledger)?;
+            group.stop(account)?;
         } else {
-            group.change(ledger, |state| state.stop_writes());
+            group.change(account, |state| state.stop_writes());
         }
         group.mark_stopped();
         Ok(ReadOnlyHold { space: Arc::clone(self), group, let_go: AtomicBool::new(false) })

@@ -51,7 +51,7 @@ impl DerefMut for Held<'_> {
 }
 
 /// The model has no reservations.
-pub(crate) struct Ledger;
+pub(crate) struct SharedAccount;
 
 /// A group as `quiesce` sees it.
 #[derive(Debug)]
@@ -87,7 +87,7 @@ impl Group {
         SpaceKind::Data
     }
 
-    pub(crate) fn change<R>(&self, _: &Ledger, act: impl FnOnce(&mut State) -> R) -> R {
+    pub(crate) fn change<R>(&self, _: &SharedAccount, act: impl FnOnce(&mut State) -> R) -> R {
         let mut state = self.state.lock();
         let before = state.reserved.bytes();
         let result = act(&mut state);
@@ -97,8 +97,8 @@ impl Group {
         result
     }
 
-    pub(crate) fn stop(&self, ledger: &Ledger) -> Result<(), Error> {
-        self.change(ledger, |state| state.stop_writes());
+    pub(crate) fn stop(&self, account: &SharedAccount) -> Result<(), Error> {
+        self.change(account, |state| state.stop_writes());
         Ok(())
     }
 }
@@ -167,8 +167,8 @@ impl Space {
         self.groups.get((at.0 / GROUP) as usize).cloned()
     }
 
-    pub(crate) fn ledger(&self, _: SpaceKind) -> &'static Ledger {
-        &Ledger
+    pub(crate) fn shared_account(&self, _: SpaceKind) -> &'static SharedAccount {
+        &SharedAccount
     }
 
     pub(crate) fn lookup_policy(&self) -> LookupPolicy {
