@@ -126,7 +126,7 @@ pub(crate) struct SharedAccount {
     inner: Ranked<Inner>,
     /// Counts the changes that groups made to the account. An audit compares the account with its
     /// groups. It trusts the result only if this number stayed the same meanwhile.
-    shifts: AtomicU64,
+    changes: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -144,7 +144,7 @@ impl SharedAccount {
             #[cfg(debug_assertions)]
             roll: TokenAudit::default(),
         };
-        Self { inner: Ranked::new(Rank::Leaf, inner), shifts: AtomicU64::new(0) }
+        Self { inner: Ranked::new(Rank::Leaf, inner), changes: AtomicU64::new(0) }
     }
 
     pub(crate) fn snapshot(&self) -> Account {
@@ -154,7 +154,7 @@ impl SharedAccount {
     /// Counts a new group.
     pub(crate) fn grow(&self, len: u64, super_bytes: u64, counts: Counts) {
         let account = &mut self.inner.lock().account;
-        self.shifts.fetch_add(1, Ordering::Relaxed);
+        self.changes.fetch_add(1, Ordering::Relaxed);
         account.total += len;
         account.super_bytes += super_bytes;
         change(account, Counts::default(), counts);
@@ -169,7 +169,7 @@ impl SharedAccount {
         if available < leaving {
             return Err(Refused { missing: leaving - available });
         }
-        self.shifts.fetch_add(1, Ordering::Relaxed);
+        self.changes.fetch_add(1, Ordering::Relaxed);
         account.total -= len;
         account.super_bytes -= super_bytes;
         change(account, counts, Counts::default());
@@ -185,24 +185,24 @@ impl SharedAccount {
         if available < leaving {
             return Err(Refused { missing: leaving - available });
         }
-        self.shifts.fetch_add(1, Ordering::Relaxed);
+        self.changes.fetch_add(1, Ordering::Relaxed);
         change(account, before, after);
         Ok(())
     }
 
-    /// Applies the state change of a group. `kept` of its bytes were reserved before and are
-    /// allocated now, so they leave `may_use`.
-    pub(crate) fn shift(&self, before: Counts, after: Counts, kept: u64) {
+    /// Applies the state change of a group. `from_reservation` of its bytes were reserved before
+    /// and are allocated now, so they leave `may_use`.
+    pub(crate) fn apply_change(&self, before: Counts, after: Counts, from_reservation: u64) {
         if before == after {
             return;
         }
         let inner = &mut *self.inner.lock();
-        self.shifts.fetch_add(1, Ordering::Relaxed);
+        self.changes.fetch_add(1, Ordering::Relaxed);
         change(&mut inner.account, before, after);
-        let may_use = inner.account.may_use.checked_sub(kept);
+        let may_use = inner.account.may_use.checked_sub(from_reservation);
         inner.account.may_use = may_use.expect("A2: an allocated reservation was made before");
         #[cfg(debug_assertions)]
-        inner.roll.take([kept]);
+        inner.roll.take([from_reservation]);
     }
 
     /// Reserves `bytes`, all or none (A3).
@@ -295,8 +295,8 @@ impl SharedAccount {
     }
 
     /// How often the groups' figures have changed.
-    pub(crate) fn shifts(&self) -> u64 {
-        self.shifts.load(Ordering::Relaxed)
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Relaxed)
     }
 
     /// Compares the reservations with the tokens (A2); valid at any time.

@@ -376,7 +376,7 @@ impl Group {
         let after = self.counts(&state);
         // A removed group is in no account any more, but a hold of it may still end.
         if state.is_counted() {
-            account.shift(before, after, 0);
+            account.apply_change(before, after, 0);
         }
         self.tell_settled(&state, before.reserved);
         result

@@ -73,7 +73,7 @@ impl Group {
         state.free = Some(extents);
         self.summarise(&mut state);
         if let Some(account) = account.filter(|_| state.is_counted()) {
-            account.shift(before, self.counts(&state), 0);
+            account.apply_change(before, self.counts(&state), 0);
         }
         Ok(())
     }

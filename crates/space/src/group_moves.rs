@@ -36,7 +36,11 @@ impl Group {
             state.class = Class::of(self.kind, want);
         }
         self.summarise(state);
-        account.shift(before, self.counts(state), if from_reservation { extent.len } else { 0 });
+        account.apply_change(
+            before,
+            self.counts(state),
+            if from_reservation { extent.len } else { 0 },
+        );
         Some(extent)
     }
 
@@ -69,7 +73,7 @@ impl Group {
         state.reserved.insert(start, end);
         self.summarise(&mut state);
         let len = end - start;
-        account.shift(before, self.counts(&state), if from_reservation { len } else { 0 });
+        account.apply_change(before, self.counts(&state), if from_reservation { len } else { 0 });
         Some(Extent { start: Logical(start), len })
     }
 

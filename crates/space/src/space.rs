@@ -470,14 +470,14 @@ impl Space {
             let account = &self.accounts[kind.index()];
             let mut compared = false;
             for _ in 0..TRIES {
-                let before = account.shifts();
+                let before = account.changes();
                 let sums = SharedAccount::new(kind);
                 for group in directory.iter().filter(|group| group.kind() == kind) {
                     let counts = group.counts(&group.lock());
                     sums.grow(group.len(), group.super_bytes(), counts);
                 }
                 let outcome = account.verify(&sums.snapshot());
-                if before == account.shifts() {
+                if before == account.changes() {
                     outcome?;
                     compared = true;
                     break;
