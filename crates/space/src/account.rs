@@ -134,7 +134,7 @@ struct Inner {
     account: Account,
     /// The live tokens with their bytes, against which debug builds check A2.
     #[cfg(debug_assertions)]
-    roll: TokenAudit<1>,
+    audit: TokenAudit<1>,
 }
 
 impl SharedAccount {
@@ -142,7 +142,7 @@ impl SharedAccount {
         let inner = Inner {
             account: Account::new(kind),
             #[cfg(debug_assertions)]
-            roll: TokenAudit::default(),
+            audit: TokenAudit::default(),
         };
         Self { inner: Ranked::new(Rank::Leaf, inner), changes: AtomicU64::new(0) }
     }
@@ -202,7 +202,7 @@ impl SharedAccount {
         let may_use = inner.account.may_use.checked_sub(from_reservation);
         inner.account.may_use = may_use.expect("A2: an allocated reservation was made before");
         #[cfg(debug_assertions)]
-        inner.roll.take([from_reservation]);
+        inner.audit.take([from_reservation]);
     }
 
     /// Reserves `bytes`, all or none (A3).
@@ -216,7 +216,7 @@ impl SharedAccount {
         }
         account.may_use += bytes;
         #[cfg(debug_assertions)]
-        inner.roll.grant([bytes]);
+        inner.audit.grant([bytes]);
         Ok(())
     }
 
@@ -225,13 +225,13 @@ impl SharedAccount {
         let inner = &mut *self.inner.lock();
         inner.take_back(bytes);
         #[cfg(debug_assertions)]
-        inner.roll.revoke([bytes]);
+        inner.audit.revoke([bytes]);
     }
 
     /// Makes a token of a reservation. The returned number has a meaning in debug builds only.
     pub(crate) fn enter(&self, bytes: u64) -> u64 {
         #[cfg(debug_assertions)]
-        return self.inner.lock().roll.enter([bytes]);
+        return self.inner.lock().audit.enter([bytes]);
         #[cfg(not(debug_assertions))]
         return bytes & 0;
     }
@@ -239,7 +239,7 @@ impl SharedAccount {
     /// Splits a token.
     pub(crate) fn split(&self, token: u64, bytes: u64) -> u64 {
         #[cfg(debug_assertions)]
-        return self.inner.lock().roll.split(token, [bytes]);
+        return self.inner.lock().audit.split(token, [bytes]);
         #[cfg(not(debug_assertions))]
         return (token + bytes) & 0;
     }
@@ -247,7 +247,7 @@ impl SharedAccount {
     /// Joins two tokens.
     pub(crate) fn merge(&self, token: u64, other: u64) {
         #[cfg(debug_assertions)]
-        self.inner.lock().roll.merge(token, other);
+        self.inner.lock().audit.merge(token, other);
         #[cfg(not(debug_assertions))]
         let _ = (token, other);
     }
@@ -255,7 +255,7 @@ impl SharedAccount {
     /// Takes the bytes of an allocation from a token; the account has already counted them.
     pub(crate) fn settle(&self, token: u64, bytes: u64) {
         #[cfg(debug_assertions)]
-        self.inner.lock().roll.settle(token, [bytes]);
+        self.inner.lock().audit.settle(token, [bytes]);
         #[cfg(not(debug_assertions))]
         let _ = (token, bytes);
     }
@@ -265,7 +265,7 @@ impl SharedAccount {
         let inner = &mut *self.inner.lock();
         inner.take_back(bytes);
         #[cfg(debug_assertions)]
-        inner.roll.give(token, [bytes]);
+        inner.audit.give(token, [bytes]);
         #[cfg(not(debug_assertions))]
         let _ = token;
     }
@@ -278,7 +278,7 @@ impl SharedAccount {
         let inner = &mut *self.inner.lock();
         inner.take_back(bytes);
         #[cfg(debug_assertions)]
-        inner.roll.leave(token, [bytes]);
+        inner.audit.leave(token, [bytes]);
         #[cfg(not(debug_assertions))]
         let _ = token;
     }
@@ -304,7 +304,7 @@ impl SharedAccount {
         #[cfg(debug_assertions)]
         {
             let inner = self.inner.lock();
-            let [held] = inner.roll.sum();
+            let [held] = inner.audit.sum();
             if held != inner.account.may_use {
                 return Err(format!("A2: tokens hold {held}; account is {}", inner.account));
             }

@@ -76,7 +76,7 @@ struct Token {
     space: Arc<Space>,
     kind: SpaceKind,
     bytes: u64,
-    /// Its number in the roll of live tokens, in debug builds.
+    /// Its number in the list of live tokens (`token_audit`), in debug builds.
     token: u64,
 }
 
