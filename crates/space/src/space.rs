@@ -77,7 +77,7 @@ pub struct Space {
     data_queue: CachePadded<DataQueue>,
     /// Slots that removed groups left. Held while a new directory is made, so that no change is
     /// lost.
-    writers: Ranked<[BTreeSet<usize>; 3]>,
+    free_slots: Ranked<[BTreeSet<usize>; 3]>,
 }
 
 impl Space {
@@ -107,7 +107,7 @@ impl Space {
             unreserved: CachePadded::new(Unreserved::new()),
             alloc_counters: Default::default(),
             data_queue: CachePadded::new(DataQueue::new()),
-            writers: Ranked::new(Rank::BlockGroups, Default::default()),
+            free_slots: Ranked::new(Rank::BlockGroups, Default::default()),
         }
     }
 
@@ -191,13 +191,13 @@ impl Space {
             return Err(Error::Kind { start: odd.start(), flags: odd.flags() });
         }
         added.sort_by_key(|group| group.start());
-        let mut writing = self.writers.lock();
+        let mut free_slots = self.free_slots.lock();
         let directory = self.directory.load();
         directory.overlap(&added)?;
         let mut fresh = SpaceKind::ALL.map(|kind| directory.of(kind).len());
         for group in &added {
             let kind = group.kind().index();
-            let slot = writing[kind].pop_first().unwrap_or_else(|| {
+            let slot = free_slots[kind].pop_first().unwrap_or_else(|| {
                 fresh[kind] += 1;
                 fresh[kind] - 1
             });
@@ -208,7 +208,7 @@ impl Space {
         for group in &added {
             group.open(self.shared_account(group.kind()));
         }
-        drop(writing);
+        drop(free_slots);
         self.serve_freed();
         Ok(())
     }
@@ -242,12 +242,12 @@ impl Space {
     ///
     /// When there is none, when something is in it, or when reservations need it; it stays then.
     pub fn remove_group(&self, start: Logical) -> Result<Arc<Group>, Error> {
-        let mut writing = self.writers.lock();
+        let mut free_slots = self.free_slots.lock();
         let directory = self.directory.load();
         let group = Arc::clone(directory.starting(start)?);
         group.retire(self.shared_account(group.kind()))?;
         self.publish(directory.without(&group));
-        writing[group.kind().index()].insert(group.slot());
+        free_slots[group.kind().index()].insert(group.slot());
         Ok(group)
     }
 
@@ -462,7 +462,7 @@ impl Space {
         const TRIES: u32 = 64;
         // Under this lock a group is added to the directory and then to its account. The two differ
         // in between.
-        let _writing = self.writers.lock();
+        let _held = self.free_slots.lock();
         let directory = self.directory.load();
         let mut all = true;
         self.audit_tokens()?;
