@@ -32,11 +32,11 @@ use buttress_base::{Held, Rank, Ranked};
 use buttress_format::{BlockGroupFlags, Extent, Generation, Logical};
 
 use crate::account::{Counts, SharedAccount};
-use crate::class::Class;
 use crate::extent_set::ExtentSet;
 use crate::free_space::FreeSpace;
 use crate::group_state::State;
 use crate::index::{Index, Plane, order_of};
+use crate::size_class::SizeClass;
 use crate::{Error, SpaceKind};
 
 /// The lowest bits of the summary. The largest free run fills the rest, since it is made of whole
@@ -142,7 +142,7 @@ impl Group {
             freed_unloaded: ExtentSet::default(),
             used,
             read_only: u32::from(read_only),
-            class: Class::Unset,
+            class: SizeClass::Unset,
             entry: None,
             counted: false,
             removed: false,
@@ -248,7 +248,7 @@ impl Group {
         if summary & LOADED == 0 {
             return Plane::Unloaded;
         }
-        Class::ALL[((summary & FLAGS) >> CLASS_SHIFT) as usize].plane()
+        SizeClass::ALL[((summary & FLAGS) >> CLASS_SHIFT) as usize].plane()
     }
 
     /// Gives it a slot among the groups of its kind, before it is in the directory.
@@ -327,7 +327,7 @@ impl Group {
     /// Brings the summary and the index up to the state (G3).
     pub(crate) fn summarise(&self, state: &mut State) {
         if state.used == 0 && state.reserved.bytes() == 0 && state.pinned.bytes() == 0 {
-            state.class = Class::Unset;
+            state.class = SizeClass::Unset;
         }
         let largest = match &state.free {
             _ if !state.gives_out() => 0,

@@ -10,9 +10,9 @@ use std::sync::atomic::Ordering;
 use buttress_format::{Extent, Logical};
 
 use crate::account::{Counts, SharedAccount};
-use crate::class::Class;
 use crate::free_space::FreeSpace;
 use crate::group_state::State;
+use crate::size_class::SizeClass;
 use crate::{Error, Group};
 
 impl Group {
@@ -32,8 +32,8 @@ impl Group {
         let before = self.counts(state);
         let extent = search(state.free.as_mut()?)?;
         state.reserved.insert(extent.start.0, extent.end().0);
-        if state.class == Class::Unset {
-            state.class = Class::of(self.kind, want);
+        if state.class == SizeClass::Unset {
+            state.class = SizeClass::of(self.kind, want);
         }
         self.summarise(state);
         account.apply_change(

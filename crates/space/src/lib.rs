@@ -56,7 +56,6 @@ mod free_space;
 mod account;
 #[cfg(feature = "baselines")]
 mod by_map;
-mod class;
 mod data_queue;
 mod directory;
 mod goals;
@@ -75,6 +74,7 @@ mod quiesce;
 mod request;
 mod reserve;
 mod rows;
+mod size_class;
 mod sync;
 mod ticket;
 mod token_audit;

@@ -31,9 +31,9 @@ use std::sync::Arc;
 
 use buttress_format::Logical;
 
-use crate::class::Class;
 use crate::directory::{Directory, Slots};
 use crate::index::{Index, ORDERS, Plane, order_holding, order_of};
+use crate::size_class::SizeClass;
 use crate::{AllocPolicy, AllocRequest, Group, SpaceKind};
 
 /// How many groups of one order are compared for the largest run.
@@ -147,7 +147,7 @@ impl<'a> Search<'a> {
             goal,
             origin,
             goal_group,
-            planes: Class::of(home, request.want).order(),
+            planes: SizeClass::of(home, request.want).order(),
             phase,
             round: Round { next: origin, wrapped: false },
             busy: false,

@@ -40,9 +40,9 @@ use buttress_space::{Error, LookupPolicy, SpaceKind};
 use world::{Complaint, Finder, Group, SECTOR, SharedAccount, Space};
 
 /// Parts of a group's state that no transition reads.
-mod class {
+mod size_class {
     #[derive(Clone, Copy, Debug)]
-    pub(crate) struct Class;
+    pub(crate) struct SizeClass;
 }
 mod index {
     pub(crate) type Entry = Option<()>;

@@ -8,10 +8,10 @@ use buttress_format::{Extent, Logical};
 use shuttle::sync::atomic::{AtomicBool, AtomicUsize};
 use shuttle::sync::{Arc, MutexGuard};
 
-use crate::class::Class;
 use crate::extent_set::ExtentSet;
 use crate::group_state::State;
 use crate::guard::Writers;
+use crate::size_class::SizeClass;
 use crate::{Error, LookupPolicy, SpaceKind};
 
 pub(crate) const SECTOR: u64 = 4096;
@@ -137,7 +137,7 @@ impl Space {
                 freed_unloaded: ExtentSet::default(),
                 used: SECTOR,
                 read_only: 0,
-                class: Class,
+                class: SizeClass,
                 entry: None,
                 counted: true,
                 removed: false,
