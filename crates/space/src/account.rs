@@ -253,7 +253,7 @@ impl SharedAccount {
     }
 
     /// Takes the bytes of an allocation from a token; the account has already counted them.
-    pub(crate) fn settle(&self, token: u64, bytes: u64) {
+    pub(crate) fn take_from_token(&self, token: u64, bytes: u64) {
         #[cfg(debug_assertions)]
         self.inner.lock().audit.settle(token, [bytes]);
         #[cfg(not(debug_assertions))]

@@ -47,7 +47,7 @@ macro_rules! either {
             Form::Extents($free) => $what,
             Form::Bitmap($free) => $what,
         };
-        $self.settle();
+        $self.choose_form();
         result
     }};
 }
@@ -68,7 +68,7 @@ impl FreeSpace {
     }
 
     /// Changes to the other form if the number of extents calls for it (H1).
-    fn settle(&mut self) {
+    fn choose_form(&mut self) {
         match &self.form {
             Form::Extents(free) if free.count() > self.most => {
                 let mut bitmap = FreeBitmap::new(self.group, self.sector, self.unit);

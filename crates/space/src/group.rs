@@ -252,7 +252,7 @@ impl Group {
     }
 
     /// Gives it a slot among the groups of its kind, before it is in the directory.
-    pub(crate) fn settle(&self, index: &Arc<Index>, slot: usize) {
+    pub(crate) fn assign_slot(&self, index: &Arc<Index>, slot: usize) {
         let place = Place { index: Arc::clone(index), slot };
         assert!(self.place.set(place).is_ok(), "D2: a group is added once");
     }

@@ -222,7 +222,7 @@ impl DataReservation {
     /// Drops `bytes` that an allocation took; the account has counted that already.
     pub(crate) fn take(&mut self, bytes: u64) {
         assert!(bytes <= self.0.bytes, "R1: {bytes} bytes of a reservation of {}", self.0.bytes);
-        self.0.space.shared_account(self.0.kind).settle(self.0.token, bytes);
+        self.0.space.shared_account(self.0.kind).take_from_token(self.0.token, bytes);
         self.0.bytes -= bytes;
     }
 }

@@ -202,7 +202,7 @@ impl Space {
                 fresh[kind] - 1
             });
             assert!(slot < SLOTS_MAX, "more block groups than an address space of chunks has");
-            group.settle(&self.indexes[kind], slot);
+            group.assign_slot(&self.indexes[kind], slot);
         }
         self.publish(directory.with(&added));
         for group in &added {
