@@ -80,7 +80,7 @@ impl Space {
     /// bytes. With a `reservation` it has at most the bytes of that reservation, from which they
     /// are deducted. The caller gives the extent back with [`Space::free`].
     #[must_use = "an extent that is not freed is lost until the next mount"]
-    pub fn borrow(
+    pub fn take_for_trim(
         &self,
         group: &Group,
         reservation: Option<&mut DataReservation>,
@@ -90,10 +90,10 @@ impl Space {
     ) -> Option<Extent> {
         let account = self.shared_account(group.kind());
         let Some(reservation) = reservation else {
-            return group.borrow(account, false, from.0, least, most);
+            return group.take_for_trim(account, false, from.0, least, most);
         };
         let most = most.min(reservation.bytes());
-        let found = group.borrow(account, true, from.0, least, most)?;
+        let found = group.take_for_trim(account, true, from.0, least, most)?;
         reservation.take(found.len);
         Some(found)
     }

@@ -47,7 +47,7 @@ impl Group {
     /// Reserves the next free bytes at or behind `from`, at most `most` of them. Runs with less
     /// than `least` bytes from there on are passed over. `from_reservation` says whether the bytes
     /// come from a reservation of the account.
-    pub(crate) fn borrow(
+    pub(crate) fn take_for_trim(
         &self,
         account: &SharedAccount,
         from_reservation: bool,
@@ -79,7 +79,7 @@ impl Group {
 
     /// Reserves exactly this extent of a loaded group. Returns whether all of it was free and the
     /// group has not been removed.
-    pub(crate) fn claim(&self, state: &mut State, extent: Extent) -> bool {
+    pub(crate) fn reserve_exact(&self, state: &mut State, extent: Extent) -> bool {
         let (start, end) = (extent.start.0, extent.end().0);
         let free = state.free.as_mut().is_some_and(|free| free.take_exact(start, end));
         if free && !state.removed {

@@ -338,7 +338,7 @@ impl Space {
     /// # Errors
     ///
     /// When it is in no group of this kind, or not free as a whole. Nothing is changed.
-    pub fn claim(&self, kind: SpaceKind, extent: Extent) -> Result<Outcome, Error> {
+    pub fn reserve_exact(&self, kind: SpaceKind, extent: Extent) -> Result<Outcome, Error> {
         let directory = self.directory.load();
         let group = directory.find_whole(extent)?;
         let sector = u64::from(self.sectorsize);
@@ -350,7 +350,8 @@ impl Space {
         if !group.is_loaded() {
             return Ok(Outcome::NeedsLoading(Arc::clone(group)));
         }
-        let got = group.change(self.shared_account(kind), |state| group.claim(state, extent));
+        let got =
+            group.change(self.shared_account(kind), |state| group.reserve_exact(state, extent));
         if got { Ok(Outcome::Got(extent)) } else { Err(Error::NotFree { extent }) }
     }
 
