@@ -82,8 +82,8 @@ mod unreserved;
 mod waiting;
 
 mod allocate;
+mod plane_bits;
 mod search;
-mod sheet;
 mod space;
 
 pub mod free_space_form;

@@ -147,12 +147,12 @@ type Shelf = [Lazy<Bits>; FAN];
 
 /// One plane: which segments have a bit, and the segments that ever had an entry.
 #[derive(Debug, Default)]
-pub(crate) struct Sheet {
+pub(crate) struct PlaneBits {
     top: Lazy<Bits>,
     segments: Lazy<[Lazy<Shelf>; FAN]>,
 }
 
-impl Sheet {
+impl PlaneBits {
     fn top(&self) -> &Bits {
         self.top.get_or_init(Bits::new)
     }
