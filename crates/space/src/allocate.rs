@@ -119,7 +119,7 @@ impl Space {
         let index = self.index(home);
         // Read before the directory. The search does not see a group that is added in between, and
         // then counts as overtaken.
-        let begun = index.now();
+        let begun = index.arrival_count();
         let directory = self.directory();
         let mut search = Search::new(&directory, index, begun, home, request, policy, goal);
         act(&mut search)

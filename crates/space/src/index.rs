@@ -101,13 +101,13 @@ impl Index {
     }
 
     /// The current count of arrivals. A search stores it when it begins.
-    pub(crate) fn now(&self) -> u64 {
-        self.doubts.now()
+    pub(crate) fn arrival_count(&self) -> u64 {
+        self.doubts.arrival_count()
     }
 
     /// Whether a search that began at `then` may have missed a group that was always entered (I3).
     pub(crate) fn was_overtaken(&self, then: u64) -> bool {
-        self.doubts.since(then)
+        self.doubts.may_have_missed(then)
     }
 
     /// The first slot at or after `from` that has a run of `order` in `plane`.
