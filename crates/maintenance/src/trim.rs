@@ -83,7 +83,7 @@ impl Maintenance {
             progress.total += self.engine().unallocated();
         }
         for group in groups {
-            self.engine().load_or_leave(&group);
+            self.engine().load_or_exclude(&group);
             let mut at = group.start().max(options.from);
             loop {
                 let (piece, next) =

@@ -328,7 +328,7 @@ impl Space {
     }
 
     /// Stops allocations in a group because its free space could not be loaded.
-    pub fn leave(&self, group: &Group) {
+    pub fn exclude_damaged(&self, group: &Group) {
         group.change(self.shared_account(group.kind()), |state| state.stop_writes());
     }
 

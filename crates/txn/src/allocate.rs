@@ -68,7 +68,7 @@ impl Engine {
                 Outcome::NeedsLoading(group) => self.have_loaded(&group),
                 // The reserved space lay in a group that turned out to be damaged.
                 Outcome::Full { .. }
-                    if self.counters.has_left() && self.add_chunk(SpaceKind::Data)? => {}
+                    if self.counters.has_unreadable() && self.add_chunk(SpaceKind::Data)? => {}
                 Outcome::Full { .. } if self.make_room_for_rows(&mut room)? => {}
                 Outcome::Full { .. } => return Err(self.no_space(SpaceKind::Data, want)),
             }

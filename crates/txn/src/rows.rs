@@ -91,7 +91,7 @@ impl Engine {
     pub(crate) fn load_rows(&self) {
         for group in self.space.groups().iter().filter(|group| group.row().is_some()) {
             self.note_row(group.row());
-            self.load_or_leave(group);
+            self.load_or_exclude(group);
         }
     }
 }

@@ -83,7 +83,7 @@ impl<'e> Cluster<'e> {
                 }
                 Outcome::NeedsLoading(group) => {
                     self.loaded += 1;
-                    self.engine.load_or_leave(&group);
+                    self.engine.load_or_exclude(&group);
                 }
                 Outcome::Full { .. } => return None,
             }
