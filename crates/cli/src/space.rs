@@ -135,7 +135,7 @@ fn figures(stats: &SpaceStats) -> Figures {
         ("refused", json!(engine.enospc)),
         ("interrupted", json!(engine.interrupted)),
         ("preempt", json!(format!("{:?}", stats.preempt).to_lowercase())),
-        ("flush_rounds", json!(stats.ladders)),
+        ("flush_rounds", json!(stats.flush_runs)),
         ("preempt_rounds", json!(stats.rounds)),
         ("clamp", json!(stats.clamp)),
         ("flushed_bytes", json!(stats.flushed)),

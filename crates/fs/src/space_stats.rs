@@ -22,7 +22,7 @@ pub struct SpaceStats {
     /// Bytes of data in writeback.
     pub ordered: u64,
     /// Runs of the flush states that made room for waiting callers, or refused a caller.
-    pub ladders: u64,
+    pub flush_runs: u64,
     /// Rounds of preemptive flushing.
     pub rounds: u64,
     /// Bytes of data that were written back to make room.
@@ -51,7 +51,7 @@ impl Filesystem {
             preempt: mount.options.baselines.preempt,
             dirty: mount.files.counters().dirty_bytes(),
             ordered: mount.files.counters().ordered_bytes(),
-            ladders: mount.space.runs(),
+            flush_runs: mount.space.runs(),
             rounds: mount.writeback.rounds(),
             flushed: mount.writeback.flushed(),
             shortfalls: mount.files.counters().shortfalls(),

@@ -23,7 +23,7 @@
 //! account            one kind of space: total, used, reserved, ...
 //! ticket             the queue of waiting requests, served in order
 //! data_queue         that queue for data, over its account
-//! ladder             the order of the flush steps
+//! flush_states       the order of the flush steps
 //! preempt            when room is made before a request waits
 //! reserve            reservations that give themselves back
 //! no_reserve         tokens for writes in place, which need no reservation
@@ -58,6 +58,7 @@ mod account;
 mod by_map;
 mod data_queue;
 mod directory;
+mod flush_states;
 mod goals;
 mod group;
 mod group_load;
@@ -66,7 +67,6 @@ mod group_state;
 mod group_stop;
 mod guard;
 mod index;
-mod ladder;
 mod no_reserve;
 mod policy;
 mod preempt;
@@ -92,9 +92,9 @@ pub use account::{Account, Refused};
 #[cfg(feature = "baselines")]
 pub(crate) use by_map::Finder;
 pub use error::Error;
+pub use flush_states::{FlushState, FlushStates, Reach};
 pub use group::{Group, GroupInit, GroupUsage};
 pub use kind::SpaceKind;
-pub use ladder::{Ladder, Reach, Step};
 pub use no_reserve::NoReserve;
 pub use policy::{AllocPolicy, LookupPolicy};
 pub use preempt::{Clamp, Pools, Preempt, Round};

@@ -24,7 +24,7 @@ use std::{sync::Arc, time::Duration};
 
 use buttress_base::{clock, interrupt};
 use buttress_format::Generation;
-use buttress_space::{Arrivals, Class, Ladder, Reach, SpaceKind, Step};
+use buttress_space::{Arrivals, Class, FlushState, FlushStates, Reach, SpaceKind};
 
 use crate::counters::steps::Gain;
 use crate::counters::waits::{End, Wait};
@@ -136,9 +136,9 @@ impl Engine {
 
     /// The flush steps for a kind of space, by its accounts as they are now.
     #[must_use]
-    pub fn ladder(&self, kind: SpaceKind, reach: Reach) -> Ladder {
+    pub fn flush_states(&self, kind: SpaceKind, reach: Reach) -> FlushStates {
         let account = self.space.account(kind);
-        Ladder::new(kind, reach, account.used > account.total / 10 * 7)
+        FlushStates::new(kind, reach, account.used > account.total / 10 * 7)
     }
 
     /// Takes one of the flush steps that the engine carries out. Any other step gains nothing.
@@ -146,16 +146,16 @@ impl Engine {
     /// # Errors
     ///
     /// The error of a commit or of a chunk allocation.
-    pub fn take_step(&self, kind: SpaceKind, step: Step) -> Result<Gain> {
+    pub fn take_step(&self, kind: SpaceKind, step: FlushState) -> Result<Gain> {
         let before = self.served(kind);
         // Counting is cheaper than any other step, and may suffice before each of them.
         if kind == SpaceKind::Metadata && self.served_since(kind, before) {
             return Ok(Gain { gained: true, served: self.served(kind) - before });
         }
         let gained = match step {
-            Step::Unpin => self.let_scrub_go() | self.release_pinned(),
-            Step::Readers => self.wait_for_unpin(|| self.serve(kind) > 0),
-            Step::Chunk => {
+            FlushState::Unpin => self.let_scrub_go() | self.release_pinned(),
+            FlushState::Readers => self.wait_for_unpin(|| self.serve(kind) > 0),
+            FlushState::Chunk => {
                 // A running commit gives space back at its end, perhaps between the two
                 // attempts.
                 self.add_chunk(kind)? || {
@@ -165,13 +165,13 @@ impl Engine {
             }
             // During the commit another thread may have served tickets, also the ticket of these
             // steps, and tickets may have left the queue.
-            Step::Commit
+            FlushState::Commit
                 if self.wait_for_commit()
                     && (self.served_since(kind, before) || !self.waits(kind)) =>
             {
                 true
             }
-            Step::Commit => {
+            FlushState::Commit => {
                 let helps = match kind {
                     SpaceKind::Data => self.commit_would_free_data(),
                     _ => self.is_dirty() || self.view.load().frozen().is_some(),
@@ -182,8 +182,10 @@ impl Engine {
                 helps
             }
             // Counting was done above.
-            Step::Count => false,
-            Step::Dirty | Step::AllDirty | Step::Ordered | Step::Clean => false,
+            FlushState::Count => false,
+            FlushState::Dirty | FlushState::AllDirty | FlushState::Ordered | FlushState::Clean => {
+                false
+            }
         };
         self.serve(kind);
         Ok(Gain { gained, served: self.served(kind) - before })
@@ -306,7 +308,7 @@ impl Engine {
             self.check_wanted(ticket)?;
         }
         // Without a flusher the first in the queue makes room, as far as it can (F1).
-        let mut ladder = self.ladder(kind, Reach::Commit);
+        let mut states = self.flush_states(kind, Reach::Commit);
         loop {
             let is_first = ticket.is_first();
             let limit = if is_first { Duration::ZERO } else { OWN_SLICE };
@@ -318,17 +320,17 @@ impl Engine {
             if !is_first {
                 continue;
             }
-            let Some(step) = ladder.next_step() else {
+            let Some(step) = states.next_state() else {
                 match ticket.look_once_more() {
                     Look::Served(reservation) => return Ok(Some(reservation)),
                     Look::InVain => return Ok(None),
-                    Look::MakeRoom => ladder = self.ladder(kind, Reach::Commit),
+                    Look::MakeRoom => states = self.flush_states(kind, Reach::Commit),
                 }
                 continue;
             };
             // A running commit may serve the ticket long before the commit is durable.
             let under_way = || self.view.load().frozen().map(|frozen| frozen.generation);
-            let awaited = under_way().filter(|_| step == Step::Commit);
+            let awaited = under_way().filter(|_| step == FlushState::Commit);
             while awaited.is_some() && awaited == under_way() {
                 if let Some(verdict) = ticket.wait(OWN_SLICE) {
                     return Ok(verdict);
@@ -339,7 +341,7 @@ impl Engine {
             let before = self.before_step(kind, step);
             let gain = self.take_step(kind, step)?;
             self.tell_step(&before, gain);
-            ladder.note(gain.gained, false);
+            states.note(gain.gained, false);
         }
     }
 

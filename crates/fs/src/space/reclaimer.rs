@@ -24,7 +24,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use buttress_base::clock;
-use buttress_txn::{Arrivals, Flusher, Gain, Ladder, Reach, SpaceKind, Step};
+use buttress_txn::{Arrivals, FlushState, FlushStates, Flusher, Gain, Reach, SpaceKind};
 
 use super::Space;
 use crate::error::Result;
@@ -53,7 +53,7 @@ struct Run {
     kind: SpaceKind,
     /// Waiters that came after this point are not refused at the end of the run.
     begun: Arrivals,
-    states: Ladder,
+    states: FlushStates,
     /// Whether the run is counted in the figures.
     is_counted: bool,
     /// The number of further runs that may follow.
@@ -91,7 +91,7 @@ impl Space {
 
     fn begin_run(&self, kind: SpaceKind) -> Run {
         let begun = self.engine.arrivals(kind);
-        let states = self.engine.ladder(kind, Reach::All);
+        let states = self.engine.flush_states(kind, Reach::All);
         Run { kind, begun, states, is_counted: false, more: MORE_RUNS }
     }
 
@@ -110,9 +110,9 @@ impl Space {
     /// Takes the next step, or refuses the waiters at the end. Returns whether the run continues.
     fn step_run(&self, stop: &StopSignal, run: &mut Run) -> Result<bool> {
         let kind = run.kind;
-        let Some(step) = run.states.next_step() else {
+        let Some(step) = run.states.next_state() else {
             if run.more > 0 && self.reservations_settle(stop, kind) {
-                run.states = self.engine.ladder(kind, Reach::All);
+                run.states = self.engine.flush_states(kind, Reach::All);
                 run.more -= 1;
                 return Ok(true);
             }
@@ -122,7 +122,7 @@ impl Space {
         };
         let before = self.engine.before_step(kind, step);
         let gain = match step {
-            Step::Dirty | Step::AllDirty | Step::Ordered | Step::Clean => {
+            FlushState::Dirty | FlushState::AllDirty | FlushState::Ordered | FlushState::Clean => {
                 let before = self.engine.served(kind);
                 let gained = self.take_step(stop, kind, step);
                 self.engine.serve_counted(kind);
@@ -168,15 +168,15 @@ impl Space {
     }
 
     /// Takes a step that concerns dirty data. Returns whether any ordered extent was finished.
-    fn take_step(&self, stop: &StopSignal, kind: SpaceKind, step: Step) -> bool {
+    fn take_step(&self, stop: &StopSignal, kind: SpaceKind, step: FlushState) -> bool {
         let before = self.files.counters().dirty_bytes();
         let finished = self.files.counters().finished_bytes();
         let wait = |bytes, write: &dyn Fn()| self.wait_for_ordered(stop, kind, bytes, write);
         match step {
-            Step::Clean => return self.cleaner.clean_all(),
-            Step::Ordered => wait(self.files.counters().ordered_bytes(), &|| ()),
+            FlushState::Clean => return self.cleaner.clean_all(),
+            FlushState::Ordered => wait(self.files.counters().ordered_bytes(), &|| ()),
             // Data that other threads write back now counts like data that is written here.
-            Step::AllDirty => wait(before, &|| self.writeback.write_what_is_free()),
+            FlushState::AllDirty => wait(before, &|| self.writeback.write_what_is_free()),
             _ => {
                 let asked = self.engine.waited_for(kind).saturating_mul(2);
                 let part = (before / DIRTY_PART).max(asked).max(BATCH_BYTES).min(before);

@@ -15,7 +15,8 @@ use std::time::Duration;
 
 use buttress_base::Rng;
 use buttress_fs::{
-    ErrorKind, FallocateMode, Filesystem, Reach, SetAttr, SpaceKind, SpaceStats, Step, StepFigures,
+    ErrorKind, FallocateMode, Filesystem, FlushState, Reach, SetAttr, SpaceKind, SpaceStats,
+    StepFigures,
 };
 use tracing::field::{Field, Visit};
 use tracing::{Event, Metadata, Subscriber, span};
@@ -237,7 +238,7 @@ fn difference(stats: &SpaceStats) -> Option<String> {
         }
     };
     for kind in [SpaceKind::Metadata, SpaceKind::Data] {
-        for step in Step::ALL {
+        for step in FlushState::ALL {
             let fields = [
                 ("source", "tickets".to_owned()),
                 ("kind", kind.to_string()),

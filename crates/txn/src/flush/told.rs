@@ -1,7 +1,7 @@
 //! Reports and counts waits, steps and refusals. Each is counted even when no subscriber listens.
 
 use buttress_base::clock;
-use buttress_space::{SpaceKind, Step};
+use buttress_space::{FlushState, SpaceKind};
 
 use crate::counters::refusal::{Refusal, Refused};
 use crate::counters::steps::{Before, Gain};
@@ -79,27 +79,31 @@ impl Engine {
 
     /// Records the state of the accounts before a step.
     #[must_use]
-    pub fn before_step(&self, kind: SpaceKind, step: Step) -> Before {
+    pub fn before_step(&self, kind: SpaceKind, step: FlushState) -> Before {
         let account = self.space.account(kind);
         let (room, held) = match kind {
             SpaceKind::Data => (account.free().saturating_sub(account.may_use), 0),
             _ => {
                 let pools = self.reservations.pools(0, 0);
                 let held = match step {
-                    Step::Commit => pools.to_commit() + pools.frozen,
-                    Step::Dirty | Step::AllDirty | Step::Ordered => {
+                    FlushState::Commit => pools.to_commit() + pools.frozen,
+                    FlushState::Dirty | FlushState::AllDirty | FlushState::Ordered => {
                         pools.filled() - pools.to_commit()
                     }
-                    Step::Count => pools.paths,
+                    FlushState::Count => pools.paths,
                     _ => 0,
                 };
                 (pools.headroom(), held)
             }
         };
         let forecast = match step {
-            Step::Chunk => self.devices.lock().available(self.kind_flags(kind)),
-            Step::Unpin | Step::Readers | Step::Commit => held + account.pinned,
-            Step::Count | Step::Dirty | Step::AllDirty | Step::Ordered | Step::Clean => held,
+            FlushState::Chunk => self.devices.lock().available(self.kind_flags(kind)),
+            FlushState::Unpin | FlushState::Readers | FlushState::Commit => held + account.pinned,
+            FlushState::Count
+            | FlushState::Dirty
+            | FlushState::AllDirty
+            | FlushState::Ordered
+            | FlushState::Clean => held,
         };
         Before { kind, step, waiting: self.waited_for(kind), room, forecast }
     }
