@@ -24,7 +24,7 @@ use std::{sync::Arc, time::Duration};
 
 use buttress_base::{clock, interrupt};
 use buttress_format::Generation;
-use buttress_space::{Arrivals, Class, FlushState, FlushStates, Reach, SpaceKind};
+use buttress_space::{Class, FlushState, FlushStates, Reach, SpaceKind, TicketNumber};
 
 use crate::counters::steps::Gain;
 use crate::counters::waits::{End, Wait};
@@ -232,16 +232,16 @@ impl Engine {
 
     /// The current position in the queue for a kind of space.
     #[must_use]
-    pub fn arrivals(&self, kind: SpaceKind) -> Arrivals {
+    pub fn next_ticket(&self, kind: SpaceKind) -> TicketNumber {
         match kind {
-            SpaceKind::Data => self.space.data_line().arrivals(),
-            SpaceKind::Metadata | SpaceKind::System => self.reservations.line().arrivals(),
+            SpaceKind::Data => self.space.data_line().next_ticket(),
+            SpaceKind::Metadata | SpaceKind::System => self.reservations.line().next_ticket(),
         }
     }
 
     /// Refuses the tickets that were queued before `before`, in order, until a later one fits (F2).
     /// Tickets with priority flush for themselves and give up by themselves.
-    pub fn refuse(&self, kind: SpaceKind, before: Arrivals) {
+    pub fn refuse(&self, kind: SpaceKind, before: TicketNumber) {
         let blocks = |class| match kind {
             SpaceKind::Data => self.space.data_line().blocks(class),
             _ => self.reservations.line().blocks(class),

@@ -107,6 +107,7 @@ use buttress_reserve::{self as reserve, waiting};
 use buttress_transaction::{delayed_ref, held, snapshot, transaction};
 
 pub use buttress_space::{
-    Account, AllocPolicy, AllocStats, Arrivals, Clamp, DataReservation, FlushState, FlushStates,
+    Account, AllocPolicy, AllocStats, Clamp, DataReservation, FlushState, FlushStates,
     LookupPolicy, NoReserve, NocowWriter, Pools, Preempt, Reach, ReadOnlyHold, Round, SpaceKind,
+    TicketNumber,
 };

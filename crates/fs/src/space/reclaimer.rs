@@ -24,7 +24,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use buttress_base::clock;
-use buttress_txn::{Arrivals, FlushState, FlushStates, Flusher, Gain, Reach, SpaceKind};
+use buttress_txn::{FlushState, FlushStates, Flusher, Gain, Reach, SpaceKind, TicketNumber};
 
 use super::Space;
 use crate::error::Result;
@@ -52,7 +52,7 @@ const MORE_RUNS: u32 = 3;
 struct Run {
     kind: SpaceKind,
     /// Waiters that came after this point are not refused at the end of the run.
-    begun: Arrivals,
+    begun: TicketNumber,
     states: FlushStates,
     /// Whether the run is counted in the figures.
     is_counted: bool,
@@ -82,7 +82,7 @@ impl Space {
                     Err(_) if self.engine.aborted().is_some() => return,
                     Err(error) => {
                         tracing::error!(%kind, %error, "making room failed");
-                        self.engine.refuse(kind, self.engine.arrivals(kind));
+                        self.engine.refuse(kind, self.engine.next_ticket(kind));
                     }
                 }
             }
@@ -90,7 +90,7 @@ impl Space {
     }
 
     fn begin_run(&self, kind: SpaceKind) -> Run {
-        let begun = self.engine.arrivals(kind);
+        let begun = self.engine.next_ticket(kind);
         let states = self.engine.flush_states(kind, Reach::All);
         Run { kind, begun, states, is_counted: false, more: MORE_RUNS }
     }
