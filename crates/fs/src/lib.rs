@@ -111,7 +111,7 @@ pub use buttress_maintenance::{
 };
 pub use buttress_txn::{
     Account, Accounts, FlushState, FlushSteps, GroupsRead, HeldCommit, Preempt, Reach, Refusal,
-    SpaceKind, Stats, StepFigures, Waits, WaitsByLine,
+    SpaceKind, Stats, StepFigures, Waits, WaitsByQueue,
 };
 pub use buttress_volume::{Parity, Stats as IoStats};
 pub use clock::{be_repeatable, now};

@@ -72,7 +72,7 @@ impl Space {
             self.engine.expect_wanted()?;
             self.writeback.write_all();
         }
-        match self.engine.reserve_in_line(cost, urgency) {
+        match self.engine.reserve_in_queue(cost, urgency) {
             Err(buttress_txn::Error::NoSpace(_)) if urgency.frees() => {
                 self.cleaner.clean_all();
                 self.writeback.write_all();

@@ -102,7 +102,7 @@ impl Reservations {
             frozen,
             unallocated,
             for_copies,
-            waiting: (self.space.data_line().len(), self.line.len()),
+            waiting: (self.space.data_queue().len(), self.line.len()),
         }
     }
 

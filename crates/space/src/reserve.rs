@@ -45,7 +45,7 @@ impl Space {
         bytes: u64,
         fits: impl Fn() -> bool,
     ) -> Result<DataReservation, Refused> {
-        if !self.data_queue().at_once(self.shared_account(SpaceKind::Data), class, bytes, fits) {
+        if !self.data_requests().at_once(self.shared_account(SpaceKind::Data), class, bytes, fits) {
             return Err(Refused { missing: bytes });
         }
         Ok(DataReservation(Token::of_granted(self, SpaceKind::Data, bytes)))
@@ -58,7 +58,7 @@ impl Space {
         bytes: u64,
         fits: impl Fn() -> bool,
     ) -> Result<DataReservation, DataTicket<'_>> {
-        match self.data_queue().ask(self.shared_account(SpaceKind::Data), class, bytes, fits) {
+        match self.data_requests().ask(self.shared_account(SpaceKind::Data), class, bytes, fits) {
             None => Ok(DataReservation(Token::of_granted(self, SpaceKind::Data, bytes))),
             Some(ticket) => Err(DataTicket { space: self, ticket: Some(ticket), bytes }),
         }
@@ -67,7 +67,7 @@ impl Space {
     /// Serves waiting requests for data in their order; returns how many. `fits` as in
     /// [`Space::reserve_data_at_once`].
     pub fn serve_data(&self, fits: impl Fn() -> bool) -> u64 {
-        self.data_queue().serve(self.shared_account(SpaceKind::Data), fits)
+        self.data_requests().serve(self.shared_account(SpaceKind::Data), fits)
     }
 }
 

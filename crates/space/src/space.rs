@@ -425,11 +425,11 @@ impl Space {
 
     /// The queue of requests that wait for data.
     #[must_use]
-    pub fn data_line(&self) -> &Queue<u64> {
+    pub fn data_queue(&self) -> &Queue<u64> {
         self.data_queue.queue()
     }
 
-    pub(crate) fn data_queue(&self) -> &DataQueue {
+    pub(crate) fn data_requests(&self) -> &DataQueue {
         &self.data_queue
     }
 

@@ -16,7 +16,7 @@ pub(crate) mod waits;
 
 use self::refusal::Refused;
 use self::steps::{Before, FlushSteps, Gain, StepCounters};
-use self::waits::{Wait, WaitCounters, WaitsByLine};
+use self::waits::{Wait, WaitCounters, WaitsByQueue};
 
 /// What an engine has done since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub struct Stats {
     /// Memory that the running transaction holds, in bytes.
     pub overlay_bytes: u64,
     /// Waits for space, by kind of space and by what the waiting thread could wait for.
-    pub waits: WaitsByLine,
+    pub waits: WaitsByQueue,
     /// Flush steps that were taken for waiting tickets, and what they gained.
     pub steps: FlushSteps,
     /// Number of requests for space that were refused.

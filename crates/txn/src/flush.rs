@@ -89,7 +89,7 @@ impl Engine {
     #[must_use]
     pub fn waits(&self, kind: SpaceKind) -> bool {
         match kind {
-            SpaceKind::Data => self.space.data_line().is_waiting(),
+            SpaceKind::Data => self.space.data_queue().is_waiting(),
             SpaceKind::Metadata => self.reservations.line().is_waiting(),
             SpaceKind::System => false,
         }
@@ -99,7 +99,7 @@ impl Engine {
     #[must_use]
     pub fn waited_for(&self, kind: SpaceKind) -> u64 {
         match kind {
-            SpaceKind::Data => self.space.data_line().sum(|bytes| *bytes),
+            SpaceKind::Data => self.space.data_queue().sum(|bytes| *bytes),
             SpaceKind::Metadata => {
                 self.reservations.line().sum(|demand| self.reservations.bytes_of(demand.cost))
             }
@@ -111,7 +111,7 @@ impl Engine {
     /// number of served tickets.
     pub fn serve(&self, kind: SpaceKind) -> u64 {
         match kind {
-            SpaceKind::Data if self.space.data_line().is_waiting() => {
+            SpaceKind::Data if self.space.data_queue().is_waiting() => {
                 self.space.serve_data(|| self.data_leaves_metadata())
             }
             SpaceKind::Metadata => self.reservations.serve(),
@@ -129,7 +129,7 @@ impl Engine {
     #[must_use]
     pub fn served(&self, kind: SpaceKind) -> u64 {
         match kind {
-            SpaceKind::Data => self.space.data_line().served(),
+            SpaceKind::Data => self.space.data_queue().served(),
             SpaceKind::Metadata | SpaceKind::System => self.reservations.line().served(),
         }
     }
@@ -234,7 +234,7 @@ impl Engine {
     #[must_use]
     pub fn next_ticket(&self, kind: SpaceKind) -> TicketNumber {
         match kind {
-            SpaceKind::Data => self.space.data_line().next_ticket(),
+            SpaceKind::Data => self.space.data_queue().next_ticket(),
             SpaceKind::Metadata | SpaceKind::System => self.reservations.line().next_ticket(),
         }
     }
@@ -243,11 +243,11 @@ impl Engine {
     /// Tickets with priority flush for themselves and give up by themselves.
     pub fn refuse(&self, kind: SpaceKind, before: TicketNumber) {
         let blocks = |class| match kind {
-            SpaceKind::Data => self.space.data_line().blocks(class),
+            SpaceKind::Data => self.space.data_queue().blocks(class),
             _ => self.reservations.line().blocks(class),
         };
         let refuse_first = || match kind {
-            SpaceKind::Data => self.space.data_line().refuse_first(Class::Normal, before),
+            SpaceKind::Data => self.space.data_queue().refuse_first(Class::Normal, before),
             _ => self.reservations.line().refuse_first(Class::Normal, before),
         };
         // Space may have been freed since the last step.
@@ -264,11 +264,11 @@ impl Engine {
     /// Refuses every waiting ticket (F3).
     pub(crate) fn refuse_all(&self) {
         self.reservations.line().refuse_all();
-        self.space.data_line().refuse_all();
+        self.space.data_queue().refuse_all();
     }
 
     /// Waits until the ticket is granted or refused.
-    pub(crate) fn wait_in_line<W: Waits>(
+    pub(crate) fn wait_in_queue<W: Waits>(
         &self,
         kind: SpaceKind,
         reach: Reach,

@@ -76,7 +76,7 @@ pub use commit_turn::CommitTurn;
 pub use counters::Stats;
 pub use counters::refusal::Refusal;
 pub use counters::steps::{Before, FlushSteps, Gain, StepFigures};
-pub use counters::waits::{Waits, WaitsByLine};
+pub use counters::waits::{Waits, WaitsByQueue};
 pub use engine::Engine;
 pub use flush::Flusher;
 pub use found_log::SubvolumeLog;
