@@ -263,7 +263,7 @@ impl InodeCell {
     }
 
     /// Prepares a new directory, which has used no index yet.
-    pub(crate) fn is_new(&self, default_acl: DefaultAcl) {
+    pub(crate) fn start_empty(&self, default_acl: DefaultAcl) {
         self.next_index.store(FIRST_INDEX, Ordering::Relaxed);
         self.set_default_acl(default_acl);
     }

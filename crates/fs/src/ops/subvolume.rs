@@ -26,7 +26,7 @@ use crate::error::{NameError, Result};
 use crate::inode::Inode;
 use crate::names::{self, Target};
 use crate::subvolume_items::{
-    add_refs, add_uuid, default_subvolume, remove_refs, remove_uuid, told_of_copies, uuid_key,
+    add_refs, add_uuid, default_subvolume, remove_refs, remove_uuid, uuid_key, with_headroom,
 };
 use crate::trees;
 
@@ -163,7 +163,7 @@ impl Inode {
             cost = cost.and(more);
         }
         let reservation = mount.space.reserve(cost, Urgency::Normal);
-        let reservation = reservation.map_err(|error| told_of_copies(error, copies))?;
+        let reservation = reservation.map_err(|error| with_headroom(error, copies))?;
         let handle = mount.engine.begin(reservation);
         let generation = handle.generation();
         mount.engine.reservations().keep_until_published(copies, generation);
