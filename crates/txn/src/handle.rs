@@ -137,12 +137,12 @@ impl<'e> Handle<'e> {
     /// Requires that this transaction becomes durable as a whole. An fsync then commits and writes
     /// no log, because a log would name only a part of the handle's puts.
     pub fn keep_whole(&self) {
-        self.transaction().whole.store(true, Ordering::Release);
+        self.transaction().needs_commit.store(true, Ordering::Release);
     }
 
     /// Makes the commit rebuild the tree nodes on the path to each key.
     pub fn rebuild_at(&self, places: Vec<(TreeId, Key)>) {
-        self.transaction().touched.change(|touched| touched.extend(places));
+        self.transaction().to_rebuild.change(|to_rebuild| to_rebuild.extend(places));
     }
 
     /// Makes the commit move committed nodes of subvolumes, given with their first keys, and all
