@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use arc_swap::Guard;
 use buttress_format::{Extent, Generation, Key, Logical, TreeId};
 
-use buttress_transaction::Sent;
+use buttress_transaction::MovedExtent;
 use buttress_tree::NodePtr;
 
 use crate::{DataRef, Engine, MetaReservation, View, gate::Inside, held, transaction::Transaction};
@@ -163,8 +163,8 @@ impl<'e> Handle<'e> {
 
     /// Records that the preceding puts and reference changes moved all users of an extent to a
     /// copy.
-    pub fn note_sent(&self, sent: Sent) {
-        self.transaction().moves.change(|moves| moves.sent.push(sent));
+    pub fn note_moved_extent(&self, moved: MovedExtent) {
+        self.transaction().moves.change(|moves| moves.moved.push(moved));
     }
 
     /// Makes the commit drop a further part of a dead subvolume, with about `budget` changed

@@ -98,8 +98,8 @@ pub use buttress_reserve::{
     Accounts, DeleteRoom, InodeReserve, MetaReservation, ReservePolicy, Urgency, cost_of_copies,
 };
 pub use buttress_transaction::{
-    Cost, Costs, Csums, DataRef, DeviceChange, Error, LoggedId, Result, Sent, Snapshot, Tracked,
-    View,
+    Cost, Costs, Csums, DataRef, DeviceChange, Error, LoggedId, MovedExtent, Result, Snapshot,
+    Tracked, View,
 };
 pub use extent_tree::{data_owner, is_exclusive};
 
