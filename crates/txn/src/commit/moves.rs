@@ -26,7 +26,7 @@ use buttress_format::{Body, Extent, Ino, Key, Logical, TreeId};
 use buttress_tree::{NodeAlloc, NodePtr, NodeStamp};
 
 use super::settle::Settle;
-use super::sharing::Via;
+use super::sharing::RefName;
 use crate::delayed_ref::{Deltas, ExtentChange, User};
 use crate::move_plan::{Mover, Plan, Wanted, data_at, file_roots};
 use crate::{DataRef, MovedExtent, Result, extent_tree};
@@ -184,8 +184,8 @@ impl Settle<'_> {
             sharing.pass_on(node, logical, users, *full, |user| renamed(user, map));
             if *full {
                 let stays = |at: Logical| !map.contains_key(&at) && !done.contains_key(&at);
-                sharing.contribute_where(node, 0, Via::Node(old), -1, &stays)?;
-                sharing.contribute_where(node, 0, Via::Node(logical), 1, &stays)?;
+                sharing.add_refs_where(node, 0, RefName::Node(old), -1, &stays)?;
+                sharing.add_refs_where(node, 0, RefName::Node(logical), 1, &stays)?;
             }
             let mut payloads = BTreeMap::new();
             if node.level() == 0 && !done.is_empty() {
