@@ -187,12 +187,12 @@ impl Filesystem {
         let mount = self.mount();
         let block_size = mount.superblock.sectorsize;
         let block = u64::from(block_size);
-        let room = mount.engine.room();
+        let figures = mount.engine.statfs_figures();
         let waiting = mount.files.counters().dirty_bytes();
-        let blocks = room.device_bytes / u64::from(room.data_copies.max(1)) / block;
-        let free = blocks.saturating_sub(room.used.saturating_add(waiting).div_ceil(block));
+        let blocks = figures.device_bytes / u64::from(figures.data_copies.max(1)) / block;
+        let free = blocks.saturating_sub(figures.used.saturating_add(waiting).div_ceil(block));
         // If metadata has its own chunks, less space is available for data than is free.
-        let available = (room.data_available.saturating_sub(waiting) / block).min(free);
+        let available = (figures.data_available.saturating_sub(waiting) / block).min(free);
         let fsid = mount.superblock.fsid;
         let words = fsid.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_le_bytes));
         Ok(StatFs {

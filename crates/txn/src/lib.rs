@@ -91,7 +91,7 @@ pub use scrub_hold::HeldGroup;
 pub use stamps::Stamp;
 pub use unwritten::Unwritten;
 
-pub use usage::{KindUsage, Room, Usage};
+pub use usage::{KindUsage, StatfsFigures, Usage};
 pub use window::Window;
 
 pub use buttress_reserve::{
