@@ -31,7 +31,7 @@ use crate::counters::waits::{End, Wait};
 use crate::waiting::{Look, OWN_SLICE, Waits};
 use crate::{Engine, Error, Result};
 
-mod told;
+mod report;
 
 /// How long a ticket in the queue sleeps before it checks whether a flusher is still attached.
 const SLICE: Duration = Duration::from_millis(20);
@@ -284,7 +284,7 @@ impl Engine {
             Err(_) => End::Failed,
         };
         let waited = clock::since(started);
-        self.tell_wait(&Wait { kind, reach, bytes, waited, end });
+        self.report_wait(&Wait { kind, reach, bytes, waited, end });
         if let Some(reservation) = outcome? {
             return Ok(reservation);
         }
@@ -340,7 +340,7 @@ impl Engine {
             }
             let before = self.before_step(kind, step);
             let gain = self.take_step(kind, step)?;
-            self.tell_step(&before, gain);
+            self.report_step(&before, gain);
             states.note(gain.gained, false);
         }
     }

@@ -130,7 +130,7 @@ impl Space {
             }
             step => self.engine.take_step(kind, step)?,
         };
-        self.engine.tell_step(&before, gain);
+        self.engine.report_step(&before, gain);
         if gain.gained {
             self.count_run(run);
         }

@@ -11,7 +11,7 @@ use crate::{Engine, Error};
 
 /// Reports all accounts under the names of section `space` of `buttress stats`. Each is a number of
 /// its own, so that readers need not parse text.
-fn tell(kind: SpaceKind, bytes: u64, accounts: &Accounts) {
+fn report_accounts(kind: SpaceKind, bytes: u64, accounts: &Accounts) {
     let Accounts { data, metadata, system, outstanding, running, waiting, .. } = accounts;
     tracing::debug!(
         target: "buttress::enospc",
@@ -59,7 +59,7 @@ impl Engine {
     pub(crate) fn no_space(&self, kind: SpaceKind, bytes: u64) -> Error {
         let accounts = self.accounts();
         self.counters.note_refused(Refused { kind, bytes, at: clock::now(), accounts });
-        tell(kind, bytes, &accounts);
+        report_accounts(kind, bytes, &accounts);
         Error::NoSpace(match kind {
             SpaceKind::Data => "data",
             SpaceKind::Metadata | SpaceKind::System => "metadata",
@@ -121,7 +121,7 @@ impl Engine {
 
     /// Reports the forecast and the actual gain of a step, in bytes. The actual gain is too low if
     /// other threads reserved space during the step.
-    pub fn tell_step(&self, before: &Before, gain: Gain) {
+    pub fn report_step(&self, before: &Before, gain: Gain) {
         let &Before { kind, step, waiting, room, forecast } = before;
         let is_served = gain.served > 0;
         let served = if is_served { waiting.saturating_sub(self.waited_for(kind)) } else { 0 };
@@ -141,7 +141,7 @@ impl Engine {
         );
     }
 
-    pub(super) fn tell_wait(&self, wait: &Wait) {
+    pub(super) fn report_wait(&self, wait: &Wait) {
         self.counters.note_wait(wait);
         let &Wait { kind, reach, bytes, waited, end } = wait;
         tracing::debug!(
