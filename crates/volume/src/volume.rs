@@ -156,7 +156,7 @@ impl Volume {
     /// Adds a device. It is empty until a chunk is added on it.
     pub fn add_device(&self, device: Arc<dyn Device>, item: DeviceItem) {
         let added = Arc::new(VolumeDevice::new(device, item, Trust::Whole));
-        added.tell(item);
+        added.set_current_item(item);
         self.devices.rcu(|devices| {
             let mut devices = Vec::clone(devices);
             devices.push(Arc::clone(&added));
@@ -176,7 +176,7 @@ impl Volume {
         let _alone = self.repairs.write();
         let before = self.device(item.devid);
         let added = Arc::new(VolumeDevice::new(device, item, Trust::Stale));
-        added.tell(item);
+        added.set_current_item(item);
         self.exchange_held(added);
         before
     }
@@ -231,7 +231,7 @@ impl Volume {
     /// item in the superblock given to [`Volume::write_superblocks`].
     pub fn update_device(&self, item: DeviceItem) {
         if let Some(device) = self.device(item.devid) {
-            device.tell(item);
+            device.set_current_item(item);
         }
     }
 
