@@ -139,7 +139,7 @@ impl Engine {
         let known = Known::read(&self.store, &superblock, &roots, &chunk_tree, &tick)?;
         let count = known.groups.len();
         let may_write = self.health.read_only().is_none();
-        if let Some(why) = known.obstacle.filter(|_| may_write || self.options.may_wake) {
+        if let Some(why) = known.obstacle.filter(|_| may_write || self.options.may_begin_writing) {
             self.learning.set_unfit(why);
         } else if may_write {
             add_groups(&self.space, &self.volume, &known.groups)?;

@@ -23,6 +23,7 @@
 //!   the overlay changes that caused them.
 
 mod allocate;
+mod begin_writing;
 mod boot;
 mod chunk_alloc;
 mod claim;
@@ -67,7 +68,6 @@ mod sync;
 mod unreferenced;
 mod unwritten;
 mod usage;
-mod waking;
 mod window;
 mod window_alloc;
 mod writable;
