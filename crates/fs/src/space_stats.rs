@@ -10,7 +10,7 @@ pub struct SpaceStats {
     /// All accounts.
     pub accounts: Accounts,
     /// Bytes of data and of metadata that callers wait for now.
-    pub waited_for: (u64, u64),
+    pub waiting_bytes: (u64, u64),
     /// Counts of the engine, including waits for space.
     pub engine: Stats,
     /// The last time that a caller was refused space.
@@ -42,9 +42,9 @@ impl Filesystem {
         let mount = self.mount();
         SpaceStats {
             accounts: mount.engine.accounts(),
-            waited_for: (
-                mount.engine.waited_for(SpaceKind::Data),
-                mount.engine.waited_for(SpaceKind::Metadata),
+            waiting_bytes: (
+                mount.engine.waiting_bytes(SpaceKind::Data),
+                mount.engine.waiting_bytes(SpaceKind::Metadata),
             ),
             engine: mount.engine.statistics(),
             last_refusal: mount.engine.last_refusal(),

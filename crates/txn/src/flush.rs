@@ -72,12 +72,12 @@ impl Engine {
     /// Sleeps until the flusher can help a waiting ticket, at most `limit`. Returns whether such a
     /// ticket waits.
     pub fn wait_for_waiters(&self, limit: Duration) -> bool {
-        let waits = || self.waits(SpaceKind::Metadata) || self.waits(SpaceKind::Data);
-        if waits() {
+        let any = || self.has_waiters(SpaceKind::Metadata) || self.has_waiters(SpaceKind::Data);
+        if any() {
             return true;
         }
         self.flushers.wait(limit);
-        waits()
+        any()
     }
 
     /// Wakes the flusher, because a ticket waits or because it is to end.
@@ -87,7 +87,7 @@ impl Engine {
 
     /// Whether a ticket waits for a kind of space.
     #[must_use]
-    pub fn waits(&self, kind: SpaceKind) -> bool {
+    pub fn has_waiters(&self, kind: SpaceKind) -> bool {
         match kind {
             SpaceKind::Data => self.space.data_queue().is_waiting(),
             SpaceKind::Metadata => self.reservations.line().is_waiting(),
@@ -97,7 +97,7 @@ impl Engine {
 
     /// Sum of the bytes that waiting tickets request.
     #[must_use]
-    pub fn waited_for(&self, kind: SpaceKind) -> u64 {
+    pub fn waiting_bytes(&self, kind: SpaceKind) -> u64 {
         match kind {
             SpaceKind::Data => self.space.data_queue().sum(|bytes| *bytes),
             SpaceKind::Metadata => {
@@ -167,7 +167,7 @@ impl Engine {
             // steps, and tickets may have left the queue.
             FlushState::Commit
                 if self.wait_for_commit()
-                    && (self.served_since(kind, before) || !self.waits(kind)) =>
+                    && (self.served_since(kind, before) || !self.has_waiters(kind)) =>
             {
                 true
             }

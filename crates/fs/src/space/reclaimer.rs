@@ -71,13 +71,13 @@ impl Space {
             }
             for (kind, run) in KINDS.into_iter().zip(&mut runs) {
                 // A continuing run has checked its waiters after its last step.
-                if run.is_none() && !self.engine.waits(kind) {
+                if run.is_none() && !self.engine.has_waiters(kind) {
                     continue;
                 }
                 let mut going = run.take().unwrap_or_else(|| self.begin_run(kind));
                 match self.step_run(stop, &mut going) {
                     // If no waiter is left, end this run, so that the next waiter begins a new one.
-                    Ok(true) if self.engine.waits(kind) => *run = Some(going),
+                    Ok(true) if self.engine.has_waiters(kind) => *run = Some(going),
                     Ok(_) => {}
                     Err(_) if self.engine.aborted().is_some() => return,
                     Err(error) => {
@@ -155,7 +155,7 @@ impl Space {
         while seen.0 != (0, 0)
             && clock::since(since) < STILL
             && clock::since(begun) < SETTLING
-            && self.engine.waits(kind)
+            && self.engine.has_waiters(kind)
             && !stop.is_set()
         {
             buttress_base::thread::sleep(Duration::from_millis(1));
@@ -178,7 +178,7 @@ impl Space {
             // Data that other threads write back now counts like data that is written here.
             FlushState::AllDirty => wait(before, &|| self.writeback.write_what_is_free()),
             _ => {
-                let asked = self.engine.waited_for(kind).saturating_mul(2);
+                let asked = self.engine.waiting_bytes(kind).saturating_mul(2);
                 let part = (before / DIRTY_PART).max(asked).max(BATCH_BYTES).min(before);
                 if self.writeback.write_some(part) == 0 {
                     // Other threads write all dirty data. A commit now would free nothing.

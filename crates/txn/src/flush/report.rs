@@ -105,7 +105,7 @@ impl Engine {
             | FlushState::Ordered
             | FlushState::Clean => held,
         };
-        Before { kind, step, waiting: self.waited_for(kind), room, forecast }
+        Before { kind, step, waiting: self.waiting_bytes(kind), room, forecast }
     }
 
     /// Bytes that can be reserved now.
@@ -124,7 +124,7 @@ impl Engine {
     pub fn report_step(&self, before: &Before, gain: Gain) {
         let &Before { kind, step, waiting, room, forecast } = before;
         let is_served = gain.served > 0;
-        let served = if is_served { waiting.saturating_sub(self.waited_for(kind)) } else { 0 };
+        let served = if is_served { waiting.saturating_sub(self.waiting_bytes(kind)) } else { 0 };
         let yielded = (self.reservable(kind) + served).saturating_sub(room);
         self.counters.note_step(before, gain, yielded);
         tracing::debug!(
