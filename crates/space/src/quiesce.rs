@@ -41,7 +41,7 @@ use crate::{Error, Group, LookupPolicy, Space, SpaceKind};
 pub struct ReadOnlyHold {
     space: Arc<Space>,
     group: Arc<Group>,
-    let_go: AtomicBool,
+    released: AtomicBool,
 }
 
 impl ReadOnlyHold {
@@ -61,8 +61,8 @@ impl ReadOnlyHold {
     /// Ends the hold early, even while another thread drains the group. That drain then guarantees
     /// nothing, and does not wait for extents that are allocated from now on. Returns whether the
     /// hold still lasted.
-    pub fn let_go(&self) -> bool {
-        let was_held = !self.let_go.swap(true, Ordering::SeqCst);
+    pub fn release(&self) -> bool {
+        let was_held = !self.released.swap(true, Ordering::SeqCst);
         if was_held {
             let account = self.space.shared_account(self.group.kind());
             self.group.change(account, |state| state.allow_writes());
@@ -74,8 +74,8 @@ impl ReadOnlyHold {
 
     /// Whether the hold still lasts.
     #[must_use]
-    pub fn lasts(&self) -> bool {
-        !self.let_go.load(Ordering::SeqCst)
+    pub fn is_held(&self) -> bool {
+        !self.released.load(Ordering::SeqCst)
     }
 
     /// Waits for writers in place.
@@ -103,7 +103,7 @@ impl fmt::Debug for ReadOnlyHold {
 
 impl Drop for ReadOnlyHold {
     fn drop(&mut self) {
-        self.let_go();
+        self.release();
     }
 }
 
@@ -171,7 +171,7 @@ impl Space {
             group.change(account, |state| state.stop_writes());
         }
         group.mark_stopped();
-        Ok(ReadOnlyHold { space: Arc::clone(self), group, let_go: AtomicBool::new(false) })
+        Ok(ReadOnlyHold { space: Arc::clone(self), group, released: AtomicBool::new(false) })
     }
 
     /// Whether the group that holds an address is held read-only, or there is none.

@@ -153,7 +153,7 @@ impl Engine {
             return Ok(Gain { gained: true, served: self.served(kind) - before });
         }
         let gained = match step {
-            FlushState::Unpin => self.let_scrub_go() | self.release_pinned(),
+            FlushState::Unpin => self.release_scrub_hold() | self.release_pinned(),
             FlushState::Readers => self.wait_for_unpin(|| self.serve(kind) > 0),
             FlushState::Chunk => {
                 // A running commit gives space back at its end, perhaps between the two
