@@ -106,7 +106,7 @@ pub struct Group {
     #[cfg(feature = "baselines")]
     pub(crate) writers: AtomicUsize,
     /// Signalled when a read-only group has nothing reserved any more, or no writers.
-    pub(crate) settled: Condvar,
+    pub(crate) drained: Condvar,
     pub(crate) state: Ranked<State>,
 }
 
@@ -162,7 +162,7 @@ impl Group {
             stopped: AtomicBool::new(read_only),
             #[cfg(feature = "baselines")]
             writers: AtomicUsize::new(0),
-            settled: Condvar::new(),
+            drained: Condvar::new(),
             state: Ranked::new(Rank::BlockGroup, state),
         };
         if birth.0 > 0 && used == 0 {
@@ -378,7 +378,7 @@ impl Group {
         if state.is_counted() {
             account.apply_change(before, after, 0);
         }
-        self.tell_settled(&state, before.reserved);
+        self.wake_drains(&state, before.reserved);
         result
     }
 

@@ -59,7 +59,7 @@ pub(crate) struct Group {
     slot: usize,
     pub(crate) stopped: AtomicBool,
     pub(crate) writers: AtomicUsize,
-    pub(crate) settled: shuttle::sync::Condvar,
+    pub(crate) drained: shuttle::sync::Condvar,
     pub(crate) state: Lock,
     /// Drains that wait for reserved extents are not woken.
     pub(crate) silent: bool,
@@ -92,7 +92,7 @@ impl Group {
         let before = state.reserved.bytes();
         let result = act(&mut state);
         if !self.silent {
-            self.tell_settled(&state, before);
+            self.wake_drains(&state, before);
         }
         result
     }
@@ -146,7 +146,7 @@ impl Space {
                 slot,
                 stopped: AtomicBool::new(false),
                 writers: AtomicUsize::new(0),
-                settled: shuttle::sync::Condvar::new(),
+                drained: shuttle::sync::Condvar::new(),
                 state: Lock(shuttle::sync::Mutex::new(state)),
                 silent,
                 quiet: AtomicUsize::new(0),
