@@ -46,7 +46,7 @@ impl Engine {
         let rebuild = is_stale || options.rebuild_free_space;
         let learning = Learning::default();
         let chunk_tree = if learning::is_behind(options.groups, &superblock, has_log || rebuild) {
-            learning.ask(&store, &superblock);
+            learning.begin_chunk_lookups(&store, &superblock);
             for item in boot::load_devices(&store, &superblock)? {
                 volume.update_device(item);
             }

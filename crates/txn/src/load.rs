@@ -85,14 +85,14 @@ impl Engine {
     }
 
     /// Asks for the group at a goal, if it is not known yet; does not wait.
-    pub(crate) fn want_loaded(&self, groups: impl IntoIterator<Item = Arc<Group>>) -> bool {
-        self.loading.want(groups)
+    pub(crate) fn request_loading(&self, groups: impl IntoIterator<Item = Arc<Group>>) -> bool {
+        self.loading.enqueue(groups)
     }
 
     /// Waits until a group is read or excluded.
-    pub(crate) fn have_loaded(&self, group: &Arc<Group>) {
+    pub(crate) fn wait_until_loaded(&self, group: &Arc<Group>) {
         let ahead = self.space.unloaded_behind(group, AHEAD);
-        if !self.want_loaded(std::iter::once(Arc::clone(group)).chain(ahead)) {
+        if !self.request_loading(std::iter::once(Arc::clone(group)).chain(ahead)) {
             return self.load_or_exclude(group);
         }
         let needs = || !group.is_loaded() && group.largest_free() > 0;

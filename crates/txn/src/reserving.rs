@@ -81,7 +81,7 @@ impl Engine {
         let held = self.view.load().running().bytes();
         let limit = self.options.overlay_max;
         if held > limit {
-            self.commit.want(true);
+            self.commit.set_wanted(true);
         }
         if held > 2 * limit {
             self.commit()?;
