@@ -27,7 +27,7 @@ use buttress_tree::{Cursor, Expect, Node, NodeAlloc, NodePtr, NodeSource, NodeSt
 
 use super::{
     settle::{Changes, Settle},
-    sharing::{Left, RefName, State},
+    sharing::{NodeUse, RefName, State},
 };
 use crate::{Error, Result};
 
@@ -151,7 +151,7 @@ impl Settle<'_> {
     fn prune(&mut self, step: &mut Step, at: &Expect) -> Result<Rest> {
         let node = self.read_node(step.tree, at)?;
         let from = step.first_slot(&node);
-        if self.ledger.leave(step.tree, &node, from)? == Left::Shared {
+        if self.ledger.stop_using(step.tree, &node, from)? == NodeUse::Shared {
             let at = node.logical();
             return Err(Error::Extents { at, what: "a node of a dead tree has users unknown" });
         }

@@ -35,11 +35,11 @@ pub(super) enum RefName {
     Node(Logical),
 }
 
-/// The result when a tree leaves a node.
+/// Whether a node is still used after a tree stopped using it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Left {
+pub(super) enum NodeUse {
     /// No tree uses the node any more.
-    Gone,
+    Unused,
     /// Other trees still use the node.
     Shared,
 }
@@ -98,13 +98,13 @@ impl Sharing {
 
     /// Notes that a tree stops using a node. Its entries from slot `from` on move to new nodes of
     /// the tree. An earlier drop of the tree has already removed the entries before `from`.
-    pub(super) fn leave(
+    pub(super) fn stop_using(
         &mut self,
         tree: TreeId,
         node: &Node,
         from: usize,
         state: State,
-    ) -> Result<Left> {
+    ) -> Result<NodeUse> {
         let at = node.logical();
         if state.refs == 0 {
             return Err(Error::Extents { at, what: "a tree node in use has no references" });
@@ -116,14 +116,14 @@ impl Sharing {
                 self.add_refs(node, from, new, 1)?;
                 self.add_refs(node, from, old, -1)?;
             }
-            return Ok(Left::Gone);
+            return Ok(NodeUse::Unused);
         }
         if old == new {
             self.make_full(node)?;
         } else {
             self.add_refs(node, from, new, 1)?;
         }
-        Ok(Left::Shared)
+        Ok(NodeUse::Shared)
     }
 
     /// Sets FULL_BACKREF on a node, and adds one reference by the node's address to each of its
