@@ -66,8 +66,9 @@ impl Tracked {
         }
     }
 
-    /// Whether the log names an extent that just lost its last user; if so its space is kept (K2).
-    pub fn keep(&self, extent: Extent) -> bool {
+    /// Keeps the space of an extent that just lost its last user, if the log names it (K2). Returns
+    /// whether it does.
+    pub fn keep_if_logged(&self, extent: Extent) -> bool {
         if !self.used.load(Ordering::Relaxed) {
             return false;
         }
@@ -80,7 +81,7 @@ impl Tracked {
     }
 
     /// Whether the log references an extent. The caller holds the gate of the transaction.
-    pub fn names(&self, start: Logical) -> bool {
+    pub fn has_extent(&self, start: Logical) -> bool {
         self.used.load(Ordering::Relaxed) && self.inner.lock().extents.contains_key(&start)
     }
 

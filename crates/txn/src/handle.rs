@@ -108,7 +108,7 @@ impl<'e> Handle<'e> {
         // another.
         let fits = extent.end() == more.start
             && self.engine.row_slack() == 0
-            && !self.transaction().tracked.names(extent.start);
+            && !self.transaction().tracked.has_extent(extent.start);
         if !fits || !self.transaction().refs.extend(extent, more.len, user) {
             return false;
         }
@@ -183,7 +183,7 @@ impl<'e> Handle<'e> {
         self.engine.stamps.touch(extent.start);
         if self.transaction().refs.change(extent, user, delta, born) {
             self.transaction().sums.remove(extent);
-            if self.transaction().tracked.keep(extent) {
+            if self.transaction().tracked.keep_if_logged(extent) {
                 self.engine.space.pin(extent).expect("space::S1: it was in use until now");
             } else {
                 // Count first: after `free`, another thread can allocate the extent.

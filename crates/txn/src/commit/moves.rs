@@ -205,7 +205,7 @@ impl Settle<'_> {
             self.fresh.insert(Arc::new(copy));
             // A node with one user is rebuilt in place when its tree changes.
             if shared.contains(&old) {
-                self.fresh.keep_node(logical);
+                self.fresh.protect_node(logical);
             }
         }
         Ok(())

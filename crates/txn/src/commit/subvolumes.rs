@@ -101,7 +101,7 @@ impl Settle<'_> {
         let copy = root.copied(self.engine.store.geometry(), &stamp);
         self.ledger.sharing.add_refs(&copy, 0, RefName::Tree(target), 1)?;
         self.fresh.insert(Arc::new(copy));
-        self.fresh.keep(source, old.logical);
+        self.fresh.protect_tree(source, old.logical);
         for tree in [source, target] {
             self.ledger.set_last_snapshot(tree, generation);
         }
