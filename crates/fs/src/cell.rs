@@ -153,9 +153,10 @@ impl InodeCell {
     /// (C2).
     pub(crate) fn leave(&self, files: &Files) {
         let last = self.users.fetch_sub(1, Ordering::AcqRel) == 1;
-        let goes = || self.users.compare_exchange(0, GONE, Ordering::AcqRel, Ordering::Acquire);
-        if last && self.nlink() == 0 && goes().is_ok() {
-            self.departures.cleaning.leaves();
+        let mark_gone =
+            || self.users.compare_exchange(0, GONE, Ordering::AcqRel, Ordering::Acquire);
+        if last && self.nlink() == 0 && mark_gone().is_ok() {
+            self.departures.cleaning.note_leaving();
             files.forget_waiting(&self.file);
             self.unlist();
             drop(self.accessed.take());
@@ -334,7 +335,7 @@ impl Drop for InodeCell {
         }
         // The cleaner has the inode by now.
         if self.is_gone() {
-            cleaning.has_left();
+            cleaning.note_left();
         }
     }
 }

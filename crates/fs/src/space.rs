@@ -88,7 +88,7 @@ impl Space {
     /// # Errors
     ///
     /// Those of a commit. `Interrupted` if the caller is cancelled before the next step.
-    pub(crate) fn give_all_back(&self) -> Result<()> {
+    pub(crate) fn free_all_possible(&self) -> Result<()> {
         self.engine.expect_wanted()?;
         self.cleaner.clean_all();
         self.engine.expect_wanted()?;
