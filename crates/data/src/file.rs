@@ -264,7 +264,7 @@ impl File {
 
     /// Whether the time of access in memory differs from the one that was last put or read.
     #[must_use]
-    pub fn access_waits(&self) -> bool {
+    pub fn has_unsaved_access(&self) -> bool {
         let meta = self.meta.lock();
         meta.item.atime != meta.access_put
     }

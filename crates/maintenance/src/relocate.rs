@@ -28,7 +28,7 @@ use buttress_base::clock;
 use buttress_format::{Body, Extent, Ino, Key, Logical, TreeId, limits};
 use buttress_space::{Group, SpaceKind};
 use buttress_tree::NodePtr;
-use buttress_txn::{Cost, Csums, DataRef, Error, Handle, Result, Sent, Urgency, View};
+use buttress_txn::{Cost, Csums, DataRef, Error, Handle, MovedExtent, Result, Urgency, View};
 
 mod users;
 
@@ -288,8 +288,14 @@ impl Maintenance {
                 if there.len() <= count && inodes.is_subset(&held) {
                     if let Some(reservation) = reservation.take().filter(|_| !there.is_empty()) {
                         let trees = Arc::clone(trees);
-                        let sent = Sent { old, new, trees, items: Vec::new() };
-                        self.send_over(self.engine().begin(reservation), sent, there, &sums, owner);
+                        let extent = MovedExtent { old, new, trees, items: Vec::new() };
+                        self.redirect_users(
+                            self.engine().begin(reservation),
+                            extent,
+                            there,
+                            &sums,
+                            owner,
+                        );
                         moved = true;
                     }
                 } else {
@@ -305,15 +311,15 @@ impl Maintenance {
     }
 
     /// Makes the users of one extent point to another extent with the same bytes.
-    fn send_over(
+    fn redirect_users(
         &self,
         handle: Handle<'_>,
-        mut sent: Sent,
+        mut extent: MovedExtent,
         users: Vec<Use>,
         sums: &Csums,
         owner: Option<TreeId>,
     ) {
-        let Sent { old, new, .. } = sent;
+        let MovedExtent { old, new, .. } = extent;
         let mut is_plain = true;
         for user in users {
             is_plain &= user.tree.is_fs_tree() && handle.is_untouched(user.tree, &user.key);
@@ -325,14 +331,14 @@ impl Maintenance {
                 DataRef { root: user.tree, ino: Ino(user.key.objectid), offset: user.offset };
             let bytes: Arc<[u8]> = item.to_bytes().into();
             handle.put(user.tree, user.key, &bytes);
-            sent.items.push((user.tree, user.key, bytes));
+            extent.items.push((user.tree, user.key, bytes));
             handle.add_data_ref(new, data_ref);
             handle.drop_data_ref(old, data_ref);
         }
         // The subvolume that made the extent is still charged for it.
         handle.set_data_owner(new.start, owner);
         if is_plain {
-            handle.note_sent(sent);
+            handle.note_moved_extent(extent);
         }
         let sector = u64::from(self.geometry().sectorsize);
         for (at, run) in runs(sums, sector) {

@@ -71,7 +71,7 @@ impl Maintenance {
             let held = wanted.then(|| self.engine().hold_for_scrub(chunk.logical)).flatten();
             progress.groups_held += u64::from(held.is_some());
             let is_still = &|| match &held {
-                Some(held) => held.lasts(),
+                Some(held) => held.is_held(),
                 None => options.hold_groups && self.engine().read_only().is_some(),
             };
             let how = How { mends, is_still };

@@ -83,7 +83,7 @@ impl Maintenance {
             progress.total += self.engine().unallocated();
         }
         for group in groups {
-            self.engine().load_or_leave(&group);
+            self.engine().load_or_exclude(&group);
             let mut at = group.start().max(options.from);
             loop {
                 let (piece, next) =
@@ -136,10 +136,10 @@ impl Maintenance {
             progress.left += group.usage().free;
             return Ok((false, from));
         }
-        let borrow = |reservation| {
-            self.engine().space().borrow(group, reservation, from, least.max(1), most)
+        let take = |reservation| {
+            self.engine().space().take_for_trim(group, reservation, from, least.max(1), most)
         };
-        let Some(extent) = borrow(reservation.as_mut()) else { return Ok((false, from)) };
+        let Some(extent) = take(reservation.as_mut()) else { return Ok((false, from)) };
         drop(reservation);
         let inside = extent.start < end;
         let cut = Extent {

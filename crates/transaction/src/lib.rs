@@ -33,7 +33,7 @@ pub use cost::{Cost, Costs};
 pub use csums::Csums;
 pub use delayed_ref::DataRef;
 pub use error::{Error, Result};
-pub use moves::Sent;
+pub use moves::MovedExtent;
 pub use snapshot::Snapshot;
 pub use tracked::{LoggedId, Tracked};
 pub use transaction::DeviceChange;

@@ -208,7 +208,7 @@ fn parse(args: &Args) -> Result<Parsed> {
     door.keep_inodes_within(memory::Parts::of(&volume).known);
     // With `submounts`, the volume cannot become writable later: the mounts of subvolumes would
     // stay read-only.
-    volume.may_wake = volume.read_only && !door.submounts;
+    volume.may_begin_writing = volume.read_only && !door.submounts;
     cache.check().map_err(|error| cached::failure("--options", error))?;
     Ok(Parsed { door, volume, cache })
 }
@@ -360,7 +360,7 @@ fn serve(args: &Args, options: Parsed, ui: &Ui) -> Result<Exit> {
         }
         door.read_only = true;
     }
-    door.may_wake = fs.is_asleep();
+    door.may_begin_writing = fs.can_begin_writing();
     let mounted = buttress_fuse::mount(fs.clone(), &args.target, &door);
     let session = mounted.map_err(std::io::Error::other).context(String::new)?;
     advice::give(&session, &door, ui);
