@@ -77,7 +77,7 @@ impl<'a, 'b> Unpack<'a, 'b> {
 
     fn entry(&mut self, entry: &Entry, archive: &mut Archive<impl Read>) -> Result<()> {
         let text = || show(&entry.path);
-        self.job.bar.message(&text());
+        self.job.bar.set_message(&text());
         let mut parts = parts(&entry.path)?;
         let Some(name) = parts.pop() else {
             // The top itself.

@@ -12,7 +12,7 @@ const HEADER_MIN: u32 = 92;
 /// The least length of an entry, and the most that is taken, in bytes.
 const ENTRY_MIN: u32 = 128;
 const ENTRY_MAX: u32 = 4096;
-/// The most bytes that a list of entries may have (T2).
+/// The most bytes that a list of entries may have.
 const LIST_MAX: u64 = 1 << 20;
 
 /// Reads the first copy that is whole.

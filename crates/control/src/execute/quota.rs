@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use buttress_base::text;
 use buttress_fs::{Filesystem, QuotaGroup, QuotaLimit, QuotaStatus, Quotas as Found};
-use buttress_fuse::Beside;
+use buttress_fuse::KernelSync;
 use serde_json::Value;
 
 use crate::exit::{Context, Result};
@@ -15,10 +15,10 @@ pub(super) fn carry_out(
     fs: &Filesystem,
     act: &QuotaAct,
     name: &str,
-    beside: Option<&Beside>,
+    kernel_sync: Option<&KernelSync>,
 ) -> Result<Value> {
     // What programs have written so far counts.
-    super::commit(fs, beside).context(|| name)??;
+    super::commit(fs, kernel_sync).context(|| name)??;
     let relate = |child, parent, rescan, joins| -> Result<bool> {
         let (child, parent) = (QuotaGroup(child), QuotaGroup(parent));
         let done = match joins {

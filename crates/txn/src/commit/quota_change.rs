@@ -144,7 +144,7 @@ impl Settle<'_> {
             nodes.push(node);
         }
         for node in nodes {
-            self.ledger.leave(tree, &node, 0)?;
+            self.ledger.stop_using(tree, &node, 0)?;
             self.fresh.forget(node.logical());
         }
         self.roots.remove(tree);

@@ -126,7 +126,7 @@ pub(super) fn fill(
         }
     }
     brings::finish(&job.special, &fs, &args.subvol)?;
-    bar.message("writing the last of it");
+    bar.set_message("writing the last of it");
     if !args.shrink {
         fs.close().context(name)?;
         return Ok(None);
