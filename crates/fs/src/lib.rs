@@ -99,6 +99,8 @@ mod sync_stats;
 mod doors;
 #[cfg(test)]
 mod known;
+#[cfg(test)]
+mod upkeep_tests;
 
 pub use attr::{Attr, FileKind, InodeId, SetAttr, mode};
 pub use baselines::Baselines;

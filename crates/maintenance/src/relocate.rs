@@ -28,8 +28,10 @@ use buttress_space::{Group, SpaceKind};
 use buttress_tree::NodePtr;
 use buttress_txn::{Cost, Csums, DataRef, Error, Handle, Result, Sent, Urgency, View};
 
+mod ahead;
 mod users;
 
+use self::ahead::Ahead;
 use self::users::{Use, file_trees, inodes_of, users};
 use crate::Maintenance;
 use crate::found::{Found, extents};
@@ -218,12 +220,16 @@ impl Maintenance {
         let turn = self.turn().take();
         let (mut bytes, mut nodes, mut items) = (0, 0, 0);
         let mut asked = Vec::new();
-        let trees: Arc<[TreeId]> = file_trees(&self.engine().view())?.into();
+        let mut ahead = Ahead::new(file_trees(&self.engine().view())?.into());
+        let data: Vec<Extent> =
+            found.iter().filter(|one| one.level.is_none()).map(|one| one.extent).collect();
+        let mut left = &data[..];
         for one in found {
             self.expect_moving()?;
             match one.level {
                 None => {
-                    items += self.move_data(one.extent, &trees, users)?;
+                    items += self.move_data(one.extent, left, &mut ahead, users)?;
+                    left = &left[1..];
                     bytes += one.extent.len;
                 }
                 Some(level) => {
@@ -250,19 +256,26 @@ impl Maintenance {
         Ok(())
     }
 
-    /// Copies a data extent elsewhere and sends its users there (L2); nothing when it has none
-    /// any more, or none that can be seen yet. Answers how many there are.
-    fn move_data(&self, old: Extent, trees: &Arc<[TreeId]>, above: &dyn Users) -> Result<usize> {
+    /// Copies a data extent elsewhere and sends its users there (L2). Does nothing if it has none
+    /// any more, or none that can be seen yet. Returns their number. `left` are the extents to
+    /// move, from this one on.
+    fn move_data(
+        &self,
+        old: Extent,
+        left: &[Extent],
+        ahead: &mut Ahead,
+        above: &dyn Users,
+    ) -> Result<usize> {
         // As long as this lives the old extent is not given out again, nor is its group gone.
         let view = self.engine().view();
-        let seen = users(&view, trees, old)?;
+        let seen = ahead.users(&view, left)?;
         if seen.is_empty() {
             return Ok(0);
         }
         let (mut inodes, mut count) = (inodes_of(&seen), seen.len());
         let (new, sums) = self.copy_data(&view, old, above)?;
         drop(view);
-        let mut moved = false;
+        let (mut moved, mut seen) = (false, Some(seen));
         let outcome = (0..LOOKS_MAX).try_for_each(|_| -> Result<()> {
             if moved {
                 return Ok(());
@@ -275,13 +288,16 @@ impl Maintenance {
             let held = std::mem::take(&mut inodes);
             above.hold(&held, &mut || {
                 let view = self.engine().view();
-                let there = users(&view, trees, old)?;
+                let there = match seen.take() {
+                    Some(seen) if ahead.is_so(&view, old, &seen) => seen,
+                    _ => users(&view, ahead.trees(), old)?,
+                };
                 let owner = buttress_txn::data_owner(&view, old)?;
                 drop(view);
                 inodes = inodes_of(&there);
                 if there.len() <= count && inodes.is_subset(&held) {
                     if let Some(reservation) = reservation.take().filter(|_| !there.is_empty()) {
-                        let trees = Arc::clone(trees);
+                        let trees = Arc::clone(ahead.trees());
                         let sent = Sent { old, new, trees, items: Vec::new() };
                         self.send_over(self.engine().begin(reservation), sent, there, &sums, owner);
                         moved = true;

@@ -62,9 +62,11 @@ impl Settle<'_> {
         let roots = file_roots(&self.engine.store, &self.roots)?;
         // A snapshot may have been made that the mover did not read.
         let knows_all =
-            |sent: &Sent| roots.iter().all(|(tree, _)| sent.trees.binary_search(tree).is_ok());
-        let is_left = |sent: &&Sent| knows_all(sent) && self.is_as_left(sent);
-        let sent: Vec<&Sent> = moves.sent.iter().filter(is_left).collect();
+            |trees: &[TreeId]| roots.iter().all(|(tree, _)| trees.binary_search(tree).is_ok());
+        // Extents that moved one after the other have the same list.
+        let same = |a: &Sent, b: &Sent| Arc::ptr_eq(&a.trees, &b.trees);
+        let whole = moves.sent.chunk_by(same).filter(|sent| knows_all(&sent[0].trees)).flatten();
+        let sent: Vec<&Sent> = whole.filter(|sent| self.is_as_left(sent)).collect();
         if moves.nodes.is_empty() && sent.is_empty() {
             return Ok(());
         }
