@@ -90,22 +90,40 @@ impl Cleaner {
                     tracing::warn!(tree = %id.tree, ino = %id.ino, %error, "cannot remove an inode");
                 }
             }
-            ToClean::Tree(tree) => {
-                let step = self.drop_tree_step(tree).unwrap_or_else(|error| {
-                    tracing::warn!(%tree, %error, "cannot drop a subvolume");
-                    Dropping::Done
-                });
-                self.inodes.cleaning().end_step(tree, step);
-            }
+            ToClean::Trees(trees) => self.drop_trees(&trees),
         }
     }
 
-    /// Does one step of dropping a deleted subvolume, unless a file of it has a user.
-    fn drop_tree_step(&self, tree: TreeId) -> Result<Dropping> {
-        if self.is_used(tree) {
-            return Ok(Dropping::Waits);
+    /// Does one step of dropping deleted subvolumes, but for those of which a file has a user.
+    fn drop_trees(&self, trees: &[TreeId]) {
+        let (used, free): (Vec<TreeId>, Vec<TreeId>) =
+            trees.iter().partition(|tree| self.is_used(**tree));
+        let mut ends: Vec<_> = used.into_iter().map(|tree| (tree, Dropping::Waits)).collect();
+        match self.maintenance.drop_step(&free) {
+            Ok(left) => ends.extend(free.iter().map(|tree| {
+                (*tree, if left.contains(tree) { Dropping::Goes } else { Dropping::Done })
+            })),
+            // One that cannot be dropped keeps no other from it.
+            Err(_) if free.len() > 1 => {
+                ends.extend(free.iter().map(|tree| (*tree, self.drop_alone(*tree))));
+            }
+            Err(error) => {
+                tracing::warn!(trees = ?free, %error, "cannot drop a subvolume");
+                ends.extend(free.iter().map(|tree| (*tree, Dropping::Done)));
+            }
         }
-        Ok(if self.maintenance.drop_step(tree)? { Dropping::Goes } else { Dropping::Done })
+        self.inodes.cleaning().end_step(&ends);
+    }
+
+    fn drop_alone(&self, tree: TreeId) -> Dropping {
+        match self.maintenance.drop_step(&[tree]) {
+            Ok(left) if left.is_empty() => Dropping::Done,
+            Ok(_) => Dropping::Goes,
+            Err(error) => {
+                tracing::warn!(%tree, %error, "cannot drop a subvolume");
+                Dropping::Done
+            }
+        }
     }
 
     /// Removes an inode that has neither names nor users. If it has names, only its orphan item is

@@ -177,7 +177,7 @@ impl Maintenance {
         for tree in self.dead_subvolumes()? {
             let item = self.engine().view().committed_root_item(tree)?;
             if item.is_some_and(|item| item.drop_progress != Key::MIN) {
-                self.drop_step(tree)?;
+                self.drop_step(&[tree])?;
             }
         }
         Ok(())
