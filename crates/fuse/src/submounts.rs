@@ -26,8 +26,8 @@ use buttress_base::text;
 use buttress_fs::{Filesystem, Ino, InodeId, SubvolumeInfo, TreeId};
 use parking_lot::Mutex;
 
+use crate::mount_notifier::MountNotifier;
 use crate::session::{Opened, Unmounter, open};
-use crate::voice::Voice;
 use crate::{Error, Options};
 
 /// Threads of a subvolume's session: one that waits for the disk must not keep the other from
@@ -41,7 +41,7 @@ pub(crate) struct Submounts {
     /// The subvolume at the top.
     tree: TreeId,
     target: PathBuf,
-    voice: Voice,
+    notifier: MountNotifier,
     /// `None` if subvolumes have no mounts of their own.
     options: Option<Options>,
     /// Unranked: held while mounts are made and taken away.
@@ -51,8 +51,8 @@ pub(crate) struct Submounts {
 #[derive(Debug)]
 struct Submount {
     unmounter: Unmounter,
-    voice: Voice,
-    loops: JoinHandle<std::io::Result<()>>,
+    notifier: MountNotifier,
+    device_threads: JoinHandle<std::io::Result<()>>,
 }
 
 impl Submounts {
@@ -61,7 +61,7 @@ impl Submounts {
         fs: Filesystem,
         tree: TreeId,
         target: PathBuf,
-        voice: Voice,
+        notifier: MountNotifier,
         options: &Options,
     ) -> Self {
         let options = options
@@ -72,7 +72,7 @@ impl Submounts {
                 io_uring: Some(false),
                 ..options.clone()
             });
-        Self { fs, tree, target, voice, options, mounts: Mutex::default() }
+        Self { fs, tree, target, notifier, options, mounts: Mutex::default() }
     }
 
     /// Mounts every subvolume that has a name below the top and is not mounted (M1, M2).
@@ -88,7 +88,7 @@ impl Submounts {
         };
         for (tree, target) in all {
             // If a user has unmounted it by hand, it is mounted again.
-            if mounts.get(&tree).is_some_and(|mount| !mount.loops.is_finished()) {
+            if mounts.get(&tree).is_some_and(|mount| !mount.device_threads.is_finished()) {
                 continue;
             }
             match self.mount(tree, &target, options) {
@@ -121,12 +121,13 @@ impl Submounts {
     fn mount(&self, tree: TreeId, target: &Path, options: &Options) -> Result<Submount, Error> {
         let root = self.fs.inode(InodeId { tree, ino: Ino::ROOT_DIR });
         let root = root.map_err(|error| Error::Session(std::io::Error::other(error)))?;
-        let Opened { loops, unmounter, voice, .. } = open(self.fs.clone(), root, target, options)?;
-        let loops = std::thread::Builder::new()
+        let Opened { device_threads, unmounter, notifier, .. } =
+            open(self.fs.clone(), root, target, options)?;
+        let device_threads = std::thread::Builder::new()
             .name(format!("fuse-{}", tree.0))
-            .spawn(move || loops.run())
+            .spawn(move || device_threads.run())
             .map_err(Error::Session)?;
-        Ok(Submount { unmounter, voice, loops })
+        Ok(Submount { unmounter, notifier, device_threads })
     }
 
     /// Unmounts a subvolume, lazily if it is in use. A mount with other mounts below it stays, as
@@ -160,27 +161,27 @@ impl Submounts {
         self.hide_all();
         let mounts = std::mem::take(&mut *self.mounts.lock());
         // The last changes that the kernel sends are in the volume before the volume is closed.
-        mounts.into_values().for_each(|mount| drop(mount.loops.join()));
+        mounts.into_values().for_each(|mount| drop(mount.device_threads.join()));
     }
 
     /// All mounts, the top last.
-    pub(crate) fn voices(&self) -> Vec<Voice> {
+    pub(crate) fn notifiers(&self) -> Vec<MountNotifier> {
         let mounts = self.mounts.lock();
-        mounts.values().map(|mount| &mount.voice).chain([&self.voice]).cloned().collect()
+        mounts.values().map(|mount| &mount.notifier).chain([&self.notifier]).cloned().collect()
     }
 
     /// Where subvolumes are mounted by themselves, and the device number of each.
     pub(crate) fn devices(&self) -> Vec<(PathBuf, u64)> {
         let mounts = self.mounts.lock();
         // If a mount was removed by hand, its device number may belong to another mount now.
-        let there = mounts.values().filter(|mount| !mount.loops.is_finished());
+        let there = mounts.values().filter(|mount| !mount.device_threads.is_finished());
         there.filter_map(|mount| Some((mount.target(), mount.unmounter.device()?))).collect()
     }
 
     /// The mount that shows inodes of a subvolume.
-    pub(crate) fn voice_of(&self, tree: TreeId) -> Voice {
+    pub(crate) fn notifier_of(&self, tree: TreeId) -> MountNotifier {
         let mounts = self.mounts.lock();
-        mounts.get(&tree).map_or(&self.voice, |mount| &mount.voice).clone()
+        mounts.get(&tree).map_or(&self.notifier, |mount| &mount.notifier).clone()
     }
 }
 

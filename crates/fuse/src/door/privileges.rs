@@ -16,9 +16,9 @@
 //!   stays if the caller is a member of the group or has `CAP_FSETID`.
 //! - **S4** If the kernel cannot be asked about a caller, the user id decides: root has all rights,
 //!   others have none.
-//! - **S5** The kernel caches modes for a long time (D2). If an answer carries no attributes, the
-//!   cached ones are invalidated before the answer is sent. That takes no lock of an inode or a
-//!   folio (D4).
+//! - **S5** The kernel caches modes for a long time (`door::D2`). If an answer carries no
+//!   attributes, the cached ones are invalidated before the answer is sent. That takes no lock of
+//!   an inode or a folio (`door::D4`).
 
 use std::fs;
 
@@ -60,7 +60,7 @@ impl Door {
         let lost = self.lost_bits(node, caller, change);
         if lost != 0 {
             node.inode.drop_set_id(lost).map_err(refuse)?;
-            self.aside.doubt_attributes(id);
+            self.notifier_threads.doubt_attributes(id);
         }
         Ok(())
     }
