@@ -1,10 +1,10 @@
-//! Figures for `buttress stats`: the space of a mount, requests that waited for space, the steps of
-//! the flusher, and device requests.
+//! Figures for `buttress stats`: the space of a mount, requests that waited for space, the flush
+//! states, and device requests.
 //!
 //! # Invariants
 //!
-//! - **T1** Every value of a space event (`buttress::reserve`, `buttress::flush`,
-//!   `buttress::enospc`) is here as a sum. Of refusals, the last one is here.
+//! - **T1** For every value of a space event (`buttress::reserve`, `buttress::flush`,
+//!   `buttress::enospc`), the figures have the sum. Of the refusals, they have only the last one.
 
 use std::collections::BTreeMap;
 
@@ -44,7 +44,7 @@ pub(crate) fn sync_figures(stats: &SyncStats) -> Figures {
     figures
 }
 
-/// What a mount keeps in memory, and at most, by part. What the kernel keeps is not among it.
+/// How much memory each part of a mount uses, and its limit. Memory of the kernel is not included.
 pub(crate) fn memory_figures(fs: &Filesystem, kernel_sync: &KernelSync, parts: Parts) -> Figures {
     let stats = fs.space_stats();
     let view = fs.view();
@@ -158,8 +158,8 @@ const LINES: [(&str, SpaceKind, Reach); 4] = [
     ("data_commit", SpaceKind::Data, Reach::Commit),
 ];
 
-/// Waits by kind of space and by reach. A request with reach `all` can wait for dirty data, other
-/// requests only for commits.
+/// Waits, for each kind of space and each reach. A request with reach `all` may wait until dirty
+/// data is written. Other requests may wait only for commits.
 fn wait_figures(stats: &SpaceStats) -> Figures {
     let row = |waits: Waits| {
         let micros = |share| waits.per_mille(share).as_micros() as u64;

@@ -50,9 +50,10 @@ mod seeds;
 mod session;
 mod sharer;
 mod submounts;
+mod timed;
 mod whole;
 
-pub use counts::requests;
+pub use counts::{Latency, latencies, requests};
 #[cfg(feature = "baselines")]
 pub use empty::serve_empty;
 pub use error::Error;

@@ -2,8 +2,9 @@
 //!
 //! # Invariants
 //!
-//! - **J1** The new mount has its own subvolume, `ro`, `nosuid`, `nodev` and `noexec`. All other
-//!   options are the volume's, as the first mount set them. Options that differ are named.
+//! - **J1** The new mount has its own subvolume, and its own `ro`, `nosuid`, `nodev` and `noexec`.
+//!   All other options are those of the first mount. Requested options that differ from them are
+//!   reported.
 
 use std::path::Path;
 
@@ -75,7 +76,7 @@ pub(super) fn differing(first: &[String], wished: &[String]) -> Vec<String> {
         let words: Vec<&str> = first.iter().map(String::as_str).chain(more).collect();
         let mut door = Options::default();
         let mut volume = volume_options(&for_volume(&words, &mut door).ok()?, None).ok()?;
-        // These options belong to each mount by itself, or have no effect in any mount.
+        // Leaves out options that belong to each mount by itself or have no effect.
         volume.without_effect.clear();
         (volume.subvol, volume.subvolid, volume.read_only) = (None, None, false);
         (door.read_only, door.suid, door.dev, door.exec) = (false, true, true, true);
@@ -95,8 +96,8 @@ pub(super) fn differing(first: &[String], wished: &[String]) -> Vec<String> {
 mod tests {
     use super::*;
 
-    /// Each option of a second mount in an fstab belongs to that mount, or is as the first mount
-    /// has it, or differs.
+    /// Each option of a second mount in an fstab belongs to that mount, or is equal to the first
+    /// mount's, or is reported.
     #[test]
     fn options_that_differ_are_named() {
         let list = |text: &str| text.split(',').map(str::to_owned).collect::<Vec<_>>();
