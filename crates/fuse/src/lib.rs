@@ -32,6 +32,7 @@ mod shown;
 
 mod mount;
 mod mount_list;
+mod mounts;
 
 mod aside;
 mod counts;

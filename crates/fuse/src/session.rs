@@ -28,6 +28,7 @@ use crate::door::Door;
 use crate::exchange::Exchange;
 use crate::mount::{Link, Mount, Unmounted};
 use crate::mount_list::Listed;
+use crate::mounts::Mounts;
 use crate::pool::{Kind, Line, WorkerPool};
 use crate::ring::{self, Desk, Ring, Rings};
 use crate::sharer::{self, First, Sharer};
@@ -97,7 +98,8 @@ pub fn mount(fs: Filesystem, target: &Path, options: &Options) -> Result<Session
     let top = unmounter.target().to_owned();
     let sharer = Sharer::new(fs.clone(), Arc::clone(&unmounter.mount), voice.nodes());
     let first = First::new(sharer, shown, options);
-    let submounts = Arc::new(Submounts::new(fs, tree, top, voice, options));
+    let submounts = Submounts::new(fs, tree, top, voice, options);
+    loops.is_mounted(submounts.me());
     unmounter.below = Arc::downgrade(&submounts);
     Ok(Session { loops, ring, unmounter, submounts, first })
 }
@@ -187,6 +189,11 @@ pub fn serve_connection(fs: Filesystem, device: OwnedFd, options: &Options) -> R
 }
 
 impl Loops {
+    /// Sets the mounts of the volume, of which this is one.
+    pub(crate) fn is_mounted(&self, mounts: Weak<dyn Mounts>) {
+        self.door.is_mounted(mounts);
+    }
+
     /// Handles the requests that come through the device. Returns when the connection has ended.
     pub(crate) fn run(self) -> std::io::Result<()> {
         let Self { device, door, threads } = self;
@@ -306,7 +313,7 @@ impl Beside {
     ///
     /// When a mount cannot be opened, or a write fails.
     pub fn gather(&self) -> std::io::Result<()> {
-        self.0.voices().iter().try_for_each(Voice::gather)
+        self.0.gather()
     }
 
     /// Returns the number of inodes that the kernel knows, and about how many bytes they take here.
@@ -329,19 +336,18 @@ impl Beside {
 
     /// Tells the kernel that a subvolume was created under this name.
     pub fn came(&self, dir: InodeId, name: &[u8]) {
-        self.changed(dir, name);
-        self.0.mount_all();
+        self.0.came(dir, name);
     }
 
     /// Prepares for the removal of a subvolume. Only programs that are in it can still look into
     /// it.
     pub fn goes(&self, tree: TreeId) {
-        self.0.unmount(tree);
+        self.0.goes(tree);
     }
 
     /// Tells the mounts that a subvolume that was about to be removed stays.
     pub fn stays(&self) {
-        self.0.mount_all();
+        self.0.stays();
     }
 
     /// Makes the kernel reread its cached content of a subvolume that was changed without the
@@ -354,7 +360,7 @@ impl Beside {
 
     /// Makes the kernel look again at a name that was added or removed.
     pub fn changed(&self, dir: InodeId, name: &[u8]) {
-        self.0.voice_of(dir.tree).changed(dir, name);
+        self.0.changed(dir, name);
     }
 }
 

@@ -20,12 +20,15 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
 use buttress_base::text;
 use buttress_fs::{Filesystem, Ino, InodeId, SubvolumeInfo, TreeId};
 use parking_lot::Mutex;
 
+use crate::mounts::Mounts;
+use crate::node::Place;
 use crate::session::{Opened, Unmounter, open};
 use crate::voice::Voice;
 use crate::{Error, Options};
@@ -37,6 +40,7 @@ const THREADS: usize = 2;
 /// The mounts of one volume.
 #[derive(Debug)]
 pub(crate) struct Submounts {
+    me: Weak<Self>,
     fs: Filesystem,
     /// The subvolume at the top.
     tree: TreeId,
@@ -63,7 +67,7 @@ impl Submounts {
         target: PathBuf,
         voice: Voice,
         options: &Options,
-    ) -> Self {
+    ) -> Arc<Self> {
         let options = options
             .submounts
             // Queues for each processor would cost too much for each subvolume.
@@ -72,7 +76,8 @@ impl Submounts {
                 io_uring: Some(false),
                 ..options.clone()
             });
-        Self { fs, tree, target, voice, options, mounts: Mutex::default() }
+        let mounts = Mutex::default();
+        Arc::new_cyclic(|me| Self { me: me.clone(), fs, tree, target, voice, options, mounts })
     }
 
     /// Mounts every subvolume that has a name below the top and is not mounted (M1, M2).
@@ -122,6 +127,7 @@ impl Submounts {
         let root = self.fs.inode(InodeId { tree, ino: Ino::ROOT_DIR });
         let root = root.map_err(|error| Error::Session(std::io::Error::other(error)))?;
         let Opened { loops, unmounter, voice, .. } = open(self.fs.clone(), root, target, options)?;
+        loops.is_mounted(self.me());
         let loops = std::thread::Builder::new()
             .name(format!("fuse-{}", tree.0))
             .spawn(move || loops.run())
@@ -129,9 +135,15 @@ impl Submounts {
         Ok(Submount { unmounter, voice, loops })
     }
 
+    /// Itself, for the doors of the mounts.
+    pub(crate) fn me(&self) -> Weak<dyn Mounts> {
+        let me: Weak<Self> = Weak::clone(&self.me);
+        me
+    }
+
     /// Unmounts a subvolume, lazily if it is in use. A mount with other mounts below it stays, as
     /// they would be unmounted with it.
-    pub(crate) fn unmount(&self, tree: TreeId) {
+    fn unmount(&self, tree: TreeId) {
         let mut mounts = self.mounts.lock();
         let Some(target) = mounts.get(&tree).map(Submount::target) else { return };
         if mounts
@@ -178,9 +190,36 @@ impl Submounts {
     }
 
     /// The mount that shows inodes of a subvolume.
-    pub(crate) fn voice_of(&self, tree: TreeId) -> Voice {
+    fn voice_of(&self, tree: TreeId) -> Voice {
         let mounts = self.mounts.lock();
         mounts.get(&tree).map_or(&self.voice, |mount| &mount.voice).clone()
+    }
+}
+
+impl Mounts for Submounts {
+    fn gather(&self) -> std::io::Result<()> {
+        self.voices().iter().try_for_each(Voice::gather)
+    }
+
+    fn came(&self, dir: InodeId, name: &[u8]) {
+        self.changed(dir, name);
+        self.mount_all();
+    }
+
+    fn goes(&self, tree: TreeId) {
+        self.unmount(tree);
+    }
+
+    fn stays(&self) {
+        self.mount_all();
+    }
+
+    fn changed(&self, dir: InodeId, name: &[u8]) {
+        self.voice_of(dir.tree).changed(dir, name);
+    }
+
+    fn place_on(&self, device: u64, number: u64) -> Option<Place> {
+        self.voices().iter().find_map(|voice| voice.place_on(device, number))
     }
 }
 

@@ -114,7 +114,6 @@ const WITHOUT_EFFECT: &[&str] = &[
     "ref_verify",
     "ssd",
     "ssd_spread",
-    "user_subvol_rm_allowed",
     "noiversion",
     "mand",
 ];
