@@ -1,5 +1,5 @@
-//! What a door may ask of all mounts of its volume. The mounts hold doors, and doors know no more of
-//! them than this.
+//! What a door may ask of all mounts of its volume. The mounts hold doors, and doors know of them
+//! only this.
 
 use buttress_fs::{InodeId, TreeId};
 

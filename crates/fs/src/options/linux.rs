@@ -114,6 +114,7 @@ const WITHOUT_EFFECT: &[&str] = &[
     "ref_verify",
     "ssd",
     "ssd_spread",
+    "user_subvol_rm_allowed",
     "noiversion",
     "mand",
 ];

@@ -11,7 +11,8 @@
 //! - **IO1** A command checks what Linux checks, in its order, and gives Linux's errors. The kernel
 //!   checks no permission before it sends an ioctl (see `rights`).
 //! - **IO2** The kernel holds no lock while it waits for the answer to one of these commands. So an
-//!   answer may wait for notifications (D4), on a thread that serves no requests (K1 of `aside`).
+//!   answer may wait for notifications (D4 of `door`), on a thread that serves no requests (K1 of
+//!   `aside`).
 //! - **IO3** Behind an answer the kernel knows of each name that came or went.
 //! - **IO4** A snapshot, and a subvolume that becomes read-only, has all that programs have written
 //!   before. The kernel sends what it holds first.
