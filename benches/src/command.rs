@@ -468,7 +468,7 @@ fn measure(args: Args, ui: &Ui) -> Result<Exit> {
             return Err(Failure::new(Exit::Usage, format!("--options is for {which} alone")));
         }
         let progress = ui.count_bar("bench", 0);
-        let done = alone(&args, &mut |what| progress.say(what));
+        let done = alone(&args, &mut |what| progress.print_above(what));
         let (value, text) = done.map_err(|error| Failure::new(Exit::Failure, error))?;
         drop(progress);
         if ui.json() {
@@ -482,7 +482,7 @@ fn measure(args: Args, ui: &Ui) -> Result<Exit> {
     let processors = processors.map(usize::from);
     let plan = Plan { dir, runs, scale, only, mount, options, prefault, processors };
     let progress = ui.count_bar("bench", 0);
-    let table = published::run(&experiment, &plan, &mut |what| progress.say(what))
+    let table = published::run(&experiment, &plan, &mut |what| progress.print_above(what))
         .map_err(|error| Failure::new(Exit::Failure, error))?;
     drop(progress);
     if let Some(path) = plot {

@@ -23,7 +23,7 @@ use std::{fs::File, os::unix::fs::FileExt, sync::Arc, time::Duration};
 
 use buttress_base::clock;
 use buttress_fs::{FallocateMode, SetAttr};
-use buttress_sim::{Slow, slow::Asked};
+use buttress_sim::{Slow, slow::RequestCounts};
 use rustix::fs::{FallocateFlags, fallocate};
 
 use crate::{
@@ -207,7 +207,7 @@ impl Enospc {
         if let Some(slow) = &slow {
             slow.begin();
         }
-        let asked = || slow.as_ref().map(|slow| slow.asked());
+        let asked = || slow.as_ref().map(|slow| slow.request_counts());
         for way in [BUFFERED, DIRECT] {
             let write = |job: usize, at, data: &[u8]| {
                 let file = &files[job];
@@ -371,7 +371,13 @@ fn tell_told(subject: &Subject, way: &str, before: &Told, after: &Told, out: &mu
 }
 
 /// What a slow device was asked for in between.
-fn tell_asked(subject: &Subject, way: &str, before: &Asked, after: &Asked, out: &mut Table) {
+fn tell_asked(
+    subject: &Subject,
+    way: &str,
+    before: &RequestCounts,
+    after: &RequestCounts,
+    out: &mut Table,
+) {
     let mut add = |what: &str, unit, value: f64| {
         out.add(&format!("{what}, {way}"), unit, Better::Less, subject, value);
     };

@@ -137,6 +137,9 @@ fn look(options: &Options) -> Result<bool, String> {
     let order = read(&top.join("crates/base/src/rank.rs"))?;
     let unused = names::unused_ranks(&order, all_sources.iter());
     report.add("unused-ranks", "crates/base", unused.len(), unused);
+    for (file, found) in names::unknown(&all_sources) {
+        report.add_findings("unknown-invariants", "crates", Path::new(&file), &found);
+    }
     let wrong = names::wrong_order(&order, &read(&top.join("ARCHITECTURE.md"))?);
     report.add("lock-order", "docs", wrong.len(), wrong);
 

@@ -108,8 +108,8 @@ pub trait Device: Send + Sync + fmt::Debug {
         Ok(())
     }
 
-    /// Whether [`Device::write_many`] waits for all writes together. If not, a caller with several
-    /// threads may be faster with a call from each.
+    /// Whether [`Device::write_many`] waits once for all writes. If not, a caller with several
+    /// threads may be faster when each thread writes a part.
     fn writes_at_once(&self) -> bool {
         false
     }
@@ -119,7 +119,8 @@ pub trait Device: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// As [`Device::write_many`]: then nothing was made durable. Also as [`Device::flush`].
+    /// As [`Device::write_many`]; then none of the writes is sure to be durable. Also as
+    /// [`Device::flush`].
     fn write_many_and_flush(&self, writes: &[Write<'_>]) -> Result<(), Unfinished> {
         self.write_many(writes).map_err(Unfinished::Write)?;
         self.flush().map_err(Unfinished::Flush)
@@ -212,7 +213,7 @@ pub enum Class {
     Metadata,
 }
 
-/// The use of the space under zeroes.
+/// What happens to the space of a range that is zeroed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Space {
     /// The space stays allocated, so that later writes there cannot run out of space.
@@ -239,8 +240,8 @@ pub struct Extent {
     pub content: Content,
 }
 
-/// Writes zeroes one buffer after the other, for devices without a better way. The range has been
-/// checked.
+/// Writes buffers of zeroes, one after the other, for devices that have no faster method. The
+/// caller has checked the range.
 pub(crate) fn write_each_zero(
     offset: u64,
     len: u64,

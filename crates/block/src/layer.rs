@@ -14,7 +14,7 @@ use crate::device::{
 };
 use crate::error::{Error, Operation};
 
-/// What a layer does with requests. Each is a [`Device`].
+/// How a layer handles requests. Every layer is a [`Device`] by the implementation below.
 pub trait Layer: Send + Sync + fmt::Debug {
     /// The device behind it.
     type Inner: Device + ?Sized;
@@ -36,7 +36,7 @@ pub trait Layer: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Those of [`Device::read_at`].
     fn on_read(&self, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
         self.inner().read_at(offset, buf)
     }
@@ -45,7 +45,7 @@ pub trait Layer: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Those of [`Device::write_at`].
     fn on_write(&self, offset: u64, buf: &[u8]) -> Result<(), Error> {
         self.inner().write_at(offset, buf)
     }
@@ -54,7 +54,7 @@ pub trait Layer: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Those of [`Device::write_classed_at`].
     fn on_write_classed(
         &self,
         offset: u64,
@@ -73,7 +73,7 @@ pub trait Layer: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Those of [`Device::write_many`].
     fn on_write_many(&self, writes: &[Write<'_>]) -> Result<(), Refused> {
         for (index, write) in writes.iter().enumerate() {
             self.on_write_classed(write.offset, &write.bufs, write.class)
@@ -92,7 +92,7 @@ pub trait Layer: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Those of [`Device::write_durably`].
     fn on_write_durably(&self, offset: u64, buf: &[u8], class: Class) -> Result<(), Error> {
         self.on_write_classed(offset, &[IoSlice::new(buf)], class)?;
         self.on_flush()
@@ -102,7 +102,7 @@ pub trait Layer: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Those of [`Device::flush`].
     fn on_flush(&self) -> Result<(), Error> {
         self.inner().flush()
     }
@@ -111,7 +111,7 @@ pub trait Layer: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Those of [`Device::discard`].
     fn on_discard(&self, offset: u64, len: u64) -> Result<(), Error> {
         self.inner().discard(offset, len)
     }
@@ -120,7 +120,7 @@ pub trait Layer: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Those of [`Device::write_zeroes`].
     fn on_write_zeroes(&self, offset: u64, len: u64, _space: Space) -> Result<(), Error> {
         write_each_zero(offset, len, |at, buf| self.on_write(at, buf))
     }
@@ -129,7 +129,7 @@ pub trait Layer: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Those of [`Device::extent_at`].
     fn on_extent(&self, offset: u64, len: u64) -> Result<Extent, Error> {
         self.inner().extent_at(offset, len)
     }

@@ -1,4 +1,5 @@
-//! All writes to the origin go through this file.
+//! Writes to the origin. Only `discard` sends zeroes to it directly, after
+//! [`Core::foresee_zeroes`].
 //!
 //! # Invariants
 //!
@@ -15,7 +16,7 @@ impl Core {
     /// Writes bytes that lie within the origin.
     pub(crate) fn write_origin(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
         if offset < WINDOW {
-            self.foresee_identity(offset, bytes)?;
+            self.record_next_identity(offset, bytes)?;
         }
         self.origin.write_at(offset, bytes)?;
         Ok(())
@@ -32,12 +33,12 @@ impl Core {
     }
 
     /// Records the identity that a write of zeroes will give the origin (O1).
-    pub(crate) fn foresee_zeroes(&self, from: u64, to: u64) -> Result<(), Error> {
+    pub(crate) fn record_zeroed_identity(&self, from: u64, to: u64) -> Result<(), Error> {
         let zeroes = vec![0; (to.min(WINDOW) - from) as usize];
-        self.foresee_identity(from, &zeroes)
+        self.record_next_identity(from, &zeroes)
     }
 
-    fn foresee_identity(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
+    fn record_next_identity(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
         let mut window = identity::read_window(&*self.origin)?;
         let now = identity::of_window(self.origin.len(), &window);
         let start = offset as usize;
@@ -49,7 +50,8 @@ impl Core {
             return Ok(());
         }
         if stamp.next != stamp.origin {
-            // The stamp has room for two identities, so the previous change must be durable first.
+            // The stamp has room for two identities. So the previous change must be durable before
+            // a further one.
             self.origin.flush()?;
         }
         self.set_identity(now, next)
@@ -75,7 +77,7 @@ impl Core {
             return Ok(());
         }
         let before = identity::of_device(&*self.origin)?;
-        self.foresee_zeroes(offset, offset + len)?;
+        self.record_zeroed_identity(offset, offset + len)?;
         self.origin.discard(offset, len)?;
         if identity::of_device(&*self.origin)? == before {
             self.set_identity(before, before)?;
@@ -83,7 +85,8 @@ impl Core {
         Ok(())
     }
 
-    /// Makes all writes to the origin durable.
+    /// Makes all writes to the origin durable. The origin's next identity then becomes its
+    /// identity.
     pub(crate) fn flush_origin(&self) -> Result<(), Error> {
         self.origin.flush()?;
         let mut header = self.header.lock();
@@ -91,7 +94,7 @@ impl Core {
             && stamp.origin != stamp.next
         {
             stamp.origin = stamp.next;
-            self.table.soil_header();
+            self.table.mark_header_dirty();
         }
         Ok(())
     }

@@ -24,7 +24,7 @@ use buttress_base::sync::Mutex;
 use buttress_base::{CachePadded, Latch, Rank, Ranked};
 use buttress_block::Device;
 
-use crate::core::{Core, Limbo, Work};
+use crate::core::{Core, PendingSlots, Work};
 use crate::error::Error;
 use crate::gate::Gate;
 use crate::identity;
@@ -63,7 +63,7 @@ pub struct Scan {
     pub superblock: Superblock,
     /// Every slot's entry and its fate.
     pub entries: Vec<(RawEntry, Fate)>,
-    /// Faults of entries; the entries with faults are not kept.
+    /// Faults of entries. Such an entry is not kept; of two equal ones, the first is kept.
     pub faults: Vec<Error>,
 }
 
@@ -169,7 +169,7 @@ pub(crate) fn open(
     let mut table = Table::new(geometry);
     let slots = Slots::new(geometry.slots());
     let index = Index::new();
-    let (mut free, mut kept, mut is_soiled) = (Vec::new(), Vec::new(), false);
+    let (mut free, mut kept, mut is_dirty) = (Vec::new(), Vec::new(), false);
     for (number, &(entry, fate)) in (0..).zip(&scan.entries) {
         let slot = Slot(number);
         match fate {
@@ -186,7 +186,7 @@ pub(crate) fn open(
             }
             _ => {
                 table.load(slot, RawEntry::FREE);
-                is_soiled = true;
+                is_dirty = true;
                 free.push(slot);
             }
         }
@@ -198,12 +198,13 @@ pub(crate) fn open(
         kept.iter().filter(|_| is_lru).map(|&(_, block, slot)| (block, slot)).collect();
 
     let cut = match superblock.stamp.map_or(Cut::None, |stamp| stamp.cut) {
-        // Writes outside of cuts from now on make the origin inconsistent without its cache.
+        // From now on, writes that do not follow cuts make the origin inconsistent without its
+        // cache.
         _ if !options.consistent_origin => Cut::None,
         // The recorded cut belongs to another origin.
         _ if other.is_some() => Cut::None,
-        // Of a block with two versions only the newer one is left. So the old cut cannot be reached
-        // any more, but all committed versions make another cut.
+        // The scan has kept only the newest version of each block, so the old cut cannot be reached
+        // any more. But all committed versions together make another cut.
         Cut::Towards(_) => Cut::Towards(superblock.epoch),
         cut => cut,
     };
@@ -223,7 +224,7 @@ pub(crate) fn open(
         writers: Gate::new(epoch.0),
         readers: Gate::new(1),
         committed: AtomicU64::new(epoch.0),
-        touched: [AtomicBool::new(false), AtomicBool::new(false)],
+        has_uncommitted: [AtomicBool::new(false), AtomicBool::new(false)],
         uncommitted: CachePadded::default(),
         origin_dirty: AtomicBool::new(false),
         around_at: AtomicU64::new(0),
@@ -237,7 +238,7 @@ pub(crate) fn open(
         is_stalled: AtomicBool::new(false),
         superseded: Ranked::new(Rank::Leaf, Vec::new()),
         dying: Ranked::new(Rank::Leaf, Vec::new()),
-        limbo: Ranked::new(Rank::Leaf, Limbo::default()),
+        pending_slots: Ranked::new(Rank::Leaf, PendingSlots::default()),
         oldest: Ranked::new(Rank::Leaf, oldest),
         ages: Ranked::new(Rank::Leaf, VecDeque::from([(epoch, Instant::now())])),
         drain: Mutex::new(Sweep::default()),
@@ -248,11 +249,11 @@ pub(crate) fn open(
         options,
     };
     if core.medium.writable() && core.origin.writable() {
-        if is_soiled {
-            core.table.soil_all();
+        if is_dirty {
+            core.table.mark_all_dirty();
         }
-        if is_soiled || !is_stamped {
-            core.table.soil_header();
+        if is_dirty || !is_stamped {
+            core.table.mark_header_dirty();
             core.flush_table()?;
         }
     }

@@ -1,4 +1,4 @@
-//! The entries of all slots in memory, as they are or soon will be on the device.
+//! The entries of all slots in memory, in the state that the device has or will have after a flush.
 //!
 //! # Invariants
 //!
@@ -8,9 +8,10 @@
 //!
 //! # Locks
 //!
-//! The table has no lock: entries are pairs of atomics. The caller of [`Table::render`] holds the
-//! lock of metadata writes, so one thread at a time renders a page. Without that lock a slot could
-//! be freed and reused during a rendering, and E1 would not hold.
+//! The table has no lock: an entry is a pair of atomics. The caller of [`Table::render`] has the
+//! lock of metadata writes, so one thread at a time renders. Freeing a slot for reuse needs that
+//! lock as well. Without it, a slot could be freed and reused during a rendering, which would break
+//! E1.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -62,37 +63,37 @@ impl Table {
         let sector = block.0 * (self.geometry.block_size() / SECTOR);
         cell.sector.store(sector, Ordering::Relaxed);
         cell.epoch.store(epoch.0, Ordering::Release);
-        self.soil(slot);
+        self.mark_dirty(slot);
     }
 
     /// Marks a slot free. It may be reused only when the mark is durable.
     pub(crate) fn free(&self, slot: Slot) {
         self.entries[slot.0 as usize].epoch.store(Epoch::FREE.0, Ordering::Release);
-        self.soil(slot);
+        self.mark_dirty(slot);
     }
 
-    fn soil(&self, slot: Slot) {
+    fn mark_dirty(&self, slot: Slot) {
         let page = (HEADER_LEN as u64 + u64::from(slot.0) * ENTRY_LEN as u64) / PAGE;
-        self.soil_page(page);
+        self.mark_page_dirty(page);
     }
 
-    fn soil_page(&self, page: u64) {
+    fn mark_page_dirty(&self, page: u64) {
         self.dirty[(page / 64) as usize].fetch_or(1 << (page % 64), Ordering::AcqRel);
     }
 
     /// Marks the page of the superblock dirty.
-    pub(crate) fn soil_header(&self) {
-        self.soil_page(0);
+    pub(crate) fn mark_header_dirty(&self) {
+        self.mark_page_dirty(0);
     }
 
     /// Marks everything dirty.
-    pub(crate) fn soil_all(&self) {
+    pub(crate) fn mark_all_dirty(&self) {
         for page in 0..self.geometry.data_start().div_ceil(PAGE) {
-            self.soil_page(page);
+            self.mark_page_dirty(page);
         }
     }
 
-    /// Takes the dirty pages, as runs of bytes of at most `max` each.
+    /// Returns the dirty pages as runs of at most `max` bytes each, and marks them clean.
     pub(crate) fn take_dirty(&self, max: u64) -> Vec<Range<u64>> {
         let mut runs: Vec<Range<u64>> = Vec::new();
         let end = self.geometry.data_start();
@@ -113,8 +114,8 @@ impl Table {
         runs
     }
 
-    /// Returns the bytes of `range` as they belong on the device. `header` is the superblock at the
-    /// front. The space after the last entry stays zero.
+    /// Returns the bytes of `range` for the device. `header` is the superblock, which is at the
+    /// front. The space after the last entry is zero.
     pub(crate) fn render(&self, range: Range<u64>, header: &[u8; HEADER_LEN]) -> Vec<u8> {
         let mut bytes = vec![0; (range.end - range.start) as usize];
         let mut at = range.start;

@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! - **D1** A piece lies within one chunk, so all its sectors have the same number of copies.
-//! - **D2** Memory is a few pieces for each thread.
+//! - **D2** Each thread needs memory for a few pieces only.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -27,7 +27,7 @@ struct Piece {
     sums: Vec<u8>,
 }
 
-/// Verifies all data; returns how many bytes, every copy counted.
+/// Verifies all data. Returns the number of verified bytes; each copy counts.
 pub(crate) fn verify(context: &Context<'_>, tree: &Tree) -> u64 {
     let (pieces, taken) = sync_channel::<Piece>(PIECES_AHEAD);
     let taken = Mutex::new(taken);
@@ -51,7 +51,7 @@ pub(crate) fn verify(context: &Context<'_>, tree: &Tree) -> u64 {
                 let len = left.min(PIECE_BYTES).min(chunk_left).max(context.sectorsize());
                 let count = (len / context.sectorsize()) as usize * csum_size;
                 let (now, later) = rest.split_at(count.min(rest.len()));
-                // The workers listen until this end is dropped.
+                // Sending cannot fail: the workers receive until `pieces` is dropped.
                 let _ = pieces.send(Piece { at, sums: now.to_vec() });
                 at = at.end(len);
                 rest = later;
@@ -92,7 +92,8 @@ fn verify_copy(context: &Context<'_>, piece: &Piece, mirror: u32, buf: &mut Vec<
         buf.chunks_exact_mut(sector).zip(piece.sums.chunks_exact(csum.size())).enumerate()
     {
         let at = piece.at.end((index * sector) as u64);
-        // One bad sector must not hide the others.
+        // The whole piece could not be read. Reads each sector alone, so that a bad sector does not
+        // hide the others.
         if !whole && let Err(error) = context.volume.read_mirror(at, bytes, mirror) {
             let why = error.to_string();
             context.add(Issue::DataUnreadable { at, mirror, why });

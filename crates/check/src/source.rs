@@ -3,8 +3,8 @@
 //! # Invariants
 //!
 //! - **S1** Every returned node has passed every check of `tree::Node` against its pointer.
-//! - **S2** A fault of a copy is reported where the copy is read, so callers only have to continue
-//!   without it.
+//! - **S2** The code that reads a bad copy also reports it. So callers only have to go on without
+//!   the node.
 //!
 //! # Locks
 //!
@@ -43,8 +43,8 @@ impl<'c> Source<'c> {
         Self { volume, geometry, findings, all_mirrors, cache }
     }
 
-    /// Reads a node, and checks its other copies too if the options ask for that. Returns `None`
-    /// for a node without a good copy, which it has reported.
+    /// Reads a node, and also its other copies if the options ask for it. If no copy is good,
+    /// reports this and returns `None`.
     pub(crate) fn read(&self, tree: TreeId, expect: &Expect) -> Option<Arc<Node>> {
         match self.read_quietly(expect, self.all_mirrors) {
             Ok(node) => Some(node),

@@ -6,12 +6,13 @@
 //!
 //! # Invariants
 //!
-//! - **W1** The walk descends into a node only if its keys lie within its parent's range. So each
-//!   node is met once within one tree, and a walk ends, whatever the pointers say.
-//! - **W2** The records of a node are made only at its first visit, in whatever tree it happens.
-//! - **W3** A node that was met before is walked again only for its files, and the result is
-//!   remembered. So crafted roots that all lead to one tree cost little more than one root.
-//! - **W4** A fault in a part of a tree ends the walk of that part alone.
+//! - **W1** The walk descends into a node only if its keys lie within its parent's range. So it
+//!   meets each node once in a tree, and it ends even if pointers are crafted.
+//! - **W2** The records of a node are made only at its first visit, in the tree that happens to be
+//!   first.
+//! - **W3** A node that was visited before is walked again only for its files, and the result is
+//!   stored. So many crafted roots of one tree cost little more than one root.
+//! - **W4** Damage in a part of a tree ends only the walk of that part.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -35,7 +36,7 @@ use crate::sorter::{Sorter, Writer};
 /// The largest number of units that are handed out and not taken yet.
 const UNITS_AHEAD: usize = 32;
 
-/// The results of a walk.
+/// What all threads of a walk share.
 pub(crate) struct Walk<'w> {
     /// Records for the check of extents.
     pub(crate) records: &'w Sorter<WORDS>,
@@ -90,8 +91,8 @@ pub(crate) fn check_node(
     }
     let header = node.header();
     let (flags, revision) = (header.flags, header.backref_rev);
-    // Nodes of a balance's trees, and nodes that share with these trees, refer to their children by
-    // address permanently. Their extents say so.
+    // Nodes of relocation trees, and nodes that share children with these, refer to their children
+    // by address for ever. Their extent items say so.
     let may_be = || tree.may_share() && context.full_backrefs.contains(logical);
     let is_odd = flags & FLAG_RELOC != 0 && !may_be();
     if is_odd || revision != BACKREF_REV_MIXED {
@@ -137,7 +138,7 @@ fn each_leaf_below(
         visit(&node);
         return;
     }
-    // At most eight deep: every step down demands one level less.
+    // The depth is at most eight, because each step down must find the next lower level.
     for slot in 0..node.len() {
         let high = high_of(&node, slot, high);
         each_leaf_below(context, tree, &node.expect_child(slot), high, visit);
@@ -145,7 +146,7 @@ fn each_leaf_below(
 }
 
 impl Walk<'_> {
-    /// Walks trees. `joined` gets the joined result of each tree that holds files.
+    /// Walks trees. Calls `joined` with the joined result of each tree.
     pub(crate) fn run<'t>(
         &self,
         context: &Context<'_>,
@@ -161,8 +162,8 @@ impl Walk<'_> {
                     let (taken, done) = (&taken, done.clone());
                     scope.spawn(move || {
                         self.work(context, taken, |result| {
-                            // After a failure the receiver is gone, and its thread reports the
-                            // failure.
+                            // Sending fails only if the receiver is gone. Then its thread reports
+                            // the failure.
                             let _ = done.send(result);
                         })
                     })
@@ -196,8 +197,9 @@ impl Walk<'_> {
         let mut feeder = Feeder { context, worker: self.worker(), units, sequence: 0 };
         for (index, tree) in trees.iter().enumerate() {
             let mark = record::met(tree.root.logical, User::Tree(tree.id), context.nodesize());
-            // The root of a balance's tree is referenced by its own address, as long as the tree is
-            // Linux's.
+            // Linux records the root of a relocation tree with the root's own address as the
+            // parent, and its item then has `FULL_BACKREF`. All other roots are recorded by their
+            // tree.
             let own =
                 record::met(tree.root.logical, User::Node(tree.root.logical), context.nodesize());
             let is_left = tree.id == TreeId::TREE_RELOC;
@@ -266,7 +268,7 @@ impl<'t> Feeder<'_, '_, 't> {
             let sequence = self.sequence;
             self.sequence += 1;
             let unit = Unit { sequence, index, tree, node, high, first };
-            // The workers listen until this end is dropped.
+            // Sending cannot fail: the workers receive until `units` is dropped.
             let _ = self.units.send(unit);
             return Ok(());
         }

@@ -1,9 +1,10 @@
-//! Gives an order to the process that has the volume open, or carries it out in this one.
+//! Gives an order to the process that has the volume open. If there is none, carries it out in this
+//! process.
 //!
 //! # Invariants
 //!
-//! - **C1** An order ends early when the caller ends or gets a signal. A balance can be resumed, so
-//!   it is then paused.
+//! - **C1** An order ends early when its client ends or gets a signal. A balance is then paused, so
+//!   that it can be resumed.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,8 +22,9 @@ use crate::order::{Order, Step};
 use crate::target::{Open, Stream};
 use crate::ui::Ui;
 
-/// Carries out an order with a bar, in the process that has the volume open, or in this one. Ctrl-C
-/// and `balance pause` end it (C1).
+/// Carries out an order and shows a progress bar. The process that has the volume open does the
+/// work, or this process if there is none. Ctrl-C ends the order; so does `balance pause` for a
+/// balance (C1).
 pub fn run(
     order: &Order,
     image: &Path,
@@ -40,37 +42,39 @@ pub fn run(
         let bar = bar.get_or_insert_with(|| ui.bytes_bar(what, step.total));
         bar.add(step.done.saturating_sub(shown));
         shown = step.done;
-        bar.message(&step.text);
+        bar.set_message(&step.text);
         !stop.load(Ordering::Relaxed)
     };
     if let Some((socket, _)) = live::find(image)? {
         return live::give(&socket, order, &stop, &mut watch);
     }
     let fs = image::open(image, devices, execute::access(order))?;
-    let open = Open { fs: &fs, name: &image.display().to_string(), beside: None };
+    let open = Open { fs: &fs, name: &image.display().to_string(), kernel_sync: None };
     let done = execute::carry_out(order, &open, Stream::None, &mut watch)?;
     image::close(fs, image)?;
     Ok(done)
 }
 
-/// Carries out an order that takes or gives a stream, in the process that has the volume open, or
-/// in this one. Ctrl-C ends this process, and the order with it.
+/// Carries out an order that reads or writes a stream. The process that has the volume open does
+/// the work, or this process if there is none. Ctrl-C ends this process, and thereby the order.
 pub fn stream(order: &Order, image: &Path, devices: &Devices, stream: Stream<'_>) -> Result<Value> {
     if let Some((socket, _)) = live::find(image)? {
         return live::give_with_stream(&socket, order, stream);
     }
     let fs = image::open(image, devices, execute::access(order))?;
-    let open = Open { fs: &fs, name: &image.display().to_string(), beside: None };
+    let open = Open { fs: &fs, name: &image.display().to_string(), kernel_sync: None };
     let done = execute::carry_out(order, &open, stream, &mut |_| true);
-    // Changes from before a failure are kept, as in a mounted volume.
+    // Closes the volume after a failure as well, so that earlier changes are kept, as in a mounted
+    // volume.
     let closed = image::close(fs, image);
     let done = done?;
     closed?;
     Ok(done)
 }
 
-/// Asks a process that has the volume open for a commit of everything written so far. The calling
-/// verb then reads the volume despite its lock. Without this commit the verb sees the last one.
+/// Asks the process that has the volume open to commit everything written so far. The calling verb
+/// then reads the volume in spite of that process's lock. If the request fails, the verb reads an
+/// older commit.
 pub fn commit(image: &Path) {
     let ask = || match live::find(image)? {
         Some((socket, _)) => {

@@ -2,10 +2,10 @@
 //!
 //! # Invariants
 //!
-//! - **E1** A verb that opened the volume and the mount that has it open do the same for an order.
-//!   Both call [`carry_out`].
-//! - **E2** An order that reads or relocates the whole volume begins with a commit. This commit
-//!   includes all that programs have written so far, even what the kernel still caches.
+//! - **E1** An order does the same in a verb that opened the volume and in a mount that has it
+//!   open. Both call [`carry_out`].
+//! - **E2** An order that reads or relocates the whole volume begins with a commit. The commit has
+//!   everything that programs have written so far, also what the kernel still has in its cache.
 
 mod balance;
 mod device;
@@ -19,7 +19,7 @@ mod subvolume;
 mod survey;
 
 use buttress_fs::{BalanceProgress, Filesystem, ScrubOptions};
-use buttress_fuse::Beside;
+use buttress_fuse::KernelSync;
 use serde_json::{Value, json};
 
 use crate::exit::{Context, Exit, Failure, Result};
@@ -43,19 +43,19 @@ pub fn carry_out(
     stream: Stream<'_>,
     watch: Watch<'_>,
 ) -> Result<Value> {
-    let Open { fs, name, beside } = *open;
+    let Open { fs, name, kernel_sync } = *open;
     match (order, stream) {
         (Order::Send(sending), Stream::Out(output)) => {
-            commit(fs, beside).context(|| name)??;
+            commit(fs, kernel_sync).context(|| name)??;
             return stream::send(fs, sending, output, watch);
         }
         (Order::Receive { dir }, Stream::In(input)) => {
-            return stream::receive(fs, dir, beside, input, watch);
+            return stream::receive(fs, dir, kernel_sync, input, watch);
         }
         _ => {}
     }
     if order.begins_with_commit() {
-        commit(fs, beside).context(|| name)??;
+        commit(fs, kernel_sync).context(|| name)??;
     }
     let mut moving = |progress: &BalanceProgress| watch(&moved(progress));
     match order {
@@ -106,8 +106,8 @@ pub fn carry_out(
             Ok(Value::Null)
         }
         Order::Remount { read_only } => {
-            if let Some(beside) = beside.filter(|_| *read_only) {
-                beside.gather().context(|| name)?;
+            if let Some(kernel_sync) = kernel_sync.filter(|_| *read_only) {
+                kernel_sync.write_back().context(|| name)?;
             }
             fs.set_read_only(*read_only).context(|| name)?;
             Ok(Value::Null)
@@ -122,19 +122,19 @@ pub fn carry_out(
             };
             scrub::carry_out(fs, how, (*resume, state.as_deref()), name, watch)
         }
-        Order::Property { at, act } => property::carry_out(fs, at, act, beside),
+        Order::Property { at, act } => property::carry_out(fs, at, act, kernel_sync),
         Order::Receive { .. } | Order::Send(_) => {
             Err(Failure::new(Exit::Usage, "the stream is missing"))
         }
-        Order::Subvolume(act) => act.carry_out(fs, beside, watch),
-        Order::Survey { at, wish } => survey::carry_out(fs, at, wish, watch),
+        Order::Subvolume(act) => act.carry_out(fs, kernel_sync, watch),
+        Order::Survey { at, request } => survey::carry_out(fs, at, request, watch),
     }
 }
 
 /// Makes all that programs have written part of a commit (E2).
-fn commit(fs: &Filesystem, beside: Option<&Beside>) -> std::io::Result<Result<()>> {
-    if let Some(beside) = beside.filter(|_| fs.read_only_reason().is_none()) {
-        beside.gather()?;
+fn commit(fs: &Filesystem, kernel_sync: Option<&KernelSync>) -> std::io::Result<Result<()>> {
+    if let Some(kernel_sync) = kernel_sync.filter(|_| fs.read_only_reason().is_none()) {
+        kernel_sync.write_back()?;
     }
     Ok(fs.commit().context(|| "a commit"))
 }

@@ -1,13 +1,15 @@
-//! Running mounts and servers describe themselves over sockets, one for each. Verbs ask there.
+//! Each running mount and server listens on a socket. Verbs ask there for figures and give orders.
 //!
 //! # Place
 //!
-//! `mount` and `nbd` open a [`Live`] and give it sections. A section is a name, and a closure that
-//! returns figures. `stats` and `cache` ask for them. Verbs that work on a whole volume give their
-//! [`Order`] to the mount that has it open. The mount answers with lines of JSON: any number of
-//! steps, then the result. The figures of a section are names and scalars, or objects of scalars,
-//! in the order in which a person reads them. A figure with a name that ends in `bytes` is shown as
-//! a size. [`subject`] finds the mount for a name, and [`place`] finds it for a path of the host.
+//! `mount` and `nbd` create a [`Live`] and add sections. A section is a name and a closure that
+//! returns figures. `stats` and `cache` ask for them. A verb that works on a whole volume gives its
+//! [`Order`] to the mount that has the volume open. The mount answers with lines of JSON: any
+//! number of steps, then the result.
+//!
+//! The figures of a section are names with scalars, or with objects of scalars, in the order in
+//! which verbs show them. A figure with a name that ends in `bytes` is shown as a size. [`subject`]
+//! finds the mount by its names, and [`place`] finds it for a path of the host.
 //!
 //! # Invariants
 //!
@@ -15,15 +17,15 @@
 //!   and no socket.
 
 mod ask;
+mod close_wait;
 mod descriptor;
-mod farewell;
 mod folder;
 mod give;
 mod hold;
 mod join;
+mod mount_lock;
 mod place;
 mod subject;
-mod turn;
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -36,7 +38,7 @@ use std::time::{Duration, Instant};
 
 use buttress_cache::CacheDevice;
 use buttress_fs::Filesystem;
-use buttress_fuse::{Beside, Unmounter};
+use buttress_fuse::{KernelSync, Unmounter};
 use serde_json::{Value, json};
 
 use crate::cached;
@@ -44,23 +46,25 @@ use crate::exit::{Exit, Result};
 use crate::figures::Figures;
 use crate::order::{Order, Step, Watch};
 use crate::target::{Open, Stream};
-use ask::PATIENCE;
-use farewell::Farewells;
+use ask::ANSWER_TIMEOUT;
+use close_wait::CloseWaiters;
 use folder::folder;
 use give::STEP_PERIOD;
 
 pub use ask::{Answer, Section, all, reachable};
-pub use farewell::{Farewell, Left};
+pub use close_wait::{CloseWait, MountUse};
 pub use give::{find, give, give_with_stream, must_find, tell_cache};
 pub use hold::{Hold, hold};
-pub use join::{Joining, Joins, Wish, join};
-pub use place::{Served, all_of_same, ground, is_ours, mounted_from, no_image, served, submounts};
+pub use join::{JoinHandler, JoinRequest, Joining, join};
+pub use mount_lock::MountLock;
+pub use place::{
+    Served, all_of_same, describe_host_mount, is_ours, mounted_from, no_image, served, submounts,
+};
 pub use subject::Subject;
-pub use turn::Turn;
 
 /// The largest question, in bytes.
 const QUESTION_MAX: usize = 64 << 10;
-/// The duration of one check whether the client has stopped.
+/// How long one look takes that checks whether the client has ended.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// Carries out an order. Its arguments are the order, the volume, the stream of the order, and the
@@ -70,7 +74,7 @@ pub type Executor = fn(&Order, &Open<'_>, Stream<'_>, Watch<'_>) -> Result<Value
 /// The volume that takes orders.
 struct OpenVolume {
     fs: Filesystem,
-    beside: Option<Beside>,
+    kernel_sync: Option<KernelSync>,
     executor: Executor,
     /// The folder that relative names of devices begin in.
     folder: PathBuf,
@@ -78,7 +82,7 @@ struct OpenVolume {
 
 type Source = Box<dyn Fn() -> Figures + Send + Sync>;
 
-/// The description that a process gives once it listens.
+/// What a process reports and which requests it takes, before it listens.
 #[derive(Default)]
 pub struct Live {
     subject: Subject,
@@ -86,20 +90,21 @@ pub struct Live {
     cache: Option<Arc<CacheDevice>>,
     volume: Option<OpenVolume>,
     mount: Option<Unmounter>,
-    joins: Option<Joins>,
-    farewells: Arc<Farewells>,
+    join_handler: Option<JoinHandler>,
+    close_waiters: Arc<CloseWaiters>,
 }
 
 /// A socket that listens. It is removed when this is dropped.
 pub struct Listening {
     path: Option<PathBuf>,
-    farewells: Arc<Farewells>,
+    close_waiters: Arc<CloseWaiters>,
 }
 
 impl Listening {
-    /// Tells all programs that wait for the end that the volume is closed, or why closing failed.
-    pub fn is_closed(&self, failure: Option<String>) {
-        self.farewells.tell(failure);
+    /// Tells all programs that wait for the end of the mount: the volume is closed, or why closing
+    /// failed.
+    pub fn report_closed(&self, failure: Option<String>) {
+        self.close_waiters.report(failure);
     }
 }
 
@@ -113,13 +118,13 @@ impl Drop for Listening {
 }
 
 impl Live {
-    /// Creates a description with the subject alone.
+    /// Creates a description that has only the subject.
     pub fn new(subject: Subject) -> Self {
         Self { subject, ..Self::default() }
     }
 
     /// Adds a section. `figures` is called for every question, from any thread.
-    pub fn section(
+    pub fn add_section(
         &mut self,
         name: &'static str,
         figures: impl Fn() -> Figures + Send + Sync + 'static,
@@ -128,46 +133,51 @@ impl Live {
     }
 
     /// Adds a cache: its figures, and the messages it takes.
-    pub fn cache(&mut self, device: &Arc<CacheDevice>) {
+    pub fn add_cache(&mut self, device: &Arc<CacheDevice>) {
         self.cache = Some(Arc::clone(device));
         let device = Arc::clone(device);
-        self.section("cache", move || cached::figures(&device));
+        self.add_section("cache", move || cached::figures(&device));
     }
 
     /// Adds the mount that this process serves.
-    pub fn mount(&mut self, mount: Unmounter) {
+    pub fn add_mount(&mut self, mount: Unmounter) {
         self.subject.target = Some(mount.target().to_owned());
         self.subject.device = mount.device();
         self.mount = Some(mount);
     }
 
     /// Adds the handler that makes more mounts of the volume.
-    pub fn join(&mut self, joins: Joins) {
-        self.joins = Some(joins);
+    pub fn add_join_handler(&mut self, join_handler: JoinHandler) {
+        self.join_handler = Some(join_handler);
     }
 
     /// Returns whether the mount has been removed. Its last changes are then being made durable.
     fn is_closing(&self) -> bool {
         let Some(mount) = &self.mount else { return false };
-        mount.look();
+        mount.release_if_unseen();
         mount.is_gone()
     }
 
-    /// Adds a volume with the orders that it takes. `beside` keeps the mount in step with the
+    /// Adds a volume with the orders that it takes. `kernel_sync` keeps the mount in step with the
     /// volume. This must be called in the folder from which the devices were named, because names
     /// may be relative.
-    pub fn volume(&mut self, fs: &Filesystem, beside: Option<Beside>, executor: Executor) {
+    pub fn add_volume(
+        &mut self,
+        fs: &Filesystem,
+        kernel_sync: Option<KernelSync>,
+        executor: Executor,
+    ) {
         let folder = std::env::current_dir().unwrap_or_default();
-        self.volume = Some(OpenVolume { fs: fs.clone(), beside, executor, folder });
+        self.volume = Some(OpenVolume { fs: fs.clone(), kernel_sync, executor, folder });
     }
 
     /// Answers from now on, until the process ends (L2).
     pub fn listen(self) -> Listening {
-        let farewells = Arc::clone(&self.farewells);
+        let close_waiters = Arc::clone(&self.close_waiters);
         let path = self.start().inspect_err(|error| {
             tracing::warn!(%error, "no program can ask for figures");
         });
-        Listening { path: path.ok(), farewells }
+        Listening { path: path.ok(), close_waiters }
     }
 
     fn start(self) -> std::io::Result<PathBuf> {
@@ -185,7 +195,7 @@ impl Live {
                 // A flush of a cache may take long: others get their answers meanwhile.
                 let answer = move || {
                     if let Err(error) = this.answer(&stream) {
-                        tracing::debug!(%error, "somebody asked and went away");
+                        tracing::debug!(%error, "a program asked and went away");
                     }
                 };
                 if let Err(error) =
@@ -199,17 +209,17 @@ impl Live {
     }
 
     fn answer(&self, stream: &UnixStream) -> std::io::Result<()> {
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
         let (question, given) = descriptor::receive(stream, QUESTION_MAX)?;
         let question = String::from_utf8(question).map_err(std::io::Error::other)?;
         let document = match question.trim_end().split_once(' ') {
             Some(("cache", message)) => self.message(message),
-            Some(("order", order)) => self.obey(order, given, stream)?,
-            Some(("join", wish)) if let Some(joins) = &self.joins => {
-                return joins.answer(wish, || self.is_closing(), stream);
+            Some(("order", order)) => self.carry_out(order, given, stream)?,
+            Some(("join", request)) if let Some(handler) = &self.join_handler => {
+                return handler.answer(request, || self.is_closing(), stream);
             }
-            None if question.trim_end() == farewell::QUESTION => {
-                return self.farewells.serve(stream, || self.is_closing());
+            None if question.trim_end() == close_wait::QUESTION => {
+                return self.close_waiters.serve(stream, || self.is_closing());
             }
             None if question.trim_end() == hold::QUESTION => match self.holder() {
                 Ok(volume) => {
@@ -218,15 +228,16 @@ impl Live {
                 Err(refusal) => refusal,
             },
             None if question.trim_end() == place::QUESTION => json!(self.submounts()),
-            _ => serde_json::to_value(self.tell())?,
+            _ => serde_json::to_value(self.describe())?,
         };
         let mut stream = stream;
-        // One write sends all of it: a document would write itself in thousands of pieces.
+        // Sends the document by one write. Without this, serde_json would write it in thousands of
+        // pieces.
         stream.write_all(format!("{document}\n").as_bytes())
     }
 
-    /// Returns the volume with a commit that can be held, or the answer with the reason why there
-    /// is none.
+    /// Returns the volume if its last commit can be held. Otherwise returns the answer with the
+    /// reason.
     fn holder(&self) -> Result<&OpenVolume, Value> {
         let refuse = |what, exit| Err(json!({ "error": what, "exit": exit as u8 }));
         match &self.volume {
@@ -241,12 +252,12 @@ impl Live {
         }
     }
 
-    fn tell(&self) -> Answer {
+    fn describe(&self) -> Answer {
         let sections = self.sections.iter();
         let sections =
             sections.map(|(name, source)| Section { name: (*name).to_owned(), figures: source() });
         let mut subject = self.subject.clone();
-        let seen = self.mount.as_ref().and_then(Unmounter::seen).unwrap_or_default();
+        let seen = self.mount.as_ref().and_then(Unmounter::visible_mounts).unwrap_or_default();
         // The first mount may have been removed while others exist.
         if let Some(first) = seen.first()
             && seen.iter().all(|one| Some(&one.point) != subject.target.as_ref())
@@ -263,20 +274,20 @@ impl Live {
     /// Returns the places at which subvolumes have their own mounts, and the device number of each.
     /// Their names need not be text.
     fn submounts(&self) -> Vec<(Vec<u8>, u64)> {
-        let beside = self.volume.as_ref().and_then(|volume| volume.beside.as_ref());
-        let mounts = beside.map(Beside::submounts).unwrap_or_default();
+        let kernel_sync = self.volume.as_ref().and_then(|volume| volume.kernel_sync.as_ref());
+        let mounts = kernel_sync.map(KernelSync::submounts).unwrap_or_default();
         mounts.into_iter().map(|(at, device)| (at.into_os_string().into_vec(), device)).collect()
     }
 
     /// Carries out an order and reports its progress to the client. The client ends the order by
     /// closing its end of the socket.
-    fn obey(
+    fn carry_out(
         &self,
         order: &str,
         given: Option<OwnedFd>,
         stream: &UnixStream,
     ) -> std::io::Result<Value> {
-        let Some(OpenVolume { fs, beside, executor, .. }) = &self.volume else {
+        let Some(OpenVolume { fs, kernel_sync, executor, .. }) = &self.volume else {
             return Ok(
                 json!({ "error": "it has no volume that is mounted", "exit": Exit::Failure as u8 }),
             );
@@ -292,20 +303,20 @@ impl Live {
             }
         };
         stream.set_read_timeout(Some(LOOK))?;
-        let mut told = None::<Instant>;
+        let mut reported_at = None::<Instant>;
         let mut goes_on = true;
         let mut watch = |step: &Step| {
-            if told.is_none_or(|told| told.elapsed() >= STEP_PERIOD) {
-                told = Some(Instant::now());
+            if reported_at.is_none_or(|at| at.elapsed() >= STEP_PERIOD) {
+                reported_at = Some(Instant::now());
                 let mut stream = stream;
-                let said = writeln!(stream, "{}", json!({ "step": step }));
+                let sent = writeln!(stream, "{}", json!({ "step": step }));
                 let gone = matches!(stream.read(&mut [0]), Ok(0));
-                goes_on &= said.is_ok() && !gone;
+                goes_on &= sent.is_ok() && !gone;
             }
             goes_on
         };
         let name = self.subject.image.display().to_string();
-        let open = Open { fs, name: &name, beside: beside.as_ref() };
+        let open = Open { fs, name: &name, kernel_sync: kernel_sync.as_ref() };
         let mut file = given.map(File::from);
         let with = match (&order, &mut file) {
             (Order::Send(_), Some(file)) => Stream::Out(file),
@@ -319,11 +330,11 @@ impl Live {
     }
 
     fn message(&self, message: &str) -> Value {
-        let told = match &self.cache {
+        let outcome = match &self.cache {
             Some(cache) => cache.message(message).map_err(|error| error.to_string()),
             None => Err("it has no cache".to_owned()),
         };
-        match told {
+        match outcome {
             Ok(()) => json!({ "done": message }),
             Err(error) => json!({ "error": error }),
         }

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 
 use buttress_fs::Filesystem;
-use buttress_fuse::Beside;
+use buttress_fuse::KernelSync;
 
 /// The target of an order.
 pub struct Open<'o> {
@@ -11,16 +11,16 @@ pub struct Open<'o> {
     pub fs: &'o Filesystem,
     /// The name of the volume in errors.
     pub name: &'o str,
-    /// Its mount, if it has one.
-    pub beside: Option<&'o Beside>,
+    /// Keeps its mount in step with it, if it has one.
+    pub kernel_sync: Option<&'o KernelSync>,
 }
 
-/// A stream that comes with an order, or goes back beside its answer.
+/// A stream that comes with an order.
 pub enum Stream<'s> {
     /// No stream.
     None,
-    /// Bytes that the order takes.
+    /// Bytes that the order reads.
     In(&'s mut dyn Read),
-    /// Bytes that the order gives.
+    /// Bytes that the order writes.
     Out(&'s mut dyn Write),
 }

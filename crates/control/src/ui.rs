@@ -27,11 +27,11 @@ pub enum Tone {
     Heading,
     /// Names of directories.
     Directory,
-    /// Done, and right.
+    /// Success.
     Good,
     /// Needs attention.
     Bad,
-    /// Less important than its neighbours.
+    /// Something that matters less than the text beside it.
     Dim,
 }
 
@@ -153,13 +153,13 @@ impl Progress {
     }
 
     /// Prints a line above the bar, on standard error.
-    pub fn say(&self, text: &str) {
+    pub fn print_above(&self, text: &str) {
         // Standard error may be closed.
         self.bar.suspend(|| _ = writeln!(std::io::stderr().lock(), "{text}"));
     }
 
     /// Shows the name of the current object.
-    pub fn message(&self, text: &str) {
+    pub fn set_message(&self, text: &str) {
         self.bar.set_message(text.to_owned());
     }
 

@@ -19,7 +19,7 @@ use crate::file::{End, File, Meta};
 use crate::files::Files;
 use crate::job::{Goal, Supply};
 use crate::write::SIZE_MAX;
-use crate::writeback::settle;
+use crate::writeback::advance_disk_size;
 
 /// Largest extent that is preallocated in one piece.
 const PREALLOC_BYTES_MAX: u64 = 128 << 20;
@@ -74,13 +74,13 @@ impl Files {
         if file.is_dirty() {
             self.writeback.write_back(file, range.clone())?;
         }
-        let mut plan = Plan { offset, end: range.end, grown, stamp: Some(stamp) };
+        let mut changes = InodeChanges { offset, end: range.end, grown, stamp: Some(stamp) };
         {
             let _claim = file.claim();
-            self.fill_gaps(file, range, &mut plan)?;
+            self.fill_gaps(file, range, &mut changes)?;
         }
         // The end of the range already had an extent, so no step has set the length and the times.
-        match plan.stamp {
+        match changes.stamp {
             Some(stamp) => self.lengthen(file, grown, stamp),
             None => Ok(()),
         }
@@ -103,16 +103,16 @@ impl Files {
         &self,
         file: &File,
         range: Range<u64>,
-        plan: &mut Plan<S>,
+        changes: &mut InodeChanges<S>,
     ) -> Result<()> {
         if self.end(file)? <= range.start {
-            return self.fill_gap(file, range, plan);
+            return self.fill_gap(file, range, changes);
         }
         let mut at = range.start;
         while at < range.end {
             let (gaps, looked) = self.gaps(&self.engine.view(), file, at..range.end)?;
             for gap in gaps {
-                self.fill_gap(file, gap, plan)?;
+                self.fill_gap(file, gap, changes)?;
             }
             at = looked;
         }
@@ -165,13 +165,13 @@ impl Files {
         &self,
         file: &File,
         gap: Range<u64>,
-        plan: &mut Plan<S>,
+        changes: &mut InodeChanges<S>,
     ) -> Result<()> {
         let mut at = gap.start;
         let mut goal = file.goal();
         while at < gap.end {
             let want = (gap.end - at).min(PREALLOC_BYTES_MAX);
-            if let Some(extent) = self.step(file, &(at..at + want), plan)? {
+            if let Some(extent) = self.append_from_window(file, &(at..at + want), changes)? {
                 goal.at = Some(extent.end());
                 at += want;
                 continue;
@@ -187,7 +187,7 @@ impl Files {
             };
             goal.at = Some(extent.end());
             let part = at..at + extent.len;
-            let put = self.put_prealloc(file, &part, extent, plan);
+            let put = self.put_prealloc(file, &part, extent, changes);
             if put.is_err() {
                 self.engine.free_unused_data(extent);
             }
@@ -200,7 +200,7 @@ impl Files {
 
     /// Allocates space for the next step of a file that grows by steps, with room for more.
     fn allocate_ahead(&self, file: &File, at: u64, want: u64, goal: Goal) -> Option<Extent> {
-        if want >= AHEAD_BYTES_MAX || !self.steps(file, &(at..at + want)) {
+        if want >= AHEAD_BYTES_MAX || !self.continues_prealloc(file, &(at..at + want)) {
             return None;
         }
         let ahead = at.max((AHEAD_STEPS - 1) * want).min(AHEAD_BYTES_MAX);
@@ -210,25 +210,25 @@ impl Files {
 
     /// Returns whether `part` directly follows the file's last extent and needs no hole items. That
     /// extent must be preallocated as a whole.
-    fn steps(&self, file: &File, part: &Range<u64>) -> bool {
+    fn continues_prealloc(&self, file: &File, part: &Range<u64>) -> bool {
         let covers = |growth: Range<u64>| part.start <= growth.start && growth.end <= part.end;
-        file.steps_to(part.start)
+        file.ends_preallocated_at(part.start)
             && (self.params.options.no_holes || covers(self.params.growth(file, part)))
     }
 
     /// Preallocates the next step of a file from the space in [`File::window`]. Returns the extent.
     /// Returns `None` if the window lacks the space, or if the part is not the next step.
-    fn step<S: FnOnce(&mut InodeItem)>(
+    fn append_from_window<S: FnOnce(&mut InodeItem)>(
         &self,
         file: &File,
         part: &Range<u64>,
-        plan: &mut Plan<S>,
+        changes: &mut InodeChanges<S>,
     ) -> Result<Option<Extent>> {
         let len = part.end - part.start;
         let Some(window) = file.window.get().filter(|window| window.has(len)) else {
             return Ok(None);
         };
-        if !self.steps(file, part) {
+        if !self.continues_prealloc(file, part) {
             return Ok(None);
         }
         let (_extents, end) = file.append_extents();
@@ -245,10 +245,10 @@ impl Files {
         };
         let grown = last.filter(|(_, last)| last.start == extent.start);
         let offset = grown.map_or(part.start, |(offset, _)| offset);
-        let bytes = Edits::replace(&handle, file, offset, set_aside(extent), len);
+        let bytes = Edits::replace(&handle, file, offset, prealloc_item(extent), len);
         file.update_meta(&handle, |meta| {
             bytes.count(meta);
-            plan.follow(file, part, meta);
+            changes.note_preallocated(file, part, meta);
         });
         file.note_end(End { at: part.end, last: Some((offset, extent)) });
         Ok(Some(extent))
@@ -259,7 +259,7 @@ impl Files {
         file: &File,
         part: &Range<u64>,
         extent: Extent,
-        plan: &mut Plan<S>,
+        changes: &mut InodeChanges<S>,
     ) -> Result<()> {
         let (_extents, end) = file.append_extents();
         let appends = end.is_some_and(|end| end.at <= part.start);
@@ -289,17 +289,17 @@ impl Files {
                 let whole = Extent::new(last.start, last.len + extent.len);
                 (
                     (offset, whole),
-                    Edits::replace(&handle, file, offset, set_aside(whole), extent.len),
+                    Edits::replace(&handle, file, offset, prealloc_item(whole), extent.len),
                 )
             }
             None => {
-                edits.insert(part.start, set_aside(extent));
+                edits.insert(part.start, prealloc_item(extent));
                 ((part.start, extent), edits.apply(&handle, file))
             }
         };
         file.update_meta(&handle, |meta| {
             bytes.count(meta);
-            plan.follow(file, part, meta);
+            changes.note_preallocated(file, part, meta);
         });
         if let Some(end) = end {
             file.note_end(match appends {
@@ -314,7 +314,7 @@ impl Files {
 }
 
 /// The item of an extent that reads as zeros until it is written.
-fn set_aside(extent: Extent) -> FileExtent {
+fn prealloc_item(extent: Extent) -> FileExtent {
     let Extent { start, len } = extent;
     FileExtent {
         generation: Generation(0),
@@ -325,7 +325,7 @@ fn set_aside(extent: Extent) -> FileExtent {
 }
 
 /// The changes of the inode item while the gaps of a file are filled.
-struct Plan<S> {
+struct InodeChanges<S> {
     /// Start of the range that was asked for, and end of the sectors that it touches.
     offset: u64,
     end: u64,
@@ -335,13 +335,13 @@ struct Plan<S> {
     stamp: Option<S>,
 }
 
-impl<S: FnOnce(&mut InodeItem)> Plan<S> {
+impl<S: FnOnce(&mut InodeItem)> InodeChanges<S> {
     /// Updates the inode item after a part was preallocated.
-    fn follow(&mut self, file: &File, part: &Range<u64>, meta: &mut Meta) {
+    fn note_preallocated(&mut self, file: &File, part: &Range<u64>, meta: &mut Meta) {
         if part.end >= self.end {
             if let Some(stamp) = self.stamp.take() {
                 meta.item.size = meta.item.size.max(self.grown);
-                settle(meta, &file.dirty.lock());
+                advance_disk_size(meta, &file.dirty.lock());
                 stamp(&mut meta.item);
             }
         } else if self.offset <= meta.item.size && meta.item.size == meta.disk_size {

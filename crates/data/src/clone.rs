@@ -78,16 +78,16 @@ impl Files {
         }
         // Data that waits to be written in place has no space reserved. It must be written back
         // before its extent is shared.
-        let lies = InodeFlags::NODATACOW | InodeFlags::PREALLOC;
-        let waiting = match source.with_item(|item| item.flags & lies) {
+        let in_place = InodeFlags::NODATACOW | InodeFlags::PREALLOC;
+        let waiting = match source.with_item(|item| item.flags & in_place) {
             0 => offset..self.params.ceil(offset + len),
             _ => 0..u64::MAX,
         };
         self.writeback.write_back(source, waiting)?;
         let copied = self.copy_inline(range)?;
-        // If the write of late data of the source fails (`dirty::P3`), its extents are taken back.
-        // With the source's claim no data is late. The caller's locks of both inodes allow this
-        // thread to wait for two claims.
+        // If the write of unwritten data of the source fails (`dirty::P3`), its extents are taken
+        // back. With the source's claim there is no such data. The caller's locks of both inodes
+        // allow this thread to wait for two claims.
         let _of_source = (!range.is_within_one()).then(|| source.claim());
         let _claim = target.claim();
         let mut stamp = Some(stamp);

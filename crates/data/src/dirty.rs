@@ -4,11 +4,11 @@
 //!
 //! - **P1** Pieces are disjoint, start on a sector and are whole sectors long. No piece is longer
 //!   than [`PIECE_BYTES`], unless it was put in as one piece.
-//! - **P2** Every sector in `pieces` has its data space in `reserved`, or is in `placed`. A sector
-//!   in `placed` will be written in place, so it needs no new space. `unreserved` proves that for
-//!   all sectors in `placed`.
+//! - **P2** Every sector in `pieces` has its data space in `reserved`, or is in `in_place`. A
+//!   sector in `in_place` will be written where its extent lies, so it needs no new space.
+//!   `unreserved` proves that for all sectors in `in_place`.
 //! - **P3** A sector that is being written stays readable here until its extent item is visible and
-//!   its data is on the device. `late` has the data of items that became visible first.
+//!   its data is on the device. `unwritten` has the data of items that became visible first.
 //! - **P4** Bytes at or after the file's length are zero.
 //! - **P5** For every piece there is metadata in `metadata` to make an extent of it visible.
 //! - **P6** All of this metadata is for the file's own items. If it covers many items, it counts as
@@ -37,9 +37,9 @@ const POOL_PIECES: usize = 512;
 /// Buffers that were written back and can be filled again. Memory fresh from the system has to be
 /// cleared first, which costs more than the copy into it.
 #[derive(Debug)]
-pub(crate) struct Pool(Ranked<Vec<Vec<u8>>>);
+pub(crate) struct BufferPool(Ranked<Vec<Vec<u8>>>);
 
-impl Pool {
+impl BufferPool {
     pub(crate) fn new() -> Self {
         Self(Ranked::new(Rank::Leaf, Vec::new()))
     }
@@ -79,14 +79,14 @@ pub(crate) struct Dirty {
     pieces: BTreeMap<u64, Vec<u8>>,
     writing: BTreeMap<u64, Arc<Vec<u8>>>,
     /// Data that has its extents and is still to be written (P3).
-    late: BTreeMap<u64, Arc<Vec<u8>>>,
+    unwritten: BTreeMap<u64, Arc<Vec<u8>>>,
     bytes: u64,
-    /// Bytes in `writing` and in `late`.
+    /// Bytes in `writing` and in `unwritten`.
     writing_bytes: u64,
     /// The data space that is reserved for `pieces` (P2).
     pub(crate) reserved: Option<DataReservation>,
     /// Sectors of `pieces` that have a place on disk and no reservation (P2).
-    placed: RangeSet,
+    in_place: RangeSet,
     unreserved: Option<NoReserve>,
     /// The metadata that is reserved for `pieces` (P5). A job that writes a part of the pieces
     /// takes all of it, and gives the rest back when its extents are finished.
@@ -99,7 +99,7 @@ pub(crate) struct Dirty {
     pub(crate) splits: u32,
     /// Whether the last write found no data space, but sectors that can be written in place. The
     /// next write then looks for such sectors before it reserves space.
-    pub(crate) crowded: bool,
+    pub(crate) prefers_in_place: bool,
     /// Whether a thread holds the writeback claim.
     pub(crate) busy: bool,
     /// The best address for the next extent of this file.
@@ -154,7 +154,7 @@ impl Dirty {
     }
 
     pub(crate) fn is_clean(&self) -> bool {
-        self.pieces.is_empty() && self.writing.is_empty() && self.late.is_empty()
+        self.pieces.is_empty() && self.writing.is_empty() && self.unwritten.is_empty()
     }
 
     /// Copies the data here into `buf`, which holds the file from `offset` on. Adds each missing
@@ -167,24 +167,24 @@ impl Dirty {
         }
         let mut missing = Vec::new();
         overlay(&self.pieces, |piece| piece.as_slice(), range, offset, buf, &mut missing);
-        let mut named = Vec::new();
+        let mut still_missing = Vec::new();
         for gap in missing {
-            overlay(&self.writing, |piece| piece.as_slice(), gap, offset, buf, &mut named);
+            overlay(&self.writing, |piece| piece.as_slice(), gap, offset, buf, &mut still_missing);
         }
-        for gap in named {
-            overlay(&self.late, |piece| piece.as_slice(), gap, offset, buf, gaps);
+        for gap in still_missing {
+            overlay(&self.unwritten, |piece| piece.as_slice(), gap, offset, buf, gaps);
         }
     }
 
     /// Whether the sector at `offset` waits for writeback.
-    pub(crate) fn waits(&self, offset: u64) -> bool {
+    pub(crate) fn is_dirty_at(&self, offset: u64) -> bool {
         before(&self.pieces, offset)
             .is_some_and(|(start, piece)| offset - start < piece.len() as u64)
     }
 
     /// Returns the sector at `offset`, if it is being written to the device.
-    pub(crate) fn on_its_way(&self, offset: u64, sector: usize) -> Option<&[u8]> {
-        [&self.writing, &self.late].into_iter().find_map(|map| {
+    pub(crate) fn in_writeback(&self, offset: u64, sector: usize) -> Option<&[u8]> {
+        [&self.writing, &self.unwritten].into_iter().find_map(|map| {
             let (start, piece) = before(map, offset)?;
             let from = (offset - start) as usize;
             piece.get(from..from + sector)
@@ -228,12 +228,12 @@ impl Dirty {
     /// Returns the ranges that wait or are being written, sorted and joined. Returns none if there
     /// are more than `limit` pieces.
     pub(crate) fn runs(&self, limit: usize) -> Vec<Range<u64>> {
-        if self.pieces.len() + self.writing.len() + self.late.len() > limit {
+        if self.pieces.len() + self.writing.len() + self.unwritten.len() > limit {
             return Vec::new();
         }
         let of = |at: &u64, len: usize| *at..*at + len as u64;
         let mut all: Vec<Range<u64>> = self.pieces.iter().map(|(at, b)| of(at, b.len())).collect();
-        all.extend(self.writing.iter().chain(&self.late).map(|(at, b)| of(at, b.len())));
+        all.extend(self.writing.iter().chain(&self.unwritten).map(|(at, b)| of(at, b.len())));
         all.sort_unstable_by_key(|run| run.start);
         let mut runs: Vec<Range<u64>> = Vec::with_capacity(all.len());
         for run in all {
@@ -269,10 +269,10 @@ impl Dirty {
     }
 
     /// Records sectors that have their place on disk (P2), and takes their token.
-    pub(crate) fn place(&mut self, range: Range<u64>, token: NoReserve) {
-        let all = self.placed.total() + token.bytes();
-        self.placed.insert(range);
-        assert_eq!(self.placed.total(), all, "P2: each sector has one token");
+    pub(crate) fn mark_in_place(&mut self, range: Range<u64>, token: NoReserve) {
+        let all = self.in_place.total() + token.bytes();
+        self.in_place.insert(range);
+        assert_eq!(self.in_place.total(), all, "P2: each sector has one token");
         match &mut self.unreserved {
             Some(unreserved) => unreserved.merge(token),
             none => *none = Some(token),
@@ -281,10 +281,10 @@ impl Dirty {
 
     /// Forgets the places on disk of the sectors in `range`. Returns their token, if there were
     /// any.
-    pub(crate) fn displace(&mut self, range: Range<u64>) -> Option<NoReserve> {
-        let before = self.placed.total();
-        self.placed.remove(range);
-        let left = self.placed.total();
+    pub(crate) fn unmark_in_place(&mut self, range: Range<u64>) -> Option<NoReserve> {
+        let before = self.in_place.total();
+        self.in_place.remove(range);
+        let left = self.in_place.total();
         if left == before {
             return None;
         }
@@ -296,7 +296,7 @@ impl Dirty {
 
     /// Puts whole sectors, over sectors that wait already or beside them. Returns the number of new
     /// bytes.
-    pub(crate) fn put(&mut self, pool: &Pool, offset: u64, data: &[u8]) -> u64 {
+    pub(crate) fn put(&mut self, pool: &BufferPool, offset: u64, data: &[u8]) -> u64 {
         let end = offset + data.len() as u64;
         let part = |low: u64, high: u64| &data[(low - offset) as usize..(high - offset) as usize];
         let mut at = offset;
@@ -325,7 +325,7 @@ impl Dirty {
     }
 
     /// Puts sectors where none wait.
-    fn append(&mut self, pool: &Pool, mut offset: u64, mut data: &[u8]) {
+    fn append(&mut self, pool: &BufferPool, mut offset: u64, mut data: &[u8]) {
         if let Some((start, piece)) = before_mut(&mut self.pieces, offset)
             && start + piece.len() as u64 == offset
             && piece.len() < PIECE_BYTES
@@ -389,7 +389,7 @@ impl Dirty {
             }
         }
         for run in &mut runs {
-            run.unreserved = self.displace(run.offset..run.end());
+            run.unreserved = self.unmark_in_place(run.offset..run.end());
         }
         let pieces: usize = runs.iter().map(|run| run.pieces.len()).sum();
         self.splits = self.splits.saturating_sub(pieces as u32);
@@ -399,12 +399,12 @@ impl Dirty {
         runs
     }
 
-    /// Forgets a run that was being written, or was late. Returns its length.
-    pub(crate) fn finished(&mut self, run: &Run) -> u64 {
+    /// Forgets a run that was being written, with extents or without. Returns its length.
+    pub(crate) fn end_writeback(&mut self, run: &Run) -> u64 {
         let mut at = run.offset;
         for piece in &run.pieces {
             self.writing.remove(&at);
-            self.late.remove(&at);
+            self.unwritten.remove(&at);
             at += piece.len() as u64;
         }
         self.writing_bytes -= run.len;
@@ -412,33 +412,33 @@ impl Dirty {
     }
 
     /// Records that a run has its extents before its data is written.
-    pub(crate) fn name(&mut self, run: &Run) {
+    pub(crate) fn note_extents(&mut self, run: &Run) {
         let mut at = run.offset;
         for piece in &run.pieces {
             self.writing.remove(&at);
-            self.late.insert(at, Arc::clone(piece));
+            self.unwritten.insert(at, Arc::clone(piece));
             at += piece.len() as u64;
         }
     }
 
     /// Whether extents have data that is still to be written.
-    pub(crate) fn is_late(&self) -> bool {
-        !self.late.is_empty()
+    pub(crate) fn has_unwritten(&self) -> bool {
+        !self.unwritten.is_empty()
     }
 
-    /// Returns the start of the first piece that ends after `offset` and has no extent yet. Late
-    /// data has extents, so it does not count.
-    pub(crate) fn first_behind(&self, offset: u64) -> Option<u64> {
-        let pieces = first_behind(&self.pieces, offset, Vec::len);
-        let writing = first_behind(&self.writing, offset, |piece| piece.len());
+    /// Returns the start of the first piece that ends after `offset` and has no extent yet. Data
+    /// in `unwritten` has extents, so it does not count.
+    pub(crate) fn first_ending_after(&self, offset: u64) -> Option<u64> {
+        let pieces = first_ending_after(&self.pieces, offset, Vec::len);
+        let writing = first_ending_after(&self.writing, offset, |piece| piece.len());
         pieces.into_iter().chain(writing).min()
     }
 
     /// Returns the first range at or after `offset` that waits or is being written.
     pub(crate) fn next_data(&self, offset: u64) -> Option<Range<u64>> {
         let ranges = |low: u64, len: usize| low..low + len as u64;
-        let piece = behind(&self.pieces, offset, Vec::len).map(|(s, l)| ranges(s, l));
-        let writing = behind(&self.writing, offset, |p| p.len()).map(|(s, l)| ranges(s, l));
+        let piece = ending_after(&self.pieces, offset, Vec::len).map(|(s, l)| ranges(s, l));
+        let writing = ending_after(&self.writing, offset, |p| p.len()).map(|(s, l)| ranges(s, l));
         piece.into_iter().chain(writing).min_by_key(|range| range.start)
     }
 
@@ -471,7 +471,7 @@ impl Dirty {
 
     /// Resets `inline` when the first sector no longer waits, and `splits` when no piece waits.
     fn note_gone(&mut self) {
-        if !self.waits(0) {
+        if !self.is_dirty_at(0) {
             self.inline = 0;
         }
         if self.pieces.is_empty() {
@@ -488,7 +488,7 @@ fn before_mut<V>(map: &mut BTreeMap<u64, V>, offset: u64) -> Option<(u64, &mut V
     map.range_mut(..=offset).next_back().map(|(start, value)| (*start, value))
 }
 
-fn behind<V>(
+fn ending_after<V>(
     map: &BTreeMap<u64, V>,
     offset: u64,
     len: impl Fn(&V) -> usize,
@@ -505,8 +505,12 @@ fn in_range<V>(map: &BTreeMap<u64, V>, range: &Range<u64>, len: impl Fn(&V) -> u
     usize::from(before.is_some()) + map.range(range.clone()).count()
 }
 
-fn first_behind<V>(map: &BTreeMap<u64, V>, offset: u64, len: impl Fn(&V) -> usize) -> Option<u64> {
-    behind(map, offset, len).map(|(start, _)| start)
+fn first_ending_after<V>(
+    map: &BTreeMap<u64, V>,
+    offset: u64,
+    len: impl Fn(&V) -> usize,
+) -> Option<u64> {
+    ending_after(map, offset, len).map(|(start, _)| start)
 }
 
 /// Copies the parts of `range` that `map` has, and lists the parts that it lacks.
@@ -546,7 +550,7 @@ mod tests {
     /// neighbours show the older ones.
     #[test]
     fn newer_bytes_win() {
-        let (mut dirty, pool) = (Dirty::default(), Pool::new());
+        let (mut dirty, pool) = (Dirty::default(), BufferPool::new());
         assert_eq!(dirty.put(&pool, 0, &[1; 12288]), 12288);
         let runs = dirty.take(0..u64::MAX, u64::MAX);
         assert_eq!(runs.len(), 1);
@@ -558,17 +562,17 @@ mod tests {
         assert!(buf[..4096].iter().all(|b| *b == 1));
         assert!(buf[4096..8192].iter().all(|b| *b == 2));
         assert!(buf[8192..12288].iter().all(|b| *b == 1));
-        assert_eq!(dirty.finished(&runs[0]), 12288);
+        assert_eq!(dirty.end_writeback(&runs[0]), 12288);
         assert_eq!(dirty.bytes(), 4096);
     }
 
     /// P1: forgetting the middle of a piece leaves its two ends.
     #[test]
     fn forgetting_splits() {
-        let (mut dirty, pool) = (Dirty::default(), Pool::new());
+        let (mut dirty, pool) = (Dirty::default(), BufferPool::new());
         dirty.put(&pool, 0, &[1; 5 * 4096]);
         assert_eq!(dirty.forget(4096..8192), 4096);
-        assert!(dirty.waits(0) && !dirty.waits(4096) && dirty.waits(8192));
+        assert!(dirty.is_dirty_at(0) && !dirty.is_dirty_at(4096) && dirty.is_dirty_at(8192));
         assert_eq!(dirty.missing(0..5 * 4096), 4096);
         assert_eq!(dirty.put(&pool, 0, &[3; 5 * 4096]), 4096);
         assert_eq!(dirty.bytes(), 5 * 4096);

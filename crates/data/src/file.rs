@@ -13,11 +13,11 @@
 //!
 //! 1. the caller's lock of the inode: one thread at a time changes length and layout;
 //! 2. the writeback claim (`Dirty::busy`). A thread that has one claim waits for a second one only
-//!   if it holds the locks of both inodes;
+//!    if it holds the locks of both inodes;
 //! 3. `extents`. Shared: threads that look up extents, and some that read them (`read_plan`).
-//!   Exclusive: threads that change them. A thread locks several files at once in two ways only. It
-//!   locks one exclusively and the others shared. Or it locks all exclusively, in the order of
-//!   their numbers, with nothing else held;
+//!    Exclusive: threads that change them. A thread locks several files at once in two ways only.
+//!    It locks one exclusively and the others shared. Or it locks all exclusively, in the order of
+//!    their numbers, with nothing else held;
 //! 4. two short locks: the item's, then the dirty map's. They are taken inside a handle, so no
 //!    thread begins a handle, reserves or does I/O under them.
 
@@ -33,7 +33,7 @@ use crate::backoff::Backoff;
 use crate::codec::Codec;
 use crate::dirty::Dirty;
 use crate::error::Error;
-use crate::exclusive::Exclusive;
+use crate::in_place_hints::InPlaceHints;
 use crate::streams::Streams;
 
 const TYPE_MASK: u32 = 0o170_000;
@@ -73,7 +73,7 @@ pub struct File {
     /// Signalled when the writeback claim is given back.
     pub(crate) idle: Condvar,
     /// Parts that may be overwritten in place, as far as earlier checks found.
-    pub(crate) exclusive: Ranked<Exclusive>,
+    pub(crate) in_place_hints: Ranked<InPlaceHints>,
 }
 
 /// The end of a file's extents.
@@ -145,7 +145,7 @@ impl File {
             long_reads: Backoff::default(),
             window: OnceLock::new(),
             idle: Condvar::new(),
-            exclusive: Ranked::new(Rank::Leaf, Exclusive::default()),
+            in_place_hints: Ranked::new(Rank::Leaf, InPlaceHints::default()),
         }
     }
 
@@ -264,7 +264,7 @@ impl File {
 
     /// Whether the time of access in memory differs from the one that was last put or read.
     #[must_use]
-    pub fn access_waits(&self) -> bool {
+    pub fn has_unsaved_access(&self) -> bool {
         let meta = self.meta.lock();
         meta.item.atime != meta.access_put
     }
@@ -326,7 +326,7 @@ impl File {
     }
 
     /// Returns whether the file's extents end at `at` with a preallocated one.
-    pub(crate) fn steps_to(&self, at: u64) -> bool {
+    pub(crate) fn ends_preallocated_at(&self, at: u64) -> bool {
         self.end.lock().is_some_and(|end| end.at == at && end.last.is_some())
     }
 
@@ -341,7 +341,7 @@ impl File {
     }
 
     /// Notes that the inode was just made and has no extents.
-    pub fn is_new(&self) {
+    pub fn note_new(&self) {
         self.note_end(End { at: 0, last: None });
     }
 

@@ -10,7 +10,7 @@ use buttress_txn::Engine;
 use buttress_volume::Volume;
 
 use crate::counters::Counters;
-use crate::dirty::Pool;
+use crate::dirty::BufferPool;
 use crate::pages::Pages;
 use crate::params::{FilesOptions, Params};
 use crate::placement::Placement;
@@ -24,7 +24,7 @@ pub struct Files {
     pub(crate) volume: Arc<Volume>,
     pub(crate) params: Arc<Params>,
     pub(crate) counters: Arc<Counters>,
-    pub(crate) pool: Arc<Pool>,
+    pub(crate) pool: Arc<BufferPool>,
     pub(crate) pages: Arc<Pages>,
     pub(crate) reader: Reader,
     pub(crate) placement: Arc<Placement>,
@@ -38,7 +38,7 @@ impl Files {
         let sector = u64::from(volume.sectorsize());
         let pages = Arc::new(Pages::new(options.page_cache_bytes));
         let params = Arc::new(Params { sector, csum_type: volume.csum_type(), options });
-        let (counters, pool) = (Arc::new(Counters::new()), Arc::new(Pool::new()));
+        let (counters, pool) = (Arc::new(Counters::new()), Arc::new(BufferPool::new()));
         let reader = Reader::new(
             Arc::clone(&engine),
             Arc::clone(&volume),

@@ -6,7 +6,6 @@
 //! [`Files`], on a file.
 
 mod error;
-mod exclusive;
 
 mod backoff;
 mod claim;
@@ -17,6 +16,7 @@ mod drop_extents;
 mod extent_map;
 mod file;
 mod heuristic;
+mod in_place_hints;
 mod job;
 mod pack;
 mod pages;

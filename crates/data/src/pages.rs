@@ -107,7 +107,7 @@ enum Heat {
     /// As `Ahead`, but the run was evicted recently. The next read of its start makes it `Again`.
     Returned,
     /// As `Ahead`, and spared once from eviction.
-    Late,
+    Spared,
     Once,
     Again,
 }
@@ -115,7 +115,7 @@ enum Heat {
 impl Heat {
     fn more(self) -> Self {
         match self {
-            Self::Ahead | Self::Late => Self::Once,
+            Self::Ahead | Self::Spared => Self::Once,
             Self::Returned | Self::Once | Self::Again => Self::Again,
         }
     }
@@ -162,7 +162,7 @@ pub(crate) enum Found<'p> {
     /// The bytes of a run, and the position of the address in them.
     Ready { bytes: Arc<AlignedBuf>, from: usize },
     /// Not cached: the caller reads the run for all threads that wait.
-    Claimed(Claim<'p>),
+    Claimed(RunClaim<'p>),
     /// Another thread reads the run, which ends at `end`.
     Loading { end: Logical },
 }
@@ -170,7 +170,7 @@ pub(crate) enum Found<'p> {
 /// The duty to read a run (P3).
 #[derive(Debug)]
 #[must_use = "others wait for it"]
-pub(crate) struct Claim<'p> {
+pub(crate) struct RunClaim<'p> {
     pages: &'p Pages,
     extent: Extent,
     number: u64,
@@ -211,7 +211,7 @@ impl Pages {
         }
         let entered = self.queues.lock().audit();
         let room: u64 = all.values().map(|len| room(*len)).sum();
-        assert!(entered >= room, "Q1: {room} bytes are kept, {entered} in queues");
+        assert!(entered >= room, "queues::Q1: {room} bytes are kept, {entered} in queues");
         let mut last = 0;
         for (start, len) in &all {
             assert!(start / REGION == (start + len - 1) / REGION, "P2: crosses a boundary");
@@ -275,14 +275,14 @@ impl Pages {
     }
 
     /// Finds the run that holds an address, or claims one that begins there and is at most `want`
-    /// bytes long. If `goes_on`, the reader has read a part of this sector before: both reads count
-    /// as one.
-    pub(crate) fn find(&self, at: Logical, want: u64, goes_on: bool) -> Found<'_> {
+    /// bytes long. If `continues`, the reader has read a part of this sector before: both reads
+    /// count as one.
+    pub(crate) fn find(&self, at: Logical, want: u64, continues: bool) -> Found<'_> {
         let mut runs = self.shard(at.0).runs.lock();
         let next = match covering(&mut runs, at.0) {
             Ok((start, slot)) => match &mut slot.state {
                 State::Ready { bytes, read } => {
-                    let comes = start == at.0 && !goes_on;
+                    let comes = start == at.0 && !continues;
                     *read = if comes { read.more() } else { *read };
                     let (bytes, from) = (Arc::clone(bytes), (at.0 - start) as usize);
                     return Found::Ready { bytes, from };
@@ -299,7 +299,7 @@ impl Pages {
 
     /// Claims a run to be read ahead. If the address is cached or being read, returns the end of
     /// that run.
-    pub(crate) fn claim(&self, at: Logical, want: u64) -> Result<Claim<'_>, Logical> {
+    pub(crate) fn claim(&self, at: Logical, want: u64) -> Result<RunClaim<'_>, Logical> {
         let mut runs = self.shard(at.0).runs.lock();
         match covering(&mut runs, at.0) {
             Ok((start, slot)) => Err(Logical(start + slot.len)),
@@ -313,12 +313,12 @@ impl Pages {
         at: Logical,
         next: Option<u64>,
         want: u64,
-    ) -> Claim<'_> {
+    ) -> RunClaim<'_> {
         let end = region_end(at.0).min(next.unwrap_or(u64::MAX));
         let len = want.min(end - at.0);
         let number = self.next_number.fetch_add(1, Ordering::Relaxed);
         runs.insert(at.0, Slot { len, number, state: LOADING });
-        Claim { pages: self, extent: Extent::new(at, len), number }
+        RunClaim { pages: self, extent: Extent::new(at, len), number }
     }
 
     /// The widest window for reading ahead, in bytes. The run in use and two windows ahead of it
@@ -394,18 +394,18 @@ impl Pages {
         let mut runs = self.shard(victim.start).runs.lock();
         let slot = runs.get_mut(&victim.start).filter(|slot| slot.number == victim.number);
         let Some(slot) = slot else { return Verdict::WasGone };
-        let mut verdict = Verdict::Goes;
+        let mut verdict = Verdict::Evict;
         if let State::Ready { read, .. } = &mut slot.state {
             match *read {
                 Heat::Again => {
                     *read = Heat::Once;
-                    return Verdict::Stays;
+                    return Verdict::Keep;
                 }
                 Heat::Ahead | Heat::Returned => {
-                    *read = Heat::Late;
-                    return Verdict::Waits;
+                    *read = Heat::Spared;
+                    return Verdict::Spare;
                 }
-                Heat::Late => verdict = Verdict::Unread,
+                Heat::Spared => verdict = Verdict::EvictUnread,
                 Heat::Once => {}
             }
         }
@@ -416,7 +416,7 @@ impl Pages {
     }
 }
 
-impl Claim<'_> {
+impl RunClaim<'_> {
     /// The extent to be read.
     pub(crate) fn extent(&self) -> Extent {
         self.extent
@@ -470,7 +470,7 @@ impl Claim<'_> {
     }
 }
 
-impl Drop for Claim<'_> {
+impl Drop for RunClaim<'_> {
     fn drop(&mut self) {
         let shard = self.pages.shard(self.extent.start.0);
         let mut runs = shard.runs.lock();

@@ -5,7 +5,7 @@ use std::thread;
 use buttress_base::{AlignedBuf, Rng};
 use buttress_format::{Extent, Logical};
 
-use crate::pages::{Claim, Found, Pages, Purpose, REGION};
+use crate::pages::{Found, Pages, Purpose, REGION, RunClaim};
 
 const SECTOR: u64 = 4096;
 
@@ -141,12 +141,12 @@ fn nothing_old_is_found() {
 }
 
 /// Reads a run of 256 KiB that no other thread wants; returns whether it was there.
-fn touch(pages: &Pages, at: u64, goes_on: bool) -> bool {
-    touch_for(pages, at, Purpose::Now, goes_on)
+fn touch(pages: &Pages, at: u64, continues: bool) -> bool {
+    touch_for(pages, at, Purpose::Now, continues)
 }
 
-fn touch_for(pages: &Pages, at: u64, purpose: Purpose, goes_on: bool) -> bool {
-    match pages.find(Logical(at), 256 << 10, goes_on) {
+fn touch_for(pages: &Pages, at: u64, purpose: Purpose, continues: bool) -> bool {
+    match pages.find(Logical(at), 256 << 10, continues) {
         Found::Ready { .. } => true,
         Found::Claimed(claim) => {
             let bytes = AlignedBuf::zeroed(claim.extent().len as usize);
@@ -264,7 +264,7 @@ fn a_reader_keeps_the_run_it_reads() {
     const LEN: u64 = 64 << 20;
     for budget in [4 << 20, (17 << 20) / 4, 10_000_000, 16 << 20, 64 << 20] {
         let pages = Pages::new(budget);
-        let load = |claim: Claim<'_>, purpose: Purpose| {
+        let load = |claim: RunClaim<'_>, purpose: Purpose| {
             let len = claim.extent().len;
             claim.publish(&Arc::new(AlignedBuf::zeroed(len as usize)), purpose);
             len

@@ -31,13 +31,13 @@ struct Stream {
     next: u64,
     window: u64,
     /// The offset up to which reading ahead was advised.
-    told: u64,
+    advised_to: u64,
     /// The distance between the starts of the last two reads. Zero in a sequence.
     stride: i64,
-    /// `strides` is the number of reads that the stride has predicted. `told_strides` is the number
-    /// of the last piece that was advised, counted the same way.
+    /// `strides` is the number of reads that the stride has predicted. `advised_strides` is the
+    /// number of the last piece that was advised, counted the same way.
     strides: u64,
-    told_strides: u64,
+    advised_strides: u64,
 }
 
 /// Ranges to read before the reader asks for them.
@@ -70,7 +70,7 @@ impl Streams {
     /// read the rest itself, and that may be evicted already.
     pub(crate) fn awaited(&self, range: &Range<u64>) -> Range<u64> {
         let comes = |stream: &Stream| match stream.stride {
-            0 => (stream.next < range.end && range.end <= stream.told).then_some(stream.next),
+            0 => (stream.next < range.end && range.end <= stream.advised_to).then_some(stream.next),
             _ => Some(range.start),
         };
         let from = self.0.iter().filter_map(comes).min().unwrap_or(range.end);
@@ -82,32 +82,32 @@ impl Streams {
             start: read.start,
             next: read.end,
             window: 0,
-            told: read.end,
+            advised_to: read.end,
             stride: 0,
             strides: 0,
-            told_strides: 0,
+            advised_strides: 0,
         };
         if let Some(index) = self.0.iter().rposition(|stream| stream.next == read.start) {
             let old = self.0.remove(index);
             let window = (old.window * 2).max(FIRST).min(widest);
             // Read two windows ahead: while the reader copies one, the next is being read.
-            let (from, to) = (old.told.max(read.end), read.end + 2 * window);
-            let is_due = window == widest && old.told < read.end + window;
-            let told = if is_due { to } else { old.told };
+            let (from, to) = (old.advised_to.max(read.end), read.end + 2 * window);
+            let is_due = window == widest && old.advised_to < read.end + window;
+            let advised_to = if is_due { to } else { old.advised_to };
             let ahead = (is_due && from < to).then_some(from..to).into_iter().collect();
-            return (Stream { window, told, ..fresh }, Advice { window, ahead });
+            return (Stream { window, advised_to, ..fresh }, Advice { window, ahead });
         }
         if read.start == 0 {
             let window = FIRST.min(widest);
             return (Stream { window, ..fresh }, Advice { window, ahead: Vec::new() });
         }
         let step = |stream: &Stream| read.start.wrapping_sub(stream.start).cast_signed();
-        let foretold = self.0.iter().rposition(|s| s.stride != 0 && step(s) == s.stride);
-        if let Some(index) = foretold {
+        let predicted = self.0.iter().rposition(|s| s.stride != 0 && step(s) == s.stride);
+        if let Some(index) = predicted {
             let old = self.0.remove(index);
             let (stride, strides) = (old.stride, old.strides + 1);
-            let told_strides = old.told_strides.max(strides);
-            let mut stream = Stream { stride, strides, told_strides, ..fresh };
+            let advised_strides = old.advised_strides.max(strides);
+            let mut stream = Stream { stride, strides, advised_strides, ..fresh };
             let ahead = stream.pieces(read, widest);
             return (stream, Advice { window: 0, ahead });
         }
@@ -129,7 +129,7 @@ impl Stream {
         let is_backwards = self.stride == -len.cast_signed();
         let most = if is_backwards { u64::MAX } else { PIECES };
         let count = (1 << self.strides.min(10)).min(widest / len.max(1)).min(most);
-        let known = self.told_strides - self.strides;
+        let known = self.advised_strides - self.strides;
         if known > count / 2 {
             return Vec::new();
         }
@@ -138,15 +138,15 @@ impl Stream {
             Some(start..start.checked_add(len)?)
         };
         let pieces = (known + 1..=count).map_while(place);
-        let told = if is_backwards {
+        let ranges = if is_backwards {
             let end = read.start.saturating_sub(known * len);
             let start = pieces.last().map_or(end, |last| last.start);
             (start < end).then_some(start..end).into_iter().collect()
         } else {
             pieces.collect()
         };
-        self.told_strides = self.strides + count.max(known);
-        told
+        self.advised_strides = self.strides + count.max(known);
+        ranges
     }
 }
 
@@ -195,11 +195,11 @@ mod tests {
     #[test]
     fn advised_range_is_awaited_until_readers_pass_it() {
         let mut streams = Streams::default();
-        let mut told = Vec::new();
+        let mut advised = Vec::new();
         for start in (0..8 << 20).step_by(PIECE as usize) {
-            told.extend(streams.note(&(start..start + PIECE), WIDEST).ahead);
+            advised.extend(streams.note(&(start..start + PIECE), WIDEST).ahead);
         }
-        let [first, .., last] = &told[..] else { panic!("{told:?}") };
+        let [first, .., last] = &advised[..] else { panic!("{advised:?}") };
         assert!(streams.awaited(first).is_empty(), "{first:?}");
         let rest = streams.awaited(last);
         assert!(rest == ((8 << 20).max(last.start)..last.end), "{rest:?} of {last:?}");
@@ -225,9 +225,9 @@ mod tests {
     /// A reader in order is advised of each byte once (M2), in time, and never further than two
     /// windows.
     #[test]
-    fn a_sequence_is_told_once() {
+    fn a_sequence_is_advised_once() {
         let mut streams = Streams::default();
-        let mut told: Option<u64> = None;
+        let mut advised: Option<u64> = None;
         for start in (0..64 << 20).step_by(PIECE as usize) {
             let end = start + PIECE;
             for range in streams.note(&(start..end), WIDEST).ahead {
@@ -235,37 +235,43 @@ mod tests {
                     range.end <= end + 2 * WIDEST && range.start >= end,
                     "{range:?} at {start}"
                 );
-                assert!(told.is_none_or(|told| told == range.start), "{range:?} behind {told:?}");
-                told = Some(range.end);
+                assert!(
+                    advised.is_none_or(|advised| advised == range.start),
+                    "{range:?} after {advised:?}"
+                );
+                advised = Some(range.end);
             }
-            assert!(start < 1 << 20 || told.is_some_and(|told| told >= end + WIDEST), "at {start}");
+            assert!(
+                start < 1 << 20 || advised.is_some_and(|advised| advised >= end + WIDEST),
+                "at {start}"
+            );
         }
     }
 
     /// Strides forwards (columns) and backwards are predicted, each piece once, while another
     /// reader reads in order.
     #[test]
-    fn strides_are_foretold() {
+    fn strides_are_predicted() {
         for (first, stride) in [(1 << 20, 256 << 10), (900 << 20, -65_536_i64), (8192, 40_960)] {
             let mut streams = Streams::default();
-            let mut told = Vec::new();
+            let mut advised = Vec::new();
             let mut missed = 0;
             for number in 0..200_i64 {
                 let start = u64::try_from(first + number * stride).expect("in the file");
                 let read = start..start + 8192;
-                missed += u32::from(!told.contains(&read));
+                missed += u32::from(!advised.contains(&read));
                 let advice = streams.note(&read, WIDEST);
                 assert_eq!(advice.window, 0);
                 for range in advice.ahead {
-                    assert!(!told.contains(&range), "M2: {range:?} at {start}");
+                    assert!(!advised.contains(&range), "M2: {range:?} at {start}");
                     assert_eq!(range.end - range.start, 8192);
-                    told.push(range);
+                    advised.push(range);
                 }
                 let other = (2 << 30) + number.unsigned_abs() * PIECE;
                 streams.note(&(other..other + PIECE), WIDEST);
             }
-            assert!(missed <= 3, "{missed} of 200 were not foretold, {stride}");
-            assert!(told.len() <= 200 + PIECES as usize, "{} for 200", told.len());
+            assert!(missed <= 3, "{missed} of 200 were not predicted, {stride}");
+            assert!(advised.len() <= 200 + PIECES as usize, "{} for 200", advised.len());
         }
     }
 
@@ -273,17 +279,20 @@ mod tests {
     #[test]
     fn a_file_is_read_backwards() {
         let mut streams = Streams::default();
-        let (mut told, mut ranges) = (None, 0);
+        let (mut advised, mut ranges) = (None, 0);
         for number in (0..512_u64).rev() {
             let read = number * PIECE..(number + 1) * PIECE;
             for range in streams.note(&read, WIDEST).ahead {
-                assert!(told.is_none_or(|told| told == range.end), "{range:?} behind {told:?}");
+                assert!(
+                    advised.is_none_or(|advised| advised == range.end),
+                    "{range:?} after {advised:?}"
+                );
                 assert!(range.end <= read.start);
-                told = Some(range.start);
+                advised = Some(range.start);
                 ranges += 1;
             }
         }
-        assert_eq!(told, Some(0));
+        assert_eq!(advised, Some(0));
         assert!(ranges < 512 / 16, "{ranges} ranges");
     }
 }

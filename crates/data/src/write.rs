@@ -172,10 +172,10 @@ impl Files {
         let Writing { range, edges, reservation, end, .. } = writing;
         let mut content = Vec::new();
         for (index, edge) in edges.iter_mut().enumerate() {
-            if edge.content.is_some() || dirty.waits(edge.sector) {
+            if edge.content.is_some() || dirty.is_dirty_at(edge.sector) {
                 continue;
             }
-            match dirty.on_its_way(edge.sector, self.params.sector as usize) {
+            match dirty.in_writeback(edge.sector, self.params.sector as usize) {
                 Some(bytes) => edge.content = Some(bytes.to_vec()),
                 None => content.push(index),
             }
@@ -206,7 +206,7 @@ impl Files {
         for edge in edges {
             let (from, to) = (offset.max(edge.sector), end.min(edge.sector + self.params.sector));
             let part = &data[(from - offset) as usize..(to - offset) as usize];
-            if dirty.waits(edge.sector) {
+            if dirty.is_dirty_at(edge.sector) {
                 dirty.patch(from, part);
             } else {
                 let content = edge.content.as_mut().expect("what lacked was loaded");
@@ -251,11 +251,11 @@ impl Files {
         {
             let dirty = file.dirty.lock();
             let sector_len = self.params.sector as usize;
-            let leaves = dirty.on_its_way(sector, sector_len).is_some();
+            let leaves = dirty.in_writeback(sector, sector_len).is_some();
             // The sector is in memory and its tail is zero, so writeback writes zeros
             // (`dirty::P4`). But the first sector may be about to become an inline extent: it must
             // be dirty again (W3).
-            if dirty.waits(sector) || (leaves && sector > 0) {
+            if dirty.is_dirty_at(sector) || (leaves && sector > 0) {
                 return Ok(());
             }
             if !leaves {
@@ -286,7 +286,7 @@ impl Files {
         loop {
             let meta = file.meta();
             let mut dirty = file.dirty.lock();
-            if dirty.waits(sector) {
+            if dirty.is_dirty_at(sector) {
                 return Ok(());
             }
             let missing = self.plan_write(&mut writing, &meta, &dirty);
@@ -312,7 +312,8 @@ impl Files {
         let sector = self.params.floor(range.start);
         let waits = {
             let dirty = file.dirty.lock();
-            dirty.waits(sector) || dirty.on_its_way(sector, self.params.sector as usize).is_some()
+            dirty.is_dirty_at(sector)
+                || dirty.in_writeback(sector, self.params.sector as usize).is_some()
         };
         if !waits {
             let _extents = file.extents.read();
@@ -344,12 +345,12 @@ impl Files {
             return;
         }
         self.counters.count_clean(gone);
-        let placed = dirty.displace(range).map_or(0, |token| token.bytes());
+        let in_place = dirty.unmark_in_place(range).map_or(0, |token| token.bytes());
         if dirty.bytes() == 0 {
             dirty.reserved = None;
             dirty.metadata = None;
         } else if let Some(reserved) = &mut dirty.reserved {
-            drop(reserved.split(gone - placed));
+            drop(reserved.split(gone - in_place));
         }
     }
 }

@@ -92,23 +92,23 @@ impl Files {
         data: &[u8],
         stamp: S,
     ) -> Result<Overwrite<S>> {
-        let lies = InodeFlags::NODATACOW | InodeFlags::NODATASUM;
+        let in_place = InodeFlags::NODATACOW | InodeFlags::NODATASUM;
         let (item, is_inside) = {
             let meta = file.meta();
             (meta.item, range.end <= meta.disk_size)
         };
-        if item.flags & lies != lies || !is_inside || file.is_dirty() {
+        if item.flags & in_place != in_place || !is_inside || file.is_dirty() {
             return Ok(Overwrite::NotHere(stamp));
         }
-        let Some(spot) = self.placement.recall(file, range) else {
+        let Some(part) = self.placement.recall(file, range) else {
             return Ok(Overwrite::NotHere(stamp));
         };
         if let Some(cause) = self.engine.aborted() {
             return Err(buttress_txn::Error::Aborted(cause).into());
         }
-        let written = self.volume.write(spot.disk().start, data);
+        let written = self.volume.write(part.disk().start, data);
         // Drop the cached pages even after a failure, since part of the range may have changed.
-        self.pages.forget(spot.disk());
+        self.pages.forget(part.disk());
         written?;
         let mut stamped = item;
         stamp(&mut stamped);
@@ -127,23 +127,26 @@ impl Files {
         let end = offset + data.len() as u64;
         let flags = file.with_item(|item| item.flags);
         let looks = flags & (InodeFlags::PREALLOC | InodeFlags::NODATACOW) != 0;
-        let spots =
-            if looks { self.placement.in_place(file, offset..end, flags)? } else { Vec::new() };
-        let in_place: u64 = spots.iter().map(|spot| spot.range.end - spot.range.start).sum();
-        let slack = (spots.len() as u64 + 1) * self.engine.row_slack();
+        let parts = if looks {
+            self.placement.find_in_place(file, offset..end, flags)?
+        } else {
+            Vec::new()
+        };
+        let in_place: u64 = parts.iter().map(|part| part.range.end - part.range.start).sum();
+        let slack = (parts.len() as u64 + 1) * self.engine.row_slack();
         let reserved = self.engine.reserve_data(data.len() as u64 - in_place + slack)?;
         let rows = &mut self.engine.begin_rows();
         let mut supply = Supply { reserved, goal: file.goal(), rows };
-        let mut placed = Vec::with_capacity(spots.len() + 1);
+        let mut placed = Vec::with_capacity(parts.len() + 1);
         let mut at = offset;
         let mut allocated = Ok(());
-        for spot in spots {
-            allocated = self.placement.allocate(at..spot.range.start, &mut supply, &mut placed);
+        for part in parts {
+            allocated = self.placement.allocate(at..part.range.start, &mut supply, &mut placed);
             if allocated.is_err() {
                 break;
             }
-            at = spot.range.end;
-            placed.push(spot);
+            at = part.range.end;
+            placed.push(part);
         }
         let allocated =
             allocated.and_then(|()| self.placement.allocate(at..end, &mut supply, &mut placed));

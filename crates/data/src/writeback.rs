@@ -33,7 +33,7 @@ use buttress_volume::Volume;
 
 use crate::claim::Claim;
 use crate::counters::Counters;
-use crate::dirty::{Pool, Run};
+use crate::dirty::{BufferPool, Run};
 use crate::error::{Error, Result};
 use crate::file::File;
 use crate::job::{Job, Packed, Placed, Plan, Supply, Target};
@@ -44,7 +44,7 @@ use crate::placement::{Placement, join};
 mod finish;
 mod prepared;
 
-pub(crate) use finish::{grow, settle};
+pub(crate) use finish::{advance_disk_size, grow};
 pub use prepared::PreparedData;
 
 /// Most bytes that one round takes from a file. This also bounds the data that is in writeback at
@@ -69,7 +69,7 @@ pub struct Writeback {
     volume: Arc<Volume>,
     params: Arc<Params>,
     counters: Arc<Counters>,
-    pool: Arc<Pool>,
+    pool: Arc<BufferPool>,
     pages: Arc<Pages>,
     placement: Arc<Placement>,
 }
@@ -79,7 +79,7 @@ impl Writeback {
         (engine, volume): (Arc<Engine>, Arc<Volume>),
         params: Arc<Params>,
         counters: Arc<Counters>,
-        (pool, pages): (Arc<Pool>, Arc<Pages>),
+        (pool, pages): (Arc<BufferPool>, Arc<Pages>),
         placement: Arc<Placement>,
     ) -> Self {
         Self { engine, volume, params, counters, pool, pages, placement }
@@ -182,13 +182,13 @@ impl Writeback {
         meta.ordered_end = meta.ordered_end.max(runs.last()?.end());
         let mut taken: u64 = runs.iter().map(|run| run.len).sum();
         self.counters.count_ordered(taken);
-        let lies = |run: &Run| run.unreserved.as_ref().map_or(0, NoReserve::bytes);
-        taken -= runs.iter().map(lies).sum::<u64>();
+        let in_place = |run: &Run| run.unreserved.as_ref().map_or(0, NoReserve::bytes);
+        taken -= runs.iter().map(in_place).sum::<u64>();
         let is_part = dirty.bytes() > 0;
         let reserved = if is_part {
             dirty.reserved.as_mut().map(|reserved| reserved.split(taken))
         } else {
-            dirty.crowded = false;
+            dirty.prefers_in_place = false;
             dirty.reserved.take()
         };
         Some(Job {
@@ -286,18 +286,18 @@ impl Writeback {
         supply: &mut Supply<'_, '_>,
     ) -> Result<Vec<Placed>> {
         if !packed.is_empty() {
-            self.placement.cover(unreserved, 0, supply)?;
+            self.placement.adjust_reservation(unreserved, 0, supply)?;
             return self.placement.place_packed(run, packed, supply);
         }
         let mut placed = Vec::new();
-        let in_place = flags & (InodeFlags::PREALLOC | InodeFlags::NODATACOW) != 0;
-        let spots = if in_place {
-            self.placement.in_place(file, run.offset..run.end(), flags)?
+        let may_be_in_place = flags & (InodeFlags::PREALLOC | InodeFlags::NODATACOW) != 0;
+        let in_place = if may_be_in_place {
+            self.placement.find_in_place(file, run.offset..run.end(), flags)?
         } else {
             Vec::new()
         };
-        let lies = spots.iter().map(|spot| spot.range.end - spot.range.start).sum();
-        self.placement.cover(unreserved, lies, supply)?;
+        let bytes_in_place = in_place.iter().map(|part| part.range.end - part.range.start).sum();
+        self.placement.adjust_reservation(unreserved, bytes_in_place, supply)?;
         let mut at = run.offset;
         let mut fresh = |range: Range<u64>, placed: &mut Vec<Placed>| -> Result<()> {
             let placed_before = placed.len();
@@ -308,11 +308,11 @@ impl Writeback {
             }
             done
         };
-        for spot in spots {
-            fresh(at..spot.range.start, &mut placed)
+        for part in in_place {
+            fresh(at..part.range.start, &mut placed)
                 .inspect_err(|_| self.placement.unallocate(&placed))?;
-            at = spot.range.end;
-            placed.push(spot);
+            at = part.range.end;
+            placed.push(part);
         }
         fresh(at..run.end(), &mut placed).inspect_err(|_| self.placement.unallocate(&placed))?;
         if flags & InodeFlags::NODATASUM == 0 {
@@ -369,7 +369,7 @@ impl Writeback {
                     }
                     Plan::Extents(placed) => {
                         self.finish(file, &placed, &mut metadata, |meta, dirty| {
-                            self.counters.count_clean(dirty.finished(&run));
+                            self.counters.count_clean(dirty.end_writeback(&run));
                             grow(meta, dirty, &(run.offset..run.end()), size);
                         })
                     }
@@ -384,7 +384,7 @@ impl Writeback {
             } else if let Plan::Extents(placed) = &plan {
                 self.placement.unallocate(placed);
             }
-            let lost = file.dirty.lock().finished(&run);
+            let lost = file.dirty.lock().end_writeback(&run);
             self.counters.count_clean(lost);
         }
         self.counters.count_finished(ordered);

@@ -113,8 +113,8 @@ pub use buttress_maintenance::{
     BalanceOptions, BalanceProgress, Filter, ScrubOptions, ScrubProgress, TrimOptions, TrimProgress,
 };
 pub use buttress_txn::{
-    Account, Accounts, FlushSteps, GroupsRead, HeldCommit, Preempt, Reach, Refusal, SpaceKind,
-    Stats, Step, StepFigures, Waits, WaitsByLine,
+    Account, Accounts, FlushState, FlushSteps, GroupsRead, HeldCommit, Preempt, Reach, Refusal,
+    SpaceKind, Stats, StepFigures, Waits, WaitsByQueue,
 };
 pub use buttress_volume::{Parity, Stats as IoStats};
 pub use clock::{be_repeatable, now};

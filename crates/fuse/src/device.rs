@@ -34,7 +34,7 @@ const CLONE: rustix::ioctl::Opcode = 0x8004_e500;
 #[derive(Debug)]
 pub(crate) struct Device {
     channel: Arc<OwnedFd>,
-    pool: Arc<Pool>,
+    pool: Arc<MessagePool>,
 }
 
 /// Sends notifications to the kernel: messages that answer no request.
@@ -43,13 +43,13 @@ pub(crate) struct Notifier(Arc<OwnedFd>);
 
 /// Memory for messages.
 #[derive(Debug)]
-struct Pool(Ranked<Vec<Box<[u8]>>>);
+struct MessagePool(Ranked<Vec<Box<[u8]>>>);
 
 /// A request, in memory that its answer is written into.
 #[derive(Debug)]
 pub(crate) struct Message {
     channel: Arc<OwnedFd>,
-    pool: Arc<Pool>,
+    pool: Arc<MessagePool>,
     head: Head,
     bytes: Box<[u8]>,
     /// Bytes of the request.
@@ -63,8 +63,8 @@ impl Device {
     /// # Errors
     ///
     /// Errors of the system, or `InvalidData` if the first message is no INIT.
-    pub(crate) fn greet(channel: OwnedFd, terms: &Terms) -> io::Result<(Self, InitFlags)> {
-        let pool = Arc::new(Pool(Ranked::new(Rank::Leaf, Vec::new())));
+    pub(crate) fn negotiate(channel: OwnedFd, terms: &Terms) -> io::Result<(Self, InitFlags)> {
+        let pool = Arc::new(MessagePool(Ranked::new(Rank::Leaf, Vec::new())));
         let device = Self { channel: Arc::new(channel), pool };
         loop {
             let Some(mut message) = device.read_one()? else {
@@ -85,7 +85,7 @@ impl Device {
             let agreed = offer.agreed(terms);
             tracing::debug!(version = ?offer.version(), ?agreed, "the kernel is there");
             let answer = offer.answer(terms);
-            message.room()[..answer.len()].copy_from_slice(&answer);
+            message.answer_buffer()[..answer.len()].copy_from_slice(&answer);
             message.answer(Ok(answer.len()));
             if !offer.is_newer() {
                 return Ok((device, agreed));
@@ -184,7 +184,7 @@ impl Device {
     }
 }
 
-impl Pool {
+impl MessagePool {
     fn take(&self) -> Box<[u8]> {
         let kept = self.0.lock().pop();
         kept.unwrap_or_else(|| vec![0; FIXED_LEN + PAYLOAD_LEN].into_boxed_slice())
@@ -242,7 +242,7 @@ impl Message {
 
 impl Exchange for Message {
     /// Needs no permission: each request has memory of its own.
-    type Patience = ();
+    type HoldPermit = ();
 
     fn head(&self) -> Head {
         self.head
@@ -252,7 +252,7 @@ impl Exchange for Message {
         Parts::of_message(self.head.opcode, self.rest())
     }
 
-    fn room(&mut self) -> &mut [u8] {
+    fn answer_buffer(&mut self) -> &mut [u8] {
         &mut self.bytes[OUT_LEN..][..PAYLOAD_LEN]
     }
 
@@ -264,7 +264,7 @@ impl Exchange for Message {
         self.is_answered = true;
     }
 
-    fn patience(&self) -> Option<()> {
+    fn hold_permit(&self) -> Option<()> {
         Some(())
     }
 }
@@ -309,7 +309,7 @@ mod tests {
         let (near, mut far) = UnixStream::pair().expect("a pair");
         let hello: Vec<u8> = [7_u32, 40, 0, 1].iter().flat_map(|n| n.to_ne_bytes()).collect();
         far.write_all(&request(opcode::INIT, 1, &hello)).expect("it is sent");
-        let (device, agreed) = Device::greet(near.into(), &TERMS).expect("a greeting");
+        let (device, agreed) = Device::negotiate(near.into(), &TERMS).expect("a greeting");
         assert_eq!(agreed, InitFlags::ASYNC_READ);
         let mut answer = [0; OUT_LEN + 64];
         far.read_exact(&mut answer).expect("an answer");

@@ -17,13 +17,14 @@ use buttress_protocol::{
     StatfsOut, Terms,
 };
 
-use crate::aside::BACKGROUND_MAX;
 use crate::attr::time_from_wire;
 use crate::device::PAYLOAD_LEN;
 use crate::door::content::Asked;
 use crate::door::{Caller, Door, VALID_SECS};
 use crate::errno::Answer;
 use crate::exchange::Exchange;
+use crate::notifier_threads::BACKGROUND_MAX;
+use crate::timed::Timed;
 use crate::{Options, counts, killed};
 
 pub(crate) use weight::kind;
@@ -78,6 +79,7 @@ pub(crate) fn terms(options: &Options) -> Terms {
 
 /// Handles a request and answers it, in this thread or from another one.
 pub(crate) fn serve<X: Exchange>(door: &Arc<Door>, exchange: X) {
+    let exchange = Timed::start(exchange);
     let head = exchange.head();
     counts::count(head.opcode);
     let operation = match Operation::decode(head.opcode, head.node, exchange.parts()) {

@@ -12,8 +12,8 @@
 //! - **D1** Every request is answered once. If its handler panics, the answer is `EIO`, and the
 //!   mount goes on.
 //! - **D2** Names and attributes in the kernel's cache are true. The volume changes only through
-//!   this mount, or the kernel is told of the change (`session::Beside`). They have a time limit
-//!   only because the protocol demands one.
+//!   this mount, or the kernel is told of the change (`session::KernelSync`). They have a time
+//!   limit only because the protocol demands one.
 //! - **D3** A program that keeps writing to a file learns that its writes fail, even if the kernel
 //!   caches them. By itself the kernel would report this when the file is closed. A program that
 //!   fills the disk until a write fails would never end. So after a failure the kernel's cached
@@ -36,12 +36,12 @@
 pub(crate) mod content;
 mod flags;
 mod ioctl;
-pub(crate) mod leaving;
 pub(crate) mod listing;
 pub(crate) mod names;
 mod old_pages;
 mod privileges;
 mod rights;
+pub(crate) mod space;
 mod statx;
 mod xattr;
 
@@ -54,13 +54,13 @@ use buttress_fs::{
 };
 use buttress_protocol::{Attr as WireAttr, EntryOut, Errno, InitFlags};
 
-use crate::aside::Aside;
 use crate::errno::{self, Answer};
-use crate::leaving::Leaving;
+use crate::filled_pages::FilledPages;
+use crate::freed_files::FreedFiles;
 use crate::mounts::Mounts;
 use crate::node::{Handle, Most, Nodes, Place, Resting};
+use crate::notifier_threads::NotifierThreads;
 use crate::pool::WorkerPool;
-use crate::shown::Shown;
 use crate::{Options, acl, attr};
 
 /// How long the kernel may use attributes and names that it received (D2), in seconds.
@@ -72,8 +72,8 @@ pub(crate) struct Door {
     fs: Filesystem,
     nodes: Arc<Nodes<Arc<Node>>>,
     pub(crate) pool: Arc<WorkerPool>,
-    aside: Aside,
-    leaving: Leaving,
+    notifier_threads: NotifierThreads,
+    freed_files: FreedFiles,
     pub(crate) options: Options,
     /// Whether the kernel's write-back cache is on: it gathers writes before it sends them.
     keeps_writes: bool,
@@ -106,7 +106,7 @@ pub(crate) struct Node {
     /// writing.
     may_be_cached: AtomicBool,
     /// Whether the kernel may hold pages that we read for it.
-    shown: Shown,
+    filled_pages: FilledPages,
     /// Whether the kernel shows a `ctime` from before a `chattr`.
     shows_old_change: AtomicBool,
     /// Of a directory: the last cookie that listings go to (L2 of `listing`); zero before the
@@ -159,7 +159,7 @@ impl Door {
         fs: Filesystem,
         root: Inode,
         pool: Arc<WorkerPool>,
-        aside: Aside,
+        notifier_threads: NotifierThreads,
         options: Options,
         agreed: InitFlags,
     ) -> Self {
@@ -167,7 +167,7 @@ impl Door {
         let top = place(root.id());
         let most = Most { handles: options.handles_max, known: options.known_max };
         let nodes = Nodes::new(top, home.tree.0, Arc::new(Node::new(root)), most);
-        let leaving = Leaving::new();
+        let freed_files = FreedFiles::new();
         let keeps_writes = agreed.contains(InitFlags::WRITEBACK_CACHE);
         let over_ring = agreed.contains(InitFlags::OVER_IO_URING);
         let (nodes, cannot_prune) = (Arc::new(nodes), Arc::default());
@@ -176,8 +176,8 @@ impl Door {
             fs,
             nodes,
             pool,
-            aside,
-            leaving,
+            notifier_threads,
+            freed_files,
             options,
             keeps_writes,
             over_ring,
@@ -221,7 +221,7 @@ impl Door {
         let place = self.nodes.place_of(id).ok_or(Errno::ESTALE)?;
         let inode = InodeId { tree: TreeId(place.tree), ino: Ino(place.ino) };
         let inode = self.fs.inode(inode).map_err(refuse)?;
-        let node = Arc::new(Node::again(inode, resting));
+        let node = Arc::new(Node::remade(inode, resting));
         Ok(if resting.is_some() { self.nodes.wake(id, node) } else { node })
     }
 
@@ -238,7 +238,7 @@ impl Door {
 
     /// Forgets nodes. Dropping the last handle of a nameless file deletes it here.
     pub(crate) fn forget(&self, id: u64, count: u64) {
-        self.leaving.forget(|| {
+        self.freed_files.forget(|| {
             let Some(node) = self.nodes.forget(id, count) else { return false };
             let has_no_name = node.inode.attr().nlink == 0;
             drop(node);
@@ -251,25 +251,25 @@ impl Door {
         let attr = inode.attr();
         let id = self.nodes.id_of(place(attr.id));
         self.remember(id, inode);
-        Entry { attr: self.shown(&attr, id), generation: attr.generation }
+        Entry { attr: self.to_wire(&attr, id), generation: attr.generation }
     }
 
     /// Counts a reference of the kernel to an inode. Where the kernel knows too many it is told to
     /// forget some.
     fn remember(&self, id: u64, inode: Inode) {
-        self.nodes.remember(id, |resting| Arc::new(Node::again(inode, resting)));
+        self.nodes.remember(id, |resting| Arc::new(Node::remade(inode, resting)));
         let Some(surplus) = self.nodes.surplus() else { return };
         tracing::debug!(count = surplus.len(), "the kernel is told to forget inodes");
         let nodes = Arc::clone(&self.nodes);
         if self.cannot_prune.load(Ordering::Relaxed) {
             let names = surplus.iter().take(NAMES_DROPPED_MAX).filter_map(|id| self.name_of(*id));
-            self.aside.drop_names(names.collect(), move || nodes.is_pruned());
+            self.notifier_threads.drop_names(names.collect(), move || nodes.note_pruned());
             return;
         }
         let cannot = Arc::clone(&self.cannot_prune);
-        self.aside.prune(surplus, move |is_known| {
+        self.notifier_threads.prune(surplus, move |is_known| {
             cannot.store(!is_known, Ordering::Relaxed);
-            nodes.is_pruned();
+            nodes.note_pruned();
         });
     }
 
@@ -282,11 +282,11 @@ impl Door {
     }
 
     fn wire_attr(&self, attr: &Attr) -> WireAttr {
-        self.shown(attr, self.nodes.user_ino(place(attr.id)))
+        self.to_wire(attr, self.nodes.user_ino(place(attr.id)))
     }
 
     /// Attributes with the ids of this machine.
-    fn shown(&self, attr: &Attr, ino: u64) -> WireAttr {
+    fn to_wire(&self, attr: &Attr, ino: u64) -> WireAttr {
         attr::to_wire(attr, ino, &self.options.users, &self.options.groups)
     }
 
@@ -309,7 +309,7 @@ impl Door {
     /// Sees to it that the next writer is told of a failure (D3).
     fn remember_failed_write(&self, id: u64, node: &Node, errno: Errno) {
         node.failed_write.store(errno.code(), Ordering::Relaxed);
-        self.aside.doubt_attributes(id);
+        self.notifier_threads.doubt_attributes(id);
     }
 
     /// Whether requests come by io_uring.
@@ -349,23 +349,24 @@ impl Handle for Arc<Node> {
     }
 
     /// A node may rest if it has a name, is idle, and is no directory, which may have a listing
-    /// under way. The number records whether the kernel may hold pages of it (S1 of `shown`).
+    /// under way. The number records whether the kernel may hold pages of it (S1 of
+    /// `filled_pages`).
     fn rest(&self) -> Option<u32> {
         // `is_idle` allows one reference, the table's own. The table hands out others under its
         // lock, which the caller holds.
         let rests = self.is_idle()
             && self.inode.kind() != FileKind::Directory
             && self.inode.attr().nlink > 0;
-        rests.then(|| u32::from(self.shown.is_set()))
+        rests.then(|| u32::from(self.filled_pages.is_set()))
     }
 }
 
 impl Node {
     /// Creates a node, with what was recorded if it rested before.
-    fn again(inode: Inode, resting: Option<Resting>) -> Self {
+    fn remade(inode: Inode, resting: Option<Resting>) -> Self {
         let node = Self::new(inode);
-        if resting.is_some_and(|said| said != Resting(0)) {
-            node.shown.set();
+        if resting.is_some_and(|number| number != Resting(0)) {
+            node.filled_pages.set();
         }
         node
     }
@@ -380,7 +381,7 @@ impl Node {
             failed_write: AtomicI32::new(0),
             may_be_cached: AtomicBool::new(false),
             shows_old_change: AtomicBool::new(false),
-            shown: Shown::new(),
+            filled_pages: FilledPages::new(),
             listed_to: AtomicU64::new(0),
         }
     }

@@ -24,7 +24,7 @@ use crate::door::VALID_SECS;
 use crate::exchange::Exchange;
 use crate::mount::{Link, Mount};
 use crate::pool::{Kind, WorkerPool};
-use crate::ring::{Office, Ring, Taken};
+use crate::ring::{RequestHandler, Ring, Taken};
 use crate::session::{BESIDE_RINGS, rings};
 use crate::{Error, Options, counts, dispatch};
 
@@ -45,10 +45,11 @@ pub fn serve_empty(target: &Path, options: &Options, ready: impl FnOnce()) -> Re
     let pool = WorkerPool::new(link, if is_ring { 1 } else { threads }, options);
     let options = Options { io_uring: Some(is_ring), ..options.clone() };
     let for_ring = device.try_clone().map_err(Error::Session)?;
-    let (device, _) = Device::greet(device, &dispatch::terms(&options)).map_err(Error::Session)?;
+    let (device, _) =
+        Device::negotiate(device, &dispatch::terms(&options)).map_err(Error::Session)?;
     let memory = Arc::new(Memory::default());
-    let desk = Desk(Arc::clone(&memory));
-    let ring = rings.map(|rings| rings.start(&for_ring, Box::new(desk), options.thread_count()));
+    let handler = MemoryHandler(Arc::clone(&memory));
+    let ring = rings.map(|rings| rings.start(&for_ring, Box::new(handler), options.thread_count()));
     let ring = ring.transpose().map_err(Error::Session)?;
     drop(for_ring);
     ready();
@@ -67,9 +68,9 @@ pub fn serve_empty(target: &Path, options: &Options, ready: impl FnOnce()) -> Re
 }
 
 /// What answers requests of a ring.
-struct Desk(Arc<Memory>);
+struct MemoryHandler(Arc<Memory>);
 
-impl Office for Desk {
+impl RequestHandler for MemoryHandler {
     fn kind(&self, taken: &Taken) -> Kind {
         dispatch::kind(&taken.head(), taken.parts())
     }
@@ -89,15 +90,15 @@ fn serve<X: Exchange>(memory: &Memory, mut exchange: X) {
     };
     match operation {
         Operation::Read(how) => {
-            let room = exchange.room();
-            let len = room.len().min(how.size as usize);
-            let count = memory.read(head.node, how.offset, &mut room[..len]);
+            let buffer = exchange.answer_buffer();
+            let len = buffer.len().min(how.size as usize);
+            let count = memory.read(head.node, how.offset, &mut buffer[..len]);
             exchange.answer(count);
         }
         Operation::Readdir(how) => {
-            let room = exchange.room();
-            let len = room.len().min(how.size as usize);
-            let mut list = Listing::new(&mut room[..len]);
+            let buffer = exchange.answer_buffer();
+            let len = buffer.len().min(how.size as usize);
+            let mut list = Listing::new(&mut buffer[..len]);
             let listed = memory.list(head.node, how.offset, |file, position, name| {
                 list.add_name(file.ino, position, memory::kind_of(file.mode), name)
             });
@@ -105,9 +106,9 @@ fn serve<X: Exchange>(memory: &Memory, mut exchange: X) {
             exchange.answer(listed.map(|()| len));
         }
         Operation::Readdirplus(how) => {
-            let room = exchange.room();
-            let len = room.len().min(how.size as usize);
-            let mut list = Listing::new(&mut room[..len]);
+            let buffer = exchange.answer_buffer();
+            let len = buffer.len().min(how.size as usize);
+            let mut list = Listing::new(&mut buffer[..len]);
             let listed = memory.list(head.node, how.offset, |file, position, name| {
                 list.add_entry(&EntryOut::new(file.ino, 0, VALID_SECS, file), position, name)
             });

@@ -12,7 +12,7 @@ use buttress_protocol::{Errno, Head, Parts, Reply};
 pub(crate) trait Exchange: Send + Sized + 'static {
     /// Permission to hold the transport's memory while the request waits for other requests of the
     /// kernel.
-    type Patience: Send + 'static;
+    type HoldPermit: Send + 'static;
 
     /// The header that all requests have.
     fn head(&self) -> Head;
@@ -22,20 +22,20 @@ pub(crate) trait Exchange: Send + Sized + 'static {
 
     /// The memory for the answer's bytes. It may be the request's memory, so writing into it may
     /// destroy the request.
-    fn room(&mut self) -> &mut [u8];
+    fn answer_buffer(&mut self) -> &mut [u8];
 
-    /// Sends the answer: the number of bytes that are in [`Self::room`], or an error.
+    /// Sends the answer: the number of bytes that are in [`Self::answer_buffer`], or an error.
     fn answer(self, answer: Result<usize, Errno>);
 
     /// Ends a request that needs no answer.
     fn dismiss(self);
 
     /// Permission to wait for other requests of the kernel. `None` while too many requests wait.
-    fn patience(&self) -> Option<Self::Patience>;
+    fn hold_permit(&self) -> Option<Self::HoldPermit>;
 
-    /// Sends an answer that is not in [`Self::room`] yet.
+    /// Sends an answer that is not in [`Self::answer_buffer`] yet.
     fn reply(mut self, answer: Result<Reply, Errno>) {
-        let written = answer.and_then(|reply| reply.write(self.room()));
+        let written = answer.and_then(|reply| reply.write(self.answer_buffer()));
         self.answer(written);
     }
 }

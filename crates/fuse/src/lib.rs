@@ -25,16 +25,15 @@ mod options;
 mod acl;
 mod attr;
 mod errno;
+mod filled_pages;
+mod freed_files;
 mod idmap;
-mod leaving;
 mod node;
-mod shown;
 
 mod mount;
 mod mount_list;
 mod mounts;
 
-mod aside;
 mod counts;
 mod device;
 mod dispatch;
@@ -43,6 +42,8 @@ mod door;
 mod empty;
 mod exchange;
 mod killed;
+mod mount_notifier;
+mod notifier_threads;
 mod pool;
 mod ring;
 #[cfg(all(test, debug_assertions))]
@@ -50,10 +51,10 @@ mod seeds;
 mod session;
 mod sharer;
 mod submounts;
-mod voice;
+mod timed;
 mod whole;
 
-pub use counts::requests;
+pub use counts::{Latency, latencies, requests};
 #[cfg(feature = "baselines")]
 pub use empty::serve_empty;
 pub use error::Error;
@@ -61,6 +62,6 @@ pub use idmap::IdMap;
 pub use mount::Unmounted;
 pub use mount_list::Listed;
 pub use options::{KNOWN as KNOWN_OPTIONS, Options};
-pub use session::{Beside, Serving, Session, Unmounter, mount, serve_connection};
+pub use session::{KernelSync, Serving, Session, Unmounter, mount, serve_connection};
 pub use sharer::Sharer;
 pub use whole::{Subtree, UnderWay, can_share};

@@ -25,7 +25,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net;
 
 use crate::mount_list::Listed;
-use crate::pool::Line;
+use crate::pool::Connection;
 use crate::whole::Whole;
 use crate::{Error, Options};
 
@@ -60,7 +60,7 @@ impl Link {
     }
 }
 
-impl Line for Link {
+impl Connection for Link {
     fn has_request(&self) -> bool {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         let mut descriptors = [PollFd::new(&*self.0, PollFlags::IN)];

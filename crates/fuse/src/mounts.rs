@@ -13,19 +13,19 @@ pub(crate) trait Mounts: std::fmt::Debug + Send + Sync {
     /// # Errors
     ///
     /// When a mount cannot be opened, or a write fails.
-    fn gather(&self) -> std::io::Result<()>;
+    fn write_back(&self) -> std::io::Result<()>;
 
     /// Tells the kernel that a subvolume was created under this name.
-    fn came(&self, dir: InodeId, name: &[u8]);
+    fn note_created(&self, dir: InodeId, name: &[u8]);
 
     /// Prepares for the removal of a subvolume.
-    fn goes(&self, tree: TreeId);
+    fn prepare_removal(&self, tree: TreeId);
 
     /// Tells the mounts that a subvolume that was about to be removed stays.
-    fn stays(&self);
+    fn cancel_removal(&self);
 
     /// Makes the kernel look again at a name that was added or removed.
-    fn changed(&self, dir: InodeId, name: &[u8]);
+    fn invalidate_name(&self, dir: InodeId, name: &[u8]);
 
     /// The inode that has a number on one of the mounts. `None` for other devices.
     fn place_on(&self, device: u64, number: u64) -> Option<Place>;

@@ -161,7 +161,7 @@ impl<H: Handle> Nodes<H> {
     }
 
     /// Returns nodes for the kernel to forget if it knows too many, so that three quarters of the
-    /// limit remain. Returns `None` after that, until [`Nodes::is_pruned`].
+    /// limit remain. Returns `None` after that, until [`Nodes::note_pruned`].
     pub(crate) fn surplus(&self) -> Option<Vec<u64>> {
         let known = self.known.load(Ordering::Relaxed);
         if known <= self.known_max || self.is_pruning.swap(true, Ordering::Acquire) {
@@ -184,7 +184,7 @@ impl<H: Handle> Nodes<H> {
     }
 
     /// Notes that the kernel was told to forget the nodes.
-    pub(crate) fn is_pruned(&self) {
+    pub(crate) fn note_pruned(&self) {
         self.is_pruning.store(false, Ordering::Release);
     }
 
@@ -442,7 +442,7 @@ mod tests {
         assert_eq!(told.len(), 500 - 300);
         assert!(told.iter().all(|id| *id >= 2000), "others are in use: {told:?}");
         assert_eq!(nodes.surplus(), None, "the kernel is being told");
-        nodes.is_pruned();
+        nodes.note_pruned();
         told.iter().for_each(|id| drop(nodes.forget(*id, 1)));
         assert_eq!((nodes.count(), nodes.surplus()), (300, None));
         drop(held);

@@ -83,7 +83,7 @@ pub struct Options {
     /// Whether the kernel refuses all changes.
     pub read_only: bool,
     /// With `read_only`: a mount may become writable later.
-    pub may_wake: bool,
+    pub may_begin_writing: bool,
     /// Whether other users see the mount; `None` means root's mounts yes, others no.
     pub allow_other: Option<bool>,
     /// Whether set-user-id bits count; never for mounts without root rights.
@@ -135,7 +135,7 @@ impl Default for Options {
             handles_max: HANDLES_MAX,
             known_max: KNOWN_MAX,
             read_only: false,
-            may_wake: false,
+            may_begin_writing: false,
             allow_other: None,
             suid: true,
             dev: true,

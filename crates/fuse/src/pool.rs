@@ -83,7 +83,7 @@ const WORTH_MAX: u32 = 16;
 const OTHERS: Duration = Duration::from_micros(20);
 
 /// The connection that delivers requests, with the state that is visible without reading.
-pub(crate) trait Line: Send + Sync + std::fmt::Debug {
+pub(crate) trait Connection: Send + Sync + std::fmt::Debug {
     /// Whether a read would return at once: a request waits, or the connection has ended.
     fn has_request(&self) -> bool;
 
@@ -94,7 +94,7 @@ pub(crate) trait Line: Send + Sync + std::fmt::Debug {
 /// The threads of one session.
 #[derive(Debug)]
 pub(crate) struct WorkerPool {
-    link: Box<dyn Line>,
+    connection: Box<dyn Connection>,
     is_adaptive: bool,
     busy_poll: Duration,
     /// The polling score, up to [`WORTH_MAX`].
@@ -155,11 +155,15 @@ pub(crate) struct Duty<'a> {
 impl WorkerPool {
     /// Creates the worker pool of a session with `threads` threads, all of them about to read.
     /// Without [`Options::handoff`] all threads read independently.
-    pub(crate) fn new(link: impl Line + 'static, threads: usize, options: &Options) -> Arc<Self> {
+    pub(crate) fn new(
+        connection: impl Connection + 'static,
+        threads: usize,
+        options: &Options,
+    ) -> Arc<Self> {
         // With one processor, polling only delays the programs that send requests.
         let has_room = thread::parallelism() > 1;
         Arc::new(Self {
-            link: Box::new(link),
+            connection: Box::new(connection),
             is_adaptive: options.handoff && threads > 1,
             busy_poll: if has_room { options.busy_poll } else { Duration::ZERO },
             poll_worth: AtomicU32::new(0),
@@ -198,7 +202,7 @@ impl WorkerPool {
     /// long that the time between requests has no meaning. For small requests this check would cost
     /// too much.
     fn is_pressed(&self, kind: Kind) -> bool {
-        kind == Kind::WriteLarge && self.link.has_request()
+        kind == Kind::WriteLarge && self.connection.has_request()
     }
 
     fn call_one(&self) {
@@ -243,7 +247,7 @@ impl WorkerPool {
         }
         // More requests wait than the other reader takes. Going to the bench and being woken for
         // one of them would cost both threads more than this check.
-        if self.link.has_request() {
+        if self.connection.has_request() {
             self.readers.fetch_add(1, Ordering::SeqCst);
             LAST_DONE.set(Some(now));
             return;
@@ -276,7 +280,7 @@ impl WorkerPool {
             return;
         }
         let mut yielded = Duration::ZERO;
-        while !self.link.has_request() {
+        while !self.connection.has_request() {
             let before = clock::now();
             if yielded > OTHERS || before.saturating_duration_since(since) >= self.busy_poll {
                 return self.note_poll(false);
@@ -334,7 +338,7 @@ impl WorkerPool {
             self.watch_dozes.store(true, Ordering::SeqCst);
             thread::park_timeout(DOZE);
             self.watch_dozes.store(false, Ordering::SeqCst);
-            if self.link.is_gone() {
+            if self.connection.is_gone() {
                 self.dismiss();
             }
         }

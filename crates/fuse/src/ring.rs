@@ -30,16 +30,16 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 mod abi;
+mod driver_term;
 mod helpers;
 mod port;
 mod queue;
 #[cfg(all(test, debug_assertions))]
 mod seeded;
-mod turn;
 
-pub(crate) use helpers::Office;
+pub(crate) use helpers::RequestHandler;
 use helpers::Shared;
-use port::{Kernel, Uring};
+use port::{Uring, UringPort};
 use queue::Queue;
 pub(crate) use queue::Taken;
 
@@ -97,17 +97,17 @@ impl Rings {
     pub(crate) fn start(
         self,
         device: &OwnedFd,
-        office: Box<dyn Office>,
+        handler: Box<dyn RequestHandler>,
         helpers: usize,
     ) -> io::Result<Ring> {
         let device = Arc::new(device.as_fd().try_clone_to_owned()?);
         let queues = self.made.into_iter().map(|(ring, share)| {
             let at = share[0].0;
-            let way = Kernel::open(ring, Arc::clone(&device))?;
+            let way = UringPort::open(ring, Arc::clone(&device))?;
             Ok((at, Arc::new(Queue::new(way, &share)?)))
         });
         let queues = queues.collect::<io::Result<Vec<_>>>()?;
-        let shared = Shared::new(office, queues, helpers);
+        let shared = Shared::new(handler, queues, helpers);
         let ring = Ring { shared };
         ring.shared.start()?;
         Ok(ring)
@@ -115,9 +115,9 @@ impl Rings {
 }
 
 /// Handles the requests of a mount.
-pub(crate) struct Desk(pub(crate) Arc<Door>);
+pub(crate) struct DoorHandler(pub(crate) Arc<Door>);
 
-impl Office for Desk {
+impl RequestHandler for DoorHandler {
     fn kind(&self, taken: &Taken) -> Kind {
         dispatch::kind(&taken.head(), taken.parts())
     }

@@ -21,19 +21,19 @@ use std::thread::JoinHandle;
 
 use buttress_fs::{Filesystem, Inode, InodeId, TreeId};
 
-use crate::aside::{Aside, Kernel};
 use crate::device::{Device, Message};
 use crate::dispatch;
 use crate::door::Door;
 use crate::exchange::Exchange;
 use crate::mount::{Link, Mount, Unmounted};
 use crate::mount_list::Listed;
+use crate::mount_notifier::MountNotifier;
 use crate::mounts::Mounts;
-use crate::pool::{Kind, Line, WorkerPool};
-use crate::ring::{self, Desk, Ring, Rings};
+use crate::notifier_threads::{NotifierThreads, SessionNotifier};
+use crate::pool::{Connection, Kind, WorkerPool};
+use crate::ring::{self, DoorHandler, Ring, Rings};
 use crate::sharer::{self, First, Sharer};
 use crate::submounts::Submounts;
-use crate::voice::Voice;
 use crate::whole::Whole;
 use crate::{Error, Options, options};
 
@@ -43,7 +43,7 @@ pub(crate) const BESIDE_RINGS: usize = 2;
 /// A volume that is mounted; programs that look into it wait until it is served.
 #[derive(Debug)]
 pub struct Session {
-    loops: Loops,
+    device_threads: DeviceThreads,
     ring: Option<Ring>,
     unmounter: Unmounter,
     submounts: Arc<Submounts>,
@@ -54,7 +54,7 @@ pub struct Session {
 /// A volume that is mounted and served.
 #[derive(Debug)]
 pub struct Serving {
-    loops: JoinHandle<std::io::Result<()>>,
+    device_threads: JoinHandle<std::io::Result<()>>,
     ring: Option<Ring>,
     unmounter: Unmounter,
     submounts: Arc<Submounts>,
@@ -71,7 +71,7 @@ pub struct Unmounter {
 
 /// What serves the requests that come through the device.
 #[derive(Debug)]
-pub(crate) struct Loops {
+pub(crate) struct DeviceThreads {
     device: Device,
     door: Arc<Door>,
     threads: usize,
@@ -79,10 +79,10 @@ pub(crate) struct Loops {
 
 /// One session before it is served, and what notifies its kernel apart from requests.
 pub(crate) struct Opened {
-    pub(crate) loops: Loops,
+    pub(crate) device_threads: DeviceThreads,
     pub(crate) ring: Option<Ring>,
     pub(crate) unmounter: Unmounter,
-    pub(crate) voice: Voice,
+    pub(crate) notifier: MountNotifier,
 }
 
 /// Mounts a volume on the directory `target`.
@@ -94,14 +94,15 @@ pub fn mount(fs: Filesystem, target: &Path, options: &Options) -> Result<Session
     let shown = fs.root().id().tree;
     let root = if options.shared { sharer::top_level(&fs)? } else { fs.root() };
     let tree = root.id().tree;
-    let Opened { loops, ring, mut unmounter, voice } = open(fs.clone(), root, target, options)?;
+    let Opened { device_threads, ring, mut unmounter, notifier } =
+        open(fs.clone(), root, target, options)?;
     let top = unmounter.target().to_owned();
-    let sharer = Sharer::new(fs.clone(), Arc::clone(&unmounter.mount), voice.nodes());
+    let sharer = Sharer::new(fs.clone(), Arc::clone(&unmounter.mount), notifier.nodes());
     let first = First::new(sharer, shown, options);
-    let submounts = Submounts::new(fs, tree, top, voice, options);
-    loops.is_mounted(submounts.me());
+    let submounts = Submounts::new(fs, tree, top, notifier, options);
+    device_threads.set_mounts(submounts.this());
     unmounter.below = Arc::downgrade(&submounts);
-    Ok(Session { loops, ring, unmounter, submounts, first })
+    Ok(Session { device_threads, ring, unmounter, submounts, first })
 }
 
 /// Mounts what lies below `root` on `target`.
@@ -117,34 +118,38 @@ pub(crate) fn open(
     let rings = rings(options);
     let threads = if rings.is_some() { BESIDE_RINGS } else { options.thread_count() };
     let pool = WorkerPool::new(link, if rings.is_some() { 1 } else { threads }, options);
-    let kernel = Kernel::default();
-    let aside = Aside::new(kernel.clone()).map_err(Error::Session)?;
+    let notifier = SessionNotifier::default();
+    let notifier_threads = NotifierThreads::new(notifier.clone()).map_err(Error::Session)?;
     let options = &Options { io_uring: Some(rings.is_some()), ..options.clone() };
     let failed = |error| {
         drop(unmounter.unmount());
         Error::Session(error)
     };
     let for_ring = rings.as_ref().map(|_| device.try_clone());
-    let (device, agreed) = Device::greet(device, &dispatch::terms(options)).map_err(failed)?;
-    kernel.is_there(device.notifier());
-    let door = Arc::new(Door::new(fs, root, pool, aside, options.clone(), agreed));
-    let voice = Voice::new(&unmounter.mount, kernel, door.nodes());
+    let (device, agreed) = Device::negotiate(device, &dispatch::terms(options)).map_err(failed)?;
+    notifier.set_notifier(device.notifier());
+    let door = Arc::new(Door::new(fs, root, pool, notifier_threads, options.clone(), agreed));
+    let notifier = MountNotifier::new(&(unmounter.mount), notifier, door.nodes());
     let ring = match rings.zip(for_ring) {
         Some((rings, device)) if door.is_over_ring() => {
             let started = device
                 .and_then(|device| {
-                    rings.start(&device, Box::new(Desk(Arc::clone(&door))), options.thread_count())
+                    rings.start(
+                        &device,
+                        Box::new(DoorHandler(Arc::clone(&door))),
+                        options.thread_count(),
+                    )
                 })
                 .map_err(failed)?;
             Some(started)
         }
         _ => None,
     };
-    let loops = Loops { device, door, threads };
+    let device_threads = DeviceThreads { device, door, threads };
     if let Err(error) = unmounter.mount.set_read_ahead(options.read_ahead_kib) {
         tracing::debug!(%error, "the kernel keeps its own readahead");
     }
-    Ok(Opened { loops, ring, unmounter, voice })
+    Ok(Opened { device_threads, ring, unmounter, notifier })
 }
 
 /// Makes rings, if they are wanted and the kernel supports them.
@@ -178,20 +183,20 @@ pub(crate) fn rings(options: &Options) -> Option<Rings> {
 pub fn serve_connection(fs: Filesystem, device: OwnedFd, options: &Options) -> Result<(), Error> {
     let link = Link::new(&device).map_err(Error::Session)?;
     let pool = WorkerPool::new(link, 1, options);
-    let kernel = Kernel::default();
-    let aside = Aside::new(kernel.clone()).map_err(Error::Session)?;
+    let notifier = SessionNotifier::default();
+    let notifier_threads = NotifierThreads::new(notifier.clone()).map_err(Error::Session)?;
     let root = fs.root();
     let (device, agreed) =
-        Device::greet(device, &dispatch::terms(options)).map_err(Error::Session)?;
-    kernel.is_there(device.notifier());
-    let door = Arc::new(Door::new(fs, root, pool, aside, options.clone(), agreed));
-    Loops { device, door, threads: 1 }.run().map_err(Error::Session)
+        Device::negotiate(device, &dispatch::terms(options)).map_err(Error::Session)?;
+    notifier.set_notifier(device.notifier());
+    let door = Arc::new(Door::new(fs, root, pool, notifier_threads, options.clone(), agreed));
+    DeviceThreads { device, door, threads: 1 }.run().map_err(Error::Session)
 }
 
-impl Loops {
+impl DeviceThreads {
     /// Sets the mounts of the volume, of which this is one.
-    pub(crate) fn is_mounted(&self, mounts: Weak<dyn Mounts>) {
-        self.door.is_mounted(mounts);
+    pub(crate) fn set_mounts(&self, mounts: Weak<dyn Mounts>) {
+        self.door.set_mounts(mounts);
     }
 
     /// Handles the requests that come through the device. Returns when the connection has ended.
@@ -235,8 +240,8 @@ impl Session {
 
     /// Returns a handle that keeps the kernel's caches and the volume consistent.
     #[must_use]
-    pub fn beside(&self) -> Beside {
-        Beside(Arc::clone(&self.submounts))
+    pub fn kernel_sync(&self) -> KernelSync {
+        KernelSync(Arc::clone(&self.submounts))
     }
 
     /// Serves from now on, and mounts the subvolumes, if each is to have a mount. One that cannot
@@ -246,10 +251,10 @@ impl Session {
     ///
     /// [`Error::Session`] when there is no thread for it.
     pub fn start(self) -> Result<Serving, Error> {
-        let Self { loops, ring, unmounter, submounts, first } = self;
-        let loops = std::thread::Builder::new()
+        let Self { device_threads, ring, unmounter, submounts, first } = self;
+        let device_threads = std::thread::Builder::new()
             .name("fuse-session".to_owned())
-            .spawn(move || loops.run())
+            .spawn(move || device_threads.run())
             .map_err(Error::Session)?;
         if let Some(first) = first {
             first.show(unmounter.target(), &unmounter.link).inspect_err(|_| {
@@ -257,7 +262,7 @@ impl Session {
             })?;
         }
         submounts.mount_all();
-        Ok(Serving { loops, ring, unmounter, submounts })
+        Ok(Serving { device_threads, ring, unmounter, submounts })
     }
 
     /// Serves until the mount is gone. All handles on the volume are dropped then.
@@ -278,7 +283,7 @@ impl Serving {
     /// [`Error::Session`] when the conversation with the kernel broke.
     pub fn wait(self) -> Result<(), Error> {
         let broken = || std::io::Error::other("a thread of the session ended in a panic");
-        let served = self.loops.join().unwrap_or_else(|_| Err(broken()));
+        let served = self.device_threads.join().unwrap_or_else(|_| Err(broken()));
         self.submounts.unmount_all();
         if let Some(ring) = self.ring {
             ring.join();
@@ -303,26 +308,26 @@ fn is_the_end(error: &std::io::Error, is_gone: bool) -> bool {
 /// For code that changes a mounted volume apart from requests of the kernel: tells the kernel of
 /// such changes. A thread that serves requests must not use this.
 #[derive(Clone, Debug)]
-pub struct Beside(Arc<Submounts>);
+pub struct KernelSync(Arc<Submounts>);
 
-impl Beside {
+impl KernelSync {
     /// Has the kernel send all data that it holds in its cache. What programs had written before
     /// the call is in the volume afterwards, but is not durable.
     ///
     /// # Errors
     ///
     /// When a mount cannot be opened, or a write fails.
-    pub fn gather(&self) -> std::io::Result<()> {
-        self.0.gather()
+    pub fn write_back(&self) -> std::io::Result<()> {
+        self.0.write_back()
     }
 
     /// Returns the number of inodes that the kernel knows, and about how many bytes they take here.
     #[must_use]
     pub fn known(&self) -> (usize, usize) {
-        let voices = self.0.voices();
-        let sum = |count: fn(&Voice) -> usize| voices.iter().map(count).sum::<usize>();
+        let notifiers = self.0.notifiers();
+        let sum = |count: fn(&MountNotifier) -> usize| notifiers.iter().map(count).sum::<usize>();
         let (inodes, handles) =
-            (sum(|voice| voice.nodes().count()), sum(|voice| voice.nodes().handles()));
+            (sum(|notifier| notifier.nodes().count()), sum(|notifier| notifier.nodes().handles()));
         let resting = inodes.saturating_sub(handles);
         (inodes, handles * options::HANDLE_BYTES + resting * options::KNOWN_BYTES)
     }
@@ -335,32 +340,32 @@ impl Beside {
     }
 
     /// Tells the kernel that a subvolume was created under this name.
-    pub fn came(&self, dir: InodeId, name: &[u8]) {
-        self.0.came(dir, name);
+    pub fn note_created(&self, dir: InodeId, name: &[u8]) {
+        self.0.note_created(dir, name);
     }
 
     /// Prepares for the removal of a subvolume. Only programs that are in it can still look into
     /// it.
-    pub fn goes(&self, tree: TreeId) {
-        self.0.goes(tree);
+    pub fn prepare_removal(&self, tree: TreeId) {
+        self.0.prepare_removal(tree);
     }
 
     /// Tells the mounts that a subvolume that was about to be removed stays.
-    pub fn stays(&self) {
-        self.0.stays();
+    pub fn cancel_removal(&self) {
+        self.0.cancel_removal();
     }
 
     /// Makes the kernel reread its cached content of a subvolume that was changed without the
     /// kernel.
-    pub fn renewed(&self, tree: TreeId) {
-        for voice in self.0.voices() {
-            voice.renewed(tree);
+    pub fn invalidate_content(&self, tree: TreeId) {
+        for notifier in self.0.notifiers() {
+            notifier.invalidate_content(tree);
         }
     }
 
     /// Makes the kernel look again at a name that was added or removed.
-    pub fn changed(&self, dir: InodeId, name: &[u8]) {
-        self.0.changed(dir, name);
+    pub fn invalidate_name(&self, dir: InodeId, name: &[u8]) {
+        self.0.invalidate_name(dir, name);
     }
 }
 
@@ -368,15 +373,15 @@ impl Unmounter {
     /// The mounts of the volume that are visible now, in the order in which they were made. `None`
     /// if the volume cannot have several mounts.
     #[must_use]
-    pub fn seen(&self) -> Option<Vec<Listed>> {
-        self.mount.whole().map(Whole::seen)
+    pub fn visible_mounts(&self) -> Option<Vec<Listed>> {
+        self.mount.whole().map(Whole::visible_mounts)
     }
 
     /// Releases the volume if no mount of it is seen any more. Without this call that is noticed a
     /// moment later.
-    pub fn look(&self) {
+    pub fn release_if_unseen(&self) {
         if let Some(whole) = self.mount.whole() {
-            whole.let_go_if_unseen();
+            whole.release_if_unseen();
         }
     }
 

@@ -27,10 +27,10 @@ use buttress_base::text;
 use buttress_fs::{Filesystem, Ino, InodeId, SubvolumeInfo, TreeId};
 use parking_lot::Mutex;
 
+use crate::mount_notifier::MountNotifier;
 use crate::mounts::Mounts;
 use crate::node::Place;
 use crate::session::{Opened, Unmounter, open};
-use crate::voice::Voice;
 use crate::{Error, Options};
 
 /// Threads of a subvolume's session: one that waits for the disk must not keep the other from
@@ -40,12 +40,12 @@ const THREADS: usize = 2;
 /// The mounts of one volume.
 #[derive(Debug)]
 pub(crate) struct Submounts {
-    me: Weak<Self>,
+    this: Weak<Self>,
     fs: Filesystem,
     /// The subvolume at the top.
     tree: TreeId,
     target: PathBuf,
-    voice: Voice,
+    notifier: MountNotifier,
     /// `None` if subvolumes have no mounts of their own.
     options: Option<Options>,
     /// Unranked: held while mounts are made and taken away.
@@ -55,8 +55,8 @@ pub(crate) struct Submounts {
 #[derive(Debug)]
 struct Submount {
     unmounter: Unmounter,
-    voice: Voice,
-    loops: JoinHandle<std::io::Result<()>>,
+    notifier: MountNotifier,
+    device_threads: JoinHandle<std::io::Result<()>>,
 }
 
 impl Submounts {
@@ -65,7 +65,7 @@ impl Submounts {
         fs: Filesystem,
         tree: TreeId,
         target: PathBuf,
-        voice: Voice,
+        notifier: MountNotifier,
         options: &Options,
     ) -> Arc<Self> {
         let options = options
@@ -77,7 +77,10 @@ impl Submounts {
                 ..options.clone()
             });
         let mounts = Mutex::default();
-        Arc::new_cyclic(|me| Self { me: me.clone(), fs, tree, target, voice, options, mounts })
+        Arc::new_cyclic(|this| {
+            let this = Weak::clone(this);
+            Self { this, fs, tree, target, notifier, options, mounts }
+        })
     }
 
     /// Mounts every subvolume that has a name below the top and is not mounted (M1, M2).
@@ -93,7 +96,7 @@ impl Submounts {
         };
         for (tree, target) in all {
             // If a user has unmounted it by hand, it is mounted again.
-            if mounts.get(&tree).is_some_and(|mount| !mount.loops.is_finished()) {
+            if mounts.get(&tree).is_some_and(|mount| !mount.device_threads.is_finished()) {
                 continue;
             }
             match self.mount(tree, &target, options) {
@@ -126,19 +129,20 @@ impl Submounts {
     fn mount(&self, tree: TreeId, target: &Path, options: &Options) -> Result<Submount, Error> {
         let root = self.fs.inode(InodeId { tree, ino: Ino::ROOT_DIR });
         let root = root.map_err(|error| Error::Session(std::io::Error::other(error)))?;
-        let Opened { loops, unmounter, voice, .. } = open(self.fs.clone(), root, target, options)?;
-        loops.is_mounted(self.me());
-        let loops = std::thread::Builder::new()
+        let Opened { device_threads, unmounter, notifier, .. } =
+            open(self.fs.clone(), root, target, options)?;
+        device_threads.set_mounts(self.this());
+        let device_threads = std::thread::Builder::new()
             .name(format!("fuse-{}", tree.0))
-            .spawn(move || loops.run())
+            .spawn(move || device_threads.run())
             .map_err(Error::Session)?;
-        Ok(Submount { unmounter, voice, loops })
+        Ok(Submount { unmounter, notifier, device_threads })
     }
 
     /// Itself, for the doors of the mounts.
-    pub(crate) fn me(&self) -> Weak<dyn Mounts> {
-        let me: Weak<Self> = Weak::clone(&self.me);
-        me
+    pub(crate) fn this(&self) -> Weak<dyn Mounts> {
+        let this: Weak<Self> = Weak::clone(&self.this);
+        this
     }
 
     /// Unmounts a subvolume, lazily if it is in use. A mount with other mounts below it stays, as
@@ -172,54 +176,54 @@ impl Submounts {
         self.hide_all();
         let mounts = std::mem::take(&mut *self.mounts.lock());
         // The last changes that the kernel sends are in the volume before the volume is closed.
-        mounts.into_values().for_each(|mount| drop(mount.loops.join()));
+        mounts.into_values().for_each(|mount| drop(mount.device_threads.join()));
     }
 
     /// All mounts, the top last.
-    pub(crate) fn voices(&self) -> Vec<Voice> {
+    pub(crate) fn notifiers(&self) -> Vec<MountNotifier> {
         let mounts = self.mounts.lock();
-        mounts.values().map(|mount| &mount.voice).chain([&self.voice]).cloned().collect()
+        mounts.values().map(|mount| &mount.notifier).chain([&self.notifier]).cloned().collect()
     }
 
     /// Where subvolumes are mounted by themselves, and the device number of each.
     pub(crate) fn devices(&self) -> Vec<(PathBuf, u64)> {
         let mounts = self.mounts.lock();
         // If a mount was removed by hand, its device number may belong to another mount now.
-        let there = mounts.values().filter(|mount| !mount.loops.is_finished());
+        let there = mounts.values().filter(|mount| !mount.device_threads.is_finished());
         there.filter_map(|mount| Some((mount.target(), mount.unmounter.device()?))).collect()
     }
 
     /// The mount that shows inodes of a subvolume.
-    fn voice_of(&self, tree: TreeId) -> Voice {
+    fn notifier_of(&self, tree: TreeId) -> MountNotifier {
         let mounts = self.mounts.lock();
-        mounts.get(&tree).map_or(&self.voice, |mount| &mount.voice).clone()
+        mounts.get(&tree).map_or(&self.notifier, |mount| &mount.notifier).clone()
     }
 }
 
 impl Mounts for Submounts {
-    fn gather(&self) -> std::io::Result<()> {
-        self.voices().iter().try_for_each(Voice::gather)
+    fn write_back(&self) -> std::io::Result<()> {
+        self.notifiers().iter().try_for_each(MountNotifier::write_back)
     }
 
-    fn came(&self, dir: InodeId, name: &[u8]) {
-        self.changed(dir, name);
+    fn note_created(&self, dir: InodeId, name: &[u8]) {
+        self.invalidate_name(dir, name);
         self.mount_all();
     }
 
-    fn goes(&self, tree: TreeId) {
+    fn prepare_removal(&self, tree: TreeId) {
         self.unmount(tree);
     }
 
-    fn stays(&self) {
+    fn cancel_removal(&self) {
         self.mount_all();
     }
 
-    fn changed(&self, dir: InodeId, name: &[u8]) {
-        self.voice_of(dir.tree).changed(dir, name);
+    fn invalidate_name(&self, dir: InodeId, name: &[u8]) {
+        self.notifier_of(dir.tree).invalidate_name(dir, name);
     }
 
     fn place_on(&self, device: u64, number: u64) -> Option<Place> {
-        self.voices().iter().find_map(|voice| voice.place_on(device, number))
+        self.notifiers().iter().find_map(|notifier| notifier.place_on(device, number))
     }
 }
 

@@ -73,7 +73,7 @@ impl Drop for UnderWay {
     fn drop(&mut self) {
         if let Some(whole) = self.0.whole() {
             whole.held.lock().under_way -= 1;
-            whole.let_go_if_unseen();
+            whole.release_if_unseen();
         }
     }
 }
@@ -121,7 +121,7 @@ impl Whole {
             ("default_permissions", true),
             ("allow_other", options.allow_other.unwrap_or(true)),
             // An option that may change later is a flag of each mount.
-            ("ro", options.read_only && !options.may_wake),
+            ("ro", options.read_only && !options.may_begin_writing),
             ("sync", options.sync),
             ("dirsync", options.dirsync),
         ];
@@ -176,13 +176,13 @@ impl Whole {
     }
 
     /// The mounts of the volume that this process sees, in the order in which they were made.
-    pub(crate) fn seen(&self) -> Vec<Listed> {
+    pub(crate) fn visible_mounts(&self) -> Vec<Listed> {
         let all = Listed::all().unwrap_or_default();
         all.into_iter().filter(|one| one.device == self.device).collect()
     }
 
     /// Releases the whole mount if no mount of it is seen (T1).
-    pub(crate) fn let_go_if_unseen(&self) {
+    pub(crate) fn release_if_unseen(&self) {
         // Without the list the state is unknown, and the session ends with the process.
         let Ok(all) = Listed::all() else { return };
         if all.iter().all(|one| one.device != self.device) {
@@ -197,7 +197,7 @@ impl Whole {
     }
 
     /// Releases the whole mount, even if mounts of it are seen.
-    pub(crate) fn let_go(&self) {
+    pub(crate) fn release(&self) {
         let top = self.held.lock().top.take();
         drop(top);
     }
@@ -207,7 +207,7 @@ impl Whole {
     pub(crate) fn take_away(&self) -> io::Result<bool> {
         let mut was_used = false;
         let mut failure = None;
-        for one in self.seen().into_iter().rev() {
+        for one in self.visible_mounts().into_iter().rev() {
             // Mounts that other users have put on top of it stay.
             let seen = Listed::at(&one.point).ok().flatten();
             if seen.is_none_or(|top| top.device != self.device) {
@@ -220,7 +220,7 @@ impl Whole {
                 Err(error) => failure = Some(error),
             }
         }
-        self.let_go();
+        self.release();
         match failure {
             Some(error) => Err(error),
             None => Ok(was_used),
@@ -241,7 +241,7 @@ pub(crate) fn watch(mount: &Arc<Mount>, link: Link) -> io::Result<()> {
     let work = move || {
         while let Some(mount) = mount.upgrade() {
             let Some(whole) = mount.whole() else { return };
-            whole.let_go_if_unseen();
+            whole.release_if_unseen();
             if whole.held.lock().top.is_none() || link.is_at_its_end() {
                 return;
             }

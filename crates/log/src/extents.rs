@@ -96,9 +96,9 @@ pub(super) fn log(
     }
     // If the length has not changed, all extents past it are in the last log or were noted.
     if !noted.is_some_and(|(_, same_size)| same_size) {
-        behind_the_end(draft, (tree, ino), item, sector, &mut changed)?;
+        log_past_end(draft, (tree, ino), item, sector, &mut changed)?;
     }
-    tile(draft, (tree, ino), item, sector, changed)
+    log_holes(draft, (tree, ino), item, sector, changed)
 }
 
 /// Puts an extent into the log, with its checksums.
@@ -120,7 +120,7 @@ fn put(draft: &mut Draft<'_>, tree: TreeId, at: Key, item: &[u8]) -> Outcome<()>
                 Compression::None => Extent::new(region.disk.end(region.offset), region.len),
                 _ => region.extent(),
             };
-            if sums(draft, tree, part) && is_anothers_aside(draft, region.extent(), user)? {
+            if sums(draft, tree, part) && is_anothers_preallocated(draft, region.extent(), user)? {
                 return Err(Trouble::Commit("data in space that another set aside"));
             }
         }
@@ -131,8 +131,8 @@ fn put(draft: &mut Draft<'_>, tree: TreeId, at: Key, item: &[u8]) -> Outcome<()>
 
 /// Whether another file would have the extent as preallocated after a crash, although it has got
 /// checksums since the last commit (E4).
-fn is_anothers_aside(draft: &Draft<'_>, extent: Extent, user: DataRef) -> Outcome<bool> {
-    if draft.view.tracked().is_anothers_aside(extent.start, user) {
+fn is_anothers_preallocated(draft: &Draft<'_>, extent: Extent, user: DataRef) -> Outcome<bool> {
+    if draft.view.tracked().is_anothers_preallocated(extent.start, user) {
         return Ok(true);
     }
     // Only an inode that had an extent of the last commit alone may have written into it. Without
@@ -165,7 +165,7 @@ fn sums(draft: &mut Draft<'_>, tree: TreeId, part: Extent) -> bool {
 
 /// Logs the extents after the file's length that the log lacks (E2), and adds their ranges to
 /// `changed`.
-fn behind_the_end(
+fn log_past_end(
     draft: &mut Draft<'_>,
     (tree, ino): LoggedId,
     item: &InodeItem,
@@ -194,7 +194,7 @@ fn behind_the_end(
 /// Logs hole items for the parts of the changed ranges that no extent covers (E1). With `NO_HOLES`
 /// this includes parts past the file's length, since the file may grow again without a hole item.
 /// On other volumes, growing the file puts hole items.
-fn tile(
+fn log_holes(
     draft: &mut Draft<'_>,
     (tree, ino): LoggedId,
     item: &InodeItem,

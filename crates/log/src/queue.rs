@@ -24,7 +24,7 @@ use buttress_base::{Event, clock, thread};
 use buttress_txn::{LoggedId, Result};
 
 /// A waiter does not poll if a log takes longer than this.
-const WATCH_MAX: Duration = Duration::from_micros(500);
+const POLL_MAX: Duration = Duration::from_micros(500);
 
 /// After this many futile waits for other threads in a row, most logs do not wait.
 const VAIN_MAX: u32 = 6;
@@ -33,26 +33,26 @@ const VAIN_MAX: u32 = 6;
 /// share one.
 #[derive(Debug, Default)]
 struct Waiter {
-    told: OnceLock<Joined>,
-    is_told: Event,
+    message: OnceLock<Joined>,
+    has_message: Event,
 }
 
 impl Waiter {
-    fn tell(&self, what: Joined) {
-        assert!(self.told.set(what).is_ok(), "Q2: told twice");
-        self.is_told.set();
+    fn send(&self, message: Joined) {
+        assert!(self.message.set(message).is_ok(), "Q2: one message");
+        self.has_message.set();
     }
 
-    fn watch(&self, time: Duration) {
+    fn poll(&self, time: Duration) {
         let start = clock::now();
-        while !self.is_told.is_set() && clock::since(start) < time {
+        while !self.has_message.is_set() && clock::since(start) < time {
             std::thread::yield_now();
         }
     }
 
     fn wait(&self) -> Joined {
-        self.is_told.wait();
-        self.told.get().expect("Q2: told before").clone()
+        self.has_message.wait();
+        self.message.get().expect("Q2: it was sent").clone()
     }
 }
 
@@ -115,7 +115,7 @@ impl std::fmt::Debug for Queue {
 impl Queue {
     /// Joins the batch that is being gathered, and waits for it if another thread leads.
     pub(crate) fn join(&self, id: LoggedId) -> Joined {
-        let (mine, watch) = {
+        let (mine, time) = {
             let mut gathering = self.0.lock();
             gathering.wanted.insert(id);
             if !std::mem::replace(&mut gathering.led, true) {
@@ -125,20 +125,20 @@ impl Queue {
             let first = gathering.first.is_none();
             let place = if first { &mut gathering.first } else { &mut gathering.others };
             let mine = Arc::clone(place.get_or_insert_default());
-            let first = first && gathering.took <= WATCH_MAX;
+            let first = first && gathering.took <= POLL_MAX;
             // The waiter polls for the present log, and for a part of the next log if its inode
             // missed the present one.
             (mine, if first { gathering.took * 2 } else { Duration::ZERO })
         };
         if thread::seeded_index().is_none() && thread::parallelism() > 1 {
-            mine.watch(watch);
+            mine.poll(time);
         }
         mine.wait()
     }
 
     /// Whether the leader is alone, while other threads asked around the last log. They may join if
     /// the leader yields its processor once.
-    pub(crate) fn expects_company(&self) -> bool {
+    pub(crate) fn expects_others(&self) -> bool {
         let gathering = self.0.lock();
         gathering.waiting == 0 && gathering.expected > 1
     }
@@ -146,7 +146,7 @@ impl Queue {
     /// Waits a little for threads that are about to ask again, as they did around the last log. A
     /// log mostly waits for the device. One log for all threads takes hardly longer than each of
     /// two logs for half of them.
-    pub(crate) fn await_company(&self) {
+    pub(crate) fn wait_for_others(&self) {
         // Under the seeded scheduler, no other thread runs while this one reads the clock.
         if thread::seeded_index().is_some() {
             return;
@@ -160,7 +160,7 @@ impl Queue {
                 gathering.skip -= 1;
                 return;
             }
-            gathering.took.min(WATCH_MAX) / 2
+            gathering.took.min(POLL_MAX) / 2
         };
         let start = clock::now();
         loop {
@@ -202,10 +202,10 @@ impl Queue {
             next
         };
         if let Some(next) = next {
-            next.tell(Joined::Lead);
+            next.send(Joined::Lead);
         }
         for waiter in batch.waiters.into_iter().flatten() {
-            waiter.tell(Joined::Done(outcome.clone()));
+            waiter.send(Joined::Done(outcome.clone()));
         }
     }
 }

@@ -73,8 +73,8 @@ impl SyncLog {
     /// Makes the log for all waiting threads.
     fn lead(&self) -> Result<Logged> {
         if self.engine.volume().writes_at_once() {
-            self.queue.await_company();
-        } else if self.queue.expects_company() {
+            self.queue.wait_for_others();
+        } else if self.queue.expects_others() {
             std::thread::yield_now();
         }
         // Threads that arrive during the present commit or log join this batch.

@@ -42,7 +42,7 @@ pub struct SyncStats {
     /// Logs written for these requests. Requests that arrive together share one.
     pub logs: u64,
     /// Inodes with data that was written with a log, or with a commit instead of one.
-    pub late: u64,
+    pub data_with_log: u64,
     /// Log nodes with other copies that were written later.
     pub log_copies: u64,
     /// Commits instead of logs, by reason.
@@ -54,7 +54,7 @@ pub struct SyncStats {
 pub(crate) struct Counters {
     syncs: AtomicU64,
     logs: AtomicU64,
-    late: AtomicU64,
+    data_with_log: AtomicU64,
     log_copies: AtomicU64,
 }
 
@@ -71,7 +71,7 @@ impl Counters {
 
     /// An inode's data was written together with a log.
     pub(crate) fn note_data(&self) {
-        self.late.fetch_add(1, Ordering::Relaxed);
+        self.data_with_log.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Other copies of so many nodes were written.
@@ -124,7 +124,7 @@ impl SyncLog {
         SyncStats {
             syncs: load(&self.counters.syncs),
             logs: load(&self.counters.logs),
-            late: load(&self.counters.late),
+            data_with_log: load(&self.counters.data_with_log),
             log_copies: load(&self.counters.log_copies),
             commits: self.fallbacks.lock().clone(),
         }

@@ -164,7 +164,7 @@ impl LogTree {
         if let Some((_, at)) = leaf.at.take() {
             self.replaced.push(at);
             self.changed += 1;
-            self.touch(&bound);
+            self.invalidate_branch(&bound);
         }
         match payload {
             Some(payload) => {
@@ -182,7 +182,7 @@ impl LogTree {
     }
 
     /// Removes the address of the branch of a leaf (L3).
-    fn touch(&mut self, bound: &Key) -> (Key, &mut Branch) {
+    fn invalidate_branch(&mut self, bound: &Key) -> (Key, &mut Branch) {
         let found = self.branches.range_mut(..=*bound).next_back();
         let (start, branch) = found.expect("L3: the least bound");
         // With a single leaf, the node of the branch is that leaf.
@@ -194,7 +194,7 @@ impl LogTree {
     fn add_leaf(&mut self, geometry: &Geometry, bound: Key, items: LeafEdit) {
         self.leaves.insert(bound, Leaf { items, at: None });
         self.changed += 1;
-        let (start, branch) = self.touch(&bound);
+        let (start, branch) = self.invalidate_branch(&bound);
         branch.leaves += 1;
         if branch.leaves <= geometry.ptrs_max() {
             return;
@@ -205,7 +205,7 @@ impl LogTree {
         // branch stays full.
         let kept = if inside.last() == Some(&bound) { all - 1 } else { all / 2 };
         let middle = inside[kept];
-        self.touch(&start).1.leaves = kept;
+        self.invalidate_branch(&start).1.leaves = kept;
         self.branches.insert(middle, Branch { leaves: all - kept, node: None });
     }
 
@@ -238,23 +238,23 @@ impl LogTree {
         self.leaves.remove(&bound);
         self.changed -= 1;
         self.shrank = true;
-        self.leave(&bound);
+        self.remove_from_branch(&bound);
         if bound == Key::MIN
             && let Some((second, leaf)) = self.leaves.pop_first()
         {
-            self.leave(&second);
-            self.touch(&Key::MIN).1.leaves += 1;
+            self.remove_from_branch(&second);
+            self.invalidate_branch(&Key::MIN).1.leaves += 1;
             self.leaves.insert(Key::MIN, leaf);
         }
         if self.branches.len() == 1 {
             // The node of this branch may now be the single leaf.
-            self.touch(&Key::MIN);
+            self.invalidate_branch(&Key::MIN);
         }
     }
 
     /// Removes a leaf from its branch.
-    fn leave(&mut self, bound: &Key) {
-        let (start, branch) = self.touch(bound);
+    fn remove_from_branch(&mut self, bound: &Key) {
+        let (start, branch) = self.invalidate_branch(bound);
         branch.leaves -= 1;
         if branch.leaves == 0 && start != Key::MIN {
             self.branches.remove(&start);

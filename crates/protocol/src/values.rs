@@ -2,7 +2,7 @@
 
 use crate::layout::Attr;
 
-/// A time of a request: seconds since 1970, and nanoseconds that count forwards.
+/// A time in a request: seconds since 1970, and the nanoseconds after that second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WireTime {
     /// Seconds, below zero before 1970.

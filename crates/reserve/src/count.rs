@@ -31,13 +31,13 @@ use std::sync::{Arc, atomic::Ordering};
 
 use buttress_space::SpaceKind;
 
-use crate::counts::{Count, Work};
+use crate::counts::{Count, Known, Work};
 use crate::inode::{InodeReserve, Moment};
 use crate::reservations::Reservations;
 use crate::urgency::Urgency;
 use crate::{Costs, View, transaction::Transaction};
 
-/// Number of new items from which a new count is worthwhile.
+/// Number of paths to gain from which a new count is worthwhile.
 const WORTH: u64 = 32;
 /// Bytes for each future item in a tree that only commits change, besides its reserved bytes:
 /// leaves are cut between items.
@@ -49,29 +49,30 @@ impl Reservations {
     /// The most bytes of metadata that a transaction's commit may allocate, by its count, with
     /// `to_come` still to be put. `None` without a count.
     pub fn closer_need(&self, transaction: &Transaction, to_come: Costs) -> Option<u64> {
-        self.need_by_count(transaction, to_come, false)
+        Some(self.need_by_count(&self.known(transaction)?, to_come, false))
     }
 
-    /// As [`Self::closer_need`]. With `by_inodes`, `to_come` holds all reservations, and dirty data
-    /// of an inode counts as the nodes that it can dirty (N5).
-    pub(crate) fn need_by_count(
-        &self,
-        transaction: &Transaction,
-        to_come: Costs,
-        by_inodes: bool,
-    ) -> Option<u64> {
+    /// The count of a transaction, and what came since. `None` without a count.
+    pub(crate) fn known(&self, transaction: &Transaction) -> Option<Known> {
         let counted = self.counts.of(transaction);
         let count = (*counted.seen.lock())?;
         if counted.is_never() || !transaction.is_plain() {
             return None;
         }
+        Some(count.with_changes(transaction))
+    }
+
+    /// The most bytes of metadata that a commit may allocate, by what is known, with `to_come`
+    /// still to be put. With `by_inodes`, `to_come` holds all reservations, and dirty data of an
+    /// inode counts as the nodes that it can dirty (N5).
+    pub(crate) fn need_by_count(&self, known: &Known, to_come: Costs, by_inodes: bool) -> u64 {
+        let Known { count, since } = known;
         let inodes = &self.inode_reserves;
         // With a count on older trees, bounds would count again what the commit of those trees
         // freed.
         let is_of_these = || count.roots == self.view.load().roots().generation;
         let spares = by_inodes && inodes.items() > 0 && is_of_these();
         let spared = if spares { inodes.spared(count.roots) } else { 0 };
-        let since = count.since(transaction);
         let items = since.items + to_come.items.saturating_sub(spared);
         let whole = since.whole + to_come.whole;
         let paths = items.saturating_mul(self.levels() + self.shared_fills());
@@ -82,7 +83,7 @@ impl Reservations {
         let above = self.shared_nodes(self.space.account(SpaceKind::Metadata).used);
         let fills = 2 * (since.bytes + to_come.bytes) + whole.saturating_mul(WHOLE_BYTES) + above;
         let nodesize = u64::from(self.store.geometry().nodesize);
-        Some(nodes.saturating_mul(nodesize).saturating_add(fills))
+        nodes.saturating_mul(nodesize).saturating_add(fills)
     }
 
     /// Whether a count can help writers that fill the volume. It cannot help if their reservations
@@ -104,7 +105,7 @@ impl Reservations {
         self.recount_beyond(WORTH - 1)
     }
 
-    /// As [`Self::recount`], if more than `few` items were put since the last count.
+    /// As [`Self::recount`], if the items put since the last count cost more than `few` paths.
     pub(crate) fn recount_beyond(&self, few: u64) -> bool {
         crate::held::expect_none("handle::H2: nodes are read");
         let view = self.view.load_full();
@@ -125,7 +126,7 @@ impl Reservations {
         if let Some(known) = known
             && known.roots == view.roots().generation
             && known.below == below
-            && known.since(running).all_items() <= few
+            && known.with_changes(running).paths(self.levels()) <= few
             && !self.inode_reserves.are_fresh()
         {
             return false;

@@ -10,7 +10,7 @@ use crate::transaction::Transaction;
 
 mod tally;
 
-pub(crate) use self::tally::Count;
+pub(crate) use self::tally::{Count, Known};
 use crate::View;
 use crate::ledger::{Ledger, Unknown};
 use buttress_space::Space;

@@ -1,5 +1,5 @@
 //! What a reservation takes at most beside all that is reserved and running, and whether that
-//! fits (P1).
+//! fits (`reserve::P1`).
 //!
 //! # Invariants
 //!
@@ -30,7 +30,7 @@ impl Reservations {
     pub(crate) fn crude_need(&self, running: &Transaction, to_come: Costs, used: u64) -> u64 {
         let items = running.items() + to_come.all_items();
         let alone = self.need(items, running.bytes() + to_come.bytes, used);
-        alone + self.shared_need(running.firsts() + to_come.items, used)
+        alone + self.shared_need(running.shared_leaf_changes_max() + to_come.items, used)
     }
 
     /// Replaces, in one step, what the running transaction and reservations take beyond the groups.
@@ -59,7 +59,7 @@ impl Reservations {
             }
         };
         let (account, frozen) = self.account_and_frozen();
-        let firsts = running.running().firsts() + to_come.items;
+        let firsts = running.running().shared_leaf_changes_max() + to_come.items;
         let reserve = account.global_reserve - account.for_copies;
         let kept = match urgency {
             // The part of the reserve that is for the extent tree is for all operations of one
@@ -90,9 +90,10 @@ impl Reservations {
             note_pressure(0);
             return 0;
         }
-        let closer = self.need_by_count(running.running(), to_come, by_inodes);
+        let known = self.known(running.running());
+        let closer = known.map(|known| self.need_by_count(&known, to_come, by_inodes));
         // All but what operations hold: they may give that back when they put less.
-        let put = self.closer_need(running.running(), Costs::default());
+        let put = known.map(|known| self.need_by_count(&known, Costs::default(), false));
         let need =
             closer.map_or(crude, |closer| with_apart(closer, &|| put.unwrap_or(closer)).min(crude));
         let put = put.unwrap_or(need).min(need);

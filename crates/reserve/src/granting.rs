@@ -127,7 +127,7 @@ impl Reservations {
         self.height.fetch_max(height, Ordering::Relaxed);
     }
 
-    /// Compares the outstanding sum with the live tokens (P3).
+    /// Compares the outstanding sum with the live tokens (`reserve::P3`).
     #[cfg(debug_assertions)]
     pub fn audit(&self) {
         self.outstanding.lock().audit();
@@ -155,7 +155,8 @@ impl Reservations {
         true
     }
 
-    /// Reserves space for an operation that frees some, in addition to the sum of `others` (P4).
+    /// Reserves space for an operation that frees some, in addition to the sum of `others`
+    /// (`reserve::P4`).
     pub(crate) fn try_reserve_beside(
         &self,
         others: impl Fn(&Outstanding) -> Costs,

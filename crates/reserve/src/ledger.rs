@@ -193,18 +193,22 @@ impl Ledger {
             };
             of.note(store, &key, (before, len), &mut |node| note_pointed(node, pointed))?;
         }
-        for start in std::mem::take(&mut self.pointed) {
-            self.note_record(view, space, start, (0, EXTENT_REFS))?;
-        }
-        for change in transaction.refs.changed(anew) {
-            self.note_reference(view, space, change)?;
-        }
-        for SumsChange { start, before, adds } in transaction.sums.changed(anew) {
-            let key = csum_key(start);
-            let csums = Self::tree(&mut self.trees, store, view.roots(), TreeId::CSUM);
-            let heaviest = store.geometry().item_max() as u64;
-            csums.note_range(store, (key, key), (before, adds), heaviest)?;
-        }
+        let pointed = std::mem::take(&mut self.pointed);
+        self.note_records(view, space, pointed.iter().map(|start| (*start, (0, EXTENT_REFS))))?;
+        let records = transaction.refs.changed(anew);
+        let of = |change: &RecordChange| (change.extent.start, (change.before, change.adds));
+        self.note_records(view, space, records.iter().map(of))?;
+        let dropped = records.iter().filter(|change| change.drops).map(|change| {
+            let last = Logical(change.extent.end().0 - 1);
+            ((csum_key(change.extent.start), csum_key(last)), (0, ITEM_LEN as u64))
+        });
+        self.note_ranges(view, TreeId::CSUM, dropped, 0)?;
+        let of = |change: SumsChange| {
+            let key = csum_key(change.start);
+            ((key, key), (change.before, change.adds))
+        };
+        let sums = transaction.sums.changed(anew).into_iter().map(of);
+        self.note_ranges(view, TreeId::CSUM, sums, store.geometry().item_max() as u64)?;
         let added: Vec<_> = transaction.chunks.lock().iter().map(|new| new.chunk.clone()).collect();
         self.chunks = added.len() as u64;
         let removed: Vec<_> = transaction.removed.lock().clone();
@@ -215,36 +219,44 @@ impl Ledger {
         Ok(())
     }
 
-    /// Notes what becomes of the record of an extent, and of the checksums of one that may go.
-    fn note_reference(
+    /// Notes changes in ranges of keys of one tree, as [`Tree::note_range`] does.
+    fn note_ranges(
         &mut self,
         view: &View,
-        space: &Space,
-        change: RecordChange,
+        tree: TreeId,
+        ranges: impl Iterator<Item = ((Key, Key), (u64, u64))>,
+        heaviest: u64,
     ) -> Result<(), Unknown> {
-        let RecordChange { extent, before, adds, drops } = change;
-        self.note_record(view, space, extent.start, (before, adds))?;
-        if drops {
-            let range = (csum_key(extent.start), csum_key(Logical(extent.end().0 - 1)));
-            let csums = Self::tree(&mut self.trees, view.store(), view.roots(), TreeId::CSUM);
-            csums.note_range(view.store(), range, (0, ITEM_LEN as u64), 0)?;
+        let mut ranges = ranges.peekable();
+        if ranges.peek().is_none() {
+            return Ok(());
+        }
+        let tree = Self::tree(&mut self.trees, view.store(), view.roots(), tree);
+        for (range, bytes) in ranges {
+            tree.note_range(view.store(), range, bytes, heaviest)?;
         }
         Ok(())
     }
 
-    /// Notes that the record of an extent or a node changes, and how many bytes come to it.
-    fn note_record(
+    /// Notes that records of extents and nodes change, and how many bytes come to each.
+    fn note_records(
         &mut self,
         view: &View,
         space: &Space,
-        start: Logical,
-        bytes: (u64, u64),
+        records: impl Iterator<Item = (Logical, (u64, u64))> + Clone,
     ) -> Result<(), Unknown> {
-        let (store, roots) = (view.store(), view.roots());
-        let extents = Self::tree(&mut self.trees, store, roots, TreeId::EXTENT);
-        extents.note_range(store, at(start), bytes, heaviest_record(store.geometry()))?;
-        if let Some(group) = space.group_at(start) {
-            self.touch(store, roots, group.range())?;
+        let ranges = records.clone().map(|(start, bytes)| (at(start), bytes));
+        let heaviest = heaviest_record(view.store().geometry());
+        self.note_ranges(view, TreeId::EXTENT, ranges, heaviest)?;
+        let mut last = None::<Extent>;
+        for (start, _) in records {
+            if last.is_some_and(|group| group.contains(start)) {
+                continue;
+            }
+            last = space.group_at(start).map(|group| group.range());
+            if let Some(group) = last {
+                self.touch(view.store(), view.roots(), group)?;
+            }
         }
         Ok(())
     }

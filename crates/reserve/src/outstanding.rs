@@ -19,7 +19,7 @@ pub(crate) struct Outstanding {
     costs: Costs,
     /// The part of these that operations hold which free space.
     freeing: Costs,
-    /// The same, counted by the tokens (P3).
+    /// The same, counted by the tokens (`reserve::P3`).
     #[cfg(debug_assertions)]
     roll: buttress_space::TokenAudit<6>,
 }
@@ -63,14 +63,14 @@ impl Outstanding {
         &mut self.roll
     }
 
-    /// Compares the sums with the audit of tokens (P3).
+    /// Compares the sums with the audit of tokens (`reserve::P3`).
     #[cfg(debug_assertions)]
     pub(crate) fn audit(&self) {
         let found = figures(self.costs, self.freeing);
         assert_eq!(
             self.roll.sum(),
             found,
-            "P3: what tokens hold, those of requests that free space apart, and all"
+            "reserve::P3: what tokens hold, those of requests that free space apart, and all"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! A reservation as a token that its owner holds (P3).
+//! A reservation as a token that its owner holds (`reserve::P3`).
 
 use std::sync::{Arc, Weak};
 

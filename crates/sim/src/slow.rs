@@ -46,7 +46,7 @@ struct Queue {
 
 /// The requests since the device became slow.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Asked {
+pub struct RequestCounts {
     /// Reads.
     pub reads: u64,
     /// Writes.
@@ -117,9 +117,9 @@ impl<D: Device> Slow<D> {
     }
 
     /// The requests since [`begin`](Self::begin).
-    pub fn asked(&self) -> Asked {
+    pub fn request_counts(&self) -> RequestCounts {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        Asked {
+        RequestCounts {
             reads: of(&self.reads),
             writes: of(&self.writes),
             flushes: of(&self.flushes),
@@ -279,6 +279,6 @@ mod tests {
         slow.begin();
         assert_eq!(write(Class::Data, 2), (1, 1));
         assert_eq!(write(Class::Metadata, 3), (3, 3));
-        assert_eq!(slow.asked().data, 8192);
+        assert_eq!(slow.request_counts().data, 8192);
     }
 }

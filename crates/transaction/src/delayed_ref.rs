@@ -1,9 +1,9 @@
-//! Changes to the reference counts of data extents, summed until the commit (T5).
+//! Changes to the reference counts of data extents, summed until the commit (`transaction::T5`).
 //!
 //! # Invariants
 //!
 //! - **D1** Operations never touch the extent tree: they add here, in the transaction that they are
-//!   part of (T11).
+//!   part of (`transaction::T11`).
 //! - **D2** If the references of an extent born in this transaction sum up to zero, nothing is left
 //!   of it here.
 //!
@@ -21,6 +21,8 @@ use buttress_base::sync::Mutex;
 use buttress_format::{BackRef, Extent, Ino, Logical, TreeId};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
+
+use crate::news::{Change, News};
 
 /// A user of a data extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -241,6 +243,12 @@ impl ExtentChange {
         }
     }
 
+    /// Returns all that the change does to the record.
+    fn as_news(&self) -> RecordChange {
+        let Self { extent, .. } = *self;
+        RecordChange { extent, before: 0, adds: self.adds(), drops: self.drops() }
+    }
+
     /// Whether the extent is older than this transaction and a user of it loses references.
     pub fn drops(&self) -> bool {
         !self.born && self.deltas.gains() < self.deltas.len() as u64
@@ -253,45 +261,36 @@ const SHARDS: usize = 16;
 /// [`DelayedRefs::changed`]. The ledger of reservations takes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordChange {
-    /// The extent. Its length is 0 if the transaction no longer changes it.
+    /// The extent.
     pub extent: Extent,
-    /// Most bytes that come to the extent tree, as the previous call returned them.
+    /// Bytes that came to the extent tree at most before.
     pub before: u64,
     /// Most bytes that come to the extent tree now.
     pub adds: u64,
-    /// Whether the extent may be freed now, together with its checksums, and no call before
-    /// reported this.
+    /// Whether the extent may be freed now, together with its checksums, and could not before.
     pub drops: bool,
 }
 
-/// A change, and what the last call of [`DelayedRefs::changed`] returned of it.
-#[derive(Debug)]
-struct Noted {
-    change: ExtentChange,
-    /// Whether the extent is in the `news` of its shard.
-    is_news: bool,
-    /// What [`DelayedRefs::changed`] returned last: bytes, and whether the extent may be freed.
-    said: (u64, bool),
-}
+impl Change for RecordChange {
+    fn start(&self) -> Logical {
+        self.extent.start
+    }
 
-impl Noted {
-    /// Returns the difference to what was returned last, and notes the present state as returned.
-    fn say(&mut self) -> RecordChange {
-        let (before, had_dropped) = self.said;
-        let (adds, drops) = (self.change.adds(), self.change.drops());
-        self.is_news = false;
-        self.said = (adds, drops || had_dropped);
-        RecordChange { extent: self.change.extent, before, adds, drops: drops && !had_dropped }
+    fn join(&mut self, later: Self) {
+        let Self { before, drops, .. } = *self;
+        *self = Self { before, drops: drops || later.drops, ..later };
+    }
+
+    fn is_nothing(&self) -> bool {
+        (self.before, self.adds, self.drops) == (0, 0, false)
     }
 }
 
 #[derive(Debug, Default)]
 struct Shard {
-    changes: FxHashMap<Logical, Noted>,
-    /// Extents that changed since the last call of [`DelayedRefs::changed`]; `None` before the
-    /// first call. If the change of an extent vanished, the second value is the number of bytes
-    /// that the last call returned for it.
-    news: Option<Vec<(Logical, Option<u64>)>>,
+    changes: FxHashMap<Logical, ExtentChange>,
+    /// Changes since the last call of [`DelayedRefs::changed`]. `None` before the first call.
+    news: Option<News<RecordChange>>,
 }
 
 /// Totals over all shards. Reservations read them at every operation if metadata is counted.
@@ -299,7 +298,7 @@ struct Shard {
 #[derive(Debug, Default)]
 struct Sums {
     len: AtomicU64,
-    /// How many times an extent was added to the `news` of its shard.
+    /// How many changes were added to the `news` of a shard.
     noted: AtomicU64,
     /// Most bytes that all changes add to the extent tree.
     added: AtomicU64,
@@ -349,35 +348,27 @@ impl DelayedRefs {
     pub fn change(&self, extent: Extent, user: DataRef, delta: i64, born: bool) -> bool {
         let mut shard = self.shard(extent.start).lock();
         let Shard { changes, news } = &mut *shard;
-        let mut is_news = false;
-        let noted = changes.entry(extent.start).or_insert_with(|| {
-            is_news = true;
+        let entry = changes.entry(extent.start).or_insert_with(|| {
             self.sums.len.fetch_add(1, Ordering::Relaxed);
             let owner = born.then_some(user.root);
-            let change = ExtentChange { extent, born, owner, deltas: Deltas::default() };
-            Noted { change, is_news: false, said: (0, false) }
+            ExtentChange { extent, born, owner, deltas: Deltas::default() }
         });
-        let entry = &mut noted.change;
         if entry.extent.len != extent.len {
             self.disputed.lock().get_or_insert(extent.start);
             return false;
         }
-        let (adds, drops) = (entry.adds(), entry.drops());
+        let (before, dropped) = (entry.adds(), entry.drops());
         entry.deltas.add(User::File(user), delta);
-        alter(&self.sums.added, adds, entry.adds());
-        alter(&self.sums.dropped, drops.into(), entry.drops().into());
-        is_news |= (adds, drops) != (entry.adds(), entry.drops());
-        let (is_empty, vanished) = (entry.deltas.is_empty(), entry.born && entry.deltas.is_empty());
-        if let Some(news) = news {
-            let is_first = is_news && !noted.is_news;
-            if is_first {
-                noted.is_news = true;
-                self.sums.noted.fetch_add(1, Ordering::Relaxed);
-            }
-            if is_first || is_empty {
-                news.push((extent.start, is_empty.then_some(noted.said.0)));
-            }
+        let (adds, drops) = (entry.adds(), entry.drops());
+        alter(&self.sums.added, before, adds);
+        alter(&self.sums.dropped, dropped.into(), drops.into());
+        if let Some(news) = news
+            && (before, dropped) != (adds, drops)
+        {
+            self.sums.noted.fetch_add(1, Ordering::Relaxed);
+            news.push(RecordChange { extent, before, adds, drops: drops && !dropped });
         }
+        let (is_empty, vanished) = (entry.deltas.is_empty(), entry.born && entry.deltas.is_empty());
         if is_empty {
             changes.remove(&extent.start);
             self.sums.len.fetch_sub(1, Ordering::Relaxed);
@@ -389,8 +380,7 @@ impl DelayedRefs {
     /// to it. Returns whether it did.
     pub fn extend(&self, extent: Extent, more: u64, user: DataRef) -> bool {
         let mut shard = self.shard(extent.start).lock();
-        let Some(noted) = shard.changes.get_mut(&extent.start) else { return false };
-        let change = &mut noted.change;
+        let Some(change) = shard.changes.get_mut(&extent.start) else { return false };
         let may = change.born && change.extent == extent && change.deltas.is_just(User::File(user));
         if may {
             change.extent.len += more;
@@ -401,8 +391,8 @@ impl DelayedRefs {
     /// Sets the subvolume that made an extent born in this transaction, if it is not the subvolume
     /// of the first user.
     pub fn set_owner(&self, at: Logical, owner: Option<TreeId>) {
-        if let Some(noted) = self.shard(at).lock().changes.get_mut(&at) {
-            noted.change.owner = owner;
+        if let Some(change) = self.shard(at).lock().changes.get_mut(&at) {
+            change.owner = owner;
         }
     }
 
@@ -414,14 +404,14 @@ impl DelayedRefs {
     /// Calls `look` with the change of an extent, if this transaction changes it. `look` runs under
     /// the lock of a shard.
     pub fn look<T>(&self, at: Logical, look: impl FnOnce(&ExtentChange) -> T) -> Option<T> {
-        self.shard(at).lock().changes.get(&at).map(|noted| look(&noted.change))
+        self.shard(at).lock().changes.get(&at).map(look)
     }
 
     /// Every change, by address.
     pub fn sorted(&self) -> Vec<ExtentChange> {
         let mut all = Vec::with_capacity(self.len() as usize);
         for shard in &self.shards {
-            all.extend(shard.lock().changes.values().map(|noted| noted.change.clone()));
+            all.extend(shard.lock().changes.values().cloned());
         }
         all.sort_unstable_by_key(|c| c.extent.start);
         all
@@ -432,31 +422,17 @@ impl DelayedRefs {
     /// is returned.
     #[must_use]
     pub fn changed(&self, anew: bool) -> Vec<RecordChange> {
-        let mut all = Vec::new();
+        let mut all = News::default();
         for shard in &self.shards {
             let mut shard = shard.lock();
-            let Shard { changes, news } = &mut *shard;
-            match news.replace(Vec::new()) {
-                Some(news) if !anew => {
-                    all.extend(news.into_iter().filter_map(|(start, vanished)| match vanished {
-                        Some(before) => {
-                            let extent = Extent { start, len: 0 };
-                            Some(RecordChange { extent, before, adds: 0, drops: false })
-                        }
-                        None => changes.get_mut(&start).filter(|n| n.is_news).map(Noted::say),
-                    }));
-                }
-                _ => all.extend(changes.values_mut().map(|noted| {
-                    noted.said = (0, false);
-                    noted.say()
-                })),
-            }
+            let news = shard.news.replace(News::default()).filter(|_| !anew);
+            let held = || shard.changes.values().map(ExtentChange::as_news).collect();
+            all.append(news.unwrap_or_else(held));
         }
-        all.sort_by_key(|change| change.extent.start);
-        all
+        all.into_sorted()
     }
 
-    /// How many times a record was noted for the next call of [`changed`](Self::changed).
+    /// How many changes were noted for the next call of [`changed`](Self::changed).
     pub fn noted(&self) -> u64 {
         self.sums.noted.load(Ordering::Relaxed)
     }
@@ -507,13 +483,11 @@ mod tests {
         let grown = BORN_BYTES + 2 * USER_BYTES;
         assert_eq!(
             (refs.changed(false), refs.noted()),
-            (vec![record(7, BORN_BYTES, grown, false)], 1)
+            (vec![record(7, BORN_BYTES, grown, false)], 2)
         );
         let vanished = [0, 1, 2].map(|offset| refs.change(extent(7), user(offset), -1, false));
         assert_eq!(vanished, [false, false, true]);
-        let gone = Extent { len: 0, ..extent(7) };
-        let gone = RecordChange { extent: gone, before: grown, adds: 0, drops: false };
-        assert_eq!(refs.changed(false), [gone]);
+        assert_eq!(refs.changed(false), [record(7, grown, 0, false)]);
         assert_eq!(refs.changed(true), [record(3, 0, 0, true)]);
     }
 

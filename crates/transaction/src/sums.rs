@@ -6,18 +6,18 @@
 //!   too.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use buttress_base::sync::RwLock;
+use buttress_base::{CachePadded, sync::RwLock};
 use buttress_format::{Extent, Logical, header::ITEM_LEN};
+use smallvec::SmallVec;
+
+use crate::news::{Change, News};
 
 #[derive(Clone, Debug)]
 struct Run {
     len: u64,
     sums: std::sync::Arc<[u8]>,
-    /// Whether the run is in `news`.
-    is_news: bool,
-    /// Bytes that [`PendingSums::changed`] returned for the run last.
-    said: u64,
 }
 
 /// A change of what a run of checksums adds to the checksum tree.
@@ -25,10 +25,24 @@ struct Run {
 pub struct SumsChange {
     /// Where the run begins.
     pub start: Logical,
-    /// Most bytes that the run adds, as the previous call returned them.
+    /// Bytes that it added at most before.
     pub before: u64,
     /// Most bytes that the run adds now.
     pub adds: u64,
+}
+
+impl Change for SumsChange {
+    fn start(&self) -> Logical {
+        self.start
+    }
+
+    fn join(&mut self, later: Self) {
+        self.adds = later.adds;
+    }
+
+    fn is_nothing(&self) -> bool {
+        (self.before, self.adds) == (0, 0)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -38,68 +52,84 @@ struct Runs {
     bytes: u64,
     /// Number of checksum items for all runs. Adjacent runs form one item.
     items: u64,
-    /// Runs that were added or removed, or have a new neighbour, since the last call of
-    /// [`PendingSums::changed`]. `None` before the first call. For a removed run, the second value
-    /// is the number of bytes that the last call returned for it.
-    news: Option<Vec<(Logical, Option<u64>)>>,
+    /// The changes since the last call of [`PendingSums::changed`]. `None` before the first call.
+    news: Option<News<SumsChange>>,
 }
 
 impl Runs {
-    /// How many neighbours of a run are adjacent to it: 0 to 2.
-    fn touching(&self, extent: Extent) -> u64 {
+    /// Whether a run goes on with the item of the run before it, and the run behind it with its
+    /// own.
+    fn touching(&self, extent: Extent) -> (bool, bool) {
         let before = self.map.range(..extent.start).next_back();
         let touches = before.is_some_and(|(start, run)| start.end(run.len) == extent.start);
-        u64::from(touches) + u64::from(self.map.contains_key(&extent.end()))
+        (touches, self.map.contains_key(&extent.end()))
     }
 
-    fn insert(&mut self, start: Logical, run: Run) {
+    /// Adds a run, and returns the one in its place.
+    fn insert(&mut self, start: Logical, run: Run) -> Option<Run> {
         let extent = Extent { start, len: run.len };
-        self.remove(start);
+        let old = self.remove(start);
+        let (goes_on, has_next) = self.touching(extent);
         // The run and its adjacent neighbours form one item.
-        self.items = self.items + 1 - self.touching(extent);
+        self.items = self.items + 1 - u64::from(goes_on) - u64::from(has_next);
         self.bytes += run.sums.len() as u64;
+        self.note(start, 0, run.adds(goes_on));
+        if has_next {
+            self.note_next(extent.end(), false);
+        }
         self.map.insert(start, run);
-        self.note(start);
-        self.note(extent.end());
+        old
     }
 
-    fn remove(&mut self, start: Logical) {
-        let Some(run) = self.map.remove(&start) else { return };
+    fn remove(&mut self, start: Logical) -> Option<Run> {
+        let run = self.map.remove(&start)?;
         let extent = Extent { start, len: run.len };
-        self.items = self.items + self.touching(extent) - 1;
+        let (goes_on, has_next) = self.touching(extent);
+        self.items = self.items + u64::from(goes_on) + u64::from(has_next) - 1;
         self.bytes -= run.sums.len() as u64;
+        self.note(start, run.adds(goes_on), 0);
+        if has_next {
+            self.note_next(extent.end(), true);
+        }
+        Some(run)
+    }
+
+    fn note(&mut self, start: Logical, before: u64, adds: u64) {
         if let Some(news) = &mut self.news {
-            news.push((start, Some(run.said)));
-        }
-        self.note(extent.end());
-    }
-
-    /// Notes that the run at `start` changed, or that the run before it did.
-    fn note(&mut self, start: Logical) {
-        if let Some(news) = &mut self.news
-            && let Some(run) = self.map.get_mut(&start)
-            && !run.is_news
-        {
-            run.is_news = true;
-            news.push((start, None));
+            news.push(SumsChange { start, before, adds });
         }
     }
 
-    /// Most bytes that a run adds to the checksum tree. A run adjacent to the run before it
-    /// continues that run's item. A full item is split, and each further item adds a header.
-    fn adds(&self, start: Logical, run: &Run) -> u64 {
-        let before = self.map.range(..start).next_back();
-        let goes_on = before.is_some_and(|(at, run)| at.end(run.len) == start);
-        let bytes = run.sums.len() as u64;
+    /// Notes that a run goes on with the item of the run before it, or begins an item now.
+    fn note_next(&mut self, start: Logical, begins: bool) {
+        if let Some(run) = self.map.get(&start) {
+            let (before, adds) = (run.adds(begins), run.adds(!begins));
+            self.note(start, before, adds);
+        }
+    }
+
+    /// The most bytes of all items. A full item is continued in a new one, which adds a header.
+    fn planned(&self) -> u64 {
+        self.bytes + self.bytes / 64 + ITEM_LEN as u64 * self.items
+    }
+
+    /// All runs as changes.
+    fn all(&self) -> Vec<SumsChange> {
+        let mut end = None;
+        let change = |(start, run): (&Logical, &Run)| {
+            let goes_on = end == Some(*start);
+            end = Some(start.end(run.len));
+            SumsChange { start: *start, before: 0, adds: run.adds(goes_on) }
+        };
+        self.map.iter().map(change).collect()
+    }
+}
+
+impl Run {
+    /// Bytes that it adds to the checksum tree at most. A full item is continued in a new one.
+    fn adds(&self, goes_on: bool) -> u64 {
+        let bytes = self.sums.len() as u64;
         bytes + bytes.div_ceil(64) + if goes_on { 0 } else { ITEM_LEN as u64 }
-    }
-
-    /// Returns how the bytes of a run changed from `before`, and notes them as returned.
-    fn say(&mut self, start: Logical, before: u64) -> Option<SumsChange> {
-        let adds = self.adds(start, self.map.get(&start)?);
-        let run = self.map.get_mut(&start)?;
-        (run.is_news, run.said) = (false, adds);
-        Some(SumsChange { start, before, adds })
     }
 }
 
@@ -107,63 +137,62 @@ impl Runs {
 #[derive(Debug, Default)]
 pub struct PendingSums {
     /// Unranked: readers share it; nothing is taken inside.
-    runs: RwLock<Runs>,
-    bytes: std::sync::atomic::AtomicU64,
+    runs: CachePadded<RwLock<Runs>>,
+    /// [`Runs::planned`], for reservations: they ask at every operation.
+    planned: CachePadded<AtomicU64>,
+    bytes: AtomicU64,
 }
 
 impl PendingSums {
     /// Adds the sums of an extent, one per sector, in order.
     pub fn insert(&self, extent: Extent, sums: Vec<u8>) {
-        self.bytes.fetch_add(sums.len() as u64 + 64, std::sync::atomic::Ordering::Relaxed);
-        let run = Run { len: extent.len, sums: sums.into(), is_news: false, said: 0 };
-        self.runs.write().insert(extent.start, run);
+        self.bytes.fetch_add(sums.len() as u64 + 64, Ordering::Relaxed);
+        let run = Run { len: extent.len, sums: sums.into() };
+        let mut runs = self.runs.write();
+        let old = runs.insert(extent.start, run);
+        self.planned.store(runs.planned(), Ordering::Relaxed);
+        drop(runs);
+        // Memory is freed behind the lock.
+        drop(old);
     }
 
     /// Removes the sums of a removed extent.
     pub fn remove(&self, extent: Extent) {
+        let mut gone = SmallVec::<[_; 1]>::new();
         let mut runs = self.runs.write();
-        let gone: Vec<_> =
-            runs.map.range(extent.start..extent.end()).map(|(start, _)| *start).collect();
-        for start in gone {
-            runs.remove(start);
+        while let Some((&start, _)) = runs.map.range(extent.start..extent.end()).next() {
+            gone.extend(runs.remove(start));
         }
+        self.planned.store(runs.planned(), Ordering::Relaxed);
+        drop(runs);
+        // Memory is freed behind the lock.
+        drop(gone);
     }
 
     /// The runs that changed since the last call, ascending, each with the bytes that it adds to
     /// the checksum tree. With `anew`, and at the first call, all runs. From the first call on,
     /// changes are noted.
-    /// O(n log n) in what is returned and in the runs held.
+    /// O(n log n) in what is returned.
     #[must_use]
     pub fn changed(&self, anew: bool) -> Vec<SumsChange> {
         let mut runs = self.runs.write();
-        let news = runs.news.replace(Vec::new()).filter(|_| !anew);
-        let Some(mut news) = news else {
-            let all: Vec<_> = runs.map.keys().copied().collect();
-            return all.into_iter().filter_map(|start| runs.say(start, 0)).collect();
-        };
-        news.sort_by_key(|(start, _)| *start);
-        let mut all = Vec::with_capacity(news.len());
-        for (start, went) in news {
-            let said = |run: &Run| run.is_news.then_some(run.said);
-            if let Some(before) = went {
-                all.push(SumsChange { start, before, adds: 0 });
-            } else if let Some(before) = runs.map.get(&start).and_then(said) {
-                all.extend(runs.say(start, before));
+        match runs.news.replace(News::default()) {
+            Some(news) if !anew => {
+                drop(runs);
+                news.into_sorted()
             }
+            _ => runs.all(),
         }
-        all
     }
 
-    /// Most bytes of the checksum items for all runs. A full item is continued in a new one, which
-    /// adds a header.
+    /// The most bytes of all their items. Takes no lock.
     pub fn planned(&self) -> u64 {
-        let runs = self.runs.read();
-        runs.bytes + runs.bytes / 64 + ITEM_LEN as u64 * runs.items
+        self.planned.load(Ordering::Relaxed)
     }
 
     /// Bytes of all inserted sums. Removed sums still count, since they caused work.
     pub fn bytes(&self) -> u64 {
-        self.bytes.load(std::sync::atomic::Ordering::Relaxed)
+        self.bytes.load(Ordering::Relaxed)
     }
 
     /// Every run, ascending.

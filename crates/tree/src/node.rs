@@ -4,7 +4,7 @@
 //!
 //! - **N1** A [`Node`] exists only after [`Node::verify`] checked every key, offset and pointer in
 //!   it. So searches need no further checks.
-//! - **N2** A `Node` never changes (T1).
+//! - **N2** A `Node` never changes (`tree::T1`).
 //!
 //! # On disk
 //!

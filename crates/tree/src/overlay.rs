@@ -49,7 +49,7 @@ struct Shard {
     /// Where walks found nothing but deletions.
     gaps: Gaps,
     /// How many puts in this shard made an item: the key had no entry before, or a deletion.
-    births: u64,
+    items_made: u64,
 }
 
 /// What a look at one shard found.
@@ -57,8 +57,8 @@ struct Shard {
 pub(crate) struct Seen {
     /// The entry, deletions included.
     pub(crate) found: Option<(Key, Option<Payload>)>,
-    /// The shard's births at that time.
-    pub(crate) births: u64,
+    /// The shard's count of items made, at that time.
+    pub(crate) items_made: u64,
 }
 
 /// What an overlay held for a key before a change: no entry (`None`), a deletion (`Some(None)`), or
@@ -111,7 +111,7 @@ impl Overlay {
         let len = payload.as_ref().map(|p| p.len());
         let before = shard.entries.insert((tree, key), payload);
         if is_put && !matches!(before, Some(Some(_))) {
-            shard.births += 1;
+            shard.items_made += 1;
             shard.gaps.pierce(tree, &key);
         }
         match before {
@@ -226,7 +226,7 @@ impl Overlay {
         let high = Bound::Included((tree, *to));
         if from.objectid == to.objectid {
             let shard = self.shards[shard_index(tree, from.objectid)].read();
-            return Seen { found: seek(&shard.entries, low, high), births: shard.births };
+            return Seen { found: seek(&shard.entries, low, high), items_made: shard.items_made };
         }
         let mut best: Option<(Key, Option<Payload>)> = None;
         for shard in &self.shards {
@@ -236,7 +236,7 @@ impl Overlay {
                 best = Some(found);
             }
         }
-        Seen { found: best, births: 0 }
+        Seen { found: best, items_made: 0 }
     }
 
     /// The gap around a key: its first and its last key. It is valid for views that have this
@@ -254,17 +254,17 @@ impl Overlay {
     /// Notes that `first..=last`, within one object, holds no item. This is for views that have
     /// this overlay as the running one, over committed roots of `generation`.
     ///
-    /// If a put made an item in the shard since the caller saw `births`, notes nothing and returns
-    /// false.
+    /// If a put made an item in the shard since the caller saw `items_made`, notes nothing and
+    /// returns false.
     pub(crate) fn note_gap(
         &self,
         tree: TreeId,
         (first, last): (Key, Key),
-        births: u64,
+        items_made: u64,
         generation: Generation,
     ) -> bool {
         let mut shard = self.shards[shard_index(tree, first.objectid)].write();
-        let holds = shard.births == births;
+        let holds = shard.items_made == items_made;
         if holds {
             shard.gaps.note(tree, first, last, generation);
         }

@@ -3,10 +3,10 @@
 //! # Invariants
 //!
 //! - **W1** One commit at a time. Operations go on in the next transaction and wait only for the
-//!   freeze (T2).
+//!   freeze (`txn::T2`).
 //! - **W2** The order is: nodes to every mirror and the last superblock to its other copies, flush,
 //!   the new superblock to its first copy, flush. Before the last flush nothing that the old
-//!   superblock reaches is overwritten (T6, T8).
+//!   superblock reaches is overwritten (`txn::T6`, `txn::T8`).
 //! - **W3** The first failure after the freeze latches the volume read-only with its cause; nothing
 //!   is written from then on.
 //! - **G1** (of `reserve::ledger`) A commit makes no more nodes than were counted. Debug builds
@@ -93,7 +93,7 @@ impl Engine {
             return Ok(self.published());
         }
         self.check_writable()?;
-        self.commit.want(false);
+        self.commit.set_wanted(false);
         let is_counted = is_counted();
         let is_logged = found_log::has_log(&state.superblock);
         if self.view.load().running().is_empty() && !is_counted && !is_logged {

@@ -4,10 +4,11 @@
 //!
 //! - **E1** The view that readers get is swapped in two places only: at the freeze (a new running
 //!   transaction, the old one frozen) and at publication (new roots, nothing frozen). Both hold the
-//!   commit lock (T2).
+//!   commit lock (`txn::T2`).
 //! - **E2** After a failed commit the engine writes no more. It checks the latch before every
 //!   reservation and before every write of a commit.
-//! - **E3** Freed space is handed out again only when every view that could reach it is gone (T6).
+//! - **E3** Freed space is handed out again only when every view that could reach it is gone
+//!   (`txn::T6`).
 //!
 //! # Locks
 //!
@@ -238,7 +239,7 @@ impl Engine {
     /// As `check_writable`, for calls that change nothing on an unchanged volume.
     pub(crate) fn check_unlatched(&self) -> Result<()> {
         self.health.expect_no_failure()?;
-        if self.found_log.waits() {
+        if self.found_log.is_pending() {
             return Err(Error::ReadOnly("its fsync log is not replayed yet".into()));
         }
         self.health.expect_opened_for_writing()
@@ -262,7 +263,8 @@ impl Engine {
         self.stamps.note_freed_at_once();
     }
 
-    /// Whether `user`, which holds one reference or more, is the only user of an extent (T10).
+    /// Whether `user`, which holds one reference or more, is the only user of an extent
+    /// (`txn::T10`).
     ///
     /// # Errors
     ///

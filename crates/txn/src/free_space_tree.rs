@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **F1** A group's items change by what the extent tree of the same transaction changed (T11),
-//!   never by what is allocated in memory meanwhile.
+//! - **F1** A group's items change by what the extent tree of the same transaction changed
+//!   (`txn::T11`), never by what is allocated in memory meanwhile.
 //! - **F2** Items of a group are read once in a commit, and only those that differ are written.
 
 use std::collections::BTreeMap;

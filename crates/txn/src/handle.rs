@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! - **H1** The transaction of a handle does not freeze while the handle lives. So one commit has
-//!   either all its puts or none (T3).
+//!   either all its puts or none (`txn::T3`).
 //! - **H2** No thread does device I/O or waits for space while it holds one.
 
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use arc_swap::Guard;
 use buttress_format::{Extent, Generation, Key, Logical, TreeId};
 
-use buttress_transaction::Sent;
+use buttress_transaction::MovedExtent;
 use buttress_tree::NodePtr;
 
 use crate::{DataRef, Engine, MetaReservation, View, gate::Inside, held, transaction::Transaction};
@@ -108,7 +108,7 @@ impl<'e> Handle<'e> {
         // another.
         let fits = extent.end() == more.start
             && self.engine.row_slack() == 0
-            && !self.transaction().tracked.names(extent.start);
+            && !self.transaction().tracked.has_extent(extent.start);
         if !fits || !self.transaction().refs.extend(extent, more.len, user) {
             return false;
         }
@@ -122,7 +122,8 @@ impl<'e> Handle<'e> {
     }
 
     /// Removes one reference to a data extent. The last one frees the extent. It is free at once if
-    /// this transaction made it and no log names it, else when the transaction is durable (T5, T6).
+    /// this transaction made it and no log names it, else when the transaction is durable
+    /// (`txn::T5`, `txn::T6`).
     pub fn drop_data_ref(&self, extent: Extent, user: DataRef) {
         self.change(extent, user, -1, false);
     }
@@ -136,12 +137,12 @@ impl<'e> Handle<'e> {
     /// Requires that this transaction becomes durable as a whole. An fsync then commits and writes
     /// no log, because a log would name only a part of the handle's puts.
     pub fn keep_whole(&self) {
-        self.transaction().whole.store(true, Ordering::Release);
+        self.transaction().needs_commit.store(true, Ordering::Release);
     }
 
     /// Makes the commit rebuild the tree nodes on the path to each key.
     pub fn rebuild_at(&self, places: Vec<(TreeId, Key)>) {
-        self.transaction().touched.change(|touched| touched.extend(places));
+        self.transaction().to_rebuild.change(|to_rebuild| to_rebuild.extend(places));
     }
 
     /// Makes the commit move committed nodes of subvolumes, given with their first keys, and all
@@ -162,8 +163,8 @@ impl<'e> Handle<'e> {
 
     /// Records that the preceding puts and reference changes moved all users of an extent to a
     /// copy.
-    pub fn note_sent(&self, sent: Sent) {
-        self.transaction().moves.change(|moves| moves.sent.push(sent));
+    pub fn note_moved_extent(&self, moved: MovedExtent) {
+        self.transaction().moves.change(|moves| moves.moved.push(moved));
     }
 
     /// Makes the commit drop a further part of a dead subvolume, with about `budget` changed
@@ -182,7 +183,7 @@ impl<'e> Handle<'e> {
         self.engine.stamps.touch(extent.start);
         if self.transaction().refs.change(extent, user, delta, born) {
             self.transaction().sums.remove(extent);
-            if self.transaction().tracked.keep(extent) {
+            if self.transaction().tracked.keep_if_logged(extent) {
                 self.engine.space.pin(extent).expect("space::S1: it was in use until now");
             } else {
                 // Count first: after `free`, another thread can allocate the extent.

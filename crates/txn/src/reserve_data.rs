@@ -21,7 +21,7 @@ impl Engine {
         if let Some(reservation) = reserve() {
             return Ok(Some(reservation));
         }
-        if self.space.data_line().is_waiting() {
+        if self.space.data_queue().is_waiting() {
             return Ok(None);
         }
         if self.release_pinned()
@@ -44,12 +44,12 @@ impl Engine {
     }
 
     /// Reserves data space for a caller that can wait for everything; see
-    /// [`reserve_in_line`](Self::reserve_in_line).
+    /// [`reserve_in_queue`](Self::reserve_in_queue).
     ///
     /// # Errors
     ///
     /// As [`reserve_data`](Self::reserve_data).
-    pub fn reserve_data_in_line(&self, bytes: u64) -> Result<buttress_space::DataReservation> {
+    pub fn reserve_data_in_queue(&self, bytes: u64) -> Result<buttress_space::DataReservation> {
         self.wait_for_data(bytes, Class::Normal, Reach::All)
     }
 
@@ -72,7 +72,7 @@ impl Engine {
         }
         match self.space.ask_data(class, bytes, fits) {
             Ok(reservation) => Ok(reservation),
-            Err(mut ticket) => self.wait_in_line(SpaceKind::Data, reach, bytes, &mut ticket),
+            Err(mut ticket) => self.wait_in_queue(SpaceKind::Data, reach, bytes, &mut ticket),
         }
     }
 

@@ -66,7 +66,7 @@ impl Engine {
             if self.space.is_stopped(extent.start) {
                 window.close();
             }
-            window.settle();
+            window.note_used();
         }
         Some(Extent::new(extent.start, want))
     }

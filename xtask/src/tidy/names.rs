@@ -3,8 +3,9 @@
 //! # What must hold
 //!
 //! - An invariant is declared once in the header of its file, as `- **K1** ...`.
-//! - It is named in parentheses, or at the head of an assertion's text. There it is one of the same
-//!   file or of a module above it. Elsewhere it has the name of its module before it: `commit::W2`.
+//! - It is named in parentheses, or at the head of a comment or of an assertion's text. There it is
+//!   one of the same file. One of another file has the name of its module, or of its crate, before
+//!   it: `commit::W2`. That module declares it.
 //! - Every rank of the order of locks is used, and a lock without one says why in its comment.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,27 +27,15 @@ pub(super) fn declared(text: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// Invariants that a crate's files name and that no header declares.
+/// Invariants that a crate's files name as their own, and do not declare.
 pub(super) fn undeclared(sources: &[Source]) -> BTreeMap<String, Vec<Finding>> {
-    let declares: BTreeMap<String, BTreeSet<String>> =
-        sources.iter().map(|source| (source.module.join("::"), declared(&source.text))).collect();
     let mut found = BTreeMap::new();
     for source in sources {
-        let mut findings = Vec::new();
-        for (index, line) in source.text.lines().enumerate() {
-            if source.test_lines.contains(&index) {
-                continue;
-            }
-            for name in named(line) {
-                let known = (0..=source.module.len()).any(|depth| {
-                    declares
-                        .get(&source.module[..depth].join("::"))
-                        .is_some_and(|names| names.contains(&name))
-                });
-                if !known {
-                    findings.push((index + 1, name));
-                }
-            }
+        let own = declared(&source.text);
+        let mut findings: Vec<Finding> = Vec::new();
+        for (index, line) in production(source) {
+            let others = named(line).into_iter().filter(|name| !own.contains(name));
+            findings.extend(others.map(|name| (index + 1, name)));
         }
         if !findings.is_empty() {
             found.insert(source.path.display().to_string(), findings);
@@ -55,8 +44,57 @@ pub(super) fn undeclared(sources: &[Source]) -> BTreeMap<String, Vec<Finding>> {
     found
 }
 
-/// Names of invariants in a line: those in parentheses, and the one at the head of an assertion's
-/// text.
+/// Invariants that files name as those of another module, which does not declare them.
+pub(super) fn unknown(sources: &[Source]) -> BTreeMap<String, Vec<Finding>> {
+    let declares: Vec<_> =
+        sources.iter().map(|source| (full_module(source), declared(&source.text))).collect();
+    let is_known = |citation: &str| {
+        let mut path: Vec<&str> = citation.split("::").collect();
+        let name = path.pop().unwrap_or_default();
+        declares.iter().any(|(module, names)| module.ends_with(&path) && names.contains(name))
+    };
+    let mut found = BTreeMap::new();
+    for source in sources {
+        let mut findings: Vec<Finding> = Vec::new();
+        for (index, line) in production(source) {
+            let unknown = cited(line).into_iter().filter(|citation| !is_known(citation));
+            findings.extend(unknown.map(|citation| (index + 1, citation)));
+        }
+        if !findings.is_empty() {
+            found.insert(source.path.display().to_string(), findings);
+        }
+    }
+    found
+}
+
+/// The lines that not only tests compile, counted from zero.
+fn production(source: &Source) -> impl Iterator<Item = (usize, &str)> {
+    source.text.lines().enumerate().filter(|(index, _)| !source.test_lines.contains(index))
+}
+
+/// The path of a file's module with its crate's name at the front.
+fn full_module(source: &Source) -> Vec<&str> {
+    let mut folders = source.path.iter().filter_map(|part| part.to_str());
+    let name = folders.by_ref().take_while(|part| *part != "src").last();
+    name.into_iter().chain(source.module.iter().map(String::as_str)).collect()
+}
+
+/// Invariants that a comment or an assertion's text names with their modules.
+fn cited(line: &str) -> Vec<String> {
+    let texts = [line.split_once("//"), line.split_once('"')];
+    let Some((_, text)) = texts.into_iter().flatten().next() else { return Vec::new() };
+    let is_path = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
+    let words = text.split(|c| !is_path(c)).map(|word| word.trim_end_matches(':'));
+    let is_citation = |word: &&str| {
+        word.rsplit_once("::").is_some_and(|(module, name)| {
+            is_invariant(name) && module.starts_with(|c: char| c.is_ascii_lowercase())
+        })
+    };
+    words.filter(is_citation).map(str::to_owned).collect()
+}
+
+/// Names of invariants in a line: those in parentheses, and those at the head of a comment or of an
+/// assertion's text.
 fn named(line: &str) -> Vec<String> {
     let mut names = Vec::new();
     for group in line.split('(').skip(1).filter_map(|rest| rest.split(')').next()) {
@@ -65,11 +103,14 @@ fn named(line: &str) -> Vec<String> {
             names.extend(parts.into_iter().map(str::to_owned));
         }
     }
-    if let Some((_, text)) = line.split_once('"')
-        && let Some((head, _)) = text.split_once(':')
-        && is_invariant(head)
-    {
-        names.push(head.to_owned());
+    let comment =
+        line.trim_start().strip_prefix("//").map(|text| text.trim_start_matches(['/', '!']));
+    let texts = [comment, line.split_once('"').map(|(_, text)| text)];
+    for (head, _) in texts.into_iter().flatten().filter_map(|text| text.split_once(':')) {
+        let parts: Vec<_> = head.trim_start().split(", ").collect();
+        if parts.iter().all(|part| is_invariant(part)) {
+            names.extend(parts.into_iter().map(str::to_owned));
+        }
     }
     names
 }
@@ -170,7 +211,19 @@ mod tests {
     fn invariants_are_found_where_they_are_named() {
         assert_eq!(named("waits for the commit (T2, E1)."), ["T2", "E1"]);
         assert_eq!(named("assert!(a, \"K1: taken twice\");"), ["K1"]);
+        assert_eq!(named("    // R6, R7: the driver"), ["R6", "R7"]);
         assert!(named("f(X11, y) and \"a: b\"").is_empty());
+        assert!(named("as in another file (`commit::W2`)").is_empty());
+    }
+
+    #[test]
+    fn citations_have_the_modules_that_are_named() {
+        assert_eq!(
+            cited("/// As elsewhere (`commit::W2`, `a::b::X1`)."),
+            ["commit::W2", "a::b::X1"]
+        );
+        assert_eq!(cited("assert!(a, \"queues::Q1: {a}\");"), ["queues::Q1"]);
+        assert!(cited("let a = b::C1; // of `Rank::L1`").is_empty());
     }
 
     #[test]

@@ -8,7 +8,8 @@ use std::thread::Thread;
 use super::machine::Machine;
 use crate::Rng;
 
-/// The address of a lock or a signal. The scheduler only compares addresses for equality (D2).
+/// The address of a lock or a signal. The scheduler only compares addresses for equality
+/// (`seeded::D2`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Place(pub(super) usize);
 

@@ -11,10 +11,10 @@ use crate::commands::du::below;
 use crate::exit::{Context, Exit, Result};
 use crate::image::Devices;
 use crate::location::show;
-use crate::order::{Order, Wish};
+use crate::order::{Order, SurveyRequest};
 use crate::ui::Ui;
 
-/// Shows what files have alone, and what they share.
+/// Prints for each file and folder how much space it takes alone and how much it shares.
 pub(super) fn run(units: Units, summarize: bool, places: &[OsString], ui: &Ui) -> Result<Exit> {
     let line = |[total, exclusive, shared]: [&str; 3], name: &str| {
         ui.line(format!("{total:>10}  {exclusive:>10}  {shared:>10}  {name}"))
@@ -22,7 +22,7 @@ pub(super) fn run(units: Units, summarize: bool, places: &[OsString], ui: &Ui) -
     line(["Total", "Exclusive", "Set shared"], "Filename")?;
     for place in places {
         let Named { volume, spot, .. } = Named::parse(place)?;
-        let order = Order::Survey { at: spot, wish: Wish::Shares };
+        let order = Order::Survey { at: spot, request: SurveyRequest::Shares };
         let done = client::run(&order, &volume, &Devices::default(), "du", ui)?;
         let mut rows: Vec<ShareRow> = serde_json::from_value(done).context(|| "the answer")?;
         rows.retain(|row| !summarize || row.set_shared.is_some());

@@ -13,29 +13,29 @@ use crate::commands::dump;
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::image::Devices;
 use crate::location::show;
-use crate::order::{Act, Order, Shown, Wish};
+use crate::order::{Act, Order, Shown, SurveyRequest};
 use crate::ui::Ui;
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Verb {
-    /// Print the items of the trees.
+    /// Print the items of trees.
     DumpTree(dump::Args),
     /// Print superblocks.
     DumpSuper {
-        /// Every copy.
+        /// Print all copies of the superblock.
         #[arg(short, long)]
         all: bool,
-        /// All fields, which are printed anyway.
+        /// Print all fields. This is always done.
         #[arg(short, long)]
         full: bool,
         #[arg(required = true)]
         devices: Vec<PathBuf>,
     },
-    /// Print the paths of an inode of the subvolume at a place.
+    /// Print the paths of an inode number in the subvolume of a place.
     InodeResolve { ino: u64, place: OsString },
-    /// Print the number of the subvolume at a place.
+    /// Print the number of the subvolume that a place is in.
     Rootid { place: OsString },
-    /// Print the path of a subvolume.
+    /// Print the path of the subvolume with a number.
     SubvolidResolve { id: u64, place: OsString },
 }
 
@@ -49,7 +49,7 @@ pub(super) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
         }
         Verb::InodeResolve { ino, place } => {
             let Named { volume, spot, .. } = Named::parse(&place)?;
-            let order = Order::Survey { at: spot, wish: Wish::Names { ino } };
+            let order = Order::Survey { at: spot, request: SurveyRequest::Names { ino } };
             let done = client::run(&order, &volume, &Devices::default(), "inode-resolve", ui)?;
             let names: Vec<Vec<u8>> = serde_json::from_value(done).context(|| "the answer")?;
             if names.is_empty() {

@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::client;
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::image::Devices;
-use crate::order::{Order, Wish};
+use crate::order::{Order, SurveyRequest};
 use crate::ui::Ui;
 
 #[derive(Debug, clap::Args)]
@@ -17,10 +17,10 @@ pub(crate) struct Args {
     /// A file or folder, as IMG:/path or as a path on a mount.
     #[arg(value_name = "IMG:/PATH | PATH")]
     place: OsString,
-    /// Print bytes, without units.
+    /// Print sizes in bytes.
     #[arg(long, short)]
     bytes: bool,
-    /// Stay in the subvolume of the place.
+    /// Leave out other subvolumes.
     #[arg(long, short = 'x')]
     one_file_system: bool,
     #[command(flatten)]
@@ -29,7 +29,8 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args, ui: &Ui) -> Result<Exit> {
     let Named { volume, spot, .. } = Named::parse(&args.place)?;
-    let order = Order::Survey { at: spot, wish: Wish::Packing { stay: args.one_file_system } };
+    let order =
+        Order::Survey { at: spot, request: SurveyRequest::Packing { stay: args.one_file_system } };
     let done = client::run(&order, &volume, &args.devices, "compsize", ui)?;
     let found: Packing = serde_json::from_value(done).context(|| "the answer")?;
     let rows = found.kinds.rows();

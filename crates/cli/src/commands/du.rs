@@ -11,7 +11,7 @@ use crate::client;
 use crate::exit::{Context, Exit, Result};
 use crate::image::Devices;
 use crate::location::show;
-use crate::order::{Order, Wish};
+use crate::order::{Order, SurveyRequest};
 use crate::size::human;
 use crate::ui::{Tone, Ui};
 
@@ -20,13 +20,13 @@ pub(crate) struct Args {
     /// Files or folders, as IMG:/path or as paths on a mount.
     #[arg(value_name = "IMG:/PATH | PATH", required = true)]
     places: Vec<OsString>,
-    /// Show folders down to so many levels below each place.
+    /// Show the folders down to this depth below each place.
     #[arg(long, short, value_name = "N", default_value_t = 1)]
     depth: usize,
-    /// Show the places alone.
+    /// Show only a total for each place.
     #[arg(long, short, conflicts_with = "depth")]
     summarize: bool,
-    /// Stay in the subvolume of each place.
+    /// Leave out other subvolumes.
     #[arg(long, short = 'x')]
     one_subvolume: bool,
     #[command(flatten)]
@@ -43,8 +43,8 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<Exit> {
     }
     for place in &args.places {
         let Named { volume, spot, .. } = Named::parse(place)?;
-        let wish = Wish::Folders { depth, stay: args.one_subvolume };
-        let order = Order::Survey { at: spot, wish };
+        let request = SurveyRequest::Folders { depth, stay: args.one_subvolume };
+        let order = Order::Survey { at: spot, request };
         let done = client::run(&order, &volume, &args.devices, "du", ui)?;
         let rows: Vec<FolderRow> = serde_json::from_value(done).context(|| "the answer")?;
         for row in &rows {
@@ -62,7 +62,7 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<Exit> {
     Ok(Exit::Success)
 }
 
-/// The name of what lies below a place.
+/// Returns the name of an object below a place, in the form in which the place was given.
 pub(crate) fn below(place: &OsString, path: &[u8]) -> Vec<u8> {
     let mut name = place.as_encoded_bytes().to_vec();
     if !path.is_empty() {

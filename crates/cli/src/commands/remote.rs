@@ -14,42 +14,44 @@ use crate::exit::{Exit, Failure, Result};
 use crate::size::human;
 use crate::ui::Ui;
 
-/// The verbs.
+/// The actions on a volume in a store.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Verb {
-    /// List the newest commits of a volume, and all pins.
+    /// List the latest commits of a volume, and all pins.
     Log {
         /// The volume, as s3://bucket/prefix or file:///dir.
         place: PathBuf,
-        /// How many commits.
+        /// Number of commits.
         #[arg(long, short = 'n', default_value_t = 20)]
         count: usize,
     },
-    /// Keep a commit under a name: the newest, or the one of `?commit=N`.
+    /// Keep the latest commit under a name, or the one of `?commit=N`.
     Pin {
         place: PathBuf,
         /// The name.
         name: String,
     },
-    /// Let go of a commit that a name keeps.
+    /// Remove a name, so that its commit is no longer kept.
     Unpin {
         place: PathBuf,
         /// The name.
         name: String,
     },
-    /// Say how many bytes are live and shared.
+    /// Show how many bytes are in use, and how many are shared with other volumes.
     Usage { place: PathBuf },
-    /// Make a volume that shares all objects with another, in constant time. Both can be written.
+    /// Create a volume that shares all objects with another one. It takes the same short time for
+    /// any size, and both volumes can be written.
     Clone {
-        /// The base: its newest commit, or the one of `?pin=NAME` or `?commit=N`.
+        /// The source: its latest commit, or the one of `?pin=NAME` or `?commit=N`.
         base: PathBuf,
         /// The new volume, in the same store.
         target: PathBuf,
-        /// Keep the identifier of the file system. Linux does not mount two with one identifier.
+        /// Keep the UUID of the file system. Linux does not mount two file systems with the same
+        /// UUID.
         #[arg(long)]
         same_uuid: bool,
     },
-    /// Collect garbage of a volume that is not mounted. A mount does so by itself.
+    /// Remove unused objects of a volume that is not mounted. A mount does this by itself.
     Gc { place: PathBuf },
 }
 

@@ -4,7 +4,7 @@ use buttress_base::text;
 use buttress_fs::{
     ErrorKind, FileKind, Filesystem, Ino, Inode, NameError, Received, RootFlags, XattrFlags,
 };
-use buttress_fuse::Beside;
+use buttress_fuse::KernelSync;
 use serde_json::{Map, Value};
 
 use crate::exit::{Context, Exit, Failure, Result};
@@ -20,7 +20,7 @@ pub(super) fn carry_out(
     fs: &Filesystem,
     at: &Spot,
     act: &PropertyAct,
-    beside: Option<&Beside>,
+    kernel_sync: Option<&KernelSync>,
 ) -> Result<Value> {
     let inode = at.inode(fs)?;
     let is_subvolume = inode.id().ino == Ino::ROOT_DIR;
@@ -44,8 +44,8 @@ pub(super) fn carry_out(
         PropertyAct::Set { name, value, force } => {
             known(name)?;
             if name == RO {
-                if let Some(beside) = beside {
-                    beside.gather().context(|| at.text.clone())?;
+                if let Some(kernel_sync) = kernel_sync {
+                    kernel_sync.write_back().context(|| at.text.clone())?;
                 }
                 set_read_only(fs, at, value, *force)?;
             } else {

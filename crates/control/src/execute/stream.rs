@@ -2,16 +2,16 @@
 //!
 //! # Invariants
 //!
-//! - **T1** The client that asked holds the other end of the stream. When it goes away the next
-//!   piece fails, and the order ends.
-//! - **T2** The kernel is told of a received subvolume when it is created and again when it is
-//!   complete. The second time the kernel drops what it cached of the incomplete subvolume.
+//! - **T1** The client of the order has the other end of the stream. If the client ends, the next
+//!   piece of the stream fails, and the order ends.
+//! - **T2** The kernel learns of a received subvolume when it is created, and again when it is
+//!   complete. The second time, the kernel drops what it has cached of the incomplete subvolume.
 
 use std::io::{BufReader, Read, Write};
 
 use buttress_base::text;
 use buttress_fs::{FileKind, Filesystem, TreeId};
-use buttress_fuse::Beside;
+use buttress_fuse::KernelSync;
 use buttress_send::stream::Version;
 use buttress_send::{Event, SendOptions, Sendable, Subvolumes};
 use serde_json::{Value, json};
@@ -31,16 +31,16 @@ pub(super) fn send(
 ) -> Result<Value> {
     let chosen = choose(fs, sending)?;
     let name = || sending.subvolume.text.clone();
-    let sent = buttress_send::send(fs, &chosen, Sent { output, watch, bytes: 0 });
+    let sent = buttress_send::send(fs, &chosen, CountedOutput { output, watch, bytes: 0 });
     Ok(json!({ "bytes": sent.context(name)?.bytes }))
 }
 
-/// Creates the subvolumes of the streams in `input`; returns their names and whether each began
-/// as a subvolume or a snapshot.
+/// Creates the subvolumes of the streams in `input`. Returns their names, and for each whether it
+/// began as an empty subvolume or as a snapshot.
 pub(super) fn receive(
     fs: &Filesystem,
     dir: &Spot,
-    beside: Option<&Beside>,
+    kernel_sync: Option<&KernelSync>,
     input: &mut dyn Read,
     watch: Watch<'_>,
 ) -> Result<Value> {
@@ -49,7 +49,7 @@ pub(super) fn receive(
         let what = format!("{}: is no directory", dir.text);
         return Err(Failure::new(Exit::Failure, what));
     }
-    let input = BufReader::with_capacity(AHEAD_BYTES, Came { input, watch, bytes: 0 });
+    let input = BufReader::with_capacity(AHEAD_BYTES, CountedInput { input, watch, bytes: 0 });
     let (mut begun, mut names) = (Vec::new(), Vec::new());
     let mut tree = None;
     let done = buttress_send::receive(&Subvolumes::new(fs, inode.clone()), input, |event| {
@@ -58,25 +58,25 @@ pub(super) fn receive(
             Event::Snapshot(name) => ("snapshot", name),
             Event::Complete(name) => {
                 names.push(text::encode(name));
-                if let Some((beside, tree)) = beside.zip(tree.take()) {
-                    beside.renewed(tree);
-                    beside.came(inode.id(), name);
+                if let Some((kernel_sync, tree)) = kernel_sync.zip(tree.take()) {
+                    kernel_sync.invalidate_content(tree);
+                    kernel_sync.note_created(inode.id(), name);
                 }
                 return;
             }
             _ => return,
         };
         begun.push(json!({ "kind": kind, "name": text::encode(name) }));
-        if let Some(beside) = beside {
+        if let Some(kernel_sync) = kernel_sync {
             tree = inode.lookup(name).ok().map(|top| top.id().tree);
-            beside.came(inode.id(), name);
+            kernel_sync.note_created(inode.id(), name);
         }
     });
     done.context(|| dir.text.clone())?;
     Ok(json!({ "begun": begun, "subvolumes": names }))
 }
 
-/// Looks up every named subvolume. An error says in which role a subvolume cannot be used.
+/// Looks up every subvolume that the order names. An error says which of them cannot be used.
 fn choose(fs: &Filesystem, sending: &Sending) -> Result<SendOptions> {
     let (id, sent) = subvolume(fs, &sending.subvolume, "subvolume")?;
     let mut options = SendOptions::new(id);
@@ -127,16 +127,16 @@ fn subvolume(fs: &Filesystem, spot: &Spot, role: &str) -> Result<(TreeId, Sendab
     }
 }
 
-/// A stream on its way out.
-struct Sent<'s> {
+/// The output of a stream. Counts bytes, and fails if the client has ended.
+struct CountedOutput<'s> {
     output: &'s mut dyn Write,
     watch: Watch<'s>,
     bytes: u64,
 }
 
-impl Write for Sent<'_> {
+impl Write for CountedOutput<'_> {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        go_on(self.watch, self.bytes)?;
+        report_progress(self.watch, self.bytes)?;
         let len = self.output.write(bytes)?;
         self.bytes += len as u64;
         Ok(len)
@@ -147,16 +147,16 @@ impl Write for Sent<'_> {
     }
 }
 
-/// A stream on its way in.
-struct Came<'s> {
+/// The input of a stream. Counts bytes, and fails if the client has ended.
+struct CountedInput<'s> {
     input: &'s mut dyn Read,
     watch: Watch<'s>,
     bytes: u64,
 }
 
-impl Read for Came<'_> {
+impl Read for CountedInput<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        go_on(self.watch, self.bytes)?;
+        report_progress(self.watch, self.bytes)?;
         let len = self.input.read(buffer)?;
         self.bytes += len as u64;
         Ok(len)
@@ -164,7 +164,7 @@ impl Read for Came<'_> {
 }
 
 /// Fails once the client is gone (T1).
-fn go_on(watch: &mut dyn FnMut(&Step) -> bool, done: u64) -> std::io::Result<()> {
+fn report_progress(watch: &mut dyn FnMut(&Step) -> bool, done: u64) -> std::io::Result<()> {
     if watch(&Step { done, ..Step::default() }) {
         return Ok(());
     }

@@ -2,15 +2,15 @@
 //!
 //! # Invariants
 //!
-//! - **S1** A snapshot of a mounted subvolume has all writes that programs were told are done: the
-//!   kernel hands over its dirty data first.
+//! - **S1** A snapshot of a mounted subvolume has every write that was finished before. For this,
+//!   the kernel first hands over its dirty data.
 //! - **S2** The kernel is told of every name that is added or removed.
 
 use std::time::Duration;
 
 use buttress_base::text;
 use buttress_fs::{Filesystem, Ino, Inode, InodeId, RootFlags, RootItem, SubvolumeInfo, TreeId};
-use buttress_fuse::Beside;
+use buttress_fuse::KernelSync;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -48,12 +48,12 @@ impl Act {
     pub fn carry_out(
         &self,
         fs: &Filesystem,
-        beside: Option<&Beside>,
+        kernel_sync: Option<&KernelSync>,
         watch: Watch<'_>,
     ) -> Result<Value> {
         let came = |dir: &Inode, name: &[u8]| {
-            if let Some(beside) = beside {
-                beside.came(dir.id(), name);
+            if let Some(kernel_sync) = kernel_sync {
+                kernel_sync.note_created(dir.id(), name);
             }
         };
         match self {
@@ -71,8 +71,8 @@ impl Act {
                     Ok(dir) => (dir, source.parts().pop().unwrap_or(b"snapshot")),
                     Err(_) => target.parent(fs)?,
                 };
-                if let Some(beside) = beside {
-                    beside.gather().context(|| source.show())?;
+                if let Some(kernel_sync) = kernel_sync {
+                    kernel_sync.write_back().context(|| source.show())?;
                 }
                 let made = dir.snapshot(name, tree, *read_only).context(|| target.show())?;
                 came(&dir, name);
@@ -81,13 +81,15 @@ impl Act {
             Self::Delete { at, wait } => {
                 let tree = at.subvolume(fs)?;
                 let (dir, name) = at.parent(fs)?;
-                if let Some(beside) = beside {
-                    beside.goes(tree);
+                if let Some(kernel_sync) = kernel_sync {
+                    kernel_sync.prepare_removal(tree);
                 }
                 let gone = dir.delete_subvolume(name);
-                match beside {
-                    Some(beside) if gone.is_ok() => beside.changed(dir.id(), name),
-                    Some(beside) => beside.stays(),
+                match kernel_sync {
+                    Some(kernel_sync) if gone.is_ok() => {
+                        kernel_sync.invalidate_name(dir.id(), name)
+                    }
+                    Some(kernel_sync) => kernel_sync.cancel_removal(),
                     None => {}
                 }
                 gone.context(|| at.show())?;
@@ -149,7 +151,7 @@ impl Spot {
         Ok((self.walk(fs, &parts).context(|| self.show())?, name))
     }
 
-    /// Returns the subvolume that has this place as its top.
+    /// Returns the subvolume that has its top directory at this place.
     pub(super) fn subvolume(&self, fs: &Filesystem) -> Result<TreeId> {
         let inode = self.inode(fs)?;
         if inode.id().ino != Ino::ROOT_DIR {
@@ -211,8 +213,7 @@ fn show(fs: &Filesystem, at: &Spot) -> Result<Shown> {
     let is_snapshot =
         |other: &&SubvolumeInfo| other.parent_uuid == item.uuid && item.uuid != [0; 16];
     let mut snapshots: Vec<_> = all.iter().filter(is_snapshot).collect();
-    // As in `btrfs`, a subvolume is followed by the subvolumes inside it, and then by its
-    // neighbours.
+    // The order of `btrfs`: a subvolume, then the subvolumes inside it, then its neighbours.
     snapshots.sort_by_cached_key(|info| way_to(&all, info.tree));
     lines.extend(
         snapshots.into_iter().map(|other| format!("\t\t\t\t{}", location::show(&other.path))),
@@ -220,7 +221,7 @@ fn show(fs: &Filesystem, at: &Spot) -> Result<Shown> {
     Ok(Shown { document: json!(document(fs, info)?), lines })
 }
 
-/// Returns the subvolumes on the way to one, from the top level down, including itself.
+/// Returns the subvolumes on the path from the top level to this one, including this one.
 fn way_to(all: &[SubvolumeInfo], tree: TreeId) -> Vec<TreeId> {
     let mut way = vec![tree];
     // The way is bounded by the number of subvolumes, because a damaged volume may have a cycle.

@@ -7,13 +7,13 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::exit::{Context, Result};
-use crate::order::{Spot, Step, Watch, Wish};
+use crate::order::{Spot, Step, SurveyRequest, Watch};
 
-/// Does it. The answer is what `buttress-survey` returns.
+/// Carries out the survey. Returns the result of the crate `buttress-survey` as JSON.
 pub(super) fn carry_out(
     fs: &Filesystem,
     at: &Spot,
-    wish: &Wish,
+    request: &SurveyRequest,
     watch: Watch<'_>,
 ) -> Result<Value> {
     let inode = at.inode(fs)?;
@@ -22,8 +22,8 @@ pub(super) fn carry_out(
     let view = fs.view();
     let trees = Trees::of(&view);
     let name = || at.text.clone();
-    match wish {
-        Wish::Folders { depth, stay } => {
+    match request {
+        SurveyRequest::Folders { depth, stay } => {
             let sharing = Sharing::of(&trees).context(name)?;
             let mut goes_on =
                 |files| watch(&Step { done: 0, total: 0, text: format!("{files} files") });
@@ -31,18 +31,22 @@ pub(super) fn carry_out(
             let rows = survey::folders(&trees, &sharing, start, shape, &mut goes_on);
             answer(rows.context(name)?)
         }
-        Wish::Shares => {
+        SurveyRequest::Shares => {
             let sharing = Sharing::of(&trees).context(name)?;
             answer(survey::shares(&trees, &sharing, start).context(name)?)
         }
-        Wish::Packing { stay } => answer(survey::packing(&trees, start, *stay).context(name)?),
-        Wish::FindNew { since } => {
+        SurveyRequest::Packing { stay } => {
+            answer(survey::packing(&trees, start, *stay).context(name)?)
+        }
+        SurveyRequest::FindNew { since } => {
             let found = survey::find_new(&trees, id.tree, *since).context(name)?;
             let item = trees.view().committed_root_item(id.tree).context(name)?;
             answer((found, item.map_or(0, |item| item.generation.0)))
         }
-        Wish::Map => answer(survey::map(&trees).context(name)?),
-        Wish::Names { ino } => answer(survey::names(&trees, id.tree, Ino(*ino)).context(name)?),
+        SurveyRequest::Map => answer(survey::map(&trees).context(name)?),
+        SurveyRequest::Names { ino } => {
+            answer(survey::names(&trees, id.tree, Ino(*ino)).context(name)?)
+        }
     }
 }
 

@@ -14,14 +14,14 @@ use crate::figures::Figures;
 use crate::names;
 
 /// Time limit for an answer that needs no work.
-pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// One part of a process and its figures now.
+/// One section of a process, with its present figures.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Section {
     /// Its name.
     pub name: String,
-    /// Its figures now.
+    /// Its present figures.
     pub figures: Figures,
 }
 
@@ -34,7 +34,7 @@ pub struct Answer {
     pub subject: Subject,
     /// Its parts.
     pub sections: Vec<Section>,
-    /// The process has no mount any more, and still makes written data durable.
+    /// Whether the process has lost its mount and is making written data durable.
     #[serde(default)]
     pub is_closing: bool,
 }
@@ -48,7 +48,7 @@ pub fn all() -> Result<Vec<(PathBuf, Answer)>> {
         if path.extension().is_none_or(|extension| extension != "sock") {
             continue;
         }
-        match ask(&path, "stats", Some(PATIENCE)) {
+        match ask(&path, "stats", Some(ANSWER_TIMEOUT)) {
             Ok(text) => {
                 // A process that ended after the question gives no answer.
                 if let Ok(answer) = serde_json::from_str(&text) {
@@ -78,10 +78,10 @@ pub fn reachable() -> Vec<(PathBuf, Answer)> {
 pub(super) fn ask(
     socket: &Path,
     question: &str,
-    patience: Option<Duration>,
+    timeout: Option<Duration>,
 ) -> std::io::Result<String> {
     let mut stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(patience)?;
+    stream.set_read_timeout(timeout)?;
     writeln!(stream, "{question}")?;
     let mut text = String::new();
     stream.read_to_string(&mut text)?;
@@ -89,7 +89,7 @@ pub(super) fn ask(
 }
 
 /// Whether a read ended because it took long, or because of a signal.
-pub(super) fn is_patience(error: &std::io::Error) -> bool {
+pub(super) fn is_timeout(error: &std::io::Error) -> bool {
     use std::io::ErrorKind;
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }

@@ -2,14 +2,17 @@
 //!
 //! # Place
 //!
-//! `check` asks, and then opens the devices past the server's lock. So the server lends nothing of
-//! its memory or time to the check, and a fault of the check cannot reach it.
+//! `check` asks the server to hold the commit. Then it opens the devices in spite of the server's
+//! lock. So the check uses no memory and no time of the server, and an error of the check cannot
+//! harm it.
 //!
 //! # Invariants
 //!
-//! - **H1** The commit has all that programs wrote before the question, or the answer says why not.
-//! - **H2** The server keeps what the commit reaches until the asking process closes the
-//!   connection. A server that ends before closes it, and [`Hold::is_kept`] says so.
+//! - **H1** The commit has everything that programs wrote before the question. Otherwise the answer
+//!   says why not.
+//! - **H2** The server keeps everything that the commit refers to until the asking process closes
+//!   the connection. If the server ends earlier, the connection ends too, and [`Hold::is_kept`]
+//!   returns false.
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
@@ -32,74 +35,74 @@ use crate::target::{Open, Stream};
 /// Asks for the last commit.
 pub(super) const QUESTION: &str = "hold";
 
-/// What the server says of the commit.
+/// The server's answer.
 #[derive(Debug, Serialize, Deserialize)]
-struct Told {
-    /// The superblock as it lies at its first place.
+struct HeldCommit {
+    /// The bytes of the superblock, as for its first place on a device.
     superblock: Vec<u8>,
-    /// The devices that the volume has now, as whole names.
+    /// The devices that the volume has now, as full paths.
     devices: Vec<String>,
-    /// Why it lacks what was written last, if it does.
+    /// Why the commit lacks the last writes. `None` if it lacks none.
     left_out: Option<String>,
 }
 
 impl OpenVolume {
     /// Commits, answers, and holds the commit until the connection ends (H2).
     pub(super) fn hold(&self, name: &str, stream: &UnixStream) -> std::io::Result<()> {
-        let open = Open { fs: &self.fs, name, beside: self.beside.as_ref() };
+        let open = Open { fs: &self.fs, name, kernel_sync: self.kernel_sync.as_ref() };
         let committed = (self.executor)(&Order::Commit, &open, Stream::None, &mut |_| true);
         let held = self.fs.hold_commit();
         let whole = |name: &str| {
             let name = text::decode(name).unwrap_or_else(|| name.as_bytes().to_vec());
             names::of_path(self.folder.join(OsString::from_vec(name)))
         };
-        let told = Told {
+        let commit = HeldCommit {
             superblock: held.superblock().to_bytes(SUPER_OFFSETS[0]),
             devices: self.fs.devices().iter().map(|device| whole(&device.name)).collect(),
             left_out: committed.err().map(|failure| failure.to_string()),
         };
         let mut stream = stream;
-        stream.write_all(format!("{}\n", json!({ "held": told })).as_bytes())?;
+        stream.write_all(format!("{}\n", json!({ "held": commit })).as_bytes())?;
         stream.set_read_timeout(None)?;
         while stream.read(&mut [0; 16])? > 0 {}
         Ok(())
     }
 }
 
-/// A commit that a server holds, as long as this lives.
+/// A commit that a server holds. Dropping this ends the hold.
 #[derive(Debug)]
 pub struct Hold {
     /// The superblock of the commit.
     pub superblock: Superblock,
     /// The devices of the volume.
     pub devices: Vec<PathBuf>,
-    /// Why the commit lacks what was written last, if it does.
+    /// Why the commit lacks the last writes. `None` if it lacks none.
     pub left_out: Option<String>,
     server: UnixStream,
 }
 
 impl Hold {
-    /// Whether the server holds the commit yet (H2).
+    /// Whether the server still holds the commit (H2).
     #[must_use]
     pub fn is_kept(&self) -> bool {
         let mut server = &self.server;
-        // It says nothing more: what can be read is the end.
+        // The server sends nothing more. So a read would block while the connection lives.
         server.set_nonblocking(true).is_ok()
-            && matches!(server.read(&mut [0]), Err(error) if ask::is_patience(&error))
+            && matches!(server.read(&mut [0]), Err(error) if ask::is_timeout(&error))
     }
 }
 
-/// Has the server at `socket` hold the last commit; nothing when it is closing the volume.
+/// Asks the server at `socket` to hold the last commit. Returns `None` if it is closing the volume.
 ///
 /// # Errors
 ///
-/// When it refuses, says why; when it is of a version without such a question.
+/// The reason of the server if it refuses. Also an error if its version does not know the question.
 pub fn hold(socket: &Path) -> Result<Option<Hold>> {
     let name = || socket.display().to_string();
     let mut server = UnixStream::connect(socket).context(name)?;
     writeln!(server, "{QUESTION}").context(name)?;
     let mut line = String::new();
-    // Nothing comes behind the line, so no byte of it is lost with this reader.
+    // Nothing follows the line, so this buffer cannot take bytes that belong to a later read.
     std::io::BufRead::read_line(&mut std::io::BufReader::new(&server), &mut line).context(name)?;
     let answer: Value = serde_json::from_str(&line).context(|| "the answer")?;
     if let Some(error) = answer["error"].as_str() {
@@ -112,10 +115,10 @@ pub fn hold(socket: &Path) -> Result<Option<Hold>> {
         let what = "its server is of a version that holds no commit: unmount it first";
         return Err(Failure::new(Exit::Unsupported, what));
     }
-    let told = Told::deserialize(&answer["held"]).context(|| "the answer")?;
+    let commit = HeldCommit::deserialize(&answer["held"]).context(|| "the answer")?;
     let superblock =
-        Superblock::parse(&told.superblock, SUPER_OFFSETS[0]).context(|| "the answer")?;
+        Superblock::parse(&commit.superblock, SUPER_OFFSETS[0]).context(|| "the answer")?;
     let path = |name: &String| text::decode(name).map(|name| OsString::from_vec(name).into());
-    let devices = told.devices.iter().filter_map(path).collect();
-    Ok(Some(Hold { superblock, devices, left_out: told.left_out, server }))
+    let devices = commit.devices.iter().filter_map(path).collect();
+    Ok(Some(Hold { superblock, devices, left_out: commit.left_out, server }))
 }

@@ -8,12 +8,13 @@
 //!
 //! # Invariants
 //!
-//! - **J1** The server keeps the volume mounted until the asking process closes the connection,
-//!   which that process does after it has attached the mount.
-//! - **J2** A volume that was unmounted a moment ago is free soon, and the asking process waits for
-//!   that. A lazily unmounted volume may stay in use for long, so the server refuses the request.
-//! - **J3** Options of the whole volume stay as the first mount set them. The answer names each
-//!   requested option that differs, and never silently leaves one out.
+//! - **J1** The server keeps the volume mounted until the asking process closes the connection.
+//!   That process does so after it has attached the mount.
+//! - **J2** If the volume was just unmounted, it is free soon. The server says so, and the asking
+//!   process waits. If the volume was unmounted lazily, it may stay in use for long, and the server
+//!   refuses.
+//! - **J3** Options of the whole volume stay as the first mount set them. The answer names every
+//!   requested option that differs from them.
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
@@ -40,7 +41,7 @@ const LOOK: Duration = Duration::from_millis(5);
 
 /// A request for a mount.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct Wish {
+pub struct JoinRequest {
     /// The subvolume by its path.
     pub subvol: Option<Vec<u8>>,
     /// The subvolume by its number.
@@ -51,13 +52,13 @@ pub struct Wish {
     pub words: Vec<String>,
 }
 
-/// The server's answer to a [`Wish`].
+/// The server's answer to a [`JoinRequest`].
 #[derive(Debug, Serialize, Deserialize)]
 struct Granted {
     /// The subvolume's path below the top level.
     #[serde(with = "names::path")]
     top: PathBuf,
-    /// Options that have no effect, since the first mount has others.
+    /// Options without effect, because the first mount has other values.
     differing: Vec<String>,
 }
 
@@ -70,7 +71,7 @@ pub struct Joining {
     pub top: PathBuf,
     /// Options that have no effect.
     pub differing: Vec<String>,
-    /// Closed when the mount has been attached (J1).
+    /// The connection. Dropping it after the attachment tells the server that it is done (J1).
     _server: UnixStream,
 }
 
@@ -78,7 +79,7 @@ pub struct Joining {
 type Given = (Granted, Subtree, UnderWay);
 
 /// The way in which a server makes further mounts.
-pub enum Joins {
+pub enum JoinHandler {
     /// The server can have only one mount, for this reason.
     Alone(&'static str),
     /// A further mount shares the server's FUSE superblock.
@@ -92,16 +93,16 @@ pub enum Joins {
     },
 }
 
-impl Joins {
+impl JoinHandler {
     /// Answers a request, and waits until the mount is attached (J1).
     pub(super) fn answer(
         &self,
-        wish: &str,
+        request: &str,
         is_closing: impl Fn() -> bool,
         stream: &UnixStream,
     ) -> std::io::Result<()> {
         let mut stream = stream;
-        let (granted, subtree, _under_way) = match self.grant(wish, &is_closing) {
+        let (granted, subtree, _under_way) = match self.grant(request, &is_closing) {
             Ok(Some(granted)) => granted,
             Ok(None) => return writeln!(stream, "{}", json!({ "closing": true })),
             Err(failure) => {
@@ -119,12 +120,12 @@ impl Joins {
     }
 
     /// Makes the mount; returns `None` while the volume is being closed (J2).
-    fn grant(&self, wish: &str, is_closing: impl Fn() -> bool) -> Result<Option<Given>> {
+    fn grant(&self, request: &str, is_closing: impl Fn() -> bool) -> Result<Option<Given>> {
         let (sharer, first, differing) = match self {
             Self::Alone(why) => return Err(Failure::new(Exit::Failure, *why)),
             Self::Shared { sharer, words, differing } => (sharer, words, differing),
         };
-        let wish: Wish = serde_json::from_str(wish).context(|| "the wish")?;
+        let request: JoinRequest = serde_json::from_str(request).context(|| "the request")?;
         let Some(under_way) = sharer.under_way() else {
             let begun = Instant::now();
             while begun.elapsed() < LETTING_GO_MAX {
@@ -138,18 +139,18 @@ impl Joins {
         };
         let fs = sharer.filesystem();
         let mut options = MountOptions::default();
-        options.subvol = wish.subvol;
-        options.subvolid = wish.subvolid.map(TreeId);
+        options.subvol = request.subvol;
+        options.subvolid = request.subvolid.map(TreeId);
         let tree = fs.find_subvolume(&options).context(|| "the subvolume")?;
-        if !wish.read_only {
-            // All mounts may have been made read-only since.
+        if !request.read_only {
+            // The volume may have been made read-only by a remount.
             fs.set_read_only(false).context(|| "it is open for reading only: mount it with ro")?;
         }
         let all = fs.subvolumes().context(|| "the list of subvolumes")?;
         let path = all.into_iter().find(|info| info.tree == tree).map(|info| info.path);
         let top = Path::new("/").join(PathBuf::from(OsString::from_vec(path.unwrap_or_default())));
         let subtree = sharer.subtree(tree).context(|| "the kernel's mount")?;
-        let differing = differing(first, &wish.words);
+        let differing = differing(first, &request.words);
         Ok(Some((Granted { top, differing }, subtree, under_way)))
     }
 }
@@ -160,9 +161,9 @@ impl Joins {
 /// # Errors
 ///
 /// The server's reason if it refuses, or that the server ended before it answered.
-pub fn join(socket: &Path, wish: &Wish) -> Result<Option<Joining>> {
+pub fn join(socket: &Path, request: &JoinRequest) -> Result<Option<Joining>> {
     let name = || socket.display().to_string();
-    let text = serde_json::to_string(wish).context(|| "the wish")?;
+    let text = serde_json::to_string(request).context(|| "the request")?;
     let mut server = UnixStream::connect(socket).context(name)?;
     writeln!(server, "join {text}").context(name)?;
     let (line, tree) = descriptor::receive(&server, ANSWER_MAX).context(name)?;

@@ -2,11 +2,11 @@
 //!
 //! # Invariants
 //!
-//! - **P1** A path is never taken for a part of a volume because of its name. The number of the
-//!   device that it is on decides. That is the number of a mount, or with `-o submounts` the number
-//!   of one of its subvolumes. So a mount of others inside of ours does not count, and a bind mount
-//!   of ours elsewhere does.
-//! - **P2** A server that is found still has its mount at its place. Errors and later questions
+//! - **P1** The name of a path never decides whether it belongs to a volume. The number of its
+//!   device decides: it must be that of a Buttress mount. With `-o submounts` it may be that of one
+//!   of the mount's subvolumes. So a foreign mount inside of a Buttress mount does not count. A
+//!   bind mount of it elsewhere does.
+//! - **P2** A server counts only while its mount is still at its place. Errors and later questions
 //!   name the volume by that place.
 
 use std::ffi::OsString;
@@ -41,7 +41,7 @@ pub struct Served {
 
 /// The mount on which a path lies.
 #[derive(Debug, PartialEq, Eq)]
-struct Ground {
+struct HostMount {
     device: u64,
     kind: String,
     /// The mount point.
@@ -51,7 +51,7 @@ struct Ground {
     within: PathBuf,
 }
 
-impl Ground {
+impl HostMount {
     /// Returns the mount of an existing full path, or `None` if the list of mounts cannot be read.
     fn of(path: &Path) -> Option<Self> {
         let opened = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
@@ -94,15 +94,15 @@ pub fn is_ours(mount: &Listed) -> bool {
     TYPES.contains(&mount.kind.as_str())
 }
 
-/// Returns the places at which subvolumes of a server's mount have their own mounts.
+/// Returns where subvolumes of a server's mount have mounts of their own.
 pub fn submounts(socket: &Path) -> Vec<PathBuf> {
     let text = ask(socket, QUESTION, None).unwrap_or_default();
-    // A server that does not know the question gives another answer.
+    // An older server does not know the question, and its answer does not parse.
     let found: Vec<(Vec<u8>, u64)> = serde_json::from_str(&text).unwrap_or_default();
     found.into_iter().map(|(place, _)| PathBuf::from(OsString::from_vec(place))).collect()
 }
 
-/// Returns the existing part of a path, and the name that is to be made in it.
+/// Returns the existing part of a path, and the last name if that does not exist yet.
 fn there(path: &Path) -> Option<(PathBuf, PathBuf)> {
     match (path.canonicalize(), path.parent(), path.file_name()) {
         (Ok(whole), ..) => Some((whole, PathBuf::new())),
@@ -114,16 +114,16 @@ fn there(path: &Path) -> Option<(PathBuf, PathBuf)> {
     }
 }
 
-/// Returns the mount of this user that serves a path, which exists or is to be made. Returns `None`
-/// if the path has nothing to do with a mount of ours.
+/// Returns the mount of this user that serves a path. The last name of the path need not exist yet.
+/// Returns `None` if the path is on no Buttress mount.
 ///
 /// # Errors
 ///
-/// If the path lies on another mount inside of one of ours, or on a mount that no server answers
-/// for (P1, P2).
+/// The path lies on another mount inside of a Buttress mount, or no server answers for its mount
+/// (P1, P2).
 pub fn served(path: &Path) -> Result<Option<Served>> {
     let Some((whole, name)) = there(path) else { return Ok(None) };
-    let Some(ground) = Ground::of(&whole) else { return Ok(None) };
+    let Some(host_mount) = HostMount::of(&whole) else { return Ok(None) };
     let refuse =
         |what: String| Err(Failure::new(Exit::Failure, format!("{}: {what}", path.display())));
     let all = reachable().into_iter();
@@ -131,19 +131,19 @@ pub fn served(path: &Path) -> Result<Option<Served>> {
         let target = answer.subject.target.clone()?;
         Some(Served { socket, answer, target, within: PathBuf::new() })
     });
-    let point = ground.point.display();
-    if !TYPES.contains(&ground.kind.as_str()) {
+    let point = host_mount.point.display();
+    if !TYPES.contains(&host_mount.kind.as_str()) {
         let above = mounts
             .find(|mount| whole.starts_with(&mount.target) && mount.answer.subject.is_mounted());
         let Some(above) = above else { return Ok(None) };
         return refuse(format!(
             "not on the volume that is mounted at {}, but on {} at {point}: name a place outside of that, or unmount it",
             above.target.display(),
-            ground.kind,
+            host_mount.kind,
         ));
     }
     let Some((mut served, top)) =
-        mounts.find_map(|mount| top(&ground, &mount).map(|top| (mount, top)))
+        mounts.find_map(|mount| top(&host_mount, &mount).map(|top| (mount, top)))
     else {
         return refuse(format!(
             "no mount of this user answers for {point}: ask as the user who mounted it"
@@ -155,29 +155,29 @@ pub fn served(path: &Path) -> Result<Option<Served>> {
             "its mount at {target} was taken away or covered: mount the volume anew"
         ));
     }
-    served.within = top.join(&ground.within).join(name);
+    served.within = top.join(&host_mount.within).join(name);
     Ok(Some(served))
 }
 
-/// Returns the path from the top of a mount to the top of the file system. The file system must be
-/// the mount's own or a subvolume's.
-fn top(ground: &Ground, mount: &Served) -> Option<PathBuf> {
+/// Returns the path from the top of a mount to the top of `host_mount`. `None` if `host_mount` is
+/// neither the mount's file system nor one of its subvolumes.
+fn top(host_mount: &HostMount, mount: &Served) -> Option<PathBuf> {
     let Subject { device, .. } = mount.answer.subject;
-    if device.map_or(mount.target == ground.point, |own| own == ground.device) {
+    if device.map_or(mount.target == host_mount.point, |own| own == host_mount.device) {
         return Some(PathBuf::new());
     }
     let text = ask(&mount.socket, QUESTION, None).ok()?;
-    // A server that does not know the question gives another answer.
+    // An older server does not know the question, and its answer does not parse.
     let submounts: Vec<(Vec<u8>, u64)> = serde_json::from_str(&text).ok()?;
-    let (place, _) = submounts.into_iter().find(|(_, device)| *device == ground.device)?;
+    let (place, _) = submounts.into_iter().find(|(_, device)| *device == host_mount.device)?;
     let place = PathBuf::from(OsString::from_vec(place));
     place.strip_prefix(&mount.target).ok().map(Path::to_owned)
 }
 
 /// Describes the file system of a path of the host, for a message: its kind and its mount point.
-pub fn ground(path: &Path) -> Option<String> {
-    let ground = Ground::of(&there(path)?.0)?;
-    Some(format!("{} at {}", ground.kind, ground.point.display()))
+pub fn describe_host_mount(path: &Path) -> Option<String> {
+    let host_mount = HostMount::of(&there(path)?.0)?;
+    Some(format!("{} at {}", host_mount.kind, host_mount.point.display()))
 }
 
 /// Makes the failure for a folder that is given in place of an image.
@@ -189,9 +189,9 @@ pub fn no_image(folder: &Path) -> Failure {
             target.display(),
             answer.subject.image.display()
         ),
-        Ok(None) => match ground(folder) {
-            Some(ground) => {
-                format!("is a directory on {ground}, which is no mount of buttress")
+        Ok(None) => match describe_host_mount(folder) {
+            Some(host_mount) => {
+                format!("is a directory on {host_mount}, which is no mount of buttress")
             }
             None => "is a directory, and no image".to_owned(),
         },
@@ -211,22 +211,22 @@ mod tests {
     #[track_caller]
     fn is(id: u64, path: &str, kind: &str, point: &str, within: &str) {
         let list = Listed::parse(LIST);
-        let ground = Ground::listed(&list, id, 7, Path::new(path)).expect("it is listed");
+        let host_mount = HostMount::listed(&list, id, 7, Path::new(path)).expect("it is listed");
         let (kind, point, within) = (kind.to_owned(), point.into(), within.into());
-        assert_eq!(ground, Ground { device: 7, kind, point, within });
+        assert_eq!(host_mount, HostMount { device: 7, kind, point, within });
     }
 
-    /// P1: a mount is found by its number, with unescaped names, and with the path from the top of
-    /// the file system.
+    /// P1: a mount is found by its number. Escapes in names are decoded, and the path begins at the
+    /// top of the file system.
     #[test]
     fn the_list_says_what_a_path_is_on() {
         is(40, "/mnt/with space/x/y", TYPES[0], "/mnt/with space", "x/y");
         is(41, "/mnt/with space/there/x", "tmpfs", "/mnt/with space/there", "x");
         is(42, "/other/x", TYPES[0], "/other", "dir/more/x");
-        assert_eq!(Ground::listed(&Listed::parse(LIST), 4, 7, Path::new("/other/x")), None);
+        assert_eq!(HostMount::listed(&Listed::parse(LIST), 4, 7, Path::new("/other/x")), None);
     }
 
-    /// The last mount at a place is the one that is seen there.
+    /// If several mounts have the same place, the last one is seen there.
     #[test]
     fn mounts_are_found_by_their_place() {
         let all = Listed::parse(LIST);

@@ -48,13 +48,13 @@ pub(super) enum Verdict {
     /// The run was dropped before its turn.
     WasGone,
     /// The run was read ahead, and no reader used it: it leaves.
-    Unread,
+    EvictUnread,
     /// The run was not read again: it leaves.
-    Goes,
+    Evict,
     /// The reader of a run that was read ahead is still to come: the run stays.
-    Waits,
+    Spare,
     /// The run was read again: it stays.
-    Stays,
+    Keep,
 }
 
 #[derive(Debug, Default)]
@@ -158,12 +158,12 @@ impl Queues {
     pub(super) fn settle(&mut self, Turn { victim, was_new }: Turn, verdict: Verdict) {
         match verdict {
             Verdict::WasGone => self.litter = self.litter.saturating_sub(victim.len),
-            Verdict::Goes if was_new => {
+            Verdict::Evict if was_new => {
                 self.remembered.note(victim, self.budget / REMEMBERED);
             }
-            Verdict::Goes | Verdict::Unread => {}
-            Verdict::Waits => self.probation.push(victim),
-            Verdict::Stays => self.main.push(victim),
+            Verdict::Evict | Verdict::EvictUnread => {}
+            Verdict::Spare => self.probation.push(victim),
+            Verdict::Keep => self.main.push(victim),
         }
     }
 

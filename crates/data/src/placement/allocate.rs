@@ -18,24 +18,24 @@ use crate::placement::Placement;
 const EXTENT_BYTES_MAX: u64 = 128 << 20;
 
 impl Placement {
-    /// Adjusts the reservation of a run to its need, if `lies` of its bytes are written in place.
+    /// Adjusts the reservation of a run to its need, if so many of its bytes are written in place.
     /// An extent may have become shared since the write, or the file's alone.
-    pub(crate) fn cover(
+    pub(crate) fn adjust_reservation(
         &self,
         unreserved: Option<NoReserve>,
-        lies: u64,
+        in_place: u64,
         supply: &mut Supply<'_, '_>,
     ) -> Result<()> {
         let held = unreserved.as_ref().map_or(0, NoReserve::bytes);
         let reserved = supply.reserved.bytes();
         // Give space back first: runs that must reserve more may need it.
-        supply.reserved.shrink_to(reserved.saturating_sub(lies.saturating_sub(held)));
+        supply.reserved.shrink_to(reserved.saturating_sub(in_place.saturating_sub(held)));
         if let Some(mut unreserved) = unreserved
-            && held > lies
+            && held > in_place
         {
             let slack = self.engine.row_slack();
             let ask = |bytes| self.engine.reserve_data(bytes + slack);
-            supply.reserved.merge(unreserved.split(held - lies).exchange(ask)?);
+            supply.reserved.merge(unreserved.split(held - in_place).exchange(ask)?);
         }
         Ok(())
     }

@@ -28,48 +28,48 @@ pub(crate) struct Covered {
 struct Seams {
     at: u64,
     /// Whether the part that ends at `at` may be written in place.
-    lies: Option<bool>,
+    in_place: Option<bool>,
     /// Seams at the start of the write. They count only if the write extends a dirty piece.
     first: u32,
     count: u32,
 }
 
 impl Seams {
-    fn meet(&mut self, start: u64, at: u64, lies: bool) {
-        if self.lies == Some(true) || (self.lies == Some(false) && lies) {
+    fn meet(&mut self, start: u64, at: u64, in_place: bool) {
+        if self.in_place == Some(true) || (self.in_place == Some(false) && in_place) {
             *(if at == start { &mut self.first } else { &mut self.count }) += 1;
         }
-        self.lies = Some(lies);
+        self.in_place = Some(in_place);
     }
 }
 
 impl Placement {
     /// Counts the items and parts under `range`, which has whole sectors. Holds `extents`, so no
     /// ordered extent is finished meanwhile.
-    pub(crate) fn covered(&self, file: &File, range: &Range<u64>) -> Result<Covered> {
+    pub(crate) fn count_covered(&self, file: &File, range: &Range<u64>) -> Result<Covered> {
         let flags = file.with_item(|item| item.flags);
         let nocow = flags & InodeFlags::NODATACOW != 0;
-        let may_lie = nocow || flags & InodeFlags::PREALLOC != 0;
-        let from = range.start.saturating_sub(if may_lie { self.params.sector } else { 0 });
-        let mut seams = Seams { at: from, lies: None, first: 0, count: 0 };
+        let may_be_in_place = nocow || flags & InodeFlags::PREALLOC != 0;
+        let from = range.start.saturating_sub(if may_be_in_place { self.params.sector } else { 0 });
+        let mut seams = Seams { at: from, in_place: None, first: 0, count: 0 };
         let mut items = 0;
         let mut left: Option<Mapping> = None;
         let _extents = file.extents.read();
         let view = self.engine.view();
         self.params.for_each_mapping(&view, file, from..range.end, |mapping| {
             items += u32::from(mapping.end > range.start);
-            if !may_lie {
+            if !may_be_in_place {
                 return Ok(true);
             }
             let begin = mapping.offset.max(from);
             if seams.at < begin {
                 seams.meet(range.start, seams.at, false);
             }
-            let lies = mapping.is_prealloc()
+            let in_place = mapping.is_prealloc()
                 || (nocow
                     && mapping.extent.compression == Compression::None
                     && mapping.region().is_some_and(|region| region.disk.0 != 0));
-            seams.meet(range.start, begin, lies);
+            seams.meet(range.start, begin, in_place);
             seams.at = mapping.end;
             // Converting a preallocated extent replaces its neighbour's item as well.
             let joins = |left: &Mapping| {
@@ -79,13 +79,13 @@ impl Placement {
             left = Some(mapping);
             Ok(true)
         })?;
-        if may_lie && seams.at < range.end {
+        if may_be_in_place && seams.at < range.end {
             seams.meet(range.start, seams.at, false);
         }
         let dirty = file.dirty.lock();
-        let goes_on = range.start > 0 && dirty.waits(range.start - self.params.sector);
+        let goes_on = range.start > 0 && dirty.is_dirty_at(range.start - self.params.sector);
         let mut parts = seams.count + if goes_on { seams.first } else { 0 };
-        if may_lie {
+        if may_be_in_place {
             parts += 2 * dirty.writing_in(range) as u32;
         }
         // Each dirty piece becomes an item, and may split another item into two.

@@ -23,9 +23,9 @@ use buttress_txn::{NocowWriter, Stamp, View};
 
 use crate::drop_extents::{Edits, reference_key, window};
 use crate::error::Result;
-use crate::exclusive::Spot;
 use crate::extent_map::{Mapping, continues, disk_extent, overlap};
 use crate::file::File;
+use crate::in_place_hints::InPlaceHint;
 use crate::job::{Placed, Target};
 use crate::placement::Placement;
 
@@ -42,7 +42,7 @@ impl Placement {
     /// The parts of `range` that may be written in place, with their addresses.
     ///
     /// The caller holds the file's writeback claim, so that these parts do not change.
-    pub(crate) fn in_place(
+    pub(crate) fn find_in_place(
         &self,
         file: &File,
         range: Range<u64>,
@@ -50,8 +50,8 @@ impl Placement {
     ) -> Result<Vec<Placed>> {
         let overwrite = InodeFlags::NODATACOW | InodeFlags::NODATASUM;
         let may_overwrite = flags & overwrite == overwrite;
-        if may_overwrite && let Some(spot) = self.recall(file, &range) {
-            return Ok(vec![spot]);
+        if may_overwrite && let Some(part) = self.recall(file, &range) {
+            return Ok(vec![part]);
         }
         let candidates = self.candidates(file, &range, may_overwrite)?;
         if candidates.is_empty() {
@@ -60,7 +60,7 @@ impl Placement {
         // The extents do not move from here on (N3).
         let view = self.engine.view();
         let last_snapshot = self.engine.last_snapshot(&view, file.tree())?;
-        let mut spots = Vec::with_capacity(candidates.len());
+        let mut parts = Vec::with_capacity(candidates.len());
         let mut asked: Option<(Logical, bool)> = None;
         for Candidate { mapping, region, part, stamp, right } in candidates {
             if mapping.extent.generation <= last_snapshot {
@@ -95,14 +95,14 @@ impl Placement {
                 && self.params.options.nocow_check.remembers()
                 && !has_sums(whole, &range)?;
             if is_bare {
-                let spot = Spot { range, disk: whole, of: region.disk, stamp };
-                file.exclusive.lock().insert(file.layout(), spot);
+                let hint = InPlaceHint { range, disk: whole, of: region.disk, stamp };
+                file.in_place_hints.lock().insert(file.layout(), hint);
             } else if has_sums(disk, &part)? {
                 continue;
             }
             let target = Target::InPlace { disk, prealloc };
             let right = Some(right);
-            spots.push(Placed {
+            parts.push(Placed {
                 range: part,
                 target,
                 sums: Vec::new(),
@@ -110,7 +110,7 @@ impl Placement {
                 _right: right,
             });
         }
-        Ok(spots)
+        Ok(parts)
     }
 
     /// Parts of `range` with a layout that allows writing in place, each with the right to do so.
@@ -147,39 +147,39 @@ impl Placement {
         if !self.params.options.nocow_check.remembers() {
             return None;
         }
-        let spot = file.exclusive.lock().find(file.layout(), range)?;
-        let disk = Logical(spot.disk.0 + (range.start - spot.range.start));
+        let hint = file.in_place_hints.lock().find(file.layout(), range)?;
+        let disk = Logical(hint.disk.0 + (range.start - hint.range.start));
         let len = range.end - range.start;
         let right = self.engine.begin_nocow(Extent { start: disk, len })?;
-        if self.engine.stamp(spot.of) != spot.stamp {
-            file.exclusive.lock().forget(spot.range.start);
+        if self.engine.stamp(hint.of) != hint.stamp {
+            file.in_place_hints.lock().forget(hint.range.start);
             return None;
         }
-        debug_assert!(self.still_exclusive(file, &spot), "N1: {spot:?} was remembered wrongly");
+        debug_assert!(self.still_exclusive(file, &hint), "N1: {hint:?} was remembered wrongly");
         let target = Target::InPlace { disk, prealloc: false };
         let (range, right) = (range.clone(), Some(right));
         Some(Placed { range, target, sums: Vec::new(), packed: None, _right: right })
     }
 
     /// Repeats all checks of a remembered part. Returns true if something cannot be read.
-    fn still_exclusive(&self, file: &File, spot: &Spot) -> bool {
+    fn still_exclusive(&self, file: &File, hint: &InPlaceHint) -> bool {
         let view = self.engine.view();
         let look = || -> Result<bool> {
             let last_snapshot = self.engine.last_snapshot(&view, file.tree())?;
-            let Some(mapping) = self.mapping_at(&view, file, spot.range.start)? else {
+            let Some(mapping) = self.mapping_at(&view, file, hint.range.start)? else {
                 return Ok(false);
             };
             let Some(region) = mapping.region() else { return Ok(false) };
             let user = file.data_ref(reference_key(mapping.offset, region));
-            Ok(mapping.end == spot.range.end
-                && region.disk == spot.of
-                && region.disk.0 + region.offset == spot.disk.0
+            Ok(mapping.end == hint.range.end
+                && region.disk == hint.of
+                && region.disk.0 + region.offset == hint.disk.0
                 && !mapping.is_prealloc()
                 && mapping.extent.generation > last_snapshot
                 && self.engine.extent_is_exclusive(&view, disk_extent(region), user)?
                 && self
                     .engine
-                    .read_csums(&view, Extent { start: spot.disk, len: region.len })?
+                    .read_csums(&view, Extent { start: hint.disk, len: region.len })?
                     .is_empty())
         };
         look().unwrap_or(true)

@@ -67,7 +67,7 @@ pub(crate) struct Reservation<'f> {
     /// Writeback may have replaced some of the items since.
     covered: Option<(Covered, u64)>,
     /// Sectors that will be written in place (V2), once the writer has looked for them.
-    placed: Option<InPlaceSectors<'f>>,
+    in_place: Option<InPlaceSectors<'f>>,
 }
 
 /// Sectors that will be written in place.
@@ -111,7 +111,7 @@ impl Placement {
         let (mut need, mut missing, mut pieces, mut gaps) = (0, 0, 0, 0);
         dirty.for_each_gap(range.clone(), |gap, fresh| {
             missing += gap.end - gap.start;
-            need += self.with_slack(reservation.unplaced(&gap), fresh > 0);
+            need += self.with_slack(reservation.bytes_to_allocate(&gap), fresh > 0);
             pieces += fresh as u32;
             gaps += 1;
         });
@@ -154,7 +154,7 @@ impl Placement {
         let meta = file.meta();
         let dirty = file.dirty.lock();
         let bytes = self.params.inline_bytes(&meta, size).saturating_sub(dirty.inline);
-        (bytes > 0 && dirty.waits(0)).then(|| Cost::of(0, bytes))
+        (bytes > 0 && dirty.is_dirty_at(0)).then(|| Cost::of(0, bytes))
     }
 
     /// Gives this reservation to a file after its length has changed, if the first sector still
@@ -165,7 +165,7 @@ impl Placement {
         dirty: &mut Dirty,
         reserved: &mut Option<MetaReservation>,
     ) {
-        if dirty.waits(0)
+        if dirty.is_dirty_at(0)
             && let Some(reserved) = reserved.take()
         {
             join(&mut dirty.metadata, reserved);
@@ -206,7 +206,7 @@ impl Placement {
             Shortfall::Data(bytes) => self.reserve_data(reservation, file, range, bytes, effort),
             Shortfall::Metadata(cost) => {
                 // A thread with the claim must not wait for threads that need it.
-                let claims = reservation.placed.is_some();
+                let claims = reservation.in_place.is_some();
                 let more = match self.reserve_metadata(cost, effort, claims) {
                     // Dirty data may hold metadata that commits cannot free. So the writer drops
                     // the claim, waits in the queue, and then looks again for sectors to write in
@@ -214,7 +214,7 @@ impl Placement {
                     Err(error)
                         if claims && effort == ReclaimEffort::Full && error.is_no_space() =>
                     {
-                        reservation.placed = None;
+                        reservation.in_place = None;
                         self.reserve_metadata(cost, effort, false)?
                     }
                     other => other?,
@@ -224,7 +224,7 @@ impl Placement {
                 Ok(())
             }
             Shortfall::Covered(missing) => {
-                reservation.covered = Some((self.covered(file, range)?, missing));
+                reservation.covered = Some((self.count_covered(file, range)?, missing));
                 Ok(())
             }
         }
@@ -242,7 +242,7 @@ impl Placement {
         match effort {
             ReclaimEffort::Little => Err(buttress_txn::Error::NoSpace("metadata").into()),
             ReclaimEffort::Full if claims => Ok(self.engine.reserve(cost, Urgency::Normal)?),
-            ReclaimEffort::Full => Ok(self.engine.reserve_in_line(cost, Urgency::Normal)?),
+            ReclaimEffort::Full => Ok(self.engine.reserve_in_queue(cost, Urgency::Normal)?),
             ReclaimEffort::Last => self.reserve_more(cost),
         }
     }
@@ -256,16 +256,16 @@ impl Placement {
         effort: ReclaimEffort,
     ) -> Result<()> {
         let flags = file.with_item(|item| item.flags);
-        let may_lie = flags & (InodeFlags::PREALLOC | InodeFlags::NODATACOW) != 0;
-        let looks = may_lie && reservation.placed.is_none();
-        if !(looks && file.dirty.lock().crowded) {
+        let may_be_in_place = flags & (InodeFlags::PREALLOC | InodeFlags::NODATACOW) != 0;
+        let looks = may_be_in_place && reservation.in_place.is_none();
+        if !(looks && file.dirty.lock().prefers_in_place) {
             let more = match effort {
                 ReclaimEffort::Little => self
                     .engine
                     .reserve_data_at_once(bytes)
                     .and_then(|more| more.ok_or(buttress_txn::Error::NoSpace("data"))),
-                ReclaimEffort::Full if reservation.placed.is_none() => {
-                    self.engine.reserve_data_in_line(bytes)
+                ReclaimEffort::Full if reservation.in_place.is_none() => {
+                    self.engine.reserve_data_in_queue(bytes)
                 }
                 ReclaimEffort::Full | ReclaimEffort::Last => self.engine.reserve_data(bytes),
             };
@@ -282,11 +282,11 @@ impl Placement {
             }
         }
         let claim = file.claim();
-        let spots = self.in_place(file, range.clone(), flags)?;
-        let sectors: RangeSet = spots.into_iter().map(|spot| spot.range).collect();
-        file.dirty.lock().crowded = !sectors.is_empty();
+        let parts = self.find_in_place(file, range.clone(), flags)?;
+        let sectors: RangeSet = parts.into_iter().map(|part| part.range).collect();
+        file.dirty.lock().prefers_in_place = !sectors.is_empty();
         let token = self.engine.no_reserve(sectors.total());
-        reservation.placed = Some(InPlaceSectors { sectors, token, claim });
+        reservation.in_place = Some(InPlaceSectors { sectors, token, claim });
         Ok(())
     }
 
@@ -300,23 +300,23 @@ impl Placement {
         reservation: Reservation<'f>,
     ) -> Option<Claim<'f>> {
         let (mut need, mut slack) = (0, 0);
-        let mut lies = Vec::new();
+        let mut gaps = Vec::new();
         dirty.for_each_gap(range.clone(), |gap, fresh| {
-            let bytes = reservation.unplaced(&gap);
+            let bytes = reservation.bytes_to_allocate(&gap);
             need += bytes;
             slack += self.with_slack(bytes, fresh > 0) - bytes;
-            lies.push(gap);
+            gaps.push(gap);
         });
-        let Reservation { data, metadata, placed, inline, splits, .. } = reservation;
+        let Reservation { data, metadata, in_place, inline, splits, .. } = reservation;
         dirty.inline = dirty.inline.max(inline);
         dirty.splits += splits;
-        let claim = placed.map(|InPlaceSectors { sectors, mut token, claim }| {
-            for gap in lies {
-                for spot in sectors.iter() {
-                    let part = spot.start.max(gap.start)..spot.end.min(gap.end);
+        let claim = in_place.map(|InPlaceSectors { sectors, mut token, claim }| {
+            for gap in gaps {
+                for run in sectors.iter() {
+                    let part = run.start.max(gap.start)..run.end.min(gap.end);
                     if !part.is_empty() {
                         let token = token.split(part.end - part.start);
-                        dirty.place(part, token);
+                        dirty.mark_in_place(part, token);
                     }
                 }
             }
@@ -355,13 +355,13 @@ impl Placement {
 
 impl Reservation<'_> {
     /// Bytes of a range that will need new space.
-    fn unplaced(&self, range: &Range<u64>) -> u64 {
+    fn bytes_to_allocate(&self, range: &Range<u64>) -> u64 {
         let mut need = range.end - range.start;
-        let Some(InPlaceSectors { sectors: placed, .. }) = &self.placed else { return need };
+        let Some(InPlaceSectors { sectors: in_place, .. }) = &self.in_place else { return need };
         let mut at = range.start;
-        while let Some(spot) = placed.next_from(at).filter(|spot| spot.start < range.end) {
-            let end = spot.end.min(range.end);
-            need -= end - spot.start.max(at);
+        while let Some(run) = in_place.next_from(at).filter(|run| run.start < range.end) {
+            let end = run.end.min(range.end);
+            need -= end - run.start.max(at);
             at = end;
             if at == range.end {
                 break;

@@ -55,7 +55,7 @@ impl Reader {
     /// Reads ranges into the caches. Skips data that is cached or being read.
     pub fn read_ahead(&self, file: &File, ahead: &Ahead) {
         let Some(extents) = file.extents.try_read() else { return };
-        if file.dirty.lock().is_late() {
+        if file.dirty.lock().has_unwritten() {
             return;
         }
         let view = self.engine.view();
@@ -113,13 +113,13 @@ impl Reader {
     }
 
     /// Most bytes that are read ahead at once. More would evict the run that a reader is using.
-    pub(crate) fn most_ahead(&self) -> u64 {
+    pub(crate) fn ahead_bytes_max(&self) -> u64 {
         self.params.ceil(self.pages.widest_window()).max(self.params.sector)
     }
 
     fn read_place_ahead(&self, source: &Source<'_>, place: &Place) -> Result<()> {
         let mut at = place.part.start;
-        let most = self.most_ahead();
+        let most = self.ahead_bytes_max();
         while at < place.part.end && self.pages.is_on() {
             at = match self.pages.claim(Logical(at), (place.reach - at).min(most)) {
                 Ok(claim) => {

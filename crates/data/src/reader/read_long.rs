@@ -13,7 +13,7 @@ use buttress_format::Logical;
 
 use super::read_plan::{RUN_BYTES_MAX, Run, Source};
 use crate::error::Result;
-use crate::pages::{Claim, Found, Purpose};
+use crate::pages::{Found, Purpose, RunClaim};
 use crate::reader::Reader;
 
 impl Reader {
@@ -87,7 +87,7 @@ impl Reader {
     }
 
     /// Claims the sectors after a claim, up to the length of one request.
-    fn claim_on<'p>(&'p self, first: Claim<'p>, end: u64) -> Vec<Claim<'p>> {
+    fn claim_on<'p>(&'p self, first: RunClaim<'p>, end: u64) -> Vec<RunClaim<'p>> {
         let most = end.min(first.extent().start.0 + RUN_BYTES_MAX);
         let mut stop = first.extent().end();
         let mut claims = vec![first];

@@ -61,7 +61,7 @@ impl Writeback {
         file.update_finished(&handle, |meta| {
             bytes.count(meta);
             let mut dirty = file.dirty.lock();
-            self.counters.count_clean(dirty.finished(run));
+            self.counters.count_clean(dirty.end_writeback(run));
             grow(meta, &dirty, &(0..self.params.sector), size);
         });
         Ok(())
@@ -210,13 +210,13 @@ pub(crate) fn grow(meta: &mut Meta, dirty: &Dirty, finished: &Range<u64>, size: 
     }
     meta.disk_size = disk_size;
     meta.ordered_end = meta.ordered_end.max(finished.end);
-    settle(meta, dirty);
+    advance_disk_size(meta, dirty);
 }
 
 /// Moves the length on disk to the first byte that is not on disk (L3). Callers run this after they
 /// put, finished or forgot dirty data, or changed the length.
-pub(crate) fn settle(meta: &mut Meta, dirty: &Dirty) {
-    let solid = dirty.first_behind(meta.disk_size).unwrap_or(u64::MAX).min(meta.item.size);
+pub(crate) fn advance_disk_size(meta: &mut Meta, dirty: &Dirty) {
+    let solid = dirty.first_ending_after(meta.disk_size).unwrap_or(u64::MAX).min(meta.item.size);
     meta.disk_size = meta.disk_size.max(solid);
     assert!(meta.disk_size <= meta.item.size, "L3");
 }

@@ -251,7 +251,7 @@ impl Writeback {
             bytes.into_iter().for_each(|bytes| bytes.count(meta));
             let mut dirty = file.dirty.lock();
             for (run, _) in &runs {
-                dirty.name(run);
+                dirty.note_extents(run);
                 grow(meta, &dirty, &(run.offset..run.end()), size);
             }
         });
@@ -293,7 +293,7 @@ impl Writeback {
         let mut finished = 0;
         for (run, placed) in runs {
             placed.iter().for_each(|part| self.pages.forget(part.disk()));
-            let bytes = file.dirty.lock().finished(&run);
+            let bytes = file.dirty.lock().end_writeback(&run);
             self.counters.count_clean(bytes);
             finished += bytes;
         }

@@ -14,7 +14,7 @@ use buttress_format::{Extent, Logical};
 use shuttle::sync::atomic::{AtomicU64, Ordering};
 use shuttle::thread;
 
-use pages::{Claim, Found, Pages, Purpose};
+use pages::{Found, Pages, Purpose, RunClaim};
 
 const SECTOR: u64 = 4096;
 const SECTORS: u64 = 3;
@@ -42,7 +42,7 @@ impl World {
     }
 
     /// Reads a run, sector by sector: others come between.
-    fn load(&self, claim: Claim<'_>, purpose: Purpose) -> Arc<AlignedBuf> {
+    fn load(&self, claim: RunClaim<'_>, purpose: Purpose) -> Arc<AlignedBuf> {
         let extent = claim.extent();
         let mut bytes = AlignedBuf::zeroed(extent.len as usize);
         for (index, sector) in bytes.chunks_mut(SECTOR as usize).enumerate() {

@@ -86,7 +86,7 @@ fn is_at_rest(fs: &Filesystem, file: &Inode, when: &str) {
 
 /// Checks that each sector has old or new content, and old content where the write was not in
 /// place. Returns the number of new sectors.
-fn mixture(found: &[u8], old: &[u8], new: &[u8], lies: impl Fn(u64) -> bool) -> u64 {
+fn mixture(found: &[u8], old: &[u8], new: &[u8], in_place: impl Fn(u64) -> bool) -> u64 {
     let part = |bytes: &[u8], sector: u64| {
         let at = (sector * SECTOR) as usize;
         bytes.get(at..at + SECTOR as usize).map_or_else(|| vec![0; SECTOR as usize], <[u8]>::to_vec)
@@ -95,7 +95,7 @@ fn mixture(found: &[u8], old: &[u8], new: &[u8], lies: impl Fn(u64) -> bool) -> 
     for sector in 0..found.len() as u64 / SECTOR {
         let now = part(found, sector);
         let is_new = now == part(new, sector);
-        assert!(is_new && lies(sector) || now == part(old, sector), "sector {sector}");
+        assert!(is_new && in_place(sector) || now == part(old, sector), "sector {sector}");
         count += u64::from(is_new);
     }
     count

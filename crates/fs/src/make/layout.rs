@@ -191,7 +191,7 @@ fn lengths(size: u64) -> (u64, u64, u64) {
 
 impl Placed {
     /// Allocates addresses for `count` nodes from the start of the chunk. No node lies over a
-    /// superblock (K2).
+    /// superblock (`make::K2`).
     pub(super) fn node_addresses(&self, nodesize: u32, count: usize) -> Vec<Logical> {
         let nodesize = u64::from(nodesize);
         let start = self.chunk.logical;
@@ -204,7 +204,7 @@ impl Placed {
             })
             .take(count)
             .collect();
-        assert!(addresses.len() == count, "K1: the first chunk holds the first nodes");
+        assert!(addresses.len() == count, "make::K1: the first chunk holds the first nodes");
         addresses
     }
 

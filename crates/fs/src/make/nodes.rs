@@ -97,7 +97,7 @@ pub(super) fn encode(
     shape: &Shape,
     addresses: &[Logical],
 ) -> Vec<(Logical, Vec<u8>)> {
-    assert!(addresses.len() == shape.nodes.len(), "K1: an address for every node");
+    assert!(addresses.len() == shape.nodes.len(), "make::K1: an address for every node");
     let keys = shape.first_keys(items);
     let nodes = shape.nodes.iter().zip(addresses).map(|(span, &bytenr)| {
         let mut node = vec![0_u8; stamp.nodesize as usize];

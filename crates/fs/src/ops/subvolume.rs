@@ -26,7 +26,7 @@ use crate::error::{NameError, Result};
 use crate::inode::Inode;
 use crate::names::{self, Target};
 use crate::subvolume_items::{
-    add_refs, add_uuid, default_subvolume, remove_refs, remove_uuid, told_of_copies, uuid_key,
+    add_refs, add_uuid, default_subvolume, remove_refs, remove_uuid, uuid_key, with_headroom,
 };
 use crate::trees;
 
@@ -106,7 +106,7 @@ impl Inode {
         for part in [batch, roots, uuids] {
             part.apply(&handle);
         }
-        dir.file.update(&handle, |item| named(item, name, stamp));
+        dir.file.update(&handle, |item| count_name(item, name, stamp));
         drop(handle);
         Inode::of(mount, InodeId { tree, ino: Ino::ROOT_DIR })
     }
@@ -159,7 +159,7 @@ impl Inode {
             cost = cost.and(more);
         }
         let reservation = mount.space.reserve(cost, Urgency::Normal);
-        let reservation = reservation.map_err(|error| told_of_copies(error, copies))?;
+        let reservation = reservation.map_err(|error| with_headroom(error, copies))?;
         let handle = mount.engine.begin(reservation);
         let generation = handle.generation();
         mount.engine.reservations().keep_until_published(copies, generation);
@@ -169,7 +169,7 @@ impl Inode {
             .collect();
         // The inode of the directory changes after the cut, like the trees.
         let mut item = dir.file.item();
-        named(&mut item, name, time);
+        count_name(&mut item, name, time);
         item.transid = generation;
         item.sequence = item.sequence.wrapping_add(1);
         let key = Key::new(dir.ino().0, Kind::INODE_ITEM, 0);
@@ -177,7 +177,7 @@ impl Inode {
         handle.snapshot(Snapshot { source, target, uuid, read_only, time, late });
         drop(handle);
         mount.engine.commit_cut(|| drop(writes))?;
-        dir.file.touch(|item| named(item, name, time));
+        dir.file.touch(|item| count_name(item, name, time));
         Inode::of(mount, InodeId { tree: target, ino: from.root_dir })
     }
 
@@ -264,7 +264,7 @@ impl Inode {
         for part in [batch, roots, uuids] {
             part.apply(&handle);
         }
-        dir.file.update(&handle, |item| unnamed(item, name, stamp));
+        dir.file.update(&handle, |item| uncount_name(item, name, stamp));
         drop(handle);
         mount.inodes.cleaning().drop_later(tree);
         Ok(())
@@ -287,7 +287,7 @@ impl Inode {
         let stamp = now();
         let handle = mount.engine.begin(mount.space.reserve(batch.cost(1), Urgency::Frees)?);
         batch.apply(&handle);
-        dir.file.update(&handle, |item| unnamed(item, name, stamp));
+        dir.file.update(&handle, |item| uncount_name(item, name, stamp));
         Ok(())
     }
 
@@ -315,13 +315,13 @@ impl Inode {
 }
 
 /// Updates the inode of a directory for a new name.
-pub(super) fn named(item: &mut InodeItem, name: &[u8], stamp: Timespec) {
+pub(super) fn count_name(item: &mut InodeItem, name: &[u8], stamp: Timespec) {
     item.size += names::size_of(name);
     (item.mtime, item.ctime) = (stamp, stamp);
 }
 
 /// Updates the inode of a directory for a removed name.
-pub(super) fn unnamed(item: &mut InodeItem, name: &[u8], stamp: Timespec) {
+pub(super) fn uncount_name(item: &mut InodeItem, name: &[u8], stamp: Timespec) {
     item.size = item.size.saturating_sub(names::size_of(name));
     (item.mtime, item.ctime) = (stamp, stamp);
 }

@@ -248,7 +248,7 @@ fn expect_no_split(base: MemoryDevice, split: Split) {
         let write = move || writer.flush_data().expect("it lands");
         let writes = thread::Builder::new().spawn(write).expect("a thread");
         thread::sleep(LATENCY * 5 / 2);
-        let before = slow.asked();
+        let before = slow.request_counts();
         let at = (EXTENTS - 1) * EXTENT_LEN + BLOCK as u64;
         let done = match split {
             Split::Hole => file.fallocate(at, BLOCK as u64, FallocateMode::PunchHole),
@@ -258,7 +258,7 @@ fn expect_no_split(base: MemoryDevice, split: Split) {
             Split::Clone => other.clone_range(0, &file, at, BLOCK as u64),
         };
         done.expect("there is room");
-        let after = slow.asked();
+        let after = slow.request_counts();
         writes.join().expect("the writer");
         let mut found = vec![0; (EXTENTS * EXTENT_LEN) as usize];
         let len = file.read_at(0, &mut found).expect("a read");

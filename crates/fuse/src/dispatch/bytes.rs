@@ -9,7 +9,7 @@ use buttress_protocol::{Errno, Listing, LseekIn, Operation, ReadIn, Reply, Write
 use super::caller;
 use crate::door::Door;
 use crate::door::content::{Read, Reading, Seek, Write, Written};
-use crate::door::leaving::Awaited;
+use crate::door::space::AwaitedRequest;
 use crate::errno::Answer;
 use crate::exchange::Exchange;
 use crate::killed;
@@ -19,21 +19,21 @@ pub(super) fn read<X: Exchange>(door: &Arc<Door>, mut exchange: X, how: ReadIn) 
     let node = exchange.head().node;
     let (offset, len) = (how.offset, how.size as usize);
     let reading = Reading { is_direct: how.is_direct(), flags: how.flags };
-    let Some(room) = exchange.room().get_mut(..len) else {
+    let Some(buffer) = exchange.answer_buffer().get_mut(..len) else {
         return exchange.answer(Err(Errno::EINVAL));
     };
-    match door.guarded("read", node, || door.read_into(node, offset, room, reading)) {
+    match door.guarded("read", node, || door.read_into(node, offset, buffer, reading)) {
         Ok(Read::Bytes(count)) => exchange.answer(Ok(count)),
         Ok(Read::Behind(file)) => {
-            let Some(patience) = door.leave().zip(exchange.patience()) else {
-                let count = file.read_known(offset, &mut exchange.room()[..len]);
+            let Some(permits) = door.wait_permit().zip(exchange.hold_permit()) else {
+                let count = file.read_known(offset, &mut exchange.answer_buffer()[..len]);
                 return exchange.answer(count);
             };
             door.after_flush(node, move || {
-                let count = file.read(offset, &mut exchange.room()[..len]);
+                let count = file.read(offset, &mut exchange.answer_buffer()[..len]);
                 // The permission ends before the answer: with the answer, the program may at once
                 // send a request that needs it.
-                drop(patience);
+                drop(permits);
                 exchange.answer(count);
             });
         }
@@ -50,18 +50,18 @@ pub(super) fn write<X: Exchange>(door: &Arc<Door>, exchange: X, how: WriteIn) {
     let _heeding = killed::heed_write(task, write.how);
     match door.guarded("write", node, || door.write(write, data(&exchange)?)) {
         Ok(Written::Bytes(count)) => answer_written(door, exchange, write, count),
-        Ok(Written::Waits(for_room)) => {
+        Ok(Written::MustWait(space_permit)) => {
             // The request that frees space may need an entry of the ring (R7 of `ring/queue`).
-            let patience = exchange.patience();
-            if patience.is_none() && for_room.awaited == Awaited::Release {
+            let hold_permit = exchange.hold_permit();
+            if hold_permit.is_none() && space_permit.awaited == AwaitedRequest::Release {
                 return exchange.reply(door.write_in_vain(write).map(Reply::Written));
             }
             let there = Arc::clone(door);
-            door.where_room_comes(move || {
+            door.on_space_thread(move || {
                 let _heeding = killed::heed_write(task, write.how);
-                let work = || there.write_aside(write, data(&exchange)?, &for_room);
+                let work = || there.write_aside(write, data(&exchange)?, &space_permit);
                 let answer = there.guarded("write", node, work);
-                drop(patience);
+                drop(hold_permit);
                 match answer {
                     Ok(count) => answer_written(&there, exchange, write, count),
                     Err(errno) => exchange.answer(Err(errno)),
@@ -87,9 +87,9 @@ fn answer_written<X: Exchange>(door: &Arc<Door>, exchange: X, write: Write, coun
     let Some(old) = door.old_pages(write, count) else {
         return exchange.reply(Ok(Reply::Written(count)));
     };
-    match door.leave().zip(exchange.patience()) {
-        Some(patience) => door.drop_pages(old, move || {
-            drop(patience);
+    match door.wait_permit().zip(exchange.hold_permit()) {
+        Some(permits) => door.drop_pages(old, move || {
+            drop(permits);
             exchange.reply(Ok(Reply::Written(count)));
         }),
         None => {
@@ -105,13 +105,13 @@ pub(super) fn seek<X: Exchange>(door: &Arc<Door>, exchange: X, how: LseekIn) {
     let LseekIn { offset, whence, .. } = how;
     match door.guarded("lseek", node, || door.seek_now(node, offset, whence)) {
         Ok(Seek::Behind(file)) => {
-            let Some(patience) = exchange.patience() else {
+            let Some(hold_permit) = exchange.hold_permit() else {
                 // A program that is told `EINVAL` reads everything.
                 return exchange.answer(Err(Errno::EINVAL));
             };
             door.after_flush(node, move || {
                 let found = file.seek(offset, whence);
-                drop(patience);
+                drop(hold_permit);
                 exchange.reply(found.map(Reply::Found));
             });
         }
@@ -123,9 +123,9 @@ pub(super) fn seek<X: Exchange>(door: &Arc<Door>, exchange: X, how: LseekIn) {
 /// Answers a listing, with attributes or without.
 pub(super) fn list<X: Exchange>(door: &Arc<Door>, mut exchange: X, how: ReadIn, has_attr: bool) {
     let (node, position) = (exchange.head().node, how.offset);
-    let room = exchange.room();
-    let len = room.len().min(how.size as usize);
-    let mut list = Listing::new(&mut room[..len]);
+    let buffer = exchange.answer_buffer();
+    let len = buffer.len().min(how.size as usize);
+    let mut list = Listing::new(&mut buffer[..len]);
     let listed = match has_attr {
         false => door.guarded("readdir", node, || door.readdir(node, position, &mut list)),
         true => door.guarded("readdirplus", node, || door.readdirplus(node, position, &mut list)),

@@ -31,7 +31,7 @@ pub(super) fn ioctl<X: Exchange>(door: &Arc<Door>, exchange: X) {
         Err(errno) => return exchange.reply(Err(errno)),
     }
     // What the kernel sends meanwhile may need an entry of the ring (R7 of `ring/queue`).
-    let Some(patience) = exchange.patience() else { return exchange.reply(Err(Errno::EBUSY)) };
+    let Some(permit) = exchange.hold_permit() else { return exchange.reply(Err(Errno::EBUSY)) };
     let there = Arc::clone(door);
     door.on_orders(move || {
         let _heeding = killed::heed(head.task);
@@ -40,7 +40,7 @@ pub(super) fn ioctl<X: Exchange>(door: &Arc<Door>, exchange: X) {
             let command = command.ok_or(Errno::ENOTTY)?;
             there.carry_out(caller(&head), head.node, command, argument)
         });
-        drop(patience);
+        drop(permit);
         exchange.reply(answer);
     });
 }

@@ -29,13 +29,13 @@ use buttress_fs::{ErrorKind, FallocateMode, InodeFlags, NameError, SetAttr, Xatt
 use buttress_protocol::{Attr as WireAttr, Errno, OpenFlags, WriteFlags};
 use rustix::fs::OFlags;
 
-use super::leaving::Patience;
 use super::privileges::{Change, drop_capability};
+use super::space::SpacePermit;
 use super::{Caller, Door, Node, refuse};
 use crate::Options;
 use crate::acl::{self, Acl};
-use crate::aside::{Leave, Span};
 use crate::errno::Answer;
+use crate::notifier_threads::{Span, WaitPermit};
 
 /// The attribute that holds file capabilities.
 pub(super) const CAPABILITY: &[u8] = b"security.capability";
@@ -99,12 +99,12 @@ pub(crate) enum Written {
     /// The number of bytes that were written.
     Bytes(u32),
     /// The volume is full, but a file is about to go: [`Door::write_aside`] waits for that.
-    Waits(Patience),
+    MustWait(SpacePermit),
 }
 
 /// Returns how the kernel shall treat an open file. Its pages stay valid across opens, since
-/// nothing else writes them (D2). Direct I/O bypasses the kernel's cache, and several direct writes
-/// may run at once.
+/// nothing else writes them (`door::D2`). Direct I/O bypasses the kernel's cache, and several
+/// direct writes may run at once.
 fn open_flags(flags: i32, options: &Options) -> OpenFlags {
     if oflags(flags).contains(OFlags::DIRECT) {
         OpenFlags::DIRECT_IO.with(OpenFlags::PARALLEL_DIRECT_WRITES)
@@ -129,7 +129,7 @@ impl Door {
             let set = SetAttr { size: Some(0), ..SetAttr::default() };
             // The answer to an open has no attributes (S5 of `privileges`).
             if self.apply(&node, set, caller)? {
-                self.aside.doubt_attributes(id);
+                self.notifier_threads.doubt_attributes(id);
             }
         }
         let opened = self.opened(id, flags)?;
@@ -148,7 +148,7 @@ impl Door {
         let node = self.node(id)?;
         if node.may_be_cached.load(Ordering::Relaxed) && node.inode.note_access() {
             // Otherwise the kernel would continue to show the access time from its cache.
-            self.aside.doubt_attributes(id);
+            self.notifier_threads.doubt_attributes(id);
         }
         Ok(())
     }
@@ -273,10 +273,10 @@ impl Door {
         how: Reading,
     ) -> Answer<Read> {
         let node = self.node(id)?;
-        node.is_read(how.flags);
+        node.note_read(how.flags);
         if !how.is_direct {
             node.may_be_cached.store(true, Ordering::Relaxed);
-            let count = node.shown.while_shown(|| node.read(offset, buffer))?;
+            let count = node.filled_pages.read_for_kernel(|| node.read(offset, buffer))?;
             return Ok(Read::Bytes(count));
         }
         let count = node.read(offset, buffer)?;
@@ -286,40 +286,40 @@ impl Door {
 
     /// Runs `work` after the kernel has sent what it holds of a node's content.
     pub(crate) fn after_flush(&self, id: u64, work: impl FnOnce() + Send + 'static) {
-        self.aside.after_flush(id, Span::Whole, work);
+        self.notifier_threads.after_flush(id, Span::Whole, work);
     }
 
     /// Permission for a request to wait for the kernel. `None` while many requests wait.
-    pub(crate) fn leave(&self) -> Option<Leave> {
-        self.aside.leave()
+    pub(crate) fn wait_permit(&self) -> Option<WaitPermit> {
+        self.notifier_threads.wait_permit()
     }
 
-    /// Answers `write`, unless it has to wait for room.
+    /// Answers `write`, unless it has to wait for space.
     pub(crate) fn write(self: &Arc<Self>, write: Write, data: &[u8]) -> Answer<Written> {
         let node = self.node(write.node)?;
         if let Some(change) = write.takes_privileges() {
             self.content_changes(write.node, &node, write.caller, change)?;
         }
         let attempt = || self.write_once(&node, write, data);
-        match self.with_room_now(write.node, attempt) {
+        match self.with_space_now(write.node, attempt) {
             Ok(answer) => self.after_write(&node, write, answer),
-            Err(awaited) => match self.patience(awaited) {
-                Some(patience) => return Ok(Written::Waits(patience)),
+            Err(awaited) => match self.space_permit(awaited) {
+                Some(permit) => return Ok(Written::MustWait(permit)),
                 None => self.write_in_vain(write),
             },
         }
         .map(Written::Bytes)
     }
 
-    /// Refuses a write that would have to wait for room and may not.
+    /// Refuses a write that would have to wait for space and may not.
     pub(crate) fn write_in_vain(&self, write: Write) -> Answer<u32> {
         self.after_write(&*self.node(write.node)?, write, Err(Errno::ENOSPC))
     }
 
     /// Runs `work` on the thread on which writes may wait for space. [`Self::write_aside`] does the
     /// waiting.
-    pub(crate) fn where_room_comes(&self, work: impl FnOnce() + Send + 'static) {
-        self.aside.where_room_comes(work);
+    pub(crate) fn on_space_thread(&self, work: impl FnOnce() + Send + 'static) {
+        self.notifier_threads.on_space_thread(work);
     }
 
     /// Tries a write again that found no space, and waits for space.
@@ -327,11 +327,11 @@ impl Door {
         &self,
         write: Write,
         data: &[u8],
-        patience: &Patience,
+        permit: &SpacePermit,
     ) -> Answer<u32> {
         let node = self.node(write.node)?;
         let attempt = || self.write_once(&node, write, data);
-        let answer = self.with_room_aside(write.node, patience, attempt);
+        let answer = self.with_space_aside(write.node, permit, attempt);
         self.after_write(&node, write, answer)
     }
 
@@ -393,7 +393,7 @@ impl Door {
             true => node.inode.keeping_times().fallocate(offset, len, how),
             false => node.inode.fallocate(offset, len, how),
         };
-        self.with_room(id, || allocate().map_err(refuse))
+        self.with_space(id, || allocate().map_err(refuse))
     }
 
     /// Searches for data or a hole (C2), unless the kernel may know better.
@@ -419,7 +419,7 @@ impl Door {
             true => target.inode.keeping_times().copy_from(to.1, &source.inode, from.1, len),
             false => source.inode.copy_range(from.1, &target.inode, to.1, len),
         };
-        self.with_room(to.0, || copy().map_err(refuse))
+        self.with_space(to.0, || copy().map_err(refuse))
     }
 }
 
@@ -452,7 +452,7 @@ impl Write {
 
 impl Node {
     /// Takes a READ as an access, unless the program asked for none (`O_NOATIME`).
-    fn is_read(&self, flags: i32) {
+    fn note_read(&self, flags: i32) {
         if !oflags(flags).contains(OFlags::NOATIME) {
             self.inode.note_access();
         }

@@ -114,7 +114,7 @@ impl Door {
         if changed != 0 {
             node.inode.set_flags(flags).map_err(refuse)?;
             // The kernel does not know that new flags change `ctime`, and would show the old one.
-            self.aside.doubt_attributes(id);
+            self.notifier_threads.doubt_attributes(id);
             if is_file && self.keeps_writes() {
                 node.shows_old_change.store(true, Ordering::Relaxed);
             }
@@ -142,7 +142,7 @@ impl Door {
             return;
         }
         let of = |(dir, name)| (self.nodes.id_of(place(dir)), name);
-        self.aside.forget_names(places.into_iter().map(of).collect());
+        self.notifier_threads.forget_names(places.into_iter().map(of).collect());
     }
 }
 

@@ -12,7 +12,7 @@
 //!   checks no permission before it sends an ioctl (see `rights`).
 //! - **IO2** The kernel holds no lock while it waits for the answer to one of these commands. So an
 //!   answer may wait for notifications (D4 of `door`), on a thread that serves no requests (K1 of
-//!   `aside`).
+//!   `notifier_threads`).
 //! - **IO3** Behind an answer the kernel knows of each name that came or went.
 //! - **IO4** A snapshot, and a subvolume that becomes read-only, has all that programs have written
 //!   before. The kernel sends what it holds first.
@@ -35,7 +35,7 @@ use crate::mounts::Mounts;
 
 impl Door {
     /// Sets what the door tells the kernel through. Without it, the door has no mount.
-    pub(crate) fn is_mounted(&self, mounts: Weak<dyn Mounts>) {
+    pub(crate) fn set_mounts(&self, mounts: Weak<dyn Mounts>) {
         let _ = self.mounts.set(mounts);
     }
 
@@ -46,7 +46,7 @@ impl Door {
 
     /// Runs work on the thread that may wait for the kernel (IO2).
     pub(crate) fn on_orders(&self, work: impl FnOnce() + Send + 'static) {
-        self.aside.on_orders(work);
+        self.notifier_threads.on_orders(work);
     }
 
     /// Answers a command that only tells what is known.
@@ -89,7 +89,7 @@ impl Door {
         match command {
             Command::Search(key) => self.search(caller, &node, key, argument).map(Reply::Ioctl),
             Command::Sync => {
-                self.gather()?;
+                self.write_back()?;
                 self.sync_all().map(done)
             }
             Command::StartSync => self.start_sync().map(Reply::Ioctl),
@@ -109,9 +109,9 @@ impl Door {
     }
 
     /// Has the kernel send what it holds of files (IO4).
-    fn gather(&self) -> Answer<()> {
+    fn write_back(&self) -> Answer<()> {
         let Some(mounts) = self.mounts() else { return Ok(()) };
-        mounts.gather().map_err(|error| {
+        mounts.write_back().map_err(|error| {
             tracing::warn!(%error, "the kernel did not send what it holds");
             Errno::from_i32(error.raw_os_error().unwrap_or(0))
         })
@@ -120,9 +120,12 @@ impl Door {
     /// Tells the kernel of a name that came or went, and waits until it knows (IO3).
     fn name_changed(&self, dir: InodeId, name: &[u8], came: bool) {
         match self.mounts() {
-            Some(mounts) if came => mounts.came(dir, name),
-            Some(mounts) => mounts.changed(dir, name),
-            None => self.aside.forget_name_now(self.nodes.id_of(super::place(dir)), name),
+            Some(mounts) if came => mounts.note_created(dir, name),
+            Some(mounts) => mounts.invalidate_name(dir, name),
+            None => {
+                let dir = self.nodes.id_of(super::place(dir));
+                self.notifier_threads.forget_name_now(dir, name);
+            }
         }
     }
 

@@ -75,7 +75,7 @@ impl Door {
             return reply.add_entry(&entry, listed.position, &listed.name);
         };
         let attr = inode.attr();
-        let entry = Entry { attr: self.shown(&attr, id), generation: attr.generation };
+        let entry = Entry { attr: self.to_wire(&attr, id), generation: attr.generation };
         let full = reply.add_entry(&entry.wire(), listed.position, &listed.name);
         if !full {
             self.remember(id, inode);

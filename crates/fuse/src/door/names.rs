@@ -78,7 +78,8 @@ impl Door {
         let node = self.node(parent)?;
         let bits = cut(&node, bits & mode::PERMISSIONS, umask)?;
         let (uid, gid) = self.owner(caller)?;
-        let made = self.with_room(parent, || node.inode.tmpfile(bits, uid, gid).map_err(refuse))?;
+        let made =
+            self.with_space(parent, || node.inode.tmpfile(bits, uid, gid).map_err(refuse))?;
         let entry = self.entry(made);
         let flags = self.opened(entry.attr.ino, flags)?;
         Ok(Created { entry, flags })
@@ -97,7 +98,7 @@ impl Door {
         let bits = cut(&node, bits, umask)?;
         let rdev = attr::device_from_wire(rdev);
         let (uid, gid) = self.owner(caller)?;
-        self.with_room(parent, || node.inode.create(name, bits, uid, gid, rdev).map_err(refuse))
+        self.with_space(parent, || node.inode.create(name, bits, uid, gid, rdev).map_err(refuse))
     }
 
     /// Answers `mkdir`.
@@ -113,7 +114,7 @@ impl Door {
         let bits = cut(&node, bits & mode::PERMISSIONS | mode::DIRECTORY, umask)?;
         let (uid, gid) = self.owner(caller)?;
         let inode =
-            self.with_room(parent, || node.inode.mkdir(name, bits, uid, gid).map_err(refuse))?;
+            self.with_space(parent, || node.inode.mkdir(name, bits, uid, gid).map_err(refuse))?;
         Ok(self.entry(inode))
     }
 
@@ -128,7 +129,7 @@ impl Door {
         let node = self.node(parent)?;
         let (uid, gid) = self.owner(caller)?;
         let symlink = || node.inode.symlink(name, target, uid, gid).map_err(refuse);
-        let inode = self.with_room(parent, symlink)?;
+        let inode = self.with_space(parent, symlink)?;
         Ok(self.entry(inode))
     }
 
@@ -149,7 +150,7 @@ impl Door {
         let node = self.node(parent)?;
         let _victim = self.wake_named(&node, name);
         node.inode.unlink(name).map_err(refuse)?;
-        self.leaving.removed();
+        self.freed_files.note_removed();
         Ok(())
     }
 
@@ -184,11 +185,11 @@ impl Door {
             let owner = self.owner(caller)?;
             let (from, to) = (&node.inode, &target.inode);
             let rename = || from.rename_leaving_whiteout(old, to, new, flags, owner);
-            self.with_room(parent, || rename().map_err(refuse))?;
+            self.with_space(parent, || rename().map_err(refuse))?;
         } else {
             node.inode.rename(old, &target.inode, new, flags).map_err(refuse)?;
         }
-        self.leaving.removed();
+        self.freed_files.note_removed();
         Ok(())
     }
 

@@ -5,35 +5,36 @@ use std::sync::Arc;
 
 use super::content::Write;
 use super::{Door, Node};
-use crate::aside::Span;
+use crate::notifier_threads::Span;
 
 /// Pages that are to be dropped, since a write has made them old.
 #[derive(Debug)]
-pub(crate) struct Old {
+pub(crate) struct OldPages {
     id: u64,
     node: Arc<Node>,
     span: Span,
-    /// The value of [`Shown`](crate::shown::Shown) when it was decided to drop all pages.
+    /// The value of [`FilledPages`](crate::filled_pages::FilledPages) when it was decided to drop
+    /// all pages.
     seen: u64,
 }
 
 impl Door {
-    /// The pages that the kernel may hold from before a finished direct write (`shown::S2`). They
-    /// are to be dropped before the answer (C4 of `content`).
-    pub(crate) fn old_pages(&self, write: Write, count: u32) -> Option<Old> {
+    /// The pages that the kernel may hold from before a finished direct write (`filled_pages::S2`).
+    /// They are to be dropped before the answer (C4 of `content`).
+    pub(crate) fn old_pages(&self, write: Write, count: u32) -> Option<OldPages> {
         if !write.is_direct() || count == 0 {
             return None;
         }
         let node = self.node(write.node).ok()?;
-        let (span, seen) = node.shown.after_write(Span::Part(write.offset, count))?;
-        Some(Old { id: write.node, node, span, seen })
+        let (span, seen) = node.filled_pages.after_write(Span::Part(write.offset, count))?;
+        Some(OldPages { id: write.node, node, span, seen })
     }
 
     /// Has the kernel drop old pages, and then answers.
-    pub(crate) fn drop_pages(&self, old: Old, answer: impl FnOnce() + Send + 'static) {
-        self.aside.after_flush(old.id, old.span, move || {
+    pub(crate) fn drop_pages(&self, old: OldPages, answer: impl FnOnce() + Send + 'static) {
+        self.notifier_threads.after_flush(old.id, old.span, move || {
             if old.span == Span::Whole {
-                old.node.shown.are_dropped(old.seen);
+                old.node.filled_pages.note_dropped(old.seen);
             }
             answer();
         });

@@ -14,9 +14,9 @@
 //! - **S2** A change of owner or group removes all privileges, also if root makes it.
 //! - **S3** The set-group-id bit of a file without execute permission for its group may stay. It
 //!   stays if the caller is a member of the group or has `CAP_FSETID`.
-//! - **S5** The kernel caches modes for a long time (D2). If an answer carries no attributes, the
-//!   cached ones are invalidated before the answer is sent. That takes no lock of an inode or a
-//!   folio (D4).
+//! - **S5** The kernel caches modes for a long time (`door::D2`). If an answer carries no
+//!   attributes, the cached ones are invalidated before the answer is sent. That takes no lock of
+//!   an inode or a folio (`door::D4`).
 
 use buttress_fs::{FileKind, mode};
 
@@ -53,7 +53,7 @@ impl Door {
         let lost = self.lost_bits(node, caller, change);
         if lost != 0 {
             node.inode.drop_set_id(lost).map_err(refuse)?;
-            self.aside.doubt_attributes(id);
+            self.notifier_threads.doubt_attributes(id);
         }
         Ok(())
     }

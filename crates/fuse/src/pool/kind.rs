@@ -111,7 +111,7 @@ impl Costs {
     }
 
     /// Whether requests of a kind wait and do not compute, as far as this was measured.
-    pub(crate) fn waits(&self, kind: Kind) -> bool {
+    pub(crate) fn usually_waits(&self, kind: Kind) -> bool {
         self.is_very_long(kind) && average(&self.away[kind as usize]) > LONG
     }
 
@@ -151,16 +151,16 @@ mod tests {
     #[test]
     fn costs_tell_waiting_from_computing() {
         let costs = Costs::new();
-        assert!(costs.waits(Kind::Sync), "before anything was learned");
+        assert!(costs.usually_waits(Kind::Sync), "before anything was learned");
         let learn = |time, away| {
             (0..64).for_each(|_| costs.learn(Kind::WriteLarge, Took { time, away: Some(away) }));
         };
         learn(VERY_LONG * 2, Duration::ZERO);
-        assert!(costs.is_very_long(Kind::WriteLarge) && !costs.waits(Kind::WriteLarge));
+        assert!(costs.is_very_long(Kind::WriteLarge) && !costs.usually_waits(Kind::WriteLarge));
         learn(VERY_LONG * 2, VERY_LONG);
-        assert!(costs.waits(Kind::WriteLarge));
+        assert!(costs.usually_waits(Kind::WriteLarge));
         learn(LONG / 2, VERY_LONG);
-        assert!(!costs.waits(Kind::WriteLarge));
+        assert!(!costs.usually_waits(Kind::WriteLarge));
     }
 
     /// A kind of short requests that are held up by other threads is measured before it can count

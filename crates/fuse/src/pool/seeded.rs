@@ -116,9 +116,9 @@ impl Device {
 }
 
 #[derive(Debug)]
-struct Wire(Arc<Device>);
+struct TestConnection(Arc<Device>);
 
-impl Line for Wire {
+impl Connection for TestConnection {
     fn has_request(&self) -> bool {
         let state = self.0.state.lock();
         state.is_gone || !state.pending.is_empty()
@@ -256,7 +256,7 @@ fn whole(seed: u64) -> Duration {
         ..Options::default()
     };
     let device = Arc::new(Device { state: Mutex::default(), moved: Condvar::new() });
-    let pool = WorkerPool::new(Wire(Arc::clone(&device)), threads, &options);
+    let pool = WorkerPool::new(TestConnection(Arc::clone(&device)), threads, &options);
     let gate = Arc::new(Gate::default());
     let workers: Vec<_> = (0..threads)
         .map(|number| {

@@ -2,7 +2,7 @@
 //!
 //! Each queue has a driver, which takes requests and handles most of them itself. Kinds of requests
 //! that were found to wait ([`Costs`]) go to helpers, up to a limit. Every millisecond a watch
-//! checks whether a driver is still at the same request (R4).
+//! checks whether a driver is still at the same request (`ring::R4`).
 
 use std::collections::VecDeque;
 use std::io;
@@ -27,7 +27,7 @@ const QUIET_TICKS: u32 = 64;
 const SEND_AFTER: Duration = Duration::from_micros(200);
 
 /// The handler of requests.
-pub(crate) trait Office: Send + Sync {
+pub(crate) trait RequestHandler: Send + Sync {
     /// Returns the kind of a request, which tells its likely cost.
     fn kind(&self, taken: &Taken) -> Kind;
 
@@ -38,7 +38,7 @@ pub(crate) trait Office: Send + Sync {
 
 /// What all threads of a connection share.
 pub(super) struct Shared {
-    office: Box<dyn Office>,
+    handler: Box<dyn RequestHandler>,
     queues: Vec<(u16, Arc<Queue>)>,
     costs: Costs,
     /// The number of threads that work on a request.
@@ -76,7 +76,7 @@ enum Job {
 
 impl Shared {
     pub(super) fn new(
-        office: Box<dyn Office>,
+        handler: Box<dyn RequestHandler>,
         queues: Vec<(u16, Arc<Queue>)>,
         helpers_max: usize,
     ) -> Arc<Self> {
@@ -89,7 +89,7 @@ impl Shared {
             threads: Vec::new(),
         };
         Arc::new(Self {
-            office,
+            handler,
             queues,
             costs: Costs::new(),
             working: AtomicUsize::new(0),
@@ -112,7 +112,7 @@ impl Shared {
             let thread = thread::Builder::new().name(name).spawn(move || {
                 if shared.register(number) {
                     shared.drive(number, 0);
-                    // R5: this thread lives on, because the kernel has entries from it.
+                    // `ring::R5`: this thread lives on, because the kernel has entries from it.
                     shared.help();
                 }
             })?;
@@ -161,31 +161,31 @@ impl Shared {
     /// Drives a queue until it has ended, or another thread drives it.
     fn drive(self: &Arc<Self>, number: usize, term: u64) {
         let (processor, queue) = &self.queues[number];
-        let mut seat = Seat::new(*processor);
-        let mut reins = queue.reins();
+        let mut affinity = Affinity::new(*processor);
+        let mut driver = queue.lock_driver();
         let mut sent = clock::now();
-        while let Some(taken) = queue.next(&mut reins) {
-            if reins.has_unsent && clock::since(sent) > SEND_AFTER {
-                queue.send(&mut reins);
+        while let Some(taken) = queue.next(&mut driver) {
+            if driver.has_unsent && clock::since(sent) > SEND_AFTER {
+                queue.send(&mut driver);
                 sent = clock::now();
-            } else if !reins.has_unsent {
+            } else if !driver.has_unsent {
                 sent = clock::now();
             }
-            let others_wait = reins.has_waiting();
-            let kind = self.office.kind(&taken);
-            seat.choose(matches!(kind, Kind::ReadLarge | Kind::WriteLarge));
-            queue.turn.leave(term);
-            drop(reins);
-            self.take(kind, taken, others_wait);
-            if !queue.turn.come_back(term) {
-                // R6: the new driver has the reins, and may hold them while it waits for the
-                // kernel.
+            let others_wait = driver.has_waiting();
+            let kind = self.handler.kind(&taken);
+            affinity.note_request(matches!(kind, Kind::ReadLarge | Kind::WriteLarge));
+            queue.term.leave(term);
+            drop(driver);
+            self.work_or_hand_over(kind, taken, others_wait);
+            if !queue.term.come_back(term) {
+                // `driver_term::R6`: the new driver may hold the state's lock while it waits for
+                // the kernel.
                 return;
             }
             queue.finished.fetch_add(1, Ordering::Relaxed);
-            reins = queue.reins();
+            driver = queue.lock_driver();
         }
-        drop(reins);
+        drop(driver);
         if self.left.fetch_sub(1, Ordering::SeqCst) == 1 {
             self.jobs.lock().is_over = true;
             self.called.notify_all();
@@ -197,14 +197,14 @@ impl Shared {
     }
 
     /// Handles a request, or hands it to a helper.
-    fn take(self: &Arc<Self>, kind: Kind, taken: Taken, others_wait: bool) {
+    fn work_or_hand_over(self: &Arc<Self>, kind: Kind, taken: Taken, others_wait: bool) {
         if self.watch_dozes.load(Ordering::Relaxed)
             && let Some(watch) = &*self.watch.lock()
         {
             watch.unpark();
         }
-        match self.is_for_a_helper(kind, others_wait) {
-            true => self.call(Job::Work(kind, taken)),
+        match self.should_hand_over(kind, others_wait) {
+            true => self.give_to_helper(Job::Work(kind, taken)),
             false => self.work(kind, taken),
         }
     }
@@ -213,9 +213,9 @@ impl Shared {
     /// something. It also does if the kind takes long, others wait, a processor is idle, and so is
     /// a helper or one may be started. In all other cases handing on costs more than the others
     /// gain.
-    fn is_for_a_helper(&self, kind: Kind, others_wait: bool) -> bool {
+    fn should_hand_over(&self, kind: Kind, others_wait: bool) -> bool {
         let has_idle = || self.working.load(Ordering::Relaxed) < self.queues.len();
-        self.costs.waits(kind)
+        self.costs.usually_waits(kind)
             || others_wait && self.costs.is_long(kind) && has_idle() && self.has_helper()
     }
 
@@ -228,13 +228,13 @@ impl Shared {
     fn work(&self, kind: Kind, taken: Taken) {
         self.working.fetch_add(1, Ordering::Relaxed);
         let watch = Stopwatch::start(self.costs.is_suspect(kind));
-        self.office.work(taken);
+        self.handler.work(taken);
         self.costs.learn(kind, watch.until(clock::now()));
         self.working.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Gives a job to a helper.
-    fn call(self: &Arc<Self>, job: Job) {
+    fn give_to_helper(self: &Arc<Self>, job: Job) {
         let mut jobs = self.jobs.lock();
         // A queue must not wait until helpers finish their requests, or for earlier jobs.
         let is_urgent = matches!(job, Job::Drive(..));
@@ -281,7 +281,7 @@ impl Shared {
         }
     }
 
-    /// Replaces drivers that make no progress (R4).
+    /// Replaces drivers that make no progress (`ring::R4`).
     fn keep_watch(self: &Arc<Self>) {
         // For each driver that was away: its term, and the count of finished requests, at the last
         // look.
@@ -297,15 +297,15 @@ impl Shared {
             }
             quiet += 1;
             for (number, (_, queue)) in self.queues.iter().enumerate() {
-                let away = queue.turn.away();
+                let away = queue.term.away();
                 let at = away.map(|term| (term, queue.finished.load(Ordering::Relaxed)));
                 let was_at = std::mem::replace(&mut before[number], at);
                 if was_at != at {
                     quiet = 0;
                 } else if let Some((term, _)) = at
-                    && let Some(next) = queue.turn.replace(term)
+                    && let Some(next) = queue.term.replace(term)
                 {
-                    self.call(Job::Drive(number, next));
+                    self.give_to_helper(Job::Drive(number, next));
                 }
             }
         }
@@ -328,50 +328,50 @@ impl std::fmt::Debug for Shared {
 /// A driver does not preempt the program that has just asked. That program mostly has more to send
 /// before it waits: a close, and the next request. The driver then takes all of it at once.
 /// `SCHED_BATCH` tells the kernel so.
-struct Seat {
-    there: CpuSet,
+struct Affinity {
+    local: CpuSet,
     anywhere: Option<CpuSet>,
-    is_there: bool,
+    is_local: bool,
     /// Large requests in a row, minus small ones.
     large: i8,
 }
 
-impl Seat {
+impl Affinity {
     /// The driver changes its place after this many more requests of one kind than of the other.
     const MANY: i8 = 16;
 
     fn new(processor: u16) -> Self {
-        let mut there = CpuSet::new();
-        there.set(usize::from(processor));
+        let mut local = CpuSet::new();
+        local.set(usize::from(processor));
         let anywhere = rustix::thread::sched_getaffinity(None).ok();
-        let mut seat = Self { there, anywhere, is_there: false, large: 0 };
-        seat.go(true);
+        let mut affinity = Self { local, anywhere, is_local: false, large: 0 };
+        affinity.set_local(true);
         set_policy(libc::SCHED_BATCH);
-        seat
+        affinity
     }
 
-    fn choose(&mut self, is_large: bool) {
+    fn note_request(&mut self, is_large: bool) {
         let step = if is_large { 1 } else { -1 };
         self.large = (self.large + step).clamp(-Self::MANY, Self::MANY);
         if self.large.abs() == Self::MANY {
-            self.go(self.large < 0);
+            self.set_local(self.large < 0);
         }
     }
 
-    fn go(&mut self, is_there: bool) {
+    fn set_local(&mut self, is_local: bool) {
         let Some(anywhere) = &self.anywhere else { return };
-        if self.is_there != is_there {
-            self.is_there = is_there;
-            let place = if is_there { &self.there } else { anywhere };
+        if self.is_local != is_local {
+            self.is_local = is_local;
+            let place = if is_local { &self.local } else { anywhere };
             // If this process may not use the processor, the driver runs on another one.
             let _ = rustix::thread::sched_setaffinity(None, place);
         }
     }
 }
 
-impl Drop for Seat {
+impl Drop for Affinity {
     fn drop(&mut self) {
-        self.go(false);
+        self.set_local(false);
         set_policy(libc::SCHED_OTHER);
     }
 }

@@ -75,7 +75,7 @@ pub(super) trait Bell: Send + Sync {
 }
 
 /// io_uring, and a FUSE device.
-pub(super) struct Kernel {
+pub(super) struct UringPort {
     ring: Uring,
     device: Arc<OwnedFd>,
     bell: Arc<OwnedFd>,
@@ -88,7 +88,7 @@ const BELL: u64 = u64::MAX;
 /// `POLLIN`.
 const POLL_IN: u32 = 1;
 
-impl Kernel {
+impl UringPort {
     /// Makes a port and its bell. The ring has room for all entries and one more.
     pub(super) fn open(
         ring: Uring,
@@ -112,7 +112,7 @@ impl Kernel {
     }
 }
 
-impl Port for Kernel {
+impl Port for UringPort {
     #[expect(unsafe_code, reason = "the kernel writes behind the back of the borrow checker")]
     unsafe fn give(&mut self, given: Given<'_>) {
         let Given { index, processor, command, commit_id, areas } = given;

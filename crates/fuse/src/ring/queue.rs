@@ -8,12 +8,12 @@
 //!   a request in the context of the thread that gave the entry, once that thread is not inside the
 //!   kernel. A thread that waits inside the kernel for another request must never be that thread.
 //! - **R3** Memory that the kernel may still use is never freed.
-//! - **R7** A request that waits for the kernel to send what it holds of a file has a [`Patience`].
-//!   Of the entries of each processor, at least one is never held by such a request. What the
-//!   kernel sends needs an entry, too, and would otherwise wait for that request. The same holds
-//!   for a write that waits for space. The exception is space that comes with a `forget`, which
-//!   needs no entry. Writes that wait for a `forget` may hold every entry, for some seconds at
-//!   most.
+//! - **R7** A request that waits for the kernel to send what it holds of a file has an
+//!   [`EntryPermit`]. Of the entries of each processor, at least one is never held by such a
+//!   request. What the kernel sends needs an entry, too, and would otherwise wait for that request.
+//!   The same holds for a write that waits for space. The exception is space that comes with a
+//!   `forget`, which needs no entry. Writes that wait for a `forget` may hold every entry, for some
+//!   seconds at most.
 
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
@@ -27,8 +27,8 @@ use buttress_protocol::{Errno, Head, Parts};
 use rustix::mm::{MapFlags, ProtFlags};
 
 use super::abi::{self, Header};
+use super::driver_term::DriverTerm;
 use super::port::{Bell, Done, Given, Port};
-use super::turn::Turn;
 use crate::device::PAYLOAD_LEN;
 use crate::exchange::Exchange;
 
@@ -39,7 +39,7 @@ pub(super) struct Queue {
     /// kernel (R7).
     spare: Box<[AtomicUsize]>,
     /// Unranked: held while the driver waits for the kernel.
-    reins: Mutex<Reins>,
+    driver: Mutex<DriverState>,
     /// Entries with answers that were not given to the kernel yet. Unranked: nothing is taken under
     /// it.
     answered: Mutex<Vec<u16>>,
@@ -49,13 +49,13 @@ pub(super) struct Queue {
     /// Entries that the kernel is done with for good.
     ended: AtomicUsize,
     /// The present term, and whether its driver is away at a request.
-    pub(super) turn: Turn,
+    pub(super) term: DriverTerm,
     /// Requests that drivers have worked out.
     pub(super) finished: AtomicU64,
 }
 
-/// The right to drive the queue, with what only the driver touches. One thread has it at a time.
-pub(super) struct Reins {
+/// What only the driver of the queue touches. The thread that holds its lock drives the queue.
+pub(super) struct DriverState {
     port: Box<dyn Port>,
     /// Entries with requests that no thread has taken yet.
     waiting: VecDeque<u16>,
@@ -63,7 +63,7 @@ pub(super) struct Reins {
     pub(super) has_unsent: bool,
 }
 
-impl Reins {
+impl DriverState {
     /// Whether more requests have arrived that no thread has taken.
     pub(super) fn has_waiting(&self) -> bool {
         !self.waiting.is_empty()
@@ -120,19 +120,19 @@ impl Queue {
         Ok(Self {
             slots: slots.collect::<io::Result<_>>()?,
             spare: spare.collect(),
-            reins: Mutex::new(Reins { port, waiting: VecDeque::new(), has_unsent: false }),
+            driver: Mutex::new(DriverState { port, waiting: VecDeque::new(), has_unsent: false }),
             answered: Mutex::default(),
             bell,
             is_asleep: AtomicBool::new(false),
             ended: AtomicUsize::new(0),
-            turn: Turn::default(),
+            term: DriverTerm::default(),
             finished: AtomicU64::new(0),
         })
     }
 
-    /// Takes the reins; waits while another thread has them.
-    pub(super) fn reins(&self) -> MutexGuard<'_, Reins> {
-        self.reins.lock()
+    /// Takes the lock of the driver's state; waits while another thread has it.
+    pub(super) fn lock_driver(&self) -> MutexGuard<'_, DriverState> {
+        self.driver.lock()
     }
 
     /// Whether no request will come any more.
@@ -142,12 +142,12 @@ impl Queue {
 
     /// Gives all entries to the kernel for the first time (R2).
     pub(super) fn register(&self) -> io::Result<()> {
-        let mut reins = self.reins();
+        let mut driver = self.lock_driver();
         for index in 0..self.slots.len() {
-            self.give(&mut reins, index as u16, abi::REGISTER, 0);
+            self.give(&mut driver, index as u16, abi::REGISTER, 0);
         }
-        reins.port.submit()?;
-        match self.reap(&mut reins) {
+        driver.port.submit()?;
+        match self.reap(&mut driver) {
             Some(refused) => Err(io::Error::from_raw_os_error(refused)),
             None => Ok(()),
         }
@@ -155,10 +155,10 @@ impl Queue {
 
     /// Gives all answers to the kernel (R2), and returns the next request. Waits until there is
     /// one. Returns `None` when no more will come.
-    pub(super) fn next(self: &Arc<Self>, reins: &mut Reins) -> Option<Taken> {
+    pub(super) fn next(self: &Arc<Self>, driver: &mut DriverState) -> Option<Taken> {
         loop {
-            self.answer_all(reins);
-            if let Some(index) = reins.waiting.pop_front() {
+            self.answer_all(driver);
+            if let Some(index) = driver.waiting.pop_front() {
                 let queue = Arc::clone(self);
                 return Some(Taken { queue, index, is_answered: false });
             }
@@ -168,38 +168,38 @@ impl Queue {
             self.is_asleep.store(true, Ordering::SeqCst);
             // An answer that came before `is_asleep` was set has not rung the bell.
             if self.answered.lock().is_empty() {
-                reins.has_unsent = false;
-                reins.port.wait();
+                driver.has_unsent = false;
+                driver.port.wait();
             }
             self.is_asleep.store(false, Ordering::SeqCst);
-            self.reap(reins);
+            self.reap(driver);
         }
     }
 
     /// Sends what was answered, and does not wait.
-    pub(super) fn send(&self, reins: &mut Reins) {
-        self.answer_all(reins);
-        reins.has_unsent = false;
+    pub(super) fn send(&self, driver: &mut DriverState) {
+        self.answer_all(driver);
+        driver.has_unsent = false;
         // What cannot be sent now is sent with the next submission.
-        let _ = reins.port.submit();
-        self.reap(reins);
+        let _ = driver.port.submit();
+        self.reap(driver);
     }
 
-    fn answer_all(&self, reins: &mut Reins) {
+    fn answer_all(&self, driver: &mut DriverState) {
         let answered = std::mem::take(&mut *self.answered.lock());
         for index in answered {
             let commit_id = self.slots[usize::from(index)].commit_id();
-            self.give(reins, index, abi::COMMIT_AND_FETCH, commit_id);
-            reins.has_unsent = true;
+            self.give(driver, index, abi::COMMIT_AND_FETCH, commit_id);
+            driver.has_unsent = true;
         }
     }
 
     /// Takes all completions. Returns the kernel's reason if it ended an entry among them.
-    fn reap(&self, reins: &mut Reins) -> Option<i32> {
+    fn reap(&self, driver: &mut DriverState) -> Option<i32> {
         let mut refused = None;
-        while let Some(done) = reins.port.done() {
+        while let Some(done) = driver.port.done() {
             match done {
-                Done::Request(index) => reins.waiting.push_back(index),
+                Done::Request(index) => driver.waiting.push_back(index),
                 Done::Ended(errno) => {
                     refused = Some(errno);
                     self.ended.fetch_add(1, Ordering::Relaxed);
@@ -212,12 +212,12 @@ impl Queue {
     /// Puts an entry among those that the kernel gets next. Its memory is the kernel's from now on
     /// (R1).
     #[expect(unsafe_code, reason = "the kernel writes behind the back of the borrow checker")]
-    fn give(&self, reins: &mut Reins, index: u16, command: u32, commit_id: u64) {
+    fn give(&self, driver: &mut DriverState, index: u16, command: u32, commit_id: u64) {
         let Slot { processor, areas, .. } = &self.slots[usize::from(index)];
         let given = Given { index, processor: *processor, command, commit_id, areas };
         // SAFETY: the memory lives until the kernel is done with it (R3), and nothing touches it
         // until then: the index came from a `Taken` that is gone (R1), or this is the first time.
-        unsafe { reins.port.give(given) };
+        unsafe { driver.port.give(given) };
     }
 }
 
@@ -263,19 +263,19 @@ impl Drop for Payload {
 }
 
 /// Permission to hold an entry while its request waits for other requests of the kernel (R7).
-pub(crate) struct Patience {
+pub(crate) struct EntryPermit {
     queue: Arc<Queue>,
     share: usize,
 }
 
-impl Drop for Patience {
+impl Drop for EntryPermit {
     fn drop(&mut self) {
         self.queue.spare[self.share].fetch_add(1, Ordering::Relaxed);
     }
 }
 
 impl Exchange for Taken {
-    type Patience = Patience;
+    type HoldPermit = EntryPermit;
 
     fn head(&self) -> Head {
         self.memory().header.head()
@@ -289,7 +289,7 @@ impl Exchange for Taken {
     }
 
     #[expect(unsafe_code, reason = "R1")]
-    fn room(&mut self) -> &mut [u8] {
+    fn answer_buffer(&mut self) -> &mut [u8] {
         // SAFETY: nothing else has the memory of this entry (R1); the mapping has so many bytes.
         unsafe {
             let memory = &mut *self.slot().memory.get();
@@ -308,12 +308,12 @@ impl Exchange for Taken {
     }
 
     /// Returns `None` if only one entry of this processor is left for requests that do not wait.
-    fn patience(&self) -> Option<Patience> {
+    fn hold_permit(&self) -> Option<EntryPermit> {
         let share = self.slot().share;
         let one_less = |spare: usize| spare.checked_sub(1);
         let spare = &self.queue.spare[share];
         spare.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).ok()?;
-        Some(Patience { queue: Arc::clone(&self.queue), share })
+        Some(EntryPermit { queue: Arc::clone(&self.queue), share })
     }
 }
 

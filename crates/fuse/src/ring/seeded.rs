@@ -13,8 +13,8 @@ use buttress_base::sync::{Condvar, Mutex};
 use buttress_base::{Rng, clock, seeded, thread};
 use buttress_protocol::Errno;
 
-use super::helpers::{Office, Shared};
-use super::queue::{Patience, Queue, Taken};
+use super::helpers::{RequestHandler, Shared};
+use super::queue::{EntryPermit, Queue, Taken};
 use crate::exchange::Exchange;
 use crate::pool::Kind;
 
@@ -41,28 +41,28 @@ const SOON: Duration = Duration::from_millis(7);
 const LATE: u64 = 30_000;
 
 /// Handles requests as their opcodes say.
-struct Clerk {
+struct TestHandler {
     kernel: Arc<Kernel>,
     rng: Mutex<Rng>,
     open: Mutex<HashSet<u64>>,
     opened: Condvar,
-    flushes: Errands<(Taken, Patience)>,
+    flushes: TaskQueue<(Taken, EntryPermit)>,
     processors: u16,
 }
 
 /// What another thread is to do, in order.
-struct Errands<T> {
+struct TaskQueue<T> {
     waiting: Mutex<(VecDeque<T>, bool)>,
     called: Condvar,
 }
 
-impl<T> Errands<T> {
+impl<T> TaskQueue<T> {
     fn new() -> Self {
         Self { waiting: Mutex::new((VecDeque::new(), false)), called: Condvar::new() }
     }
 
-    fn put(&self, errand: T) {
-        self.waiting.lock().0.push_back(errand);
+    fn put(&self, task: T) {
+        self.waiting.lock().0.push_back(task);
         self.called.notify_one();
     }
 
@@ -90,11 +90,11 @@ fn word(unique: u64, opcode: u32) -> u64 {
 
 fn answer(mut taken: Taken) {
     let request = taken.head();
-    taken.room()[..8].copy_from_slice(&word(request.unique, request.opcode).to_ne_bytes());
+    taken.answer_buffer()[..8].copy_from_slice(&word(request.unique, request.opcode).to_ne_bytes());
     taken.answer(Ok(8));
 }
 
-impl Clerk {
+impl TestHandler {
     fn sleep(&self) {
         thread::sleep(Duration::from_micros(self.below(3_000)));
     }
@@ -105,19 +105,19 @@ impl Clerk {
 
     /// Plays the thread that tells the kernel to send what it holds.
     fn flush(&self) {
-        while let Some((taken, patience)) = self.flushes.next() {
+        while let Some((taken, permit)) = self.flushes.next() {
             for _ in 0..=self.below(3) {
                 let processor = self.below(u64::from(self.processors)) as u16;
                 let sent = self.kernel.ask(processor, STALLS, 0, 4096);
                 assert_eq!(sent.error, 0);
             }
             answer(taken);
-            drop(patience);
+            drop(permit);
         }
     }
 }
 
-impl Office for Arc<Clerk> {
+impl RequestHandler for Arc<TestHandler> {
     fn kind(&self, taken: &Taken) -> Kind {
         match taken.head().opcode {
             COMPUTES => Kind::ReadLarge,
@@ -145,8 +145,8 @@ impl Office for Arc<Clerk> {
             }
             DEAF => self.kernel.without_signals(|| self.sleep()),
             FLUSHES => {
-                if let Some(patience) = taken.patience() {
-                    return self.flushes.put((taken, patience));
+                if let Some(permit) = taken.hold_permit() {
+                    return self.flushes.put((taken, permit));
                 }
             }
             _ => thread::yield_now(),
@@ -184,7 +184,7 @@ struct Client {
     kernel: Arc<Kernel>,
     rng: Rng,
     processors: u16,
-    clerk: Arc<Clerk>,
+    handler: Arc<TestHandler>,
     number: u64,
 }
 
@@ -201,12 +201,12 @@ impl Client {
         let node = self.number << 32 | round;
         let ask = || self.kernel.ask(processor, opcode, node, len);
         let answer = if opcode == AT_A_GATE {
-            let (clerk, late) = (Arc::clone(&self.clerk), self.rng.below(LATE));
+            let (handler, late) = (Arc::clone(&self.handler), self.rng.below(LATE));
             thread::scope(|scope| {
                 scope.spawn(move || {
                     thread::sleep(Duration::from_micros(late));
-                    clerk.open.lock().insert(node);
-                    clerk.opened.notify_all();
+                    handler.open.lock().insert(node);
+                    handler.opened.notify_all();
                 });
                 ask()
             })
@@ -240,17 +240,17 @@ fn whole(seed: u64) -> (Duration, Duration) {
         let queue = Queue::new(kernel.port(number), processors).expect("memory");
         (processors[0].0, Arc::new(queue))
     });
-    let clerk = Arc::new(Clerk {
+    let handler = Arc::new(TestHandler {
         kernel: Arc::clone(&kernel),
         rng: Mutex::new(Rng::new(rng.next_u64())),
         open: Mutex::default(),
         opened: Condvar::new(),
-        flushes: Errands::new(),
+        flushes: TaskQueue::new(),
         processors: setting.processors,
     });
-    let shared = Shared::new(Box::new(Arc::clone(&clerk)), queues.collect(), setting.helpers);
+    let shared = Shared::new(Box::new(Arc::clone(&handler)), queues.collect(), setting.helpers);
     shared.start().expect("this kernel has rings");
-    let flush = Arc::clone(&clerk);
+    let flush = Arc::clone(&handler);
     let beside = start("flush".into(), move || flush.flush());
     let clients: Vec<_> = (0..setting.clients as u64)
         .map(|number| {
@@ -258,7 +258,7 @@ fn whole(seed: u64) -> (Duration, Duration) {
                 kernel: Arc::clone(&kernel),
                 rng: Rng::new(rng.next_u64()),
                 processors: setting.processors,
-                clerk: Arc::clone(&clerk),
+                handler: Arc::clone(&handler),
                 number,
             };
             start(format!("client {number}"), move || {
@@ -278,7 +278,7 @@ fn whole(seed: u64) -> (Duration, Duration) {
     kernel.go();
     shared.join();
     let ended_in = clock::since(begun);
-    clerk.flushes.end();
+    handler.flushes.end();
     beside.join().expect("no panic");
     (kernel.longest(AT_ONCE), ended_in)
 }

@@ -250,7 +250,7 @@ fn serve() {
     let fs = crate::volume::open_with(Path::new(&image), &of_volume.join(","));
     let session = buttress_fuse::mount(fs.clone(), Path::new(&target), &options).expect("a mount");
     assert_eq!(session.is_over_io_uring(), crate::TRANSPORT == "io_uring");
-    let (unmounter, beside) = (session.unmounter(), session.beside());
+    let (unmounter, kernel_sync) = (session.unmounter(), session.kernel_sync());
     // The answer to an order comes before the end that it brings about.
     let speaking = Arc::new(Mutex::new(()));
     let answering = Arc::clone(&speaking);
@@ -258,7 +258,7 @@ fn serve() {
         for order in std::io::stdin().lines() {
             let _speaking = answering.lock();
             if order.is_ok_and(|order| order == KNOWN) {
-                println!("{} {KNOWN}", beside.known().0);
+                println!("{} {KNOWN}", kernel_sync.known().0);
                 continue;
             }
             println!("{:?}", unmounter.unmount().expect("root may unmount"));

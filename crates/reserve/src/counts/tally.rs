@@ -69,11 +69,14 @@ impl Count {
         }
     }
 
-    /// What came since: items, items that follow in trees that commits alone change, and bytes.
-    pub(crate) fn since(&self, transaction: &Transaction) -> Costs {
-        if self.is_settled {
-            return Costs::default();
-        }
+    /// This count, and what came since: items, items that follow in trees that commits alone
+    /// change, and bytes.
+    pub(crate) fn with_changes(self, transaction: &Transaction) -> Known {
+        let since = if self.is_settled { Costs::default() } else { self.since(transaction) };
+        Known { count: self, since }
+    }
+
+    fn since(&self, transaction: &Transaction) -> Costs {
         let (then, now) = (self.held, Held::of(transaction));
         let more = |of: fn(&Held) -> u64| of(&now).saturating_sub(of(&then));
         Costs {
@@ -81,5 +84,21 @@ impl Count {
             whole: 3 * more(|held| held.records),
             bytes: more(|held| held.bytes) + more(|held| held.added) + more(|held| held.sums),
         }
+    }
+}
+
+/// A count, and what came since.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Known {
+    pub(crate) count: Count,
+    pub(crate) since: Costs,
+}
+
+impl Known {
+    /// Paths of `levels` nodes that a new count may save: those of all that came since. Items that
+    /// follow in trees that commits alone change cost no more than `rest` together.
+    pub(crate) fn paths(&self, levels: u64) -> u64 {
+        let most = self.count.rest.map_or(u64::MAX, |rest| rest.div_ceil(levels));
+        self.since.items + self.since.whole.min(most)
     }
 }

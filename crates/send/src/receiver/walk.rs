@@ -1,4 +1,4 @@
-//! Paths of a stream, walked from the top of a subvolume (R1).
+//! Paths of a stream, walked from the top of a subvolume (`receiver::R1`).
 
 use std::collections::HashMap;
 

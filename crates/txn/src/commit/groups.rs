@@ -1,5 +1,5 @@
 //! Block groups in a commit. Their items and free space follow the changes of the extent tree in
-//! this transaction (T11).
+//! this transaction (`txn::T11`).
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **W1** Nothing that a target holds is overwritten. A target in a store has the whole copy or
-//!   nothing.
+//! - **W1** Existing data of a target is never overwritten. After a failure, a target in a store
+//!   has nothing of the copy.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};

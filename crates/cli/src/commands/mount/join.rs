@@ -2,8 +2,9 @@
 //!
 //! # Invariants
 //!
-//! - **J1** The new mount has its own subvolume, `ro`, `nosuid`, `nodev` and `noexec`. All other
-//!   options are the volume's, as the first mount set them. Options that differ are named.
+//! - **J1** The new mount has its own subvolume, and its own `ro`, `nosuid`, `nodev` and `noexec`.
+//!   All other options are those of the first mount. Requested options that differ from them are
+//!   reported.
 
 use std::path::Path;
 
@@ -13,7 +14,7 @@ use buttress_fuse::{Listed, Options};
 use super::{Args, for_volume, volume_options, words};
 use crate::closing;
 use crate::exit::{Context, Exit, Failure, Result};
-use crate::live::{self, Joining, Wish};
+use crate::live::{self, JoinRequest, Joining};
 use crate::ui::Ui;
 
 /// Mounts through the server that has the volume, if there is one. Returns the number of its
@@ -32,7 +33,7 @@ pub(super) fn join(
     let Some(first) = answer.subject.target.clone() else { return Ok(None) };
     let name = image.display();
     let at = first.display();
-    let wish = Wish {
+    let request = JoinRequest {
         subvol: volume.subvol.clone(),
         subvolid: volume.subvolid.map(|tree| tree.0),
         read_only: door.read_only,
@@ -42,7 +43,7 @@ pub(super) fn join(
         let what = format!("{name}: mounted at {at} by process {}: {failure}", answer.pid);
         Failure::new(failure.exit, what)
     };
-    let Some(joining) = live::join(&socket, &wish).map_err(told)? else {
+    let Some(joining) = live::join(&socket, &request).map_err(told)? else {
         closing::until_closed(image);
         return Ok(None);
     };
@@ -75,7 +76,7 @@ pub(super) fn differing(first: &[String], wished: &[String]) -> Vec<String> {
         let words: Vec<&str> = first.iter().map(String::as_str).chain(more).collect();
         let mut door = Options::default();
         let mut volume = volume_options(&for_volume(&words, &mut door).ok()?, None).ok()?;
-        // These options belong to each mount by itself, or have no effect in any mount.
+        // Leaves out options that belong to each mount by itself or have no effect.
         volume.without_effect.clear();
         (volume.subvol, volume.subvolid, volume.read_only) = (None, None, false);
         (door.read_only, door.suid, door.dev, door.exec) = (false, true, true, true);
@@ -92,8 +93,8 @@ pub(super) fn differing(first: &[String], wished: &[String]) -> Vec<String> {
 mod tests {
     use super::*;
 
-    /// Each option of a second mount in an fstab belongs to that mount, or is as the first mount
-    /// has it, or differs.
+    /// Each option of a second mount in an fstab belongs to that mount, or is equal to the first
+    /// mount's, or is reported.
     #[test]
     fn options_that_differ_are_named() {
         let list = |text: &str| text.split(',').map(str::to_owned).collect::<Vec<_>>();

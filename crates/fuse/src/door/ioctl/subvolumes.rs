@@ -30,7 +30,7 @@ impl Door {
         let (uid, gid) = self.owner(caller)?;
         let mode = ALL_BITS & !rights.umask;
         let make = || dir.inode.create_subvolume(name, mode, uid, gid).map_err(refuse);
-        drop(self.with_room(id, make)?);
+        drop(self.with_space(id, make)?);
         self.name_changed(dir.inode.id(), name, true);
         Ok(())
     }
@@ -56,10 +56,10 @@ impl Door {
         }
         drop(inode);
         self.expect_room_for_name(&rights, dir, name)?;
-        self.gather()?;
+        self.write_back()?;
         let read_only = made.flags & SubvolumeFlags::READ_ONLY != 0;
         let make = || dir.inode.snapshot(name, source.tree, read_only).map_err(refuse);
-        drop(self.with_room(id, make)?);
+        drop(self.with_space(id, make)?);
         self.name_changed(dir.inode.id(), name, true);
         Ok(())
     }
@@ -174,11 +174,11 @@ impl Door {
         }
         let mounts = self.mounts();
         if let Some(mounts) = &mounts {
-            mounts.goes(tree);
+            mounts.prepare_removal(tree);
         }
-        let gone = self.with_room(id, || dir.inode.delete_subvolume(name).map_err(refuse));
+        let gone = self.with_space(id, || dir.inode.delete_subvolume(name).map_err(refuse));
         match mounts {
-            Some(mounts) if gone.is_err() => mounts.stays(),
+            Some(mounts) if gone.is_err() => mounts.cancel_removal(),
             _ => self.name_changed(dir.inode.id(), name, false),
         }
         gone
@@ -207,7 +207,7 @@ impl Door {
         if (item.flags & RootFlags::READONLY != 0) == read_only {
             return Ok(());
         }
-        self.gather()?;
+        self.write_back()?;
         self.fs.set_subvolume_read_only(tree, read_only).map_err(refuse)
     }
 }

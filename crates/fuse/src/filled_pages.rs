@@ -18,8 +18,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::aside::Span;
 use crate::errno::Answer;
+use crate::notifier_threads::Span;
 
 /// After so many direct writes without a READ the kernel drops all pages of the file.
 const QUIET_WRITES: u64 = 64;
@@ -29,15 +29,15 @@ const COUNT: u64 = 0xffff;
 /// How many direct writes drop only their own pages before one drops all. Zero if the kernel holds
 /// no pages that we read for it.
 #[derive(Debug)]
-pub(crate) struct Shown(AtomicU64);
+pub(crate) struct FilledPages(AtomicU64);
 
-impl Shown {
+impl FilledPages {
     pub(crate) const fn new() -> Self {
         Self(AtomicU64::new(0))
     }
 
     /// Reads what the kernel will keep (S1).
-    pub(crate) fn while_shown(&self, mut read: impl FnMut() -> Answer<usize>) -> Answer<usize> {
+    pub(crate) fn read_for_kernel(&self, mut read: impl FnMut() -> Answer<usize>) -> Answer<usize> {
         loop {
             self.set();
             let count = read();
@@ -75,7 +75,7 @@ impl Shown {
     }
 
     /// Records that all pages were dropped. The drop began when the count was `seen`.
-    pub(crate) fn are_dropped(&self, seen: u64) {
+    pub(crate) fn note_dropped(&self, seen: u64) {
         // A READ since then has incremented the count.
         let _ = self.0.compare_exchange(seen, seen & !COUNT, Ordering::SeqCst, Ordering::SeqCst);
     }
@@ -87,55 +87,55 @@ mod tests {
 
     const PART: Span = Span::Part(4096, 512);
 
-    fn read(shown: &Shown) {
-        assert_eq!(shown.while_shown(|| Ok(7)), Ok(7));
+    fn read(pages: &FilledPages) {
+        assert_eq!(pages.read_for_kernel(|| Ok(7)), Ok(7));
     }
 
     /// S1: a file that was not read has nothing to be dropped; one that was has it until all was
     /// dropped.
     #[test]
     fn s1_count_ends_when_all_pages_were_dropped() {
-        let shown = Shown::new();
-        assert_eq!(shown.after_write(PART), None);
-        read(&shown);
+        let pages = FilledPages::new();
+        assert_eq!(pages.after_write(PART), None);
+        read(&pages);
         for _ in 1..QUIET_WRITES {
-            assert_eq!(shown.after_write(PART).map(|(span, _)| span), Some(PART));
+            assert_eq!(pages.after_write(PART).map(|(span, _)| span), Some(PART));
         }
-        let (span, seen) = shown.after_write(PART).expect("pages are there");
+        let (span, seen) = pages.after_write(PART).expect("pages are there");
         assert_eq!(span, Span::Whole);
         // Other writes check the count before the pages were dropped.
-        assert_eq!(shown.after_write(PART), Some((Span::Whole, seen)));
-        shown.are_dropped(seen);
-        assert_eq!(shown.after_write(PART), None);
+        assert_eq!(pages.after_write(PART), Some((Span::Whole, seen)));
+        pages.note_dropped(seen);
+        assert_eq!(pages.after_write(PART), None);
     }
 
     /// S1: a READ that comes while all pages are dropped has its page dropped by the next write.
     #[test]
     fn s1_count_stays_when_a_read_came_meanwhile() {
-        let shown = Shown::new();
-        read(&shown);
-        let seen = (0..QUIET_WRITES).filter_map(|_| shown.after_write(PART)).last();
+        let pages = FilledPages::new();
+        read(&pages);
+        let seen = (0..QUIET_WRITES).filter_map(|_| pages.after_write(PART)).last();
         let (span, seen) = seen.expect("pages are there");
         assert_eq!(span, Span::Whole);
-        read(&shown);
+        read(&pages);
         for _ in 1..QUIET_WRITES {
-            assert_eq!(shown.after_write(PART).map(|(span, _)| span), Some(PART));
+            assert_eq!(pages.after_write(PART).map(|(span, _)| span), Some(PART));
         }
         // The count is the same, but the READ is another one.
-        shown.are_dropped(seen);
-        assert_eq!(shown.after_write(PART).map(|(span, _)| span), Some(Span::Whole));
+        pages.note_dropped(seen);
+        assert_eq!(pages.after_write(PART).map(|(span, _)| span), Some(Span::Whole));
     }
 
     /// S1: a READ looks again when all was dropped while it read.
     #[test]
     fn s1_read_repeats_when_all_was_dropped_meanwhile() {
-        let shown = Shown::new();
+        let pages = FilledPages::new();
         let mut times = 0;
-        let counted = shown.while_shown(|| {
+        let counted = pages.read_for_kernel(|| {
             times += 1;
             if times == 1 {
-                let drops = (0..QUIET_WRITES).filter_map(|_| shown.after_write(PART)).last();
-                shown.are_dropped(drops.expect("pages are there").1);
+                let drops = (0..QUIET_WRITES).filter_map(|_| pages.after_write(PART)).last();
+                pages.note_dropped(drops.expect("pages are there").1);
             }
             Ok(times)
         });

@@ -13,7 +13,7 @@
 //!
 //! - **K1** No thread that reads requests ever waits for a request.
 //! - **K2** The kernel has at most [`BACKGROUND_MAX`] background requests at once. At most half of
-//!   them wait for the kernel ([`Leave`]), since the writes that they wait for are mostly
+//!   them wait for the kernel ([`WaitPermit`]), since the writes that they wait for are mostly
 //!   background requests, too. A request that holds a folio of the kernel does not wait at all
 //!   (D4 of `door`).
 //! - **K3** A thread that no request about names or content waits for invalidates names. It waits
@@ -55,10 +55,10 @@ pub(crate) enum Span {
 /// notification causes, one for space, and one for names. A write may need space first. Orders by
 /// ioctl(2) have a thread that may wait for any of that.
 #[derive(Debug)]
-pub(crate) struct Aside {
-    kernel: Kernel,
+pub(crate) struct NotifierThreads {
+    notifier: SessionNotifier,
     flush: Worker,
-    room: Worker,
+    space: Worker,
     names: Worker,
     orders: Worker,
     /// Requests that wait for the kernel (K2).
@@ -67,9 +67,9 @@ pub(crate) struct Aside {
 
 /// Permission for a request to wait for the kernel (K2); it ends when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Leave(Arc<AtomicUsize>);
+pub(crate) struct WaitPermit(Arc<AtomicUsize>);
 
-impl Drop for Leave {
+impl Drop for WaitPermit {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -79,28 +79,28 @@ impl Drop for Leave {
 #[derive(Debug)]
 struct Worker(Sender<Job>);
 
-/// The kernel, once there is a session with it.
+/// The notifier of a session. Before the session has begun, it does nothing.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Kernel(Arc<OnceLock<Notifier>>);
+pub(crate) struct SessionNotifier(Arc<OnceLock<Notifier>>);
 
-impl Aside {
+impl NotifierThreads {
     /// Starts the threads; they end when this is dropped.
-    pub(crate) fn new(kernel: Kernel) -> std::io::Result<Self> {
-        let (flush, room) = (Worker::start("fuse-aside")?, Worker::start("fuse-room")?);
+    pub(crate) fn new(notifier: SessionNotifier) -> std::io::Result<Self> {
+        let (flush, space) = (Worker::start("fuse-flush")?, Worker::start("fuse-space")?);
         let (names, orders) = (Worker::start("fuse-names")?, Worker::start("fuse-orders")?);
-        Ok(Self { kernel, flush, room, names, orders, waiting: Arc::default() })
+        Ok(Self { notifier, flush, space, names, orders, waiting: Arc::default() })
     }
 
     /// Returns permission to wait for the kernel; `None` while many requests wait (K2).
-    pub(crate) fn leave(&self) -> Option<Leave> {
+    pub(crate) fn wait_permit(&self) -> Option<WaitPermit> {
         let one_more = |count: usize| (count < WAITING_MAX).then_some(count + 1);
         self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).ok()?;
-        Some(Leave(Arc::clone(&self.waiting)))
+        Some(WaitPermit(Arc::clone(&self.waiting)))
     }
 
     /// Runs `work` on a thread that may wait for space without delaying requests (K1).
-    pub(crate) fn where_room_comes(&self, work: impl FnOnce() + Send + 'static) {
-        self.room.give(Box::new(work));
+    pub(crate) fn on_space_thread(&self, work: impl FnOnce() + Send + 'static) {
+        self.space.give(Box::new(work));
     }
 
     /// Runs `work` on the thread of orders, which may wait for notifications (K1).
@@ -110,14 +110,14 @@ impl Aside {
 
     /// Has the kernel forget a name, and waits until it has. For the thread of orders only (K3).
     pub(crate) fn forget_name_now(&self, dir: u64, name: &[u8]) {
-        self.kernel.forget_name(dir, name);
+        self.notifier.forget_name(dir, name);
     }
 
     /// Has the kernel write and drop its pages of a node, and then runs `work` (K1).
     pub(crate) fn after_flush(&self, node: u64, span: Span, work: impl FnOnce() + Send + 'static) {
-        let kernel = self.kernel.clone();
+        let notifier = self.notifier.clone();
         let job = Box::new(move || {
-            kernel.tell_of(node, span);
+            notifier.invalidate_span(node, span);
             work();
         });
         self.flush.give(job);
@@ -125,10 +125,10 @@ impl Aside {
 
     /// Has the kernel forget names, each in its directory, at a later time (K3).
     pub(crate) fn forget_names(&self, names: Vec<(u64, Vec<u8>)>) {
-        let kernel = self.kernel.clone();
+        let notifier = self.notifier.clone();
         self.names.give(Box::new(move || {
             for (dir, name) in names {
-                kernel.forget_name(dir, &name);
+                notifier.forget_name(dir, &name);
             }
         }));
     }
@@ -136,9 +136,9 @@ impl Aside {
     /// Has the kernel forget unused nodes at a later time (K3). Then calls `done`, and tells it
     /// whether the kernel supports this.
     pub(crate) fn prune(&self, nodes: Vec<u64>, done: impl FnOnce(bool) + Send + 'static) {
-        let kernel = self.kernel.clone();
+        let notifier = self.notifier.clone();
         self.names.give(Box::new(move || {
-            let is_known = nodes.chunks(PRUNED_MAX).all(|nodes| kernel.prune(nodes));
+            let is_known = nodes.chunks(PRUNED_MAX).all(|nodes| notifier.prune(nodes));
             done(is_known);
         }));
     }
@@ -149,16 +149,16 @@ impl Aside {
         names: Vec<(u64, Vec<u8>)>,
         done: impl FnOnce() + Send + 'static,
     ) {
-        let kernel = self.kernel.clone();
+        let notifier = self.notifier.clone();
         self.names.give(Box::new(move || {
-            names.iter().for_each(|(dir, name)| kernel.drop_name(*dir, name));
+            names.iter().for_each(|(dir, name)| notifier.drop_name(*dir, name));
             done();
         }));
     }
 
     /// Makes the kernel's cached attributes of a node invalid.
     pub(crate) fn doubt_attributes(&self, node: u64) {
-        self.kernel.tell(node, ATTRIBUTES_ONLY, 0);
+        self.notifier.invalidate(node, ATTRIBUTES_ONLY, 0);
     }
 }
 
@@ -184,16 +184,16 @@ impl Worker {
     }
 }
 
-impl Kernel {
+impl SessionNotifier {
     /// Sets the notifier when a session begins.
-    pub(crate) fn is_there(&self, notifier: Notifier) {
+    pub(crate) fn set_notifier(&self, notifier: Notifier) {
         let _ = self.0.set(notifier);
     }
 
     /// Has the kernel forget a name, and ask for the attributes of its directory again.
     pub(crate) fn forget_name(&self, dir: u64, name: &[u8]) {
         self.drop_name(dir, name);
-        self.tell_of(dir, Span::Whole);
+        self.invalidate_span(dir, Span::Whole);
     }
 
     fn drop_name(&self, dir: u64, name: &[u8]) {
@@ -216,21 +216,21 @@ impl Kernel {
     }
 
     /// Has the kernel write what it holds of a file, and forget it; waits until that is done.
-    pub(crate) fn give_up(&self, node: u64) {
-        self.tell_of(node, Span::Whole);
+    pub(crate) fn drop_content(&self, node: u64) {
+        self.invalidate_span(node, Span::Whole);
     }
 
-    fn tell_of(&self, node: u64, span: Span) {
+    fn invalidate_span(&self, node: u64, span: Span) {
         match span {
             Span::Part(offset, len) if let Ok(offset) = i64::try_from(offset) => {
-                self.tell(node, offset, i64::from(len));
+                self.invalidate(node, offset, i64::from(len));
             }
             // A length of zero means all that follows.
-            _ => self.tell(node, 0, 0),
+            _ => self.invalidate(node, 0, 0),
         }
     }
 
-    fn tell(&self, node: u64, offset: i64, len: i64) {
+    fn invalidate(&self, node: u64, offset: i64, len: i64) {
         let Some(notifier) = self.0.get() else { return };
         if let Err(error) = notifier.inval_inode(node, offset, len) {
             tracing::debug!(%error, node, "the kernel was not told to forget");

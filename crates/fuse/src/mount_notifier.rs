@@ -5,22 +5,26 @@ use std::sync::Arc;
 use buttress_fs::{InodeId, TreeId};
 use rustix::io::Errno;
 
-use crate::aside::Kernel;
 use crate::door::{Node, place};
 use crate::mount::Mount;
 use crate::node::{Nodes, Place};
+use crate::notifier_threads::SessionNotifier;
 
 /// One mount, and the numbers by which its kernel knows inodes.
 #[derive(Clone, Debug)]
-pub(crate) struct Voice {
+pub(crate) struct MountNotifier {
     mount: Arc<Mount>,
-    kernel: Kernel,
+    notifier: SessionNotifier,
     nodes: Arc<Nodes<Arc<Node>>>,
 }
 
-impl Voice {
-    pub(crate) fn new(mount: &Arc<Mount>, kernel: Kernel, nodes: Arc<Nodes<Arc<Node>>>) -> Self {
-        Self { mount: Arc::clone(mount), kernel, nodes }
+impl MountNotifier {
+    pub(crate) fn new(
+        mount: &Arc<Mount>,
+        notifier: SessionNotifier,
+        nodes: Arc<Nodes<Arc<Node>>>,
+    ) -> Self {
+        Self { mount: Arc::clone(mount), notifier, nodes }
     }
 
     /// The numbers by which its kernel knows inodes.
@@ -40,7 +44,7 @@ impl Voice {
     /// If data found no space, `fsync` or `close` reports this to the program that wrote it. The
     /// kernel also reports it to the next caller of `syncfs`, which may come much later. An order
     /// that frees space must not fail with that error.
-    pub(crate) fn gather(&self) -> std::io::Result<()> {
+    pub(crate) fn write_back(&self) -> std::io::Result<()> {
         let top = self.mount.open()?;
         match rustix::fs::syncfs(&top) {
             Err(Errno::NOSPC | Errno::DQUOT) => {}
@@ -49,20 +53,20 @@ impl Voice {
         // `syncfs` starts all writes, and does not wait for those of FUSE. Invalidating a file's
         // pages waits. For a file without writers, the close has already waited.
         for id in self.nodes.ids(|node| node.is_written()) {
-            self.kernel.give_up(id);
+            self.notifier.drop_content(id);
         }
         Ok(())
     }
 
     /// Makes the kernel drop its cached data of a subvolume.
-    pub(crate) fn renewed(&self, tree: TreeId) {
+    pub(crate) fn invalidate_content(&self, tree: TreeId) {
         for id in self.nodes.ids_in(tree.0) {
-            self.kernel.give_up(id);
+            self.notifier.drop_content(id);
         }
     }
 
     /// Makes the kernel drop its cached entry of a name.
-    pub(crate) fn changed(&self, dir: InodeId, name: &[u8]) {
-        self.kernel.forget_name(self.nodes.id_of(place(dir)), name);
+    pub(crate) fn invalidate_name(&self, dir: InodeId, name: &[u8]) {
+        self.notifier.forget_name(self.nodes.id_of(place(dir)), name);
     }
 }

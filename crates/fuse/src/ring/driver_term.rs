@@ -3,22 +3,23 @@
 //! # Invariants
 //!
 //! - **R6** A driver that returns from a request learns from one number whether it was replaced. It
-//!   takes no lock for that. Its successor holds the reins while it waits for the kernel, maybe for
-//!   ever. A replaced driver that waited for the reins would be missing as a helper.
+//!   takes no lock for that. Its successor holds the lock of the driver's state while it waits for
+//!   the kernel, maybe for ever. A replaced driver that waited for that lock would be missing as a
+//!   helper.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The term of the present driver, and whether that driver is away at a request. Each replacement
 /// begins a term.
 #[derive(Debug, Default)]
-pub(super) struct Turn(AtomicU64);
+pub(super) struct DriverTerm(AtomicU64);
 
 /// The lowest bit is set while the driver is away. The other bits hold the term.
 const AWAY: u64 = 1;
 const TERM: u64 = 2;
 
-impl Turn {
-    /// The driver of a term leaves the reins for a request.
+impl DriverTerm {
+    /// The driver of a term gives up the driver's state for a request.
     pub(super) fn leave(&self, term: u64) {
         self.0.store(term * TERM + AWAY, Ordering::Release);
     }
@@ -55,36 +56,36 @@ mod tests {
     /// A driver is replaced only while it is away, and only once.
     #[test]
     fn a_driver_that_is_there_is_not_replaced() {
-        let turn = Turn::default();
-        assert_eq!(turn.away(), None);
-        assert_eq!(turn.replace(0), None);
-        turn.leave(0);
-        assert_eq!(turn.away(), Some(0));
-        assert!(turn.come_back(0));
-        assert_eq!(turn.replace(0), None);
-        turn.leave(0);
-        assert_eq!(turn.replace(0), Some(1));
-        assert_eq!(turn.replace(0), None);
+        let term = DriverTerm::default();
+        assert_eq!(term.away(), None);
+        assert_eq!(term.replace(0), None);
+        term.leave(0);
+        assert_eq!(term.away(), Some(0));
+        assert!(term.come_back(0));
+        assert_eq!(term.replace(0), None);
+        term.leave(0);
+        assert_eq!(term.replace(0), Some(1));
+        assert_eq!(term.replace(0), None);
         // The new driver may be away as well when the former one asks.
-        turn.leave(1);
-        assert!(!turn.come_back(0));
-        assert_eq!(turn.away(), Some(1));
-        assert!(turn.come_back(1));
+        term.leave(1);
+        assert!(!term.come_back(0));
+        assert_eq!(term.away(), Some(1));
+        assert!(term.come_back(1));
     }
 
     /// If a driver comes back while a watch replaces it, exactly one of the two succeeds.
     #[test]
     fn one_of_both_drives() {
         for _ in 0..2_000 {
-            let (turn, start) = (Turn::default(), Barrier::new(2));
-            turn.leave(0);
+            let (term, start) = (DriverTerm::default(), Barrier::new(2));
+            term.leave(0);
             let (is_back, next) = std::thread::scope(|scope| {
                 let watch = scope.spawn(|| {
                     start.wait();
-                    turn.replace(0)
+                    term.replace(0)
                 });
                 start.wait();
-                (turn.come_back(0), watch.join().expect("no panic"))
+                (term.come_back(0), watch.join().expect("no panic"))
             });
             assert_ne!(is_back, next.is_some());
         }

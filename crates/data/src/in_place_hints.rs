@@ -8,7 +8,7 @@
 //! # Invariants
 //!
 //! - **X1** All parts are of one layout. A change of the file's layout discards all of them.
-//! - **X2** A file has at most [`SPOTS_MAX`] parts.
+//! - **X2** A file has at most [`HINTS_MAX`] parts.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -17,11 +17,11 @@ use buttress_format::Logical;
 use buttress_txn::Stamp;
 
 /// The most parts remembered for a file. One more makes the file forget all of them.
-const SPOTS_MAX: usize = 4096;
+const HINTS_MAX: usize = 4096;
 
 /// The item of an extent that only this file refers to.
 #[derive(Clone, Debug)]
-pub(crate) struct Spot {
+pub(crate) struct InPlaceHint {
     /// Where it is in the file.
     pub(crate) range: Range<u64>,
     /// Its first byte on disk.
@@ -34,29 +34,29 @@ pub(crate) struct Spot {
 
 /// The parts of one file.
 #[derive(Debug, Default)]
-pub(crate) struct Exclusive {
+pub(crate) struct InPlaceHints {
     layout: u64,
-    spots: BTreeMap<u64, Spot>,
+    hints: BTreeMap<u64, InPlaceHint>,
 }
 
-impl Exclusive {
+impl InPlaceHints {
     /// Remembers a part.
-    pub(crate) fn insert(&mut self, layout: u64, spot: Spot) {
-        if self.layout != layout || self.spots.len() >= SPOTS_MAX {
-            self.spots.clear();
+    pub(crate) fn insert(&mut self, layout: u64, hint: InPlaceHint) {
+        if self.layout != layout || self.hints.len() >= HINTS_MAX {
+            self.hints.clear();
             self.layout = layout;
         }
-        self.spots.insert(spot.range.start, spot);
+        self.hints.insert(hint.range.start, hint);
     }
 
     /// The part that all of `range` lies in.
-    pub(crate) fn find(&self, layout: u64, range: &Range<u64>) -> Option<Spot> {
-        let (_, spot) = self.spots.range(..=range.start).next_back()?;
-        (self.layout == layout && range.end <= spot.range.end).then(|| spot.clone())
+    pub(crate) fn find(&self, layout: u64, range: &Range<u64>) -> Option<InPlaceHint> {
+        let (_, hint) = self.hints.range(..=range.start).next_back()?;
+        (self.layout == layout && range.end <= hint.range.end).then(|| hint.clone())
     }
 
     /// Forgets the part that starts at `offset`.
     pub(crate) fn forget(&mut self, offset: u64) {
-        self.spots.remove(&offset);
+        self.hints.remove(&offset);
     }
 }

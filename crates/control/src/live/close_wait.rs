@@ -7,10 +7,10 @@
 //!
 //! # Invariants
 //!
-//! - **E1** If the server has confirmed that a program waits, it tells that program of the end,
+//! - **E1** Once the server has confirmed that a program waits, it reports the end to that program,
 //!   unless the server dies. So if the connection ends without a report, the last commit may be
 //!   missing.
-//! - **E2** When the end is reported, the locks on the devices are released already.
+//! - **E2** When the server reports the end, it has already released the locks on the devices.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
@@ -23,13 +23,13 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde_json::{Value, json};
 
-use super::ask::is_patience;
+use super::ask::is_timeout;
 use crate::exit::{Exit, Failure, Result};
 
 /// The question that asks for a report of the end.
 pub(super) const QUESTION: &str = "farewell";
 /// The longest time for an answer that needs no work.
-const PATIENCE: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// The question, on the same connection, whether the mount is still used.
 const USED: &str = "used";
 /// The time after which a program says what it waits for.
@@ -43,7 +43,7 @@ const EXIT_MAX: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 /// The programs that wait for the end of this process's mount. Unranked: a leaf; no other lock is
 /// taken under it.
 #[derive(Debug, Default)]
-pub(super) struct Farewells(Mutex<State>);
+pub(super) struct CloseWaiters(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -52,7 +52,7 @@ struct State {
     closed: Option<Value>,
 }
 
-impl Farewells {
+impl CloseWaiters {
     /// Registers a program that waits (E1), and answers its questions until it goes away.
     pub(super) fn serve(
         &self,
@@ -80,7 +80,7 @@ impl Farewells {
     }
 
     /// Reports the end to all waiting programs.
-    pub(super) fn tell(&self, failure: Option<String>) {
+    pub(super) fn report(&self, failure: Option<String>) {
         let mut state = self.0.lock();
         let closed = json!({ "closed": true, "error": failure });
         for mut stream in std::mem::take(&mut state.waiting) {
@@ -93,7 +93,7 @@ impl Farewells {
 
 /// A wait for the end of another process's mount.
 #[derive(Debug)]
-pub struct Farewell {
+pub struct CloseWait {
     pid: u32,
     /// `None` if the process has ended, or cannot be watched.
     process: Option<OwnedFd>,
@@ -103,26 +103,26 @@ pub struct Farewell {
     closed: Option<Value>,
 }
 
-/// The state of a mount after it was unmounted at one place.
+/// What happens to a mount after it was unmounted at one place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Left {
+pub enum MountUse {
     /// The server closes the volume, or has done so.
     Closing,
-    /// The volume is mounted elsewhere too, or a program has it open.
+    /// The volume is also mounted elsewhere, or a program still uses the mount.
     Used,
 }
 
-impl Farewell {
+impl CloseWait {
     /// Begins to wait for the end of the server that listens at `socket`.
     ///
     /// # Errors
     ///
-    /// When the server does not answer, as servers of an older version do not.
+    /// The server does not answer the question. Servers of an older version do not know it.
     pub fn of(socket: &Path, pid: u32) -> std::io::Result<Self> {
         let raw = i32::try_from(pid).ok().and_then(Pid::from_raw);
         let process = raw.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
         let mut stream = UnixStream::connect(socket)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
         writeln!(stream, "{QUESTION}")?;
         let answers = BufReader::new(stream.try_clone()?);
         let mut this = Self { pid, process, stream, answers, closed: None };
@@ -137,7 +137,7 @@ impl Farewell {
     /// # Errors
     ///
     /// When the server does not answer.
-    pub fn left(&mut self) -> std::io::Result<Left> {
+    pub fn mount_use(&mut self) -> std::io::Result<MountUse> {
         let begun = Instant::now();
         loop {
             // A server that has closed the volume may have ended.
@@ -148,10 +148,10 @@ impl Farewell {
                 self.closed = answer;
             }
             if !is_used {
-                return Ok(Left::Closing);
+                return Ok(MountUse::Closing);
             }
             if begun.elapsed() >= LETTING_GO_MAX {
-                return Ok(Left::Used);
+                return Ok(MountUse::Used);
             }
             std::thread::sleep(LOOK);
         }
@@ -180,8 +180,8 @@ impl Farewell {
                     self.closed = answer.filter(|answer| answer.get("closed").is_some());
                     line.clear();
                 }
-                // The part of a line that has arrived stays in the buffer.
-                Err(error) if is_patience(&error) => {
+                // The part of a line that was read so far stays in `line`.
+                Err(error) if is_timeout(&error) => {
                     if let Some(say) = say.take() {
                         let pid = self.pid;
                         say(&format!("waiting for process {pid} to make everything durable"));

@@ -24,7 +24,7 @@ use buttress_protocol::Errno;
 
 use super::{Door, Node};
 use crate::errno::Answer;
-use crate::leaving::Leaving;
+use crate::freed_files::FreedFiles;
 
 /// How soon after the last unlink a file is expected to be closed. A file that is open for longer
 /// is not expected to go, so a request may wait for it in vain.
@@ -45,18 +45,18 @@ const GATHER: Duration = Duration::from_millis(1);
 const ASIDE_MAX: usize = 256;
 
 /// Whether space is expected to become free.
-enum Outlook {
+enum SpaceOutlook {
     /// Some became free since the last check.
-    Came,
+    Freed,
     /// Some may become free, once the kernel has sent this request.
-    MayCome(Awaited),
+    MayBeFreed(AwaitedRequest),
     /// None will become free.
     None,
 }
 
 /// The request that the kernel sends before space becomes free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Awaited {
+pub(crate) enum AwaitedRequest {
     /// A forget of a file. It comes by the device.
     Forget,
     /// A release comes before that, like any other request.
@@ -65,22 +65,22 @@ pub(crate) enum Awaited {
 
 /// Permission to wait on the separate thread, with the time of the first refusal.
 #[derive(Debug)]
-pub(crate) struct Patience {
+pub(crate) struct SpacePermit {
     door: Arc<Door>,
     refused: Instant,
-    pub(crate) awaited: Awaited,
+    pub(crate) awaited: AwaitedRequest,
 }
 
-impl Drop for Patience {
+impl Drop for SpacePermit {
     fn drop(&mut self) {
-        self.door.leaving.aside.fetch_sub(1, Ordering::SeqCst);
+        self.door.freed_files.waiting_writes.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
 impl Door {
     /// Waits so that more forgets gather, unless a request waits for them.
     pub(crate) fn gather_forgets(&self) {
-        let waiting = [&self.leaving.waiting, &self.leaving.aside];
+        let waiting = [&self.freed_files.waiting, &self.freed_files.waiting_writes];
         if waiting.iter().all(|count| count.load(Ordering::SeqCst) == 0) {
             thread::sleep(GATHER);
         }
@@ -89,29 +89,29 @@ impl Door {
     /// Runs work that needs space for a node, and repeats it when space has become free (R1). A
     /// write to an unlinked file does not wait for that same file, since its close waits for the
     /// write.
-    pub(super) fn with_room<T>(&self, id: u64, work: impl FnMut() -> Answer<T>) -> Answer<T> {
-        self.until_room(work, |gone, refused| {
+    pub(super) fn with_space<T>(&self, id: u64, work: impl FnMut() -> Answer<T>) -> Answer<T> {
+        self.retry_for_space(work, |freed, refused| {
             // One thread must be left to read, and one to serve what it reads (R3).
-            let others = self.leaving.waiting.fetch_add(1, Ordering::SeqCst);
+            let others = self.freed_files.waiting.fetch_add(1, Ordering::SeqCst);
             let has_hope =
-                others + 2 < self.options.thread_count() && self.room_comes(id, gone, refused);
-            self.leaving.waiting.fetch_sub(1, Ordering::SeqCst);
+                others + 2 < self.options.thread_count() && self.wait_for_space(id, freed, refused);
+            self.freed_files.waiting.fetch_sub(1, Ordering::SeqCst);
             has_hope
         })
     }
 
-    /// As [`Self::with_room`], but never waits. It returns the event for which the caller must wait
-    /// on the separate thread.
-    pub(super) fn with_room_now<T>(
+    /// As [`Self::with_space`], but never waits. It returns the event for which the caller must
+    /// wait on the separate thread.
+    pub(super) fn with_space_now<T>(
         &self,
         id: u64,
         work: impl FnMut() -> Answer<T>,
-    ) -> Result<Answer<T>, Awaited> {
+    ) -> Result<Answer<T>, AwaitedRequest> {
         let mut awaited = None;
-        let answer = self.until_room(work, |gone, _| match self.outlook(id, gone) {
-            Outlook::Came => true,
-            Outlook::None => false,
-            Outlook::MayCome(what) => {
+        let answer = self.retry_for_space(work, |freed, _| match self.space_outlook(id, freed) {
+            SpaceOutlook::Freed => true,
+            SpaceOutlook::None => false,
+            SpaceOutlook::MayBeFreed(what) => {
                 awaited = Some(what);
                 false
             }
@@ -119,84 +119,85 @@ impl Door {
         awaited.map_or(Ok(answer), Err)
     }
 
-    /// As [`Self::with_room`], on a thread that no request waits for.
-    pub(super) fn with_room_aside<T>(
+    /// As [`Self::with_space`], on a thread that no request waits for.
+    pub(super) fn with_space_aside<T>(
         &self,
         id: u64,
-        patience: &Patience,
+        permit: &SpacePermit,
         work: impl FnMut() -> Answer<T>,
     ) -> Answer<T> {
-        self.until_room(work, |gone, _| self.room_comes(id, gone, patience.refused))
+        self.retry_for_space(work, |freed, _| self.wait_for_space(id, freed, permit.refused))
     }
 
     /// Returns permission for one more write to wait; `None` while very many wait.
-    pub(super) fn patience(self: &Arc<Self>, awaited: Awaited) -> Option<Patience> {
+    pub(super) fn space_permit(self: &Arc<Self>, awaited: AwaitedRequest) -> Option<SpacePermit> {
         let one_more = |count: usize| (count < ASIDE_MAX).then_some(count + 1);
-        let aside = &self.leaving.aside;
-        aside.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_more).ok()?;
-        Some(Patience { door: Arc::clone(self), refused: clock::now(), awaited })
+        let waiting_writes = &self.freed_files.waiting_writes;
+        waiting_writes.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_more).ok()?;
+        Some(SpacePermit { door: Arc::clone(self), refused: clock::now(), awaited })
     }
 
-    /// Repeats work that needs space, until it succeeds or `comes` returns false. `comes` gets the
+    /// Repeats work that needs space, until it succeeds or `wait` returns false. `wait` gets the
     /// count of files freed before the last attempt, and the time of the first refusal.
-    fn until_room<T>(
+    fn retry_for_space<T>(
         &self,
         mut work: impl FnMut() -> Answer<T>,
-        mut comes: impl FnMut(u64, Instant) -> bool,
+        mut wait: impl FnMut(u64, Instant) -> bool,
     ) -> Answer<T> {
         let mut refused = None;
         loop {
-            let gone = self.leaving.gone.load(Ordering::SeqCst);
+            let freed = self.freed_files.freed.load(Ordering::SeqCst);
             let answer = work();
             let is_full = matches!(&answer, Err(errno) if errno.code() == Errno::ENOSPC.code());
-            if !is_full || !comes(gone, *refused.get_or_insert_with(clock::now)) {
+            if !is_full || !wait(freed, *refused.get_or_insert_with(clock::now)) {
                 return answer;
             }
         }
     }
 
     /// Waits until an unlinked file other than `id` is freed, if there is one. Returns whether more
-    /// than `gone` files were freed.
-    fn room_comes(&self, id: u64, gone: u64, refused: Instant) -> bool {
+    /// than `freed` files were freed.
+    fn wait_for_space(&self, id: u64, freed: u64, refused: Instant) -> bool {
         while clock::since(refused) < FORGOTTEN && !interrupt::is_interrupted() {
-            match self.outlook(id, gone) {
-                Outlook::Came => return true,
-                Outlook::None => return false,
-                Outlook::MayCome(_) => thread::sleep(LOOK),
+            match self.space_outlook(id, freed) {
+                SpaceOutlook::Freed => return true,
+                SpaceOutlook::None => return false,
+                SpaceOutlook::MayBeFreed(_) => thread::sleep(LOOK),
             }
         }
         false
     }
 
-    /// Checks whether more than `gone` files were freed, or whether an unlinked file other than
+    /// Checks whether more than `freed` files were freed, or whether an unlinked file other than
     /// `id` is about to be.
-    fn outlook(&self, id: u64, gone: u64) -> Outlook {
-        let Leaving { forgetting, gone: now_gone, .. } = &self.leaving;
+    fn space_outlook(&self, id: u64, freed: u64) -> SpaceOutlook {
+        let FreedFiles { forgetting, freed: now_freed, .. } = &self.freed_files;
         let is_forgetting = forgetting.load(Ordering::SeqCst) > 0;
         let nameless = |node: &Arc<Node>| node.inode.attr().nlink == 0;
         let closed = |node: &Arc<Node>| node.openers.load(Ordering::Relaxed) == 0 && nameless(node);
         let any = |which: &dyn Fn(&Arc<Node>) -> bool| {
             self.nodes.ids(which).iter().any(|other| *other != id)
         };
-        let (forgets, closes) = (self.leaving.is_recent(FORGOTTEN), self.leaving.is_recent(CLOSED));
+        let (forgets, closes) =
+            (self.freed_files.is_recent(FORGOTTEN), self.freed_files.is_recent(CLOSED));
         let awaited = if is_forgetting || forgets && any(&closed) {
-            Some(Awaited::Forget)
+            Some(AwaitedRequest::Forget)
         } else {
-            (closes && any(&nameless)).then_some(Awaited::Release)
+            (closes && any(&nameless)).then_some(AwaitedRequest::Release)
         };
         // Check the count after the table: a file missing there was counted, or is being forgotten.
-        if now_gone.load(Ordering::SeqCst) != gone {
-            return Outlook::Came;
+        if now_freed.load(Ordering::SeqCst) != freed {
+            return SpaceOutlook::Freed;
         }
         if let Some(awaited) = awaited {
-            return Outlook::MayCome(awaited);
+            return SpaceOutlook::MayBeFreed(awaited);
         }
         if forgetting.load(Ordering::SeqCst) > 0 {
-            return Outlook::MayCome(Awaited::Forget);
+            return SpaceOutlook::MayBeFreed(AwaitedRequest::Forget);
         }
-        match now_gone.load(Ordering::SeqCst) != gone {
-            true => Outlook::Came,
-            false => Outlook::None,
+        match now_freed.load(Ordering::SeqCst) != freed {
+            true => SpaceOutlook::Freed,
+            false => SpaceOutlook::None,
         }
     }
 }

@@ -3,7 +3,8 @@
 //!
 //! # Invariants
 //!
-//! - **T1** A process that holds the turn of an image finds its server, or becomes it.
+//! - **T1** A process that has the lock of an image either finds a server of it or becomes that
+//!   server.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -11,14 +12,14 @@ use std::path::Path;
 
 use rustix::fs::{FlockOperation, flock};
 
-/// The turn to mount an image; it ends when this is dropped.
+/// The lock that a process takes to mount an image; it ends when this is dropped.
 #[derive(Debug)]
-pub struct Turn {
+pub struct MountLock {
     _file: File,
 }
 
-impl Turn {
-    /// Waits for the turn. Returns `None` at once if there is no folder for the lock.
+impl MountLock {
+    /// Waits for the lock. Returns `None` at once if there is no folder for the lock.
     pub fn wait(image: &Path) -> Option<Self> {
         let taken = || -> std::io::Result<File> {
             let found = image.metadata()?;
