@@ -58,10 +58,7 @@ impl State {
         let mut taken = Vec::new();
         self.trees.retain(|tree| {
             let goes = taken.len() < TREES_MAX && may(*tree);
-            if goes {
-                taken.push(*tree);
-            }
-            !goes
+            goes.then(|| taken.push(*tree)).is_none()
         });
         self.dropping.clone_from(&taken);
         (!taken.is_empty()).then_some(taken)
@@ -72,17 +69,6 @@ impl State {
 pub(crate) enum ToClean {
     Inode(InodeId),
     Trees(Vec<TreeId>),
-}
-
-/// The result of a step of dropping a subvolume.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Dropping {
-    /// The subvolume is removed, or cannot be dropped.
-    Done,
-    /// The drop needs another step.
-    Goes,
-    /// A file of the subvolume has a user, so the drop must wait.
-    Waits,
 }
 
 #[derive(Default)]
@@ -173,17 +159,12 @@ impl CleanQueue {
         }
     }
 
-    /// Ends the current step of subvolumes.
-    pub(crate) fn end_step(&self, steps: &[(TreeId, Dropping)]) {
+    /// Ends the current step. Some subvolumes need another one, and some wait for their users.
+    pub(crate) fn end_step(&self, goes: &[TreeId], waits: &[TreeId]) {
         let mut state = self.state.lock();
         state.dropping.clear();
-        for (tree, step) in steps.iter().rev() {
-            match step {
-                Dropping::Done => {}
-                Dropping::Goes => state.trees.push_front(*tree),
-                Dropping::Waits => state.trees.push_back(*tree),
-            }
-        }
+        goes.iter().rev().for_each(|tree| state.trees.push_front(*tree));
+        state.trees.extend(waits);
     }
 
     /// Waits until no inode is left, and for a limited time for inodes that will soon enter (C1).

@@ -20,7 +20,7 @@ use buttress_maintenance::Maintenance;
 use buttress_txn::{Cost, Engine, Handle, Urgency};
 
 use crate::attr::InodeId;
-use crate::clean_queue::{Dropping, ToClean};
+use crate::clean_queue::ToClean;
 use crate::error::Result;
 use crate::inodes::{Inodes, read_item};
 use crate::orphan;
@@ -98,32 +98,7 @@ impl Cleaner {
     fn drop_trees(&self, trees: &[TreeId]) {
         let (used, free): (Vec<TreeId>, Vec<TreeId>) =
             trees.iter().partition(|tree| self.is_used(**tree));
-        let mut ends: Vec<_> = used.into_iter().map(|tree| (tree, Dropping::Waits)).collect();
-        match self.maintenance.drop_step(&free) {
-            Ok(left) => ends.extend(free.iter().map(|tree| {
-                (*tree, if left.contains(tree) { Dropping::Goes } else { Dropping::Done })
-            })),
-            // One that cannot be dropped keeps no other from it.
-            Err(_) if free.len() > 1 => {
-                ends.extend(free.iter().map(|tree| (*tree, self.drop_alone(*tree))));
-            }
-            Err(error) => {
-                tracing::warn!(trees = ?free, %error, "cannot drop a subvolume");
-                ends.extend(free.iter().map(|tree| (*tree, Dropping::Done)));
-            }
-        }
-        self.inodes.cleaning().end_step(&ends);
-    }
-
-    fn drop_alone(&self, tree: TreeId) -> Dropping {
-        match self.maintenance.drop_step(&[tree]) {
-            Ok(left) if left.is_empty() => Dropping::Done,
-            Ok(_) => Dropping::Goes,
-            Err(error) => {
-                tracing::warn!(%tree, %error, "cannot drop a subvolume");
-                Dropping::Done
-            }
-        }
+        self.inodes.cleaning().end_step(&self.maintenance.drop_each(&free), &used);
     }
 
     /// Removes an inode that has neither names nor users. If it has names, only its orphan item is

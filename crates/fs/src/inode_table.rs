@@ -12,9 +12,8 @@
 //!
 //! # Locks
 //!
-//! One short lock for each shard. No tree is read under it, and no cell drops under it. The
-//! entrance comes before them. A thread holds it as long as it keeps inodes out, and waits for no
-//! other thread meanwhile. Threads that need such an inode wait for the entrance.
+//! One short lock for each shard. No tree is read under it, and no cell drops under it. Before them
+//! comes the entrance. A thread that keeps inodes out holds it, and waits for no other thread.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};

@@ -36,6 +36,21 @@ impl Maintenance {
         Ok(found)
     }
 
+    /// As [`drop_step`](Self::drop_step). A subvolume that cannot be dropped keeps no other from it:
+    /// the failure goes to the log, and the subvolume waits for the next mount.
+    pub fn drop_each(&self, trees: &[TreeId]) -> Vec<TreeId> {
+        if let Ok(left) = self.drop_step(trees) {
+            return left;
+        }
+        let alone = |tree: &TreeId| {
+            self.drop_step(&[*tree]).unwrap_or_else(|error| {
+                tracing::warn!(%tree, %error, "cannot drop a subvolume");
+                Vec::new()
+            })
+        };
+        trees.iter().flat_map(alone).collect()
+    }
+
     /// Drops dead subvolumes one step further, and commits once for all of them. Returns those that
     /// need another step: all, if work that moves block groups holds the turn.
     ///
