@@ -31,6 +31,7 @@ impl Reservations {
             || (self.may_count(urgency) && self.recount() && take());
         granted.then(|| {
             self.ahead.look();
+            self.count_ahead();
             MetaReservation::of_granted(self, cost, urgency)
         })
     }
