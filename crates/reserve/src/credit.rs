@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use buttress_base::CachePadded;
 use buttress_base::shard::{SHARDS, shard};
 use buttress_base::sync::Mutex;
-use buttress_space::Class;
+use buttress_space::Priority;
 
 use crate::reservations::Reservations;
 use crate::token::MetaReservation;
@@ -80,7 +80,7 @@ impl Reservations {
             return Some(part);
         }
         let batch = cost.times(BATCH);
-        if !self.line.at_once(Class::Normal, || self.try_reserve_batch(batch)) {
+        if !self.line.at_once(Priority::Normal, || self.try_reserve_batch(batch)) {
             shard.rests.store(REST, Ordering::Relaxed);
             let kept = mem::take(&mut *credit);
             drop(credit);

@@ -24,7 +24,7 @@ use std::{sync::Arc, time::Duration};
 
 use buttress_base::{clock, interrupt};
 use buttress_format::Generation;
-use buttress_space::{Class, FlushState, FlushStates, Reach, SpaceKind, TicketNumber};
+use buttress_space::{FlushState, FlushStates, Priority, Reach, SpaceKind, TicketNumber};
 
 use crate::counters::steps::Gain;
 use crate::counters::waits::{End, Wait};
@@ -242,19 +242,19 @@ impl Engine {
     /// Refuses the tickets that were queued before `before`, in order, until a later one fits (F2).
     /// Tickets with priority flush for themselves and give up by themselves.
     pub fn refuse(&self, kind: SpaceKind, before: TicketNumber) {
-        let blocks = |class| match kind {
-            SpaceKind::Data => self.space.data_queue().blocks(class),
-            _ => self.reservations.line().blocks(class),
+        let blocks = |priority| match kind {
+            SpaceKind::Data => self.space.data_queue().blocks(priority),
+            _ => self.reservations.line().blocks(priority),
         };
         let refuse_first = || match kind {
-            SpaceKind::Data => self.space.data_queue().refuse_first(Class::Normal, before),
-            _ => self.reservations.line().refuse_first(Class::Normal, before),
+            SpaceKind::Data => self.space.data_queue().refuse_first(Priority::Normal, before),
+            _ => self.reservations.line().refuse_first(Priority::Normal, before),
         };
         // Space may have been freed since the last step.
         if self.serve(kind) > 0 {
             return;
         }
-        while !blocks(Class::Priority) && refuse_first() {
+        while !blocks(Priority::High) && refuse_first() {
             if self.serve(kind) > 0 {
                 break;
             }
