@@ -25,7 +25,7 @@ impl Reservations {
             return Some(reservation);
         }
         let priority = priority_of(urgency, reach);
-        let take = || self.line.at_once(priority, || self.try_reserve(cost, urgency));
+        let take = || self.queue.at_once(priority, || self.try_reserve(cost, urgency));
         let granted = take()
             || (self.give_credit_back() && take())
             || (self.may_count(urgency) && self.recount() && take());
@@ -43,7 +43,7 @@ impl Reservations {
         reach: Reach,
     ) -> Result<MetaReservation, MetaTicket<'_>> {
         let priority = priority_of(urgency, reach);
-        let ticket = self.line.ask(priority, Demand { cost, urgency }, |demand| {
+        let ticket = self.queue.ask(priority, Demand { cost, urgency }, |demand| {
             self.try_reserve(demand.cost, demand.urgency)
         });
         let Some(ticket) = ticket else {
@@ -57,9 +57,9 @@ impl Reservations {
     pub fn serve_counted(&self) {
         self.serve();
         // Operations that free space are among the tickets with priority.
-        let frees = self.line.blocks(Priority::High);
+        let frees = self.queue.blocks(Priority::High);
         let urgency = if frees { Urgency::Frees } else { Urgency::Normal };
-        if self.line.is_waiting() && self.may_count(urgency) && self.recount() {
+        if self.queue.is_waiting() && self.may_count(urgency) && self.recount() {
             self.serve();
         }
     }
@@ -136,7 +136,7 @@ impl Reservations {
     /// Serves the tickets that wait for metadata, first come first served. Called wherever metadata
     /// space becomes free.
     pub fn serve(&self) -> u64 {
-        self.line.serve(|demand| self.try_reserve(demand.cost, demand.urgency))
+        self.queue.serve(|demand| self.try_reserve(demand.cost, demand.urgency))
     }
 
     /// The most bytes of free metadata that a cost takes, for display and forecasts.
