@@ -72,7 +72,7 @@ impl Maintenance {
         let mut budget = STEP_MAX;
         loop {
             // Dropping changes no items of a live tree.
-            let cost = Cost { items: 0, whole: budget, bytes: budget.saturating_mul(16) };
+            let cost = Cost { items: 0, commit_items: budget, bytes: budget.saturating_mul(16) };
             match self.engine().reserve_at_once(cost, Urgency::Drops)? {
                 Some(reservation) => return Ok((budget, reservation)),
                 None if budget > STEP_MIN => budget /= 2,

@@ -106,7 +106,7 @@ impl MetaReservation {
         let part = self.held.map(cost.into(), u64::min);
         let short = Cost {
             items: cost.items - part.items as u32,
-            whole: cost.whole - part.whole as u32,
+            commit_items: cost.commit_items - part.commit_items as u32,
             bytes: cost.bytes - part.bytes as u32,
         };
         (self.cut(part), short)
@@ -204,7 +204,7 @@ impl Drop for MetaReservation {
 
 impl std::fmt::Debug for MetaReservation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Costs { items, whole, bytes } = self.held;
-        write!(f, "MetaReservation({items} and {whole} items, {bytes} bytes)")
+        let Costs { items, commit_items, bytes } = self.held;
+        write!(f, "MetaReservation({items} and {commit_items} items, {bytes} bytes)")
     }
 }
