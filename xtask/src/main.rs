@@ -5,6 +5,7 @@ mod dist;
 mod figures;
 mod full;
 mod package;
+mod pictures;
 mod programs;
 mod round;
 mod suite;
@@ -31,6 +32,8 @@ enum Chore {
     Figures(figures::Options),
     /// Packs the library and all it needs, builds the packages, and tries each feature.
     Package(package::Options),
+    /// Draws the pictures of the documents, from running programs.
+    Pictures(pictures::Options),
     /// Says whether the house rules hold: sizes, circles of imports, ranks, language.
     Tidy(tidy::Options),
     /// Runs the generic tests of an xfstests that was fetched and built, and keeps the results.
@@ -44,6 +47,7 @@ fn main() -> ExitCode {
         Chore::Dist(options) => dist::run(&options),
         Chore::Figures(options) => figures::run(&options),
         Chore::Package(options) => package::run(&options),
+        Chore::Pictures(options) => pictures::run(&options),
         Chore::Tidy(options) => tidy::run(&options),
         Chore::Xfstests(options) => xfstests::run(&options),
     }

@@ -1,11 +1,12 @@
-//! Several requests of a file in direct mode, served with one wait.
+//! Several requests to a file in direct mode, for which the caller waits only once.
 //!
 //! # Invariants
 //!
-//! - **O1** A request that the kernel did not serve whole is served again, by calls that finish or
-//!   fail (`device::D1`).
-//! - **O2** A failed durable write counts as a failed write only if a plain write to the same place
-//!   fails too. Else the flush failed, and asking again would prove nothing (`device::D3`).
+//! - **O1** If the kernel serves only a part of a request, the request is repeated by calls that
+//!   finish it or fail (`device::D1`).
+//! - **O2** After a failed durable write, the same bytes are written once more by a plain write.
+//!   Only if this fails too, the result is a failed write. Otherwise the flush failed, and a second
+//!   flush would prove nothing (`device::D3`).
 
 use std::io::{self, IoSlice};
 
@@ -16,12 +17,12 @@ use crate::error::{Error, Operation};
 use crate::file::{FileDevice, IOVEC_MAX, gather, is_aligned, may_go_direct};
 use crate::ring::{self, Durable};
 
-/// The most bytes that go to a device at once: a concurrent read waits behind them.
+/// The most bytes of one batch. A concurrent read of the device waits behind a whole batch.
 const AT_ONCE_MAX: u64 = 8 << 20;
 
 impl FileDevice {
-    /// [`Device::write_many`]: in direct mode the writes go at once. Through the page cache, writes
-    /// do not wait for the device.
+    /// [`Device::write_many`]. In direct mode, the writes go to the kernel in batches, with one
+    /// wait for each. Through the page cache, writes do not wait for the device.
     pub(crate) fn write_at_once(&self, writes: &[Write<'_>]) -> Result<(), Refused> {
         let mut rest = writes;
         while !rest.is_empty() {
@@ -34,8 +35,9 @@ impl FileDevice {
         Ok(())
     }
 
-    /// [`Device::write_many_and_flush`]. Where a durable write flushes the device, the kernel
-    /// flushes after each of the last writes. The caller is not woken in between.
+    /// [`Device::write_many_and_flush`]. If a durable write flushes the whole device, the writes of
+    /// the last batch are durable ones. They make all earlier writes durable too, without another
+    /// wait for a flush.
     pub(crate) fn write_at_once_and_flush(&self, writes: &[Write<'_>]) -> Result<(), Unfinished> {
         let mut last = writes;
         while part_len(last) < last.len() {
@@ -56,7 +58,8 @@ impl FileDevice {
         Ok(())
     }
 
-    /// Writes durably; returns false where the caller must flush separately.
+    /// Writes a batch durably. If it returns false, the caller must write the batch again (O1) and
+    /// flush.
     fn write_durable_part(&self, writes: &[Write<'_>]) -> Result<bool, Unfinished> {
         if writes.is_empty() {
             return Ok(false);
@@ -74,8 +77,8 @@ impl FileDevice {
                         let error = self.io_error(Operation::Flush, 0, self.len(), source);
                         return Err(Unfinished::Flush(error));
                     }
-                    // Keeps the first refused write. A later failure may come from the flush, which
-                    // is worse.
+                    // Keeps the first refused write and goes on. A later failure may come from the
+                    // flush: this is worse, and then it is the result.
                     Err(error) => refused = refused.or(Some(Refused { index, error })),
                 },
             }
@@ -119,7 +122,8 @@ impl FileDevice {
             if !fits {
                 return Ok(None);
             }
-            // Unaligned buffers are copied, as in a single call; a part is short.
+            // Unaligned buffers are copied, as a single write does it. The copies are limited: a
+            // batch has at most `AT_ONCE_MAX` bytes, or is a single write.
             copies.push((!is_aligned).then(|| gather(&write.bufs, len)));
         }
         let copies: Vec<_> =
@@ -132,8 +136,9 @@ impl FileDevice {
         Ok(self.rings.write(direct, &requests, durable))
     }
 
-    /// [`Device::write_durably`] in direct mode: the kernel writes and flushes, and the caller
-    /// waits once. Returns false where this takes several calls.
+    /// [`Device::write_durably`] in direct mode. One request writes and flushes, so the caller
+    /// waits once. Returns false if this was not possible; the caller then writes and flushes with
+    /// separate calls.
     pub(crate) fn write_with_flush(&self, offset: u64, buf: &[u8]) -> Result<bool, Error> {
         let len = buf.len() as u64;
         check(self, Operation::Write, offset, len)?;
@@ -159,8 +164,8 @@ fn part_len(writes: &[Write<'_>]) -> usize {
     writes.iter().take(ring::ENTRIES).take_while(fits).count().max(1)
 }
 
-/// Whether all of `len` was written. It was not if the kernel was interrupted, or short of a
-/// resource for a moment (O1).
+/// Whether all of `len` was written. Returns false if the write was partial, if a signal
+/// interrupted it, or if the kernel was short of a resource for a moment (O1).
 fn is_whole(answer: io::Result<usize>, len: u64) -> io::Result<bool> {
     match answer {
         Ok(written) => Ok(written as u64 == len),

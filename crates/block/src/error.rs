@@ -93,7 +93,7 @@ pub enum Error {
     ReadOnly {
         /// Name of the device.
         device: String,
-        /// What was asked of it.
+        /// The requested operation.
         operation: Operation,
     },
     /// Another process has the device open in a way that forbids this open.
@@ -101,16 +101,16 @@ pub enum Error {
     Locked {
         /// What was to be opened.
         path: PathBuf,
-        /// The process that has it, if the kernel tells.
+        /// The process that has the device open, if the kernel reports it.
         pid: Option<u32>,
     },
-    /// The kernel has the block device in use: mounted, or part of another device.
+    /// The kernel uses the block device: it is mounted, or part of another device.
     #[error("{} is in use by the kernel (mounted, or part of another device)", path.display())]
     Busy {
         /// What was to be opened.
         path: PathBuf,
     },
-    /// A loop device over the file may be written by the kernel.
+    /// A loop device uses the file, so the kernel may write it.
     #[error("{} is in use by the loop device {}", path.display(), by.display())]
     Looped {
         /// What was to be opened.
@@ -161,14 +161,14 @@ impl Error {
 }
 
 impl Error {
-    /// Says whether another program, or the kernel, has the device.
+    /// Says whether another program, or the kernel, has the device open.
     #[must_use]
     pub fn is_in_use(&self) -> bool {
         matches!(self, Self::Locked { .. } | Self::Busy { .. } | Self::Looped { .. })
     }
 }
 
-/// A process, as a part of a sentence.
+/// A process, in the words of an error message.
 struct Holder(Option<u32>);
 
 impl std::fmt::Display for Holder {

@@ -7,9 +7,9 @@
 //!
 //! # Invariants
 //!
-//! - **F1** While a writer has the file open, no other program writes it: see `lock`. A block
-//!   device that the kernel itself uses is refused as well.
-//!   A file that is open for reading can become one for writing, where no other program has it.
+//! - **F1** While a writer has the file open, every other program that asks for the lock is
+//!   refused: see `lock`. A block device that the kernel itself uses is refused as well. A device
+//!   that is open for reading can become writable later, if no other program has it open.
 //! - **F2** In direct mode, requests through the direct descriptor are aligned in memory, in place
 //!   and in length. All others go through a second, buffered one. The kernel keeps the two
 //!   coherent: a direct read first writes back dirty pages, and a direct write drops cached ones.
@@ -45,8 +45,8 @@ use crate::ring::Rings;
 pub struct OpenOptions {
     /// Whether to allow writes.
     pub write: bool,
-    /// Whether to exclude other programs: every writer, and for a writer every reader. A reader
-    /// without a lock may see changes at any time.
+    /// Whether to lock the device. A writer then excludes all other programs, and a reader excludes
+    /// writers. A reader without a lock may see changes at any time.
     pub lock: bool,
     /// Whether to bypass the kernel's page cache.
     pub direct: bool,
@@ -74,11 +74,12 @@ pub struct FileDevice {
     is_block_device: bool,
     /// Holds the lock.
     file: File,
-    /// The same file past the page cache, in direct mode.
+    /// In direct mode, the same file with `O_DIRECT`, which bypasses the page cache.
     pub(crate) direct: Option<File>,
-    /// The same files, for writing, where that began behind the opening.
+    /// The same files opened for writing, if [`Device::begin_writing`] made the device writable
+    /// later.
     later: OnceLock<Writer>,
-    /// For requests in direct mode that are served with one wait.
+    /// Rings of io_uring, for batches of requests in direct mode.
     pub(crate) rings: Rings,
     /// In direct mode, whether a durable write also makes earlier writes durable.
     pub(crate) flushes_with_writes: bool,
@@ -91,7 +92,7 @@ struct Writer {
     direct: Option<File>,
 }
 
-/// How long a block device may be in use before that is an error, and the interval of the attempts.
+/// How long to retry while a block device is in use, and the pause between two attempts.
 const BUSY_MAX: Duration = Duration::from_millis(500);
 const BUSY_PAUSE: Duration = Duration::from_millis(5);
 
@@ -179,8 +180,8 @@ impl FileDevice {
         options: OpenOptions,
         is_block_device: bool,
     ) -> Result<Self, Error> {
-        // From the open file, not from the path: the length of a block device is the position of
-        // its end.
+        // Uses the open file, because its path may name another file by now. Seeking to the end
+        // gives the length of a block device, too.
         let len = file.seek(SeekFrom::End(0)).map_err(open_error(path))?;
         if len == 0 {
             return Err(Error::Empty { path: path.to_owned() });
@@ -218,19 +219,19 @@ impl FileDevice {
         Error::Io { device: self.name(), operation, offset, len, source }
     }
 
-    /// The direct descriptor, if there is one and the offset and length fit it (F2). The alignment
-    /// in memory is not checked.
+    /// The direct descriptor, if there is one and the offset and length are aligned for it (F2).
+    /// Does not check the alignment in memory.
     pub(crate) fn direct_for(&self, offset: u64, len: u64) -> Option<&File> {
         let align = AlignedBuf::ALIGN as u64;
         self.past_cache().filter(|_| offset.is_multiple_of(align) && len.is_multiple_of(align))
     }
 
-    /// The file, through the page cache.
+    /// The descriptor that goes through the page cache.
     fn file(&self) -> &File {
         self.later.get().map_or(&self.file, |writer| &writer.file)
     }
 
-    /// The file past the page cache, in direct mode.
+    /// In direct mode, the descriptor that bypasses the page cache.
     pub(crate) fn past_cache(&self) -> Option<&File> {
         match self.later.get() {
             Some(writer) => writer.direct.as_ref(),
@@ -238,8 +239,8 @@ impl FileDevice {
         }
     }
 
-    /// Opens the files for writing as well, alone. The lock stays on the descriptor that was opened
-    /// first.
+    /// Opens the files for writing and excludes other programs. The lock stays on the descriptor
+    /// that was opened first.
     fn open_for_writing(&self) -> Result<(), Error> {
         if self.writable || self.later.get().is_some() {
             return Ok(());
@@ -247,13 +248,15 @@ impl FileDevice {
         let options = OpenOptions { direct: self.direct.is_some(), ..OpenOptions::WRITE };
         let opened = self.open_alone(options);
         if opened.is_err() {
-            // The attempt gave up the lock for reading. A writer that took it has the file now,
-            // and readers see that.
+            // The attempt may have given up the shared lock. If another writer has taken the lock
+            // since then, this device stays open for reading without a lock, and readers see that
+            // writer's changes.
             if let Err(error) = lock::lock(&self.file, &self.path, false) {
                 tracing::warn!(%error, "a file that is read is not locked any more");
             }
         }
-        // Of two threads one was first, with the same.
+        // If two threads did this at the same time, the first one's files stay. The second ones are
+        // the same.
         let _ = self.later.set(opened?);
         Ok(())
     }
@@ -263,7 +266,7 @@ impl FileDevice {
         if !self.is_block_device {
             lock::check_not_looped(&self.file, &self.path)?;
         }
-        // By the descriptor: the path may name another file by now.
+        // Opens through the descriptor, because the path may name another file by now.
         let own = PathBuf::from(format!("/proc/self/fd/{}", self.file.as_raw_fd()));
         let named = |error| match error {
             Error::Open { source, .. } => Error::Open { path: self.path.clone(), source },
@@ -271,7 +274,7 @@ impl FileDevice {
             error => error,
         };
         let file = open_not_busy(&own, options, self.is_block_device).map_err(named)?;
-        // The kernel lets programs open such a block device, and refuses each write.
+        // For a read-only block device, the kernel allows the open but refuses each write.
         if self.is_block_device && is_read_only(&file) {
             let source = io::Error::from(Errno::ROFS);
             return Err(Error::Open { path: self.path.clone(), source });
@@ -401,8 +404,8 @@ impl Device for FileDevice {
         if len == 0 {
             return Ok(());
         }
-        // Both calls also serve block devices, where the kernel zeroes or unmaps. It wants whole
-        // sectors there, and refuses others before touching anything.
+        // Both modes also work on block devices, where the kernel zeroes or unmaps the sectors. It
+        // accepts only whole sectors there. It refuses other ranges before it changes anything.
         let zeroing = match space {
             Space::Keep => FallocateFlags::ZERO_RANGE,
             Space::Free => FallocateFlags::PUNCH_HOLE,
@@ -417,8 +420,8 @@ impl Device for FileDevice {
         }
     }
 
-    /// Finds holes of a regular file. A block device cannot tell, nor can a filesystem without the
-    /// call.
+    /// Finds holes of a regular file. For a block device, and on a filesystem without `SEEK_HOLE`,
+    /// the result is [`Content::Data`].
     fn extent_at(&self, offset: u64, len: u64) -> Result<Extent, Error> {
         check(self, Operation::Read, offset, len)?;
         let all = |content| Ok(Extent { len, content });
@@ -426,7 +429,8 @@ impl Device for FileDevice {
         if self.is_block_device || len == 0 {
             return all(Content::Data);
         }
-        // The position of the descriptor, which these calls move, is never used.
+        // These calls move the file position. Nothing uses the position, because all other calls
+        // have offsets.
         match rustix::fs::seek(self.file(), rustix::fs::SeekFrom::Data(offset)) {
             Ok(data) if data > offset => upto(data, Content::Hole),
             Ok(_) => match rustix::fs::seek(self.file(), rustix::fs::SeekFrom::Hole(offset)) {
@@ -434,8 +438,8 @@ impl Device for FileDevice {
                 // Between the two calls the range became a hole.
                 Ok(_) | Err(_) => all(Content::Data),
             },
-            // No data up to the end of the file. If the file has become shorter, a read must detect
-            // that.
+            // The file has no data from here to its end. A file that is shorter than at the open is
+            // not reported as a hole, so that a read finds the error.
             Err(Errno::NXIO) if self.file().metadata().is_ok_and(|now| now.len() >= self.len) => {
                 all(Content::Hole)
             }
@@ -448,7 +452,7 @@ fn open_error(path: &Path) -> impl Fn(io::Error) -> Error {
     move |source| Error::Open { path: path.to_owned(), source }
 }
 
-/// Checks for regular files and block devices; says whether it is the latter.
+/// Checks that a path is a regular file or a block device. Returns true for a block device.
 fn check_kind(path: &Path, metadata: &std::fs::Metadata) -> Result<bool, Error> {
     let kind = metadata.file_type();
     let found = if kind.is_file() {
@@ -503,7 +507,7 @@ fn is_read_only(file: &File) -> bool {
 fn open_options(options: OpenOptions, is_block_device: bool) -> std::fs::OpenOptions {
     let mut std_options = std::fs::OpenOptions::new();
     std_options.read(true).write(options.write);
-    // On a block device, and without O_CREAT, this asks that the kernel not use it either (F1).
+    // On a block device, `O_EXCL` without `O_CREAT` fails if the kernel uses the device (F1).
     if is_block_device && options.write && options.lock {
         std_options.custom_flags(OFlags::EXCL.bits().cast_signed());
     }
@@ -550,7 +554,8 @@ fn write_all_vectored(file: &File, offset: u64, bufs: &[IoSlice<'_>]) -> io::Res
     let mut bufs = bufs.to_vec();
     let mut rest = bufs.as_mut_slice();
     let mut at = offset;
-    // Empty buffers at the front would make a correct answer of zero look like a full device.
+    // Skips empty buffers at the front. Without this, a write of zero bytes would look like a full
+    // device.
     IoSlice::advance_slices(&mut rest, 0);
     while !rest.is_empty() {
         let count = rest.len().min(IOVEC_MAX);

@@ -10,11 +10,11 @@ use std::fmt;
 use std::io::IoSlice;
 
 use crate::device::{
-    Class, Device, Extent, Refused, Space, Write, check, total_len, write_each_zero,
+    Class, Device, Extent, Read, Refused, Space, Write, check, total_len, write_each_zero,
 };
 use crate::error::{Error, Operation};
 
-/// What a layer does with requests. Each is a [`Device`].
+/// How a layer handles requests. Every layer is a [`Device`] by the implementation below.
 pub trait Layer: Send + Sync + fmt::Debug {
     /// The device behind it.
     type Inner: Device + ?Sized;
@@ -36,16 +36,25 @@ pub trait Layer: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Those of [`Device::read_at`].
     fn on_read(&self, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
         self.inner().read_at(offset, buf)
+    }
+
+    /// See [`Device::read_many`]. A layer that does not look at reads hands them on together.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    fn on_read_many(&self, reads: &mut [Read<'_>]) -> Result<(), Error> {
+        reads.iter_mut().try_for_each(|read| self.on_read(read.offset, read.buf))
     }
 
     /// See [`Device::write_at`].
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Those of [`Device::write_at`].
     fn on_write(&self, offset: u64, buf: &[u8]) -> Result<(), Error> {
         self.inner().write_at(offset, buf)
     }
@@ -54,7 +63,7 @@ pub trait Layer: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Those of [`Device::write_classed_at`].
     fn on_write_classed(
         &self,
         offset: u64,
@@ -73,7 +82,7 @@ pub trait Layer: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Those of [`Device::write_many`].
     fn on_write_many(&self, writes: &[Write<'_>]) -> Result<(), Refused> {
         for (index, write) in writes.iter().enumerate() {
             self.on_write_classed(write.offset, &write.bufs, write.class)
@@ -92,7 +101,7 @@ pub trait Layer: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Those of [`Device::write_durably`].
     fn on_write_durably(&self, offset: u64, buf: &[u8], class: Class) -> Result<(), Error> {
         self.on_write_classed(offset, &[IoSlice::new(buf)], class)?;
         self.on_flush()
@@ -102,16 +111,25 @@ pub trait Layer: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Those of [`Device::flush`].
     fn on_flush(&self) -> Result<(), Error> {
         self.inner().flush()
+    }
+
+    /// See [`Device::upload`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    fn on_upload(&self) -> Result<(), Error> {
+        self.inner().upload()
     }
 
     /// See [`Device::discard`].
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Those of [`Device::discard`].
     fn on_discard(&self, offset: u64, len: u64) -> Result<(), Error> {
         self.inner().discard(offset, len)
     }
@@ -120,7 +138,7 @@ pub trait Layer: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Those of [`Device::write_zeroes`].
     fn on_write_zeroes(&self, offset: u64, len: u64, _space: Space) -> Result<(), Error> {
         write_each_zero(offset, len, |at, buf| self.on_write(at, buf))
     }
@@ -129,7 +147,7 @@ pub trait Layer: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Those of [`Device::extent_at`].
     fn on_extent(&self, offset: u64, len: u64) -> Result<Extent, Error> {
         self.inner().extent_at(offset, len)
     }
@@ -150,6 +168,10 @@ impl<L: Layer> Device for L {
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
         self.on_read(offset, buf)
+    }
+
+    fn read_many(&self, reads: &mut [Read<'_>]) -> Result<(), Error> {
+        self.on_read_many(reads)
     }
 
     fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), Error> {
@@ -185,6 +207,10 @@ impl<L: Layer> Device for L {
 
     fn flush(&self) -> Result<(), Error> {
         self.on_flush()
+    }
+
+    fn upload(&self) -> Result<(), Error> {
+        self.on_upload()
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<(), Error> {

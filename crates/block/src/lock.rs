@@ -58,11 +58,11 @@ pub(crate) fn lock(file: &File, path: &Path, alone: bool) -> Result<(), Error> {
     }
 }
 
-/// Gives the lock up. Otherwise the lock lasts as long as the last copy of the descriptor. A forked
-/// process may keep a copy until its exec. If the child closes files first, that can take longer
-/// than other programs wait.
+/// Releases the lock explicitly. Closing the descriptor is not enough: a forked child may have a
+/// copy of it until its exec, and the lock lasts until the last copy is closed. Other programs may
+/// give up before that.
 pub(crate) fn unlock(file: &File) {
-    // If this fails, the lock goes with the descriptor.
+    // If this fails, closing the descriptor releases the lock.
     let _ = flock(file, FlockOperation::Unlock);
 }
 
@@ -107,8 +107,8 @@ fn holder_of(metadata: &std::fs::Metadata) -> Option<u32> {
 
 /// Finds the first holder of a lock on `inode` in the text of `/proc/locks`.
 ///
-/// A line reads `1: FLOCK  ADVISORY  WRITE 1234 fd:01:5678 0 EOF`; one that only waits has an arrow
-/// after its number and is passed over. A holder outside our pid namespace is shown as 0 or less.
+/// A line reads `1: FLOCK ADVISORY WRITE 1234 fd:01:5678 0 EOF`. A line of a waiter has an arrow
+/// after its number and is skipped. A holder outside of this pid namespace appears as 0 or less.
 fn holder_in(table: &str, inode: &str) -> Option<u32> {
     table.lines().find_map(|line| {
         let mut fields = line.split_whitespace().skip(1);

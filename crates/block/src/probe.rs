@@ -26,8 +26,8 @@ pub fn identify(device: &dyn Device) -> Result<Option<String>, Error> {
             return Ok(Some(signature.name.to_owned()));
         }
     }
-    // Formats with several checks. Partition tables come last, after all formats that may lie below
-    // one.
+    // Formats that need several checks. Partition tables come last, because a device with another
+    // format may have one in its first sectors as well.
     for recognise in [ext, swap, lvm, software_raid, fat, zfs, minix, gpt, mbr] {
         if let Some(name) = recognise(&probe)? {
             return Ok(Some(name.to_owned()));
@@ -82,7 +82,7 @@ struct Probe<'a> {
 }
 
 impl Probe<'_> {
-    /// Says whether `magic` stands at `offset` (P1: not, if the device ends before).
+    /// Whether the bytes at `offset` are `magic`. False if the device ends before them (P1).
     fn holds(&self, offset: u64, magic: &[u8]) -> Result<bool, Error> {
         Ok(self.window(offset, magic.len())?.is_some_and(|bytes| bytes == magic))
     }

@@ -2,14 +2,15 @@
 //!
 //! # Place
 //!
-//! A durable write uses `RWF_DSYNC`, a bio with FUA. For a device without FUA, or without a
-//! volatile cache, Linux has two ways. With a write-back cache and no FUA it flushes the whole
-//! cache after the write. With a write-through cache every completed write is durable. In both
-//! cases earlier writes are durable as well (kernel documentation,
-//! `block/writeback_cache_control`).
+//! A durable write uses `RWF_DSYNC`, which Linux turns into a bio with FUA. What it does to earlier
+//! writes depends on the device (kernel documentation, `block/writeback_cache_control`):
 //!
-//! With FUA only the write itself is durable. A stacked device has no queue of its own. It passes
-//! the write to one of its devices, and only that device flushes.
+//! - Write-back cache without FUA: Linux flushes the whole cache after the write. Earlier writes
+//!   become durable as well.
+//! - Write-through cache: every completed write is durable, so earlier writes are.
+//! - Write-back cache with FUA: only the write itself becomes durable.
+//! - A stacked device has no queue of its own. It passes the write to one of its devices, and only
+//!   that device flushes.
 //!
 //! Several such writes at once cost one flush: Linux delays it until all of them are done
 //! (`block/blk-flush.c`, C2). In a measurement a loop device did 1.00 flushes for each 1, 2, 4, 8

@@ -2,8 +2,8 @@
 //!
 //! # What must hold
 //!
-//! - Without the feature there are no rings, as on a kernel that forbids them. The caller then
-//!   makes one call after the other.
+//! - Without the feature there are no rings. The caller then makes one call after the other, as on
+//!   a kernel that forbids io_uring.
 
 #[cfg(feature = "io-uring")]
 mod kernel;

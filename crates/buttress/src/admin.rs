@@ -25,7 +25,7 @@ impl<'f> Admin<'f> {
         Self { fs }
     }
 
-    /// Size and free space, as `df` has them.
+    /// Size and free space, as `df` shows them.
     ///
     /// # Errors
     ///
@@ -87,7 +87,8 @@ impl<'f> Admin<'f> {
         self.fs.scrub(options, progress).context("scrub", Path::new(TOP))
     }
 
-    /// Moves the contents of the chosen block groups. `progress` returns false to pause it.
+    /// Moves the contents of the chosen block groups. `progress` returns false to pause the
+    /// balance. Its options then stay on disk.
     ///
     /// # Errors
     ///

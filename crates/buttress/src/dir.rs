@@ -10,7 +10,7 @@ use buttress_fs::{FileKind, Inode, InodeId};
 
 use crate::error::{Context, Result};
 
-/// Entries that are read at once.
+/// The number of entries that one read of the directory fetches.
 const BATCH: usize = 256;
 
 /// One name of a directory.
@@ -29,7 +29,7 @@ impl DirEntry {
         &self.name
     }
 
-    /// The name below the path of the directory.
+    /// The path of the listed directory, joined with the name.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         self.folder.join(&self.name)
@@ -41,7 +41,7 @@ impl DirEntry {
         self.kind
     }
 
-    /// Subvolume and inode number of what it leads to.
+    /// Subvolume and inode number of the object that the name refers to.
     #[must_use]
     pub fn id(&self) -> InodeId {
         self.id

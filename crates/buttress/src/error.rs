@@ -28,7 +28,7 @@ pub enum ErrorKind {
     PermissionDenied,
     /// The volume was opened read-only, or the subvolume is.
     ReadOnly,
-    /// The volume is full. Removing files, a snapshot or more devices make room.
+    /// The volume is full. Removing files or snapshots, or adding a device, makes room.
     StorageFull,
     /// Source and target lie in different subvolumes.
     CrossesSubvolumes,
@@ -36,11 +36,11 @@ pub enum ErrorKind {
     InvalidInput,
     /// Bytes on the volume fail their checksum, and so does every copy.
     Corrupt,
-    /// A device failed. What was not synced before may be lost.
+    /// A device failed. Changes that were not synced before the failure may be lost.
     Io,
     /// Another program has the volume open, or the object is in use.
     Busy,
-    /// The caller no longer wants the result (`buttress_fs::Interrupt`).
+    /// The caller cancelled the call through `buttress_fs::Interrupt`.
     Interrupted,
     /// The volume has a feature that this version does not know, or the call is not implemented.
     Unsupported,
@@ -50,7 +50,7 @@ pub enum ErrorKind {
     Other,
 }
 
-/// What failed. Cheap to clone.
+/// A failed operation, its path and the cause. Cheap to clone.
 #[derive(Clone)]
 pub struct Error {
     inner: Arc<Inner>,
@@ -74,7 +74,9 @@ impl Error {
         Self { inner: Arc::new(Inner { kind, operation, path, source: source.into() }) }
     }
 
-    /// A failure of the calling program, to end a [`Transaction`](crate::Transaction) with.
+    /// A failure of the calling program. The closure of
+    /// [`Filesystem::transaction`](crate::Filesystem::transaction) returns it to give up the
+    /// transaction.
     pub fn other(source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self::new(ErrorKind::Other, "transaction", None, source)
     }
@@ -85,7 +87,7 @@ impl Error {
         self.inner.kind
     }
 
-    /// The operation that failed, in one word, such as `"open"`.
+    /// The operation that failed, in a few words, such as `"open"` or `"create directory"`.
     #[must_use]
     pub fn operation(&self) -> &'static str {
         self.inner.operation
@@ -115,7 +117,8 @@ impl fmt::Display for Error {
             Some(path) => write!(f, "{} {}: ", self.inner.operation, path.display())?,
             None => write!(f, "{}: ", self.inner.operation)?,
         }
-        // Causes of layers below are part of the text: many callers print the error alone.
+        // The text contains the causes from lower layers, because many callers print only this
+        // error.
         let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(&*self.inner.source);
         let mut is_first = true;
         while let Some(error) = cause {
@@ -152,7 +155,7 @@ impl From<Error> for io::Error {
     }
 }
 
-/// Says which operation failed on which path.
+/// Adds the failed operation and its path to an error.
 pub(crate) trait Context<T> {
     fn context(self, operation: &'static str, path: &Path) -> Result<T>;
 }

@@ -8,10 +8,10 @@ use buttress_fs::{Inode, SetAttr};
 use crate::error::{Context, Error, ErrorKind, Result};
 use crate::metadata::Metadata;
 
-/// An open file of a volume. It stays readable when its last name is gone.
+/// An open file of a volume. It stays readable after its last name is removed.
 ///
-/// [`Read`], [`Write`] and [`Seek`] share one position; the methods that end in `_at` have none and
-/// may be called by many threads at once.
+/// [`Read`], [`Write`] and [`Seek`] share one position. The methods that end in `_at` do not use
+/// it, so many threads may call them at once.
 #[derive(Debug)]
 pub struct File {
     inode: Inode,
@@ -46,12 +46,13 @@ impl File {
         Metadata::new(self.inode.attr())
     }
 
-    /// Reads bytes at an offset; returns how many. Only at the end of the file these are fewer than
-    /// asked for.
+    /// Reads bytes at an offset and returns their number. The number is smaller than `buf` only at
+    /// the end of the file.
     ///
     /// # Errors
     ///
-    /// `Corrupt` and `Io` for the bytes; `PermissionDenied` for a file that was opened for writing.
+    /// `Corrupt` and `Io` if the bytes cannot be read; `PermissionDenied` if the file was not
+    /// opened for reading.
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         self.expect(self.read, "read")?;
         self.inode.read_at(offset, buf).context("read", &self.path)
@@ -70,12 +71,13 @@ impl File {
         Err(Error::new(ErrorKind::InvalidInput, "read", Some(&self.path), what))
     }
 
-    /// Writes all bytes at an offset. A gap before it reads as zeros.
+    /// Writes all bytes at an offset. A gap between the end of the file and the offset reads as
+    /// zeros.
     ///
     /// # Errors
     ///
-    /// `StorageFull`, `ReadOnly`, `Aborted`, `Io`; `PermissionDenied` for a file that was opened
-    /// for reading.
+    /// `StorageFull`, `ReadOnly`, `Aborted`, `Io`; `PermissionDenied` if the file was not opened
+    /// for writing.
     pub fn write_all_at(&self, data: &[u8], offset: u64) -> Result<()> {
         self.expect(self.write, "write")?;
         let mut done = 0;
@@ -102,12 +104,13 @@ impl File {
     ///
     /// # Errors
     ///
-    /// Errors of writing them, and of writes before this call.
+    /// An error from this write. Also reports, once, the first earlier failure to write this file's
+    /// data in the background.
     pub fn sync_all(&self) -> Result<()> {
         self.inode.sync().context("sync", &self.path)
     }
 
-    /// The engine's inode, for what this type does not offer.
+    /// The engine's inode, for calls that this type does not offer.
     #[must_use]
     pub fn inode(&self) -> &Inode {
         &self.inode
@@ -175,7 +178,7 @@ impl Seek for File {
     }
 }
 
-/// How to open a file of a volume, with the words of [`std::fs::OpenOptions`].
+/// How to open a file of a volume. The methods have the names of [`std::fs::OpenOptions`].
 #[derive(Clone, Debug)]
 #[must_use = "options do nothing before a file is opened with them"]
 pub struct FileOptions {
@@ -195,7 +198,7 @@ impl Default for FileOptions {
 }
 
 impl FileOptions {
-    /// Nothing is allowed yet; a file that is made has mode 0644.
+    /// Options that allow neither reading nor writing. A new file gets mode 0644.
     pub fn new() -> Self {
         Self {
             read: false,
@@ -232,13 +235,13 @@ impl FileOptions {
         self
     }
 
-    /// Whether the file is made where there is none.
+    /// Whether opening creates the file if it does not exist.
     pub fn create(mut self, create: bool) -> Self {
         self.create = create;
         self
     }
 
-    /// Whether the file is made, and opening fails where there is one.
+    /// Whether opening creates the file, and fails if it exists.
     pub fn create_new(mut self, create_new: bool) -> Self {
         self.create_new = create_new;
         self

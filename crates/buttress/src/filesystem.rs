@@ -17,8 +17,8 @@ use crate::snapshot::Snapshot;
 use crate::transaction::{Transaction, Turn};
 use crate::walk::{self, Last};
 
-/// An open volume. Cheap to clone; many threads may use it at once, and every call blocks until it
-/// is answered.
+/// An open volume. Cheap to clone. Many threads may use it at once; every call blocks until its
+/// work is done.
 ///
 /// Paths begin at the mounted subvolume, with or without a leading `/`. The library checks no
 /// permissions: the program owns the volume. Changes are durable after [`Filesystem::sync`] or
@@ -29,12 +29,12 @@ pub struct Filesystem {
     turns: Arc<Turns>,
 }
 
-/// Locks of operations of which one runs at a time.
+/// Locks of operations that run one at a time.
 #[derive(Debug, Default)]
 struct Turns {
     transaction: Turn,
-    /// Held while a snapshot has a temporary name. Unranked: outermost; no other lock is held with
-    /// it.
+    /// Held while a snapshot has its temporary name. Unranked: this is the outermost lock, and no
+    /// other lock is held together with it.
     snapshot: Mutex<()>,
 }
 
@@ -43,7 +43,7 @@ struct Turns {
 const SNAPSHOT_NAME: &[u8] = b".buttress-snapshot";
 
 impl Filesystem {
-    /// Takes an opened volume over, and removes the snapshot that a crash may have left under the
+    /// Takes over an opened volume. Removes the snapshot that a crash may have left under the
     /// temporary name.
     pub(crate) fn new(fs: buttress_fs::Filesystem) -> Self {
         if fs.read_only_reason().is_none() {
@@ -55,9 +55,10 @@ impl Filesystem {
     /// Changes several files together: all changes that `work` makes happen, or none.
     ///
     /// The changes happen when `work` returns `Ok`, and are durable when this call returns. After a
-    /// crash all changes are there or none. Other threads see none of them before, and all of them
-    /// after. One transaction of a volume runs at a time. Calls outside of transactions can still
-    /// change what it reads. All files lie in one subvolume.
+    /// crash, the volume has all of the changes or none. Until they happen, other threads see none
+    /// of them; then they see all. One transaction of a volume runs at a time. Other calls do not
+    /// wait for it, so they can still change files that `work` has read. All changed names lie in
+    /// one subvolume.
     ///
     /// ```
     /// # fn main() -> buttress::Result<()> {
@@ -75,11 +76,15 @@ impl Filesystem {
     ///
     /// # Errors
     ///
-    /// The error that `work` returned; [`Error::other`] wraps a failure of the calling program.
-    /// `NotFound`, `IsADirectory` and the like, where other calls changed the same names meanwhile.
-    /// `CrossesSubvolumes`, `StorageFull`, `ReadOnly`. In all these cases nothing is changed.
-    /// `Aborted` and `Io`, where the commit failed: the volume is then read-only, and the device
-    /// has the last commit. `InvalidInput`, within a transaction of the same thread.
+    /// In all these cases nothing has changed:
+    ///
+    /// - The error that `work` returned. [`Error::other`] wraps a failure of the calling program.
+    /// - `NotFound`, `IsADirectory` and the like if other calls changed the same names meanwhile.
+    /// - `CrossesSubvolumes`, `StorageFull`, `ReadOnly`.
+    /// - `InvalidInput` if this thread is already within a transaction of the volume.
+    ///
+    /// `Aborted` and `Io` if the commit failed. The volume is then read-only, and the device has
+    /// the state of the last successful commit.
     pub fn transaction<T>(
         &self,
         work: impl FnOnce(&mut Transaction<'_>) -> Result<T>,
@@ -93,8 +98,8 @@ impl Filesystem {
 
     /// Returns the present state of the volume for reading. Later changes do not affect its files.
     ///
-    /// The call costs a commit. The snapshot takes space only for changes while it is held. If the
-    /// volume is read-only, the result is the volume itself.
+    /// The call commits. While the snapshot is held, it takes space only for later changes. If the
+    /// volume is read-only, no snapshot is made: the result reads the volume itself.
     ///
     /// # Errors
     ///
@@ -112,7 +117,7 @@ impl Filesystem {
         Ok(Snapshot::new(top))
     }
 
-    /// The engine's handle, for what this type does not offer.
+    /// The engine's handle, for calls that this type does not offer.
     #[must_use]
     pub fn engine(&self) -> &buttress_fs::Filesystem {
         &self.fs
@@ -161,12 +166,12 @@ impl Filesystem {
         self.open_with(path, &FileOptions::new().read(true).write(true).create(true).truncate(true))
     }
 
-    /// Opens a file as `options` say.
+    /// Opens a file with `options`.
     ///
     /// # Errors
     ///
-    /// As [`Filesystem::open_file`] and [`Filesystem::create_file`]; `AlreadyExists` where
-    /// `create_new` was set.
+    /// Those of [`Filesystem::open_file`] and [`Filesystem::create_file`]; `AlreadyExists` if
+    /// `create_new` is set and the name is taken.
     pub fn open_with(&self, path: impl AsRef<Path>, options: &FileOptions) -> Result<File> {
         let path = path.as_ref();
         let inode = self.find_or_make(path, options).context("open", path)?;
@@ -216,7 +221,7 @@ impl Filesystem {
         look::read_to_string(&self.fs.root(), path.as_ref())
     }
 
-    /// Writes a whole file: makes it, or replaces what it holds.
+    /// Writes a whole file. Creates the file, or replaces its content.
     ///
     /// # Errors
     ///
@@ -225,8 +230,9 @@ impl Filesystem {
         self.create_file(path)?.write_all_at(content.as_ref(), 0)
     }
 
-    /// Copies a file and its mode. Whole blocks are shared instead of copied, and take no more
-    /// space.
+    /// Copies the content of a file and returns its length in bytes. A new target gets the mode of
+    /// the source; an existing target is overwritten and keeps its mode. Whole blocks are shared,
+    /// which takes no time and no space.
     ///
     /// # Errors
     ///
@@ -337,7 +343,7 @@ impl Filesystem {
             .context("remove directory", path)
     }
 
-    /// Gives a file another name; a file of that name is replaced.
+    /// Renames a file or a directory. An object that has the new name is replaced.
     ///
     /// # Errors
     ///
@@ -374,7 +380,7 @@ impl Filesystem {
         look::read_link(&self.fs.root(), path.as_ref())
     }
 
-    /// Gives a file a second name.
+    /// Gives an object one more name. The object must not be a directory.
     ///
     /// # Errors
     ///
@@ -480,14 +486,15 @@ impl Filesystem {
     }
 }
 
-/// Removes the snapshot that a crash left in [`Filesystem::snapshot`]. A failure does no harm.
+/// Removes the snapshot that [`Filesystem::snapshot`] left because of a crash. If this fails, the
+/// next call tries again.
 fn remove_left(root: &Inode) {
     if root.lookup(SNAPSHOT_NAME).is_ok_and(|found| is_subvolume(found.id())) {
         let _ = root.delete_subvolume(SNAPSHOT_NAME);
     }
 }
 
-/// The root directory of a subvolume has the same number in each.
+/// Whether an inode is the root directory of a subvolume: it has the same number in all of them.
 fn is_subvolume(id: InodeId) -> bool {
     id.ino == buttress_fs::Ino::ROOT_DIR
 }

@@ -23,10 +23,10 @@
 //!
 //! # Opening
 //!
-//! [`Filesystem::open`] opens an image file or a block device, [`OpenOptions`] with options, on
-//! several devices, or on a [`Device`] of the program's own. A volume has one opener at a time:
-//! another program gets [`ErrorKind::Busy`]. A clone of [`Filesystem`] is another handle of the
-//! same volume, and any thread may use any of them.
+//! [`Filesystem::open`] opens an image file or a block device. [`OpenOptions`] opens a volume with
+//! options, on several devices, or on a [`Device`] that the program implements. One program at a
+//! time can have a volume open: a second one gets [`ErrorKind::Busy`]. Clones of a [`Filesystem`]
+//! are handles of the same volume, and threads may share them.
 //!
 //! # Files
 //!
@@ -68,7 +68,8 @@
 //! # }
 //! ```
 //!
-//! [`Filesystem::snapshot`] is one moment of the volume for reading, without a name on it.
+//! [`Filesystem::snapshot`] returns the state of the volume at one moment, for reading. This
+//! snapshot has no name on the volume.
 //!
 //! # Several files together
 //!
@@ -77,7 +78,7 @@
 //! # Errors
 //!
 //! Every call returns [`Error`]. It has a kind, the operation and the path, and turns into
-//! [`std::io::Error`] with `?`. [`ErrorKind`] says what to do:
+//! [`std::io::Error`] with `?`. A program decides by the [`ErrorKind`]:
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -110,13 +111,13 @@
 //!
 //! | feature | what it adds |
 //! |---|---|
-//! | `io-uring` | several requests to a device with one wait, where the kernel allows it |
-//! | `lzo` | files packed by LZO |
-//! | `mkfs` | `CreateOptions`: making volumes |
-//! | `send` | the module `send`: streams of `btrfs send`, made and received |
-//! | `zstd` | files packed by zstd; it brings a C library |
+//! | `io-uring` | several requests to a device in one system call |
+//! | `lzo` | files compressed with LZO |
+//! | `mkfs` | `CreateOptions`: creating volumes |
+//! | `send` | the module `send`: making and receiving streams of `btrfs send` |
+//! | `zstd` | files compressed with zstd; the build then needs a C library |
 //!
-//! A build without a codec refuses a volume that has files packed by it, and says so.
+//! Without the codec of a compression, opening a volume with such files fails and names the codec.
 //!
 //! # Where things are
 //!

@@ -1,9 +1,9 @@
-//! Reading by path below a directory: what an open volume and a snapshot have in common.
+//! Calls that read by path below a directory. An open volume and a snapshot share them.
 //!
 //! # What must hold
 //!
-//! - Nothing here changes the volume, but for times of access.
-//! - Every error names the operation and the path as the caller gave it.
+//! - Nothing here changes the volume, except access times.
+//! - Every error has the operation and the path that the caller gave.
 
 use std::path::{Path, PathBuf};
 

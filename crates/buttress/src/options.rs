@@ -34,14 +34,14 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
-    /// For reading and writing, with 64 MiB of memory and no threads.
+    /// Options for reading and writing, with 64 MiB of memory and no background threads.
     pub fn new() -> Self {
         let mut mount = MountOptions::default();
         mount.background = false;
         Self { mount, memory: MEMORY_DEFAULT }
     }
 
-    /// Whether the volume is opened without any write.
+    /// Whether the volume is opened read-only: nothing is written to the devices.
     pub fn read_only(mut self, read_only: bool) -> Self {
         self.mount.read_only = read_only;
         self
@@ -55,7 +55,8 @@ impl OpenOptions {
     }
 
     /// Whether background threads write back, commit and read ahead. Without them, calls of the
-    /// program do this work, and nothing is durable before [`Filesystem::sync`].
+    /// program do this work when the memory is full. A change is sure to be durable only after
+    /// [`Filesystem::sync`], [`File::sync_all`](crate::File::sync_all) or [`Filesystem::close`].
     pub fn background(mut self, background: bool) -> Self {
         self.mount.background = background;
         self
@@ -68,7 +69,7 @@ impl OpenOptions {
         self
     }
 
-    /// Adds options by the names that `mount -o` has for them, such as `compress=zstd:3,degraded`.
+    /// Adds options in the syntax of `mount -o`, such as `compress=zstd:3,degraded`.
     ///
     /// # Errors
     ///
@@ -174,7 +175,7 @@ impl CreateOptions {
         self
     }
 
-    /// Sets all other options of `mkfs`, by [`MakeOptions`](buttress_fs::MakeOptions).
+    /// Lets `change` set any other option of `mkfs`, in [`MakeOptions`](buttress_fs::MakeOptions).
     pub fn with(mut self, change: impl FnOnce(&mut buttress_fs::MakeOptions)) -> Self {
         change(&mut self.make);
         self
@@ -184,8 +185,8 @@ impl CreateOptions {
     ///
     /// # Errors
     ///
-    /// `AlreadyExists` for a file that has something in it; `InvalidInput` for a size that is too
-    /// small; `Io`.
+    /// `AlreadyExists` if the file exists and is not empty; `InvalidInput` if the volume cannot be
+    /// made, for example because `size` is too small; `Io`.
     pub fn create(self, path: impl AsRef<Path>) -> Result<Filesystem> {
         let path = path.as_ref();
         if std::fs::metadata(path).is_ok_and(|found| found.len() > 0) {
@@ -205,7 +206,8 @@ impl CreateOptions {
     ///
     /// # Errors
     ///
-    /// As [`CreateOptions::create`].
+    /// `InvalidInput` if the volume cannot be made; otherwise those of
+    /// [`OpenOptions::open_devices`].
     pub fn create_on(self, device: Arc<dyn Device>) -> Result<Filesystem> {
         self.create_at(device, Path::new(""))
     }

@@ -95,7 +95,7 @@ impl<'f> Transaction<'f> {
     ///
     /// # Errors
     ///
-    /// `NotFound`; `IsADirectory`: directories keep their names in a transaction.
+    /// `NotFound`; `IsADirectory`, because a transaction cannot rename directories.
     pub fn rename(&mut self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
         let from = from.as_ref();
         self.stage_move(from, to.as_ref()).context("rename", from)
@@ -169,8 +169,8 @@ impl<'f> Transaction<'f> {
                 inode.set_xattr(&name, &old.xattr(&name)?, XattrFlags::default())?;
             }
         }
-        // All content is in the trees before the name is, so a commit with the name has the
-        // content.
+        // The content must be in the trees before its name is. Otherwise a commit could have the
+        // name without the content.
         inode.flush_data()?;
         let Place { dir, key, .. } = place;
         self.changes.push(NameChange::Put { dir, name: key.1.clone(), inode: inode.clone() });

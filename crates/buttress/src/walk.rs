@@ -36,7 +36,8 @@ pub(crate) fn find_from(top: &Inode, path: &Path, last: Last) -> FsResult<Inode>
 }
 
 /// Finds the inode that a path names below `top`. If a name of the path itself does not exist,
-/// `missing` gets its directory and the name. The result of `missing` is then used.
+/// calls `missing` with the directory and the name. The search goes on with the inode that
+/// `missing` returns.
 pub(crate) fn find_or(
     top: &Inode,
     path: &Path,
@@ -44,7 +45,7 @@ pub(crate) fn find_or(
     mut missing: impl FnMut(&Inode, &[u8]) -> FsResult<Inode>,
 ) -> FsResult<Inode> {
     let mut names = components(path);
-    // How many of the names left are from the path itself, not from a symbolic link.
+    // The number of remaining names that come from the path itself, not from a symbolic link.
     let mut own = names.len();
     let mut trail = Vec::new();
     let mut at = top.clone();

@@ -2,9 +2,9 @@
 //!
 //! # Invariants
 //!
-//! - **M1** The order of a commit: no writer of the epoch is left; entries written; flush;
-//!   superblock written; flush. The first flush also covers the data, since it comes after the last
-//!   data write.
+//! - **M1** A commit has this order: wait until no writer of the epoch is left; write entries;
+//!   flush; write the superblock; flush. The data was written before, so the first flush covers it
+//!   as well.
 //! - **M2** A slot is given to another block only after its free mark was flushed.
 //! - **M3** A superseded version is marked free only after the newer version is committed.
 //!
@@ -25,17 +25,18 @@ use crate::units::{Epoch, OriginBlock};
 
 /// Bytes of metadata written in one request.
 const RUN_MAX: u64 = 1 << 20;
-/// Ages remembered at most.
+/// The most commits for which the time is kept.
 const AGES_MAX: usize = 64;
 
 impl Core {
     /// Makes everything durable that was acknowledged before the call, on both devices.
     pub(crate) fn sync(&self) -> Result<(), Error> {
         {
-            // One thread at a time: a second caller could see the flag cleared before the flush has
-            // ended.
+            // One thread at a time. Otherwise a second caller could find the flag cleared while the
+            // flush of the first one still runs, and return too early.
             let _one = self.origin_sync.lock();
-            // Writes past the cache are in the origin's volatile memory (test W6 in `known`).
+            // Writes that bypassed the cache may still be in the origin's volatile memory (test W6
+            // in `known`).
             if self.origin_dirty.swap(false, Ordering::SeqCst)
                 && let Err(error) = self.origin.flush()
             {
@@ -102,7 +103,7 @@ impl Core {
         write().map_err(|error| self.stop(error))?;
         drop(header);
         self.release(&dead);
-        // Keep the allocation for the next call, as long as a sweep makes the marks.
+        // Keeps the memory of the list for the next call, as long as a sweep adds to it.
         if self.index.emptied() == Emptied::Keep {
             dead.clear();
             let mut dying = self.dying.lock();
@@ -113,8 +114,7 @@ impl Core {
         Ok(())
     }
 
-    /// Changes the superblock, durably. It writes one page, whatever the size of the table (test W5
-    /// in `known`).
+    /// Changes the superblock durably. Writes one page, however large the table is.
     pub(crate) fn write_header(&self, change: impl FnOnce(&mut Superblock)) -> Result<(), Error> {
         let mut header = self.header.lock();
         self.check()?;
@@ -128,7 +128,7 @@ impl Core {
         Ok(())
     }
 
-    /// Marks versions free that have a newer, committed one (M3).
+    /// Marks a version free if a newer version of its block is committed (M3).
     fn mark_superseded_dying(&self) {
         let committed = self.committed();
         let keep_below = self.cut_target();
@@ -158,7 +158,7 @@ impl Core {
         self.superseded.lock().extend(later);
     }
 
-    /// The epoch that a running sweep goes towards, with `consistent_origin`.
+    /// With `consistent_origin`, the cut that the running sweep has as its goal.
     pub(crate) fn cut_target(&self) -> Option<Epoch> {
         if !self.options.consistent_origin {
             return None;

@@ -9,8 +9,8 @@
 //! - `commit`: one commit at a time.
 //! - `header`: one write of metadata at a time.
 //!
-//! Short locks come after them: the shards of the index, then leaves. Foreground reads and writes
-//! take only short locks, except a flush, which is a commit.
+//! Short locks come after these: the shards of the index, then leaves. Foreground reads and writes
+//! take only short locks. A flush is a commit, so it takes long ones.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -53,7 +53,7 @@ pub(crate) struct Core {
 
     /// The epoch in the superblock on the device: lower epochs are committed.
     pub(crate) committed: AtomicU64,
-    /// Whether the epochs of even and of odd number have writes since their commit.
+    /// For epochs of even and of odd number: whether the epoch has writes that are not committed.
     pub(crate) has_uncommitted: [AtomicBool; 2],
     /// Blocks published since the last commit.
     pub(crate) uncommitted: CachePadded<AtomicU64>,
@@ -75,13 +75,14 @@ pub(crate) struct Core {
     /// Whether the last attempt to write back failed.
     pub(crate) is_stalled: AtomicBool,
 
-    /// Blocks that got a newer version since the last check.
+    /// Blocks that have more than one version, since the last commit looked.
     pub(crate) superseded: Ranked<Vec<OriginBlock>>,
-    /// Versions with a free mark that waits to be written (`index::I2`).
+    /// Versions that are marked free in memory only: the mark is not on the device yet
+    /// (`index::I2`).
     pub(crate) dying: Ranked<Vec<(OriginBlock, Slot)>>,
     /// Slots that left the index and may still have readers.
     pub(crate) pending_slots: Ranked<PendingSlots>,
-    /// The order of first writes, for the baselines.
+    /// All versions in the order of their first write, for the orders `lru` and `fifo-unsorted`.
     pub(crate) oldest: Ranked<VecDeque<(OriginBlock, Slot)>>,
     /// When epochs were committed, for `max_age`.
     pub(crate) ages: Ranked<VecDeque<(Epoch, Instant)>>,
@@ -103,7 +104,7 @@ pub(crate) struct Core {
 pub(crate) struct PendingSlots {
     /// Readers of the present turn may use them.
     pub(crate) fresh: Vec<Slot>,
-    /// Readers of this turn may use them; later readers cannot.
+    /// Slots that readers of `turn` and earlier may use. Later readers cannot find them.
     pub(crate) waiting: Vec<Slot>,
     pub(crate) turn: u64,
 }
@@ -131,20 +132,20 @@ impl Default for Work {
 }
 
 impl Core {
-    /// Succeeds while the cache device works.
+    /// Fails if the cache has been stopped.
     pub(crate) fn check(&self) -> Result<(), Error> {
         self.broken.check()
     }
 
-    /// Stops the cache with the first cause, and returns that cause.
+    /// Stops the cache. Returns the cause with which it was stopped first.
     pub(crate) fn stop(&self, cause: buttress_block::Error) -> Error {
         tracing::error!(cache = %self.medium.name(), error = %cause, "the cache is stopped");
         self.broken.set(Error::Broken(Arc::new(cause)));
         self.broken.get().expect("it was set above")
     }
 
-    /// Notes that there is something to commit. The caller is inside the writers' gate with this
-    /// turn, so no commit clears the note meanwhile.
+    /// Records that epoch `turn` has something to commit. The caller is inside the writers' gate
+    /// with this turn, so no commit clears the record meanwhile.
     pub(crate) fn note_uncommitted(&self, turn: u64) {
         let has_uncommitted = &self.has_uncommitted[(turn & 1) as usize];
         if !has_uncommitted.load(Ordering::SeqCst) {
@@ -166,7 +167,8 @@ impl Core {
         block.0 << self.geometry.block_shift()
     }
 
-    /// Used slots without those that are being written back: the number that watermarks count.
+    /// The number of used slots, without those that are being written back. Watermarks compare with
+    /// it.
     pub(crate) fn used(&self) -> u64 {
         let held = u64::from(self.geometry.slots()) - u64::from(self.slots.free());
         held.saturating_sub(self.in_flight.load(Ordering::Relaxed))
@@ -176,8 +178,8 @@ impl Core {
         u64::from(self.geometry.slots()) * u64::from(percent) / 100
     }
 
-    /// Marks a version free, and removes it later, when the mark is durable. The caller holds its
-    /// shard's lock and has set its state.
+    /// Marks a version free in memory. It is removed later, when the mark is durable. The caller
+    /// has set the state `Dying` and holds the lock of the block's shard.
     pub(crate) fn mark_dying(&self, block: OriginBlock, slot: Slot) {
         self.table.free(slot);
         self.dying.lock().push((block, slot));
@@ -203,7 +205,8 @@ impl Core {
         let freed = {
             let mut pending_slots = self.pending_slots.lock();
             let mut freed = Vec::new();
-            // Two rounds: fresh slots become waiting slots, and those may be free at once.
+            // Two rounds: the first moves fresh slots to the waiting ones, and the second may free
+            // those at once.
             for _ in 0..2 {
                 if !pending_slots.waiting.is_empty() {
                     if !self.readers.is_empty(pending_slots.turn) {
@@ -212,8 +215,8 @@ impl Core {
                     freed.append(&mut pending_slots.waiting);
                 }
                 if !pending_slots.fresh.is_empty() {
-                    // No reader of the previous turn may be inside. Otherwise the counters would
-                    // mix two turns.
+                    // The turn can advance only if no reader of the turn before the present one is
+                    // inside. Even and odd turns have one counter each, and it would mix two turns.
                     let last = self.readers.turn().wrapping_sub(1);
                     if !self.readers.is_empty(last) {
                         break;

@@ -84,16 +84,17 @@ impl CacheDevice {
         self.core.index.len()
     }
 
-    /// Writes back everything that was acknowledged before the call. `progress` gets the number of
-    /// blocks as they are written.
+    /// Writes back everything that was acknowledged before the call. Calls `progress` with the
+    /// number of blocks of each batch.
     ///
     /// # Errors
     ///
-    /// Those of both devices. Every entry that was freed has its block on the origin.
+    /// Those of both devices. Then the blocks of all entries that were freed are on the origin.
     pub fn drain(&self, mut progress: impl FnMut(u64)) -> Result<Drained, Error> {
         let drained = self.core.drain_all(&mut progress);
         if drained.is_err() {
-            // The caller gets the error here.
+            // This call returns a failure to its caller, so an older one need not be reported any
+            // more.
             self.core.drain_error.lock().take();
         }
         Ok(Drained { blocks: drained? })
@@ -135,7 +136,7 @@ impl CacheDevice {
     ///
     /// # Errors
     ///
-    /// [`Error::Option`] for another word; those of write-back for `flush`.
+    /// [`Error::Option`] for an unknown message; for `flush`, also the errors of write-back.
     pub fn message(&self, message: &str) -> Result<(), Error> {
         match message {
             "flush" => self.drain(|_| {}).map(|_| ()),

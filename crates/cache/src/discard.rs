@@ -2,14 +2,14 @@
 //!
 //! # Invariants
 //!
-//! - **Z1** Zeroes that go to the origin are durable there before the cache drops the blocks under
-//!   them. So after a crash no content appears that is older than both.
+//! - **Z1** Zeroes that go to the origin are durable there before the cache drops the blocks of the
+//!   range. So after a crash, the range reads as zeroes or as its last content, never as something
+//!   older.
 //!
 //! # Failure
 //!
-//! After a crash a discarded block may hold its last content or an older version: the content of a
-//! discarded range is undefined. Blocks that are being written back keep their version until that
-//! ends.
+//! The content of a discarded range is undefined: after a crash, a block may have its last content
+//! or an older version. A block that is being written back is not dropped.
 
 use std::sync::atomic::Ordering;
 
@@ -28,15 +28,16 @@ const STEP: usize = 64;
 const ZEROES_CACHED: u64 = 1 << 20;
 
 impl Core {
-    /// Drops the whole blocks of a range. The cost depends on the cached blocks of the range, not
-    /// on its length.
+    /// Drops the blocks that lie wholly in a range. The cost depends on how many of them are
+    /// cached, not on the length of the range.
     pub(crate) fn discard(&self, offset: u64, len: u64) -> Result<(), Error> {
         self.counters.discards.add(1);
         self.check()?;
         let size = self.geometry.block_size();
         let first = OriginBlock(offset.div_ceil(size));
         let last = match offset + len {
-            // The last block is whole when the origin ends in it.
+            // If the range ends at the end of the origin, the last block counts as whole even if it
+            // is shorter.
             end if end == self.origin.len() => OriginBlock(end.div_ceil(size)),
             end => OriginBlock(end / size),
         };
@@ -85,14 +86,14 @@ impl Core {
         Ok(())
     }
 
-    /// Writes zeroes. A long range goes to the origin in one request. Blocks that prevent this go
-    /// through the cache.
+    /// Writes zeroes. A long range goes to the origin in one request. Blocks for which this is not
+    /// safe are written through the cache.
     pub(crate) fn write_zeroes(&self, offset: u64, len: u64, space: Space) -> Result<(), Error> {
         let sweep = if len < ZEROES_CACHED || self.options.consistent_origin {
             None
         } else {
-            // A running sweep could write the present content after the zeroes. This call does not
-            // wait for a sweep.
+            // A running sweep could write an old version over the zeroes. This call does not wait
+            // for the sweep; it writes through the cache instead.
             self.drain.try_lock().filter(|sweep| sweep.is_idle())
         };
         let Some(sweep) = sweep else { return self.write_each_zero(offset, len) };
@@ -105,8 +106,8 @@ impl Core {
         }
         self.origin.write_zeroes(from, to - from, space)?;
         self.flush_origin()?;
-        // Earlier marks must be durable first. Otherwise a crash could bring the older of two
-        // versions back.
+        // Free marks of older versions must be durable first. Otherwise a crash could keep the
+        // older version of a block and lose the newer one.
         self.flush_table()?;
         let mut others = Vec::new();
         self.each_in(OriginBlock(first), OriginBlock(last), |block, versions| {
@@ -138,7 +139,7 @@ impl Core {
         Ok(())
     }
 
-    /// Calls `act` for all cached blocks of a range, a few under one lock.
+    /// Calls `look` for all cached blocks of a range, for a few at a time under the shard's lock.
     fn each_in(
         &self,
         first: OriginBlock,

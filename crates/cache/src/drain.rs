@@ -2,20 +2,22 @@
 //!
 //! # Invariants
 //!
-//! - **B1** Only committed versions are written back, and of a block only the oldest (`index::I3`).
-//! - **B2** An entry is marked free only after a flush of the origin that came after its write. A
-//!   failure frees nothing.
-//! - **B3** A batch is bounded in blocks. A shard is locked for at most [`RUNS_MAX`] runs and
-//!   [`LOOK_MAX`] blocks at a time.
-//! - **B4** Within one sweep the origin's addresses only grow.
-//! - **B5** With `consistent_origin`: a sweep writes exactly the versions from before one epoch,
-//!   the cut, and nothing else touches the origin. The superblock says `Towards` before its first
-//!   write and `Whole` after its last was flushed.
+//! - **B1** Only committed versions are written back. Of the versions of a block, only the oldest
+//!   is (`index::I3`).
+//! - **B2** An entry is marked free only if its block was written to the origin and a flush of the
+//!   origin followed. A failure frees nothing.
+//! - **B3** A batch has a limited number of blocks. A shard is locked for at most [`RUNS_MAX`] runs
+//!   and [`LOOK_MAX`] blocks at a time.
+//! - **B4** Within one sweep, the written addresses of the origin only grow.
+//! - **B5** With `consistent_origin`, a sweep writes exactly the versions from before one epoch,
+//!   the cut. Nothing else writes to the origin. The superblock says `Towards` before the first
+//!   write of the sweep, and `Whole` after the flush that follows the last one.
 //!
 //! # Failure
 //!
-//! A failure of the origin puts the batch back as it was. It is reported once, to the caller. For
-//! background work that is the next caller of a flush of everything or of close.
+//! After a failure of the origin, the versions of the batch stay in the cache, ready to be written
+//! again. The caller gets the error once. An error of background work goes to the next call that
+//! flushes everything or closes the cache.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::Ordering;
@@ -38,17 +40,17 @@ const LOOK_MAX: usize = 128;
 const BATCH_BYTES: u64 = 8 << 20;
 /// Bytes of one request to the origin.
 const RUN_BYTES: u64 = 4 << 20;
-/// Bytes written between flushes of the origin, at least and at most.
+/// Limits for the number of bytes that are written before the origin is flushed.
 const FINISH_BYTES: std::ops::RangeInclusive<u64> = 64 << 20..=1 << 30;
-/// The cache's size divided by this is the share after which a flush follows, within
-/// `FINISH_BYTES`. If neighbours lie apart in the cache, the marks of each share are spread over
-/// the table. Then each share rewrites nearly the whole table.
+/// The origin is flushed after this share of the cache's size was written, within `FINISH_BYTES`. A
+/// flush frees entries, and these may be spread over the whole table. So each flush may rewrite
+/// most of the table, and smaller shares would cost more.
 const FINISH_SHARE: u64 = 32;
 /// Blocks of one run, as Linux joins them.
 const LRU_RUN: usize = 256;
 /// Threads that read a batch from the cache.
 const READERS: usize = 4;
-/// The number of separate reads from which threads are faster.
+/// With fewer separate reads than this, one thread reads the batch, because that is faster.
 const READERS_FROM: usize = 64;
 
 /// The exclusive right to sweep.
@@ -87,24 +89,24 @@ struct Pick {
 /// The order of picking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
-    /// By address, joined by origin adjacency.
+    /// By address. Blocks that are adjacent on the origin are joined.
     Sorted,
-    /// By address, joined where the slots are adjacent too.
+    /// By address. Blocks are joined only if their slots are adjacent as well.
     SortedAdjacent,
-    /// By age, extended where origin and slots are adjacent.
+    /// By age. A run goes on while blocks and slots are both adjacent.
     Oldest,
 }
 
 impl Core {
-    /// Waits until no other sweep runs.
+    /// Waits until no other sweep runs, and begins one.
     fn sweep(&self) -> Sweeping<'_> {
         let sweep = self.drain.lock();
         self.index.begin_sweep();
         Sweeping { index: &self.index, sweep }
     }
 
-    /// Writes back everything that was acknowledged before the call. `progress` gets numbers of
-    /// blocks.
+    /// Writes back everything that was acknowledged before the call. Calls `progress` with the
+    /// number of blocks of each batch.
     pub(crate) fn drain_all(&self, progress: &mut dyn FnMut(u64)) -> Result<u64, Error> {
         self.commit()?;
         let mut sweep = self.sweep();
@@ -114,7 +116,7 @@ impl Core {
             Writeback::FifoUnsorted => Order::Oldest,
         };
         let mut total = 0;
-        // A running cut is finished first. After it, one cut includes everything.
+        // Finishes a cut that has begun. After that, one more cut includes everything.
         if let Some(target) = self.cut_target() {
             total += self.drain_below(&mut sweep, target, order, progress)?;
             self.end_cut(target)?;
@@ -162,8 +164,8 @@ impl Core {
         }
     }
 
-    /// Writes back until the low watermark is reached. With `consistent_origin` it writes back one
-    /// whole cut. Ends early when `stop` returns true.
+    /// Writes back until the low watermark is reached. With `consistent_origin`, writes back one
+    /// whole cut. Otherwise ends early if `stop` returns true.
     pub(crate) fn drain_to_low(&self, stop: &dyn Fn() -> bool) -> Result<u64, Error> {
         self.commit()?;
         let mut sweep = self.sweep();
@@ -254,8 +256,8 @@ impl Core {
         }
     }
 
-    /// Chooses the limit of a sweep, which includes all committed versions. No commit runs
-    /// meanwhile.
+    /// Chooses the limit of a sweep, so that it includes all committed versions. Takes the commit
+    /// lock, so no commit runs meanwhile.
     fn begin_cut(&self) -> Result<Epoch, Error> {
         let _one = self.commit.lock();
         let limit = self.committed();
@@ -397,12 +399,13 @@ impl Core {
                 picks.push(last);
             }
         }
-        // These blocks are not tried again at once: their older versions are being written back.
+        // Puts these back at the end of the list: an older version must be written first, or their
+        // epoch is not committed yet.
         self.oldest.lock().extend(later);
         picks
     }
 
-    /// Copies a batch: gathered reads, joined writes.
+    /// Copies a batch to the origin: reads its slots into one buffer, then writes joined runs.
     fn copy(&self, picks: &[Pick], order: Order, buf: &mut AlignedBuf) -> Result<(), Error> {
         let size = self.geometry.block_size();
         let len = picks.len() * size as usize;
@@ -433,7 +436,8 @@ impl Core {
         Ok(())
     }
 
-    /// Reads a batch from the cache, adjacent slots in one request, several requests at once.
+    /// Reads a batch from the cache. One request reads adjacent slots; several threads read at the
+    /// same time.
     fn gather(&self, picks: &[Pick], buf: &mut [u8]) -> Result<(), Error> {
         let size = self.geometry.block_size() as usize;
         let adjacent = |pair: &[Pick]| pair[1].slot.0 == pair[0].slot.0.wrapping_add(1);
@@ -485,8 +489,8 @@ impl Core {
                 assert!(are_found, "index::I2: of {chunk:?} one is not marked free");
             }
         }
-        // All versions at once, and without the shards' locks: no other thread frees `Dying`
-        // versions.
+        // Adds all versions at once, after the shards' locks were released. In the state `Dying`,
+        // no other thread frees them.
         self.dying.lock().extend_from_slice(&pending);
         let count = pending.len() as u64;
         pending.clear();
@@ -497,7 +501,8 @@ impl Core {
         self.flush_table()
     }
 
-    /// After a failure: every version that may not be on the origin stays in the cache.
+    /// After a failure, makes all pending versions ready again: none of them is sure to be on the
+    /// origin.
     fn put_back(&self, sweep: &mut Sweep, error: Error) -> Error {
         let is_lru = self.options.writeback != Writeback::Sorted;
         let pending = std::mem::take(&mut sweep.pending);
@@ -521,7 +526,8 @@ impl Core {
         error
     }
 
-    /// The newest epoch below which all versions have been committed for longer than `max_age`.
+    /// The newest epoch such that all versions before it have been committed for `max_age` or
+    /// longer.
     pub(crate) fn aged(&self, now: Instant) -> Option<Epoch> {
         let max_age = self.options.max_age?;
         let ages = self.ages.lock();

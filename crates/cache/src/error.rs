@@ -11,8 +11,8 @@ pub enum Error {
     /// One of the two devices failed.
     #[error("{0}")]
     Device(#[source] Arc<buttress_block::Error>),
-    /// An error of the cache device that leaves its metadata in doubt. No write goes to it any
-    /// more. Everything that a flush acknowledged before is safe.
+    /// The cache device failed in a way that leaves its metadata in doubt. The cache is not written
+    /// any more. Everything that a flush acknowledged before is safe.
     #[error("the cache is stopped, because its device failed; reopen it to recover")]
     Broken(#[source] Arc<buttress_block::Error>),
     /// The device does not begin with the magic number of a cache.
@@ -83,7 +83,8 @@ pub enum Error {
         /// Number of blocks.
         found: u64,
     },
-    /// The superblock's epoch means that every slot is free, or that the epoch cannot grow.
+    /// The superblock's epoch is impossible: it marks free slots, or leaves no room for further
+    /// commits.
     #[error("the superblock has the impossible sequence count {found}")]
     Sequence {
         /// The sequence count.
@@ -109,7 +110,7 @@ pub enum Error {
         /// The epoch of both.
         epoch: Epoch,
     },
-    /// The origin is shorter than it was, or is another one.
+    /// An entry is past the end of the origin: the origin has become shorter, or is another device.
     #[error(
         "slot {slot} holds sector {sector}, past the end of {origin} ({len} bytes): the wrong origin, \
          or one that has been cut (--force-cache drops such blocks)"

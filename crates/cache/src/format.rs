@@ -53,7 +53,8 @@ pub fn format(
         }
         None => None,
     };
-    // Free entries are all ones, from the first to the end of their area.
+    // First erases the magic number. Then fills the area of the entries with ones, which means
+    // free.
     medium.write_at(0, &[0; HEADER_LEN])?;
     let free = vec![0xff; CHUNK];
     let mut at = HEADER_LEN as u64;

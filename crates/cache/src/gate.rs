@@ -1,17 +1,17 @@
-//! A gate that counts the threads inside it, by turn. A thread can wait for all threads that
-//! entered before a moment, without delaying later ones.
+//! A gate that counts the threads inside it by turn. A thread can wait for all threads that entered
+//! before a certain moment. Threads that enter later do not have to wait.
 //!
 //! # Place
 //!
-//! Writers enter with the open epoch. A commit opens the next epoch and waits for the writers of
-//! the old one. Readers of slots enter, so that a slot is not given to another block while they
-//! read it.
+//! Writers enter with the open epoch as their turn. A commit opens the next epoch and waits for the
+//! writers of the old one. Readers of slots enter a second gate. A slot is not given to another
+//! block while a reader of an older turn may use it.
 //!
 //! # Invariants
 //!
 //! - **G1** When [`Gate::advance`] has returned, no thread of the previous turn is inside.
-//! - **G2** Threads of at most two turns are inside: only one thread advances at a time (the
-//!   caller's lock).
+//! - **G2** Threads of at most two turns are inside. The caller's lock ensures that only one thread
+//!   opens turns at a time.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -23,9 +23,9 @@ use buttress_base::{Rank, Ranked};
 #[derive(Debug)]
 pub(crate) struct Gate {
     turn: CachePadded<AtomicU64>,
-    /// Counters by the thread's shard, for even and for odd turns. After the turn has changed, one
-    /// pass over the counters sees every thread of the old turn. A thread that enters the old turn
-    /// later sees the new turn, and leaves.
+    /// One counter for even and one for odd turns, for each shard of threads. Once the turn has
+    /// changed, one pass over the counters sees every thread of the old turn. A thread that was too
+    /// late for the old turn notices the change and leaves again.
     inside: Box<[CachePadded<[AtomicUsize; 2]>]>,
     is_waited_for: AtomicBool,
     place: Ranked<()>,

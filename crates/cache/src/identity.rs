@@ -9,9 +9,9 @@
 //!
 //! # Failure
 //!
-//! An origin without a known identifier is identified by its length alone. If the identifier
-//! changes without the cache (mkfs on the bare origin), the mismatch is an error on purpose. The
-//! cache's blocks are useless then.
+//! An origin without a known identifier is identified by its length alone. The identifier may
+//! change while the cache is not in use, for example by mkfs on the bare origin. Opening the cache
+//! then fails on purpose, because its blocks are useless.
 
 use buttress_block::Device;
 

@@ -4,9 +4,9 @@
 //!
 //! - **I1** The versions of a block are in the order of their epochs, oldest first.
 //! - **I2** A version leaves the index only when its free mark is durable, or if it never had an
-//!   entry. So if the index has no version of a block, no crash can bring one back.
-//! - **I3** Only the oldest version of a block is written back. So no version is freed while a
-//!   recovery could still find an older one.
+//!   entry. So no crash can bring back a version of a block that the index does not have.
+//! - **I3** Only the oldest version of a block is written back. So when it is freed, recovery
+//!   cannot find an older one.
 //!
 //! # Locks
 //!
@@ -30,13 +30,13 @@ const SHARDS: u64 = 64;
 const LEAF: u64 = 64;
 /// The number of spare vectors of each kind that a shard keeps while no sweep runs.
 const SPARE_MAX: usize = 64;
-/// The number of times that a foreground request tries a shard's lock before it sleeps, and the
-/// processor's pauses between two tries. Together they take a few microseconds, longer than a shard
-/// is ever held.
+/// How often a foreground request tries a shard's lock before it sleeps, and how many pauses of the
+/// processor are between two tries. Together, they take a few microseconds, which is longer than a
+/// shard is held.
 const LOOKS: u32 = 24;
 const PAUSES: u32 = 12;
-/// The largest number of times that a sweep checks for waiting requests. It is bounded, because the
-/// thread of a waiting request may have lost its processor.
+/// The most times that a sweep looks for waiting requests. There is a limit because the thread of a
+/// waiting request may not be running.
 const COURTESY: u32 = 256;
 /// Leaves that are removed under one lock at the end of a sweep.
 const PURGE: usize = 32;
@@ -99,10 +99,10 @@ impl Versions {
     }
 }
 
-/// The cached blocks among 64 neighbours.
+/// The cached ones of 64 neighbouring blocks.
 #[derive(Debug, Default)]
 struct Leaf {
-    /// The bits of the cached blocks.
+    /// One bit for each of the 64 blocks, set if the block is cached.
     mask: u64,
     /// The versions of each cached block, in the order of the bits.
     versions: Vec<Versions>,
@@ -119,7 +119,8 @@ impl Leaf {
         self.mask >> bit & 1 == 1
     }
 
-    /// Returns the number of cached blocks before a range, and the bits of the blocks in it.
+    /// Returns how many cached blocks of the leaf are before a range, and the bits of those in the
+    /// range.
     fn part(&self, number: u64, from: OriginBlock, end: OriginBlock) -> (usize, Bits) {
         let bit = |block: OriginBlock| block.0.saturating_sub(number * LEAF).min(LEAF) as u32;
         let before = self.mask & below(bit(from));
@@ -161,9 +162,10 @@ pub(crate) struct Shard {
     len: u64,
     /// Leaves that a sweep emptied and left in the map.
     emptied: Vec<u64>,
-    /// Memory of removed versions, reused for added ones. A foreground request must not wait in the
-    /// allocator for a sweep, nor sort the memory that a sweep freed. A sweep frees no memory, so
-    /// there is never more of it than at the start of the sweep.
+    /// Vectors of removed versions, kept for new ones. A foreground request must not wait in the
+    /// allocator while a sweep frees memory there, nor sort memory that a sweep freed. So a sweep
+    /// frees no memory. The vectors take no more memory than the versions took at the start of the
+    /// sweep.
     spare_leaves: Vec<Vec<Versions>>,
     spare_lists: Vec<Vec<Version>>,
 }
@@ -222,7 +224,7 @@ impl Shard {
         if !leaf.has(bit) {
             leaf.mask |= 1 << bit;
             if leaf.versions.capacity() == 0 {
-                // Isolated blocks: extra capacity would be wasted.
+                // A single block gets capacity for one: more would often be wasted.
                 leaf.versions = self.spare_leaves.pop().unwrap_or_else(|| Vec::with_capacity(1));
             }
             leaf.versions.insert(place, Versions::One(version));
@@ -241,8 +243,8 @@ impl Shard {
         }
     }
 
-    /// Calls `look` for versions that are given by block and slot. Neighbours share one lookup of
-    /// their leaf. Returns whether all versions were found.
+    /// Calls `look` for the versions that `which` names by block and slot. Neighbouring blocks
+    /// share one lookup of their leaf. Returns whether all versions were found.
     pub(crate) fn each_mut(
         &mut self,
         which: &[(OriginBlock, Slot)],
@@ -269,8 +271,9 @@ impl Shard {
         self.remove_all(&[(block, slot)], Emptied::Remove, |_| true)
     }
 
-    /// Removes those versions (I2), given by block and slot, for which `may` returns true.
-    /// Neighbours share one lookup of their leaf. Returns whether all were found.
+    /// Removes the versions that `which` names by block and slot (I2), if `may` returns true for
+    /// them. Neighbouring blocks share one lookup of their leaf. Returns whether all were found and
+    /// removed.
     pub(crate) fn remove_all(
         &mut self,
         which: &[(OriginBlock, Slot)],
@@ -372,7 +375,8 @@ struct Place {
 #[derive(Debug)]
 pub(crate) struct Index {
     shards: Box<[CachePadded<Place>]>,
-    /// One for each shard, notified when a version of the shard was filled.
+    /// One for each shard. Notified when a version in the shard has been filled or withdrawn, or
+    /// when a write past the cache has ended.
     filled: Box<[Condvar]>,
     /// Whether a sweep is under way.
     is_swept: AtomicBool,
@@ -415,8 +419,8 @@ impl Index {
         held
     }
 
-    /// Locks the shard of a block for background work, after the foreground requests that wait for
-    /// it now.
+    /// Locks the shard of a block for background work. First lets the foreground requests have it
+    /// that wait for it now.
     pub(crate) fn shard_after(&self, block: OriginBlock) -> Held<'_, Shard> {
         let place = &*self.shards[Self::number(block)];
         for look in 0..COURTESY {
@@ -459,7 +463,7 @@ impl Index {
         self.shards.iter().map(|place| &place.shard)
     }
 
-    /// The condition that tells waiting threads that a version in the shard of `block` was filled.
+    /// The condition on which threads wait that need a block of this shard filled or written.
     pub(crate) fn signal(&self, block: OriginBlock) -> &Condvar {
         &self.filled[Self::number(block)]
     }

@@ -20,9 +20,11 @@
 //!      D            data                   D: end of the entries, rounded up to a block
 //! ```
 //!
-//! An entry never straddles a sector, so a sector that is written whole keeps its entries whole.
-//! Persistent memory keeps eight bytes whole. There an entry's sector changes only while its epoch
-//! is all ones. So any mixture is the old entry, the new one or an uncommitted one.
+//! An entry never crosses the end of a sector. A disk writes whole sectors, so it never mixes an
+//! old and a new entry.
+//!
+//! Persistent memory writes eight bytes whole. There, an entry's sector changes only while its
+//! epoch is all ones. So a crash leaves the old entry, the new one, or one that is not committed.
 //!
 //! # Invariants
 //!
@@ -31,7 +33,8 @@
 use crate::error::Error;
 use crate::units::{Epoch, Slot};
 
-/// The largest `seq_count`: the next commits must not reach the mark of a free slot.
+/// The largest valid `seq_count`. It leaves room for commits: an epoch must never become the mark
+/// of a free slot, which is all ones.
 const EPOCH_MAX: u64 = u64::MAX - (1 << 32);
 
 const MAGIC: u32 = 0x2348_9321;
@@ -312,8 +315,8 @@ mod tests {
         }
     }
 
-    /// Every flipped bit of the fields that Linux reads is an error or another valid value, never a
-    /// panic. A flipped bit of the stamp makes it no stamp.
+    /// With any flipped bit in the fields of Linux, parsing returns an error or a valid value, and
+    /// does not panic. With a flipped bit in the stamp, there is no stamp.
     #[test]
     fn flipped_bits_are_errors_or_values() {
         let geometry = Geometry::largest(4096, "cache", 1 << 20).expect("it fits");

@@ -4,8 +4,9 @@
 //!
 //! The cache and its origin form one device, so everything that takes a device can use it
 //! unchanged. On disk it is exactly the format of Linux's dm-writecache ([`layout`]). In memory it
-//! differs from that module. The index is sharded, commits run beside writes, and write-back always
-//! sweeps in the order of the origin. [`options::Writeback`] has the published orders as baselines.
+//! works differently: the index has shards, commits run beside writes, and write-back always sweeps
+//! in the order of the origin. [`options::Writeback`] also has the orders of Linux, to compare
+//! with.
 //!
 //! `docs/internals/cache.md` explains the protocol; the files below name its rules.
 

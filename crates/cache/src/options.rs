@@ -11,11 +11,11 @@ use crate::error::Error;
 /// What the cache device is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// A disk: whole sectors survive, and a flush makes them durable.
+    /// A disk. A sector is written whole, and a flush makes it durable.
     #[default]
     Ssd,
-    /// Persistent memory: eight bytes survive whole, and a write back of CPU caches makes them
-    /// durable.
+    /// Persistent memory. Eight bytes are written whole. They are durable when the CPU's caches
+    /// have been written back.
     Pmem,
 }
 
@@ -25,14 +25,14 @@ pub enum Writeback {
     /// By origin address, always. Blocks that are adjacent on the origin are joined.
     #[default]
     Sorted,
-    /// As Linux: the oldest first, extended while blocks are adjacent on origin and cache. A flush
-    /// of everything goes by address.
+    /// As Linux: the oldest block first, with the blocks that follow it both on the origin and in
+    /// the cache. A flush of everything goes by address.
     Lru,
     /// As Linux before 2019: the oldest first, in a flush of everything too.
     FifoUnsorted,
 }
 
-/// How a cache behaves. The default is the target's default.
+/// Options of a cache. The defaults are those of the Linux target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheOptions {
     /// Disk or persistent memory.
@@ -49,7 +49,7 @@ pub struct CacheOptions {
     pub writeback_jobs: u32,
     /// Commit when this many blocks are uncommitted; 64 for persistent memory, 65536 for disks.
     pub autocommit_blocks: Option<u32>,
-    /// Commit when blocks have been uncommitted for this long.
+    /// The interval at which the background thread commits.
     pub autocommit_time: Duration,
     /// Admit no new blocks, and write all back.
     pub cleaner: bool,
@@ -59,11 +59,13 @@ pub struct CacheOptions {
     pub metadata_only: bool,
     /// Pause write-back after a write that went straight to the origin, for this time (disks only).
     pub pause_writeback: Duration,
-    /// Make each batch durable on the origin before the next (`fua`), or whole sweeps (`nofua`).
+    /// Whether each batch is made durable on the origin (`fua`), or many batches together
+    /// (`nofua`).
     pub fua: bool,
     /// The order of write-back.
     pub writeback: Writeback,
-    /// Write back in cuts: whenever a cut is complete, the origin alone is the state of one commit.
+    /// Whether to write back in cuts. When a cut is complete, the origin alone has the state of one
+    /// commit.
     pub consistent_origin: bool,
     /// Write everything back on close.
     pub flush_on_suspend: bool,

@@ -1,4 +1,5 @@
-//! All writes to the origin go through this file.
+//! Writes to the origin. Only `discard` sends zeroes to it directly, after
+//! [`Core::foresee_zeroes`].
 //!
 //! # Invariants
 //!
@@ -49,7 +50,8 @@ impl Core {
             return Ok(());
         }
         if stamp.next != stamp.origin {
-            // The stamp has room for two identities, so the previous change must be durable first.
+            // The stamp has room for two identities. So the previous change must be durable before
+            // a further one.
             self.origin.flush()?;
         }
         self.set_identity(now, next)
@@ -83,7 +85,8 @@ impl Core {
         Ok(())
     }
 
-    /// Makes all writes to the origin durable.
+    /// Makes all writes to the origin durable. The origin's next identity then becomes its
+    /// identity.
     pub(crate) fn flush_origin(&self) -> Result<(), Error> {
         self.origin.flush()?;
         let mut header = self.header.lock();

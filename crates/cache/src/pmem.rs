@@ -3,9 +3,10 @@
 //! # Invariants
 //!
 //! - **P1** The mapping lives as long as the device and covers `len` bytes. All access to it is
-//!   atomic, so threads that race on a byte get one of its values.
-//! - **P2** Eight bytes at a multiple of eight are stored at once, so a crash keeps all of them or
-//!   none.
+//!   atomic. A thread that reads while another one writes gets the old or the new value of each
+//!   byte.
+//! - **P2** Eight bytes at a multiple of eight are written by one store, so a crash keeps all of
+//!   them or none.
 //!
 //! # Failure
 //!
@@ -37,9 +38,9 @@ pub struct PmemDevice {
     is_dax: bool,
     /// One bit for each page, set if the page was written since the last flush.
     dirty: Box<[AtomicU64]>,
-    /// Held by a flush, so that one runs at a time. A flush that finds no dirty page must not
-    /// return before an earlier flush has made the pages durable. Unranked: held across a flush of
-    /// the device; no other lock is taken under it.
+    /// Held during a flush, so that flushes run one after the other. A flush that finds no dirty
+    /// page must still wait for an earlier flush, which makes the pages durable. Unranked: held
+    /// across a flush of the device; no other lock is taken under it.
     flushing: Mutex<()>,
 }
 
@@ -65,8 +66,8 @@ impl PmemDevice {
             .map_err(|_| failed(std::io::ErrorKind::OutOfMemory.into()))?;
         let prot = if options.write { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
         let map = |flags| {
-            // SAFETY: a new mapping at an address of the kernel's choice touches nothing that
-            // exists.
+            // SAFETY: the kernel chooses the address of the new mapping, so it replaces no existing
+            // one.
             #[expect(unsafe_code, reason = "there is no safe call for this")]
             unsafe {
                 rustix::mm::mmap(std::ptr::null_mut(), len, prot, flags, &mapped, 0)

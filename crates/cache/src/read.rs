@@ -14,10 +14,10 @@ use crate::error::Error;
 use crate::index::region_end;
 use crate::units::{OriginBlock, Slot};
 
-/// A part of a request that is contiguous in one place.
+/// A part of a request that is contiguous on the cache or on the origin.
 #[derive(Debug)]
 struct Part {
-    /// Its slot in the cache; `None` on the origin.
+    /// The slot, if the part is in the cache. `None` if it is on the origin.
     slot: Option<Slot>,
     /// Its first byte, as an offset on the origin.
     offset: u64,
@@ -68,7 +68,7 @@ impl Core {
         Ok(())
     }
 
-    /// Finds the bytes of a range within one region, joined as far as they are adjacent.
+    /// Finds out where the bytes of a range within one region are. Joins adjacent ones.
     fn locate(&self, offset: u64, len: u64) -> Vec<Part> {
         let shift = self.geometry.block_shift();
         let end = offset + len;

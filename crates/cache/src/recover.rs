@@ -63,7 +63,7 @@ pub struct Scan {
     pub superblock: Superblock,
     /// Every slot's entry and its fate.
     pub entries: Vec<(RawEntry, Fate)>,
-    /// Faults of entries; the entries with faults are not kept.
+    /// Faults of entries. Such an entry is not kept; of two equal ones, the first is kept.
     pub faults: Vec<Error>,
 }
 
@@ -198,12 +198,13 @@ pub(crate) fn open(
         kept.iter().filter(|_| is_lru).map(|&(_, block, slot)| (block, slot)).collect();
 
     let cut = match superblock.stamp.map_or(Cut::None, |stamp| stamp.cut) {
-        // Writes outside of cuts from now on make the origin inconsistent without its cache.
+        // From now on, writes that do not follow cuts make the origin inconsistent without its
+        // cache.
         _ if !options.consistent_origin => Cut::None,
         // The recorded cut belongs to another origin.
         _ if other.is_some() => Cut::None,
-        // Of a block with two versions only the newer one is left. So the old cut cannot be reached
-        // any more, but all committed versions make another cut.
+        // The scan has kept only the newest version of each block, so the old cut cannot be reached
+        // any more. But all committed versions together make another cut.
         Cut::Towards(_) => Cut::Towards(superblock.epoch),
         cut => cut,
     };

@@ -2,16 +2,16 @@
 //!
 //! # Invariants
 //!
-//! - **A1** A slot is free here, or exactly one version of one block holds it, or it is on its way
-//!   between the two.
-//! - **A2** A slot that becomes free here has its free mark on the device already. So its next data
-//!   can never be taken for its old data.
+//! - **A1** Each slot is in one of three states: free here, used by exactly one version of one
+//!   block, or on its way between the two.
+//! - **A2** When a slot becomes free here, its free mark is on the device already. So recovery
+//!   never takes its next data for its old data.
 //!
 //! # Locks
 //!
-//! One lock, of [`Rank::Leaf`], for taking slots. Giving slots back takes none: a sweep frees
+//! One lock, of [`Rank::Leaf`], for taking slots. Giving slots back takes no lock: a sweep frees
 //! thousands at a time, and a foreground write must not wait for that. A thread that waits for a
-//! free slot waits on the lock. Giving back signals it.
+//! free slot waits on a condition of the lock, and a thread that gives slots back signals it.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -29,7 +29,7 @@ pub(crate) struct Slots {
     /// One bit for each word, set when the word may have a free slot. A clear bit means that the
     /// word has none, except for a moment while a slot is given back.
     summary: Box<[AtomicU64]>,
-    /// At most the number of set bits.
+    /// The number of free slots; never more than the number of set bits.
     free: CachePadded<AtomicU32>,
     /// Where the last search ended, so that big writes get adjacent slots.
     cursor: Ranked<u32>,
@@ -110,8 +110,8 @@ impl Slots {
         let (word, bit) = (at as usize / 64, at % 64);
         if self.words[word].fetch_and(!(1 << bit), Ordering::SeqCst) == 1 << bit {
             self.summary[word / 64].fetch_and(!(1 << (word % 64)), Ordering::SeqCst);
-            // Another thread may have given a slot back and set the bit just before this cleared
-            // it.
+            // Another thread may have given back a slot of the word just before the summary bit was
+            // cleared. Then sets it again.
             if self.words[word].load(Ordering::SeqCst) != 0 {
                 self.summary[word / 64].fetch_or(1 << (word % 64), Ordering::SeqCst);
             }

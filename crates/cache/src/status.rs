@@ -90,7 +90,8 @@ pub(crate) struct Moment {
     pub(crate) cut: Cut,
 }
 
-/// A cache at one moment. Its text is the target's status line: fourteen numbers.
+/// The figures of a cache at one moment. Displayed, they are the status line of the Linux target:
+/// fourteen numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
     /// Whether a device has failed: 1 if so.
@@ -107,9 +108,9 @@ pub struct Status {
     pub read_hits: u64,
     /// Write requests.
     pub writes: u64,
-    /// Blocks written over an uncommitted version.
+    /// Blocks that overwrote an uncommitted version in place.
     pub hits_uncommitted: u64,
-    /// Blocks that got a newer version than the committed one.
+    /// Blocks that got a new version beside a committed one.
     pub hits_committed: u64,
     /// Writes that went straight to the origin.
     pub writes_around: u64,

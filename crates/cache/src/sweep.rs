@@ -2,8 +2,9 @@
 //!
 //! # Invariants
 //!
-//! - The pending versions are written to the origin and not flushed there yet (`drain::B2`).
-//! - Only the holder of the lock around this state changes it: one sweep runs at a time.
+//! - The pending versions are written to the origin, but the origin was not flushed since
+//!   (`drain::B2`).
+//! - The lock around this state lets one sweep run at a time. Only its holder changes the state.
 
 use buttress_base::AlignedBuf;
 
@@ -32,7 +33,7 @@ impl Sweep {
         self.pending.is_empty()
     }
 
-    /// Frees the memory of the state.
+    /// Frees memory after a sweep.
     pub(crate) fn rest(&mut self) {
         self.buf = AlignedBuf::default();
         self.pending.shrink_to_fit();

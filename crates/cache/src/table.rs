@@ -1,4 +1,4 @@
-//! The entries of all slots in memory, as they are or soon will be on the device.
+//! The entries of all slots in memory, in the state that the device has or will have after a flush.
 //!
 //! # Invariants
 //!
@@ -8,9 +8,10 @@
 //!
 //! # Locks
 //!
-//! The table has no lock: entries are pairs of atomics. The caller of [`Table::render`] holds the
-//! lock of metadata writes, so one thread at a time renders a page. Without that lock a slot could
-//! be freed and reused during a rendering, and E1 would not hold.
+//! The table has no lock: an entry is a pair of atomics. The caller of [`Table::render`] has the
+//! lock of metadata writes, so one thread at a time renders. Freeing a slot for reuse needs that
+//! lock as well. Without it, a slot could be freed and reused during a rendering, which would break
+//! E1.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -92,7 +93,7 @@ impl Table {
         }
     }
 
-    /// Takes the dirty pages, as runs of bytes of at most `max` each.
+    /// Returns the dirty pages as runs of at most `max` bytes each, and marks them clean.
     pub(crate) fn take_dirty(&self, max: u64) -> Vec<Range<u64>> {
         let mut runs: Vec<Range<u64>> = Vec::new();
         let end = self.geometry.data_start();
@@ -113,8 +114,8 @@ impl Table {
         runs
     }
 
-    /// Returns the bytes of `range` as they belong on the device. `header` is the superblock at the
-    /// front. The space after the last entry stays zero.
+    /// Returns the bytes of `range` for the device. `header` is the superblock, which is at the
+    /// front. The space after the last entry is zero.
     pub(crate) fn render(&self, range: Range<u64>, header: &[u8; HEADER_LEN]) -> Vec<u8> {
         let mut bytes = vec![0; (range.end - range.start) as usize];
         let mut at = range.start;

@@ -2,19 +2,20 @@
 //!
 //! # Invariants
 //!
-//! - **X1** A committed slot is never written to. A block written again in the same epoch is
-//!   overwritten in place. In a later epoch it gets another slot. (Linux overwrites committed slots
-//!   of an SSD in place. The format allows both, and this way an epoch stays whole.)
-//! - **X2** A block is written past the cache only while the index has no version of it. A version
-//!   with a free mark that is not durable yet counts too (`index::I2`). Otherwise a crash could
-//!   bring that version back over the write. No version is added while such a write runs (X4),
-//!   since a partial write into the cache would copy the origin's content.
+//! - **X1** A committed slot is never written to. A block that is written again in the same epoch
+//!   is overwritten in place. In a later epoch it gets another slot. The format also allows what
+//!   Linux does: it overwrites committed slots of an SSD in place. With X1, an epoch takes effect
+//!   whole.
+//! - **X2** A write may bypass the cache, and go straight to the origin, only for a block of which
+//!   the index has no version. A version that is marked free counts as one until its mark is
+//!   durable (`index::I2`). Otherwise a crash could bring that version back in place of the write.
 //! - **X3** No thread waits for a slot inside the writers' gate. A commit waits for the gate, and
 //!   write-back may have to wait for a commit.
-//! - **X4** A list holds each block that is written past the cache, from the index lookup until the
-//!   write has ended. Lookup and listing happen under the block's shard lock. A thread that would
-//!   add a version of a listed block waits. Otherwise a partial write could be completed with the
-//!   origin's old content. Reads and write-back would then use it in place of acknowledged data.
+//! - **X4** While a write bypasses the cache, no version of its blocks is added. For this, a list
+//!   has these blocks from the index lookup until the write has ended. Lookup and listing happen
+//!   under the block's shard lock. A thread that would add a version of a listed block waits.
+//!   Otherwise a partial write into the cache could copy the origin's old content, and reads and
+//!   write-back would use it in place of acknowledged data.
 //!
 //! # Failure
 //!
@@ -57,11 +58,12 @@ enum Stop {
     NeedsSlot,
     /// The next block has no version, and either there is no slot for it, or it must not be cached.
     Around,
-    /// A later epoch has begun, or another thread fills the block or writes it past the cache.
+    /// For the next block, a later epoch has begun, another thread is filling it, or a write to it
+    /// bypasses the cache.
     Again,
 }
 
-/// A running write past the cache (X4).
+/// A running write that bypasses the cache (X4). Dropping this ends its listing.
 struct Around<'a> {
     core: &'a Core,
     blocks: Range<OriginBlock>,
@@ -119,8 +121,9 @@ impl Core {
         self.after_write()
     }
 
-    /// Whether a block without a version may be written to the origin directly when there is no
-    /// slot. With persistent memory Linux waits; a consistent origin is written by sweeps alone.
+    /// Whether a block without a version may be written to the origin directly if there is no slot.
+    /// With persistent memory, Linux waits instead. With a consistent origin, only sweeps write to
+    /// it.
     fn may_go_around(&self, admits: bool) -> bool {
         !self.options.consistent_origin && (!admits || self.options.mode == Mode::Ssd)
     }
@@ -132,8 +135,8 @@ impl Core {
         let first = offset >> shift;
         let blocks = first..((end - 1) >> shift) + 1;
         let mut slots = Vec::new();
-        // A block that is overwritten in place may be discarded meanwhile; its slot must not change
-        // hands.
+        // A block that is overwritten in place may be discarded meanwhile. Being inside the
+        // readers' gate keeps its slot from going to another block.
         let _pinned = self.readers.enter();
         let inside = self.writers.enter();
         let epoch = Epoch(inside.turn());
@@ -158,7 +161,7 @@ impl Core {
         Ok((planned_end - offset, why))
     }
 
-    /// Decides where each block goes, and announces the new versions.
+    /// Decides which slot each block goes to, and adds the new versions to the index as `Filling`.
     fn plan(
         &self,
         blocks: Range<u64>,
@@ -188,8 +191,8 @@ impl Core {
                 None => {}
             }
             if slots.is_empty() && !is_supplied {
-                // Take slots for the rest of the piece at once, so that neighbours get adjacent
-                // slots. Overwritten blocks need none. Taking does not wait (X3).
+                // Takes slots for the rest of the piece at once, so that neighbouring blocks get
+                // adjacent slots. Some may turn out not to be needed. Taking does not wait (X3).
                 *slots = self.slots.take((end - number) as usize);
                 slots.reverse();
                 is_supplied = true;
@@ -248,7 +251,7 @@ impl Core {
         len as u64 == self.geometry.block_size() || len as u64 == self.block_len(block)
     }
 
-    /// A whole block: its old content with `bytes` at `start`.
+    /// Returns a whole block: its old content, with `bytes` written over it at `start`.
     fn compose(&self, block: OriginBlock, start: u64, bytes: &[u8]) -> Result<Vec<u8>, Error> {
         let mut whole = vec![0; self.geometry.block_size() as usize];
         let len = self.block_len(block) as usize;
@@ -259,8 +262,8 @@ impl Core {
         Ok(whole)
     }
 
-    /// The content of a block below the version that is being filled. No other thread writes it
-    /// meanwhile.
+    /// Reads the content that a block had before the version that is being filled. No other thread
+    /// writes it meanwhile.
     fn read_under(&self, block: OriginBlock, buf: &mut [u8]) -> Result<(), Error> {
         let inside = self.readers.enter();
         let slot = self
@@ -329,7 +332,7 @@ impl Core {
         self.slots.give(&slots);
     }
 
-    /// Waits until no thread fills the block or writes it past the cache.
+    /// Waits while another thread fills the block, or a write to it bypasses the cache.
     fn wait_for_filler(&self, block: OriginBlock) {
         let mut shard = self.index.shard(block);
         let is_filling =
@@ -339,7 +342,7 @@ impl Core {
         }
     }
 
-    /// Writes the blocks at the front that have no version past the cache (X2).
+    /// Writes straight to the origin, up to the first block that has a version (X2).
     fn write_uncached(&self, offset: u64, buf: &[u8]) -> Result<u64, Error> {
         let shift = self.geometry.block_shift();
         let end = offset + buf.len() as u64;
@@ -360,8 +363,8 @@ impl Core {
         Ok(len)
     }
 
-    /// Whether a block is being written past the cache (X4). The caller holds the lock of the
-    /// block's shard, which is also held when the block is listed.
+    /// Whether a running write to the block bypasses the cache (X4). The caller holds the lock of
+    /// the block's shard. Listing a block needs this lock, too.
     fn is_around(&self, block: OriginBlock) -> bool {
         self.arounds.load(Ordering::Relaxed) > 0
             && self.around.lock().iter().any(|blocks| blocks.contains(&block))
@@ -376,7 +379,8 @@ impl Core {
         if !self.options.background || self.work.wanted.lock().stop {
             return self.drain_for_room();
         }
-        // Back-pressure, but no endless wait when write-back cannot continue.
+        // The writer waits while write-back goes on. If write-back cannot go on, the writer gets
+        // its error instead of waiting forever.
         if self.is_stalled.load(Ordering::SeqCst)
             && let Some(error) = self.drain_error.lock().clone()
         {

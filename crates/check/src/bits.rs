@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **B1** A set takes memory only for pages that hold an address. That is 1 MiB for 32 GiB of
-//!   neighbouring addresses, wherever they lie.
+//! - **B1** A set takes memory only for pages that have an address, wherever these lie. A set of
+//!   all addresses in 32 GiB of neighbouring space takes 1 MiB.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ type Page = [AtomicU64; PAGE_WORDS];
 /// A set of sector addresses.
 #[derive(Default)]
 pub(crate) struct AddressSet {
-    /// Unranked: read locks of many threads; nothing else is taken under it.
+    /// Unranked: many threads take read locks. No other lock is taken under it.
     pages: RwLock<HashMap<u64, Arc<Page>>>,
 }
 

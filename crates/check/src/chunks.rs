@@ -2,8 +2,9 @@
 //!
 //! # Invariants
 //!
-//! - **C1** Each stripe of each chunk is one device extent, and there are no others.
-//! - **C2** Each chunk is one block group of the same range and flags, and there are no others.
+//! - **C1** Each stripe of each chunk has one device extent, and there are no other device extents.
+//! - **C2** Each chunk has one block group of the same range and flags, and there are no other
+//!   groups.
 //! - **C3** The used bytes in a device's item equal the sum of its device extents.
 
 use std::collections::BTreeMap;
@@ -81,7 +82,8 @@ pub(crate) fn load(context: &Context<'_>) -> BTreeMap<DeviceId, DeviceItem> {
     devices
 }
 
-/// Checks that the chunks in the superblock are all system chunks, and equal those of the tree.
+/// Checks that the superblock lists exactly the system chunks of the chunk tree, with the same
+/// content.
 fn check_system_chunks(context: &Context<'_>, chunks: &[Chunk]) {
     let listed = &context.superblock.sys_chunks;
     for (_, chunk) in listed {
@@ -127,7 +129,7 @@ fn check_devices(context: &Context<'_>, items: &BTreeMap<DeviceId, DeviceItem>) 
         };
         differs("devid", item.devid.0, device.0);
         differs("total_bytes", item.total_bytes, own.total_bytes);
-        // Reports the first half of the uuids, or the last half, whichever differs.
+        // Reports the two halves of a uuid separately, because a field value has only 64 bits.
         let half = |bytes: [u8; 16], from: usize| {
             u64::from_le_bytes(std::array::from_fn(|at| bytes[from + at]))
         };
@@ -272,8 +274,8 @@ fn check_groups(context: &Context<'_>, groups: &mut Vec<Group>) {
             context.add(Issue::ChunkMissing { group: group.extent });
             return false;
         };
-        // Checks every item. If two items begin at one address, their lengths differ, so one of
-        // them is wrong.
+        // Checks every item, also a second one at the same address. Its length differs, so at least
+        // one of the two is reported.
         let differs = |field, found, expected| {
             if found != expected {
                 let group = at;
@@ -282,8 +284,8 @@ fn check_groups(context: &Context<'_>, groups: &mut Vec<Group>) {
         };
         differs("length", group.extent.len, chunk.len);
         differs("flags", group.flags.0, chunk.flags.0);
-        // Chunks do not overlap; a group that is longer than its chunk must not reach into the
-        // next.
+        // Limits the group to its chunk. Chunks do not overlap, so the groups then do not overlap
+        // either.
         group.extent.len = chunk.len;
         before.replace(at) != Some(at)
     });

@@ -37,8 +37,8 @@ pub(crate) struct Context<'c> {
     pub(crate) shared: AddressSet,
     /// Bytes that each subvolume owns, if simple quotas count them.
     pub(crate) owned: std::sync::OnceLock<OwnedBytes>,
-    /// Whether there are trees of an unfinished balance. They hold nodes that their owners have
-    /// left already.
+    /// Whether there are trees of an unfinished balance. Such a tree still uses nodes that the tree
+    /// that they were written for does not use any more.
     pub(crate) has_leftovers: AtomicBool,
 }
 
@@ -92,9 +92,8 @@ impl Context<'_> {
         number.is_multiple_of(self.sectorsize())
     }
 
-    /// Returns the newest transaction that an item can be of. A log is one transaction ahead of its
-    /// superblock. No tree refers to a log before it is replayed, so the trees must be right
-    /// without it.
+    /// Returns the newest transaction that an item may have. Only log trees are newer, by one. The
+    /// other trees do not refer to a log before its replay, so they must be correct without it.
     pub(crate) fn newest(&self) -> Generation {
         self.superblock.generation
     }
@@ -119,7 +118,7 @@ pub(crate) struct Tree {
     pub(crate) is_dead: bool,
     /// The progress of the deletion: everything before this key, at this level, is deleted.
     pub(crate) drop: Option<(Key, u8)>,
-    /// Set when a part of the tree could not be read. Then a missing item proves nothing.
+    /// Set when a part of the tree could not be read. A missing item is then no error.
     cut: Arc<AtomicBool>,
 }
 
@@ -142,8 +141,8 @@ impl Tree {
         self.id.is_fs_tree() || self.id == TreeId::TREE_RELOC || self.id == TreeId::DATA_RELOC
     }
 
-    /// Returns whether the tree holds files to check. A balance's own tree does. Its files are
-    /// nameless orphans, with checksums or without, as the data that they copy.
+    /// Returns whether the tree has files to check. The data relocation tree has some, too: orphans
+    /// without names. Whether they have checksums depends on the data that they copy.
     pub(crate) fn has_files(&self) -> bool {
         (self.id.is_fs_tree() || self.id == TreeId::DATA_RELOC) && !self.is_dead
     }

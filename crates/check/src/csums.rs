@@ -1,12 +1,12 @@
-//! Checks the checksum tree: it has a checksum for each sector of data of a file with checksums,
-//! and none for space without data.
+//! Checks the checksum tree. Each sector of data needs a checksum if its file has checksums. Space
+//! without data must have none.
 //!
 //! # Invariants
 //!
-//! - **U1** Extents, and the wishes of files for checksums, arrive in the order of addresses and
-//!   are compared at once.
-//! - **U2** A file without checksums may use bytes that have some, as long as another file wants
-//!   them. For example, one file writes into an extent that another file holds as preallocated.
+//! - **U1** Extents, and the files' demands for checksums, arrive in address order. Each is
+//!   compared when it arrives.
+//! - **U2** A file without checksums may use bytes that have checksums if another file demands
+//!   them. For example, one file writes into an extent that another file has as preallocated.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ pub(crate) struct Ranges<'r, 'c> {
     /// reports.
     reports: bool,
     reached: Logical,
-    /// Bytes of checksums met.
+    /// The number of checksum bytes read so far.
     bytes: Arc<AtomicU64>,
 }
 
@@ -87,7 +87,7 @@ impl<'r, 'c> Ranges<'r, 'c> {
     }
 }
 
-/// Bytes of a file without checksums.
+/// A use of data by a file without checksums.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Unwanted {
     range: Extent,
@@ -99,11 +99,11 @@ struct Unwanted {
 /// Compares checksums with data.
 pub(crate) struct Csums<'s, 'c> {
     context: &'s Context<'c>,
-    /// Checksum items for the comparison with files. `window` holds the items that end after the
-    /// last start.
+    /// Checksum items for the comparison with files. `window` has the items that a file range still
+    /// to come can overlap.
     wanted: Ranges<'s, 'c>,
     window: VecDeque<Extent>,
-    /// Ranges that files want checksums for, as far back as the window goes.
+    /// Ranges for which files demand checksums. Ranges before the window are dropped.
     written: VecDeque<Extent>,
     /// Ranges that are not decided yet (U2), in the order of their starts.
     unwanted: VecDeque<Unwanted>,
@@ -111,7 +111,7 @@ pub(crate) struct Csums<'s, 'c> {
     /// extent has covered yet.
     left: Ranges<'s, 'c>,
     rest: Option<Extent>,
-    /// Data that only a log has.
+    /// Data that only a log tree references.
     logged: RangeSet,
 }
 
@@ -159,7 +159,8 @@ impl<'s, 'c> Csums<'s, 'c> {
         }
     }
 
-    /// Compares the next bytes of a file. `wanted` tells whether the file wants checksums for them.
+    /// Compares the next range of data that a file uses. `wanted` says whether the file demands
+    /// checksums.
     pub(crate) fn want(
         &mut self,
         range: Extent,
@@ -169,7 +170,8 @@ impl<'s, 'c> Csums<'s, 'c> {
         offset: u64,
     ) {
         self.settle_unwanted(range.start);
-        // A range longer than any extent is damage that other steps report. It is not collected.
+        // A range longer than any extent is damage, which other steps report. Here the window would
+        // grow to its length, so it is skipped.
         if range.len > 2 * MAX_EXTENT {
             return;
         }
@@ -248,7 +250,7 @@ fn overlapping(ranges: &VecDeque<Extent>, range: Extent) -> impl Iterator<Item =
 
 /// Returns the first address of `range` that lies in none of `ranges`, or the end of `range`.
 fn first_outside(ranges: &VecDeque<Extent>, range: Extent) -> Logical {
-    // Ranges that touch were joined before.
+    // One range is enough: ranges that touch are joined when they are added.
     match overlapping(ranges, range).next() {
         Some(first) if first.start == range.start => first.end(),
         _ => range.start,

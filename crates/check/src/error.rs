@@ -13,7 +13,7 @@ pub enum Error {
     /// The devices hold no volume, or one that this crate cannot read.
     #[error(transparent)]
     Volume(#[from] buttress_volume::Error),
-    /// A tree cannot be read while it is repaired.
+    /// A tree cannot be read during a repair.
     #[error(transparent)]
     Tree(#[from] buttress_tree::Error),
     /// A temporary file failed: see `TMPDIR`.

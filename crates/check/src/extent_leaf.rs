@@ -85,8 +85,8 @@ fn extent(context: &Context<'_>, item: &Item<'_>) -> Result<Vec<record::Record>,
     }
     context.check_generation(TreeId::EXTENT, key, found.generation);
     check_order(context, start, &key, &found.inline);
-    // Only mapped addresses are inserted, so the sets are bounded by the chunks and not by claims
-    // of items.
+    // The sets take only addresses that a chunk maps. So crafted items cannot make the sets larger
+    // than the chunks allow.
     let is_mapped = context.volume.mirrors(start) > 0;
     if is_mapped && is_node && found.flags & ExtentFlags::FULL_BACKREF != 0 {
         context.full_backrefs.insert(start);

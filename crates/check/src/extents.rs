@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //!
-//! - **X1** One pass over records sorted by address, with memory for one extent at a time.
+//! - **X1** One pass reads the records in address order. It needs memory for one extent at a time.
 //! - **X2** Each extent has one item. Each use is recorded as often as it occurs. The recorded
 //!   references add up to the count in the item. All users expect the length of the item.
 
@@ -23,7 +23,7 @@ use crate::sorter::Merge;
 /// Records between two progress reports.
 const STRIDE: u64 = 1 << 14;
 
-/// What all extents add up to.
+/// Sums over all extents.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sizes {
     pub(crate) used: u64,
@@ -181,7 +181,7 @@ impl<'e, 'c> Extents<'e, 'c> {
     fn node(&mut self, level: u8, generation: Generation, owner: TreeId) {
         self.state.node = Some((level, generation, owner));
         let extent = self.state.at;
-        // Without an item, the check of the uses reports the error.
+        // Without an item, `user` reports the missing extent.
         let Some(item) = self.state.item else { return };
         let mismatch = |field, found, expected| {
             self.context.add(Issue::ExtentMismatch { extent, field, found, expected });
@@ -256,8 +256,8 @@ impl<'e, 'c> Extents<'e, 'c> {
             if state.uses == 0 {
                 self.context.add(Issue::ExtentUnused { extent: item.extent });
             }
-            // A node that its owner no longer references has back references by address
-            // (`FULL_BACKREF`).
+            // If the owner does not reference a node any more, the node's references to its
+            // children are by address (`FULL_BACKREF`).
             let is_owned = state.has_owner
                 || item.flags & ExtentFlags::FULL_BACKREF != 0
                 || self.context.has_leftovers.load(std::sync::atomic::Ordering::Relaxed);
@@ -265,8 +265,8 @@ impl<'e, 'c> Extents<'e, 'c> {
                 state.node.filter(|_| item.is_node() && !is_owned)
             {
                 let node = NodePtr { logical: state.at, generation, level };
-                // After a balance of Linux, the owner can reach such a node through a node that
-                // other trees reference by its address.
+                // After a balance by Linux, the owner may reach the node although no item says so:
+                // a node above it is shared by other trees and referenced by its address.
                 let is_reached = self
                     .trees
                     .iter()

@@ -31,7 +31,7 @@ pub(crate) struct FreeSpace<'f, 'c> {
 struct Open {
     info: FreeSpaceInfo,
     runs: VecDeque<Extent>,
-    /// The number of runs read so far, counted as the volume counts them.
+    /// The number of runs read so far. Runs count in the way in which `FreeSpaceInfo` counts them.
     count: u64,
     /// Whether the first difference was reported.
     is_off: bool,
@@ -113,7 +113,8 @@ impl<'f, 'c> FreeSpace<'f, 'c> {
         }
     }
 
-    /// The next run of the open group, joined with those that touch it.
+    /// Returns the next recorded run of the open group. Runs of neighbouring bitmaps that touch are
+    /// joined.
     fn next_run(&mut self) -> Option<Extent> {
         let group = self.groups.get(self.group)?.extent;
         loop {
@@ -180,7 +181,7 @@ impl<'f, 'c> FreeSpace<'f, 'c> {
         }
     }
 
-    /// Compares unused space: it must be the next recorded run.
+    /// Compares space that no extent uses with the next recorded run. They must be equal.
     fn free(&mut self, expected: Extent) {
         let Some(group) = self.groups.get(self.group).map(|group| group.extent.start) else {
             return;

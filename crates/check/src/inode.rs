@@ -1,14 +1,14 @@
-//! Checks inodes from fragments: the items of an inode in one leaf are joined with those in the
-//! next leaf.
+//! Checks inodes by fragments. A fragment is what one leaf says about an inode; it is joined with
+//! the fragment of the next leaf.
 //!
 //! # Invariants
 //!
-//! - **I1** Joining is associative. Any thread may check leaves, in any grouping, and the [`Span`]
-//!   of a shared node serves every tree of that node.
+//! - **I1** Joining is associative. Threads may check leaves in any grouping. The [`Span`] of a
+//!   shared node is valid for every tree of that node.
 //! - **I2** An inode is checked once, when everything about it is in one [`Fragment`].
-//! - **I3** If the [`Sums`] of a tree agree, it has exactly one inode reference for each directory
-//!   entry, and the reverse. The chance of an error is 2^-128. Sums that disagree do not tell which
-//!   name is at fault; `names` finds it.
+//! - **I3** If the [`Sums`] of a tree agree, each directory entry has exactly one inode reference,
+//!   and each reference has an entry. The chance that wrong names go unnoticed is 2^-128. Sums that
+//!   disagree do not tell which name is wrong; `names` finds it.
 
 use buttress_format::{FileKind, Incompat, Ino, InodeFlags, InodeItem, Key, Kind};
 use xxhash_rust::xxh3::xxh3_128;
@@ -39,7 +39,8 @@ impl Sum {
         }
     }
 
-    /// Returns the sum that as many hashes with the kind of the file in them would have.
+    /// Mixes a file type into every hash of the sum, by a factor. Entries and references then agree
+    /// only if they agree on the type.
     pub(crate) fn of_kind(self, kind: FileKind) -> Self {
         // The factor is odd, so that the multiplication loses no information.
         let factor = 2 * u64::from(kind as u8) + 3;
@@ -50,9 +51,9 @@ impl Sum {
 /// Sums over a whole tree. They must agree with each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sums {
-    /// Entries of directories, according to the directories.
+    /// Directory entries as the directories list them.
     pub(crate) entries: Sum,
-    /// Entries of directories, according to the inodes.
+    /// Directory entries as the inodes' references state them.
     pub(crate) references: Sum,
     /// The number of directories that list other names than they find by lookup.
     pub(crate) odd_dirs: u64,
@@ -81,7 +82,7 @@ pub(crate) struct Run {
     pub(crate) end: u64,
     /// The offset of the first hole.
     pub(crate) hole: Option<u64>,
-    /// The end of the last extent that is not only preallocated.
+    /// The end of the last extent with written data; preallocated extents do not count.
     pub(crate) written_end: u64,
 }
 
@@ -140,9 +141,9 @@ impl Fragment {
         }
     }
 
-    /// Returns whether the inode has lost its last name. Its items are removed over several
-    /// commits, and Linux does not keep the sums right meanwhile. A crash leaves some of its items,
-    /// and the orphan item that has the rest removed.
+    /// Whether the inode has lost its last name. Its items are removed over several commits, and
+    /// Linux does not keep the sums correct meanwhile. After a crash, some items are left. The
+    /// orphan item makes the next mount remove them.
     fn is_going(&self) -> bool {
         self.names == 0 && self.item.is_some_and(|item| item.nlink == 0)
     }
@@ -219,7 +220,7 @@ impl Span {
         }
     }
 
-    /// Checks also the inodes at the ends, because no leaf comes before or after.
+    /// Checks the first and last inode as well. The caller has appended all leaves of the tree.
     pub(crate) fn finish(mut self, checker: &mut InodeChecker<'_, '_>) -> Sums {
         for whole in [self.first.take(), self.last.take()].into_iter().flatten() {
             checker.inode(whole, &mut self.sums);

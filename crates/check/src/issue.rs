@@ -38,7 +38,7 @@ impl Severity {
     }
 }
 
-/// A name on the volume. It may have any bytes, and is escaped so that it does not disturb a
+/// A name on the volume, with any bytes. The text form escapes them, so that they do no harm to a
 /// terminal.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Name(pub Vec<u8>);
@@ -86,7 +86,7 @@ macro_rules! facts {
     };
 }
 
-/// Writes a name whole and in one form, as the program's other verbs do.
+/// Encodes the name without loss, as the other commands of the program do.
 impl Fact for Name {
     fn put<M: SerializeMap>(&self, name: &'static str, map: &mut M) -> Result<(), M::Error> {
         map.serialize_entry(name, &buttress_base::text::encode(&self.0))
@@ -154,20 +154,21 @@ impl serde::Serialize for Issue {
 }
 
 issues! {
-    /// A superblock copy does not parse.
+    /// A superblock copy is invalid.
     SuperCopyDamaged { device: String, offset: u64, why: String }
         = "super-copy-damaged", Error, "superblock at {offset} of {device}: {why}";
     /// A superblock copy was never written: its place has other bytes.
     SuperCopyMissing { device: String, offset: u64 }
         = "super-copy-missing", Warning, "superblock at {offset} of {device} was never written";
-    /// A superblock copy is of an earlier commit than the first one.
+    /// A superblock copy is older than the commit that the volume uses.
     SuperCopyStale { device: String, offset: u64, found: Generation, newest: Generation }
         = "super-copy-stale", Warning,
         "superblock at {offset} of {device} has generation {found}, the newest is {newest}";
-    /// A superblock copy contradicts the first one of the same generation.
+    /// A superblock copy contradicts the one that the check uses: same generation with other
+    /// content, a newer generation, or another volume.
     SuperCopyMismatch { device: String, offset: u64 }
         = "super-copy-mismatch", Error, "superblock at {offset} of {device} differs from the first";
-    /// A sum in the superblock is not what the trees add up to.
+    /// A sum in the superblock differs from the sum over the trees.
     SuperField { field: &'static str, found: u64, expected: u64 }
         = "super-field", Error, "superblock: {field} is {found}, expected {expected}";
     /// The superblock's own list of chunks contradicts the chunk tree.
@@ -176,7 +177,7 @@ issues! {
     /// The volume was not unmounted after an fsync.
     LogPresent { log: Logical }
         = "log-present", Note, "there is a log tree at {log}: it is replayed at the next mount";
-    /// A log tree cannot be read: what was fsynced last cannot be replayed.
+    /// A log tree cannot be read, so the last fsyncs cannot be replayed.
     LogDamaged { logical: Logical, why: String }
         = "log-damaged", Error, "the log tree at {logical} is damaged: {why}";
 
@@ -190,7 +191,7 @@ issues! {
     DeviceField { device: DeviceId, field: &'static str, found: u64, expected: u64 }
         = "device-field", Error,
         "device {device}: {field} is {found} in its item, {expected} in its superblock";
-    /// A device item's count of used bytes is not what its extents add up to.
+    /// A device item's used bytes differ from the sum of its device extents.
     DeviceUsed { device: DeviceId, found: u64, expected: u64 }
         = "device-used", Error, "device {device}: {found} bytes used recorded, its extents have {expected}";
     /// A chunk's stripe has no device extent.
@@ -225,7 +226,7 @@ issues! {
     BlockGroupMismatch { group: Logical, field: &'static str, found: u64, expected: u64 }
         = "block-group-mismatch", Error,
         "block group {group}: {field} is {found:#x}, its chunk's is {expected:#x}";
-    /// A block group's count of used bytes is not what its extents add up to.
+    /// A block group's used bytes differ from the sum of its extents.
     BlockGroupUsed { group: Logical, found: u64, expected: u64 }
         = "block-group-used", Error,
         "block group {group}: {found} bytes used recorded, its extents have {expected}";
@@ -236,15 +237,15 @@ issues! {
     /// No copy of a node is good.
     NodeDamaged { tree: TreeId, logical: Logical, why: String }
         = "node-damaged", Error, "{tree}: node {logical}: {why}";
-    /// A node belongs to another tree.
+    /// A node in this tree was written for another tree.
     NodeOwner { tree: TreeId, logical: Logical, found: TreeId }
         = "node-owner", Error, "{tree}: node {logical} was written for {found}";
-    /// The flags of a node's header state a kind of back references that its tree does not use.
+    /// A node's header has flags or a back-reference revision that are not possible in its tree.
     NodeFlags { tree: TreeId, logical: Logical, flags: u64, revision: u8 }
         = "node-flags", Error,
         "{tree}: node {logical} has the flags {flags:#x}, and back references of revision {revision}";
-    /// A node was written for a tree that has no reference to it. The first user of a node must
-    /// have one.
+    /// The tree that a node was written for has no reference to the node. It must have one, because
+    /// it is the first user.
     NodeOwnerRef { logical: Logical, owner: TreeId }
         = "node-owner-ref", Error,
         "node {logical} was written for {owner}, which has no reference to it";
@@ -252,7 +253,7 @@ issues! {
     NodeGeneration { tree: TreeId, logical: Logical, found: Generation, newest: Generation }
         = "node-generation", Error,
         "{tree}: node {logical} has generation {found}, the superblock {newest}";
-    /// A node has keys at or after its parent's next key.
+    /// A node has a key that is not below the next key in its parent.
     NodeBounds { tree: TreeId, logical: Logical, key: Key }
         = "node-bounds", Error, "{tree}: node {logical}: {key} lies outside its parent's range";
     /// Two pointers lead to the same node, in a tree that must not share nodes.
@@ -280,7 +281,7 @@ issues! {
     /// The record of an extent contradicts its use.
     ExtentMismatch { extent: Logical, field: &'static str, found: u64, expected: u64 }
         = "extent-mismatch", Error, "extent {extent}: {field} is {found}, expected {expected}";
-    /// An extent's count of references is not the sum of those recorded.
+    /// The reference count of an extent differs from the sum of its recorded references.
     ExtentRefs { extent: Logical, found: u64, expected: u64 }
         = "extent-refs", Error,
         "extent {extent}: {found} references counted, {expected} recorded one by one";
@@ -295,13 +296,15 @@ issues! {
     BackrefCount { extent: Logical, user: String, recorded: u64, uses: u64 }
         = "backref-count", Error,
         "extent {extent}: {recorded} references by {user} recorded, {uses} exist";
-    /// References that are not where a search would look.
+    /// A reference is at a place where a search does not find it, or is of the wrong kind for its
+    /// extent.
     BackrefOrder { extent: Logical, key: Key, why: &'static str }
         = "backref-order", Error, "extent {extent}: {key}: {why}";
     /// An extent that lies in no block group.
     ExtentOutside { extent: Extent }
         = "extent-outside", Error, "extent {extent} does not lie within one block group";
-    /// A node among data, or data among nodes.
+    /// A node in a block group for data, or data in one for nodes, or a node in the wrong kind of
+    /// those.
     ExtentGroup { extent: Logical, group: Logical }
         = "extent-group", Error, "extent {extent} is of another kind than its block group {group}";
 
@@ -322,7 +325,7 @@ issues! {
         = "free-space-count", Error,
         "free space of block group {group}: {found} runs counted, {expected} recorded one by one";
 
-    /// A tree that every volume with these features has does not exist.
+    /// A tree is missing that every volume with these features has.
     RootMissing { tree: TreeId }
         = "root-missing", Error, "there is no {tree}";
     /// A root item names the wrong root directory. Every tree of files has the same one.
@@ -334,17 +337,18 @@ issues! {
     /// A reference to a subvolume that is not there.
     RootRefDangling { tree: TreeId, parent: TreeId }
         = "root-ref-dangling", Error, "subvolume {tree} is referred to by {parent}, but not there";
-    /// One direction of a subvolume's reference exists without the other.
+    /// One direction of a reference between subvolumes is missing, the two differ, or the parent
+    /// does not exist.
     RootRefMismatch { tree: TreeId, parent: TreeId, why: &'static str }
         = "root-ref-mismatch", Error, "subvolume {tree} in {parent}: {why}";
     /// A subvolume's reference names a directory entry that is not there.
     RootEntryMissing { tree: TreeId, parent: TreeId, dir: Ino, name: Name }
         = "root-entry-missing", Error,
         "subvolume {tree}: no entry \"{name}\" for it in directory {dir} of {parent}";
-    /// The directory of the root tree names no subvolume to mount.
+    /// The directory of the root tree does not name an existing default subvolume.
     DefaultMissing { why: &'static str }
         = "default-missing", Error, "default subvolume: {why}";
-    /// A subvolume is not found by its uuid.
+    /// The uuid tree has no entry for a subvolume.
     UuidMissing { tree: TreeId }
         = "uuid-missing", Warning, "subvolume {tree} is not found by its uuid";
     /// The uuid tree names a subvolume that has another uuid, or is not there.
@@ -354,22 +358,23 @@ issues! {
     /// Items of an inode that is not there.
     InodeMissing { tree: TreeId, ino: Ino }
         = "inode-missing", Error, "{tree}: inode {ino} has items but is not there";
-    /// An inode's mode has no file type, one that its items contradict, or bits that mean nothing.
+    /// An inode's mode is invalid: no file type, a type that contradicts the inode's items, or
+    /// unknown bits.
     InodeMode { tree: TreeId, ino: Ino, mode: u32 }
         = "inode-mode", Error, "{tree}: inode {ino} has mode {mode:o}";
-    /// An inode's count of names is not how many there are.
+    /// An inode's link count differs from the number of its names.
     InodeLinks { tree: TreeId, ino: Ino, found: u64, expected: u64 }
         = "inode-links", Error, "{tree}: inode {ino} says {found} links, {expected} names lead to it";
-    /// A directory's size is not what its names add up to.
+    /// A directory's size differs from the sum over its names.
     DirSize { tree: TreeId, ino: Ino, found: u64, expected: u64 }
         = "dir-size", Error, "{tree}: directory {ino} has size {found}, its names make {expected}";
-    /// An inode's count of bytes is not what its extents add up to.
+    /// An inode's count of bytes differs from the sum of its extents.
     InodeBytes { tree: TreeId, ino: Ino, found: u64, expected: u64 }
         = "inode-bytes", Error, "{tree}: inode {ino} says {found} bytes, its extents have {expected}";
-    /// An inode without a name, and without the orphan item that would have it removed.
+    /// An inode has no name, and no orphan item makes a mount remove it.
     OrphanMissing { tree: TreeId, ino: Ino }
         = "orphan-missing", Error, "{tree}: inode {ino} has no name and no orphan item";
-    /// Items of a kind that does not fit the inode's type.
+    /// An inode has items or flags that do not fit its type.
     InodeOdd { tree: TreeId, ino: Ino, why: &'static str }
         = "inode-odd", Error, "{tree}: inode {ino}: {why}";
     /// An inode has a name that its directory does not list.
@@ -455,7 +460,7 @@ mod tests {
         assert!(codes.iter().all(|code| code.bytes().all(word)));
     }
 
-    /// Facts are fields, beside code, severity and text.
+    /// Every field of an issue is in its serialised form, beside code, severity and text.
     #[test]
     fn scripts_read_facts() {
         let name = Name(b"a\xff\n".to_vec());

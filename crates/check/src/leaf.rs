@@ -1,5 +1,5 @@
-//! Reads a leaf item by item. Makes records of extents and fragments of inodes, and finds items in
-//! a wrong tree.
+//! Checks a leaf item by item. Turns items into records of extents and fragments of inodes, and
+//! reports items that do not belong into the tree.
 
 use std::io;
 use std::sync::Arc;
@@ -108,7 +108,8 @@ impl<'l, 'c> Leaves<'l, 'c> {
         let user = if self.context.refers_by_address(node.logical()) {
             User::Leaf(node.logical())
         } else {
-            // An extent may begin in front of its file. The difference then wraps, as in Linux.
+            // The item may use a later part of the extent than its own file offset. The difference
+            // then wraps, as in Linux.
             User::File(node.owner(), ino, at.wrapping_sub(region.offset))
         };
         records.put(record::met(region.disk, user, region.disk_len))?;
@@ -201,7 +202,7 @@ impl<'l, 'c> Leaves<'l, 'c> {
             Kind::VERITY_DESC_ITEM | Kind::VERITY_MERKLE_ITEM => {}
             // The inode numbers that old kernels remembered as free.
             _ if key.objectid == ids::FREE_INO => {}
-            // The head of the file with those inode numbers.
+            // The header of an old kernel's cache of free inode numbers.
             Kind(0) if key.objectid == ids::FREE_SPACE_V1 => {
                 self.context.add(Issue::InodeCache { tree: self.tree.id, key });
             }
@@ -231,7 +232,7 @@ impl<'l, 'c> Leaves<'l, 'c> {
 
     fn reference(&self, inode: &mut Fragment, dir: u64, index: u64, name: &[u8]) {
         inode.names += 1;
-        // No directory lists the root directory's name for itself.
+        // The ".." of the root directory is in no directory's list.
         let is_top =
             inode.ino == Ino::ROOT_DIR && dir == inode.ino.0 && index == 0 && name == b"..";
         if !is_top {
@@ -286,8 +287,8 @@ impl<'l, 'c> Leaves<'l, 'c> {
         inode.add_extent(Run { start: offset, end, hole: None, written_end });
     }
 
-    /// Checks items of trees that have a pass of their own: whether they belong into the tree, and
-    /// whether they parse.
+    /// Checks an item of a tree that has a pass of its own elsewhere. Here it only needs to belong
+    /// into the tree and to parse.
     fn plain(&self, item: &Item<'_>) {
         let Item { key, bytes, .. } = *item;
         let outcome = match (self.tree.id, key.kind) {
@@ -327,7 +328,7 @@ fn has_place(tree: TreeId, kind: Kind) -> bool {
             Kind::ROOT_BACKREF,
             Kind::TEMPORARY_ITEM,
             Kind::PERSISTENT_ITEM,
-            // The head of version 1 free space.
+            // The header of the version 1 free space cache.
             Kind(0),
         ],
         TreeId::CHUNK => &[Kind::DEV_ITEM, Kind::CHUNK_ITEM],
@@ -341,7 +342,7 @@ fn has_place(tree: TreeId, kind: Kind) -> bool {
         TreeId::UUID => &[
             Kind::UUID_KEY_SUBVOL,
             Kind::UUID_KEY_RECEIVED_SUBVOL,
-            // The root directory that early versions of mkfs.btrfs gave it.
+            // Early versions of mkfs.btrfs put a root directory into this tree.
             Kind::INODE_ITEM,
             Kind::INODE_REF,
         ],

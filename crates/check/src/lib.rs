@@ -8,10 +8,12 @@
 //!
 //! # How
 //!
-//! One walk over every tree, on all processors, makes small records: each extent as recorded, and
-//! each use as found. The records are sorted by address, on disk if memory is too small. One pass
-//! checks them together with free space and checksums. Files are checked during the walk, from sums
-//! that join in any order. So a part that snapshots share is checked once.
+//! One walk over every tree, on all processors, makes small records: one for each extent in the
+//! extent tree, and one for each use of an extent. The records are sorted by address, on disk if
+//! memory is too small. One pass compares them, and also compares free space and checksums.
+//!
+//! Files are checked during the walk, by sums that can be joined in any order. So a part of a tree
+//! that several snapshots share is checked once.
 //!
 //! # Invariants
 //!

@@ -11,8 +11,9 @@ use crate::bits::AddressSet;
 use crate::context::Context;
 use crate::issue::Issue;
 
-/// Checks whether there is a log, and whether every node of it can be read. Returns the data ranges
-/// that only the log references; their checksums may already exist.
+/// Checks whether there is a log, and whether each of its nodes can be read. Returns the data
+/// ranges that the log trees reference. These may have checksums although no extent item covers
+/// them yet.
 pub(crate) fn check(context: &Context<'_>) -> RangeSet {
     let superblock = context.superblock;
     if superblock.log_root.0 == 0 {

@@ -1,8 +1,8 @@
 //! Finds the wrong names in a tree with sums that do not agree.
 //!
-//! The walk finds out that some directory entry lacks its inode reference, or the reverse, but not
-//! which one. This module makes a record of every name of one tree, and sorts both sides. Then it
-//! looks up the text of each record without a match.
+//! The walk finds that some directory entry lacks its inode reference, or the reverse. It does not
+//! find which one. This module makes records of all names of the tree and sorts them. Then it looks
+//! up the text of each name that has no counterpart.
 //!
 //! # Invariants
 //!
@@ -24,18 +24,21 @@ use crate::issue::{Issue, Name};
 use crate::sorter::{Record, Sorter};
 use crate::walk::each_leaf;
 
-/// Words of a record: what it is about, directory, place, inode, hash of the name, side, kind.
+/// Words of a record: relation ([`LINK`] and so on), directory, index, inode, hash of the name,
+/// side, file type. [`LOOKUP`] and [`NAMELESS`] use some of them differently.
 const WORDS: usize = 7;
 
-/// A directory lists a name, and its inode has a reference for it.
+/// Relation of a name that a directory lists (side 0) to the inode's reference for it (side 1).
 const LINK: u64 = 0;
-/// A name is in a directory's list, and can be looked up.
+/// Relation of a name that a directory lists (side 0) to the item that a lookup of it finds (side
+/// 1).
 const LOOKUP: u64 = 1;
-/// An inode has no name, and an orphan item has it removed.
+/// Relation of an inode without names (side 0) to the orphan item that makes a mount remove it
+/// (side 1).
 const NAMELESS: u64 = 2;
 
 const SIDE: usize = 5;
-/// Stands for the kind of an inode that does not exist.
+/// The word for an unknown file type, of an inode that has no inode item.
 const MISSING: u64 = u64::MAX;
 
 /// Finds the wrong names, and reports them.
@@ -98,7 +101,8 @@ struct Current {
     ino: u64,
     /// Its file type, if its inode item was read.
     kind: Option<FileKind>,
-    /// The inode has no links, so its removal also removes the rest of its entries.
+    /// The inode has no links. Its removal also removes its directory entries, so these need no
+    /// counterpart.
     is_going: bool,
 }
 
@@ -196,7 +200,8 @@ fn alone(context: &Context<'_>, tree: &Tree, record: &Record<WORDS>) {
             Issue::DirIndexMissing { tree: id, dir: Ino(first), name }
         }
         (_, 0) => Issue::OrphanMissing { tree: id, ino: Ino(first) },
-        // The next mount removes the item.
+        // An orphan item for an inode that has names or does not exist. The next mount removes the
+        // item.
         _ => return,
     };
     context.add(issue);

@@ -3,7 +3,8 @@
 /// The extent of a check, and the memory for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Reads all data, every copy, and verifies its checksums; every copy of every node, too.
+    /// Whether to read every copy of all data and verify the checksums. Also reads every copy of
+    /// every node.
     pub check_data_csum: bool,
     /// The largest number of bytes that sorting holds in memory. More records go to temporary
     /// files.

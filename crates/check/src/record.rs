@@ -38,8 +38,8 @@ pub(crate) enum Entry {
     Item { extent: Extent, refs: u64, flags: u64, level: Option<u8>, generation: Generation },
     /// A node that was met.
     Node { level: u8, generation: Generation, owner: TreeId },
-    /// A user of an extent: the uses that were found, the uses that are recorded, and the length
-    /// that it expects.
+    /// A user of an extent: how many uses the walk found, how many the extent tree records, and the
+    /// length that the user expects.
     Use { user: User, uses: u64, recorded: u64, len: u64 },
     /// Bytes of a file that wants checksums for them, or wants none.
     Sums { range: Extent, wanted: bool, tree: TreeId, ino: Ino, offset: u64 },
@@ -59,7 +59,7 @@ impl std::fmt::Display for User {
         match self {
             Self::Tree(tree) => write!(f, "tree {tree}"),
             Self::Node(at) => write!(f, "node {at}"),
-            // The offset wraps if the extent begins in front of its file.
+            // The difference wraps if the extent would begin before offset 0 of its file.
             Self::File(tree, ino, offset) => {
                 write!(f, "inode {ino} of {tree} at {}", *offset as i64)
             }
@@ -83,7 +83,8 @@ impl User {
         }
     }
 
-    /// Returns a recorded reference and its count, or `None` if the reference is not a use.
+    /// Returns the user and the count of a recorded reference. `None` if the reference is not a
+    /// use.
     pub(crate) fn of(reference: &BackRef) -> Option<(Self, u32)> {
         Some(match *reference {
             BackRef::TreeBlock { root } => (Self::Tree(root), 1),

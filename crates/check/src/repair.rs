@@ -2,18 +2,18 @@
 //!
 //! # Invariants
 //!
-//! - **M1** All written values follow from data that was read and verified: sums from sound
-//!   extents, a superblock from a good copy. No value is a guess. If the volume has any other
-//!   damage, the repair writes nothing but copies of the superblock and the removal of a damaged
-//!   log.
+//! - **M1** Every written value follows from verified data: sums over extents without damage, or a
+//!   good copy of the superblock. No value is a guess. If the volume has any other damage, the
+//!   repair only writes copies of the superblock and removes a damaged log.
 //! - **M2** A superblock is written by patching the bytes of a good copy. So fields that this
 //!   program does not know stay as they are.
 //! - **M3** Nodes are durable before the superblock.
 //!
 //! # Failure
 //!
-//! The repair changes the sums of block groups in place. A crash during that write can tear the
-//! copies of one node. So do not cut the power; if metadata has two copies, run `scrub` afterwards.
+//! The repair overwrites the sums of block groups in place. A power cut during such a write can
+//! damage one node, in one or more copies. So the power must not fail. If metadata has two copies,
+//! a `scrub` afterwards mends a damaged one.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -25,7 +25,7 @@ const KEPT_PER_CODE: usize = 1000;
 pub struct Report {
     /// Every issue, in the order in which the steps found them; at most a thousand of a kind.
     pub issues: Vec<Issue>,
-    /// How many issues of each kind were met beyond those kept.
+    /// The number of further issues of each kind, which were not kept.
     pub more: BTreeMap<&'static str, u64>,
     /// The amounts that were checked.
     pub totals: Totals,

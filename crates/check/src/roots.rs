@@ -2,9 +2,9 @@
 //!
 //! # Invariants
 //!
-//! - **R1** Every living subvolume except the top has one reference, in both directions, and a
-//!   directory entry at the place that the reference names. An entry without a reference is no
-//!   subvolume: a snapshot of a directory with subvolumes has such entries.
+//! - **R1** Every subvolume that is not deleted, except the top level, has one reference in both
+//!   directions. A directory entry is at the place that the reference names. An entry without a
+//!   reference is no error: the snapshot of a directory with subvolumes has such entries.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ use crate::walk::each_leaf;
 #[derive(Default)]
 pub(crate) struct Roots {
     items: Vec<(Key, RootItem)>,
-    /// By child and parent.
+    /// References from a parent to a child, by (child, parent).
     references: BTreeMap<(TreeId, TreeId), RootRef>,
     back_references: BTreeMap<(TreeId, TreeId), RootRef>,
     orphans: Vec<TreeId>,
@@ -103,9 +103,9 @@ impl Roots {
     }
 
     fn find(&self, tree: TreeId) -> Option<&RootItem> {
-        // The key of a snapshot's root item has the transaction of its creation as offset. Other
-        // trees have only one root item, at offset 0. Linux looks the tree of balances up like a
-        // snapshot, and btrfs-convert makes it as one.
+        // The root item of a snapshot has the transaction of its creation as key offset. Other
+        // trees have one root item, at offset 0. The exception is the data relocation tree: Linux
+        // looks it up as a snapshot, and btrfs-convert creates it as one.
         let has_any_offset = tree == TreeId::DATA_RELOC || tree.is_fs_tree() && tree != TreeId::FS;
         let is_it = |key: &Key| key.objectid == tree.0 && (key.offset == 0 || has_any_offset);
         self.items.iter().find(|(key, _)| is_it(key)).map(|(_, item)| item)

@@ -74,8 +74,9 @@ pub fn check_devices(
     })
 }
 
-/// Checks a commit that another process holds on these devices, while that process goes on writing.
-/// `superblock` is that of the commit; the devices may have a newer one. Reads only.
+/// Checks one commit while another process goes on writing to these devices. That process keeps the
+/// space of the commit unchanged meanwhile. `superblock` belongs to the commit; the devices may
+/// have a newer one. Reads only.
 ///
 /// # Errors
 ///
@@ -143,7 +144,7 @@ fn run(context: &Context<'_>) -> Result<Totals> {
 
     progress.step(Step::Chunks, 0);
     let devices = chunks::load(context);
-    // The nodes of the log lie in chunks that are known only now.
+    // The nodes of the log may lie in chunks that were loaded only by the steps before.
     let logged = log::check(context);
 
     progress.step(Step::Roots, 0);
@@ -207,8 +208,8 @@ fn run(context: &Context<'_>) -> Result<Totals> {
     })
 }
 
-/// Walks the extent tree, because it tells how nodes refer to their children, and then the other
-/// trees.
+/// Walks the extent tree first, because it says how nodes refer to their children. Then walks the
+/// other trees.
 fn walk_trees<'t>(
     context: &Context<'_>,
     walk: &Walk<'_>,
@@ -230,7 +231,8 @@ fn agree(sums: &Sums) -> bool {
     sums.entries == sums.references && sums.odd_dirs == 0 && sums.nameless == sums.orphans
 }
 
-/// Returns the check of free space, if the space is recorded and meant to be right.
+/// Returns the check of free space. `None` if the volume has no free-space tree, or marks it
+/// invalid.
 fn free_space<'f, 'c>(
     context: &'f Context<'c>,
     groups: &'f [crate::facts::Group],
@@ -255,7 +257,7 @@ fn verify_data(context: &Context<'_>, trees: &[Tree], csum_bytes: u64) -> u64 {
     let total = if wanted { sums.saturating_mul(context.sectorsize()) } else { 0 };
     context.progress.step(Step::Csums, total);
     let tree = trees.iter().find(|tree| tree.id == TreeId::CSUM).filter(|_| wanted);
-    tree.map_or(0, |tree| data::verify(context, tree))
+    tree.map_or(0, |tree| data::verify_all(context, tree))
 }
 
 fn check_roots(context: &Context<'_>, roots: &Roots, trees: &[Tree]) {

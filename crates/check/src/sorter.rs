@@ -1,21 +1,21 @@
-//! Sorts more records than fit in memory, by bounded buffers, sorted runs in temporary files, and
-//! one merge.
+//! Sorts more records than memory can hold: full buffers become sorted runs in temporary files, and
+//! one merge reads all runs.
 //!
 //! # Invariants
 //!
-//! - **E1** All writers together never hold more bytes than the sorter was given. During the merge
-//!   each run on disk holds one block in memory.
-//! - **E2** The merge returns every record that was put in, in ascending order. The number of
-//!   threads, and of their spills, makes no difference.
+//! - **E1** All writers together never hold more bytes than the sorter may use. During the merge,
+//!   each run on disk has one block in memory.
+//! - **E2** The merge returns all added records in ascending order. The number of threads, and how
+//!   their buffers were spilled, makes no difference.
 //!
 //! # Failure
 //!
-//! If a temporary file cannot be written, the check ends, because a part of the records proves
-//! nothing. The files have no names, so none of them remains.
+//! If a temporary file cannot be written, the check ends with an error: with only some of the
+//! records, its result would be wrong. The files have no names, so none remains after the program.
 //!
-//! This is own code: crates for external sorting serialise each record and bound the number of
-//! records. Here records are plain words, many threads fill one sorter, and the bound counts the
-//! bytes of all of them (E1).
+//! The sorter is written for this crate. Crates for external sorting serialise each record and
+//! limit the number of records. Here, records are plain words, and many threads fill one sorter.
+//! The limit counts the bytes of all their records (E1).
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -30,10 +30,11 @@ pub(crate) type Record<const N: usize> = [u64; N];
 
 /// Bytes of a run that are read in one go.
 const BLOCK_BYTES: usize = 256 << 10;
-/// The number of runs on disk at which they are joined, so that merging stays within bounds.
+/// The number of runs on disk at which they are merged into one, so that the last merge stays
+/// small.
 const RUNS_MAX: usize = 256;
-/// The least number of records that a writer holds, whatever the bound. Sorting a few records at a
-/// time would never end.
+/// The smallest buffer of a writer, in records, even if the limit is lower. With a few records for
+/// each run, sorting would take far too long.
 const BUFFER_MIN: usize = 4096;
 
 /// Collects records from many threads.

@@ -11,8 +11,7 @@ use buttress_volume::{Error, Volume};
 use crate::issue::Issue;
 use crate::report::Findings;
 
-/// The number of times that a copy is read that may be half written, and the pause between two
-/// times.
+/// How often a superblock copy is read if it may be half written, and the pause between two reads.
 const LIVE_READS: usize = 5;
 const LIVE_PAUSE: Duration = Duration::from_millis(20);
 

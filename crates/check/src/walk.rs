@@ -6,12 +6,13 @@
 //!
 //! # Invariants
 //!
-//! - **W1** The walk descends into a node only if its keys lie within its parent's range. So each
-//!   node is met once within one tree, and a walk ends, whatever the pointers say.
-//! - **W2** The records of a node are made only at its first visit, in whatever tree it happens.
-//! - **W3** A node that was met before is walked again only for its files, and the result is
-//!   remembered. So crafted roots that all lead to one tree cost little more than one root.
-//! - **W4** A fault in a part of a tree ends the walk of that part alone.
+//! - **W1** The walk descends into a node only if its keys lie within its parent's range. So it
+//!   meets each node once in a tree, and it ends even if pointers are crafted.
+//! - **W2** The records of a node are made only at its first visit, in the tree that happens to be
+//!   first.
+//! - **W3** A node that was visited before is walked again only for its files, and the result is
+//!   stored. So many crafted roots of one tree cost little more than one root.
+//! - **W4** Damage in a part of a tree ends only the walk of that part.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -35,7 +36,10 @@ use crate::sorter::{Sorter, Writer};
 /// The largest number of units that are handed out and not taken yet.
 const UNITS_AHEAD: usize = 32;
 
-/// The results of a walk.
+/// Nodes of one parent that are read together.
+const NODES_AT_ONCE: usize = 32;
+
+/// What all threads of a walk share.
 pub(crate) struct Walk<'w> {
     /// Records for the check of extents.
     pub(crate) records: &'w Sorter<WORDS>,
@@ -90,8 +94,8 @@ pub(crate) fn check_node(
     }
     let header = node.header();
     let (flags, revision) = (header.flags, header.backref_rev);
-    // Nodes of a balance's trees, and nodes that share with these trees, refer to their children by
-    // address permanently. Their extents say so.
+    // Nodes of relocation trees, and nodes that share children with these, refer to their children
+    // by address for ever. Their extent items say so.
     let may_be = || tree.may_share() && context.full_backrefs.contains(logical);
     let is_odd = flags & FLAG_RELOC != 0 && !may_be();
     if is_odd || revision != BACKREF_REV_MIXED {
@@ -137,7 +141,7 @@ fn each_leaf_below(
         visit(&node);
         return;
     }
-    // At most eight deep: every step down demands one level less.
+    // The depth is at most eight, because each step down must find the next lower level.
     for slot in 0..node.len() {
         let high = high_of(&node, slot, high);
         each_leaf_below(context, tree, &node.expect_child(slot), high, visit);
@@ -145,7 +149,7 @@ fn each_leaf_below(
 }
 
 impl Walk<'_> {
-    /// Walks trees. `joined` gets the joined result of each tree that holds files.
+    /// Walks trees. Calls `joined` with the joined result of each tree.
     pub(crate) fn run<'t>(
         &self,
         context: &Context<'_>,
@@ -161,8 +165,8 @@ impl Walk<'_> {
                     let (taken, done) = (&taken, done.clone());
                     scope.spawn(move || {
                         self.work(context, taken, |result| {
-                            // After a failure the receiver is gone, and its thread reports the
-                            // failure.
+                            // Sending fails only if the receiver is gone. Then its thread reports
+                            // the failure.
                             let _ = done.send(result);
                         })
                     })
@@ -196,8 +200,9 @@ impl Walk<'_> {
         let mut feeder = Feeder { context, worker: self.worker(), units, sequence: 0 };
         for (index, tree) in trees.iter().enumerate() {
             let mark = record::met(tree.root.logical, User::Tree(tree.id), context.nodesize());
-            // The root of a balance's tree is referenced by its own address, as long as the tree is
-            // Linux's.
+            // Linux records the root of a relocation tree with the root's own address as the
+            // parent, and its item then has `FULL_BACKREF`. All other roots are recorded by their
+            // tree.
             let own =
                 record::met(tree.root.logical, User::Node(tree.root.logical), context.nodesize());
             let is_left = tree.id == TreeId::TREE_RELOC;
@@ -206,8 +211,10 @@ impl Walk<'_> {
             }
             let is_own = is_left && context.full_backrefs.contains(tree.root.logical);
             feeder.worker.records.put(if is_own { own } else { mark })?;
-            let expect = Expect::root(tree.root);
-            feeder.descend(index, tree, &expect, None, tree.drop.is_some())?;
+            match context.source.read(tree.id, &Expect::root(tree.root)) {
+                Some(root) => feeder.descend(index, tree, root, None, tree.drop.is_some())?,
+                None => tree.cut(),
+            }
         }
         feeder.worker.records.finish();
         Ok(())
@@ -248,14 +255,10 @@ impl<'t> Feeder<'_, '_, 't> {
         &mut self,
         index: usize,
         tree: &'t Tree,
-        expect: &Expect,
+        node: Arc<Node>,
         high: Option<Key>,
         on_drop_path: bool,
     ) -> io::Result<()> {
-        let Some(node) = self.context.source.read(tree.id, expect) else {
-            tree.cut();
-            return Ok(());
-        };
         if !check_node(self.context, tree, &node, high.as_ref()) {
             tree.cut();
             return Ok(());
@@ -266,7 +269,7 @@ impl<'t> Feeder<'_, '_, 't> {
             let sequence = self.sequence;
             self.sequence += 1;
             let unit = Unit { sequence, index, tree, node, high, first };
-            // The workers listen until this end is dropped.
+            // Sending cannot fail: the workers receive until `units` is dropped.
             let _ = self.units.send(unit);
             return Ok(());
         }
@@ -274,10 +277,18 @@ impl<'t> Feeder<'_, '_, 't> {
         if !is_new && !tree.has_files() {
             return Ok(());
         }
-        for slot in first..node.len() {
-            let high = high_of(&node, slot, high);
-            let on_path = drop.is_some() && slot == first;
-            self.descend(index, tree, &node.expect_child(slot), high, on_path)?;
+        let slots: Vec<usize> = (first..node.len()).collect();
+        for slots in slots.chunks(NODES_AT_ONCE) {
+            let expects: Vec<_> = slots.iter().map(|&slot| node.expect_child(slot)).collect();
+            let children = self.context.source.read_many(tree.id, &expects);
+            for (&slot, child) in slots.iter().zip(children) {
+                let high = high_of(&node, slot, high);
+                let on_path = drop.is_some() && slot == first;
+                match child {
+                    Some(child) => self.descend(index, tree, child, high, on_path)?,
+                    None => tree.cut(),
+                }
+            }
         }
         Ok(())
     }
@@ -346,12 +357,31 @@ fn walk_unit(context: &Context<'_>, worker: &mut Worker<'_>, unit: &Unit<'_>) ->
     }
     let mut whole = Span::default();
     let mut is_whole = true;
-    for slot in *first..node.len() {
-        let expect = node.expect_child(slot);
-        let high = high_of(node, slot, *high);
-        match walk_leaf(context, worker, &mut leaves, &expect, high)? {
-            Some(span) => whole.append(span, &mut leaves.checker),
-            None => is_whole = false,
+    let slots: Vec<usize> = (*first..node.len()).collect();
+    for slots in slots.chunks(NODES_AT_ONCE) {
+        let parts = slots.iter().map(|&slot| {
+            let (expect, high) = (node.expect_child(slot), high_of(node, slot, *high));
+            (expect, high, remembered(context, worker, tree, &expect, high))
+        });
+        let parts: Vec<_> = parts.collect();
+        let unread = parts.iter().filter(|(.., span)| span.is_none());
+        let unread: Vec<_> = unread.map(|(expect, ..)| *expect).collect();
+        let mut read = context.source.read_many(tree.id, &unread).into_iter();
+        for (expect, high, span) in parts {
+            let span = match span {
+                Some(span) => {
+                    leaves.forget();
+                    Some(span)
+                }
+                None => match read.next().flatten() {
+                    Some(leaf) => walk_leaf(context, worker, &mut leaves, &expect, &leaf, high)?,
+                    None => None,
+                },
+            };
+            match span {
+                Some(span) => whole.append(span, &mut leaves.checker),
+                None => is_whole = false,
+            }
         }
     }
     if !is_whole {
@@ -363,35 +393,46 @@ fn walk_unit(context: &Context<'_>, worker: &mut Worker<'_>, unit: &Unit<'_>) ->
     Ok(whole)
 }
 
+/// Whether the result of a leaf is remembered: it was met before, or will be met again.
+fn is_remembered(context: &Context<'_>, tree: &Tree, ptr: &NodePtr) -> bool {
+    let at = ptr.logical;
+    tree.has_files() && (context.shared.contains(at) || context.nodes.contains(at))
+}
+
+/// The result of a leaf that was walked before (W3).
+fn remembered(
+    context: &Context<'_>,
+    worker: &Worker<'_>,
+    tree: &Tree,
+    expect: &Expect,
+    high: Option<Key>,
+) -> Option<Span> {
+    if !is_remembered(context, tree, &expect.ptr) {
+        return None;
+    }
+    let span = worker.walk.memo.find(&expect.ptr)?;
+    let is_below = high.is_none_or(|high| span.last_key().is_none_or(|last| last < high));
+    (span.first_key() == expect.first_key && is_below).then_some(span)
+}
+
 fn walk_leaf(
     context: &Context<'_>,
     worker: &mut Worker<'_>,
     leaves: &mut Leaves<'_, '_>,
     expect: &Expect,
+    node: &Arc<Node>,
     high: Option<Key>,
 ) -> io::Result<Option<Span>> {
     let tree = leaves.tree;
-    let NodePtr { logical, .. } = expect.ptr;
-    // Whether the node was met before, or will be met again.
-    let is_met_again = context.shared.contains(logical) || context.nodes.contains(logical);
-    let remembers = tree.has_files() && is_met_again;
-    if remembers
-        && let Some(span) = worker.walk.memo.find(&expect.ptr)
-        && span.first_key() == expect.first_key
-        && high.is_none_or(|high| span.last_key().is_none_or(|last| last < high))
-    {
-        leaves.forget();
-        return Ok(Some(span));
-    }
-    let Some(node) = context.source.read(tree.id, expect) else { return Ok(None) };
-    if !check_node(context, tree, &node, high.as_ref()) {
+    let remembers = is_remembered(context, tree, &expect.ptr);
+    if !check_node(context, tree, node, high.as_ref()) {
         return Ok(None);
     }
-    let is_new = leave_node(context, worker, tree, &node, 0)?;
+    let is_new = leave_node(context, worker, tree, node, 0)?;
     if !is_new && !tree.has_files() {
         return Ok(Some(Span::default()));
     }
-    let span = leaves.leaf(&mut worker.records, &node, is_new)?;
+    let span = leaves.leaf(&mut worker.records, node, is_new)?;
     if remembers {
         worker.walk.memo.keep(expect.ptr, &span);
     }

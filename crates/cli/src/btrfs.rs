@@ -3,16 +3,16 @@
 //!
 //! # Place
 //!
-//! Scripts and backup programs call `btrfs`. A link of that name to this program accepts the same
-//! commands and prints the same output. Commands that are spelled alike in `buttress` share its
-//! code. The others lie below: each parses its arguments, runs an operation, and prints the lines
-//! that scripts expect.
+//! Scripts and backup programs call `btrfs`. A link to this program with that name accepts the same
+//! commands and prints the same output. A command that is equal in `buttress` uses its code. The
+//! other commands are in the modules below. Each one parses its arguments, runs an operation, and
+//! prints what scripts expect.
 //!
 //! # Invariants
 //!
-//! - **B1** A command line with a path on a mount of the kernel's btrfs belongs to btrfs-progs.
-//!   This program passes it on unchanged ([`linux`]).
-//! - **B2** The exit status is 0 or 1, as with btrfs-progs, and errors begin with `ERROR: `.
+//! - **B1** If a command line has a path on a mount of the kernel's btrfs, btrfs-progs must serve
+//!   it. This program passes the whole line on unchanged ([`linux`]).
+//! - **B2** The exit status is 0 or 1, and errors begin with `ERROR: `, as with btrfs-progs.
 
 mod columns;
 mod device;
@@ -41,15 +41,15 @@ use crate::ui::Ui;
 /// The release of btrfs-progs that this command line follows.
 const SPOKEN: &str = "6.2";
 
-/// Works on btrfs volumes, in the words of btrfs-progs.
+/// Manages btrfs volumes with the commands of btrfs-progs.
 #[derive(Debug, Parser)]
 #[command(name = "btrfs", max_term_width = 100, arg_required_else_help = true)]
 #[command(infer_subcommands = true, infer_long_args = true, disable_version_flag = true)]
 struct Line {
-    /// Say more.
+    /// Print more messages.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     verbose: u8,
-    /// Print JSON where `buttress` does.
+    /// Output format. JSON is printed by the commands that print it in `buttress`.
     #[arg(long, global = true, default_value = "text", value_parser = ["text", "json"])]
     format: String,
     /// Print the version.
@@ -61,45 +61,45 @@ struct Line {
 
 #[derive(Debug, clap::Subcommand)]
 enum Group {
-    /// Make, copy, delete and show subvolumes.
+    /// Create, snapshot, delete and show subvolumes.
     #[command(subcommand)]
     Subvolume(subvolume::Verb),
-    /// Show how full a volume is, and work on it as a whole.
+    /// Show the use of space, and manage a whole volume.
     #[command(subcommand)]
     Filesystem(filesystem::Verb),
-    /// Move block groups.
+    /// Balance data among devices, or change the profile of block groups.
     #[command(subcommand)]
     Balance(balance::Verb),
-    /// Add, remove and show devices.
+    /// Add, remove and show the devices of a volume.
     #[command(subcommand)]
     Device(device::Verb),
-    /// Read everything, and mend what is wrong.
+    /// Read all data and metadata, verify the checksums, and repair bad copies.
     #[command(subcommand)]
     Scrub(scrub::Verb),
-    /// Look at a volume that is not mounted.
+    /// Check an unmounted volume for errors.
     Check(check::Args),
-    /// Ask for numbers and names.
+    /// Show internal structures: trees, superblocks, inode and subvolume numbers.
     #[command(subcommand)]
     InspectInternal(inspect::Verb),
-    /// Show and set properties.
+    /// Show and set properties of subvolumes, files and directories.
     Property(property::Args),
-    /// Write a read-only subvolume as a stream.
+    /// Send a read-only subvolume as a stream.
     Send(send::Args),
-    /// Make subvolumes from streams.
+    /// Receive subvolumes from a stream.
     Receive(receive::Args),
-    /// Put devices in the place of others.
+    /// Replace a device by another.
     #[command(subcommand)]
     Replace(replace::Verb),
-    /// Get files out of a damaged volume.
+    /// Copy files out of a damaged volume.
     Restore(restore::Args),
-    /// Mend what keeps a volume from being opened.
+    /// Repair specific damage of an unmounted volume.
     #[command(subcommand)]
     Rescue(rescue::Verb),
     /// Print the version.
     Version,
 }
 
-/// Runs as `btrfs` if the program has that name; returns the exit status.
+/// If the program is called `btrfs`, runs the command line and returns the exit status.
 pub(crate) fn run(words: &[OsString]) -> Option<u8> {
     if Path::new(words.first()?).file_name()? != "btrfs" {
         return None;

@@ -36,6 +36,7 @@ pub(crate) mod send;
 mod stat;
 mod stats;
 mod subvolume;
+mod top;
 mod tree;
 pub(crate) mod umount;
 mod undelete;
@@ -48,100 +49,102 @@ use crate::ui::Ui;
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Make a volume on an image file or a block device.
+    /// Create a volume on an image file or a block device.
     Mkfs(mkfs::Args),
     /// Mount a volume through FUSE.
     Mount(mount::Args),
-    /// Take a mount away, and wait until all that was written to it is durable.
+    /// Unmount a volume, and wait until all changes are durable.
     Umount(umount::Args),
     /// Serve an image or block device to NBD clients.
     Nbd(nbd::Args),
     /// List a directory of a volume.
     Ls(ls::Args),
-    /// Print files of a volume.
+    /// Print the content of files of a volume.
     Cat(cat::Args),
     /// Copy files into a volume, out of it, or within it.
     Cp(cp::Args),
-    /// Make directories in a volume.
+    /// Create directories in a volume.
     Mkdir(mkdir::Args),
     /// Remove files and directories from a volume.
     Rm(rm::Args),
-    /// Rename within a volume.
+    /// Rename or move files within a volume.
     Mv(mv::Args),
-    /// Make hard or symbolic links in a volume.
+    /// Create hard or symbolic links in a volume.
     Ln(ln::Args),
-    /// Show everything about one file of a volume.
+    /// Show the attributes of a file of a volume.
     Stat(stat::Args),
-    /// Show how full a volume is.
+    /// Show the used and free space of a volume.
     Df(df::Args),
-    /// Show what files and folders take on the devices, alone and shared with others.
+    /// Show how much space files and folders take on the devices, and how much they share.
     Du(du::Args),
     /// Show how well files are compressed.
     Compsize(compsize::Args),
-    /// Draw where everything of a volume lies.
+    /// Draw a map of a volume: where everything is on the devices.
     Map(map::Args),
-    /// Draw a directory of a volume as a tree.
+    /// List a directory of a volume as a tree.
     Tree(tree::Args),
-    /// Work on the files of a volume as they lie on disk.
+    /// Defragment files, change the label, and resize devices of a volume.
     Filesystem(filesystem::Args),
-    /// Show and set properties of files and directories.
+    /// Show and set properties of subvolumes, files and directories.
     Property(property::Args),
-    /// Show superblock, features, devices, space and trees of a volume.
+    /// Show the superblock, features, devices, space and trees of a volume.
     Info(info::Args),
-    /// Look at a whole volume and say what is wrong with it.
+    /// Check a volume for errors.
     Check(check::Args),
-    /// Get files out of a damaged volume.
+    /// Copy files out of a damaged volume.
     Restore(restore::Args),
-    /// Mend what keeps a volume from being opened.
+    /// Repair specific damage, so that a volume can be opened again.
     #[command(subcommand)]
     Rescue(rescue::Verb),
-    /// Find deleted files, and bring them back to another place.
+    /// Find deleted files, and copy them to another place.
     Undelete(undelete::Args),
-    /// Print the items of the trees, in the words of `btrfs inspect-internal dump-tree`.
+    /// Print the items of trees in the format of `btrfs inspect-internal dump-tree`.
     Dump(dump::Args),
-    /// Make, copy, delete and show subvolumes.
+    /// Create, snapshot, delete and show subvolumes.
     Subvolume(subvolume::Args),
-    /// Write a read-only subvolume as a stream, for `receive` or `btrfs receive`.
+    /// Send a read-only subvolume as a stream, for `receive` or `btrfs receive`.
     Send(send::Args),
-    /// Make subvolumes from the streams of `send` or `btrfs send`.
+    /// Receive subvolumes from streams of `send` or `btrfs send`.
     Receive(receive::Args),
-    /// Read everything of a volume, every copy, and mend what is wrong.
+    /// Read all copies of data and metadata, verify the checksums, and repair bad copies.
     #[command(subcommand)]
     Scrub(scrub::Verb),
-    /// Move what is in block groups to others, perhaps with another profile.
+    /// Move data between block groups, and optionally change their profile.
     #[command(subcommand)]
     Balance(balance::Verb),
-    /// Add and remove devices of a volume, and show how often they failed.
+    /// Add, remove and replace devices of a volume, and show their error counts.
     #[command(subcommand)]
     Device(device::Verb),
-    /// Tell the devices of a volume of everything that is free on it.
+    /// Tell the devices of a volume which space is free.
     Fstrim(fstrim::Args),
-    /// Show what running mounts and servers hold and do.
+    /// Show figures of running mounts and servers.
     Stats(stats::Args),
-    /// Answer Prometheus with the figures of what this user has mounted or serves.
+    /// Watch running mounts and servers on the whole screen.
+    Top(top::Args),
+    /// Serve figures of this user's mounts and servers to Prometheus.
     Metrics(metrics::Args),
-    /// Make, look into, verify and drain write-back caches, those of Linux's dm-writecache too.
+    /// Manage write-back caches in the format of Linux's dm-writecache.
     Cache(cache::Args),
-    /// Commits, pins, clones and garbage of a volume in a store of objects.
+    /// Manage volumes in stores of objects: commits, pins, clones, garbage.
     #[command(subcommand)]
     Remote(remote::Verb),
-    /// Make a volume, mount it, put it to work, and show what happens.
+    /// Create a volume, mount it, run a workload on it, and print the results.
     Demo(demo::Args),
-    /// Print what a shell needs to complete command lines of this program.
+    /// Print a completion script for a shell.
     Completions(completions::Args),
     /// Write the manual pages to a directory.
     Manual(manual::Args),
 }
 
 impl Command {
-    /// Returns whether the command continues after its answer, so that only a log can report later
-    /// events.
+    /// Returns whether the command goes on after it has printed its answer. Later events can then
+    /// only go to the log.
     pub(crate) fn speaks_by_log(&self) -> bool {
         matches!(self, Self::Mount(_) | Self::Nbd(_))
     }
 
-    /// Runs the command. `line` defines the whole command line, which manual and completions
-    /// describe.
+    /// Runs the command. `line` returns the definition of the whole command line, from which the
+    /// manual and the completions are made.
     pub(crate) fn run(self, ui: &Ui, line: fn() -> clap::Command) -> Result<Exit> {
         match self {
             Self::Mkfs(args) => mkfs::run(args, ui),
@@ -177,6 +180,7 @@ impl Command {
             Self::Device(verb) => device::run(verb, ui),
             Self::Fstrim(args) => fstrim::run(&args, ui),
             Self::Stats(args) => stats::run(args, ui),
+            Self::Top(args) => top::run(&args, ui),
             Self::Metrics(args) => metrics::run(&args),
             Self::Cache(args) => cache::run(args, ui),
             Self::Remote(verb) => remote::run(verb, ui),

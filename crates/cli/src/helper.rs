@@ -2,9 +2,9 @@
 //!
 //! # Place
 //!
-//! `mount -t buttress` runs `/sbin/mount.buttress`. `umount` of a mount of ours runs
-//! `/sbin/umount.fuse.buttress`. Both are links to this program. `docs/design/mount.md` lists the
-//! links and says how to make them.
+//! `mount -t buttress` runs `/sbin/mount.buttress`. `umount` of a Buttress mount runs
+//! `/sbin/umount.fuse.buttress`. Both are links to this program. `docs/internals/mount.md` lists
+//! the links and says how to make them.
 //!
 //! # Invariants
 //!
@@ -23,8 +23,8 @@ use crate::commands::{mount, umount};
 use crate::exit::{Exit, Failure};
 use crate::{log, ui};
 
-/// The exit codes of mount(8) and umount(8), which have 4 for a bug. They also have 8 for an
-/// interrupt, and 16 for `/etc/mtab`.
+/// The exit codes of mount(8) and umount(8) that this program uses. They also have 8 for an
+/// interrupt and 16 for problems with `/etc/mtab`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum Code {
@@ -47,11 +47,12 @@ enum Called {
     Umount,
 }
 
-/// The names of a helper after `mount.` or `umount.`. They are the types of `-t` and of the
-/// kernel's list of mounts.
+/// The parts of a helper's name after `mount.` or `umount.`: the values of `-t`, and the types in
+/// the kernel's list of mounts.
 const TYPES: [&str; 3] = ["buttress", "fuse.buttress", "fuseblk.buttress"];
 
-/// Works as a helper, if the program was called by a helper's name. Returns the exit code.
+/// If the program was called by the name of a helper, does the helper's work and returns the exit
+/// code.
 pub(crate) fn run(mut words: impl Iterator<Item = OsString>) -> Option<u8> {
     let name = words.next()?;
     let called = called(&name)?;
@@ -125,7 +126,8 @@ impl Line {
                     let value = value.into_string();
                     line.options.push(value.map_err(|_| "-o needs text".to_owned())?);
                 }
-                // The type is in our name. mount(8) enters the namespace before it runs a helper.
+                // `-t` and `-N` have no effect: the name of the helper has the type, and mount(8)
+                // has entered the namespace.
                 break;
             }
         }
@@ -210,8 +212,8 @@ fn failed(failure: Failure) -> (Code, Failure) {
     (code, failure)
 }
 
-/// Returns the kernel's part of a remount: whether it is to be read-only, and the flags that only
-/// the kernel handles. The last word on each counts.
+/// Returns what a remount changes in the kernel: whether the mount becomes read-only, and the flags
+/// that only the kernel handles. If an option is repeated, the last one counts.
 fn kernel_flags(words: &[&str]) -> (bool, MountFlags) {
     const FLAGS: [(&str, &str, MountFlags); 8] = [
         ("nosuid", "suid", MountFlags::NOSUID),
@@ -265,7 +267,8 @@ mod tests {
         }
     }
 
-    /// H1: letters in clusters, values joined or apart, places among them.
+    /// H1: letters may be joined, a value may follow its letter directly, and places may be
+    /// anywhere.
     #[test]
     fn command_lines_are_those_of_mount() {
         let read = line(Called::Mount, &["a", "b", "-nsv", "-oro,x", "-t", "fuse.buttress"]);

@@ -25,7 +25,7 @@ pub(crate) struct Inspect {
     name: String,
 }
 
-/// Goes back to the newest root that can be read, if there is one.
+/// Replaces the roots by the newest ones that can be read, if any can.
 fn use_backup_root(store: &Store, superblock: &mut Superblock) {
     let mut candidates = vec![superblock.clone()];
     candidates.extend(boot::backups(superblock).iter().map(|backup| {
@@ -58,8 +58,8 @@ impl Inspect {
         })
     }
 
-    /// As [`Inspect::open`], but without a note about a program that writes. For verbs that users
-    /// call on mounts.
+    /// As [`Inspect::open`], but prints no note if another program has it open for writing. For
+    /// verbs that users also run on mounts.
     pub(crate) fn open_quietly(path: &Path, devices: &Devices) -> Result<Self> {
         Self::open_and(path, devices, |_| {})
     }
@@ -98,8 +98,8 @@ impl Inspect {
         self.listed_in(TreeId::ROOT, boot::root_tree_root(&self.superblock))
     }
 
-    /// Returns the root of the tree that lists the logs of fsync, if there are any. That tree is
-    /// one transaction ahead.
+    /// Returns the root of the tree that lists the log trees. `None` if there are none. Its
+    /// transaction is the one after the superblock's.
     pub(crate) fn log_root(&self) -> Option<NodePtr> {
         let superblock = &self.superblock;
         (superblock.log_root.0 != 0).then(|| NodePtr {
@@ -127,7 +127,8 @@ impl Inspect {
         Ok(trees)
     }
 
-    /// Finds a tree by number, also one that the superblock names.
+    /// Finds a tree by its number. The superblock has the root tree and the chunk tree; the root
+    /// tree lists all others.
     pub(crate) fn tree(&self, id: TreeId) -> Result<NodePtr> {
         match id {
             TreeId::ROOT => Ok(boot::root_tree_root(&self.superblock)),

@@ -10,7 +10,6 @@ mod inspect;
 pub mod listing;
 mod log;
 mod manual;
-mod openmetrics;
 mod salvage;
 mod space;
 pub mod transfer;
@@ -31,12 +30,12 @@ use crate::commands::Command;
 use crate::exit::Exit;
 use crate::ui::Ui;
 
-/// Makes, mounts, reads and writes btrfs volumes without the kernel.
+/// Creates, mounts, reads and writes btrfs volumes without the kernel's btrfs.
 #[derive(Debug, Parser)]
 #[command(name = "buttress", version, max_term_width = 100, arg_required_else_help = true)]
 #[command(after_help = exit::HELP)]
 struct Cli {
-    /// Print JSON, for scripts; events that BUTTRESS_LOG asks for, too.
+    /// Print JSON for scripts, also for events that BUTTRESS_LOG selects.
     #[arg(long, global = true)]
     json: bool,
 
@@ -44,12 +43,12 @@ struct Cli {
     command: Command,
 }
 
-/// Runs the program with a command line. The first word is the program's own name. Called by the
-/// name of a helper of mount(8), it acts as that helper. Called as `btrfs`, it takes command lines
-/// of btrfs-progs.
+/// Runs the program with a command line. The first word is the name by which the program was
+/// called. Under the name of a helper of mount(8), the program acts as that helper. Under the name
+/// `btrfs`, it accepts command lines of btrfs-progs.
 ///
-/// `buttress mount` starts the running executable again with its own arguments. A caller that puts
-/// words of its own before these arguments must remove them there.
+/// `buttress mount` starts the running executable again with the same arguments. If a caller puts
+/// words before these arguments, the new process must remove them again.
 #[must_use]
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
@@ -72,7 +71,8 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
-/// Splits lists of mount options into single ones, each with whether the volume takes it.
+/// Splits lists of mount options into single options. Each has a flag that says whether the volume
+/// takes it.
 ///
 /// # Errors
 ///

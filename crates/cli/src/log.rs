@@ -1,8 +1,8 @@
 //! Prints events on standard error, as text or as one JSON object a line.
 //!
-//! `BUTTRESS_LOG` chooses the events (`info`, `buttress_txn=debug`, `buttress::enospc=debug`).
-//! `--json` or `BUTTRESS_LOG_FORMAT` chooses the form. A mount in the background has its log as
-//! standard error.
+//! `BUTTRESS_LOG` selects the events (`info`, `buttress_txn=debug`, `buttress::enospc=debug`).
+//! `--json` or `BUTTRESS_LOG_FORMAT` selects the form. For a mount in the background, standard
+//! error is its log file.
 
 use std::env::VarError;
 use std::io::IsTerminal;

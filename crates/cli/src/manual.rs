@@ -1,8 +1,8 @@
-//! The manual: a page for each verb from the command line's own definition, with written examples,
-//! and `buttress-format(5)`.
+//! The manual pages. Each verb has one, made from the definition of the command line and from
+//! written examples. `buttress-format(5)` is written as a whole.
 //!
-//! Each verb without verbs below it has at least one example. Each example is a command line that
-//! the program takes. Tests verify both.
+//! Each verb has at least one example, unless it has verbs below it. Each example is a valid
+//! command line. Tests verify both.
 
 use clap::Command;
 use clap_mangen::Man;
@@ -39,7 +39,7 @@ pub(crate) fn pages(line: Command) -> Vec<Page> {
 
 /// The command line with the names of all verbs. The verb `help` has no page.
 fn whole(line: Command) -> Command {
-    // The page has its own sections for the end of the help.
+    // The end of the help is left out, because the page has sections of its own for it.
     let mut command = line.disable_help_subcommand(true).after_help("");
     command.build();
     command
@@ -79,7 +79,7 @@ fn examples_section(page: &str) -> String {
             text.push_str(&format!(".PP\n{}\n", example.says));
         }
         said = example.says;
-        // A period at the start of a line would be a request, and a hyphen a typographic one.
+        // In roff, a backslash and a hyphen must be escaped to stay plain ones.
         let command = example.command.replace('\\', "\\e").replace('-', "\\-");
         text.push_str(&format!(".PP\n.nf\n.RS 4\n{command}\n.RE\n.fi\n"));
     }

@@ -17,12 +17,12 @@ use crate::ui::{Progress, Tone, Ui};
 /// Options for opening a damaged volume.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct Opening {
-    /// Take nodes of trees with wrong checksums if all else in them is right.
+    /// Use metadata with wrong checksums if everything else in it is valid.
     #[arg(long)]
     ignore_metadata_checksums: bool,
 }
 
-/// Opens the devices for reading alone.
+/// Opens the devices for reading only.
 pub(crate) fn open(volumes: &[PathBuf], opening: &Opening, ui: &Ui) -> Result<Salvage> {
     let others = Devices { devices: volumes[1..].to_vec(), ..Devices::default() };
     let devices = image::open_devices(&volumes[0], &others, Access::Read)?;

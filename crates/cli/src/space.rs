@@ -1,10 +1,10 @@
-//! Figures for `buttress stats`: the space of a mount, requests that waited for space, the steps of
-//! the flusher, and device requests.
+//! Figures for `buttress stats`: the space of a mount, requests that waited for space, the flush
+//! states, and device requests.
 //!
 //! # Invariants
 //!
-//! - **T1** Every value of a space event (`buttress::reserve`, `buttress::flush`,
-//!   `buttress::enospc`) is here as a sum. Of refusals, the last one is here.
+//! - **T1** For every value of a space event (`buttress::reserve`, `buttress::flush`,
+//!   `buttress::enospc`), the figures have the sum. Of the refusals, they have only the last one.
 
 use std::collections::BTreeMap;
 
@@ -44,7 +44,7 @@ pub(crate) fn sync_figures(stats: &SyncStats) -> Figures {
     figures
 }
 
-/// What a mount keeps in memory, and at most, by part. What the kernel keeps is not among it.
+/// How much memory each part of a mount uses, and its limit. Memory of the kernel is not included.
 pub(crate) fn memory_figures(fs: &Filesystem, kernel_sync: &KernelSync, parts: Parts) -> Figures {
     let stats = fs.space_stats();
     let view = fs.view();
@@ -123,8 +123,8 @@ fn figures(stats: &SpaceStats) -> Figures {
         ("overlay_bytes", json!(engine.overlay_bytes)),
         ("waiting_for_data", json!(accounts.waiting.0)),
         ("waiting_for_metadata", json!(accounts.waiting.1)),
-        ("waiting_for_data_bytes", json!(stats.waited_for.0)),
-        ("waiting_for_metadata_bytes", json!(stats.waited_for.1)),
+        ("waiting_for_data_bytes", json!(stats.waiting_bytes.0)),
+        ("waiting_for_metadata_bytes", json!(stats.waiting_bytes.1)),
         ("waits", json!(waits.count())),
         ("waits_for_data", json!(data_waits.count())),
         ("waited_bytes", json!(waits.bytes)),
@@ -135,7 +135,7 @@ fn figures(stats: &SpaceStats) -> Figures {
         ("refused", json!(engine.enospc)),
         ("interrupted", json!(engine.interrupted)),
         ("preempt", json!(format!("{:?}", stats.preempt).to_lowercase())),
-        ("flush_rounds", json!(stats.ladders)),
+        ("flush_rounds", json!(stats.flush_runs)),
         ("preempt_rounds", json!(stats.rounds)),
         ("clamp", json!(stats.clamp)),
         ("flushed_bytes", json!(stats.flushed)),
@@ -158,8 +158,8 @@ const LINES: [(&str, SpaceKind, Reach); 4] = [
     ("data_commit", SpaceKind::Data, Reach::Commit),
 ];
 
-/// Waits by kind of space and by reach. A request with reach `all` can wait for dirty data, other
-/// requests only for commits.
+/// Waits, for each kind of space and each reach. A request with reach `all` may wait until dirty
+/// data is written. Other requests may wait only for commits.
 fn wait_figures(stats: &SpaceStats) -> Figures {
     let row = |waits: Waits| {
         let micros = |share| waits.per_mille(share).as_micros() as u64;

@@ -40,12 +40,12 @@ pub struct Keep {
 /// Whether files within a volume share their content with their copies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Reflink {
-    /// Share, or fail.
+    /// Share the data, or fail.
     Always,
-    /// Share if possible.
+    /// Share the data if possible, otherwise copy it.
     #[default]
     Auto,
-    /// Do not share.
+    /// Always copy the data.
     Never,
 }
 
@@ -74,10 +74,12 @@ pub struct Job<'a> {
     pub bar: &'a Progress,
     /// Names that are left out, wherever they are.
     pub skip: &'a dyn Fn(&[u8]) -> bool,
-    /// Device and inode of the images in use: a volume is not copied into itself.
+    /// Device and inode numbers of the images in use. They are left out, so that no volume is
+    /// copied into itself.
     images: Vec<(u64, u64)>,
-    /// If set, equal trees give equal volumes, wherever they lie. Blocks of zeros become holes, and
-    /// attributes are copied in order. No time is after this second, and access times are ignored.
+    /// If set, equal trees become equal volumes, wherever the trees are. Blocks of zeros become
+    /// holes, and attributes have a fixed order. No time is later than this second, and access
+    /// times are not used.
     pub canonical: Option<i64>,
     /// The counts so far.
     pub tally: Tally,

@@ -15,21 +15,22 @@ use crate::exit::{Exit, Failure, Result};
 use crate::figures::Figures;
 use crate::names;
 
-/// A device to be used, and the cache that is in it, if there is one.
+/// The device to use, and the cache if the device has one in front.
 type Wrapped = (Arc<dyn Device>, Option<Arc<CacheDevice>>);
 
 /// The cache of a device.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Cached {
-    /// A write-back cache in front of the image, as made by `buttress cache format` or Linux's
+    /// A write-back cache in front of the image, made by `buttress cache format` or by Linux's
     /// dm-writecache.
     #[arg(long, value_name = "CACHE")]
     pub cache: Option<PathBuf>,
-    /// Options of the cache, in the words of dm-writecache; a wrong one lists them all.
+    /// Options of the cache, as for dm-writecache, separated by commas; an unknown one prints a
+    /// list of all.
     #[arg(long, value_name = "OPTIONS", requires = "cache")]
     pub cache_options: Option<String>,
-    /// Take a cache that belongs to another image, and write its blocks to this one; drop blocks
-    /// past the image's end. The content of the cache overwrites that of the image.
+    /// Use the cache even if it belongs to another image. Its blocks overwrite this image, and
+    /// blocks past the end of the image are dropped.
     #[arg(long, requires = "cache")]
     pub force_cache: bool,
 }
@@ -54,7 +55,7 @@ impl Cached {
         Ok(())
     }
 
-    /// Returns the path by which [`crate::live`] knows the cache.
+    /// Returns the full path of the cache, by which [`crate::live`] finds its server.
     pub fn full_path(&self) -> Option<PathBuf> {
         self.cache.as_ref().map(|path| path.canonicalize().unwrap_or_else(|_| path.clone()))
     }

@@ -1,9 +1,10 @@
-//! Gives an order to the process that has the volume open, or carries it out in this one.
+//! Gives an order to the process that has the volume open. If there is none, carries it out in this
+//! process.
 //!
 //! # Invariants
 //!
-//! - **C1** An order ends early when the caller ends or gets a signal. A balance can be resumed, so
-//!   it is then paused.
+//! - **C1** An order ends early when its client ends or gets a signal. A balance is then paused, so
+//!   that it can be resumed.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,8 +22,9 @@ use crate::order::{Order, Step};
 use crate::target::{Open, Stream};
 use crate::ui::Ui;
 
-/// Carries out an order with a bar, in the process that has the volume open, or in this one. Ctrl-C
-/// and `balance pause` end it (C1).
+/// Carries out an order and shows a progress bar. The process that has the volume open does the
+/// work, or this process if there is none. Ctrl-C ends the order; so does `balance pause` for a
+/// balance (C1).
 pub fn run(
     order: &Order,
     image: &Path,
@@ -53,8 +55,8 @@ pub fn run(
     Ok(done)
 }
 
-/// Carries out an order that takes or gives a stream, in the process that has the volume open, or
-/// in this one. Ctrl-C ends this process, and the order with it.
+/// Carries out an order that reads or writes a stream. The process that has the volume open does
+/// the work, or this process if there is none. Ctrl-C ends this process, and thereby the order.
 pub fn stream(order: &Order, image: &Path, devices: &Devices, stream: Stream<'_>) -> Result<Value> {
     if let Some((socket, _)) = live::find(image)? {
         return live::give_with_stream(&socket, order, stream);
@@ -62,15 +64,17 @@ pub fn stream(order: &Order, image: &Path, devices: &Devices, stream: Stream<'_>
     let fs = image::open(image, devices, execute::access(order))?;
     let open = Open { fs: &fs, name: &image.display().to_string(), kernel_sync: None };
     let done = execute::carry_out(order, &open, stream, &mut |_| true);
-    // Changes from before a failure are kept, as in a mounted volume.
+    // Closes the volume after a failure as well, so that earlier changes are kept, as in a mounted
+    // volume.
     let closed = image::close(fs, image);
     let done = done?;
     closed?;
     Ok(done)
 }
 
-/// Asks a process that has the volume open for a commit of everything written so far. The calling
-/// verb then reads the volume despite its lock. Without this commit the verb sees the last one.
+/// Asks the process that has the volume open to commit everything written so far. The calling verb
+/// then reads the volume in spite of that process's lock. If the request fails, the verb reads an
+/// older commit.
 pub fn commit(image: &Path) {
     let ask = || match live::find(image)? {
         Some((socket, _)) => {

@@ -3,17 +3,18 @@
 //!
 //! # Invariants
 //!
-//! - **W1** Every verb opens devices through this file, also verbs that ignore a lock. So no verb
-//!   is refused because of a server that is about to release the lock. And no verb sees the volume
-//!   from before the last commit.
-//! - **W2** A wait ends after [`CLOSING_MAX`], and after [`SILENCE`] it says what it waits for.
+//! - **W1** Every verb opens devices through this file, even a verb that ignores locks. So a server
+//!   that is about to release its lock makes no verb fail. And no verb reads the volume before its
+//!   last commit.
+//! - **W2** A wait ends after [`CLOSING_MAX`]. After [`SILENCE`], the verb prints what it waits
+//!   for.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use buttress_block::{Error, OpenOptions};
-use buttress_remote::{Error as RemoteError, Opened, is_remote};
+use buttress_remote::{Asked, Error as RemoteError, Opened, is_remote};
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 
@@ -26,8 +27,7 @@ pub const TYPES: [&str; 2] = ["fuse.buttress", "fuseblk.buttress"];
 const CLOSING_MAX: Duration = Duration::from_secs(30);
 /// The time after which a wait is reported.
 const SILENCE: Duration = Duration::from_secs(1);
-/// The number of refusals after which a holder of the lock that is not found is not waited for any
-/// more.
+/// If the process with the lock cannot be found, the number of attempts to open before giving up.
 const UNSEEN_MAX: u32 = 3;
 const RETRY_AFTER: Duration = Duration::from_millis(10);
 
@@ -58,18 +58,18 @@ impl<'p> Wait<'p> {
     }
 }
 
-/// Opens a device. Waits if the server of the mount before it is only making its last commit (W1).
+/// Opens a device. If the server of its last mount is making its last commit, waits for it (W1).
 ///
 /// # Errors
 ///
 /// Those of opening it.
 pub fn open_device(path: &Path, how: OpenOptions) -> Result<Opened> {
-    open_taking(path, how, false)
+    open_asked(path, how, &Asked::default())
 }
 
-/// As [`open_device`]; `takeover` takes a volume in a store from a writer that seems to be alive.
-pub fn open_taking(path: &Path, how: OpenOptions, takeover: bool) -> Result<Opened> {
-    when_free(path, how.lock, || buttress_remote::open(path, how, takeover))
+/// As [`open_device`], for a volume in a store as `asked` says.
+pub fn open_asked(path: &Path, how: OpenOptions, asked: &Asked) -> Result<Opened> {
+    when_free(path, how.lock, || buttress_remote::open(path, how, asked))
 }
 
 /// Returns the full name of a volume, by which other processes know it.
@@ -97,8 +97,9 @@ pub fn when_free(
             }
             Err(RemoteError::Block(error @ (Error::Locked { .. } | Error::Busy { .. }))) => {
                 let pid = buttress_block::locked_by(path);
-                // The holder may have ended before it is looked up. A holder that cannot be seen
-                // from here is not waited for.
+                // The process with the lock may have ended before it was looked up, so a few
+                // attempts follow. A process that cannot be seen from here is not waited for any
+                // longer.
                 unseen += u32::from(pid.is_none());
                 let waits = pid.map_or(unseen < UNSEEN_MAX, |pid| is_closing(pid, path));
                 if !waits || wait.is_over() {
@@ -106,7 +107,13 @@ pub fn when_free(
                 }
                 wait.step(pid);
             }
-            opened => return opened.map_err(Failure::of_remote),
+            opened => {
+                let opened = opened.map_err(Failure::of_remote)?;
+                if let Some(lost) = opened.discarded() {
+                    ui::note(format!("{}: a local log is given up: {lost}", path.display()));
+                }
+                return Ok(opened);
+            }
         }
     }
 }
@@ -122,9 +129,9 @@ pub fn until_closed(path: &Path) {
     }
 }
 
-/// Returns whether a process is a server of ours that has lost its mount, so that it will soon
-/// release the lock. A process that has ended counts as one, too. A process that is only hidden
-/// from us (`hidepid`) does not.
+/// Returns whether a process will soon release the lock, because it is a server that has lost its
+/// mount. True also for a process that has ended. False for a process that is only hidden from this
+/// user (`hidepid`).
 fn is_closing(pid: u32, image: &Path) -> bool {
     let Ok(name) = std::fs::read_to_string(format!("/proc/{pid}/comm")) else {
         let raw = pid.try_into().ok().and_then(Pid::from_raw);
@@ -132,7 +139,7 @@ fn is_closing(pid: u32, image: &Path) -> bool {
     };
     let mounts = std::fs::read_to_string(format!("/proc/{pid}/mounts")).unwrap_or_default();
     let image = image.canonicalize().unwrap_or_else(|_| image.to_owned());
-    // A mount is named by the first device of a volume, which its server has open.
+    // The source of a mount is the first device of its volume. Its server has that device open.
     let open = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     let open = open.filter_map(|entry| std::fs::read_link(entry.path()).ok());
     let listed =
@@ -143,7 +150,8 @@ fn is_closing(pid: u32, image: &Path) -> bool {
         let is_source = words.next().is_some_and(|word| sources.contains(word));
         is_source && words.nth(1).is_some_and(|kind| TYPES.contains(&kind))
     });
-    // A verb that works on the image itself has no mount either, but it is not closing.
+    // A verb that works on the image directly has no mount either. It is not closing, so it must
+    // not count.
     let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let serves_mount = words.split(|byte| *byte == 0).any(|word| word == b"mount");
     name.starts_with("buttress") && serves_mount && !is_mounted

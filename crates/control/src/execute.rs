@@ -2,10 +2,10 @@
 //!
 //! # Invariants
 //!
-//! - **E1** A verb that opened the volume and the mount that has it open do the same for an order.
-//!   Both call [`carry_out`].
-//! - **E2** An order that reads or relocates the whole volume begins with a commit. This commit
-//!   includes all that programs have written so far, even what the kernel still caches.
+//! - **E1** An order does the same in a verb that opened the volume and in a mount that has it
+//!   open. Both call [`carry_out`].
+//! - **E2** An order that reads or relocates the whole volume begins with a commit. The commit has
+//!   everything that programs have written so far, also what the kernel still has in its cache.
 
 mod balance;
 mod device;

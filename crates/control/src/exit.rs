@@ -11,7 +11,7 @@ pub enum Exit {
     Success = 0,
     /// 1: something failed: a device, a name, a permission.
     Failure = 1,
-    /// 2: the command line cannot be right; nothing was touched.
+    /// 2: the command line is wrong. Nothing was changed.
     Usage = 2,
     /// 3: the volume is damaged, or is not a btrfs volume at all.
     Corrupt = 3,
@@ -40,7 +40,8 @@ that file.
 Exit codes: 0 done, 1 failed, 2 wrong command line, 3 damaged or no btrfs volume, 4 not supported, \
 5 volume full, 6 refused without --force.";
 
-/// Why the program ends early. Printed as one line: what was tried, then the causes.
+/// The reason why the program ends early. It is printed as one line: first what failed, then the
+/// causes.
 #[derive(Debug)]
 pub struct Failure {
     /// The number for scripts.
@@ -49,7 +50,7 @@ pub struct Failure {
     source: Option<Box<dyn Error + Send + Sync>>,
 }
 
-/// The result of everything that can end the program.
+/// The result of calls with an error that can end the program.
 pub type Result<T, E = Failure> = std::result::Result<T, E>;
 
 impl Failure {
@@ -97,8 +98,8 @@ impl Failure {
         matches!(cause, Some(buttress_block::Error::Locked { .. }))
     }
 
-    /// Returns whether the reader of our output went away. That is not an error, but a reason to
-    /// stop.
+    /// Returns whether the program that reads the output has ended. Then this program stops without
+    /// an error.
     pub fn is_closed_pipe(&self) -> bool {
         let cause = self.source.as_ref().and_then(|source| source.downcast_ref::<std::io::Error>());
         cause.is_some_and(|cause| cause.kind() == std::io::ErrorKind::BrokenPipe)
@@ -123,8 +124,8 @@ impl fmt::Display for Failure {
         while let Some(error) = cause {
             let text = error.to_string();
             let last = parts.last_mut().expect("the vector begins with one part");
-            // Each fact is printed once. A cause that begins with the text before it replaces that
-            // text. A cause that the text before it ends with is left out.
+            // Prints each fact once. A cause that begins with the previous text replaces that text.
+            // A cause with which the previous text ends is left out.
             if text.starts_with(last.as_str()) {
                 *last = text;
             } else if !last.ends_with(&text) {
@@ -179,7 +180,7 @@ impl<T> Context<T> for buttress_send::Result<T> {
     }
 }
 
-/// Returns the error below the steps of a stream.
+/// Returns the error at the bottom of nested errors of a stream.
 fn root(error: &buttress_send::Error) -> &buttress_send::Error {
     match error {
         buttress_send::Error::Step { source, .. }
@@ -205,7 +206,7 @@ impl<T> Context<T> for buttress_check::Result<T> {
     }
 }
 
-/// Wraps errors of the layers below `fs`: their kinds say less.
+/// Wraps errors of layers below `fs`. They have one exit code for each type.
 macro_rules! context_for {
     ($($error:ty => $exit:expr),* $(,)?) => {$(
         impl<T> Context<T> for std::result::Result<T, $error> {

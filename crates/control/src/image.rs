@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use buttress_block::{Device, OpenOptions};
 use buttress_fs::{Filesystem, Inode, MountOptions};
+use buttress_remote::Asked;
 use buttress_volume::{Parity, Volume};
 
 use crate::closing;
@@ -18,25 +19,29 @@ use crate::ui;
 /// The other devices of a volume that has several.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Devices {
-    /// Another device of the same volume; may be given several times.
+    /// Another device of the same volume. Can be given several times.
     #[arg(long = "device", value_name = "IMG")]
     pub devices: Vec<PathBuf>,
-    /// Write nothing to RAID5 or RAID6: existing data there is read and given up, new data is
+    /// Write nothing to RAID5 and RAID6 block groups. Data there can be read and freed; new data is
     /// mirrored.
     #[arg(long)]
     pub raid56_mirror: bool,
-    /// Go on without devices that are missing.
+    /// Open the volume although devices are missing.
     #[arg(long)]
     pub degraded: bool,
-    /// Take a volume in a store of objects from a writer that seems to be alive.
+    /// Take over a volume in a store of objects from another writer, even if that seems to be
+    /// alive.
     #[arg(long)]
     pub takeover: bool,
-    /// Memory for nodes, data and sorting; what has to be sorted beyond it goes to temporary
-    /// files. A sixteenth of the machine unless given, at least 128M, at most a quarter of the
-    /// control group's limit.
+    /// Go on without writes that only a local log has and that cannot be replayed.
+    #[arg(long)]
+    pub discard_local: bool,
+    /// Memory for nodes, data and sorting. Sorting beyond it uses temporary files. The default is a
+    /// sixteenth of the machine, at least 128M, but at most a quarter of the limit of the control
+    /// group.
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub memory: Option<u64>,
-    /// Ways into a damaged volume, with colons between them, for verbs that only read:
+    /// Ways to read a damaged volume, with colons between them, for commands that only read:
     /// usebackuproot, ignorebadroots, ignoredatacsums, nologreplay, ignoremetacsums, all.
     #[arg(long, value_name = "WORDS", value_parser = rescue_words)]
     pub rescue: Option<String>,
@@ -49,7 +54,13 @@ fn rescue_words(words: &str) -> std::result::Result<String, String> {
 }
 
 impl Devices {
-    /// The options that `--rescue` and `--memory` stand for.
+    /// How a volume in a store is to be opened.
+    pub fn asked(&self) -> Asked {
+        let (takeover, discard_local) = (self.takeover, self.discard_local);
+        Asked { takeover, discard_local, ..Asked::default() }
+    }
+
+    /// Returns the mount options for `--rescue` and `--memory`.
     pub fn rescue_options(&self) -> MountOptions {
         let mut options = memory::options(self.memory);
         if let Some(words) = &self.rescue {
@@ -71,13 +82,13 @@ impl Devices {
     }
 }
 
-/// Whether a verb changes the volume.
+/// The access to a volume that a verb needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Only reads.
     Read,
-    /// Only reads, despite the lock of a writer. It sees the last commit, or one that happens
-    /// meanwhile.
+    /// Only reads, in spite of another writer's lock. The verb sees the last commit, or one that is
+    /// made while it reads.
     Peek,
     /// Changes the volume; refused if another program has the volume open.
     Write,
@@ -92,10 +103,10 @@ pub fn open_devices(
     let paths = std::iter::once(image).chain(others.devices.iter().map(PathBuf::as_path));
     buttress_remote::check_alone(paths.clone(), access == Access::Write)
         .map_err(Failure::of_remote)?;
-    paths.map(|path| open_device(path, access, others.takeover)).collect()
+    paths.map(|path| open_device(path, access, &others.asked())).collect()
 }
 
-fn open_device(path: &Path, access: Access, takeover: bool) -> Result<Arc<dyn Device>> {
+fn open_device(path: &Path, access: Access, asked: &Asked) -> Result<Arc<dyn Device>> {
     let options = OpenOptions {
         write: access == Access::Write,
         lock: access != Access::Peek,
@@ -104,7 +115,7 @@ fn open_device(path: &Path, access: Access, takeover: bool) -> Result<Arc<dyn De
     if path.is_dir() {
         return Err(live::no_image(path));
     }
-    Ok(closing::open_taking(path, options, takeover)?.device())
+    Ok(closing::open_asked(path, options, asked)?.device())
 }
 
 /// Opens a volume as a filesystem. For a verb that writes, this fails early with the reason if the

@@ -2,10 +2,10 @@
 //!
 //! # Place
 //!
-//! This crate is above the engine and the mount, and below the command lines. A command line reads
-//! words and shows results. [`client`] takes an [`order`] and finds the process that has the volume
-//! open ([`live`]). If there is none, it opens the volume and carries out the order itself
-//! ([`execute`]).
+//! This crate is above the engine and the mount, and below the command lines. A command line parses
+//! its arguments and shows results. For the work, [`client`] takes an [`order`] and finds the
+//! process that has the volume open ([`live`]). If there is none, it opens the volume and carries
+//! out the order in this process ([`execute`]).
 //!
 //! # Invariants
 //!

@@ -1,13 +1,15 @@
-//! Running mounts and servers describe themselves over sockets, one for each. Verbs ask there.
+//! Each running mount and server listens on a socket. Verbs ask there for figures and give orders.
 //!
 //! # Place
 //!
-//! `mount` and `nbd` open a [`Live`] and give it sections. A section is a name, and a closure that
-//! returns figures. `stats` and `cache` ask for them. Verbs that work on a whole volume give their
-//! [`Order`] to the mount that has it open. The mount answers with lines of JSON: any number of
-//! steps, then the result. The figures of a section are names and scalars, or objects of scalars,
-//! in the order in which a person reads them. A figure with a name that ends in `bytes` is shown as
-//! a size. [`subject`] finds the mount for a name, and [`place`] finds it for a path of the host.
+//! `mount` and `nbd` create a [`Live`] and add sections. A section is a name and a closure that
+//! returns figures. `stats` and `cache` ask for them. A verb that works on a whole volume gives its
+//! [`Order`] to the mount that has the volume open. The mount answers with lines of JSON: any
+//! number of steps, then the result.
+//!
+//! The figures of a section are names with scalars, or with objects of scalars, in the order in
+//! which verbs show them. A figure with a name that ends in `bytes` is shown as a size. [`subject`]
+//! finds the mount by its names, and [`place`] finds it for a path of the host.
 //!
 //! # Invariants
 //!
@@ -62,7 +64,7 @@ pub use subject::Subject;
 
 /// The largest question, in bytes.
 const QUESTION_MAX: usize = 64 << 10;
-/// The duration of one check whether the client has stopped.
+/// How long one look takes that checks whether the client has ended.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// Carries out an order. Its arguments are the order, the volume, the stream of the order, and the
@@ -80,7 +82,7 @@ struct OpenVolume {
 
 type Source = Box<dyn Fn() -> Figures + Send + Sync>;
 
-/// The description that a process gives once it listens.
+/// What a process reports and which requests it takes, before it listens.
 #[derive(Default)]
 pub struct Live {
     subject: Subject,
@@ -99,7 +101,8 @@ pub struct Listening {
 }
 
 impl Listening {
-    /// Tells all programs that wait for the end that the volume is closed, or why closing failed.
+    /// Tells all programs that wait for the end of the mount: the volume is closed, or why closing
+    /// failed.
     pub fn report_closed(&self, failure: Option<String>) {
         self.close_waiters.report(failure);
     }
@@ -115,7 +118,7 @@ impl Drop for Listening {
 }
 
 impl Live {
-    /// Creates a description with the subject alone.
+    /// Creates a description that has only the subject.
     pub fn new(subject: Subject) -> Self {
         Self { subject, ..Self::default() }
     }
@@ -228,12 +231,13 @@ impl Live {
             _ => serde_json::to_value(self.describe())?,
         };
         let mut stream = stream;
-        // One write sends all of it: a document would write itself in thousands of pieces.
+        // Sends the document by one write. Without this, serde_json would write it in thousands of
+        // pieces.
         stream.write_all(format!("{document}\n").as_bytes())
     }
 
-    /// Returns the volume with a commit that can be held, or the answer with the reason why there
-    /// is none.
+    /// Returns the volume if its last commit can be held. Otherwise returns the answer with the
+    /// reason.
     fn holder(&self) -> Result<&OpenVolume, Value> {
         let refuse = |what, exit| Err(json!({ "error": what, "exit": exit as u8 }));
         match &self.volume {

@@ -1,6 +1,6 @@
-//! `IMG:/path`: names a place inside a volume, beside ordinary paths of the host.
+//! Places in volumes, written `IMG:/path`, among ordinary paths of the host.
 //!
-//! The grammar is that of [`buttress_remote::divide`], the same for every verb.
+//! [`buttress_remote::divide`] defines the grammar for all verbs.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ pub struct VolumePath {
     pub path: Vec<u8>,
 }
 
-/// A place on either side.
+/// A place on the host or in a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Location {
     /// A path of the host.
@@ -27,7 +27,7 @@ pub enum Location {
 }
 
 impl Location {
-    /// Reads an argument that may name either side.
+    /// Parses an argument that may be either.
     pub fn parse(argument: &OsStr) -> Self {
         let found = divide(argument);
         match found.path {
@@ -54,7 +54,7 @@ impl VolumePath {
         parts.filter(|part| !part.is_empty() && *part != b".").collect()
     }
 
-    /// Returns the place as a person would write it.
+    /// Returns the place in the form of the command line.
     pub fn show(&self) -> String {
         format!("{}:{}", self.image.display(), show(&self.path))
     }
@@ -66,7 +66,7 @@ mod tests {
 
     use super::*;
 
-    /// Without any such file on the host, the first colon before a slash divides.
+    /// If no such file exists on the host, the path begins after the first colon before a slash.
     #[test]
     fn the_first_colon_before_a_slash_divides() {
         let place = Location::parse(OsStr::new("no-such.img:/etc/a:/b"));
@@ -76,14 +76,14 @@ mod tests {
         assert_eq!(place.components(), [&b"etc"[..], b"a:", b"b"]);
     }
 
-    /// The host's own name wins; a colon without a slash is no volume.
+    /// A name that exists on the host is that file. A colon without a slash names no volume.
     #[test]
     fn host_names_stay_host_names() {
         assert_eq!(Location::parse(OsStr::new("/")), Location::Host("/".into()));
         assert_eq!(Location::parse(OsStr::new("a:b")), Location::Host("a:b".into()));
     }
 
-    /// An existing image wins over an earlier colon.
+    /// If a part before a later colon is an existing image, the path begins after that colon.
     #[test]
     fn an_existing_image_divides() {
         let dir = tempfile::tempdir().expect("tempdir");

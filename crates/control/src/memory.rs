@@ -1,11 +1,12 @@
-//! The budget of memory that a server or a verb has, if it is given none, and its parts.
+//! The memory budget of a server or a verb, and its parts.
 //!
 //! # Invariants
 //!
-//! - **B1** It is a sixteenth of the machine, at least 128 MiB, and never above a quarter of what
-//!   the control group allows.
-//! - **B2** The parts together are within the budget, and none is above what it is worth. Of a
-//!   budget that was asked for, the parts are quarters.
+//! - **B1** The default budget is a sixteenth of the machine's memory, at least 128 MiB. It is
+//!   never above a quarter of the control group's limit.
+//! - **B2** All parts together are within the budget. In a default budget, each part also has a
+//!   limit, above which more memory would bring little. A requested budget is divided into four
+//!   equal parts.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,11 +15,11 @@ use buttress_fs::MountOptions;
 
 const MIB: u64 = 1 << 20;
 
-/// The least that a budget is where no control group asks for less.
+/// The smallest default budget, unless the limit of a control group demands less.
 const LEAST: u64 = 128 * MIB;
 
-/// Most that each part is worth unless a budget was asked for, in bytes: nodes, pages of files,
-/// dirty data, changes that are not committed.
+/// Limits of the parts of a default budget, in bytes: nodes, pages of files, dirty data,
+/// uncommitted changes.
 const NODES_MAX: u64 = 256 * MIB;
 const PAGES_MAX: u64 = 64 * MIB;
 const DIRTY_MAX: u64 = 128 * MIB;
@@ -27,7 +28,7 @@ const CHANGES_MAX: u64 = 192 * MIB;
 /// Most for inodes that a kernel knows.
 const KNOWN_MAX: u64 = 64 * MIB;
 
-/// Options of a volume within so many bytes, or within the budget that this process has (B1, B2).
+/// Returns the options of a volume for a requested budget, or for the default one (B1, B2).
 #[must_use]
 pub fn options(asked: Option<u64>) -> MountOptions {
     match asked {
@@ -36,7 +37,7 @@ pub fn options(asked: Option<u64>) -> MountOptions {
     }
 }
 
-/// Options within so many bytes; no part is above what it is worth (B2).
+/// Returns options within a budget of `bytes`, with the limits of the parts (B2).
 fn within(options: MountOptions, bytes: u64) -> MountOptions {
     let mut options = options.with_memory(bytes);
     options.node_cache_bytes = options.node_cache_bytes.map(|bytes| bytes.min(NODES_MAX));
@@ -55,13 +56,13 @@ pub struct Parts {
     pub dirty: u64,
     /// Changes that are not committed.
     pub changes: u64,
-    /// Inodes that the kernel knows: as much as the nodes have, up to 64 MiB. A mount keeps no
-    /// pages of files, and this takes their place.
+    /// Inodes that the kernel knows. As many bytes as for nodes, up to 64 MiB. A mount has no pages
+    /// of files, so this uses their part.
     pub known: u64,
 }
 
 impl Parts {
-    /// The parts that options of a volume leave, as [`options`] made them.
+    /// Returns the parts according to options that [`options`] made.
     #[must_use]
     pub fn of(options: &MountOptions) -> Self {
         let nodes = options.node_cache_bytes.unwrap_or(NODES_MAX);
@@ -87,7 +88,7 @@ fn budget(machine: u64, limit: Option<u64>) -> u64 {
     limit.map_or(share, |limit| share.min(limit / 4))
 }
 
-/// The machine's memory in bytes, as `/proc/meminfo` has it.
+/// The machine's memory in bytes, from the text of `/proc/meminfo`.
 fn total(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find(|line| line.starts_with("MemTotal:"))?;
     line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib * 1024)
@@ -107,7 +108,8 @@ fn group_limit(root: &Path, own: &str) -> Option<u64> {
             _ => return None,
         };
         let inner: PathBuf = path.trim_start_matches('/').into();
-        // A group is within all those above it. Some are not seen from inside of a container.
+        // The limits of all groups above apply as well. Inside a container, some of them are not
+        // visible.
         let groups = inner.ancestors().map(|group| top.join(group).join(file));
         groups.filter_map(|file| fs::read_to_string(file).ok()?.trim().parse::<u64>().ok()).min()
     });
@@ -129,7 +131,7 @@ mod tests {
         assert_eq!(total("MemTotal:       24576 kB\nMemFree: 1 kB\n"), Some(24 * MIB));
     }
 
-    /// Limits of both versions count, and those of the groups above.
+    /// Limits of both versions apply, and also those of the groups above.
     #[test]
     fn b1_group_has_the_limits_of_those_above_it() {
         let root = tempfile::tempdir().expect("a folder");
@@ -148,7 +150,7 @@ mod tests {
         assert_eq!(limit("5:cpu:/x\n4:cpuset,memory:/x/y\n0::/a\n"), Some(500));
     }
 
-    /// B2: what a budget leaves to each part is within it, and no part is above what it is worth.
+    /// B2: the parts are within the budget, and none is above its limit.
     #[test]
     fn b2_parts_are_within_the_budget() {
         for budget in [16 * MIB, LEAST, 1 << 30, 64 << 30] {

@@ -11,8 +11,8 @@ use crate::location::VolumePath;
 use crate::order::Spot;
 use crate::{closing, live, names};
 
-/// The magic number of a superblock. It follows the checksum, the identifier, the address and the
-/// flags.
+/// The magic number of a superblock. Before it are the checksum, the identifier, the address and
+/// the flags.
 const MAGIC: [u8; 8] = *b"_BHRfS_M";
 /// The address of the magic number on the device.
 const MAGIC_AT: u64 = (64 << 10) + 64;
@@ -21,19 +21,20 @@ const MAGIC_AT: u64 = (64 << 10) + 64;
 pub struct Named {
     /// The image, or where the volume is mounted.
     pub volume: PathBuf,
-    /// The file system of the place, if it is a folder of the host outside of our mounts.
+    /// If the place is on the host outside of Buttress mounts: the file system it is on, for
+    /// messages.
     pub elsewhere: Option<String>,
     /// The place in the volume.
     pub spot: Spot,
 }
 
 impl Named {
-    /// Reads an argument: `IMG:/path`, or a path on a mount of this user. A file on a mount is an
-    /// image if it begins like a volume.
+    /// Parses an argument: `IMG:/path`, or a path on a mount of this user. A file on a mount counts
+    /// as an image only if it has the magic number of a superblock.
     ///
     /// # Errors
     ///
-    /// When running mounts cannot be asked.
+    /// Running mounts cannot be asked, or no mount of this user serves the path.
     pub fn parse(argument: &OsStr) -> Result<Self> {
         let text = names::of_path(argument);
         let place = VolumePath::parse(argument);
@@ -79,7 +80,8 @@ impl Named {
         Ok(other.spot)
     }
 
-    /// Returns whether two places are in one volume: in one file, or in an image and its mount.
+    /// Returns whether two places are in the same volume: the same image, or an image and its
+    /// mount.
     pub fn is_one_with(&self, other: &Self) -> bool {
         let (volume, other) = (&self.volume, &other.volume);
         let file = |name: &Path| closing::full_name(name).ok();

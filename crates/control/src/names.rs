@@ -2,10 +2,10 @@
 //!
 //! # Invariants
 //!
-//! - **J1** A name, path, link target or attribute's value is a string of [`buttress_base::text`].
-//!   UTF-8 stays unchanged, and other bytes get marks. So two names never share a string.
-//! - **J2** Words for people (messages, lines of a terminal) go by [`crate::location::show`]
-//!   instead.
+//! - **J1** A name, path, link target or value of an attribute is a string of
+//!   [`buttress_base::text`]. UTF-8 stays as it is, and other bytes get marks. So two different
+//!   names have different strings.
+//! - **J2** Text for people (messages, lines on a terminal) uses [`crate::location::show`] instead.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -15,7 +15,7 @@ use buttress_base::text;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serializer};
 
-/// A path of the host as JSON has it (J1).
+/// Returns a path of the host in the form of JSON (J1).
 #[must_use]
 pub fn of_path(path: impl AsRef<Path>) -> String {
     text::encode(path.as_ref().as_os_str().as_bytes())

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **O1** This module only describes orders. `crate::execute` carries an order out;
-//!   `crate::client` finds the process that does.
+//! - **O1** This module only describes orders. `crate::execute` carries them out. `crate::client`
+//!   finds the process that has to do so.
 
 mod subvolume;
 mod survey;
@@ -21,9 +21,9 @@ pub use survey::SurveyRequest;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Order {
-    /// Move block groups.
+    /// Move the content of block groups.
     BalanceStart {
-        /// Filters for data, as `btrfs balance` has them.
+        /// Filters for data, in the syntax of `btrfs balance`.
         data: Option<String>,
         /// Filters for metadata.
         metadata: Option<String>,
@@ -82,24 +82,24 @@ pub enum Order {
     },
     /// Give the volume another label.
     Label {
-        /// Its bytes; none take the label away.
+        /// The bytes of the label. If there are none, the label is removed.
         label: Vec<u8>,
     },
-    /// Change what a mount allows.
+    /// Change whether a mount allows writes.
     Remount {
         /// Whether to refuse writes.
         read_only: bool,
     },
     /// Give a device another size.
     Resize {
-        /// As `btrfs filesystem resize` takes it.
+        /// The new size, in the syntax of `btrfs filesystem resize`.
         size: String,
     },
     /// How full the volume is.
     Room,
     /// Show or set properties of a file, a directory or a subvolume.
     Property {
-        /// Which.
+        /// The file, directory or subvolume.
         at: Spot,
         /// What to do.
         act: PropertyAct,
@@ -109,16 +109,16 @@ pub enum Order {
         /// The directory for them.
         dir: Spot,
     },
-    /// Read every copy of everything.
+    /// Read every copy of all data and metadata.
     Scrub {
-        /// Continue where the last scrub ended.
+        /// Go on where an interrupted scrub has ended.
         resume: bool,
         /// Repair nothing.
         read_only: bool,
-        /// Keep writers out of each group that it reads.
+        /// Keep each block group read-only while its data is read.
         #[serde(default)]
         hold_groups: bool,
-        /// The file that keeps its state.
+        /// The folder of the state file. `None` is the default folder.
         #[serde(default, with = "names::path_or_none")]
         state: Option<PathBuf>,
     },
@@ -126,11 +126,11 @@ pub enum Order {
     Send(Sending),
     /// Work on subvolumes.
     Subvolume(Act),
-    /// Say what files, folders or the whole volume take on the devices.
+    /// Report how much space files, folders or the whole volume take on the devices.
     Survey {
-        /// Of which file or folder.
+        /// The file or folder.
         at: Spot,
-        /// What to say.
+        /// What to report.
         #[serde(rename = "wish")]
         request: SurveyRequest,
     },
@@ -195,13 +195,13 @@ pub struct Sending {
     pub subvolume: Spot,
     /// A subvolume that the receiver has; the stream contains the differences from it.
     pub parent: Option<Spot>,
-    /// Others that the receiver has.
+    /// Further subvolumes that the receiver has. The stream may clone data from them.
     pub clone_sources: Vec<Spot>,
     /// Version of the stream.
     pub proto: u32,
     /// Whether compressed data is sent compressed.
     pub compressed_data: bool,
-    /// Whether the stream has the ranges of changed data instead of the data.
+    /// Whether the stream names the changed ranges only, without their data.
     pub no_data: bool,
 }
 

@@ -1,7 +1,7 @@
-//! Sizes as btrfs-progs reads and prints them: binary units, one letter.
+//! Sizes in the form of btrfs-progs: binary units, one letter.
 //!
-//! This is own code: crates for sizes take `K` for 1000 or accept fractions, and btrfs-progs does
-//! neither.
+//! This is written for the project. Other crates for sizes take `K` for 1000 or accept fractions,
+//! unlike btrfs-progs.
 
 /// Reads `4G`, `512M`, `64KiB` or plain bytes.
 ///

@@ -15,12 +15,12 @@ pub struct Open<'o> {
     pub kernel_sync: Option<&'o KernelSync>,
 }
 
-/// A stream that comes with an order, or goes back beside its answer.
+/// A stream that comes with an order.
 pub enum Stream<'s> {
     /// No stream.
     None,
-    /// Bytes that the order takes.
+    /// Bytes that the order reads.
     In(&'s mut dyn Read),
-    /// Bytes that the order gives.
+    /// Bytes that the order writes.
     Out(&'s mut dyn Write),
 }

@@ -27,11 +27,11 @@ pub enum Tone {
     Heading,
     /// Names of directories.
     Directory,
-    /// Done, and right.
+    /// Success.
     Good,
     /// Needs attention.
     Bad,
-    /// Less important than its neighbours.
+    /// Something that matters less than the text beside it.
     Dim,
 }
 

@@ -19,7 +19,7 @@ use crate::file::{End, File, Meta};
 use crate::files::Files;
 use crate::job::{Goal, Supply};
 use crate::write::SIZE_MAX;
-use crate::writeback::settle;
+use crate::writeback::advance_disk_size;
 
 /// Largest extent that is preallocated in one piece.
 const PREALLOC_BYTES_MAX: u64 = 128 << 20;
@@ -341,7 +341,7 @@ impl<S: FnOnce(&mut InodeItem)> InodeChanges<S> {
         if part.end >= self.end {
             if let Some(stamp) = self.stamp.take() {
                 meta.item.size = meta.item.size.max(self.grown);
-                settle(meta, &file.dirty.lock());
+                advance_disk_size(meta, &file.dirty.lock());
                 stamp(&mut meta.item);
             }
         } else if self.offset <= meta.item.size && meta.item.size == meta.disk_size {

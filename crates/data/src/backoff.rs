@@ -15,8 +15,9 @@ const BEHIND_VAIN: u32 = 64;
 pub(crate) struct Backoff(AtomicU32);
 
 impl Backoff {
-    /// Returns whether a read may try. Two threads may lose one count, which does no harm.
-    pub(crate) fn may(&self) -> bool {
+    /// Takes the turn of one read, and returns whether it may try. Two threads may lose one count,
+    /// which does no harm.
+    pub(crate) fn take_turn(&self) -> bool {
         let left = self.0.load(Ordering::Relaxed);
         if left > 0 {
             self.0.store(left - 1, Ordering::Relaxed);

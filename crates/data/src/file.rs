@@ -13,11 +13,11 @@
 //!
 //! 1. the caller's lock of the inode: one thread at a time changes length and layout;
 //! 2. the writeback claim (`Dirty::busy`). A thread that has one claim waits for a second one only
-//!   if it holds the locks of both inodes;
+//!    if it holds the locks of both inodes;
 //! 3. `extents`. Shared: threads that look up extents, and some that read them (`read_plan`).
-//!   Exclusive: threads that change them. A thread locks several files at once in two ways only. It
-//!   locks one exclusively and the others shared. Or it locks all exclusively, in the order of
-//!   their numbers, with nothing else held;
+//!    Exclusive: threads that change them. A thread locks several files at once in two ways only.
+//!    It locks one exclusively and the others shared. Or it locks all exclusively, in the order of
+//!    their numbers, with nothing else held;
 //! 4. two short locks: the item's, then the dirty map's. They are taken inside a handle, so no
 //!    thread begins a handle, reserves or does I/O under them.
 
@@ -264,7 +264,7 @@ impl File {
 
     /// Whether the time of access in memory differs from the one that was last put or read.
     #[must_use]
-    pub fn access_waits(&self) -> bool {
+    pub fn has_unsaved_access(&self) -> bool {
         let meta = self.meta.lock();
         meta.item.atime != meta.access_put
     }

@@ -12,7 +12,7 @@ use crate::error::Result;
 use crate::file::File;
 use crate::files::Files;
 use crate::step::StepItems;
-use crate::writeback::settle;
+use crate::writeback::advance_disk_size;
 
 impl Files {
     /// Makes a range read as zeros and frees the whole sectors in it; `stamp` sets the times.
@@ -83,7 +83,7 @@ impl Files {
                 let mut dirty = file.dirty.lock();
                 self.forget(&mut dirty, at..to, ends);
                 // The dirty data that delayed the update of the length on disk may be gone.
-                settle(meta, &dirty);
+                advance_disk_size(meta, &dirty);
                 if to == high
                     && let Some(stamp) = stamp.take()
                 {

@@ -17,7 +17,7 @@ use crate::file::{End, File};
 use crate::files::Files;
 use crate::step::StepItems;
 use crate::write::SIZE_MAX;
-use crate::writeback::settle;
+use crate::writeback::advance_disk_size;
 
 impl Files {
     /// Sets the length; `stamp` sets the times in the step that completes it.
@@ -76,7 +76,7 @@ impl Files {
             meta.item.size = meta.item.size.max(size);
             let mut dirty = file.dirty.lock();
             self.placement.keep_inline(meta, &mut dirty, &mut inline);
-            settle(meta, &dirty);
+            advance_disk_size(meta, &dirty);
             stamp(&mut meta.item);
         });
         if let Some((_, Some(end))) = &held
@@ -165,7 +165,7 @@ impl Files {
                     meta.shrinks = false;
                     // The data that kept the length on disk from growing may just have been
                     // forgotten.
-                    settle(meta, &file.dirty.lock());
+                    advance_disk_size(meta, &file.dirty.lock());
                     if let Some(stamp) = stamp.take() {
                         stamp(&mut meta.item);
                     }

@@ -44,7 +44,7 @@ use crate::placement::{Placement, join};
 mod finish;
 mod prepared;
 
-pub(crate) use finish::{grow, settle};
+pub(crate) use finish::{advance_disk_size, grow};
 pub use prepared::PreparedData;
 
 /// Most bytes that one round takes from a file. This also bounds the data that is in writeback at

@@ -52,7 +52,7 @@ impl BalanceArgs {
     pub const CONVERT: u64 = 1 << 8;
     pub const SOFT: u64 = 1 << 9;
     pub const USAGE_RANGE: u64 = 1 << 10;
-    /// The single profile, which has no bit of its own.
+    /// Stands for the single profile in [`Self::profiles`]. Block group flags have no bit for it.
     pub const SINGLE: u64 = 1 << 48;
 
     fn read(r: &mut Reader<'_>) -> Result<Self> {

@@ -52,7 +52,7 @@ impl BlockGroupFlags {
         Self(self.0 & Self::PROFILE_MASK.0)
     }
 
-    /// The profile as mkfs takes it, in lower case.
+    /// The name of the profile that mkfs accepts, in lower case.
     #[must_use]
     pub fn profile_name(self) -> &'static str {
         match self.profile() {
@@ -104,13 +104,13 @@ impl fmt::Display for BlockGroupFlags {
 pub struct Stripe {
     /// The device.
     pub device: DeviceId,
-    /// Where on it, in bytes.
+    /// Offset on the device, in bytes.
     pub offset: u64,
     /// The device's uuid.
     pub dev_uuid: [u8; 16],
 }
 
-/// A chunk: a range of logical space and where it lies.
+/// A chunk: a range of logical space and its places on devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chunk {
     /// Its first byte; the key's offset.
@@ -129,7 +129,7 @@ pub struct Chunk {
     pub io_width: u32,
     /// Bytes of a sector.
     pub sector_size: u32,
-    /// RAID10: devices that hold the same stripe.
+    /// RAID10: the number of devices that hold the same stripe.
     pub sub_stripes: u16,
     /// Its parts.
     pub stripes: Vec<Stripe>,
@@ -239,8 +239,9 @@ impl Chunk {
         self.len.div_ceil(self.data_stripes())
     }
 
-    /// The logical ranges that share a stripe unit with a superblock, in a copy or through parity.
-    /// Nothing is allocated there. Sorted, without repetition.
+    /// The logical ranges that share a stripe unit with a superblock: one of their copies, or a
+    /// member of their parity row, would lie on it. Nothing is allocated there. Sorted, without
+    /// repetition.
     #[must_use]
     pub fn superblock_stripes(&self) -> Vec<Extent> {
         let mut found = Vec::new();

@@ -74,12 +74,13 @@ impl CsumType {
     }
 }
 
-/// CRC-32C over `data` from a seed, without the usual inversions: the format's hash function.
+/// CRC-32C of `data`, beginning with `seed`, without the usual inversions. The format uses it as
+/// its hash function.
 #[must_use]
 pub fn crc32c_raw(seed: u32, data: &[u8]) -> u32 {
     let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(seed));
     digest.update(data);
-    // The algorithm makes 32 bits.
+    // A CRC-32 has 32 bits, so the conversion loses none.
     !(digest.finalize() as u32)
 }
 
@@ -95,7 +96,7 @@ pub fn extref_hash(parent: Ino, name: &[u8]) -> u64 {
     u64::from(crc32c_raw(parent.0 as u32, name))
 }
 
-/// Key offset of a keyed data reference, and the order of inline ones.
+/// Key offset of a keyed data reference. Inline data references are sorted by it.
 #[must_use]
 pub fn extent_data_ref_hash(root: TreeId, ino: Ino, offset: u64) -> u64 {
     let high = u64::from(crc32c_raw(!0, &root.0.to_le_bytes()));

@@ -27,19 +27,21 @@ impl ExtentFlags {
     pub const DATA: u64 = 1;
     /// The extent holds a tree node.
     pub const TREE_BLOCK: u64 = 2;
-    /// References to the node's children name the node's address as parent, not its tree.
+    /// The children's reference items name this node's address as their parent, instead of its
+    /// tree.
     pub const FULL_BACKREF: u64 = 256;
 }
 
 /// A reference to an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum BackRef {
-    /// A reference from a tree, through any path to the node.
+    /// A reference from a tree. The item does not say which parent node: a search of the tree for
+    /// the node's first key finds it.
     TreeBlock {
         /// The tree.
         root: TreeId,
     },
-    /// A reference from one node, by its address.
+    /// A reference from one parent node, named by its address.
     SharedBlock {
         /// The parent's address.
         parent: Logical,
@@ -50,7 +52,7 @@ pub enum BackRef {
         root: TreeId,
         /// The file's inode number.
         ino: Ino,
-        /// The file offset at which the extent begins.
+        /// The file offset of the file extent item, minus the item's offset within the extent.
         offset: u64,
         /// The number of references.
         count: u32,

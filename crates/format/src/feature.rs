@@ -83,7 +83,7 @@ features! {
 }
 
 impl Incompat {
-    /// The features that we read.
+    /// The features that this program can read.
     pub const READABLE: Self = Self(
         Self::MIXED_BACKREF.0
             | Self::DEFAULT_SUBVOL.0
@@ -99,12 +99,13 @@ impl Incompat {
             | Self::RAID1C34.0
             | Self::SIMPLE_QUOTA.0,
     );
-    /// The features that we write. Support for block groups with parity is decided for each group.
+    /// The features that this program can write. With RAID56, some block groups may still be
+    /// read-only.
     pub const WRITABLE: Self = Self::READABLE;
 }
 
 impl CompatRo {
-    /// The features that we read and maintain while writing.
+    /// The features that this program keeps up to date while it writes.
     pub const WRITABLE: Self = Self(
         Self::FREE_SPACE_TREE.0
             | Self::FREE_SPACE_TREE_VALID.0

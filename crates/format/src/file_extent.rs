@@ -19,7 +19,7 @@ pub enum Compression {
 /// A part of a data extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
-    /// Where the extent begins; zero is a hole.
+    /// Address of the extent; zero if the region is a hole.
     pub disk: Logical,
     /// Bytes that the whole extent takes on disk.
     pub disk_len: u64,
@@ -46,7 +46,7 @@ impl Region {
 /// The place of the content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {
-    /// The item itself.
+    /// The bytes are in the item itself.
     Inline(Vec<u8>),
     /// A data extent, or a hole.
     Regular(Region),

@@ -20,7 +20,7 @@ pub const EXTENT_CSUM: u64 = -10_i64 as u64;
 pub const FREE_SPACE_V1: u64 = -11_i64 as u64;
 /// Cached free inode numbers of old kernels.
 pub const FREE_INO: u64 = -12_i64 as u64;
-/// Reclaimed data of old kernels.
+/// A placeholder that stands for several object ids.
 pub const MULTIPLE_OBJECTIDS: u64 = -255_i64 as u64;
 
 /// An objectid in the words of `btrfs inspect-internal dump-tree`.

@@ -181,7 +181,6 @@ impl InodeRefs {
         let mut refs = Vec::new();
         while r.left() > 0 {
             let (index, len) = (r.u64()?, r.u16()?);
-            // The root directory's ".." is alone in such an item.
             refs.push(InodeRef { index, name: name(&mut r, len)?.to_vec() });
         }
         Ok(refs)

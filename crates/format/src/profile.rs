@@ -41,7 +41,8 @@ pub struct Spread {
 }
 
 impl Profile {
-    /// Every profile; those with copies are ordered by safety, the safest last.
+    /// Every profile. The mirrored ones (`dup` to `raid1c4`) are ordered by safety, the safest
+    /// last.
     pub const ALL: [Self; 9] = [
         Self::Single,
         Self::Dup,
@@ -76,7 +77,7 @@ impl Profile {
         }
     }
 
-    /// As mkfs takes it, in lower case.
+    /// The name that mkfs accepts, in lower case.
     #[must_use]
     pub fn name(self) -> &'static str {
         self.flags().profile_name()
@@ -127,10 +128,12 @@ impl Profile {
         if self == Self::Raid10 { 2 } else { 1 }
     }
 
-    /// Chooses the profile of new chunks from several profiles of one kind, where `devices` are
-    /// writable. It is the safest present profile that this number of devices allows. If none fits,
-    /// a profile with copies becomes `raid1`, or `dup` for `metadata` on one device. Otherwise it
-    /// is `single`.
+    /// Chooses the profile of new chunks when block groups of one kind have several profiles.
+    /// `devices` is the number of writable devices. The result is the safest present profile that
+    /// needs no more devices.
+    ///
+    /// If none fits, a profile that survives the loss of a device becomes `raid1`. On one device it
+    /// becomes `dup` for `metadata`. In all other cases the result is `single`.
     #[must_use]
     pub fn best(present: impl Iterator<Item = Self>, devices: usize, metadata: bool) -> Self {
         const ORDER: [Profile; 9] = [
@@ -169,7 +172,7 @@ impl fmt::Display for Profile {
 mod tests {
     use super::*;
 
-    /// Names and bits lead back to the profile.
+    /// Parsing the name or the bit of a profile returns the profile.
     #[test]
     fn names_and_bits_agree() {
         for profile in Profile::ALL {

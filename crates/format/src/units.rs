@@ -50,7 +50,7 @@ impl Logical {
         Self(self.0.saturating_add(len))
     }
 
-    /// Bytes from `from` up to here; zero if `from` lies further.
+    /// Bytes from `from` to this address; zero if `from` is the greater one.
     #[must_use]
     pub fn distance(self, from: Self) -> u64 {
         self.0.saturating_sub(from.0)

@@ -64,7 +64,7 @@ impl Atimes {
     /// As [`put_all`](Self::put_all), but only for these inodes.
     pub(crate) fn put_of(&self, cells: &[Arc<InodeCell>]) {
         let waits = |cell: &&Arc<InodeCell>| {
-            cell.file.access_waits()
+            cell.file.has_unsaved_access()
                 && cell.nlink() > 0
                 && cell.expect_writable(&self.status).is_ok()
         };

@@ -153,9 +153,10 @@ impl InodeCell {
     /// (C2).
     pub(crate) fn leave(&self, files: &Files) {
         let last = self.users.fetch_sub(1, Ordering::AcqRel) == 1;
-        let goes = || self.users.compare_exchange(0, GONE, Ordering::AcqRel, Ordering::Acquire);
-        if last && self.nlink() == 0 && goes().is_ok() {
-            self.departures.cleaning.leaves();
+        let mark_gone =
+            || self.users.compare_exchange(0, GONE, Ordering::AcqRel, Ordering::Acquire);
+        if last && self.nlink() == 0 && mark_gone().is_ok() {
+            self.departures.cleaning.note_leaving();
             files.forget_waiting(&self.file);
             self.unlist();
             drop(self.accessed.take());
@@ -263,7 +264,7 @@ impl InodeCell {
     }
 
     /// Prepares a new directory, which has used no index yet.
-    pub(crate) fn is_new(&self, default_acl: DefaultAcl) {
+    pub(crate) fn start_empty(&self, default_acl: DefaultAcl) {
         self.next_index.store(FIRST_INDEX, Ordering::Relaxed);
         self.set_default_acl(default_acl);
     }
@@ -334,7 +335,7 @@ impl Drop for InodeCell {
         }
         // The cleaner has the inode by now.
         if self.is_gone() {
-            cleaning.has_left();
+            cleaning.note_left();
         }
     }
 }

@@ -88,12 +88,12 @@ pub(crate) struct CleanQueue {
 impl CleanQueue {
     /// Notes that an inode without names lost its last user. The inode enters the queue when its
     /// cell drops.
-    pub(crate) fn leaves(&self) {
+    pub(crate) fn note_leaving(&self) {
         self.state.lock().leaving += 1;
     }
 
     /// Notes that the cell of a nameless inode without users dropped.
-    pub(crate) fn has_left(&self) {
+    pub(crate) fn note_left(&self) {
         self.state.lock().leaving -= 1;
         self.changed.notify_all();
     }

@@ -173,6 +173,7 @@ impl Filesystem {
             mount.writeback.write_all();
             mount.atimes.put_all();
             mount.engine.commit()?;
+            mount.engine.volume().upload()?;
         }
         Ok(())
     }
@@ -187,12 +188,12 @@ impl Filesystem {
         let mount = self.mount();
         let block_size = mount.superblock.sectorsize;
         let block = u64::from(block_size);
-        let room = mount.engine.room();
+        let figures = mount.engine.statfs_figures();
         let waiting = mount.files.counters().dirty_bytes();
-        let blocks = room.device_bytes / u64::from(room.data_copies.max(1)) / block;
-        let free = blocks.saturating_sub(room.used.saturating_add(waiting).div_ceil(block));
+        let blocks = figures.device_bytes / u64::from(figures.data_copies.max(1)) / block;
+        let free = blocks.saturating_sub(figures.used.saturating_add(waiting).div_ceil(block));
         // If metadata has its own chunks, less space is available for data than is free.
-        let available = (room.data_available.saturating_sub(waiting) / block).min(free);
+        let available = (figures.data_available.saturating_sub(waiting) / block).min(free);
         let fsid = mount.superblock.fsid;
         let words = fsid.chunks_exact(8).map(|word| word.try_into().map_or(0, u64::from_le_bytes));
         Ok(StatFs {
@@ -227,9 +228,9 @@ impl Filesystem {
 
     /// Whether it was opened for reading, and [`Filesystem::set_read_only`] may make it writable.
     #[must_use]
-    pub fn is_asleep(&self) -> bool {
+    pub fn can_begin_writing(&self) -> bool {
         let mount = self.mount();
-        mount.status.is_asleep() && mount.engine.is_asleep()
+        mount.status.is_opened_for_reading() && mount.engine.can_begin_writing()
     }
 
     /// Makes the volume read-only once everything is durable, or makes it writable again.
@@ -237,13 +238,13 @@ impl Filesystem {
     /// # Errors
     ///
     /// As [`Filesystem::sync`]. [`crate::ErrorKind::ReadOnly`] if the volume is to become writable
-    /// and cannot. It was then opened for reading without [`MountOptions::may_wake`], or has
-    /// failed. Also an error that keeps its devices from being written.
+    /// and cannot. It was then opened for reading without [`MountOptions::may_begin_writing`], or
+    /// has failed. Also an error that keeps its devices from being written.
     pub fn set_read_only(&self, read_only: bool) -> Result<()> {
         let mount = self.mount();
         if !read_only {
-            if mount.status.is_asleep() && mount.engine.is_asleep() {
-                open::wake(mount)?;
+            if mount.status.is_opened_for_reading() && mount.engine.can_begin_writing() {
+                open::begin_writing(mount)?;
             }
             mount.status.freeze(false);
             return mount.status.expect_writable();

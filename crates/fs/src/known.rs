@@ -326,7 +326,7 @@ fn x10_a_damaged_group_is_left_alone() {
     }
     fs.sync().expect("durable");
     let stats = fs.space_stats();
-    assert_eq!(stats.engine.groups_left, 1);
+    assert_eq!(stats.engine.groups_unreadable, 1);
     assert!(stats.accounts.data.read_only > 0, "what is free in it cannot be reserved");
     let held = fs.mount().engine.hold_read_only(group.start).expect("the group");
     assert!(!held.group().is_loaded());

@@ -67,10 +67,11 @@ fn open_at(
 ) -> Result<(Arc<Mount>, InodeId)> {
     let is_for_rescue =
         options.ignore_bad_roots || options.ignore_data_csums || options.ignore_meta_csums;
-    let may_wake = options.read_only && options.may_wake && !is_for_rescue && backup.is_none();
+    let may_begin_writing =
+        options.read_only && options.may_begin_writing && !is_for_rescue && backup.is_none();
     let open = OpenOptions {
         writable: !options.read_only,
-        may_wake,
+        may_begin_writing,
         degraded: options.degraded,
         parity: options.parity,
     };
@@ -82,7 +83,7 @@ fn open_at(
     let volume = Arc::new(volume);
     let engine_options = EngineOptions {
         read_only: options.read_only,
-        may_wake,
+        may_begin_writing,
         discard: options.discard,
         ignore_log: options.nologreplay,
         replay_log: !options.read_only,
@@ -150,19 +151,19 @@ fn begin_work(mount: &Arc<Mount>) -> Result<()> {
     Ok(())
 }
 
-/// Makes a volume writable that was opened for reading ([`MountOptions::may_wake`]).
-pub(crate) fn wake(mount: &Arc<Mount>) -> Result<()> {
-    // If two callers come at once, the second finds the volume awake.
+/// Makes a volume writable that was opened for reading ([`MountOptions::may_begin_writing`]).
+pub(crate) fn begin_writing(mount: &Arc<Mount>) -> Result<()> {
+    // If two callers come at once, the second finds that writing has begun.
     let _turn = mount.moving.lock();
-    if !mount.status.is_asleep() {
+    if !mount.status.is_opened_for_reading() {
         return Ok(());
     }
-    mount.engine.wake()?;
+    mount.engine.begin_writing()?;
     // Set before the threads begin, because they check it.
-    mount.status.set_asleep(false);
-    // If this fails, the mount stays read-only for good: the engine is awake, and is not woken a
-    // second time.
-    begin_work(mount).inspect_err(|_| mount.status.set_asleep(true))
+    mount.status.set_opened_for_reading(false);
+    // If this fails, the mount stays read-only for good: the engine has begun writing, and does not
+    // begin a second time.
+    begin_work(mount).inspect_err(|_| mount.status.set_opened_for_reading(true))
 }
 
 /// Lists the missing devices from the chunk tree, because the superblock has only some of them.

@@ -39,7 +39,7 @@ pub struct MountOptions {
     pub read_only: bool,
     /// With `read_only`: the volume can be made writable later, if its devices can be written.
     /// Until then this mount only reads, and other programs may read the volume, too.
-    pub may_wake: bool,
+    pub may_begin_writing: bool,
     /// Mount the subvolume at this path below the top level.
     pub subvol: Option<Vec<u8>>,
     /// Mount the subvolume with this tree.
@@ -124,7 +124,7 @@ impl Default for MountOptions {
     fn default() -> Self {
         Self {
             read_only: false,
-            may_wake: false,
+            may_begin_writing: false,
             subvol: None,
             subvolid: None,
             commit_interval: Duration::from_secs(30),

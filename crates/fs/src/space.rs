@@ -72,7 +72,7 @@ impl Space {
             self.engine.expect_wanted()?;
             self.writeback.write_all();
         }
-        match self.engine.reserve_in_line(cost, urgency) {
+        match self.engine.reserve_in_queue(cost, urgency) {
             Err(buttress_txn::Error::NoSpace(_)) if urgency.frees() => {
                 self.cleaner.clean_all();
                 self.writeback.write_all();
@@ -88,7 +88,7 @@ impl Space {
     /// # Errors
     ///
     /// Those of a commit. `Interrupted` if the caller is cancelled before the next step.
-    pub(crate) fn give_all_back(&self) -> Result<()> {
+    pub(crate) fn free_all_possible(&self) -> Result<()> {
         self.engine.expect_wanted()?;
         self.cleaner.clean_all();
         self.engine.expect_wanted()?;

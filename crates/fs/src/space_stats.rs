@@ -10,7 +10,7 @@ pub struct SpaceStats {
     /// All accounts.
     pub accounts: Accounts,
     /// Bytes of data and of metadata that callers wait for now.
-    pub waited_for: (u64, u64),
+    pub waiting_bytes: (u64, u64),
     /// Counts of the engine, including waits for space.
     pub engine: Stats,
     /// The last time that a caller was refused space.
@@ -22,7 +22,7 @@ pub struct SpaceStats {
     /// Bytes of data in writeback.
     pub ordered: u64,
     /// Runs of the flush states that made room for waiting callers, or refused a caller.
-    pub ladders: u64,
+    pub flush_runs: u64,
     /// Rounds of preemptive flushing.
     pub rounds: u64,
     /// Bytes of data that were written back to make room.
@@ -42,16 +42,16 @@ impl Filesystem {
         let mount = self.mount();
         SpaceStats {
             accounts: mount.engine.accounts(),
-            waited_for: (
-                mount.engine.waited_for(SpaceKind::Data),
-                mount.engine.waited_for(SpaceKind::Metadata),
+            waiting_bytes: (
+                mount.engine.waiting_bytes(SpaceKind::Data),
+                mount.engine.waiting_bytes(SpaceKind::Metadata),
             ),
             engine: mount.engine.statistics(),
             last_refusal: mount.engine.last_refusal(),
             preempt: mount.options.baselines.preempt,
             dirty: mount.files.counters().dirty_bytes(),
             ordered: mount.files.counters().ordered_bytes(),
-            ladders: mount.space.runs(),
+            flush_runs: mount.space.runs(),
             rounds: mount.writeback.rounds(),
             flushed: mount.writeback.flushed(),
             shortfalls: mount.files.counters().shortfalls(),

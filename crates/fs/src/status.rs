@@ -15,8 +15,8 @@ use crate::error::{Error, Result};
 /// The states of a mount that forbid changes.
 pub(crate) struct Status {
     engine: Arc<Engine>,
-    /// It was opened for reading, and was not woken since.
-    is_asleep: AtomicBool,
+    /// It was opened for reading, and writing has not begun since.
+    opened_for_reading: AtomicBool,
     is_closed: AtomicBool,
     /// Whether a mount that was opened for writing is read-only until a caller makes it writable
     /// again.
@@ -25,9 +25,9 @@ pub(crate) struct Status {
 
 impl Status {
     pub(crate) fn new(engine: Arc<Engine>, opened_read_only: bool) -> Self {
-        let is_asleep = AtomicBool::new(opened_read_only);
+        let opened_for_reading = AtomicBool::new(opened_read_only);
         let (is_closed, is_frozen) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { engine, is_asleep, is_closed, is_frozen }
+        Self { engine, opened_for_reading, is_closed, is_frozen }
     }
 
     /// The reason why changes are forbidden. `None` if they are allowed.
@@ -35,7 +35,7 @@ impl Status {
         if self.is_closed() {
             return Some("it was closed".to_owned());
         }
-        if self.is_asleep() {
+        if self.is_opened_for_reading() {
             return Some("it was mounted read-only".to_owned());
         }
         if self.is_frozen.load(Ordering::Relaxed) {
@@ -44,14 +44,14 @@ impl Status {
         self.engine.read_only()
     }
 
-    /// Whether it was opened for reading, and was not woken since.
-    pub(crate) fn is_asleep(&self) -> bool {
-        self.is_asleep.load(Ordering::Acquire)
+    /// Whether it was opened for reading, and writing has not begun since.
+    pub(crate) fn is_opened_for_reading(&self) -> bool {
+        self.opened_for_reading.load(Ordering::Acquire)
     }
 
     /// Changes are refused from now on, or allowed as far as the engine allows them.
-    pub(crate) fn set_asleep(&self, is_asleep: bool) {
-        self.is_asleep.store(is_asleep, Ordering::Release);
+    pub(crate) fn set_opened_for_reading(&self, is_so: bool) {
+        self.opened_for_reading.store(is_so, Ordering::Release);
     }
 
     /// Makes the volume read-only or writable.

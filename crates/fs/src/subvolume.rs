@@ -15,7 +15,7 @@ use crate::open;
 use crate::options::MountOptions;
 use crate::statfs::SubvolumeInfo;
 use crate::subvolume_items::{
-    ROOT_TREE_DIR, add_uuid, default_subvolume, remove_uuid, told_of_copies, uuid_key,
+    ROOT_TREE_DIR, add_uuid, default_subvolume, remove_uuid, uuid_key, with_headroom,
 };
 use crate::trees;
 
@@ -150,7 +150,7 @@ impl Filesystem {
         let cost = uuids.cost(0);
         let cost = cost.and(Cost::of(1, RootItem::LEN as u32)).and(cost_of_copies(copies));
         let reservation = mount.space.reserve(cost, Urgency::Normal);
-        let reservation = reservation.map_err(|error| told_of_copies(error, copies))?;
+        let reservation = reservation.map_err(|error| with_headroom(error, copies))?;
         let handle = mount.engine.begin(reservation);
         mount.engine.reservations().keep_until_published(copies, handle.generation());
         if item.rtransid == NOW {

@@ -120,7 +120,7 @@ pub(crate) fn remove_uuid(view: &View, uuids: &mut Batch, key: Key, tree: TreeId
 
 /// Replaces the error of a failed reservation that included `bytes` of snapshot headroom. The new
 /// error names the headroom.
-pub(crate) fn told_of_copies(error: Error, bytes: u64) -> Error {
+pub(crate) fn with_headroom(error: Error, bytes: u64) -> Error {
     match error.kind() {
         ErrorKind::NoSpace if bytes > 0 => buttress_txn::Error::NoSpace(
             "metadata to keep, so that what snapshots share can still be deleted: delete some, or mount with delete_room=off",

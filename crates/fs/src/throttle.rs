@@ -48,8 +48,8 @@ impl Queue {
         let before = self
             .taken_until
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |until| Some(next(until)));
-        let hold = Duration::from_nanos((next(before.unwrap_or(now)) - now).min(max));
-        if hold < HOLD_MIN { Duration::ZERO } else { hold }
+        let delay = Duration::from_nanos((next(before.unwrap_or(now)) - now).min(max));
+        if delay < HOLD_MIN { Duration::ZERO } else { delay }
     }
 }
 
@@ -123,11 +123,11 @@ impl Throttle {
     }
 
     /// How long a writer that has just made `bytes` dirty is to be delayed.
-    pub(crate) fn hold(&self, bytes: u64, dirty: u64, limit: u64) -> Duration {
-        self.hold_at(self.queue.now(), bytes, dirty, limit)
+    pub(crate) fn delay(&self, bytes: u64, dirty: u64, limit: u64) -> Duration {
+        self.delay_at(self.queue.now(), bytes, dirty, limit)
     }
 
-    fn hold_at(&self, now: u64, bytes: u64, dirty: u64, limit: u64) -> Duration {
+    fn delay_at(&self, now: u64, bytes: u64, dirty: u64, limit: u64) -> Duration {
         let rate = self.rate();
         let soft = limit / 2;
         if rate == 0 || dirty <= soft {
@@ -177,8 +177,8 @@ mod tests {
     /// H1: no writer is delayed below half, nor before a rate is known.
     #[test]
     fn below_half_is_free() {
-        assert_eq!(throttle(MIB).hold(MIB, 64 * MIB, 128 * MIB), Duration::ZERO);
-        assert_eq!(throttle(0).hold(MIB, 128 * MIB, 128 * MIB), Duration::ZERO);
+        assert_eq!(throttle(MIB).delay(MIB, 64 * MIB, 128 * MIB), Duration::ZERO);
+        assert_eq!(throttle(0).delay(MIB, 128 * MIB, 128 * MIB), Duration::ZERO);
     }
 
     /// H2: writers reach a balance below the limit, at the rate of writeback. This holds for one
@@ -197,9 +197,9 @@ mod tests {
                     while *wake <= now {
                         dirty += 64 << 10;
                         let_in += u64::from(now > 2_000_000_000) * (64 << 10);
-                        let hold = throttle.hold_at(now, 64 << 10, dirty, limit);
+                        let delay = throttle.delay_at(now, 64 << 10, dirty, limit);
                         // Copying takes time, too.
-                        *wake = (*wake).max(now) + 20_000 + hold.as_nanos() as u64;
+                        *wake = (*wake).max(now) + 20_000 + delay.as_nanos() as u64;
                     }
                 }
                 highest = highest.max(dirty);

@@ -210,9 +210,9 @@ impl Writeback {
             self.list.kick(self.is_crowded());
         }
         if dirty <= limit {
-            let hold = self.hold(bytes, dirty, pressure);
-            if !hold.is_zero() {
-                buttress_base::thread::sleep(hold);
+            let delay = self.delay(bytes, dirty, pressure);
+            if !delay.is_zero() {
+                buttress_base::thread::sleep(delay);
             }
             return;
         }
@@ -230,7 +230,7 @@ impl Writeback {
 
     /// The delay for a writer that has just made `bytes` dirty. Without threads that write back, a
     /// delay would be useless.
-    fn hold(&self, bytes: u64, dirty: u64, pressure: Option<u64>) -> Duration {
+    fn delay(&self, bytes: u64, dirty: u64, pressure: Option<u64>) -> Duration {
         if bytes == 0 || !self.engine.has_flusher() {
             return Duration::ZERO;
         }
@@ -238,7 +238,7 @@ impl Writeback {
         // option.
         let limit = self.limits.dirty_bytes_max;
         let room = pressure.map_or(limit, |part| dirty.saturating_mul(1000) / part);
-        self.throttle.hold(bytes, dirty, limit.min(room))
+        self.throttle.delay(bytes, dirty, limit.min(room))
     }
 
     /// Writes back all present dirty data and waits for it (G2). Failures stay with the inodes.

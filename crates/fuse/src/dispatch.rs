@@ -6,6 +6,7 @@
 //! - A handler runs in [`Door::guarded`], so a panic is answered (D1 of `door`).
 
 mod bytes;
+mod orders;
 mod weight;
 
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use crate::door::{Caller, Door, VALID_SECS};
 use crate::errno::Answer;
 use crate::exchange::Exchange;
 use crate::notifier_threads::BACKGROUND_MAX;
+use crate::timed::Timed;
 use crate::{Options, counts, killed};
 
 pub(crate) use weight::kind;
@@ -77,6 +79,7 @@ pub(crate) fn terms(options: &Options) -> Terms {
 
 /// Handles a request and answers it, in this thread or from another one.
 pub(crate) fn serve<X: Exchange>(door: &Arc<Door>, exchange: X) {
+    let exchange = Timed::start(exchange);
     let head = exchange.head();
     counts::count(head.opcode);
     let operation = match Operation::decode(head.opcode, head.node, exchange.parts()) {
@@ -87,6 +90,7 @@ pub(crate) fn serve<X: Exchange>(door: &Arc<Door>, exchange: X) {
     match operation {
         Operation::Read(how) => bytes::read(door, exchange, how),
         Operation::Write { how, .. } => bytes::write(door, exchange, how),
+        Operation::Ioctl { .. } => orders::ioctl(door, exchange),
         Operation::Lseek(how) => bytes::seek(door, exchange, how),
         Operation::Readdir(how) => bytes::list(door, exchange, how, false),
         Operation::Readdirplus(how) => bytes::list(door, exchange, how, true),
@@ -161,9 +165,6 @@ fn work(door: &Arc<Door>, head: &Head, operation: Operation<'_>) -> Answer<Reply
         Operation::Destroy | Operation::Releasedir => Ok(Reply::Done),
         // With no flags set, the kernel caches no listing, and each one reaches the server.
         Operation::Opendir if door.options.strict_access => Ok(Reply::Opened(OpenFlags::default())),
-        Operation::Ioctl { how, data } => {
-            door.ioctl(head.uid, node, how.command, data).map(Reply::Ioctl)
-        }
         Operation::Fallocate(how) => {
             door.fallocate(caller, node, how.offset, how.len, how.mode).map(done)
         }
@@ -198,7 +199,6 @@ fn may_wait(operation: &Operation<'_>) -> bool {
             | Operation::Create { .. }
             | Operation::Tmpfile(_)
             | Operation::Setxattr { .. }
-            | Operation::Ioctl { .. }
             | Operation::Fallocate(_)
             | Operation::CopyRange { .. }
     )
@@ -230,7 +230,6 @@ fn name(operation: &Operation<'_>) -> &'static str {
         Operation::Create { .. } => "create",
         Operation::Tmpfile(_) => "tmpfile",
         Operation::Statx(_) => "statx",
-        Operation::Ioctl { .. } => "ioctl",
         Operation::Fallocate(_) => "fallocate",
         Operation::CopyRange { .. } => "copy_file_range",
         _ => "other",

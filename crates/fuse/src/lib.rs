@@ -32,6 +32,7 @@ mod node;
 
 mod mount;
 mod mount_list;
+mod mounts;
 
 mod counts;
 mod device;
@@ -50,9 +51,10 @@ mod seeds;
 mod session;
 mod sharer;
 mod submounts;
+mod timed;
 mod whole;
 
-pub use counts::requests;
+pub use counts::{Latency, latencies, requests};
 #[cfg(feature = "baselines")]
 pub use empty::serve_empty;
 pub use error::Error;

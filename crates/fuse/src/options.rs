@@ -53,6 +53,7 @@ pub const KNOWN: &[&str] = &[
     "uidmap=VOLUME:HERE:COUNT",
     "gidmap=VOLUME:HERE:COUNT",
     "idmap=user",
+    "user_subvol_rm_allowed",
     "submounts",
     "nosubmounts",
     "threads=N",
@@ -82,7 +83,7 @@ pub struct Options {
     /// Whether the kernel refuses all changes.
     pub read_only: bool,
     /// With `read_only`: a mount may become writable later.
-    pub may_wake: bool,
+    pub may_begin_writing: bool,
     /// Whether other users see the mount; `None` means root's mounts yes, others no.
     pub allow_other: Option<bool>,
     /// Whether set-user-id bits count; never for mounts without root rights.
@@ -98,6 +99,8 @@ pub struct Options {
     pub sync: bool,
     /// Whether every change of a directory waits for the disk.
     pub dirsync: bool,
+    /// Whether users other than root may delete subvolumes that they can write to, by ioctl(2).
+    pub user_subvol_rm: bool,
     /// Whether each subvolume is mounted by itself, with a device number of its own.
     pub submounts: bool,
     /// Whether the kernel's mount shows the whole volume, so that further mounts can share it. The
@@ -132,7 +135,7 @@ impl Default for Options {
             handles_max: HANDLES_MAX,
             known_max: KNOWN_MAX,
             read_only: false,
-            may_wake: false,
+            may_begin_writing: false,
             allow_other: None,
             suid: true,
             dev: true,
@@ -140,6 +143,7 @@ impl Default for Options {
             strict_access: false,
             sync: false,
             dirsync: false,
+            user_subvol_rm: false,
             submounts: false,
             shared: false,
             threads: None,
@@ -184,6 +188,7 @@ impl Options {
             "async" => self.sync = false,
             "dirsync" => self.dirsync = true,
             "allow_other" => self.allow_other = Some(true),
+            "user_subvol_rm_allowed" => self.user_subvol_rm = true,
             "submounts" => self.submounts = true,
             "nosubmounts" => self.submounts = false,
             "handoff" => self.handoff = true,

@@ -18,7 +18,7 @@
 //!   for that.
 //!
 //! A thread that ends a duty while another thread reads goes to the bench, unless another request
-//! waits already. After a `forget` both threads read until the next request (W3).
+//! waits already.
 //!
 //! # Polling before sleeping
 //!
@@ -144,7 +144,7 @@ thread_local! {
     static WAITED: Cell<u32> = const { Cell::new(0) };
 }
 
-/// One thread handling one request.
+/// One thread handling one request, all of it (W3).
 #[must_use = "a duty lasts until the answer is sent"]
 pub(crate) struct Duty<'a> {
     pool: &'a Arc<WorkerPool>,
@@ -253,13 +253,6 @@ impl WorkerPool {
             return;
         }
         LAST_DONE.set(None);
-        // A caller may take a duty for each node that one request forgets. A thread that went to
-        // the bench in between would leave the rest undone. So it keeps reading, beside the other
-        // reader, until the next request (W3).
-        if kind == Kind::Forget {
-            self.readers.fetch_add(1, Ordering::SeqCst);
-            return;
-        }
         MEMBER.with_borrow_mut(|member| {
             let member =
                 member.get_or_insert_with(|| Member { pool: Arc::clone(self), seat: Seat::new() });

@@ -121,7 +121,7 @@ impl Whole {
             ("default_permissions", true),
             ("allow_other", options.allow_other.unwrap_or(true)),
             // An option that may change later is a flag of each mount.
-            ("ro", options.read_only && !options.may_wake),
+            ("ro", options.read_only && !options.may_begin_writing),
             ("sync", options.sync),
             ("dirsync", options.dirsync),
         ];

@@ -120,7 +120,7 @@ fn put(draft: &mut Draft<'_>, tree: TreeId, at: Key, item: &[u8]) -> Outcome<()>
                 Compression::None => Extent::new(region.disk.end(region.offset), region.len),
                 _ => region.extent(),
             };
-            if sums(draft, tree, part) && is_anothers_aside(draft, region.extent(), user)? {
+            if sums(draft, tree, part) && is_anothers_preallocated(draft, region.extent(), user)? {
                 return Err(Trouble::Commit("data in space that another set aside"));
             }
         }
@@ -131,8 +131,8 @@ fn put(draft: &mut Draft<'_>, tree: TreeId, at: Key, item: &[u8]) -> Outcome<()>
 
 /// Whether another file would have the extent as preallocated after a crash, although it has got
 /// checksums since the last commit (E4).
-fn is_anothers_aside(draft: &Draft<'_>, extent: Extent, user: DataRef) -> Outcome<bool> {
-    if draft.view.tracked().is_anothers_aside(extent.start, user) {
+fn is_anothers_preallocated(draft: &Draft<'_>, extent: Extent, user: DataRef) -> Outcome<bool> {
+    if draft.view.tracked().is_anothers_preallocated(extent.start, user) {
         return Ok(true);
     }
     // Only an inode that had an extent of the last commit alone may have written into it. Without

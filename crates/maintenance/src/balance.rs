@@ -1,10 +1,10 @@
-//! Choosing block groups, and moving what is in them: balance, conversion, removal and cutting of
+//! Choosing block groups, and moving their content: balance, conversion, and removing or shrinking
 //! devices.
 //!
 //! # Invariants
 //!
-//! - **B1** Groups that are to change their profile give out nothing from the beginning on. So what
-//!   is moved out of one does not get space in the next.
+//! - **B1** Groups that are to change their profile, or to leave a device, are read-only from the
+//!   beginning on. So content that is moved out of one of them never gets space in another one.
 
 use buttress_format::{BlockGroupFlags, Chunk, DeviceId, Logical, Profile};
 use buttress_space::SpaceKind;
@@ -18,7 +18,8 @@ use crate::{Maintenance, Users};
 pub struct Filter {
     /// Profiles.
     pub profiles: Option<Vec<Profile>>,
-    /// Percent in use, from and up to, both included; `usage=0` is the empty ones.
+    /// Percent in use, from (included) up to (excluded, unless it is 100). An end of 0 means empty
+    /// groups.
     pub usage: Option<(u64, u64)>,
     /// With a stripe on this device.
     pub devid: Option<DeviceId>,
@@ -111,7 +112,8 @@ impl BalanceOptions {
 }
 
 impl Maintenance {
-    /// Moves what is in the chosen groups to others, and removes them. The profiles can be had.
+    /// Moves the content of the chosen groups to others, and removes the groups. The caller has
+    /// checked that the devices can hold the profiles.
     pub(crate) fn move_chosen(
         &self,
         options: &BalanceOptions,
@@ -159,9 +161,9 @@ impl Maintenance {
         chosen
     }
 
-    /// Makes a chunk for each kind that is to be emptied altogether, system and metadata first: a
-    /// commit must not be the one to find out that there is no room (data fails gently, and may
-    /// fill what is left).
+    /// Makes a chunk for system space and one for metadata, if groups of the kind are to be emptied
+    /// altogether. Otherwise a commit would be the first to find out that there is no room. Data
+    /// needs no such chunk: a move of data fails without harm, and may fill groups that stay.
     fn room_for(&self, chosen: &[(Logical, bool)]) -> Result<()> {
         for kind in [SpaceKind::System, SpaceKind::Metadata] {
             let is_mine = |(start, converts): &&(Logical, bool)| {

@@ -3,8 +3,8 @@
 //!
 //! # Invariants
 //!
-//! - **K1** While groups are moved there is an item; it goes when the balance is done, was
-//!   cancelled or failed. What remains after a crash or a pause is a balance that can be resumed.
+//! - **K1** While groups are moved there is an item. It is removed when the balance is done, was
+//!   cancelled or failed. An item that is left after a crash or a pause is a balance to resume.
 //! - **K2** A balance that is resumed does not move what it moved before: it leaves groups that
 //!   are nearly full, or that have their new profile already.
 

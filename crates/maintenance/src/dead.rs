@@ -12,7 +12,7 @@ use buttress_txn::{Cost, Error, MetaReservation, Result, Urgency};
 
 use crate::Maintenance;
 
-/// The most references that one step changes if there is enough space, and the fewest.
+/// The most and the fewest references that one step changes. A step is smaller if space is short.
 const STEP_MAX: u32 = 32 << 10;
 const STEP_MIN: u32 = 64;
 
@@ -72,7 +72,7 @@ impl Maintenance {
         let mut budget = STEP_MAX;
         loop {
             // Dropping changes no items of a live tree.
-            let cost = Cost { items: 0, whole: budget, bytes: budget.saturating_mul(16) };
+            let cost = Cost { items: 0, commit_items: budget, bytes: budget.saturating_mul(16) };
             match self.engine().reserve_at_once(cost, Urgency::Drops)? {
                 Some(reservation) => return Ok((budget, reservation)),
                 None if budget > STEP_MIN => budget /= 2,
@@ -81,9 +81,9 @@ impl Maintenance {
         }
     }
 
-    /// Drops the relocation trees that a balance of Linux left after a crash: their nodes that no
-    /// subvolume uses. Returns how many trees there were. The caller runs this before anything is
-    /// moved.
+    /// Drops the relocation trees that a balance of Linux left after a crash. It frees those of
+    /// their nodes that no subvolume uses. Returns how many trees there were. The caller runs this
+    /// before anything is moved.
     ///
     /// A crash leaves a smaller tree, or none, and the next mount continues.
     ///

@@ -35,7 +35,7 @@ impl Maintenance {
         self.engine().settle_superblocks()
     }
 
-    /// The devices of the volume that are not here.
+    /// The devices of the volume that are missing.
     #[must_use]
     pub fn missing_devices(&self) -> Vec<DeviceId> {
         // This fails only while the volume is being closed, and then no device is missing.
@@ -119,8 +119,8 @@ impl Maintenance {
                 device.reset_stats();
             }
             self.engine().reuse_device(id);
-            // Change something, so that the commit makes the old device outdated if it ever
-            // returns.
+            // This change gives the commit something to write. The commit makes the old device
+            // outdated, should it ever return.
             self.engine().change_device(DeviceChange::Set(item));
             old
         })?;

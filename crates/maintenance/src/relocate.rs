@@ -1,22 +1,24 @@
-//! Moving what lies in a block group elsewhere, so that the group can go.
+//! Moving the content of a block group elsewhere, so that the group can be removed.
 //!
 //! # Invariants
 //!
-//! - **L1** A group that is being emptied gives out nothing: what is in it only becomes less.
-//! - **L2** Data is copied to a new extent of the same length, and all its users go over in one
-//!   transaction: a crash finds the old place or the new one, never both and never neither.
-//! - **L3** A node is moved by building it anew with all nodes above it. Trees that share it go on
-//!   sharing it: it is built once, and so is a leaf that points to data which was moved.
+//! - **L1** A group that is being emptied is read-only: its content only becomes less.
+//! - **L2** Data is copied to a new extent of the same length, and all its users switch to it in
+//!   one transaction. After a crash they have the old place or the new one, never both and never
+//!   neither.
+//! - **L3** A node is moved by building it anew, together with all nodes above it. A shared node is
+//!   built once, so the trees go on sharing it. The same holds for a leaf that points to moved
+//!   data.
 //! - **L4** The mover finds the users of an extent and sends them to its copy in one handle.
-//!   Between the two no other thread changes which extents those inodes have ([`Users::hold`]).
-//!   Some users come too late to be seen, by a snapshot that is being cut or a clone that is not
-//!   committed. They stay, and the next round over the group finds them.
+//!   Between the two no other thread changes which extents those inodes have ([`Users::hold`]). The
+//!   mover may miss users that a new snapshot or an uncommitted clone adds. They keep the old
+//!   extent, and the next round over the group finds them.
 //!
 //! # Place
 //!
-//! Works while the volume is in use. A leaf that a tree changes while its data moves becomes that
-//! tree's own, as by any operation. Subvolumes that are being dropped are moved like others; no
-//! step of a drop runs while an extent moves.
+//! The mover works while the volume is in use. If a tree changes a shared leaf while its data
+//! moves, the tree gets its own copy of the leaf, as with any operation. Subvolumes that are being
+//! dropped are moved like others; no step of a drop runs while an extent moves.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -26,7 +28,7 @@ use buttress_base::clock;
 use buttress_format::{Body, Extent, Ino, Key, Logical, TreeId, limits};
 use buttress_space::{Group, SpaceKind};
 use buttress_tree::NodePtr;
-use buttress_txn::{Cost, Csums, DataRef, Error, Handle, Result, Sent, Urgency, View};
+use buttress_txn::{Cost, Csums, DataRef, Error, Handle, MovedExtent, Result, Urgency, View};
 
 mod users;
 
@@ -89,13 +91,13 @@ impl Users for Alone {
 
 impl Maintenance {
     /// Empties a block group and removes it with its chunk, while the volume is in use. `watch`
-    /// is told of bytes that were moved.
+    /// gets the number of bytes after each extent.
     ///
     /// # Errors
     ///
-    /// [`Error::NoSpace`] when there is none elsewhere; [`Error::Stopped`] after
-    /// [`stop_moving`](Self::stop_moving); what reading met. What was moved until then stays
-    /// where it is now.
+    /// [`Error::NoSpace`] if other groups lack room for the content; [`Error::Stopped`] after
+    /// [`stop_moving`](Self::stop_moving); errors of reading. Content that was moved before the
+    /// error stays at its new place.
     pub fn relocate_group(
         &self,
         start: Logical,
@@ -115,13 +117,14 @@ impl Maintenance {
             .space()
             .group_at(start)
             .ok_or_else(|| Error::Malformed(format!("there is no block group at {start}")))?;
-        // Before it is held: a commit that runs meanwhile must find room for its nodes.
+        // Make room before the group is held: a commit that runs meanwhile must find room for its
+        // nodes.
         self.room_without(&group, group.available())?;
         let held = self.engine().hold_read_only(start)?;
         self.room_without(&group, 0)?;
         self.engine().close_windows();
         held.drain();
-        // If that fails, the group can be used again as it is.
+        // If a step fails, the group can be used again as before.
         self.empty_group(group.range(), users, watch).and_then(|()| self.drop_group(start))
     }
 
@@ -130,13 +133,13 @@ impl Maintenance {
         if self.turn().is_stopped() { Err(Error::Stopped) } else { Ok(()) }
     }
 
-    /// Makes chunks until what is reserved, and what is in a group, fit into groups that give
-    /// something out: neither a commit nor writeback may be the first to find out that there is
-    /// no room. `leaving` bytes of what is free are about to be given out no more.
+    /// Makes chunks until reserved space and the content of the group fit into groups that can be
+    /// allocated from. Otherwise a commit or writeback would be the first to find out that there is
+    /// no room. `leaving` bytes of free space are about to become read-only.
     fn room_without(&self, group: &Group, leaving: u64) -> Result<()> {
         let (kind, bytes) = (group.kind(), group.used());
-        // No extent in it is longer, and each needs a place as long as it is (L2); Linux sets
-        // aside twice the longest at once.
+        // Each extent needs a free run of its own length (L2). None is longer than this: Linux
+        // preallocates extents of up to twice the usual maximum.
         let whole = if kind == SpaceKind::Data { bytes.min(2 * limits::MAX_EXTENT) } else { 0 };
         let is_tight = || {
             let account = self.engine().space().account(kind);
@@ -147,12 +150,14 @@ impl Maintenance {
             }
         };
         while is_tight() {
-            // One that is longer than usual may be more than metadata can spare.
+            // The devices may have no room for a chunk that is longer than usual, since they keep
+            // room for metadata. Then try the usual length.
             if !self.engine().add_chunk_for(kind, whole)?
                 && (whole == 0 || !self.engine().add_chunk(kind)?)
             {
                 let account = self.engine().space().account(kind);
-                // Half the chunk may do for nodes, if the rest is not reserved.
+                // If no chunk can be made, metadata needs room for its nodes only once, beside
+                // reserved space.
                 let least = account.free().saturating_sub(account.may_use).saturating_sub(leaving);
                 if kind != SpaceKind::Data && least >= bytes {
                     break;
@@ -168,9 +173,9 @@ impl Maintenance {
         Ok(())
     }
 
-    /// Of a subvolume that Linux dropped in part some nodes are gone that its tree still names:
-    /// one step of ours cuts them off. Such a subvolume has no users; it was dead when the volume
-    /// was opened.
+    /// Linux may have dropped a part of a subvolume. Its tree then still names nodes that are gone,
+    /// and one step of a drop cuts these pointers off. Such a subvolume has no users: it was dead
+    /// when the volume was opened.
     fn make_dead_whole(&self) -> Result<()> {
         for tree in self.dead_subvolumes()? {
             let item = self.engine().view().committed_root_item(tree)?;
@@ -250,10 +255,11 @@ impl Maintenance {
         Ok(())
     }
 
-    /// Copies a data extent elsewhere and sends its users there (L2); nothing when it has none
-    /// any more, or none that can be seen yet. Answers how many there are.
+    /// Copies a data extent elsewhere and sends its users there (L2). Does nothing if the extent
+    /// has no users, or none that can be seen yet. Returns the number of users.
     fn move_data(&self, old: Extent, trees: &Arc<[TreeId]>, above: &dyn Users) -> Result<usize> {
-        // As long as this lives the old extent is not given out again, nor is its group gone.
+        // While this view lives, the old extent is not allocated again and its group is not
+        // removed.
         let view = self.engine().view();
         let seen = users(&view, trees, old)?;
         if seen.is_empty() {
@@ -270,7 +276,7 @@ impl Maintenance {
             let items = u32::try_from(count).unwrap_or(u32::MAX).saturating_mul(7) + 8;
             let bytes = (sums.sectors() * self.geometry().csum.size() + 64 * count) as u64;
             let cost = Cost::of(items, u32::try_from(bytes).unwrap_or(u32::MAX));
-            // Before inodes are held: their holder may be making room.
+            // Reserve before inodes are held: threads that make room may need the same inodes.
             let mut reservation = Some(self.engine().reserve(cost, Urgency::Normal)?);
             let held = std::mem::take(&mut inodes);
             above.hold(&held, &mut || {
@@ -282,8 +288,14 @@ impl Maintenance {
                 if there.len() <= count && inodes.is_subset(&held) {
                     if let Some(reservation) = reservation.take().filter(|_| !there.is_empty()) {
                         let trees = Arc::clone(trees);
-                        let sent = Sent { old, new, trees, items: Vec::new() };
-                        self.send_over(self.engine().begin(reservation), sent, there, &sums, owner);
+                        let extent = MovedExtent { old, new, trees, items: Vec::new() };
+                        self.redirect_users(
+                            self.engine().begin(reservation),
+                            extent,
+                            there,
+                            &sums,
+                            owner,
+                        );
                         moved = true;
                     }
                 } else {
@@ -298,16 +310,16 @@ impl Maintenance {
         outcome.map(|()| count)
     }
 
-    /// Changes the users of one extent to another one with the same bytes.
-    fn send_over(
+    /// Makes the users of one extent point to another extent with the same bytes.
+    fn redirect_users(
         &self,
         handle: Handle<'_>,
-        mut sent: Sent,
+        mut extent: MovedExtent,
         users: Vec<Use>,
         sums: &Csums,
         owner: Option<TreeId>,
     ) {
-        let Sent { old, new, .. } = sent;
+        let MovedExtent { old, new, .. } = extent;
         let mut is_plain = true;
         for user in users {
             is_plain &= user.tree.is_fs_tree() && handle.is_untouched(user.tree, &user.key);
@@ -319,14 +331,14 @@ impl Maintenance {
                 DataRef { root: user.tree, ino: Ino(user.key.objectid), offset: user.offset };
             let bytes: Arc<[u8]> = item.to_bytes().into();
             handle.put(user.tree, user.key, &bytes);
-            sent.items.push((user.tree, user.key, bytes));
+            extent.items.push((user.tree, user.key, bytes));
             handle.add_data_ref(new, data_ref);
             handle.drop_data_ref(old, data_ref);
         }
         // The subvolume that made the extent is still charged for it.
         handle.set_data_owner(new.start, owner);
         if is_plain {
-            handle.note_sent(sent);
+            handle.note_moved_extent(extent);
         }
         let sector = u64::from(self.geometry().sectorsize);
         for (at, run) in runs(sums, sector) {
@@ -335,16 +347,16 @@ impl Maintenance {
         }
     }
 
-    /// The bytes of an extent in a new one of the same length, checked on their way, and their
-    /// checksums.
+    /// Copies the bytes of an extent to a new extent of the same length, and verifies them. Returns
+    /// the new extent and the checksums.
     fn copy_data(&self, view: &View, old: Extent, above: &dyn Users) -> Result<(Extent, Csums)> {
         let geometry = *self.geometry();
         let (sector, size) = (geometry.sectorsize as usize, geometry.csum.size());
-        // Its caller stops it by `watch`, not by a signal to the waiting thread.
+        // A move is stopped by its caller, never by a signal to the thread that waits for space.
         let whole = old.len + self.engine().row_slack();
         let mut reservation =
             buttress_base::interrupt::shielded(|| self.engine().reserve_data(whole))?;
-        // In the first chunk a copy of the superblock may lie, and not in two.
+        // A copy of the superblock may cut the first new chunk into pieces, but not a second one.
         let mut tries = 0..2;
         let new = loop {
             match self.engine().allocate_data(&mut reservation, old.len, old.len, None, 0) {

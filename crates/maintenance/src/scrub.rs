@@ -2,15 +2,15 @@
 //!
 //! # Invariants
 //!
-//! - **U1** What is looked at is what a committed extent tree says is in use. The view it came
-//!   from is held meanwhile, so that nothing there is given out again (`txn::engine::E3`). Views
-//!   are given back often.
-//! - **U2** Checksums are looked up before the data is read: data is on the devices before its
-//!   sums are anywhere.
-//! - **U3** Only the trust in its device says whether a sector without a checksum is right, also
-//!   beside sectors that have one.
+//! - **U1** The scrub checks what a committed extent tree lists as in use. It holds the view of
+//!   that tree meanwhile, so that none of this space is allocated again (`txn::engine::E3`). It
+//!   gives views back often.
+//! - **U2** Checksums are looked up before the data is read. Data reaches the devices before its
+//!   checksums are stored, so a checksum that was found belongs to data that is there.
+//! - **U3** For a sector without a checksum only the trust in its device says whether it is right,
+//!   even if neighbouring sectors have checksums.
 //!
-//! Works beside writers, and on a volume that is only read, where it mends nothing.
+//! The scrub works beside writers. On a volume that is read-only it repairs nothing.
 
 use buttress_base::thread::ScopedJoinHandle;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -26,24 +26,24 @@ use crate::{Maintenance, ScrubOptions, ScrubProgress};
 
 /// The number of data bytes in one read.
 const RUN_BYTES: u64 = 1 << 20;
-/// Threads that look at once; the devices are busy with fewer.
+/// The most threads that check at the same time. Fewer are enough to keep the devices busy.
 const THREADS_MAX: usize = 8;
 
 /// The way in which a group is scrubbed.
 #[derive(Clone, Copy)]
 struct How<'h> {
     mends: bool,
-    /// Whether nothing was written there since it began.
+    /// Whether the group was not written since its scrub began.
     is_still: &'h (dyn Fn() -> bool + Sync),
 }
 
 impl Maintenance {
-    /// Looks at every copy of everything in use, superblocks first. `watch` is told how far it
-    /// is, often, and ends it by saying `false`. Returns the progress, and whether it came to the
-    /// end.
+    /// Checks every copy of everything in use, superblocks first. `watch` often gets the progress;
+    /// the scrub ends if it returns `false`. Returns the progress, and whether the scrub came to
+    /// its end.
     ///
-    /// When a scrub that mends comes to the end from the beginning and nothing is left wrong,
-    /// devices that had missed transactions are trusted again.
+    /// A scrub that repairs, begins at address 0, comes to its end and leaves no error makes
+    /// devices trusted again that had missed transactions.
     ///
     /// # Errors
     ///
@@ -57,7 +57,7 @@ impl Maintenance {
         let mends = !options.read_only && self.engine().read_only().is_none();
         let mut progress = ScrubProgress { position: options.from, ..ScrubProgress::default() };
         for (group, used) in self.engine().committed_groups() {
-            // What a damaged volume says of its groups may add up to more than there is.
+            // On a damaged volume the recorded sizes may add up to more than 64 bits hold.
             progress.total = progress.total.saturating_add(used);
             if group.end() <= options.from {
                 progress.done = progress.done.saturating_add(used);
@@ -71,7 +71,7 @@ impl Maintenance {
             let held = wanted.then(|| self.engine().hold_for_scrub(chunk.logical)).flatten();
             progress.groups_held += u64::from(held.is_some());
             let is_still = &|| match &held {
-                Some(held) => held.lasts(),
+                Some(held) => held.is_held(),
                 None => options.hold_groups && self.engine().read_only().is_some(),
             };
             let how = How { mends, is_still };
@@ -95,7 +95,8 @@ impl Maintenance {
         if mends && options.from == Logical(0) && progress.uncorrectable_errors == 0 {
             self.trust_again()?;
         }
-        // Work beside a scrub changes how much is in use. A bar ends where all was looked at.
+        // Other work changes how much is in use during a scrub. The total becomes what was checked,
+        // so that a progress bar ends full.
         progress.total = progress.done;
         Ok((progress, true))
     }
@@ -245,7 +246,8 @@ impl Maintenance {
         Ok(())
     }
 
-    /// Everything was looked at and is right.
+    /// Trusts devices again that missed transactions. The caller has checked that everything is
+    /// right.
     fn trust_again(&self) -> Result<()> {
         let devices = self.volume().devices();
         let stale: Vec<_> =
@@ -263,7 +265,8 @@ impl Maintenance {
     }
 }
 
-/// What is read in one go each: nodes one by one, data in runs, whatever extents it is of.
+/// Divides extents into pieces that are read at once: each node alone, and data in runs, which may
+/// cross extents.
 fn pieces(found: &[Found]) -> Vec<Found> {
     let mut pieces: Vec<Found> = Vec::with_capacity(found.len());
     for one in found {

@@ -155,7 +155,8 @@ fn before(view: &View, at: Logical) -> Result<Option<Found>> {
         let len = match found.kind {
             Kind::EXTENT_ITEM => found.offset,
             Kind::METADATA_ITEM => u64::from(geometry.nodesize),
-            // Items about an extent, or a block group, come after its extent item.
+            // The keys of back references and block groups come after the extent item at the same
+            // address.
             _ if found.kind > Kind::METADATA_ITEM => {
                 key = Key::new(found.objectid, Kind::METADATA_ITEM, u64::MAX);
                 continue;

@@ -5,8 +5,8 @@
 //! - **M1** A discarded range has no other owner meanwhile. In a block group it is reserved, in
 //!   small parts; outside of the groups no chunk is allocated. Space that is in use, pinned or
 //!   under a superblock is never discarded.
-//! - **M2** The trim never takes reserved space. For data it has its own reservation; for metadata
-//!   it takes only space that would not be missed twice over. It skips and counts the rest.
+//! - **M2** The trim never takes reserved space. For data it has its own reservation. It takes free
+//!   metadata only if reserved metadata would still fit twice. It skips and counts the rest.
 //!
 //! The trim works while the volume is in use.
 
@@ -19,7 +19,7 @@ use buttress_txn::Result;
 
 use crate::Maintenance;
 
-/// The most bytes discarded at once, which other users lack meanwhile.
+/// The most bytes that one discard keeps from other users.
 const PIECE_BYTES: u64 = 64 << 20;
 
 /// The range to discard.
@@ -83,7 +83,7 @@ impl Maintenance {
             progress.total += self.engine().unallocated();
         }
         for group in groups {
-            self.engine().load_or_leave(&group);
+            self.engine().load_or_exclude(&group);
             let mut at = group.start().max(options.from);
             loop {
                 let (piece, next) =
@@ -119,8 +119,7 @@ impl Maintenance {
         let all = |bytes: u64| bytes.min(PIECE_BYTES) / sector * sector;
         let (mut reservation, most) = match kind {
             SpaceKind::Data if !self.engine().space().is_mixed() => {
-                // The other half stays for writers, since nothing would tell them when this one is
-                // free again.
+                // Take at most half, so that writers find space during the discard.
                 let most = all(account.available() / 2);
                 (self.engine().space().reserve_data(most).ok(), most)
             }
@@ -137,10 +136,10 @@ impl Maintenance {
             progress.left += group.usage().free;
             return Ok((false, from));
         }
-        let borrow = |reservation| {
-            self.engine().space().borrow(group, reservation, from, least.max(1), most)
+        let take = |reservation| {
+            self.engine().space().take_for_trim(group, reservation, from, least.max(1), most)
         };
-        let Some(extent) = borrow(reservation.as_mut()) else { return Ok((false, from)) };
+        let Some(extent) = take(reservation.as_mut()) else { return Ok((false, from)) };
         drop(reservation);
         let inside = extent.start < end;
         let cut = Extent {

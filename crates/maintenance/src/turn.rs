@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **T1** A step of a drop and a batch of a move never run at once: each is done with its commit
-//!   when the turn passes on. A move would rebuild what a drop takes away.
+//! - **T1** A step of a drop and a batch of a move never run at the same time. Each of them commits
+//!   before it passes on the turn. Otherwise a move would rebuild nodes that a drop removes.
 //! - **T2** A step waits a bounded time, and a mover that was asked gives way between two batches.
 
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -41,7 +41,7 @@ macro_rules! flags {
 flags! {
     /// Features that a kernel offers and a server requests (`FUSE_INIT`).
     InitFlags: u64 {
-        /// Several reads of one file at once.
+        /// The kernel may send several reads of one file at the same time.
         ASYNC_READ = 1;
         /// An open with `O_TRUNC` truncates the file without a second request.
         ATOMIC_O_TRUNC = 1 << 3;
@@ -55,11 +55,11 @@ flags! {
         DO_READDIRPLUS = 1 << 13;
         /// The kernel chooses listings with attributes if a program uses the attributes.
         READDIRPLUS_AUTO = 1 << 14;
-        /// Several direct requests of one file at once.
+        /// The kernel may send several direct requests for one file at the same time.
         ASYNC_DIO = 1 << 15;
         /// The kernel caches written data for a while.
         WRITEBACK_CACHE = 1 << 16;
-        /// Lookups and listings of one directory at once.
+        /// The kernel may send several lookups and listings of one directory at the same time.
         PARALLEL_DIROPS = 1 << 18;
         /// The kernel checks access lists.
         POSIX_ACL = 1 << 20;
@@ -71,7 +71,7 @@ flags! {
         NO_OPENDIR_SUPPORT = 1 << 24;
         /// The kernel drops cached pages only when the server tells it to.
         EXPLICIT_INVAL_DATA = 1 << 25;
-        /// The server takes set-id bits and capabilities away.
+        /// The server removes set-id bits and capabilities when a file is written or truncated.
         HANDLE_KILLPRIV_V2 = 1 << 28;
         /// There are flags above bit 31.
         INIT_EXT = 1 << 30;
@@ -89,7 +89,7 @@ flags! {
         DIRECT_IO = 1;
         /// The cached pages of the file stay valid.
         KEEP_CACHE = 1 << 1;
-        /// Several direct writes at once.
+        /// The kernel may send several direct writes at the same time.
         PARALLEL_DIRECT_WRITES = 1 << 6;
     }
 }
@@ -99,7 +99,7 @@ flags! {
     WriteFlags: u32 {
         /// It comes from the kernel's cache.
         CACHE = 1;
-        /// The write names an owner of locks, so it is direct.
+        /// The write names a lock owner. The kernel does this for direct writes only.
         LOCKOWNER = 1 << 1;
         /// Its caller lacks `CAP_FSETID`.
         KILL_SUIDGID = 1 << 2;
@@ -146,5 +146,5 @@ flags! {
 
 /// Flag of a GETATTR or a STATX: the request comes from an open file.
 pub const GETATTR_HANDLE: u32 = 1;
-/// Flag of a READ: the read names an owner of locks, so it is direct.
+/// Flag of a READ: the read names a lock owner. The kernel does this for direct reads only.
 pub const READ_LOCKOWNER: u32 = 1 << 1;

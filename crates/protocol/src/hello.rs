@@ -10,7 +10,7 @@ const MAJOR: u32 = 7;
 const MINOR: u32 = 45;
 /// The oldest minor version with the layouts of this crate (Linux 3.15).
 const MINOR_MIN: u32 = 23;
-/// Length in bytes of an INIT without the fields that newer kernels add.
+/// The length of an old INIT in bytes, without the fields that newer kernels have added.
 const OLD_LEN: usize = 16;
 const PAGE: u32 = 4096;
 
@@ -61,8 +61,8 @@ impl Offer {
         Ok(Self { major, minor, max_readahead, flags: InitFlags::from_bits(low.bits() | high) })
     }
 
-    /// Whether the kernel has a newer major version. It repeats INIT after an answer with this
-    /// version.
+    /// Whether the kernel has a newer major version. The answer then names the version of this
+    /// crate, and the kernel sends INIT again.
     #[must_use]
     pub fn is_newer(&self) -> bool {
         self.major > MAJOR

@@ -1,6 +1,7 @@
 //! The fixed parts of messages, field by field.
 //!
-//! Each type has the kernel's layout without gaps. So a copy turns bytes into a value, and back.
+//! Each type has the layout of the kernel, without gaps. So a plain copy converts between bytes and
+//! values.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -24,7 +25,7 @@ wire! {
         pub len: u32,
         /// The kind of request.
         pub opcode: u32,
-        /// The number that the answer names.
+        /// The number of the request. The answer repeats it.
         pub unique: u64,
         /// The inode in question.
         pub node: u64,
@@ -42,7 +43,7 @@ wire! {
     pub struct OutHead, 16 {
         /// Bytes of the whole answer.
         pub len: u32,
-        /// Zero, or a negative error number; in a notification its kind.
+        /// Zero or a negative error number. In a notification, its kind.
         pub error: i32,
         /// The request that is answered; zero in a notification.
         pub unique: u64,
@@ -86,7 +87,7 @@ wire! {
 
     /// `fuse_entry_out`.
     pub struct EntryOut, 128 {
-        /// The inode; zero where there is none.
+        /// The inode; zero if the name does not exist.
         pub node: u64,
         /// Distinguishes inodes that had the same number at different times.
         pub generation: u64,
@@ -207,7 +208,7 @@ wire! {
     /// `fuse_read_in`, for READ, READDIR and READDIRPLUS.
     pub struct ReadIn, 40 {
         handle: u64,
-        /// Offset in bytes; in a listing the position.
+        /// Offset in bytes. In a listing, the position.
         pub offset: u64,
         /// Bytes at most.
         pub size: u32,
@@ -241,7 +242,7 @@ wire! {
 
     /// `fuse_statfs_out`.
     pub struct StatfsOut, 80 {
-        /// Units of [`frsize`](Self::frsize).
+        /// Size of the volume, in units of [`frsize`](Self::frsize).
         pub blocks: u64,
         /// Free units.
         pub bfree: u64,
@@ -344,9 +345,9 @@ wire! {
     /// `fuse_ioctl_out`.
     pub(crate) struct IoctlOut, 16 {
         pub(crate) result: i32,
-        flags: u32,
-        in_iovs: u32,
-        out_iovs: u32,
+        pub(crate) flags: u32,
+        pub(crate) in_iovs: u32,
+        pub(crate) out_iovs: u32,
     }
 
     /// `fuse_fallocate_in`.
@@ -376,7 +377,7 @@ wire! {
         from_handle: u64,
         /// Offset in the source, in bytes.
         pub from: u64,
-        /// The file that changes.
+        /// The inode of the target.
         pub target: u64,
         to_handle: u64,
         /// Offset in the target, in bytes.
@@ -428,7 +429,7 @@ wire! {
         attr_valid_nsec: u32,
         flags: u32,
         spare: [u64; 2],
-        /// `STATX_*` fields in the answer.
+        /// The `STATX_*` fields that the answer has.
         pub mask: u32,
         /// Preferred size of a read, in bytes.
         pub blksize: u32,
@@ -449,7 +450,7 @@ wire! {
         pub size: u64,
         /// Units of 512 bytes.
         pub blocks: u64,
-        /// `STATX_ATTR_*` that are known.
+        /// The `STATX_ATTR_*` attributes that the server knows.
         pub attributes_mask: u64,
         /// Access.
         pub atime: StatxTime,
@@ -508,7 +509,8 @@ impl EntryOut {
 }
 
 impl StatfsOut {
-    /// Sizes: all blocks, free ones, those for all users; bytes of a block, bytes of a name.
+    /// Creates the answer: all blocks, free blocks, free blocks for unprivileged users, then the
+    /// lengths of a block and of the longest name in bytes.
     #[must_use]
     pub fn new(blocks: u64, bfree: u64, bavail: u64, block_size: u32, name_max: u32) -> Self {
         let (bsize, frsize) = (block_size, block_size);
@@ -568,7 +570,7 @@ impl OutHead {
         Self { len, error, unique }
     }
 
-    /// The header that a message begins with; zeros where it is too short.
+    /// Reads the header of an answer. All fields are zero if `message` is too short.
     #[must_use]
     pub fn read(message: &[u8]) -> Self {
         Self::read_from_prefix(message).map(|(head, _)| head).unwrap_or_default()
@@ -582,7 +584,7 @@ impl OutHead {
 }
 
 impl Head {
-    /// The header of a message, if it is long enough.
+    /// Reads the header of a request. `None` if `message` is too short.
     #[must_use]
     pub fn read(message: &[u8]) -> Option<Self> {
         Self::read_from_prefix(message).ok().map(|(head, _)| head)

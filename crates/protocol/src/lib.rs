@@ -10,7 +10,7 @@
 //!
 //! # What must hold
 //!
-//! - Every byte of the kernel is checked before it is used: a length that is wrong is `EINVAL`.
+//! - Every length from the kernel is checked before it is used. A wrong one is `EINVAL`.
 //! - No function here panics, whatever bytes it gets.
 
 #![forbid(unsafe_code)]
@@ -20,6 +20,7 @@ mod flags;
 mod layout;
 mod values;
 
+pub mod btrfs;
 mod hello;
 mod listing;
 mod notify;

@@ -1,6 +1,6 @@
-//! Notifications: messages of a server that answer no request.
+//! Notifications: messages from the server that are no answers.
 //!
-//! Each function returns a whole message; the caller writes it to the device.
+//! Each function returns a whole message, which the caller writes to the device.
 
 use zerocopy::IntoBytes;
 
@@ -10,14 +10,15 @@ const INVAL_INODE: i32 = 2;
 const INVAL_ENTRY: i32 = 3;
 const PRUNE: i32 = 9;
 
-/// The kernel drops cached pages of an inode, and its attributes. It first writes dirty pages. A
-/// negative `offset` keeps the pages; a `len` of zero means up to the end.
+/// Tells the kernel to drop the attributes and cached pages of an inode. The kernel writes dirty
+/// pages first. A negative `offset` keeps the pages. A `len` of zero means up to the end of the
+/// file.
 #[must_use]
 pub fn inval_inode(node: u64, offset: i64, len: i64) -> Vec<u8> {
     message(INVAL_INODE, &[InvalInode { node, offset, len }.as_bytes()])
 }
 
-/// The kernel forgets a name.
+/// Tells the kernel to forget a name.
 #[must_use]
 pub fn inval_entry(directory: u64, name: &[u8]) -> Vec<u8> {
     let name_len = u32::try_from(name.len()).unwrap_or(u32::MAX);
@@ -25,8 +26,8 @@ pub fn inval_entry(directory: u64, name: &[u8]) -> Vec<u8> {
     message(INVAL_ENTRY, &[fixed.as_bytes(), name, &[0]])
 }
 
-/// The kernel forgets nodes that no program uses, and their names. It keeps nodes in use. This
-/// needs Linux 6.18.
+/// Tells the kernel to forget nodes that no program uses, with their names. It keeps nodes in use.
+/// Needs Linux 6.18.
 #[must_use]
 pub fn prune(nodes: &[u64]) -> Vec<u8> {
     let count = u32::try_from(nodes.len()).unwrap_or(u32::MAX);

@@ -122,7 +122,7 @@ fn fixed_len(of: Opcode) -> usize {
 pub enum Operation<'a> {
     /// Find a name.
     Lookup { name: &'a [u8] },
-    /// The kernel gives back references. No answer is due.
+    /// Give back references to inodes. The kernel expects no answer.
     Forget(Forgets<'a>),
     /// Return attributes.
     Getattr { has_handle: bool },
@@ -140,7 +140,7 @@ pub enum Operation<'a> {
     Unlink { name: &'a [u8] },
     /// Remove a directory.
     Rmdir { name: &'a [u8] },
-    /// Move a name to a directory `target`.
+    /// Rename within a directory, or to the directory `target`.
     Rename { name: &'a [u8], target: u64, new_name: &'a [u8], flags: RenameFlags },
     /// Give the inode `node` one more name.
     Link { node: u64, name: &'a [u8] },
@@ -152,7 +152,7 @@ pub enum Operation<'a> {
     Write { how: WriteIn, data: &'a [u8] },
     /// Return size and free space of the volume.
     Statfs,
-    /// An open file was closed.
+    /// An open file was closed for the last time.
     Release(ReleaseIn),
     /// Make a file or a directory durable.
     Fsync,
@@ -180,7 +180,7 @@ pub enum Operation<'a> {
     Fallocate(FallocateIn),
     /// Find data or a hole.
     Lseek(LseekIn),
-    /// Copy within the volume; `is_wide` says whether the answer has 64 bits.
+    /// Copy within the volume. `is_wide` says whether the answer has a length of 64 bits.
     CopyRange { how: CopyRangeIn, is_wide: bool },
     /// Open a directory. After an answer of `ENOSYS` the kernel lists directories without opening.
     Opendir,
@@ -190,7 +190,7 @@ pub enum Operation<'a> {
     Syncfs,
     /// Return attributes, the time of birth among them.
     Statx(StatxIn),
-    /// The kernel sends data for which a notification asked. No answer is due.
+    /// Data that the server requested by a notification. The kernel expects no answer.
     NotifyReply,
     /// Anything else.
     Unknown,
@@ -201,7 +201,7 @@ pub enum Operation<'a> {
 pub enum Forgets<'a> {
     /// Of one inode.
     One(ForgetOne),
-    /// Of several: each a [`ForgetOne`] in the wire's form.
+    /// References to several inodes: the bytes of one [`ForgetOne`] after the other.
     Many(&'a [u8]),
 }
 
@@ -287,7 +287,7 @@ impl<'a> Operation<'a> {
             READDIR => Self::Readdir(fixed(parts)?),
             READDIRPLUS => Self::Readdirplus(fixed(parts)?),
             CREATE => Self::Create { how: fixed(parts)?, name: name(payload)? },
-            // The kernel made the name in the payload up, so it is ignored.
+            // The payload has a name that the kernel has made up. It is not used.
             TMPFILE => Self::Tmpfile(fixed(parts)?),
             DESTROY => Self::Destroy,
             IOCTL => {
@@ -309,7 +309,7 @@ impl<'a> Operation<'a> {
 }
 
 impl ReadIn {
-    /// Whether the read is direct: it names an owner of locks.
+    /// Whether the read is direct. The kernel names a lock owner only for direct reads.
     #[must_use]
     pub fn is_direct(&self) -> bool {
         self.read_flags & READ_LOCKOWNER != 0
@@ -339,19 +339,19 @@ impl SetattrIn {
         SetattrFlags::from_bits(self.valid)
     }
 
-    /// The new time of access, without regard to [`valid`](Self::valid).
+    /// The new time of access. Only valid if [`valid`](Self::valid) has its flag.
     #[must_use]
     pub fn atime(&self) -> WireTime {
         WireTime { sec: self.atime, nsec: self.atime_nsec }
     }
 
-    /// The new time of modification, without regard to [`valid`](Self::valid).
+    /// The new time of modification. Only valid if [`valid`](Self::valid) has its flag.
     #[must_use]
     pub fn mtime(&self) -> WireTime {
         WireTime { sec: self.mtime, nsec: self.mtime_nsec }
     }
 
-    /// The new time of change, without regard to [`valid`](Self::valid).
+    /// The new time of change. Only valid if [`valid`](Self::valid) has its flag.
     #[must_use]
     pub fn ctime(&self) -> WireTime {
         WireTime { sec: self.ctime, nsec: self.ctime_nsec }

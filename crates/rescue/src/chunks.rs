@@ -77,7 +77,8 @@ pub(crate) fn gather(
         if key.kind == Kind::DEV_EXTENT
             && let Ok(item) = DevExtent::parse(bytes)
         {
-            // All stripes of a chunk were recorded by one transaction, so by one state of the tree.
+            // Stripes of one chunk may lie in leaves of different generations, so the items of all
+            // leaves count. `derived` refuses a chunk with the wrong number of stripes.
             let newest = is_newest.entry(item.chunk_offset).or_insert(leaf.generation);
             let list = extents.entry(item.chunk_offset).or_default();
             let place = (DeviceId(key.objectid), key.offset, item.length);
@@ -110,8 +111,8 @@ fn visit_node(node: &Node, visit: &mut dyn FnMut(Key, &[u8])) {
     }
 }
 
-/// A chunk from its block group and the parts of devices that it takes. Only where the order of
-/// the parts does not matter: copies of one another, or a single one.
+/// Derives a chunk from its block group and its device extents. Returns `None` for profiles in
+/// which the order of the stripes matters, because device extents do not record that order.
 fn derived(
     extent: Extent,
     flags: BlockGroupFlags,
@@ -146,12 +147,12 @@ fn derived(
         sub_stripes: 1,
         stripes: stripes.collect(),
     };
-    // What can be read back is one.
+    // The chunk is used only if it passes the checks of a chunk item that was read from a disk.
     let key = Key::new(ids::FIRST_CHUNK_TREE, Kind::CHUNK_ITEM, chunk.logical.0);
     Chunk::parse(&key, &chunk.to_bytes()).ok()
 }
 
-/// Chunks that do not get in each other's way (CH1).
+/// Chunks that overlap neither in logical addresses nor on a device (CH1).
 #[derive(Default)]
 struct Taken {
     chunks: Vec<Chunk>,
@@ -186,8 +187,9 @@ impl Taken {
     }
 }
 
-/// The number of a device without a superblock: nodes lie on it where stripes of that number have
-/// them.
+/// Guesses the number of a device without a superblock. For each node on the device, the map of
+/// chunks says which stripe would hold the node at this offset. The device number of that stripe
+/// gets a vote, and the number with the most votes wins.
 pub(crate) fn number_of(
     index: u32,
     found: &Scan,

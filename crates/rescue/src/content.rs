@@ -2,9 +2,9 @@
 //!
 //! # Invariants
 //!
-//! - **CO1** A sector of a file with checksums is given out only if some copy of it matches, unless
-//!   unverified bytes were asked for (RE2).
-//! - **CO2** It uses a few MiB of memory, whatever the items say.
+//! - **CO1** A sector of a file with checksums is given out only if some copy of it matches. A
+//!   sector without a checksum is given out only if unverified bytes were asked for (RE2).
+//! - **CO2** A copy uses a few MiB of memory, whatever the items say.
 
 use std::error::Error as _;
 use std::io;
@@ -21,14 +21,14 @@ use crate::sums::{Life, Sum, Sums};
 /// Bytes read in one go.
 const STEP: u64 = 1 << 20;
 
-/// Where content goes.
+/// Receives content: the offset in the file, and the bytes.
 pub(crate) type Out<'o> = &'o mut dyn FnMut(u64, &[u8]) -> io::Result<()>;
 
 /// Copies content, and records the lost ranges in the entry.
 pub(crate) struct Copier<'c> {
     pub(crate) salvage: &'c Salvage,
     pub(crate) sums: &'c dyn Sums,
-    /// Whether data without a matching checksum is accepted.
+    /// Whether sectors are accepted for which no checksum was found.
     pub(crate) unverified: bool,
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct Copier<'c> {
 struct Read {
     bytes: Vec<u8>,
     bad: Vec<(usize, String)>,
-    /// Whether some of it was taken without a checksum.
+    /// Whether some of the sectors have no checksum.
     unverified: bool,
 }
 
@@ -236,7 +236,8 @@ fn give(at: u64, bytes: &[u8], room: u64, entry: &mut Entry, out: Out<'_>) -> io
     out(at, &bytes[..len])
 }
 
-/// Records as lost the parts of a range with unreadable items that no extent covers.
+/// Records lost parts of a range in which extent items may be lost. A part is lost if no readable
+/// extent covers it.
 fn lose_uncovered(range: &Range<u64>, why: &str, pieces: &[Piece], size: u64, entry: &mut Entry) {
     let mut at = range.start;
     let end = range.end.min(size);

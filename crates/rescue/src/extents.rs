@@ -15,9 +15,9 @@ pub(crate) struct Extents {
 /// The current use of a range of data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
-    /// Nothing.
+    /// Nothing: the whole range is free.
     Free,
-    /// The same extent, of this transaction.
+    /// Exactly this extent. The extent tree says that this transaction allocated it.
     Extent(Generation),
     /// Another extent, or a node.
     Other,

@@ -2,8 +2,9 @@
 //!
 //! # Invariants
 //!
-//! - **FI1** A name comes from the folder or from the inode: either is enough.
-//! - **FI2** Each name leads to one inode. Of two that dispute it, the folder's is believed.
+//! - **FI1** A directory entry or an inode reference is enough to know a name.
+//! - **FI2** Each name leads to one inode. If a directory entry and an inode reference disagree,
+//!   the directory entry is believed.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,9 +1,10 @@
-//! Inodes in nodes that the newest trees no longer have.
+//! Finds ghosts: inodes that only old nodes have, which no current tree uses any more.
 //!
 //! # Invariants
 //!
-//! - **GH1** The items of a ghost are of one version of it: the newest with a name. What is newer
-//!   belongs to its removal. What is older counts only where no newer node covers its keys.
+//! - **GH1** A ghost is restored as it was in one version: the newest leaf in which its inode item
+//!   has a link. Newer leaves show the inode during its removal, so their items are ignored. Items
+//!   of older leaves are used only for keys that no newer leaf covers.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -30,7 +31,7 @@ pub(crate) struct Living {
 struct Ghost {
     /// Indices of the leaves that have items of the inode, newest first.
     leaves: Vec<u32>,
-    /// The newest leaf that has the inode with a name.
+    /// Index of the newest leaf in which the inode item has a link count above 0.
     version: Option<u32>,
 }
 
@@ -82,7 +83,7 @@ impl Ghosts {
                 }
             }
         }
-        // Without an inode, no content can be restored under the name.
+        // Without an inode item, no content can be restored under the name.
         inodes.retain(|_, ghost| ghost.version.is_some());
         Self { leaves, inodes }
     }
@@ -163,12 +164,13 @@ fn take_names(key: &Key, bytes: &[u8], names: &mut Vec<(Ino, Vec<u8>)>) {
     }
 }
 
-/// Checksums in nodes of any age. Only those of a transaction in which the extent was in use count
-/// for it: they cannot be another extent's.
+/// Checksums from leaves of any age. For an extent only those leaves count that were written while
+/// the extent was in use. Other leaves may hold checksums of another extent at the same address.
 pub(crate) struct OldSums {
     /// Sorted by the first address.
     leaves: Vec<Found>,
-    /// For each leaf, the greatest end of it and all leaves before it.
+    /// For each leaf, an upper bound of the addresses that this leaf and all leaves before it
+    /// describe.
     ends: Vec<u64>,
 }
 

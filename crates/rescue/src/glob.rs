@@ -2,10 +2,16 @@
 //!
 //! # What must hold
 //!
-//! - A match takes at most the product of the two lengths in steps, whatever the pattern is.
+//! - A match takes at most as many steps as the product of the lengths of pattern and path.
 
-/// A pattern: `?` is one byte but `/`, `*` any number of them, `**` any number of any, `[a-z]` one
-/// of a set. A path matches when it, or a folder that it lies in, does.
+/// A pattern of paths:
+///
+/// - `?` matches one byte other than `/`.
+/// - `*` matches any number of bytes other than `/`.
+/// - `**` matches any number of bytes, `/` included.
+/// - `[a-z]` matches one byte of a set, `[!a-z]` one byte outside of it.
+///
+/// A path matches if the pattern matches the path itself or one of the folders above it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Glob {
     pieces: Vec<Piece>,
@@ -133,7 +139,7 @@ fn set(bytes: &[u8]) -> Option<(Piece, &[u8])> {
 mod tests {
     use super::*;
 
-    /// Patterns as shells have them, and folders stand for what is in them.
+    /// Patterns match as in a shell. A folder that matches includes its whole content.
     #[test]
     fn patterns_match_as_in_a_shell() {
         let cases = [

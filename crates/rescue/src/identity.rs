@@ -59,7 +59,7 @@ pub(crate) fn newest(parts: &[Part]) -> Result<Option<Superblock>> {
     Ok(newest.cloned())
 }
 
-/// Finds the sizes, the checksum and the identifier of a volume from the first nodes on a device.
+/// Finds the node size, the checksum type and the filesystem identifier from nodes on the devices.
 pub(crate) fn geometry(devices: &[Arc<dyn Device>]) -> Result<Geometry> {
     let mut counts: Vec<(Geometry, u32)> = Vec::new();
     for device in devices {
@@ -130,7 +130,7 @@ fn guess(bytes: &[u8]) -> Option<Geometry> {
     None
 }
 
-/// A superblock made from the facts in nodes: it has no chunks and no names.
+/// Makes a superblock from the facts in nodes. It has no system chunks and no label.
 pub(crate) fn invented(geometry: &Geometry, found: &Scan) -> Result<Superblock> {
     let any = Generation(u64::MAX);
     let root = found.newest_top(TreeId::ROOT, any);

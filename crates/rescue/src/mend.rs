@@ -39,17 +39,18 @@ const DEV_SIZE_AT: usize = 8;
 /// The repair to make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mend {
-    /// Damaged and old copies of superblocks, from the newest good copy of the same device.
+    /// Rewrites damaged and old copies of superblocks from the newest good copy of the same device.
     SuperRecover,
-    /// The log of fsync: it is removed.
+    /// Removes the log of fsync. What was synced since the last commit is lost.
     ZeroLog,
-    /// Sizes of devices that are no whole sectors or beyond the device, and their sum.
+    /// Rounds sizes of devices down to whole sectors, limits them to the real size of the device,
+    /// and corrects their sum.
     FixDeviceSize,
-    /// Free space in files, of version 1: it is not used any more.
+    /// Makes mounts ignore the free-space cache of version 1, which lies in files.
     ClearSpaceCacheV1,
-    /// Free space in a tree, of version 2: the next mount for writing makes it anew.
+    /// Marks the free-space tree (version 2) as invalid. The next mount for writing rebuilds it.
     ClearSpaceCacheV2,
-    /// The map of chunks, from nodes that a scan finds.
+    /// Rewrites the chunk tree from nodes that a scan finds.
     ChunkRecover,
 }
 
@@ -211,7 +212,8 @@ fn opened(devices: &[Arc<dyn Device>]) -> Result<Salvage> {
     Salvage::open(devices.to_vec(), SalvageOptions::default(), progress)
 }
 
-/// Where the copies of a node are written: index of the device, place. Nothing for a striped chunk.
+/// Returns where the copies of a node lie: the index of the device and the offset on it. Returns
+/// `None` if the chunk is striped or one of its devices is missing.
 fn places(devices: &[Arc<dyn Device>], chunk: &Chunk, at: Logical) -> Option<Vec<(usize, u64)>> {
     if chunk.data_stripes() != 1 {
         return None;
@@ -351,7 +353,8 @@ fn chunk_recover(devices: &[Arc<dyn Device>]) -> Result<Vec<Fix>> {
         return Err(Error::Beyond("a device is missing"));
     }
     let facts = chunks::gather(devices, &salvage.geometry, salvage.scan(), &[], known);
-    // Chunks that are gone may still lie in old nodes: those of today take parts of devices.
+    // Old nodes may still describe chunks that were removed. A chunk exists only if the newest
+    // device tree has device extents of it.
     let state = crate::state::State::newest(&salvage)?;
     let dev_root = state.trees.get(&TreeId::DEV).map(|tree| tree.root);
     let dev_root = dev_root.ok_or(Error::Beyond("the device tree is lost"))?;

@@ -11,7 +11,7 @@ use crate::tree::{Gap, Leaves};
 /// One extent item of a file.
 #[derive(Clone, Debug)]
 pub(crate) struct Piece {
-    /// Where in the file.
+    /// The offset in the file, in bytes.
     pub(crate) offset: u64,
     /// The parsed item, or the error.
     pub(crate) extent: Result<FileExtent, String>,

@@ -26,9 +26,10 @@ pub enum Kind {
 pub enum Condition {
     /// All of it, verified where it has checksums.
     Whole,
-    /// The file existed before, for example from an earlier run, and was left alone.
+    /// The target folder had a file of this name before, for example from an earlier run. It was
+    /// left alone.
     Exists,
-    /// A snapshot, or a subvolume that was not asked for.
+    /// Left out: a snapshot, or a folder or subvolume that was restored at another place already.
     Skipped,
     /// Some of it.
     Partly,

@@ -37,7 +37,8 @@ pub struct RestoreOptions {
     pub subvolume: Option<String>,
     /// Read-only snapshots, too.
     pub snapshots: bool,
-    /// Also data without a matching checksum, where there should be one.
+    /// Also data that should have a checksum, but has none. Data that fails its checksum is never
+    /// restored.
     pub unverified: bool,
     /// Whether files that are there are replaced.
     pub overwrite: bool,

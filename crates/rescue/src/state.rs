@@ -15,9 +15,9 @@ use crate::tree::Leaves;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Origin {
-    /// The superblock's own.
+    /// The root that the superblock names.
     Newest,
-    /// A backup of the superblock.
+    /// One of the backup roots in the superblock.
     Backup,
     /// A node that a scan found.
     Scan,

@@ -82,7 +82,7 @@ impl Wanted {
         Self { extent, sector, size, sums }
     }
 
-    /// Whether each sector has one.
+    /// Whether a checksum was found for each sector.
     pub(crate) fn is_whole(&self) -> bool {
         self.sums.iter().all(Option::is_some)
     }

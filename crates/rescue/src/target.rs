@@ -3,8 +3,8 @@
 //! # Invariants
 //!
 //! - **TA1** Nothing is written through a symbolic link, or outside of the folder.
-//! - **TA2** A file has its name only when all of its content is there that could be had. So a run
-//!   after one that was stopped goes on where that stopped.
+//! - **TA2** A file gets its name only after all of its readable content was written. So a run that
+//!   follows an interrupted one continues where that one stopped.
 
 use std::ffi::OsStr;
 use std::io;
@@ -79,7 +79,8 @@ impl Dir {
     /// Begins a file.
     pub(crate) fn begin(&self) -> io::Result<Writing> {
         let Some(dir) = &self.fd else { return Ok(Writing { fd: None }) };
-        // What an earlier run left is not written over: it may have another name, too.
+        // Remove what an earlier run left instead of writing over it: the file may be linked
+        // elsewhere too.
         match rustix::fs::unlinkat(dir, UNFINISHED, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => {}
             Err(errno) => return Err(errno.into()),
@@ -185,7 +186,8 @@ fn attributes(
     if let Some(item) = item {
         let owner = rustix::fs::Uid::from_raw(item.uid);
         let group = rustix::fs::Gid::from_raw(item.gid);
-        // Giving files away takes a privilege; without it they belong to the user that restores.
+        // Only a privileged user may give files away. Otherwise they belong to the user that
+        // restores them.
         let own = rustix::fs::fchown(fd, Some(owner), Some(group));
         note(&mut notes, "owner", own);
         note(&mut notes, "mode", rustix::fs::fchmod(fd, Mode::from(item.mode & 0o7777)));
@@ -215,7 +217,8 @@ fn by_name(dir: &OwnedFd, name: &[u8], item: &InodeItem) -> Vec<String> {
     notes
 }
 
-/// Keeps what went wrong. That the user may not, or the file system does not have it, is no news.
+/// Records a failure to set something. A missing permission, or a feature that the host's file
+/// system lacks, is expected and not recorded.
 fn note(notes: &mut Vec<String>, what: &str, set: rustix::io::Result<()>) {
     match set {
         Ok(()) | Err(Errno::PERM | Errno::OPNOTSUPP | Errno::INVAL) => {}

@@ -3,8 +3,8 @@
 //! # Invariants
 //!
 //! - **TR1** A walk visits each address once, and goes down at every step: it ends.
-//! - **TR2** A node from a scan takes a place in a tree only where the extent tree says that it is
-//!   in use. So it is of this moment, and not an older version.
+//! - **TR2** A node from a scan is put into a tree only if the extent tree says that it is in use.
+//!   So an older version of a node never gets into the tree.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -198,7 +198,8 @@ impl Walk<'_> {
             }
         }
         taken.sort_unstable();
-        // What lies between two nodes may be nothing, or a node that is lost too.
+        // A range between two found nodes may have been empty, or it may belong to a node that is
+        // lost too.
         let mut at = from;
         for (first, last) in taken {
             if at < first {
@@ -211,7 +212,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Nodes of one level that may be of this tree, those written for it first.
+    /// Scanned nodes of one level that may belong to this tree. Nodes with this tree as owner come
+    /// first; another file tree may own a node that snapshots share.
     fn candidates(
         &self,
         level: u8,

@@ -2,8 +2,9 @@
 //!
 //! # Invariants
 //!
-//! - **UN1** Content with checksums is recovered only if a checksum of its own time matches.
-//!   Content without checksums is recovered, and marked, if its space was not reallocated since.
+//! - **UN1** Content with checksums is recovered only if it matches a checksum that was recorded
+//!   while its extent was in use. Content without checksums is recovered, and marked as unverified,
+//!   if its space was not allocated again.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -46,7 +47,8 @@ pub struct UndeleteOptions {
     pub paths: Vec<Glob>,
     /// Only files that still existed then.
     pub since: Option<Since>,
-    /// Also data without a matching checksum, where there should be one.
+    /// Also data that should have a checksum, but has none. Data that fails its checksum is never
+    /// recovered.
     pub unverified: bool,
 }
 

@@ -89,7 +89,7 @@ impl Reservations {
         metadata.may_use = metadata.may_use.saturating_add(need).saturating_add(frozen);
         let (unallocated, for_copies) = {
             let devices = self.devices.lock();
-            (devices.unallocated(), devices.room())
+            (devices.unallocated(), devices.kept_for_copies())
         };
         Accounts {
             data: self.space.account(SpaceKind::Data),
@@ -102,7 +102,7 @@ impl Reservations {
             frozen,
             unallocated,
             for_copies,
-            waiting: (self.space.data_line().len(), self.line.len()),
+            waiting: (self.space.data_queue().len(), self.queue.len()),
         }
     }
 
@@ -138,7 +138,7 @@ impl Reservations {
             paths,
             dirty: dirty.saturating_sub(ordered),
             ordered,
-            waiting: self.line.is_waiting(),
+            waiting: self.queue.is_waiting(),
         }
     }
 }

@@ -188,7 +188,7 @@ impl Reservations {
         let shared = self.shared_reserve(trees).map_or(0, |bytes| bytes.min(account.total / 2));
         let reserve = reserve.max(shared);
         let (of_devices, for_copies) = self.keep_for_copies(&account, reserve, &devices);
-        devices.keep_room(of_devices);
+        devices.keep_for_copies(of_devices);
         self.space.set_global_reserve(reserve + for_copies, for_copies);
     }
 

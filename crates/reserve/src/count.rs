@@ -74,14 +74,15 @@ impl Reservations {
         let spares = by_inodes && inodes.items() > 0 && is_of_these();
         let spared = if spares { inodes.spared(count.roots) } else { 0 };
         let items = since.items + to_come.items.saturating_sub(spared);
-        let whole = since.whole + to_come.whole;
+        let commit_items = since.commit_items + to_come.commit_items;
         let paths = items.saturating_mul(self.levels() + self.shared_fills());
-        let records =
-            whole.saturating_mul(self.levels()) + items.saturating_mul(self.shared_records());
+        let records = commit_items.saturating_mul(self.levels())
+            + items.saturating_mul(self.shared_records());
         let records = records.min(count.rest.unwrap_or(u64::MAX));
         let nodes = count.nodes.saturating_add(paths).saturating_add(records).saturating_add(SLACK);
         let above = self.shared_nodes(self.space.account(SpaceKind::Metadata).used);
-        let fills = 2 * (since.bytes + to_come.bytes) + whole.saturating_mul(WHOLE_BYTES) + above;
+        let fills =
+            2 * (since.bytes + to_come.bytes) + commit_items.saturating_mul(WHOLE_BYTES) + above;
         let nodesize = u64::from(self.store.geometry().nodesize);
         nodes.saturating_mul(nodesize).saturating_add(fills)
     }

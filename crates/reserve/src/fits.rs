@@ -30,7 +30,7 @@ impl Reservations {
     pub(crate) fn crude_need(&self, running: &Transaction, to_come: Costs, used: u64) -> u64 {
         let items = running.items() + to_come.all_items();
         let alone = self.need(items, running.bytes() + to_come.bytes, used);
-        alone + self.shared_need(running.firsts() + to_come.items, used)
+        alone + self.shared_need(running.shared_leaf_changes_max() + to_come.items, used)
     }
 
     /// Replaces, in one step, what the running transaction and reservations take beyond the groups.
@@ -59,7 +59,7 @@ impl Reservations {
             }
         };
         let (account, frozen) = self.account_and_frozen();
-        let firsts = running.running().firsts() + to_come.items;
+        let firsts = running.running().shared_leaf_changes_max() + to_come.items;
         let reserve = account.global_reserve - account.for_copies;
         let kept = match urgency {
             // The part of the reserve that is for the extent tree is for all operations of one

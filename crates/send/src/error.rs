@@ -20,13 +20,13 @@ pub enum Error {
     /// The named object is not a subvolume.
     #[error("not a subvolume")]
     NotSubvolume,
-    /// A subvolume that may change cannot be sent, or be sent from.
+    /// A subvolume that may change can be neither sent nor used as parent or clone source.
     #[error("subvolume is not read-only")]
     NotReadOnly,
     /// The top level has no name that a stream could give it.
     #[error("the top-level subvolume cannot be sent: make a read-only snapshot of it")]
     TopLevel,
-    /// An inode is not what its neighbours say it must be.
+    /// Items of a subvolume contradict one another.
     #[error("tree {tree}, inode {ino}: {what}")]
     Damaged {
         /// The subvolume's tree.
@@ -47,7 +47,8 @@ pub enum Error {
         /// Its length, in bytes.
         len: usize,
     },
-    /// A path that no stream can hold: a name on the volume is none.
+    /// A path with a name that no stream can hold, for example `..`. Only damage puts it on a
+    /// volume.
     #[error("{path}: the path {problem}")]
     Path {
         /// Its beginning and its end, escaped.
@@ -95,7 +96,7 @@ impl Error {
 /// Bytes of a long path that a message shows, at its beginning and at its end.
 const SHOWN_BYTES: usize = 40;
 
-/// A path for a message: escaped, and of a long one the beginning and the end.
+/// Returns a path for a message: escaped, and only its beginning and end if it is long.
 pub(crate) fn shortened(path: &[u8]) -> String {
     if path.len() <= 3 * SHOWN_BYTES {
         return path.escape_ascii().to_string();

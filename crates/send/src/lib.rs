@@ -4,8 +4,8 @@
 //!
 //! ```text
 //! stream      the format: commands as checked types, reading, writing, printing
-//! sender      a subvolume, and perhaps an older one, in; a stream out
-//! receiver    a stream in, subvolumes out
+//! sender      reads a subvolume, and perhaps an older one; writes a stream
+//! receiver    reads a stream; makes subvolumes
 //! ```
 
 pub mod stream;

@@ -1,21 +1,22 @@
-//! Sending: the stream that makes a subvolume, or makes it out of an older one.
+//! Sending: writes the stream that makes a subvolume, either anew or from a snapshot of an older
+//! one.
 //!
 //! # How
 //!
-//! 1. **Names.** What differs between the two trees is walked once. Files that are gone lose their
-//!    names at once; then directories and files that moved are moved, in an order in which every
-//!    target is free, and directories that are gone are removed (`names`).
-//! 2. **Content.** The difference is walked again, in the order of inode numbers: new inodes are
-//!    made where they belong, changed ones get attributes and content (`content`), cloned from
-//!    where the receiver has it already (`sharing`).
-//! 3. **Times** of directories come last, when nothing touches them any more.
+//! 1. **Names.** The sender walks the differences of the two trees once. It first removes the names
+//!    of deleted files. Then it moves directories and files that have other names now, in an order
+//!    in which every target is free. Last it removes deleted directories (`names`).
+//! 2. **Content.** The sender walks the differences again, in the order of inode numbers. It makes
+//!    new inodes at their final names, and sends attributes and content of changed ones
+//!    (`content`). Content that the receiver has already is cloned (`sharing`).
+//! 3. **Times** of directories come last, when no later command changes these directories.
 //!
 //! A full stream is the same without an older tree, and without the first step.
 //!
 //! # Invariants
 //!
-//! - **X1** After each command the receiver's tree is what `Names` and the counters here say it is:
-//!   a path is never computed from what will be.
+//! - **X1** Paths are computed from the receiver's tree as it is after the commands so far, never
+//!   from its final state. `Names`, `current` and `made_ahead` say what that tree is.
 //! - **X2** Memory grows with the number of names that moved and of directories that changed, not
 //!   with files.
 
@@ -50,7 +51,7 @@ pub struct SendOptions {
     pub subvolume: TreeId,
     /// The subvolume that the receiver has and that the stream changes; read-only.
     pub parent: Option<TreeId>,
-    /// Others that the receiver has, to take data from; read-only.
+    /// Other subvolumes that the receiver has, as sources of clones; read-only.
     pub clone_sources: Vec<TreeId>,
     /// The version of the stream.
     pub version: Version,
@@ -86,7 +87,7 @@ pub struct Sendable {
     pub parent_uuid: crate::stream::Uuid,
 }
 
-/// Looks whether a subvolume can be sent, or be sent from.
+/// Checks that a subvolume can be sent, or be the parent or clone source of another one.
 ///
 /// # Errors
 ///
@@ -103,11 +104,11 @@ pub fn sendable(fs: &Filesystem, subvolume: TreeId) -> Result<Sendable> {
 /// # Errors
 ///
 /// [`Error::NotReadOnly`] for a subvolume, parent or clone source that may change;
-/// [`Error::PathTooLong`] for a path that no stream can say, with nothing written yet;
-/// what reading the volume met; what the output answered.
+/// [`Error::PathTooLong`] for a path that no stream can hold, before anything is written; errors of
+/// reading the volume and of writing to the output.
 pub fn send<W: Write>(fs: &Filesystem, options: &SendOptions, output: W) -> Result<W> {
-    // A snapshot of a moment ago is not on disk before this, and only what is on disk is read
-    // (tree::T1).
+    // Only committed nodes are read (tree::T1), and a snapshot that was just made is not committed
+    // yet.
     fs.sync()?;
     let view = fs.view();
     let new = Tree::open(&view, options.subvolume)?;
@@ -148,11 +149,13 @@ struct Sender<'s, 'v, W: Write> {
     sharing: Sharing<'s, 'v>,
     /// New directories that were made before their turn.
     made_ahead: HashSet<Ino>,
-    /// New directories with attributes that what is made in them would take over.
+    /// New directories with attributes that entries made in them would inherit. They get these
+    /// attributes at the end.
     late: BTreeSet<Ino>,
     /// Directories to be given their times at the end.
     stamps_due: BTreeSet<Ino>,
-    /// The inode that is being sent, with its content: all new ones before it are there.
+    /// The inode that is being sent with its content. The receiver has all new inodes with smaller
+    /// numbers.
     current: Ino,
     buffer: Vec<u8>,
 }

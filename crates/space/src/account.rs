@@ -122,39 +122,39 @@ pub(crate) struct Counts {
 
 /// An account that can be changed.
 #[derive(Debug)]
-pub(crate) struct Ledger {
-    books: Ranked<Books>,
+pub(crate) struct SharedAccount {
+    inner: Ranked<Inner>,
     /// Counts the changes that groups made to the account. An audit compares the account with its
     /// groups. It trusts the result only if this number stayed the same meanwhile.
-    shifts: AtomicU64,
+    changes: AtomicU64,
 }
 
 #[derive(Debug)]
-struct Books {
+struct Inner {
     account: Account,
     /// The live tokens with their bytes, against which debug builds check A2.
     #[cfg(debug_assertions)]
-    roll: TokenAudit<1>,
+    audit: TokenAudit<1>,
 }
 
-impl Ledger {
+impl SharedAccount {
     pub(crate) fn new(kind: SpaceKind) -> Self {
-        let books = Books {
+        let inner = Inner {
             account: Account::new(kind),
             #[cfg(debug_assertions)]
-            roll: TokenAudit::default(),
+            audit: TokenAudit::default(),
         };
-        Self { books: Ranked::new(Rank::Leaf, books), shifts: AtomicU64::new(0) }
+        Self { inner: Ranked::new(Rank::Leaf, inner), changes: AtomicU64::new(0) }
     }
 
     pub(crate) fn snapshot(&self) -> Account {
-        self.books.lock().account
+        self.inner.lock().account
     }
 
     /// Counts a new group.
     pub(crate) fn grow(&self, len: u64, super_bytes: u64, counts: Counts) {
-        let account = &mut self.books.lock().account;
-        self.shifts.fetch_add(1, Ordering::Relaxed);
+        let account = &mut self.inner.lock().account;
+        self.changes.fetch_add(1, Ordering::Relaxed);
         account.total += len;
         account.super_bytes += super_bytes;
         change(account, Counts::default(), counts);
@@ -163,52 +163,52 @@ impl Ledger {
     /// Removes an empty group, unless reservations need its space. In that case the error has the
     /// missing bytes.
     pub(crate) fn shrink(&self, len: u64, super_bytes: u64, counts: Counts) -> Result<(), Refused> {
-        let account = &mut self.books.lock().account;
+        let account = &mut self.inner.lock().account;
         let leaving = len - super_bytes - counts.read_only;
         let available = account.available();
         if available < leaving {
             return Err(Refused { missing: leaving - available });
         }
-        self.shifts.fetch_add(1, Ordering::Relaxed);
+        self.changes.fetch_add(1, Ordering::Relaxed);
         account.total -= len;
         account.super_bytes -= super_bytes;
         change(account, counts, Counts::default());
         Ok(())
     }
 
-    /// As [`Ledger::shift`], for a group that becomes read-only. Fails with the missing bytes if
-    /// reservations need its free space.
+    /// As [`SharedAccount::apply_change`], for a group that becomes read-only. Fails with the
+    /// missing bytes if reservations need its free space.
     pub(crate) fn stop(&self, before: Counts, after: Counts) -> Result<(), Refused> {
-        let account = &mut self.books.lock().account;
+        let account = &mut self.inner.lock().account;
         let leaving = after.read_only - before.read_only;
         let available = account.free().saturating_sub(account.may_use);
         if available < leaving {
             return Err(Refused { missing: leaving - available });
         }
-        self.shifts.fetch_add(1, Ordering::Relaxed);
+        self.changes.fetch_add(1, Ordering::Relaxed);
         change(account, before, after);
         Ok(())
     }
 
-    /// Applies the state change of a group. `kept` of its bytes were reserved before and are
-    /// allocated now, so they leave `may_use`.
-    pub(crate) fn shift(&self, before: Counts, after: Counts, kept: u64) {
+    /// Applies the state change of a group. `from_reservation` of its bytes were reserved before
+    /// and are allocated now, so they leave `may_use`.
+    pub(crate) fn apply_change(&self, before: Counts, after: Counts, from_reservation: u64) {
         if before == after {
             return;
         }
-        let books = &mut *self.books.lock();
-        self.shifts.fetch_add(1, Ordering::Relaxed);
-        change(&mut books.account, before, after);
-        let may_use = books.account.may_use.checked_sub(kept);
-        books.account.may_use = may_use.expect("A2: an allocated reservation was made before");
+        let inner = &mut *self.inner.lock();
+        self.changes.fetch_add(1, Ordering::Relaxed);
+        change(&mut inner.account, before, after);
+        let may_use = inner.account.may_use.checked_sub(from_reservation);
+        inner.account.may_use = may_use.expect("A2: an allocated reservation was made before");
         #[cfg(debug_assertions)]
-        books.roll.take([kept]);
+        inner.audit.note_allocated([from_reservation]);
     }
 
     /// Reserves `bytes`, all or none (A3).
     pub(crate) fn reserve(&self, bytes: u64) -> Result<(), Refused> {
-        let books = &mut *self.books.lock();
-        let account = &mut books.account;
+        let inner = &mut *self.inner.lock();
+        let account = &mut inner.account;
         let needed = account.may_use.saturating_add(account.global_reserve).saturating_add(bytes);
         let free = account.free();
         if needed > free {
@@ -216,22 +216,22 @@ impl Ledger {
         }
         account.may_use += bytes;
         #[cfg(debug_assertions)]
-        books.roll.grant([bytes]);
+        inner.audit.grant([bytes]);
         Ok(())
     }
 
     /// Takes back a reservation that has no token.
     pub(crate) fn revoke(&self, bytes: u64) {
-        let books = &mut *self.books.lock();
-        books.take_back(bytes);
+        let inner = &mut *self.inner.lock();
+        inner.take_back(bytes);
         #[cfg(debug_assertions)]
-        books.roll.revoke([bytes]);
+        inner.audit.revoke([bytes]);
     }
 
     /// Makes a token of a reservation. The returned number has a meaning in debug builds only.
     pub(crate) fn enter(&self, bytes: u64) -> u64 {
         #[cfg(debug_assertions)]
-        return self.books.lock().roll.enter([bytes]);
+        return self.inner.lock().audit.enter([bytes]);
         #[cfg(not(debug_assertions))]
         return bytes & 0;
     }
@@ -239,7 +239,7 @@ impl Ledger {
     /// Splits a token.
     pub(crate) fn split(&self, token: u64, bytes: u64) -> u64 {
         #[cfg(debug_assertions)]
-        return self.books.lock().roll.split(token, [bytes]);
+        return self.inner.lock().audit.split(token, [bytes]);
         #[cfg(not(debug_assertions))]
         return (token + bytes) & 0;
     }
@@ -247,25 +247,25 @@ impl Ledger {
     /// Joins two tokens.
     pub(crate) fn merge(&self, token: u64, other: u64) {
         #[cfg(debug_assertions)]
-        self.books.lock().roll.merge(token, other);
+        self.inner.lock().audit.merge(token, other);
         #[cfg(not(debug_assertions))]
         let _ = (token, other);
     }
 
     /// Takes the bytes of an allocation from a token; the account has already counted them.
-    pub(crate) fn settle(&self, token: u64, bytes: u64) {
+    pub(crate) fn take_from_token(&self, token: u64, bytes: u64) {
         #[cfg(debug_assertions)]
-        self.books.lock().roll.settle(token, [bytes]);
+        self.inner.lock().audit.take_from_token(token, [bytes]);
         #[cfg(not(debug_assertions))]
         let _ = (token, bytes);
     }
 
     /// Returns the unused part of a reservation.
     pub(crate) fn give_back(&self, token: u64, bytes: u64) {
-        let books = &mut *self.books.lock();
-        books.take_back(bytes);
+        let inner = &mut *self.inner.lock();
+        inner.take_back(bytes);
         #[cfg(debug_assertions)]
-        books.roll.give(token, [bytes]);
+        inner.audit.give(token, [bytes]);
         #[cfg(not(debug_assertions))]
         let _ = token;
     }
@@ -275,38 +275,38 @@ impl Ledger {
         if bytes == 0 && cfg!(not(debug_assertions)) {
             return;
         }
-        let books = &mut *self.books.lock();
-        books.take_back(bytes);
+        let inner = &mut *self.inner.lock();
+        inner.take_back(bytes);
         #[cfg(debug_assertions)]
-        books.roll.leave(token, [bytes]);
+        inner.audit.leave(token, [bytes]);
         #[cfg(not(debug_assertions))]
         let _ = token;
     }
 
     pub(crate) fn set_global_reserve(&self, bytes: u64, for_copies: u64) {
-        let account = &mut self.books.lock().account;
+        let account = &mut self.inner.lock().account;
         (account.global_reserve, account.for_copies) = (bytes, for_copies);
     }
 
     pub(crate) fn add_for_copies(&self, bytes: u64) {
-        let account = &mut self.books.lock().account;
+        let account = &mut self.inner.lock().account;
         account.global_reserve += bytes;
         account.for_copies += bytes;
     }
 
     /// How often the groups' figures have changed.
-    pub(crate) fn shifts(&self) -> u64 {
-        self.shifts.load(Ordering::Relaxed)
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Relaxed)
     }
 
     /// Compares the reservations with the tokens (A2); valid at any time.
     pub(crate) fn audit(&self) -> Result<(), String> {
         #[cfg(debug_assertions)]
         {
-            let books = self.books.lock();
-            let [held] = books.roll.sum();
-            if held != books.account.may_use {
-                return Err(format!("A2: tokens hold {held}; account is {}", books.account));
+            let inner = self.inner.lock();
+            let [held] = inner.audit.sum();
+            if held != inner.account.may_use {
+                return Err(format!("A2: tokens hold {held}; account is {}", inner.account));
             }
         }
         Ok(())
@@ -324,7 +324,7 @@ impl Ledger {
     }
 }
 
-impl Books {
+impl Inner {
     fn take_back(&mut self, bytes: u64) {
         let may_use = self.account.may_use.checked_sub(bytes);
         self.account.may_use = may_use.expect("A2: a returned reservation was made before");
@@ -345,43 +345,43 @@ fn change(account: &mut Account, before: Counts, after: Counts) {
 mod tests {
     use super::*;
 
-    fn ledger(len: u64) -> Ledger {
-        let ledger = Ledger::new(SpaceKind::Metadata);
-        ledger.grow(len, 0, Counts::default());
-        ledger
+    fn account(len: u64) -> SharedAccount {
+        let account = SharedAccount::new(SpaceKind::Metadata);
+        account.grow(len, 0, Counts::default());
+        account
     }
 
     /// A3: a reservation that does not fit is refused with the missing bytes, and changes nothing.
     #[test]
     fn refuses_with_the_shortfall() {
-        let ledger = ledger(100);
-        ledger.reserve(60).expect("40 are left");
-        assert_eq!(ledger.reserve(50), Err(Refused { missing: 10 }));
-        assert_eq!(ledger.snapshot().may_use, 60);
-        ledger.revoke(60);
-        assert_eq!(ledger.snapshot().available(), 100);
+        let account = account(100);
+        account.reserve(60).expect("40 are left");
+        assert_eq!(account.reserve(50), Err(Refused { missing: 10 }));
+        assert_eq!(account.snapshot().may_use, 60);
+        account.revoke(60);
+        assert_eq!(account.snapshot().available(), 100);
     }
 
     /// A3: no reservation can use the global reserve.
     #[test]
     fn keeps_the_global_reserve() {
-        let ledger = ledger(100);
-        ledger.set_global_reserve(50, 0);
-        assert_eq!(ledger.reserve(60), Err(Refused { missing: 10 }));
-        ledger.reserve(50).expect("exactly the rest");
-        assert_eq!(ledger.reserve(1), Err(Refused { missing: 1 }));
+        let account = account(100);
+        account.set_global_reserve(50, 0);
+        assert_eq!(account.reserve(60), Err(Refused { missing: 10 }));
+        account.reserve(50).expect("exactly the rest");
+        assert_eq!(account.reserve(1), Err(Refused { missing: 1 }));
     }
 
     /// A group stays while reservations need it.
     #[test]
     fn shrinks_only_by_space_that_is_not_reserved() {
-        let ledger = ledger(100);
-        ledger.grow(50, 10, Counts::default());
-        ledger.reserve(120).expect("140 are free");
-        let gone = ledger.shrink(50, 10, Counts::default());
+        let account = account(100);
+        account.grow(50, 10, Counts::default());
+        account.reserve(120).expect("140 are free");
+        let gone = account.shrink(50, 10, Counts::default());
         assert_eq!(gone, Err(Refused { missing: 20 }));
-        ledger.revoke(20);
-        ledger.shrink(50, 10, Counts::default()).expect("100 remain for 100");
-        assert_eq!(ledger.snapshot().total, 100);
+        account.revoke(20);
+        account.shrink(50, 10, Counts::default()).expect("100 remain for 100");
+        assert_eq!(account.snapshot().total, 100);
     }
 }

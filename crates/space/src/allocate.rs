@@ -80,7 +80,7 @@ impl Space {
     /// bytes. With a `reservation` it has at most the bytes of that reservation, from which they
     /// are deducted. The caller gives the extent back with [`Space::free`].
     #[must_use = "an extent that is not freed is lost until the next mount"]
-    pub fn borrow(
+    pub fn take_for_trim(
         &self,
         group: &Group,
         reservation: Option<&mut DataReservation>,
@@ -88,12 +88,12 @@ impl Space {
         least: u64,
         most: u64,
     ) -> Option<Extent> {
-        let ledger = self.ledger(group.kind());
+        let account = self.shared_account(group.kind());
         let Some(reservation) = reservation else {
-            return group.borrow(ledger, false, from.0, least, most);
+            return group.take_for_trim(account, false, from.0, least, most);
         };
         let most = most.min(reservation.bytes());
-        let found = group.borrow(ledger, true, from.0, least, most)?;
+        let found = group.take_for_trim(account, true, from.0, least, most)?;
         reservation.take(found.len);
         Some(found)
     }
@@ -119,7 +119,7 @@ impl Space {
         let index = self.index(home);
         // Read before the directory. The search does not see a group that is added in between, and
         // then counts as overtaken.
-        let begun = index.now();
+        let begun = index.arrival_count();
         let directory = self.directory();
         let mut search = Search::new(&directory, index, begun, home, request, policy, goal);
         act(&mut search)
@@ -153,8 +153,8 @@ impl Space {
         let AllocRequest { kind, want, min, .. } = *search.request();
         let goal = search.goal().filter(|&at| group.range().contains(at));
         let goal = goal.map(|at| group.row_behind(at.0));
-        let ledger = self.ledger(kind);
-        group.allocate(state, ledger, from_reservation, want, |free| match (take, kind) {
+        let account = self.shared_account(kind);
+        group.allocate(state, account, from_reservation, want, |free| match (take, kind) {
             (Take::AtGoal, _) => free.take_at(goal?, want),
             (Take::Wanted, SpaceKind::Data) => free.take_fitting(goal, want),
             (Take::Wanted, _) => free.take_near(goal, want),

@@ -5,8 +5,8 @@
 //! - A request is granted only if the account reserved its bytes. If the owner's test (`fits`) then
 //!   refuses the request, the account gets the bytes back.
 
-use crate::account::Ledger;
-use crate::ticket::{Class, Queue, Ticket};
+use crate::account::SharedAccount;
+use crate::ticket::{Priority, Queue, Ticket};
 
 /// Requests for data space that wait, by the bytes that they need.
 #[derive(Debug)]
@@ -21,42 +21,42 @@ impl DataQueue {
         &self.0
     }
 
-    /// Tries to reserve `bytes` in `ledger`, without waiting. Returns false if the account lacks
-    /// them, or `fits` refuses. Also if a request waits that one of `class` must not overtake.
+    /// Tries to reserve `bytes` in `account`, without waiting. Returns false if the account lacks
+    /// them, or `fits` refuses. Also if a request waits that one of `priority` must not overtake.
     pub(crate) fn at_once(
         &self,
-        ledger: &Ledger,
-        class: Class,
+        account: &SharedAccount,
+        priority: Priority,
         bytes: u64,
         fits: impl Fn() -> bool,
     ) -> bool {
-        self.0.at_once(class, || grant(ledger, bytes, &fits))
+        self.0.at_once(priority, || grant(account, bytes, &fits))
     }
 
-    /// Reserves `bytes` in `ledger`, or adds the request to the queue and returns its ticket.
+    /// Reserves `bytes` in `account`, or adds the request to the queue and returns its ticket.
     pub(crate) fn ask(
         &self,
-        ledger: &Ledger,
-        class: Class,
+        account: &SharedAccount,
+        priority: Priority,
         bytes: u64,
         fits: impl Fn() -> bool,
     ) -> Option<Ticket<'_, u64>> {
-        self.0.ask(class, bytes, |bytes| grant(ledger, *bytes, &fits))
+        self.0.ask(priority, bytes, |bytes| grant(account, *bytes, &fits))
     }
 
     /// Grants waiting requests from the first on, as long as they fit. Returns how many.
-    pub(crate) fn serve(&self, ledger: &Ledger, fits: impl Fn() -> bool) -> u64 {
-        self.0.serve(|bytes| grant(ledger, *bytes, &fits))
+    pub(crate) fn serve(&self, account: &SharedAccount, fits: impl Fn() -> bool) -> u64 {
+        self.0.serve(|bytes| grant(account, *bytes, &fits))
     }
 }
 
-fn grant(ledger: &Ledger, bytes: u64, fits: impl Fn() -> bool) -> bool {
-    if ledger.reserve(bytes).is_err() {
+fn grant(account: &SharedAccount, bytes: u64, fits: impl Fn() -> bool) -> bool {
+    if account.reserve(bytes).is_err() {
         return false;
     }
     if fits() {
         return true;
     }
-    ledger.revoke(bytes);
+    account.revoke(bytes);
     false
 }

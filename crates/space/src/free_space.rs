@@ -3,8 +3,8 @@
 //! # Invariants
 //!
 //! - **H1** Apart from a few extents, a group's free space takes no more memory than its bitmap
-//!   would. With more than `most` extents it is held as bits. With fewer than half of `most` it is
-//!   held as extents again, so that no group goes back and forth.
+//!   would. With more than `extents_max` extents it is held as bits. With fewer than half of
+//!   `extents_max` it is held as extents again, so that no group goes back and forth.
 
 use buttress_format::Extent;
 
@@ -23,7 +23,7 @@ pub(crate) struct FreeSpace {
     sector: u64,
     unit: u64,
     /// The most extents that are held as extents (H1).
-    most: usize,
+    extents_max: usize,
     form: Form,
 }
 
@@ -47,7 +47,7 @@ macro_rules! either {
             Form::Extents($free) => $what,
             Form::Bitmap($free) => $what,
         };
-        $self.settle();
+        $self.choose_form();
         result
     }};
 }
@@ -56,26 +56,26 @@ impl FreeSpace {
     /// Nothing free, for a group that hands out multiples of `unit`.
     pub(crate) fn new(group: Extent, sector: u64, unit: u64) -> Self {
         let cost = FreeBitmap::cost(group, sector, unit);
-        let most = cost.map_or(usize::MAX, |bytes| (bytes / EXTENT_BYTES).max(EXTENTS_MIN));
-        Self { group, sector, unit, most, form: Form::Extents(FreeExtents::new(unit)) }
+        let extents_max = cost.map_or(usize::MAX, |bytes| (bytes / EXTENT_BYTES).max(EXTENTS_MIN));
+        Self { group, sector, unit, extents_max, form: Form::Extents(FreeExtents::new(unit)) }
     }
 
     /// Nothing free, for a group that is allocated in rows of so many bytes. Runs of whole rows are
     /// few, and always held as extents.
     pub(crate) fn of_rows(group: Extent, sector: u64, row: u64) -> Self {
         let form = Form::Extents(FreeExtents::of_rows(row, group.start.0));
-        Self { group, sector, unit: row, most: usize::MAX, form }
+        Self { group, sector, unit: row, extents_max: usize::MAX, form }
     }
 
     /// Changes to the other form if the number of extents calls for it (H1).
-    fn settle(&mut self) {
+    fn choose_form(&mut self) {
         match &self.form {
-            Form::Extents(free) if free.count() > self.most => {
+            Form::Extents(free) if free.count() > self.extents_max => {
                 let mut bitmap = FreeBitmap::new(self.group, self.sector, self.unit);
                 free.iter().for_each(|(start, end)| bitmap.insert(start, end));
                 self.form = Form::Bitmap(Box::new(bitmap));
             }
-            Form::Bitmap(free) if free.runs() < self.most / 2 => {
+            Form::Bitmap(free) if free.runs() < self.extents_max / 2 => {
                 let mut extents = FreeExtents::new(self.unit);
                 free.iter().for_each(|(start, end)| extents.insert(start, end));
                 self.form = Form::Extents(extents);

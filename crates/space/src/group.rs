@@ -31,12 +31,12 @@ use buttress_base::sync::Condvar;
 use buttress_base::{Held, Rank, Ranked};
 use buttress_format::{BlockGroupFlags, Extent, Generation, Logical};
 
-use crate::account::{Counts, Ledger};
-use crate::class::Class;
+use crate::account::{Counts, SharedAccount};
 use crate::extent_set::ExtentSet;
 use crate::free_space::FreeSpace;
 use crate::group_state::State;
 use crate::index::{Index, Plane, order_of};
+use crate::size_class::SizeClass;
 use crate::{Error, SpaceKind};
 
 /// The lowest bits of the summary. The largest free run fills the rest, since it is made of whole
@@ -106,7 +106,7 @@ pub struct Group {
     #[cfg(feature = "baselines")]
     pub(crate) writers: AtomicUsize,
     /// Signalled when a read-only group has nothing reserved any more, or no writers.
-    pub(crate) settled: Condvar,
+    pub(crate) drained: Condvar,
     pub(crate) state: Ranked<State>,
 }
 
@@ -142,7 +142,7 @@ impl Group {
             freed_unloaded: ExtentSet::default(),
             used,
             read_only: u32::from(read_only),
-            class: Class::Unset,
+            class: SizeClass::Unset,
             entry: None,
             counted: false,
             removed: false,
@@ -162,7 +162,7 @@ impl Group {
             stopped: AtomicBool::new(read_only),
             #[cfg(feature = "baselines")]
             writers: AtomicUsize::new(0),
-            settled: Condvar::new(),
+            drained: Condvar::new(),
             state: Ranked::new(Rank::BlockGroup, state),
         };
         if birth.0 > 0 && used == 0 {
@@ -248,22 +248,22 @@ impl Group {
         if summary & LOADED == 0 {
             return Plane::Unloaded;
         }
-        Class::ALL[((summary & FLAGS) >> CLASS_SHIFT) as usize].plane()
+        SizeClass::ALL[((summary & FLAGS) >> CLASS_SHIFT) as usize].plane()
     }
 
     /// Gives it a slot among the groups of its kind, before it is in the directory.
-    pub(crate) fn settle(&self, index: &Arc<Index>, slot: usize) {
+    pub(crate) fn assign_slot(&self, index: &Arc<Index>, slot: usize) {
         let place = Place { index: Arc::clone(index), slot };
         assert!(self.place.set(place).is_ok(), "D2: a group is added once");
     }
 
     /// Enters it in the index and in the account, once it is in the directory. So its space can be
     /// found before it can be reserved.
-    pub(crate) fn open(&self, ledger: &Ledger) {
+    pub(crate) fn open(&self, account: &SharedAccount) {
         let mut state = self.state.lock();
         state.counted = true;
         self.summarise(&mut state);
-        ledger.grow(self.len(), self.super_bytes(), self.counts(&state));
+        account.grow(self.len(), self.super_bytes(), self.counts(&state));
     }
 
     /// Its slot among the groups of its kind.
@@ -327,7 +327,7 @@ impl Group {
     /// Brings the summary and the index up to the state (G3).
     pub(crate) fn summarise(&self, state: &mut State) {
         if state.used == 0 && state.reserved.bytes() == 0 && state.pinned.bytes() == 0 {
-            state.class = Class::Unset;
+            state.class = SizeClass::Unset;
         }
         let largest = match &state.free {
             _ if !state.gives_out() => 0,
@@ -364,7 +364,11 @@ impl Group {
     }
 
     /// Changes the state, and the summary and the account with it.
-    pub(crate) fn change<R>(&self, ledger: &Ledger, act: impl FnOnce(&mut State) -> R) -> R {
+    pub(crate) fn change<R>(
+        &self,
+        account: &SharedAccount,
+        act: impl FnOnce(&mut State) -> R,
+    ) -> R {
         let mut state = self.state.lock();
         let before = self.counts(&state);
         let result = act(&mut state);
@@ -372,19 +376,19 @@ impl Group {
         let after = self.counts(&state);
         // A removed group is in no account any more, but a hold of it may still end.
         if state.is_counted() {
-            ledger.shift(before, after, 0);
+            account.apply_change(before, after, 0);
         }
-        self.tell_settled(&state, before.reserved);
+        self.wake_drains(&state, before.reserved);
         result
     }
 
     /// Makes the group give out nothing more (Q1), if the account can do without it.
-    pub(crate) fn stop(&self, ledger: &Ledger) -> Result<(), Error> {
+    pub(crate) fn stop(&self, account: &SharedAccount) -> Result<(), Error> {
         let mut state = self.state.lock();
         let before = self.counts(&state);
         state.stop_writes();
         if state.is_counted()
-            && let Err(short) = ledger.stop(before, self.counts(&state))
+            && let Err(short) = account.stop(before, self.counts(&state))
         {
             state.allow_writes();
             return Err(Error::Reserved { start: self.start(), missing: short.missing });

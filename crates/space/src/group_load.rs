@@ -11,7 +11,7 @@
 
 use buttress_format::Extent;
 
-use crate::account::Ledger;
+use crate::account::SharedAccount;
 use crate::extent_set::ExtentSet;
 use crate::free_space::FreeSpace;
 use crate::{Error, Group};
@@ -41,7 +41,7 @@ impl Group {
     /// As [`Group::load`]; also changes the account, if the group belongs to one.
     pub(crate) fn load_into(
         &self,
-        ledger: Option<&Ledger>,
+        account: Option<&SharedAccount>,
         free: impl Iterator<Item = Extent>,
     ) -> Result<(), Error> {
         let mut set = self.collect_free(free)?;
@@ -72,8 +72,8 @@ impl Group {
         state.freed_unloaded = ExtentSet::default();
         state.free = Some(extents);
         self.summarise(&mut state);
-        if let Some(ledger) = ledger.filter(|_| state.is_counted()) {
-            ledger.shift(before, self.counts(&state), 0);
+        if let Some(account) = account.filter(|_| state.is_counted()) {
+            account.apply_change(before, self.counts(&state), 0);
         }
         Ok(())
     }

@@ -9,10 +9,10 @@ use std::sync::atomic::Ordering;
 
 use buttress_format::{Extent, Logical};
 
-use crate::account::{Counts, Ledger};
-use crate::class::Class;
+use crate::account::{Counts, SharedAccount};
 use crate::free_space::FreeSpace;
 use crate::group_state::State;
+use crate::size_class::SizeClass;
 use crate::{Error, Group};
 
 impl Group {
@@ -21,7 +21,7 @@ impl Group {
     pub(crate) fn allocate(
         &self,
         state: &mut State,
-        ledger: &Ledger,
+        account: &SharedAccount,
         from_reservation: bool,
         want: u64,
         search: impl FnOnce(&mut FreeSpace) -> Option<Extent>,
@@ -32,20 +32,24 @@ impl Group {
         let before = self.counts(state);
         let extent = search(state.free.as_mut()?)?;
         state.reserved.insert(extent.start.0, extent.end().0);
-        if state.class == Class::Unset {
-            state.class = Class::of(self.kind, want);
+        if state.class == SizeClass::Unset {
+            state.class = SizeClass::of(self.kind, want);
         }
         self.summarise(state);
-        ledger.shift(before, self.counts(state), if from_reservation { extent.len } else { 0 });
+        account.apply_change(
+            before,
+            self.counts(state),
+            if from_reservation { extent.len } else { 0 },
+        );
         Some(extent)
     }
 
     /// Reserves the next free bytes at or behind `from`, at most `most` of them. Runs with less
     /// than `least` bytes from there on are passed over. `from_reservation` says whether the bytes
     /// come from a reservation of the account.
-    pub(crate) fn borrow(
+    pub(crate) fn take_for_trim(
         &self,
-        ledger: &Ledger,
+        account: &SharedAccount,
         from_reservation: bool,
         from: u64,
         least: u64,
@@ -69,13 +73,13 @@ impl Group {
         state.reserved.insert(start, end);
         self.summarise(&mut state);
         let len = end - start;
-        ledger.shift(before, self.counts(&state), if from_reservation { len } else { 0 });
+        account.apply_change(before, self.counts(&state), if from_reservation { len } else { 0 });
         Some(Extent { start: Logical(start), len })
     }
 
     /// Reserves exactly this extent of a loaded group. Returns whether all of it was free and the
     /// group has not been removed.
-    pub(crate) fn claim(&self, state: &mut State, extent: Extent) -> bool {
+    pub(crate) fn reserve_exact(&self, state: &mut State, extent: Extent) -> bool {
         let (start, end) = (extent.start.0, extent.end().0);
         let free = state.free.as_mut().is_some_and(|free| free.take_exact(start, end));
         if free && !state.removed {
@@ -85,14 +89,14 @@ impl Group {
     }
 
     /// Marks the group as removed, if nothing is in it and the account can do without it.
-    pub(crate) fn retire(&self, ledger: &Ledger) -> Result<(), Error> {
+    pub(crate) fn retire(&self, account: &SharedAccount) -> Result<(), Error> {
         let mut state = self.state.lock();
         let counts @ Counts { used, reserved, pinned, .. } = self.counts(&state);
         if used + reserved + pinned > 0 {
             return Err(Error::NotEmpty { start: self.start(), used, reserved, pinned });
         }
         let (len, super_bytes) = (self.len(), self.super_bytes());
-        ledger
+        account
             .shrink(len, super_bytes, counts)
             .map_err(|short| Error::Reserved { start: self.start(), missing: short.missing })?;
         state.removed = true;

@@ -7,10 +7,10 @@
 
 use buttress_format::Extent;
 
-use crate::class::Class;
 use crate::extent_set::ExtentSet;
 use crate::free_space::FreeSpace;
 use crate::index::Entry;
+use crate::size_class::SizeClass;
 
 #[derive(Debug)]
 pub(crate) struct State {
@@ -23,7 +23,7 @@ pub(crate) struct State {
     pub(crate) used: u64,
     /// How many holds want nothing to be allocated in it.
     pub(crate) read_only: u32,
-    pub(crate) class: Class,
+    pub(crate) class: SizeClass,
     /// Its entry in the index.
     pub(crate) entry: Entry,
     /// Whether the account includes the group. Before that nothing is allocated in it, and its

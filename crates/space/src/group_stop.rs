@@ -23,7 +23,7 @@ impl Group {
         let state = self.state.lock();
         self.stopped.store(state.read_only > 0 || state.removed, Ordering::SeqCst);
         if state.read_only == 0 {
-            self.settled.notify_all();
+            self.drained.notify_all();
         }
     }
 
@@ -35,9 +35,9 @@ impl Group {
     /// Wakes drains that wait for reserved extents if none is left. To be called with the lock
     /// still held, after every change that may reduce them. `before` is the number of reserved
     /// bytes before that change.
-    pub(crate) fn tell_settled(&self, state: &State, before: u64) {
+    pub(crate) fn wake_drains(&self, state: &State, before: u64) {
         if state.read_only > 0 && state.reserved.bytes() == 0 && before > 0 {
-            self.settled.notify_all();
+            self.drained.notify_all();
         }
     }
 
@@ -45,7 +45,7 @@ impl Group {
     pub(crate) fn wait_for_reserved(&self) {
         let mut state = self.state.lock();
         while state.read_only > 0 && state.reserved.bytes() > 0 {
-            state.wait(&self.settled);
+            state.wait(&self.drained);
         }
     }
 
@@ -64,7 +64,7 @@ impl Group {
     pub(crate) fn writer_left(&self) {
         if self.writers.fetch_sub(1, Ordering::Release) == 1 {
             drop(self.state.lock());
-            self.settled.notify_all();
+            self.drained.notify_all();
         }
     }
 
@@ -73,7 +73,7 @@ impl Group {
     pub(crate) fn wait_for_writers(&self) {
         let mut state = self.state.lock();
         while state.read_only > 0 && self.writers.load(Ordering::Acquire) > 0 {
-            state.wait(&self.settled);
+            state.wait(&self.drained);
         }
     }
 }

@@ -12,16 +12,16 @@
 //!
 //! - **I1** While a group's lock is free, its bits agree with its summary: set in one plane for
 //!   every order up to its own, clear everywhere else.
-//! - **I2** Every set bit is found (`sheet::I2`).
-//! - **I3** A search that missed a group sees afterwards that it may have (`sheet::I3`).
+//! - **I2** Every set bit is found (`plane_bits::I2`).
+//! - **I3** A search that missed a group sees afterwards that it may have (`plane_bits::I3`).
 //!
 //! # Locks
 //!
 //! None. Bits of one group change under that group's lock. Many groups share a word, which changes
 //! by atomic operations.
 
-use crate::sheet::{Doubts, Sheet};
-pub(crate) use crate::sheet::{ORDERS, SLOTS_MAX};
+use crate::plane_bits::{Doubts, PlaneBits};
+pub(crate) use crate::plane_bits::{ORDERS, SLOTS_MAX};
 
 /// log2 of the smallest run with an order: a sector.
 const ORDER_MIN: u32 = 12;
@@ -59,7 +59,7 @@ pub(crate) fn order_holding(bytes: u64) -> Option<usize> {
 /// All planes of one kind of space.
 #[derive(Debug, Default)]
 pub(crate) struct Index {
-    sheets: [Sheet; PLANES],
+    bits: [PlaneBits; PLANES],
     doubts: Doubts,
 }
 
@@ -84,35 +84,35 @@ impl Index {
         let planes = || [after, before].into_iter().flatten().map(|(plane, _)| plane);
         let mut arrives = false;
         for plane in planes() {
-            let sheet = &self.sheets[plane as usize];
+            let bits = &self.bits[plane as usize];
             let fresh = range(before, plane)..range(after, plane);
             arrives |= !fresh.is_empty();
-            fresh.for_each(|order| sheet.set(order, slot));
+            fresh.for_each(|order| bits.set(order, slot));
         }
         if arrives {
             self.doubts.arrived();
         }
         between();
         for plane in planes() {
-            let sheet = &self.sheets[plane as usize];
+            let bits = &self.bits[plane as usize];
             (range(after, plane)..range(before, plane))
-                .for_each(|order| sheet.clear(order, slot, &self.doubts));
+                .for_each(|order| bits.clear(order, slot, &self.doubts));
         }
     }
 
     /// The current count of arrivals. A search stores it when it begins.
-    pub(crate) fn now(&self) -> u64 {
-        self.doubts.now()
+    pub(crate) fn arrival_count(&self) -> u64 {
+        self.doubts.arrival_count()
     }
 
     /// Whether a search that began at `then` may have missed a group that was always entered (I3).
     pub(crate) fn was_overtaken(&self, then: u64) -> bool {
-        self.doubts.since(then)
+        self.doubts.may_have_missed(then)
     }
 
     /// The first slot at or after `from` that has a run of `order` in `plane`.
     pub(crate) fn next(&self, plane: Plane, order: usize, from: usize) -> Option<usize> {
-        self.sheets[plane as usize].next(order, from)
+        self.bits[plane as usize].next(order, from)
     }
 
     /// Whether anything is entered in `plane` under `order`.
@@ -123,14 +123,14 @@ impl Index {
     /// Compares a group's bits with what they should be (I1).
     pub(crate) fn verify(&self, slot: usize, entry: Entry) -> Result<(), String> {
         for plane in [Plane::Unloaded, Plane::Unset, Plane::Small, Plane::Medium, Plane::Large] {
-            let sheet = &self.sheets[plane as usize];
+            let bits = &self.bits[plane as usize];
             for order in 0..ORDERS {
                 let expected = entry.is_some_and(|(of, most)| of == plane && order <= most);
-                let found = sheet.has(order, slot);
+                let found = bits.has(order, slot);
                 if found != expected {
                     return Err(format!("I1: slot {slot}, {plane:?}, order {order} is {found}"));
                 }
-                if found && sheet.next(order, slot) != Some(slot) {
+                if found && bits.next(order, slot) != Some(slot) {
                     return Err(format!("I2: slot {slot}, {plane:?}, order {order} is not found"));
                 }
             }

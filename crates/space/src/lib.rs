@@ -23,7 +23,7 @@
 //! account            one kind of space: total, used, reserved, ...
 //! ticket             the queue of waiting requests, served in order
 //! data_queue         that queue for data, over its account
-//! ladder             the order of the flush steps
+//! flush_states       the order of the flush steps
 //! preempt            when room is made before a request waits
 //! reserve            reservations that give themselves back
 //! no_reserve         tokens for writes in place, which need no reservation
@@ -56,9 +56,9 @@ mod free_space;
 mod account;
 #[cfg(feature = "baselines")]
 mod by_map;
-mod class;
 mod data_queue;
 mod directory;
+mod flush_states;
 mod goals;
 mod group;
 mod group_load;
@@ -67,7 +67,6 @@ mod group_state;
 mod group_stop;
 mod guard;
 mod index;
-mod ladder;
 mod no_reserve;
 mod policy;
 mod preempt;
@@ -75,6 +74,7 @@ mod quiesce;
 mod request;
 mod reserve;
 mod rows;
+mod size_class;
 mod sync;
 mod ticket;
 mod token_audit;
@@ -82,8 +82,8 @@ mod unreserved;
 mod waiting;
 
 mod allocate;
+mod plane_bits;
 mod search;
-mod sheet;
 mod space;
 
 pub mod free_space_form;
@@ -92,9 +92,9 @@ pub use account::{Account, Refused};
 #[cfg(feature = "baselines")]
 pub(crate) use by_map::Finder;
 pub use error::Error;
+pub use flush_states::{FlushState, FlushStates, Reach};
 pub use group::{Group, GroupInit, GroupUsage};
 pub use kind::SpaceKind;
-pub use ladder::{Ladder, Reach, Step};
 pub use no_reserve::NoReserve;
 pub use policy::{AllocPolicy, LookupPolicy};
 pub use preempt::{Clamp, Pools, Preempt, Round};
@@ -104,5 +104,5 @@ pub use reserve::{DataReservation, DataTicket};
 pub use rows::Rows;
 pub use search::{Next, Search, Take};
 pub use space::Space;
-pub use ticket::{Arrivals, Class, Queue, Ticket, Verdict};
+pub use ticket::{Priority, Queue, Ticket, TicketNumber, Verdict};
 pub use token_audit::TokenAudit;

@@ -39,7 +39,7 @@ impl Space {
 pub struct NoReserve {
     space: Arc<Space>,
     bytes: u64,
-    /// Its number in the roll of live tokens, in debug builds.
+    /// Its number in the list of live tokens (`token_audit`), in debug builds.
     token: u64,
 }
 

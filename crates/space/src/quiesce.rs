@@ -41,7 +41,7 @@ use crate::{Error, Group, LookupPolicy, Space, SpaceKind};
 pub struct ReadOnlyHold {
     space: Arc<Space>,
     group: Arc<Group>,
-    let_go: AtomicBool,
+    released: AtomicBool,
 }
 
 impl ReadOnlyHold {
@@ -61,11 +61,11 @@ impl ReadOnlyHold {
     /// Ends the hold early, even while another thread drains the group. That drain then guarantees
     /// nothing, and does not wait for extents that are allocated from now on. Returns whether the
     /// hold still lasted.
-    pub fn let_go(&self) -> bool {
-        let was_held = !self.let_go.swap(true, Ordering::SeqCst);
+    pub fn release(&self) -> bool {
+        let was_held = !self.released.swap(true, Ordering::SeqCst);
         if was_held {
-            let ledger = self.space.ledger(self.group.kind());
-            self.group.change(ledger, |state| state.allow_writes());
+            let account = self.space.shared_account(self.group.kind());
+            self.group.change(account, |state| state.allow_writes());
             self.group.mark_stopped();
             self.space.serve_freed();
         }
@@ -74,8 +74,8 @@ impl ReadOnlyHold {
 
     /// Whether the hold still lasts.
     #[must_use]
-    pub fn lasts(&self) -> bool {
-        !self.let_go.load(Ordering::SeqCst)
+    pub fn is_held(&self) -> bool {
+        !self.released.load(Ordering::SeqCst)
     }
 
     /// Waits for writers in place.
@@ -103,7 +103,7 @@ impl fmt::Debug for ReadOnlyHold {
 
 impl Drop for ReadOnlyHold {
     fn drop(&mut self) {
-        self.let_go();
+        self.release();
     }
 }
 
@@ -162,16 +162,16 @@ impl Space {
     pub fn hold_read_only(self: &Arc<Self>, start: Logical) -> Result<ReadOnlyHold, Error> {
         let group = self.group_at(start).filter(|group| group.start() == start);
         let group = group.ok_or(Error::NoGroup { at: start })?;
-        let ledger = self.ledger(group.kind());
+        let account = self.shared_account(group.kind());
         // Metadata is stopped even if reservations need its space. Operations that free space may
         // have reserved the global reserve, and a commit copes with less.
         if group.kind() == SpaceKind::Data {
-            group.stop(ledger)?;
+            group.stop(account)?;
         } else {
-            group.change(ledger, |state| state.stop_writes());
+            group.change(account, |state| state.stop_writes());
         }
         group.mark_stopped();
-        Ok(ReadOnlyHold { space: Arc::clone(self), group, let_go: AtomicBool::new(false) })
+        Ok(ReadOnlyHold { space: Arc::clone(self), group, released: AtomicBool::new(false) })
     }
 
     /// Whether the group that holds an address is held read-only, or there is none.

@@ -20,7 +20,7 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::ticket::{Class, Ticket, Verdict};
+use crate::ticket::{Priority, Ticket, Verdict};
 use crate::{Refused, Space, SpaceKind};
 
 impl Space {
@@ -34,18 +34,23 @@ impl Space {
     }
 
     /// As [`Space::reserve_data`]. Also refuses if `fits` returns false, or if a request waits that
-    /// one of `class` must not overtake.
+    /// one of `priority` must not overtake.
     ///
     /// # Errors
     ///
     /// [`Refused`]; the request is not in the queue.
     pub fn reserve_data_at_once(
         self: &Arc<Self>,
-        class: Class,
+        priority: Priority,
         bytes: u64,
         fits: impl Fn() -> bool,
     ) -> Result<DataReservation, Refused> {
-        if !self.data_queue().at_once(self.ledger(SpaceKind::Data), class, bytes, fits) {
+        if !self.data_requests().at_once(
+            self.shared_account(SpaceKind::Data),
+            priority,
+            bytes,
+            fits,
+        ) {
             return Err(Refused { missing: bytes });
         }
         Ok(DataReservation(Token::of_granted(self, SpaceKind::Data, bytes)))
@@ -54,11 +59,12 @@ impl Space {
     /// Reserves `bytes` for contents of files, or adds the request to the queue.
     pub fn ask_data(
         self: &Arc<Self>,
-        class: Class,
+        priority: Priority,
         bytes: u64,
         fits: impl Fn() -> bool,
     ) -> Result<DataReservation, DataTicket<'_>> {
-        match self.data_queue().ask(self.ledger(SpaceKind::Data), class, bytes, fits) {
+        match self.data_requests().ask(self.shared_account(SpaceKind::Data), priority, bytes, fits)
+        {
             None => Ok(DataReservation(Token::of_granted(self, SpaceKind::Data, bytes))),
             Some(ticket) => Err(DataTicket { space: self, ticket: Some(ticket), bytes }),
         }
@@ -67,7 +73,7 @@ impl Space {
     /// Serves waiting requests for data in their order; returns how many. `fits` as in
     /// [`Space::reserve_data_at_once`].
     pub fn serve_data(&self, fits: impl Fn() -> bool) -> u64 {
-        self.data_queue().serve(self.ledger(SpaceKind::Data), fits)
+        self.data_requests().serve(self.shared_account(SpaceKind::Data), fits)
     }
 }
 
@@ -76,32 +82,32 @@ struct Token {
     space: Arc<Space>,
     kind: SpaceKind,
     bytes: u64,
-    /// Its number in the roll of live tokens, in debug builds.
+    /// Its number in the list of live tokens (`token_audit`), in debug builds.
     token: u64,
 }
 
 impl Token {
     fn new(space: &Arc<Space>, kind: SpaceKind, bytes: u64) -> Result<Self, Refused> {
-        space.ledger(kind).reserve(bytes)?;
+        space.shared_account(kind).reserve(bytes)?;
         Ok(Self::of_granted(space, kind, bytes))
     }
 
     /// The token of bytes that the account has reserved already.
     fn of_granted(space: &Arc<Space>, kind: SpaceKind, bytes: u64) -> Self {
-        let token = space.ledger(kind).enter(bytes);
+        let token = space.shared_account(kind).enter(bytes);
         Self { space: Arc::clone(space), kind, bytes, token }
     }
 
     fn split(&mut self, bytes: u64) -> Self {
         assert!(bytes <= self.bytes, "R1: {bytes} bytes of a reservation of {}", self.bytes);
         self.bytes -= bytes;
-        let token = self.space.ledger(self.kind).split(self.token, bytes);
+        let token = self.space.shared_account(self.kind).split(self.token, bytes);
         Self { space: Arc::clone(&self.space), kind: self.kind, bytes, token }
     }
 
     fn merge(&mut self, mut other: Self) {
         assert!(Arc::ptr_eq(&self.space, &other.space), "R1: reservations of two volumes");
-        self.space.ledger(self.kind).merge(self.token, other.token);
+        self.space.shared_account(self.kind).merge(self.token, other.token);
         self.bytes += mem::take(&mut other.bytes);
         other.token = MERGED;
     }
@@ -111,7 +117,7 @@ impl Token {
         let excess = self.bytes - bytes;
         self.bytes = bytes;
         if excess > 0 {
-            self.space.ledger(self.kind).give_back(self.token, excess);
+            self.space.shared_account(self.kind).give_back(self.token, excess);
             self.space.serve_freed();
         }
     }
@@ -123,7 +129,7 @@ const MERGED: u64 = u64::MAX;
 impl Drop for Token {
     fn drop(&mut self) {
         if self.token != MERGED {
-            self.space.ledger(self.kind).leave(self.token, self.bytes);
+            self.space.shared_account(self.kind).leave(self.token, self.bytes);
             if self.bytes > 0 {
                 self.space.serve_freed();
             }
@@ -168,7 +174,7 @@ impl Drop for DataTicket<'_> {
     fn drop(&mut self) {
         let Some(ticket) = self.ticket.take() else { return };
         if ticket.leave() == Some(Verdict::Granted) {
-            self.space.ledger(SpaceKind::Data).revoke(self.bytes);
+            self.space.shared_account(SpaceKind::Data).revoke(self.bytes);
         }
         // It may have blocked a request that fits.
         self.space.serve_freed();
@@ -222,7 +228,7 @@ impl DataReservation {
     /// Drops `bytes` that an allocation took; the account has counted that already.
     pub(crate) fn take(&mut self, bytes: u64) {
         assert!(bytes <= self.0.bytes, "R1: {bytes} bytes of a reservation of {}", self.0.bytes);
-        self.0.space.ledger(self.0.kind).settle(self.0.token, bytes);
+        self.0.space.shared_account(self.0.kind).take_from_token(self.0.token, bytes);
         self.0.bytes -= bytes;
     }
 }

@@ -90,7 +90,9 @@ impl Space {
         let end = Logical(group.row_behind(extent.end().0).min(group.range().end().0));
         let rest = Extent::new(extent.end(), end.distance(extent.end()));
         let reserved = rest.len > 0
-            && group.change(self.ledger(group.kind()), |state| group.claim(state, rest));
+            && group.change(self.shared_account(group.kind()), |state| {
+                group.reserve_exact(state, rest)
+            });
         reserved.then_some(rest)
     }
 
@@ -105,8 +107,8 @@ impl Space {
         }
         let more = Extent::new(left.end(), end - left.end().0);
         if more.len > 0
-            && group.change(self.ledger(group.kind()), |state| {
-                state.gives_out() && group.claim(state, more)
+            && group.change(self.shared_account(group.kind()), |state| {
+                state.gives_out() && group.reserve_exact(state, more)
             })
         {
             rows.left = Some(Extent::new(left.start, left.len + more.len));

@@ -31,9 +31,9 @@ use std::sync::Arc;
 
 use buttress_format::Logical;
 
-use crate::class::Class;
 use crate::directory::{Directory, Slots};
 use crate::index::{Index, ORDERS, Plane, order_holding, order_of};
+use crate::size_class::SizeClass;
 use crate::{AllocPolicy, AllocRequest, Group, SpaceKind};
 
 /// How many groups of one order are compared for the largest run.
@@ -85,14 +85,14 @@ enum Phase {
     #[cfg(feature = "baselines")]
     LinearWait,
     Load,
-    Settle,
+    Largest,
     LoadLeast,
     Full,
 }
 
 /// One pass over all slots, which begins in the middle.
 #[derive(Clone, Copy, Debug)]
-struct Round {
+struct Pass {
     next: usize,
     wrapped: bool,
 }
@@ -106,12 +106,12 @@ pub struct Search<'a> {
     #[cfg(feature = "baselines")]
     policy: AllocPolicy,
     goal: Option<Logical>,
-    /// Where the goal's group is, and every round begins.
+    /// Where the goal's group is, and every pass begins.
     origin: usize,
     goal_group: Option<&'a Arc<Group>>,
     planes: [Plane; 4],
     phase: Phase,
-    round: Round,
+    pass: Pass,
     busy: bool,
     /// The index's count of arrivals when the search began.
     begun: u64,
@@ -147,9 +147,9 @@ impl<'a> Search<'a> {
             goal,
             origin,
             goal_group,
-            planes: Class::of(home, request.want).order(),
+            planes: SizeClass::of(home, request.want).order(),
             phase,
-            round: Round { next: origin, wrapped: false },
+            pass: Pass { next: origin, wrapped: false },
             busy: false,
             begun,
             probes: 0,
@@ -186,7 +186,7 @@ impl<'a> Search<'a> {
 
     fn enter(&mut self, phase: Phase) {
         self.phase = phase;
-        self.round = Round { next: self.origin, wrapped: false };
+        self.pass = Pass { next: self.origin, wrapped: false };
     }
 
     /// The next step. The caller asks again when the named group had no room or was busy.
@@ -256,14 +256,14 @@ impl<'a> Search<'a> {
                     None => self.enter(Phase::Load),
                 },
                 Phase::Load => {
-                    self.enter(Phase::Settle);
+                    self.enter(Phase::Largest);
                     if !self.request.hurry
                         && let Some(group) = self.unloaded(want)
                     {
                         return Next::Load(group);
                     }
                 }
-                Phase::Settle => {
+                Phase::Largest => {
                     match self.largest(self.request.min) {
                         // On failure another thread took it, and the summary shows that now.
                         Some(group) => return try_it(group, true, Take::Largest),
@@ -294,23 +294,23 @@ impl<'a> Search<'a> {
         group.birth() <= self.request.limit
     }
 
-    /// The next slot of this round that the index names.
+    /// The next slot of this pass that the index names.
     fn slot_ahead(&mut self, plane: Plane, order: usize) -> Option<usize> {
         loop {
-            let end = if self.round.wrapped { self.origin } else { usize::MAX };
-            let found = self.index.next(plane, order, self.round.next).filter(|slot| *slot < end);
+            let end = if self.pass.wrapped { self.origin } else { usize::MAX };
+            let found = self.index.next(plane, order, self.pass.next).filter(|slot| *slot < end);
             if let Some(slot) = found {
-                self.round.next = slot + 1;
+                self.pass.next = slot + 1;
                 return Some(slot);
             }
-            if self.round.wrapped {
+            if self.pass.wrapped {
                 return None;
             }
-            self.round = Round { next: 0, wrapped: true };
+            self.pass = Pass { next: 0, wrapped: true };
         }
     }
 
-    /// The next group of this round that the index names and that seems to have `bytes`.
+    /// The next group of this pass that the index names and that seems to have `bytes`.
     fn ahead(&mut self, plane: Plane, order: usize, bytes: u64) -> Option<&'a Arc<Group>> {
         while let Some(slot) = self.slot_ahead(plane, order) {
             if let Some(group) = self.probe(slot, bytes) {
@@ -331,18 +331,18 @@ impl<'a> Search<'a> {
     #[cfg(feature = "baselines")]
     fn linear(&mut self, bytes: u64) -> Option<&'a Arc<Group>> {
         loop {
-            let end = if self.round.wrapped { self.origin } else { self.slots.len() };
-            while self.round.next < end {
-                let slot = self.round.next;
-                self.round.next += 1;
+            let end = if self.pass.wrapped { self.origin } else { self.slots.len() };
+            while self.pass.next < end {
+                let slot = self.pass.next;
+                self.pass.next += 1;
                 if let Some(group) = self.probe(slot, bytes) {
                     return Some(group);
                 }
             }
-            if self.round.wrapped {
+            if self.pass.wrapped {
                 return None;
             }
-            self.round = Round { next: 0, wrapped: true };
+            self.pass = Pass { next: 0, wrapped: true };
         }
     }
 
@@ -353,7 +353,7 @@ impl<'a> Search<'a> {
     }
 
     fn unloaded_of(&mut self, order: usize, bytes: u64) -> Option<&'a Arc<Group>> {
-        self.round = Round { next: self.origin, wrapped: false };
+        self.pass = Pass { next: self.origin, wrapped: false };
         while let Some(slot) = self.slot_ahead(Plane::Unloaded, order) {
             let group = self.slots.get(slot).filter(|group| self.may(group));
             if let Some(group) = group
@@ -381,7 +381,7 @@ impl<'a> Search<'a> {
         for order in (last..ORDERS).rev() {
             let mut best: Option<(u64, &'a Arc<Group>)> = None;
             for plane in self.planes {
-                self.round = Round { next: self.origin, wrapped: false };
+                self.pass = Pass { next: self.origin, wrapped: false };
                 let mut compared = 0;
                 while let Some(slot) = self.slot_ahead(plane, order) {
                     self.probes += 1;

@@ -35,7 +35,7 @@ use buttress_base::shard::{SHARDS, shard};
 use buttress_base::{CachePadded, Rank, Ranked};
 use buttress_format::{BlockGroupFlags, Extent, Logical};
 
-use crate::account::{Account, Counts, Ledger};
+use crate::account::{Account, Counts, SharedAccount};
 #[cfg(feature = "baselines")]
 use crate::by_map::{Finder, GroupMap};
 use crate::data_queue::DataQueue;
@@ -57,7 +57,7 @@ pub struct Space {
     nodesize: u32,
     /// Whether data and metadata share their groups, and so one account: that of metadata.
     mixed: bool,
-    ledgers: [CachePadded<Ledger>; 3],
+    accounts: [CachePadded<SharedAccount>; 3],
     directory: ArcSwap<Directory>,
     /// The groups of each kind by their largest free run.
     indexes: [Arc<Index>; 3],
@@ -77,7 +77,7 @@ pub struct Space {
     data_queue: CachePadded<DataQueue>,
     /// Slots that removed groups left. Held while a new directory is made, so that no change is
     /// lost.
-    writers: Ranked<[BTreeSet<usize>; 3]>,
+    free_slots: Ranked<[BTreeSet<usize>; 3]>,
 }
 
 impl Space {
@@ -95,7 +95,7 @@ impl Space {
             sectorsize,
             nodesize,
             mixed: false,
-            ledgers: SpaceKind::ALL.map(|kind| CachePadded::new(Ledger::new(kind))),
+            accounts: SpaceKind::ALL.map(|kind| CachePadded::new(SharedAccount::new(kind))),
             directory: ArcSwap::from_pointee(Directory::default()),
             indexes: std::array::from_fn(|_| Arc::default()),
             goals: Goals::new(buttress_base::thread::parallelism()),
@@ -107,7 +107,7 @@ impl Space {
             unreserved: CachePadded::new(Unreserved::new()),
             alloc_counters: Default::default(),
             data_queue: CachePadded::new(DataQueue::new()),
-            writers: Ranked::new(Rank::BlockGroups, Default::default()),
+            free_slots: Ranked::new(Rank::BlockGroups, Default::default()),
         }
     }
 
@@ -191,24 +191,24 @@ impl Space {
             return Err(Error::Kind { start: odd.start(), flags: odd.flags() });
         }
         added.sort_by_key(|group| group.start());
-        let mut writing = self.writers.lock();
+        let mut free_slots = self.free_slots.lock();
         let directory = self.directory.load();
         directory.overlap(&added)?;
         let mut fresh = SpaceKind::ALL.map(|kind| directory.of(kind).len());
         for group in &added {
             let kind = group.kind().index();
-            let slot = writing[kind].pop_first().unwrap_or_else(|| {
+            let slot = free_slots[kind].pop_first().unwrap_or_else(|| {
                 fresh[kind] += 1;
                 fresh[kind] - 1
             });
             assert!(slot < SLOTS_MAX, "more block groups than an address space of chunks has");
-            group.settle(&self.indexes[kind], slot);
+            group.assign_slot(&self.indexes[kind], slot);
         }
         self.publish(directory.with(&added));
         for group in &added {
-            group.open(self.ledger(group.kind()));
+            group.open(self.shared_account(group.kind()));
         }
-        drop(writing);
+        drop(free_slots);
         self.serve_freed();
         Ok(())
     }
@@ -219,7 +219,7 @@ impl Space {
     ///
     /// As [`Group::load`].
     pub fn load(&self, group: &Group, free: impl Iterator<Item = Extent>) -> Result<(), Error> {
-        group.load_into(Some(self.ledger(group.kind())), free)?;
+        group.load_into(Some(self.shared_account(group.kind())), free)?;
         self.serve_freed();
         Ok(())
     }
@@ -242,12 +242,12 @@ impl Space {
     ///
     /// When there is none, when something is in it, or when reservations need it; it stays then.
     pub fn remove_group(&self, start: Logical) -> Result<Arc<Group>, Error> {
-        let mut writing = self.writers.lock();
+        let mut free_slots = self.free_slots.lock();
         let directory = self.directory.load();
         let group = Arc::clone(directory.starting(start)?);
-        group.retire(self.ledger(group.kind()))?;
+        group.retire(self.shared_account(group.kind()))?;
         self.publish(directory.without(&group));
-        writing[group.kind().index()].insert(group.slot());
+        free_slots[group.kind().index()].insert(group.slot());
         Ok(group)
     }
 
@@ -328,8 +328,8 @@ impl Space {
     }
 
     /// Stops allocations in a group because its free space could not be loaded.
-    pub fn leave(&self, group: &Group) {
-        group.change(self.ledger(group.kind()), |state| state.stop_writes());
+    pub fn exclude_damaged(&self, group: &Group) {
+        group.change(self.shared_account(group.kind()), |state| state.stop_writes());
     }
 
     /// Reserves exactly this extent, because the log of an fsync refers to it and the trees do not
@@ -338,7 +338,7 @@ impl Space {
     /// # Errors
     ///
     /// When it is in no group of this kind, or not free as a whole. Nothing is changed.
-    pub fn claim(&self, kind: SpaceKind, extent: Extent) -> Result<Outcome, Error> {
+    pub fn reserve_exact(&self, kind: SpaceKind, extent: Extent) -> Result<Outcome, Error> {
         let directory = self.directory.load();
         let group = directory.find_whole(extent)?;
         let sector = u64::from(self.sectorsize);
@@ -350,7 +350,8 @@ impl Space {
         if !group.is_loaded() {
             return Ok(Outcome::NeedsLoading(Arc::clone(group)));
         }
-        let got = group.change(self.ledger(kind), |state| group.claim(state, extent));
+        let got =
+            group.change(self.shared_account(kind), |state| group.reserve_exact(state, extent));
         if got { Ok(Outcome::Got(extent)) } else { Err(Error::NotFree { extent }) }
     }
 
@@ -383,7 +384,7 @@ impl Space {
     pub fn pin(&self, extent: Extent) -> Result<(), Error> {
         let directory = self.directory.load();
         let group = directory.find_whole(extent)?;
-        group.change(self.ledger(group.kind()), |state| group.pin(state, extent))
+        group.change(self.shared_account(group.kind()), |state| group.pin(state, extent))
     }
 
     /// Makes a pinned extent free: the commit that freed it is durable.
@@ -401,34 +402,34 @@ impl Space {
         assert!(extent.len > 0, "S2: an extent of no bytes at {}", extent.start);
         let directory = self.directory.load();
         let group = directory.find_whole(extent).expect("S2: the extent came from a group");
-        group.change(self.ledger(group.kind()), |state| act(group, state));
+        group.change(self.shared_account(group.kind()), |state| act(group, state));
     }
 
     /// Returns the account of one kind as it is now.
     #[must_use]
     pub fn account(&self, kind: SpaceKind) -> Account {
-        self.ledger(kind).snapshot()
+        self.shared_account(kind).snapshot()
     }
 
     /// Sets the metadata space that ordinary reservations cannot use, in bytes, and the part of it
     /// for copies of nodes that trees share.
     pub fn set_global_reserve(&self, bytes: u64, for_copies: u64) {
-        self.ledger(SpaceKind::Metadata).set_global_reserve(bytes, for_copies);
+        self.shared_account(SpaceKind::Metadata).set_global_reserve(bytes, for_copies);
     }
 
     /// Enlarges the part for copies of nodes, because a block group is about to be added that holds
     /// it.
     pub fn add_for_copies(&self, bytes: u64) {
-        self.ledger(SpaceKind::Metadata).add_for_copies(bytes);
+        self.shared_account(SpaceKind::Metadata).add_for_copies(bytes);
     }
 
     /// The queue of requests that wait for data.
     #[must_use]
-    pub fn data_line(&self) -> &Queue<u64> {
+    pub fn data_queue(&self) -> &Queue<u64> {
         self.data_queue.queue()
     }
 
-    pub(crate) fn data_queue(&self) -> &DataQueue {
+    pub(crate) fn data_requests(&self) -> &DataQueue {
         &self.data_queue
     }
 
@@ -436,7 +437,7 @@ impl Space {
     /// does that, because it alone knows the demands of metadata.
     pub(crate) fn serve_freed(&self) {
         if !self.is_mixed() && self.data_queue.queue().is_waiting() {
-            self.data_queue.serve(self.ledger(SpaceKind::Data), || true);
+            self.data_queue.serve(self.shared_account(SpaceKind::Data), || true);
         }
     }
 
@@ -447,7 +448,7 @@ impl Space {
     /// The first difference, in words.
     pub fn audit_tokens(&self) -> Result<(), String> {
         self.unreserved.audit()?;
-        self.ledgers.iter().try_for_each(|ledger| ledger.audit())
+        self.accounts.iter().try_for_each(|account| account.audit())
     }
 
     /// Compares reservations with tokens, and each account with its groups, while other threads use
@@ -462,22 +463,22 @@ impl Space {
         const TRIES: u32 = 64;
         // Under this lock a group is added to the directory and then to its account. The two differ
         // in between.
-        let _writing = self.writers.lock();
+        let _held = self.free_slots.lock();
         let directory = self.directory.load();
         let mut all = true;
         self.audit_tokens()?;
         for kind in SpaceKind::ALL {
-            let ledger = &self.ledgers[kind.index()];
+            let account = &self.accounts[kind.index()];
             let mut compared = false;
             for _ in 0..TRIES {
-                let before = ledger.shifts();
-                let sums = Ledger::new(kind);
+                let before = account.changes();
+                let sums = SharedAccount::new(kind);
                 for group in directory.iter().filter(|group| group.kind() == kind) {
                     let counts = group.counts(&group.lock());
                     sums.grow(group.len(), group.super_bytes(), counts);
                 }
-                let outcome = ledger.verify(&sums.snapshot());
-                if before == ledger.shifts() {
+                let outcome = account.verify(&sums.snapshot());
+                if before == account.changes() {
                     outcome?;
                     compared = true;
                     break;
@@ -488,8 +489,8 @@ impl Space {
         Ok(all)
     }
 
-    pub(crate) fn ledger(&self, kind: SpaceKind) -> &Ledger {
-        &self.ledgers[self.home(kind).index()]
+    pub(crate) fn shared_account(&self, kind: SpaceKind) -> &SharedAccount {
+        &self.accounts[self.home(kind).index()]
     }
 
     pub(crate) fn directory(&self) -> arc_swap::Guard<Arc<Directory>> {
@@ -540,12 +541,12 @@ impl Space {
         let directory = self.directory.load();
         directory.verify()?;
         for kind in SpaceKind::ALL {
-            let sums = Ledger::new(kind);
+            let sums = SharedAccount::new(kind);
             for group in directory.iter().filter(|group| group.kind() == kind) {
                 let counts: Counts = group.verify()?;
                 sums.grow(group.len(), group.super_bytes(), counts);
             }
-            self.ledgers[kind.index()].verify(&sums.snapshot())?;
+            self.accounts[kind.index()].verify(&sums.snapshot())?;
         }
         Ok(())
     }

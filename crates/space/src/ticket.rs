@@ -29,15 +29,15 @@ use crate::waiting::{Arc, AtomicU64, AtomicUsize, Event, Lock, Ordering};
 
 /// The list in which a request waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Class {
+pub enum Priority {
     /// Requests that others wait for: writeback, operations that free space, and callers with a
     /// file's writeback claim.
-    Priority,
+    High,
     /// All others.
     Normal,
 }
 
-const CLASSES: [Class; 2] = [Class::Priority, Class::Normal];
+const PRIORITIES: [Priority; 2] = [Priority::High, Priority::Normal];
 
 /// How a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub enum Verdict {
 
 /// A moment in the life of a queue: it tells earlier requests from later ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Arrivals(u64);
+pub struct TicketNumber(u64);
 
 struct Waiter<D> {
     number: u64,
@@ -58,16 +58,16 @@ struct Waiter<D> {
     event: Arc<Event>,
 }
 
-struct Line<D> {
+struct QueueState<D> {
     lists: [VecDeque<Waiter<D>>; 2],
     /// Verdicts of requests that have left their list and have not read them yet.
     verdicts: BTreeMap<u64, Verdict>,
-    next: u64,
+    next_number: u64,
 }
 
 /// The requests that wait for one kind of space.
 pub struct Queue<D> {
-    line: Lock<Line<D>>,
+    state: Lock<QueueState<D>>,
     /// How many requests wait in each list, or are about to find out whether they must.
     waiting: [AtomicUsize; 2],
     served: AtomicU64,
@@ -86,22 +86,22 @@ impl<D> Queue<D> {
     pub fn new() -> Self {
         let lists = [VecDeque::new(), VecDeque::new()];
         Self {
-            line: Lock::new(Line { lists, verdicts: BTreeMap::new(), next: 0 }),
+            state: Lock::new(QueueState { lists, verdicts: BTreeMap::new(), next_number: 0 }),
             waiting: [AtomicUsize::new(0), AtomicUsize::new(0)],
             served: AtomicU64::new(0),
             refused: AtomicU64::new(0),
         }
     }
 
-    /// Whether a request waits that one of `class` must not overtake (Q2).
-    pub fn blocks(&self, class: Class) -> bool {
-        let lists = &self.waiting[..=class as usize];
+    /// Whether a request waits that one of `priority` must not overtake (Q2).
+    pub fn blocks(&self, priority: Priority) -> bool {
+        let lists = &self.waiting[..=priority as usize];
         lists.iter().any(|count| count.load(Ordering::SeqCst) > 0)
     }
 
     /// Whether a request waits.
     pub fn is_waiting(&self) -> bool {
-        self.blocks(Class::Normal)
+        self.blocks(Priority::Normal)
     }
 
     /// How many wait.
@@ -127,32 +127,32 @@ impl<D> Queue<D> {
 
     /// Calls `take` unless an earlier request waits, and returns whether the request was granted.
     /// Never joins the queue.
-    pub fn at_once(&self, class: Class, take: impl FnOnce() -> bool) -> bool {
-        !self.blocks(class) && take()
+    pub fn at_once(&self, priority: Priority, take: impl FnOnce() -> bool) -> bool {
+        !self.blocks(priority) && take()
     }
 
     /// Returns `None` if no earlier request waits and `take` grants the demand. Otherwise the
     /// request joins the queue.
     pub fn ask(
         &self,
-        class: Class,
+        priority: Priority,
         demand: D,
         take: impl FnOnce(&D) -> bool,
     ) -> Option<Ticket<'_, D>> {
-        let mut line = self.line.lock();
-        let blocked = self.blocks(class);
+        let mut state = self.state.lock();
+        let blocked = self.blocks(priority);
         // Threads that make room from now on see it, and wait for the lock (Q5).
-        self.waiting[class as usize].fetch_add(1, Ordering::SeqCst);
+        self.waiting[priority as usize].fetch_add(1, Ordering::SeqCst);
         if !blocked && take(&demand) {
-            self.waiting[class as usize].fetch_sub(1, Ordering::SeqCst);
+            self.waiting[priority as usize].fetch_sub(1, Ordering::SeqCst);
             return None;
         }
-        let number = line.next;
-        line.next += 1;
+        let number = state.next_number;
+        state.next_number += 1;
         let event = Arc::new(Event::default());
         let mine = Arc::clone(&event);
-        line.lists[class as usize].push_back(Waiter { number, demand, event });
-        Some(Ticket { queue: self, class, number, event: mine, told: false })
+        state.lists[priority as usize].push_back(Waiter { number, demand, event });
+        Some(Ticket { queue: self, priority, number, event: mine, is_decided: false })
     }
 
     /// Grants from the head on, as long as it fits (Q1). To be called whenever space came free.
@@ -161,16 +161,16 @@ impl<D> Queue<D> {
         if !self.is_waiting() {
             return 0;
         }
-        let mut line = self.line.lock();
+        let mut state = self.state.lock();
         let mut count = 0;
-        for class in CLASSES {
-            let list = class as usize;
-            while let Some(first) = line.lists[list].front() {
+        for priority in PRIORITIES {
+            let list = priority as usize;
+            while let Some(first) = state.lists[list].front() {
                 if !take(&first.demand) {
                     self.served.fetch_add(count, Ordering::SeqCst);
                     return count;
                 }
-                self.decide_first(&mut line, class, Verdict::Granted);
+                self.decide_first(&mut state, priority, Verdict::Granted);
                 count += 1;
             }
         }
@@ -180,18 +180,18 @@ impl<D> Queue<D> {
 
     /// The present moment of the queue. A thread keeps it when it begins to make room, for
     /// [`Queue::refuse_first`].
-    pub fn arrivals(&self) -> Arrivals {
-        Arrivals(self.line.lock().next)
+    pub fn next_ticket(&self) -> TicketNumber {
+        TicketNumber(self.state.lock().next_number)
     }
 
     /// Refuses the oldest request of a list, if it came before that moment: for later ones nothing
     /// was tried yet. The caller must then serve the queue, because requests behind it may fit.
-    pub fn refuse_first(&self, class: Class, before: Arrivals) -> bool {
-        let mut line = self.line.lock();
-        let first = line.lists[class as usize].front();
+    pub fn refuse_first(&self, priority: Priority, before: TicketNumber) -> bool {
+        let mut state = self.state.lock();
+        let first = state.lists[priority as usize].front();
         let refused = first.is_some_and(|waiter| waiter.number < before.0)
-            && self.decide_first(&mut line, class, Verdict::Refused);
-        drop(line);
+            && self.decide_first(&mut state, priority, Verdict::Refused);
+        drop(state);
         if refused {
             self.refused.fetch_add(1, Ordering::SeqCst);
         }
@@ -200,9 +200,9 @@ impl<D> Queue<D> {
 
     /// Refuses all requests: nothing will ever be granted again.
     pub fn refuse_all(&self) {
-        let mut line = self.line.lock();
-        for class in CLASSES {
-            while self.decide_first(&mut line, class, Verdict::Refused) {}
+        let mut state = self.state.lock();
+        for priority in PRIORITIES {
+            while self.decide_first(&mut state, priority, Verdict::Refused) {}
         }
     }
 
@@ -211,15 +211,20 @@ impl<D> Queue<D> {
         if !self.is_waiting() {
             return 0;
         }
-        let line = self.line.lock();
-        let all = line.lists.iter().flatten().map(|waiter| of(&waiter.demand));
+        let state = self.state.lock();
+        let all = state.lists.iter().flatten().map(|waiter| of(&waiter.demand));
         all.fold(0, u64::saturating_add)
     }
 
-    fn decide_first(&self, line: &mut Line<D>, class: Class, verdict: Verdict) -> bool {
-        let Some(waiter) = line.lists[class as usize].pop_front() else { return false };
-        self.waiting[class as usize].fetch_sub(1, Ordering::SeqCst);
-        line.verdicts.insert(waiter.number, verdict);
+    fn decide_first(
+        &self,
+        state: &mut QueueState<D>,
+        priority: Priority,
+        verdict: Verdict,
+    ) -> bool {
+        let Some(waiter) = state.lists[priority as usize].pop_front() else { return false };
+        self.waiting[priority as usize].fetch_sub(1, Ordering::SeqCst);
+        state.verdicts.insert(waiter.number, verdict);
         waiter.event.raise();
         true
     }
@@ -239,26 +244,26 @@ impl<D> fmt::Debug for Queue<D> {
 #[must_use = "a dropped ticket does not wait"]
 pub struct Ticket<'q, D> {
     queue: &'q Queue<D>,
-    class: Class,
+    priority: Priority,
     number: u64,
     event: Arc<Event>,
     /// The verdict was taken, or the queue was left.
-    told: bool,
+    is_decided: bool,
 }
 
 impl<D> Ticket<'_, D> {
     /// Waits for a verdict, at most for `limit`.
     pub fn wait_for(&mut self, limit: Duration) -> Option<Verdict> {
-        let mut line = self.queue.line.lock();
+        let mut state = self.queue.state.lock();
         loop {
-            if let Some(verdict) = line.verdicts.remove(&self.number) {
-                self.told = true;
+            if let Some(verdict) = state.verdicts.remove(&self.number) {
+                self.is_decided = true;
                 return Some(verdict);
             }
-            if self.told || !self.event.wait_for(&mut line, limit) {
+            if self.is_decided || !self.event.wait_for(&mut state, limit) {
                 // The verdict may have come just as the wait ended.
-                let verdict = line.verdicts.remove(&self.number);
-                self.told |= verdict.is_some();
+                let verdict = state.verdicts.remove(&self.number);
+                self.is_decided |= verdict.is_some();
                 return verdict;
             }
         }
@@ -266,19 +271,19 @@ impl<D> Ticket<'_, D> {
 
     /// The verdict, if there is one.
     pub fn poll(&mut self) -> Option<Verdict> {
-        let verdict = self.queue.line.lock().verdicts.remove(&self.number);
-        self.told |= verdict.is_some();
+        let verdict = self.queue.state.lock().verdicts.remove(&self.number);
+        self.is_decided |= verdict.is_some();
         verdict
     }
 
     /// Whether no request is served before it.
     #[must_use]
     pub fn is_first(&self) -> bool {
-        if self.class == Class::Normal && self.queue.blocks(Class::Priority) {
+        if self.priority == Priority::Normal && self.queue.blocks(Priority::High) {
             return false;
         }
-        let line = self.queue.line.lock();
-        let first = line.lists[self.class as usize].front();
+        let state = self.queue.state.lock();
+        let first = state.lists[self.priority as usize].front();
         first.is_some_and(|waiter| waiter.number == self.number)
     }
 
@@ -289,17 +294,17 @@ impl<D> Ticket<'_, D> {
     }
 
     fn withdraw(&mut self) -> Option<Verdict> {
-        if std::mem::replace(&mut self.told, true) {
+        if std::mem::replace(&mut self.is_decided, true) {
             return None;
         }
-        let mut line = self.queue.line.lock();
-        if let Some(verdict) = line.verdicts.remove(&self.number) {
+        let mut state = self.queue.state.lock();
+        if let Some(verdict) = state.verdicts.remove(&self.number) {
             return Some(verdict);
         }
-        let list = &mut line.lists[self.class as usize];
+        let list = &mut state.lists[self.priority as usize];
         let mine = list.iter().position(|waiter| waiter.number == self.number);
         list.remove(mine.expect("Q3: a request without a verdict is in the queue"));
-        self.queue.waiting[self.class as usize].fetch_sub(1, Ordering::SeqCst);
+        self.queue.waiting[self.priority as usize].fetch_sub(1, Ordering::SeqCst);
         None
     }
 }
@@ -317,7 +322,7 @@ impl<D> Drop for Ticket<'_, D> {
 impl<D> fmt::Debug for Ticket<'_, D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Ticket")
-            .field("class", &self.class)
+            .field("priority", &self.priority)
             .field("number", &self.number)
             .finish_non_exhaustive()
     }

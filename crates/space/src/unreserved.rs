@@ -22,7 +22,7 @@ pub(crate) struct Unreserved {
     bytes: AtomicU64,
     /// The same, counted by the tokens (Q2). In debug builds `bytes` changes under this lock only.
     #[cfg(debug_assertions)]
-    roll: Ranked<TokenAudit<1>>,
+    audit: Ranked<TokenAudit<1>>,
 }
 
 impl Unreserved {
@@ -30,7 +30,7 @@ impl Unreserved {
         Self {
             bytes: AtomicU64::new(0),
             #[cfg(debug_assertions)]
-            roll: Ranked::new(Rank::Leaf, TokenAudit::default()),
+            audit: Ranked::new(Rank::Leaf, TokenAudit::default()),
         }
     }
 
@@ -43,10 +43,10 @@ impl Unreserved {
     pub(crate) fn enter(&self, bytes: u64) -> u64 {
         #[cfg(debug_assertions)]
         {
-            let mut roll = self.roll.lock();
+            let mut audit = self.audit.lock();
             self.bytes.fetch_add(bytes, Ordering::Relaxed);
-            roll.grant([bytes]);
-            roll.enter([bytes])
+            audit.grant([bytes]);
+            audit.enter([bytes])
         }
         #[cfg(not(debug_assertions))]
         {
@@ -58,7 +58,7 @@ impl Unreserved {
     /// Splits `bytes` off a token; returns the number of the new token.
     pub(crate) fn split(&self, token: u64, bytes: u64) -> u64 {
         #[cfg(debug_assertions)]
-        return self.roll.lock().split(token, [bytes]);
+        return self.audit.lock().split(token, [bytes]);
         #[cfg(not(debug_assertions))]
         return (token + bytes) & 0;
     }
@@ -67,9 +67,9 @@ impl Unreserved {
     pub(crate) fn merge(&self, token: u64, other: u64) -> u64 {
         #[cfg(debug_assertions)]
         {
-            let mut roll = self.roll.lock();
-            roll.merge(token, other);
-            roll.enter([0])
+            let mut audit = self.audit.lock();
+            audit.merge(token, other);
+            audit.enter([0])
         }
         #[cfg(not(debug_assertions))]
         return (token + other) & 0;
@@ -78,9 +78,9 @@ impl Unreserved {
     /// Ends a token.
     pub(crate) fn leave(&self, token: u64, bytes: u64) {
         #[cfg(debug_assertions)]
-        let mut roll = self.roll.lock();
+        let mut audit = self.audit.lock();
         #[cfg(debug_assertions)]
-        roll.leave(token, [bytes]);
+        audit.leave(token, [bytes]);
         #[cfg(not(debug_assertions))]
         let _ = token;
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
@@ -90,8 +90,8 @@ impl Unreserved {
     pub(crate) fn audit(&self) -> Result<(), String> {
         #[cfg(debug_assertions)]
         {
-            let roll = self.roll.lock();
-            let ([tokens], bytes) = (roll.sum(), self.bytes.load(Ordering::Relaxed));
+            let audit = self.audit.lock();
+            let ([tokens], bytes) = (audit.sum(), self.bytes.load(Ordering::Relaxed));
             if tokens != bytes {
                 return Err(format!(
                     "Q2: tokens hold {tokens} of {bytes} bytes without a reservation"

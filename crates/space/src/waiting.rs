@@ -1,4 +1,4 @@
-//! The primitives of the queue of tickets. `tests/line` replaces this module by one under a
+//! The primitives of the queue of tickets. `tests/queue` replaces this module by one under a
 //! scheduler that tries the orders in which threads may run.
 
 use std::time::Duration;

@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 use crate::trees::{Trees, malformed};
 use crate::walk::all_of;
 
-/// A way up has at most this many names before it is given up as a circle.
+/// The most names of a path. On a damaged volume, a longer one counts as a cycle and is cut there.
 const DEPTH_MAX: usize = 4096;
 
-/// A piece of a file that is as new as was asked for.
+/// A part of a file that is as new as the requested generation, or newer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
     /// The file.
@@ -22,7 +22,7 @@ pub struct Change {
     pub at: u64,
     /// Bytes of the file.
     pub len: u64,
-    /// The address of its extent; zero for a hole, and for what lies in the item.
+    /// The address of its extent; zero for a hole and for data inside the item.
     pub disk: u64,
     /// Where in the extent it begins.
     pub offset: u64,
@@ -42,12 +42,12 @@ struct Search<'f, 'v> {
     paths: FxHashMap<Ino, Vec<u8>>,
 }
 
-/// Every piece of a file that a transaction from `since` on made, by inode and place. Passes over
-/// nodes that are older.
+/// Returns the parts of files that transaction `since` or a later one wrote, by inode and offset.
+/// Skips older nodes.
 ///
 /// # Errors
 ///
-/// When a tree is damaged.
+/// A tree is damaged.
 pub fn find_new(trees: &Trees<'_>, tree: TreeId, since: u64) -> Result<Vec<Change>> {
     let paths = FxHashMap::default();
     let mut search = Search { trees, tree, since, found: Vec::new(), paths };
@@ -58,7 +58,7 @@ pub fn find_new(trees: &Trees<'_>, tree: TreeId, since: u64) -> Result<Vec<Chang
 }
 
 impl Search<'_, '_> {
-    /// At most eight deep: each step down demands one level less.
+    /// The depth is at most eight, because each step down must find the next lower level.
     fn below(&mut self, node: &Node) -> Result<()> {
         for slot in 0..node.len() {
             if node.level() == 0 {
@@ -110,11 +110,12 @@ impl Search<'_, '_> {
     }
 }
 
-/// All names of an inode, each from the top of its subvolume down; none if there is no such inode.
+/// Returns all names of an inode, as paths from the top of its subvolume. Empty if the inode has no
+/// name or does not exist.
 ///
 /// # Errors
 ///
-/// When a tree is damaged.
+/// A tree is damaged.
 pub fn names(trees: &Trees<'_>, tree: TreeId, ino: Ino) -> Result<Vec<Vec<u8>>> {
     let mut found = Vec::new();
     for (folder, name) in places(trees, tree, ino)? {
@@ -131,10 +132,10 @@ pub fn names(trees: &Trees<'_>, tree: TreeId, ino: Ino) -> Result<Vec<Vec<u8>>> 
     Ok(found)
 }
 
-/// The folders that have an inode, each with its name there.
+/// Returns the folders in which an inode has a name, each with that name.
 fn places(trees: &Trees<'_>, tree: TreeId, ino: Ino) -> Result<Vec<(Ino, Vec<u8>)>> {
     let mut places = Vec::new();
-    // The top has an entry that leads to itself.
+    // The top folder has only the reference to itself.
     if ino == Ino::ROOT_DIR {
         return Ok(places);
     }

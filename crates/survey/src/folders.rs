@@ -2,9 +2,11 @@
 //!
 //! # How
 //!
-//! An extent belongs to a folder alone if the walk met as many items that refer to it as the extent
-//! tree counts. An item in a leaf that several subvolumes have is counted there once. So it must
-//! have been met in each of those subvolumes.
+//! The extent tree counts the items of files that refer to an extent. If the walk meets as many
+//! items below a folder, the extent belongs to this folder alone.
+//!
+//! An item in a leaf that several subvolumes share counts once in the extent tree. So it counts as
+//! met only if the walk has met it in each of these subvolumes.
 
 use buttress_format::{Ino, Logical, TreeId};
 use buttress_tree::Result;
@@ -18,13 +20,14 @@ use crate::walk::{File, Start, Visitor, walk};
 /// What one folder takes, everything below it included; sizes in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FolderRow {
-    /// Names from the place of the walk down to it, with slashes.
+    /// The path from the place at which the walk begins.
     pub path: Vec<u8>,
     /// Regular files, each once.
     pub files: u64,
     /// What programs read: the content of all files, without holes.
     pub data: u64,
-    /// The extents that hold it, each once, whole, without copies of a profile.
+    /// The extents with this content. Each counts once and whole, without the copies that a profile
+    /// makes.
     pub disk: u64,
     /// The same extents unpacked.
     pub unpacked: u64,
@@ -35,7 +38,7 @@ pub struct FolderRow {
 /// How files of a folder use one extent.
 #[derive(Clone, Copy, Debug)]
 struct Used {
-    /// Items in leaves that one subvolume has.
+    /// The number of items in leaves that only one subvolume has.
     refs: u64,
     disk: u64,
     unpacked: u64,
@@ -47,7 +50,7 @@ type SharedItem = (Logical, Ino, u64);
 /// What a shared item refers to, and in how many subvolumes it was met.
 #[derive(Clone, Copy, Debug)]
 struct Met {
-    /// The extent; none for what lies in the item.
+    /// The extent. `None` if the data is inside the item.
     extent: Option<Logical>,
     len: u64,
     times: u32,
@@ -58,7 +61,7 @@ struct Tally {
     path: Vec<u8>,
     files: u64,
     data: u64,
-    /// Bytes in items of leaves that one subvolume has.
+    /// Bytes of data inside items, in leaves that only one subvolume has.
     inline: u64,
     extents: FxHashMap<Logical, Used>,
     shared: FxHashMap<SharedItem, Met>,
@@ -144,12 +147,12 @@ impl Tally {
 
 struct Folders<'f> {
     sharing: &'f Sharing,
-    /// How many subvolumes have each leaf that several have.
+    /// For each shared leaf, the number of subvolumes that have it.
     users: FxHashMap<Logical, u32>,
     depth: usize,
     /// Levels below the deepest folder that has a row.
     deeper: usize,
-    /// The folders with rows that are open, the place first.
+    /// The folders with a row that the walk is in, from the place at which it began.
     open: Vec<Tally>,
     seen: FxHashSet<(TreeId, Ino)>,
     rows: Vec<FolderRow>,
@@ -201,12 +204,12 @@ impl Visitor for Folders<'_> {
     }
 }
 
-/// A row for a place and each folder below it, down to `depth` levels, each behind those below it.
-/// `goes_on` is told how many files were passed, and ends the walk by `false`.
+/// Returns a row for a place and for each folder below it, down to `depth` levels. A folder comes
+/// after those below it. Calls `goes_on` with the number of files so far; false ends the walk.
 ///
 /// # Errors
 ///
-/// When a tree is damaged.
+/// A tree is damaged.
 pub fn folders(
     trees: &Trees<'_>,
     sharing: &Sharing,
@@ -219,7 +222,7 @@ pub fn folders(
     let mut visitor =
         Folders { sharing, users, depth, deeper: 0, open, seen, rows, goes_on, files: 0 };
     walk(trees, sharing, start, stay, &mut visitor)?;
-    // The row of a place that is a file.
+    // Ends the row of a place that is a file. For a folder, all rows have ended.
     visitor.leave();
     Ok(visitor.rows)
 }

@@ -2,16 +2,16 @@
 //!
 //! # Place
 //!
-//! Beside `dump`: it shares the format and the trees, and nothing of what decides and writes. A
-//! [`Trees`] is what one commit left. One pass over the extent tree says what has several users
-//! ([`Sharing`]), or where everything lies ([`map`]). A [`walk`] shows the files below a place to a
-//! visitor; [`folders`], [`shares`] and [`packing`] are visitors.
+//! This crate uses only the format and the trees, no code that decides or writes. [`Trees`] are the
+//! trees of one commit. One pass over the extent tree finds what has several users ([`Sharing`]),
+//! or where everything is ([`map`]). A [`walk`] calls a visitor for the files below a place;
+//! [`folders`], [`shares`] and [`packing`] are visitors.
 //!
 //! # Invariants
 //!
-//! - **SV1** All that it reads is of one commit. The view that it was given keeps that commit's
-//!   nodes as long as it lives.
-//! - **SV2** A walk passes each folder once, so it ends, whatever a damaged volume says.
+//! - **SV1** Everything that is read belongs to one commit. The view keeps the nodes of this commit
+//!   as long as it lives.
+//! - **SV2** A walk enters each folder once. So it ends, even on a damaged volume with cycles.
 
 #![forbid(unsafe_code)]
 

@@ -2,8 +2,9 @@
 //!
 //! # What must hold
 //!
-//! - Its size has a bound: a block group has at most [`GROUP_CELLS_MAX`] cells, and all groups
-//!   together about [`CELLS_MAX`], as long as each has its least.
+//! - The size is limited. A block group has at most [`GROUP_CELLS_MAX`] cells. All groups together
+//!   have about [`CELLS_MAX`], unless there are so many groups that their smallest number of cells
+//!   is more.
 
 use buttress_format::{
     BackRef, Chunk, DeviceItem, ExtentFlags, ExtentItem, Ino, Key, Kind, TreeId, ids,
@@ -31,7 +32,7 @@ const NAMES_MAX: usize = 8192;
 pub struct MapDevice {
     /// Its number.
     pub id: u64,
-    /// Bytes that the volume uses of it.
+    /// Its size in bytes.
     pub bytes: u64,
     /// Stripes: where each begins, its bytes, and the number of its block group in the map.
     pub stripes: Vec<(u64, u64, usize)>,
@@ -46,7 +47,7 @@ pub struct MapCell {
     pub shared: u64,
     /// Extents that begin in it.
     pub extents: u32,
-    /// Its largest extents' file: a number in [`Map::names`].
+    /// The file of the largest extent in the cell, as an index into [`Map::names`].
     pub name: Option<u32>,
 }
 
@@ -65,11 +66,11 @@ pub struct MapGroup {
     pub used: u64,
     /// Extents.
     pub extents: u64,
-    /// Pieces of free space, and the bytes of the largest.
+    /// The number of pieces of free space.
     pub free_pieces: u64,
     /// Bytes of the largest piece of free space.
     pub free_largest: u64,
-    /// Its parts, in order, each as long as `len` divided by their number.
+    /// Its parts, in order. All have the same length, except that the last one may be longer.
     pub cells: Vec<MapCell>,
 }
 
@@ -101,11 +102,11 @@ struct Filling {
     at: usize,
 }
 
-/// Reads the chunk tree and the extent tree once, and the names of the largest extents' files.
+/// Reads the chunk tree and the extent tree once, then the names of the files that cells show.
 ///
 /// # Errors
 ///
-/// When a tree is damaged.
+/// A tree is damaged.
 pub fn map(trees: &Trees<'_>) -> Result<Map> {
     let mut filling = Filling { map: chunks(trees)?, ..Filling::default() };
     let groups = &mut filling.map.groups;
@@ -189,7 +190,7 @@ impl Filling {
     fn add(&mut self, start: u64, len: u64, extent: &ExtentItem) {
         self.skip_to(start);
         let Some(group) = self.map.groups.get_mut(self.at) else { return };
-        // What a damaged volume has outside of all groups is in none.
+        // On a damaged volume, an extent may be outside of all groups. It is left out.
         let Some(begin) = start.checked_sub(group.start) else { return };
         let len = len.min(group.len - begin);
         self.end = self.end.max(start.saturating_add(len));

@@ -16,7 +16,7 @@ pub struct Sums {
     pub disk: u64,
     /// The same extents unpacked.
     pub unpacked: u64,
-    /// What files show of them, each reference by itself.
+    /// The bytes of files that refer to them. Each reference counts.
     pub referenced: u64,
 }
 
@@ -64,13 +64,13 @@ impl Kinds {
 /// What was found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Packing {
-    /// Names of regular files.
+    /// Names of regular files: a file with several names counts for each.
     pub files: u64,
     /// Extents of data, each once.
     pub extents: u64,
     /// References to them.
     pub refs: u64,
-    /// Files, or parts, that lie in items of trees.
+    /// Pieces of data inside tree items.
     pub inline: u64,
     /// Sums by kind of compression.
     pub kinds: Kinds,

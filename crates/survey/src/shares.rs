@@ -18,7 +18,8 @@ pub struct ShareRow {
     pub total: u64,
     /// Those that no other file has.
     pub exclusive: u64,
-    /// Addresses of what is shared, each once; of the place alone.
+    /// Bytes of shared data below the place; each address counts once. Only in the row of the
+    /// place.
     pub set_shared: Option<u64>,
 }
 
@@ -75,7 +76,8 @@ impl Visitor for Shares<'_> {
             sum.total += region.len;
             if piece.is_shared(self.sharing) {
                 sum.shared += region.len;
-                // As FIEMAP has it: the whole of what is packed, and the part of what is not.
+                // As for FIEMAP: a compressed extent begins at its own start, an uncompressed one
+                // at the offset of the part.
                 let is_plain = piece.extent.compression == Compression::None;
                 let at = start.0.saturating_add(if is_plain { region.offset } else { 0 });
                 self.ranges.push((at, at.saturating_add(region.len)));
@@ -94,11 +96,12 @@ impl Visitor for Shares<'_> {
     }
 }
 
-/// A row for each file and folder, each folder behind what is in it, the place last.
+/// Returns a row for each file and folder. A folder comes after its content, and the place comes
+/// last.
 ///
 /// # Errors
 ///
-/// When a tree is damaged.
+/// A tree is damaged.
 pub fn shares(trees: &Trees<'_>, sharing: &Sharing, start: Start) -> Result<Vec<ShareRow>> {
     let (open, ranges, rows) = (Vec::new(), Vec::new(), Vec::new());
     let (path, seen) = (Vec::new(), FxHashSet::default());

@@ -13,7 +13,8 @@ use crate::trees::{Trees, malformed};
 /// How an extent of data is used.
 #[derive(Clone, Copy, Debug, Default)]
 struct Used {
-    /// Items of files that refer to it, counted in leaves that are their own.
+    /// Items of files that refer to it, as its extent item counts them. An item in a shared leaf
+    /// counts once.
     refs: u64,
     /// Records of references: one for each file, and place in it, or for each shared leaf.
     records: u32,
@@ -52,7 +53,7 @@ impl Sharing {
                     self.extents.insert(start, Used { refs: parsed.refs, records });
                 }
             }
-            // They stand behind the item of their extent.
+            // These items follow the item of their extent.
             Kind::EXTENT_DATA_REF | Kind::SHARED_DATA_REF => {
                 if let Some(used) = self.extents.get_mut(&start) {
                     used.records += 1;
@@ -63,7 +64,7 @@ impl Sharing {
         Ok(())
     }
 
-    /// How many items of files refer to an extent.
+    /// The number of items of files that refer to an extent. An item in a shared leaf counts once.
     #[must_use]
     pub fn refs(&self, extent: Logical) -> u64 {
         self.extents.get(&extent).map_or(1, |used| used.refs)
@@ -75,8 +76,8 @@ impl Sharing {
         self.extents.get(&extent).is_some_and(|used| used.records > 1)
     }
 
-    /// How many subvolumes have each leaf that several have. Looks at the inner nodes of all of
-    /// them.
+    /// For each shared leaf, returns the number of subvolumes that have it. Reads the inner nodes
+    /// of all subvolumes.
     pub(crate) fn users_of_leaves(&self, trees: &Trees<'_>) -> Result<FxHashMap<Logical, u32>> {
         let mut users = FxHashMap::default();
         if self.nodes.is_empty() {
@@ -87,7 +88,8 @@ impl Sharing {
             let tree = TreeId(key.objectid);
             if key.kind == Kind::ROOT_ITEM && tree.is_fs_tree() {
                 let root = RootItem::parse(item).map_err(malformed(TreeId::ROOT, *key))?;
-                // Of one that is being deleted a part is gone.
+                // A subvolume that is being deleted is left out, because parts of its tree are
+                // gone.
                 if root.refs > 0 {
                     subvolumes.push(tree);
                 }
@@ -112,7 +114,7 @@ impl Sharing {
         Ok(leaves)
     }
 
-    /// At most eight deep: each step down demands one level less.
+    /// The depth is at most eight, because each step down must find the next lower level.
     fn below(
         &self,
         trees: &Trees<'_>,
@@ -153,7 +155,7 @@ impl Leaves {
     }
 }
 
-/// The count that an extent's item begins with.
+/// Returns the reference count, which is the first field of an extent item.
 fn refs(item: &[u8]) -> u64 {
     item.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }

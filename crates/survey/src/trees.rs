@@ -5,14 +5,15 @@ use std::sync::Arc;
 use buttress_format::{Key, TreeId};
 use buttress_tree::{Cursor, Error, Expect, Node, NodeSource, Result, Store, View};
 
-/// What one commit left (SV1).
+/// The trees of one commit (SV1).
 #[derive(Clone, Copy, Debug)]
 pub struct Trees<'v> {
     view: &'v View,
 }
 
 impl<'v> Trees<'v> {
-    /// Those beneath a view. What was not committed when the view was taken is not in them.
+    /// The committed trees of a view. Changes that were not committed when the view was taken are
+    /// not in them.
     #[must_use]
     pub fn of(view: &'v View) -> Self {
         Self { view }

@@ -23,14 +23,14 @@ pub struct Start {
 pub struct Piece {
     /// Where in the file it begins, in bytes.
     pub at: u64,
-    /// What the item says.
+    /// Its file extent item.
     pub extent: FileExtent,
     /// The leaf that has the item, if other subvolumes have it, too.
     pub shared_leaf: Option<Logical>,
 }
 
 impl Piece {
-    /// Where its extent of data begins; none for what lies in the item, and for a hole.
+    /// The address of its extent. `None` for data inside the item and for a hole.
     #[must_use]
     pub fn start(&self) -> Option<Logical> {
         self.extent.region().filter(|region| !region.is_hole()).map(|region| region.disk)
@@ -48,21 +48,21 @@ impl Piece {
 pub struct File {
     /// The subvolume.
     pub tree: TreeId,
-    /// Its number there.
+    /// Its inode number.
     pub ino: Ino,
     /// Its content, in order, without holes.
     pub pieces: Vec<Piece>,
 }
 
-/// Is shown what a walk passes.
+/// Gets what a walk meets, in order.
 pub trait Visitor {
     /// A folder begins. The place where the walk begins has an empty name.
     fn enter(&mut self, name: &[u8]);
-    /// A regular file of the folder. It is shown by each of its names.
+    /// The walk meets a regular file. A file with several names comes once for each.
     fn file(&mut self, name: &[u8], file: &File);
     /// The folder ends.
     fn leave(&mut self);
-    /// Whether to go on, asked at each folder.
+    /// Whether the walk enters further folders. Called before each one.
     fn goes_on(&mut self) -> bool {
         true
     }
@@ -79,7 +79,7 @@ enum Target {
     Folder(TreeId, Ino),
     /// An empty folder that stands in a snapshot for a subvolume of its source.
     Stub,
-    /// Nothing that is to be entered.
+    /// The walk does not enter it.
     None,
 }
 
@@ -90,12 +90,12 @@ struct Walk<'w, 'v> {
     seen: FxHashSet<(TreeId, Ino)>,
 }
 
-/// Shows everything below a place, each folder before and behind its content. With `stay` it does
-/// not enter other subvolumes.
+/// Walks over everything below a place, and calls the visitor at each folder, before and after its
+/// content. With `stay`, does not enter other subvolumes.
 ///
 /// # Errors
 ///
-/// When a tree is damaged.
+/// A tree is damaged.
 pub fn walk(
     trees: &Trees<'_>,
     sharing: &Sharing,
@@ -204,7 +204,7 @@ impl Walk<'_, '_> {
     }
 }
 
-/// The keys of all items of one kind.
+/// Returns the first and the last key that an inode's items of one kind can have.
 pub(crate) fn all_of(ino: Ino, kind: Kind) -> (Key, Key) {
     (Key::new(ino.0, kind, 0), Key::new(ino.0, kind, u64::MAX))
 }

@@ -3,9 +3,9 @@
 //! # Invariants
 //!
 //! - **V1** Every item that points to moved data is put into the overlay, and every reference is
-//!   counted, as for a change by any operation. [`Sent`] repeats these changes. With it, the commit
-//!   can change a leaf that several trees share once for all of them. A commit that ignores it is
-//!   correct, too.
+//!   counted, as for a change by any operation. [`MovedExtent`] repeats these changes. With it, the
+//!   commit can change a leaf that several trees share once for all of them. A commit that ignores
+//!   it is correct, too.
 
 use std::sync::Arc;
 
@@ -20,12 +20,12 @@ pub struct Moves {
     /// Number of nodes that the commit will make for these moves, including the nodes above them.
     pub cost: u64,
     /// Data that lies elsewhere from now on.
-    pub sent: Vec<Sent>,
+    pub moved: Vec<MovedExtent>,
 }
 
-/// An extent with users that were sent to a copy of it.
+/// An extent with users that now use a copy of it.
 #[derive(Debug)]
-pub struct Sent {
+pub struct MovedExtent {
     /// The extent.
     pub old: Extent,
     /// Its copy, of the same length.

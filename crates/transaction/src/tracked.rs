@@ -39,7 +39,7 @@ struct Named {
     /// The file that the log references it for; `None` if there are several.
     owner: Option<DataRef>,
     /// Whether the log references it for a file as preallocated, at least in part.
-    aside: bool,
+    preallocated: bool,
 }
 
 /// The changes of logged inodes in one transaction.
@@ -66,8 +66,9 @@ impl Tracked {
         }
     }
 
-    /// Whether the log names an extent that just lost its last user; if so its space is kept (K2).
-    pub fn keep(&self, extent: Extent) -> bool {
+    /// Keeps the space of an extent that just lost its last user, if the log names it (K2). Returns
+    /// whether it does.
+    pub fn keep_if_logged(&self, extent: Extent) -> bool {
         if !self.used.load(Ordering::Relaxed) {
             return false;
         }
@@ -80,7 +81,7 @@ impl Tracked {
     }
 
     /// Whether the log references an extent. The caller holds the gate of the transaction.
-    pub fn names(&self, start: Logical) -> bool {
+    pub fn has_extent(&self, start: Logical) -> bool {
         self.used.load(Ordering::Relaxed) && self.inner.lock().extents.contains_key(&start)
     }
 
@@ -117,19 +118,22 @@ impl Tracked {
     }
 
     /// Notes that the log references an extent for a file, and whether as preallocated.
-    pub fn log_extent(&self, start: Logical, user: DataRef, aside: bool) {
+    pub fn log_extent(&self, start: Logical, user: DataRef, preallocated: bool) {
         let mut inner = self.inner.lock();
-        let named = inner.extents.entry(start).or_insert(Named { owner: Some(user), aside });
+        let named = inner.extents.entry(start).or_insert(Named { owner: Some(user), preallocated });
         if named.owner != Some(user) {
             named.owner = None;
         }
-        named.aside |= aside;
+        named.preallocated |= preallocated;
     }
 
     /// Whether the log references an extent as preallocated for another file, or for several.
-    pub fn is_anothers_aside(&self, start: Logical, user: DataRef) -> bool {
+    pub fn is_anothers_preallocated(&self, start: Logical, user: DataRef) -> bool {
         let inner = self.inner.lock();
-        inner.extents.get(&start).is_some_and(|named| named.aside && named.owner != Some(user))
+        inner
+            .extents
+            .get(&start)
+            .is_some_and(|named| named.preallocated && named.owner != Some(user))
     }
 
     /// Whether the log references an extent for another file, or for several. Its content must then

@@ -58,10 +58,10 @@ pub struct Transaction {
     pub removed: Mutex<Vec<Chunk>>,
     /// Keys in trees. The commit rebuilds the nodes on the path to each key although no item
     /// changes, which moves them.
-    pub touched: Seldom<Vec<(TreeId, Key)>>,
+    pub to_rebuild: Seldom<Vec<(TreeId, Key)>>,
     /// Set when some changes must become durable together and no log can express them. An fsync
     /// then commits instead.
-    pub whole: AtomicBool,
+    pub needs_commit: AtomicBool,
     /// Nodes and data that a balance moves.
     pub moves: Seldom<Moves>,
     /// Whether the commit must rebuild the free-space tree.
@@ -93,8 +93,8 @@ impl Transaction {
             sums: PendingSums::default(),
             chunks: Mutex::default(),
             removed: Mutex::default(),
-            touched: Seldom::default(),
-            whole: AtomicBool::new(false),
+            to_rebuild: Seldom::default(),
+            needs_commit: AtomicBool::new(false),
             moves: Seldom::default(),
             rebuild: AtomicBool::new(false),
             devices: Mutex::default(),
@@ -112,7 +112,7 @@ impl Transaction {
             && self.sums.is_empty()
             && self.chunks.lock().is_empty()
             && self.removed.lock().is_empty()
-            && self.touched.lock().is_empty()
+            && self.to_rebuild.lock().is_empty()
             && self.moves.count(|moves| moves.nodes.len() as u64) == 0
             && !self.rebuild.load(Ordering::Relaxed)
             && self.devices.lock().is_empty()
@@ -128,7 +128,7 @@ impl Transaction {
         let dropped = |trees: &BTreeMap<TreeId, u64>| trees.values().sum();
         self.overlay.items()
             + 3 * self.refs.len()
-            + self.touched.count(|places| places.len() as u64)
+            + self.to_rebuild.count(|places| places.len() as u64)
             + self.moves.count(|moves| moves.cost)
             + self.snapshots.count(|snapshots| snapshots.len() as u64 * SNAPSHOT_ITEMS)
             + self.drops.count(dropped)
@@ -137,16 +137,16 @@ impl Transaction {
 
     /// How many changes may each be the first to a leaf that is shared with a snapshot. Such a
     /// change must copy the leaf.
-    pub fn firsts(&self) -> u64 {
+    pub fn shared_leaf_changes_max(&self) -> u64 {
         self.overlay.items()
-            + self.touched.count(|places| places.len() as u64)
+            + self.to_rebuild.count(|places| places.len() as u64)
             + self.moves.count(|moves| moves.cost)
     }
 
     /// Whether the transaction consists only of items, data references and chunks. The node counts
     /// do not cover other changes.
     pub fn is_plain(&self) -> bool {
-        self.touched.count(|places| places.len() as u64) == 0
+        self.to_rebuild.count(|places| places.len() as u64) == 0
             && self.moves.count(|moves| moves.cost) == 0
             && self.snapshots.count(|snapshots| snapshots.len() as u64) == 0
             && self.drops.count(|trees| trees.len() as u64) == 0

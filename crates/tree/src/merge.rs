@@ -108,13 +108,13 @@ impl Fresh {
 
     /// Protects all nodes of a tree but its root from changes, because a snapshot of the tree was
     /// made. A later change of the tree makes new nodes, as with committed nodes.
-    pub fn keep(&mut self, tree: TreeId, root: Logical) {
+    pub fn protect_tree(&mut self, tree: TreeId, root: Logical) {
         let mine = self.nodes.values().filter(|node| node.owner() == tree);
         self.kept.extend(mine.map(|node| node.logical()).filter(|at| *at != root));
     }
 
     /// Protects one node from changes, because several trees may use it.
-    pub fn keep_node(&mut self, logical: Logical) {
+    pub fn protect_node(&mut self, logical: Logical) {
         self.kept.insert(logical);
     }
 

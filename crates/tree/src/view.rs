@@ -176,8 +176,8 @@ impl View {
         loop {
             self.store.count_keys(1);
             let in_tree = cursor.as_ref().and_then(Cursor::key).filter(|k| k >= from);
-            let Seen { found: in_running, births } = self.running.see_last(tree, from, &high);
-            stepped.look(high, births);
+            let Seen { found: in_running, items_made } = self.running.see_last(tree, from, &high);
+            stepped.look(high, items_made);
             let in_frozen = self.frozen.as_ref().and_then(|f| f.last_in(tree, from, &high));
             let best = [in_tree, in_running.as_ref().map(|x| x.0), in_frozen.as_ref().map(|x| x.0)]
                 .into_iter()
@@ -200,7 +200,7 @@ impl View {
             // Deleted: go on below this key or, if the key lies in a gap, below the gap.
             let first = self.gap_around(tree, &best).map_or(best, |(first, _)| first);
             if let Some(edge) = stepped.over() {
-                self.running.note_gap(tree, (first, edge), births, self.roots.generation);
+                self.running.note_gap(tree, (first, edge), items_made, self.roots.generation);
             }
             let Some(below) = previous_key(&first).filter(|k| k >= from) else { return Ok(None) };
             high = below;
@@ -244,7 +244,7 @@ impl View {
 
 /// Deletions that a walk stepped over since the last item.
 struct Stepped {
-    /// Where they begin, and the births of the shard at that time.
+    /// Where they begin, and the count of items made in the shard at that time.
     since: Option<(Key, u64)>,
     count: u32,
     /// Gaps lie within one object.
@@ -257,9 +257,9 @@ impl Stepped {
     }
 
     /// A look at the shard from `key` on. An item put since the last look may lie in between.
-    fn look(&mut self, key: Key, births: u64) {
-        if self.since.is_none_or(|(_, since)| since != births) {
-            self.since = Some((key, births));
+    fn look(&mut self, key: Key, items_made: u64) {
+        if self.since.is_none_or(|(_, since)| since != items_made) {
+            self.since = Some((key, items_made));
             self.count = 0;
         }
     }
@@ -324,9 +324,9 @@ impl RangeIter<'_> {
                 Committed::At(cursor) => cursor.key().filter(|k| *k <= self.to),
                 _ => None,
             };
-            let Seen { found: in_running, births } =
+            let Seen { found: in_running, items_made } =
                 self.view.running.see_first(self.tree, &from, &self.to);
-            self.stepped.look(from, births);
+            self.stepped.look(from, items_made);
             let in_frozen =
                 self.view.frozen.as_ref().and_then(|f| f.first_in(self.tree, &from, &self.to));
             let best = [in_tree, in_running.as_ref().map(|x| x.0), in_frozen.as_ref().map(|x| x.0)]
@@ -354,7 +354,7 @@ impl RangeIter<'_> {
                     self.stepped.end();
                     return Ok(Some((best, Item(Inner::Overlay(payload)))));
                 }
-                Some((_, None)) => self.pass(best, births)?,
+                Some((_, None)) => self.pass(best, items_made)?,
                 None => {
                     self.stepped.end();
                     return Ok(committed.map(|item| (best, item)));
@@ -366,12 +366,12 @@ impl RangeIter<'_> {
     }
 
     /// Goes on after a deletion. If the deletion lies in a gap, goes on after the end of the gap.
-    fn pass(&mut self, deleted: Key, births: u64) -> Result<()> {
+    fn pass(&mut self, deleted: Key, items_made: u64) -> Result<()> {
         let gap = self.view.gap_around(self.tree, &deleted);
         let last = gap.map_or(deleted, |(_, last)| last);
         if let Some(edge) = self.stepped.over() {
             let roots = self.view.roots.generation;
-            self.view.running.note_gap(self.tree, (edge, last), births, roots);
+            self.view.running.note_gap(self.tree, (edge, last), items_made, roots);
         }
         if last == deleted {
             return Ok(());

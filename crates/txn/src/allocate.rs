@@ -56,7 +56,7 @@ impl Engine {
             hurry: false,
         };
         if let Some(group) = goal.and_then(|goal| self.space.unloaded_at(goal, want)) {
-            self.want_loaded([group]);
+            self.request_loading([group]);
         }
         for loaded in 1.. {
             match self.space.allocate_in_rows(reservation, request, rows.get()) {
@@ -65,10 +65,10 @@ impl Engine {
                     self.grow_for_whole(want, extent.len, groups);
                     return Ok(extent);
                 }
-                Outcome::NeedsLoading(group) => self.have_loaded(&group),
+                Outcome::NeedsLoading(group) => self.wait_until_loaded(&group),
                 // The reserved space lay in a group that turned out to be damaged.
                 Outcome::Full { .. }
-                    if self.counters.has_left() && self.add_chunk(SpaceKind::Data)? => {}
+                    if self.counters.has_unreadable() && self.add_chunk(SpaceKind::Data)? => {}
                 Outcome::Full { .. } if self.make_room_for_rows(&mut room)? => {}
                 Outcome::Full { .. } => return Err(self.no_space(SpaceKind::Data, want)),
             }

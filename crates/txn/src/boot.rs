@@ -46,7 +46,7 @@ impl Engine {
         let rebuild = is_stale || options.rebuild_free_space;
         let learning = Learning::default();
         let chunk_tree = if learning::is_behind(options.groups, &superblock, has_log || rebuild) {
-            learning.ask(&store, &superblock);
+            learning.begin_chunk_lookups(&store, &superblock);
             for item in boot::load_devices(&store, &superblock)? {
                 volume.update_device(item);
             }
@@ -92,7 +92,7 @@ impl Engine {
         let height = roots.iter().map(|(_, root)| root.level).max().unwrap_or(0);
         let is_behind = known.is_none();
         let obstacle = known.as_ref().and_then(|known| known.obstacle.clone());
-        let obstacle = obstacle.filter(|_| options.may_wake);
+        let obstacle = obstacle.filter(|_| options.may_begin_writing);
         let (groups, devices) = match known {
             Some(known) => (known.groups, known.devices),
             None => (BTreeMap::new(), DeviceSpace::default()),

@@ -141,10 +141,10 @@ impl Engine {
         };
         if kind == SpaceKind::Metadata {
             // Done before other threads can see the new space.
-            self.space.add_for_copies(devices.move_room(chunk.len));
+            self.space.add_for_copies(devices.move_kept_for_copies(chunk.len));
         }
         self.volume.add_chunk(chunk.clone())?;
-        let row = crate::rows::given_out(&self.volume, flags, chunk.logical);
+        let row = crate::rows::row_of_data(&self.volume, flags, chunk.logical);
         self.note_row(row);
         self.space.add_group(GroupInit {
             range: Extent { start: chunk.logical, len: chunk.len },
@@ -225,11 +225,11 @@ pub(crate) mod tests {
     fn room_moves_into_the_chunk() {
         let engine = engine(256);
         const ROOM: u64 = 40 * MIB;
-        engine.devices.lock().keep_room(ROOM);
+        engine.devices.lock().keep_for_copies(ROOM);
         let kept = || {
             let account = engine.space.account(SpaceKind::Metadata);
             let taken = account.global_reserve - account.for_copies;
-            (engine.devices.lock().room(), account.for_copies, taken)
+            (engine.devices.lock().kept_for_copies(), account.for_copies, taken)
         };
         let (_, _, reserve) = kept();
         let mut chunks = 0;

@@ -32,7 +32,7 @@ impl Engine {
 
     fn claim(&self, kind: SpaceKind, extent: Extent) -> Result<()> {
         loop {
-            match self.space.claim(kind, extent)? {
+            match self.space.reserve_exact(kind, extent)? {
                 Outcome::NeedsLoading(group) => self.load_group(&group)?,
                 Outcome::Got(_) | Outcome::Full { .. } => return Ok(()),
             }

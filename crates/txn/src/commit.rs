@@ -93,7 +93,7 @@ impl Engine {
             return Ok(self.published());
         }
         self.check_writable()?;
-        self.commit.want(false);
+        self.commit.set_wanted(false);
         let is_counted = is_counted();
         let is_logged = found_log::has_log(&state.superblock);
         if self.view.load().running().is_empty() && !is_counted && !is_logged {

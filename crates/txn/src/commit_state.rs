@@ -85,7 +85,7 @@ impl Commits {
     }
 
     /// Asks for a commit soon, or clears the request because a commit begins.
-    pub(crate) fn want(&self, wanted: bool) {
+    pub(crate) fn set_wanted(&self, wanted: bool) {
         self.is_wanted.store(wanted, Ordering::Relaxed);
     }
 

@@ -16,7 +16,7 @@ pub(crate) mod waits;
 
 use self::refusal::Refused;
 use self::steps::{Before, FlushSteps, Gain, StepCounters};
-use self::waits::{Wait, WaitCounters, WaitsByLine};
+use self::waits::{Wait, WaitCounters, WaitsByQueue};
 
 /// What an engine has done since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub struct Stats {
     /// Memory that the running transaction holds, in bytes.
     pub overlay_bytes: u64,
     /// Waits for space, by kind of space and by what the waiting thread could wait for.
-    pub waits: WaitsByLine,
+    pub waits: WaitsByQueue,
     /// Flush steps that were taken for waiting tickets, and what they gained.
     pub steps: FlushSteps,
     /// Number of requests for space that were refused.
@@ -52,7 +52,7 @@ pub struct Stats {
     /// Number of block groups with free extents that were read.
     pub groups_loaded: u64,
     /// Number of block groups that could not be read. Nothing is allocated in them.
-    pub groups_left: u64,
+    pub groups_unreadable: u64,
     /// Steps of walks over the trees: nodes visited, nodes read, keys visited.
     pub walked: buttress_tree::Steps,
     /// Number of chunks in the chunk map.
@@ -80,7 +80,7 @@ pub(crate) struct Counters {
     audits: AtomicU64,
     audits_overtaken: AtomicU64,
     groups_loaded: AtomicU64,
-    groups_left: AtomicU64,
+    groups_unreadable: AtomicU64,
 }
 
 impl Counters {
@@ -145,13 +145,13 @@ impl Counters {
     }
 
     /// Counts one more block group that could not be read.
-    pub(crate) fn note_left(&self) {
-        add(&self.groups_left, 1);
+    pub(crate) fn note_unreadable(&self) {
+        add(&self.groups_unreadable, 1);
     }
 
     /// Whether some block group could not be read.
-    pub(crate) fn has_left(&self) -> bool {
-        self.groups_left.load(Ordering::Relaxed) > 0
+    pub(crate) fn has_unreadable(&self) -> bool {
+        self.groups_unreadable.load(Ordering::Relaxed) > 0
     }
 
     /// Returns all counts. Fields that are counted elsewhere are zero.
@@ -171,7 +171,7 @@ impl Counters {
             audits: load(&self.audits),
             audits_overtaken: load(&self.audits_overtaken),
             groups_loaded: load(&self.groups_loaded),
-            groups_left: load(&self.groups_left),
+            groups_unreadable: load(&self.groups_unreadable),
             ..Stats::default()
         }
     }

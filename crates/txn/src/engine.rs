@@ -239,7 +239,7 @@ impl Engine {
     /// As `check_writable`, for calls that change nothing on an unchanged volume.
     pub(crate) fn check_unlatched(&self) -> Result<()> {
         self.health.expect_no_failure()?;
-        if self.found_log.waits() {
+        if self.found_log.is_pending() {
             return Err(Error::ReadOnly("its fsync log is not replayed yet".into()));
         }
         self.health.expect_opened_for_writing()

@@ -24,14 +24,14 @@ use std::{sync::Arc, time::Duration};
 
 use buttress_base::{clock, interrupt};
 use buttress_format::Generation;
-use buttress_space::{Arrivals, Class, Ladder, Reach, SpaceKind, Step};
+use buttress_space::{FlushState, FlushStates, Priority, Reach, SpaceKind, TicketNumber};
 
 use crate::counters::steps::Gain;
 use crate::counters::waits::{End, Wait};
 use crate::waiting::{Look, OWN_SLICE, Waits};
 use crate::{Engine, Error, Result};
 
-mod told;
+mod report;
 
 /// How long a ticket in the queue sleeps before it checks whether a flusher is still attached.
 const SLICE: Duration = Duration::from_millis(20);
@@ -72,12 +72,12 @@ impl Engine {
     /// Sleeps until the flusher can help a waiting ticket, at most `limit`. Returns whether such a
     /// ticket waits.
     pub fn wait_for_waiters(&self, limit: Duration) -> bool {
-        let waits = || self.waits(SpaceKind::Metadata) || self.waits(SpaceKind::Data);
-        if waits() {
+        let any = || self.has_waiters(SpaceKind::Metadata) || self.has_waiters(SpaceKind::Data);
+        if any() {
             return true;
         }
         self.flushers.wait(limit);
-        waits()
+        any()
     }
 
     /// Wakes the flusher, because a ticket waits or because it is to end.
@@ -87,21 +87,21 @@ impl Engine {
 
     /// Whether a ticket waits for a kind of space.
     #[must_use]
-    pub fn waits(&self, kind: SpaceKind) -> bool {
+    pub fn has_waiters(&self, kind: SpaceKind) -> bool {
         match kind {
-            SpaceKind::Data => self.space.data_line().is_waiting(),
-            SpaceKind::Metadata => self.reservations.line().is_waiting(),
+            SpaceKind::Data => self.space.data_queue().is_waiting(),
+            SpaceKind::Metadata => self.reservations.queue().is_waiting(),
             SpaceKind::System => false,
         }
     }
 
     /// Sum of the bytes that waiting tickets request.
     #[must_use]
-    pub fn waited_for(&self, kind: SpaceKind) -> u64 {
+    pub fn waiting_bytes(&self, kind: SpaceKind) -> u64 {
         match kind {
-            SpaceKind::Data => self.space.data_line().sum(|bytes| *bytes),
+            SpaceKind::Data => self.space.data_queue().sum(|bytes| *bytes),
             SpaceKind::Metadata => {
-                self.reservations.line().sum(|demand| self.reservations.bytes_of(demand.cost))
+                self.reservations.queue().sum(|demand| self.reservations.bytes_of(demand.cost))
             }
             SpaceKind::System => 0,
         }
@@ -111,7 +111,7 @@ impl Engine {
     /// number of served tickets.
     pub fn serve(&self, kind: SpaceKind) -> u64 {
         match kind {
-            SpaceKind::Data if self.space.data_line().is_waiting() => {
+            SpaceKind::Data if self.space.data_queue().is_waiting() => {
                 self.space.serve_data(|| self.data_leaves_metadata())
             }
             SpaceKind::Metadata => self.reservations.serve(),
@@ -129,16 +129,16 @@ impl Engine {
     #[must_use]
     pub fn served(&self, kind: SpaceKind) -> u64 {
         match kind {
-            SpaceKind::Data => self.space.data_line().served(),
-            SpaceKind::Metadata | SpaceKind::System => self.reservations.line().served(),
+            SpaceKind::Data => self.space.data_queue().served(),
+            SpaceKind::Metadata | SpaceKind::System => self.reservations.queue().served(),
         }
     }
 
     /// The flush steps for a kind of space, by its accounts as they are now.
     #[must_use]
-    pub fn ladder(&self, kind: SpaceKind, reach: Reach) -> Ladder {
+    pub fn flush_states(&self, kind: SpaceKind, reach: Reach) -> FlushStates {
         let account = self.space.account(kind);
-        Ladder::new(kind, reach, account.used > account.total / 10 * 7)
+        FlushStates::new(kind, reach, account.used > account.total / 10 * 7)
     }
 
     /// Takes one of the flush steps that the engine carries out. Any other step gains nothing.
@@ -146,16 +146,16 @@ impl Engine {
     /// # Errors
     ///
     /// The error of a commit or of a chunk allocation.
-    pub fn take_step(&self, kind: SpaceKind, step: Step) -> Result<Gain> {
+    pub fn take_step(&self, kind: SpaceKind, step: FlushState) -> Result<Gain> {
         let before = self.served(kind);
         // Counting is cheaper than any other step, and may suffice before each of them.
         if kind == SpaceKind::Metadata && self.served_since(kind, before) {
             return Ok(Gain { gained: true, served: self.served(kind) - before });
         }
         let gained = match step {
-            Step::Unpin => self.let_scrub_go() | self.release_pinned(),
-            Step::Readers => self.wait_for_unpin(|| self.serve(kind) > 0),
-            Step::Chunk => {
+            FlushState::Unpin => self.release_scrub_hold() | self.release_pinned(),
+            FlushState::Readers => self.wait_for_unpin(|| self.serve(kind) > 0),
+            FlushState::Chunk => {
                 // A running commit gives space back at its end, perhaps between the two
                 // attempts.
                 self.add_chunk(kind)? || {
@@ -165,13 +165,13 @@ impl Engine {
             }
             // During the commit another thread may have served tickets, also the ticket of these
             // steps, and tickets may have left the queue.
-            Step::Commit
+            FlushState::Commit
                 if self.wait_for_commit()
-                    && (self.served_since(kind, before) || !self.waits(kind)) =>
+                    && (self.served_since(kind, before) || !self.has_waiters(kind)) =>
             {
                 true
             }
-            Step::Commit => {
+            FlushState::Commit => {
                 let helps = match kind {
                     SpaceKind::Data => self.commit_would_free_data(),
                     _ => self.is_dirty() || self.view.load().frozen().is_some(),
@@ -182,8 +182,10 @@ impl Engine {
                 helps
             }
             // Counting was done above.
-            Step::Count => false,
-            Step::Dirty | Step::AllDirty | Step::Ordered | Step::Clean => false,
+            FlushState::Count => false,
+            FlushState::Dirty | FlushState::AllDirty | FlushState::Ordered | FlushState::Clean => {
+                false
+            }
         };
         self.serve(kind);
         Ok(Gain { gained, served: self.served(kind) - before })
@@ -230,29 +232,29 @@ impl Engine {
 
     /// The current position in the queue for a kind of space.
     #[must_use]
-    pub fn arrivals(&self, kind: SpaceKind) -> Arrivals {
+    pub fn next_ticket(&self, kind: SpaceKind) -> TicketNumber {
         match kind {
-            SpaceKind::Data => self.space.data_line().arrivals(),
-            SpaceKind::Metadata | SpaceKind::System => self.reservations.line().arrivals(),
+            SpaceKind::Data => self.space.data_queue().next_ticket(),
+            SpaceKind::Metadata | SpaceKind::System => self.reservations.queue().next_ticket(),
         }
     }
 
     /// Refuses the tickets that were queued before `before`, in order, until a later one fits (F2).
     /// Tickets with priority flush for themselves and give up by themselves.
-    pub fn refuse(&self, kind: SpaceKind, before: Arrivals) {
-        let blocks = |class| match kind {
-            SpaceKind::Data => self.space.data_line().blocks(class),
-            _ => self.reservations.line().blocks(class),
+    pub fn refuse(&self, kind: SpaceKind, before: TicketNumber) {
+        let blocks = |priority| match kind {
+            SpaceKind::Data => self.space.data_queue().blocks(priority),
+            _ => self.reservations.queue().blocks(priority),
         };
         let refuse_first = || match kind {
-            SpaceKind::Data => self.space.data_line().refuse_first(Class::Normal, before),
-            _ => self.reservations.line().refuse_first(Class::Normal, before),
+            SpaceKind::Data => self.space.data_queue().refuse_first(Priority::Normal, before),
+            _ => self.reservations.queue().refuse_first(Priority::Normal, before),
         };
         // Space may have been freed since the last step.
         if self.serve(kind) > 0 {
             return;
         }
-        while !blocks(Class::Priority) && refuse_first() {
+        while !blocks(Priority::High) && refuse_first() {
             if self.serve(kind) > 0 {
                 break;
             }
@@ -261,12 +263,12 @@ impl Engine {
 
     /// Refuses every waiting ticket (F3).
     pub(crate) fn refuse_all(&self) {
-        self.reservations.line().refuse_all();
-        self.space.data_line().refuse_all();
+        self.reservations.queue().refuse_all();
+        self.space.data_queue().refuse_all();
     }
 
     /// Waits until the ticket is granted or refused.
-    pub(crate) fn wait_in_line<W: Waits>(
+    pub(crate) fn wait_in_queue<W: Waits>(
         &self,
         kind: SpaceKind,
         reach: Reach,
@@ -282,7 +284,7 @@ impl Engine {
             Err(_) => End::Failed,
         };
         let waited = clock::since(started);
-        self.tell_wait(&Wait { kind, reach, bytes, waited, end });
+        self.report_wait(&Wait { kind, reach, bytes, waited, end });
         if let Some(reservation) = outcome? {
             return Ok(reservation);
         }
@@ -306,7 +308,7 @@ impl Engine {
             self.check_wanted(ticket)?;
         }
         // Without a flusher the first in the queue makes room, as far as it can (F1).
-        let mut ladder = self.ladder(kind, Reach::Commit);
+        let mut states = self.flush_states(kind, Reach::Commit);
         loop {
             let is_first = ticket.is_first();
             let limit = if is_first { Duration::ZERO } else { OWN_SLICE };
@@ -318,17 +320,17 @@ impl Engine {
             if !is_first {
                 continue;
             }
-            let Some(step) = ladder.next_step() else {
+            let Some(step) = states.next_state() else {
                 match ticket.look_once_more() {
                     Look::Served(reservation) => return Ok(Some(reservation)),
                     Look::InVain => return Ok(None),
-                    Look::MakeRoom => ladder = self.ladder(kind, Reach::Commit),
+                    Look::MakeRoom => states = self.flush_states(kind, Reach::Commit),
                 }
                 continue;
             };
             // A running commit may serve the ticket long before the commit is durable.
             let under_way = || self.view.load().frozen().map(|frozen| frozen.generation);
-            let awaited = under_way().filter(|_| step == Step::Commit);
+            let awaited = under_way().filter(|_| step == FlushState::Commit);
             while awaited.is_some() && awaited == under_way() {
                 if let Some(verdict) = ticket.wait(OWN_SLICE) {
                     return Ok(verdict);
@@ -338,8 +340,8 @@ impl Engine {
             }
             let before = self.before_step(kind, step);
             let gain = self.take_step(kind, step)?;
-            self.tell_step(&before, gain);
-            ladder.note(gain.gained, false);
+            self.report_step(&before, gain);
+            states.note(gain.gained, false);
         }
     }
 

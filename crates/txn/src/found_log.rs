@@ -93,7 +93,7 @@ pub(crate) struct FoundLog {
 
 impl FoundLog {
     /// Whether a log was found and not yet taken.
-    pub(crate) fn waits(&self) -> bool {
+    pub(crate) fn is_pending(&self) -> bool {
         self.waits.load(Ordering::Relaxed)
     }
 

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use arc_swap::Guard;
 use buttress_format::{Extent, Generation, Key, Logical, TreeId};
 
-use buttress_transaction::Sent;
+use buttress_transaction::MovedExtent;
 use buttress_tree::NodePtr;
 
 use crate::{DataRef, Engine, MetaReservation, View, gate::Inside, held, transaction::Transaction};
@@ -108,7 +108,7 @@ impl<'e> Handle<'e> {
         // another.
         let fits = extent.end() == more.start
             && self.engine.row_slack() == 0
-            && !self.transaction().tracked.names(extent.start);
+            && !self.transaction().tracked.has_extent(extent.start);
         if !fits || !self.transaction().refs.extend(extent, more.len, user) {
             return false;
         }
@@ -137,12 +137,12 @@ impl<'e> Handle<'e> {
     /// Requires that this transaction becomes durable as a whole. An fsync then commits and writes
     /// no log, because a log would name only a part of the handle's puts.
     pub fn keep_whole(&self) {
-        self.transaction().whole.store(true, Ordering::Release);
+        self.transaction().needs_commit.store(true, Ordering::Release);
     }
 
     /// Makes the commit rebuild the tree nodes on the path to each key.
     pub fn rebuild_at(&self, places: Vec<(TreeId, Key)>) {
-        self.transaction().touched.change(|touched| touched.extend(places));
+        self.transaction().to_rebuild.change(|to_rebuild| to_rebuild.extend(places));
     }
 
     /// Makes the commit move committed nodes of subvolumes, given with their first keys, and all
@@ -163,8 +163,8 @@ impl<'e> Handle<'e> {
 
     /// Records that the preceding puts and reference changes moved all users of an extent to a
     /// copy.
-    pub fn note_sent(&self, sent: Sent) {
-        self.transaction().moves.change(|moves| moves.sent.push(sent));
+    pub fn note_moved_extent(&self, moved: MovedExtent) {
+        self.transaction().moves.change(|moves| moves.moved.push(moved));
     }
 
     /// Makes the commit drop a further part of a dead subvolume, with about `budget` changed
@@ -183,7 +183,7 @@ impl<'e> Handle<'e> {
         self.engine.stamps.touch(extent.start);
         if self.transaction().refs.change(extent, user, delta, born) {
             self.transaction().sums.remove(extent);
-            if self.transaction().tracked.keep(extent) {
+            if self.transaction().tracked.keep_if_logged(extent) {
                 self.engine.space.pin(extent).expect("space::S1: it was in use until now");
             } else {
                 // Count first: after `free`, another thread can allocate the extent.

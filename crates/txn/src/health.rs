@@ -3,8 +3,8 @@
 //! # Invariants
 //!
 //! - **H1** The first failure of a commit is kept, and every later caller gets it as the cause.
-//! - **H2** Once the reason for opening the volume read-only has ended (`waking`), it does not come
-//!   back.
+//! - **H2** Once the reason for opening the volume read-only has ended (`begin_writing`), it does
+//!   not come back.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,24 +18,24 @@ use crate::{Error, Result};
 pub(crate) struct Health {
     read_only: Option<String>,
     /// Whether `read_only` no longer applies (H2).
-    awake: AtomicBool,
+    writing_begun: AtomicBool,
     aborted: Latch<Arc<Error>>,
 }
 
 impl Health {
     /// The health of a volume; `read_only` is the reason for opening it read-only, if any.
     pub(crate) fn new(read_only: Option<String>) -> Self {
-        Self { read_only, awake: AtomicBool::new(false), aborted: Latch::default() }
+        Self { read_only, writing_begun: AtomicBool::new(false), aborted: Latch::default() }
     }
 
     /// The reason for opening the volume read-only, if any.
     pub(crate) fn read_only(&self) -> Option<&String> {
-        self.read_only.as_ref().filter(|_| !self.awake.load(Ordering::Acquire))
+        self.read_only.as_ref().filter(|_| !self.writing_begun.load(Ordering::Acquire))
     }
 
     /// Ends the reason not to write (H2).
-    pub(crate) fn wake(&self) {
-        self.awake.store(true, Ordering::Release);
+    pub(crate) fn note_writing_begun(&self) {
+        self.writing_begun.store(true, Ordering::Release);
     }
 
     /// The first failure of a commit (H1).

@@ -135,11 +135,11 @@ impl Engine {
             (state.superblock.clone(), state.roots.clone())
         };
         let chunk_tree = boot::load_chunks(&self.store, &superblock)?;
-        self.learning.end_asking();
+        self.learning.end_chunk_lookups();
         let known = Known::read(&self.store, &superblock, &roots, &chunk_tree, &tick)?;
         let count = known.groups.len();
         let may_write = self.health.read_only().is_none();
-        if let Some(why) = known.obstacle.filter(|_| may_write || self.options.may_wake) {
+        if let Some(why) = known.obstacle.filter(|_| may_write || self.options.may_begin_writing) {
             self.learning.set_unfit(why);
         } else if may_write {
             add_groups(&self.space, &self.volume, &known.groups)?;
@@ -269,7 +269,7 @@ pub(crate) fn add_groups(
     for ((start, record), chunk) in groups.iter().zip(volume.chunks().iter()) {
         assert!(*start == chunk.logical, "every chunk has its record, and no other is there");
         let stripes = chunk.superblock_stripes();
-        let row = rows::given_out(volume, record.flags, *start);
+        let row = rows::row_of_data(volume, record.flags, *start);
         inits.push(GroupInit {
             range: Extent { start: *start, len: record.len },
             flags: record.flags,

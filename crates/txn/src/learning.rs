@@ -90,12 +90,12 @@ impl Learning {
     }
 
     /// Ends the lookup of single chunks, because all chunks are known.
-    pub(crate) fn end_asking(&self) {
+    pub(crate) fn end_chunk_lookups(&self) {
         *self.source.lock() = None;
     }
 
     /// Begins to look up chunks one by one.
-    pub(crate) fn ask(&self, store: &Store, superblock: &Superblock) {
+    pub(crate) fn begin_chunk_lookups(&self, store: &Store, superblock: &Superblock) {
         let volume = Arc::clone(store.volume());
         let source = ChunkTreeSource::new(volume, *store.geometry(), superblock);
         let source = Arc::new(source);

@@ -23,6 +23,7 @@
 //!   the overlay changes that caused them.
 
 mod allocate;
+mod begin_writing;
 mod boot;
 mod chunk_alloc;
 mod claim;
@@ -67,7 +68,6 @@ mod sync;
 mod unreferenced;
 mod unwritten;
 mod usage;
-mod waking;
 mod window;
 mod window_alloc;
 mod writable;
@@ -76,7 +76,7 @@ pub use commit_turn::CommitTurn;
 pub use counters::Stats;
 pub use counters::refusal::Refusal;
 pub use counters::steps::{Before, FlushSteps, Gain, StepFigures};
-pub use counters::waits::{Waits, WaitsByLine};
+pub use counters::waits::{Waits, WaitsByQueue};
 pub use engine::Engine;
 pub use flush::Flusher;
 pub use found_log::SubvolumeLog;
@@ -91,15 +91,15 @@ pub use scrub_hold::HeldGroup;
 pub use stamps::Stamp;
 pub use unwritten::Unwritten;
 
-pub use usage::{KindUsage, Room, Usage};
+pub use usage::{KindUsage, StatfsFigures, Usage};
 pub use window::Window;
 
 pub use buttress_reserve::{
     Accounts, DeleteRoom, InodeReserve, MetaReservation, ReservePolicy, Urgency, cost_of_copies,
 };
 pub use buttress_transaction::{
-    Cost, Costs, Csums, DataRef, DeviceChange, Error, LoggedId, Result, Sent, Snapshot, Tracked,
-    View,
+    Cost, Costs, Csums, DataRef, DeviceChange, Error, LoggedId, MovedExtent, Result, Snapshot,
+    Tracked, View,
 };
 pub use extent_tree::{data_owner, is_exclusive};
 
@@ -107,6 +107,7 @@ use buttress_reserve::{self as reserve, waiting};
 use buttress_transaction::{delayed_ref, held, snapshot, transaction};
 
 pub use buttress_space::{
-    Account, AllocPolicy, AllocStats, Arrivals, Clamp, DataReservation, Ladder, LookupPolicy,
-    NoReserve, NocowWriter, Pools, Preempt, Reach, ReadOnlyHold, Round, SpaceKind, Step,
+    Account, AllocPolicy, AllocStats, Clamp, DataReservation, FlushState, FlushStates,
+    LookupPolicy, NoReserve, NocowWriter, Pools, Preempt, Reach, ReadOnlyHold, Round, SpaceKind,
+    TicketNumber,
 };

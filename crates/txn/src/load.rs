@@ -44,7 +44,7 @@ impl Loader {
         let loading = &self.engine.loading;
         loading.wait(limit);
         while let Some(group) = loading.first() {
-            self.engine.load_or_leave(&group);
+            self.engine.load_or_exclude(&group);
             loading.end_first();
         }
     }
@@ -73,31 +73,31 @@ impl Engine {
     }
 
     /// As `load_group`, but a group that cannot be read is excluded from allocation (D3).
-    pub fn load_or_leave(&self, group: &Group) {
+    pub fn load_or_exclude(&self, group: &Group) {
         if group.is_loaded() || group.largest_free() == 0 {
             return;
         }
         if let Err(error) = self.load_group(group) {
             tracing::error!(start = %group.start(), %error, "nothing is allocated in a damaged block group");
-            self.counters.note_left();
-            self.space.leave(group);
+            self.counters.note_unreadable();
+            self.space.exclude_damaged(group);
         }
     }
 
     /// Asks for the group at a goal, if it is not known yet; does not wait.
-    pub(crate) fn want_loaded(&self, groups: impl IntoIterator<Item = Arc<Group>>) -> bool {
-        self.loading.want(groups)
+    pub(crate) fn request_loading(&self, groups: impl IntoIterator<Item = Arc<Group>>) -> bool {
+        self.loading.enqueue(groups)
     }
 
     /// Waits until a group is read or excluded.
-    pub(crate) fn have_loaded(&self, group: &Arc<Group>) {
+    pub(crate) fn wait_until_loaded(&self, group: &Arc<Group>) {
         let ahead = self.space.unloaded_behind(group, AHEAD);
-        if !self.want_loaded(std::iter::once(Arc::clone(group)).chain(ahead)) {
-            return self.load_or_leave(group);
+        if !self.request_loading(std::iter::once(Arc::clone(group)).chain(ahead)) {
+            return self.load_or_exclude(group);
         }
         let needs = || !group.is_loaded() && group.largest_free() > 0;
         if !self.loading.wait_for(group, needs) {
-            self.load_or_leave(group);
+            self.load_or_exclude(group);
         }
     }
 }

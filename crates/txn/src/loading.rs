@@ -71,7 +71,7 @@ impl Loading {
     }
 
     /// Queues groups. Returns whether a reader is attached.
-    pub(crate) fn want(&self, groups: impl IntoIterator<Item = Arc<Group>>) -> bool {
+    pub(crate) fn enqueue(&self, groups: impl IntoIterator<Item = Arc<Group>>) -> bool {
         let mut queue = self.queue.lock();
         if queue.loaders == 0 {
             return false;

@@ -47,7 +47,7 @@ impl LogHold<'_> {
                     self.nodes.push(extent);
                     return Ok(extent.start);
                 }
-                Outcome::NeedsLoading(group) => self.engine.load_or_leave(&group),
+                Outcome::NeedsLoading(group) => self.engine.load_or_exclude(&group),
                 Outcome::Full { .. } => return Err(Error::NoSpace("a log")),
             }
         }

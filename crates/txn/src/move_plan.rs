@@ -43,7 +43,7 @@ pub(crate) fn file_roots(store: &Store, roots: &Roots) -> Result<Vec<(TreeId, No
 struct Want {
     key: Key,
     level: u8,
-    /// An item that points to data which was sent elsewhere.
+    /// An item that points to data that moved.
     is_data: bool,
 }
 
@@ -60,7 +60,7 @@ pub(crate) struct Wanted {
     /// Nodes, each with its first key.
     pub(crate) nodes: Vec<(NodePtr, Key)>,
     /// Moved data extents: from their address to their index in the list of moved extents.
-    pub(crate) sent: HashMap<Logical, usize>,
+    pub(crate) moved: HashMap<Logical, usize>,
     /// File extent items that point to moved data, as the mover found them. An item added later is
     /// not changed.
     pub(crate) items: HashSet<(TreeId, Key)>,
@@ -77,7 +77,7 @@ pub(crate) struct Plan {
 struct Walk<'s> {
     store: &'s Store,
     targets: HashSet<Logical>,
-    sent: &'s HashMap<Logical, usize>,
+    moved: &'s HashMap<Logical, usize>,
     items: &'s HashSet<(TreeId, Key)>,
     found: Vec<u64>,
     /// Nodes that were looked at, and whether they move.
@@ -132,7 +132,7 @@ impl Walk<'_> {
                 if !self.items.contains(&(tree, want.key)) {
                     continue;
                 }
-                if let Some(index) = self.sent.get(&disk) {
+                if let Some(index) = self.moved.get(&disk) {
                     self.found[*index] += 1;
                     moves = true;
                 }
@@ -165,9 +165,9 @@ impl Plan {
         let mut walk = Walk {
             store,
             targets: wanted.nodes.iter().map(|(ptr, _)| ptr.logical).collect(),
-            sent: &wanted.sent,
+            moved: &wanted.moved,
             items: &wanted.items,
-            found: vec![0; wanted.sent.len()],
+            found: vec![0; wanted.moved.len()],
             seen: HashMap::new(),
             order: Vec::new(),
         };

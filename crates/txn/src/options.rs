@@ -12,9 +12,9 @@ use crate::reserve::{DeleteRoom, ReservePolicy};
 pub struct EngineOptions {
     /// Open for reading only.
     pub read_only: bool,
-    /// Open for reading only, until [`Engine::wake`](crate::Engine::wake) is called. The volume was
-    /// opened in the same way.
-    pub may_wake: bool,
+    /// Open for reading only, until [`Engine::begin_writing`](crate::Engine::begin_writing) is
+    /// called. The volume was opened in the same way.
+    pub may_begin_writing: bool,
     /// Tell the devices about freed space.
     pub discard: bool,
     /// Memory for tree nodes, in bytes.
@@ -48,7 +48,7 @@ impl Default for EngineOptions {
     fn default() -> Self {
         Self {
             read_only: false,
-            may_wake: false,
+            may_begin_writing: false,
             discard: false,
             cache_bytes: 256 << 20,
             overlay_max: 192 << 20,

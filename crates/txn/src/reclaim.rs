@@ -46,7 +46,7 @@ impl Engine {
                     running.removed.lock().push(Chunk::clone(&chunk));
                     // The devices get the space back only when this is durable. Perhaps no other
                     // change will cause a commit, so ask for one.
-                    self.commit.want(true);
+                    self.commit.set_wanted(true);
                     self.devices.lock().uncount_group(group.flags());
                 }
                 Err(error) => tracing::error!(%start, %error, "a group without a chunk"),

@@ -45,7 +45,7 @@ impl Engine {
     /// # Errors
     ///
     /// As [`reserve`](Self::reserve).
-    pub fn reserve_in_line(&self, cost: Cost, urgency: Urgency) -> Result<MetaReservation> {
+    pub fn reserve_in_queue(&self, cost: Cost, urgency: Urgency) -> Result<MetaReservation> {
         self.wait_for_metadata(cost, urgency, Reach::All)
     }
 
@@ -70,7 +70,7 @@ impl Engine {
             Err(mut ticket) => {
                 let bytes = self.reservations.bytes_of(cost);
                 let reach = ticket.reach(reach);
-                self.wait_in_line(SpaceKind::Metadata, reach, bytes, &mut ticket)
+                self.wait_in_queue(SpaceKind::Metadata, reach, bytes, &mut ticket)
             }
         }
     }
@@ -81,7 +81,7 @@ impl Engine {
         let held = self.view.load().running().bytes();
         let limit = self.options.overlay_max;
         if held > limit {
-            self.commit.want(true);
+            self.commit.set_wanted(true);
         }
         if held > 2 * limit {
             self.commit()?;

@@ -91,14 +91,14 @@ impl Engine {
     pub(crate) fn load_rows(&self) {
         for group in self.space.groups().iter().filter(|group| group.row().is_some()) {
             self.note_row(group.row());
-            self.load_or_leave(group);
+            self.load_or_exclude(group);
         }
     }
 }
 
 /// The row length for data in the block group at `start`. `None` if its data is not allocated in
 /// rows, or without parity.
-pub(crate) fn given_out(volume: &Volume, flags: BlockGroupFlags, start: Logical) -> Option<u64> {
+pub(crate) fn row_of_data(volume: &Volume, flags: BlockGroupFlags, start: Logical) -> Option<u64> {
     let is_data = flags.kind() == BlockGroupFlags::DATA;
     volume.row_bytes(start).filter(|_| is_data && volume.parity() == Parity::Rows)
 }

@@ -26,15 +26,15 @@ impl HeldGroup<'_> {
     }
 
     /// Whether it is still held.
-    pub fn lasts(&self) -> bool {
-        self.hold.lasts()
+    pub fn is_held(&self) -> bool {
+        self.hold.is_held()
     }
 }
 
 impl Drop for HeldGroup<'_> {
     fn drop(&mut self) {
         self.slot.0.lock().take_if(|hold| Arc::ptr_eq(hold, &self.hold));
-        self.hold.let_go();
+        self.hold.release();
     }
 }
 
@@ -53,8 +53,8 @@ impl ScrubHold {
     }
 
     /// Makes the held group writable again. Returns whether a group was held.
-    pub(crate) fn let_go(&self) -> bool {
+    pub(crate) fn release(&self) -> bool {
         let hold = self.0.lock().take();
-        hold.is_some_and(|hold| hold.let_go())
+        hold.is_some_and(|hold| hold.release())
     }
 }

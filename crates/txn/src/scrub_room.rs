@@ -43,12 +43,12 @@ impl Engine {
         held.drain();
         // A thread that wrote in place until now may have left dirty data. A flushing thread may
         // have released the group.
-        (self.has_room_without(kind, 0) && held.lasts()).then_some(held)
+        (self.has_room_without(kind, 0) && held.is_held()).then_some(held)
     }
 
     /// Makes the group that a scrub holds writable again. Returns whether a group was held.
-    pub(crate) fn let_scrub_go(&self) -> bool {
-        self.scrub_hold.let_go()
+    pub(crate) fn release_scrub_hold(&self) -> bool {
+        self.scrub_hold.release()
     }
 
     /// Whether the groups of a kind that still allocate have enough space for all reservations.

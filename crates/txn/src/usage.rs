@@ -36,7 +36,7 @@ pub struct Usage {
 
 /// The part of [`Usage`] that `statfs` reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Room {
+pub struct StatfsFigures {
     /// As in [`Usage`].
     pub device_bytes: u64,
     /// As in [`Usage`].
@@ -69,14 +69,14 @@ impl Engine {
 
     /// Free bytes of data groups that cannot be allocated, because their row is partly in use or
     /// parity is not written.
-    fn closed(&self, devices: &DeviceSpace) -> u64 {
+    fn unallocatable_data(&self, devices: &DeviceSpace) -> u64 {
         if devices.has_parity() { self.space.account(SpaceKind::Data).read_only } else { 0 }
     }
 
     /// The figures for `statfs`, from the accounts alone. The cost does not grow with the number of
     /// block groups.
     #[must_use]
-    pub fn room(&self) -> Room {
+    pub fn statfs_figures(&self) -> StatfsFigures {
         // If the volume is being closed, the figures are those that are known.
         let _ = self.know_groups();
         let reserve = {
@@ -87,7 +87,7 @@ impl Engine {
             let usage = self.usage();
             let copies = |kind: &KindUsage| u64::from(kind.flags.copies());
             let raw = total(usage.kinds.iter().map(|kind| kind.used.saturating_mul(copies(kind))));
-            return Room {
+            return StatfsFigures {
                 device_bytes: usage.device_bytes,
                 data_copies: usage.data_copies,
                 data_available: usage.data_available,
@@ -97,7 +97,8 @@ impl Engine {
         let data = self.space.account(SpaceKind::Data);
         let devices = self.devices.lock();
         let flags = self.kind_flags(SpaceKind::Data);
-        let free = (data.total - data.used.min(data.total)).saturating_sub(self.closed(&devices));
+        let free = (data.total - data.used.min(data.total))
+            .saturating_sub(self.unallocatable_data(&devices));
         let copies = |kind| u64::from(devices.profile_of(self.kind_flags(kind)).flags().copies());
         let kinds = [SpaceKind::Data, SpaceKind::Metadata, SpaceKind::System]
             .into_iter()
@@ -105,7 +106,7 @@ impl Engine {
             .filter(|&kind| kind != SpaceKind::Data || !self.space.is_mixed());
         let raw =
             total(kinds.map(|kind| self.space.account(kind).used.saturating_mul(copies(kind))));
-        Room {
+        StatfsFigures {
             device_bytes: devices.total(),
             data_copies: devices.profile_of(flags).flags().copies(),
             data_available: free
@@ -119,7 +120,7 @@ impl Engine {
     pub fn usage(&self) -> Usage {
         use std::collections::BTreeMap;
 
-        // As in `room`.
+        // As in `statfs_figures`.
         let _ = self.know_groups();
         let mut kinds: BTreeMap<BlockGroupFlags, KindUsage> = BTreeMap::new();
         let mut add = |flags: BlockGroupFlags, total: u64, used: u64| {
@@ -138,7 +139,7 @@ impl Engine {
         }
         let kinds: Vec<_> = kinds.into_values().collect();
         let devices = self.devices.lock();
-        let closed = self.closed(&devices);
+        let unallocatable = self.unallocatable_data(&devices);
         let unallocated = devices.unallocated();
         let free_of = |kind: BlockGroupFlags| -> u64 {
             let mine = kinds.iter().filter(|k| k.flags.has(kind));
@@ -150,7 +151,7 @@ impl Engine {
             device_bytes: devices.total(),
             unallocated,
             data_copies: devices.profile_of(data).flags().copies(),
-            data_available: free_of(data).saturating_sub(closed)
+            data_available: free_of(data).saturating_sub(unallocatable)
                 + devices.available_to_data(data, metadata),
             metadata_available: free_of(metadata) + devices.available(metadata),
             kinds,

@@ -76,7 +76,7 @@ impl Window {
     }
 
     /// Counts the held extent as used, unless the window was closed (W2).
-    pub(crate) fn settle(&self) {
+    pub(crate) fn note_used(&self) {
         let rest = self.rest.lock();
         if let Some(held) = rest.held {
             self.space.commit_used(held.extent);

@@ -69,13 +69,13 @@ pub struct VolumeDevice {
     trust: AtomicU8,
     faults: [AtomicU64; 5],
     faults_changed: AtomicBool,
-    /// The last item given to [`VolumeDevice::tell`].
-    told: Ranked<Option<DeviceItem>>,
+    /// The last item given to [`VolumeDevice::set_current_item`].
+    changed_item: Ranked<Option<DeviceItem>>,
 }
 
 impl VolumeDevice {
     pub(crate) fn new(device: Arc<dyn Device>, item: DeviceItem, trust: Trust) -> Self {
-        let told = Ranked::new(Rank::Leaf, None);
+        let changed_item = Ranked::new(Rank::Leaf, None);
         Self {
             id: item.devid,
             uuid: item.uuid,
@@ -85,7 +85,7 @@ impl VolumeDevice {
             trust: AtomicU8::new(trust as u8),
             faults: Default::default(),
             faults_changed: AtomicBool::new(false),
-            told,
+            changed_item,
         }
     }
 
@@ -94,9 +94,9 @@ impl VolumeDevice {
         let copy = Self::new(device, self.item, trust);
         copy.load_stats(&self.stats());
         copy.faults_changed.store(self.stats_changed(), Ordering::Relaxed);
-        let told = *self.told.lock();
-        if let Some(told) = told {
-            copy.tell(told);
+        let changed = *self.changed_item.lock();
+        if let Some(item) = changed {
+            copy.set_current_item(item);
         }
         copy
     }
@@ -179,15 +179,15 @@ impl VolumeDevice {
     /// The device item in the next superblock of this device.
     #[must_use]
     pub fn current_item(&self) -> DeviceItem {
-        self.told().unwrap_or(self.item)
+        self.changed_item().unwrap_or(self.item)
     }
 
-    /// The last item that [`VolumeDevice::tell`] was given.
-    pub(crate) fn told(&self) -> Option<DeviceItem> {
-        *self.told.lock()
+    /// The last item that [`VolumeDevice::set_current_item`] was given.
+    pub(crate) fn changed_item(&self) -> Option<DeviceItem> {
+        *self.changed_item.lock()
     }
 
-    pub(crate) fn tell(&self, item: DeviceItem) {
-        *self.told.lock() = Some(item);
+    pub(crate) fn set_current_item(&self, item: DeviceItem) {
+        *self.changed_item.lock() = Some(item);
     }
 }

@@ -41,9 +41,9 @@ pub struct DeviceSpace {
     /// address of a removed chunk is not used again before the removal is durable.
     pub next_logical: u64,
     /// Bytes that metadata has reserved beyond its groups, until the next commit is durable.
-    kept: u64,
+    kept_for_metadata: u64,
     /// Bytes that are kept for copies of nodes that trees share (Y3 of `reserve::copies`).
-    room: u64,
+    kept_for_copies: u64,
     /// Whether data is written with parity.
     rows: bool,
 }
@@ -236,43 +236,43 @@ impl DeviceSpace {
 
     /// Keeps `bytes` of metadata for copies of nodes. Neither data nor reservations of writers that
     /// fill the volume may use them.
-    pub fn keep_room(&mut self, bytes: u64) {
-        self.room = bytes;
+    pub fn keep_for_copies(&mut self, bytes: u64) {
+        self.kept_for_copies = bytes;
     }
 
     /// Moves bytes kept for copies into a new chunk of `chunk` bytes. Returns the number of moved
     /// bytes.
-    pub fn move_room(&mut self, chunk: u64) -> u64 {
-        let moved = self.room.min(chunk);
-        self.room -= moved;
+    pub fn move_kept_for_copies(&mut self, chunk: u64) -> u64 {
+        let moved = self.kept_for_copies.min(chunk);
+        self.kept_for_copies -= moved;
         moved
     }
 
     /// Bytes that are kept for copies of nodes.
-    pub fn room(&self) -> u64 {
-        self.room
+    pub fn kept_for_copies(&self) -> u64 {
+        self.kept_for_copies
     }
 
     /// Keeps at least `bytes` of metadata, one copy counted, from data.
     pub fn keep_for_metadata(&mut self, bytes: u64) {
-        self.kept = self.kept.max(bytes);
+        self.kept_for_metadata = self.kept_for_metadata.max(bytes);
     }
 
     /// Whether chunks could be made for all bytes that metadata has reserved beyond its groups. An
     /// allocation of data must keep this true.
     pub fn leaves_kept(&self, metadata: BlockGroupFlags) -> bool {
-        let kept = self.kept.saturating_add(self.room);
+        let kept = self.kept_for_metadata.saturating_add(self.kept_for_copies);
         kept == 0 || self.has(metadata, kept)
     }
 
     /// Whether space is kept from data because metadata has reserved it.
     pub fn keeps_for_metadata(&self) -> bool {
-        self.kept > 0
+        self.kept_for_metadata > 0
     }
 
     /// Sets the number of kept bytes, whatever it was before.
     pub fn keep_exactly(&mut self, bytes: u64) {
-        self.kept = bytes;
+        self.kept_for_metadata = bytes;
     }
 
     /// Bytes of all devices.
@@ -294,7 +294,7 @@ impl DeviceSpace {
     /// As `available` for data, without the bytes that are kept for copies of nodes.
     pub fn available_to_data(&self, data: BlockGroupFlags, metadata: BlockGroupFlags) -> u64 {
         let copies = |kind| u64::from(self.profile_of(kind).flags().copies()).max(1);
-        let kept = self.room.saturating_mul(copies(metadata)) / copies(data);
+        let kept = self.kept_for_copies.saturating_mul(copies(metadata)) / copies(data);
         self.available(data).saturating_sub(kept)
     }
 
@@ -307,10 +307,10 @@ impl DeviceSpace {
     /// available space, without the bytes kept for copies of nodes. An operation that frees space
     /// may use all of it, including the kept bytes.
     pub fn may_reserve(&self, kind: BlockGroupFlags, bytes: u64, frees: bool) -> bool {
-        if frees && self.room > 0 {
+        if frees && self.kept_for_copies > 0 {
             return self.has(kind, bytes);
         }
-        bytes <= self.reservable(kind) && self.has(kind, bytes.saturating_add(self.room))
+        bytes <= self.reservable(kind) && self.has(kind, bytes.saturating_add(self.kept_for_copies))
     }
 
     /// Bytes that chunks of a kind could have, at most `wanted`.

@@ -23,8 +23,8 @@ use crate::volume::Volume;
 pub struct OpenOptions {
     /// Whether to allow writes, if nothing prevents them.
     pub writable: bool,
-    /// Whether writes may begin later, by [`Volume::wake`], if nothing prevents them.
-    pub may_wake: bool,
+    /// Whether writes may begin later, by [`Volume::begin_writing`], if nothing prevents them.
+    pub may_begin_writing: bool,
     /// Whether to open without missing devices. The volume is writable as long as every byte has a
     /// copy on a device that is here. Else it is read-only, and some of it is unreadable.
     pub degraded: bool,
@@ -90,7 +90,7 @@ impl Volume {
         let parts = candidates.into_iter().map(|part| join(part, newest.generation)).collect();
         let mut volume = Self::assemble(Params::of(newest), parts, options.degraded);
         volume.parity = options.parity;
-        volume.asleep.store(!options.writable, Ordering::Release);
+        volume.opened_for_reading.store(!options.writable, Ordering::Release);
         if let Some(why) = reason {
             volume.forbid_writes(why);
         }
@@ -170,7 +170,7 @@ fn read_only_reason(
     newest: &Superblock,
     options: OpenOptions,
 ) -> Option<String> {
-    if !options.writable && !options.may_wake {
+    if !options.writable && !options.may_begin_writing {
         return Some("it was opened for reading only".to_owned());
     }
     let mut features = newest.incompat.without(Incompat::WRITABLE).names();

@@ -36,13 +36,13 @@ impl Volume {
         self.read_copy(at, buf, mirror, true)
     }
 
-    /// As [`Self::read_mirror`]; `tells` says whether a failure counts for its device.
+    /// As [`Self::read_mirror`]; `counts_failure` says whether a failure counts for its device.
     fn read_copy(
         &self,
         at: Logical,
         buf: &mut [u8],
         mirror: u32,
-        tells: bool,
+        counts_failure: bool,
     ) -> Result<(), Error> {
         let map = self.map_of(Extent::new(at, buf.len() as u64));
         let mut rest = buf;
@@ -61,7 +61,7 @@ impl Volume {
             let place = self.place(entry, &piece, at, mirror)?;
             self.counters.read(piece.len);
             place.device.device.read_at(place.offset, part).map_err(|source| {
-                if tells {
+                if counts_failure {
                     self.counters.io_failure();
                     place.device.count(Fault::Read);
                 }

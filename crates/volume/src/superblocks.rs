@@ -281,5 +281,5 @@ impl Volume {
 /// given superblock if that is for this device. Otherwise it is the item from the opening.
 fn item_of(device: &VolumeDevice, superblock: &Superblock) -> DeviceItem {
     let authors = Some(superblock.dev_item).filter(|item| item.devid == device.id);
-    device.told().or(authors).unwrap_or(device.item)
+    device.changed_item().or(authors).unwrap_or(device.item)
 }

@@ -4,8 +4,8 @@
 //!
 //! - **V1** A chunk in the map lies within its devices and is readable with the devices that are
 //!   here. If it is not, because devices may be missing, the volume is read-only.
-//! - **V2** A volume is writable exactly while it has no reason to be read-only and is not asleep.
-//!   It is asleep if it was opened for reading and [`Volume::wake`] was not called. A reason to be
+//! - **V2** A volume is writable exactly while it has no reason to be read-only and was not
+//!   opened for reading. [`Volume::begin_writing`] ends that. A reason to be
 //!   read-only stays once it is set.
 //! - **V3** In a writable volume no two stripes share bytes of a device. Chunks that were read with
 //!   a volume are checked. The maker of a new chunk takes only free space.
@@ -51,8 +51,8 @@ pub struct Volume {
     /// Finds chunks that are not in the map yet.
     pub(crate) resolver: ChunkResolver,
     read_only: Latch<String>,
-    /// Whether the volume was opened for reading and [`Volume::wake`] was not called yet.
-    pub(crate) asleep: AtomicBool,
+    /// Whether the volume was opened for reading and [`Volume::begin_writing`] was not called yet.
+    pub(crate) opened_for_reading: AtomicBool,
     pub(crate) counters: Counters,
     /// Unranked: it is held across I/O.
     pub(crate) repairs: RwLock<()>,
@@ -72,7 +72,7 @@ impl Volume {
             map: ChunkMap::new(),
             resolver: ChunkResolver::default(),
             read_only: Latch::new(),
-            asleep: AtomicBool::new(false),
+            opened_for_reading: AtomicBool::new(false),
             counters: Counters::default(),
             repairs: RwLock::new(()),
             deferred: Ranked::new(Rank::Leaf, Some(Vec::new())),
@@ -156,7 +156,7 @@ impl Volume {
     /// Adds a device. It is empty until a chunk is added on it.
     pub fn add_device(&self, device: Arc<dyn Device>, item: DeviceItem) {
         let added = Arc::new(VolumeDevice::new(device, item, Trust::Whole));
-        added.tell(item);
+        added.set_current_item(item);
         self.devices.rcu(|devices| {
             let mut devices = Vec::clone(devices);
             devices.push(Arc::clone(&added));
@@ -176,7 +176,7 @@ impl Volume {
         let _alone = self.repairs.write();
         let before = self.device(item.devid);
         let added = Arc::new(VolumeDevice::new(device, item, Trust::Stale));
-        added.tell(item);
+        added.set_current_item(item);
         self.exchange_held(added);
         before
     }
@@ -231,12 +231,12 @@ impl Volume {
     /// item in the superblock given to [`Volume::write_superblocks`].
     pub fn update_device(&self, item: DeviceItem) {
         if let Some(device) = self.device(item.devid) {
-            device.tell(item);
+            device.set_current_item(item);
         }
     }
 
-    /// The reason why the volume can only be read, if there is one (V2). A volume that may wake has
-    /// none.
+    /// The reason why the volume can only be read, if there is one (V2). A volume that may begin
+    /// writing has none.
     #[must_use]
     pub fn read_only_reason(&self) -> Option<String> {
         self.read_only.get()
@@ -245,18 +245,18 @@ impl Volume {
     /// Says whether the volume may be written.
     #[must_use]
     pub fn writable(&self) -> bool {
-        !self.read_only.is_set() && !self.asleep.load(Ordering::Acquire)
+        !self.read_only.is_set() && !self.opened_for_reading.load(Ordering::Acquire)
     }
 
-    /// Allows writes to a volume that was opened with [`crate::OpenOptions::may_wake`] and has no
-    /// reason to be read-only. `last` is the superblock of the opening. If a device has a newer
-    /// one, another program has written since, and the volume stays read-only.
+    /// Allows writes to a volume that was opened with [`crate::OpenOptions::may_begin_writing`] and
+    /// has no reason to be read-only. `last` is the superblock of the opening. If a device has a
+    /// newer one, another program has written since, and the volume stays read-only.
     ///
     /// # Errors
     ///
     /// [`Error::ReadOnly`], also for a device that cannot be written; those of reading a
     /// superblock. Nothing may be written then.
-    pub fn wake(&self, last: &Superblock) -> Result<(), Error> {
+    pub fn begin_writing(&self, last: &Superblock) -> Result<(), Error> {
         self.read_only.check().map_err(|why| Error::ReadOnly { why })?;
         for device in self.devices().iter() {
             let refused = |error: buttress_block::Error| Error::ReadOnly { why: error.to_string() };
@@ -271,7 +271,7 @@ impl Volume {
                 return Err(Error::ReadOnly { why });
             }
         }
-        self.asleep.store(false, Ordering::Release);
+        self.opened_for_reading.store(false, Ordering::Release);
         Ok(())
     }
 
@@ -281,7 +281,7 @@ impl Volume {
 
     pub(crate) fn check_writable(&self) -> Result<(), Error> {
         self.read_only.check().map_err(|why| Error::ReadOnly { why })?;
-        if self.asleep.load(Ordering::Acquire) {
+        if self.opened_for_reading.load(Ordering::Acquire) {
             return Err(Error::ReadOnly { why: "it was opened for reading".to_owned() });
         }
         Ok(())

@@ -72,7 +72,7 @@ fn second_writer_is_told_the_first() {
 
     FileDevice::open(&path, OpenOptions { lock: false, ..OpenOptions::READ })
         .expect("a reader without a lock");
-    // Like a process that was just forked from this one.
+    // The second descriptor stands for one that a forked process has inherited.
     let _inherited = first.file.try_clone().expect("one more descriptor");
     drop(first);
     FileDevice::open(&path, OpenOptions::WRITE).expect("it is free again");
@@ -147,7 +147,7 @@ fn bytes_arrive_in_every_mode() {
             let cut = (rng.below(len + 1) / unit * unit) as usize;
             match rng.below(4) {
                 0 => device.write_at(start, &bytes).expect("within the device"),
-                // A copy is aligned only by chance.
+                // A `Vec` is aligned only by chance.
                 1 => device.write_at(start, &Vec::from(&*bytes)).expect("within the device"),
                 2 => {
                     let bufs = [IoSlice::new(&bytes[..cut]), IoSlice::new(&bytes[cut..])];
@@ -219,7 +219,7 @@ fn creates_sparse_files() {
     assert_eq!(FileDevice::create(&path, 1 << 33).expect("it is there").len(), 1 << 33);
 }
 
-/// A block device has its length and F1, keeps written bytes, and discards.
+/// A block device: its length, F1, written bytes and discards.
 #[test]
 #[ignore = "overwrites the block device named in BUTTRESS_TEST_BLOCK_DEVICE"]
 fn serves_a_block_device() {

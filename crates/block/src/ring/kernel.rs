@@ -1,15 +1,15 @@
-//! Several requests to one file with one wait, by io_uring.
+//! Several requests to one file through io_uring, for which the caller waits only once.
 //!
 //! Waking a thread on a sleeping processor costs more than a write to a fast device. A log of fsync
-//! consists of short writes that wait for one another. So several requests go to the kernel at once
-//! where possible, and a durable write includes its flush. For a separate flush, io_uring has to
-//! wake a thread of its own (Linux 6.18).
-//!
+//! Waking a thread on a sleeping processor costs more than a write to a fast device. An fsync
+//! writes short pieces that must wait for one another. So several requests go to the kernel at the
+//! same time where possible, and a durable write also flushes. For a separate flush, io_uring would
+//! have to wake a thread of its own (Linux 6.18).
 //! # Invariants
 //!
-//! - **U1** [`Rings::run`] returns when every request that it gave to the kernel has ended,
-//!   successfully or not: the kernel never has a buffer after its borrow is over.
-//! - **U2** A ring belongs to one thread while it is in use, and has no requests when it is not.
+//! - **U1** [`Rings::run`] returns only after every request that it submitted has ended,
+//!   successfully or not. So the kernel never uses a buffer after its borrow has ended.
+//! - **U2** One thread at a time uses a ring. An idle ring has no requests.
 //!
 //! # Failure
 //!
@@ -46,7 +46,7 @@ impl std::fmt::Debug for Rings {
 }
 
 impl Rings {
-    /// Whether there may be rings: none failed so far.
+    /// Whether a ring may be available. False after the first attempt to make one failed.
     pub(crate) fn may_be(&self) -> bool {
         !self.forbidden.load(Ordering::Relaxed)
     }
@@ -76,10 +76,11 @@ impl Rings {
         }
     }
 
-    /// Gives requests to the kernel and waits until all have ended (U1). `None` where there are no
+    /// Submits requests to the kernel and waits until all have ended (U1). `None` if there are no
     /// rings.
     ///
-    /// At most [`ENTRIES`] requests, all of `'a`: their buffers are borrowed until this returns.
+    /// Takes at most [`ENTRIES`] requests. The caller keeps their buffers borrowed until this
+    /// returns.
     fn run<const N: usize>(&self, requests: &[Entry]) -> Option<[i32; N]> {
         assert!(requests.len() <= N && N <= ENTRIES, "more requests than places");
         let mut ring = self.ring()?;
@@ -87,8 +88,8 @@ impl Rings {
         push(&mut ring, requests);
         let mut ended = 0;
         while ended < requests.len() {
-            // Submitted requests end, whatever the answer is, so the loop only waits (U1). An error
-            // is mostly a signal.
+            // Every submitted request ends at some time, so the loop can only wait for it (U1). An
+            // error here is most often a signal.
             if ring.submit_and_wait(requests.len() - ended).is_err() {
                 std::thread::yield_now();
             }
@@ -101,10 +102,10 @@ impl Rings {
         Some(answers)
     }
 
-    /// Writes several runs of bytes at once, each in one request. A write may be partial. `None`
-    /// where there are no rings.
+    /// Writes several runs of bytes at the same time, each in one request. A write may be partial.
+    /// `None` if there are no rings.
     ///
-    /// At most [`ENTRIES`] of them, each with at most as many buffers as the kernel takes.
+    /// Takes at most [`ENTRIES`] writes, each with at most as many buffers as the kernel accepts.
     pub(crate) fn write(
         &self,
         file: &File,
@@ -133,8 +134,8 @@ fn answer(result: i32) -> Answer {
 /// Puts requests into the empty queue of a ring.
 #[expect(unsafe_code, reason = "the kernel reads buffers behind the back of the borrow checker")]
 fn push(ring: &mut IoUring, requests: &[Entry]) {
-    // SAFETY: all requests are made in this file, of a borrowed file and borrowed buffers. The
-    // functions that make them return when the kernel is done with all of them (U1).
+    // SAFETY: this file makes all requests, from a borrowed file and borrowed buffers. The
+    // functions that make them return only after the kernel has finished all of them (U1).
     let pushed = unsafe { ring.submission().push_multiple(requests) };
     assert!(pushed.is_ok(), "U2: a ring in use");
 }

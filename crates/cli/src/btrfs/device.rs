@@ -10,37 +10,37 @@ use crate::ui::Ui;
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Verb {
-    /// Make devices part of a volume.
+    /// Add devices to a volume.
     Add {
-        /// Overwrite what is on them.
+        /// Overwrite an existing filesystem on the devices.
         #[arg(short, long)]
         force: bool,
-        /// Devices, and the volume at the end.
+        /// The devices, then the volume.
         #[arg(required = true, num_args = 2..)]
         words: Vec<OsString>,
     },
-    /// Move everything off devices.
+    /// Move all data off devices and remove them from a volume.
     #[command(alias = "delete")]
     Remove {
-        /// Devices, and the volume at the end.
+        /// The devices, then the volume.
         #[arg(required = true, num_args = 2..)]
         words: Vec<OsString>,
     },
-    /// Accept a scan, as scripts ask for it. No device has to be registered here.
+    /// Accepted for scripts. No device has to be scanned or registered.
     Scan { devices: Vec<PathBuf> },
-    /// Say whether all devices of a volume are there.
+    /// Check whether all devices of a volume are present.
     Ready { device: PathBuf },
-    /// Show how often each device failed.
+    /// Show the error counts of devices.
     Stats {
-        /// Set the counts to zero.
+        /// Reset the counts to zero after showing them.
         #[arg(short = 'z', long)]
         reset: bool,
-        /// End with 1 if a count is not zero.
+        /// Exit with status 1 if any count is not zero.
         #[arg(short, long)]
         check: bool,
         place: PathBuf,
     },
-    /// Show how devices are used.
+    /// Show how the space of each device is used.
     Usage {
         #[command(flatten)]
         units: Units,

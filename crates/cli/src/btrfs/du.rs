@@ -14,7 +14,7 @@ use crate::location::show;
 use crate::order::{Order, SurveyRequest};
 use crate::ui::Ui;
 
-/// Shows what files have alone, and what they share.
+/// Prints for each file and folder how much space it takes alone and how much it shares.
 pub(super) fn run(units: Units, summarize: bool, places: &[OsString], ui: &Ui) -> Result<Exit> {
     let line = |[total, exclusive, shared]: [&str; 3], name: &str| {
         ui.line(format!("{total:>10}  {exclusive:>10}  {shared:>10}  {name}"))

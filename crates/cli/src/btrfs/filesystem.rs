@@ -15,49 +15,49 @@ use crate::ui::Ui;
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Verb {
-    /// Show how full each kind of block group is.
+    /// Show the used space of each kind of block group.
     Df {
         #[command(flatten)]
         units: Units,
         place: PathBuf,
     },
-    /// Show what files and folders have alone, and what they share.
+    /// Show how much space files and folders take alone, and how much they share.
     Du {
         #[command(flatten)]
         units: Units,
-        /// Show the places alone.
+        /// Show only a total for each place.
         #[arg(short, long)]
         summarize: bool,
         #[arg(required = true)]
         places: Vec<OsString>,
     },
-    /// Show how full a volume is, and each of its devices.
+    /// Show the used space of a volume and of each of its devices.
     Usage {
         #[command(flatten)]
         units: Units,
-        /// Print a table of devices.
+        /// Show the devices as a table.
         #[arg(short = 'T')]
         table: bool,
         #[arg(required = true)]
         places: Vec<PathBuf>,
     },
-    /// Show a volume and its devices.
+    /// Show the label, identifier and devices of a volume.
     Show {
-        /// Show mounted volumes.
+        /// Show the volumes that this user has mounted. This is the default.
         #[arg(short, long)]
         mounted: bool,
-        /// Show all volumes that are found.
+        /// Accepted for scripts; has no effect.
         #[arg(short = 'd', long)]
         all_devices: bool,
         place: Option<PathBuf>,
     },
-    /// Make all that was written durable.
+    /// Write all changes to the devices.
     Sync { place: PathBuf },
-    /// Show the label, or set another.
+    /// Show the label of a volume, or change it.
     Label { place: PathBuf, label: Option<OsString> },
-    /// Give a device another size.
+    /// Resize a device of a volume.
     Resize(own::resize::Args),
-    /// Rewrite files in larger pieces.
+    /// Defragment files.
     Defragment(own::defragment::Args),
 }
 

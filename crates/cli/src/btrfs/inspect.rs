@@ -18,24 +18,24 @@ use crate::ui::Ui;
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Verb {
-    /// Print the items of the trees.
+    /// Print the items of trees.
     DumpTree(dump::Args),
     /// Print superblocks.
     DumpSuper {
-        /// Every copy.
+        /// Print all copies of the superblock.
         #[arg(short, long)]
         all: bool,
-        /// All fields, which are printed anyway.
+        /// Print all fields. This is always done.
         #[arg(short, long)]
         full: bool,
         #[arg(required = true)]
         devices: Vec<PathBuf>,
     },
-    /// Print the paths of an inode of the subvolume at a place.
+    /// Print the paths of an inode number in the subvolume of a place.
     InodeResolve { ino: u64, place: OsString },
-    /// Print the number of the subvolume at a place.
+    /// Print the number of the subvolume that a place is in.
     Rootid { place: OsString },
-    /// Print the path of a subvolume.
+    /// Print the path of the subvolume with a number.
     SubvolidResolve { id: u64, place: OsString },
 }
 

@@ -1,9 +1,9 @@
-//! Recognises paths on Linux's btrfs, and passes their command lines to btrfs-progs.
+//! Finds paths on the kernel's btrfs in command lines, and passes such lines to btrfs-progs.
 //!
 //! # Invariants
 //!
-//! - **B1** A path on Linux's btrfs is looked for at every place of a command line. Words that
-//!   begin with a dash are options. A path that does not exist yet counts as a part of its folder.
+//! - **B1** Any word of a command line may be a path on the kernel's btrfs, unless it begins with a
+//!   dash. For a path that does not exist yet, its parent directory decides.
 
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
@@ -33,7 +33,8 @@ fn lies_there(word: &OsStr) -> bool {
     } else {
         return false;
     };
-    // An image on Linux's btrfs is a volume of its own. A folder there never is.
+    // An image file on the kernel's btrfs is a volume of its own, so it does not count. A directory
+    // there does.
     if !there.is_dir() && there.is_file() {
         return false;
     }

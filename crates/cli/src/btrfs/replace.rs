@@ -8,20 +8,20 @@ use crate::ui::Ui;
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Verb {
-    /// Put a device in the place of another, and wait for the end.
+    /// Replace a device by a new one, and wait until it is done.
     Start {
-        /// Wait, which it does anyway.
+        /// Wait until the replacement is done. This is always done.
         #[arg(short = 'B')]
         waits: bool,
-        /// Overwrite what is on the new device.
+        /// Overwrite an existing filesystem on the new device.
         #[arg(short, long)]
         force: bool,
-        /// Read from the old device only what is nowhere else, which it does anyway.
+        /// Read from the old device only what no other device has. This is always done.
         #[arg(short = 'r')]
         spares_old: bool,
-        /// The old device, or its number.
+        /// The old device, as a path or its number.
         old: String,
-        /// The new one.
+        /// The new device.
         new: PathBuf,
         place: PathBuf,
     },

@@ -8,19 +8,19 @@ use crate::ui::Ui;
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Verb {
-    /// Write damaged copies of superblocks from good ones.
+    /// Replace damaged superblock copies by good ones.
     SuperRecover(Devices),
-    /// Remove the log of fsync.
+    /// Remove the log tree. Data that fsync wrote since the last commit is lost.
     ZeroLog(Devices),
-    /// Mend sizes of devices.
+    /// Correct the recorded sizes of devices.
     FixDeviceSize(Devices),
-    /// Write the map of chunks anew.
+    /// Rebuild the chunk tree from a scan of the devices.
     ChunkRecover(Devices),
 }
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Devices {
-    /// Ask nothing, which nothing here does.
+    /// Assume the answer yes. No question is asked in any case.
     #[arg(short)]
     yes: bool,
     #[arg(required = true)]

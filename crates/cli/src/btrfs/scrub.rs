@@ -15,16 +15,16 @@ use crate::when;
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Verb {
-    /// Scrub a volume from its beginning.
+    /// Start a scrub of a volume.
     Start(Args),
-    /// Go on with an interrupted scrub.
+    /// Resume an interrupted scrub.
     Resume(Args),
-    /// Show what the last scrub found.
+    /// Show the status of the running or last scrub.
     Status {
-        /// Show each device separately.
+        /// Accepted for scripts; has no effect.
         #[arg(short)]
         devices: bool,
-        /// Print plain counts.
+        /// Accepted for scripts; has no effect.
         #[arg(short = 'R')]
         raw: bool,
         place: PathBuf,
@@ -33,28 +33,28 @@ pub(super) enum Verb {
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Wait for the end.
+    /// Wait until the scrub is done. This is always done.
     #[arg(short = 'B')]
     wait: bool,
-    /// Show each device separately.
+    /// Accepted for scripts; has no effect.
     #[arg(short)]
     devices: bool,
-    /// Say nothing.
+    /// Print nothing.
     #[arg(short)]
     quiet: bool,
-    /// Repair nothing.
+    /// Only check, and repair nothing.
     #[arg(short)]
     read_only: bool,
-    /// Print plain counts.
+    /// Accepted for scripts; has no effect.
     #[arg(short = 'R')]
     raw: bool,
-    /// Start even if a scrub may be running.
+    /// Accepted for scripts; has no effect.
     #[arg(short)]
     force: bool,
-    /// I/O class; accepted for compatibility, without effect.
+    /// I/O scheduling class. Accepted, but has no effect.
     #[arg(short, value_name = "CLASS")]
     class: Option<u32>,
-    /// Priority in its class.
+    /// I/O priority within the class. Accepted, but has no effect.
     #[arg(short = 'n', value_name = "DATA")]
     priority: Option<u32>,
     place: PathBuf,

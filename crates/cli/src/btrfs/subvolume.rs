@@ -22,17 +22,17 @@ const LOOK: Duration = Duration::from_millis(100);
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Verb {
-    /// Make empty subvolumes.
+    /// Create empty subvolumes.
     Create {
-        /// Make the folders above, too.
+        /// Create missing parent directories as well.
         #[arg(short, long)]
         parents: bool,
         #[arg(required = true)]
         places: Vec<OsString>,
     },
-    /// Make a snapshot.
+    /// Create a snapshot of a subvolume.
     Snapshot {
-        /// Forbid changes of it.
+        /// Make the snapshot read-only.
         #[arg(short)]
         read_only: bool,
         source: OsString,
@@ -40,10 +40,10 @@ pub(super) enum Verb {
     },
     /// Delete subvolumes.
     Delete {
-        /// Wait for the commit at the end.
+        /// Report the deletions as committed, as btrfs-progs does; has no other effect.
         #[arg(short = 'c', long)]
         commit_after: bool,
-        /// Wait for a commit after each.
+        /// Report the deletions as committed, as btrfs-progs does; has no other effect.
         #[arg(short = 'C', long)]
         commit_each: bool,
         /// Delete the subvolume with this number.
@@ -56,37 +56,37 @@ pub(super) enum Verb {
     List(List),
     /// Show everything about one subvolume.
     Show { place: OsString },
-    /// List pieces of files that are as new as a generation.
+    /// List the parts of files that changed since a generation.
     FindNew { place: OsString, generation: u64 },
-    /// Show the subvolume that is mounted by default.
+    /// Show the default subvolume, which a mount shows.
     GetDefault { place: OsString },
-    /// Have another subvolume mounted by default.
+    /// Set the default subvolume.
     SetDefault { what: OsString, place: Option<OsString> },
-    /// Wait until the space of deleted subvolumes is free.
+    /// Wait until the space of deleted subvolumes has been freed.
     Sync { place: OsString, ids: Vec<u64> },
 }
 
 #[derive(Debug, clap::Args)]
 pub(super) struct List {
-    /// Mark paths that do not lie below this place.
+    /// Put `<FS_TREE>/` before the paths of subvolumes that are not directly below this place.
     #[arg(short)]
     all: bool,
-    /// Show the generation at creation.
+    /// Show the generation in which a subvolume was created.
     #[arg(short)]
     created_generation: bool,
-    /// Show the generation, which is shown anyway.
+    /// Show the generation of the last change. This is always done.
     #[arg(short)]
     generation: bool,
-    /// List only what lies directly below this place.
+    /// List only subvolumes directly below this place.
     #[arg(short)]
     only_below: bool,
-    /// Show the parent.
+    /// Show the number of the parent subvolume.
     #[arg(short)]
     parent: bool,
-    /// Show the parent's identifier.
+    /// Show the UUID of the parent.
     #[arg(short = 'q')]
     parent_uuid: bool,
-    /// Show the received identifier.
+    /// Show the received UUID.
     #[arg(short = 'R')]
     received_uuid: bool,
     /// List only read-only subvolumes.
@@ -95,10 +95,10 @@ pub(super) struct List {
     /// List only snapshots.
     #[arg(short)]
     snapshots: bool,
-    /// Show the identifier.
+    /// Show the UUID.
     #[arg(short)]
     uuid: bool,
-    /// Print a table.
+    /// Print the list as a table.
     #[arg(short)]
     table: bool,
     place: OsString,

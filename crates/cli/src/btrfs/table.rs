@@ -2,8 +2,8 @@
 //!
 //! # What must hold
 //!
-//! - A column is as wide as its widest cell. Names stand at the left, sizes and kinds as
-//!   btrfs-progs has them.
+//! - A column is as wide as its widest cell. Names are aligned to the left. Sizes and kinds are
+//!   aligned as in btrfs-progs.
 
 use super::usage::{Space, Units, path, profile};
 use crate::exit::Result;

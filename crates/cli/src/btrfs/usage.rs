@@ -2,8 +2,8 @@
 //!
 //! # Place
 //!
-//! Committed figures are read from the devices. A mounted volume commits first. The running server
-//! of a mount is asked for its reserve.
+//! The figures come from the devices, as of the last commit. A mounted volume commits first. Its
+//! server also reports the size of its global reserve.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -18,21 +18,21 @@ use crate::ui::Ui;
 /// The actions on a balance.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Verb {
-    /// Move the contents of the chosen block groups; of all of them when none is chosen.
+    /// Balance the selected block groups, or all of them if no filter is given.
     Start(Start),
-    /// Go on with a balance that was paused, here or by Linux.
+    /// Resume a paused balance. Linux may have started it.
     Resume(Volume),
-    /// Have the program that balances a volume stop after its current block group.
+    /// Pause a running balance after its current block group.
     Pause(Volume),
-    /// Forget a balance that was paused; what it moved stays where it is.
+    /// Cancel a paused balance. Data that it has moved stays where it is.
     Cancel(Volume),
-    /// Show whether a balance is running or paused, and its options.
+    /// Show whether a balance is running or paused, and its filters.
     Status(Volume),
 }
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Volume {
-    /// The volume, or where this user has it mounted.
+    /// The image or block device of the volume, or a directory where this user has mounted it.
     #[arg(value_name = "IMG")]
     image: PathBuf,
     #[command(flatten)]
@@ -41,25 +41,25 @@ pub(crate) struct Volume {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Start {
-    /// The volume, or where this user has it mounted.
+    /// The image or block device of the volume, or a directory where this user has mounted it.
     #[arg(value_name = "IMG")]
     image: PathBuf,
     #[command(flatten)]
     devices: Devices,
-    /// Data groups: filters separated by commas, such as usage=50, profiles=raid1|dup, devid=1,
-    /// vrange=A..B, drange=A..B, stripes=A..B, limit=N, convert=PROFILE, soft; or `all`.
+    /// Filters for data block groups, separated by commas, or `all`: usage=50, profiles=raid1|dup,
+    /// devid=1, vrange=A..B, drange=A..B, stripes=A..B, limit=N, convert=PROFILE, soft.
     #[arg(short, value_name = "FILTERS")]
     data: Option<String>,
-    /// Metadata groups, and system groups with them unless -s is given.
+    /// Filters for metadata block groups. Without -s, they apply to system block groups as well.
     #[arg(short, value_name = "FILTERS")]
     metadata: Option<String>,
-    /// System groups.
+    /// Filters for system block groups.
     #[arg(short, value_name = "FILTERS")]
     system: Option<String>,
-    /// Move everything, without being asked twice: the default when no filter is given.
+    /// Balance all block groups without a question. This is the default if no filter is given.
     #[arg(long)]
     full_balance: bool,
-    /// Let metadata have fewer copies than it has.
+    /// Allow fewer copies of metadata than before.
     #[arg(long, short)]
     force: bool,
 }
@@ -116,7 +116,7 @@ fn ended(done: Value, ui: &Ui) -> Result<Exit> {
 const LOOKS_MAX: u32 = 20;
 const LOOK: std::time::Duration = std::time::Duration::from_millis(10);
 
-/// The program that has the volume open, if it is a balance.
+/// The process that has the volume open, if its command is a balance.
 fn balancer(args: &Volume) -> Result<Option<u32>> {
     if args.image.is_dir() {
         return Err(live::no_image(&args.image));

@@ -26,43 +26,44 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Verb {
-    /// Make an empty cache on a file or block device.
+    /// Create an empty cache on a file or block device.
     Format(Format),
-    /// Show what a cache holds.
+    /// Show the state of a cache.
     Status(Place),
-    /// Write everything in a cache back to its origin. The cache stays.
+    /// Write everything in a cache back to its origin, and keep the cache.
     Flush(Drain),
-    /// Verify superblock and entries, and that the cache belongs to the origin.
+    /// Verify the superblock and the entries, and that the cache belongs to the origin.
     Check(Place),
-    /// Print superblock and entries.
+    /// Print the superblock and the entries.
     Dump(Dump),
-    /// Write everything back and take the cache apart: the origin is used alone afterwards.
+    /// Write everything back and remove the cache. The origin can then be used alone.
     Detach(Drain),
-    /// Send a message to a cache in use: flush, flush_on_suspend, cleaner or clear_stats.
+    /// Send a message to the cache of a running mount: flush, flush_on_suspend, cleaner or
+    /// clear_stats.
     Message(Message),
 }
 
 #[derive(Debug, clap::Args)]
 struct Message {
-    /// The cache, its origin image, or the directory where the volume is mounted.
+    /// The cache, the image, or a directory where the volume is mounted.
     #[arg(value_name = "PLACE")]
     place: PathBuf,
-    /// The message. flush writes everything back, and ends when that is done; flush_on_suspend does
-    /// so when the cache is closed; cleaner admits no new blocks and writes all back; clear_stats
-    /// resets the counts.
+    /// The message. flush: write everything back now. flush_on_suspend: write everything back when
+    /// the cache is closed. cleaner: add no new blocks and write back all cached ones. clear_stats:
+    /// reset the counts.
     #[arg(value_name = "WORD")]
     word: String,
 }
 
 #[derive(Debug, clap::Args)]
 struct Place {
-    /// The file or block device of the cache.
+    /// The file or block device that holds the cache.
     #[arg(value_name = "CACHE")]
     cache: PathBuf,
-    /// The device that the cache stands in front of.
+    /// The image or block device that is cached.
     #[arg(long, value_name = "ORIGIN")]
     origin: Option<PathBuf>,
-    /// Where on the device the cache begins, in sectors of 512 bytes.
+    /// Start of the cache on its device, in sectors of 512 bytes.
     #[arg(long, value_name = "SECTOR", default_value_t = 0)]
     start_sector: u64,
 }
@@ -71,38 +72,39 @@ struct Place {
 struct Format {
     #[command(flatten)]
     place: Place,
-    /// What the cache is kept on: ssd, or pmem for persistent memory. Both have one layout.
+    /// Kind of the cache device: ssd, or pmem for persistent memory. The format on disk is the
+    /// same.
     #[arg(long, default_value = "ssd", value_parser = mode)]
     mode: Mode,
-    /// Bytes of a block: 512 to 4096, or 64k for machines with such pages.
+    /// Block size in bytes: 512 to 4096, or 64k for machines with pages of that size.
     #[arg(long, short = 'b', value_name = "N", default_value = "4096", value_parser = size::parse)]
     block_size: u64,
-    /// Make the file, sparse, with so many bytes, if it does not exist.
+    /// Create a sparse file of this size if it does not exist.
     #[arg(long, value_name = "N", value_parser = size::parse)]
     size: Option<u64>,
-    /// Overwrite what is there.
+    /// Overwrite existing data.
     #[arg(long, short)]
     force: bool,
 }
 
 #[derive(Debug, clap::Args)]
 struct Drain {
-    /// The file or block device of the cache.
+    /// The file or block device that holds the cache.
     #[arg(value_name = "CACHE")]
     cache: PathBuf,
-    /// The device that the cache stands in front of.
+    /// The image or block device that is cached.
     #[arg(long, value_name = "ORIGIN")]
     origin: PathBuf,
-    /// What the cache is kept on: ssd or pmem.
+    /// Kind of the cache device: ssd or pmem.
     #[arg(long, default_value = "ssd", value_parser = mode)]
     mode: Mode,
-    /// Where on the device the cache begins, in sectors of 512 bytes.
+    /// Start of the cache on its device, in sectors of 512 bytes.
     #[arg(long, value_name = "SECTOR", default_value_t = 0)]
     start_sector: u64,
-    /// More options, in the words of dm-writecache.
+    /// Further cache options, as for dm-writecache.
     #[arg(long, short = 'o', value_name = "OPTIONS", default_value = "")]
     options: String,
-    /// Drain into another origin than the cache remembers, and drop blocks past its end.
+    /// Drain even if the cache belongs to another origin, and drop blocks past the origin's end.
     #[arg(long, short, visible_alias = "force-cache")]
     force: bool,
 }
@@ -111,7 +113,7 @@ struct Drain {
 struct Dump {
     #[command(flatten)]
     place: Place,
-    /// Print free slots, too.
+    /// Print free slots as well.
     #[arg(long)]
     all: bool,
 }
@@ -345,7 +347,7 @@ fn drain(args: &Drain, ui: &Ui) -> Result<CacheDevice> {
     options.force |= args.force;
     let how = OpenOptions::WRITE;
     let origin = closing::open_device(&args.origin, how)?.device();
-    // The cache must not write anything back before the bar is shown.
+    // With this mark, the cache writes nothing back before the progress bar is shown.
     options.high_watermark = 100;
     let device = cached::open(origin, &args.cache, options, how)?;
     let blocks = device.cached_blocks();
@@ -367,7 +369,7 @@ fn drain(args: &Drain, ui: &Ui) -> Result<CacheDevice> {
 }
 
 fn detach(args: &Drain, ui: &Ui) -> Result<Exit> {
-    // Closes the files.
+    // The cache is closed before its device is opened again below.
     drop(drain(args, ui)?);
     let device = cached::open_medium(&args.cache, args.mode, OpenOptions::WRITE)?;
     let name = || names::of_path(&args.cache);

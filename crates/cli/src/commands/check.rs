@@ -19,28 +19,27 @@ use crate::size::human;
 use crate::ui::{Progress, Tone, Ui};
 use mounted::Found;
 
-/// Reads a volume by itself, changes nothing, and says what is wrong with it. On a mounted volume
-/// it first asks for a commit, which contains all that was written until now, and reads that
-/// commit. Exit code 0: nothing is wrong; 1: something is.
+/// Check a volume for errors, and change nothing. If the volume is mounted, the mount first commits
+/// all changes, and this commit is checked. Exit code 0 means no errors; 1 means errors.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The volume, or a directory where it is mounted.
+    /// The image or block device of the volume, or a directory where it is mounted.
     #[arg(value_name = "IMG|DIR")]
     image: PathBuf,
     #[command(flatten)]
     devices: Devices,
-    /// Read all data, every copy, and verify its checksums.
+    /// Also read every copy of all data, and verify the checksums.
     #[arg(long)]
     check_data_csum: bool,
-    /// Change nothing (the default).
+    /// Change nothing. This is the default.
     #[arg(long, conflicts_with = "repair")]
     readonly: bool,
-    /// Mend what is safe to mend: copies of the superblock, a log that cannot be replayed, the sums
-    /// of block groups, free space (which the next mount then counts again).
+    /// Repair what is safe to repair: superblock copies, a log that cannot be replayed, the sums of
+    /// block groups, and free space, which the next mount then counts again.
     #[arg(long)]
     repair: bool,
-    /// Check although another program has the volume open and holds no commit for the check. Its
-    /// writes meanwhile can look like damage.
+    /// Check even if another program has the volume open and cannot hold a commit for the check.
+    /// Its writes can then look like damage.
     #[arg(long, conflicts_with = "repair")]
     force: bool,
 }

@@ -17,10 +17,10 @@ pub(crate) struct Args {
     /// A file or folder, as IMG:/path or as a path on a mount.
     #[arg(value_name = "IMG:/PATH | PATH")]
     place: OsString,
-    /// Print bytes, without units.
+    /// Print sizes in bytes.
     #[arg(long, short)]
     bytes: bool,
-    /// Stay in the subvolume of the place.
+    /// Leave out other subvolumes.
     #[arg(long, short = 'x')]
     one_file_system: bool,
     #[command(flatten)]

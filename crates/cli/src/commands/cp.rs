@@ -18,26 +18,28 @@ use crate::ui::Ui;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// What to copy: host paths or IMG:/path.
+    /// The files and directories to copy, as host paths or IMG:/path.
     ///
-    /// An argument that names an existing host file means that file, even if it contains colons.
+    /// A name that exists on the host is that file, even if it contains colons.
     #[arg(required = true)]
     sources: Vec<OsString>,
-    /// The target: a host path or IMG:/path. Sources are copied into an existing directory.
+    /// The target, as a host path or IMG:/path. If it is an existing directory, the copies are
+    /// created in it.
     ///
-    /// A volume in a store of objects without a path is copied whole, to or from an image file.
+    /// A volume in a store of objects, given without a path, is copied as a whole, to or from an
+    /// image file.
     target: OsString,
-    /// Copy directories and everything in them.
+    /// Copy directories with everything in them.
     #[arg(long, short)]
     recursive: bool,
-    /// Keep modes and times.
+    /// Preserve modes and times.
     #[arg(long, short)]
     preserve: bool,
-    /// Keep everything: recursive, with owners, modes, times, extended attributes and hard links.
+    /// Copy recursively and preserve owners, modes, times, extended attributes and hard links.
     #[arg(long, short)]
     archive: bool,
-    /// Within a volume, share content instead of copying it: always, auto or never. What cannot be
-    /// shared is an error with always, and copied with auto.
+    /// Share data instead of copying it within a volume. always: fail if it cannot be shared; auto:
+    /// copy then; never: always copy.
     #[arg(long, value_name = "WHEN", value_enum, num_args = 0..=1, require_equals = true,
         default_value = "auto", default_missing_value = "always")]
     reflink: Reflink,
@@ -45,7 +47,7 @@ pub(crate) struct Args {
     devices: Devices,
 }
 
-/// Volumes in use, each opened once.
+/// The volumes in use. Each one is opened once.
 struct Volumes {
     devices: Devices,
     open: HashMap<PathBuf, Filesystem>,
@@ -227,7 +229,8 @@ fn to(
 ) -> Result<()> {
     match target {
         Target::Host { dir, .. } => {
-            // One export for all sources, because names of one file may be spread over them.
+            // One export handles all sources, because several of them may be names of the same
+            // file.
             let mut export = Export::new(job);
             for (inode, name) in inodes {
                 export.entry(&inode, dir, OsStr::from_bytes(&name))?;

@@ -29,31 +29,31 @@ use crate::ui::{Tone, Ui};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Leave the volume mounted.
+    /// Keep the volume mounted at the end.
     #[arg(long)]
     keep: bool,
-    /// Go through the library, also where FUSE works.
+    /// Use the library instead of a mount, even if FUSE works.
     #[arg(long)]
     no_mount: bool,
     /// Size of the volume.
     #[arg(long, default_value = "4G", value_parser = crate::size::parse)]
     size: u64,
-    /// How many small files to make.
+    /// Number of small files.
     #[arg(long, value_name = "N", default_value_t = 4000)]
     files: u32,
-    /// Length of the large file.
+    /// Size of the large file.
     #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = crate::size::parse)]
     large: u64,
 }
 
-/// The state that the steps share.
+/// What the steps share.
 struct Demo<'a> {
     ui: &'a Ui,
     folder: Folder,
     interrupted: Arc<AtomicBool>,
 }
 
-/// The folder of one run. It is removed on drop, unless `keep` is set.
+/// The folder of this run. Dropping it removes it, unless `keep` is set.
 struct Folder {
     path: PathBuf,
     keep: bool,

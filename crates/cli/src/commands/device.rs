@@ -9,18 +9,18 @@ use crate::image::Devices;
 use crate::order::Order;
 use crate::ui::Ui;
 
-/// What to do with devices.
+/// The actions on devices.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Verb {
-    /// Make devices part of a volume. Their content is lost.
+    /// Add devices to a volume. Existing data on them is lost.
     Add(Add),
-    /// Move everything off a device and remove it from the volume.
+    /// Move all data off a device, and remove it from the volume.
     #[command(alias = "delete")]
     Remove(Remove),
-    /// Put a new device in the place of another, which may be missing. The new device's content is
+    /// Replace a device, which may be missing, by a new one. Existing data on the new device is
     /// lost.
     Replace(Replace),
-    /// Show how often each device failed.
+    /// Show the error counts of devices.
     Stats(Stats),
 }
 
@@ -44,26 +44,26 @@ impl Verb {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Replace {
-    /// The volume, or where this user has it mounted.
+    /// The image or block device of the volume, or a directory where this user has mounted it.
     #[arg(value_name = "IMG")]
     image: PathBuf,
-    /// The device to replace: by number, by path, or `missing`.
+    /// The device to replace: its number, its path, or `missing`.
     #[arg(value_name = "DEVICE")]
     old: String,
-    /// The image file or block device to take its place; make an image file as long as the old one
-    /// first.
+    /// The image file or block device that takes its place. An image file must exist, and be at
+    /// least as long as the old device.
     #[arg(value_name = "NEW")]
     new: PathBuf,
     #[command(flatten)]
     devices: Devices,
-    /// Overwrite a filesystem or partition table.
+    /// Overwrite an existing filesystem or partition table.
     #[arg(long, short)]
     force: bool,
 }
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Add {
-    /// The volume, or where this user has it mounted.
+    /// The image or block device of the volume, or a directory where this user has mounted it.
     #[arg(value_name = "IMG")]
     image: PathBuf,
     /// The image files or block devices to add.
@@ -71,17 +71,17 @@ pub(crate) struct Add {
     new: Vec<PathBuf>,
     #[command(flatten)]
     devices: Devices,
-    /// Overwrite a filesystem or partition table.
+    /// Overwrite an existing filesystem or partition table.
     #[arg(long, short)]
     force: bool,
 }
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Remove {
-    /// The volume, or where this user has it mounted.
+    /// The image or block device of the volume, or a directory where this user has mounted it.
     #[arg(value_name = "IMG")]
     image: PathBuf,
-    /// The devices to remove: by number, by path, or `missing`.
+    /// The devices to remove: their numbers, their paths, or `missing`.
     #[arg(value_name = "DEVICE", required = true)]
     gone: Vec<String>,
     #[command(flatten)]
@@ -90,15 +90,15 @@ pub(crate) struct Remove {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Stats {
-    /// The volume, or where this user has it mounted.
+    /// The image or block device of the volume, or a directory where this user has mounted it.
     #[arg(value_name = "IMG")]
     image: PathBuf,
     #[command(flatten)]
     devices: Devices,
-    /// End with exit code 1 if any count is not zero.
+    /// Exit with code 1 if any count is not zero.
     #[arg(long, short)]
     check: bool,
-    /// Set all counts to zero after showing them.
+    /// Reset the counts to zero after showing them.
     #[arg(long, short = 'z')]
     reset: bool,
 }
@@ -133,7 +133,8 @@ fn add(args: &Add, ui: &Ui) -> Result<Exit> {
     Ok(Exit::Success)
 }
 
-/// Returns the name of a device in a form that another process understands.
+/// Returns the name of a device as another process needs it: an absolute path, a number, or
+/// `missing`.
 fn called(name: &str) -> String {
     let is_number = name.parse::<u64>().is_ok();
     let whole = std::fs::canonicalize(name).ok().filter(|_| !is_number && name != "missing");

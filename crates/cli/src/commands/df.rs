@@ -14,7 +14,7 @@ use crate::ui::Ui;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The volume: its image, or where it is mounted.
+    /// The image or block device of the volume, or a directory where it is mounted.
     #[arg(value_name = "IMG | DIR")]
     image: PathBuf,
     #[command(flatten)]

@@ -20,13 +20,13 @@ pub(crate) struct Args {
     /// Files or folders, as IMG:/path or as paths on a mount.
     #[arg(value_name = "IMG:/PATH | PATH", required = true)]
     places: Vec<OsString>,
-    /// Show folders down to so many levels below each place.
+    /// Show the folders down to this depth below each place.
     #[arg(long, short, value_name = "N", default_value_t = 1)]
     depth: usize,
-    /// Show the places alone.
+    /// Show only a total for each place.
     #[arg(long, short, conflicts_with = "depth")]
     summarize: bool,
-    /// Stay in the subvolume of each place.
+    /// Leave out other subvolumes.
     #[arg(long, short = 'x')]
     one_subvolume: bool,
     #[command(flatten)]
@@ -62,7 +62,7 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<Exit> {
     Ok(Exit::Success)
 }
 
-/// The name of what lies below a place.
+/// Returns the name of an object below a place, in the form in which the place was given.
 pub(crate) fn below(place: &OsString, path: &[u8]) -> Vec<u8> {
     let mut name = place.as_encoded_bytes().to_vec();
     if !path.is_empty() {

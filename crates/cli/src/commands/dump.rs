@@ -2,8 +2,8 @@
 //!
 //! # Place
 //!
-//! The words are those of `btrfs inspect-internal dump-tree`. A reader or a script that knows one
-//! can read the other, and the two can be compared line by line.
+//! The format is that of `btrfs inspect-internal dump-tree`. So people and scripts can read both,
+//! and the two outputs can be compared line by line.
 
 mod json;
 mod walk;
@@ -23,17 +23,17 @@ use crate::ui::Ui;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The volume.
+    /// The image or block device of the volume.
     #[arg(value_name = "IMG")]
     image: PathBuf,
-    /// Only the tree with this number or name (root, chunk, extent, dev, fs, csum, uuid,
-    /// free-space, block-group, data-reloc).
+    /// Print only this tree, given by number or name: root, chunk, extent, dev, fs, csum, uuid,
+    /// free-space, block-group, data-reloc.
     #[arg(long, short, value_name = "TREE", value_parser = tree_id)]
     tree: Option<TreeId>,
-    /// The superblock instead of trees; every copy with --all.
+    /// Print the superblock instead of trees.
     #[arg(long = "super", conflicts_with = "tree")]
     superblock: bool,
-    /// With --super: every copy.
+    /// Print every copy of the superblock.
     #[arg(long, requires = "superblock")]
     all: bool,
     #[command(flatten)]

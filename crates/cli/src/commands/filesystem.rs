@@ -15,11 +15,11 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Verb {
-    /// Rewrite files in larger pieces, or with another compression.
+    /// Defragment files, or change their compression.
     Defragment(defragment::Args),
-    /// Show the label of a volume, or give it another.
+    /// Show the label of a volume, or change it.
     Label(label::Args),
-    /// Give one of a volume's devices another size.
+    /// Resize a device of a volume.
     Resize(resize::Args),
 }
 

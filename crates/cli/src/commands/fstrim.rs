@@ -11,22 +11,22 @@ use crate::ui::Ui;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The volume, or where this user has it mounted.
+    /// The image or block device of the volume, or a directory where this user has mounted it.
     #[arg(value_name = "IMG")]
     image: PathBuf,
     #[command(flatten)]
     devices: Devices,
-    /// Begin at this address of the volume.
+    /// Start at this logical address of the volume.
     #[arg(long, short = 'o', value_name = "SIZE", default_value = "0")]
     offset: String,
-    /// Only this many addresses from there on; unless given, all, and space outside of block
-    /// groups.
+    /// Number of bytes from there on. The default is everything, and also the space outside of
+    /// block groups.
     #[arg(long, short = 'l', value_name = "SIZE")]
     length: Option<String>,
-    /// Leave out what is free in parts shorter than this.
+    /// Leave out free ranges that are shorter than this.
     #[arg(long, short = 'm', value_name = "SIZE", default_value = "0")]
     minimum: String,
-    /// Accepted as by `fstrim` of util-linux. The result is printed in any case.
+    /// Accepted, as by the fstrim of util-linux. The result is always printed.
     #[arg(long, short = 'v', hide = true)]
     verbose: bool,
 }

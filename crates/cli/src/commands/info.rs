@@ -15,7 +15,7 @@ use self::gather::Document;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The volume.
+    /// The image or block device of the volume.
     #[arg(value_name = "IMG")]
     image: PathBuf,
     #[command(flatten)]

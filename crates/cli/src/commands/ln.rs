@@ -10,12 +10,12 @@ use crate::ui::Ui;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The target of the link: IMG:/path, or any text with --symbolic.
+    /// The target: IMG:/path, or any text with --symbolic.
     target: OsString,
-    /// The link to make, as IMG:/path.
+    /// The link to create, as IMG:/path.
     #[arg(value_name = "IMG:/LINK")]
     link: OsString,
-    /// Make a symbolic link.
+    /// Create a symbolic link.
     #[arg(long, short)]
     symbolic: bool,
     #[command(flatten)]

@@ -13,16 +13,16 @@ use crate::{size, when};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// What to list, as IMG:/path; IMG alone is its root.
+    /// The file or directory, as IMG:/path. IMG alone is the root of the volume.
     #[arg(value_name = "IMG:/PATH")]
     place: OsString,
     /// Show mode, links, owner, size and time.
     #[arg(long, short)]
     long: bool,
-    /// Show sizes with units.
+    /// Show sizes with units, as in 1.5M.
     #[arg(long)]
     human_readable: bool,
-    /// Show a directory itself instead of what is in it.
+    /// Show a directory itself instead of its entries.
     #[arg(long, short)]
     directory: bool,
     #[command(flatten)]

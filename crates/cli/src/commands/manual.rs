@@ -9,7 +9,7 @@ use crate::manual;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The directory that the pages are written to; it is made if it does not exist.
+    /// The directory for the pages. It is created if it does not exist.
     #[arg(value_name = "DIR")]
     directory: PathBuf,
 }

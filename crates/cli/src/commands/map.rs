@@ -2,7 +2,7 @@
 //!
 //! # What must hold
 //!
-//! - A page is one file and asks the network for nothing. Names of files reach it as data, never as
+//! - A page is one file and loads nothing from the network. File names are in it as data, never as
 //!   markup.
 
 mod draw;
@@ -28,11 +28,11 @@ const PAGE: &str = include_str!("map/page.html");
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The volume, or where this user has it mounted.
+    /// The image or block device of the volume, or a directory where this user has mounted it.
     #[arg(value_name = "IMG")]
     image: OsString,
-    /// The file to write: a page for .html, which shows names of files and zooms, or a drawing for
-    /// .svg.
+    /// The file to write. With .html, it is a page with zoom and file names; with .svg, only the
+    /// drawing.
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
     #[command(flatten)]
@@ -44,7 +44,7 @@ pub(crate) fn run(args: &Args, ui: &Ui) -> Result<Exit> {
         return Err(Failure::new(Exit::Usage, "--output or --json: where is the map to go?"));
     }
     let Named { volume, spot, .. } = Named::parse(&args.image)?;
-    // All of the volume, whatever of it was named.
+    // Draws the whole volume, even if the argument names only a part of it.
     let at = Spot { path: b"/".to_vec(), ..spot };
     let order = Order::Survey { at, request: SurveyRequest::Map };
     let done = client::run(&order, &volume, &args.devices, "map", ui)?;
@@ -104,7 +104,7 @@ fn page(map: &Map, drawing: &Drawing) -> String {
         .collect();
     let names: Vec<String> = map.names.iter().map(|(_, path)| show(path)).collect();
     let data = json!({ "groups": groups, "names": names }).to_string();
-    // Within a script element nothing may look like the end of it.
+    // A `</script>` in the data would end the script element, so the data must not contain `<`.
     let data = data.replace('<', "\\u003c");
     let page = PAGE.replace("{{title}}", &draw::escaped(&drawing.title));
     page.replace("{{drawing}}", &drawing.svg).replace("{{data}}", &data)

@@ -1,14 +1,16 @@
 //! `buttress metrics`: gives Prometheus the figures of this user's mounts and servers.
 
+use buttress_watch::openmetrics;
 use tiny_http::{Header, Request, Response, Server};
 
 use crate::exit::{Exit, Failure, Result};
+use crate::live;
 use crate::ui;
-use crate::{live, openmetrics};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Where to listen. There is no encryption and no password: choose an address of this machine.
+    /// Address to listen on. There is no encryption and no password, so use an address of this
+    /// machine.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9547")]
     listen: String,
 }

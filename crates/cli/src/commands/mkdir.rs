@@ -11,13 +11,13 @@ use crate::ui::Ui;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The directories, as IMG:/path.
+    /// The directories to create, as IMG:/path.
     #[arg(required = true, value_name = "IMG:/PATH")]
     places: Vec<OsString>,
-    /// Make missing parents; do not complain about directories that exist.
+    /// Create missing parents, and accept directories that exist.
     #[arg(long, short)]
     parents: bool,
-    /// Permission bits, in octal.
+    /// Permissions of the new directories, in octal.
     #[arg(long, short, default_value = "755", value_parser = octal)]
     mode: u32,
     #[command(flatten)]

@@ -8,7 +8,7 @@ use buttress_block::{Device, OpenOptions, probe};
 use buttress_format::{CsumType, Profile};
 use buttress_fs::make::{FEATURES, Features, MakeOptions, MakeReport, make_on};
 use buttress_fs::{Codec, Filesystem, MountOptions, Timespec, be_repeatable};
-use buttress_remote::is_remote;
+use buttress_remote::{Asked, is_remote};
 use buttress_volume::Uuid;
 
 use crate::cached::{self, Cached};
@@ -22,69 +22,75 @@ use crate::ui::Ui;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The image file (made, sparse, if it does not exist) or block device.
+    /// The image file or block device. An image file that does not exist is created as a sparse
+    /// file.
     #[arg(value_name = "IMG", required_unless_present = "list_features")]
     image: Option<PathBuf>,
-    /// More image files or devices, for a volume over several.
+    /// Further image files or devices, for a volume on several devices.
     #[arg(value_name = "MORE")]
     more: Vec<PathBuf>,
     #[command(flatten)]
     cached: Cached,
-    /// Bytes to use of each device, as 4G or 512M; the whole file or device unless given.
+    /// Bytes to use on each device, as in 4G or 512M. The default is the whole file or device.
     #[arg(long, short = 'b', alias = "byte-count", value_parser = size::parse)]
     size: Option<u64>,
-    /// Name of the volume, up to 255 bytes.
+    /// Label of the volume, up to 255 bytes.
     #[arg(long, short = 'L', default_value = "")]
     label: String,
-    /// Checksum: crc32c, xxhash, sha256 or blake2.
+    /// Checksum algorithm: crc32c, xxhash, sha256 or blake2.
     #[arg(long, alias = "checksum", default_value = "crc32c", value_parser = csum)]
     csum: CsumType,
-    /// How metadata is spread: single, dup, raid0, raid1, raid1c3, raid1c4 or raid10; dup unless
-    /// given, raid1 on several devices, single when mixed.
+    /// Profile of metadata: single, dup, raid0, raid1, raid1c3, raid1c4 or raid10. The default is
+    /// dup, raid1 on several devices, and single with --mixed.
     #[arg(long, short, value_name = "PROFILE", value_parser = profile)]
     metadata: Option<Profile>,
-    /// How data is spread, as for metadata; single unless given.
+    /// Profile of data, with the same values as for metadata. The default is single.
     #[arg(long, short, value_name = "PROFILE", value_parser = profile)]
     data: Option<Profile>,
-    /// Let data and metadata share block groups: for very small volumes.
+    /// Store data and metadata in the same block groups, for very small volumes.
     #[arg(long, short = 'M')]
     mixed: bool,
-    /// Bytes of a tree node: 4k, 8k, 16k, 32k or 64k; 16k unless given, 4k when mixed.
+    /// Size of tree nodes: 4k, 8k, 16k, 32k or 64k. The default is 16k, and 4k with --mixed.
     #[arg(long, short, value_parser = nodesize)]
     nodesize: Option<u32>,
-    /// Features to switch on, or off with ^ before the name; `list-all` lists them.
+    /// Features to enable, or to disable with ^ before the name. `list-all` prints their names.
     #[arg(long, short = 'O', default_value = "")]
     features: String,
-    /// Identifier of the volume; random unless given.
+    /// UUID of the volume. The default is a random one.
     #[arg(long, short = 'U')]
     uuid: Option<uuid::Uuid>,
-    /// Fill the volume with everything in this folder.
+    /// Copy the content of this directory into the volume.
     #[arg(long, short, value_name = "DIR")]
     rootdir: Option<PathBuf>,
-    /// Compress what --rootdir brings: zlib, lzo, zstd, with a level as in zstd:9, or no.
+    /// Compress the files of --rootdir with zlib, lzo or zstd, optionally with a level as in
+    /// zstd:9, or no.
     #[arg(long, value_name = "ALG[:LEVEL]", requires = "rootdir", value_parser = codec)]
     compress: Option<Packing>,
-    /// Memory for filling; a sixteenth of the machine unless given, at least 128M, at most a
-    /// quarter of the control group's limit.
+    /// Memory for copying the files. The default is a sixteenth of the machine, at least 128M, but
+    /// at most a quarter of the limit of the control group.
     #[arg(long, value_name = "SIZE", requires = "rootdir", value_parser = size::parse)]
     memory: Option<u64>,
-    /// Take a volume in a store of objects from a writer that seems to be alive.
+    /// Take over a volume in a store of objects from another writer, even if that seems to be
+    /// alive.
     #[arg(long)]
     takeover: bool,
-    /// Derive all identifiers from this text, except that of --uuid. With SOURCE_DATE_EPOCH set
-    /// they are derived from the content of the volume unless given, and no time is later. Then two
-    /// runs give the same bytes.
+    /// Go on without writes that only a local log has and that cannot be replayed.
+    #[arg(long)]
+    discard_local: bool,
+    /// Derive all identifiers except --uuid from this text. With SOURCE_DATE_EPOCH set, two runs
+    /// create the same bytes: no time is later, and without --seed the identifiers come from the
+    /// content.
     #[arg(long, value_name = "TEXT")]
     seed: Option<String>,
-    /// Overwrite a filesystem or partition table.
+    /// Overwrite an existing filesystem or partition table.
     #[arg(long, short)]
     force: bool,
-    /// List the features that can be chosen.
+    /// List the features.
     #[arg(long, hide = true)]
     list_features: bool,
 }
 
-/// A folder that fills the volume, with the options of the copy.
+/// A directory to copy into the new volume, with the options of the copy.
 struct Brings<'a> {
     dir: &'a Path,
     census: Census,
@@ -93,7 +99,7 @@ struct Brings<'a> {
     memory: Option<u64>,
 }
 
-/// Settings that make two runs give the same bytes.
+/// Settings with which two runs create the same bytes.
 #[derive(Clone, Copy)]
 struct Recipe {
     seed: u64,
@@ -174,7 +180,8 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
         options.time = recipe.epoch.map(|sec| Timespec { sec, nsec: 0 });
         be_repeatable(recipe.seed, recipe.epoch.and_then(|sec| u64::try_from(sec).ok()));
         if let Some(census) = &mut census {
-            // The space that a file takes on the host depends on the host's file system.
+            // How much space a file takes on the host depends on the host's file system, so its
+            // size is used here.
             census.data_bytes = census.sector_bytes;
         }
     }
@@ -212,7 +219,9 @@ fn make(
     args.cached.refuse_remote(first)?;
     let mut devices: Vec<Arc<dyn Device>> = Vec::new();
     for path in &places.paths {
-        let device = open(path, options.size, args.takeover)?;
+        let (takeover, discard_local) = (args.takeover, args.discard_local);
+        let asked = Asked { takeover, discard_local, ..Asked::default() };
+        let device = open(path, options.size, &asked)?;
         let name = || path.display().to_string();
         if !args.force
             && let Some(found) = probe::identify(&*device).context(name)?
@@ -237,10 +246,10 @@ fn make(
     print(&name, args, &report, ui)
 }
 
-fn open(path: &Path, size: Option<u64>, takeover: bool) -> Result<Arc<dyn Device>> {
+fn open(path: &Path, size: Option<u64>, asked: &Asked) -> Result<Arc<dyn Device>> {
     let open = || match size {
-        Some(size) => buttress_remote::create(path, size, takeover),
-        None => buttress_remote::open(path, OpenOptions::WRITE, takeover),
+        Some(size) => buttress_remote::create(path, size, asked),
+        None => buttress_remote::open(path, OpenOptions::WRITE, asked),
     };
     Ok(closing::when_free(path, true, open)?.device())
 }
@@ -250,7 +259,7 @@ fn fill(devices: Vec<Arc<dyn Device>>, brings: &Brings<'_>, image: &Path, ui: &U
     let Brings { dir, census, compress, recipe, memory } = *brings;
     let name = || image.display().to_string();
     let mut options = match recipe {
-        // Where a commit ends must not follow from the machine.
+        // The memory of this machine must not decide when commits end.
         Some(_) if memory.is_none() => MountOptions::default(),
         _ => memory::options(memory),
     };

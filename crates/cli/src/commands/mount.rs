@@ -2,15 +2,16 @@
 //!
 //! # Place
 //!
-//! Without `--foreground` the program starts itself once more with that option, in a new session.
-//! It ends as soon as that child says that the mount is there. (A process with threads cannot fork
-//! and go on. A process without threads can start another one.) The child opens the devices, so it
-//! owns their locks. They last until everything is durable, which may be after umount(2) has
-//! returned. A verb that comes too early waits for that ([`crate::closing`]). `umount` waits for it
-//! by itself ([`super::umount`]).
+//! Without `--foreground`, the program starts itself again with that option, in a new session. It
+//! ends as soon as that child reports that the mount is there. It does not fork, because a process
+//! with threads cannot go on after a fork.
 //!
-//! If a server has the volume already, the child joins that server and ends ([`join`]). So of
-//! several lines of an fstab, the first one starts a server.
+//! The child opens the devices, so it owns their locks. It keeps them until everything is durable,
+//! which may be after umount(2) has returned. A verb that opens the volume meanwhile waits
+//! ([`crate::closing`]). `umount` waits as well ([`super::umount`]).
+//!
+//! If a server already has the volume mounted, the child joins that server and ends ([`join`]). So
+//! of several lines of an fstab for one volume, only the first one starts a server.
 //!
 //! # Failure
 //!
@@ -20,6 +21,7 @@
 mod advice;
 mod join;
 mod pressure;
+mod store;
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
@@ -35,15 +37,17 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use buttress_block::{Device, OpenOptions};
 use buttress_cache::{CacheDevice, CacheOptions};
 use buttress_fs::{Filesystem, MountOptions};
-use buttress_fuse::{Options, Session, Unmounted, Unmounter};
-use buttress_remote::{Opened, is_remote};
+use buttress_fuse::{Latency, Options, Session, Unmounted, Unmounter};
+use buttress_remote::{Asked, Opened, is_remote};
 use serde::Serialize;
+use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::cached::{self, Cached};
 use crate::closing;
 use crate::exit::{Context, Exit, Failure, Result};
+use crate::figures::Figures;
 use crate::image::Devices;
 use crate::live::{JoinHandler, Live, MountLock, Subject};
 use crate::memory;
@@ -64,24 +68,25 @@ const FOR_INITRD: &str = "x-initrd.mount";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The image file or block device.
+    /// The image file or block device to mount.
     #[arg(value_name = "IMG")]
     image: PathBuf,
     /// The directory to mount it on.
     #[arg(value_name = "DIR")]
     target: PathBuf,
-    /// Other devices of the same volume.
+    /// Further devices of the same volume.
     #[arg(value_name = "MORE")]
     more: Vec<PathBuf>,
     #[command(flatten)]
     devices: Devices,
     #[command(flatten)]
     cached: Cached,
-    /// Mount options, separated by commas: ro, subvol=PATH, commit=SECONDS, allow_other, and so
-    /// on; with --cache those of the cache, too. Those of Linux's btrfs and of fstab are taken.
+    /// Mount options, separated by commas, such as ro, subvol=PATH, commit=SECONDS, allow_other;
+    /// with --cache also those of the cache. Options of the kernel's btrfs and of fstab are
+    /// accepted.
     #[arg(long, short = 'o', value_name = "OPTIONS")]
     options: Vec<String>,
-    /// When to bypass the kernel's page cache; auto does so on block devices.
+    /// When to bypass the kernel's page cache for the devices. auto: for block devices.
     #[arg(
         long,
         value_enum,
@@ -92,28 +97,28 @@ pub(crate) struct Args {
         default_missing_value = "always"
     )]
     direct: Direct,
-    /// Stay until the volume is unmounted, and log to standard error.
+    /// Stay in the foreground until the volume is unmounted, and log to standard error.
     #[arg(long, short)]
     foreground: bool,
-    /// Leave out unknown mount options, and say so.
+    /// Ignore unknown mount options, with a warning.
     #[arg(long)]
     sloppy: bool,
-    /// Where a mount in the background logs to; nowhere unless given.
+    /// Log file of a mount in the background. By default there is no log.
     #[arg(long, value_name = "FILE")]
     log: Option<PathBuf>,
-    /// Say on standard output when the mount is there, then detach.
+    /// Print on standard output when the mount is there, then detach.
     #[arg(long, hide = true, requires = "foreground")]
     announce: bool,
-    /// Succeed where the very same is mounted at the place already, as mount(8) does.
+    /// Succeed if the same volume is already mounted at this place, as mount(8) does.
     #[arg(long, hide = true)]
     is_there_fine: bool,
 }
 
-/// When devices are opened without the page cache.
+/// When to bypass the page cache of the devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 enum Direct {
-    /// On block devices: no other program reads them meanwhile, and an fsync waits for less. Not on
-    /// image files.
+    /// For block devices only. No other program reads them while they are mounted, and an fsync is
+    /// faster.
     #[default]
     Auto,
     Always,
@@ -202,14 +207,15 @@ fn parse(args: &Args) -> Result<Parsed> {
         volume.page_cache_bytes = 0;
     }
     door.keep_inodes_within(memory::Parts::of(&volume).known);
-    // With `submounts`, the mounts of subvolumes would stay read-only.
-    volume.may_wake = volume.read_only && !door.submounts;
+    // With `submounts`, the volume cannot become writable later: the mounts of subvolumes would
+    // stay read-only.
+    volume.may_begin_writing = volume.read_only && !door.submounts;
     cache.check().map_err(|error| cached::failure("--options", error))?;
     Ok(Parsed { door, volume, cache })
 }
 
-/// Splits lists of options into single options, each with whether the volume takes it. Refuses
-/// wrong options.
+/// Splits lists of options into single options. Each has a flag that says whether the volume takes
+/// it. Fails for invalid options.
 pub(crate) fn split(lists: &[String]) -> Result<Vec<(String, bool)>> {
     let words: Vec<_> = words(lists).collect();
     let volume = for_volume(&words, &mut Options::default())?;
@@ -229,6 +235,7 @@ fn for_volume<'w>(words: &[&'w str], door: &mut Options) -> Result<Vec<&'w str>>
     for word in words {
         let is_doors =
             door.accept(word).map_err(|error| Failure::new(Exit::Usage, error.to_string()))?;
+        let is_doors = is_doors || store::takes(word);
         let is_both = matches!(*word, "ro" | "rw") || word.ends_with("atime");
         if !is_doors || is_both {
             volume.push(*word);
@@ -237,8 +244,8 @@ fn for_volume<'w>(words: &[&'w str], door: &mut Options) -> Result<Vec<&'w str>>
     Ok(volume)
 }
 
-/// Parses the volume's options, with `memory` bytes unless the options name another number. For an
-/// unknown option the error names near options of the volume and of the front end.
+/// Parses the volume's options. `memory` is the budget, unless the options set another one. The
+/// error for an unknown option names similar options of the volume and of the front end.
 fn volume_options(words: &[&str], memory: Option<u64>) -> Result<MountOptions> {
     let mut options = memory::options(memory);
     let parsed = options.parse_more(&words.join(",")).map_err(|error| {
@@ -256,8 +263,8 @@ fn volume_options(words: &[&str], memory: Option<u64>) -> Result<MountOptions> {
     parsed.map(|()| options)
 }
 
-/// Returns whether the machine itself is to run from the mount. Before it unmounts, systemd kills
-/// all other servers, and leaves this one running until the end.
+/// Returns whether the machine itself runs from the mount. At shutdown, systemd kills all other
+/// servers before it unmounts. This one must run until the end.
 pub(crate) fn is_for_initrd(options: &[String]) -> bool {
     words(options).any(|word| word == FOR_INITRD) || Path::new(IN_INITRD).exists()
 }
@@ -268,8 +275,8 @@ pub(crate) fn spawn(given: &[OsString], is_kept: bool) -> Result<Child> {
     if std::env::var_os(IS_CHILD).is_some() {
         return Err(Failure::new(Exit::Failure, "a mount in the background starts no other"));
     }
-    // Only names follow `--`, so our options must stand before it. A child that took them for names
-    // would start a child, and so on.
+    // After `--` there are only names, so the added options must stand before it. Otherwise, the
+    // child would take them for names and start a child itself, and so on.
     let end = given.iter().position(|word| word == "--").unwrap_or(given.len());
     Command::new(program)
         .arg0(if is_kept { OsStr::new(KEPT) } else { OsStr::new("buttress") })
@@ -326,7 +333,8 @@ fn serve(args: &Args, options: Parsed, ui: &Ui) -> Result<Exit> {
         rustix::process::setsid().context(|| "leaving the terminal")?;
     }
     pressure::prepare();
-    // Signals that come while the volume is being opened wait for the thread that takes them.
+    // Signals that arrive while the volume is being opened are kept until the thread for signals
+    // starts.
     let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context(|| "watching for signals")?;
     let image = closing::full_name(&args.image).context(|| args.image.display().to_string())?;
     args.cached.refuse_remote(&image)?;
@@ -347,14 +355,15 @@ fn serve(args: &Args, options: Parsed, ui: &Ui) -> Result<Exit> {
     let is_root = rustix::process::geteuid().is_root();
     door.shared = is_root && !door.submounts && buttress_fuse::can_share();
     let parts = memory::Parts::of(&volume);
-    let Whole { fs, cache, files } = open(args, &image, volume, cache)?;
+    let asked = store::asked(args, &image)?;
+    let Whole { fs, cache, files } = open(args, &image, volume, cache, &asked)?;
     if let Some(why) = fs.read_only_reason() {
         if !door.read_only {
             ui.note(format!("{}: mounted read-only: {why}", image.display()));
         }
         door.read_only = true;
     }
-    door.may_wake = fs.is_asleep();
+    door.may_begin_writing = fs.can_begin_writing();
     let mounted = buttress_fuse::mount(fs.clone(), &args.target, &door);
     let session = mounted.map_err(std::io::Error::other).context(String::new)?;
     advice::give(&session, &door, ui);
@@ -366,6 +375,10 @@ fn serve(args: &Args, options: Parsed, ui: &Ui) -> Result<Exit> {
     // because names may be relative.
     let mut live = live(args, &image, &session, cache.as_ref(), &fs);
     let (held, kernel_sync) = (fs.clone(), session.kernel_sync());
+    if let Some(Opened::Remote(device)) = files.first() {
+        let device = Arc::clone(device);
+        live.add_section("store", move || store::figures(&device));
+    }
     live.add_section("memory", move || crate::space::memory_figures(&held, &kernel_sync, parts));
     live.add_join_handler(match session.sharer() {
         Some(sharer) => {
@@ -436,8 +449,25 @@ fn live(
         let counts = buttress_fuse::requests().into_iter();
         counts.map(|(name, count)| (name.to_owned(), count.into())).collect()
     });
+    live.add_section("latency", latency_figures);
     live.add_section("fsync", move || crate::space::sync_figures(&syncs.sync_stats()));
     live
+}
+
+/// The times of answers by kind of request.
+fn latency_figures() -> Figures {
+    let figures = |latency: Latency| {
+        json!({
+            "times": latency.answers,
+            "bytes": latency.bytes,
+            "p50_us": latency.p50_us,
+            "p99_us": latency.p99_us,
+            "max_us": latency.max_us,
+            "total_us": latency.total_us,
+        })
+    };
+    let kinds = buttress_fuse::latencies().into_iter();
+    kinds.map(|(kind, latency)| (kind.to_owned(), figures(latency))).collect()
 }
 
 /// Tells the parent that the mount is there, and leaves the parent's terminal and directory.
@@ -477,7 +507,13 @@ fn paths<'a>(args: &'a Args, image: &'a Path) -> impl Iterator<Item = &'a Path> 
 }
 
 /// Opens the devices and the volume on them.
-fn open(args: &Args, image: &Path, options: MountOptions, cache: CacheOptions) -> Result<Whole> {
+fn open(
+    args: &Args,
+    image: &Path,
+    options: MountOptions,
+    cache: CacheOptions,
+    asked: &Asked,
+) -> Result<Whole> {
     let how = if options.read_only { OpenOptions::READ } else { OpenOptions::WRITE };
     let how = |path: &Path| OpenOptions { direct: args.direct.applies_to(path), ..how };
     let mut seen = HashSet::new();
@@ -488,8 +524,7 @@ fn open(args: &Args, image: &Path, options: MountOptions, cache: CacheOptions) -
     let files: Vec<&Path> = files.collect();
     buttress_remote::check_alone(files.iter().copied(), !options.read_only)
         .map_err(Failure::of_remote)?;
-    let takeover = args.devices.takeover;
-    let files = files.iter().map(|path| closing::open_taking(path, how(path), takeover));
+    let files = files.iter().map(|path| closing::open_asked(path, how(path), asked));
     let files = files.collect::<Result<Vec<_>>>()?;
     let mut devices: Vec<Arc<dyn Device>> = files.iter().map(Opened::device).collect();
     let mut cached = None;
@@ -504,7 +539,7 @@ fn open(args: &Args, image: &Path, options: MountOptions, cache: CacheOptions) -
     Ok(Whole { fs, cache: cached, files })
 }
 
-/// The progress of the end, which a second signal reports.
+/// How far the end of the mount has come. A second signal reports it.
 #[derive(Clone, Copy)]
 #[repr(u8)]
 enum Stage {
@@ -513,9 +548,9 @@ enum Stage {
     Committing,
 }
 
-/// Unmounts at the first signal, and says at every other signal what it waits for. If programs
-/// still use the mount, everything that they have written is made durable at once. A machine that
-/// shuts down kills a process that does not end soon.
+/// Unmounts at the first signal. At each further signal, prints what it waits for. If programs
+/// still use the mount, makes everything that they have written durable at once, because a machine
+/// that shuts down soon kills the process.
 fn watch(
     mut signals: Signals,
     unmounter: Unmounter,
@@ -571,7 +606,7 @@ mod tests {
         volume_options(&volume, None)
     }
 
-    /// Lists as they stand in fstab, of btrfs and of mount(8), are taken.
+    /// Lists of options are accepted as they are in an fstab for btrfs and mount(8).
     #[test]
     fn lists_of_fstab_are_taken() {
         for list in [
@@ -590,8 +625,8 @@ mod tests {
         assert_eq!(options.without_effect, ["ssd"]);
     }
 
-    /// With `--sloppy` each option that is known is kept, also one that only works with another;
-    /// an unknown one and a wrong value are left out.
+    /// With `--sloppy`, every known option is kept, even if it needs another one. Unknown options
+    /// and invalid values are left out.
     #[test]
     fn sloppy_leaves_out_what_is_unknown_alone() {
         use clap::Parser;
@@ -616,8 +651,8 @@ mod tests {
         }
     }
 
-    /// The error for an unknown option is one line. It names the nearest options of the volume and
-    /// of the front end, and no switch for experiments.
+    /// The error for an unknown option is one line. It names the most similar options of the volume
+    /// and of the front end, but none that is only for experiments.
     #[test]
     fn an_unknown_option_is_one_short_line() {
         for (wrong, meant) in

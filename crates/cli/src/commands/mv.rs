@@ -11,16 +11,16 @@ use crate::ui::Ui;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// What to rename, as IMG:/path.
+    /// The file or directory to rename, as IMG:/path.
     #[arg(value_name = "IMG:/OLD")]
     source: OsString,
-    /// The new name, or a directory to move into; in the same volume.
+    /// The new name in the same volume, or an existing directory to move into.
     #[arg(value_name = "IMG:/NEW")]
     target: OsString,
-    /// Refuse when the new name is taken.
+    /// Fail if the new name exists.
     #[arg(long, short)]
     no_clobber: bool,
-    /// Swap the two names.
+    /// Exchange the two names.
     #[arg(long, conflicts_with = "no_clobber")]
     exchange: bool,
     #[command(flatten)]

@@ -2,8 +2,8 @@
 //!
 //! # Failure
 //!
-//! The program ends with success only when every write that clients were told is done is durable.
-//! Clients that have the export open see their connection end.
+//! The program succeeds only if every write that was acknowledged to a client is durable at its
+//! end. Clients that have the export open then lose their connection.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -22,33 +22,33 @@ use crate::ui::Ui;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The image file or block device.
+    /// The image file or block device to serve.
     #[arg(value_name = "IMG")]
     image: PathBuf,
     #[command(flatten)]
     cached: Cached,
-    /// Where to listen: unix:PATH, 127.0.0.1:PORT, [::1]:PORT or localhost:PORT. Several may be
-    /// given. Every user of this machine can connect to a port; a socket has the permissions of a
-    /// file.
+    /// Address to listen on: unix:PATH, 127.0.0.1:PORT, [::1]:PORT or localhost:PORT. Can be given
+    /// several times. Every user of this machine can connect to a port; a socket has the
+    /// permissions of a file.
     #[arg(long, required = true, value_name = "ADDRESS")]
     listen: Vec<Address>,
-    /// Let clients read only, and others read the image meanwhile.
+    /// Serve read-only. Other programs can then read the image as well.
     #[arg(long, short)]
     read_only: bool,
-    /// The name of the export, as clients give it. A client that gives none gets it as well.
+    /// Name of the export. Clients that give no name get this export as well.
     #[arg(long, value_name = "NAME", default_value = "")]
     export: String,
-    /// Bypass the kernel's page cache.
+    /// Bypass the kernel's page cache for the image.
     #[arg(long)]
     direct: bool,
-    /// Listen where other machines can connect, too. Nothing is encrypted, and no client is
-    /// authenticated.
+    /// Also listen on addresses that other machines can reach. There is no encryption and no
+    /// authentication.
     #[arg(long)]
     allow_remote: bool,
-    /// Largest number of clients at a time.
+    /// Maximum number of clients.
     #[arg(long, value_name = "N", default_value_t = Options::default().connections)]
     connections: usize,
-    /// Largest number of requests of one client at a time.
+    /// Maximum number of parallel requests of each client.
     #[arg(long, value_name = "N", default_value_t = Options::default().threads)]
     threads: usize,
 }
@@ -63,7 +63,7 @@ struct Document<'a> {
 }
 
 pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
-    // Signals from here on wait for the thread that takes them.
+    // Signals that arrive from here on are kept until the thread for signals starts.
     let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context(|| "watching for signals")?;
     let how = if args.read_only { OpenOptions::READ } else { OpenOptions::WRITE };
     let how = OpenOptions { direct: args.direct, ..how };

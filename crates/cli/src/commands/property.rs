@@ -20,34 +20,34 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Verb {
-    /// Show one property, or all that are set.
+    /// Show one property, or all properties that are set.
     Get {
         /// The file or directory, as IMG:/path or as a path on a mount.
         #[arg(value_name = "IMG:/PATH | PATH")]
         place: OsString,
-        /// Which one: compression; ro of a subvolume.
+        /// The property: compression, or ro for a subvolume.
         name: Option<String>,
         #[command(flatten)]
         devices: Devices,
     },
-    /// Set a property; an empty value takes it away.
+    /// Set a property. An empty value removes it.
     Set {
-        /// Clear ro of a subvolume that was received: no stream can build on it any more.
+        /// Allow clearing ro of a received subvolume. Incremental streams can then no longer build
+        /// on it.
         #[arg(short = 'f')]
         force: bool,
         /// The file or directory, as IMG:/path or as a path on a mount.
         #[arg(value_name = "IMG:/PATH | PATH")]
         place: OsString,
-        /// Which one: compression; ro of a subvolume.
+        /// The property: compression, or ro for a subvolume.
         name: String,
-        /// For compression: zlib, lzo or zstd, with a level as in zstd:9, or none. What is written
-        /// from then on follows it, and what is made in a directory inherits it. For ro: true or
-        /// false.
+        /// For compression: zlib, lzo or zstd, optionally with a level as in zstd:9, or none. It
+        /// applies to later writes, and new files in a directory inherit it. For ro: true or false.
         value: String,
         #[command(flatten)]
         devices: Devices,
     },
-    /// List the properties that there are.
+    /// List the known properties.
     List {
         /// The file or directory, as IMG:/path or as a path on a mount.
         #[arg(value_name = "IMG:/PATH | PATH")]

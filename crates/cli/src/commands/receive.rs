@@ -20,16 +20,16 @@ const AHEAD_BYTES: usize = 1 << 20;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The directory that the subvolumes are made in, as IMG:/path or as a path on a mount.
+    /// The directory for the received subvolumes, as IMG:/path or as a path on a mount.
     #[arg(value_name = "IMG:/DIR | DIR", required_unless_present = "dump")]
     dir: Option<OsString>,
     /// Read the stream from this file instead of standard input.
     #[arg(short = 'f', long = "file", value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Print the commands of the stream, one a line, and change nothing. Times are in UTC.
+    /// Print the commands of the stream, one on each line, and change nothing. Times are in UTC.
     #[arg(long, conflicts_with = "dir")]
     dump: bool,
-    /// Say nothing but errors.
+    /// Print only errors.
     #[arg(short, long)]
     quiet: bool,
     #[command(flatten)]

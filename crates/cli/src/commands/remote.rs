@@ -3,53 +3,81 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use buttress_block::OpenOptions;
+use buttress_block::{OpenOptions, probe};
 use buttress_dump::when;
-use buttress_remote::{Options, RemoteDevice, Site};
+use buttress_remote::{Asked, Options, RemoteDevice, Site};
 use buttress_volume::Volume;
 use serde_json::{Value, json};
 
+use crate::client;
 use crate::closing;
 use crate::exit::{Exit, Failure, Result};
+use crate::image::Devices;
+use crate::order::Order;
 use crate::size::human;
 use crate::ui::Ui;
 
-/// The verbs.
+/// The actions on a volume in a store.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Verb {
-    /// List the newest commits of a volume, and all pins.
+    /// List the latest commits of a volume, and all pins.
     Log {
         /// The volume, as s3://bucket/prefix or file:///dir.
         place: PathBuf,
-        /// How many commits.
+        /// Number of commits.
         #[arg(long, short = 'n', default_value_t = 20)]
         count: usize,
     },
-    /// Keep a commit under a name: the newest, or the one of `?commit=N`.
+    /// Keep the latest commit under a name, or the one of `?commit=N`.
     Pin {
         place: PathBuf,
         /// The name.
         name: String,
     },
-    /// Let go of a commit that a name keeps.
+    /// Remove a name, so that its commit is no longer kept.
     Unpin {
         place: PathBuf,
         /// The name.
         name: String,
     },
-    /// Say how many bytes are live and shared.
+    /// Show how many bytes are in use, and how many are shared with other volumes.
     Usage { place: PathBuf },
-    /// Make a volume that shares all objects with another, in constant time. Both can be written.
+    /// Create a volume that shares all objects with another one. It takes the same short time for
+    /// any size, and both volumes can be written.
     Clone {
-        /// The base: its newest commit, or the one of `?pin=NAME` or `?commit=N`.
+        /// The source: its latest commit, or the one of `?pin=NAME` or `?commit=N`.
         base: PathBuf,
         /// The new volume, in the same store.
         target: PathBuf,
-        /// Keep the identifier of the file system. Linux does not mount two with one identifier.
+        /// Keep the UUID of the file system. Linux does not mount two file systems with the same
+        /// UUID.
         #[arg(long)]
         same_uuid: bool,
     },
-    /// Collect garbage of a volume that is not mounted. A mount does so by itself.
+    /// Wait until everything that was written is in the store.
+    Push {
+        /// The volume, or the directory of its mount.
+        place: PathBuf,
+    },
+    /// Write what a local log has that does not fit its volume any more to an image or a new
+    /// volume. The content is that of the last write that was acknowledged.
+    Salvage {
+        /// The volume.
+        place: PathBuf,
+        /// The folder that was its cache-dir.
+        cache_dir: PathBuf,
+        /// The new image or volume.
+        target: PathBuf,
+    },
+    /// Delete a volume and all of its objects. It is refused while a writer, a reader, a pin or a
+    /// clone needs it.
+    Delete {
+        place: PathBuf,
+        /// Go on without writes that only the local log of a writer has.
+        #[arg(long)]
+        discard_local: bool,
+    },
+    /// Remove unused objects of a volume that is not mounted. A mount does this by itself.
     Gc { place: PathBuf },
 }
 
@@ -66,6 +94,18 @@ pub(crate) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
             say(ui, &json!({ "pin": name }), &format!("{name} is let go of"))
         }
         Verb::Usage { place } => table(&json!(open(&place, OpenOptions::READ)?.status()), ui),
+        Verb::Push { place } => {
+            client::run(&Order::Commit, &place, &Devices::default(), "pushing", ui)?;
+            say(ui, &json!({}), "everything is in the store")
+        }
+        Verb::Salvage { place, cache_dir, target } => salvage(&place, cache_dir, &target, ui),
+        Verb::Delete { place, discard_local } => {
+            let options = Options { write: true, discard_local, ..Options::default() };
+            let site = Site::of(&place, options).map_err(Failure::of_remote)?;
+            let objects = site.delete().map_err(Failure::of_remote)?;
+            let text = format!("{} is deleted: {objects} objects", place.display());
+            say(ui, &json!({ "objects": objects }), &text)
+        }
         Verb::Clone { base, target, same_uuid } => clone(&base, &target, same_uuid, ui),
         Verb::Gc { place } => {
             let device = open(&place, OpenOptions::WRITE)?;
@@ -82,6 +122,34 @@ fn site(place: &Path) -> Result<Site> {
 
 fn open(place: &Path, how: OpenOptions) -> Result<Arc<RemoteDevice>> {
     closing::open_device(place, how)?.remote().map_err(Failure::of_remote)
+}
+
+fn salvage(place: &Path, cache_dir: PathBuf, target: &Path, ui: &Ui) -> Result<Exit> {
+    let site = || -> buttress_remote::Result<Site> {
+        let mut site = Site::of(place, Options::default())?;
+        site.options.cache_dir = Some(std::path::absolute(&cache_dir).unwrap_or(cache_dir));
+        Ok(site)
+    };
+    let bar = ui.bytes_bar("copying", 0);
+    let mut made = None;
+    let create = |len| {
+        let opened = buttress_remote::create(target, len, &Asked::default())?;
+        let device = opened.device();
+        if let Some(found) = probe::identify(&*device)? {
+            let why = format!("holds {found}; a salvage overwrites nothing");
+            return Err(buttress_remote::Error::Place { place: device.name(), why });
+        }
+        made = Some(opened);
+        Ok(device)
+    };
+    let salvaged = site().and_then(|site| site.salvage(create, &|bytes| bar.add(bytes)));
+    let unsent = salvaged.map_err(Failure::of_remote)?;
+    drop(bar);
+    if let Some(opened) = made {
+        opened.release().map_err(Failure::of_remote)?;
+    }
+    let text = format!("{} has what was acknowledged: {unsent}", target.display());
+    say(ui, &json!(unsent), &text)
 }
 
 fn say(ui: &Ui, document: &Value, text: &str) -> Result<Exit> {

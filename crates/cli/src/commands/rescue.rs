@@ -9,37 +9,38 @@ use crate::exit::{Context, Exit, Result};
 use crate::image::{self, Access, Devices};
 use crate::ui::{Tone, Ui};
 
-/// The part to repair. Each command lists its writes, and makes them with --yes. Exit code 6: there
-/// are writes to make, and --yes was not given.
+/// Repair a part of a volume. Each command lists the writes that it would make; with --yes it makes
+/// them. Exit code 6 means that there are writes to make and --yes is missing.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Verb {
-    /// Replace damaged and old superblocks by the newest good copy of the same device.
+    /// Replace damaged and outdated superblock copies by the newest good copy on the same device.
     SuperRecover(Args),
-    /// Remove the log of fsync. Data that fsync wrote since the last commit is lost.
+    /// Remove the log tree. Data that fsync wrote since the last commit is lost.
     ZeroLog(Args),
-    /// Repair device sizes that are not whole sectors or exceed the device, and their sum.
+    /// Correct recorded device sizes that are not whole sectors or exceed the device, and their
+    /// sum.
     FixDeviceSize(Args),
-    /// Have the next mount rebuild the free space cache, v1 (files) or v2 (a tree).
+    /// Clear the free space cache, v1 (files) or v2 (a tree). The next mount rebuilds it.
     ClearSpaceCache(Cache),
-    /// Write the map of chunks anew, from tree nodes that a scan finds.
+    /// Rebuild the chunk tree from tree nodes that a scan of the devices finds.
     ChunkRecover(Args),
 }
 
 /// The volume.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The devices of the volume; it must not be mounted.
+    /// The devices of the volume, which must not be mounted.
     #[arg(value_name = "VOLUME", required = true, num_args = 1..)]
     volumes: Vec<PathBuf>,
-    /// Write what is listed.
+    /// Make the listed writes.
     #[arg(long, short)]
     yes: bool,
 }
 
-/// The volume, and what is cleared.
+/// The volume, and the version of the free space cache.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Cache {
-    /// v1 or v2.
+    /// Version of the cache: v1 or v2.
     #[arg(value_name = "VERSION", value_parser = ["v1", "v2"])]
     version: String,
     #[command(flatten)]
@@ -47,7 +48,7 @@ pub(crate) struct Cache {
 }
 
 impl Args {
-    /// These devices, and no question before what is written.
+    /// Returns arguments for these devices, with which the writes are made without a question.
     pub(crate) fn at_once(volumes: Vec<PathBuf>) -> Self {
         Self { volumes, yes: true }
     }

@@ -10,44 +10,44 @@ use crate::exit::{Context, Exit, Failure, Result};
 use crate::salvage::{self, Opening};
 use crate::ui::{Tone, Ui};
 
-/// Saves files from a volume in any state, from its newest root or else from older roots. A scan of
-/// the devices helps to find them. Writes nothing to the volume. Bytes that no checksum confirms
-/// are left out. A run that was stopped continues when it is started again. Exit code 3: something
-/// is lost.
+/// Copy files out of a volume in any state, from its newest usable root or from older ones, which a
+/// scan of the devices finds. Writes nothing to the volume. Bytes without a matching checksum are
+/// left out. An interrupted run can be started again and continues. Exit code 3 means that
+/// something is lost.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The devices of the volume that are there, and after them the folder for the files (none with
-    /// --list-roots and --dry-run).
+    /// The present devices of the volume, then the directory for the files. Without a directory for
+    /// --list-roots and --dry-run.
     #[arg(value_name = "VOLUME... TO", required = true, num_args = 1..)]
     places: Vec<PathBuf>,
     #[command(flatten)]
     opening: Opening,
-    /// List the roots that there are, newest first, and stop.
+    /// List the roots that were found, newest first, and exit.
     #[arg(long)]
     list_roots: bool,
-    /// Use this root: a transaction, or the address of its node.
+    /// Use this root, given by its transaction or by the address of its node.
     #[arg(long, value_name = "N")]
     root: Option<u64>,
-    /// Only files that match this pattern, and all below them; may be given several times. A star
-    /// stays within one folder, two stars do not.
+    /// Only files that match this pattern, with everything below them. Can be given several times.
+    /// `*` stays within one directory; `**` does not.
     #[arg(long, value_name = "GLOB")]
     path: Vec<String>,
-    /// Only this subvolume: its number, or its path.
+    /// Only this subvolume, given by its number or path.
     #[arg(long, value_name = "SUBVOLUME")]
     subvolume: Option<String>,
-    /// Read-only snapshots, too.
+    /// Also restore read-only snapshots.
     #[arg(long)]
     snapshots: bool,
-    /// Data with lost checksums, too.
+    /// Also restore data that has lost its checksums.
     #[arg(long)]
     unverified: bool,
-    /// Replace files that are there.
+    /// Overwrite existing files.
     #[arg(long)]
     overwrite: bool,
-    /// Read and verify everything, and write nothing.
+    /// Read and verify everything, but write nothing.
     #[arg(long)]
     dry_run: bool,
-    /// Name whole files, too.
+    /// Also list files that are complete.
     #[arg(long, short)]
     verbose: bool,
 }

@@ -12,13 +12,13 @@ use crate::ui::{Progress, Ui};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// What to remove, as IMG:/path.
+    /// The files and directories to remove, as IMG:/path.
     #[arg(required = true, value_name = "IMG:/PATH")]
     places: Vec<OsString>,
-    /// Remove directories and everything in them.
+    /// Remove directories with everything in them.
     #[arg(long, short)]
     recursive: bool,
-    /// Do not complain about names that do not exist.
+    /// Ignore names that do not exist.
     #[arg(long, short)]
     force: bool,
     #[command(flatten)]

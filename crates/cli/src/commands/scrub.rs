@@ -17,32 +17,33 @@ use crate::order::Order;
 use crate::size::human;
 use crate::ui::{Tone, Ui};
 
-/// What to do about a scrub.
+/// The actions on a scrub.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Verb {
-    /// Scrub a volume from its beginning.
+    /// Start a scrub of a volume from its beginning.
     Start(Args),
-    /// Go on with a scrub that was interrupted.
+    /// Resume an interrupted scrub.
     Resume(Args),
-    /// Tell what the last scrub of a volume found, or how far it is.
+    /// Show the progress of the running scrub, or the result of the last one.
     Status(Args),
 }
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The volume, or where this user has it mounted.
+    /// The image or block device of the volume, or a directory where this user has mounted it.
     #[arg(value_name = "IMG")]
     image: PathBuf,
     #[command(flatten)]
     devices: Devices,
-    /// Only look: mend nothing.
+    /// Only check, and repair nothing.
     #[arg(long, short = 'r')]
     readonly: bool,
-    /// Hold each block group read-only while it is looked at, where the others have room for its
-    /// writers. Tell whether copies of data without checksums are alike.
+    /// Make each block group read-only while it is checked, if others have room for the writers.
+    /// Also compare the copies of data without checksums.
     #[arg(long)]
     hold_groups: bool,
-    /// Folder for the progress; /var/lib/buttress unless given, or a folder of the user's.
+    /// Directory for the progress file. The default is /var/lib/buttress, or a directory of the
+    /// user.
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
 }

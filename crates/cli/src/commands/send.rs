@@ -17,32 +17,33 @@ use crate::ui::{Progress, Ui};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The subvolume, as IMG:/path or as a path on a mount; read-only.
+    /// The read-only subvolume, as IMG:/path or as a path on a mount.
     #[arg(value_name = "IMG:/SUBVOLUME | PATH")]
     subvolume: OsString,
-    /// Send what differs from this subvolume, which the receiver has; named as the first, or as a
-    /// path of the same volume.
+    /// Send only the differences from this subvolume, which the receiver must have. Given as the
+    /// subvolume, or as a path in the same volume.
     #[arg(short, long, value_name = "SUBVOLUME")]
     parent: Option<OsString>,
-    /// Take data from this subvolume, too, which the receiver has; may be given several times.
+    /// Let the receiver clone data from this subvolume, which it must have. Can be given several
+    /// times.
     ///
-    /// Without a parent, the one of them that is the nearest relative becomes the parent.
+    /// Without a parent, the one of them that is most closely related becomes the parent.
     #[arg(short = 'c', long = "clone-source", value_name = "SUBVOLUME")]
     clone_sources: Vec<OsString>,
-    /// Version of the stream: 1 is understood everywhere, 2 keeps holes, allocated space and
-    /// compressed data.
+    /// Version of the stream. All receivers understand 1. Version 2 preserves holes, preallocated
+    /// space and compressed data.
     #[arg(long, value_name = "N", default_value = "1", value_parser = version)]
     proto: u32,
-    /// Send compressed data as it is; version 2.
+    /// Send compressed data without decompressing it. Needs version 2.
     #[arg(long)]
     compressed_data: bool,
     /// Write the stream to this file instead of standard output.
     #[arg(short = 'f', long = "file", value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Say where file data is in place of the data: enough to see what changed.
+    /// Send only which data has changed, not the data itself.
     #[arg(long)]
     no_data: bool,
-    /// Say nothing but errors.
+    /// Print only errors.
     #[arg(short, long)]
     quiet: bool,
     #[command(flatten)]
@@ -106,7 +107,7 @@ impl Output {
     fn open(args: &Args) -> Result<Self> {
         let Some(path) = &args.file else { return Ok(Self::Standard(std::io::stdout().lock())) };
         let mut options = File::options();
-        // A stream contains files of all owners, so only its own owner may read it.
+        // A stream has files of all owners, so only the owner of this file may read it.
         options.write(true).create(true).truncate(true).mode(0o600);
         let file = options.open(path).context(|| path.display().to_string())?;
         Ok(Self::File(file))
@@ -127,7 +128,7 @@ impl Output {
 struct Counted<'b> {
     output: Output,
     bar: &'b Progress,
-    /// The message for the first bytes. When they come, nothing has been refused.
+    /// The message to print with the first bytes. They come only after all checks have passed.
     say: Option<String>,
 }
 

@@ -15,7 +15,7 @@ use crate::when;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The file, as IMG:/path.
+    /// The file or directory, as IMG:/path.
     #[arg(value_name = "IMG:/PATH")]
     place: OsString,
     #[command(flatten)]

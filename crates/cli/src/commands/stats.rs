@@ -3,36 +3,33 @@
 //! # Invariants
 //!
 //! - **S1** Scripts are given every figure; people those that are not zero, unless they ask for all
-//!   ([`people`]).
-
-mod people;
+//!   ([`tables`]).
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use buttress_watch::openmetrics;
+use buttress_watch::tables::{self, Look};
 use serde_json::{Map, Value, json};
 
 use crate::exit::{Exit, Failure, Result};
 use crate::live::{self, Answer};
-use crate::openmetrics;
 use crate::ui::Ui;
-
-use self::people::Look;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// A mounted directory, an image that is mounted or served, or its cache; all of this user
-    /// unless given.
+    /// A directory on a mount, an image that is mounted or served, or its cache. The default is all
+    /// mounts and servers of this user.
     #[arg(value_name = "PLACE")]
     place: Option<PathBuf>,
-    /// Ask again and again, and show how fast the figures change.
+    /// Repeat at this interval, and show how fast figures change.
     #[arg(long, short, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1")]
     watch: Option<f64>,
-    /// Show figures that are zero, too. JSON and OpenMetrics always have them.
+    /// Show figures that are zero as well. JSON and OpenMetrics always have them.
     #[arg(long, short)]
     all: bool,
-    /// Print the text form of OpenMetrics, which Prometheus reads.
+    /// Print the figures in the text format of OpenMetrics, which Prometheus reads.
     #[arg(long, conflicts_with = "watch")]
     openmetrics: bool,
 }
@@ -59,7 +56,7 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
                 Some(_) => documents.into_iter().next().unwrap_or_default(),
                 None => Value::Array(documents),
             };
-            // A line a time, for reading along.
+            // With `--watch`, one document on each line, so that a reader can process each at once.
             if pause.is_some() { ui.line(value.to_string())? } else { ui.document(&value)? }
         } else {
             let mut text = String::new();
@@ -68,7 +65,7 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
                     let same = all.iter().find(|earlier| earlier.pid == answer.pid)?;
                     Some((same, now.duration_since(*at).as_secs_f64()))
                 });
-                people::show(answer, Look { before, all: args.all, ui }, &mut text);
+                tables::show(answer, Look { before, all: args.all, ui }, &mut text);
             }
             if answers.is_empty() {
                 text.push_str("nothing is mounted or served by this user\n");
@@ -84,13 +81,13 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     }
 }
 
-/// What scripts read: an object a section.
-fn document(answer: &Answer) -> Value {
+/// Returns the figures for scripts, with one object for each section.
+pub(super) fn document(answer: &Answer) -> Value {
     let mut value = json!({ "pid": answer.pid });
     if let (Some(object), Ok(Value::Object(subject))) =
         (value.as_object_mut(), serde_json::to_value(&answer.subject))
     {
-        // How a place is told apart from one of the same name is between us.
+        // Leaves out fields by which Buttress processes tell places with equal names apart.
         let between_us = ["file", "cache_file", "device", "more", "is_shared"];
         object.extend(subject.into_iter().filter(|(name, _)| !between_us.contains(&name.as_str())));
         let sections = answer.sections.iter().map(|section| {

@@ -3,9 +3,9 @@
 //!
 //! # Place
 //!
-//! This file reads the words and shows the results. `crate::execute` does the work, in this process
-//! or in the one that has the volume mounted. A host path on a mount of this user is as good as a
-//! path in an image.
+//! This file parses arguments and shows results. `crate::execute` does the work, in this process or
+//! in the one that has the volume mounted. A path on a mount of this user is accepted wherever a
+//! path in an image is.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -29,34 +29,34 @@ pub(crate) struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Verb {
-    /// Make empty subvolumes.
+    /// Create empty subvolumes.
     Create {
-        /// The subvolumes, as IMG:/path, or as a path on a mount.
+        /// The new subvolumes, as IMG:/path or as a path on a mount.
         #[arg(required = true, value_name = "IMG:/PATH | PATH")]
         places: Vec<OsString>,
         #[command(flatten)]
         devices: Devices,
     },
-    /// Make a snapshot of a subvolume.
+    /// Create a snapshot of a subvolume.
     Snapshot {
-        /// Forbid changes of the snapshot.
+        /// Make the snapshot read-only.
         #[arg(short = 'r')]
         read_only: bool,
-        /// The subvolume to be copied, as IMG:/path, or as a path on a mount.
+        /// The subvolume to snapshot, as IMG:/path or as a path on a mount.
         #[arg(value_name = "IMG:/SOURCE | SOURCE")]
         source: OsString,
-        /// The snapshot, or a directory in which it gets the source's name.
+        /// The snapshot, or an existing directory in which it gets the name of the source.
         #[arg(value_name = "IMG:/TARGET | TARGET")]
         target: OsString,
         #[command(flatten)]
         devices: Devices,
     },
-    /// Delete subvolumes, and give their space back.
+    /// Delete subvolumes, and free their space.
     Delete {
-        /// The subvolumes, as IMG:/path, or as a path on a mount.
+        /// The subvolumes to delete, as IMG:/path or as a path on a mount.
         #[arg(required = true, value_name = "IMG:/PATH | PATH")]
         places: Vec<OsString>,
-        /// Leave their space to the next writer, which frees it while the volume is mounted.
+        /// Do not wait for the space. It is freed in the background while the volume is mounted.
         #[arg(long)]
         later: bool,
         #[command(flatten)]
@@ -64,7 +64,7 @@ enum Verb {
     },
     /// List all subvolumes.
     List {
-        /// The volume: its image, or where it is mounted.
+        /// The image or block device of the volume, or a directory where it is mounted.
         #[arg(value_name = "IMG | DIR")]
         place: OsString,
         #[command(flatten)]
@@ -72,26 +72,27 @@ enum Verb {
     },
     /// Show everything about one subvolume.
     Show {
-        /// The subvolume, as IMG:/path, or as a path on a mount.
+        /// The subvolume, as IMG:/path or as a path on a mount.
         #[arg(value_name = "IMG:/PATH | PATH")]
         place: OsString,
         #[command(flatten)]
         devices: Devices,
     },
-    /// Show which subvolume is mounted when no other is asked for.
+    /// Show the default subvolume, which a mount without other options shows.
     GetDefault {
-        /// The volume: its image, or where it is mounted.
+        /// The image or block device of the volume, or a directory where it is mounted.
         #[arg(value_name = "IMG | DIR")]
         place: OsString,
         #[command(flatten)]
         devices: Devices,
     },
-    /// Have another subvolume mounted when no other is asked for.
+    /// Set the default subvolume.
     SetDefault {
-        /// The subvolume, as IMG:/path or a path on a mount; or its number, followed by the volume.
+        /// The subvolume, as IMG:/path or as a path on a mount, or its number, followed by the
+        /// volume.
         #[arg(value_name = "IMG:/PATH | ID")]
         what: OsString,
-        /// The volume, if a number came first.
+        /// The volume, if the subvolume is given by its number.
         #[arg(value_name = "IMG")]
         place: Option<OsString>,
         #[command(flatten)]

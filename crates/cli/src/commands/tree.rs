@@ -17,32 +17,31 @@ use crate::ui::{Tone, Ui};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Where to begin, as IMG:/path; IMG alone is its root.
+    /// The directory to begin at, as IMG:/path. IMG alone is the root of the volume.
     #[arg(value_name = "IMG:/PATH")]
     place: OsString,
-    /// Go at most this many directories down.
+    /// Maximum depth of directories.
     #[arg(long, value_name = "N")]
     depth: Option<usize>,
-    /// Show sizes.
+    /// Show the sizes of files.
     #[arg(long)]
     size: bool,
     #[command(flatten)]
     devices: Devices,
 }
 
-/// A directory on the way down: its remaining entries, its path, and the text in front of its
-/// names.
+/// A directory on the way down: its remaining entries, its path, and the text before its names.
 struct Level {
     left: std::vec::IntoIter<Entry>,
     path: Vec<u8>,
     indent: String,
 }
 
-/// The JSON of one entry. All entries are one flat list, because a tree in JSON would be too deep
-/// for its readers.
+/// The JSON of one entry. All entries are in one flat list, because many JSON parsers limit the
+/// depth.
 #[derive(Serialize)]
 struct Document {
-    /// The path from the start of the list.
+    /// The path from the directory at which the list begins.
     path: String,
     #[serde(flatten)]
     entry: EntryDocument,

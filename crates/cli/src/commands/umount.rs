@@ -9,11 +9,11 @@
 //!
 //! # Invariants
 //!
-//! - **U1** On the way to a mount no server is asked except over its socket. So a mount with a dead
-//!   or hanging server can be unmounted.
-//! - **U2** Success means that the volume is closed and free, or that this user sees it mounted
-//!   elsewhere. If programs use it without a visible mount, or the server cannot be asked, the verb
-//!   says so.
+//! - **U1** While looking for a mount, this verb asks servers only over their sockets, never
+//!   through the mount. So a mount with a dead or hanging server can be unmounted.
+//! - **U2** Success means that the volume is closed and its devices are free, or that this user
+//!   sees another mount of it. If programs still use the volume without a visible mount, or the
+//!   server does not answer, the verb prints that.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -33,23 +33,23 @@ const FUSERMOUNT: &str = "fusermount3";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Where it is mounted, or the image or block device.
+    /// The mount points, images or block devices to unmount.
     #[arg(value_name = "DIR", required = true)]
     targets: Vec<PathBuf>,
     #[command(flatten)]
     how: How,
 }
 
-/// The way of unmounting.
+/// How to unmount.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub(crate) struct How {
-    /// Detach the mount at once; programs that use it may continue.
+    /// Detach the mount now. Programs that use it can continue.
     #[arg(long, short)]
     pub lazy: bool,
-    /// End all waiting requests, if the server does not answer any more.
+    /// Abort all waiting requests, for a server that does not answer any more.
     #[arg(long, short)]
     pub force: bool,
-    /// Where programs use it, make it read-only instead.
+    /// If programs use the mount, make it read-only instead.
     #[arg(long, short)]
     pub read_only: bool,
 }
@@ -119,13 +119,12 @@ fn without_word(mounted: &Listed, say: &dyn Fn(&str)) -> Result<()> {
     Ok(())
 }
 
-/// Makes the mount at `target` read-only, or writable again, in its server and in the kernel.
-/// `flags` are the kernel's own.
+/// Makes the mount at `target` read-only, or writable again, both in its server and in the kernel.
+/// `flags` are those that only the kernel handles.
 ///
 /// # Errors
 ///
-/// When nothing of ours is mounted there; when files are open for writing; when the volume cannot
-/// be written.
+/// There is no Buttress mount, or files are open for writing, or the volume cannot be written.
 pub(crate) fn remount(
     target: &Path,
     read_only: bool,
@@ -159,7 +158,7 @@ pub(crate) fn remount(
         if others.iter().all(|other| other.is_read_only) {
             return by_server();
         }
-        // Other mounts continue to write.
+        // Other mounts are still writable, so the server must stay writable.
         let durable = std::fs::File::open(&mounted.point).and_then(|top| {
             rustix::fs::syncfs(&top)?;
             top.sync_all()

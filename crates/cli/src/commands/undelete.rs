@@ -9,9 +9,9 @@ use crate::exit::{Context, Exit, Result};
 use crate::salvage::{self, Opening};
 use crate::ui::Ui;
 
-/// Finds files, folders and subvolumes that were deleted, and says for each whether its data was
-/// overwritten since. With --to brings them back to a folder. Writes nothing to the volume, which
-/// must not be mounted. Exit code 3: some of what was found is not whole.
+/// Find deleted files, directories and subvolumes, and show whether their data was overwritten
+/// since. With --to, copy them to a directory. Writes nothing to the volume, which must not be
+/// mounted. Exit code 3 means that some of them are incomplete.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// The devices of the volume.
@@ -19,18 +19,18 @@ pub(crate) struct Args {
     volumes: Vec<PathBuf>,
     #[command(flatten)]
     opening: Opening,
-    /// Where to bring the files back to.
+    /// Copy the found files to this directory.
     #[arg(long, value_name = "FOLDER")]
     to: Option<PathBuf>,
-    /// Only files that match this pattern, and all below them; may be given several times. A star
-    /// stays within one folder, two stars do not.
+    /// Only files that match this pattern, with everything below them. Can be given several times.
+    /// `*` stays within one directory; `**` does not.
     #[arg(long, value_name = "GLOB")]
     path: Vec<String>,
-    /// Only files that surely existed at this transaction or later. A date (2026-11-27, or with a
-    /// time as 2026-11-27T18:30, in UTC) stands for the first transaction after it.
+    /// Only files that still existed at this transaction or later. A date such as 2026-11-27 or
+    /// 2026-11-27T18:30 (UTC) means the first transaction after it.
     #[arg(long, value_name = "GENERATION|TIME", value_parser = since)]
     since: Option<Since>,
-    /// Data with lost checksums, too.
+    /// Include data that has lost its checksums.
     #[arg(long)]
     unverified: bool,
 }

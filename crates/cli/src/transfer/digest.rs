@@ -37,8 +37,8 @@ impl Chain {
     }
 }
 
-/// Adds the content of a folder: names, kinds, modes, owners, file content, and targets of links.
-/// Times are left out, because they may change on the way.
+/// Adds the content of a directory: names, types, modes, owners, file content, and targets of
+/// links. Times are left out, because reading and copying can change them.
 pub fn digest(dir: OwnedFd, images: &[(u64, u64)], chain: &mut Chain) -> Result<()> {
     let first = names(&dir, &|_| false)?.into_iter();
     let mut stack: Vec<(OwnedFd, std::vec::IntoIter<OsString>)> = vec![(dir, first)];

@@ -162,7 +162,7 @@ impl<'a, 'b> Export<'a, 'b> {
         let text = || show(name.as_bytes());
         let keep = self.job.keep;
         if !keep.attributes && !keep.everything {
-            // While a directory was filled, only this user had access to it.
+            // Until the directory was filled, only this user could access it.
             if attr.kind == FileKind::Directory {
                 let umask = rustix::process::umask(Mode::empty());
                 rustix::process::umask(umask);
@@ -224,8 +224,8 @@ fn change_mode(dir: &OwnedFd, name: &OsStr, mode: Mode) -> rustix::io::Result<()
     rustix::fs::chmod(format!("/proc/self/fd/{}", file.as_raw_fd()), mode)
 }
 
-/// Adds a name to a file that was made below `top`. The path to the file has only directories
-/// (`transfer::X1`).
+/// Adds a name to a file that was created below `top`. Follows no symbolic link on the way to the
+/// file (`transfer::X1`).
 fn link_within(top: &OwnedFd, first: &Path, dir: &OwnedFd, name: &OsStr) -> rustix::io::Result<()> {
     let (Some(parent), Some(last)) = (first.parent(), first.file_name()) else {
         return Err(Errno::INVAL);
@@ -236,7 +236,8 @@ fn link_within(top: &OwnedFd, first: &Path, dir: &OwnedFd, name: &OsStr) -> rust
         holder = Some(rustix::fs::openat(from, part.as_os_str(), DIR_FLAGS, Mode::empty())?);
     }
     let holder = holder.as_ref().unwrap_or(top);
-    // If a symbolic link is found there, it gets the name itself, because it is not followed.
+    // If there is a symbolic link at this place now, it gets the name itself: linkat does not
+    // follow it.
     rustix::fs::linkat(holder, last, dir, name, AtFlags::empty())
 }
 

@@ -109,7 +109,8 @@ impl<'a, 'b> Import<'a, 'b> {
         self.descend()
     }
 
-    /// Copies the content of a host directory, and its kept attributes, onto `dir`.
+    /// Copies the content of a host directory into `dir`. Also sets the preserved attributes of the
+    /// directory.
     pub fn contents(&mut self, source: OwnedFd, dir: &Inode) -> Result<()> {
         let attributes = rustix::fs::fstat(&source).context(|| "the folder")?;
         self.xattrs(Path::new(&format!("/proc/self/fd/{}/.", raw(&source))), dir)?;
@@ -122,7 +123,8 @@ impl<'a, 'b> Import<'a, 'b> {
         while let Some(mut level) = self.stack.pop() {
             match level.left.next() {
                 Some(name) => {
-                    // The level goes back below a level that the entry may have pushed.
+                    // If the entry is a directory, it is now on the stack. This level goes back
+                    // below it.
                     let at = self.stack.len();
                     self.copy(&level.source, &name, &level.target, name.as_bytes())?;
                     self.stack.insert(at, level);
@@ -226,8 +228,7 @@ impl<'a, 'b> Import<'a, 'b> {
                 let read =
                     rustix::io::pread(&file, &mut self.buffer[..want], offset).context(text)?;
                 if read == 0 {
-                    // The file was truncated meanwhile. The copy ends with the bytes that were
-                    // there.
+                    // The file was truncated during the copy. The rest of the copy reads as zeros.
                     offset = len;
                     break;
                 }
@@ -281,8 +282,8 @@ impl<'a, 'b> Import<'a, 'b> {
         }
     }
 
-    /// Copies extended attributes, including access control lists. The path ends at an opened
-    /// directory's own entry (`transfer::X1`).
+    /// Copies extended attributes, including access control lists. The last component of `path` is
+    /// an entry of an open directory (`transfer::X1`).
     fn xattrs(&mut self, path: &Path, inode: &Inode) -> Result<()> {
         if !self.job.keep.everything {
             return Ok(());
@@ -315,11 +316,12 @@ fn is_portable(name: &[u8]) -> bool {
         .any(|prefix| name.starts_with(prefix))
 }
 
-/// The size in bytes of a block that becomes a hole if it is zero, where equal trees must give
-/// equal volumes.
+/// The size of a block in bytes. If equal trees must become equal volumes, a block of zeros becomes
+/// a hole.
 const BLOCK: usize = 4096;
 
-/// Widens a run of data to whole pieces of the file: file systems report holes in their own blocks.
+/// Widens a run of data to whole pieces of the file, because file systems report holes in their own
+/// block sizes.
 fn whole_pieces(len: u64) -> impl Fn((u64, u64)) -> (u64, u64) {
     let piece = CHUNK as u64;
     move |(start, end)| (start / piece * piece, end.next_multiple_of(piece).min(len))
@@ -393,7 +395,7 @@ pub(super) fn length(stat: &Stat) -> u64 {
     u64::try_from(stat.st_size).unwrap_or(0)
 }
 
-/// Seconds may be negative; the kernel keeps nanoseconds below a billion.
+/// Converts a time. Seconds may be negative; nanoseconds from the kernel are below a billion.
 fn time(sec: i64, nsec: impl TryInto<u32>) -> Timespec {
     Timespec { sec, nsec: nsec.try_into().unwrap_or(0) }
 }

@@ -92,7 +92,8 @@ fn content(
         Reflink::Never => {}
         Reflink::Always => return shared(job, source, target, size),
         Reflink::Auto => match shared(job, source, target, size) {
-            // There are two volumes, or one file has checksums and the other has none.
+            // The files are in different volumes, or only one of them has checksums. Then the data
+            // is copied.
             Err(error)
                 if matches!(
                     error.kind(),

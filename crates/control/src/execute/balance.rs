@@ -42,7 +42,7 @@ pub fn status_of(fs: &Filesystem, elsewhere: bool) -> buttress_fs::Result<Value>
     Ok(told)
 }
 
-/// Filters in the words that `balance start` takes.
+/// Prints a filter in the syntax of `balance start`.
 fn words(filter: &Filter) -> String {
     let range = |name: &str, range: Option<(u64, u64)>| {
         range.map(|(from, to)| match to {
@@ -69,7 +69,7 @@ fn words(filter: &Filter) -> String {
     if parts.is_empty() { "all".to_owned() } else { parts.join(",") }
 }
 
-/// As btrfs-progs: fewer copies of metadata need --force.
+/// Refuses to reduce the number of metadata copies without `--force`, as btrfs-progs does.
 pub(super) fn refuse_fewer_copies(
     fs: &Filesystem,
     options: &BalanceOptions,
@@ -115,7 +115,8 @@ fn filter(text: &str) -> Result<Filter> {
         let profile = |text: &str| {
             Profile::parse(text).ok_or_else(|| refuse("single, dup, raid0, raid1, and so on"))
         };
-        // Accepts A..B, ..B and A.., and one number where `alone` gives it a meaning.
+        // Accepts A..B, ..B and A... Also accepts one number if `alone` says which range it stands
+        // for.
         let range = |alone: Option<&dyn Fn(u64) -> (u64, u64)>| match value.split_once("..") {
             Some((low, high)) => Ok((
                 if low.is_empty() { 0 } else { number(low)? },
@@ -151,7 +152,7 @@ fn filter(text: &str) -> Result<Filter> {
 mod tests {
     use super::*;
 
-    /// Filters mean what they mean to btrfs-progs.
+    /// Filters have the same meaning as in btrfs-progs.
     #[test]
     fn filters_parse() {
         let found =

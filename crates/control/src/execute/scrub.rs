@@ -55,7 +55,7 @@ pub struct Status {
     /// Rows with wrong parity.
     #[serde(default)]
     pub parity_errors: u64,
-    /// Errors without a good copy.
+    /// Errors that could not be repaired, because no copy is good.
     pub uncorrectable_errors: u64,
     /// Errors that were repaired.
     pub corrected_errors: u64,
@@ -145,8 +145,9 @@ fn running(mut status: Status, before: &Status, begun: Instant, word: &str, ro: 
     status
 }
 
-/// Path of the state file of a volume's scrub: in `state` if given, for root in
-/// `/var/lib/buttress`, otherwise in the user's state folder.
+/// Returns the path of the state file of a volume's scrub. The file is in `state` if that is given.
+/// Otherwise it is in `/var/lib/buttress` for root, and in the state folder of the user for all
+/// others.
 pub fn state_file(state: Option<&Path>, uuid: &str) -> PathBuf {
     let name = format!("scrub.status.{uuid}");
     if let Some(dir) = state {

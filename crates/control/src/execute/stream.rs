@@ -2,10 +2,10 @@
 //!
 //! # Invariants
 //!
-//! - **T1** The client that asked holds the other end of the stream. When it goes away the next
-//!   piece fails, and the order ends.
-//! - **T2** The kernel is told of a received subvolume when it is created and again when it is
-//!   complete. The second time the kernel drops what it cached of the incomplete subvolume.
+//! - **T1** The client of the order has the other end of the stream. If the client ends, the next
+//!   piece of the stream fails, and the order ends.
+//! - **T2** The kernel learns of a received subvolume when it is created, and again when it is
+//!   complete. The second time, the kernel drops what it has cached of the incomplete subvolume.
 
 use std::io::{BufReader, Read, Write};
 
@@ -35,8 +35,8 @@ pub(super) fn send(
     Ok(json!({ "bytes": sent.context(name)?.bytes }))
 }
 
-/// Creates the subvolumes of the streams in `input`; returns their names and whether each began
-/// as a subvolume or a snapshot.
+/// Creates the subvolumes of the streams in `input`. Returns their names, and for each whether it
+/// began as an empty subvolume or as a snapshot.
 pub(super) fn receive(
     fs: &Filesystem,
     dir: &Spot,
@@ -76,7 +76,7 @@ pub(super) fn receive(
     Ok(json!({ "begun": begun, "subvolumes": names }))
 }
 
-/// Looks up every named subvolume. An error says in which role a subvolume cannot be used.
+/// Looks up every subvolume that the order names. An error says which of them cannot be used.
 fn choose(fs: &Filesystem, sending: &Sending) -> Result<SendOptions> {
     let (id, sent) = subvolume(fs, &sending.subvolume, "subvolume")?;
     let mut options = SendOptions::new(id);
@@ -127,7 +127,7 @@ fn subvolume(fs: &Filesystem, spot: &Spot, role: &str) -> Result<(TreeId, Sendab
     }
 }
 
-/// A stream on its way out.
+/// The output of a stream. Counts bytes, and fails if the client has ended.
 struct CountedOutput<'s> {
     output: &'s mut dyn Write,
     watch: Watch<'s>,
@@ -147,7 +147,7 @@ impl Write for CountedOutput<'_> {
     }
 }
 
-/// A stream on its way in.
+/// The input of a stream. Counts bytes, and fails if the client has ended.
 struct CountedInput<'s> {
     input: &'s mut dyn Read,
     watch: Watch<'s>,

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **S1** A snapshot of a mounted subvolume has all writes that programs were told are done: the
-//!   kernel hands over its dirty data first.
+//! - **S1** A snapshot of a mounted subvolume has every write that was finished before. For this,
+//!   the kernel first hands over its dirty data.
 //! - **S2** The kernel is told of every name that is added or removed.
 
 use std::time::Duration;
@@ -151,7 +151,7 @@ impl Spot {
         Ok((self.walk(fs, &parts).context(|| self.show())?, name))
     }
 
-    /// Returns the subvolume that has this place as its top.
+    /// Returns the subvolume that has its top directory at this place.
     pub(super) fn subvolume(&self, fs: &Filesystem) -> Result<TreeId> {
         let inode = self.inode(fs)?;
         if inode.id().ino != Ino::ROOT_DIR {
@@ -213,8 +213,7 @@ fn show(fs: &Filesystem, at: &Spot) -> Result<Shown> {
     let is_snapshot =
         |other: &&SubvolumeInfo| other.parent_uuid == item.uuid && item.uuid != [0; 16];
     let mut snapshots: Vec<_> = all.iter().filter(is_snapshot).collect();
-    // As in `btrfs`, a subvolume is followed by the subvolumes inside it, and then by its
-    // neighbours.
+    // The order of `btrfs`: a subvolume, then the subvolumes inside it, then its neighbours.
     snapshots.sort_by_cached_key(|info| way_to(&all, info.tree));
     lines.extend(
         snapshots.into_iter().map(|other| format!("\t\t\t\t{}", location::show(&other.path))),
@@ -222,7 +221,7 @@ fn show(fs: &Filesystem, at: &Spot) -> Result<Shown> {
     Ok(Shown { document: json!(document(fs, info)?), lines })
 }
 
-/// Returns the subvolumes on the way to one, from the top level down, including itself.
+/// Returns the subvolumes on the path from the top level to this one, including this one.
 fn way_to(all: &[SubvolumeInfo], tree: TreeId) -> Vec<TreeId> {
     let mut way = vec![tree];
     // The way is bounded by the number of subvolumes, because a damaged volume may have a cycle.

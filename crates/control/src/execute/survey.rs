@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::exit::{Context, Result};
 use crate::order::{Spot, Step, SurveyRequest, Watch};
 
-/// Does it. The answer is what `buttress-survey` returns.
+/// Carries out the survey. Returns the result of the crate `buttress-survey` as JSON.
 pub(super) fn carry_out(
     fs: &Filesystem,
     at: &Spot,

@@ -16,12 +16,12 @@ use crate::names;
 /// Time limit for an answer that needs no work.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// One part of a process and its figures now.
+/// One section of a process, with its present figures.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Section {
     /// Its name.
     pub name: String,
-    /// Its figures now.
+    /// Its present figures.
     pub figures: Figures,
 }
 
@@ -34,7 +34,7 @@ pub struct Answer {
     pub subject: Subject,
     /// Its parts.
     pub sections: Vec<Section>,
-    /// The process has no mount any more, and still makes written data durable.
+    /// Whether the process has lost its mount and is making written data durable.
     #[serde(default)]
     pub is_closing: bool,
 }

@@ -7,10 +7,10 @@
 //!
 //! # Invariants
 //!
-//! - **E1** If the server has confirmed that a program waits, it tells that program of the end,
+//! - **E1** Once the server has confirmed that a program waits, it reports the end to that program,
 //!   unless the server dies. So if the connection ends without a report, the last commit may be
 //!   missing.
-//! - **E2** When the end is reported, the locks on the devices are released already.
+//! - **E2** When the server reports the end, it has already released the locks on the devices.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
@@ -103,12 +103,12 @@ pub struct CloseWait {
     closed: Option<Value>,
 }
 
-/// The state of a mount after it was unmounted at one place.
+/// What happens to a mount after it was unmounted at one place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MountUse {
     /// The server closes the volume, or has done so.
     Closing,
-    /// The volume is mounted elsewhere too, or a program has it open.
+    /// The volume is also mounted elsewhere, or a program still uses the mount.
     Used,
 }
 
@@ -117,7 +117,7 @@ impl CloseWait {
     ///
     /// # Errors
     ///
-    /// When the server does not answer, as servers of an older version do not.
+    /// The server does not answer the question. Servers of an older version do not know it.
     pub fn of(socket: &Path, pid: u32) -> std::io::Result<Self> {
         let raw = i32::try_from(pid).ok().and_then(Pid::from_raw);
         let process = raw.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
@@ -180,7 +180,7 @@ impl CloseWait {
                     self.closed = answer.filter(|answer| answer.get("closed").is_some());
                     line.clear();
                 }
-                // The part of a line that has arrived stays in the buffer.
+                // The part of a line that was read so far stays in `line`.
                 Err(error) if is_timeout(&error) => {
                     if let Some(say) = say.take() {
                         let pid = self.pid;

@@ -1,4 +1,4 @@
-//! Sends lines over a socket, with a descriptor beside.
+//! Sends a line over a socket together with a file descriptor.
 
 use std::io::{IoSlice, IoSliceMut, Write};
 use std::mem::MaybeUninit;
@@ -10,7 +10,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
-/// Sends a line, and a descriptor with its first byte.
+/// Sends a line. The descriptor goes with the first byte.
 pub(super) fn send(mut to: &UnixStream, line: &[u8], given: BorrowedFd<'_>) -> std::io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);

@@ -20,8 +20,8 @@ use crate::target::Stream;
 
 /// The capacity in bytes of the pipe between the server and this process.
 const PIPE_BYTES: usize = 1 << 20;
-/// The interval at which the client of an order gets its progress, and at which the server checks
-/// that it still waits.
+/// How often the client of an order gets its progress. The server checks as often whether the
+/// client still waits.
 pub(super) const STEP_PERIOD: Duration = Duration::from_millis(100);
 
 /// Finds the mount or server of `path`: an image, a cache, or a folder on a mount.
@@ -68,8 +68,9 @@ pub fn give(socket: &Path, order: &Order, stop: &AtomicBool, watch: Watch<'_>) -
     answer(&stream, stop, watch).context(name)?
 }
 
-/// Gives an order that takes or gives a stream. The server gets one end of a pipe, and this process
-/// copies data at the other end. So the server never waits for a file of its own mount.
+/// Gives an order with a stream. The server gets one end of a pipe; this process copies between the
+/// other end and the stream. So the server never reads or writes a file of its own mount, which
+/// could block it.
 pub fn give_with_stream(socket: &Path, order: &Order, stream: Stream<'_>) -> Result<Value> {
     let name = || socket.display().to_string();
     let server = UnixStream::connect(socket).context(name)?;
@@ -149,7 +150,7 @@ fn answer(
                 return Ok(Err(Failure::new(Exit::Failure, what)));
             }
             Ok(_) => {}
-            // The part of a line that has arrived stays in the buffer.
+            // The part of a line that was read so far stays in `line`.
             Err(error) if is_timeout(&error) => continue,
             Err(error) => return Err(error),
         }

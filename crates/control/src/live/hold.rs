@@ -2,14 +2,17 @@
 //!
 //! # Place
 //!
-//! `check` asks, and then opens the devices past the server's lock. So the server lends nothing of
-//! its memory or time to the check, and a fault of the check cannot reach it.
+//! `check` asks the server to hold the commit. Then it opens the devices in spite of the server's
+//! lock. So the check uses no memory and no time of the server, and an error of the check cannot
+//! harm it.
 //!
 //! # Invariants
 //!
-//! - **H1** The commit has all that programs wrote before the question, or the answer says why not.
-//! - **H2** The server keeps what the commit reaches until the asking process closes the
-//!   connection. A server that ends before closes it, and [`Hold::is_kept`] says so.
+//! - **H1** The commit has everything that programs wrote before the question. Otherwise the answer
+//!   says why not.
+//! - **H2** The server keeps everything that the commit refers to until the asking process closes
+//!   the connection. If the server ends earlier, the connection ends too, and [`Hold::is_kept`]
+//!   returns false.
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
@@ -32,14 +35,14 @@ use crate::target::{Open, Stream};
 /// Asks for the last commit.
 pub(super) const QUESTION: &str = "hold";
 
-/// What the server says of the commit.
+/// The server's answer.
 #[derive(Debug, Serialize, Deserialize)]
 struct HeldCommit {
-    /// The superblock as it lies at its first place.
+    /// The bytes of the superblock, as for its first place on a device.
     superblock: Vec<u8>,
-    /// The devices that the volume has now, as whole names.
+    /// The devices that the volume has now, as full paths.
     devices: Vec<String>,
-    /// Why it lacks what was written last, if it does.
+    /// Why the commit lacks the last writes. `None` if it lacks none.
     left_out: Option<String>,
 }
 
@@ -66,40 +69,40 @@ impl OpenVolume {
     }
 }
 
-/// A commit that a server holds, as long as this lives.
+/// A commit that a server holds. Dropping this ends the hold.
 #[derive(Debug)]
 pub struct Hold {
     /// The superblock of the commit.
     pub superblock: Superblock,
     /// The devices of the volume.
     pub devices: Vec<PathBuf>,
-    /// Why the commit lacks what was written last, if it does.
+    /// Why the commit lacks the last writes. `None` if it lacks none.
     pub left_out: Option<String>,
     server: UnixStream,
 }
 
 impl Hold {
-    /// Whether the server holds the commit yet (H2).
+    /// Whether the server still holds the commit (H2).
     #[must_use]
     pub fn is_kept(&self) -> bool {
         let mut server = &self.server;
-        // It says nothing more: what can be read is the end.
+        // The server sends nothing more. So a read would block while the connection lives.
         server.set_nonblocking(true).is_ok()
             && matches!(server.read(&mut [0]), Err(error) if ask::is_timeout(&error))
     }
 }
 
-/// Has the server at `socket` hold the last commit; nothing when it is closing the volume.
+/// Asks the server at `socket` to hold the last commit. Returns `None` if it is closing the volume.
 ///
 /// # Errors
 ///
-/// When it refuses, says why; when it is of a version without such a question.
+/// The reason of the server if it refuses. Also an error if its version does not know the question.
 pub fn hold(socket: &Path) -> Result<Option<Hold>> {
     let name = || socket.display().to_string();
     let mut server = UnixStream::connect(socket).context(name)?;
     writeln!(server, "{QUESTION}").context(name)?;
     let mut line = String::new();
-    // Nothing comes behind the line, so no byte of it is lost with this reader.
+    // Nothing follows the line, so this buffer cannot take bytes that belong to a later read.
     std::io::BufRead::read_line(&mut std::io::BufReader::new(&server), &mut line).context(name)?;
     let answer: Value = serde_json::from_str(&line).context(|| "the answer")?;
     if let Some(error) = answer["error"].as_str() {

@@ -8,12 +8,13 @@
 //!
 //! # Invariants
 //!
-//! - **J1** The server keeps the volume mounted until the asking process closes the connection,
-//!   which that process does after it has attached the mount.
-//! - **J2** A volume that was unmounted a moment ago is free soon, and the asking process waits for
-//!   that. A lazily unmounted volume may stay in use for long, so the server refuses the request.
-//! - **J3** Options of the whole volume stay as the first mount set them. The answer names each
-//!   requested option that differs, and never silently leaves one out.
+//! - **J1** The server keeps the volume mounted until the asking process closes the connection.
+//!   That process does so after it has attached the mount.
+//! - **J2** If the volume was just unmounted, it is free soon. The server says so, and the asking
+//!   process waits. If the volume was unmounted lazily, it may stay in use for long, and the server
+//!   refuses.
+//! - **J3** Options of the whole volume stay as the first mount set them. The answer names every
+//!   requested option that differs from them.
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
@@ -57,7 +58,7 @@ struct Granted {
     /// The subvolume's path below the top level.
     #[serde(with = "names::path")]
     top: PathBuf,
-    /// Options that have no effect, since the first mount has others.
+    /// Options without effect, because the first mount has other values.
     differing: Vec<String>,
 }
 
@@ -70,7 +71,7 @@ pub struct Joining {
     pub top: PathBuf,
     /// Options that have no effect.
     pub differing: Vec<String>,
-    /// Closed when the mount has been attached (J1).
+    /// The connection. Dropping it after the attachment tells the server that it is done (J1).
     _server: UnixStream,
 }
 
@@ -142,7 +143,7 @@ impl JoinHandler {
         options.subvolid = request.subvolid.map(TreeId);
         let tree = fs.find_subvolume(&options).context(|| "the subvolume")?;
         if !request.read_only {
-            // All mounts may have been made read-only since.
+            // The volume may have been made read-only by a remount.
             fs.set_read_only(false).context(|| "it is open for reading only: mount it with ro")?;
         }
         let all = fs.subvolumes().context(|| "the list of subvolumes")?;

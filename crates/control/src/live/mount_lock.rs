@@ -3,7 +3,8 @@
 //!
 //! # Invariants
 //!
-//! - **T1** A process that holds the lock of an image finds its server, or becomes it.
+//! - **T1** A process that has the lock of an image either finds a server of it or becomes that
+//!   server.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;

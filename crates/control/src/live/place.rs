@@ -2,11 +2,11 @@
 //!
 //! # Invariants
 //!
-//! - **P1** A path is never taken for a part of a volume because of its name. The number of the
-//!   device that it is on decides. That is the number of a mount, or with `-o submounts` the number
-//!   of one of its subvolumes. So a mount of others inside of ours does not count, and a bind mount
-//!   of ours elsewhere does.
-//! - **P2** A server that is found still has its mount at its place. Errors and later questions
+//! - **P1** The name of a path never decides whether it belongs to a volume. The number of its
+//!   device decides: it must be that of a Buttress mount. With `-o submounts` it may be that of one
+//!   of the mount's subvolumes. So a foreign mount inside of a Buttress mount does not count. A
+//!   bind mount of it elsewhere does.
+//! - **P2** A server counts only while its mount is still at its place. Errors and later questions
 //!   name the volume by that place.
 
 use std::ffi::OsString;
@@ -94,15 +94,15 @@ pub fn is_ours(mount: &Listed) -> bool {
     TYPES.contains(&mount.kind.as_str())
 }
 
-/// Returns the places at which subvolumes of a server's mount have their own mounts.
+/// Returns where subvolumes of a server's mount have mounts of their own.
 pub fn submounts(socket: &Path) -> Vec<PathBuf> {
     let text = ask(socket, QUESTION, None).unwrap_or_default();
-    // A server that does not know the question gives another answer.
+    // An older server does not know the question, and its answer does not parse.
     let found: Vec<(Vec<u8>, u64)> = serde_json::from_str(&text).unwrap_or_default();
     found.into_iter().map(|(place, _)| PathBuf::from(OsString::from_vec(place))).collect()
 }
 
-/// Returns the existing part of a path, and the name that is to be made in it.
+/// Returns the existing part of a path, and the last name if that does not exist yet.
 fn there(path: &Path) -> Option<(PathBuf, PathBuf)> {
     match (path.canonicalize(), path.parent(), path.file_name()) {
         (Ok(whole), ..) => Some((whole, PathBuf::new())),
@@ -114,13 +114,13 @@ fn there(path: &Path) -> Option<(PathBuf, PathBuf)> {
     }
 }
 
-/// Returns the mount of this user that serves a path, which exists or is to be made. Returns `None`
-/// if the path has nothing to do with a mount of ours.
+/// Returns the mount of this user that serves a path. The last name of the path need not exist yet.
+/// Returns `None` if the path is on no Buttress mount.
 ///
 /// # Errors
 ///
-/// If the path lies on another mount inside of one of ours, or on a mount that no server answers
-/// for (P1, P2).
+/// The path lies on another mount inside of a Buttress mount, or no server answers for its mount
+/// (P1, P2).
 pub fn served(path: &Path) -> Result<Option<Served>> {
     let Some((whole, name)) = there(path) else { return Ok(None) };
     let Some(host_mount) = HostMount::of(&whole) else { return Ok(None) };
@@ -159,15 +159,15 @@ pub fn served(path: &Path) -> Result<Option<Served>> {
     Ok(Some(served))
 }
 
-/// Returns the path from the top of a mount to the top of the file system. The file system must be
-/// the mount's own or a subvolume's.
+/// Returns the path from the top of a mount to the top of `host_mount`. `None` if `host_mount` is
+/// neither the mount's file system nor one of its subvolumes.
 fn top(host_mount: &HostMount, mount: &Served) -> Option<PathBuf> {
     let Subject { device, .. } = mount.answer.subject;
     if device.map_or(mount.target == host_mount.point, |own| own == host_mount.device) {
         return Some(PathBuf::new());
     }
     let text = ask(&mount.socket, QUESTION, None).ok()?;
-    // A server that does not know the question gives another answer.
+    // An older server does not know the question, and its answer does not parse.
     let submounts: Vec<(Vec<u8>, u64)> = serde_json::from_str(&text).ok()?;
     let (place, _) = submounts.into_iter().find(|(_, device)| *device == host_mount.device)?;
     let place = PathBuf::from(OsString::from_vec(place));
@@ -216,8 +216,8 @@ mod tests {
         assert_eq!(host_mount, HostMount { device: 7, kind, point, within });
     }
 
-    /// P1: a mount is found by its number, with unescaped names, and with the path from the top of
-    /// the file system.
+    /// P1: a mount is found by its number. Escapes in names are decoded, and the path begins at the
+    /// top of the file system.
     #[test]
     fn the_list_says_what_a_path_is_on() {
         is(40, "/mnt/with space/x/y", TYPES[0], "/mnt/with space", "x/y");
@@ -226,7 +226,7 @@ mod tests {
         assert_eq!(HostMount::listed(&Listed::parse(LIST), 4, 7, Path::new("/other/x")), None);
     }
 
-    /// The last mount at a place is the one that is seen there.
+    /// If several mounts have the same place, the last one is seen there.
     #[test]
     fn mounts_are_found_by_their_place() {
         let all = Listed::parse(LIST);

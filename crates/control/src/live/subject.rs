@@ -1,12 +1,13 @@
-//! The names by which users mean a mount or a server, and the check that it still has such a name.
+//! The names by which users mean a mount or a server, and the check that it still goes by such a
+//! name.
 //!
 //! # Invariants
 //!
 //! - **W1** A server that is found by the top of a mount, an image or a cache serves the file that
-//!   is there now. A mount that was taken away while it was used answers until all of it is
-//!   durable. It keeps its place, and perhaps its device number. A server also keeps the name of
-//!   its image if another file replaced that. An order to such a server would change a volume that
-//!   no user sees.
+//!   has this name now. Two cases need the check. A mount that was detached while it was used: its
+//!   server answers until everything is durable, and keeps its place and perhaps its device number.
+//!   An image that another file has replaced: its server keeps the name. An order to such a server
+//!   would change a volume that no user can see.
 
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -33,7 +34,7 @@ pub struct Subject {
     /// The other devices of the volume.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub more: Vec<FileId>,
-    /// Whether its mounts show parts of one file system, with the top level as its top.
+    /// Whether all mounts of the volume show parts of one file system that begins at the top level.
     #[serde(default)]
     pub is_shared: bool,
     /// Its cache.
@@ -47,7 +48,7 @@ pub struct Subject {
     pub uris: Vec<String>,
 }
 
-/// The identity of a file: a device and the number there, or for a block device its own number.
+/// The identity of a file: its device and inode number, or the device number of a block device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FileId {
     File(u64, u64),
@@ -77,7 +78,8 @@ impl Subject {
         self.more.extend(paths.filter_map(FileId::at));
     }
 
-    /// Returns whether the server serves the image, or has the cache, at the full path `path` (W1).
+    /// Returns whether `path`, a full path, is now the image, another device or the cache of this
+    /// server (W1).
     pub(super) fn serves(&self, path: &Path) -> bool {
         let is_there = |name: &Path, file: Option<FileId>| {
             name == path && (file.is_none() || file == FileId::at(path))
@@ -87,7 +89,7 @@ impl Subject {
             || self.cache.as_ref().is_some_and(|cache| is_there(cache, self.cache_file))
     }
 
-    /// Returns whether its mount is the one that is seen at its place (W1).
+    /// Returns whether the server's mount is what is seen at its mount point now (W1).
     pub fn is_mounted(&self) -> bool {
         let Some(target) = &self.target else { return false };
         let is_it = |own| target.metadata().is_ok_and(|seen| seen.dev() == own);

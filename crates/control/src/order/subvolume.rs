@@ -23,7 +23,7 @@ pub struct Spot {
 pub enum Act {
     /// Make an empty subvolume.
     Create {
-        /// Where.
+        /// The place of the new subvolume.
         at: Spot,
         /// The user that owns it.
         uid: u32,
@@ -32,39 +32,40 @@ pub enum Act {
     },
     /// Make a snapshot.
     Snapshot {
-        /// What is copied.
+        /// The subvolume to copy.
         source: Spot,
-        /// Its place, or a directory for it.
+        /// The place of the snapshot, or an existing directory in which it gets the name of its
+        /// source.
         target: Spot,
         /// Whether it refuses changes.
         read_only: bool,
     },
     /// Delete a subvolume.
     Delete {
-        /// Which.
+        /// The subvolume.
         at: Spot,
         /// Answer only after all space of the subvolume is freed.
         wait: bool,
     },
     /// List all subvolumes.
     List,
-    /// Say everything about one.
+    /// Report everything about one subvolume.
     Show {
-        /// Which.
+        /// The subvolume.
         at: Spot,
     },
-    /// Say which deleted ones still hold space.
+    /// Report the deleted subvolumes that still take space.
     Dying,
-    /// Say which is mounted by default.
+    /// Report which subvolume is mounted by default.
     GetDefault,
-    /// Have another mounted by default.
+    /// Make another subvolume the default one.
     SetDefault {
-        /// Which.
+        /// The subvolume.
         at: Spot,
     },
-    /// The same, by number.
+    /// Make the subvolume with this number the default one.
     SetDefaultId {
-        /// Its number.
+        /// The number; 0 is the top level.
         id: u64,
     },
 }

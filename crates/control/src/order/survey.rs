@@ -1,4 +1,4 @@
-//! What can be asked about what files take on the devices: plain data.
+//! What a survey can report about the space that files take on the devices, as plain data.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SurveyRequest {
-    /// A row for the place and each folder below it, to so many levels.
+    /// A row for the place and for each folder below it, down to some depth.
     Folders {
         /// Levels below the place.
         depth: usize,
@@ -22,7 +22,7 @@ pub enum SurveyRequest {
     },
     /// Files of the subvolume of the place that changed since a generation.
     FindNew {
-        /// The last generation that is left out.
+        /// The generation. What it and later ones wrote is reported.
         since: u64,
     },
     /// Where everything of the volume lies.

@@ -35,7 +35,7 @@ use crate::step::STEP_ITEMS;
 
 /// The cost of an extent item that the new data covers: the deletion of the item and of its
 /// reference.
-const COVERED_COST: Cost = Cost { items: 1, whole: 3, bytes: 64 };
+const COVERED_COST: Cost = Cost { items: 1, commit_items: 3, bytes: 64 };
 
 /// Up to this many items, a reservation counts one path of the tree for each. A larger one is
 /// counted by its inode (`dirty::P6`).
@@ -242,7 +242,7 @@ impl Placement {
         match effort {
             ReclaimEffort::Little => Err(buttress_txn::Error::NoSpace("metadata").into()),
             ReclaimEffort::Full if claims => Ok(self.engine.reserve(cost, Urgency::Normal)?),
-            ReclaimEffort::Full => Ok(self.engine.reserve_in_line(cost, Urgency::Normal)?),
+            ReclaimEffort::Full => Ok(self.engine.reserve_in_queue(cost, Urgency::Normal)?),
             ReclaimEffort::Last => self.reserve_more(cost),
         }
     }
@@ -265,7 +265,7 @@ impl Placement {
                     .reserve_data_at_once(bytes)
                     .and_then(|more| more.ok_or(buttress_txn::Error::NoSpace("data"))),
                 ReclaimEffort::Full if reservation.in_place.is_none() => {
-                    self.engine.reserve_data_in_line(bytes)
+                    self.engine.reserve_data_in_queue(bytes)
                 }
                 ReclaimEffort::Full | ReclaimEffort::Last => self.engine.reserve_data(bytes),
             };

@@ -15,7 +15,7 @@
 
 use std::ops::Range;
 
-use buttress_format::{Body, Compression, Logical};
+use buttress_format::{Body, Compression, Extent, Logical};
 
 use super::read_plan::{PackedPart, Source, Validation};
 use crate::error::Result;
@@ -74,6 +74,11 @@ impl Reader {
             }
         }
         drop(extents);
+        if self.pages.is_on() {
+            let is_absent = |place: &&Place| self.pages.peek(Logical(place.part.start)).is_err();
+            let soon: Vec<_> = places.iter().filter(is_absent).map(Place::extent).collect();
+            self.engine.volume().read_soon(&soon);
+        }
         let outcome = places
             .iter()
             .try_for_each(|place| self.read_place_ahead(&source, place))
@@ -113,13 +118,13 @@ impl Reader {
     }
 
     /// Most bytes that are read ahead at once. More would evict the run that a reader is using.
-    pub(crate) fn most_ahead(&self) -> u64 {
+    pub(crate) fn ahead_bytes_max(&self) -> u64 {
         self.params.ceil(self.pages.widest_window()).max(self.params.sector)
     }
 
     fn read_place_ahead(&self, source: &Source<'_>, place: &Place) -> Result<()> {
         let mut at = place.part.start;
-        let most = self.most_ahead();
+        let most = self.ahead_bytes_max();
         while at < place.part.end && self.pages.is_on() {
             at = match self.pages.claim(Logical(at), (place.reach - at).min(most)) {
                 Ok(claim) => {
@@ -131,6 +136,12 @@ impl Reader {
             };
         }
         Ok(())
+    }
+}
+
+impl Place {
+    fn extent(&self) -> Extent {
+        Extent::new(Logical(self.part.start), self.part.end - self.part.start)
     }
 }
 

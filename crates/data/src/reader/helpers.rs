@@ -56,7 +56,7 @@ impl Helpers {
 
     /// Most threads that run. There are two even on one processor, because one may wait for the
     /// device.
-    pub(crate) fn most(&self) -> usize {
+    pub(crate) fn threads_max(&self) -> usize {
         self.cores.clamp(2, THREADS)
     }
 
@@ -71,7 +71,7 @@ impl Helpers {
         if state.is_stopped || state.jobs.len() >= WAITING {
             return false;
         }
-        if state.idle <= state.jobs.len() && state.threads.len() < self.most() {
+        if state.idle <= state.jobs.len() && state.threads.len() < self.threads_max() {
             let own = Arc::clone(self);
             let name = "buttress-ahead".to_owned();
             match thread::Builder::new().name(name).spawn(move || own.work()) {

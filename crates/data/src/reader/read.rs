@@ -118,7 +118,7 @@ impl Reader {
         if plan.is_done() {
             return Ok((len, ahead));
         }
-        if !file.free_reads.may() {
+        if !file.free_reads.take_turn() {
             self.carry_out(&plan, &view, file, Validation::Held, buf, policy)?;
             return Ok((len, ahead));
         }
@@ -209,7 +209,7 @@ impl Reader {
         let batch = self.params.options.read_batch.bytes(self.params.sector);
         // Extents end at sector boundaries, so the read does, too.
         let reach = self.params.ceil(end + run.room);
-        let window = if source.file.long_reads.may() { window } else { 0 };
+        let window = if source.file.long_reads.take_turn() { window } else { 0 };
         let limit = self.params.ceil(end + window).min(reach);
         let mut at = run.disk;
         while at < end {
@@ -243,7 +243,7 @@ impl Reader {
                     // Another thread reads this run. Meanwhile this thread reads the data after it,
                     // up to the window.
                     if window > 0 && batch == REGION && busy.0 < limit {
-                        let want = (reach - busy.0).min(self.most_ahead());
+                        let want = (reach - busy.0).min(self.ahead_bytes_max());
                         if let Ok(next) = self.pages.claim(busy, want) {
                             // After a failure, a reader that needs the data reads it again and gets
                             // the error.

@@ -16,7 +16,7 @@ use buttress_base::sync::{Condvar, Mutex};
 use buttress_format::{Compression, Extent, Logical};
 
 use super::read_plan::{PackedPart, Source};
-use super::unpacked::{Known, UnpackClaim, Which};
+use super::unpacked::{Known, UnpackClaim, UnpackedKey};
 use crate::compress::{RAM_BYTES_MAX, decompress};
 use crate::error::Result;
 use crate::extent_map::{disk_extent, extent_error};
@@ -60,21 +60,21 @@ impl Reader {
                     let what = "is compressed and too long";
                     return Err(extent_error(source.file, part.mapping.offset, what));
                 }
-                let which = Which { layout: source.layout, disk: region.disk };
-                match self.unpacked.find(which) {
+                let key = UnpackedKey { layout: source.layout, disk: region.disk };
+                match self.unpacked.find(key) {
                     Known::Ready(content) => place(part, &content),
                     Known::Claimed(claim) => {
                         todo.push(Todo { index, extent, claim, keeps: !part.is_whole() });
                     }
-                    Known::Busy => busy.push((part, which)),
+                    Known::Busy => busy.push((part, key)),
                 }
             }
             self.unpack(source, batch, todo, Purpose::Now, &mut place)?;
-            for (part, which) in busy {
+            for (part, key) in busy {
                 loop {
-                    match self.unpacked.find(which) {
+                    match self.unpacked.find(key) {
                         Known::Ready(content) => break place(part, &content),
-                        Known::Busy => self.unpacked.wait(which),
+                        Known::Busy => self.unpacked.wait(key),
                         Known::Claimed(claim) => {
                             let Some(region) = part.mapping.region() else { break };
                             let (extent, keeps) = (disk_extent(region), !part.is_whole());
@@ -101,9 +101,9 @@ impl Reader {
             for (index, part) in batch.iter().enumerate() {
                 let Some(region) = part.mapping.region() else { continue };
                 let extent = disk_extent(region);
-                let which = Which { layout: source.layout, disk: region.disk };
+                let key = UnpackedKey { layout: source.layout, disk: region.disk };
                 if extent.len <= RAM_BYTES_MAX
-                    && let Known::Claimed(claim) = self.unpacked.find(which)
+                    && let Known::Claimed(claim) = self.unpacked.find(key)
                 {
                     todo.push(Todo { index, extent, claim, keeps: true });
                 }
@@ -164,7 +164,7 @@ impl Reader {
             done: Condvar::new(),
             jobs,
         });
-        for _ in 0..helpers.min(self.helpers.most() - 1) {
+        for _ in 0..helpers.min(self.helpers.threads_max() - 1) {
             let shared = Arc::clone(&shared);
             if !self.helpers.offer(move || shared.take_part()) {
                 break;

@@ -23,7 +23,7 @@ const KEPT_BYTES: usize = 16 << 20;
 
 /// The extent of one layout; a layout number is never used twice (U1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Which {
+pub(crate) struct UnpackedKey {
     pub(crate) layout: u64,
     pub(crate) disk: Logical,
 }
@@ -31,14 +31,14 @@ pub(crate) struct Which {
 #[derive(Debug, Default)]
 struct State {
     /// Kept extents, the youngest last.
-    kept: VecDeque<(Which, Arc<Vec<u8>>)>,
+    kept: VecDeque<(UnpackedKey, Arc<Vec<u8>>)>,
     /// Extents that are being unpacked, and whether another thread has asked for each.
-    busy: Vec<(Which, bool)>,
+    busy: Vec<(UnpackedKey, bool)>,
 }
 
 impl State {
-    fn busy(&mut self, which: Which) -> Option<&mut bool> {
-        self.busy.iter_mut().find(|(busy, _)| *busy == which).map(|(_, awaited)| awaited)
+    fn busy(&mut self, key: UnpackedKey) -> Option<&mut bool> {
+        self.busy.iter_mut().find(|(busy, _)| *busy == key).map(|(_, awaited)| awaited)
     }
 }
 
@@ -64,7 +64,7 @@ pub(crate) enum Known<'u> {
 #[must_use = "others wait for it"]
 pub(crate) struct UnpackClaim<'u> {
     all: &'u Unpacked,
-    which: Which,
+    key: UnpackedKey,
     /// Whether the claim has ended: another thread may have the duty by now.
     is_over: bool,
 }
@@ -75,23 +75,23 @@ impl Unpacked {
     }
 
     /// The kept content of an extent, or the duty to unpack it.
-    pub(crate) fn find(&self, which: Which) -> Known<'_> {
+    pub(crate) fn find(&self, key: UnpackedKey) -> Known<'_> {
         let mut state = self.state.lock();
-        if let Some((_, bytes)) = state.kept.iter().rev().find(|(known, _)| *known == which) {
+        if let Some((_, bytes)) = state.kept.iter().rev().find(|(known, _)| *known == key) {
             return Known::Ready(Arc::clone(bytes));
         }
-        if let Some(awaited) = state.busy(which) {
+        if let Some(awaited) = state.busy(key) {
             *awaited = true;
             return Known::Busy;
         }
-        state.busy.push((which, false));
-        Known::Claimed(UnpackClaim { all: self, which, is_over: false })
+        state.busy.push((key, false));
+        Known::Claimed(UnpackClaim { all: self, key, is_over: false })
     }
 
     /// Waits until no thread unpacks an extent. The caller has no claim (U3).
-    pub(crate) fn wait(&self, which: Which) {
+    pub(crate) fn wait(&self, key: UnpackedKey) {
         let mut state = self.state.lock();
-        while state.busy(which).is_some() {
+        while state.busy(key).is_some() {
             state.wait(&self.changed);
         }
     }
@@ -111,7 +111,7 @@ impl UnpackClaim<'_> {
         let mut state = self.all.state.lock();
         // End the claim and keep the content in one step. A thread that asks from now on finds the
         // content, or is the next to unpack it.
-        let at = state.busy.iter().position(|(busy, _)| *busy == self.which);
+        let at = state.busy.iter().position(|(busy, _)| *busy == self.key);
         let awaited = at.is_some_and(|at| state.busy.swap_remove(at).1);
         self.is_over = true;
         if keeps || awaited {
@@ -122,7 +122,7 @@ impl UnpackClaim<'_> {
                 total -= first.1.len();
                 old.push(first);
             }
-            state.kept.push_back((self.which, Arc::clone(bytes)));
+            state.kept.push_back((self.key, Arc::clone(bytes)));
         }
         drop(state);
         // Dropping the claim wakes the threads that wait, and they find the content.
@@ -132,7 +132,7 @@ impl UnpackClaim<'_> {
 impl Drop for UnpackClaim<'_> {
     fn drop(&mut self) {
         if !self.is_over {
-            self.all.state.lock().busy.retain(|(busy, _)| *busy != self.which);
+            self.all.state.lock().busy.retain(|(busy, _)| *busy != self.key);
         }
         self.all.changed.notify_all();
     }
@@ -151,21 +151,21 @@ mod tests {
     #[test]
     fn content_is_not_kept_without_another_request() {
         let all = Unpacked::new();
-        let which = Which { layout: 1, disk: Logical(4096) };
-        let claim = || match all.find(which) {
+        let key = UnpackedKey { layout: 1, disk: Logical(4096) };
+        let claim = || match all.find(key) {
             Known::Claimed(claim) => claim,
             other => panic!("{other:?}"),
         };
         let bytes = Arc::new(vec![7; 100]);
         claim().finish(&bytes, false);
         let again = claim();
-        assert!(matches!(all.find(which), Known::Busy));
+        assert!(matches!(all.find(key), Known::Busy));
         again.finish(&bytes, false);
-        assert!(matches!(all.find(which), Known::Ready(_)));
+        assert!(matches!(all.find(key), Known::Ready(_)));
         all.clear();
         drop(claim());
         claim().finish(&bytes, true);
-        assert!(matches!(all.find(which), Known::Ready(_)));
+        assert!(matches!(all.find(key), Known::Ready(_)));
     }
 
     /// Eight threads want the same extent at one moment: one unpacks it (U3), unless it fails.
@@ -179,9 +179,9 @@ mod tests {
                 scope.spawn(|| {
                     for number in 0..100_u64 {
                         start.wait();
-                        let which = Which { layout: number, disk: Logical(4096) };
+                        let key = UnpackedKey { layout: number, disk: Logical(4096) };
                         loop {
-                            match all.find(which) {
+                            match all.find(key) {
                                 Known::Ready(bytes) => break assert_eq!(*bytes, vec![7; 100]),
                                 Known::Claimed(claim) => {
                                     thread::yield_now();
@@ -195,7 +195,7 @@ mod tests {
                                     unpacked.fetch_add(1, Ordering::SeqCst);
                                     claim.finish(&Arc::new(vec![7; 100]), true);
                                 }
-                                Known::Busy => all.wait(which),
+                                Known::Busy => all.wait(key),
                             }
                         }
                     }

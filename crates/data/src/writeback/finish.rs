@@ -177,8 +177,8 @@ impl Writeback {
 
 /// The cost of an extent's checksums.
 pub(crate) fn cost_of_sums(part: &Placed) -> Cost {
-    let whole = if part.sums.is_empty() { 0 } else { 2 };
-    Cost { items: 0, whole, bytes: part.sums.len() as u32 }
+    let commit_items = if part.sums.is_empty() { 0 } else { 2 };
+    Cost { items: 0, commit_items, bytes: part.sums.len() as u32 }
 }
 
 /// The item for `range` of a file that lies in a new extent made for `whole`.
@@ -210,12 +210,12 @@ pub(crate) fn grow(meta: &mut Meta, dirty: &Dirty, finished: &Range<u64>, size: 
     }
     meta.disk_size = disk_size;
     meta.ordered_end = meta.ordered_end.max(finished.end);
-    settle(meta, dirty);
+    advance_disk_size(meta, dirty);
 }
 
 /// Moves the length on disk to the first byte that is not on disk (L3). Callers run this after they
 /// put, finished or forgot dirty data, or changed the length.
-pub(crate) fn settle(meta: &mut Meta, dirty: &Dirty) {
+pub(crate) fn advance_disk_size(meta: &mut Meta, dirty: &Dirty) {
     let solid = dirty.first_ending_after(meta.disk_size).unwrap_or(u64::MAX).min(meta.item.size);
     meta.disk_size = meta.disk_size.max(solid);
     assert!(meta.disk_size <= meta.item.size, "L3");

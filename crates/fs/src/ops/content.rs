@@ -206,7 +206,7 @@ impl Inode {
             // The second attempt of a buffered write waits in the queue, where the flusher frees
             // space for all waiters.
             if !(buffered > 0 && mount.engine.has_flusher()) {
-                mount.space.give_all_back()?;
+                mount.space.free_all_possible()?;
             }
             done = attempt(ReclaimEffort::Full)?;
         }

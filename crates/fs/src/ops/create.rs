@@ -228,7 +228,7 @@ impl Made {
         let cell = mount.inodes.new_cell(self.id, self.item, Arc::clone(&dir.cell.home))?;
         cell.file.set_codec(self.codec);
         match self.kind {
-            FileKind::Directory => cell.is_new(self.default_acl),
+            FileKind::Directory => cell.start_empty(self.default_acl),
             FileKind::Regular => cell.file.note_new(),
             _ => {}
         }

@@ -25,7 +25,7 @@ impl Inode {
         };
         let mut done = attempt();
         if done.as_ref().is_err_and(buttress_data::Error::is_no_space) {
-            mount.space.give_all_back()?;
+            mount.space.free_all_possible()?;
             done = attempt();
         }
         Ok(done?)

@@ -14,8 +14,8 @@ use buttress_format::{DirEntry, Key, Kind, TreeId};
 use buttress_txn::{Cost, Urgency, View};
 
 use super::side::{Side, check_dir_way, give, take};
-use super::subvolume::{named, unnamed};
-use super::unlink::{drop_name, is_empty};
+use super::subvolume::{count_name, uncount_name};
+use super::unlink::{is_empty, orphan_if_last_name};
 use crate::attr::FileKind;
 use crate::batch::{Batch, NOW};
 use crate::cell::InodeCell;
@@ -83,7 +83,7 @@ pub(super) fn move_subvolume(
             let dir = target.dir.ino();
             let index = batch.remove_ref(&view, replaced.ino(), dir, target.name)?;
             batch.remove_name(&view, dir, index, target.name)?;
-            drop_name(replaced, batch);
+            orphan_if_last_name(replaced, batch);
         }
         changes.take(&view, source, tree)?;
         changes.give(&view, target, tree)?;
@@ -92,12 +92,12 @@ pub(super) fn move_subvolume(
         let stamp = now();
         let handle = mount.engine.begin(mount.space.reserve(changes.cost(), urgency)?);
         changes.apply(&handle);
-        source.dir.file.update(&handle, |item| unnamed(item, source.name, stamp));
+        source.dir.file.update(&handle, |item| uncount_name(item, source.name, stamp));
         target.dir.file.update(&handle, |item| {
             if replaced.is_some() {
                 (item.mtime, item.ctime) = (stamp, stamp);
             } else {
-                named(item, target.name, stamp);
+                count_name(item, target.name, stamp);
             }
         });
         if let Some(replaced) = replaced {

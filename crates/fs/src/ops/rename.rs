@@ -14,7 +14,7 @@ use buttress_txn::{Urgency, View};
 use super::create::Plan;
 use super::move_subvolume::{exchange_subvolume, move_subvolume};
 use super::side::{Side, check_dir_way, give, take};
-use super::unlink::{drop_name, is_empty};
+use super::unlink::{is_empty, orphan_if_last_name};
 use crate::attr::{FileKind, mode};
 use crate::batch::Batch;
 use crate::cell::InodeCell;
@@ -203,7 +203,7 @@ fn move_name(
     if let Some(replaced) = replaced {
         let index = batch.remove_ref(&view, replaced.ino(), target.dir.ino(), target.name)?;
         batch.remove_name(&view, target.dir.ino(), index, target.name)?;
-        last = drop_name(replaced, &mut batch);
+        last = orphan_if_last_name(replaced, &mut batch);
     }
     take(&view, source, moved, &mut batch)?;
     give(&view, target, moved, &mut batch)?;

@@ -26,7 +26,7 @@ use crate::error::{NameError, Result};
 use crate::inode::Inode;
 use crate::names::{self, Target};
 use crate::subvolume_items::{
-    add_refs, add_uuid, default_subvolume, remove_refs, remove_uuid, told_of_copies, uuid_key,
+    add_refs, add_uuid, default_subvolume, remove_refs, remove_uuid, uuid_key, with_headroom,
 };
 use crate::trees;
 
@@ -44,7 +44,8 @@ fn stub_inode(nodesize: u32) -> InodeItem {
 }
 
 impl Inode {
-    /// Makes an empty subvolume in this directory, and returns its root directory.
+    /// Makes an empty subvolume in this directory, and returns its root directory. As in Linux,
+    /// it inherits neither flags nor the group of this directory.
     ///
     /// # Errors
     ///
@@ -66,16 +67,11 @@ impl Inode {
         drop(view);
         add_refs(&mut roots, tree, dir.id, index, name);
 
-        let (dir_gid, dir_mode, dir_flags) =
-            dir.file.with_item(|item| (item.gid, item.mode, item.flags));
-        let setgid = dir_mode & mode::SETGID;
         let mut item = InodeItem {
             nlink: 1,
             uid,
-            gid: if setgid == 0 { gid } else { dir_gid },
-            mode: mode & mode::PERMISSIONS | mode::DIRECTORY | setgid,
-            flags: dir_flags
-                & (InodeFlags::NOCOMPRESS | InodeFlags::COMPRESS | InodeFlags::NODATACOW),
+            gid,
+            mode: mode & mode::PERMISSIONS | mode::DIRECTORY,
             atime: stamp,
             ctime: stamp,
             mtime: stamp,
@@ -110,7 +106,7 @@ impl Inode {
         for part in [batch, roots, uuids] {
             part.apply(&handle);
         }
-        dir.file.update(&handle, |item| named(item, name, stamp));
+        dir.file.update(&handle, |item| count_name(item, name, stamp));
         drop(handle);
         Inode::of(mount, InodeId { tree, ino: Ino::ROOT_DIR })
     }
@@ -157,13 +153,14 @@ impl Inode {
         // The snapshot adds items only to trees that commits alone change. The reservation covers
         // copies of the nodes that become shared; without it there is no snapshot.
         let copies = mount.engine.reservations().room_for_snapshot(source, read_only)?;
-        let mut cost = Cost { items: 0, whole: 1024, bytes: 64 << 10 }.and(cost_of_copies(copies));
+        let mut cost =
+            Cost { items: 0, commit_items: 1024, bytes: 64 << 10 }.and(cost_of_copies(copies));
         for part in [&batch, &roots, &uuids] {
             let more = part.cost(0);
             cost = cost.and(more);
         }
         let reservation = mount.space.reserve(cost, Urgency::Normal);
-        let reservation = reservation.map_err(|error| told_of_copies(error, copies))?;
+        let reservation = reservation.map_err(|error| with_headroom(error, copies))?;
         let handle = mount.engine.begin(reservation);
         let generation = handle.generation();
         mount.engine.reservations().keep_until_published(copies, generation);
@@ -173,7 +170,7 @@ impl Inode {
             .collect();
         // The inode of the directory changes after the cut, like the trees.
         let mut item = dir.file.item();
-        named(&mut item, name, time);
+        count_name(&mut item, name, time);
         item.transid = generation;
         item.sequence = item.sequence.wrapping_add(1);
         let key = Key::new(dir.ino().0, Kind::INODE_ITEM, 0);
@@ -181,7 +178,7 @@ impl Inode {
         handle.snapshot(Snapshot { source, target, uuid, read_only, time, late });
         drop(handle);
         mount.engine.commit_cut(|| drop(writes))?;
-        dir.file.touch(|item| named(item, name, time));
+        dir.file.touch(|item| count_name(item, name, time));
         Inode::of(mount, InodeId { tree: target, ino: from.root_dir })
     }
 
@@ -268,7 +265,7 @@ impl Inode {
         for part in [batch, roots, uuids] {
             part.apply(&handle);
         }
-        dir.file.update(&handle, |item| unnamed(item, name, stamp));
+        dir.file.update(&handle, |item| uncount_name(item, name, stamp));
         drop(handle);
         mount.inodes.cleaning().drop_later(tree);
         Ok(())
@@ -291,7 +288,7 @@ impl Inode {
         let stamp = now();
         let handle = mount.engine.begin(mount.space.reserve(batch.cost(1), Urgency::Frees)?);
         batch.apply(&handle);
-        dir.file.update(&handle, |item| unnamed(item, name, stamp));
+        dir.file.update(&handle, |item| uncount_name(item, name, stamp));
         Ok(())
     }
 
@@ -319,13 +316,13 @@ impl Inode {
 }
 
 /// Updates the inode of a directory for a new name.
-pub(super) fn named(item: &mut InodeItem, name: &[u8], stamp: Timespec) {
+pub(super) fn count_name(item: &mut InodeItem, name: &[u8], stamp: Timespec) {
     item.size += names::size_of(name);
     (item.mtime, item.ctime) = (stamp, stamp);
 }
 
 /// Updates the inode of a directory for a removed name.
-pub(super) fn unnamed(item: &mut InodeItem, name: &[u8], stamp: Timespec) {
+pub(super) fn uncount_name(item: &mut InodeItem, name: &[u8], stamp: Timespec) {
     item.size = item.size.saturating_sub(names::size_of(name));
     (item.mtime, item.ctime) = (stamp, stamp);
 }

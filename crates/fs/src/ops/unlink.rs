@@ -64,7 +64,7 @@ impl Inode {
             let mut batch = Batch::new(dir.tree());
             let index = batch.remove_ref(&view, cell.ino(), dir.ino(), name)?;
             batch.remove_name(&view, dir.ino(), index, name)?;
-            let last = drop_name(cell, &mut batch);
+            let last = orphan_if_last_name(cell, &mut batch);
             let stamp = now();
             drop(view);
             let reservation = mount.space.reserve(batch.cost(2), Urgency::Frees)?;
@@ -125,8 +125,8 @@ pub(super) fn is_empty(view: &View, cell: &InodeCell) -> Result<bool> {
     Ok(view.at_or_after(cell.tree(), &low, &high)?.is_none())
 }
 
-/// Returns whether an inode is about to lose its last name. If so, collects its orphan item.
-pub(super) fn drop_name(cell: &InodeCell, batch: &mut Batch) -> bool {
+/// Collects the orphan item of an inode that is about to lose its last name. Returns whether it is.
+pub(super) fn orphan_if_last_name(cell: &InodeCell, batch: &mut Batch) -> bool {
     let last = cell.kind == FileKind::Directory || cell.nlink() <= 1;
     if last {
         batch.set(orphan::key(cell.ino()), Change::Bytes(Vec::new()));

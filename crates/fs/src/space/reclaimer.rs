@@ -24,7 +24,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use buttress_base::clock;
-use buttress_txn::{Arrivals, Flusher, Gain, Ladder, Reach, SpaceKind, Step};
+use buttress_txn::{FlushState, FlushStates, Flusher, Gain, Reach, SpaceKind, TicketNumber};
 
 use super::Space;
 use crate::error::Result;
@@ -52,8 +52,8 @@ const MORE_RUNS: u32 = 3;
 struct Run {
     kind: SpaceKind,
     /// Waiters that came after this point are not refused at the end of the run.
-    begun: Arrivals,
-    states: Ladder,
+    begun: TicketNumber,
+    states: FlushStates,
     /// Whether the run is counted in the figures.
     is_counted: bool,
     /// The number of further runs that may follow.
@@ -71,18 +71,18 @@ impl Space {
             }
             for (kind, run) in KINDS.into_iter().zip(&mut runs) {
                 // A continuing run has checked its waiters after its last step.
-                if run.is_none() && !self.engine.waits(kind) {
+                if run.is_none() && !self.engine.has_waiters(kind) {
                     continue;
                 }
                 let mut going = run.take().unwrap_or_else(|| self.begin_run(kind));
                 match self.step_run(stop, &mut going) {
                     // If no waiter is left, end this run, so that the next waiter begins a new one.
-                    Ok(true) if self.engine.waits(kind) => *run = Some(going),
+                    Ok(true) if self.engine.has_waiters(kind) => *run = Some(going),
                     Ok(_) => {}
                     Err(_) if self.engine.aborted().is_some() => return,
                     Err(error) => {
                         tracing::error!(%kind, %error, "making room failed");
-                        self.engine.refuse(kind, self.engine.arrivals(kind));
+                        self.engine.refuse(kind, self.engine.next_ticket(kind));
                     }
                 }
             }
@@ -90,8 +90,8 @@ impl Space {
     }
 
     fn begin_run(&self, kind: SpaceKind) -> Run {
-        let begun = self.engine.arrivals(kind);
-        let states = self.engine.ladder(kind, Reach::All);
+        let begun = self.engine.next_ticket(kind);
+        let states = self.engine.flush_states(kind, Reach::All);
         Run { kind, begun, states, is_counted: false, more: MORE_RUNS }
     }
 
@@ -110,9 +110,9 @@ impl Space {
     /// Takes the next step, or refuses the waiters at the end. Returns whether the run continues.
     fn step_run(&self, stop: &StopSignal, run: &mut Run) -> Result<bool> {
         let kind = run.kind;
-        let Some(step) = run.states.next_step() else {
+        let Some(step) = run.states.next_state() else {
             if run.more > 0 && self.reservations_settle(stop, kind) {
-                run.states = self.engine.ladder(kind, Reach::All);
+                run.states = self.engine.flush_states(kind, Reach::All);
                 run.more -= 1;
                 return Ok(true);
             }
@@ -122,7 +122,7 @@ impl Space {
         };
         let before = self.engine.before_step(kind, step);
         let gain = match step {
-            Step::Dirty | Step::AllDirty | Step::Ordered | Step::Clean => {
+            FlushState::Dirty | FlushState::AllDirty | FlushState::Ordered | FlushState::Clean => {
                 let before = self.engine.served(kind);
                 let gained = self.take_step(stop, kind, step);
                 self.engine.serve_counted(kind);
@@ -130,7 +130,7 @@ impl Space {
             }
             step => self.engine.take_step(kind, step)?,
         };
-        self.engine.tell_step(&before, gain);
+        self.engine.report_step(&before, gain);
         if gain.gained {
             self.count_run(run);
         }
@@ -155,7 +155,7 @@ impl Space {
         while seen.0 != (0, 0)
             && clock::since(since) < STILL
             && clock::since(begun) < SETTLING
-            && self.engine.waits(kind)
+            && self.engine.has_waiters(kind)
             && !stop.is_set()
         {
             buttress_base::thread::sleep(Duration::from_millis(1));
@@ -168,17 +168,17 @@ impl Space {
     }
 
     /// Takes a step that concerns dirty data. Returns whether any ordered extent was finished.
-    fn take_step(&self, stop: &StopSignal, kind: SpaceKind, step: Step) -> bool {
+    fn take_step(&self, stop: &StopSignal, kind: SpaceKind, step: FlushState) -> bool {
         let before = self.files.counters().dirty_bytes();
         let finished = self.files.counters().finished_bytes();
         let wait = |bytes, write: &dyn Fn()| self.wait_for_ordered(stop, kind, bytes, write);
         match step {
-            Step::Clean => return self.cleaner.clean_all(),
-            Step::Ordered => wait(self.files.counters().ordered_bytes(), &|| ()),
+            FlushState::Clean => return self.cleaner.clean_all(),
+            FlushState::Ordered => wait(self.files.counters().ordered_bytes(), &|| ()),
             // Data that other threads write back now counts like data that is written here.
-            Step::AllDirty => wait(before, &|| self.writeback.write_what_is_free()),
+            FlushState::AllDirty => wait(before, &|| self.writeback.write_what_is_free()),
             _ => {
-                let asked = self.engine.waited_for(kind).saturating_mul(2);
+                let asked = self.engine.waiting_bytes(kind).saturating_mul(2);
                 let part = (before / DIRTY_PART).max(asked).max(BATCH_BYTES).min(before);
                 if self.writeback.write_some(part) == 0 {
                     // Other threads write all dirty data. A commit now would free nothing.

@@ -177,7 +177,7 @@ impl DirtyList {
     }
 
     /// Notes that a spare thread has no more work.
-    pub(super) fn is_no_longer_crowded(&self) {
+    pub(super) fn end_crowding(&self) {
         self.state.lock().is_crowded = false;
     }
 

@@ -218,7 +218,7 @@ fn a_writer_waits_only_where_threads_write_back() {
         std::thread::sleep(PATIENCE);
         let written = Written { files: 1, bytes: 4096, device: PATIENCE };
         writeback.throttle.note_written(&written, PATIENCE, true);
-        let hold = writeback.hold(MIB, 100 * MIB, None);
-        assert_eq!(hold > Duration::ZERO, has_threads, "{hold:?}");
+        let delay = writeback.delay(MIB, 100 * MIB, None);
+        assert_eq!(delay > Duration::ZERO, has_threads, "{delay:?}");
     }
 }

@@ -37,7 +37,7 @@ impl Writeback {
                     // Write batches here, because the devices would be idle while another thread
                     // finishes ordered extents.
                     while self.is_crowded() && self.write_batch(None) {}
-                    self.list.is_no_longer_crowded();
+                    self.list.end_crowding();
                 }
             }
         }

@@ -218,7 +218,7 @@ fn e2_waiters_at_once_are_one_step() {
                 );
                 assert!(waits as usize > THREADS / 2, "{waits} met");
                 assert_eq!(
-                    after.ladders - before.ladders,
+                    after.flush_runs - before.flush_runs,
                     1,
                     "{waits} waited together, {processors} processors"
                 );

@@ -15,7 +15,8 @@ use std::time::Duration;
 
 use buttress_base::Rng;
 use buttress_fs::{
-    ErrorKind, FallocateMode, Filesystem, Reach, SetAttr, SpaceKind, SpaceStats, Step, StepFigures,
+    ErrorKind, FallocateMode, Filesystem, FlushState, Reach, SetAttr, SpaceKind, SpaceStats,
+    StepFigures,
 };
 use tracing::field::{Field, Visit};
 use tracing::{Event, Metadata, Subscriber, span};
@@ -237,7 +238,7 @@ fn difference(stats: &SpaceStats) -> Option<String> {
         }
     };
     for kind in [SpaceKind::Metadata, SpaceKind::Data] {
-        for step in Step::ALL {
+        for step in FlushState::ALL {
             let fields = [
                 ("source", "tickets".to_owned()),
                 ("kind", kind.to_string()),
@@ -358,7 +359,7 @@ fn figures_are_what_was_told() {
     assert!(waits.granted > 0 && waits.granted_bytes > 0, "{waits:?}");
     let served: u64 = stats.engine.steps.rows().map(|(.., figures)| figures.served).sum();
     assert!(served > 0, "{:?}", stats.engine.steps);
-    assert_eq!((stats.waited_for, stats.accounts.waiting), ((0, 0), (0, 0)));
+    assert_eq!((stats.waiting_bytes, stats.accounts.waiting), ((0, 0), (0, 0)));
 
     let refusal = stats.last_refusal.expect("a request was refused");
     let told = heard("buttress::enospc").pop().expect("it was told");

@@ -4,6 +4,7 @@ mod access;
 #[cfg(debug_assertions)]
 mod ahead;
 mod alone;
+mod begin_writing;
 mod behind;
 mod checker;
 mod content;
@@ -48,4 +49,3 @@ mod steps;
 mod subvolumes;
 mod trim;
 mod volume;
-mod waking;

@@ -157,10 +157,11 @@ impl Worker {
     fn handle(&mut self, ask: Ask) {
         match ask.what {
             What::Forgets(count) => {
+                let pool = Arc::clone(&self.pool);
+                let _duty = pool.duty(Kind::Forget);
                 for _ in 0..count {
-                    let duty = self.pool.duty(Kind::Forget);
+                    thread::yield_now();
                     self.device.state.lock().forgotten += 1;
-                    drop(duty);
                 }
                 self.device.state.lock().asked.remove(&ask.unique);
             }

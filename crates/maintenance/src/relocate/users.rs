@@ -26,7 +26,7 @@ pub(super) fn inodes_of(users: &[Use]) -> BTreeSet<(TreeId, Ino)> {
     users.iter().map(|user| (user.tree, Ino(user.key.objectid))).collect()
 }
 
-/// Every subvolume, and the trees beside them that hold files.
+/// Every subvolume, and the data relocation tree, which has files too.
 pub(super) fn file_trees(view: &View) -> Result<Vec<TreeId>> {
     let mut trees = BTreeSet::new();
     let low = Key::new(0, Kind::ROOT_ITEM, 0);
@@ -114,7 +114,8 @@ fn places(view: &View, extent: Extent) -> Result<BTreeSet<(Ino, u64, TreeId)>> {
     Ok(places)
 }
 
-/// The files that a leaf says use an extent.
+/// The files that refer to an extent in a leaf, each with the offset at which the extent would
+/// begin.
 fn in_leaf(view: &View, leaf: Logical, extent: Extent) -> Result<Vec<(Ino, u64)>> {
     let root = view
         .committed_root(TreeId::EXTENT)?

@@ -143,7 +143,7 @@ impl Current {
         let moved = self.walk.find(path)?.kind();
         let (dir, name) = self.walk.parent(path)?;
         let (target, new) = self.walk.parent(to)?;
-        // Paths through a directory that moves lead elsewhere now.
+        // If a directory moves, remembered paths through it are no longer right.
         match moved {
             FileKind::Directory => self.walk.forget(),
             _ => self.walk.forget_file(),

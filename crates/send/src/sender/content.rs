@@ -4,8 +4,8 @@
 //!
 //! - **C1** A command writes only before the file's end. A file that became shorter is truncated
 //!   before anything is written to it, so that a clone may end at the end of the file.
-//! - **C2** Ranges of both trees with the same part of the same extent are not sent. The extents of
-//!   a read-only subvolume are never overwritten, so equal addresses are equal bytes.
+//! - **C2** A range that shows the same part of the same extent in both trees is not sent. The
+//!   extents of a read-only subvolume are never overwritten, so equal addresses mean equal bytes.
 
 use std::io::Write;
 use std::ops::Range;
@@ -32,7 +32,7 @@ const READ_BYTES: u64 = 4 << 20;
 /// The most bytes of a compressed extent that is sent compressed.
 const PACKED_BYTES_MAX: u64 = 128 << 10;
 
-/// The most pieces of a file in one step.
+/// The most pieces of a file that are gathered before they are sent.
 const PIECES_MAX: usize = 1024;
 
 /// The kind of content of a range.

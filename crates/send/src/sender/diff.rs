@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **D1** A node that both trees share is not read, and nothing below it is: the cost is that of
-//!   what changed.
+//! - **D1** Neither a node that both trees share nor anything below it is read. So the cost depends
+//!   only on how much changed.
 //! - **D2** Inodes come in the order of their numbers, each at most once.
 
 use std::cmp::Ordering;
@@ -20,14 +20,14 @@ use crate::error::Result;
 #[derive(Clone, Debug)]
 pub(super) struct Change {
     pub(super) ino: Ino,
-    /// Its item, or one of its names.
+    /// Whether its item or one of its names differs.
     pub(super) inode: bool,
     pub(super) xattrs: bool,
     /// Bytes of the file that some differing extent item covers; sorted, disjoint.
     pub(super) ranges: Vec<Range<u64>>,
 }
 
-/// A place in one of the two trees: a slot of a node with a child that was not entered.
+/// A position in one of the two trees. It is an item, or a child that was not entered yet.
 struct Side<'t, 'v> {
     tree: Option<&'t Tree<'v>>,
     path: Vec<(Arc<Node>, usize)>,
@@ -68,7 +68,8 @@ impl<'t, 'v> Side<'t, 'v> {
         Ok(())
     }
 
-    /// Past the position, up where a node ends: what follows is compared from above first (D1).
+    /// Moves past the position. At the end of a node it goes up, so that the pointers there are
+    /// compared before anything below them is read (D1).
     fn skip(&mut self) {
         while let Some((node, slot)) = self.path.last_mut() {
             *slot += 1;
@@ -85,7 +86,7 @@ pub(super) struct Diff<'t, 'v> {
     old: Side<'t, 'v>,
     new: Side<'t, 'v>,
     sector: u64,
-    /// The first item of the next inode.
+    /// The first difference of the next inode, which [`Diff::next`] has read already.
     ahead: Option<Difference>,
 }
 
@@ -134,7 +135,7 @@ impl<'t, 'v> Diff<'t, 'v> {
             Kind::XATTR_ITEM => change.xattrs = true,
             Kind::EXTENT_DATA => {
                 for (node, slot) in [&found.old, &found.new].into_iter().flatten() {
-                    // What does not parse is found when the file is read.
+                    // An item that does not parse is reported when the content is read.
                     let Ok(extent) = FileExtent::parse(node.item(*slot)) else { continue };
                     let len = match &extent.body {
                         Body::Inline(_) => extent.ram_bytes.max(1).next_multiple_of(self.sector),
@@ -148,7 +149,8 @@ impl<'t, 'v> Diff<'t, 'v> {
         }
     }
 
-    /// The next item that differs. Not to be mixed with [`Diff::next`], which reads ahead.
+    /// Returns the next item that differs. A caller must use either this or [`Diff::next`], because
+    /// the latter reads ahead.
     pub(super) fn item(&mut self) -> Result<Option<Difference>> {
         loop {
             let (old, new) = (self.old.position(), self.new.position());

@@ -1,11 +1,11 @@
-//! Whether every path of a stream fits into it, looked at before anything is sent.
+//! Checks, before anything is sent, that no path is too long for a stream.
 //!
 //! # Invariants
 //!
-//! - **F1** Each inode that the stream is about is looked at: all its names that differ, and one
-//!   name of an inode that differs in something else.
-//! - **F2** A path that the sender makes up on the way (a name put aside) is not known here. It is
-//!   checked when its command is written.
+//! - **F1** Each inode that the stream names is checked: all its names that differ. If none of them
+//!   differs, one of its names is checked.
+//! - **F2** Temporary names that the sender gives on the way are not known here. Their paths are
+//!   checked when the command is written.
 
 use std::collections::{HashMap, HashSet};
 
@@ -17,7 +17,7 @@ use super::tree::{Link, Tree};
 use crate::error::{Error, Result};
 use crate::stream::PATH_BYTES_MAX;
 
-/// Reads what differs once, and computes the length of each path.
+/// Reads the differences of two trees once, and checks the length of each path.
 ///
 /// # Errors
 ///
@@ -26,7 +26,7 @@ pub(super) fn check<'t, 'v>(old: Option<&'t Tree<'v>>, new: &'t Tree<'v>) -> Res
     let mut before = old.map(Lengths::new);
     let mut after = Lengths::new(new);
     let mut diff = Diff::new(old, new)?;
-    // The inode at hand, and whether the new tree told a name of it.
+    // The current inode, and whether a name of it in the new tree was checked.
     let mut at = (Ino::ROOT_DIR, true);
     while let Some(found) = diff.item()? {
         let ino = Ino(found.key.objectid);
@@ -53,7 +53,7 @@ impl<'t, 'v> Lengths<'t, 'v> {
         Self { tree, dirs: HashMap::from([(Ino::ROOT_DIR, 0)]) }
     }
 
-    /// Checks the names that an item holds; says whether it holds any.
+    /// Checks the names in an item. Returns whether the item holds names.
     fn names(&mut self, found: &Difference, is_new: bool) -> Result<bool> {
         let ino = Ino(found.key.objectid);
         let side = if is_new { &found.new } else { &found.old };
@@ -79,7 +79,7 @@ impl<'t, 'v> Lengths<'t, 'v> {
         Ok(true)
     }
 
-    /// Checks one name of an inode; its names do not differ.
+    /// Checks one name of an inode if none was checked because none differs.
     fn one_name(&mut self, (ino, is_known): (Ino, bool)) -> Result<()> {
         if is_known {
             return Ok(());
@@ -93,7 +93,8 @@ impl<'t, 'v> Lengths<'t, 'v> {
         if len > PATH_BYTES_MAX { Err(self.too_long(link)?) } else { Ok(()) }
     }
 
-    /// The length of a directory's path, or any length beyond the greatest.
+    /// Returns the length of a directory's path. For a path that does not end it returns a length
+    /// above the limit.
     fn of_dir(&mut self, ino: Ino) -> Result<usize> {
         if let Some(len) = self.dirs.get(&ino) {
             return Ok(*len);
@@ -104,7 +105,7 @@ impl<'t, 'v> Lengths<'t, 'v> {
         let mut chain = Vec::new();
         let mut at = ino;
         while !self.dirs.contains_key(&at) {
-            // An inode without a name is not sent, and neither is what lies below it.
+            // An inode without a name is not sent, and its descendants are not sent either.
             let Some(link) = self.tree.first_link(at)? else { return Ok(0) };
             chain.push((at, link.name.len()));
             at = link.parent;
@@ -120,7 +121,7 @@ impl<'t, 'v> Lengths<'t, 'v> {
         Ok(len)
     }
 
-    /// Names the path; one that never ends is damage.
+    /// Returns the error for a path that is too long. A loop of directories is reported as damage.
     fn too_long(&self, link: &Link) -> Result<Error> {
         let mut names = vec![link.name.clone()];
         let mut seen = HashSet::new();

@@ -20,7 +20,8 @@ const SOCKET: u32 = 0o140_000;
 const CAPABILITY: &[u8] = b"security.capability";
 
 impl<W: Write> Sender<'_, '_, W> {
-    /// Sends the differences of one inode, except names in the old tree.
+    /// Sends the differences of one inode. The module `names` has already moved and removed names
+    /// that the old tree has.
     pub(super) fn inode(&mut self, change: &Change) -> Result<()> {
         let ino = change.ino;
         let Some(inode) = self.new.inode(ino)? else { return Ok(()) };
@@ -120,7 +121,8 @@ impl<W: Write> Sender<'_, '_, W> {
     /// attributes last.
     fn inherits(&self, dir: Ino) -> Result<bool> {
         if dir == Ino::ROOT_DIR {
-            // Every new entry has a parent directory, so the top cannot be avoided.
+            // An entry that must not inherit is made in the top directory first. For the top itself
+            // there is no other place.
             return Ok(false);
         }
         let Some(new) = self.new.inode(dir)? else { return Ok(false) };

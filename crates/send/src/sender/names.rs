@@ -239,8 +239,8 @@ impl<'t, 'v> Names<'t, 'v> {
         emit(Command::Unlink { path: path(&at)? })
     }
 
-    /// Removes deleted directories, deepest first: only those from which nothing still has to move,
-    /// or all.
+    /// Removes deleted directories, deepest first. With `only_idle`, those stay from which an entry
+    /// must still move.
     fn remove_gone(
         &mut self,
         emit: &mut impl FnMut(Command<'_>) -> Result<()>,
@@ -265,7 +265,7 @@ impl<'t, 'v> Names<'t, 'v> {
         Ok(())
     }
 
-    /// Deleted directories from which something must first move.
+    /// Deleted directories from which an entry must first move.
     fn busy(&mut self) -> Result<HashSet<Dir>> {
         let mut busy = HashSet::new();
         let dirs: Vec<Dir> =

@@ -2,8 +2,8 @@
 //!
 //! # Place
 //!
-//! For the content, when every directory is where it belongs. Where directories are before that,
-//! `names` knows.
+//! For commands about content: by then every directory is at its final place. Before that, `names`
+//! knows where directories are.
 
 use std::collections::HashMap;
 
@@ -73,11 +73,11 @@ pub(super) fn join(path: &[u8], name: &[u8]) -> Vec<u8> {
     joined
 }
 
-/// A path of the volume's names as a stream has it.
+/// Checks a path that was joined from names on the volume.
 ///
 /// # Errors
 ///
-/// [`Error::PathTooLong`], or [`Error::Path`] for what no stream can say.
+/// [`Error::PathTooLong`], or [`Error::Path`] for any other path that a stream cannot hold.
 pub(super) fn path(bytes: &[u8]) -> Result<StreamPath<'_>> {
     StreamPath::new(bytes).map_err(|problem| match bytes.len() {
         len if len > PATH_BYTES_MAX => Error::path_too_long(bytes),

@@ -1,15 +1,16 @@
-//! Finding what the receiver has already: extents that a clone source shares with what is sent.
+//! Finds data that the receiver has already, in extents that a clone source shares with the file.
 //!
 //! # How
 //!
-//! The extent tree knows the users of an extent: (tree, inode, offset), or a leaf. Trees that share
-//! nodes share references, so that the tree named there is seldom the wanted one. The inode and the
-//! offset hold for all of them. Each inode named there is looked up in each source, and what is
-//! found is compared.
+//! The extent tree lists the users of an extent, either as (tree, inode, offset) or as the address
+//! of a leaf. Snapshots share nodes, and with them references, so the listed tree is seldom a clone
+//! source. The same inode number and offset are likely right in all snapshots, though. So each
+//! listed inode is looked up in each clone source, and its extent is compared.
 //!
 //! # Invariants
 //!
-//! - **S1** Nothing is cloned but what was just seen to lie at the same place of the same extent.
+//! - **S1** A range is cloned only after its source was seen to show the same part of the same
+//!   extent.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -26,8 +27,8 @@ use super::tree::{Link, Tree};
 use crate::error::Result;
 use crate::stream::{PATH_BYTES_MAX, Source};
 
-/// References of one extent that are looked at. One that is shared more often is found by the
-/// first.
+/// The most references of one extent that are read. If an extent has more of them, the first ones
+/// are enough to find a source.
 const REFS_MAX: usize = 256;
 
 /// A part of an extent at its place in a file that is being sent.
@@ -80,7 +81,8 @@ impl<'s, 'v> Sharing<'s, 'v> {
         Self { view, sources, new, extents, last: (Logical(0), Vec::new()) }
     }
 
-    /// Finds the longest beginning of a piece that the receiver has.
+    /// Finds the place from which the receiver can clone the longest part of a piece, from its
+    /// beginning on.
     pub(super) fn find(&mut self, piece: &Piece) -> Result<Option<Shared>> {
         self.look_up(piece.extent)?;
         let mut best: Option<(usize, Ino, u64, u64)> = None;
@@ -88,7 +90,7 @@ impl<'s, 'v> Sharing<'s, 'v> {
             let Some(offset) = base.checked_add(piece.skip) else { continue };
             for (index, tree) in self.sources.iter().copied().chain([self.new]).enumerate() {
                 let here = index == self.sources.len();
-                // Of the tree that is being sent, only what was sent already is there.
+                // The receiver has only those parts of the subvolume that were sent already.
                 if here && (ino > piece.ino || ino == piece.ino && offset >= piece.offset) {
                     continue;
                 }
@@ -104,13 +106,13 @@ impl<'s, 'v> Sharing<'s, 'v> {
         }
         let Some((index, ino, offset, len)) = best else { return Ok(None) };
         let tree = self.sources.get(index).copied().unwrap_or(self.new);
-        // What a stream cannot name is not cloned from: its bytes are sent.
+        // If the path of the source is too long for a stream, the bytes are sent.
         let path = whole_path(tree, ino)?.filter(|path| path.len() <= PATH_BYTES_MAX);
         let Some(path) = path else { return Ok(None) };
         Ok(Some(Shared { source: tree.source(), path, offset, len }))
     }
 
-    /// Bytes from `offset` on that lie in the same place of the same extent.
+    /// Returns how many bytes from `offset` on show the same part of the same extent as the piece.
     fn overlap(
         &self,
         tree: &Tree<'v>,
@@ -189,7 +191,7 @@ impl<'s, 'v> Sharing<'s, 'v> {
         Ok(())
     }
 
-    /// Reads which inodes a leaf has an extent for.
+    /// Adds the inodes that refer to the extent in a leaf.
     fn look_into(&self, leaf: Logical, extent: Extent, found: &mut BTreeSet<Candidate>) {
         let store = &**self.view.store();
         let mut head = vec![0; store.geometry().nodesize as usize];

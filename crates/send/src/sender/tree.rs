@@ -42,10 +42,11 @@ pub(super) fn is_dir(item: &InodeItem) -> bool {
     item.mode & TYPE == DIRECTORY
 }
 
-/// What an inode that is made in a directory takes over from it.
+/// Attributes that a new inode inherits from its directory.
 const INHERITED: [&[u8]; 2] = [b"btrfs.compression", b"system.posix_acl_default"];
 
-/// Whether what is made in a directory takes something over that it may not be meant to have.
+/// Whether inodes that a receiver makes in this directory inherit attributes. The inode that is
+/// sent may lack them.
 pub(super) fn bequeaths(inode: &Inode) -> bool {
     INHERITED.iter().any(|name| inode.xattrs.contains_key(*name))
 }
@@ -192,8 +193,8 @@ impl<'v> Tree<'v> {
         Ok(self.inode(ino)?.and_then(|inode| inode.links.into_iter().next()))
     }
 
-    /// What a directory's name leads to: an inode number. A subvolume leads to nothing that is
-    /// sent.
+    /// Returns the inode that a name in a directory leads to. Returns `None` for a subvolume,
+    /// because it is not sent.
     pub(super) fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Option<Ino>> {
         let key = Key::new(dir.0, Kind::DIR_ITEM, name_hash(name));
         let Some((node, slot)) = Cursor::find(self.store(), self.id, self.root, &key)? else {
@@ -216,8 +217,8 @@ impl<'v> Tree<'v> {
         Ok(found)
     }
 
-    /// Visits the mappings that end behind `offset`, in order, until told to stop. Holes have one
-    /// or none.
+    /// Visits the mappings that end after `offset`, in order, until `visit` returns false. A hole
+    /// has a mapping or lies between two of them.
     pub(super) fn mappings(
         &self,
         ino: Ino,

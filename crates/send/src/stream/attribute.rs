@@ -123,7 +123,7 @@ impl<'a> Attributes<'a> {
         self.array(what).map(|[byte]: [u8; 1]| byte)
     }
 
-    /// A number that may lack, and is zero then.
+    /// A number that may be absent; it is zero then.
     pub(crate) fn u32_or_zero(&self, what: Attribute) -> Result<u32, StreamError> {
         match self.found[usize::from(what.number)] {
             None => Ok(0),
@@ -180,7 +180,8 @@ impl<'a> Attributes<'a> {
         }
     }
 
-    /// File data: a value like others here, that [`Attributes::parse`] has found.
+    /// File data. [`Attributes::parse`] has found where it ends, so it is read like any other
+    /// value.
     pub(crate) fn data(&self, what: Attribute) -> Result<&'a [u8], StreamError> {
         self.bytes(what)
     }
@@ -194,7 +195,7 @@ impl<'a> Attributes<'a> {
         Ok(Source { uuid: self.array(uuid)?, ctransid: self.u64(ctransid)? })
     }
 
-    /// The times of an inode; that of its creation may lack.
+    /// The times of an inode. The time of creation may be absent.
     pub(crate) fn stamps(
         &self,
         atime: Attribute,
@@ -242,7 +243,7 @@ pub(crate) struct Builder<'b> {
     out: &'b mut Vec<u8>,
     start: usize,
     version: u32,
-    /// The first field that is longer than its length can say.
+    /// The error for the first value that is longer than its length field can express.
     failed: Option<StreamError>,
 }
 

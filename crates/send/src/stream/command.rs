@@ -1,5 +1,5 @@
-//! Commands: what a stream tells its receiver to do. `table` has how each is read, written and
-//! shown.
+//! Commands: what a stream tells its receiver to do. `table` says how each command is read, written
+//! and printed.
 
 use buttress_format::Timespec;
 
@@ -9,7 +9,7 @@ use super::path::StreamPath;
 /// A subvolume that exists already, by the name that sender and receiver share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Source {
-    /// The uuid it was received as; its own where it was not received.
+    /// The uuid with which it was received. If it was not received, its own uuid.
     pub uuid: Uuid,
     /// The transaction of its last change, at the sender.
     pub ctransid: u64,
@@ -39,7 +39,7 @@ pub struct Encoded {
     pub offset: u64,
     /// 0 none, 1 zlib, 2 zstd, 3 to 7 lzo in segments of 4 KiB to 64 KiB.
     pub compression: u32,
-    /// 0: none is known.
+    /// Always 0, because no type of encryption is defined.
     pub encryption: u32,
 }
 
@@ -142,7 +142,7 @@ pub enum Command<'a> {
         path: StreamPath<'a>,
         stamps: Stamps,
     },
-    /// Nothing to do: where data would have been in a stream without file data.
+    /// The receiver does nothing. A stream without file data has this command in place of a write.
     UpdateExtent {
         path: StreamPath<'a>,
         offset: u64,
@@ -160,7 +160,7 @@ pub enum Command<'a> {
         path: StreamPath<'a>,
         flags: u64,
     },
-    /// Write what is compressed. From version 2 on.
+    /// Write compressed data. From version 2 on.
     EncodedWrite {
         path: StreamPath<'a>,
         offset: u64,

@@ -54,7 +54,7 @@ pub(super) fn of(source: Source, prefix: &str) -> String {
     format!("{prefix}uuid={} {prefix}transid={}", uuid_text(&source.uuid), source.ctransid)
 }
 
-/// As people write it.
+/// The usual text of a uuid, with dashes.
 pub(crate) fn uuid_text(uuid: &Uuid) -> String {
     let mut text = String::with_capacity(36);
     for (index, byte) in uuid.iter().enumerate() {
@@ -67,7 +67,7 @@ pub(crate) fn uuid_text(uuid: &Uuid) -> String {
     text
 }
 
-/// A path: blanks and what is not printable as a C program would write it.
+/// Escapes a path. Blanks, and bytes that are not printable, become escape sequences as in C.
 pub(super) fn escape(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for &byte in bytes {
@@ -91,7 +91,7 @@ pub(super) fn escape(bytes: &[u8]) -> String {
     text
 }
 
-/// A value, as far as it is text.
+/// Returns a value as text, up to its first zero byte. Control characters become `?`.
 pub(super) fn show(bytes: &[u8]) -> String {
     let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
     String::from_utf8_lossy(text).chars().map(|c| if c.is_control() { '?' } else { c }).collect()

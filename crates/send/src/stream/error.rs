@@ -42,7 +42,7 @@ pub enum StreamError {
     TooLong {
         /// Where it begins.
         at: u64,
-        /// What it claims.
+        /// The length that it claims, in bytes.
         len: u32,
     },
     /// A command does not match its checksum.

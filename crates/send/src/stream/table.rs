@@ -28,7 +28,7 @@ macro_rules! commands {
         $(says { $($text:tt)+ })?;
     )*) => {
         impl<'a> Command<'a> {
-            /// Reads the payload of a command. Its checksum was right.
+            /// Reads the payload of a command. The caller has verified the checksum.
             pub(crate) fn parse(
                 which: u16,
                 payload: &'a [u8],

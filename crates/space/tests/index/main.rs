@@ -6,14 +6,14 @@
     unreachable_pub,
     reason = "the crate's own source, of which the model uses a part"
 )]
-#[path = "../../src/sheet.rs"]
-mod sheet;
+#[path = "../../src/plane_bits.rs"]
+mod plane_bits;
 mod sync;
 
 use shuttle::sync::Arc;
 use shuttle::thread;
 
-use sheet::{Doubts, Sheet};
+use plane_bits::{Doubts, PlaneBits};
 
 const ORDER: usize = 3;
 
@@ -36,26 +36,29 @@ fn check(model: impl Fn() + Send + Sync + 'static) {
 fn entered_group_is_found_or_doubted() {
     for (stays, leaves) in [(65, 64), (65, 200), (5000, 5001), (5000, 4200), (70_000 * 64, 4096)] {
         check(move || {
-            let shared = Arc::new((Sheet::default(), Doubts::default()));
+            let shared = Arc::new((PlaneBits::default(), Doubts::default()));
             shared.0.set(ORDER, leaves);
             let other = Arc::clone(&shared);
             let leaver = thread::spawn(move || {
-                let (sheet, doubts) = &*other;
-                sheet.clear(ORDER, leaves, doubts);
+                let (bits, doubts) = &*other;
+                bits.clear(ORDER, leaves, doubts);
             });
-            let (sheet, doubts) = &*shared;
-            sheet.set(ORDER, stays);
+            let (bits, doubts) = &*shared;
+            bits.set(ORDER, stays);
             doubts.arrived();
-            let begun = doubts.now();
+            let begun = doubts.arrival_count();
             // All entries, because a search goes on behind a group that has nothing for it.
-            let next = |slot: &usize| sheet.next(ORDER, slot + 1);
-            let found: Vec<_> = std::iter::successors(sheet.next(ORDER, 0), next).collect();
+            let next = |slot: &usize| bits.next(ORDER, slot + 1);
+            let found: Vec<_> = std::iter::successors(bits.next(ORDER, 0), next).collect();
             let sees = found.contains(&stays);
-            assert!(sees || doubts.since(begun), "I3: {stays} beside {leaves}: {found:?}");
+            assert!(
+                sees || doubts.may_have_missed(begun),
+                "I3: {stays} beside {leaves}: {found:?}"
+            );
             leaver.join().expect("no panic");
-            assert_eq!(sheet.next(ORDER, 0), Some(stays), "I2");
-            let begun = doubts.now();
-            assert!(!doubts.since(begun), "a doubt that does not end");
+            assert_eq!(bits.next(ORDER, 0), Some(stays), "I2");
+            let begun = doubts.arrival_count();
+            assert!(!doubts.may_have_missed(begun), "a doubt that does not end");
         });
     }
 }

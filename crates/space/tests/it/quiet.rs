@@ -75,7 +75,7 @@ fn n3_refused_writers_are_not_waited_for() {
 /// A hold that another thread ends also ends its drain, whatever is allocated, and gives nothing
 /// back a second time.
 #[test]
-fn a_drain_ends_when_the_hold_is_let_go() {
+fn a_drain_ends_when_the_hold_is_released() {
     for policy in LookupPolicy::ALL {
         let space = space(policy, 1);
         let waits = got(space.allocate(exactly(Data, SECTOR)));
@@ -84,13 +84,13 @@ fn a_drain_ends_when_the_hold_is_let_go() {
         std::thread::scope(|scope| {
             let drain = scope.spawn(|| hold.drain());
             std::thread::sleep(std::time::Duration::from_millis(5));
-            assert!(hold.lasts() && hold.let_go() && !hold.let_go());
+            assert!(hold.is_held() && hold.release() && !hold.release());
             assert!(matches!(space.allocate(exactly(Data, SECTOR)), Outcome::Full { largest: 0 }));
             assert!(!drain.is_finished(), "{policy}: the other hold is still there");
             drop(outer);
             drain.join().expect("no panic");
         });
-        assert!(!hold.lasts());
+        assert!(!hold.is_held());
         drop(hold);
         assert_eq!(space.account(Data).read_only, 0);
         assert_eq!(got(space.allocate(exactly(Data, SECTOR))).len, SECTOR);

@@ -37,12 +37,12 @@ use shuttle::sync::atomic::Ordering::SeqCst;
 use shuttle::thread;
 
 use buttress_space::{Error, LookupPolicy, SpaceKind};
-use world::{Complaint, Finder, Group, Ledger, SECTOR, Space};
+use world::{Complaint, Finder, Group, SECTOR, SharedAccount, Space};
 
 /// Parts of a group's state that no transition reads.
-mod class {
+mod size_class {
     #[derive(Clone, Copy, Debug)]
-    pub(crate) struct Class;
+    pub(crate) struct SizeClass;
 }
 mod index {
     pub(crate) type Entry = Option<()>;
@@ -110,7 +110,7 @@ fn allocate(space: &Space, at: u64, kept: bool, wrong: Wrong) {
         thread::yield_now();
         loud(space, group);
         group.on_the_way.fetch_sub(1, SeqCst);
-        group.change(&Ledger, |state| match kept {
+        group.change(&SharedAccount, |state| match kept {
             true => state.commit_used(extent),
             false => state.release(extent),
         });

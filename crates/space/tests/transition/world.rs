@@ -8,10 +8,10 @@ use buttress_format::{Extent, Logical};
 use shuttle::sync::atomic::{AtomicBool, AtomicUsize};
 use shuttle::sync::{Arc, MutexGuard};
 
-use crate::class::Class;
 use crate::extent_set::ExtentSet;
 use crate::group_state::State;
 use crate::guard::Writers;
+use crate::size_class::SizeClass;
 use crate::{Error, LookupPolicy, SpaceKind};
 
 pub(crate) const SECTOR: u64 = 4096;
@@ -51,7 +51,7 @@ impl DerefMut for Held<'_> {
 }
 
 /// The model has no reservations.
-pub(crate) struct Ledger;
+pub(crate) struct SharedAccount;
 
 /// A group as `quiesce` sees it.
 #[derive(Debug)]
@@ -59,7 +59,7 @@ pub(crate) struct Group {
     slot: usize,
     pub(crate) stopped: AtomicBool,
     pub(crate) writers: AtomicUsize,
-    pub(crate) settled: shuttle::sync::Condvar,
+    pub(crate) drained: shuttle::sync::Condvar,
     pub(crate) state: Lock,
     /// Drains that wait for reserved extents are not woken.
     pub(crate) silent: bool,
@@ -87,18 +87,18 @@ impl Group {
         SpaceKind::Data
     }
 
-    pub(crate) fn change<R>(&self, _: &Ledger, act: impl FnOnce(&mut State) -> R) -> R {
+    pub(crate) fn change<R>(&self, _: &SharedAccount, act: impl FnOnce(&mut State) -> R) -> R {
         let mut state = self.state.lock();
         let before = state.reserved.bytes();
         let result = act(&mut state);
         if !self.silent {
-            self.tell_settled(&state, before);
+            self.wake_drains(&state, before);
         }
         result
     }
 
-    pub(crate) fn stop(&self, ledger: &Ledger) -> Result<(), Error> {
-        self.change(ledger, |state| state.stop_writes());
+    pub(crate) fn stop(&self, account: &SharedAccount) -> Result<(), Error> {
+        self.change(account, |state| state.stop_writes());
         Ok(())
     }
 }
@@ -137,7 +137,7 @@ impl Space {
                 freed_unloaded: ExtentSet::default(),
                 used: SECTOR,
                 read_only: 0,
-                class: Class,
+                class: SizeClass,
                 entry: None,
                 counted: true,
                 removed: false,
@@ -146,7 +146,7 @@ impl Space {
                 slot,
                 stopped: AtomicBool::new(false),
                 writers: AtomicUsize::new(0),
-                settled: shuttle::sync::Condvar::new(),
+                drained: shuttle::sync::Condvar::new(),
                 state: Lock(shuttle::sync::Mutex::new(state)),
                 silent,
                 quiet: AtomicUsize::new(0),
@@ -167,8 +167,8 @@ impl Space {
         self.groups.get((at.0 / GROUP) as usize).cloned()
     }
 
-    pub(crate) fn ledger(&self, _: SpaceKind) -> &'static Ledger {
-        &Ledger
+    pub(crate) fn shared_account(&self, _: SpaceKind) -> &'static SharedAccount {
+        &SharedAccount
     }
 
     pub(crate) fn lookup_policy(&self) -> LookupPolicy {

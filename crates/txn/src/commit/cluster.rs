@@ -13,7 +13,6 @@
 //!   again. The next commit begins to allocate there.
 //! - **K2** A run comes from no reservation. In mixed groups there are no runs, because the rest of
 //!   a run would be missing to data as long as the commit runs.
-//!   are no runs: what is left of one would be missing to data for as long as the commit takes.
 
 use buttress_format::{Extent, Generation, Logical};
 use buttress_space::{AllocRequest, Outcome, SpaceKind};
@@ -35,9 +34,9 @@ pub(super) struct Cluster<'e> {
     kind: SpaceKind,
     limit: Generation,
     /// The unused rest of the current run.
-    left: Option<Extent>,
+    rest: Option<Extent>,
     /// Longest run to search for, in bytes.
-    most: u64,
+    run_max: u64,
     /// Bytes that were taken for nodes.
     taken: u64,
     loaded: u32,
@@ -45,7 +44,7 @@ pub(super) struct Cluster<'e> {
 
 impl<'e> Cluster<'e> {
     pub(super) fn new(engine: &'e Engine, kind: SpaceKind, limit: Generation) -> Self {
-        Self { engine, kind, limit, left: None, most: u64::MAX, taken: 0, loaded: 0 }
+        Self { engine, kind, limit, rest: None, run_max: u64::MAX, taken: 0, loaded: 0 }
     }
 
     fn request(&self, want: u64, min: u64) -> AllocRequest {
@@ -66,32 +65,32 @@ impl<'e> Cluster<'e> {
         let want = if self.kind != SpaceKind::Metadata || self.engine.space.is_mixed() {
             size
         } else {
-            let want = self.taken.clamp(RUN_BYTES_MIN, RUN_BYTES_MAX).min(self.most);
+            let want = self.taken.clamp(RUN_BYTES_MIN, RUN_BYTES_MAX).min(self.run_max);
             (want / size * size).max(size)
         };
-        while self.left.is_none() {
+        while self.rest.is_none() {
             match self.engine.space.allocate(self.request(want, size)) {
                 Outcome::Got(run) => {
                     if run.len < want {
                         // This was the longest free piece. Others may be nearly as long, and their
                         // extent items are close to those of this one. Asking for half its length
                         // uses them.
-                        self.most = run.len / 2;
+                        self.run_max = run.len / 2;
                     }
                     self.engine.reservations.take_frozen(run.len);
-                    self.left = Some(run);
+                    self.rest = Some(run);
                 }
                 Outcome::NeedsLoading(group) => {
                     self.loaded += 1;
-                    self.engine.load_or_leave(&group);
+                    self.engine.load_or_exclude(&group);
                 }
                 Outcome::Full { .. } => return None,
             }
         }
-        let run = self.left.take()?;
+        let run = self.rest.take()?;
         let node = Extent::new(run.start, size);
         if run.len > size {
-            self.left = Some(Extent::new(node.end(), run.len - size));
+            self.rest = Some(Extent::new(node.end(), run.len - size));
         }
         self.engine.space.commit_used(node);
         self.taken += size;
@@ -105,13 +104,13 @@ impl<'e> Cluster<'e> {
 
     /// Frees the rest of the current run (K1).
     pub(super) fn close(&mut self) {
-        let Some(left) = self.left.take() else { return };
+        let Some(rest) = self.rest.take() else { return };
         // The counter changes before the account here, and after it in `take`. So a thread that
         // reads both sees these bytes in at least one.
-        self.engine.reservations.return_frozen(left.len);
-        self.engine.space.free(left);
+        self.engine.reservations.return_frozen(rest.len);
+        self.engine.space.free(rest);
         let request = self.request(RUN_BYTES_MIN, RUN_BYTES_MIN);
-        self.engine.space.note_goal(&request, Extent::new(left.start, 0));
+        self.engine.space.note_goal(&request, Extent::new(rest.start, 0));
     }
 }
 

@@ -27,7 +27,7 @@ use buttress_tree::{Cursor, Expect, Node, NodeAlloc, NodePtr, NodeSource, NodeSt
 
 use super::{
     settle::{Changes, Settle},
-    sharing::{Left, State, Via},
+    sharing::{NodeUse, RefName, State},
 };
 use crate::{Error, Result};
 
@@ -79,8 +79,8 @@ impl Settle<'_> {
         if self.ledger.state(tree, &node)?.is_some_and(|state| state.full) {
             // In a root that Linux makes this way, the reference to the node names the node's own
             // address. Change it to the tree.
-            self.ledger.sharing.refer(ptr.logical, ptr.level, Via::Node(ptr.logical), -1);
-            self.ledger.sharing.refer(ptr.logical, ptr.level, Via::Tree(tree), 1);
+            self.ledger.sharing.refer(ptr.logical, ptr.level, RefName::Node(ptr.logical), -1);
+            self.ledger.sharing.refer(ptr.logical, ptr.level, RefName::Tree(tree), 1);
         }
         let mut step = Step {
             tree,
@@ -151,16 +151,16 @@ impl Settle<'_> {
     fn prune(&mut self, step: &mut Step, at: &Expect) -> Result<Rest> {
         let node = self.read_node(step.tree, at)?;
         let from = step.first_slot(&node);
-        if self.ledger.leave(step.tree, &node, from)? == Left::Shared {
+        if self.ledger.stop_using(step.tree, &node, from)? == NodeUse::Shared {
             let at = node.logical();
             return Err(Error::Extents { at, what: "a node of a dead tree has users unknown" });
         }
         self.fresh.forget(node.logical());
         step.budget -= 1;
-        let via = Via::Tree(step.tree);
+        let name = RefName::Tree(step.tree);
         if node.level() == 0 {
             step.budget -= node.len() as i64;
-            self.ledger.sharing.contribute(&node, 0, via, -1)?;
+            self.ledger.sharing.add_refs(&node, 0, name, -1)?;
             return Ok(None);
         }
         for slot in from..node.len() {
@@ -176,7 +176,7 @@ impl Settle<'_> {
                     if !self.hand_over(step, &child, state, end)? {
                         return self.regrow(step, &node, slot, None);
                     }
-                    self.ledger.sharing.refer(child.logical(), child.level(), via, -1);
+                    self.ledger.sharing.refer(child.logical(), child.level(), name, -1);
                     step.budget -= 1;
                 }
                 _ => {
@@ -229,7 +229,7 @@ impl Settle<'_> {
         }
         if !state.full {
             self.ledger.sharing.make_full(node)?;
-            self.ledger.sharing.contribute(node, 0, Via::Tree(step.tree), -1)?;
+            self.ledger.sharing.add_refs(node, 0, RefName::Tree(step.tree), -1)?;
             step.budget -= 2 * node.len() as i64;
         }
         if node.level() == 0 {

@@ -14,7 +14,7 @@ use buttress_space::SpaceKind;
 use buttress_tree::{Node, NodeAlloc, NodePtr};
 
 use super::cluster::Cluster;
-use super::sharing::{Left, Sharing, State};
+use super::sharing::{NodeUse, Sharing, State};
 use crate::{Engine, Error, Result, extent_tree::Origin, transaction::Transaction};
 
 /// What became of an address since the last round.
@@ -143,7 +143,7 @@ impl<'e> Ledger<'e> {
 
     /// Notes that a tree stops using a node. The caller moves the entries from slot `from` on to
     /// new nodes of the tree, or drops them next.
-    pub(super) fn leave(&mut self, tree: TreeId, node: &Node, from: usize) -> Result<Left> {
+    pub(super) fn stop_using(&mut self, tree: TreeId, node: &Node, from: usize) -> Result<NodeUse> {
         let at = node.logical();
         let born = self.is_born(at);
         if node.header().generation >= self.transaction.generation && !born {
@@ -155,18 +155,18 @@ impl<'e> Ledger<'e> {
             makers.insert(at, Origin { owner: Some(node.owner()), generation });
         }
         *self.node_delta.entry(tree).or_default() -= 1;
-        let left = match self.state(tree, node)? {
-            Some(state) => self.sharing.leave(tree, node, from, state)?,
-            None if born => Left::Gone,
+        let node_use = match self.state(tree, node)? {
+            Some(state) => self.sharing.stop_using(tree, node, from, state)?,
+            None if born => NodeUse::Unused,
             None => {
                 self.moves.insert(at, Move::Retired { level: node.level() });
-                return Ok(Left::Gone);
+                return Ok(NodeUse::Unused);
             }
         };
-        if left == Left::Gone && born {
+        if node_use == NodeUse::Unused && born {
             self.unmake(at);
         }
-        Ok(left)
+        Ok(node_use)
     }
 
     /// A node of this transaction lost its last user before it had an item.
@@ -207,7 +207,7 @@ impl NodeAlloc for Ledger<'_> {
 
     fn retire(&mut self, tree: TreeId, node: &Node) -> buttress_tree::Result<bool> {
         let above = |e: Error| buttress_tree::Error::Above(e.to_string());
-        Ok(self.leave(tree, node, 0).map_err(above)? == Left::Gone)
+        Ok(self.stop_using(tree, node, 0).map_err(above)? == NodeUse::Unused)
     }
 
     fn cancel(&mut self, tree: TreeId, at: Logical, level: u8) -> buttress_tree::Result<()> {

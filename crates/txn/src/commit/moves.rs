@@ -26,10 +26,10 @@ use buttress_format::{Body, Extent, Ino, Key, Logical, TreeId};
 use buttress_tree::{NodeAlloc, NodePtr, NodeStamp};
 
 use super::settle::Settle;
-use super::sharing::Via;
+use super::sharing::RefName;
 use crate::delayed_ref::{Deltas, ExtentChange, User};
 use crate::move_plan::{Mover, Plan, Wanted, data_at, file_roots};
-use crate::{DataRef, Result, Sent, extent_tree};
+use crate::{DataRef, MovedExtent, Result, extent_tree};
 
 /// The results of the moves, for the rest of the commit.
 #[derive(Default)]
@@ -56,22 +56,23 @@ impl Settle<'_> {
     /// Makes the moves that the transaction requests.
     pub(super) fn moves(&mut self) -> Result<()> {
         let moves = self.transaction.moves.change(std::mem::take);
-        if moves.nodes.is_empty() && moves.sent.is_empty() {
+        if moves.nodes.is_empty() && moves.moved.is_empty() {
             return Ok(());
         }
         let roots = file_roots(&self.engine.store, &self.roots)?;
         // A snapshot may have been made that the mover did not read.
-        let knows_all =
-            |sent: &Sent| roots.iter().all(|(tree, _)| sent.trees.binary_search(tree).is_ok());
-        let is_left = |sent: &&Sent| knows_all(sent) && self.is_as_left(sent);
-        let sent: Vec<&Sent> = moves.sent.iter().filter(is_left).collect();
-        if moves.nodes.is_empty() && sent.is_empty() {
+        let knows_all = |moved: &MovedExtent| {
+            roots.iter().all(|(tree, _)| moved.trees.binary_search(tree).is_ok())
+        };
+        let is_left = |moved: &&MovedExtent| knows_all(moved) && self.is_as_left(moved);
+        let moved: Vec<&MovedExtent> = moves.moved.iter().filter(is_left).collect();
+        if moves.nodes.is_empty() && moved.is_empty() {
             return Ok(());
         }
         let mut wanted = Wanted { nodes: moves.nodes, ..Wanted::default() };
-        for (index, sent) in sent.iter().enumerate() {
-            wanted.sent.insert(sent.old.start, index);
-            wanted.items.extend(sent.items.iter().map(|(tree, key, _)| (*tree, *key)));
+        for (index, moved) in moved.iter().enumerate() {
+            wanted.moved.insert(moved.old.start, index);
+            wanted.items.extend(moved.items.iter().map(|(tree, key, _)| (*tree, *key)));
         }
         let Some(plan) = Plan::make(&self.engine.store, &self.roots, &wanted)? else {
             // The next round of the mover finds these nodes again, and has each tree build its own.
@@ -79,17 +80,17 @@ impl Settle<'_> {
             return Ok(());
         };
         let map = self.addresses(&plan)?;
-        let done = self.settle_sent(&sent, &plan, &map)?;
+        let done = self.settle_moved(&moved, &plan, &map)?;
         self.copy(&plan.movers, &map, &done)?;
         self.move_roots(&plan.movers, &map)
     }
 
     /// Whether the mover's items and references are the only changes of an extent in this
     /// transaction (V2).
-    fn is_as_left(&self, sent: &Sent) -> bool {
+    fn is_as_left(&self, moved: &MovedExtent) -> bool {
         let overlay = &self.transaction.overlay;
         let mut users = Deltas::default();
-        for (tree, key, bytes) in &sent.items {
+        for (tree, key, bytes) in &moved.items {
             if overlay.find(*tree, key).flatten().as_ref() != Some(bytes) {
                 return false;
             }
@@ -106,7 +107,7 @@ impl Settle<'_> {
                 change.extent == extent && change.born == born && found == expected
             })
         };
-        is_so(sent.old, false, -1) == Some(true) && is_so(sent.new, true, 1) == Some(true)
+        is_so(moved.old, false, -1) == Some(true) && is_so(moved.new, true, 1) == Some(true)
     }
 
     /// Allocates addresses for all moved nodes.
@@ -123,16 +124,16 @@ impl Settle<'_> {
 
     /// Moves the references of moved data, if the plan found all of them. Returns the start of the
     /// copy for each extent.
-    fn settle_sent(
+    fn settle_moved(
         &mut self,
-        sent: &[&Sent],
+        moved: &[&MovedExtent],
         plan: &Plan,
         map: &HashMap<Logical, NodePtr>,
     ) -> Result<HashMap<Logical, Logical>> {
         let root = self.must_root(TreeId::EXTENT)?;
         let mut done = HashMap::new();
-        for (sent, found) in sent.iter().zip(&plan.found) {
-            let users = extent_tree::data_users(&*self.engine.store, root, sent.old)?;
+        for (moved, found) in moved.iter().zip(&plan.found) {
+            let users = extent_tree::data_users(&*self.engine.store, root, moved.old)?;
             let total: i64 = users.iter().map(|(_, count)| count).sum();
             let follows = |user: &User| match user {
                 User::Leaf(leaf) => map.contains_key(leaf),
@@ -142,23 +143,25 @@ impl Settle<'_> {
             if !all || !users.iter().all(|(user, _)| follows(user)) {
                 continue;
             }
-            let owner = self.transaction.refs.look(sent.new.start, |change| change.owner).flatten();
+            let owner =
+                self.transaction.refs.look(moved.new.start, |change| change.owner).flatten();
             let change = |extent, born, owner| ExtentChange {
                 extent,
                 born,
                 owner,
                 deltas: Deltas::default(),
             };
-            let (mut old, mut new) = (change(sent.old, false, None), change(sent.new, true, owner));
+            let (mut old, mut new) =
+                (change(moved.old, false, None), change(moved.new, true, owner));
             for (user, count) in users {
                 old.deltas.add(user, -count);
                 new.deltas.add(renamed(user, map), count);
             }
-            self.ledger.sharing.data.insert(sent.old.start, old);
-            self.ledger.sharing.data.insert(sent.new.start, new);
-            self.moved.data.extend([sent.old.start, sent.new.start]);
-            self.moved.items.extend(sent.items.iter().map(|(tree, key, _)| (*tree, *key)));
-            done.insert(sent.old.start, sent.new.start);
+            self.ledger.sharing.data.insert(moved.old.start, old);
+            self.ledger.sharing.data.insert(moved.new.start, new);
+            self.moved.data.extend([moved.old.start, moved.new.start]);
+            self.moved.items.extend(moved.items.iter().map(|(tree, key, _)| (*tree, *key)));
+            done.insert(moved.old.start, moved.new.start);
         }
         Ok(done)
     }
@@ -181,8 +184,8 @@ impl Settle<'_> {
             sharing.pass_on(node, logical, users, *full, |user| renamed(user, map));
             if *full {
                 let stays = |at: Logical| !map.contains_key(&at) && !done.contains_key(&at);
-                sharing.contribute_where(node, 0, Via::Node(old), -1, &stays)?;
-                sharing.contribute_where(node, 0, Via::Node(logical), 1, &stays)?;
+                sharing.add_refs_where(node, 0, RefName::Node(old), -1, &stays)?;
+                sharing.add_refs_where(node, 0, RefName::Node(logical), 1, &stays)?;
             }
             let mut payloads = BTreeMap::new();
             if node.level() == 0 && !done.is_empty() {
@@ -202,7 +205,7 @@ impl Settle<'_> {
             self.fresh.insert(Arc::new(copy));
             // A node with one user is rebuilt in place when its tree changes.
             if shared.contains(&old) {
-                self.fresh.keep_node(logical);
+                self.fresh.protect_node(logical);
             }
         }
         Ok(())

@@ -298,11 +298,11 @@ impl Settle<'_> {
         self.record_roots()
     }
 
-    /// Rebuilds the nodes on the paths to the keys in `touched`, by putting one existing item at
+    /// Rebuilds the nodes on the paths to the keys in `to_rebuild`, by putting one existing item at
     /// each key again.
     fn touch(&mut self) -> Result<()> {
         let mut places: BTreeMap<TreeId, Vec<Key>> = BTreeMap::new();
-        for (tree, key) in self.transaction.touched.change(std::mem::take) {
+        for (tree, key) in self.transaction.to_rebuild.change(std::mem::take) {
             places.entry(tree).or_default().push(key);
         }
         for (tree, keys) in places {

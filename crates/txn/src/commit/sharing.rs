@@ -30,16 +30,16 @@ use crate::{
 
 /// The name that a node's references carry (B1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Via {
+pub(super) enum RefName {
     Tree(TreeId),
     Node(Logical),
 }
 
-/// The result when a tree leaves a node.
+/// Whether a node is still used after a tree stopped using it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Left {
+pub(super) enum NodeUse {
     /// No tree uses the node any more.
-    Gone,
+    Unused,
     /// Other trees still use the node.
     Shared,
 }
@@ -92,38 +92,38 @@ impl Sharing {
     }
 
     /// The name that the references of this node carry.
-    pub(super) fn via(node: &Node, state: State) -> Via {
-        if state.full { Via::Node(node.logical()) } else { Via::Tree(node.owner()) }
+    pub(super) fn ref_name(node: &Node, state: State) -> RefName {
+        if state.full { RefName::Node(node.logical()) } else { RefName::Tree(node.owner()) }
     }
 
     /// Notes that a tree stops using a node. Its entries from slot `from` on move to new nodes of
     /// the tree. An earlier drop of the tree has already removed the entries before `from`.
-    pub(super) fn leave(
+    pub(super) fn stop_using(
         &mut self,
         tree: TreeId,
         node: &Node,
         from: usize,
         state: State,
-    ) -> Result<Left> {
+    ) -> Result<NodeUse> {
         let at = node.logical();
         if state.refs == 0 {
             return Err(Error::Extents { at, what: "a tree node in use has no references" });
         }
-        self.refer(at, node.level(), Via::Tree(tree), -1);
-        let (old, new) = (Self::via(node, state), Via::Tree(tree));
+        self.refer(at, node.level(), RefName::Tree(tree), -1);
+        let (old, new) = (Self::ref_name(node, state), RefName::Tree(tree));
         if state.refs == 1 {
             if old != new {
-                self.contribute(node, from, new, 1)?;
-                self.contribute(node, from, old, -1)?;
+                self.add_refs(node, from, new, 1)?;
+                self.add_refs(node, from, old, -1)?;
             }
-            return Ok(Left::Gone);
+            return Ok(NodeUse::Unused);
         }
         if old == new {
             self.make_full(node)?;
         } else {
-            self.contribute(node, from, new, 1)?;
+            self.add_refs(node, from, new, 1)?;
         }
-        Ok(Left::Shared)
+        Ok(NodeUse::Shared)
     }
 
     /// Sets FULL_BACKREF on a node, and adds one reference by the node's address to each of its
@@ -132,17 +132,17 @@ impl Sharing {
         let change = self.blocks.entry(node.logical()).or_default();
         change.level = node.level();
         change.make_full = true;
-        self.contribute(node, 0, Via::Node(node.logical()), 1)?;
+        self.add_refs(node, 0, RefName::Node(node.logical()), 1)?;
         Ok(())
     }
 
     /// Adds to the references of a node itself.
-    pub(super) fn refer(&mut self, at: Logical, level: u8, via: Via, delta: i64) {
+    pub(super) fn refer(&mut self, at: Logical, level: u8, name: RefName, delta: i64) {
         let change = self.blocks.entry(at).or_default();
         change.level = level;
-        let user = match via {
-            Via::Tree(tree) => User::Tree(tree),
-            Via::Node(parent) => User::Node(parent),
+        let user = match name {
+            RefName::Tree(tree) => User::Tree(tree),
+            RefName::Node(parent) => User::Node(parent),
         };
         change.deltas.add(user, delta);
     }
@@ -170,23 +170,23 @@ impl Sharing {
     }
 
     /// Adds to the references of everything that a node points to, from slot `from` on.
-    pub(super) fn contribute(
+    pub(super) fn add_refs(
         &mut self,
         node: &Node,
         from: usize,
-        via: Via,
+        name: RefName,
         delta: i64,
     ) -> Result<()> {
-        self.contribute_where(node, from, via, delta, &|_| true)
+        self.add_refs_where(node, from, name, delta, &|_| true)
     }
 
-    /// As [`contribute`](Self::contribute), but only for children and extents at addresses that
+    /// As [`add_refs`](Self::add_refs), but only for children and extents at addresses that
     /// `wanted` accepts.
-    pub(super) fn contribute_where(
+    pub(super) fn add_refs_where(
         &mut self,
         node: &Node,
         from: usize,
-        via: Via,
+        name: RefName,
         delta: i64,
         wanted: &dyn Fn(Logical) -> bool,
     ) -> Result<()> {
@@ -196,7 +196,7 @@ impl Sharing {
                 if !wanted(child.logical) {
                     continue;
                 }
-                self.refer(child.logical, child.level, via, delta);
+                self.refer(child.logical, child.level, name, delta);
                 continue;
             }
             let key = node.key(slot);
@@ -210,13 +210,13 @@ impl Sharing {
                 continue;
             }
             let extent = Extent { start: region.disk, len: region.disk_len };
-            let user = match via {
-                Via::Tree(root) => User::File(DataRef {
+            let user = match name {
+                RefName::Tree(root) => User::File(DataRef {
                     root,
                     ino: Ino(key.objectid),
                     offset: key.offset.wrapping_sub(region.offset),
                 }),
-                Via::Node(leaf) => User::Leaf(leaf),
+                RefName::Node(leaf) => User::Leaf(leaf),
             };
             self.refer_data(extent, user, delta)?;
         }

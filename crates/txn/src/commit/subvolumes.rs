@@ -14,7 +14,7 @@ use buttress_tree::{Change, Cursor, Expect, NodeAlloc, NodePtr, NodeSource, Node
 
 use super::{
     settle::{Changes, Settle},
-    sharing::Via,
+    sharing::RefName,
 };
 use crate::{Error, Result, reserve::Tree, snapshot::Snapshot};
 
@@ -99,9 +99,9 @@ impl Settle<'_> {
         let logical = self.ledger.allocate(target, old.level)?;
         let stamp = NodeStamp { logical, generation, owner: target };
         let copy = root.copied(self.engine.store.geometry(), &stamp);
-        self.ledger.sharing.contribute(&copy, 0, Via::Tree(target), 1)?;
+        self.ledger.sharing.add_refs(&copy, 0, RefName::Tree(target), 1)?;
         self.fresh.insert(Arc::new(copy));
-        self.fresh.keep(source, old.logical);
+        self.fresh.protect_tree(source, old.logical);
         for tree in [source, target] {
             self.ledger.set_last_snapshot(tree, generation);
         }

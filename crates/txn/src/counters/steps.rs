@@ -9,7 +9,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use buttress_space::{SpaceKind, Step};
+use buttress_space::{FlushState, SpaceKind};
 
 /// The kinds of space that flush steps run for.
 const KINDS: [SpaceKind; 2] = [SpaceKind::Metadata, SpaceKind::Data];
@@ -27,7 +27,7 @@ pub struct Gain {
 #[derive(Clone, Copy, Debug)]
 pub struct Before {
     pub(crate) kind: SpaceKind,
-    pub(crate) step: Step,
+    pub(crate) step: FlushState,
     /// Bytes that waiting tickets requested.
     pub(crate) waiting: u64,
     /// Bytes that could be reserved.
@@ -53,19 +53,19 @@ pub struct StepFigures {
 
 /// What all steps gained, by the kind of space that the tickets requested.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FlushSteps([[StepFigures; Step::ALL.len()]; KINDS.len()]);
+pub struct FlushSteps([[StepFigures; FlushState::ALL.len()]; KINDS.len()]);
 
 impl FlushSteps {
     /// What a step gained for the tickets of a kind. All figures are zero for system space, which
     /// has no tickets.
     #[must_use]
-    pub fn of(&self, kind: SpaceKind, step: Step) -> StepFigures {
+    pub fn of(&self, kind: SpaceKind, step: FlushState) -> StepFigures {
         index(kind).map_or_else(StepFigures::default, |index| self.0[index][step as usize])
     }
 
     /// All steps of each kind that has tickets, metadata first.
-    pub fn rows(&self) -> impl Iterator<Item = (SpaceKind, Step, StepFigures)> + '_ {
-        let all = KINDS.into_iter().flat_map(|kind| Step::ALL.map(|step| (kind, step)));
+    pub fn rows(&self) -> impl Iterator<Item = (SpaceKind, FlushState, StepFigures)> + '_ {
+        let all = KINDS.into_iter().flat_map(|kind| FlushState::ALL.map(|step| (kind, step)));
         let named = all.filter(|(kind, step)| step.is_for(*kind));
         named.map(|(kind, step)| (kind, step, self.of(kind, step)))
     }
@@ -97,7 +97,7 @@ impl StepCounter {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct StepCounters([[StepCounter; Step::ALL.len()]; KINDS.len()]);
+pub(crate) struct StepCounters([[StepCounter; FlushState::ALL.len()]; KINDS.len()]);
 
 impl StepCounters {
     pub(crate) fn note(&self, before: &Before, gain: Gain, yielded: u64) {

@@ -112,16 +112,16 @@ impl WaitCounters {
         self.0[place(wait.kind, wait.reach)].note(wait);
     }
 
-    pub(crate) fn snapshot(&self) -> WaitsByLine {
-        WaitsByLine(self.0.each_ref().map(WaitCounter::snapshot))
+    pub(crate) fn snapshot(&self) -> WaitsByQueue {
+        WaitsByQueue(self.0.each_ref().map(WaitCounter::snapshot))
     }
 }
 
 /// Waits by kind of space and by the reach of the waiting thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct WaitsByLine([Waits; 4]);
+pub struct WaitsByQueue([Waits; 4]);
 
-impl WaitsByLine {
+impl WaitsByQueue {
     /// The waits for one kind of space with one reach.
     #[must_use]
     pub fn of(&self, kind: SpaceKind, reach: Reach) -> Waits {

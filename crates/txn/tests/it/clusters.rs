@@ -63,9 +63,12 @@ fn churn(items: u64, per_commit: u64, commits: u64, counted: u64) -> Churned {
     }
     let (writes, nodes) = before.expect("some are counted");
     // What `statfs` is told by the accounts is what a walk over the groups says.
-    let (room, usage) = (engine.room(), engine.usage());
-    assert_eq!(room.data_available, usage.data_available);
-    assert_eq!((room.device_bytes, room.data_copies), (usage.device_bytes, usage.data_copies));
+    let (figures, usage) = (engine.statfs_figures(), engine.usage());
+    assert_eq!(figures.data_available, usage.data_available);
+    assert_eq!(
+        (figures.device_bytes, figures.data_copies),
+        (usage.device_bytes, usage.data_copies)
+    );
     // Two of each commit are superblocks.
     let requests = engine.volume().stats().writes - writes - 2 * counted;
     let nodes = engine.statistics().nodes_written - nodes;

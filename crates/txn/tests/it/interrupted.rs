@@ -39,14 +39,14 @@ fn e6_interrupted_at_each_step() {
     let engine = engine(160);
     let mut all = Vec::new();
     // All that flush steps can give is taken.
-    while let Ok(reservation) = engine.reserve_in_line(Cost::of(500, 1 << 20), Urgency::Normal) {
+    while let Ok(reservation) = engine.reserve_in_queue(Cost::of(500, 1 << 20), Urgency::Normal) {
         all.push(reservation);
         assert!(all.len() < 10_000);
     }
     let before = engine.accounts();
     let mut looks = 0;
     let refused = loop {
-        let wait = || engine.reserve_in_line(Cost::of(500, 1 << 20), Urgency::Normal);
+        let wait = || engine.reserve_in_queue(Cost::of(500, 1 << 20), Urgency::Normal);
         let outcome = at_look(looks).heeded(wait).expect_err("there is no room");
         let after = engine.accounts();
         assert_eq!(
@@ -69,7 +69,7 @@ fn e6_interrupted_at_each_step() {
     all.pop();
     all.pop();
     let reservation =
-        engine.reserve_in_line(Cost::of(5, 0), Urgency::Normal).expect("there is room");
+        engine.reserve_in_queue(Cost::of(5, 0), Urgency::Normal).expect("there is room");
     drop((reservation, all));
     engine.commit().expect("a commit");
     assert_eq!(engine.accounts().outstanding, Costs::default());

@@ -1,11 +1,11 @@
-//! A check of a volume that one of our mounts has open: of its last commit, which the mount holds
-//! meanwhile.
+//! Checks a volume that a Buttress mount has open. The mount holds its last commit, and this commit
+//! is checked.
 //!
 //! # Invariants
 //!
-//! - **M1** Nothing is written, and programs go on writing through the mount.
-//! - **M2** An error is told only while the commit was held until the end: what a server that ended
-//!   left behind may have been written over since.
+//! - **M1** The check writes nothing, and programs can write through the mount meanwhile.
+//! - **M2** Errors count only if the server held the commit until the end. If the server ended
+//!   before, the space of the commit may have been overwritten, and the check fails instead.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,23 +22,24 @@ use crate::exit::{Context, Exit, Failure, Result};
 use crate::live::{self, Hold};
 use crate::ui::Ui;
 
-/// What is to be done with what the command line names.
+/// What happens to the volume on the command line.
 pub(super) enum Found {
     /// The check was made.
     Checked(Exit),
-    /// No mount has it open: these devices are checked.
+    /// No mount has it open. The caller checks this volume.
     AtRest(PathBuf),
 }
 
-/// Checks what a mount of this user has open.
+/// Checks a volume that a mount of this user has open.
 ///
 /// # Errors
 ///
-/// When the mount refuses, or ends meanwhile (M2); those of the check.
+/// The mount refuses, or it ends before the check (M2). Also the errors of the check.
 pub(super) fn check(args: &Args, options: &Options, ui: &Ui) -> Result<Found> {
     let at_rest = || Ok(Found::AtRest(args.image.clone()));
     if is_remote(&args.image) {
-        // Its readers stay with the commit that they opened.
+        // A reader of a store of objects keeps the commit that it opened, so no server has to hold
+        // it.
         return at_rest();
     }
     let Some((socket, server)) = live::find(&args.image)? else { return at_rest() };
@@ -89,8 +90,8 @@ pub(super) fn check(args: &Args, options: &Options, ui: &Ui) -> Result<Found> {
     answer(&report?, None, about, ui).map(Found::Checked)
 }
 
-/// Opens the devices past the lock of the server: those that the command line names, where it
-/// names all of them.
+/// Opens the devices in spite of the server's lock. Uses the devices of the command line if it
+/// names all of them, otherwise those that the server names.
 fn open(args: &Args, hold: &Hold) -> Result<Vec<Arc<dyn Device>>> {
     let others = &args.devices.devices;
     let are_named = !args.image.is_dir() && (hold.devices.len() == 1 || !others.is_empty());

@@ -8,7 +8,7 @@ pub(super) trait Door {
     fn mkdir(&mut self, path: &str) -> Result<()>;
     /// Makes a file with this content.
     fn write(&mut self, path: &str, content: &[u8]) -> Result<()>;
-    /// Adds to the end of a file that was made with `write`, `offset` bytes long by now.
+    /// Appends to a file that `write` has created. `offset` is its present length.
     fn append(&mut self, path: &str, offset: u64, content: &[u8]) -> Result<()>;
     /// Reads from a file; fewer bytes only at its end.
     fn read(&mut self, path: &str, offset: u64, buffer: &mut [u8]) -> Result<usize>;

@@ -23,9 +23,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub(super) struct Mounted {
     image: PathBuf,
     target: PathBuf,
-    /// `None` when the server has ended, or is to stay.
+    /// The server. `None` when it has ended, or when it must stay.
     server: Option<Child>,
-    /// The file in use by `append` and `read`: opening it for every piece would be measured too.
+    /// The file that `append` and `read` use. It stays open, because opening it for each piece
+    /// would distort the measurement.
     open: Option<(String, File)>,
 }
 
@@ -114,7 +115,7 @@ fn log_path(image: &Path) -> PathBuf {
     image.with_extension("log")
 }
 
-/// Returns the last line of the server's log. Every verb of this program ends with one line.
+/// Returns the last line of the server's log. Every verb ends with one line, which has the reason.
 fn last_words(image: &Path) -> String {
     let text = std::fs::read_to_string(log_path(image)).unwrap_or_default();
     let line = text.lines().last().unwrap_or("it said nothing");
@@ -173,8 +174,8 @@ impl Door for Mounted {
     fn sync(&mut self) -> Result<()> {
         self.open = None;
         let dir = File::open(&self.target).context(|| "the mount")?;
-        // The first call writes the kernel's dirty data to the server. Only the second call reaches
-        // the server as a request to make it durable.
+        // The first call writes the kernel's dirty data to the server. Only the second one asks the
+        // server to make it durable.
         rustix::fs::syncfs(&dir).context(|| "syncing the mount")?;
         dir.sync_all().context(|| "syncing the mount")
     }

@@ -2,8 +2,8 @@
 //!
 //! # Place
 //!
-//! The text of an item is included as lines. Names and values are included a second time, whole and
-//! in the one form that names have in JSON.
+//! The text of an item is included as lines. Names and values are also included separately, in
+//! full, in the form that all verbs use for names in JSON.
 
 use std::io::{Result, Write};
 

@@ -12,10 +12,10 @@ use super::items;
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::inspect::Inspect;
 
-/// Prints a whole tree level by level from the root down, in the order of btrfs-progs.
+/// Prints a whole tree, level by level from the root, in the order of btrfs-progs.
 ///
-/// It keeps only the pointers of one level. `tree` has checked that each child's level is one
-/// lower, so the walk ends at the leaves.
+/// Keeps only the pointers of one level in memory. The crate `tree` has checked that a child is one
+/// level lower than its parent, so the walk ends at the leaves.
 pub(super) fn tree(
     inspect: &Inspect,
     id: TreeId,
@@ -32,8 +32,8 @@ pub(super) fn nodes(
     root: NodePtr,
     mut visit: impl FnMut(&Node) -> std::io::Result<()>,
 ) -> Result<()> {
-    // A damaged tree may reference one node many times. A sound tree fits on its devices, so the
-    // walk stops at that many nodes.
+    // A damaged tree may refer to one node many times. A valid tree fits on its devices, so the
+    // walk ends after as many nodes as fit there.
     let superblock = &inspect.superblock;
     let mut nodes_left = superblock.total_bytes / u64::from(superblock.nodesize);
     let mut storey = vec![Expect::root(root)];
@@ -122,7 +122,8 @@ fn item(
     out: &mut impl Write,
 ) -> std::io::Result<()> {
     let (key, bytes) = (node.key(slot), node.item(slot));
-    // Both lie in one buffer, so the offset of the item is the distance between their starts.
+    // The item lies in the buffer of its node. So its offset is the distance between the two
+    // starts.
     let offset = bytes.as_ptr().addr() - node.bytes().as_ptr().addr() - HEADER_LEN;
     writeln!(
         out,

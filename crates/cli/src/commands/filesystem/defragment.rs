@@ -13,24 +13,24 @@ use crate::ui::{Progress, Ui};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The files, or with --recursive directories, as IMG:/path. Data that they share with other
-    /// files is not shared afterwards.
+    /// The files, or directories with --recursive, as IMG:/path. Data that was shared with other
+    /// files is no longer shared afterwards.
     #[arg(required = true, value_name = "IMG:/PATH")]
     places: Vec<OsString>,
-    /// All files below directories.
+    /// Defragment all files below directories.
     #[arg(long, short)]
     recursive: bool,
-    /// Compress: zlib, lzo or zstd, with a level as in zstd:9; zlib unless given.
+    /// Compress with zlib, lzo or zstd, optionally with a level as in zstd:9. The default is zlib.
     #[arg(long, short, value_name = "ALG", num_args = 0..=1, require_equals = false,
         default_missing_value = "zlib", value_parser = codec)]
     compress: Option<Codec>,
-    /// From this offset on.
+    /// Start at this offset in each file.
     #[arg(long, short, default_value = "0", value_parser = size::parse)]
     start: u64,
-    /// Number of bytes of each file; to its end unless given.
+    /// Number of bytes in each file. The default is up to its end.
     #[arg(long, short, value_parser = size::parse)]
     len: Option<u64>,
-    /// Extents at least this long are left alone.
+    /// Leave extents of at least this length as they are.
     #[arg(long, short, default_value = "32M", value_parser = size::parse)]
     target_size: u64,
     /// Print the name of each file.

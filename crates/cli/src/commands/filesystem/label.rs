@@ -17,10 +17,10 @@ use crate::{live, names};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The volume, or where this user has it mounted.
+    /// The image or block device of the volume, or a directory where this user has mounted it.
     #[arg(value_name = "IMG")]
     image: PathBuf,
-    /// Its new label, of at most 255 bytes; an empty one takes the label away.
+    /// The new label, of at most 255 bytes. An empty one removes the label.
     #[arg(value_name = "LABEL")]
     label: Option<OsString>,
     #[command(flatten)]
@@ -51,7 +51,7 @@ pub(crate) fn set(place: &Path, devices: &Devices, label: &OsStr, ui: &Ui) -> Re
 }
 
 fn get(place: &Path, devices: &Devices) -> Result<OsString> {
-    // A mount's image says the same as the mount.
+    // The superblock of the image has the label that the mount has.
     let found = live::find(place)?;
     let image = found.map_or_else(|| place.to_owned(), |(_, answer)| answer.subject.image);
     let devices = image::open_devices(&image, devices, Access::Peek)?;

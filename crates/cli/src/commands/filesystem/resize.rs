@@ -11,12 +11,12 @@ use crate::ui::Ui;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// The new size: 4G, or +1G and -1G for more and less, or max for all of the device. For
-    /// another device than the first, its number and a colon come before the size, as in 2:max.
+    /// The new size: 4G, or +1G and -1G to change it by that much, or max for the whole device. For
+    /// another device than the first, put its number in front, as in 2:max.
     #[arg(value_name = "[DEVID:]SIZE", allow_hyphen_values = true)]
     size: String,
-    /// The volume, or where this user has it mounted. To grow an image file, make the file longer
-    /// first.
+    /// The image or block device of the volume, or a directory where this user has mounted it. To
+    /// grow an image file, make the file longer first.
     #[arg(value_name = "IMG")]
     image: PathBuf,
     #[command(flatten)]

@@ -39,7 +39,7 @@ pub(super) struct Drawing {
     pub(super) cards: Vec<Card>,
 }
 
-/// A text that is no markup.
+/// Escapes a text, so that it contains no markup.
 pub(super) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
@@ -171,7 +171,7 @@ fn devices(map: &Map, sheet: &mut Sheet) {
             let group = &map.groups[(*group).min(map.groups.len() - 1)];
             let fill = group.used as f64 / group.len.max(1) as f64;
             let class = class(&group.kind);
-            // What is allocated is pale, what is in use of it stands in the lower part.
+            // Allocated space is pale. The share of it that is in use is drawn from the bottom.
             sheet.rect((x, y, width, 26.0), class, " fill-opacity=\".28\" rx=\"2\"");
             let height = 26.0 * fill;
             if height > 0.2 {
@@ -245,7 +245,7 @@ fn card(group: &MapGroup, card: Card, width: f64, sheet: &mut Sheet) {
     sheet.text((x, below), "mut x n", &facts);
 }
 
-/// Shared where most of it is.
+/// Returns the class of a cell. It is the one for shared data if most of its data is shared.
 fn shade(cell: &MapCell, class: &'static str) -> &'static str {
     if cell.shared * 2 > cell.used { "H" } else { class }
 }

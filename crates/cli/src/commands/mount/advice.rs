@@ -2,8 +2,9 @@
 //!
 //! # Invariants
 //!
-//! - **V1** The hint is printed if requests could come by io_uring and the administrator has not
-//!   switched that on. It is not printed if the options decide, nor to scripts.
+//! - **V1** The hint appears if requests could use io_uring but the administrator has not enabled
+//!   it. It does not appear if a mount option decides about io_uring, or if the output is for
+//!   scripts.
 
 use std::fs;
 use std::io::IsTerminal;

@@ -2,15 +2,16 @@
 //!
 //! # Invariants
 //!
-//! - **J1** The new mount has its own subvolume, `ro`, `nosuid`, `nodev` and `noexec`. All other
-//!   options are the volume's, as the first mount set them. Options that differ are named.
+//! - **J1** The new mount has its own subvolume, and its own `ro`, `nosuid`, `nodev` and `noexec`.
+//!   All other options are those of the first mount. Requested options that differ from them are
+//!   reported.
 
 use std::path::Path;
 
 use buttress_fs::MountOptions;
 use buttress_fuse::{Listed, Options};
 
-use super::{Args, for_volume, volume_options, words};
+use super::{Args, for_volume, store, volume_options, words};
 use crate::closing;
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::live::{self, JoinRequest, Joining};
@@ -75,7 +76,7 @@ pub(super) fn differing(first: &[String], wished: &[String]) -> Vec<String> {
         let words: Vec<&str> = first.iter().map(String::as_str).chain(more).collect();
         let mut door = Options::default();
         let mut volume = volume_options(&for_volume(&words, &mut door).ok()?, None).ok()?;
-        // These options belong to each mount by itself, or have no effect in any mount.
+        // Leaves out options that belong to each mount by itself or have no effect.
         volume.without_effect.clear();
         (volume.subvol, volume.subvolid, volume.read_only) = (None, None, false);
         (door.read_only, door.suid, door.dev, door.exec) = (false, true, true, true);
@@ -83,6 +84,9 @@ pub(super) fn differing(first: &[String], wished: &[String]) -> Vec<String> {
     };
     let own = with(None);
     let differs = |word: &&String| {
+        if store::takes(word) {
+            return !first.contains(word);
+        }
         !word.starts_with("device=") && with(Some(word)).is_some_and(|other| Some(other) != own)
     };
     wished.iter().filter(differs).cloned().collect()
@@ -92,17 +96,18 @@ pub(super) fn differing(first: &[String], wished: &[String]) -> Vec<String> {
 mod tests {
     use super::*;
 
-    /// Each option of a second mount in an fstab belongs to that mount, or is as the first mount
-    /// has it, or differs.
+    /// Each option of a second mount in an fstab belongs to that mount, or is equal to the first
+    /// mount's, or is reported.
     #[test]
     fn options_that_differ_are_named() {
         let list = |text: &str| text.split(',').map(str::to_owned).collect::<Vec<_>>();
-        let first = list("subvol=@,compress=zstd:1,noatime,x-systemd.growfs");
+        let first = list("subvol=@,compress=zstd:1,noatime,x-systemd.growfs,max-lag=9");
         let same = "subvol=@home,ro,nosuid,nodev,compress=zstd:1,noatime,defaults,nofail,ssd,\
-                    device=/dev/x";
+                    device=/dev/x,max-lag=9";
         assert_eq!(differing(&first, &list(same)), Vec::<String>::new());
-        let other = list("compress=lzo,nodatacow,relatime,datacow,commit=5,threads=3,user");
-        let named = list("compress=lzo,nodatacow,relatime,commit=5,threads=3");
+        let other =
+            list("compress=lzo,nodatacow,relatime,datacow,commit=5,threads=3,user,max-lag=8");
+        let named = list("compress=lzo,nodatacow,relatime,commit=5,threads=3,max-lag=8");
         assert_eq!(differing(&first, &other), named);
     }
 }

@@ -2,18 +2,18 @@
 //!
 //! # Invariants
 //!
-//! - **M1** The kernel frees memory by writing dirty pages to this very server. So an allocation of
-//!   the server must not wait for such a write. Nor may the kernel hold up its own writes to the
-//!   devices because other programs have made pages dirty. The kernel has a process state for this.
-//!   Threads inherit the state, so it is set before there are any.
-//! - **M2** Without the privilege for that state the mount works as before.
+//! - **M1** When memory is short, the kernel frees some by writing dirty pages to this server. So
+//!   an allocation by the server must not wait for such a write. Also, the kernel must not delay
+//!   the server's writes to its devices because other programs have made pages dirty. A process
+//!   state of the kernel ensures both. Threads inherit it, so it is set before any is started.
+//! - **M2** Without the privilege for this state, the mount works without it.
 
 use std::fs;
 
 /// The file with the kernel's score for killing this process when memory runs out.
 const OOM_SCORE: &str = "/proc/self/oom_score_adj";
-/// Low enough that programs on the mount are killed first. Not so low that a server which takes all
-/// memory survives.
+/// Low enough that the kernel kills programs that use the mount first. But a server that takes all
+/// memory is still killed.
 const OOM_WANTED: i32 = -500;
 
 /// Sets the process state and the score (M1, M2).

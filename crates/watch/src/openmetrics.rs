@@ -2,23 +2,26 @@
 //!
 //! # Invariants
 //!
-//! - **O1** All samples of one metric follow its `TYPE` line without another metric between them.
-//! - **O2** A name has letters, digits and `_` alone; a label's value may be any text, escaped.
+//! - **O1** The samples of a metric follow its `TYPE` line directly, with no other metric between
+//!   them.
+//! - **O2** The name of a metric has only letters, digits and `_`. The value of a label may be any
+//!   text, escaped.
 //!
-//! A section's figure `name` is `buttress_SECTION_name`. A figure that is an object has a label
-//! `kind` with its name, and a metric for each part. Times of waits are a histogram.
+//! The figure `name` of a section is the metric `buttress_SECTION_name`. If a figure is an object,
+//! its name becomes the label `kind`, and each of its parts is a metric. Times of waits are a
+//! histogram.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use crate::live::{Answer, Section};
+use buttress_control::live::{Answer, Section};
 
 /// The section that holds the histogram: an object for each bucket.
 const HISTOGRAM: &str = "wait_times";
 /// The media type of the text.
-pub(crate) const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+pub const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Samples by metric, in the order of names.
 #[derive(Default)]
@@ -28,8 +31,8 @@ struct Metrics {
     histograms: Vec<String>,
 }
 
-/// The text for all answers.
-pub(crate) fn text(answers: &[Answer]) -> String {
+/// Returns the text for all answers.
+pub fn text(answers: &[Answer]) -> String {
     let mut metrics = Metrics::default();
     for answer in answers {
         let labels = labels(answer);
@@ -142,7 +145,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::live::Subject;
+    use buttress_control::live::Subject;
 
     fn answer(image: &str) -> Answer {
         let bucket = |count: u64| json!({ "data_all": count });

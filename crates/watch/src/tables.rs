@@ -2,30 +2,32 @@
 //!
 //! # Invariants
 //!
-//! - **PE1** Without `--all` no line and no column has zeroes alone, and every heading has a line
-//!   below it.
+//! - **PE1** Without `--all`, a line or column that has only zeroes is left out, and so is a
+//!   heading without lines.
 
 use std::fmt::Write as _;
 
 use serde_json::{Map, Value};
 
-use crate::live::{Answer, Section};
-use crate::size;
-use crate::ui::{Tone, Ui};
+use buttress_control::live::{Answer, Section};
+use buttress_control::ui::{Tone, Ui};
 
-/// What an object of figures calls how often it was counted.
+use crate::quantity;
+
+/// In an object of figures, the name of the figure that counts events.
 const TIMES: &str = "times";
-/// Kinds of space: figures of the same name for each of them are a table.
+/// The kinds of space. A figure that each of them has becomes a column of a table.
 const KINDS: [&str; 3] = ["data", "metadata", "system"];
 
 /// What was asked for, beside the answer.
 #[derive(Clone, Copy)]
-pub(super) struct Look<'l> {
+pub struct Look<'l> {
     /// An earlier answer of the same process, and how many seconds ago it was.
-    pub(super) before: Option<(&'l Answer, f64)>,
+    pub before: Option<(&'l Answer, f64)>,
     /// Show zeroes, too (PE1).
-    pub(super) all: bool,
-    pub(super) ui: &'l Ui,
+    pub all: bool,
+    /// Colours, where they are wanted.
+    pub ui: &'l Ui,
 }
 
 /// Cells of a line: its label, values at the right of their columns, and a text behind them.
@@ -36,7 +38,7 @@ struct Row {
 }
 
 /// Writes everything of one mount or server. Writing into a string cannot fail.
-pub(super) fn show(answer: &Answer, look: Look<'_>, text: &mut String) {
+pub fn show(answer: &Answer, look: Look<'_>, text: &mut String) {
     let subject = &answer.subject;
     let mut head = subject.image.display().to_string();
     if let Some(target) = &subject.target {
@@ -102,7 +104,8 @@ fn write_table(heads: &[String], rows: &[Row], ui: &Ui, text: &mut String) {
     }
 }
 
-/// The name of a kind's figure behind the kind: `total_bytes` of `data_total_bytes`.
+/// Returns the part of a figure's name after its kind of space: `total_bytes` for
+/// `data_total_bytes`.
 fn of_kind<'n>(name: &'n str, kind: &str) -> Option<&'n str> {
     name.strip_prefix(kind)?.strip_prefix('_')
 }
@@ -121,7 +124,8 @@ fn is_common(section: &Section, name: &str) -> bool {
     KINDS.iter().any(|kind| of_kind(name, kind).is_some_and(|rest| names.contains(&rest)))
 }
 
-/// The kinds of space as rows, what is known of each as columns.
+/// Makes a table with a row for each kind of space, and a column for each figure that all of them
+/// have.
 fn accounts(section: &Section, all: bool) -> Table {
     let value = |kind: &str, rest: &str| {
         let found = section.figures.iter().find(|(name, _)| of_kind(name, kind) == Some(rest));
@@ -141,7 +145,8 @@ fn accounts(section: &Section, all: bool) -> Table {
     (columns.iter().map(|rest| label(rest)).collect(), rows)
 }
 
-/// Objects as rows, their parts as columns; how often each was counted stands first.
+/// Makes a table with a row for each object, and a column for each of its figures. The count of
+/// events is first.
 fn objects(section: &Section, earlier: Option<(&Section, f64)>, all: bool) -> Table {
     let objects =
         section.figures.iter().filter_map(|(name, value)| Some((name, value.as_object()?)));
@@ -173,7 +178,7 @@ fn objects(section: &Section, earlier: Option<(&Section, f64)>, all: bool) -> Ta
     (columns.iter().map(|name| label(name)).collect(), rows)
 }
 
-/// Everything else: a figure a line.
+/// Makes a table of all other figures, one on each line.
 fn single(section: &Section, earlier: Option<(&Section, f64)>, all: bool) -> Table {
     let figures = section.figures.iter().filter(|(name, value)| {
         !value.is_object() && !is_common(section, name) && (all || !is_zero(value))
@@ -181,7 +186,7 @@ fn single(section: &Section, earlier: Option<(&Section, f64)>, all: bool) -> Tab
     let rows = figures.map(|(name, value)| {
         let rate = earlier.and_then(|(before, seconds)| rate(before, name, value, seconds));
         let rate = rate.unwrap_or_default();
-        // A text may be longer than any number.
+        // A text may be longer than any number, so it is not aligned.
         let (values, behind) = match value {
             Value::String(text) => (Vec::new(), text.clone()),
             value => (vec![shown(name, value)], rate),
@@ -201,7 +206,7 @@ fn is_bytes(name: &str) -> bool {
     name.ends_with("bytes")
 }
 
-/// Whether a value says nothing.
+/// Whether a value is zero or empty.
 fn is_zero(value: &Value) -> bool {
     match value {
         Value::Null => true,
@@ -220,9 +225,9 @@ fn cell(name: &str, value: &Value) -> String {
 fn shown(name: &str, value: &Value) -> String {
     match value {
         Value::Number(number) => match number.as_u64() {
-            Some(bytes) if is_bytes(name) => spaced(&size::human(bytes)),
-            Some(us) if name.ends_with("_us") => duration(us),
-            Some(number) => thousands(number),
+            Some(bytes) if is_bytes(name) => quantity::bytes(bytes),
+            Some(us) if name.ends_with("_us") => quantity::duration(us),
+            Some(number) => quantity::count(number),
             None => {
                 number.as_f64().map_or_else(|| number.to_string(), |float| format!("{float:.1}"))
             }
@@ -234,42 +239,8 @@ fn shown(name: &str, value: &Value) -> String {
     }
 }
 
-/// A size with a space before its unit.
-fn spaced(size: &str) -> String {
-    let at = size.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(size.len());
-    let (number, unit) = size.split_at(at);
-    // Bytes come in whole numbers.
-    if unit == "B" {
-        format!("{} B", number.trim_end_matches(".00"))
-    } else {
-        format!("{number} {unit}")
-    }
-}
-
-/// Microseconds in the unit that fits.
-fn duration(us: u64) -> String {
-    match us {
-        0..1_000 => format!("{us} µs"),
-        1_000..1_000_000 => format!("{:.1} ms", us as f64 / 1e3),
-        _ => format!("{:.2} s", us as f64 / 1e6),
-    }
-}
-
-/// A number with commas between its thousands.
-fn thousands(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-/// How fast a whole number changes, if it does; of an object, how often there is something to
-/// count.
+/// Returns how fast a whole number changes, or for an object the number of its events. `None` if it
+/// has not changed.
 fn rate(before: &Section, name: &str, value: &Value, seconds: f64) -> Option<String> {
     let (_, earlier) = before.figures.iter().find(|(earlier, _)| earlier == name)?;
     let count = |value: &Value| value.get(TIMES).unwrap_or(value).as_u64();
@@ -278,7 +249,7 @@ fn rate(before: &Section, name: &str, value: &Value, seconds: f64) -> Option<Str
         return None;
     }
     let each = (now.abs_diff(earlier) as f64 / seconds).round() as u64;
-    let each = if is_bytes(name) { spaced(&size::human(each)) } else { thousands(each) };
+    let each = if is_bytes(name) { quantity::bytes(each) } else { quantity::count(each) };
     let sign = if now > earlier { '+' } else { '-' };
     Some(format!("{sign}{each}/s"))
 }
@@ -307,7 +278,7 @@ mod tests {
         text
     }
 
-    /// Sizes and times in units, numbers that change with their speed, words as they are.
+    /// Sizes and times have units, changed numbers have a speed, and words stay as they are.
     #[test]
     fn figures_are_shown_with_units_and_speed() {
         let of = |free: u64| section(json!({ "free_bytes": free, "origin_alone": "whole" }));
@@ -332,7 +303,7 @@ mod tests {
         assert_eq!(text_of(section(json!({ "refused": 0 })), false).lines().count(), 1);
     }
 
-    /// What each kind of space has, and what objects have, stands in columns.
+    /// Figures of the kinds of space, and figures of objects, are in columns.
     #[test]
     fn tables_have_columns() {
         let text = text_of(

@@ -7,7 +7,7 @@
 //!   below was set. [`Doubts`] shows this. A summary bit may be set without a bit below, which
 //!   costs one more read.
 //! - **I3** If a search missed a group that was in the index all the time, the search can see
-//!   afterwards that it may have ([`Doubts::since`]).
+//!   afterwards that it may have ([`Doubts::may_have_missed`]).
 //!
 //! # Locks
 //!
@@ -40,14 +40,14 @@ pub(crate) struct Doubts {
 
 impl Doubts {
     /// The current count of arrivals. A search stores it when it begins.
-    pub(crate) fn now(&self) -> u64 {
+    pub(crate) fn arrival_count(&self) -> u64 {
         self.arrivals.load(SeqCst)
     }
 
     /// Whether a search that began at `then` may have missed an entry. A call that clears counts an
     /// arrival before it reports that it is done. With this order of loads, one of the two is
     /// visible.
-    pub(crate) fn since(&self, then: u64) -> bool {
+    pub(crate) fn may_have_missed(&self, then: u64) -> bool {
         self.clearing.load(SeqCst) != 0 || self.arrivals.load(SeqCst) != then
     }
 
@@ -147,12 +147,12 @@ type Shelf = [Lazy<Bits>; FAN];
 
 /// One plane: which segments have a bit, and the segments that ever had an entry.
 #[derive(Debug, Default)]
-pub(crate) struct Sheet {
+pub(crate) struct PlaneBits {
     top: Lazy<Bits>,
     segments: Lazy<[Lazy<Shelf>; FAN]>,
 }
 
-impl Sheet {
+impl PlaneBits {
     fn top(&self) -> &Bits {
         self.top.get_or_init(Bits::new)
     }

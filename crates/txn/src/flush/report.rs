@@ -1,7 +1,7 @@
 //! Reports and counts waits, steps and refusals. Each is counted even when no subscriber listens.
 
 use buttress_base::clock;
-use buttress_space::{SpaceKind, Step};
+use buttress_space::{FlushState, SpaceKind};
 
 use crate::counters::refusal::{Refusal, Refused};
 use crate::counters::steps::{Before, Gain};
@@ -11,7 +11,7 @@ use crate::{Engine, Error};
 
 /// Reports all accounts under the names of section `space` of `buttress stats`. Each is a number of
 /// its own, so that readers need not parse text.
-fn tell(kind: SpaceKind, bytes: u64, accounts: &Accounts) {
+fn report_accounts(kind: SpaceKind, bytes: u64, accounts: &Accounts) {
     let Accounts { data, metadata, system, outstanding, running, waiting, .. } = accounts;
     tracing::debug!(
         target: "buttress::enospc",
@@ -59,7 +59,7 @@ impl Engine {
     pub(crate) fn no_space(&self, kind: SpaceKind, bytes: u64) -> Error {
         let accounts = self.accounts();
         self.counters.note_refused(Refused { kind, bytes, at: clock::now(), accounts });
-        tell(kind, bytes, &accounts);
+        report_accounts(kind, bytes, &accounts);
         Error::NoSpace(match kind {
             SpaceKind::Data => "data",
             SpaceKind::Metadata | SpaceKind::System => "metadata",
@@ -79,29 +79,33 @@ impl Engine {
 
     /// Records the state of the accounts before a step.
     #[must_use]
-    pub fn before_step(&self, kind: SpaceKind, step: Step) -> Before {
+    pub fn before_step(&self, kind: SpaceKind, step: FlushState) -> Before {
         let account = self.space.account(kind);
         let (room, held) = match kind {
             SpaceKind::Data => (account.free().saturating_sub(account.may_use), 0),
             _ => {
                 let pools = self.reservations.pools(0, 0);
                 let held = match step {
-                    Step::Commit => pools.to_commit() + pools.frozen,
-                    Step::Dirty | Step::AllDirty | Step::Ordered => {
+                    FlushState::Commit => pools.to_commit() + pools.frozen,
+                    FlushState::Dirty | FlushState::AllDirty | FlushState::Ordered => {
                         pools.filled() - pools.to_commit()
                     }
-                    Step::Count => pools.paths,
+                    FlushState::Count => pools.paths,
                     _ => 0,
                 };
                 (pools.headroom(), held)
             }
         };
         let forecast = match step {
-            Step::Chunk => self.devices.lock().available(self.kind_flags(kind)),
-            Step::Unpin | Step::Readers | Step::Commit => held + account.pinned,
-            Step::Count | Step::Dirty | Step::AllDirty | Step::Ordered | Step::Clean => held,
+            FlushState::Chunk => self.devices.lock().available(self.kind_flags(kind)),
+            FlushState::Unpin | FlushState::Readers | FlushState::Commit => held + account.pinned,
+            FlushState::Count
+            | FlushState::Dirty
+            | FlushState::AllDirty
+            | FlushState::Ordered
+            | FlushState::Clean => held,
         };
-        Before { kind, step, waiting: self.waited_for(kind), room, forecast }
+        Before { kind, step, waiting: self.waiting_bytes(kind), room, forecast }
     }
 
     /// Bytes that can be reserved now.
@@ -117,10 +121,10 @@ impl Engine {
 
     /// Reports the forecast and the actual gain of a step, in bytes. The actual gain is too low if
     /// other threads reserved space during the step.
-    pub fn tell_step(&self, before: &Before, gain: Gain) {
+    pub fn report_step(&self, before: &Before, gain: Gain) {
         let &Before { kind, step, waiting, room, forecast } = before;
         let is_served = gain.served > 0;
-        let served = if is_served { waiting.saturating_sub(self.waited_for(kind)) } else { 0 };
+        let served = if is_served { waiting.saturating_sub(self.waiting_bytes(kind)) } else { 0 };
         let yielded = (self.reservable(kind) + served).saturating_sub(room);
         self.counters.note_step(before, gain, yielded);
         tracing::debug!(
@@ -137,7 +141,7 @@ impl Engine {
         );
     }
 
-    pub(super) fn tell_wait(&self, wait: &Wait) {
+    pub(super) fn report_wait(&self, wait: &Wait) {
         self.counters.note_wait(wait);
         let &Wait { kind, reach, bytes, waited, end } = wait;
         tracing::debug!(

@@ -13,7 +13,7 @@ const MEDIUM_MAX: u64 = 8 << 20;
 ///
 /// It is not on disk: after a mount, a group has no class until the first allocation in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Class {
+pub(crate) enum SizeClass {
     #[default]
     Unset,
     Small,
@@ -21,7 +21,7 @@ pub(crate) enum Class {
     Large,
 }
 
-impl Class {
+impl SizeClass {
     pub(crate) const ALL: [Self; 4] = [Self::Unset, Self::Small, Self::Medium, Self::Large];
 
     /// The class of an allocation; nodes have no class.

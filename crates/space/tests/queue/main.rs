@@ -14,7 +14,7 @@ use shuttle::sync::atomic::{AtomicBool, Ordering};
 use shuttle::sync::{Arc, Mutex};
 use shuttle::thread;
 
-use ticket::{Class, Queue, Verdict};
+use ticket::{Priority, Queue, Verdict};
 
 const FOREVER: Duration = Duration::from_secs(1);
 
@@ -25,12 +25,12 @@ fn runs() -> usize {
 /// An account with a queue before it.
 struct World {
     free: Mutex<u64>,
-    line: Queue<u64>,
+    queue: Queue<u64>,
 }
 
 impl World {
     fn new(free: u64) -> Arc<Self> {
-        Arc::new(Self { free: Mutex::new(free), line: Queue::new() })
+        Arc::new(Self { free: Mutex::new(free), queue: Queue::new() })
     }
 
     fn take(&self, bytes: u64) -> bool {
@@ -43,7 +43,7 @@ impl World {
     }
 
     fn serve(&self) -> u64 {
-        self.line.serve(|bytes| self.take(*bytes))
+        self.queue.serve(|bytes| self.take(*bytes))
     }
 
     fn give(&self, bytes: u64) {
@@ -52,8 +52,8 @@ impl World {
     }
 
     /// Waits for its turn, without a limit.
-    fn get(&self, class: Class, bytes: u64) {
-        let Some(mut ticket) = self.line.ask(class, bytes, |bytes| self.take(*bytes)) else {
+    fn get(&self, priority: Priority, bytes: u64) {
+        let Some(mut ticket) = self.queue.ask(priority, bytes, |bytes| self.take(*bytes)) else {
             return;
         };
         assert_eq!(ticket.wait_for(FOREVER), Some(Verdict::Granted));
@@ -77,9 +77,9 @@ fn no_wake_up_is_lost() {
             .map(|user| {
                 let world = Arc::clone(&world);
                 thread::spawn(move || {
-                    let class = if user == 0 { Class::Priority } else { Class::Normal };
+                    let priority = if user == 0 { Priority::High } else { Priority::Normal };
                     for bytes in [2, 1] {
-                        world.get(class, bytes);
+                        world.get(priority, bytes);
                         world.give(bytes);
                     }
                 })
@@ -89,7 +89,7 @@ fn no_wake_up_is_lost() {
             user.join().expect("no panic");
         }
         assert_eq!(world.free(), 2);
-        assert!(world.line.is_empty());
+        assert!(world.queue.is_empty());
     });
 }
 
@@ -101,22 +101,22 @@ fn e8_waiters_do_not_overtake() {
         let world = World::new(1);
         let served = Arc::new(AtomicBool::new(false));
         let mut first =
-            world.line.ask(Class::Normal, 3, |bytes| world.take(*bytes)).expect("waits");
+            world.queue.ask(Priority::Normal, 3, |bytes| world.take(*bytes)).expect("waits");
         let small = {
             let (world, served) = (Arc::clone(&world), Arc::clone(&served));
             thread::spawn(move || {
                 assert!(
-                    !world.line.at_once(Class::Normal, || world.take(1))
+                    !world.queue.at_once(Priority::Normal, || world.take(1))
                         || served.load(Ordering::SeqCst)
                 );
-                world.get(Class::Normal, 1);
+                world.get(Priority::Normal, 1);
                 assert!(served.load(Ordering::SeqCst), "it came later and fitted earlier");
             })
         };
         let urgent = {
             let world = Arc::clone(&world);
             thread::spawn(move || {
-                world.get(Class::Priority, 1);
+                world.get(Priority::High, 1);
                 world.give(1);
             })
         };
@@ -138,7 +138,8 @@ fn e6_waiter_that_gives_up_leaves_no_trace() {
         let impatient = {
             let world = Arc::clone(&world);
             thread::spawn(move || {
-                let Some(mut ticket) = world.line.ask(Class::Normal, 2, |bytes| world.take(*bytes))
+                let Some(mut ticket) =
+                    world.queue.ask(Priority::Normal, 2, |bytes| world.take(*bytes))
                 else {
                     return world.give(2);
                 };
@@ -152,14 +153,14 @@ fn e6_waiter_that_gives_up_leaves_no_trace() {
         };
         let patient = {
             let world = Arc::clone(&world);
-            thread::spawn(move || world.get(Class::Normal, 1))
+            thread::spawn(move || world.get(Priority::Normal, 1))
         };
         // Enough for the patient one alone: it is served only because the other leaves.
         world.give(1);
         impatient.join().expect("it leaves");
         patient.join().expect("it is served");
         assert_eq!(world.free(), 0);
-        assert!(world.line.is_empty());
+        assert!(world.queue.is_empty());
     });
 }
 
@@ -170,21 +171,21 @@ fn e7_refused_head_unblocks_the_queue() {
     model(|| {
         let world = World::new(1);
         let mut large =
-            world.line.ask(Class::Normal, 10, |bytes| world.take(*bytes)).expect("waits");
+            world.queue.ask(Priority::Normal, 10, |bytes| world.take(*bytes)).expect("waits");
         let small = {
             let world = Arc::clone(&world);
-            thread::spawn(move || world.get(Class::Normal, 1))
+            thread::spawn(move || world.get(Priority::Normal, 1))
         };
         // As the flusher does after its last step.
-        while world.line.served() == 0 && world.free() > 0 {
-            if world.line.refuse_first(Class::Normal, world.line.arrivals()) {
+        while world.queue.served() == 0 && world.free() > 0 {
+            if world.queue.refuse_first(Priority::Normal, world.queue.next_ticket()) {
                 world.serve();
                 break;
             }
         }
         assert_eq!(large.wait_for(FOREVER), Some(Verdict::Refused));
         small.join().expect("granted");
-        assert_eq!(world.line.refused(), 1);
+        assert_eq!(world.queue.refused(), 1);
     });
 }
 
@@ -194,18 +195,18 @@ fn late_request_is_not_refused() {
     model(|| {
         let world = World::new(0);
         let mut early =
-            world.line.ask(Class::Normal, 1, |bytes| world.take(*bytes)).expect("waits");
-        let begun = world.line.arrivals();
+            world.queue.ask(Priority::Normal, 1, |bytes| world.take(*bytes)).expect("waits");
+        let begun = world.queue.next_ticket();
         let late = {
             let world = Arc::clone(&world);
-            thread::spawn(move || world.get(Class::Normal, 1))
+            thread::spawn(move || world.get(Priority::Normal, 1))
         };
-        assert!(world.line.refuse_first(Class::Normal, begun));
-        assert!(!world.line.refuse_first(Class::Normal, begun), "nothing was tried for it");
+        assert!(world.queue.refuse_first(Priority::Normal, begun));
+        assert!(!world.queue.refuse_first(Priority::Normal, begun), "nothing was tried for it");
         assert_eq!(early.wait_for(FOREVER), Some(Verdict::Refused));
         world.give(1);
         late.join().expect("granted");
-        assert_eq!(world.line.refused(), 1);
+        assert_eq!(world.queue.refused(), 1);
     });
 }
 
@@ -215,22 +216,22 @@ fn the_end_reaches_every_waiter() {
     model(|| {
         let world = World::new(0);
         let over = Arc::new(AtomicBool::new(false));
-        let waiters: Vec<_> = [Class::Priority, Class::Normal]
+        let waiters: Vec<_> = [Priority::High, Priority::Normal]
             .into_iter()
-            .map(|class| {
+            .map(|priority| {
                 let (world, over) = (Arc::clone(&world), Arc::clone(&over));
                 thread::spawn(move || {
                     if over.load(Ordering::SeqCst) {
                         return;
                     }
-                    let ticket = world.line.ask(class, 1, |_| over.load(Ordering::SeqCst));
+                    let ticket = world.queue.ask(priority, 1, |_| over.load(Ordering::SeqCst));
                     let Some(mut ticket) = ticket else { return };
                     assert_eq!(ticket.wait_for(FOREVER), Some(Verdict::Refused));
                 })
             })
             .collect();
         over.store(true, Ordering::SeqCst);
-        world.line.refuse_all();
+        world.queue.refuse_all();
         for waiter in waiters {
             waiter.join().expect("told");
         }

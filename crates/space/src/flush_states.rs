@@ -23,7 +23,7 @@ use crate::SpaceKind;
 
 /// A step that can make room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum FlushState {
     /// Count the nodes that the overlay and the delayed references will take. Their reservations
     /// are for the worst case.
     Count,
@@ -45,7 +45,7 @@ pub enum Step {
     Readers,
 }
 
-impl Step {
+impl FlushState {
     /// All steps.
     pub const ALL: [Self; 9] =
         [Count, Unpin, Dirty, AllDirty, Ordered, Clean, Chunk, Commit, Readers];
@@ -91,25 +91,25 @@ pub enum Reach {
 
 /// The position in the flush steps of one caller that makes room.
 #[derive(Debug)]
-pub struct Ladder {
-    first: &'static [Step],
-    later: &'static [Step],
+pub struct FlushStates {
+    first: &'static [FlushState],
+    later: &'static [FlushState],
     at: usize,
     cycle: u32,
     cycles: u32,
 }
 
-use Step::{AllDirty, Chunk, Clean, Commit, Count, Dirty, Ordered, Readers, Unpin};
+use FlushState::{AllDirty, Chunk, Clean, Commit, Count, Dirty, Ordered, Readers, Unpin};
 
-const DATA_ALL: &[Step] = &[Unpin, Chunk, Clean, AllDirty, Ordered, Commit, Readers, Chunk];
-const META_ALL: &[Step] = &[Count, Unpin, Dirty, Ordered, Commit, Readers, Chunk];
-const META_ALL_LATER: &[Step] =
+const DATA_ALL: &[FlushState] = &[Unpin, Chunk, Clean, AllDirty, Ordered, Commit, Readers, Chunk];
+const META_ALL: &[FlushState] = &[Count, Unpin, Dirty, Ordered, Commit, Readers, Chunk];
+const META_ALL_LATER: &[FlushState] =
     &[Count, Unpin, Chunk, Clean, AllDirty, Ordered, Commit, Readers, Chunk];
-const DATA_COMMIT: &[Step] = &[Unpin, Chunk, Commit, Readers, Chunk];
-const META_COMMIT: &[Step] = &[Count, Unpin, Commit, Readers, Chunk];
-const META_COMMIT_LATER: &[Step] = &[Count, Unpin, Chunk, Commit, Readers, Chunk];
+const DATA_COMMIT: &[FlushState] = &[Unpin, Chunk, Commit, Readers, Chunk];
+const META_COMMIT: &[FlushState] = &[Count, Unpin, Commit, Readers, Chunk];
+const META_COMMIT_LATER: &[FlushState] = &[Count, Unpin, Chunk, Commit, Readers, Chunk];
 
-impl Ladder {
+impl FlushStates {
     /// Begins with the first step. `crowded` says that the trees themselves fill their groups, so
     /// that a chunk comes early.
     #[must_use]
@@ -128,7 +128,7 @@ impl Ladder {
     }
 
     /// The next step; nothing when all failed (F2).
-    pub fn next_step(&mut self) -> Option<Step> {
+    pub fn next_state(&mut self) -> Option<FlushState> {
         loop {
             if self.cycle >= self.cycles {
                 return None;
@@ -164,8 +164,8 @@ impl Ladder {
 mod tests {
     use super::*;
 
-    fn steps_of(ladder: &mut Ladder) -> Vec<Step> {
-        std::iter::from_fn(|| ladder.next_step()).collect()
+    fn steps_of(states: &mut FlushStates) -> Vec<FlushState> {
+        std::iter::from_fn(|| states.next_state()).collect()
     }
 
     /// F1, E17: a caller with a handle gets no step at all, one with a claim none that needs
@@ -174,10 +174,10 @@ mod tests {
     fn e17_a_handle_never_waits_for_a_commit() {
         for kind in [SpaceKind::Data, SpaceKind::Metadata] {
             for crowded in [false, true] {
-                assert_eq!(steps_of(&mut Ladder::new(kind, Reach::Handle, crowded)), []);
-                let all = steps_of(&mut Ladder::new(kind, Reach::All, crowded));
+                assert_eq!(steps_of(&mut FlushStates::new(kind, Reach::Handle, crowded)), []);
+                let all = steps_of(&mut FlushStates::new(kind, Reach::All, crowded));
                 assert!(all.iter().all(|step| step.is_for(kind)), "{kind}: {all:?}");
-                let steps = steps_of(&mut Ladder::new(kind, Reach::Commit, crowded));
+                let steps = steps_of(&mut FlushStates::new(kind, Reach::Commit, crowded));
                 assert!(!steps.iter().any(|s| matches!(s, Dirty | AllDirty | Ordered | Clean)));
                 assert!(steps.contains(&Commit) && steps.contains(&Chunk));
                 assert_eq!(steps[0] == Count, kind == SpaceKind::Metadata);
@@ -188,35 +188,35 @@ mod tests {
     /// F2: it ends without progress; with progress now and then it goes on as long as that comes.
     #[test]
     fn ends_without_progress_only() {
-        let mut ladder = Ladder::new(SpaceKind::Metadata, Reach::All, false);
+        let mut states = FlushStates::new(SpaceKind::Metadata, Reach::All, false);
         let mut steps = 0;
         for _ in 0..100 {
-            while let Some(step) = ladder.next_step() {
+            while let Some(step) = states.next_state() {
                 steps += 1;
                 let served = step == Commit;
-                ladder.note(served, served);
+                states.note(served, served);
                 if served {
                     break;
                 }
             }
         }
         assert!(steps >= 300, "{steps}");
-        assert!(steps_of(&mut ladder).len() < 35);
+        assert!(steps_of(&mut states).len() < 35);
     }
 
     /// A chunk that was not enough is followed by another, while there are any.
     #[test]
     fn chunks_as_many_as_it_takes() {
-        let mut ladder = Ladder::new(SpaceKind::Data, Reach::All, false);
+        let mut states = FlushStates::new(SpaceKind::Data, Reach::All, false);
         let mut left = 5;
         let mut made = 0;
-        while let Some(step) = ladder.next_step() {
+        while let Some(step) = states.next_state() {
             let gained = step == Chunk && left > 0;
             if gained {
                 left -= 1;
                 made += 1;
             }
-            ladder.note(gained, false);
+            states.note(gained, false);
         }
         assert_eq!(made, 5);
     }

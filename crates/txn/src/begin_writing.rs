@@ -21,11 +21,11 @@ use buttress_volume::Parity;
 use crate::{Engine, Error, Result, found_log, learn, writable};
 
 impl Engine {
-    /// Whether the volume can only be read, and [`Engine::wake`] may change that.
+    /// Whether the volume can only be read, and [`Engine::begin_writing`] may change that.
     #[must_use]
-    pub fn is_asleep(&self) -> bool {
+    pub fn can_begin_writing(&self) -> bool {
         let is_fit = self.learning.unfit().is_none() && self.volume.read_only_reason().is_none();
-        self.options.may_wake && is_fit && self.health.read_only().is_some()
+        self.options.may_begin_writing && is_fit && self.health.read_only().is_some()
     }
 
     /// Allows writes from now on. One thread calls it at a time.
@@ -34,12 +34,12 @@ impl Engine {
     ///
     /// [`Error::ReadOnly`] with the reason if the volume cannot be written (K4). The error of
     /// reading the groups, or of a step of the preparation (K5).
-    pub fn wake(&self) -> Result<()> {
+    pub fn begin_writing(&self) -> Result<()> {
         self.health.expect_no_failure()?;
         if self.health.read_only().is_none() {
             return Ok(());
         }
-        if !self.options.may_wake {
+        if !self.options.may_begin_writing {
             return self.health.expect_opened_for_writing();
         }
         self.know_groups()?;
@@ -55,7 +55,7 @@ impl Engine {
         if let Some(why) = obstacle {
             return Err(Error::ReadOnly(why));
         }
-        self.volume.wake(&state.superblock).map_err(|error| match error {
+        self.volume.begin_writing(&state.superblock).map_err(|error| match error {
             buttress_volume::Error::ReadOnly { why } => Error::ReadOnly(why),
             error => error.into(),
         })?;
@@ -73,7 +73,7 @@ impl Engine {
         };
         self.reservations.look_at_trees(&self.store, &roots)?;
         self.reservations.size_global_reserve();
-        self.health.wake();
+        self.health.note_writing_begun();
         if self.volume.parity() == Parity::Mirror {
             self.make_room_beside_parity()?;
         }

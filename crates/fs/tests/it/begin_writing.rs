@@ -8,9 +8,9 @@ use buttress_fs::{ErrorKind, Filesystem, MountOptions, TreeId};
 use crate::checker::check;
 use crate::volume::{copy, file_with, memory, mount, pattern};
 
-fn asleep(device: &Arc<dyn Device>, list: &str) -> Filesystem {
+fn opened_for_reading(device: &Arc<dyn Device>, list: &str) -> Filesystem {
     let mut options = MountOptions::parse(list).expect("options");
-    options.may_wake = true;
+    options.may_begin_writing = true;
     Filesystem::open(vec![Arc::clone(device)], options).expect("it is read")
 }
 
@@ -32,13 +32,13 @@ fn a_volume_that_is_woken_is_as_any_other() {
     let device: Arc<dyn Device> = Arc::new(copy(&*device));
     fs.close().expect("the other is closed");
 
-    let fs = asleep(&device, "ro");
-    assert!(fs.is_asleep());
+    let fs = opened_for_reading(&device, "ro");
+    assert!(fs.can_begin_writing());
     let file = fs.root().lookup(b"file").expect("it is there");
     let write = |bytes: &[u8]| file.write_at(0, bytes);
     assert_eq!(write(b"x").expect_err("it is read-only").kind(), ErrorKind::ReadOnly);
     fs.set_read_only(false).expect("it is woken");
-    assert!(!fs.is_asleep() && fs.read_only_reason().is_none());
+    assert!(!fs.can_begin_writing() && fs.read_only_reason().is_none());
     write(b"written").expect("it is writable");
     for number in 0..40 {
         file_with(&fs.root(), &format!("new-{number}"), &pattern(number, 1 << 20));
@@ -59,7 +59,7 @@ fn a_volume_that_is_woken_is_as_any_other() {
 /// A volume is not woken where others wrote it, where it has a log that was left out, or where it
 /// was opened past damage. It stays as it was.
 #[test]
-fn a_volume_that_must_not_be_written_stays_asleep() {
+fn a_volume_that_must_not_be_written_stays_read_only() {
     let device = memory(256);
     let refused = |fs: &Filesystem, word: &str| {
         let error = fs.set_read_only(false).expect_err("it is not woken");
@@ -76,10 +76,10 @@ fn a_volume_that_must_not_be_written_stays_asleep() {
     file.sync().expect("a log");
     let logged: Arc<dyn Device> = Arc::new(copy(&*device));
     fs.close().expect("everything durable");
-    refused(&asleep(&logged, "ro,nologreplay"), "log");
-    refused(&asleep(&device, "ro,rescue=ignoredatacsums"), "read-only");
+    refused(&opened_for_reading(&logged, "ro,nologreplay"), "log");
+    refused(&opened_for_reading(&device, "ro,rescue=ignoredatacsums"), "read-only");
 
-    let reader = asleep(&device, "ro");
+    let reader = opened_for_reading(&device, "ro");
     let writer = mount(&device);
     file_with(&writer.root(), "other", b"x");
     writer.close().expect("everything durable");

@@ -1,0 +1,48 @@
+//! The whole screen of mounts and servers, printed and drawn.
+
+use std::fs;
+
+use crate::live::{Mounted, has};
+use crate::text;
+
+/// A mount beside a program that writes: all panes have figures, on a wide and on a narrow screen,
+/// and a drawing is one file of SVG.
+#[test]
+fn the_screen_shows_a_mount() {
+    if !has(&["umount"], Some("/dev/fuse")) {
+        return;
+    }
+    let bench = crate::bench();
+    bench.volume("image", "300M");
+    let mounted = Mounted::new(&bench, &[]);
+    let (mount, drawing) = (bench.path("mnt"), bench.path("top.svg"));
+    for number in 0..20 {
+        fs::write(mount.join(format!("file-{number}")), vec![number; 100_000]).expect("written");
+    }
+    let place = text(&mount);
+    let wide = bench.ok(&["top", "--delay", "0.2", place]);
+    for pane in ["Requests", "Waits for space", "Space", "Memory", "Flusher", "Commits", "create"] {
+        assert!(wide.contains(pane), "no {pane} in {wide}");
+    }
+    assert!(wide.contains(place), "{wide}");
+    let narrow = bench.ok(&["top", "--delay", "0.1", "--columns", "20", "--lines", "8", place]);
+    assert!(narrow.lines().count() <= 8, "{narrow}");
+    bench.ok(&["top", "--delay", "0.1", "--output", text(&drawing), place]);
+    let drawn = fs::read_to_string(&drawing).expect("it was drawn");
+    assert!(drawn.starts_with("<svg") && drawn.trim_end().ends_with("</svg>"), "{drawn}");
+    mounted.end();
+}
+
+/// Scripts are sent to `stats`, and a wrong delay or place is an error before the screen changes.
+#[test]
+fn top_refuses_what_it_cannot_do() {
+    let bench = crate::bench();
+    let refused = |args: &[&str], words: &str| {
+        let output = bench.run(args);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && said.contains(words), "{args:?}: {said}");
+    };
+    refused(&["--json", "top"], "stats --watch");
+    refused(&["top", "--delay", "0"], "0.1 to 3600");
+    refused(&["top", text(&bench.path("none"))], "none");
+}

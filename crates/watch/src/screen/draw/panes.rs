@@ -1,0 +1,300 @@
+//! The panes of one server: requests, waits, space, memory, the flusher, and time lines.
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Cell, Paragraph, Row, Sparkline, Table, Widget as _};
+
+use crate::quantity;
+use crate::screen::server::{Point, Server};
+use crate::screen::style::{DIM, frame, speed};
+
+/// The kinds of space.
+const KINDS: [&str; 3] = ["data", "metadata", "system"];
+/// The parts of memory that have a limit.
+const PARTS: [(&str, &str); 4] = [
+    ("nodes", "tree nodes"),
+    ("dirty", "dirty data"),
+    ("changes", "changes"),
+    ("known_inodes", "inodes"),
+];
+
+/// Columns before a bar, and behind it.
+const LABEL: u16 = 11;
+const BEHIND: u16 = 26;
+
+/// A part of a bar.
+struct Part {
+    amount: u64,
+    mark: char,
+    colour: Color,
+}
+
+/// A table in a frame: a first column of names, then numbers.
+fn table<const N: usize>(
+    title: &str,
+    heads: [&str; N],
+    rows: Vec<(String, [String; N])>,
+    area: Rect,
+    cells: &mut Buffer,
+) {
+    let right = |text: String| Cell::from(Line::from(text).right_aligned());
+    let head = std::iter::once(Cell::from("")).chain(heads.map(|name| right(name.to_owned())));
+    let rows = rows
+        .into_iter()
+        .map(|(name, values)| Row::new(std::iter::once(Cell::from(name)).chain(values.map(right))));
+    let widths = std::iter::once(Constraint::Fill(1)).chain([Constraint::Length(10); N]);
+    let table = Table::new(rows, widths).header(Row::new(head).style(DIM));
+    table.block(frame(title)).render(area, cells);
+}
+
+/// The kinds of requests, those that took most time lately first.
+pub(super) fn requests(server: &Server, area: Rect, cells: &mut Buffer) {
+    let rows = server.requests().into_iter().map(|requests| {
+        let values = [
+            quantity::count(requests.speed.round() as u64),
+            time(requests.mean_us),
+            time(requests.p99_us),
+            time(requests.max_us),
+            speed(requests.bytes),
+        ];
+        (requests.kind.replace('_', " "), values)
+    });
+    let heads = ["/s", "mean", "p99", "longest", "bytes/s"];
+    table("Requests", heads, rows.collect(), area, cells);
+}
+
+/// Waits for space: how many requests wait now, and how long they waited.
+pub(super) fn waits(server: &Server, area: Rect, cells: &mut Buffer) {
+    let now = |kind: &str| {
+        let requests = server.figure("space", &format!("waiting_for_{kind}"));
+        let bytes = server.figure("space", &format!("waiting_for_{kind}_bytes"));
+        format!("{} ({})", quantity::count(requests), quantity::bytes(bytes))
+    };
+    let line = format!("now: {} for data, {} for metadata", now("data"), now("metadata"));
+    let block = frame("Waits for space");
+    let inner = block.inner(area);
+    block.render(area, cells);
+    let [first, rest] = Layout::vertical([Constraint::Length(1), Constraint::Fill(1)]).areas(inner);
+    Line::from(line).render(first, cells);
+    let right = |text: String| Cell::from(Line::from(text).right_aligned());
+    let heads = ["waits", "/s", "p50", "p99.9", "longest"];
+    let head = std::iter::once(Cell::from("")).chain(heads.map(|name| right(name.to_owned())));
+    let rows = server.figures("waits").iter().map(|(name, _)| {
+        let part = |part: &str| server.part("waits", name, part);
+        let values = [
+            quantity::count(part("times")),
+            quantity::count(server.part_grown("waits", name, "times")),
+            time(part("p50_us")),
+            time(part("p999_us")),
+            time(part("max_us")),
+        ];
+        let name = Cell::from(name.replace('_', " "));
+        Row::new(std::iter::once(name).chain(values.map(right)))
+    });
+    let widths = std::iter::once(Constraint::Fill(1)).chain([Constraint::Length(9); 5]);
+    Table::new(rows, widths).header(Row::new(head).style(DIM)).render(rest, cells);
+}
+
+/// The lines of the pane of space, with its frame.
+pub(super) fn space_lines(server: &Server) -> u16 {
+    if server.figures("space").is_empty() { 0 } else { KINDS.len() as u16 + 4 }
+}
+
+/// The accounts of space as bars.
+pub(super) fn space(server: &Server, area: Rect, cells: &mut Buffer) {
+    if area.height == 0 {
+        return;
+    }
+    let block = frame("Space");
+    let width = block.inner(area).width;
+    let figure = |name: &str| server.figure("space", name);
+    let mut lines: Vec<Line<'_>> = KINDS
+        .iter()
+        .map(|kind| {
+            let of = |what: &str| figure(&format!("{kind}_{what}_bytes"));
+            let parts = [
+                Part { amount: of("used"), mark: '█', colour: Color::Green },
+                Part { amount: of("reserved"), mark: '█', colour: Color::Blue },
+                Part { amount: of("pinned"), mark: '▓', colour: Color::Magenta },
+                Part { amount: of("may_use"), mark: '▒', colour: Color::Yellow },
+                Part { amount: of("read_only"), mark: '▓', colour: Color::Red },
+            ];
+            let behind =
+                format!("{} of {}", quantity::bytes(of("used")), quantity::bytes(of("total")));
+            bar(width, kind, &parts, of("total"), behind)
+        })
+        .collect();
+    let legend = [
+        ("█ used ", Color::Green),
+        ("█ allocated ", Color::Blue),
+        ("▓ pinned ", Color::Magenta),
+        ("▒ reserved ", Color::Yellow),
+        ("▓ read-only", Color::Red),
+    ];
+    lines.push(Line::from_iter(
+        legend.map(|(text, colour)| Span::styled(text, Style::new().fg(colour))),
+    ));
+    let unallocated = quantity::bytes(figure("unallocated_bytes"));
+    let reserve = quantity::bytes(figure("global_reserve_bytes"));
+    lines.push(Line::styled(format!("{unallocated} unallocated, {reserve} global reserve"), DIM));
+    Paragraph::new(lines).block(block).render(area, cells);
+}
+
+/// The lines of the pane of memory, with its frame.
+pub(super) fn memory_lines(server: &Server) -> u16 {
+    let caches = u16::from(!server.figures("cache").is_empty());
+    if server.figures("memory").is_empty() { 0 } else { PARTS.len() as u16 + 3 + caches }
+}
+
+/// The parts of memory against their limits.
+pub(super) fn memory(server: &Server, area: Rect, cells: &mut Buffer) {
+    if area.height == 0 {
+        return;
+    }
+    let block = frame("Memory");
+    let width = block.inner(area).width;
+    let figure = |name: &str| server.figure("memory", name);
+    let mut lines: Vec<Line<'_>> = PARTS
+        .iter()
+        .map(|(part, label)| {
+            let (now, most) =
+                (figure(&format!("{part}_bytes")), figure(&format!("{part}_max_bytes")));
+            let parts = [Part { amount: now, mark: '█', colour: Color::Cyan }];
+            let behind = format!("{} of {}", quantity::bytes(now), quantity::bytes(most));
+            bar(width, label, &parts, most, behind)
+        })
+        .collect();
+    if !server.figures("cache").is_empty() {
+        let share = |hits: u64, of: u64| hits as f64 * 100.0 / of.max(1) as f64;
+        let cache = |name: &str| server.figure("cache", name);
+        let writes = cache("hits_uncommitted") + cache("hits_committed");
+        lines.push(Line::from(format!(
+            "cache disk: {:.0} % of reads and {:.0} % of writes hit, {} dirty",
+            share(cache("read_hits"), cache("reads")),
+            share(writes, cache("writes")),
+            quantity::bytes(cache("dirty_bytes")),
+        )));
+    }
+    let resident = quantity::bytes(figure("resident_bytes"));
+    lines.push(Line::styled(format!("{resident} resident"), DIM));
+    Paragraph::new(lines).block(block).render(area, cells);
+}
+
+/// The steps of the flusher that did something.
+pub(super) fn flusher(server: &Server, area: Rect, cells: &mut Buffer) {
+    let steps = server.figures("flush_steps").iter();
+    let rows = steps.filter(|(name, _)| server.part("flush_steps", name, "times") > 0);
+    let rows = rows.map(|(name, _)| {
+        let part = |part: &str| server.part("flush_steps", name, part);
+        let grown = server.part_grown("flush_steps", name, "times");
+        let values = [
+            quantity::count(part("times")),
+            quantity::count(grown),
+            quantity::bytes(part("yielded_bytes")),
+            quantity::count(part("served")),
+        ];
+        (name.replace('_', " "), values)
+    });
+    let rows: Vec<_> = rows.collect();
+    if rows.is_empty() {
+        let text = Line::styled("no step was needed yet", DIM);
+        Paragraph::new(text).block(frame("Flusher")).render(area, cells);
+        return;
+    }
+    table("Flusher", ["steps", "last", "freed", "served"], rows, area, cells);
+}
+
+/// Reads, writes, requests and commits over time, the newest at the right.
+pub(super) fn history(server: &Server, area: Rect, cells: &mut Buffer) {
+    let areas: [Rect; 4] = Layout::horizontal([Constraint::Fill(1); 4]).areas(area);
+    let of =
+        |figure: fn(&Point) -> u64| -> Vec<u64> { server.history().iter().map(figure).collect() };
+    let bytes = |most: u64| format!("{}/s", quantity::bytes(most));
+    let commit = match server.figure("space", "commit_us") {
+        0 => String::new(),
+        us => format!(", last {}", quantity::duration(us)),
+    };
+    let reads = of(|point| point.read);
+    line("Read", &reads, Color::Green, bytes, areas[0], cells);
+    let writes = of(|point| point.written);
+    line("Write", &writes, Color::Yellow, bytes, areas[1], cells);
+    let each = |most: u64| format!("{}/s", quantity::count(most));
+    line("Requests", &of(|point| point.requests), Color::Cyan, each, areas[2], cells);
+    let each = |most: u64| format!("{}{commit}", quantity::count(most));
+    line("Commits", &of(|point| point.commits), Color::Magenta, each, areas[3], cells);
+}
+
+/// One time line; `text` writes its highest value.
+fn line(
+    title: &str,
+    points: &[u64],
+    colour: Color,
+    text: impl Fn(u64) -> String,
+    area: Rect,
+    cells: &mut Buffer,
+) {
+    let block = frame(title);
+    let inner = block.inner(area);
+    let shown = &points[points.len().saturating_sub(usize::from(inner.width))..];
+    let most = shown.iter().copied().max().unwrap_or(0);
+    let top = Line::styled(format!(" to {} ", text(most)), DIM).right_aligned();
+    block.title(top).render(area, cells);
+    // The newest point stands at the right edge from the beginning.
+    let empty = usize::from(inner.width).saturating_sub(shown.len());
+    let data = std::iter::repeat_n(0, empty).chain(shown.iter().copied());
+    let style = Style::new().fg(colour);
+    Sparkline::default().data(data).max(most.max(1)).style(style).render(inner, cells);
+}
+
+/// A label, a bar of parts of `total`, and a text behind it.
+fn bar<'l>(width: u16, label: &str, parts: &[Part], total: u64, behind: String) -> Line<'l> {
+    let cells = usize::from(width.saturating_sub(LABEL + BEHIND));
+    let mut spans = vec![Span::raw(format!("{label:<width$}", width = usize::from(LABEL)))];
+    let mut left = cells;
+    for (part, len) in parts.iter().zip(lengths(parts, total, cells)) {
+        let text = std::iter::repeat_n(part.mark, len).collect::<String>();
+        spans.push(Span::styled(text, Style::new().fg(part.colour)));
+        left -= len;
+    }
+    spans.push(Span::styled("·".repeat(left), DIM));
+    spans.push(Span::raw(format!("{behind:>width$}", width = usize::from(BEHIND))));
+    Line::from(spans)
+}
+
+/// The cells of each part. A part that is not zero has one, as far as there are any.
+fn lengths(parts: &[Part], total: u64, cells: usize) -> Vec<usize> {
+    let mut left = cells;
+    let length = |part: &Part| {
+        let share = u128::from(part.amount) * cells as u128 / u128::from(total.max(1));
+        let wanted = (share as usize).max(usize::from(part.amount > 0));
+        let length = wanted.min(left);
+        left -= length;
+        length
+    };
+    parts.iter().map(length).collect()
+}
+
+/// A time; a dash for none.
+fn time(us: u64) -> String {
+    if us == 0 { "-".to_owned() } else { quantity::duration(us) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_parts_are_seen() {
+        let part = |amount| Part { amount, mark: '█', colour: Color::Green };
+        let of = |amounts: &[u64], total, cells| {
+            let parts: Vec<_> = amounts.iter().copied().map(part).collect();
+            lengths(&parts, total, cells)
+        };
+        assert_eq!(of(&[50, 1, 0], 100, 10), [5, 1, 0]);
+        assert_eq!(of(&[100, 1], 100, 10), [10, 0]);
+        assert_eq!(of(&[1, 1], 0, 3), [3, 0]);
+        assert_eq!(of(&[u64::MAX, 1], u64::MAX, 4), [4, 0]);
+    }
+}

@@ -1,0 +1,127 @@
+//! `cargo xtask pictures`: draws the pictures of the documents, each by the program that it shows.
+//!
+//! The pictures show a real mount beside a program that writes, so no two runs draw the same. Look
+//! at them before they are committed.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use clap::Args;
+
+/// What to draw with, and where to.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// The program; built as a release unless given.
+    #[arg(long, value_name = "FILE")]
+    program: Option<PathBuf>,
+    /// The folder to write to.
+    #[arg(long, value_name = "DIR", default_value = "docs/pictures")]
+    to: PathBuf,
+}
+
+type Result<T> = std::result::Result<T, String>;
+
+pub(crate) fn run(options: &Options) -> ExitCode {
+    match draw(options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// A folder for an image and its mount, which is taken away at the end.
+struct Scene {
+    folder: PathBuf,
+    program: PathBuf,
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        let mount = self.folder.join("home");
+        // Where the mount is gone already this fails, and nothing is left to do.
+        let _ = Command::new(&self.program).arg("umount").arg(&mount).output();
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn draw(options: &Options) -> Result<()> {
+    let program = match &options.program {
+        Some(program) => std::fs::canonicalize(program).map_err(|error| error.to_string())?,
+        None => {
+            run_it(Command::new("cargo").args([
+                "build",
+                "--release",
+                "--package",
+                "buttress-cli",
+            ]))?;
+            std::fs::canonicalize("target/release/buttress").map_err(|error| error.to_string())?
+        }
+    };
+    let made = |error: std::io::Error| format!("{}: {error}", options.to.display());
+    std::fs::create_dir_all(&options.to).map_err(made)?;
+    let to = std::fs::canonicalize(&options.to).map_err(made)?;
+    let folder = PathBuf::from(format!("/tmp/buttress-{}", std::process::id()));
+    let scene = Scene { folder, program };
+    let (image, mount) = (scene.folder.join("disk.img"), scene.folder.join("home"));
+    std::fs::create_dir_all(&mount).map_err(made)?;
+    let ask = |args: &[&str], place: &[&Path]| {
+        run_it(Command::new(&scene.program).args(args).args(place))
+    };
+    ask(&["mkfs", "--size", "2G"], &[&image])?;
+    ask(&["mount", "-o", "compress=zstd"], &[&image, &mount])?;
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for number in 0..3 {
+            let (mount, is_done) = (&mount, &is_done);
+            scope.spawn(move || work(mount, number, is_done));
+        }
+        let drawn = ask(
+            &["top", "--delay", "0.25", "-n", "48", "--columns", "132", "--lines", "40", "-o"],
+            &[&to.join("top.svg"), &mount],
+        );
+        is_done.store(true, Ordering::Relaxed);
+        drawn
+    })?;
+    ask(&["umount"], &[&mount])?;
+    ask(&["map", "-o"], &[&to.join("map.svg"), &image])?;
+    println!("{}: top.svg, map.svg", options.to.display());
+    Ok(())
+}
+
+/// Writes, reads and removes files of many sizes until it is told to stop.
+fn work(mount: &Path, number: u64, is_done: &AtomicBool) {
+    let folder = mount.join(format!("user-{number}"));
+    let mut round: u64 = 0;
+    while !is_done.load(Ordering::Relaxed) {
+        round += 1;
+        // A load that changes shows more than one that does not.
+        let busy = 1 + (round / 40 + number) % 4;
+        let path = folder.join(format!("{}/file-{}", round % 16, round % 400));
+        let bytes: Vec<u8> = (0..(round % 7 + 1) * 24_000 * busy)
+            .map(|at| (at.wrapping_mul(round) >> 7) as u8)
+            .collect();
+        let done = std::fs::create_dir_all(path.parent().unwrap_or(&folder))
+            .and_then(|()| std::fs::write(&path, &bytes))
+            .and_then(|()| std::fs::read(&path))
+            .and_then(|_| std::fs::File::open(&path))
+            .and_then(|file| if round.is_multiple_of(25) { file.sync_all() } else { Ok(()) });
+        if let Err(error) = done {
+            eprintln!("{}: {error}", path.display());
+            return;
+        }
+        if round.is_multiple_of(3) {
+            // The file may be gone already.
+            let _ = std::fs::remove_file(folder.join(format!("{}/file-{}", round % 16, round / 3)));
+        }
+        std::thread::sleep(Duration::from_millis(12 / busy));
+    }
+}
+
+fn run_it(command: &mut Command) -> Result<()> {
+    let status = command.status().map_err(|error| format!("{command:?}: {error}"))?;
+    if status.success() { Ok(()) } else { Err(format!("{command:?}: {status}")) }
+}
