@@ -36,8 +36,8 @@ impl Maintenance {
         Ok(found)
     }
 
-    /// As [`drop_step`](Self::drop_step). A subvolume that cannot be dropped keeps no other from it:
-    /// the failure goes to the log, and the subvolume waits for the next mount.
+    /// As [`drop_step`](Self::drop_step). If a subvolume cannot be dropped, the others still are. The
+    /// failure goes to the log, and the subvolume waits for the next mount.
     pub fn drop_each(&self, trees: &[TreeId]) -> Vec<TreeId> {
         if let Ok(left) = self.drop_step(trees) {
             return left;
@@ -107,7 +107,7 @@ impl Maintenance {
         let mut budget = STEP_MAX;
         loop {
             // Dropping changes no items of a live tree.
-            let cost = Cost { items: 0, whole: budget, bytes: budget.saturating_mul(16) };
+            let cost = Cost { items: 0, commit_items: budget, bytes: budget.saturating_mul(16) };
             match self.engine().reserve_at_once(cost, Urgency::Drops)? {
                 Some(reservation) => return Ok((budget, reservation)),
                 None if budget > STEP_MIN => budget /= 2,

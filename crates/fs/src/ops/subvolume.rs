@@ -153,7 +153,8 @@ impl Inode {
         // The snapshot adds items only to trees that commits alone change. The reservation covers
         // copies of the nodes that become shared; without it there is no snapshot.
         let copies = mount.engine.reservations().room_for_snapshot(source, read_only)?;
-        let mut cost = Cost { items: 0, whole: 1024, bytes: 64 << 10 }.and(cost_of_copies(copies));
+        let mut cost =
+            Cost { items: 0, commit_items: 1024, bytes: 64 << 10 }.and(cost_of_copies(copies));
         for part in [&batch, &roots, &uuids] {
             let more = part.cost(0);
             cost = cost.and(more);
