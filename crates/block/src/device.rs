@@ -57,6 +57,23 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// fails.
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), Error>;
 
+    /// Serves several reads, in any order or at once. For a device where each request takes long, a
+    /// call with many of them is much faster than a call for each.
+    ///
+    /// # Errors
+    ///
+    /// As [`Device::read_at`], for one of those that failed. The content of the buffers is
+    /// undefined then.
+    fn read_many(&self, reads: &mut [Read<'_>]) -> Result<(), Error> {
+        reads.iter_mut().try_for_each(|read| self.read_at(read.offset, read.buf))
+    }
+
+    /// Whether [`Device::read_many`] waits for all reads together, and what was read is in memory
+    /// for a while. Then a caller that reads piece by piece is faster if it reads all of it first.
+    fn reads_at_once(&self) -> bool {
+        false
+    }
+
     /// Writes `buf` at `offset`.
     ///
     /// # Errors
@@ -143,6 +160,16 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// [`Error::Io`]; the header of this module describes the state after it.
     fn flush(&self) -> Result<(), Error>;
 
+    /// Waits until everything that was flushed is where it survives the loss of this machine. A
+    /// device without such a place has nothing to do.
+    ///
+    /// # Errors
+    ///
+    /// As [`Device::flush`].
+    fn upload(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
     /// Tells the device that a range holds nothing of value. Its content is undefined afterwards. A
     /// device that cannot use this returns `Ok`.
     ///
@@ -172,6 +199,15 @@ pub trait Device: Send + Sync + fmt::Debug {
         check(self, Operation::Read, offset, len)?;
         Ok(Extent { len, content: Content::Data })
     }
+}
+
+/// One of several reads.
+#[derive(Debug)]
+pub struct Read<'a> {
+    /// The offset of the first byte.
+    pub offset: u64,
+    /// The buffer to fill.
+    pub buf: &'a mut [u8],
 }
 
 /// One of several writes.

@@ -10,7 +10,7 @@ use std::fmt;
 use std::io::IoSlice;
 
 use crate::device::{
-    Class, Device, Extent, Refused, Space, Write, check, total_len, write_each_zero,
+    Class, Device, Extent, Read, Refused, Space, Write, check, total_len, write_each_zero,
 };
 use crate::error::{Error, Operation};
 
@@ -39,6 +39,15 @@ pub trait Layer: Send + Sync + fmt::Debug {
     /// Those of [`Device::read_at`].
     fn on_read(&self, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
         self.inner().read_at(offset, buf)
+    }
+
+    /// See [`Device::read_many`]. A layer that does not look at reads hands them on together.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    fn on_read_many(&self, reads: &mut [Read<'_>]) -> Result<(), Error> {
+        reads.iter_mut().try_for_each(|read| self.on_read(read.offset, read.buf))
     }
 
     /// See [`Device::write_at`].
@@ -107,6 +116,15 @@ pub trait Layer: Send + Sync + fmt::Debug {
         self.inner().flush()
     }
 
+    /// See [`Device::upload`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    fn on_upload(&self) -> Result<(), Error> {
+        self.inner().upload()
+    }
+
     /// See [`Device::discard`].
     ///
     /// # Errors
@@ -152,6 +170,10 @@ impl<L: Layer> Device for L {
         self.on_read(offset, buf)
     }
 
+    fn read_many(&self, reads: &mut [Read<'_>]) -> Result<(), Error> {
+        self.on_read_many(reads)
+    }
+
     fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), Error> {
         self.on_write_classed(offset, &[IoSlice::new(buf)], Class::Data)
     }
@@ -185,6 +207,10 @@ impl<L: Layer> Device for L {
 
     fn flush(&self) -> Result<(), Error> {
         self.on_flush()
+    }
+
+    fn upload(&self) -> Result<(), Error> {
+        self.on_upload()
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<(), Error> {

@@ -20,6 +20,8 @@ use crate::issue::Issue;
 const PIECE_BYTES: u64 = 1 << 20;
 /// The most pieces in the queue to the workers.
 const PIECES_AHEAD: usize = 16;
+/// The most pieces that a worker reads together.
+const PIECES_AT_ONCE: usize = 8;
 
 struct Piece {
     at: Logical,
@@ -28,7 +30,7 @@ struct Piece {
 }
 
 /// Verifies all data. Returns the number of verified bytes; each copy counts.
-pub(crate) fn verify(context: &Context<'_>, tree: &Tree) -> u64 {
+pub(crate) fn verify_all(context: &Context<'_>, tree: &Tree) -> u64 {
     let (pieces, taken) = sync_channel::<Piece>(PIECES_AHEAD);
     let taken = Mutex::new(taken);
     let verified = AtomicU64::new(0);
@@ -62,31 +64,59 @@ pub(crate) fn verify(context: &Context<'_>, tree: &Tree) -> u64 {
     verified.load(Ordering::Relaxed)
 }
 
+/// Waits for a piece, and takes those that are there with it.
+fn take(taken: &Mutex<Receiver<Piece>>) -> Vec<Piece> {
+    let taken = taken.lock();
+    let first = taken.recv().ok();
+    first.into_iter().chain(taken.try_iter()).take(PIECES_AT_ONCE).collect()
+}
+
 fn work(context: &Context<'_>, taken: &Mutex<Receiver<Piece>>, verified: &AtomicU64) {
-    let mut buf = Vec::new();
+    let mut bufs: Vec<Vec<u8>> = Vec::new();
     loop {
-        let piece = taken.lock().recv();
-        let Ok(piece) = piece else { return };
-        let copies = context.volume.mirrors(piece.at);
-        if copies == 0 {
+        let pieces = take(taken);
+        if pieces.is_empty() {
+            return;
+        }
+        for piece in pieces.iter().filter(|piece| context.volume.mirrors(piece.at) == 0) {
             let why = VolumeError::NotMapped { logical: piece.at }.to_string();
             context.add(Issue::DataUnreadable { at: piece.at, mirror: 0, why });
         }
-        for mirror in 0..copies {
-            let bytes = verify_copy(context, &piece, mirror, &mut buf);
+        bufs.resize_with(pieces.len(), Vec::new);
+        let most = pieces.iter().map(|piece| context.volume.mirrors(piece.at)).max();
+        for mirror in 0..most.unwrap_or(0) {
+            let has = |piece: &Piece| mirror < context.volume.mirrors(piece.at);
+            let pieces = pieces.iter().filter(|piece| has(piece));
+            let bytes = verify_copies(context, pieces.collect(), mirror, &mut bufs);
             verified.fetch_add(bytes, Ordering::Relaxed);
         }
-        let sectors = (piece.sums.len() / context.superblock.csum_type.size()) as u64;
+        let sums: usize = pieces.iter().map(|piece| piece.sums.len()).sum();
+        let sectors = (sums / context.superblock.csum_type.size()) as u64;
         context.progress.advance(sectors * context.sectorsize());
     }
 }
 
-fn verify_copy(context: &Context<'_>, piece: &Piece, mirror: u32, buf: &mut Vec<u8>) -> u64 {
+/// Reads one copy of some pieces with as few waits as the devices allow, and verifies it.
+fn verify_copies(
+    context: &Context<'_>,
+    pieces: Vec<&Piece>,
+    mirror: u32,
+    bufs: &mut [Vec<u8>],
+) -> u64 {
+    let mut wants = Vec::with_capacity(pieces.len());
+    for (piece, buf) in pieces.iter().zip(bufs.iter_mut()) {
+        let count = piece.sums.len() / context.superblock.csum_type.size();
+        buf.resize(count * context.sectorsize() as usize, 0);
+        wants.push((piece.at, &mut buf[..]));
+    }
+    let answers = context.volume.read_mirror_many(&mut wants, mirror);
+    let parts = pieces.into_iter().zip(bufs).zip(answers);
+    parts.map(|((piece, buf), answer)| verify(context, piece, mirror, buf, answer.is_ok())).sum()
+}
+
+fn verify(context: &Context<'_>, piece: &Piece, mirror: u32, buf: &mut [u8], whole: bool) -> u64 {
     let csum = context.superblock.csum_type;
     let sector = context.sectorsize() as usize;
-    let count = piece.sums.len() / csum.size();
-    buf.resize(count * sector, 0);
-    let whole = context.volume.read_mirror(piece.at, buf, mirror).is_ok();
     let mut verified = 0;
     for (index, (bytes, sum)) in
         buf.chunks_exact_mut(sector).zip(piece.sums.chunks_exact(csum.size())).enumerate()

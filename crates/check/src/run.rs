@@ -257,7 +257,7 @@ fn verify_data(context: &Context<'_>, trees: &[Tree], csum_bytes: u64) -> u64 {
     let total = if wanted { sums.saturating_mul(context.sectorsize()) } else { 0 };
     context.progress.step(Step::Csums, total);
     let tree = trees.iter().find(|tree| tree.id == TreeId::CSUM).filter(|_| wanted);
-    tree.map_or(0, |tree| data::verify(context, tree))
+    tree.map_or(0, |tree| data::verify_all(context, tree))
 }
 
 fn check_roots(context: &Context<'_>, roots: &Roots, trees: &[Tree]) {

@@ -22,6 +22,28 @@ use crate::report::Findings;
 
 const CACHED_NODES: usize = 64;
 
+/// What was found of the copies of one node.
+#[derive(Default)]
+struct Copies {
+    good: Option<Arc<Node>>,
+    bad: Vec<(u32, String)>,
+}
+
+impl Copies {
+    fn add(&mut self, mirror: u32, copy: Result<Node, String>) {
+        match copy {
+            Ok(node) => {
+                self.good.get_or_insert_with(|| Arc::new(node));
+            }
+            Err(why) => self.bad.push((mirror, why)),
+        }
+    }
+
+    fn is_none(&self) -> bool {
+        self.good.is_none() && self.bad.is_empty()
+    }
+}
+
 /// The source of the check's nodes.
 pub(crate) struct Source<'c> {
     pub(crate) volume: &'c Volume,
@@ -63,17 +85,51 @@ impl<'c> Source<'c> {
         if copies == 0 {
             return Err(VolumeError::NotMapped { logical }.to_string());
         }
-        let mut good: Option<Arc<Node>> = None;
-        let mut bad: Vec<(u32, String)> = Vec::new();
+        let mut found = Copies::default();
         for mirror in 0..copies {
-            match self.read_copy(expect, mirror) {
-                Ok(node) => good = good.or(Some(Arc::new(node))),
-                Err(why) => bad.push((mirror, why)),
-            }
-            if good.is_some() && !all {
+            found.add(mirror, self.read_copy(expect, mirror));
+            if found.good.is_some() && !all {
                 break;
             }
         }
+        self.best(logical, found)
+    }
+
+    /// As [`Source::read`], for several nodes with as few waits as the devices allow.
+    pub(crate) fn read_many(&self, tree: TreeId, expects: &[Expect]) -> Vec<Option<Arc<Node>>> {
+        let copies = |expect: &Expect| self.volume.mirrors(expect.ptr.logical);
+        let most = expects.iter().map(copies).max().unwrap_or(0);
+        let mut found: Vec<_> = expects.iter().map(|_| Copies::default()).collect();
+        for mirror in 0..most {
+            let is_wanted = |index: &usize| {
+                let is_enough = found[*index].good.is_some() && !self.all_mirrors;
+                !is_enough && mirror < copies(&expects[*index])
+            };
+            let wanted: Vec<usize> = (0..expects.len()).filter(is_wanted).collect();
+            let len = self.geometry.nodesize as usize;
+            let mut bufs: Vec<_> = wanted.iter().map(|_| AlignedBuf::zeroed(len)).collect();
+            let places = wanted.iter().map(|&index| expects[index].ptr.logical);
+            let mut wants: Vec<(Logical, &mut [u8])> =
+                places.zip(bufs.iter_mut().map(|buf| &mut buf[..])).collect();
+            let answers = self.volume.read_mirror_many(&mut wants, mirror);
+            for ((index, buf), answer) in wanted.into_iter().zip(bufs).zip(answers) {
+                found[index].add(mirror, self.checked(buf, &answer, &expects[index]));
+            }
+        }
+        let each = |(expect, found): (&Expect, Copies)| {
+            let logical = expect.ptr.logical;
+            let best = match found.is_none() {
+                true => Err(VolumeError::NotMapped { logical }.to_string()),
+                false => self.best(logical, found),
+            };
+            best.map_err(|why| self.findings.add(Issue::NodeDamaged { tree, logical, why })).ok()
+        };
+        expects.iter().zip(found).map(each).collect()
+    }
+
+    /// The first good copy. Reports the others that are bad.
+    fn best(&self, logical: Logical, found: Copies) -> Result<Arc<Node>, String> {
+        let Copies { good, bad } = found;
         let Some(node) = good else {
             // Copies of one node are mostly wrong in the same way, so the first reason is enough.
             let first = bad.into_iter().next().map(|(_, why)| why);
@@ -87,10 +143,22 @@ impl<'c> Source<'c> {
 
     fn read_copy(&self, expect: &Expect, mirror: u32) -> Result<Node, String> {
         let mut buf = AlignedBuf::zeroed(self.geometry.nodesize as usize);
-        self.volume.read_mirror(expect.ptr.logical, &mut buf, mirror).map_err(|error| {
-            let cause = std::error::Error::source(&error).map(ToString::to_string);
-            cause.map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"))
-        })?;
+        let answer = self.volume.read_mirror(expect.ptr.logical, &mut buf, mirror);
+        self.checked(buf, &answer, expect)
+    }
+
+    fn checked(
+        &self,
+        buf: AlignedBuf,
+        answer: &Result<(), VolumeError>,
+        expect: &Expect,
+    ) -> Result<Node, String> {
+        if let Err(error) = answer {
+            let cause = std::error::Error::source(error).map(ToString::to_string);
+            return Err(
+                cause.map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"))
+            );
+        }
         Node::verify(buf, &self.geometry, expect, true).map_err(|why| why.to_string())
     }
 

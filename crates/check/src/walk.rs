@@ -36,6 +36,9 @@ use crate::sorter::{Sorter, Writer};
 /// The largest number of units that are handed out and not taken yet.
 const UNITS_AHEAD: usize = 32;
 
+/// Nodes of one parent that are read together.
+const NODES_AT_ONCE: usize = 32;
+
 /// What all threads of a walk share.
 pub(crate) struct Walk<'w> {
     /// Records for the check of extents.
@@ -208,8 +211,10 @@ impl Walk<'_> {
             }
             let is_own = is_left && context.full_backrefs.contains(tree.root.logical);
             feeder.worker.records.put(if is_own { own } else { mark })?;
-            let expect = Expect::root(tree.root);
-            feeder.descend(index, tree, &expect, None, tree.drop.is_some())?;
+            match context.source.read(tree.id, &Expect::root(tree.root)) {
+                Some(root) => feeder.descend(index, tree, root, None, tree.drop.is_some())?,
+                None => tree.cut(),
+            }
         }
         feeder.worker.records.finish();
         Ok(())
@@ -250,14 +255,10 @@ impl<'t> Feeder<'_, '_, 't> {
         &mut self,
         index: usize,
         tree: &'t Tree,
-        expect: &Expect,
+        node: Arc<Node>,
         high: Option<Key>,
         on_drop_path: bool,
     ) -> io::Result<()> {
-        let Some(node) = self.context.source.read(tree.id, expect) else {
-            tree.cut();
-            return Ok(());
-        };
         if !check_node(self.context, tree, &node, high.as_ref()) {
             tree.cut();
             return Ok(());
@@ -276,10 +277,18 @@ impl<'t> Feeder<'_, '_, 't> {
         if !is_new && !tree.has_files() {
             return Ok(());
         }
-        for slot in first..node.len() {
-            let high = high_of(&node, slot, high);
-            let on_path = drop.is_some() && slot == first;
-            self.descend(index, tree, &node.expect_child(slot), high, on_path)?;
+        let slots: Vec<usize> = (first..node.len()).collect();
+        for slots in slots.chunks(NODES_AT_ONCE) {
+            let expects: Vec<_> = slots.iter().map(|&slot| node.expect_child(slot)).collect();
+            let children = self.context.source.read_many(tree.id, &expects);
+            for (&slot, child) in slots.iter().zip(children) {
+                let high = high_of(&node, slot, high);
+                let on_path = drop.is_some() && slot == first;
+                match child {
+                    Some(child) => self.descend(index, tree, child, high, on_path)?,
+                    None => tree.cut(),
+                }
+            }
         }
         Ok(())
     }
@@ -348,12 +357,31 @@ fn walk_unit(context: &Context<'_>, worker: &mut Worker<'_>, unit: &Unit<'_>) ->
     }
     let mut whole = Span::default();
     let mut is_whole = true;
-    for slot in *first..node.len() {
-        let expect = node.expect_child(slot);
-        let high = high_of(node, slot, *high);
-        match walk_leaf(context, worker, &mut leaves, &expect, high)? {
-            Some(span) => whole.append(span, &mut leaves.checker),
-            None => is_whole = false,
+    let slots: Vec<usize> = (*first..node.len()).collect();
+    for slots in slots.chunks(NODES_AT_ONCE) {
+        let parts = slots.iter().map(|&slot| {
+            let (expect, high) = (node.expect_child(slot), high_of(node, slot, *high));
+            (expect, high, remembered(context, worker, tree, &expect, high))
+        });
+        let parts: Vec<_> = parts.collect();
+        let unread = parts.iter().filter(|(.., span)| span.is_none());
+        let unread: Vec<_> = unread.map(|(expect, ..)| *expect).collect();
+        let mut read = context.source.read_many(tree.id, &unread).into_iter();
+        for (expect, high, span) in parts {
+            let span = match span {
+                Some(span) => {
+                    leaves.forget();
+                    Some(span)
+                }
+                None => match read.next().flatten() {
+                    Some(leaf) => walk_leaf(context, worker, &mut leaves, &expect, &leaf, high)?,
+                    None => None,
+                },
+            };
+            match span {
+                Some(span) => whole.append(span, &mut leaves.checker),
+                None => is_whole = false,
+            }
         }
     }
     if !is_whole {
@@ -365,35 +393,46 @@ fn walk_unit(context: &Context<'_>, worker: &mut Worker<'_>, unit: &Unit<'_>) ->
     Ok(whole)
 }
 
+/// Whether the result of a leaf is remembered: it was met before, or will be met again.
+fn is_remembered(context: &Context<'_>, tree: &Tree, ptr: &NodePtr) -> bool {
+    let at = ptr.logical;
+    tree.has_files() && (context.shared.contains(at) || context.nodes.contains(at))
+}
+
+/// The result of a leaf that was walked before (W3).
+fn remembered(
+    context: &Context<'_>,
+    worker: &Worker<'_>,
+    tree: &Tree,
+    expect: &Expect,
+    high: Option<Key>,
+) -> Option<Span> {
+    if !is_remembered(context, tree, &expect.ptr) {
+        return None;
+    }
+    let span = worker.walk.memo.find(&expect.ptr)?;
+    let is_below = high.is_none_or(|high| span.last_key().is_none_or(|last| last < high));
+    (span.first_key() == expect.first_key && is_below).then_some(span)
+}
+
 fn walk_leaf(
     context: &Context<'_>,
     worker: &mut Worker<'_>,
     leaves: &mut Leaves<'_, '_>,
     expect: &Expect,
+    node: &Arc<Node>,
     high: Option<Key>,
 ) -> io::Result<Option<Span>> {
     let tree = leaves.tree;
-    let NodePtr { logical, .. } = expect.ptr;
-    // Whether the node was met before, or will be met again.
-    let is_met_again = context.shared.contains(logical) || context.nodes.contains(logical);
-    let remembers = tree.has_files() && is_met_again;
-    if remembers
-        && let Some(span) = worker.walk.memo.find(&expect.ptr)
-        && span.first_key() == expect.first_key
-        && high.is_none_or(|high| span.last_key().is_none_or(|last| last < high))
-    {
-        leaves.forget();
-        return Ok(Some(span));
-    }
-    let Some(node) = context.source.read(tree.id, expect) else { return Ok(None) };
-    if !check_node(context, tree, &node, high.as_ref()) {
+    let remembers = is_remembered(context, tree, &expect.ptr);
+    if !check_node(context, tree, node, high.as_ref()) {
         return Ok(None);
     }
-    let is_new = leave_node(context, worker, tree, &node, 0)?;
+    let is_new = leave_node(context, worker, tree, node, 0)?;
     if !is_new && !tree.has_files() {
         return Ok(Some(Span::default()));
     }
-    let span = leaves.leaf(&mut worker.records, &node, is_new)?;
+    let span = leaves.leaf(&mut worker.records, node, is_new)?;
     if remembers {
         worker.walk.memo.keep(expect.ptr, &span);
     }

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use buttress_block::{Error, OpenOptions};
-use buttress_remote::{Error as RemoteError, Inside, Opened, host_file, is_remote};
+use buttress_remote::{Asked, Error as RemoteError, Inside, Opened, host_file, is_remote};
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 
@@ -66,12 +66,12 @@ impl<'p> Wait<'p> {
 ///
 /// Those of opening it.
 pub fn open_device(path: &Path, how: OpenOptions) -> Result<Opened> {
-    open_taking(path, how, false)
+    open_asked(path, how, &Asked::default())
 }
 
-/// As [`open_device`]; `takeover` takes a volume in a store from a writer that seems to be alive.
-pub fn open_taking(path: &Path, how: OpenOptions, takeover: bool) -> Result<Opened> {
-    when_free(path, how.lock, || buttress_remote::open(path, how, takeover))
+/// As [`open_device`], for a volume in a store as `asked` says.
+pub fn open_asked(path: &Path, how: OpenOptions, asked: &Asked) -> Result<Opened> {
+    when_free(path, how.lock, || buttress_remote::open(path, how, asked))
 }
 
 /// Returns the full name of a volume, by which other processes know it.
@@ -113,7 +113,13 @@ pub fn when_free(
                 }
                 wait.step(pid);
             }
-            opened => return opened.map_err(Failure::of_remote),
+            opened => {
+                let opened = opened.map_err(Failure::of_remote)?;
+                if let Some(lost) = opened.discarded() {
+                    ui::note(format!("{}: a local log is given up: {lost}", path.display()));
+                }
+                return Ok(opened);
+            }
         }
     }
 }

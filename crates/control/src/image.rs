@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use buttress_block::{Device, OpenOptions};
 use buttress_fs::{Filesystem, Inode, MountOptions};
+use buttress_remote::Asked;
 use buttress_volume::{Parity, Volume};
 
 use crate::closing;
@@ -32,6 +33,9 @@ pub struct Devices {
     /// alive.
     #[arg(long)]
     pub takeover: bool,
+    /// Go on without writes that only a local log has and that cannot be replayed.
+    #[arg(long)]
+    pub discard_local: bool,
     /// Memory for nodes, data and sorting. Sorting beyond it uses temporary files. The default is a
     /// sixteenth of the machine, at least 128M, but at most a quarter of the limit of the control
     /// group.
@@ -50,6 +54,12 @@ fn rescue_words(words: &str) -> std::result::Result<String, String> {
 }
 
 impl Devices {
+    /// How a volume in a store is to be opened.
+    pub fn asked(&self) -> Asked {
+        let (takeover, discard_local) = (self.takeover, self.discard_local);
+        Asked { takeover, discard_local, ..Asked::default() }
+    }
+
     /// Returns the mount options for `--rescue` and `--memory`.
     pub fn rescue_options(&self) -> MountOptions {
         let mut options = memory::options(self.memory);
@@ -93,10 +103,10 @@ pub fn open_devices(
     let paths = std::iter::once(image).chain(others.devices.iter().map(PathBuf::as_path));
     buttress_remote::check_alone(paths.clone(), access == Access::Write)
         .map_err(Failure::of_remote)?;
-    paths.map(|path| open_device(path, access, others.takeover)).collect()
+    paths.map(|path| open_device(path, access, &others.asked())).collect()
 }
 
-fn open_device(path: &Path, access: Access, takeover: bool) -> Result<Arc<dyn Device>> {
+fn open_device(path: &Path, access: Access, asked: &Asked) -> Result<Arc<dyn Device>> {
     let options = OpenOptions {
         write: access == Access::Write,
         lock: access != Access::Peek,
@@ -105,7 +115,7 @@ fn open_device(path: &Path, access: Access, takeover: bool) -> Result<Arc<dyn De
     if path.is_dir() {
         return Err(live::no_image(path));
     }
-    Ok(closing::open_taking(path, options, takeover)?.device())
+    Ok(closing::open_asked(path, options, asked)?.device())
 }
 
 /// Opens a volume as a filesystem. For a verb that writes, this fails early with the reason if the

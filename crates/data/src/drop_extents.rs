@@ -45,8 +45,11 @@ const REF_BYTES: u32 = 64;
 
 impl Edits {
     /// The cost of one more extent.
-    pub(crate) const COST_OF_ONE: Cost =
-        Cost { items: 1, whole: REF_ITEMS, bytes: FileExtent::REGULAR_LEN as u32 + REF_BYTES };
+    pub(crate) const COST_OF_ONE: Cost = Cost {
+        items: 1,
+        commit_items: REF_ITEMS,
+        bytes: FileExtent::REGULAR_LEN as u32 + REF_BYTES,
+    };
 
     /// Returns the number of items and references that the edits touch.
     pub(crate) fn len(&self) -> usize {
@@ -59,7 +62,7 @@ impl Edits {
         let put_bytes: usize = self.puts.iter().map(|(_, extent, _)| extent_bytes(extent)).sum();
         Cost {
             items: 1 + (self.deletes.len() + self.puts.len()) as u32,
-            whole: refs * REF_ITEMS,
+            commit_items: refs * REF_ITEMS,
             bytes: 160 + put_bytes as u32 + refs * REF_BYTES,
         }
     }
@@ -67,7 +70,7 @@ impl Edits {
     /// Returns the part of the cost for dropped references.
     pub(crate) fn dropped_cost(&self) -> Cost {
         let refs = self.dropped.len() as u32;
-        Cost { items: 0, whole: refs * REF_ITEMS, bytes: refs * REF_BYTES }
+        Cost { items: 0, commit_items: refs * REF_ITEMS, bytes: refs * REF_BYTES }
     }
 
     /// Removes `range` from `mapping`, which touches it.

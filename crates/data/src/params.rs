@@ -15,11 +15,11 @@ use crate::job::Packed;
 use crate::pages::ReadBatch;
 
 /// Cost of one new extent: the inode item and its own item, then its reference and checksums.
-pub(crate) const EXTENT_COST: Cost = Cost { items: 2, whole: 5, bytes: 277 };
+pub(crate) const EXTENT_COST: Cost = Cost { items: 2, commit_items: 5, bytes: 277 };
 
 /// Additional cost of a new extent that splits an old item: the items of the two remaining ends,
 /// and the reference of the second end.
-pub(crate) const SPLIT_COST: Cost = Cost { items: 2, whole: 3, bytes: 179 };
+pub(crate) const SPLIT_COST: Cost = Cost { items: 2, commit_items: 3, bytes: 179 };
 
 /// Cost of hole items that an extent may add, on volumes where holes have items.
 pub(crate) const HOLE_COST: Cost = Cost::of(2, 106);

@@ -116,6 +116,6 @@ struct Step {
 impl Step {
     fn cost(&self) -> Cost {
         let (items, refs) = (self.keys.len() as u32 + 2, self.refs.len() as u32);
-        Cost { items, whole: 3 * refs, bytes: 160 + 64 * refs }
+        Cost { items, commit_items: 3 * refs, bytes: 160 + 64 * refs }
     }
 }

@@ -28,6 +28,9 @@ const LEAVING_MAX: Duration = Duration::from_secs(1);
 /// for each inode would cost more than its removal.
 const GATHER: Duration = Duration::from_millis(2);
 
+/// The most subvolumes in one step, which takes one commit.
+const TREES_MAX: usize = 32;
+
 /// How often the cleaner checks whether a deleted subvolume has lost its last user.
 const DROP_PERIOD: Duration = Duration::from_millis(500);
 
@@ -36,8 +39,8 @@ struct State {
     ids: VecDeque<InodeId>,
     /// Deleted subvolumes. Each step of their removal commits, so inodes are removed first.
     trees: VecDeque<TreeId>,
-    /// The subvolume of the current step. It stays listed until its last step has ended.
-    dropping: Option<TreeId>,
+    /// The subvolumes of the current step. Each stays listed until its last step has ended.
+    dropping: Vec<TreeId>,
     /// Number of inodes without name or user that still have a cell. A batch of writeback, for
     /// example, holds a cell for a moment.
     leaving: usize,
@@ -50,29 +53,22 @@ struct State {
 }
 
 impl State {
-    /// Takes the first subvolume that may be dropped, for one step.
-    fn take_tree(&mut self, may: impl Fn(TreeId) -> bool) -> Option<TreeId> {
-        let ready = self.trees.iter().position(|tree| may(*tree));
-        self.dropping = ready.and_then(|index| self.trees.remove(index));
-        self.dropping
+    /// Takes the first subvolumes that may be dropped, for one step.
+    fn take_trees(&mut self, may: impl Fn(TreeId) -> bool) -> Option<Vec<TreeId>> {
+        let mut taken = Vec::new();
+        self.trees.retain(|tree| {
+            let goes = taken.len() < TREES_MAX && may(*tree);
+            goes.then(|| taken.push(*tree)).is_none()
+        });
+        self.dropping.clone_from(&taken);
+        (!taken.is_empty()).then_some(taken)
     }
 }
 
 /// The next work of the cleaner.
 pub(crate) enum ToClean {
     Inode(InodeId),
-    Tree(TreeId),
-}
-
-/// The result of a step of dropping a subvolume.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Dropping {
-    /// The subvolume is removed, or cannot be dropped.
-    Done,
-    /// The drop needs another step.
-    Goes,
-    /// A file of the subvolume has a user, so the drop must wait.
-    Waits,
+    Trees(Vec<TreeId>),
 }
 
 #[derive(Default)]
@@ -115,10 +111,10 @@ impl CleanQueue {
         self.called.notify_all();
     }
 
-    /// The deleted subvolumes that wait, and the one of the current step (C2).
+    /// The deleted subvolumes that wait, and those of the current step (C2).
     pub(crate) fn dying(&self) -> Vec<TreeId> {
         let state = self.state.lock();
-        state.dropping.into_iter().chain(state.trees.iter().copied()).collect()
+        state.dropping.iter().chain(&state.trees).copied().collect()
     }
 
     /// Takes the next work, if there is any. `is_used` tells for a subvolume whether it must not be
@@ -128,7 +124,7 @@ impl CleanQueue {
         if let Some(id) = state.ids.pop_front() {
             return Some(ToClean::Inode(id));
         }
-        state.take_tree(|tree| !is_used(tree)).map(ToClean::Tree)
+        state.take_trees(|tree| !is_used(tree)).map(ToClean::Trees)
     }
 
     /// As [`take`](Self::take), but waits for work. `None` if the cleaner must end. After a while
@@ -147,8 +143,8 @@ impl CleanQueue {
             if state.is_stopped {
                 return None;
             }
-            if let Some(tree) = state.take_tree(|tree| waited || !is_used(tree)) {
-                return Some(ToClean::Tree(tree));
+            if let Some(trees) = state.take_trees(|tree| waited || !is_used(tree)) {
+                return Some(ToClean::Trees(trees));
             }
             state.is_asleep = true;
             if state.trees.is_empty() {
@@ -163,15 +159,12 @@ impl CleanQueue {
         }
     }
 
-    /// Ends the current step of a subvolume.
-    pub(crate) fn end_step(&self, tree: TreeId, step: Dropping) {
+    /// Ends the current step. Some subvolumes need another one, and some wait for their users.
+    pub(crate) fn end_step(&self, goes: &[TreeId], waits: &[TreeId]) {
         let mut state = self.state.lock();
-        state.dropping = None;
-        match step {
-            Dropping::Done => {}
-            Dropping::Goes => state.trees.push_front(tree),
-            Dropping::Waits => state.trees.push_back(tree),
-        }
+        state.dropping.clear();
+        goes.iter().rev().for_each(|tree| state.trees.push_front(*tree));
+        state.trees.extend(waits);
     }
 
     /// Waits until no inode is left, and for a limited time for inodes that will soon enter (C1).

@@ -20,7 +20,7 @@ use buttress_maintenance::Maintenance;
 use buttress_txn::{Cost, Engine, Handle, Urgency};
 
 use crate::attr::InodeId;
-use crate::clean_queue::{Dropping, ToClean};
+use crate::clean_queue::ToClean;
 use crate::error::Result;
 use crate::inodes::{Inodes, read_item};
 use crate::orphan;
@@ -90,22 +90,15 @@ impl Cleaner {
                     tracing::warn!(tree = %id.tree, ino = %id.ino, %error, "cannot remove an inode");
                 }
             }
-            ToClean::Tree(tree) => {
-                let step = self.drop_tree_step(tree).unwrap_or_else(|error| {
-                    tracing::warn!(%tree, %error, "cannot drop a subvolume");
-                    Dropping::Done
-                });
-                self.inodes.cleaning().end_step(tree, step);
-            }
+            ToClean::Trees(trees) => self.drop_trees(&trees),
         }
     }
 
-    /// Does one step of dropping a deleted subvolume, unless a file of it has a user.
-    fn drop_tree_step(&self, tree: TreeId) -> Result<Dropping> {
-        if self.is_used(tree) {
-            return Ok(Dropping::Waits);
-        }
-        Ok(if self.maintenance.drop_step(tree)? { Dropping::Goes } else { Dropping::Done })
+    /// Does one step of dropping deleted subvolumes, but for those of which a file has a user.
+    fn drop_trees(&self, trees: &[TreeId]) {
+        let (used, free): (Vec<TreeId>, Vec<TreeId>) =
+            trees.iter().partition(|tree| self.is_used(**tree));
+        self.inodes.cleaning().end_step(&self.maintenance.drop_each(&free), &used);
     }
 
     /// Removes an inode that has neither names nor users. If it has names, only its orphan item is

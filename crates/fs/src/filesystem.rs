@@ -173,6 +173,7 @@ impl Filesystem {
             mount.writeback.write_all();
             mount.atimes.put_all();
             mount.engine.commit()?;
+            mount.engine.volume().upload()?;
         }
         Ok(())
     }

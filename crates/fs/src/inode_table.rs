@@ -8,14 +8,17 @@
 //! - **M1** A cell may have an item that was read from a view. The table enters such a cell only if
 //!   no cell of its shard dropped since the read. A dropped cell may have changed the item after
 //!   the read.
+//! - **M2** While an inode is kept out it has no cell, and the table enters none for it.
 //!
 //! # Locks
 //!
-//! One short lock for each shard. No tree is read under it, and no cell drops under it.
+//! One short lock for each shard. No tree is read under it, and no cell drops under it. Before them
+//! comes the entrance. A thread that keeps inodes out holds it, and waits for no other thread.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Weak};
 
+use buttress_base::sync::{RwLock, RwLockWriteGuard};
 use buttress_base::{Rank, Ranked};
 
 use crate::attr::InodeId;
@@ -34,11 +37,15 @@ struct Shard<C> {
     cells: HashMap<InodeId, Weak<C>>,
     /// How many cells have dropped.
     gone: u64,
+    /// Inodes that are kept out (M2).
+    out: HashSet<InodeId>,
 }
 
 #[derive(Debug)]
 pub(crate) struct InodeTable<C> {
     shards: Vec<Ranked<Shard<C>>>,
+    /// Unranked: held while inodes are kept out, across reads of trees.
+    entrance: RwLock<()>,
 }
 
 /// The state of a shard before an inode was read (M1).
@@ -51,12 +58,33 @@ pub(crate) enum Entered<C> {
     Cell(Arc<C>),
     /// The item may be stale: read it again.
     Stale,
+    /// The inode is kept out: call [`InodeTable::wait`], and read it again.
+    KeptOut,
+}
+
+/// Keeps inodes out until it drops (M2).
+#[must_use = "inodes may enter when it drops"]
+pub(crate) struct KeptOut<'t, C: Entry> {
+    table: &'t InodeTable<C>,
+    inodes: Vec<InodeId>,
+    _entrance: RwLockWriteGuard<'t, ()>,
+}
+
+impl<C: Entry> Drop for KeptOut<'_, C> {
+    fn drop(&mut self) {
+        for id in &self.inodes {
+            self.table.shard(*id).lock().out.remove(id);
+        }
+    }
 }
 
 impl<C: Entry> InodeTable<C> {
     pub(crate) fn new() -> Self {
-        let shard = || Ranked::new(Rank::InodeTable, Shard { cells: HashMap::new(), gone: 0 });
-        Self { shards: (0..SHARDS).map(|_| shard()).collect() }
+        let shard = || {
+            let (cells, out) = (HashMap::new(), HashSet::new());
+            Ranked::new(Rank::InodeTable, Shard { cells, gone: 0, out })
+        };
+        Self { shards: (0..SHARDS).map(|_| shard()).collect(), entrance: RwLock::new(()) }
     }
 
     fn shard(&self, id: InodeId) -> &Ranked<Shard<C>> {
@@ -80,6 +108,10 @@ impl<C: Entry> InodeTable<C> {
             drop(shard);
             return Entered::Cell(there);
         }
+        if shard.out.contains(&cell.id()) {
+            drop(shard);
+            return Entered::KeptOut;
+        }
         if shard.gone != seen.0 {
             drop(shard);
             return Entered::Stale;
@@ -98,6 +130,32 @@ impl<C: Entry> InodeTable<C> {
         cell
     }
 
+    /// Keeps inodes without a cell out; returns nothing if one of them has a cell. Until the guard
+    /// drops, the caller must wait for no other thread: it may be waiting for such an inode.
+    pub(crate) fn keep_out(
+        &self,
+        inodes: impl IntoIterator<Item = InodeId>,
+    ) -> Option<KeptOut<'_, C>> {
+        let _entrance = self.entrance.write();
+        let mut kept = KeptOut { table: self, inodes: Vec::new(), _entrance };
+        for id in inodes {
+            let mut shard = self.shard(id).lock();
+            if shard.cells.get(&id).is_some_and(|cell| cell.strong_count() > 0) {
+                drop(shard);
+                return None;
+            }
+            shard.out.insert(id);
+            drop(shard);
+            kept.inodes.push(id);
+        }
+        Some(kept)
+    }
+
+    /// Waits until no inode is kept out.
+    pub(crate) fn wait(&self) {
+        drop(self.entrance.read());
+    }
+
     /// Notes that a cell drops. Another cell of the same inode may already be in the table.
     pub(crate) fn forget(&self, id: InodeId) {
         let mut shard = self.shard(id).lock();
@@ -105,5 +163,52 @@ impl<C: Entry> InodeTable<C> {
         if shard.cells.get(&id).is_some_and(|cell| cell.strong_count() == 0) {
             shard.cells.remove(&id);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use buttress_format::{Ino, TreeId};
+
+    use super::*;
+
+    #[derive(Debug)]
+    struct Cell(InodeId);
+
+    impl Entry for Cell {
+        fn id(&self) -> InodeId {
+            self.0
+        }
+
+        fn note_entered(&self) {}
+    }
+
+    /// M2: an inode without a cell enters after the guard is gone, and one with a cell is not kept
+    /// out.
+    #[test]
+    fn m2_inode_enters_after_it_was_kept_out() {
+        let table = InodeTable::new();
+        let [one, two] = [300, 301].map(|ino| InodeId { tree: TreeId::FS, ino: Ino(ino) });
+        let cell = table.enter_new(Cell(two));
+        assert!(table.keep_out([one, two]).is_none());
+        let seen = table.find(one).expect_err("it has no cell");
+        assert!(matches!(table.enter(Cell(one), seen), Entered::Cell(_)), "nothing is kept out");
+        let kept = table.keep_out([one]).expect("it has no cell any more");
+        let seen = table.find(one).expect_err("it has no cell");
+        assert!(matches!(table.enter(Cell(one), seen), Entered::KeptOut));
+        let was_let_in = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                table.wait();
+                assert!(was_let_in.load(Ordering::SeqCst));
+                assert!(matches!(table.enter(Cell(one), seen), Entered::Cell(_)));
+            });
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            was_let_in.store(true, Ordering::SeqCst);
+            drop(kept);
+        });
+        drop(cell);
     }
 }

@@ -80,8 +80,10 @@ impl Inodes {
             }
             let cell = self.new_cell(id, item, info)?;
             cell.file.set_codec(property::read(&view, id, item.flags)?);
-            if let Entered::Cell(cell) = self.table().enter(cell, seen) {
-                return Ok(cell);
+            match self.table().enter(cell, seen) {
+                Entered::Cell(cell) => return Ok(cell),
+                Entered::Stale => {}
+                Entered::KeptOut => self.table().wait(),
             }
         }
     }

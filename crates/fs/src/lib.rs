@@ -43,7 +43,7 @@
 //!   cleaner, space, upkeep
 //! mount, background, open        the owners side by side, their threads, opening
 //! inode, ops                     operations on one inode, one file for each
-//! filesystem, subvolume          the volume as a whole
+//! filesystem, subvolume, inspect the volume as a whole
 //! ```
 
 mod access;
@@ -89,6 +89,7 @@ mod replay;
 
 mod filesystem;
 mod inode;
+mod inspect;
 mod label;
 mod ops;
 mod quota;
@@ -100,12 +101,16 @@ mod sync_stats;
 mod doors;
 #[cfg(test)]
 mod known;
+#[cfg(test)]
+mod upkeep_tests;
 
 pub use attr::{Attr, FileKind, InodeId, SetAttr, mode};
 pub use baselines::Baselines;
 pub use buttress_base::Interrupt;
 pub use buttress_data::{Codec, Defragment, NocowCheck, ReadBatch};
-pub use buttress_format::{Generation, Ino, InodeFlags, RootFlags, RootItem, Timespec, TreeId};
+pub use buttress_format::{
+    Generation, Ino, InodeFlags, Key, Kind, RootFlags, RootItem, Superblock, Timespec, TreeId,
+};
 pub use buttress_log::SyncStats;
 pub use buttress_maintenance::{
     BalanceOptions, BalanceProgress, Filter, ScrubOptions, ScrubProgress, TrimOptions, TrimProgress,
@@ -119,6 +124,7 @@ pub use clock::{be_repeatable, now};
 pub use error::{Error, ErrorKind, NameError, Result};
 pub use filesystem::Filesystem;
 pub use inode::{DirEntry, FallocateMode, Inode, RenameFlags, XattrFlags};
+pub use inspect::{Searched, TreeItem};
 pub use make::{MakeOptions, MakeReport};
 pub use ops::{KeepingTimes, NameChange, NameDir};
 pub use options::{Atime, MountOptions, OPTION_NAMES, unknown as unknown_option};

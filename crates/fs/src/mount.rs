@@ -128,7 +128,8 @@ impl Mount {
         above(&self.inodes, &self.engine.view(), cell)
     }
 
-    /// Makes everything done before the call durable.
+    /// Makes everything done before the call durable, also where the devices' own place for that is
+    /// another machine.
     pub(crate) fn sync(&self) -> Result<()> {
         self.writeback.write_all();
         if self.options.background {
@@ -139,6 +140,7 @@ impl Mount {
         self.atimes.put_all();
         // Written data becomes durable even if other data was lost.
         self.engine.commit()?;
+        self.engine.volume().upload()?;
         self.expect_nothing_lost()
     }
 

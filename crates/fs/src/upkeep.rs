@@ -28,7 +28,7 @@ use buttress_txn::Engine;
 
 use crate::attr::InodeId;
 use crate::cleaner::Cleaner;
-use crate::error::{Error, NameError, Result};
+use crate::error::Result;
 use crate::inodes::Inodes;
 use crate::lock_set::LockSet;
 use crate::status::Status;
@@ -224,26 +224,23 @@ impl Users for Holders<'_> {
         inodes: &BTreeSet<(TreeId, Ino)>,
         work: &mut dyn FnMut() -> buttress_txn::Result<()>,
     ) -> buttress_txn::Result<()> {
+        // An inode without names has a cell, or only the cleaner uses it, which waits.
         let _removing = self.cleaner.hold_removals();
-        let mut cells = Vec::with_capacity(inodes.len());
-        for &(tree, ino) in inodes {
-            let id = InodeId { tree, ino };
-            if !tree.is_fs_tree() {
-                continue;
-            }
-            // An inode without names is in the table, or only the waiting cleaner uses it. In a
-            // deleted subvolume only inodes in the table can change.
-            match self.inodes.table().find(id).or_else(|_| self.inodes.cell(id)) {
-                Ok(cell) => cells.push(cell),
-                Err(Error::Name(NameError::NotFound)) => {}
-                Err(Error::Txn(error)) => return Err(error),
-                Err(Error::Tree(error)) => return Err(error.into()),
-                Err(error) => return Err(buttress_txn::Error::Malformed(error.to_string())),
+        let table = self.inodes.table();
+        let ids = || {
+            let in_files = inodes.iter().filter(|(tree, _)| tree.is_fs_tree());
+            in_files.map(|&(tree, ino)| InodeId { tree, ino })
+        };
+        loop {
+            let cells: Vec<_> = ids().filter_map(|id| table.find(id).ok()).collect();
+            let _locks = LockSet::of_all(&cells);
+            let _extents: Vec<_> = cells.iter().map(|cell| cell.file.hold_extents()).collect();
+            // Most inodes have no cell. Keeping them out costs less than a cell for each.
+            let absent = ids().filter(|id| cells.binary_search_by_key(id, |cell| cell.id).is_err());
+            if let Some(_out) = table.keep_out(absent) {
+                return work();
             }
         }
-        let _locks = LockSet::of_all(&cells);
-        let _extents: Vec<_> = cells.iter().map(|cell| cell.file.hold_extents()).collect();
-        work()
     }
 
     fn wrote(&self, extent: Extent) {

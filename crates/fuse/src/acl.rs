@@ -143,6 +143,34 @@ impl Acl {
         }
     }
 
+    /// Whether a user that does not own the file has all wanted permissions. The entry of the user
+    /// decides, or else those of its groups: one of them must grant all. Users of neither have the
+    /// permissions of all others. The mask limits all but the last.
+    pub(crate) fn grants(
+        &self,
+        wanted: u32,
+        is_user: impl Fn(u32) -> bool,
+        is_in_owning_group: bool,
+        is_in_group: impl Fn(u32) -> bool,
+    ) -> bool {
+        let mask = self.entries.iter().find(|entry| entry.tag == Tag::Mask);
+        let mask = mask.map_or(7, |entry| entry.permissions);
+        let has_all = |entry: &Entry| u32::from(entry.permissions & mask) & wanted == wanted;
+        let named = |entry: &&Entry| entry.tag == Tag::User && is_user(entry.id);
+        if let Some(user) = self.entries.iter().find(named) {
+            return has_all(user);
+        }
+        let mut of_groups = self.entries.iter().filter(|entry| match entry.tag {
+            Tag::OwningGroup => is_in_owning_group,
+            Tag::Group => is_in_group(entry.id),
+            _ => false,
+        });
+        match of_groups.next() {
+            Some(first) => has_all(first) || of_groups.any(has_all),
+            None => self.bits(Tag::Other) & wanted == wanted,
+        }
+    }
+
     /// The entry that the group bits of a mode stand for: the mask, or the owning group if there is
     /// no mask.
     fn group_class(&self) -> Tag {
@@ -220,6 +248,28 @@ mod tests {
         {
             assert_eq!(Acl::parse(bytes), None);
         }
+    }
+
+    /// A named user has its entry, members have that of one group, all within the mask.
+    #[test]
+    fn users_have_the_permissions_of_their_entry() {
+        let acl = named();
+        let user = |wanted| acl.grants(wanted, |id| id == 1000, true, |_| false);
+        assert!(user(6) && !user(1));
+        let member = |wanted| acl.grants(wanted, |_| false, true, |_| false);
+        assert!(member(4) && !member(1), "5 within the mask of 6");
+        let other = |wanted| acl.grants(wanted, |_| false, false, |_| false);
+        assert!(other(1) && !other(4));
+        let groups = Acl::parse(&list(&[
+            (Tag::Owner, 7, NO_ID),
+            (Tag::OwningGroup, 1, NO_ID),
+            (Tag::Group, 2, 5),
+            (Tag::Mask, 7, NO_ID),
+            (Tag::Other, 7, NO_ID),
+        ]));
+        let groups = groups.expect("a valid list");
+        let member = |wanted| groups.grants(wanted, |_| false, true, |id| id == 5);
+        assert!(member(1) && member(2) && !member(3), "no entry alone grants both");
     }
 
     /// The mask replaces the group bits, and chmod changes the mask.

@@ -59,7 +59,7 @@ pub(crate) fn kind_to_wire(kind: FileKind) -> FileType {
 
 /// Converts a time to the protocol's form. A time on disk may have any number of nanoseconds; the
 /// kernel accepts less than a second.
-fn time_to_wire(time: Timespec) -> WireTime {
+pub(crate) fn time_to_wire(time: Timespec) -> WireTime {
     WireTime { sec: time.sec, nsec: time.nsec.min(NSEC_MAX) }
 }
 

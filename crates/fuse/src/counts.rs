@@ -18,7 +18,7 @@ const KINDS: usize = 64;
 const CLASSES: usize = 24;
 
 static COUNTS: [AtomicU64; KINDS] = [const { AtomicU64::new(0) }; KINDS];
-static TIMES: [Times; KINDS] = [const { Times::NONE }; KINDS];
+static TIMES: [Times; KINDS] = [const { Times::new() }; KINDS];
 
 /// The answers to one kind of request. They are padded: threads answer other kinds beside it.
 #[repr(align(128))]
@@ -30,12 +30,14 @@ struct Times {
 }
 
 impl Times {
-    const NONE: Self = Self {
-        classes: [const { AtomicU64::new(0) }; CLASSES],
-        nanos: AtomicU64::new(0),
-        max_nanos: AtomicU64::new(0),
-        bytes: AtomicU64::new(0),
-    };
+    const fn new() -> Self {
+        Self {
+            classes: [const { AtomicU64::new(0) }; CLASSES],
+            nanos: AtomicU64::new(0),
+            max_nanos: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+        }
+    }
 }
 
 /// How long the answers to one kind of request took.
@@ -202,7 +204,7 @@ mod tests {
     #[test]
     fn times_fall_into_classes() {
         assert_eq!([0, 1, 2, 3, 4, 1 << 40].map(class), [0, 1, 2, 2, 3, CLASSES - 1]);
-        let times = Times::NONE;
+        let times = Times::new();
         assert_eq!(latency(&times), Latency::default());
         for us in [1, 1, 1, 5_000] {
             times.classes[class(us)].fetch_add(1, Ordering::Relaxed);

@@ -6,6 +6,7 @@
 //! - A handler runs in [`Door::guarded`], so a panic is answered (D1 of `door`).
 
 mod bytes;
+mod orders;
 mod weight;
 
 use std::sync::Arc;
@@ -89,6 +90,7 @@ pub(crate) fn serve<X: Exchange>(door: &Arc<Door>, exchange: X) {
     match operation {
         Operation::Read(how) => bytes::read(door, exchange, how),
         Operation::Write { how, .. } => bytes::write(door, exchange, how),
+        Operation::Ioctl { .. } => orders::ioctl(door, exchange),
         Operation::Lseek(how) => bytes::seek(door, exchange, how),
         Operation::Readdir(how) => bytes::list(door, exchange, how, false),
         Operation::Readdirplus(how) => bytes::list(door, exchange, how, true),
@@ -163,9 +165,6 @@ fn work(door: &Arc<Door>, head: &Head, operation: Operation<'_>) -> Answer<Reply
         Operation::Destroy | Operation::Releasedir => Ok(Reply::Done),
         // With no flags set, the kernel caches no listing, and each one reaches the server.
         Operation::Opendir if door.options.strict_access => Ok(Reply::Opened(OpenFlags::default())),
-        Operation::Ioctl { how, data } => {
-            door.ioctl(head.uid, node, how.command, data).map(Reply::Ioctl)
-        }
         Operation::Fallocate(how) => {
             door.fallocate(caller, node, how.offset, how.len, how.mode).map(done)
         }
@@ -200,7 +199,6 @@ fn may_wait(operation: &Operation<'_>) -> bool {
             | Operation::Create { .. }
             | Operation::Tmpfile(_)
             | Operation::Setxattr { .. }
-            | Operation::Ioctl { .. }
             | Operation::Fallocate(_)
             | Operation::CopyRange { .. }
     )
@@ -232,7 +230,6 @@ fn name(operation: &Operation<'_>) -> &'static str {
         Operation::Create { .. } => "create",
         Operation::Tmpfile(_) => "tmpfile",
         Operation::Statx(_) => "statx",
-        Operation::Ioctl { .. } => "ioctl",
         Operation::Fallocate(_) => "fallocate",
         Operation::CopyRange { .. } => "copy_file_range",
         _ => "other",

@@ -3,8 +3,8 @@
 //! # Place
 //!
 //! [`Door`] holds a mounted volume and the table of nodes that the kernel knows. Each group of
-//! requests has its handlers in one file (`door/names`, `door/content`, `door/listing`,
-//! `door/xattr`, `door/flags`). `dispatch` decodes requests and sends the answers. Nothing here
+//! requests has its handlers in one file (`names`, `content`, `listing`, `xattr`, `flags`,
+//! `ioctl`). `dispatch` decodes requests and sends the answers. Nothing here
 //! knows the format on disk.
 //!
 //! # Invariants
@@ -28,23 +28,26 @@
 //!       of locks, SETATTR, and OPEN that truncates. A direct READ, a direct WRITE and LSEEK may
 //!       wait. They hold at most the inode lock, which the kernel never takes below a folio lock.
 //!     - To drop a name (`INVAL_ENTRY`), the kernel takes the directory's inode lock. Most requests
-//!       about names hold that lock, so no request waits for such a notification.
+//!       about names hold that lock, so they never wait for such a notification. Commands of btrfs
+//!       by ioctl(2) hold no lock. They wait for it, on a thread of their own (`ioctl`).
 //!
 //! `docs/internals/mount.md` has the table of all requests.
 
 pub(crate) mod content;
 mod flags;
+mod ioctl;
 pub(crate) mod listing;
 pub(crate) mod names;
 mod old_pages;
 mod privileges;
+mod rights;
 pub(crate) mod space;
 mod statx;
 mod xattr;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
 
 use buttress_fs::{
     Attr, Error, ErrorKind, FileKind, Filesystem, Ino, Inode, InodeId, NameError, TreeId,
@@ -54,6 +57,7 @@ use buttress_protocol::{Attr as WireAttr, EntryOut, Errno, InitFlags};
 use crate::errno::{self, Answer};
 use crate::filled_pages::FilledPages;
 use crate::freed_files::FreedFiles;
+use crate::mounts::Mounts;
 use crate::node::{Handle, Most, Nodes, Place, Resting};
 use crate::notifier_threads::NotifierThreads;
 use crate::pool::WorkerPool;
@@ -77,6 +81,8 @@ pub(crate) struct Door {
     over_ring: bool,
     /// The kernel does not support notifications to forget nodes. It gets notifications for names.
     cannot_prune: Arc<AtomicBool>,
+    /// The mounts of the volume, which commands change and tell of changes (`ioctl`).
+    mounts: OnceLock<Weak<dyn Mounts>>,
 }
 
 /// One inode that the kernel knows, with cached facts about it.
@@ -165,6 +171,7 @@ impl Door {
         let keeps_writes = agreed.contains(InitFlags::WRITEBACK_CACHE);
         let over_ring = agreed.contains(InitFlags::OVER_IO_URING);
         let (nodes, cannot_prune) = (Arc::new(nodes), Arc::default());
+        let mounts = OnceLock::new();
         Self {
             fs,
             nodes,
@@ -175,6 +182,7 @@ impl Door {
             keeps_writes,
             over_ring,
             cannot_prune,
+            mounts,
         }
     }
 

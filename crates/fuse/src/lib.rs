@@ -32,6 +32,7 @@ mod node;
 
 mod mount;
 mod mount_list;
+mod mounts;
 
 mod counts;
 mod device;

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 use crate::door::{Node, place};
 use crate::mount::Mount;
-use crate::node::Nodes;
+use crate::node::{Nodes, Place};
 use crate::notifier_threads::SessionNotifier;
 
 /// One mount, and the numbers by which its kernel knows inodes.
@@ -30,6 +30,13 @@ impl MountNotifier {
     /// The numbers by which its kernel knows inodes.
     pub(crate) fn nodes(&self) -> Arc<Nodes<Arc<Node>>> {
         Arc::clone(&self.nodes)
+    }
+
+    /// The inode that has a number on this mount. `None` for another device.
+    pub(crate) fn place_on(&self, device: u64, number: u64) -> Option<Place> {
+        let (major, minor) = self.mount.device()?;
+        let is_this = rustix::fs::makedev(major, minor) == device;
+        is_this.then(|| self.nodes.place_of(number)).flatten()
     }
 
     /// Makes the kernel write back all data that programs have written.

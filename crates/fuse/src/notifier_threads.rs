@@ -16,9 +16,10 @@
 //!   them wait for the kernel ([`WaitPermit`]), since the writes that they wait for are mostly
 //!   background requests, too. A request that holds a folio of the kernel does not wait at all
 //!   (D4 of `door`).
-//! - **K3** A thread that no request waits for invalidates names. It waits for the inode lock of a
-//!   directory. The kernel holds that lock while it waits for the lock of a file to be removed. A
-//!   direct write holds the file's lock, and may wait for another of these threads.
+//! - **K3** A thread that no request about names or content waits for invalidates names. It waits
+//!   for the inode lock of a directory. The kernel holds that lock while it waits for the lock of a
+//!   file to be removed. A direct write holds the file's lock, and may wait for another of these
+//!   threads. Orders by ioctl(2) hold no lock in the kernel, and wait on a thread of their own.
 
 use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -51,13 +52,15 @@ pub(crate) enum Span {
 }
 
 /// Notifies the kernel, with threads that may wait for the result: one for the writes that a
-/// notification causes, one for space, and one for names. A write may need space first.
+/// notification causes, one for space, and one for names. A write may need space first. Orders by
+/// ioctl(2) have a thread that may wait for any of that.
 #[derive(Debug)]
 pub(crate) struct NotifierThreads {
     notifier: SessionNotifier,
     flush: Worker,
     space: Worker,
     names: Worker,
+    orders: Worker,
     /// Requests that wait for the kernel (K2).
     waiting: Arc<AtomicUsize>,
 }
@@ -84,8 +87,8 @@ impl NotifierThreads {
     /// Starts the threads; they end when this is dropped.
     pub(crate) fn new(notifier: SessionNotifier) -> std::io::Result<Self> {
         let (flush, space) = (Worker::start("fuse-flush")?, Worker::start("fuse-space")?);
-        let names = Worker::start("fuse-names")?;
-        Ok(Self { notifier, flush, space, names, waiting: Arc::default() })
+        let (names, orders) = (Worker::start("fuse-names")?, Worker::start("fuse-orders")?);
+        Ok(Self { notifier, flush, space, names, orders, waiting: Arc::default() })
     }
 
     /// Returns permission to wait for the kernel; `None` while many requests wait (K2).
@@ -98,6 +101,16 @@ impl NotifierThreads {
     /// Runs `work` on a thread that may wait for space without delaying requests (K1).
     pub(crate) fn on_space_thread(&self, work: impl FnOnce() + Send + 'static) {
         self.space.give(Box::new(work));
+    }
+
+    /// Runs `work` on the thread of orders, which may wait for notifications (K1).
+    pub(crate) fn on_orders(&self, work: impl FnOnce() + Send + 'static) {
+        self.orders.give(Box::new(work));
+    }
+
+    /// Has the kernel forget a name, and waits until it has. For the thread of orders only (K3).
+    pub(crate) fn forget_name_now(&self, dir: u64, name: &[u8]) {
+        self.notifier.forget_name(dir, name);
     }
 
     /// Has the kernel write and drop its pages of a node, and then runs `work` (K1).

@@ -53,6 +53,7 @@ pub const KNOWN: &[&str] = &[
     "uidmap=VOLUME:HERE:COUNT",
     "gidmap=VOLUME:HERE:COUNT",
     "idmap=user",
+    "user_subvol_rm_allowed",
     "submounts",
     "nosubmounts",
     "threads=N",
@@ -98,6 +99,8 @@ pub struct Options {
     pub sync: bool,
     /// Whether every change of a directory waits for the disk.
     pub dirsync: bool,
+    /// Whether users other than root may delete subvolumes that they can write to, by ioctl(2).
+    pub user_subvol_rm: bool,
     /// Whether each subvolume is mounted by itself, with a device number of its own.
     pub submounts: bool,
     /// Whether the kernel's mount shows the whole volume, so that further mounts can share it. The
@@ -140,6 +143,7 @@ impl Default for Options {
             strict_access: false,
             sync: false,
             dirsync: false,
+            user_subvol_rm: false,
             submounts: false,
             shared: false,
             threads: None,
@@ -184,6 +188,7 @@ impl Options {
             "async" => self.sync = false,
             "dirsync" => self.dirsync = true,
             "allow_other" => self.allow_other = Some(true),
+            "user_subvol_rm_allowed" => self.user_subvol_rm = true,
             "submounts" => self.submounts = true,
             "nosubmounts" => self.submounts = false,
             "handoff" => self.handoff = true,

@@ -28,6 +28,7 @@ use crate::exchange::Exchange;
 use crate::mount::{Link, Mount, Unmounted};
 use crate::mount_list::Listed;
 use crate::mount_notifier::MountNotifier;
+use crate::mounts::Mounts;
 use crate::notifier_threads::{NotifierThreads, SessionNotifier};
 use crate::pool::{Connection, Kind, WorkerPool};
 use crate::ring::{self, DoorHandler, Ring, Rings};
@@ -98,7 +99,8 @@ pub fn mount(fs: Filesystem, target: &Path, options: &Options) -> Result<Session
     let top = unmounter.target().to_owned();
     let sharer = Sharer::new(fs.clone(), Arc::clone(&unmounter.mount), notifier.nodes());
     let first = First::new(sharer, shown, options);
-    let submounts = Arc::new(Submounts::new(fs, tree, top, notifier, options));
+    let submounts = Submounts::new(fs, tree, top, notifier, options);
+    device_threads.set_mounts(submounts.this());
     unmounter.below = Arc::downgrade(&submounts);
     Ok(Session { device_threads, ring, unmounter, submounts, first })
 }
@@ -192,6 +194,11 @@ pub fn serve_connection(fs: Filesystem, device: OwnedFd, options: &Options) -> R
 }
 
 impl DeviceThreads {
+    /// Sets the mounts of the volume, of which this is one.
+    pub(crate) fn set_mounts(&self, mounts: Weak<dyn Mounts>) {
+        self.door.set_mounts(mounts);
+    }
+
     /// Handles the requests that come through the device. Returns when the connection has ended.
     pub(crate) fn run(self) -> std::io::Result<()> {
         let Self { device, door, threads } = self;
@@ -311,7 +318,7 @@ impl KernelSync {
     ///
     /// When a mount cannot be opened, or a write fails.
     pub fn write_back(&self) -> std::io::Result<()> {
-        self.0.notifiers().iter().try_for_each(MountNotifier::write_back)
+        self.0.write_back()
     }
 
     /// Returns the number of inodes that the kernel knows, and about how many bytes they take here.
@@ -334,19 +341,18 @@ impl KernelSync {
 
     /// Tells the kernel that a subvolume was created under this name.
     pub fn note_created(&self, dir: InodeId, name: &[u8]) {
-        self.invalidate_name(dir, name);
-        self.0.mount_all();
+        self.0.note_created(dir, name);
     }
 
     /// Prepares for the removal of a subvolume. Only programs that are in it can still look into
     /// it.
     pub fn prepare_removal(&self, tree: TreeId) {
-        self.0.unmount(tree);
+        self.0.prepare_removal(tree);
     }
 
     /// Tells the mounts that a subvolume that was about to be removed stays.
     pub fn cancel_removal(&self) {
-        self.0.mount_all();
+        self.0.cancel_removal();
     }
 
     /// Makes the kernel reread its cached content of a subvolume that was changed without the
@@ -359,7 +365,7 @@ impl KernelSync {
 
     /// Makes the kernel look again at a name that was added or removed.
     pub fn invalidate_name(&self, dir: InodeId, name: &[u8]) {
-        self.0.notifier_of(dir.tree).invalidate_name(dir, name);
+        self.0.invalidate_name(dir, name);
     }
 }
 

@@ -20,6 +20,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
 use buttress_base::text;
@@ -27,6 +28,8 @@ use buttress_fs::{Filesystem, Ino, InodeId, SubvolumeInfo, TreeId};
 use parking_lot::Mutex;
 
 use crate::mount_notifier::MountNotifier;
+use crate::mounts::Mounts;
+use crate::node::Place;
 use crate::session::{Opened, Unmounter, open};
 use crate::{Error, Options};
 
@@ -37,6 +40,7 @@ const THREADS: usize = 2;
 /// The mounts of one volume.
 #[derive(Debug)]
 pub(crate) struct Submounts {
+    this: Weak<Self>,
     fs: Filesystem,
     /// The subvolume at the top.
     tree: TreeId,
@@ -63,7 +67,7 @@ impl Submounts {
         target: PathBuf,
         notifier: MountNotifier,
         options: &Options,
-    ) -> Self {
+    ) -> Arc<Self> {
         let options = options
             .submounts
             // Queues for each processor would cost too much for each subvolume.
@@ -72,7 +76,11 @@ impl Submounts {
                 io_uring: Some(false),
                 ..options.clone()
             });
-        Self { fs, tree, target, notifier, options, mounts: Mutex::default() }
+        let mounts = Mutex::default();
+        Arc::new_cyclic(|this| {
+            let this = Weak::clone(this);
+            Self { this, fs, tree, target, notifier, options, mounts }
+        })
     }
 
     /// Mounts every subvolume that has a name below the top and is not mounted (M1, M2).
@@ -123,6 +131,7 @@ impl Submounts {
         let root = root.map_err(|error| Error::Session(std::io::Error::other(error)))?;
         let Opened { device_threads, unmounter, notifier, .. } =
             open(self.fs.clone(), root, target, options)?;
+        device_threads.set_mounts(self.this());
         let device_threads = std::thread::Builder::new()
             .name(format!("fuse-{}", tree.0))
             .spawn(move || device_threads.run())
@@ -130,9 +139,15 @@ impl Submounts {
         Ok(Submount { unmounter, notifier, device_threads })
     }
 
+    /// Itself, for the doors of the mounts.
+    pub(crate) fn this(&self) -> Weak<dyn Mounts> {
+        let this: Weak<Self> = Weak::clone(&self.this);
+        this
+    }
+
     /// Unmounts a subvolume, lazily if it is in use. A mount with other mounts below it stays, as
     /// they would be unmounted with it.
-    pub(crate) fn unmount(&self, tree: TreeId) {
+    fn unmount(&self, tree: TreeId) {
         let mut mounts = self.mounts.lock();
         let Some(target) = mounts.get(&tree).map(Submount::target) else { return };
         if mounts
@@ -179,9 +194,36 @@ impl Submounts {
     }
 
     /// The mount that shows inodes of a subvolume.
-    pub(crate) fn notifier_of(&self, tree: TreeId) -> MountNotifier {
+    fn notifier_of(&self, tree: TreeId) -> MountNotifier {
         let mounts = self.mounts.lock();
         mounts.get(&tree).map_or(&self.notifier, |mount| &mount.notifier).clone()
+    }
+}
+
+impl Mounts for Submounts {
+    fn write_back(&self) -> std::io::Result<()> {
+        self.notifiers().iter().try_for_each(MountNotifier::write_back)
+    }
+
+    fn note_created(&self, dir: InodeId, name: &[u8]) {
+        self.invalidate_name(dir, name);
+        self.mount_all();
+    }
+
+    fn prepare_removal(&self, tree: TreeId) {
+        self.unmount(tree);
+    }
+
+    fn cancel_removal(&self) {
+        self.mount_all();
+    }
+
+    fn invalidate_name(&self, dir: InodeId, name: &[u8]) {
+        self.notifier_of(dir.tree).invalidate_name(dir, name);
+    }
+
+    fn place_on(&self, device: u64, number: u64) -> Option<Place> {
+        self.notifiers().iter().find_map(|notifier| notifier.place_on(device, number))
     }
 }
 

@@ -16,8 +16,27 @@ pub(crate) enum Trouble {
 
 impl<E: Into<Error>> From<E> for Trouble {
     fn from(error: E) -> Self {
-        Self::Failed(error.into())
+        match error.into() {
+            // All groups that the last commit recorded are full, or a balance empties them. The
+            // next commit records new ones.
+            Error::NoSpace(_) => Self::Commit("no space for a log"),
+            error => Self::Failed(error),
+        }
     }
 }
 
 pub(crate) type Outcome<T> = Result<T, Trouble>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A log that finds no space is no failure: nothing was written, and a commit does as well.
+    #[test]
+    fn commit_is_made_when_a_log_finds_no_space() {
+        let trouble = Trouble::from(Error::NoSpace("a log"));
+        assert!(matches!(trouble, Trouble::Commit(_)), "{trouble:?}");
+        let trouble = Trouble::from(Error::ReadOnly(String::new()));
+        assert!(matches!(trouble, Trouble::Failed(_)), "{trouble:?}");
+    }
+}

@@ -12,7 +12,8 @@ use buttress_txn::{Cost, Error, MetaReservation, Result, Urgency};
 
 use crate::Maintenance;
 
-/// The most and the fewest references that one step changes. A step is smaller if space is short.
+/// The most references that one step changes, and the fewest for each subvolume. A step is smaller
+/// if space is short.
 const STEP_MAX: u32 = 32 << 10;
 const STEP_MIN: u32 = 64;
 
@@ -35,44 +36,78 @@ impl Maintenance {
         Ok(found)
     }
 
-    /// Drops a dead subvolume one step further, and commits. Returns whether there is more to drop.
-    /// That is also the case if work that moves block groups holds the turn.
+    /// As [`drop_step`](Self::drop_step). If one subvolume cannot be dropped, the others still are.
+    /// The failure goes to the log, and the subvolume waits for the next mount.
+    pub fn drop_each(&self, trees: &[TreeId]) -> Vec<TreeId> {
+        if let Ok(left) = self.drop_step(trees) {
+            return left;
+        }
+        let alone = |tree: &TreeId| {
+            self.drop_step(&[*tree]).unwrap_or_else(|error| {
+                tracing::warn!(%tree, %error, "cannot drop a subvolume");
+                Vec::new()
+            })
+        };
+        trees.iter().flat_map(alone).collect()
+    }
+
+    /// Drops dead subvolumes one step further, and commits once for all of them. Returns those that
+    /// need another step: all, if work that moves block groups holds the turn.
     ///
-    /// The caller made sure that it has no users.
+    /// The caller made sure that they have no users.
     ///
     /// # Errors
     ///
     /// [`Error::NoSpace`] when not even a small step can be reserved; as
     /// [`Engine::commit`](buttress_txn::Engine::commit).
-    pub fn drop_step(&self, tree: TreeId) -> Result<bool> {
+    pub fn drop_step(&self, trees: &[TreeId]) -> Result<Vec<TreeId>> {
         self.engine().check_writable()?;
-        let Some(_turn) = self.turn().take_soon() else { return Ok(true) };
-        let is_dead = || -> Result<Option<bool>> {
+        let Some(_turn) = self.turn().take_soon() else { return Ok(trees.to_vec()) };
+        let is_dead = |tree: TreeId| -> Result<Option<bool>> {
             Ok(self.engine().view().committed_root_item(tree)?.map(|item| item.refs == 0))
         };
-        if is_dead()? != Some(true) {
+        let are_dead = || trees.iter().map(|tree| is_dead(*tree)).collect::<Result<Vec<_>>>();
+        let mut states = are_dead()?;
+        if states.iter().any(|state| *state != Some(true)) {
             // The deletion may not be committed yet, nor the creation.
             self.engine().commit()?;
+            states = are_dead()?;
         }
-        match is_dead()? {
-            Some(true) => {}
-            Some(false) => return Err(Error::Malformed(format!("the subvolume {tree} is in use"))),
-            None => return Ok(false),
+        let mut dead = Vec::with_capacity(trees.len());
+        for (tree, state) in trees.iter().zip(states) {
+            match state {
+                Some(true) => dead.push(*tree),
+                Some(false) => {
+                    return Err(Error::Malformed(format!("the subvolume {tree} is in use")));
+                }
+                None => {}
+            }
+        }
+        if dead.is_empty() {
+            return Ok(dead);
         }
         let (budget, reservation) = self.reserve_step()?;
+        let count = (budget / STEP_MIN).clamp(1, u32::try_from(dead.len()).unwrap_or(u32::MAX));
         let handle = self.engine().begin(reservation);
-        handle.drop_tree(tree, budget);
+        dead.iter().take(count as usize).for_each(|tree| handle.drop_tree(*tree, budget / count));
         drop(handle);
         self.engine().commit()?;
-        Ok(self.engine().view().committed_root_item(tree)?.is_some())
+        let view = self.engine().view();
+        let mut left = Vec::new();
+        for tree in dead {
+            if view.committed_root_item(tree)?.is_some() {
+                left.push(tree);
+            }
+        }
+        Ok(left)
     }
 
-    /// Reserves what a step may need, and says how large it may be.
+    /// Reserves space for a step, and returns the number of references that it may change.
     fn reserve_step(&self) -> Result<(u32, MetaReservation)> {
         let mut budget = STEP_MAX;
         loop {
             // Dropping changes no items of a live tree.
-            let cost = Cost { items: 0, whole: budget, bytes: budget.saturating_mul(16) };
+            let cost = Cost { items: 0, commit_items: budget, bytes: budget.saturating_mul(16) };
             match self.engine().reserve_at_once(cost, Urgency::Drops)? {
                 Some(reservation) => return Ok((budget, reservation)),
                 None if budget > STEP_MIN => budget /= 2,

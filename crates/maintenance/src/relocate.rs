@@ -30,8 +30,10 @@ use buttress_space::{Group, SpaceKind};
 use buttress_tree::NodePtr;
 use buttress_txn::{Cost, Csums, DataRef, Error, Handle, MovedExtent, Result, Urgency, View};
 
+mod ahead;
 mod users;
 
+use self::ahead::Ahead;
 use self::users::{Use, file_trees, inodes_of, users};
 use crate::Maintenance;
 use crate::found::{Found, extents};
@@ -180,7 +182,7 @@ impl Maintenance {
         for tree in self.dead_subvolumes()? {
             let item = self.engine().view().committed_root_item(tree)?;
             if item.is_some_and(|item| item.drop_progress != Key::MIN) {
-                self.drop_step(tree)?;
+                self.drop_step(&[tree])?;
             }
         }
         Ok(())
@@ -223,12 +225,16 @@ impl Maintenance {
         let turn = self.turn().take();
         let (mut bytes, mut nodes, mut items) = (0, 0, 0);
         let mut asked = Vec::new();
-        let trees: Arc<[TreeId]> = file_trees(&self.engine().view())?.into();
+        let mut ahead = Ahead::new(file_trees(&self.engine().view())?.into());
+        let data: Vec<Extent> =
+            found.iter().filter(|one| one.level.is_none()).map(|one| one.extent).collect();
+        let mut left = &data[..];
         for one in found {
             self.expect_moving()?;
             match one.level {
                 None => {
-                    items += self.move_data(one.extent, &trees, users)?;
+                    items += self.move_data(one.extent, left, &mut ahead, users)?;
+                    left = &left[1..];
                     bytes += one.extent.len;
                 }
                 Some(level) => {
@@ -256,19 +262,26 @@ impl Maintenance {
     }
 
     /// Copies a data extent elsewhere and sends its users there (L2). Does nothing if the extent
-    /// has no users, or none that can be seen yet. Returns the number of users.
-    fn move_data(&self, old: Extent, trees: &Arc<[TreeId]>, above: &dyn Users) -> Result<usize> {
+    /// has no users, or none that can be seen yet. Returns the number of users. `left` are the
+    /// extents to move, from this one on.
+    fn move_data(
+        &self,
+        old: Extent,
+        left: &[Extent],
+        ahead: &mut Ahead,
+        above: &dyn Users,
+    ) -> Result<usize> {
         // While this view lives, the old extent is not allocated again and its group is not
         // removed.
         let view = self.engine().view();
-        let seen = users(&view, trees, old)?;
+        let seen = ahead.users(&view, left)?;
         if seen.is_empty() {
             return Ok(0);
         }
         let (mut inodes, mut count) = (inodes_of(&seen), seen.len());
         let (new, sums) = self.copy_data(&view, old, above)?;
         drop(view);
-        let mut moved = false;
+        let (mut moved, mut seen) = (false, Some(seen));
         let outcome = (0..LOOKS_MAX).try_for_each(|_| -> Result<()> {
             if moved {
                 return Ok(());
@@ -281,13 +294,16 @@ impl Maintenance {
             let held = std::mem::take(&mut inodes);
             above.hold(&held, &mut || {
                 let view = self.engine().view();
-                let there = users(&view, trees, old)?;
+                let there = match seen.take() {
+                    Some(seen) if ahead.is_so(&view, old, &seen) => seen,
+                    _ => users(&view, ahead.trees(), old)?,
+                };
                 let owner = buttress_txn::data_owner(&view, old)?;
                 drop(view);
                 inodes = inodes_of(&there);
                 if there.len() <= count && inodes.is_subset(&held) {
                     if let Some(reservation) = reservation.take().filter(|_| !there.is_empty()) {
-                        let trees = Arc::clone(trees);
+                        let trees = Arc::clone(ahead.trees());
                         let extent = MovedExtent { old, new, trees, items: Vec::new() };
                         self.redirect_users(
                             self.engine().begin(reservation),

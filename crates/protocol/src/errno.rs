@@ -18,9 +18,11 @@ numbers! {
     EINTR = 4, "A signal came.";
     EIO = 5, "A device failed, or its data is damaged.";
     ENXIO = 6, "There is no such range.";
+    EACCES = 13, "The user may not do that.";
     EBUSY = 16, "It is in use.";
     EEXIST = 17, "The name is there already.";
     EXDEV = 18, "The two are on different volumes.";
+    ENODEV = 19, "There is no such device.";
     ENOTDIR = 20, "It is no directory.";
     EISDIR = 21, "It is a directory.";
     EINVAL = 22, "The request makes no sense.";

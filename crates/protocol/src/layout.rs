@@ -345,9 +345,9 @@ wire! {
     /// `fuse_ioctl_out`.
     pub(crate) struct IoctlOut, 16 {
         pub(crate) result: i32,
-        flags: u32,
-        in_iovs: u32,
-        out_iovs: u32,
+        pub(crate) flags: u32,
+        pub(crate) in_iovs: u32,
+        pub(crate) out_iovs: u32,
     }
 
     /// `fuse_fallocate_in`.

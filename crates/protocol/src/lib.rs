@@ -20,6 +20,7 @@ mod flags;
 mod layout;
 mod values;
 
+pub mod btrfs;
 mod hello;
 mod listing;
 mod notify;

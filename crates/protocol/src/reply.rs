@@ -36,6 +36,8 @@ pub enum Reply {
     Statfs(StatfsOut),
     /// Result of a command of ioctl(2).
     Ioctl(Vec<u8>),
+    /// The same of a command that fails and tells something nonetheless.
+    IoctlFailed(Errno, Vec<u8>),
 }
 
 impl Reply {
@@ -76,6 +78,10 @@ impl Reply {
             Self::Found(offset) => put(room, &[offset.as_bytes()]),
             Self::Statfs(sizes) => put(room, &[sizes.as_bytes()]),
             Self::Ioctl(bytes) => put(room, &[IoctlOut::default().as_bytes(), bytes]),
+            Self::IoctlFailed(errno, bytes) => {
+                let out = IoctlOut { result: -errno.code(), ..IoctlOut::default() };
+                put(room, &[out.as_bytes(), bytes])
+            }
         }
     }
 }

@@ -3,7 +3,7 @@
 use crate::layout::Attr;
 
 /// A time in a request: seconds since 1970, and the nanoseconds after that second.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WireTime {
     /// Seconds, below zero before 1970.
     pub sec: i64,

@@ -84,6 +84,9 @@ impl Site {
             follows: String::new(),
             writer: Writer::this(),
             bases,
+            base_pin: Some(name.clone()),
+            local: None,
+            logs: Vec::new(),
             ..base.clone()
         };
         pin::create(&from, volume, &base, &name, self.options.at.pin())?;

@@ -31,7 +31,7 @@ impl Writer {
     }
 
     /// Whether the writer ran on this machine since its last boot.
-    fn was_here(&self, this: &Self) -> bool {
+    pub(crate) fn was_here(&self, this: &Self) -> bool {
         !self.boot.is_empty() && self.boot == this.boot
     }
 

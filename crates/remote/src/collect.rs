@@ -38,7 +38,9 @@ pub struct Collected {
     pub manifests: u64,
     /// Data and map objects that were deleted.
     pub objects: u64,
-    /// Their bytes.
+    /// Objects of writers that ended before their commit.
+    pub orphans: u64,
+    /// Bytes of all these objects.
     pub bytes: u64,
     /// Bytes of sectors that moved out of objects with little live data.
     pub moved_bytes: u64,
@@ -49,6 +51,7 @@ impl Collected {
     pub(crate) fn add(&mut self, other: Self) {
         self.manifests += other.manifests;
         self.objects += other.objects;
+        self.orphans += other.orphans;
         self.bytes += other.bytes;
         self.moved_bytes += other.moved_bytes;
     }
@@ -71,6 +74,7 @@ impl Core {
         let floor = pins.into_iter().chain(leases).fold(lowest, CommitNumber::min);
         let before = std::mem::replace(&mut *self.floor.lock(), floor);
         self.drop_objects(chain, floor.min(before), &mut done)?;
+        self.sweep_next(chain, &mut done)?;
         self.move_data(&mut done)?;
         self.rewrite_map()?;
         Ok(done)

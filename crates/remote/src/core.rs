@@ -2,35 +2,71 @@
 //!
 //! # Invariants
 //!
-//! - **C1** What was written is in the open segment, in a sealed one in memory, or in an object. A
-//!   sealed segment leaves the memory after its object is there.
+//! - **C1** What was written is in the open segment, in a sealed one, or in an object. A sealed
+//!   segment leaves the state after its object is there. It leaves the memory earlier only where
+//!   the local log has all of its frames.
 //! - **C2** Segments are sealed in the order of their numbers. So a commit that has all segments up
 //!   to a number has a prefix of all writes.
 //! - **C3** After the first failure of a write nothing more is written, and every writer is told.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use buttress_base::sync::{Condvar, Mutex};
-use buttress_base::{Held, Rank, Ranked};
+use buttress_base::{Held, Rank, Ranked, clock};
 
+use crate::cache::Cache;
 use crate::chain::Chain;
+use crate::disk_lines::DiskLines;
 use crate::envelope::VolumeId;
 use crate::error::{Error, Result};
 use crate::lines::Lines;
-use crate::manifest::{Manifest, Recent, TablePart, Writer};
+use crate::log::{Body, Log, Place, Tail};
+use crate::manifest::{LocalLog, LogMark, Manifest, Recent, TablePart, Writer};
 use crate::map::{Entry, Holds, Map, Missing, Page};
 use crate::names::AllNames;
 use crate::options::Options;
-use crate::segment::Segment;
-use crate::units::{CommitNumber, ObjectNumber, Sector};
+use crate::segment::{Extent, Segment};
+use crate::units::{CommitNumber, ObjectNumber, SECTOR, Sector};
 
 /// A segment on its way to the store.
 #[derive(Debug)]
 pub(crate) struct Sealed {
-    pub(crate) segment: Arc<Segment>,
+    pub(crate) whole: Kept,
     pub(crate) is_taken: bool,
 }
+
+/// Where a sealed segment is.
+#[derive(Clone, Debug)]
+pub(crate) enum Kept {
+    Memory(Arc<Segment>),
+    Log(Arc<Logged>),
+}
+
+/// A sealed segment of which the local log has all frames.
+#[derive(Debug)]
+pub(crate) struct Logged {
+    pub(crate) number: ObjectNumber,
+    pub(crate) sectors: u32,
+    pub(crate) extents: Vec<Extent>,
+    /// In the order of the frames.
+    pub(crate) places: Vec<Place>,
+}
+
+/// What the local log lacks, and what it has.
+#[derive(Debug, Default)]
+pub(crate) struct Logging {
+    /// Parts of segments that the log lacks, in the order of the writes.
+    pub(crate) tails: VecDeque<Tail>,
+    /// Where the log has the frames of segments that are not in the store.
+    pub(crate) places: BTreeMap<ObjectNumber, Vec<Place>>,
+    /// The log has all writes up to here, durably and with a cut.
+    pub(crate) durable: u64,
+}
+
+/// Identifiers that nodes of a btrfs may have in their headers; zeroes stand for none.
+pub(crate) type NodeIds = [[u8; 16]; 2];
 
 /// What changes while a volume is open.
 #[derive(Debug)]
@@ -38,6 +74,8 @@ pub(crate) struct State {
     pub(crate) map: Map,
     pub(crate) open: Segment,
     pub(crate) sealed: BTreeMap<ObjectNumber, Sealed>,
+    /// How many of them are in memory.
+    pub(crate) in_memory: usize,
     /// Data objects since the checkpoint, in order.
     pub(crate) recent: Vec<Recent>,
     pub(crate) tables: Vec<TablePart>,
@@ -49,12 +87,38 @@ pub(crate) struct State {
     /// The number of the last write that contained the primary superblock.
     pub(crate) superblock_at: u64,
     /// The writes that a flush deferred, and the time since which they wait.
-    pub(crate) deferred: Option<(u64, std::time::Instant)>,
+    pub(crate) deferred: Option<(u64, Instant)>,
     /// Whether the device holds a btrfs.
     pub(crate) is_btrfs: bool,
+    /// What nodes of the btrfs have in their headers.
+    pub(crate) node_ids: NodeIds,
+    /// The local log, if flushes wait for it.
+    pub(crate) logging: Option<Logging>,
+    /// Bytes written so far, and those that the newest commit contains.
+    pub(crate) written_bytes: u64,
+    pub(crate) committed_bytes: u64,
+    /// The time of the first write that no commit contains.
+    pub(crate) behind_since: Option<Instant>,
+    /// Logs of which the next commit has more.
+    pub(crate) marks: Vec<LogMark>,
+    /// A log is replayed; what was written so far is no commit.
+    pub(crate) is_replaying: bool,
+    /// The last commit of this writer is being made, or is made.
+    pub(crate) is_last: bool,
     /// The first failure (C3).
     pub(crate) failure: Option<Failure>,
     pub(crate) is_closing: bool,
+    /// How many parts of the names of objects were swept.
+    pub(crate) swept: u32,
+}
+
+impl State {
+    /// Counts a write of so many sectors.
+    pub(crate) fn count(&mut self, sectors: u64) {
+        self.position += 1;
+        self.written_bytes += sectors * SECTOR;
+        self.behind_since.get_or_insert_with(clock::now);
+    }
 }
 
 /// The reason why the volume takes no more writes.
@@ -84,8 +148,15 @@ pub(crate) struct Core {
     /// The newest manifest. Unranked: held across I/O, and taken before all else.
     pub(crate) last: Mutex<Manifest>,
     pub(crate) lines: Lines,
+    /// What was read, on a local disk.
+    pub(crate) disk: Option<DiskLines>,
     /// The lowest commit that anything needed at the collector's last pass.
     pub(crate) floor: Ranked<CommitNumber>,
+    /// The local log, once what an earlier one had is in a commit.
+    pub(crate) log: OnceLock<Log>,
+    /// The folder of the local log, and what manifests say of it.
+    pub(crate) cache: Option<Cache>,
+    pub(crate) local: Option<LocalLog>,
 }
 
 impl Core {
@@ -95,14 +166,18 @@ impl Core {
         manifest: Manifest,
         writer: Writer,
         options: Options,
+        cache: Option<Cache>,
     ) -> Self {
         let next_object = manifest.next_object;
+        let with_log = cache.as_ref().filter(|_| options.is_local());
+        let local = with_log.map(|cache| cache.mark(&writer.host));
         let mut map = Map::default();
         map.window = CommitNumber(manifest.number.0 + 1);
         let state = State {
             map,
             open: Segment::new(next_object),
             sealed: BTreeMap::new(),
+            in_memory: 0,
             recent: Vec::new(),
             tables: manifest.tables.clone(),
             next_object: ObjectNumber(next_object.0 + 1),
@@ -111,8 +186,17 @@ impl Core {
             superblock_at: 0,
             deferred: None,
             is_btrfs: false,
+            node_ids: NodeIds::default(),
+            logging: None,
+            written_bytes: 0,
+            committed_bytes: 0,
+            behind_since: None,
+            marks: Vec::new(),
+            is_replaying: options.is_local(),
+            is_last: false,
             failure: None,
             is_closing: false,
+            swept: 0,
         };
         let names = AllNames::new(chain.names.clone(), &manifest.bases);
         Self {
@@ -126,6 +210,10 @@ impl Core {
             lines: Lines::new(options.memory / 2),
             options,
             floor: Ranked::new(Rank::Leaf, CommitNumber(0)),
+            disk: None,
+            log: OnceLock::new(),
+            local,
+            cache,
             state: Ranked::new(Rank::RemoteState, state),
             signal: Condvar::new(),
             last: Mutex::new(manifest),
@@ -212,6 +300,7 @@ impl Core {
         let next = Segment::new(state.next_object);
         state.next_object.0 += 1;
         let mut full = std::mem::replace(&mut state.open, next);
+        let fixed = full.fix();
         full.seal(self.volume, self.epoch);
         let (number, shape) = (full.number, full.shape());
         let window = state.map.window;
@@ -228,7 +317,14 @@ impl Core {
             crc: full.extents_crc(),
         };
         state.recent.push(recent);
-        state.sealed.insert(number, Sealed { segment: Arc::new(full), is_taken: false });
+        let full = Arc::new(full);
+        let is_new = fixed.frames > 0 || !fixed.extents.is_empty();
+        if let Some(logging) = state.logging.as_mut().filter(|_| is_new) {
+            let (body, position) = (Body::Sealed(Arc::clone(&full)), state.position);
+            logging.tails.push_back(Tail { object: number, fixed, body, position });
+        }
+        state.sealed.insert(number, Sealed { whole: Kept::Memory(full), is_taken: false });
+        state.in_memory += 1;
         self.open_entry(state);
         self.signal.notify_all();
     }

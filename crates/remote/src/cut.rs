@@ -7,6 +7,10 @@
 //!   returns when a commit has all writes that came before it.
 //! - **T3** A flush of a btrfs without its superblock orders writes, and sends them within
 //!   `max-lag`: nothing on the volume refers to them yet.
+//! - **T4** With a local log a flush returns when the log has such a cut, and the commit follows
+//!   within `max-lag`.
+
+use std::time::Instant;
 
 use buttress_base::clock;
 
@@ -14,7 +18,7 @@ use crate::chain::Added;
 use crate::checkpoint::Copied;
 use crate::core::{Core, Failure, State};
 use crate::error::{Error, Result};
-use crate::manifest::{Manifest, Recent};
+use crate::manifest::{LogMark, Manifest, Recent};
 use crate::random;
 use crate::units::{CommitNumber, ObjectNumber};
 
@@ -26,6 +30,8 @@ const RECENT_MAX: usize = 256;
 struct Plan {
     manifest: Manifest,
     position: u64,
+    written_bytes: u64,
+    begun: Instant,
     last: ObjectNumber,
     copied: Option<Copied>,
 }
@@ -37,15 +43,20 @@ impl Core {
             let mut state = self.state.lock();
             self.check(&state)?;
             let wanted = if state.is_btrfs { state.superblock_at } else { state.position };
-            if state.committed >= wanted {
-                if state.position > state.committed && state.deferred.is_none() {
-                    state.deferred = Some((state.position, clock::now()));
-                }
+            let durable = state.logging.as_ref().map_or(0, |logging| logging.durable);
+            let is_behind = state.position > state.committed && state.deferred.is_none();
+            if is_behind && (state.committed >= wanted || state.logging.is_some()) {
+                state.deferred = Some((state.position, clock::now()));
+            }
+            if state.committed.max(durable) >= wanted {
                 return Ok(());
             }
             wanted
         };
-        self.cut_until(wanted, false)
+        match self.log.get() {
+            Some(log) if self.flush_to(log, wanted)? => Ok(()),
+            _ => self.cut_until(wanted, false),
+        }
     }
 
     /// Makes a commit of everything written so far.
@@ -61,27 +72,34 @@ impl Core {
         let plan = {
             let mut state = self.state.lock();
             self.check(&state)?;
-            if state.committed >= wanted && !checkpoint {
+            let ends_log = state.is_last && last.local.is_some();
+            if state.committed >= wanted && !checkpoint && !ends_log {
                 return Ok(());
             }
             self.plan(&mut state, &last, checkpoint)
         };
-        let position = plan.position;
+        let (position, written_bytes, begun) = (plan.position, plan.written_bytes, plan.begun);
         let manifest = self.complete(plan).map_err(|error| self.failed_once(error))?;
         match self.chain.add(self.volume, &manifest) {
             Ok(Added::Ours) => {}
             Ok(Added::Theirs(theirs)) => {
                 self.fail(Failure::Fenced(theirs.writer));
+                self.keep_for_salvage();
                 return self.check(&self.state.lock());
             }
             Err(error) => return Err(self.failed(error)),
         }
         *last = manifest;
+        drop(last);
         let mut state = self.state.lock();
         state.committed = state.committed.max(position);
+        state.committed_bytes = state.committed_bytes.max(written_bytes);
+        state.behind_since = (state.position > position).then_some(begun);
         if state.deferred.is_some_and(|(deferred, _)| deferred <= position) {
             state.deferred = None;
         }
+        drop(state);
+        self.release_log(position);
         Ok(())
     }
 
@@ -98,7 +116,7 @@ impl Core {
         let number = CommitNumber(last.number.0 + 1);
         state.map.window = CommitNumber(number.0 + 1);
         let dirty_max = self.options.memory as usize / 8;
-        let manifest = Manifest {
+        let mut manifest = Manifest {
             number,
             nonce: random::hex(),
             follows: last.nonce.clone(),
@@ -110,12 +128,20 @@ impl Core {
             leaves: state.map.leaves.iter().map(|(&leaf, &at)| (leaf, at)).collect(),
             next_object: state.next_object,
             is_opening: false,
+            local: self.local.clone().filter(|_| !state.is_last),
             ..last.clone()
         };
+        state.marks.drain(..).for_each(|mark| manifest.mark(mark));
+        if self.local.is_some() {
+            let (log, position) = (self.writer.id.clone(), state.position);
+            manifest.mark(LogMark { log, position });
+        }
         let is_due =
             checkpoint || state.recent.len() >= RECENT_MAX || state.map.dirty_bytes() > dirty_max;
         Plan {
             position: state.position,
+            written_bytes: state.written_bytes,
+            begun: clock::now(),
             last: ObjectNumber(state.open.number.0 - 1),
             copied: is_due.then(|| Copied::of(state)),
             manifest,

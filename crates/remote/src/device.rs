@@ -14,15 +14,19 @@ use buttress_base::sync::Mutex;
 use buttress_base::thread::{Builder, JoinHandle};
 use buttress_base::{AlignedBuf, clock};
 use buttress_block::device::Content;
-use buttress_block::{Device, Error as BlockError, Extent, Operation, Space};
+use buttress_block::{Device, Error as BlockError, Extent, Operation, Read, Space};
 
+use crate::cache::{Cache, Settled};
 use crate::claim;
 use crate::collect::Collected;
-use crate::core::Core;
+use crate::core::{Core, Failure};
+use crate::disk_lines::DiskLines;
 use crate::error::{Error, Result};
 use crate::lease;
+use crate::log::Log;
 use crate::status::Status;
 use crate::units::{SECTOR, Sector};
+use crate::unsent::Unsent;
 
 /// The interval of the keeper's checks, and the interval at which it shows that this writer is
 /// alive.
@@ -40,11 +44,13 @@ pub struct RemoteDevice {
     /// Serialises changes of parts of sectors (V1). Unranked: held across I/O, before all else.
     parts: Mutex<()>,
     is_closed: AtomicBool,
+    /// What a local log had that was given up.
+    lost: Option<Unsent>,
 }
 
 impl RemoteDevice {
-    /// Starts the threads of an open volume.
-    pub(crate) fn start(core: Core) -> Result<Self> {
+    /// Starts the threads of an open volume, and replays the log of a writer that crashed.
+    pub(crate) fn start(core: Core, settled: &Settled) -> Result<Self> {
         let core = Arc::new(core);
         let mut threads = Vec::new();
         if core.options.write {
@@ -61,7 +67,50 @@ impl RemoteDevice {
             threads.push(spawn("remote-lease", move || hold(&own))?);
         }
         let threads = Mutex::new(threads);
-        Ok(Self { core, threads, parts: Mutex::new(()), is_closed: AtomicBool::new(false) })
+        let (parts, is_closed) = (Mutex::new(()), AtomicBool::new(false));
+        let this = Self { core, threads, parts, is_closed, lost: settled.lost.clone() };
+        if this.core.options.write {
+            this.begin_log(settled)?;
+        }
+        Ok(this)
+    }
+
+    /// Replays the log that was there, and begins the one of this writer.
+    fn begin_log(&self, settled: &Settled) -> Result<()> {
+        let core = &self.core;
+        let replayed = settled.replay.as_ref().map_or(Ok(()), |replay| core.replay(replay));
+        if let Err(error) = replayed.and_then(|()| core.begin_log()) {
+            // The part that was replayed must not become a commit.
+            return Err(core.failed(error));
+        }
+        if core.log.get().is_some() {
+            let own = Arc::clone(core);
+            self.threads.lock().push(spawn("remote-log", move || own.log_all())?);
+        }
+        Ok(())
+    }
+
+    /// What was given up of a local log, because the options said so.
+    #[must_use]
+    pub fn discarded(&self) -> Option<&Unsent> {
+        self.lost.as_ref()
+    }
+
+    /// Ends as a crash of the process would, for tests: nothing more is written, and the volume is
+    /// not released.
+    pub fn abandon(&self) {
+        if !self.is_closed.swap(true, Ordering::SeqCst) {
+            self.core.fail(Failure::Failed("it was abandoned".to_owned()));
+            self.end_threads();
+        }
+    }
+
+    fn end_threads(&self) {
+        self.core.state.lock().is_closing = true;
+        self.core.signal.notify_all();
+        for thread in std::mem::take(&mut *self.threads.lock()) {
+            let _ = thread.join();
+        }
     }
 
     /// Makes a commit of all writes, and releases the volume (V2). Later writes fail.
@@ -74,11 +123,10 @@ impl RemoteDevice {
             return Ok(());
         }
         let answer = if self.core.options.write { self.core.cut_at_end() } else { Ok(()) };
-        self.core.state.lock().is_closing = true;
-        self.core.signal.notify_all();
-        for thread in std::mem::take(&mut *self.threads.lock()) {
-            let _ = thread.join();
-        }
+        self.end_threads();
+        let answer = answer.and_then(|()| self.core.end_log());
+        self.core.cache.iter().for_each(Cache::release);
+        self.core.disk.iter().for_each(DiskLines::release);
         if self.core.options.write {
             let shown = claim::end(&self.core.chain, self.core.epoch, &self.core.writer);
             if let Err(error) = shown {
@@ -124,6 +172,7 @@ impl RemoteDevice {
     pub fn collect_all(&self) -> Result<Collected> {
         self.checkpoint()?;
         let mut all = Collected::default();
+        self.core.sweep_all(&self.core.chain, &mut all)?;
         // Objects that one pass finds are deleted by a later pass.
         let mut idle = 0;
         while idle < 2 {
@@ -234,6 +283,27 @@ impl Device for RemoteDevice {
         self.read_any(offset, buf).map_err(|error| self.io(Operation::Read, offset, len, error))
     }
 
+    fn read_many(&self, reads: &mut [Read<'_>]) -> std::result::Result<(), BlockError> {
+        let mut all = Vec::with_capacity(reads.len());
+        let (mut from, mut end) = (u64::MAX, 0);
+        for Read { offset, buf } in reads {
+            let len = buf.len() as u64;
+            self.check(Operation::Read, *offset, len)?;
+            if !offset.is_multiple_of(SECTOR) || !len.is_multiple_of(SECTOR) {
+                self.read_at(*offset, buf)?;
+                continue;
+            }
+            (from, end) = (from.min(*offset), end.max(*offset + len));
+            all.push((Sector(*offset / SECTOR), &mut **buf));
+        }
+        let read = self.core.read_many(&mut all);
+        read.map_err(|error| self.io(Operation::Read, from, end.saturating_sub(from), error))
+    }
+
+    fn reads_at_once(&self) -> bool {
+        true
+    }
+
     fn write_at(&self, offset: u64, buf: &[u8]) -> std::result::Result<(), BlockError> {
         let len = buf.len() as u64;
         self.check(Operation::Write, offset, len)?;
@@ -269,6 +339,13 @@ impl Device for RemoteDevice {
         self.core.flush().map_err(|error| self.io(Operation::Flush, 0, 0, error))
     }
 
+    fn upload(&self) -> std::result::Result<(), BlockError> {
+        if !self.writable() {
+            return Ok(());
+        }
+        self.push().map_err(|error| self.io(Operation::Flush, 0, 0, error))
+    }
+
     fn discard(&self, offset: u64, len: u64) -> std::result::Result<(), BlockError> {
         self.check(Operation::Discard, offset, len)?;
         // Parts of sectors keep their content: a discard need not be whole.
@@ -302,10 +379,12 @@ impl Core {
     fn cut_at_end(&self) -> Result<()> {
         const RECENT_AT_END: usize = 32;
         let (is_long, is_behind) = {
-            let state = self.state.lock();
+            let mut state = self.state.lock();
+            // The last manifest says that no log has more.
+            state.is_last = self.local.is_some();
             (state.recent.len() >= RECENT_AT_END, state.position > state.committed)
         };
-        if is_long || is_behind { self.cut(is_long) } else { Ok(()) }
+        if is_long || is_behind || self.local.is_some() { self.cut(is_long) } else { Ok(()) }
     }
 
     /// Returns the length of the data or of the hole that begins at an offset.
@@ -356,9 +435,15 @@ fn keep(core: &Core) {
             }
             state.deferred
         };
-        if deferred.is_some_and(|(_, since)| clock::since(since) >= core.options.max_lag) {
+        let is_long = core.log.get().is_some_and(Log::is_long);
+        let is_due = deferred.is_some_and(|(_, since)| clock::since(since) >= core.options.max_lag);
+        if is_due || is_long {
             // A failure is kept for the next write or flush.
             let _ = core.cut(false);
+        }
+        if is_long {
+            let committed = core.state.lock().committed;
+            core.release_log(committed);
         }
         if clock::since(shown) >= SHOW {
             shown = clock::now();
@@ -386,6 +471,9 @@ fn pause(core: &Core, time: Duration) -> bool {
 /// Collects garbage from time to time.
 fn collect(core: &Core) {
     while pause(core, COLLECT) {
+        if core.state.lock().is_replaying {
+            continue;
+        }
         match core.collect() {
             Ok(done) => tracing::debug!(?done, "collected garbage"),
             Err(error) => tracing::debug!(%error, "the collector goes on another time"),
@@ -395,18 +483,17 @@ fn collect(core: &Core) {
 
 /// Keeps the lease of a reader, once it has read for a while.
 fn hold(core: &Core) {
-    let chain = core.chain.brief();
     let number = core.last.lock().number;
     let mut is_held = false;
     while pause(core, lease::RENEW) {
-        match lease::renew(&chain, core.volume, &core.writer.id, number) {
+        match lease::renew(&core.chain.brief(), core.volume, &core.writer.id, number) {
             Ok(()) => is_held = true,
             Err(error) => {
                 tracing::warn!(%error, "reading without a lease: old commits may be collected");
             }
         }
     }
-    if is_held && let Err(error) = lease::end(&chain, &core.writer.id) {
+    if is_held && let Err(error) = lease::end(&core.chain.brief(), &core.writer.id) {
         tracing::debug!(%error, "the lease stays until it is old");
     }
 }

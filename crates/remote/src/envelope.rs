@@ -36,6 +36,10 @@ pub(crate) enum Kind {
     Writer = 5,
     Trial = 6,
     Lease = 7,
+    /// The identity of a folder with a local log.
+    Cache = 8,
+    /// A file of a local log.
+    Log = 9,
 }
 
 /// The identity of a volume in a store.
@@ -98,6 +102,8 @@ impl Envelope {
             5 => Kind::Writer,
             6 => Kind::Trial,
             7 => Kind::Lease,
+            8 => Kind::Cache,
+            9 => Kind::Log,
             other => return Err(damaged(name, format!("there is no kind {other}"))),
         };
         let mut volume = [0; 16];

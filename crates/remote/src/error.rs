@@ -1,6 +1,7 @@
 //! Errors of a volume in a store.
 
 use crate::store::StoreError;
+use crate::unsent::Unsent;
 
 /// Why a volume in a store cannot be opened, read or written.
 #[derive(Debug, thiserror::Error)]
@@ -115,6 +116,42 @@ pub enum Error {
         place: String,
         /// What is wrong.
         why: String,
+    },
+    /// The folder of a local cache cannot be used.
+    #[error("the cache {dir}: {why}")]
+    Cache {
+        /// The folder.
+        dir: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A local log has acknowledged writes that do not fit the volume any more.
+    #[error(
+        "{place}: the log in {dir} has {unsent}, and cannot be replayed: {why}. \
+         `remote salvage` writes them to an image; --discard-local goes on without them"
+    )]
+    Stale {
+        /// The place.
+        place: String,
+        /// The folder of the log.
+        dir: String,
+        /// Why it does not fit.
+        why: String,
+        /// What it has.
+        unsent: Unsent,
+    },
+    /// The writer before may have acknowledged writes in a local log that is not here.
+    #[error(
+        "{place}: the last writer may have writes in its log {dir} on {host} that are in no \
+         commit. Open the volume there with that cache-dir; --discard-local goes on without them"
+    )]
+    Elsewhere {
+        /// The place.
+        place: String,
+        /// The machine of that writer.
+        host: String,
+        /// The folder there.
+        dir: String,
     },
     /// A file or block device of this machine.
     #[error(transparent)]

@@ -9,12 +9,14 @@
 //! # Locks
 //!
 //! A commit takes the newest manifest's lock, which is held across I/O, then
-//! [`Rank::RemoteState`](buttress_base::Rank::RemoteState) for moments. Lines of the read cache
+//! [`Rank::RemoteState`](buttress_base::Rank::RemoteState) for moments. A flush to the local log
+//! takes the log's lock, which is held across I/O, before that state. Lines of the read cache
 //! have [`Rank::Leaf`](buttress_base::Rank::Leaf).
 
 #![forbid(unsafe_code)]
 
 mod administer;
+mod cache;
 mod chain;
 mod checkpoint;
 mod claim;
@@ -22,12 +24,17 @@ mod collect;
 mod copy;
 mod core;
 mod cut;
+mod delete;
 mod device;
+mod disk_lines;
 mod envelope;
 mod error;
 mod inside;
 mod lease;
 mod lines;
+mod local;
+mod log;
+mod log_base;
 mod manifest;
 mod map;
 mod names;
@@ -39,11 +46,14 @@ mod place;
 mod random;
 mod read;
 mod rename;
+mod salvage;
 mod segment;
 mod status;
 pub mod store;
+mod sweep;
 mod trial;
 mod units;
+mod unsent;
 mod upload;
 mod write;
 
@@ -53,8 +63,9 @@ pub use device::RemoteDevice;
 pub use error::{Error, Result};
 pub use inside::{Inside, Region, host_file};
 pub use open::{Opened, Site, check_alone, create, open};
-pub use options::{At, OPTION_NAMES, Options};
+pub use options::{Asked, At, Durability, MOUNT_OPTION_NAMES, OPTION_NAMES, Options};
 pub use pin::Commit;
 pub use place::{Divided, Place, StoreKind, divide, is_remote};
 pub use status::Status;
 pub use units::CommitNumber;
+pub use unsent::Unsent;

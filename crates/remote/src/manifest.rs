@@ -69,6 +69,29 @@ pub(crate) struct TablePart {
     pub(crate) at: Ref,
 }
 
+/// A local log that may hold writes that were acknowledged and are in no commit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct LocalLog {
+    /// The identity of its folder.
+    pub(crate) cache: String,
+    /// The machine that has the folder.
+    pub(crate) host: String,
+    /// The folder there.
+    pub(crate) dir: String,
+}
+
+/// How much of a local log the content has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct LogMark {
+    /// The log: the id of its writer.
+    pub(crate) log: String,
+    /// The content has all writes up to this position.
+    pub(crate) position: u64,
+}
+
+/// Logs that a manifest remembers.
+const MARKS_MAX: usize = 32;
+
 /// One commit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Manifest {
@@ -89,6 +112,9 @@ pub(crate) struct Manifest {
     /// The volumes that this one was cloned from, the oldest first.
     #[serde(default)]
     pub(crate) bases: Vec<Base>,
+    /// The pin in the newest base that keeps what this volume shares.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) base_pin: Option<String>,
     /// The commit that wrote the checkpoint of the map.
     pub(crate) checkpoint: CommitNumber,
     pub(crate) leaves: Vec<(u32, Ref)>,
@@ -99,9 +125,30 @@ pub(crate) struct Manifest {
     /// commit.
     #[serde(default)]
     pub(crate) is_opening: bool,
+    /// The local log of this writer, until it closes the volume.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) local: Option<LocalLog>,
+    /// The newest local logs, the oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) logs: Vec<LogMark>,
 }
 
 impl Manifest {
+    /// Notes that the content has a local log up to a position.
+    pub(crate) fn mark(&mut self, mark: LogMark) {
+        match self.logs.iter_mut().find(|known| known.log == mark.log) {
+            Some(known) => known.position = known.position.max(mark.position),
+            None => self.logs.push(mark),
+        }
+        let excess = self.logs.len().saturating_sub(MARKS_MAX);
+        self.logs.drain(..excess);
+    }
+
+    /// How much of a local log the content has, if the log is remembered.
+    pub(crate) fn marked(&self, log: &str) -> Option<u64> {
+        self.logs.iter().find(|mark| mark.log == log).map(|mark| mark.position)
+    }
+
     /// The manifest as an object of a kind: of a commit, or of a pin.
     pub(crate) fn encode(&self, kind: Kind, volume: VolumeId) -> Vec<u8> {
         let body = serde_json::to_vec(self).unwrap_or_default();

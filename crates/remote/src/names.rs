@@ -40,6 +40,13 @@ impl Names {
         name.rsplit('/').next()?.parse().ok().map(CommitNumber)
     }
 
+    /// Returns epoch and number of a data or map object from its name.
+    pub(crate) fn object_of(name: &str) -> Option<(u32, ObjectNumber)> {
+        let (epoch, number) = name.rsplit('/').next()?.split_once('-')?;
+        let number = u64::from_str_radix(number, 16).ok().map(ObjectNumber)?;
+        Some((u32::from_str_radix(epoch, 16).ok()?, number))
+    }
+
     pub(crate) fn pin(&self, name: &str) -> String {
         self.under(&format!("pin/{name}"))
     }

@@ -11,17 +11,20 @@ use std::sync::Arc;
 
 use buttress_block::{Device, FileDevice, OpenOptions, Window};
 
+use crate::cache::{Cache, Settled};
 use crate::chain::{Added, Chain};
 use crate::claim;
 use crate::core::{Core, State};
 use crate::device::RemoteDevice;
+use crate::disk_lines::DiskLines;
 use crate::envelope::{VolumeId, damaged};
 use crate::error::{Error, Result};
 use crate::inside::Inside;
-use crate::manifest::{Manifest, Writer};
+use crate::log_base;
+use crate::manifest::{LogMark, Manifest, Writer};
 use crate::map::{Entry, Holds, Ref, Refs, Table};
 use crate::names::Names;
-use crate::options::{At, Options};
+use crate::options::{Asked, At, Options};
 use crate::patient::Patient;
 use crate::pin;
 use crate::place::{Place, StoreKind, is_remote};
@@ -32,7 +35,8 @@ use crate::store::StoreError;
 use crate::store::{Objects, Store, host_name};
 use crate::trial;
 use crate::units::{CommitNumber, ObjectNumber, Sector, Spot};
-use crate::write::{SUPERBLOCK, is_btrfs};
+use crate::unsent::Unsent;
+use crate::write::{SUPERBLOCK, is_btrfs, node_ids};
 
 /// How many threads compete in a trial when a volume is opened.
 const RIVALS_KNOWN: u64 = 4;
@@ -40,7 +44,7 @@ const RIVALS_KNOWN: u64 = 4;
 const RACES_MAX: u32 = 16;
 
 /// A place in a store, before a volume is open.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Site {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) prefix: String,
@@ -89,6 +93,7 @@ impl Site {
                 return Err(refused(StoreError::Refused(why)));
             }
         };
+        options.check(&shown)?;
         Ok(Self { store, prefix, place: shown, options })
     }
 
@@ -132,6 +137,8 @@ impl Site {
                 trial::run(&chain.store, &chain.names, trial::RIVALS_NEW)?;
                 let first = Manifest {
                     number: CommitNumber(1),
+                    // A late write of a volume that was deleted here has another name.
+                    epoch: (random::seed() >> 40) as u32,
                     nonce: random::hex(),
                     writer: Writer::this(),
                     device_len: wanted,
@@ -155,9 +162,42 @@ impl Site {
         let chain = self.chain();
         let (volume, head) = self.commit(&chain)?;
         let writer = Writer::this();
-        let manifest =
-            if self.options.write { self.take(&chain, volume, head, &writer)? } else { head };
-        self.open_at(chain, volume, manifest, writer)
+        if !self.options.write {
+            return self.open_at(chain, volume, head, writer);
+        }
+        let cache = self.cache(volume, &head, &writer)?;
+        let (manifest, settled) = self.take(&chain, volume, head, &writer, cache.as_ref())?;
+        let options = self.options.clone();
+        let mut core = Core::new(chain, volume, manifest.clone(), writer, options, cache);
+        core.disk = self.disk_lines(volume);
+        core.load(&manifest)?;
+        RemoteDevice::start(core, &settled)
+    }
+
+    /// Opens the cache of what was read, if the options name a folder. Nothing depends on it.
+    fn disk_lines(&self, volume: VolumeId) -> Option<DiskLines> {
+        let dir = self.options.cache_dir.as_ref()?;
+        let size = self.options.cache_size;
+        let budget = if self.options.is_local() { size / 2 } else { size };
+        DiskLines::open(dir, volume, budget).unwrap_or_else(|error| {
+            tracing::warn!(dir = %dir.display(), %error, "nothing that is read is kept there");
+            None
+        })
+    }
+
+    /// Opens the folder of the local cache, if the options name one.
+    fn cache(&self, volume: VolumeId, head: &Manifest, this: &Writer) -> Result<Option<Cache>> {
+        let Some(dir) = &self.options.cache_dir else { return Ok(None) };
+        if let Some(cache) = Cache::open(dir, volume)? {
+            return Ok(Some(cache));
+        }
+        if head.writer.was_here(this) && !self.options.takeover {
+            let Writer { host, pid, .. } = head.writer.clone();
+            let place = self.place.clone();
+            return Err(Error::Busy { place, host, pid, here: true, age_seconds: 0 });
+        }
+        let why = "another process has it open".to_owned();
+        Err(Error::Cache { dir: dir.display().to_string(), why })
     }
 
     /// The commit to open.
@@ -181,7 +221,7 @@ impl Site {
         }
     }
 
-    /// Opens a commit that was read.
+    /// Opens a commit for reading.
     pub(crate) fn open_at(
         &self,
         chain: Chain,
@@ -189,33 +229,39 @@ impl Site {
         manifest: Manifest,
         writer: Writer,
     ) -> Result<RemoteDevice> {
-        let core = Core::new(chain, volume, manifest.clone(), writer, self.options.clone());
+        let options = self.options.clone();
+        let mut core = Core::new(chain, volume, manifest.clone(), writer, options, None);
+        if let Some(dir) = &self.options.cache_dir {
+            Cache::check(dir, volume)?;
+            core.disk = self.disk_lines(volume);
+        }
         core.load(&manifest)?;
-        RemoteDevice::start(core)
+        RemoteDevice::start(core, &Settled::default())
     }
 
     /// Takes the volume for this writer (Z1).
-    fn take(
+    pub(crate) fn take(
         &self,
         chain: &Chain,
         volume: VolumeId,
         head: Manifest,
         writer: &Writer,
-    ) -> Result<Manifest> {
+        cache: Option<&Cache>,
+    ) -> Result<(Manifest, Settled)> {
         trial::run(&chain.store, &chain.names, RIVALS_KNOWN)?;
         let mut head = head;
         for _ in 0..RACES_MAX {
             let epoch = head.epoch + 1;
             claim::show(chain, volume, epoch, writer)?;
-            let taken = self.take_from(chain, volume, &head, writer);
+            let taken = self.take_from(chain, volume, &head, writer, cache);
             match taken {
-                Ok(Added::Ours) => {
+                Ok((Added::Ours, settled)) => {
                     return chain
                         .get(CommitNumber(head.number.0 + 1))?
-                        .map(|(_, manifest)| manifest)
+                        .map(|(_, manifest)| (manifest, settled))
                         .ok_or_else(|| Error::NoVolume { place: self.place.clone() });
                 }
-                Ok(Added::Theirs(theirs)) => {
+                Ok((Added::Theirs(theirs), _)) => {
                     claim::end(chain, epoch, writer)?;
                     head = match chain.follow(theirs.number)? {
                         Some((_, newest)) => newest,
@@ -224,6 +270,11 @@ impl Site {
                 }
                 Err(error) => {
                     let _ = claim::end(chain, epoch, writer);
+                    let is_stale = matches!(error, Error::Stale { .. });
+                    if let Some((log, epoch)) = cache.filter(|_| is_stale).and_then(Cache::held_log)
+                    {
+                        log_base::keep_base(chain, volume, &log, epoch);
+                    }
                     return Err(error);
                 }
             }
@@ -238,12 +289,15 @@ impl Site {
         volume: VolumeId,
         head: &Manifest,
         writer: &Writer,
-    ) -> Result<Added> {
+        cache: Option<&Cache>,
+    ) -> Result<(Added, Settled)> {
         let epoch = head.epoch + 1;
         if !self.options.takeover {
             claim::check(chain, head, epoch, writer)?;
         }
-        let taken = Manifest {
+        let settled = self.settle(chain, head, cache)?;
+        let has_log = self.options.is_local() || settled.replay.is_some();
+        let mut taken = Manifest {
             number: CommitNumber(head.number.0 + 1),
             epoch,
             nonce: random::hex(),
@@ -251,9 +305,39 @@ impl Site {
             writer: writer.clone(),
             time_ms: buttress_base::clock::wall().as_millis() as u64,
             is_opening: true,
+            local: cache.filter(|_| has_log).map(|cache| cache.mark(&writer.host)),
             ..head.clone()
         };
-        chain.add(volume, &taken)
+        if self.options.is_local() {
+            taken.mark(LogMark { log: writer.id.clone(), position: 0 });
+        }
+        Ok((chain.add(volume, &taken)?, settled))
+    }
+
+    /// Decides what to do with the local log of the writer before.
+    fn settle(&self, chain: &Chain, head: &Manifest, cache: Option<&Cache>) -> Result<Settled> {
+        let goes_on = self.options.discard_local;
+        let answer = cache.map_or(Ok(None), |cache| cache.settle(head, &self.place));
+        let settled = match (answer, cache) {
+            (Ok(replay), _) => Settled { replay, lost: None },
+            (Err(Error::Stale { .. }), Some(cache)) if goes_on => {
+                if let Some((log, _)) = cache.held_log() {
+                    // There is such a pin if the log could have been salvaged.
+                    let _ = pin::delete(chain, &log_base::pin_of(&log));
+                }
+                Settled { replay: None, lost: cache.give_up(head)? }
+            }
+            (Err(error), _) => return Err(error),
+        };
+        let is_here = cache.is_some_and(|cache| cache.is_of_this(head));
+        match &head.local {
+            Some(local) if !is_here && !goes_on && !self.options.takeover => {
+                let (place, host, dir) =
+                    (self.place.clone(), local.host.clone(), local.dir.clone());
+                Err(Error::Elsewhere { place, host, dir })
+            }
+            _ => Ok(settled),
+        }
     }
 }
 
@@ -358,6 +442,7 @@ impl Core {
         let state: &mut State = &mut state;
         state.recent.clone_from(&manifest.recent);
         state.is_btrfs = is_btrfs(&sector);
+        state.node_ids = node_ids(&sector);
         if self.options.write {
             self.open_entry(state);
         }
@@ -402,6 +487,15 @@ impl Opened {
         }
     }
 
+    /// What was given up of a local log, because that was asked for.
+    #[must_use]
+    pub fn discarded(&self) -> Option<&Unsent> {
+        match self {
+            Self::File(_) => None,
+            Self::Remote(device) => device.discarded(),
+        }
+    }
+
     /// Releases the volume, so that others can open it. This device writes nothing afterwards.
     ///
     /// # Errors
@@ -418,13 +512,12 @@ impl Opened {
     }
 }
 
-/// Opens any volume that a user can name. `takeover` takes a volume in a store from a writer that
-/// seems to be alive.
+/// Opens any volume that a user can name, one in a store as `asked` says.
 ///
 /// # Errors
 ///
 /// Those of [`FileDevice::open`], of [`Inside::open`], of [`Site::of`] and of [`Site::open`].
-pub fn open(volume: &Path, how: OpenOptions, takeover: bool) -> Result<Opened> {
+pub fn open(volume: &Path, how: OpenOptions, asked: &Asked) -> Result<Opened> {
     if let Some(inside) = Inside::of(volume) {
         let (disk, part) = inside.open(how)?;
         return Ok(Opened::Part(disk, part));
@@ -432,7 +525,7 @@ pub fn open(volume: &Path, how: OpenOptions, takeover: bool) -> Result<Opened> {
     if !is_remote(volume) {
         return Ok(Opened::File(Arc::new(FileDevice::open(volume, how)?)));
     }
-    let options = Options { write: how.write, takeover, ..Options::default() };
+    let options = asked.options(volume, how.write)?;
     Ok(Opened::Remote(Arc::new(Site::of(volume, options)?.open()?)))
 }
 
@@ -442,14 +535,14 @@ pub fn open(volume: &Path, how: OpenOptions, takeover: bool) -> Result<Opened> {
 /// # Errors
 ///
 /// Those of [`FileDevice::create`], of [`Inside::open`], of [`Site::of`] and of [`Site::create`].
-pub fn create(volume: &Path, len: u64, takeover: bool) -> Result<Opened> {
+pub fn create(volume: &Path, len: u64, asked: &Asked) -> Result<Opened> {
     if Inside::of(volume).is_some() {
-        return open(volume, OpenOptions::WRITE, takeover);
+        return open(volume, OpenOptions::WRITE, asked);
     }
     if !is_remote(volume) {
         return Ok(Opened::File(Arc::new(FileDevice::create(volume, len)?)));
     }
-    let options = Options { write: true, takeover, ..Options::default() };
+    let options = asked.options(volume, true)?;
     Ok(Opened::Remote(Arc::new(Site::of(volume, options)?.create(len)?)))
 }
 

@@ -1,5 +1,6 @@
 //! How a volume in a store is opened.
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::error::{Error, Result};
@@ -47,6 +48,23 @@ pub struct Options {
     pub max_lag: Duration,
     /// How long old commits are kept.
     pub min_keep: Duration,
+    /// The folder of the local cache.
+    pub cache_dir: Option<PathBuf>,
+    /// The most bytes that the local cache takes.
+    pub cache_size: u64,
+    /// What a flush waits for; without it, the local log where there is a cache.
+    pub durability: Option<Durability>,
+    /// Whether to go on without acknowledged writes in a local log that cannot be replayed.
+    pub discard_local: bool,
+}
+
+/// What a flush waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// The log on a disk of this machine.
+    Local,
+    /// A commit in the store.
+    Remote,
 }
 
 impl Default for Options {
@@ -61,15 +79,85 @@ impl Default for Options {
             patience: Duration::from_secs(600),
             max_lag: Duration::from_secs(5),
             min_keep: Duration::from_secs(600),
+            cache_dir: None,
+            cache_size: 10 << 30,
+            durability: None,
+            discard_local: false,
         }
     }
 }
 
 /// The options that [`Options::accept`] takes.
-pub const OPTION_NAMES: [&str; 8] =
-    ["pin", "commit", "object-size", "memory", "in-flight", "patience", "max-lag", "min-keep"];
+pub const OPTION_NAMES: [&str; 12] = [
+    "pin",
+    "commit",
+    "object-size",
+    "memory",
+    "in-flight",
+    "patience",
+    "max-lag",
+    "min-keep",
+    "cache-dir",
+    "cache-size",
+    "durability",
+    "discard-local",
+];
+
+/// Those of them that are mount options, too.
+pub const MOUNT_OPTION_NAMES: [&str; 8] = [
+    "in-flight",
+    "patience",
+    "max-lag",
+    "min-keep",
+    "cache-dir",
+    "cache-size",
+    "durability",
+    "discard-local",
+];
+
+/// How a volume is to be opened, beyond what its name says. Options in the name come first.
+#[derive(Clone, Debug, Default)]
+pub struct Asked {
+    /// Take the volume from a writer that seems to be alive.
+    pub takeover: bool,
+    /// Go on without acknowledged writes in a local log that cannot be replayed.
+    pub discard_local: bool,
+    /// Options as places have them.
+    pub options: Vec<(String, String)>,
+}
+
+impl Asked {
+    /// The options that stand for it.
+    pub(crate) fn options(&self, volume: &Path, write: bool) -> Result<Options> {
+        let Self { takeover, discard_local, .. } = *self;
+        let mut options = Options { write, takeover, discard_local, ..Options::default() };
+        let place = volume.display().to_string();
+        for (key, value) in &self.options {
+            options.accept(&place, key, value)?;
+        }
+        Ok(options)
+    }
+}
 
 impl Options {
+    /// Whether a flush waits for the local log alone.
+    pub(crate) fn is_local(&self) -> bool {
+        self.write && self.cache_dir.is_some() && self.durability != Some(Durability::Remote)
+    }
+
+    /// Refuses options that need another one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Place`], which names the option that is missing.
+    pub(crate) fn check(&self, place: &str) -> Result<()> {
+        if self.durability == Some(Durability::Local) && self.cache_dir.is_none() {
+            let why = "durability=local needs cache-dir=".to_owned();
+            return Err(Error::Place { place: place.to_owned(), why });
+        }
+        Ok(())
+    }
+
     /// Takes an option of a place, and says whether it is one of these.
     ///
     /// # Errors
@@ -100,6 +188,28 @@ impl Options {
             "patience" => self.patience = seconds()?,
             "max-lag" => self.max_lag = seconds()?,
             "min-keep" => self.min_keep = seconds()?,
+            "cache-dir" => {
+                let dir = PathBuf::from(value);
+                if !dir.is_absolute() {
+                    return Err(wrong("not an absolute path"));
+                }
+                self.cache_dir = Some(dir);
+            }
+            "cache-size" => self.cache_size = within(16 << 20, 1 << 50)?,
+            "durability" => {
+                self.durability = Some(match value {
+                    "local" => Durability::Local,
+                    "remote" => Durability::Remote,
+                    _ => return Err(wrong("neither local nor remote")),
+                });
+            }
+            "discard-local" => {
+                self.discard_local = match value {
+                    "1" | "yes" | "true" => true,
+                    "0" | "no" | "false" => false,
+                    _ => return Err(wrong("neither yes nor no")),
+                };
+            }
             _ => return Ok(false),
         }
         Ok(true)

@@ -9,7 +9,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::core::Core;
+use crate::core::{Core, Kept, Logged};
+use crate::disk_lines::{DiskKey, DiskLines};
 use crate::envelope::damaged;
 use crate::error::{Error, Result};
 use crate::lines::{Key, LINE, LINE_BYTES};
@@ -17,6 +18,7 @@ use crate::map::{Holds, Missing};
 use crate::segment::{FRAME, frame_at, unframe};
 use crate::store::StoreError;
 use crate::units::{ObjectNumber, SECTOR, Sector};
+use crate::write::has_nodes;
 
 /// The longest part of an object that one request asks for, in lines.
 const REQUEST_LINES: u32 = 16;
@@ -33,11 +35,20 @@ struct Fetch {
     frame: u32,
 }
 
+/// A part of a read that only the local log has.
+struct FromLog {
+    to: u64,
+    count: u64,
+    frame: u32,
+    logged: Arc<Logged>,
+}
+
 /// An object that a read needs data from.
 #[derive(Clone, Debug)]
 struct Source {
     name: String,
     sectors: u32,
+    epoch: u32,
 }
 
 /// Lines of one object that are asked for at once.
@@ -90,6 +101,7 @@ impl Core {
     ) -> Result<Vec<Fetch>> {
         let count = content.len() as u64 / SECTOR;
         let mut fetches = Vec::new();
+        let mut from_log = Vec::new();
         let mut done = 0;
         let mut missing: Option<Missing> = None;
         while done < count {
@@ -113,7 +125,16 @@ impl Core {
                     part.fill(0);
                     continue;
                 };
-                let sealed = state.sealed.get(&spot.object).map(|sealed| &*sealed.segment);
+                let sealed = state.sealed.get(&spot.object).map(|sealed| &sealed.whole);
+                let sealed = match sealed {
+                    Some(Kept::Memory(segment)) => Some(&**segment),
+                    Some(Kept::Log(logged)) => {
+                        let logged = Arc::clone(logged);
+                        from_log.push(FromLog { to, count, frame: spot.frame, logged });
+                        continue;
+                    }
+                    None => None,
+                };
                 let open = Some(&state.open).filter(|open| open.number == spot.object);
                 if let Some(segment) = open.or(sealed) {
                     let sectors = part.chunks_exact_mut(SECTOR as usize);
@@ -132,10 +153,15 @@ impl Core {
                         let why = format!("the map names no data object {}", spot.object.0);
                         return Err(damaged(&self.chain.place, why));
                     };
-                    vacant.insert(Source { name, sectors: shape.sectors });
+                    let epoch = entry.map_or(0, |entry| entry.epoch);
+                    vacant.insert(Source { name, sectors: shape.sectors, epoch });
                 }
                 fetches.push(Fetch { to, count, object: spot.object, frame: spot.frame });
             }
+        }
+        for part in from_log {
+            let bytes = (part.to * SECTOR) as usize..((part.to + part.count) * SECTOR) as usize;
+            self.read_logged(&part.logged, part.frame, &mut content[bytes])?;
         }
         Ok(fetches)
     }
@@ -158,7 +184,7 @@ impl Core {
             let mut lacks = false;
             for line in first..end {
                 let key = (fetch.object, line);
-                match self.lines.get(key) {
+                match self.lines.get(key).or_else(|| self.on_disk(source.epoch, key)) {
                     Some(found) => drop(lines.insert(key, found)),
                     None => {
                         lacks = true;
@@ -170,7 +196,11 @@ impl Core {
                 let more = self.lines.ahead(fetch.object, first, end);
                 let last = source.sectors.div_ceil(LINE).min(end + more);
                 let ahead = (end..last).map(|line| (fetch.object, line));
-                absent.extend(ahead.filter(|key| self.lines.get(*key).is_none()).map(|k| (k, ())));
+                let is_near = |key: &Key| {
+                    let has = |disk: &DiskLines| disk.has(disk_key(source.epoch, *key));
+                    self.lines.get(*key).is_some() || self.disk.as_ref().is_some_and(has)
+                };
+                absent.extend(ahead.filter(|key| !is_near(key)).map(|key| (key, ())));
             }
         }
         let requests = joined(absent.keys().copied());
@@ -185,19 +215,42 @@ impl Core {
             return Ok(lines);
         }
         let found = self.chain.store.many_as(&ranges, |index, bytes| {
-            self.take(&requests[index], &ranges[index].0, bytes)
+            let request = &requests[index];
+            self.take(request, &sources[&request.object], bytes)
         })?;
         lines.extend(found.into_iter().flatten());
         Ok(lines)
     }
 
+    /// Reads a line from the local disk.
+    fn on_disk(&self, epoch: u32, key: Key) -> Option<Arc<[u8]>> {
+        let line: Arc<[u8]> = self.disk.as_ref()?.get(disk_key(epoch, key))?.into();
+        self.lines.put(key, Arc::clone(&line));
+        Some(line)
+    }
+
+    /// Keeps a line on the local disk, or only one with nodes of trees.
+    pub(crate) fn to_disk(&self, epoch: u32, key: Key, line: &[u8], only_nodes: bool) {
+        let Some(disk) = &self.disk else { return };
+        let is_node = has_nodes(line, self.state.lock().node_ids);
+        if is_node || !only_nodes {
+            disk.put(disk_key(epoch, key), line, is_node);
+        }
+    }
+
     /// Checks an answer (E1), and keeps its lines.
-    fn take(&self, request: &Request, name: &str, bytes: &[u8]) -> Result<Vec<(Key, Arc<[u8]>)>> {
+    fn take(
+        &self,
+        request: &Request,
+        source: &Source,
+        bytes: &[u8],
+    ) -> Result<Vec<(Key, Arc<[u8]>)>> {
         let mut lines = Vec::with_capacity(request.count as usize);
         for (line, frames) in (request.first..).zip(bytes.chunks(LINE as usize * FRAME)) {
             let mut content = vec![0; LINE_BYTES.min(frames.len() / FRAME * SECTOR as usize)];
-            unframe(name, request.object, line * LINE, frames, &mut content)?;
+            unframe(&source.name, request.object, line * LINE, frames, &mut content)?;
             let content: Arc<[u8]> = content.into();
+            self.to_disk(source.epoch, (request.object, line), &content, false);
             self.lines.put((request.object, line), Arc::clone(&content));
             lines.push(((request.object, line), content));
         }
@@ -210,6 +263,10 @@ impl Request {
         let end = ((self.first + self.count) * LINE).min(source.sectors);
         frame_at(self.first * LINE)..frame_at(end)
     }
+}
+
+fn disk_key(epoch: u32, (object, line): Key) -> DiskKey {
+    DiskKey { epoch, object, line }
 }
 
 /// Joins neighbouring lines to requests.

@@ -9,7 +9,8 @@
 //!
 //! # Invariants
 //!
-//! - **G1** A sealed segment never changes.
+//! - **G1** A sealed segment never changes. Frames and extents that the local log has are fixed: a
+//!   later write of the sector takes a new frame.
 //! - **G2** Applying the extents in order restores the content of the device at the moment of the
 //!   seal.
 
@@ -21,7 +22,7 @@ use crate::units::{ObjectNumber, SECTOR, Sector};
 
 /// Bytes of a frame.
 pub(crate) const FRAME: usize = 4 + SECTOR as usize;
-const EXTENT: usize = 16;
+pub(crate) const EXTENT: usize = 16;
 const HOLE: u64 = 1 << 63;
 
 /// A run of sectors of the device, in a segment.
@@ -42,6 +43,17 @@ pub(crate) struct Segment {
     sectors: u32,
     /// The newest frame of each sector; none after a hole.
     newest: HashMap<u64, u32>,
+    /// How many frames have their checksum, and how many extents are fixed (G1).
+    fixed_frames: u32,
+    fixed_extents: usize,
+}
+
+/// The part of a segment that was fixed at one time.
+#[derive(Debug)]
+pub(crate) struct Fixed {
+    pub(crate) first_frame: u32,
+    pub(crate) frames: u32,
+    pub(crate) extents: Vec<Extent>,
 }
 
 /// The size of a data object: counts that a manifest records.
@@ -65,8 +77,19 @@ pub(crate) fn frame_at(frame: u32) -> u64 {
 
 impl Segment {
     pub(crate) fn new(number: ObjectNumber) -> Self {
-        let bytes = vec![0; LEN];
-        Self { number, bytes, extents: Vec::new(), sectors: 0, newest: HashMap::new() }
+        Self::of_parts(number, vec![0; LEN], Vec::new(), 0)
+    }
+
+    /// A segment of frames that have their checksums. `bytes` begins with room for the envelope.
+    pub(crate) fn of_parts(
+        number: ObjectNumber,
+        bytes: Vec<u8>,
+        extents: Vec<Extent>,
+        sectors: u32,
+    ) -> Self {
+        let (fixed_frames, fixed_extents) = (sectors, extents.len());
+        let newest = HashMap::new();
+        Self { number, bytes, extents, sectors, newest, fixed_frames, fixed_extents }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -81,9 +104,10 @@ impl Segment {
         Shape { sectors: self.sectors, extents: self.extents.len() as u32 }
     }
 
-    /// Overwrites a sector that was added before, if there is a frame of it.
+    /// Overwrites a sector that was added before, if there is a frame of it that is not fixed.
     pub(crate) fn overwrite(&mut self, sector: Sector, content: &[u8]) -> bool {
-        let Some(&frame) = self.newest.get(&sector.0) else { return false };
+        let frame = self.newest.get(&sector.0).copied();
+        let Some(frame) = frame.filter(|&frame| frame >= self.fixed_frames) else { return false };
         let at = frame_at(frame) as usize + 4;
         self.bytes[at..at + content.len()].copy_from_slice(content);
         true
@@ -96,7 +120,7 @@ impl Segment {
         self.bytes.extend_from_slice(content);
         self.newest.insert(sector.0, frame);
         self.sectors += 1;
-        match self.extents.last_mut() {
+        match self.extents[self.fixed_extents..].last_mut() {
             Some(last) if !last.is_hole && last.first.0 + last.count == sector.0 => last.count += 1,
             _ => self.extents.push(Extent { first: sector, count: 1, is_hole: false }),
         }
@@ -112,7 +136,7 @@ impl Segment {
         } else {
             self.newest.retain(|sector, _| !(first.0..first.0 + count).contains(sector));
         }
-        match self.extents.last_mut() {
+        match self.extents[self.fixed_extents..].last_mut() {
             Some(last) if last.is_hole && last.first.0 + last.count == first.0 => {
                 last.count += count;
             }
@@ -128,19 +152,35 @@ impl Segment {
         true
     }
 
-    /// Finishes the object: adds checksums, extents and envelope (G1).
-    pub(crate) fn seal(&mut self, volume: VolumeId, epoch: u32) {
-        for frame in 0..self.sectors {
+    /// Fixes all frames and extents so far, and returns those that were not fixed before (G1).
+    pub(crate) fn fix(&mut self) -> Fixed {
+        let first_frame = self.fixed_frames;
+        for frame in first_frame..self.sectors {
             let at = frame_at(frame) as usize;
             let crc = frame_crc(self.number, frame, &self.bytes[at + 4..at + FRAME]);
             self.bytes[at..at + 4].copy_from_slice(&crc.to_le_bytes());
         }
+        let extents = self.extents[self.fixed_extents..].to_vec();
+        self.fixed_frames = self.sectors;
+        self.fixed_extents = self.extents.len();
+        Fixed { first_frame, frames: self.sectors - first_frame, extents }
+    }
+
+    /// Frames with their checksums.
+    pub(crate) fn frames(&self, first: u32, count: u32) -> &[u8] {
+        &self.bytes[frame_at(first) as usize..frame_at(first + count) as usize]
+    }
+
+    /// All extents, in their order.
+    pub(crate) fn extents(&self) -> &[Extent] {
+        &self.extents
+    }
+
+    /// Finishes the object: adds checksums, extents and envelope (G1).
+    pub(crate) fn seal(&mut self, volume: VolumeId, epoch: u32) {
+        self.fix();
         let tail = self.bytes.len();
-        for extent in &self.extents {
-            let count = extent.count | if extent.is_hole { HOLE } else { 0 };
-            self.bytes.extend_from_slice(&extent.first.0.to_le_bytes());
-            self.bytes.extend_from_slice(&count.to_le_bytes());
-        }
+        self.bytes.extend_from_slice(&encode_extents(&self.extents));
         let envelope = Envelope {
             kind: Kind::Data,
             len: self.bytes.len() as u64,
@@ -164,6 +204,17 @@ impl Segment {
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
+}
+
+/// Extents as bytes.
+pub(crate) fn encode_extents(extents: &[Extent]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(extents.len() * EXTENT);
+    for extent in extents {
+        let count = extent.count | if extent.is_hole { HOLE } else { 0 };
+        bytes.extend_from_slice(&extent.first.0.to_le_bytes());
+        bytes.extend_from_slice(&count.to_le_bytes());
+    }
+    bytes
 }
 
 fn frame_crc(number: ObjectNumber, frame: u32, content: &[u8]) -> u32 {
@@ -193,9 +244,25 @@ pub(crate) fn unframe(
     Ok(())
 }
 
+/// Says whether the checksums of a run of frames are right.
+pub(crate) fn are_whole(number: ObjectNumber, first: u32, frames: &[u8]) -> bool {
+    let mut pairs = (first..).zip(frames.chunks_exact(FRAME));
+    pairs.all(|(frame, raw)| frame_crc(number, frame, &raw[4..]) == envelope::u32_at(raw, 0))
+}
+
 /// The range of the extents in an object of that shape.
 pub(crate) fn tail(shape: Shape) -> std::ops::Range<u64> {
     frame_at(shape.sectors)..shape.len()
+}
+
+/// Extents from bytes, as they are.
+pub(crate) fn decode_extents(bytes: &[u8]) -> Vec<Extent> {
+    let each = |raw: &[u8]| {
+        let count = envelope::u64_at(raw, 8);
+        let first = Sector(envelope::u64_at(raw, 0));
+        Extent { first, count: count & !HOLE, is_hole: count & HOLE != 0 }
+    };
+    bytes.chunks_exact(EXTENT).map(each).collect()
 }
 
 /// Reads the extents of a data object from its tail, and checks them against `crc`.
@@ -203,12 +270,7 @@ pub(crate) fn extents(name: &str, shape: Shape, crc: u32, tail: &[u8]) -> Result
     if crc_fast::crc32_iscsi(tail) != crc {
         return Err(damaged(name, "the checksum of its extents is wrong".to_owned()));
     }
-    let all = tail.chunks_exact(EXTENT).map(|raw| {
-        let count = envelope::u64_at(raw, 8);
-        let first = Sector(envelope::u64_at(raw, 0));
-        Extent { first, count: count & !HOLE, is_hole: count & HOLE != 0 }
-    });
-    let all: Vec<Extent> = all.collect();
+    let all = decode_extents(tail);
     let mut frames = 0_u64;
     for extent in &all {
         if extent.count == 0 || extent.first.0.checked_add(extent.count).is_none() {

@@ -2,7 +2,11 @@
 
 use std::sync::atomic::Ordering;
 
+use buttress_base::clock;
+
 use crate::core::Core;
+use crate::disk_lines::DiskLines;
+use crate::log::Log;
 use crate::map::Holds;
 use crate::units::CommitNumber;
 
@@ -24,6 +28,16 @@ pub struct Status {
     pub shared_bytes: u64,
     /// Written and in no commit yet: the lag.
     pub lag_writes: u64,
+    /// Bytes that were written and are in no commit yet.
+    pub lag_bytes: u64,
+    /// How long ago the first of them was written, in milliseconds.
+    pub lag_ms: u64,
+    /// Bytes of the local log.
+    pub log_bytes: u64,
+    /// Bytes of what was read, on a local disk.
+    pub disk_bytes: u64,
+    /// Reads of a line that the local disk answered.
+    pub disk_hits: u64,
     /// Segments on their way to the store.
     pub in_flight: u64,
     /// Memory of what was read.
@@ -48,6 +62,7 @@ impl Status {
     pub(crate) fn of(core: &Core) -> Self {
         let counts = core.chain.store.counts();
         let load = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
+        let (disk_bytes, disk_hits) = core.disk.as_ref().map_or((0, 0), DiskLines::figures);
         let state = core.state.lock();
         let entries = || state.map.table.entries.values().filter(|entry| !entry.is_open);
         let shared = state.map.table.entries.iter();
@@ -61,6 +76,11 @@ impl Status {
             live_bytes: live.map(|entry| u64::from(entry.live) * 4096).sum(),
             shared_bytes: shared.map(|(_, entry)| entry.len()).sum(),
             lag_writes: state.position - state.committed,
+            lag_bytes: state.written_bytes - state.committed_bytes,
+            lag_ms: state.behind_since.map_or(0, |then| clock::since(then).as_millis() as u64),
+            log_bytes: core.log.get().map_or(0, Log::bytes),
+            disk_bytes,
+            disk_hits,
             in_flight: state.sealed.len() as u64,
             cached_bytes: core.lines.bytes(),
             puts: load(&counts.puts),

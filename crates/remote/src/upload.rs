@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::core::Core;
+use crate::core::{Core, Kept};
 use crate::error::Result;
 use crate::lines::{LINE, LINE_BYTES};
 use crate::segment::Segment;
@@ -22,28 +22,36 @@ impl AsRef<[u8]> for Whole {
 impl Core {
     /// The work of one thread: sends segments until the volume is closed.
     pub(crate) fn send_all(&self) {
-        while let Some(segment) = self.next_to_send() {
-            if let Err(error) = self.send(&segment) {
+        while let Some((number, whole)) = self.next_to_send() {
+            let sent = self.in_memory(whole).and_then(|segment| self.send(&segment));
+            if let Err(error) = sent {
                 let _ = self.failed(error);
                 return;
             }
             let mut state = self.state.lock();
-            state.sealed.remove(&segment.number);
+            let was = state.sealed.remove(&number);
+            if was.is_some_and(|was| matches!(was.whole, Kept::Memory(_))) {
+                state.in_memory -= 1;
+            }
+            if let Some(logging) = &mut state.logging {
+                logging.places.remove(&number);
+            }
             drop(state);
             self.signal.notify_all();
         }
     }
 
     /// Waits for a segment, and takes it.
-    fn next_to_send(&self) -> Option<Arc<Segment>> {
+    fn next_to_send(&self) -> Option<(ObjectNumber, Kept)> {
         let mut state = self.state.lock();
         loop {
             if state.failure.is_some() {
                 return None;
             }
-            if let Some(sealed) = state.sealed.values_mut().find(|sealed| !sealed.is_taken) {
+            let next = state.sealed.iter_mut().find(|(_, sealed)| !sealed.is_taken);
+            if let Some((&number, sealed)) = next {
                 sealed.is_taken = true;
-                return Some(Arc::clone(&sealed.segment));
+                return Some((number, sealed.whole.clone()));
             }
             if state.is_closing {
                 return None;
@@ -64,6 +72,7 @@ impl Core {
             for (frame, sector) in (line * LINE..).zip(sectors) {
                 segment.read(frame, sector);
             }
+            self.to_disk(self.epoch, (segment.number, line), &content, true);
             self.lines.put((segment.number, line), content.into());
         }
         Ok(())

@@ -4,12 +4,14 @@
 //!
 //! - **X1** A write of at most 1 MiB is in the segments whole or not at all, unless a segment fills
 //!   up during the write.
-//! - **X2** A writer waits while the maximum number of sealed segments is not yet in the store.
+//! - **X2** A writer waits while the maximum number of sealed segments is in memory, and while the
+//!   local log is full.
 
 use buttress_base::{Held, clock};
 
-use crate::core::{Core, State};
+use crate::core::{Core, NodeIds, State};
 use crate::error::Result;
+use crate::log::Log;
 use crate::map::PAGE_SECTORS;
 use crate::units::{SECTOR, Sector, Spot};
 
@@ -17,6 +19,10 @@ use crate::units::{SECTOR, Sector, Spot};
 pub(crate) const SUPERBLOCK: Sector = Sector((64 << 10) / SECTOR);
 const MAGIC_AT: usize = 64;
 const MAGIC: &[u8; 8] = b"_BHRfS_M";
+/// Where superblocks and headers of nodes have the identifier of the volume, and where superblocks
+/// have the one of their nodes if that differs.
+const FSID_AT: usize = 0x20;
+const METADATA_UUID_AT: usize = 0x23b;
 
 /// Sectors that are written under one lock.
 const STEP: usize = 256;
@@ -24,6 +30,24 @@ const STEP: usize = 256;
 /// Says whether a sector is a superblock of btrfs.
 pub(crate) fn is_btrfs(sector: &[u8]) -> bool {
     sector.get(MAGIC_AT..MAGIC_AT + MAGIC.len()) == Some(MAGIC)
+}
+
+/// The identifiers of nodes, by the primary superblock of their volume.
+pub(crate) fn node_ids(superblock: &[u8]) -> NodeIds {
+    let id = |at: usize| {
+        let raw = superblock.get(at..at + 16).filter(|_| is_btrfs(superblock));
+        raw.and_then(|raw| raw.try_into().ok()).unwrap_or_default()
+    };
+    [id(FSID_AT), id(METADATA_UUID_AT)]
+}
+
+/// Says whether some sectors have the header of a node.
+pub(crate) fn has_nodes(sectors: &[u8], ids: NodeIds) -> bool {
+    let is_node = |sector: &[u8]| {
+        let found = sector.get(FSID_AT..FSID_AT + 16);
+        ids.iter().any(|id| *id != [0; 16] && found == Some(id))
+    };
+    sectors.chunks(SECTOR as usize).any(is_node)
 }
 
 impl Core {
@@ -40,15 +64,16 @@ impl Core {
     }
 
     fn write_step(&self, first: Sector, content: &[u8], count: u64) -> Result<()> {
-        let mut state = self.room(first, count)?;
-        let state = &mut *state;
-        state.position += 1;
+        let mut held = self.room(first, count)?;
+        let state = &mut *held;
+        state.count(count);
         let mut run: Option<(Sector, u64, Spot)> = None;
         for (at, sector) in (first.0..).zip(content.chunks_exact(SECTOR as usize)) {
             let at = Sector(at);
             if at == SUPERBLOCK {
                 state.superblock_at = state.position;
                 state.is_btrfs = is_btrfs(sector);
+                state.node_ids = node_ids(sector);
             }
             if state.open.overwrite(at, sector) {
                 flush_run(state, run.take());
@@ -65,6 +90,8 @@ impl Core {
             }
         }
         flush_run(state, run.take());
+        drop(held);
+        self.pace(count);
         Ok(())
     }
 
@@ -87,7 +114,7 @@ impl Core {
             }
         }
         if moved > 0 {
-            state.position += 1;
+            state.count(moved);
             state.deferred.get_or_insert((state.position, clock::now()));
         }
         Ok(moved)
@@ -101,7 +128,7 @@ impl Core {
             let step = (PAGE_SECTORS - at % PAGE_SECTORS).min(end - at);
             let mut state = self.room(Sector(at), step)?;
             if !state.map.is_hole(Sector(at), step) {
-                state.position += 1;
+                state.count(0);
                 state.open.hole(Sector(at), step);
                 state.map.set(Sector(at), step, None);
                 if (at..at + step).contains(&SUPERBLOCK.0) {
@@ -119,8 +146,13 @@ impl Core {
         loop {
             let mut state = self.with_pages(first, count)?;
             self.check(&state)?;
-            if state.sealed.len() < self.options.in_flight * 2 {
+            let is_full = state.logging.is_some() && self.log.get().is_some_and(Log::is_full);
+            if state.in_memory < self.options.in_flight * 2 && !is_full {
                 return Ok(state);
+            }
+            if is_full {
+                // The keeper makes the log shorter by a commit.
+                self.signal.notify_all();
             }
             state.wait(&self.signal);
         }

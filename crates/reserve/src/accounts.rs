@@ -102,7 +102,7 @@ impl Reservations {
             frozen,
             unallocated,
             for_copies,
-            waiting: (self.space.data_queue().len(), self.line.len()),
+            waiting: (self.space.data_queue().len(), self.queue.len()),
         }
     }
 
@@ -138,7 +138,7 @@ impl Reservations {
             paths,
             dirty: dirty.saturating_sub(ordered),
             ordered,
-            waiting: self.line.is_waiting(),
+            waiting: self.queue.is_waiting(),
         }
     }
 }

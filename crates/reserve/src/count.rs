@@ -74,16 +74,34 @@ impl Reservations {
         let spares = by_inodes && inodes.items() > 0 && is_of_these();
         let spared = if spares { inodes.spared(count.roots) } else { 0 };
         let items = since.items + to_come.items.saturating_sub(spared);
-        let whole = since.whole + to_come.whole;
+        let commit_items = since.commit_items + to_come.commit_items;
         let paths = items.saturating_mul(self.levels() + self.shared_fills());
-        let records =
-            whole.saturating_mul(self.levels()) + items.saturating_mul(self.shared_records());
+        let records = commit_items.saturating_mul(self.levels())
+            + items.saturating_mul(self.shared_records());
         let records = records.min(count.rest.unwrap_or(u64::MAX));
         let nodes = count.nodes.saturating_add(paths).saturating_add(records).saturating_add(SLACK);
         let above = self.shared_nodes(self.space.account(SpaceKind::Metadata).used);
-        let fills = 2 * (since.bytes + to_come.bytes) + whole.saturating_mul(WHOLE_BYTES) + above;
+        let fills =
+            2 * (since.bytes + to_come.bytes) + commit_items.saturating_mul(WHOLE_BYTES) + above;
         let nodesize = u64::from(self.store.geometry().nodesize);
         nodes.saturating_mul(nodesize).saturating_add(fills)
+    }
+
+    /// Notes whether a new count is due before it is needed: it saves more than twice as many bytes
+    /// as are left.
+    pub(crate) fn note_due(&self, known: &Known, left: u64) {
+        let paths = known.paths(self.levels());
+        let saved = paths.saturating_mul(self.levels() * u64::from(self.store.geometry().nodesize));
+        self.counts.set_due(paths >= WORTH && saved / 2 > left);
+    }
+
+    /// Counts if that is due and no other thread counts. Meanwhile other writers go on with the
+    /// space that is left.
+    pub(crate) fn count_ahead(&self) {
+        if self.counts.is_due() {
+            self.counts.set_due(false);
+            self.recount_with(WORTH - 1, false);
+        }
     }
 
     /// Whether a count can help writers that fill the volume. It cannot help if their reservations
@@ -107,11 +125,18 @@ impl Reservations {
 
     /// As [`Self::recount`], if the items put since the last count cost more than `few` paths.
     pub(crate) fn recount_beyond(&self, few: u64) -> bool {
+        self.recount_with(few, true)
+    }
+
+    /// With `waits`, waits for other counts; otherwise makes none beside them.
+    fn recount_with(&self, few: u64, waits: bool) -> bool {
         crate::held::expect_none("handle::H2: nodes are read");
         let view = self.view.load_full();
         let running = view.running();
         let counted = self.counts.of(running);
-        let mut work = counted.work.lock();
+        let work = &counted.work;
+        let work = if waits { Some(work.lock()) } else { work.try_lock() };
+        let Some(mut work) = work else { return false };
         // A freeze since the lookup may have had this transaction counted completely. Then no
         // reservation can use the count.
         if !Arc::ptr_eq(self.view.load().running(), running) {

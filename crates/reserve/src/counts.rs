@@ -73,10 +73,12 @@ pub(crate) struct Counted {
 /// The counts of the transactions that are not durable yet: the running one, and a frozen one
 /// before it. Counts of older ones are not kept.
 #[derive(Debug, Default)]
-pub(crate) struct Counts(
+pub(crate) struct Counts {
     /// Unranked: nothing is taken under them.
-    [Mutex<Slot>; 2],
-);
+    slots: [Mutex<Slot>; 2],
+    /// A count of the running transaction is due before it is needed.
+    is_due: AtomicBool,
+}
 
 /// A transaction, and its count.
 type Slot = Option<(Generation, Arc<Counted>)>;
@@ -85,7 +87,7 @@ impl Counts {
     /// The count of a transaction's nodes.
     pub(crate) fn of(&self, transaction: &Transaction) -> Arc<Counted> {
         let generation = transaction.generation;
-        let mut slot = self.0[(generation.0 % 2) as usize].lock();
+        let mut slot = self.slots[(generation.0 % 2) as usize].lock();
         match &*slot {
             Some((known, counted)) if *known == generation => Arc::clone(counted),
             // The caller's view is of a transaction that is durable by now.
@@ -95,6 +97,17 @@ impl Counts {
                 *slot = Some((generation, Arc::clone(&counted)));
                 counted
             }
+        }
+    }
+
+    /// Whether a count is due before it is needed.
+    pub(crate) fn is_due(&self) -> bool {
+        self.is_due.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_due(&self, is_due: bool) {
+        if self.is_due() != is_due {
+            self.is_due.store(is_due, Ordering::Relaxed);
         }
     }
 }

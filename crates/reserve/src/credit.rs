@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use buttress_base::CachePadded;
 use buttress_base::shard::{SHARDS, shard};
 use buttress_base::sync::Mutex;
-use buttress_space::Class;
+use buttress_space::Priority;
 
 use crate::reservations::Reservations;
 use crate::token::MetaReservation;
@@ -80,7 +80,7 @@ impl Reservations {
             return Some(part);
         }
         let batch = cost.times(BATCH);
-        if !self.line.at_once(Class::Normal, || self.try_reserve_batch(batch)) {
+        if !self.queue.at_once(Priority::Normal, || self.try_reserve_batch(batch)) {
             shard.rests.store(REST, Ordering::Relaxed);
             let kept = mem::take(&mut *credit);
             drop(credit);
@@ -98,7 +98,7 @@ impl Reservations {
 
     /// Whether reservations of this size may be kept here (B3, B4).
     fn may_keep(&self, cost: Costs) -> bool {
-        !self.policy.is_levels() && cost.all_items() <= ITEMS_MAX && !self.line.is_waiting()
+        !self.policy.is_levels() && cost.all_items() <= ITEMS_MAX && !self.queue.is_waiting()
     }
 
     /// Keeps a reservation that came back; returns it where it is not to be kept.
@@ -121,7 +121,7 @@ impl Reservations {
         };
         // A ticket that joined the queue before this lock was taken is seen; a later one takes it
         // (B3).
-        if credit.came_back >= BATCH || self.line.is_waiting() {
+        if credit.came_back >= BATCH || self.queue.is_waiting() {
             credit.came_back = 0;
             return Some(all);
         }

@@ -96,6 +96,9 @@ impl Reservations {
         let put = known.map(|known| self.need_by_count(&known, Costs::default(), false));
         let need =
             closer.map_or(crude, |closer| with_apart(closer, &|| put.unwrap_or(closer)).min(crude));
+        if let Some(known) = known {
+            self.note_due(&known, free.saturating_sub(need + taken));
+        }
         let put = put.unwrap_or(need).min(need);
         let left = free.saturating_sub(put + taken);
         note_pressure((need - put).saturating_mul(1000) / left.max(1));

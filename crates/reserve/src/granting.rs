@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use buttress_format::{Generation, Key};
-use buttress_space::{Class, Reach};
+use buttress_space::{Priority, Reach};
 use buttress_transaction::{Cost, Costs};
 use buttress_tree::Roots;
 
@@ -24,13 +24,14 @@ impl Reservations {
         {
             return Some(reservation);
         }
-        let class = class_of(urgency, reach);
-        let take = || self.line.at_once(class, || self.try_reserve(cost, urgency));
+        let priority = priority_of(urgency, reach);
+        let take = || self.queue.at_once(priority, || self.try_reserve(cost, urgency));
         let granted = take()
             || (self.give_credit_back() && take())
             || (self.may_count(urgency) && self.recount() && take());
         granted.then(|| {
             self.ahead.look();
+            self.count_ahead();
             MetaReservation::of_granted(self, cost, urgency)
         })
     }
@@ -42,24 +43,24 @@ impl Reservations {
         urgency: Urgency,
         reach: Reach,
     ) -> Result<MetaReservation, MetaTicket<'_>> {
-        let class = class_of(urgency, reach);
-        let ticket = self.line.ask(class, Demand { cost, urgency }, |demand| {
+        let priority = priority_of(urgency, reach);
+        let ticket = self.queue.ask(priority, Demand { cost, urgency }, |demand| {
             self.try_reserve(demand.cost, demand.urgency)
         });
         let Some(ticket) = ticket else {
             return Ok(MetaReservation::of_granted(self, cost, urgency));
         };
         self.give_credit_back();
-        Err(MetaTicket::new(self, ticket, Demand { cost, urgency }, class))
+        Err(MetaTicket::new(self, ticket, Demand { cost, urgency }, priority))
     }
 
     /// Serves waiters, if necessary with a new count.
     pub fn serve_counted(&self) {
         self.serve();
         // Operations that free space are among the tickets with priority.
-        let frees = self.line.blocks(Class::Priority);
+        let frees = self.queue.blocks(Priority::High);
         let urgency = if frees { Urgency::Frees } else { Urgency::Normal };
-        if self.line.is_waiting() && self.may_count(urgency) && self.recount() {
+        if self.queue.is_waiting() && self.may_count(urgency) && self.recount() {
             self.serve();
         }
     }
@@ -136,7 +137,7 @@ impl Reservations {
     /// Serves the tickets that wait for metadata, first come first served. Called wherever metadata
     /// space becomes free.
     pub fn serve(&self) -> u64 {
-        self.line.serve(|demand| self.try_reserve(demand.cost, demand.urgency))
+        self.queue.serve(|demand| self.try_reserve(demand.cost, demand.urgency))
     }
 
     /// The most bytes of free metadata that a cost takes, for display and forecasts.
@@ -205,10 +206,10 @@ impl Reservations {
 }
 
 /// The class of a ticket: tickets on which others wait are served first.
-fn class_of(urgency: Urgency, reach: Reach) -> Class {
+fn priority_of(urgency: Urgency, reach: Reach) -> Priority {
     match (urgency, reach) {
         (Urgency::Frees | Urgency::Drops | Urgency::Finishes, _)
-        | (_, Reach::Commit | Reach::Handle) => Class::Priority,
-        (Urgency::Normal, Reach::All) => Class::Normal,
+        | (_, Reach::Commit | Reach::Handle) => Priority::High,
+        (Urgency::Normal, Reach::All) => Priority::Normal,
     }
 }

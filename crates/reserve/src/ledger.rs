@@ -183,7 +183,7 @@ impl Ledger {
         anew: bool,
     ) -> Result<(), Unknown> {
         let store = view.store();
-        for (tree, key, before, len) in transaction.overlay.changed(anew) {
+        for (tree, key, before, len) in transaction.overlay.take_changes(anew) {
             self.root_items += u64::from(tree == TreeId::ROOT);
             self.is_mixed |= is_mixed(tree);
             let Self { trees, pointed, .. } = self;
@@ -195,19 +195,19 @@ impl Ledger {
         }
         let pointed = std::mem::take(&mut self.pointed);
         self.note_records(view, space, pointed.iter().map(|start| (*start, (0, EXTENT_REFS))))?;
-        let records = transaction.refs.changed(anew);
-        let of = |change: &RecordChange| (change.extent.start, (change.before, change.adds));
+        let records = transaction.refs.take_changes(anew);
+        let of = |change: &RecordChange| (change.extent.start, (change.before, change.bytes_max));
         self.note_records(view, space, records.iter().map(of))?;
-        let dropped = records.iter().filter(|change| change.drops).map(|change| {
+        let dropped = records.iter().filter(|change| change.loses_users).map(|change| {
             let last = Logical(change.extent.end().0 - 1);
             ((csum_key(change.extent.start), csum_key(last)), (0, ITEM_LEN as u64))
         });
         self.note_ranges(view, TreeId::CSUM, dropped, 0)?;
         let of = |change: SumsChange| {
             let key = csum_key(change.start);
-            ((key, key), (change.before, change.adds))
+            ((key, key), (change.before, change.bytes_max))
         };
-        let sums = transaction.sums.changed(anew).into_iter().map(of);
+        let sums = transaction.sums.take_changes(anew).into_iter().map(of);
         self.note_ranges(view, TreeId::CSUM, sums, store.geometry().item_max() as u64)?;
         let added: Vec<_> = transaction.chunks.lock().iter().map(|new| new.chunk.clone()).collect();
         self.chunks = added.len() as u64;

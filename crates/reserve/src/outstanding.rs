@@ -21,7 +21,7 @@ pub(crate) struct Outstanding {
     freeing: Costs,
     /// The same, counted by the tokens (`reserve::P3`).
     #[cfg(debug_assertions)]
-    roll: buttress_space::TokenAudit<6>,
+    audit: buttress_space::TokenAudit<6>,
 }
 
 impl Outstanding {
@@ -40,7 +40,7 @@ impl Outstanding {
         self.costs += held;
         self.freeing += freeing;
         #[cfg(debug_assertions)]
-        self.roll.grant(figures(held, freeing));
+        self.audit.grant(figures(held, freeing));
     }
 
     /// Takes back a grant that was not taken.
@@ -48,7 +48,7 @@ impl Outstanding {
         self.costs -= held;
         self.freeing -= freeing;
         #[cfg(debug_assertions)]
-        self.roll.revoke(figures(held, freeing));
+        self.audit.revoke(figures(held, freeing));
     }
 
     /// Subtracts the reservation that a token gives back.
@@ -59,8 +59,8 @@ impl Outstanding {
 
     /// The audit of live tokens.
     #[cfg(debug_assertions)]
-    pub(crate) fn roll(&mut self) -> &mut buttress_space::TokenAudit<6> {
-        &mut self.roll
+    pub(crate) fn token_audit(&mut self) -> &mut buttress_space::TokenAudit<6> {
+        &mut self.audit
     }
 
     /// Compares the sums with the audit of tokens (`reserve::P3`).
@@ -68,7 +68,7 @@ impl Outstanding {
     pub(crate) fn audit(&self) {
         let found = figures(self.costs, self.freeing);
         assert_eq!(
-            self.roll.sum(),
+            self.audit.sum(),
             found,
             "reserve::P3: what tokens hold, those of requests that free space apart, and all"
         );

@@ -72,7 +72,7 @@ pub struct Reservations {
     /// The thread that makes room before any wait.
     pub(crate) ahead: CachePadded<Ahead>,
     /// Waiters for metadata.
-    pub(crate) line: CachePadded<Queue<Demand>>,
+    pub(crate) queue: CachePadded<Queue<Demand>>,
     /// The reserved part of the metadata that is left to reserve, in thousandths.
     pub(crate) pressure: AtomicU64,
     /// Metadata that the frozen transaction may still need, in bytes.
@@ -101,7 +101,7 @@ impl Reservations {
             inode_reserves: Arc::default(),
             credits: Credits::default(),
             ahead: CachePadded::default(),
-            line: CachePadded::new(Queue::new()),
+            queue: CachePadded::new(Queue::new()),
             pressure: AtomicU64::new(0),
             frozen_need: AtomicU64::new(0),
             frozen_taken: AtomicU64::new(0),
@@ -113,8 +113,8 @@ impl Reservations {
     }
 
     /// The queue of tickets that wait for metadata.
-    pub fn line(&self) -> &Queue<Demand> {
-        &self.line
+    pub fn queue(&self) -> &Queue<Demand> {
+        &self.queue
     }
 
     /// What is reserved for one inode's dirty data, for reservations that are bound to it

@@ -11,7 +11,7 @@
 use std::time::{Duration, Instant};
 
 use buttress_base::clock;
-use buttress_space::{Class, Reach, Ticket, Verdict};
+use buttress_space::{Priority, Reach, Ticket, Verdict};
 
 use crate::Costs;
 use crate::outstanding::Outstanding;
@@ -28,7 +28,7 @@ pub struct MetaTicket<'e> {
     all: &'e Reservations,
     ticket: Option<Ticket<'e, Demand>>,
     demand: Demand,
-    class: Class,
+    priority: Priority,
     /// The moment since which the ticket waits for other operations that free space.
     waits_for_others: Option<Instant>,
 }
@@ -38,15 +38,15 @@ impl<'e> MetaTicket<'e> {
         all: &'e Reservations,
         ticket: Ticket<'e, Demand>,
         demand: Demand,
-        class: Class,
+        priority: Priority,
     ) -> Self {
-        Self { all, ticket: Some(ticket), demand, class, waits_for_others: None }
+        Self { all, ticket: Some(ticket), demand, priority, waits_for_others: None }
     }
 
     /// What its thread may wait for. A ticket with priority never waits for the flusher, as the
     /// flusher may wait for it.
     pub fn reach(&self, asked: Reach) -> Reach {
-        if self.class == Class::Priority { Reach::Commit } else { asked }
+        if self.priority == Priority::High { Reach::Commit } else { asked }
     }
 
     fn reservation(&self) -> MetaReservation {
@@ -74,7 +74,7 @@ impl Waits for MetaTicket<'_> {
     }
 
     fn may_give_up(&self) -> bool {
-        self.class == Class::Normal
+        self.priority == Priority::Normal
     }
 
     fn look_once_more(&mut self) -> Look<MetaReservation> {

@@ -49,7 +49,7 @@ impl MetaReservation {
             freeing,
             of: None,
             #[cfg(debug_assertions)]
-            token: all.outstanding.lock().roll().enter(figures(held, freeing)),
+            token: all.outstanding.lock().token_audit().enter(figures(held, freeing)),
         }
     }
 
@@ -81,8 +81,8 @@ impl MetaReservation {
         #[cfg(debug_assertions)]
         if let Some(all) = self.owner.upgrade() {
             let mut outstanding = all.outstanding.lock();
-            outstanding.roll().merge(self.token, other.token);
-            other.token = outstanding.roll().enter(NOTHING);
+            outstanding.token_audit().merge(self.token, other.token);
+            other.token = outstanding.token_audit().enter(NOTHING);
         }
         if let Some(of) = other.of.clone() {
             self.bind(&of);
@@ -106,7 +106,7 @@ impl MetaReservation {
         let part = self.held.map(cost.into(), u64::min);
         let short = Cost {
             items: cost.items - part.items as u32,
-            whole: cost.whole - part.whole as u32,
+            commit_items: cost.commit_items - part.commit_items as u32,
             bytes: cost.bytes - part.bytes as u32,
         };
         (self.cut(part), short)
@@ -135,7 +135,7 @@ impl MetaReservation {
             of: self.of.take(),
             #[cfg(debug_assertions)]
             token: {
-                let nothing = all.outstanding.lock().roll().enter(NOTHING);
+                let nothing = all.outstanding.lock().token_audit().enter(NOTHING);
                 std::mem::replace(&mut self.token, nothing)
             },
         }
@@ -152,7 +152,7 @@ impl MetaReservation {
             let mut outstanding = all.outstanding.lock();
             outstanding.give((held, freeing));
             #[cfg(debug_assertions)]
-            outstanding.roll().give(self.token, figures(held, freeing));
+            outstanding.token_audit().give(self.token, figures(held, freeing));
         }
         all.serve();
     }
@@ -184,7 +184,7 @@ impl MetaReservation {
             of: self.of.clone(),
             #[cfg(debug_assertions)]
             token: self.owner.upgrade().map_or(0, |all| {
-                all.outstanding.lock().roll().split(self.token, figures(part, freeing))
+                all.outstanding.lock().token_audit().split(self.token, figures(part, freeing))
             }),
         }
     }
@@ -198,13 +198,13 @@ impl Drop for MetaReservation {
         let Some(all) = self.owner.upgrade() else { return self.unbind() };
         self.give_back(&all);
         #[cfg(debug_assertions)]
-        all.outstanding.lock().roll().leave(self.token, NOTHING);
+        all.outstanding.lock().token_audit().leave(self.token, NOTHING);
     }
 }
 
 impl std::fmt::Debug for MetaReservation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Costs { items, whole, bytes } = self.held;
-        write!(f, "MetaReservation({items} and {whole} items, {bytes} bytes)")
+        let Costs { items, commit_items, bytes } = self.held;
+        write!(f, "MetaReservation({items} and {commit_items} items, {bytes} bytes)")
     }
 }

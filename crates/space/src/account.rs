@@ -202,7 +202,7 @@ impl SharedAccount {
         let may_use = inner.account.may_use.checked_sub(from_reservation);
         inner.account.may_use = may_use.expect("A2: an allocated reservation was made before");
         #[cfg(debug_assertions)]
-        inner.audit.take([from_reservation]);
+        inner.audit.note_allocated([from_reservation]);
     }
 
     /// Reserves `bytes`, all or none (A3).
@@ -255,7 +255,7 @@ impl SharedAccount {
     /// Takes the bytes of an allocation from a token; the account has already counted them.
     pub(crate) fn take_from_token(&self, token: u64, bytes: u64) {
         #[cfg(debug_assertions)]
-        self.inner.lock().audit.settle(token, [bytes]);
+        self.inner.lock().audit.take_from_token(token, [bytes]);
         #[cfg(not(debug_assertions))]
         let _ = (token, bytes);
     }

@@ -6,7 +6,7 @@
 //!   refuses the request, the account gets the bytes back.
 
 use crate::account::SharedAccount;
-use crate::ticket::{Class, Queue, Ticket};
+use crate::ticket::{Priority, Queue, Ticket};
 
 /// Requests for data space that wait, by the bytes that they need.
 #[derive(Debug)]
@@ -22,26 +22,26 @@ impl DataQueue {
     }
 
     /// Tries to reserve `bytes` in `account`, without waiting. Returns false if the account lacks
-    /// them, or `fits` refuses. Also if a request waits that one of `class` must not overtake.
+    /// them, or `fits` refuses. Also if a request waits that one of `priority` must not overtake.
     pub(crate) fn at_once(
         &self,
         account: &SharedAccount,
-        class: Class,
+        priority: Priority,
         bytes: u64,
         fits: impl Fn() -> bool,
     ) -> bool {
-        self.0.at_once(class, || grant(account, bytes, &fits))
+        self.0.at_once(priority, || grant(account, bytes, &fits))
     }
 
     /// Reserves `bytes` in `account`, or adds the request to the queue and returns its ticket.
     pub(crate) fn ask(
         &self,
         account: &SharedAccount,
-        class: Class,
+        priority: Priority,
         bytes: u64,
         fits: impl Fn() -> bool,
     ) -> Option<Ticket<'_, u64>> {
-        self.0.ask(class, bytes, |bytes| grant(account, *bytes, &fits))
+        self.0.ask(priority, bytes, |bytes| grant(account, *bytes, &fits))
     }
 
     /// Grants waiting requests from the first on, as long as they fit. Returns how many.

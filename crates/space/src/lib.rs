@@ -104,5 +104,5 @@ pub use reserve::{DataReservation, DataTicket};
 pub use rows::Rows;
 pub use search::{Next, Search, Take};
 pub use space::Space;
-pub use ticket::{Class, Queue, Ticket, TicketNumber, Verdict};
+pub use ticket::{Priority, Queue, Ticket, TicketNumber, Verdict};
 pub use token_audit::TokenAudit;

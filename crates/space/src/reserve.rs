@@ -20,7 +20,7 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::ticket::{Class, Ticket, Verdict};
+use crate::ticket::{Priority, Ticket, Verdict};
 use crate::{Refused, Space, SpaceKind};
 
 impl Space {
@@ -34,18 +34,23 @@ impl Space {
     }
 
     /// As [`Space::reserve_data`]. Also refuses if `fits` returns false, or if a request waits that
-    /// one of `class` must not overtake.
+    /// one of `priority` must not overtake.
     ///
     /// # Errors
     ///
     /// [`Refused`]; the request is not in the queue.
     pub fn reserve_data_at_once(
         self: &Arc<Self>,
-        class: Class,
+        priority: Priority,
         bytes: u64,
         fits: impl Fn() -> bool,
     ) -> Result<DataReservation, Refused> {
-        if !self.data_requests().at_once(self.shared_account(SpaceKind::Data), class, bytes, fits) {
+        if !self.data_requests().at_once(
+            self.shared_account(SpaceKind::Data),
+            priority,
+            bytes,
+            fits,
+        ) {
             return Err(Refused { missing: bytes });
         }
         Ok(DataReservation(Token::of_granted(self, SpaceKind::Data, bytes)))
@@ -54,11 +59,12 @@ impl Space {
     /// Reserves `bytes` for contents of files, or adds the request to the queue.
     pub fn ask_data(
         self: &Arc<Self>,
-        class: Class,
+        priority: Priority,
         bytes: u64,
         fits: impl Fn() -> bool,
     ) -> Result<DataReservation, DataTicket<'_>> {
-        match self.data_requests().ask(self.shared_account(SpaceKind::Data), class, bytes, fits) {
+        match self.data_requests().ask(self.shared_account(SpaceKind::Data), priority, bytes, fits)
+        {
             None => Ok(DataReservation(Token::of_granted(self, SpaceKind::Data, bytes))),
             Some(ticket) => Err(DataTicket { space: self, ticket: Some(ticket), bytes }),
         }

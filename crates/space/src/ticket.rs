@@ -29,15 +29,15 @@ use crate::waiting::{Arc, AtomicU64, AtomicUsize, Event, Lock, Ordering};
 
 /// The list in which a request waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Class {
+pub enum Priority {
     /// Requests that others wait for: writeback, operations that free space, and callers with a
     /// file's writeback claim.
-    Priority,
+    High,
     /// All others.
     Normal,
 }
 
-const CLASSES: [Class; 2] = [Class::Priority, Class::Normal];
+const PRIORITIES: [Priority; 2] = [Priority::High, Priority::Normal];
 
 /// How a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,15 +93,15 @@ impl<D> Queue<D> {
         }
     }
 
-    /// Whether a request waits that one of `class` must not overtake (Q2).
-    pub fn blocks(&self, class: Class) -> bool {
-        let lists = &self.waiting[..=class as usize];
+    /// Whether a request waits that one of `priority` must not overtake (Q2).
+    pub fn blocks(&self, priority: Priority) -> bool {
+        let lists = &self.waiting[..=priority as usize];
         lists.iter().any(|count| count.load(Ordering::SeqCst) > 0)
     }
 
     /// Whether a request waits.
     pub fn is_waiting(&self) -> bool {
-        self.blocks(Class::Normal)
+        self.blocks(Priority::Normal)
     }
 
     /// How many wait.
@@ -127,32 +127,32 @@ impl<D> Queue<D> {
 
     /// Calls `take` unless an earlier request waits, and returns whether the request was granted.
     /// Never joins the queue.
-    pub fn at_once(&self, class: Class, take: impl FnOnce() -> bool) -> bool {
-        !self.blocks(class) && take()
+    pub fn at_once(&self, priority: Priority, take: impl FnOnce() -> bool) -> bool {
+        !self.blocks(priority) && take()
     }
 
     /// Returns `None` if no earlier request waits and `take` grants the demand. Otherwise the
     /// request joins the queue.
     pub fn ask(
         &self,
-        class: Class,
+        priority: Priority,
         demand: D,
         take: impl FnOnce(&D) -> bool,
     ) -> Option<Ticket<'_, D>> {
         let mut state = self.state.lock();
-        let blocked = self.blocks(class);
+        let blocked = self.blocks(priority);
         // Threads that make room from now on see it, and wait for the lock (Q5).
-        self.waiting[class as usize].fetch_add(1, Ordering::SeqCst);
+        self.waiting[priority as usize].fetch_add(1, Ordering::SeqCst);
         if !blocked && take(&demand) {
-            self.waiting[class as usize].fetch_sub(1, Ordering::SeqCst);
+            self.waiting[priority as usize].fetch_sub(1, Ordering::SeqCst);
             return None;
         }
         let number = state.next_number;
         state.next_number += 1;
         let event = Arc::new(Event::default());
         let mine = Arc::clone(&event);
-        state.lists[class as usize].push_back(Waiter { number, demand, event });
-        Some(Ticket { queue: self, class, number, event: mine, is_decided: false })
+        state.lists[priority as usize].push_back(Waiter { number, demand, event });
+        Some(Ticket { queue: self, priority, number, event: mine, is_decided: false })
     }
 
     /// Grants from the head on, as long as it fits (Q1). To be called whenever space came free.
@@ -163,14 +163,14 @@ impl<D> Queue<D> {
         }
         let mut state = self.state.lock();
         let mut count = 0;
-        for class in CLASSES {
-            let list = class as usize;
+        for priority in PRIORITIES {
+            let list = priority as usize;
             while let Some(first) = state.lists[list].front() {
                 if !take(&first.demand) {
                     self.served.fetch_add(count, Ordering::SeqCst);
                     return count;
                 }
-                self.decide_first(&mut state, class, Verdict::Granted);
+                self.decide_first(&mut state, priority, Verdict::Granted);
                 count += 1;
             }
         }
@@ -186,11 +186,11 @@ impl<D> Queue<D> {
 
     /// Refuses the oldest request of a list, if it came before that moment: for later ones nothing
     /// was tried yet. The caller must then serve the queue, because requests behind it may fit.
-    pub fn refuse_first(&self, class: Class, before: TicketNumber) -> bool {
+    pub fn refuse_first(&self, priority: Priority, before: TicketNumber) -> bool {
         let mut state = self.state.lock();
-        let first = state.lists[class as usize].front();
+        let first = state.lists[priority as usize].front();
         let refused = first.is_some_and(|waiter| waiter.number < before.0)
-            && self.decide_first(&mut state, class, Verdict::Refused);
+            && self.decide_first(&mut state, priority, Verdict::Refused);
         drop(state);
         if refused {
             self.refused.fetch_add(1, Ordering::SeqCst);
@@ -201,8 +201,8 @@ impl<D> Queue<D> {
     /// Refuses all requests: nothing will ever be granted again.
     pub fn refuse_all(&self) {
         let mut state = self.state.lock();
-        for class in CLASSES {
-            while self.decide_first(&mut state, class, Verdict::Refused) {}
+        for priority in PRIORITIES {
+            while self.decide_first(&mut state, priority, Verdict::Refused) {}
         }
     }
 
@@ -216,9 +216,14 @@ impl<D> Queue<D> {
         all.fold(0, u64::saturating_add)
     }
 
-    fn decide_first(&self, state: &mut QueueState<D>, class: Class, verdict: Verdict) -> bool {
-        let Some(waiter) = state.lists[class as usize].pop_front() else { return false };
-        self.waiting[class as usize].fetch_sub(1, Ordering::SeqCst);
+    fn decide_first(
+        &self,
+        state: &mut QueueState<D>,
+        priority: Priority,
+        verdict: Verdict,
+    ) -> bool {
+        let Some(waiter) = state.lists[priority as usize].pop_front() else { return false };
+        self.waiting[priority as usize].fetch_sub(1, Ordering::SeqCst);
         state.verdicts.insert(waiter.number, verdict);
         waiter.event.raise();
         true
@@ -239,7 +244,7 @@ impl<D> fmt::Debug for Queue<D> {
 #[must_use = "a dropped ticket does not wait"]
 pub struct Ticket<'q, D> {
     queue: &'q Queue<D>,
-    class: Class,
+    priority: Priority,
     number: u64,
     event: Arc<Event>,
     /// The verdict was taken, or the queue was left.
@@ -274,11 +279,11 @@ impl<D> Ticket<'_, D> {
     /// Whether no request is served before it.
     #[must_use]
     pub fn is_first(&self) -> bool {
-        if self.class == Class::Normal && self.queue.blocks(Class::Priority) {
+        if self.priority == Priority::Normal && self.queue.blocks(Priority::High) {
             return false;
         }
         let state = self.queue.state.lock();
-        let first = state.lists[self.class as usize].front();
+        let first = state.lists[self.priority as usize].front();
         first.is_some_and(|waiter| waiter.number == self.number)
     }
 
@@ -296,10 +301,10 @@ impl<D> Ticket<'_, D> {
         if let Some(verdict) = state.verdicts.remove(&self.number) {
             return Some(verdict);
         }
-        let list = &mut state.lists[self.class as usize];
+        let list = &mut state.lists[self.priority as usize];
         let mine = list.iter().position(|waiter| waiter.number == self.number);
         list.remove(mine.expect("Q3: a request without a verdict is in the queue"));
-        self.queue.waiting[self.class as usize].fetch_sub(1, Ordering::SeqCst);
+        self.queue.waiting[self.priority as usize].fetch_sub(1, Ordering::SeqCst);
         None
     }
 }
@@ -317,7 +322,7 @@ impl<D> Drop for Ticket<'_, D> {
 impl<D> fmt::Debug for Ticket<'_, D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Ticket")
-            .field("class", &self.class)
+            .field("priority", &self.priority)
             .field("number", &self.number)
             .finish_non_exhaustive()
     }

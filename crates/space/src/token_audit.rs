@@ -75,12 +75,12 @@ impl<const N: usize> TokenAudit<N> {
     }
 
     /// Notes an allocation that the account has counted, and the token has not yet.
-    pub fn take(&mut self, what: [u64; N]) {
+    pub fn note_allocated(&mut self, what: [u64; N]) {
         add(&mut self.taken, what);
     }
 
     /// Counts the allocation for the token, too.
-    pub fn settle(&mut self, token: u64, what: [u64; N]) {
+    pub fn take_from_token(&mut self, token: u64, what: [u64; N]) {
         sub(&mut self.taken, what, "what was taken");
         self.give(token, what);
     }

@@ -15,16 +15,16 @@ pub struct Cost {
     pub items: u32,
     /// Items in trees that commits alone change, which follow from `items`. A data reference counts
     /// as three.
-    pub whole: u32,
+    pub commit_items: u32,
     /// Bytes of their payloads, and of checksums.
     pub bytes: u32,
 }
 
 impl Cost {
-    /// The cost of items that change no extents, checksums or free space: `whole` is 0.
+    /// The cost of items that change no extents, checksums or free space: `commit_items` is 0.
     #[must_use]
     pub const fn of(items: u32, bytes: u32) -> Self {
-        Self { items, whole: 0, bytes }
+        Self { items, commit_items: 0, bytes }
     }
 
     /// The sum of both.
@@ -32,7 +32,7 @@ impl Cost {
     pub const fn and(self, other: Self) -> Self {
         Self {
             items: self.items + other.items,
-            whole: self.whole + other.whole,
+            commit_items: self.commit_items + other.commit_items,
             bytes: self.bytes + other.bytes,
         }
     }
@@ -40,7 +40,11 @@ impl Cost {
     /// The cost of `count` such operations.
     #[must_use]
     pub const fn times(self, count: u32) -> Self {
-        Self { items: self.items * count, whole: self.whole * count, bytes: self.bytes * count }
+        Self {
+            items: self.items * count,
+            commit_items: self.commit_items * count,
+            bytes: self.bytes * count,
+        }
     }
 
     /// The part of this cost that exceeds `other`, figure by figure.
@@ -48,7 +52,7 @@ impl Cost {
     pub const fn beyond(self, other: Self) -> Self {
         Self {
             items: self.items.saturating_sub(other.items),
-            whole: self.whole.saturating_sub(other.whole),
+            commit_items: self.commit_items.saturating_sub(other.commit_items),
             bytes: self.bytes.saturating_sub(other.bytes),
         }
     }
@@ -60,7 +64,7 @@ pub struct Costs {
     /// As in [`Cost`].
     pub items: u64,
     /// As in [`Cost`].
-    pub whole: u64,
+    pub commit_items: u64,
     /// As in [`Cost`].
     pub bytes: u64,
 }
@@ -69,7 +73,7 @@ impl Costs {
     /// Items of either kind.
     #[must_use]
     pub const fn all_items(self) -> u64 {
-        self.items + self.whole
+        self.items + self.commit_items
     }
 
     /// Whether all figures are zero.
@@ -81,21 +85,25 @@ impl Costs {
     pub fn map(self, other: Self, of: impl Fn(u64, u64) -> u64) -> Self {
         Self {
             items: of(self.items, other.items),
-            whole: of(self.whole, other.whole),
+            commit_items: of(self.commit_items, other.commit_items),
             bytes: of(self.bytes, other.bytes),
         }
     }
 
-    /// The figures as an array: items, whole, bytes.
+    /// The figures as an array: items, commit_items, bytes.
     #[cfg(debug_assertions)]
     pub fn figures(self) -> [u64; 3] {
-        [self.items, self.whole, self.bytes]
+        [self.items, self.commit_items, self.bytes]
     }
 }
 
 impl From<Cost> for Costs {
     fn from(cost: Cost) -> Self {
-        Self { items: cost.items.into(), whole: cost.whole.into(), bytes: cost.bytes.into() }
+        Self {
+            items: cost.items.into(),
+            commit_items: cost.commit_items.into(),
+            bytes: cost.bytes.into(),
+        }
     }
 }
 

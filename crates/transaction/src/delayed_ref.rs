@@ -22,7 +22,7 @@ use buttress_format::{BackRef, Extent, Ino, Logical, TreeId};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-use crate::news::{Change, News};
+use crate::unread::{Change, Unread};
 
 /// A user of a data extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -235,7 +235,7 @@ const USER_BYTES: u64 = 56;
 
 impl ExtentChange {
     /// Bytes that it adds to the extent tree at most.
-    pub fn adds(&self) -> u64 {
+    pub fn bytes_max(&self) -> u64 {
         let users = self.deltas.gains();
         match self.born {
             true if users > 0 => BORN_BYTES + (users - 1) * USER_BYTES,
@@ -244,13 +244,18 @@ impl ExtentChange {
     }
 
     /// Returns all that the change does to the record.
-    fn as_news(&self) -> RecordChange {
+    fn as_unread(&self) -> RecordChange {
         let Self { extent, .. } = *self;
-        RecordChange { extent, before: 0, adds: self.adds(), drops: self.drops() }
+        RecordChange {
+            extent,
+            before: 0,
+            bytes_max: self.bytes_max(),
+            loses_users: self.loses_users(),
+        }
     }
 
     /// Whether the extent is older than this transaction and a user of it loses references.
-    pub fn drops(&self) -> bool {
+    pub fn loses_users(&self) -> bool {
         !self.born && self.deltas.gains() < self.deltas.len() as u64
     }
 }
@@ -258,7 +263,7 @@ impl ExtentChange {
 const SHARDS: usize = 16;
 
 /// How the effect of a transaction on one extent's record changed since the last call of
-/// [`DelayedRefs::changed`]. The ledger of reservations takes it.
+/// [`DelayedRefs::take_changes`]. The ledger of reservations takes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordChange {
     /// The extent.
@@ -266,9 +271,9 @@ pub struct RecordChange {
     /// Bytes that came to the extent tree at most before.
     pub before: u64,
     /// Most bytes that come to the extent tree now.
-    pub adds: u64,
+    pub bytes_max: u64,
     /// Whether the extent may be freed now, together with its checksums, and could not before.
-    pub drops: bool,
+    pub loses_users: bool,
 }
 
 impl Change for RecordChange {
@@ -277,20 +282,20 @@ impl Change for RecordChange {
     }
 
     fn join(&mut self, later: Self) {
-        let Self { before, drops, .. } = *self;
-        *self = Self { before, drops: drops || later.drops, ..later };
+        let Self { before, loses_users, .. } = *self;
+        *self = Self { before, loses_users: loses_users || later.loses_users, ..later };
     }
 
     fn is_nothing(&self) -> bool {
-        (self.before, self.adds, self.drops) == (0, 0, false)
+        (self.before, self.bytes_max, self.loses_users) == (0, 0, false)
     }
 }
 
 #[derive(Debug, Default)]
 struct Shard {
     changes: FxHashMap<Logical, ExtentChange>,
-    /// Changes since the last call of [`DelayedRefs::changed`]. `None` before the first call.
-    news: Option<News<RecordChange>>,
+    /// Changes since the last call of [`DelayedRefs::take_changes`]. `None` before the first call.
+    unread: Option<Unread<RecordChange>>,
 }
 
 /// Totals over all shards. Reservations read them at every operation if metadata is counted.
@@ -298,7 +303,7 @@ struct Shard {
 #[derive(Debug, Default)]
 struct Sums {
     len: AtomicU64,
-    /// How many changes were added to the `news` of a shard.
+    /// How many changes were added to the `unread` of a shard.
     noted: AtomicU64,
     /// Most bytes that all changes add to the extent tree.
     added: AtomicU64,
@@ -347,7 +352,7 @@ impl DelayedRefs {
     /// transaction must not be committed ([`disputed`](Self::disputed)).
     pub fn change(&self, extent: Extent, user: DataRef, delta: i64, born: bool) -> bool {
         let mut shard = self.shard(extent.start).lock();
-        let Shard { changes, news } = &mut *shard;
+        let Shard { changes, unread } = &mut *shard;
         let entry = changes.entry(extent.start).or_insert_with(|| {
             self.sums.len.fetch_add(1, Ordering::Relaxed);
             let owner = born.then_some(user.root);
@@ -357,16 +362,21 @@ impl DelayedRefs {
             self.disputed.lock().get_or_insert(extent.start);
             return false;
         }
-        let (before, dropped) = (entry.adds(), entry.drops());
+        let (before, dropped) = (entry.bytes_max(), entry.loses_users());
         entry.deltas.add(User::File(user), delta);
-        let (adds, drops) = (entry.adds(), entry.drops());
-        alter(&self.sums.added, before, adds);
-        alter(&self.sums.dropped, dropped.into(), drops.into());
-        if let Some(news) = news
-            && (before, dropped) != (adds, drops)
+        let (bytes_max, loses_users) = (entry.bytes_max(), entry.loses_users());
+        alter(&self.sums.added, before, bytes_max);
+        alter(&self.sums.dropped, dropped.into(), loses_users.into());
+        if let Some(unread) = unread
+            && (before, dropped) != (bytes_max, loses_users)
         {
             self.sums.noted.fetch_add(1, Ordering::Relaxed);
-            news.push(RecordChange { extent, before, adds, drops: drops && !dropped });
+            unread.push(RecordChange {
+                extent,
+                before,
+                bytes_max,
+                loses_users: loses_users && !dropped,
+            });
         }
         let (is_empty, vanished) = (entry.deltas.is_empty(), entry.born && entry.deltas.is_empty());
         if is_empty {
@@ -421,18 +431,18 @@ impl DelayedRefs {
     /// `anew`, returns all records. From the first call on, shards note changes. O(n log n) in what
     /// is returned.
     #[must_use]
-    pub fn changed(&self, anew: bool) -> Vec<RecordChange> {
-        let mut all = News::default();
+    pub fn take_changes(&self, anew: bool) -> Vec<RecordChange> {
+        let mut all = Unread::default();
         for shard in &self.shards {
             let mut shard = shard.lock();
-            let news = shard.news.replace(News::default()).filter(|_| !anew);
-            let held = || shard.changes.values().map(ExtentChange::as_news).collect();
-            all.append(news.unwrap_or_else(held));
+            let unread = shard.unread.replace(Unread::default()).filter(|_| !anew);
+            let held = || shard.changes.values().map(ExtentChange::as_unread).collect();
+            all.append(unread.unwrap_or_else(held));
         }
         all.into_sorted()
     }
 
-    /// How many changes were noted for the next call of [`changed`](Self::changed).
+    /// How many changes were noted for the next call of [`take_changes`](Self::take_changes).
     pub fn noted(&self) -> u64 {
         self.sums.noted.load(Ordering::Relaxed)
     }
@@ -465,30 +475,37 @@ mod tests {
 
     use super::*;
 
-    /// Whenever `changed` is called, the returned changes add up to what the transaction does to
-    /// each record.
+    /// Whenever `take_changes` is called, the returned changes add up to what the transaction does
+    /// to each record.
     #[test]
     fn changed_names_each_record_that_changed_since() {
         let refs = DelayedRefs::default();
         let extent = |at: u64| Extent { start: Logical(at << 12), len: 4096 };
         let user = |offset| DataRef { root: TreeId::FS, ino: Ino(257), offset };
-        let record =
-            |at, before, adds, drops| RecordChange { extent: extent(at), before, adds, drops };
+        let record = |at, before, bytes_max, loses_users| RecordChange {
+            extent: extent(at),
+            before,
+            bytes_max,
+            loses_users,
+        };
         refs.change(extent(7), user(0), 1, true);
         refs.change(extent(3), user(0), -1, false);
-        assert_eq!(refs.changed(false), [record(3, 0, 0, true), record(7, 0, BORN_BYTES, false)]);
-        assert_eq!((refs.changed(false), refs.noted()), (vec![], 0));
+        assert_eq!(
+            refs.take_changes(false),
+            [record(3, 0, 0, true), record(7, 0, BORN_BYTES, false)]
+        );
+        assert_eq!((refs.take_changes(false), refs.noted()), (vec![], 0));
         refs.change(extent(7), user(1), 1, false);
         refs.change(extent(7), user(2), 1, false);
         let grown = BORN_BYTES + 2 * USER_BYTES;
         assert_eq!(
-            (refs.changed(false), refs.noted()),
+            (refs.take_changes(false), refs.noted()),
             (vec![record(7, BORN_BYTES, grown, false)], 2)
         );
         let vanished = [0, 1, 2].map(|offset| refs.change(extent(7), user(offset), -1, false));
         assert_eq!(vanished, [false, false, true]);
-        assert_eq!(refs.changed(false), [record(7, grown, 0, false)]);
-        assert_eq!(refs.changed(true), [record(3, 0, 0, true)]);
+        assert_eq!(refs.take_changes(false), [record(7, grown, 0, false)]);
+        assert_eq!(refs.take_changes(true), [record(3, 0, 0, true)]);
     }
 
     /// `Few` and `Many` have the same sums as a plain map, over random gains and losses.

@@ -21,12 +21,12 @@ pub mod delayed_ref;
 pub mod error;
 pub mod held;
 pub mod moves;
-mod news;
 pub mod seldom;
 pub mod snapshot;
 pub mod sums;
 pub mod tracked;
 pub mod transaction;
+mod unread;
 pub mod view;
 
 pub use cost::{Cost, Costs};

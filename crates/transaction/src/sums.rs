@@ -12,7 +12,7 @@ use buttress_base::{CachePadded, sync::RwLock};
 use buttress_format::{Extent, Logical, header::ITEM_LEN};
 use smallvec::SmallVec;
 
-use crate::news::{Change, News};
+use crate::unread::{Change, Unread};
 
 #[derive(Clone, Debug)]
 struct Run {
@@ -28,7 +28,7 @@ pub struct SumsChange {
     /// Bytes that it added at most before.
     pub before: u64,
     /// Most bytes that the run adds now.
-    pub adds: u64,
+    pub bytes_max: u64,
 }
 
 impl Change for SumsChange {
@@ -37,11 +37,11 @@ impl Change for SumsChange {
     }
 
     fn join(&mut self, later: Self) {
-        self.adds = later.adds;
+        self.bytes_max = later.bytes_max;
     }
 
     fn is_nothing(&self) -> bool {
-        (self.before, self.adds) == (0, 0)
+        (self.before, self.bytes_max) == (0, 0)
     }
 }
 
@@ -52,8 +52,9 @@ struct Runs {
     bytes: u64,
     /// Number of checksum items for all runs. Adjacent runs form one item.
     items: u64,
-    /// The changes since the last call of [`PendingSums::changed`]. `None` before the first call.
-    news: Option<News<SumsChange>>,
+    /// The changes since the last call of [`PendingSums::take_changes`]. `None` before the first
+    /// call.
+    unread: Option<Unread<SumsChange>>,
 }
 
 impl Runs {
@@ -73,7 +74,7 @@ impl Runs {
         // The run and its adjacent neighbours form one item.
         self.items = self.items + 1 - u64::from(goes_on) - u64::from(has_next);
         self.bytes += run.sums.len() as u64;
-        self.note(start, 0, run.adds(goes_on));
+        self.note(start, 0, run.bytes_max(goes_on));
         if has_next {
             self.note_next(extent.end(), false);
         }
@@ -87,24 +88,24 @@ impl Runs {
         let (goes_on, has_next) = self.touching(extent);
         self.items = self.items + u64::from(goes_on) + u64::from(has_next) - 1;
         self.bytes -= run.sums.len() as u64;
-        self.note(start, run.adds(goes_on), 0);
+        self.note(start, run.bytes_max(goes_on), 0);
         if has_next {
             self.note_next(extent.end(), true);
         }
         Some(run)
     }
 
-    fn note(&mut self, start: Logical, before: u64, adds: u64) {
-        if let Some(news) = &mut self.news {
-            news.push(SumsChange { start, before, adds });
+    fn note(&mut self, start: Logical, before: u64, bytes_max: u64) {
+        if let Some(unread) = &mut self.unread {
+            unread.push(SumsChange { start, before, bytes_max });
         }
     }
 
     /// Notes that a run goes on with the item of the run before it, or begins an item now.
     fn note_next(&mut self, start: Logical, begins: bool) {
         if let Some(run) = self.map.get(&start) {
-            let (before, adds) = (run.adds(begins), run.adds(!begins));
-            self.note(start, before, adds);
+            let (before, bytes_max) = (run.bytes_max(begins), run.bytes_max(!begins));
+            self.note(start, before, bytes_max);
         }
     }
 
@@ -119,7 +120,7 @@ impl Runs {
         let change = |(start, run): (&Logical, &Run)| {
             let goes_on = end == Some(*start);
             end = Some(start.end(run.len));
-            SumsChange { start: *start, before: 0, adds: run.adds(goes_on) }
+            SumsChange { start: *start, before: 0, bytes_max: run.bytes_max(goes_on) }
         };
         self.map.iter().map(change).collect()
     }
@@ -127,7 +128,7 @@ impl Runs {
 
 impl Run {
     /// Bytes that it adds to the checksum tree at most. A full item is continued in a new one.
-    fn adds(&self, goes_on: bool) -> u64 {
+    fn bytes_max(&self, goes_on: bool) -> u64 {
         let bytes = self.sums.len() as u64;
         bytes + bytes.div_ceil(64) + if goes_on { 0 } else { ITEM_LEN as u64 }
     }
@@ -174,12 +175,12 @@ impl PendingSums {
     /// changes are noted.
     /// O(n log n) in what is returned.
     #[must_use]
-    pub fn changed(&self, anew: bool) -> Vec<SumsChange> {
+    pub fn take_changes(&self, anew: bool) -> Vec<SumsChange> {
         let mut runs = self.runs.write();
-        match runs.news.replace(News::default()) {
-            Some(news) if !anew => {
+        match runs.unread.replace(Unread::default()) {
+            Some(unread) if !anew => {
                 drop(runs);
-                news.into_sorted()
+                unread.into_sorted()
             }
             _ => runs.all(),
         }

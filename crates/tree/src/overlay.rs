@@ -43,9 +43,9 @@ type Entries = BTreeMap<(TreeId, Key), Option<Payload>>;
 #[derive(Debug, Default)]
 struct Shard {
     entries: Entries,
-    /// Items that were added, or got another length, since the last call of [`Overlay::changed`].
-    /// `None` before the first call.
-    news: Option<Vec<Changed>>,
+    /// Items that were added, or got another length, since the last call of
+    /// [`Overlay::take_changes`]. `None` before the first call.
+    unread: Option<Vec<Changed>>,
     /// Where walks found nothing but deletions.
     gaps: Gaps,
     /// How many puts in this shard made an item: the key had no entry before, or a deletion.
@@ -80,7 +80,7 @@ pub struct Overlay {
     shards: Vec<CachePadded<RwLock<Shard>>>,
     /// Items, and their bytes in memory.
     held: CachePadded<[AtomicU64; 2]>,
-    /// Items that got another length after the first call of [`Overlay::changed`].
+    /// Items that got another length after the first call of [`Overlay::take_changes`].
     resized: AtomicU64,
 }
 
@@ -116,8 +116,8 @@ impl Overlay {
         }
         match before {
             None => {
-                if let Some(news) = &mut shard.news {
-                    news.push((tree, key, None, len));
+                if let Some(unread) = &mut shard.unread {
+                    unread.push((tree, key, None, len));
                 }
                 self.held[ITEMS].fetch_add(1, Ordering::Relaxed);
                 self.held[BYTES].fetch_add(added + ENTRY_BYTES, Ordering::Relaxed);
@@ -126,10 +126,10 @@ impl Overlay {
                 let was_put = old.is_some();
                 let before = Some(old.as_ref().map(|p| p.len()));
                 let removed = old.map_or(0, |p| p.len() as u64);
-                if let Some(news) = &mut shard.news
+                if let Some(unread) = &mut shard.unread
                     && (is_put, added) != (was_put, removed)
                 {
-                    news.push((tree, key, before, len));
+                    unread.push((tree, key, before, len));
                     self.resized.fetch_add(1, Ordering::Relaxed);
                 }
                 self.held[BYTES].fetch_add(added, Ordering::Relaxed);
@@ -290,7 +290,7 @@ impl Overlay {
     }
 
     /// How many changes of an item's length (or to and from a deletion) were noted since the first
-    /// call of [`changed`](Self::changed). The next such call returns them, although
+    /// call of [`take_changes`](Self::take_changes). The next such call returns them, although
     /// [`items`](Self::items) does not count them.
     #[must_use]
     pub fn resized(&self) -> u64 {
@@ -306,14 +306,14 @@ impl Overlay {
     ///
     /// For k changes returned and n entries held this costs O(k log k), and a look at each shard.
     #[must_use]
-    pub fn changed(&self, anew: bool) -> Vec<Changed> {
+    pub fn take_changes(&self, anew: bool) -> Vec<Changed> {
         let mut all = Vec::new();
         let len = |payload: &Option<Payload>| payload.as_ref().map(|p| p.len());
         for shard in &self.shards {
             let mut shard = shard.write();
-            let Shard { entries, news, .. } = &mut *shard;
-            match news.replace(Vec::new()) {
-                Some(news) if !anew => all.extend(news),
+            let Shard { entries, unread, .. } = &mut *shard;
+            match unread.replace(Vec::new()) {
+                Some(unread) if !anew => all.extend(unread),
                 _ => all.extend(entries.iter().map(|((tree, key), p)| (*tree, *key, None, len(p)))),
             }
         }
@@ -345,15 +345,15 @@ mod tests {
         let overlay = Overlay::default();
         let key = Key::new(300, Kind::XATTR_ITEM, 1);
         overlay.put(TreeId::FS, key, &[0; 10]);
-        assert_eq!(overlay.changed(false), [(TreeId::FS, key, None, Some(10))]);
+        assert_eq!(overlay.take_changes(false), [(TreeId::FS, key, None, Some(10))]);
         overlay.put(TreeId::FS, key, &[1; 10]);
-        assert_eq!(overlay.changed(false), [], "it is as long as it was");
+        assert_eq!(overlay.take_changes(false), [], "it is as long as it was");
         overlay.put(TreeId::FS, key, &[0; 30]);
         overlay.set(TreeId::FS, key, None);
         overlay.put(TreeId::FS, key, &[0; 20]);
         let steps = [(Some(10), Some(30)), (Some(30), None), (None, Some(20))];
         let steps = steps.map(|(before, len)| (TreeId::FS, key, Some(before), len));
-        assert_eq!(overlay.changed(false), steps);
-        assert_eq!(overlay.changed(true), [(TreeId::FS, key, None, Some(20))]);
+        assert_eq!(overlay.take_changes(false), steps);
+        assert_eq!(overlay.take_changes(true), [(TreeId::FS, key, None, Some(20))]);
     }
 }

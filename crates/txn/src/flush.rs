@@ -24,7 +24,7 @@ use std::{sync::Arc, time::Duration};
 
 use buttress_base::{clock, interrupt};
 use buttress_format::Generation;
-use buttress_space::{Class, FlushState, FlushStates, Reach, SpaceKind, TicketNumber};
+use buttress_space::{FlushState, FlushStates, Priority, Reach, SpaceKind, TicketNumber};
 
 use crate::counters::steps::Gain;
 use crate::counters::waits::{End, Wait};
@@ -90,7 +90,7 @@ impl Engine {
     pub fn has_waiters(&self, kind: SpaceKind) -> bool {
         match kind {
             SpaceKind::Data => self.space.data_queue().is_waiting(),
-            SpaceKind::Metadata => self.reservations.line().is_waiting(),
+            SpaceKind::Metadata => self.reservations.queue().is_waiting(),
             SpaceKind::System => false,
         }
     }
@@ -101,7 +101,7 @@ impl Engine {
         match kind {
             SpaceKind::Data => self.space.data_queue().sum(|bytes| *bytes),
             SpaceKind::Metadata => {
-                self.reservations.line().sum(|demand| self.reservations.bytes_of(demand.cost))
+                self.reservations.queue().sum(|demand| self.reservations.bytes_of(demand.cost))
             }
             SpaceKind::System => 0,
         }
@@ -130,7 +130,7 @@ impl Engine {
     pub fn served(&self, kind: SpaceKind) -> u64 {
         match kind {
             SpaceKind::Data => self.space.data_queue().served(),
-            SpaceKind::Metadata | SpaceKind::System => self.reservations.line().served(),
+            SpaceKind::Metadata | SpaceKind::System => self.reservations.queue().served(),
         }
     }
 
@@ -235,26 +235,26 @@ impl Engine {
     pub fn next_ticket(&self, kind: SpaceKind) -> TicketNumber {
         match kind {
             SpaceKind::Data => self.space.data_queue().next_ticket(),
-            SpaceKind::Metadata | SpaceKind::System => self.reservations.line().next_ticket(),
+            SpaceKind::Metadata | SpaceKind::System => self.reservations.queue().next_ticket(),
         }
     }
 
     /// Refuses the tickets that were queued before `before`, in order, until a later one fits (F2).
     /// Tickets with priority flush for themselves and give up by themselves.
     pub fn refuse(&self, kind: SpaceKind, before: TicketNumber) {
-        let blocks = |class| match kind {
-            SpaceKind::Data => self.space.data_queue().blocks(class),
-            _ => self.reservations.line().blocks(class),
+        let blocks = |priority| match kind {
+            SpaceKind::Data => self.space.data_queue().blocks(priority),
+            _ => self.reservations.queue().blocks(priority),
         };
         let refuse_first = || match kind {
-            SpaceKind::Data => self.space.data_queue().refuse_first(Class::Normal, before),
-            _ => self.reservations.line().refuse_first(Class::Normal, before),
+            SpaceKind::Data => self.space.data_queue().refuse_first(Priority::Normal, before),
+            _ => self.reservations.queue().refuse_first(Priority::Normal, before),
         };
         // Space may have been freed since the last step.
         if self.serve(kind) > 0 {
             return;
         }
-        while !blocks(Class::Priority) && refuse_first() {
+        while !blocks(Priority::High) && refuse_first() {
             if self.serve(kind) > 0 {
                 break;
             }
@@ -263,7 +263,7 @@ impl Engine {
 
     /// Refuses every waiting ticket (F3).
     pub(crate) fn refuse_all(&self) {
-        self.reservations.line().refuse_all();
+        self.reservations.queue().refuse_all();
         self.space.data_queue().refuse_all();
     }
 

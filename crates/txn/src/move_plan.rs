@@ -8,7 +8,7 @@
 //! - **O2** A node that trees share is visited once. A plan costs the nodes on the paths to the
 //!   moved nodes, and one root for each tree.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use buttress_format::{Body, FileExtent, Key, Kind, Logical, RootItem, TreeId};
@@ -20,7 +20,7 @@ use crate::{Error, Result, extent_tree};
 /// The trees of files and their committed roots.
 pub(crate) fn file_roots(store: &Store, roots: &Roots) -> Result<Vec<(TreeId, NodePtr)>> {
     let root_tree = roots.find(TreeId::ROOT).ok_or(buttress_tree::Error::NoTree(TreeId::ROOT))?;
-    let mut found: Vec<(TreeId, NodePtr)> = Vec::new();
+    let mut found = BTreeMap::new();
     let first = Key::new(0, Kind::ROOT_ITEM, 0);
     let mut cursor = Cursor::seek(store, TreeId::ROOT, root_tree, &first)?;
     while let Some((key, item)) = cursor.key().zip(cursor.item()) {
@@ -30,12 +30,11 @@ pub(crate) fn file_roots(store: &Store, roots: &Roots) -> Result<Vec<(TreeId, No
             let item = RootItem::parse(item).map_err(malformed)?;
             let (logical, generation, level) = (item.bytenr, item.generation, item.level);
             // A later root item of a tree replaces an earlier one.
-            found.retain(|(known, _)| *known != tree);
-            found.push((tree, roots.find(tree).unwrap_or(NodePtr { logical, generation, level })));
+            found.insert(tree, roots.find(tree).unwrap_or(NodePtr { logical, generation, level }));
         }
         cursor.advance()?;
     }
-    Ok(found)
+    Ok(found.into_iter().collect())
 }
 
 /// A key and level; the plan visits the nodes on the path to it.

@@ -1,6 +1,6 @@
 //! Reserves data space, for exactly the bytes that will be allocated.
 
-use buttress_space::{Class, Reach, SpaceKind};
+use buttress_space::{Priority, Reach, SpaceKind};
 
 use crate::{Cost, Engine, Result, Urgency};
 
@@ -17,7 +17,7 @@ impl Engine {
     ) -> Result<Option<buttress_space::DataReservation>> {
         self.check_writable()?;
         let fits = || self.data_leaves_metadata();
-        let reserve = || self.space.reserve_data_at_once(Class::Normal, bytes, fits).ok();
+        let reserve = || self.space.reserve_data_at_once(Priority::Normal, bytes, fits).ok();
         if let Some(reservation) = reserve() {
             return Ok(Some(reservation));
         }
@@ -40,7 +40,7 @@ impl Engine {
     /// [`Error::NoSpace`] when no chunk or commit made enough room; [`Error::ReadOnly`],
     /// [`Error::Aborted`].
     pub fn reserve_data(&self, bytes: u64) -> Result<buttress_space::DataReservation> {
-        self.wait_for_data(bytes, Class::Priority, Reach::Commit)
+        self.wait_for_data(bytes, Priority::High, Reach::Commit)
     }
 
     /// Reserves data space for a caller that can wait for everything; see
@@ -50,7 +50,7 @@ impl Engine {
     ///
     /// As [`reserve_data`](Self::reserve_data).
     pub fn reserve_data_in_queue(&self, bytes: u64) -> Result<buttress_space::DataReservation> {
-        self.wait_for_data(bytes, Class::Normal, Reach::All)
+        self.wait_for_data(bytes, Priority::Normal, Reach::All)
     }
 
     /// A token for data that is written in place. The caller has checked that this is allowed.
@@ -61,16 +61,16 @@ impl Engine {
     fn wait_for_data(
         &self,
         bytes: u64,
-        class: Class,
+        priority: Priority,
         reach: Reach,
     ) -> Result<buttress_space::DataReservation> {
         self.check_writable()?;
         crate::held::expect_none("reserve::P2: space is asked for");
         let fits = || self.data_leaves_metadata();
-        if let Ok(reservation) = self.space.reserve_data_at_once(class, bytes, fits) {
+        if let Ok(reservation) = self.space.reserve_data_at_once(priority, bytes, fits) {
             return Ok(reservation);
         }
-        match self.space.ask_data(class, bytes, fits) {
+        match self.space.ask_data(priority, bytes, fits) {
             Ok(reservation) => Ok(reservation),
             Err(mut ticket) => self.wait_in_queue(SpaceKind::Data, reach, bytes, &mut ticket),
         }

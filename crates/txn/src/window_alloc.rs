@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use buttress_format::{Extent, Generation, Logical};
-use buttress_space::{AllocPolicy, AllocRequest, Class, Outcome, SpaceKind};
+use buttress_space::{AllocPolicy, AllocRequest, Outcome, Priority, SpaceKind};
 
 use crate::window::{Ahead, Window};
 use crate::{DataRef, Engine, Handle};
@@ -44,7 +44,7 @@ impl Engine {
         {
             return None;
         }
-        let mut reserved = self.space.reserve_data_at_once(Class::Normal, all, || true).ok()?;
+        let mut reserved = self.space.reserve_data_at_once(Priority::Normal, all, || true).ok()?;
         let request = AllocRequest {
             kind: SpaceKind::Data,
             want: all,

@@ -19,6 +19,7 @@ mod params;
 mod parity;
 pub mod place;
 mod read;
+mod read_many;
 mod recover;
 mod replace;
 mod resolver;

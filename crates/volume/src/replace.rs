@@ -121,6 +121,10 @@ impl Device for Pair {
         self.both(|device| device.flush())
     }
 
+    fn upload(&self) -> Result<(), BlockError> {
+        self.both(|device| device.upload())
+    }
+
     fn discard(&self, offset: u64, len: u64) -> Result<(), BlockError> {
         self.both(|device| device.discard(offset, len))
     }

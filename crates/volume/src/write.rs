@@ -221,6 +221,22 @@ impl Volume {
         outcome
     }
 
+    /// Waits until everything that was flushed is where it survives the loss of this machine, for
+    /// devices that have such a place.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Device`] from the first device that failed, after all were tried.
+    pub fn upload(&self) -> Result<(), Error> {
+        let mut outcome = Ok(());
+        for device in self.devices().iter().filter(|device| !device.is_lost()) {
+            let uploaded = device.device.upload();
+            let failed = |source| Error::Device { device: device.id, source };
+            outcome = outcome.and(uploaded.map_err(failed));
+        }
+        outcome
+    }
+
     /// Discards a range on the devices of every copy.
     ///
     /// # Errors

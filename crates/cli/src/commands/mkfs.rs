@@ -11,7 +11,7 @@ use buttress_block::{Device, OpenOptions, probe};
 use buttress_format::{CsumType, Profile};
 use buttress_fs::make::{FEATURES, Features, MakeOptions, MakeReport, make_on};
 use buttress_fs::{Codec, Timespec, be_repeatable};
-use buttress_remote::{Inside, host_file, is_remote};
+use buttress_remote::{Asked, Inside, host_file, is_remote};
 use buttress_volume::Uuid;
 
 use crate::cached::{self, Cached};
@@ -92,6 +92,9 @@ pub(crate) struct Args {
     /// alive.
     #[arg(long)]
     takeover: bool,
+    /// Go on without writes that only a local log has and that cannot be replayed.
+    #[arg(long)]
+    discard_local: bool,
     /// Derive all identifiers except --uuid from this text. With SOURCE_DATE_EPOCH set, two runs
     /// create the same bytes: no time is later, and without --seed the identifiers come from the
     /// content.
@@ -228,7 +231,9 @@ fn make(
     args.cached.refuse_remote(first)?;
     let mut devices: Vec<Arc<dyn Device>> = Vec::new();
     for path in &places.paths {
-        let device = open(path, options.size, args.takeover)?;
+        let (takeover, discard_local) = (args.takeover, args.discard_local);
+        let asked = Asked { takeover, discard_local, ..Asked::default() };
+        let device = open(path, options.size, &asked)?;
         let name = || path.display().to_string();
         if !args.force
             && let Some(found) = probe::identify(&*device).context(name)?
@@ -253,10 +258,10 @@ fn make(
     print(&name, args, &report, ui)
 }
 
-fn open(path: &Path, size: Option<u64>, takeover: bool) -> Result<Arc<dyn Device>> {
+fn open(path: &Path, size: Option<u64>, asked: &Asked) -> Result<Arc<dyn Device>> {
     let open = || match size {
-        Some(size) => buttress_remote::create(path, size, takeover),
-        None => buttress_remote::open(path, OpenOptions::WRITE, takeover),
+        Some(size) => buttress_remote::create(path, size, asked),
+        None => buttress_remote::open(path, OpenOptions::WRITE, asked),
     };
     Ok(closing::when_free(path, true, open)?.device())
 }

@@ -21,6 +21,7 @@
 mod advice;
 mod join;
 mod pressure;
+mod store;
 
 use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
@@ -37,7 +38,7 @@ use buttress_block::{Device, OpenOptions};
 use buttress_cache::{CacheDevice, CacheOptions};
 use buttress_fs::{Filesystem, MountOptions};
 use buttress_fuse::{Latency, Options, Session, Unmounted, Unmounter};
-use buttress_remote::{Opened, host_file, is_remote};
+use buttress_remote::{Asked, Opened, host_file, is_remote};
 use serde::Serialize;
 use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -234,6 +235,7 @@ fn for_volume<'w>(words: &[&'w str], door: &mut Options) -> Result<Vec<&'w str>>
     for word in words {
         let is_doors =
             door.accept(word).map_err(|error| Failure::new(Exit::Usage, error.to_string()))?;
+        let is_doors = is_doors || store::takes(word);
         let is_both = matches!(*word, "ro" | "rw") || word.ends_with("atime");
         if !is_doors || is_both {
             volume.push(*word);
@@ -353,7 +355,8 @@ fn serve(args: &Args, options: Parsed, ui: &Ui) -> Result<Exit> {
     let is_root = rustix::process::geteuid().is_root();
     door.shared = is_root && !door.submounts && buttress_fuse::can_share();
     let parts = memory::Parts::of(&volume);
-    let Whole { fs, cache, files } = open(args, &image, volume, cache)?;
+    let asked = store::asked(args, &image)?;
+    let Whole { fs, cache, files } = open(args, &image, volume, cache, &asked)?;
     if let Some(why) = fs.read_only_reason() {
         if !door.read_only {
             ui.note(format!("{}: mounted read-only: {why}", image.display()));
@@ -372,6 +375,10 @@ fn serve(args: &Args, options: Parsed, ui: &Ui) -> Result<Exit> {
     // because names may be relative.
     let mut live = live(args, &image, &session, cache.as_ref(), &fs);
     let (held, kernel_sync) = (fs.clone(), session.kernel_sync());
+    if let Some(Opened::Remote(device)) = files.first() {
+        let device = Arc::clone(device);
+        live.add_section("store", move || store::figures(&device));
+    }
     live.add_section("memory", move || crate::space::memory_figures(&held, &kernel_sync, parts));
     live.add_join_handler(match session.sharer() {
         Some(sharer) => {
@@ -500,7 +507,13 @@ fn paths<'a>(args: &'a Args, image: &'a Path) -> impl Iterator<Item = &'a Path> 
 }
 
 /// Opens the devices and the volume on them.
-fn open(args: &Args, image: &Path, options: MountOptions, cache: CacheOptions) -> Result<Whole> {
+fn open(
+    args: &Args,
+    image: &Path,
+    options: MountOptions,
+    cache: CacheOptions,
+    asked: &Asked,
+) -> Result<Whole> {
     let how = if options.read_only { OpenOptions::READ } else { OpenOptions::WRITE };
     let how = |path: &Path| OpenOptions { direct: args.direct.applies_to(path), ..how };
     let mut seen = HashSet::new();
@@ -511,8 +524,7 @@ fn open(args: &Args, image: &Path, options: MountOptions, cache: CacheOptions) -
     let files: Vec<&Path> = files.collect();
     buttress_remote::check_alone(files.iter().copied(), !options.read_only)
         .map_err(Failure::of_remote)?;
-    let takeover = args.devices.takeover;
-    let files = files.iter().map(|path| closing::open_taking(path, how(path), takeover));
+    let files = files.iter().map(|path| closing::open_asked(path, how(path), asked));
     let files = files.collect::<Result<Vec<_>>>()?;
     let mut devices: Vec<Arc<dyn Device>> = files.iter().map(Opened::device).collect();
     let mut cached = None;

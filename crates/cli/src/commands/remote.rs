@@ -3,14 +3,17 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use buttress_block::OpenOptions;
+use buttress_block::{OpenOptions, probe};
 use buttress_dump::when;
-use buttress_remote::{Options, RemoteDevice, Site};
+use buttress_remote::{Asked, Options, RemoteDevice, Site};
 use buttress_volume::Volume;
 use serde_json::{Value, json};
 
+use crate::client;
 use crate::closing;
 use crate::exit::{Exit, Failure, Result};
+use crate::image::Devices;
+use crate::order::Order;
 use crate::size::human;
 use crate::ui::Ui;
 
@@ -51,6 +54,29 @@ pub(crate) enum Verb {
         #[arg(long)]
         same_uuid: bool,
     },
+    /// Wait until everything that was written is in the store.
+    Push {
+        /// The volume, or the directory of its mount.
+        place: PathBuf,
+    },
+    /// Write what a local log has that does not fit its volume any more to an image or a new
+    /// volume. The content is that of the last write that was acknowledged.
+    Salvage {
+        /// The volume.
+        place: PathBuf,
+        /// The folder that was its cache-dir.
+        cache_dir: PathBuf,
+        /// The new image or volume.
+        target: PathBuf,
+    },
+    /// Delete a volume and all of its objects. It is refused while a writer, a reader, a pin or a
+    /// clone needs it.
+    Delete {
+        place: PathBuf,
+        /// Go on without writes that only the local log of a writer has.
+        #[arg(long)]
+        discard_local: bool,
+    },
     /// Remove unused objects of a volume that is not mounted. A mount does this by itself.
     Gc { place: PathBuf },
 }
@@ -68,6 +94,18 @@ pub(crate) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
             say(ui, &json!({ "pin": name }), &format!("{name} is let go of"))
         }
         Verb::Usage { place } => table(&json!(open(&place, OpenOptions::READ)?.status()), ui),
+        Verb::Push { place } => {
+            client::run(&Order::Commit, &place, &Devices::default(), "pushing", ui)?;
+            say(ui, &json!({}), "everything is in the store")
+        }
+        Verb::Salvage { place, cache_dir, target } => salvage(&place, cache_dir, &target, ui),
+        Verb::Delete { place, discard_local } => {
+            let options = Options { write: true, discard_local, ..Options::default() };
+            let site = Site::of(&place, options).map_err(Failure::of_remote)?;
+            let objects = site.delete().map_err(Failure::of_remote)?;
+            let text = format!("{} is deleted: {objects} objects", place.display());
+            say(ui, &json!({ "objects": objects }), &text)
+        }
         Verb::Clone { base, target, same_uuid } => clone(&base, &target, same_uuid, ui),
         Verb::Gc { place } => {
             let device = open(&place, OpenOptions::WRITE)?;
@@ -84,6 +122,34 @@ fn site(place: &Path) -> Result<Site> {
 
 fn open(place: &Path, how: OpenOptions) -> Result<Arc<RemoteDevice>> {
     closing::open_device(place, how)?.remote().map_err(Failure::of_remote)
+}
+
+fn salvage(place: &Path, cache_dir: PathBuf, target: &Path, ui: &Ui) -> Result<Exit> {
+    let site = || -> buttress_remote::Result<Site> {
+        let mut site = Site::of(place, Options::default())?;
+        site.options.cache_dir = Some(std::path::absolute(&cache_dir).unwrap_or(cache_dir));
+        Ok(site)
+    };
+    let bar = ui.bytes_bar("copying", 0);
+    let mut made = None;
+    let create = |len| {
+        let opened = buttress_remote::create(target, len, &Asked::default())?;
+        let device = opened.device();
+        if let Some(found) = probe::identify(&*device)? {
+            let why = format!("holds {found}; a salvage overwrites nothing");
+            return Err(buttress_remote::Error::Place { place: device.name(), why });
+        }
+        made = Some(opened);
+        Ok(device)
+    };
+    let salvaged = site().and_then(|site| site.salvage(create, &|bytes| bar.add(bytes)));
+    let unsent = salvaged.map_err(Failure::of_remote)?;
+    drop(bar);
+    if let Some(opened) = made {
+        opened.release().map_err(Failure::of_remote)?;
+    }
+    let text = format!("{} has what was acknowledged: {unsent}", target.display());
+    say(ui, &json!(unsent), &text)
 }
 
 fn say(ui: &Ui, document: &Value, text: &str) -> Result<Exit> {

@@ -109,6 +109,79 @@ fn a_killed_server_leaves_what_was_synced() {
     check_copy(&bench, &volume, "copy.img");
 }
 
+/// Writes a file below the mount and waits for its fsync.
+fn write_synced(bench: &crate::Bench, name: &str) {
+    let path = bench.path("mnt").join(name);
+    std::fs::write(&path, name).expect("a file");
+    std::fs::File::open(&path).and_then(|file| file.sync_all()).expect("durable");
+}
+
+/// A server with a local log is killed. The store has a whole volume without what only the log has.
+/// The next mount with the log has all that was acknowledged, and then the store has it too.
+#[test]
+fn a_killed_server_leaves_its_local_log() {
+    if !can_mount() {
+        return;
+    }
+    let bench = bench();
+    let volume = place(&bench, "volume");
+    bench.ok(&["mkfs", &volume, "--size", "1G"]);
+    let options = format!("cache-dir={},max-lag=600", bench.path("cache").display());
+    let mounted = Mounted::of(&bench, &volume, &["-o", &options]);
+    write_synced(&bench, "far");
+    run("sync", &[bench.path("mnt").to_str().expect("plain")]);
+    write_synced(&bench, "near");
+    let stats = bench.ok(&["--json", "stats", bench.path("mnt").to_str().expect("plain")]);
+    let stats: serde_json::Value = serde_json::from_str(&stats).expect("JSON");
+    let store = &stats["sections"]["store"];
+    assert!(
+        store["lag_bytes"].as_u64() > Some(0) && store["log_bytes"].as_u64() > Some(0),
+        "{store}"
+    );
+    run("kill", &["-9", &mounted.pid().to_string()]);
+    drop(mounted);
+    check_copy(&bench, &volume, "alone.img");
+    assert_eq!(bench.ok(&["cat", "alone.img:/far"]), "far");
+    bench.fails(&["cat", "alone.img:/near"], 1, &["near"]);
+    bench.fails(&["mkdir", &format!("{volume}:/x")], 1, &["cache-dir", "--discard-local"]);
+    let mounted = Mounted::of(&bench, &volume, &["-o", &options]);
+    assert_eq!(std::fs::read(bench.path("mnt/near")).expect("it was acknowledged"), b"near");
+    mounted.end();
+    check_copy(&bench, &volume, "copy.img");
+    assert_eq!(bench.ok(&["cat", "copy.img:/near"]), "near");
+    bench.ok(&["mkdir", &format!("{volume}:/x")]);
+}
+
+/// Another machine takes the volume of a server with a local log. The log is refused from then on,
+/// and what it had is salvaged into an image.
+#[test]
+fn a_log_behind_another_writer_is_salvaged() {
+    if !can_mount() {
+        return;
+    }
+    let bench = bench();
+    let volume = place(&bench, "volume");
+    bench.ok(&["mkfs", &volume, "--size", "1G"]);
+    let options = format!("cache-dir={},max-lag=600", bench.path("cache").display());
+    let mounted = Mounted::of(&bench, &volume, &["-o", &options]);
+    write_synced(&bench, "near");
+    run("kill", &["-9", &mounted.pid().to_string()]);
+    drop(mounted);
+    bench.ok(&["mkdir", "--takeover", &format!("{volume}:/other")]);
+    let cached = format!("{volume}?cache-dir={}", bench.path("cache").display());
+    bench.fails(&["mkdir", &format!("{cached}:/x")], 1, &["salvage", "--discard-local"]);
+    bench.ok(&["remote", "salvage", &volume, "cache", "saved.img"]);
+    bench.ok(&["check", "--check-data-csum", "saved.img"]);
+    bench.ok(&["check", "--check-data-csum", &volume]);
+    bench.ok(&["mkdir", "saved.img:/y"]);
+    assert_eq!(bench.ok(&["cat", "saved.img:/near"]), "near");
+    bench.fails(&["cat", &format!("{volume}:/near")], 1, &["near"]);
+    bench.ok(&["mkdir", "--discard-local", &format!("{cached}:/x")]);
+    assert!(bench.ok(&["ls", &format!("{volume}:/")]).contains("other"));
+    bench.ok(&["remote", "delete", &volume]);
+    bench.fails(&["ls", &volume], 1, &["no volume"]);
+}
+
 /// A server that speaks S3, on a folder of the test.
 struct Server {
     child: std::process::Child,

@@ -87,7 +87,7 @@ impl Act {
                 let gone = dir.delete_subvolume(name);
                 match kernel_sync {
                     Some(kernel_sync) if gone.is_ok() => {
-                        kernel_sync.invalidate_name(dir.id(), name)
+                        kernel_sync.invalidate_name(dir.id(), name);
                     }
                     Some(kernel_sync) => kernel_sync.cancel_removal(),
                     None => {}

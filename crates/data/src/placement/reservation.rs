@@ -35,7 +35,7 @@ use crate::step::STEP_ITEMS;
 
 /// The cost of an extent item that the new data covers: the deletion of the item and of its
 /// reference.
-const COVERED_COST: Cost = Cost { items: 1, whole: 3, bytes: 64 };
+const COVERED_COST: Cost = Cost { items: 1, commit_items: 3, bytes: 64 };
 
 /// Up to this many items, a reservation counts one path of the tree for each. A larger one is
 /// counted by its inode (`dirty::P6`).

@@ -15,7 +15,7 @@
 
 use std::ops::Range;
 
-use buttress_format::{Body, Compression, Logical};
+use buttress_format::{Body, Compression, Extent, Logical};
 
 use super::read_plan::{PackedPart, Source, Validation};
 use crate::error::Result;
@@ -74,6 +74,11 @@ impl Reader {
             }
         }
         drop(extents);
+        if self.pages.is_on() {
+            let is_absent = |place: &&Place| self.pages.peek(Logical(place.part.start)).is_err();
+            let soon: Vec<_> = places.iter().filter(is_absent).map(Place::extent).collect();
+            self.engine.volume().read_soon(&soon);
+        }
         let outcome = places
             .iter()
             .try_for_each(|place| self.read_place_ahead(&source, place))
@@ -131,6 +136,12 @@ impl Reader {
             };
         }
         Ok(())
+    }
+}
+
+impl Place {
+    fn extent(&self) -> Extent {
+        Extent::new(Logical(self.part.start), self.part.end - self.part.start)
     }
 }
 

@@ -177,8 +177,8 @@ impl Writeback {
 
 /// The cost of an extent's checksums.
 pub(crate) fn cost_of_sums(part: &Placed) -> Cost {
-    let whole = if part.sums.is_empty() { 0 } else { 2 };
-    Cost { items: 0, whole, bytes: part.sums.len() as u32 }
+    let commit_items = if part.sums.is_empty() { 0 } else { 2 };
+    Cost { items: 0, commit_items, bytes: part.sums.len() as u32 }
 }
 
 /// The item for `range` of a file that lies in a new extent made for `whole`.

@@ -44,7 +44,8 @@ fn stub_inode(nodesize: u32) -> InodeItem {
 }
 
 impl Inode {
-    /// Makes an empty subvolume in this directory, and returns its root directory.
+    /// Makes an empty subvolume in this directory, and returns its root directory. As in Linux,
+    /// it inherits neither flags nor the group of this directory.
     ///
     /// # Errors
     ///
@@ -66,16 +67,11 @@ impl Inode {
         drop(view);
         add_refs(&mut roots, tree, dir.id, index, name);
 
-        let (dir_gid, dir_mode, dir_flags) =
-            dir.file.with_item(|item| (item.gid, item.mode, item.flags));
-        let setgid = dir_mode & mode::SETGID;
         let mut item = InodeItem {
             nlink: 1,
             uid,
-            gid: if setgid == 0 { gid } else { dir_gid },
-            mode: mode & mode::PERMISSIONS | mode::DIRECTORY | setgid,
-            flags: dir_flags
-                & (InodeFlags::NOCOMPRESS | InodeFlags::COMPRESS | InodeFlags::NODATACOW),
+            gid,
+            mode: mode & mode::PERMISSIONS | mode::DIRECTORY,
             atime: stamp,
             ctime: stamp,
             mtime: stamp,
@@ -157,7 +153,8 @@ impl Inode {
         // The snapshot adds items only to trees that commits alone change. The reservation covers
         // copies of the nodes that become shared; without it there is no snapshot.
         let copies = mount.engine.reservations().room_for_snapshot(source, read_only)?;
-        let mut cost = Cost { items: 0, whole: 1024, bytes: 64 << 10 }.and(cost_of_copies(copies));
+        let mut cost =
+            Cost { items: 0, commit_items: 1024, bytes: 64 << 10 }.and(cost_of_copies(copies));
         for part in [&batch, &roots, &uuids] {
             let more = part.cost(0);
             cost = cost.and(more);

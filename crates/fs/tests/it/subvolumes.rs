@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use buttress_base::Rng;
 use buttress_block::{Device, Error, Layer, MemoryDevice};
 use buttress_format::{Key, Kind, ids};
 use buttress_fs::{ErrorKind, Filesystem, Inode, MakeOptions, NameError, TreeId};
 
 use crate::checker::check;
 use crate::volume::{
-    content, drop_all, file_with, list, memory, memory_with, mount, mount_with, pattern,
+    content, copy, drop_all, file_with, list, memory, memory_with, mount, mount_with, pattern,
 };
 
 fn subvolume(fs: &Filesystem, name: &str) -> Inode {
@@ -141,6 +142,65 @@ fn a_subvolume_is_dying_until_it_is_gone() {
     assert_eq!(alive, []);
     fs.close().expect("a close");
     check(&device);
+}
+
+/// Subvolumes that are deleted together go in the same commits, each in several steps. They share
+/// nodes with one another and with subvolumes that stay.
+#[test]
+fn subvolumes_that_go_together_leave_the_others_whole() {
+    const FILES: u64 = 600;
+    const SUBVOLUMES: u64 = 24;
+    for seed in 0..3 {
+        let device = memory(512);
+        let fs = mount_with(&device, "rw,commit=3600");
+        let mut rng = Rng::new(seed);
+        let name = |number: u64| format!("f{number}");
+        let expected =
+            |file: u64, of: u64| pattern(of, if file.is_multiple_of(3) { 5000 } else { 100 });
+        let first = subvolume(&fs, "s0");
+        for number in 0..FILES {
+            drop(file_with(&first, &name(number), &expected(number, number)));
+        }
+        drop(first);
+        // What each file of each subvolume has.
+        let mut known: Vec<Vec<u64>> = vec![(0..FILES).collect()];
+        for number in 1..SUBVOLUMES {
+            let source = rng.below(number);
+            let dir = fs.resolve(format!("s{source}")).expect("a subvolume");
+            drop(snapshot(&fs, &dir, &format!("s{number}"), false));
+            known.push(known[source as usize].clone());
+            for _ in 0..4 {
+                let (at, file) = (rng.below(number + 1), rng.below(FILES));
+                let of = rng.next_u64();
+                let inode = fs.resolve(format!("s{at}/{}", name(file))).expect("a file");
+                inode.write_at(0, &expected(file, of)).expect("a write");
+                known[at as usize][file as usize] = of;
+            }
+            if rng.chance(1, 2) {
+                fs.sync().expect("a sync");
+            }
+        }
+        let mut order: Vec<u64> = (0..SUBVOLUMES).collect();
+        rng.shuffle(&mut order);
+        let stays = order.split_off(SUBVOLUMES as usize - 4);
+        for together in order.chunks(12) {
+            for number in together {
+                fs.root().delete_subvolume(format!("s{number}").as_bytes()).expect("a deletion");
+            }
+            drop_all(&fs);
+            fs.sync().expect("a sync");
+            check(&(Arc::new(copy(&*device)) as Arc<dyn Device>));
+        }
+        for number in stays {
+            for file in 0..FILES {
+                let inode = fs.resolve(format!("s{number}/{}", name(file))).expect("a file");
+                let wanted = expected(file, known[number as usize][file as usize]);
+                assert!(content(&inode) == wanted, "seed {seed}, file {file} of {number}");
+            }
+        }
+        fs.close().expect("a close");
+        check(&device);
+    }
 }
 
 #[test]

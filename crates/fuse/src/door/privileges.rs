@@ -14,24 +14,17 @@
 //! - **S2** A change of owner or group removes all privileges, also if root makes it.
 //! - **S3** The set-group-id bit of a file without execute permission for its group may stay. It
 //!   stays if the caller is a member of the group or has `CAP_FSETID`.
-//! - **S4** If the kernel cannot be asked about a caller, the user id decides: root has all rights,
-//!   others have none.
 //! - **S5** The kernel caches modes for a long time (`door::D2`). If an answer carries no
 //!   attributes, the cached ones are invalidated before the answer is sent. That takes no lock of
 //!   an inode or a folio (`door::D4`).
 
-use std::fs;
-
 use buttress_fs::{FileKind, mode};
 
+use super::rights::{Capability, Rights};
 use super::{Caller, Door, Node, refuse};
 use crate::errno::Answer;
 
 const GROUP_RUNS: u32 = 0o010;
-const ROOT_UID: u32 = 0;
-
-/// `CAP_FSETID` in a set of capabilities as the kernel prints it.
-const FSETID: u64 = 1 << 4;
 
 /// How a change affects privileges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,13 +72,12 @@ impl Door {
             return 0;
         }
         let rights = Rights::of(caller);
-        let has_fsetid = change != Change::ContentUnprivileged && rights.has_fsetid;
+        let has_fsetid = change != Change::ContentUnprivileged && rights.has(Capability::Fsetid);
         if has_fsetid && !is_owner {
             return 0;
         }
         let is_run_by_group = attr.mode & GROUP_RUNS != 0;
-        let keeps_group =
-            has_fsetid || rights.is_member(caller, self.options.groups.show(attr.gid));
+        let keeps_group = has_fsetid || rights.is_member(self.options.groups.show(attr.gid));
         if is_run_by_group || !keeps_group { set_uid | set_gid } else { set_uid }
     }
 
@@ -93,7 +85,7 @@ impl Door {
     pub(super) fn may_set_group_id(&self, node: &Node, caller: Caller) -> bool {
         let rights = Rights::of(caller);
         let gid = self.options.groups.show(node.inode.attr().gid);
-        rights.has_fsetid || rights.is_member(caller, gid)
+        rights.has(Capability::Fsetid) || rights.is_member(gid)
     }
 }
 
@@ -105,75 +97,4 @@ pub(super) fn drop_capability(node: &Node) -> Answer<()> {
     node.inode.drop_capability().map_err(refuse)?;
     node.set_lacks_capability(true);
     Ok(())
-}
-
-/// The rights of a caller that matter here.
-#[derive(Debug, PartialEq, Eq)]
-struct Rights {
-    has_fsetid: bool,
-    groups: Vec<u32>,
-}
-
-impl Rights {
-    /// Asks the kernel about a caller (S4).
-    fn of(caller: Caller) -> Self {
-        let unknown = || Self { has_fsetid: caller.uid == ROOT_UID, groups: Vec::new() };
-        if caller.task == 0 {
-            return unknown();
-        }
-        let place = format!("/proc/{}", caller.task);
-        let status = fs::read(format!("{place}/status")).unwrap_or_default();
-        let Some(mut rights) = Self::parse(&status) else { return unknown() };
-        // Capabilities of another user namespace do not count here.
-        rights.has_fsetid = rights.has_fsetid && is_ours(&place);
-        rights
-    }
-
-    /// Reads the `status` of a thread, which begins with a name of any bytes.
-    fn parse(status: &[u8]) -> Option<Self> {
-        let status = String::from_utf8_lossy(status);
-        let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
-        let effective = u64::from_str_radix(field("CapEff:")?.trim(), 16).ok()?;
-        let groups = field("Groups:")?.split_whitespace().map(str::parse);
-        let groups = groups.collect::<Result<_, _>>().ok()?;
-        Some(Self { has_fsetid: effective & FSETID != 0, groups })
-    }
-
-    fn is_member(&self, caller: Caller, group: u32) -> bool {
-        caller.gid == group || self.groups.contains(&group)
-    }
-}
-
-/// Whether a task is in the user namespace of this process.
-fn is_ours(place: &str) -> bool {
-    let namespace = |place: &str| fs::read_link(format!("{place}/ns/user"));
-    match (namespace(place), namespace("/proc/self")) {
-        (Ok(its), Ok(ours)) => its == ours,
-        _ => false,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// What the kernel prints of a thread is read.
-    #[test]
-    fn rights_are_read() {
-        let status = b"Name:\tx \xc3\nGroups:\t5 1000 \nCapEff:\t0000000000000010\n";
-        let wanted = Rights { has_fsetid: true, groups: vec![5, 1000] };
-        assert_eq!(Rights::parse(status), Some(wanted));
-        let status = b"Name:\tx\nGroups:\t\nCapEff:\t000001ffffffffef\n";
-        let wanted = Rights { has_fsetid: false, groups: Vec::new() };
-        assert_eq!(Rights::parse(status), Some(wanted));
-        assert_eq!(Rights::parse(b""), None);
-    }
-
-    /// S4: root has all where the kernel cannot be asked, and others nothing.
-    #[test]
-    fn s4_unknown_callers_are_taken_by_id() {
-        assert!(Rights::of(Caller { uid: 0, gid: 0, task: 0 }).has_fsetid);
-        assert!(!Rights::of(Caller { uid: 1, gid: 0, task: 0 }).has_fsetid);
-        assert!(!Rights::of(Caller { uid: 1, gid: 0, task: u32::MAX }).has_fsetid);
-    }
 }

@@ -15,6 +15,8 @@ mod coherence;
 mod content;
 #[path = "../it/full.rs"]
 mod full;
+#[path = "../it/ioctls.rs"]
+mod ioctls;
 #[path = "../it/killed.rs"]
 mod killed;
 #[path = "../it/lifetime.rs"]

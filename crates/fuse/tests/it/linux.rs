@@ -20,12 +20,23 @@ impl Linux {
         let (image, path) = (directory.path().join("image"), directory.path().join("mount"));
         std::fs::File::create(&image).and_then(|file| file.set_len(LEN)).expect("a sparse file");
         std::fs::create_dir(&path).expect("a directory to mount on");
-        let is_done = |command: &mut Command| command.status().is_ok_and(|done| done.success());
-        let options = format!("loop,{options}");
-        let is_there = is_done(Command::new("mkfs.btrfs").args(["-q", "-f"]).arg(&image))
-            && is_done(Command::new("mount").args(["-o", &options]).arg(&image).arg(&path));
-        if !is_there {
+        let is_made = is_done(Command::new("mkfs.btrfs").args(["-q", "-f"]).arg(&image));
+        if !is_made || !mount(&image, &path, options) {
             eprintln!("SKIPPED: needs mkfs.btrfs, a loop device and a kernel with btrfs");
+            return None;
+        }
+        Some(Self { _directory: directory, path })
+    }
+
+    /// Mounts a copy of an image with options; `None`, loudly, where that cannot be done.
+    pub(crate) fn of_copy(image: &Path, options: &str) -> Option<Self> {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let (copy, path) = (directory.path().join("image"), directory.path().join("mount"));
+        std::fs::create_dir(&path).expect("a directory to mount on");
+        if !is_done(Command::new("cp").arg("--sparse=always").arg(image).arg(&copy))
+            || !mount(&copy, &path, options)
+        {
+            eprintln!("SKIPPED: needs a loop device and a kernel with btrfs");
             return None;
         }
         Some(Self { _directory: directory, path })
@@ -35,6 +46,15 @@ impl Linux {
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
+}
+
+fn is_done(command: &mut Command) -> bool {
+    command.status().is_ok_and(|done| done.success())
+}
+
+fn mount(image: &Path, path: &Path, options: &str) -> bool {
+    let options = format!("loop,{options}");
+    is_done(Command::new("mount").args(["-o", &options]).arg(image).arg(path))
 }
 
 impl Drop for Linux {

@@ -11,6 +11,7 @@ mod calls;
 mod coherence;
 mod content;
 mod full;
+mod ioctls;
 mod killed;
 mod lifetime;
 mod linux;

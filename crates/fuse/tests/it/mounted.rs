@@ -25,6 +25,9 @@ pub(crate) const FEW_HANDLES: &str = "few handles";
 pub(crate) const FEW_KNOWN: &str = "few known";
 pub(crate) const KNOWN_MAX: usize = 500;
 
+/// Among the options: further mounts can share the volume.
+pub(crate) const SHARED: &str = "shared";
+
 /// The order to say how many inodes the kernel knows.
 const KNOWN: &str = "known";
 
@@ -57,6 +60,18 @@ pub(crate) fn mounted_with(options: &str) -> Option<Mounted> {
 /// Mounts a new volume of `len` bytes with options.
 pub(crate) fn mounted_small(len: u64, options: &str) -> Option<Mounted> {
     can_mount().then(|| Mounted::new(Volume::with_len(len), options))
+}
+
+/// Mounts a new volume with options, and gives its image to `look` before.
+pub(crate) fn mounted_behind<T>(
+    options: &str,
+    look: impl FnOnce(&Path) -> T,
+) -> Option<(Mounted, T)> {
+    can_mount().then(|| {
+        let volume = Volume::new();
+        let seen = look(&volume.image());
+        (Mounted::new(volume, options), seen)
+    })
 }
 
 fn can_mount() -> bool {
@@ -219,6 +234,10 @@ fn serve() {
             options.handles_max = 0;
             continue;
         }
+        if word == SHARED {
+            options.shared = true;
+            continue;
+        }
         if word == FEW_KNOWN {
             (options.handles_max, options.known_max) = (0, KNOWN_MAX);
             continue;
@@ -245,8 +264,9 @@ fn serve() {
             println!("{:?}", unmounter.unmount().expect("root may unmount"));
         }
     });
+    let serving = session.start().expect("it is served");
     println!("{READY}");
-    session.serve().expect("the session ends well");
+    serving.wait().expect("the session ends well");
     fs.close().expect("the last commit succeeds");
     let _speaking = speaking.lock();
     println!("{CLOSED}");

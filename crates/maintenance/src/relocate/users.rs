@@ -6,10 +6,10 @@
 //!   reference disappears meanwhile, the check finds no item. The next round over the group finds
 //!   an item that appears meanwhile (`relocate::L4`).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use buttress_format::{BackRef, Extent, ExtentItem, FileExtent, Ino, Key, Kind, Logical, TreeId};
-use buttress_tree::{Cursor, Expect, NodePtr, NodeSource};
+use buttress_tree::{Cursor, Expect, NodePtr, NodeSource, Store};
 
 use buttress_txn::{Error, Result, View};
 
@@ -40,19 +40,36 @@ pub(super) fn file_trees(view: &View) -> Result<Vec<TreeId>> {
     Ok(trees.into_iter().collect())
 }
 
+/// Where a file may use an extent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Place {
+    ino: Ino,
+    /// Where the extent would begin in the file, in bytes.
+    pub(super) offset: u64,
+    /// The root tree, or any tree of files.
+    pub(super) root: TreeId,
+}
+
+impl Place {
+    /// The first and the last key of items that may point to the extent.
+    pub(super) fn keys(&self, extent: Extent) -> (Key, Key) {
+        let from = if self.offset > u64::MAX / 2 { 0 } else { self.offset };
+        let to = self.offset.wrapping_add(extent.len.max(128 << 10));
+        let key = |offset| Key::new(self.ino.0, Kind::EXTENT_DATA, offset);
+        (key(from), key(to))
+    }
+}
+
 /// Every file extent item in these trees that points to an extent. The next round over the group
 /// finds items in trees that appear later (`relocate::L4`).
 pub(super) fn users(view: &View, trees: &[TreeId], extent: Extent) -> Result<Vec<Use>> {
     let mut found = Vec::new();
-    for (ino, offset, root) in places(view, extent)? {
+    for place in Places::new(view)?.of(extent)? {
         // The version 1 free-space cache lies in files of the root tree itself.
-        let alone = [root];
-        let trees = if root == TreeId::ROOT { &alone[..] } else { trees };
-        let from = if offset > u64::MAX / 2 { 0 } else { offset };
-        let to = offset.wrapping_add(extent.len.max(128 << 10));
+        let alone = [place.root];
+        let trees = if place.root == TreeId::ROOT { &alone[..] } else { trees };
+        let (low, high) = place.keys(extent);
         for &tree in trees {
-            let low = Key::new(ino.0, Kind::EXTENT_DATA, from);
-            let high = Key::new(ino.0, Kind::EXTENT_DATA, to);
             for entry in view.range(tree, low, high) {
                 let (key, bytes) = entry?;
                 let item = FileExtent::parse(&bytes).map_err(|source| Error::Item {
@@ -62,8 +79,8 @@ pub(super) fn users(view: &View, trees: &[TreeId], extent: Extent) -> Result<Vec
                 })?;
                 let Some(region) = item.region() else { continue };
                 let begins = key.offset.wrapping_sub(region.offset);
-                if region.extent() == extent && begins == offset {
-                    found.push(Use { tree, key, item, offset });
+                if region.extent() == extent && begins == place.offset {
+                    found.push(Use { tree, key, item, offset: place.offset });
                 }
             }
         }
@@ -71,52 +88,95 @@ pub(super) fn users(view: &View, trees: &[TreeId], extent: Extent) -> Result<Vec
     Ok(found)
 }
 
-/// The files and offsets that may use an extent, by its references and those of leaves.
-fn places(view: &View, extent: Extent) -> Result<BTreeSet<(Ino, u64, TreeId)>> {
-    let root = view
-        .committed_root(TreeId::EXTENT)?
-        .ok_or_else(|| Error::Malformed("there is no extent tree".into()))?;
-    let malformed = |key: Key, source| Error::Item { tree: TreeId::EXTENT, key, source };
-    let key = Key::new(extent.start.0, Kind::EXTENT_ITEM, extent.len);
-    let mut cursor = Cursor::seek(&**view.store(), TreeId::EXTENT, root, &key)?;
-    let mut refs = Vec::new();
-    while let Some((key, bytes)) = cursor.key().zip(cursor.item()) {
-        if key.objectid != extent.start.0 {
-            break;
-        }
-        match key.kind {
-            Kind::EXTENT_ITEM => {
-                let item = ExtentItem::parse(&key, bytes).map_err(|e| malformed(key, e))?;
-                refs.extend(item.inline);
-            }
-            Kind::EXTENT_DATA_REF | Kind::SHARED_DATA_REF => {
-                refs.push(BackRef::keyed_parse(&key, bytes).map_err(|e| malformed(key, e))?);
-            }
-            _ => {}
-        }
-        cursor.advance()?;
-    }
-    let mut places = BTreeSet::new();
-    for entry in refs {
-        match entry {
-            BackRef::Data { root, ino, offset, .. } => {
-                let root = if root == TreeId::ROOT { root } else { TreeId::FS };
-                places.insert((ino, offset, root));
-            }
-            BackRef::SharedData { parent, .. } => {
-                for (ino, offset) in in_leaf(view, parent, extent)? {
-                    places.insert((ino, offset, TreeId::FS));
-                }
-            }
-            _ => {}
-        }
-    }
-    Ok(places)
+/// The number of leaves that [`Places`] keeps, so that its memory is bounded.
+const LEAVES_MAX: usize = 1024;
+
+/// Looks for places of extents that come in ascending order. It reads a leaf once that several
+/// of them name.
+pub(super) struct Places<'v> {
+    view: &'v View,
+    root: NodePtr,
+    /// In the extent tree, once a place was sought.
+    extents: Option<Cursor<'v, Store>>,
+    /// By address: the extents of a leaf, and where files use them.
+    leaves: HashMap<Logical, Vec<(Extent, Ino, u64)>>,
 }
 
-/// The files that refer to an extent in a leaf, each with the offset at which the extent would
-/// begin.
-fn in_leaf(view: &View, leaf: Logical, extent: Extent) -> Result<Vec<(Ino, u64)>> {
+impl<'v> Places<'v> {
+    pub(super) fn new(view: &'v View) -> Result<Self> {
+        let root = view
+            .committed_root(TreeId::EXTENT)?
+            .ok_or_else(|| Error::Malformed("there is no extent tree".into()))?;
+        Ok(Self { view, root, extents: None, leaves: HashMap::new() })
+    }
+
+    /// The places that may use an extent, by its references and those of leaves.
+    pub(super) fn of(&mut self, extent: Extent) -> Result<BTreeSet<Place>> {
+        let malformed = |key: Key, source| Error::Item { tree: TreeId::EXTENT, key, source };
+        let first = Key::new(extent.start.0, Kind::EXTENT_ITEM, extent.len);
+        let (store, root) = (&**self.view.store(), self.root);
+        let extents = match &mut self.extents {
+            Some(extents) => {
+                extents.seek_on(&first)?;
+                extents
+            }
+            none => none.insert(Cursor::seek(store, TreeId::EXTENT, root, &first)?),
+        };
+        let mut refs = Vec::new();
+        while let Some((key, bytes)) = extents.key().zip(extents.item()) {
+            if key.objectid != extent.start.0 {
+                break;
+            }
+            match key.kind {
+                Kind::EXTENT_ITEM => {
+                    let item = ExtentItem::parse(&key, bytes).map_err(|e| malformed(key, e))?;
+                    refs.extend(item.inline);
+                }
+                Kind::EXTENT_DATA_REF | Kind::SHARED_DATA_REF => {
+                    refs.push(BackRef::keyed_parse(&key, bytes).map_err(|e| malformed(key, e))?);
+                }
+                _ => {}
+            }
+            extents.advance()?;
+        }
+        let mut places = BTreeSet::new();
+        for entry in refs {
+            match entry {
+                BackRef::Data { root, ino, offset, .. } => {
+                    let root = if root == TreeId::ROOT { root } else { TreeId::FS };
+                    places.insert(Place { ino, offset, root });
+                }
+                BackRef::SharedData { parent, .. } => {
+                    let leaf = self.leaf(parent)?;
+                    let first = leaf.partition_point(|(other, ..)| other.start < extent.start);
+                    let mine = leaf[first..].iter().take_while(|(other, ..)| *other == extent);
+                    places.extend(mine.map(|&(_, ino, offset)| Place {
+                        ino,
+                        offset,
+                        root: TreeId::FS,
+                    }));
+                }
+                _ => {}
+            }
+        }
+        Ok(places)
+    }
+
+    /// The extents of a leaf in ascending order, and where files use them.
+    fn leaf(&mut self, leaf: Logical) -> Result<&[(Extent, Ino, u64)]> {
+        if !self.leaves.contains_key(&leaf) {
+            let found = in_leaf(self.view, leaf)?;
+            if self.leaves.len() >= LEAVES_MAX {
+                self.leaves.clear();
+            }
+            self.leaves.insert(leaf, found);
+        }
+        Ok(self.leaves.get(&leaf).map_or(&[], Vec::as_slice))
+    }
+}
+
+/// The extents of a leaf in ascending order, and where files use them.
+fn in_leaf(view: &View, leaf: Logical) -> Result<Vec<(Extent, Ino, u64)>> {
     let root = view
         .committed_root(TreeId::EXTENT)?
         .ok_or_else(|| Error::Malformed("there is no extent tree".into()))?;
@@ -143,11 +203,11 @@ fn in_leaf(view: &View, leaf: Logical, extent: Extent) -> Result<Vec<(Ino, u64)>
             key,
             source,
         })?;
-        if let Some(region) = item.region()
-            && region.extent() == extent
-        {
-            found.push((Ino(key.objectid), key.offset.wrapping_sub(region.offset)));
+        if let Some(region) = item.region() {
+            let offset = key.offset.wrapping_sub(region.offset);
+            found.push((region.extent(), Ino(key.objectid), offset));
         }
     }
+    found.sort_unstable_by_key(|(extent, ino, offset)| (extent.start, extent.len, *ino, *offset));
     Ok(found)
 }

@@ -203,3 +203,55 @@ fn a_collector_that_ends_anywhere_leaves_the_volume_whole() {
         same(&open(&cut, reading()).expect("every prefix opens"), &model);
     }
 }
+
+/// Objects of a writer that ended before its commit go; all others stay.
+#[test]
+fn objects_of_a_crashed_writer_are_swept() {
+    let store = store(11);
+    let device = create(&store, LEN);
+    let (model, mut rng) = (MemoryDevice::new(LEN), Rng::new(11));
+    churn(&device, &model, &mut rng, 30);
+    let before = store.names();
+    device.write_at(0, &vec![7; 1 << 20]).expect("within");
+    while device.status().in_flight > 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let orphans = store.names().len() - before.len();
+    assert!(orphans >= 15, "objects that no commit names");
+    device.abandon();
+    drop(device);
+    store.advance_ms(60_000);
+    let device = open(&store, hasty()).expect("the writer is dead");
+    churn(&device, &model, &mut rng, 30);
+    let done = device.collect_all().expect("a good store");
+    assert_eq!(done.orphans, orphans as u64, "{done:?}");
+    same(&device, &model);
+    device.close().expect("a good store");
+    same(&open(&store, reading()).expect("a commit"), &model);
+}
+
+/// A volume goes whole, unless something needs it. Another one can be made in its place.
+#[test]
+fn a_volume_is_deleted_unless_it_is_needed() {
+    let store = store(12);
+    let device = create(&store, LEN);
+    device.write_at(0, &[7; 1 << 20]).expect("within");
+    let error = site(&store, "v", options()).delete().expect_err("a writer has it");
+    assert!(matches!(error, Error::Busy { .. }), "{error}");
+    device.close().expect("a good store");
+    drop(device);
+    site(&store, "v", options()).pin("kept").expect("a commit");
+    let error = site(&store, "v", options()).delete().expect_err("pinned");
+    assert!(error.to_string().contains("kept"), "{error}");
+    let base = site(&store, "v", options());
+    base.clone_to(&site(&store, "w", options())).expect("a clone");
+    base.unpin("kept").expect("a pin");
+    base.delete().expect_err("a clone needs it");
+    site(&store, "w", options()).delete().expect("nothing needs it");
+    assert!(store.names().iter().all(|name| name.starts_with("v/")), "{:?}", store.names());
+    assert!(base.delete().expect("nothing needs it") > 10);
+    assert_eq!(store.names(), Vec::<String>::new());
+    let error = base.delete().expect_err("there is none");
+    assert!(matches!(error, Error::NoVolume { .. }), "{error}");
+    drop(create(&store, LEN));
+}

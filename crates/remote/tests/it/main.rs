@@ -3,6 +3,8 @@
 mod collecting;
 mod conformance;
 mod crashes;
+mod disk;
+mod local;
 mod server;
 mod writers;
 

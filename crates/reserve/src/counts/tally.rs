@@ -81,7 +81,7 @@ impl Count {
         let more = |of: fn(&Held) -> u64| of(&now).saturating_sub(of(&then));
         Costs {
             items: more(|held| held.items) + more(|held| held.resized) + more(|held| held.chunks),
-            whole: 3 * more(|held| held.records),
+            commit_items: 3 * more(|held| held.records),
             bytes: more(|held| held.bytes) + more(|held| held.added) + more(|held| held.sums),
         }
     }
@@ -99,6 +99,6 @@ impl Known {
     /// follow in trees that commits alone change cost no more than `rest` together.
     pub(crate) fn paths(&self, levels: u64) -> u64 {
         let most = self.count.rest.map_or(u64::MAX, |rest| rest.div_ceil(levels));
-        self.since.items + self.since.whole.min(most)
+        self.since.items + self.since.commit_items.min(most)
     }
 }

@@ -14,7 +14,7 @@ use shuttle::sync::atomic::{AtomicBool, Ordering};
 use shuttle::sync::{Arc, Mutex};
 use shuttle::thread;
 
-use ticket::{Class, Queue, Verdict};
+use ticket::{Priority, Queue, Verdict};
 
 const FOREVER: Duration = Duration::from_secs(1);
 
@@ -52,8 +52,8 @@ impl World {
     }
 
     /// Waits for its turn, without a limit.
-    fn get(&self, class: Class, bytes: u64) {
-        let Some(mut ticket) = self.queue.ask(class, bytes, |bytes| self.take(*bytes)) else {
+    fn get(&self, priority: Priority, bytes: u64) {
+        let Some(mut ticket) = self.queue.ask(priority, bytes, |bytes| self.take(*bytes)) else {
             return;
         };
         assert_eq!(ticket.wait_for(FOREVER), Some(Verdict::Granted));
@@ -77,9 +77,9 @@ fn no_wake_up_is_lost() {
             .map(|user| {
                 let world = Arc::clone(&world);
                 thread::spawn(move || {
-                    let class = if user == 0 { Class::Priority } else { Class::Normal };
+                    let priority = if user == 0 { Priority::High } else { Priority::Normal };
                     for bytes in [2, 1] {
-                        world.get(class, bytes);
+                        world.get(priority, bytes);
                         world.give(bytes);
                     }
                 })
@@ -101,22 +101,22 @@ fn e8_waiters_do_not_overtake() {
         let world = World::new(1);
         let served = Arc::new(AtomicBool::new(false));
         let mut first =
-            world.queue.ask(Class::Normal, 3, |bytes| world.take(*bytes)).expect("waits");
+            world.queue.ask(Priority::Normal, 3, |bytes| world.take(*bytes)).expect("waits");
         let small = {
             let (world, served) = (Arc::clone(&world), Arc::clone(&served));
             thread::spawn(move || {
                 assert!(
-                    !world.queue.at_once(Class::Normal, || world.take(1))
+                    !world.queue.at_once(Priority::Normal, || world.take(1))
                         || served.load(Ordering::SeqCst)
                 );
-                world.get(Class::Normal, 1);
+                world.get(Priority::Normal, 1);
                 assert!(served.load(Ordering::SeqCst), "it came later and fitted earlier");
             })
         };
         let urgent = {
             let world = Arc::clone(&world);
             thread::spawn(move || {
-                world.get(Class::Priority, 1);
+                world.get(Priority::High, 1);
                 world.give(1);
             })
         };
@@ -139,7 +139,7 @@ fn e6_waiter_that_gives_up_leaves_no_trace() {
             let world = Arc::clone(&world);
             thread::spawn(move || {
                 let Some(mut ticket) =
-                    world.queue.ask(Class::Normal, 2, |bytes| world.take(*bytes))
+                    world.queue.ask(Priority::Normal, 2, |bytes| world.take(*bytes))
                 else {
                     return world.give(2);
                 };
@@ -153,7 +153,7 @@ fn e6_waiter_that_gives_up_leaves_no_trace() {
         };
         let patient = {
             let world = Arc::clone(&world);
-            thread::spawn(move || world.get(Class::Normal, 1))
+            thread::spawn(move || world.get(Priority::Normal, 1))
         };
         // Enough for the patient one alone: it is served only because the other leaves.
         world.give(1);
@@ -171,14 +171,14 @@ fn e7_refused_head_unblocks_the_queue() {
     model(|| {
         let world = World::new(1);
         let mut large =
-            world.queue.ask(Class::Normal, 10, |bytes| world.take(*bytes)).expect("waits");
+            world.queue.ask(Priority::Normal, 10, |bytes| world.take(*bytes)).expect("waits");
         let small = {
             let world = Arc::clone(&world);
-            thread::spawn(move || world.get(Class::Normal, 1))
+            thread::spawn(move || world.get(Priority::Normal, 1))
         };
         // As the flusher does after its last step.
         while world.queue.served() == 0 && world.free() > 0 {
-            if world.queue.refuse_first(Class::Normal, world.queue.next_ticket()) {
+            if world.queue.refuse_first(Priority::Normal, world.queue.next_ticket()) {
                 world.serve();
                 break;
             }
@@ -195,14 +195,14 @@ fn late_request_is_not_refused() {
     model(|| {
         let world = World::new(0);
         let mut early =
-            world.queue.ask(Class::Normal, 1, |bytes| world.take(*bytes)).expect("waits");
+            world.queue.ask(Priority::Normal, 1, |bytes| world.take(*bytes)).expect("waits");
         let begun = world.queue.next_ticket();
         let late = {
             let world = Arc::clone(&world);
-            thread::spawn(move || world.get(Class::Normal, 1))
+            thread::spawn(move || world.get(Priority::Normal, 1))
         };
-        assert!(world.queue.refuse_first(Class::Normal, begun));
-        assert!(!world.queue.refuse_first(Class::Normal, begun), "nothing was tried for it");
+        assert!(world.queue.refuse_first(Priority::Normal, begun));
+        assert!(!world.queue.refuse_first(Priority::Normal, begun), "nothing was tried for it");
         assert_eq!(early.wait_for(FOREVER), Some(Verdict::Refused));
         world.give(1);
         late.join().expect("granted");
@@ -216,15 +216,15 @@ fn the_end_reaches_every_waiter() {
     model(|| {
         let world = World::new(0);
         let over = Arc::new(AtomicBool::new(false));
-        let waiters: Vec<_> = [Class::Priority, Class::Normal]
+        let waiters: Vec<_> = [Priority::High, Priority::Normal]
             .into_iter()
-            .map(|class| {
+            .map(|priority| {
                 let (world, over) = (Arc::clone(&world), Arc::clone(&over));
                 thread::spawn(move || {
                     if over.load(Ordering::SeqCst) {
                         return;
                     }
-                    let ticket = world.queue.ask(class, 1, |_| over.load(Ordering::SeqCst));
+                    let ticket = world.queue.ask(priority, 1, |_| over.load(Ordering::SeqCst));
                     let Some(mut ticket) = ticket else { return };
                     assert_eq!(ticket.wait_for(FOREVER), Some(Verdict::Refused));
                 })

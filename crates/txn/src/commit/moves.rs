@@ -61,11 +61,12 @@ impl Settle<'_> {
         }
         let roots = file_roots(&self.engine.store, &self.roots)?;
         // A snapshot may have been made that the mover did not read.
-        let knows_all = |moved: &MovedExtent| {
-            roots.iter().all(|(tree, _)| moved.trees.binary_search(tree).is_ok())
-        };
-        let is_left = |moved: &&MovedExtent| knows_all(moved) && self.is_as_left(moved);
-        let moved: Vec<&MovedExtent> = moves.moved.iter().filter(is_left).collect();
+        let knows_all =
+            |trees: &[TreeId]| roots.iter().all(|(tree, _)| trees.binary_search(tree).is_ok());
+        // Extents that moved one after the other have the same list.
+        let same = |a: &MovedExtent, b: &MovedExtent| Arc::ptr_eq(&a.trees, &b.trees);
+        let whole = moves.moved.chunk_by(same).filter(|moved| knows_all(&moved[0].trees)).flatten();
+        let moved: Vec<&MovedExtent> = whole.filter(|moved| self.is_as_left(moved)).collect();
         if moves.nodes.is_empty() && moved.is_empty() {
             return Ok(());
         }

@@ -127,7 +127,7 @@ fn references(engine: &std::sync::Arc<Engine>, rng: &mut Rng, kept: &mut Vec<(Ex
     let at = rng.below(kept.len().max(1) as u64) as usize;
     let in_runs = rng.chance(1, 2);
     for step in 0..count {
-        let cost = Cost { items: 1, whole: 9, bytes: 300 };
+        let cost = Cost { items: 1, commit_items: 9, bytes: 300 };
         let reservation = engine.reserve(cost, Urgency::Normal).expect("there is room");
         if rng.below(100) < goes && kept.len() > 1 {
             let index = if in_runs { at + step } else { rng.below(1 << 30) as usize };
@@ -202,7 +202,7 @@ fn finish(handle: &Handle<'_>, rng: &mut Rng, ino: Ino, blocks: u64, grows: bool
 /// reserve.
 fn inodes(seed: u64, nodesize: u32, asked: bool) {
     let grows = seed.is_multiple_of(3);
-    let cost = if grows { Cost { items: 4, whole: 8, bytes: 456 } } else { Cost::of(2, 0) };
+    let cost = if grows { Cost { items: 4, commit_items: 8, bytes: 456 } } else { Cost::of(2, 0) };
     let dir = tempfile::tempdir().expect("a folder");
     let options = MakeOptions { nodesize, ..MakeOptions::default() };
     let path = checker::volume(dir.path(), 256 << 20, &options);

@@ -12,8 +12,8 @@ use buttress_txn::{Cost, Costs, Engine, EngineOptions, MetaReservation, Urgency}
 use buttress_volume::Volume;
 
 /// What operations of a race need.
-const KINDS: [Cost; 2] = [COST, Cost { items: 7, whole: 0, bytes: 900 }];
-const COST: Cost = Cost { items: 5, whole: 3, bytes: 500 };
+const KINDS: [Cost; 2] = [COST, Cost { items: 7, commit_items: 0, bytes: 900 }];
+const COST: Cost = Cost { items: 5, commit_items: 3, bytes: 500 };
 /// Operations of a batch.
 const BATCH: u64 = 16;
 /// Threads of a race.
@@ -33,8 +33,12 @@ fn ask(engine: &Arc<Engine>, cost: Cost) -> Option<MetaReservation> {
 
 fn batches(engine: &Engine) -> u64 {
     let reserved = engine.accounts().outstanding;
-    let Costs { items, whole, bytes } = reserved;
-    assert_eq!((items * 3, items * 100), (whole * 5, bytes), "whole operations: {reserved:?}");
+    let Costs { items, commit_items, bytes } = reserved;
+    assert_eq!(
+        (items * 3, items * 100),
+        (commit_items * 5, bytes),
+        "whole operations: {reserved:?}"
+    );
     assert_eq!(items % (BATCH * 5), 0, "whole batches: {reserved:?}");
     items / (BATCH * 5)
 }
@@ -124,7 +128,7 @@ fn race_step(
     mine: &mut Vec<(MetaReservation, u64)>,
     mib: u64,
 ) {
-    const LARGE: Cost = Cost { items: 100, whole: 0, bytes: 1 << 20 };
+    const LARGE: Cost = Cost { items: 100, commit_items: 0, bytes: 1 << 20 };
     for _ in 0..rng.below(12) {
         let cost = match rng.below(20) {
             0 if mib < 1024 => LARGE,

@@ -11,7 +11,7 @@ use std::path::Path;
 use buttress_fs::MountOptions;
 use buttress_fuse::{Listed, Options};
 
-use super::{Args, for_volume, volume_options, words};
+use super::{Args, for_volume, store, volume_options, words};
 use crate::closing;
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::live::{self, JoinRequest, Joining};
@@ -84,6 +84,9 @@ pub(super) fn differing(first: &[String], wished: &[String]) -> Vec<String> {
     };
     let own = with(None);
     let differs = |word: &&String| {
+        if store::takes(word) {
+            return !first.contains(word);
+        }
         !word.starts_with("device=") && with(Some(word)).is_some_and(|other| Some(other) != own)
     };
     wished.iter().filter(differs).cloned().collect()
@@ -98,12 +101,13 @@ mod tests {
     #[test]
     fn options_that_differ_are_named() {
         let list = |text: &str| text.split(',').map(str::to_owned).collect::<Vec<_>>();
-        let first = list("subvol=@,compress=zstd:1,noatime,x-systemd.growfs");
+        let first = list("subvol=@,compress=zstd:1,noatime,x-systemd.growfs,max-lag=9");
         let same = "subvol=@home,ro,nosuid,nodev,compress=zstd:1,noatime,defaults,nofail,ssd,\
-                    device=/dev/x";
+                    device=/dev/x,max-lag=9";
         assert_eq!(differing(&first, &list(same)), Vec::<String>::new());
-        let other = list("compress=lzo,nodatacow,relatime,datacow,commit=5,threads=3,user");
-        let named = list("compress=lzo,nodatacow,relatime,commit=5,threads=3");
+        let other =
+            list("compress=lzo,nodatacow,relatime,datacow,commit=5,threads=3,user,max-lag=8");
+        let named = list("compress=lzo,nodatacow,relatime,commit=5,threads=3,max-lag=8");
         assert_eq!(differing(&first, &other), named);
     }
 }

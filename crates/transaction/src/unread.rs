@@ -23,25 +23,25 @@ pub(crate) trait Change: Copy {
 
 /// The changes since the ledger read them last, in their order.
 #[derive(Debug)]
-pub(crate) struct News<C> {
+pub(crate) struct Unread<C> {
     list: Vec<C>,
     /// Entries at which the list joins changes again.
     full: usize,
 }
 
-impl<C> FromIterator<C> for News<C> {
+impl<C> FromIterator<C> for Unread<C> {
     fn from_iter<I: IntoIterator<Item = C>>(changes: I) -> Self {
         Self { list: changes.into_iter().collect(), full: FEW }
     }
 }
 
-impl<C> Default for News<C> {
+impl<C> Default for Unread<C> {
     fn default() -> Self {
         Self { list: Vec::new(), full: FEW }
     }
 }
 
-impl<C: Change> News<C> {
+impl<C: Change> Unread<C> {
     /// Notes a change: O(log n), amortised.
     pub(crate) fn push(&mut self, change: C) {
         if self.list.len() == self.full {
@@ -101,23 +101,23 @@ mod tests {
 
     /// However often the same addresses change, a list says what became of each, and stays short.
     #[test]
-    fn a_list_of_news_stays_short_when_few_addresses_change_often() {
-        let (mut news, mut rng) = (News::default(), Rng::new(1));
+    fn a_list_of_unread_changes_stays_short_when_few_addresses_change_often() {
+        let (mut unread, mut rng) = (Unread::default(), Rng::new(1));
         let (first, mut held) = ([7; 100], [7; 100]);
         for _ in 0..20 * FEW {
             let (at, after) = (rng.below(100) as usize, rng.below(3));
-            news.push(Step(Logical(at as u64), held[at], after));
+            unread.push(Step(Logical(at as u64), held[at], after));
             held[at] = after;
-            assert!(news.list.len() <= FEW);
+            assert!(unread.list.len() <= FEW);
         }
         let expected: Vec<_> =
             (0..100).map(|at| Step(Logical(at as u64), first[at], held[at])).collect();
-        assert_eq!(news.into_sorted(), expected);
-        let mut news = News::default();
+        assert_eq!(unread.into_sorted(), expected);
+        let mut unread = Unread::default();
         for at in 0..3 * FEW as u64 {
-            news.push(Step(Logical(at), 0, 1));
-            news.push(Step(Logical(at), 1, 0));
+            unread.push(Step(Logical(at), 0, 1));
+            unread.push(Step(Logical(at), 1, 0));
         }
-        assert_eq!((news.list.len() <= FEW, news.into_sorted()), (true, vec![]));
+        assert_eq!((unread.list.len() <= FEW, unread.into_sorted()), (true, vec![]));
     }
 }

@@ -1,0 +1,57 @@
+//! Commands of ioctl(2): which thread answers them.
+
+use std::sync::Arc;
+
+use buttress_protocol::btrfs::Command;
+use buttress_protocol::{Errno, Operation, Reply};
+
+use super::caller;
+use crate::door::Door;
+use crate::errno::Answer;
+use crate::exchange::Exchange;
+use crate::killed;
+
+/// Answers a command. Those of btrfs that may take long are answered from a thread that serves no
+/// requests: the kernel may send some before it lets go of what such a command waits for.
+pub(super) fn ioctl<X: Exchange>(door: &Arc<Door>, exchange: X) {
+    let head = exchange.head();
+    match read(&exchange) {
+        Ok((_, Some(command), _)) if command.may_take_long() => {}
+        Ok((_, Some(command), _)) => {
+            let tell = || door.tell(caller(&head), head.node, command);
+            let answer = door.guarded("ioctl", head.node, tell);
+            return exchange.reply(answer);
+        }
+        Ok((number, None, argument)) => {
+            let _heeding = killed::heed(head.task);
+            let flags = || door.ioctl(head.uid, head.node, number, argument);
+            let answer = door.guarded("ioctl", head.node, flags).map(Reply::Ioctl);
+            return exchange.reply(answer);
+        }
+        Err(errno) => return exchange.reply(Err(errno)),
+    }
+    // What the kernel sends meanwhile may need an entry of the ring (R7 of `ring/queue`).
+    let Some(permit) = exchange.hold_permit() else { return exchange.reply(Err(Errno::EBUSY)) };
+    let there = Arc::clone(door);
+    door.on_orders(move || {
+        let _heeding = killed::heed(head.task);
+        let answer = there.guarded("ioctl", head.node, || {
+            let (_, command, argument) = read(&exchange)?;
+            let command = command.ok_or(Errno::ENOTTY)?;
+            there.carry_out(caller(&head), head.node, command, argument)
+        });
+        drop(permit);
+        exchange.reply(answer);
+    });
+}
+
+/// The number of a command, the command if it is one of btrfs, and its argument.
+fn read<X: Exchange>(exchange: &X) -> Answer<(u32, Option<Command<'_>>, &[u8])> {
+    let head = exchange.head();
+    match Operation::decode(head.opcode, head.node, exchange.parts())? {
+        Operation::Ioctl { how, data } => {
+            Ok((how.command, Command::decode(how.command, data)?, data))
+        }
+        _ => Err(Errno::EINVAL),
+    }
+}

@@ -1,0 +1,169 @@
+//! The commands of ioctl(2) that Linux's btrfs has, for programs that know it.
+//!
+//! # Place
+//!
+//! `protocol::btrfs` has the layouts. `dispatch` calls [`Door::tell`] for a command that only tells
+//! what is known, on a thread that serves requests. All others run on the thread `fuse-orders`
+//! ([`Door::carry_out`]). That thread may wait: for a commit, and for what the kernel is told.
+//!
+//! # Invariants
+//!
+//! - **IO1** A command checks what Linux checks, in its order, and gives Linux's errors. The kernel
+//!   checks no permission before it sends an ioctl (see `rights`).
+//! - **IO2** The kernel holds no lock while it waits for the answer to one of these commands. So an
+//!   answer may wait for notifications (D4 of `door`), on a thread that serves no requests (K1 of
+//!   `notifier_threads`).
+//! - **IO3** Behind an answer the kernel knows of each name that came or went.
+//! - **IO4** A snapshot, and a subvolume that becomes read-only, has all that programs have written
+//!   before. The kernel sends what it holds first.
+
+mod facts;
+mod search;
+mod source;
+mod subvolumes;
+
+use std::sync::{Arc, Weak};
+
+use buttress_fs::{Ino, InodeId, TreeId};
+use buttress_protocol::btrfs::Command;
+use buttress_protocol::{Errno, Reply};
+
+use super::rights::{Capability, Rights};
+use super::{Caller, Door, Node, refuse};
+use crate::errno::Answer;
+use crate::mounts::Mounts;
+
+impl Door {
+    /// Sets what the door tells the kernel through. Without it, the door has no mount.
+    pub(crate) fn set_mounts(&self, mounts: Weak<dyn Mounts>) {
+        let _ = self.mounts.set(mounts);
+    }
+
+    /// All mounts of the volume.
+    fn mounts(&self) -> Option<Arc<dyn Mounts>> {
+        self.mounts.get().and_then(Weak::upgrade)
+    }
+
+    /// Runs work on the thread that may wait for the kernel (IO2).
+    pub(crate) fn on_orders(&self, work: impl FnOnce() + Send + 'static) {
+        self.notifier_threads.on_orders(work);
+    }
+
+    /// Answers a command that only tells what is known.
+    pub(crate) fn tell(&self, caller: Caller, id: u64, command: Command<'_>) -> Answer<Reply> {
+        let node = self.node(id)?;
+        let tree = node.inode.id().tree;
+        match command {
+            Command::VolumeFacts => self.volume_facts().map(Reply::Ioctl),
+            Command::DeviceFacts { id, uuid } => self.device_facts(id, uuid).map(Reply::Ioctl),
+            Command::Features => Ok(Reply::Ioctl(self.features())),
+            Command::SubvolumeFacts => self.subvolume_facts(tree).map(Reply::Ioctl),
+            Command::SubvolumeRefs { from } => self.subvolume_refs(tree, from),
+            Command::InodePath { tree: of, ino } => {
+                let of = if of == 0 { tree } else { TreeId(of) };
+                self.inode_path(caller, InodeId { tree: of, ino: Ino(ino) }).map(Reply::Ioctl)
+            }
+            Command::SubvolumePath { dir, tree } => {
+                self.subvolume_path(caller, &node, Ino(dir), TreeId(tree)).map(Reply::Ioctl)
+            }
+            Command::Flags => self.subvolume_flags(&node).map(Reply::Ioctl),
+            Command::Generation => {
+                // As in Linux, four bytes, though the number of the command tells eight.
+                let generation = node.inode.attr().generation as u32;
+                Ok(Reply::Ioctl(generation.to_ne_bytes().to_vec()))
+            }
+            _ => Err(Errno::ENOTTY),
+        }
+    }
+
+    /// Carries out a command that may take long, on the thread for that (IO2).
+    pub(crate) fn carry_out(
+        self: &Arc<Self>,
+        caller: Caller,
+        id: u64,
+        command: Command<'_>,
+        argument: &[u8],
+    ) -> Answer<Reply> {
+        let node = self.node(id)?;
+        let done = |()| Reply::Ioctl(Vec::new());
+        match command {
+            Command::Search(key) => self.search(caller, &node, key, argument).map(Reply::Ioctl),
+            Command::Sync => {
+                self.write_back()?;
+                self.sync_all().map(done)
+            }
+            Command::StartSync => self.start_sync().map(Reply::Ioctl),
+            Command::WaitSync(number) => self.wait_sync(number).map(done),
+            Command::SetFlags(flags) => self.set_subvolume_flags(caller, &node, flags).map(done),
+            Command::SetDefault(tree) => self.set_default(caller, tree).map(done),
+            Command::Create(made) => self.create_subvolume(caller, id, &node, made).map(done),
+            Command::Snapshot { source, made } => {
+                self.snapshot(caller, id, &node, source, made).map(done)
+            }
+            Command::Destroy { name, flags } => {
+                self.destroy(caller, id, &node, name, flags).map(done)
+            }
+            Command::DestroyById(tree) => self.destroy_by_id(caller, TreeId(tree)).map(done),
+            _ => Err(Errno::ENOTTY),
+        }
+    }
+
+    /// Has the kernel send what it holds of files (IO4).
+    fn write_back(&self) -> Answer<()> {
+        let Some(mounts) = self.mounts() else { return Ok(()) };
+        mounts.write_back().map_err(|error| {
+            tracing::warn!(%error, "the kernel did not send what it holds");
+            Errno::from_i32(error.raw_os_error().unwrap_or(0))
+        })
+    }
+
+    /// Tells the kernel of a name that came or went, and waits until it knows (IO3).
+    fn name_changed(&self, dir: InodeId, name: &[u8], came: bool) {
+        match self.mounts() {
+            Some(mounts) if came => mounts.note_created(dir, name),
+            Some(mounts) => mounts.invalidate_name(dir, name),
+            None => {
+                let dir = self.nodes.id_of(super::place(dir));
+                self.notifier_threads.forget_name_now(dir, name);
+            }
+        }
+    }
+
+    /// Begins a commit. It is durable when this returns, which is earlier than programs may expect.
+    fn start_sync(&self) -> Answer<Vec<u8>> {
+        self.fs.commit().map_err(refuse)?;
+        Ok(self.fs.committed().0.to_ne_bytes().to_vec())
+    }
+
+    /// Waits for a commit. One that has begun by [`Self::start_sync`] is durable.
+    fn wait_sync(&self, number: u64) -> Answer<()> {
+        if number == 0 || number <= self.fs.committed().0 {
+            return Ok(());
+        }
+        if number > self.fs.running().0 {
+            return Err(Errno::EINVAL);
+        }
+        self.fs.commit().map_err(refuse)
+    }
+
+    fn set_default(&self, caller: Caller, tree: u64) -> Answer<()> {
+        expect_admin(&Rights::of(caller))?;
+        self.expect_writable()?;
+        let tree = if tree == 0 { TreeId::FS } else { TreeId(tree) };
+        self.fs.set_default_subvolume(tree).map_err(refuse)
+    }
+
+    fn expect_writable(&self) -> Answer<()> {
+        if self.fs.read_only_reason().is_some() { Err(Errno::EROFS) } else { Ok(()) }
+    }
+}
+
+/// Checks that a caller may administer this machine.
+fn expect_admin(rights: &Rights) -> Answer<()> {
+    if rights.has(Capability::SysAdmin) { Ok(()) } else { Err(Errno::EPERM) }
+}
+
+/// Whether a node is the top of a subvolume.
+fn is_top(node: &Node) -> bool {
+    node.inode.id().ino == Ino::ROOT_DIR
+}

@@ -1,0 +1,32 @@
+//! What a door may ask of all mounts of its volume. The mounts hold doors, and doors know of them
+//! only this.
+
+use buttress_fs::{InodeId, TreeId};
+
+use crate::node::Place;
+
+/// All mounts of one volume. The calls wait for the kernel: a thread that serves requests must not
+/// make them.
+pub(crate) trait Mounts: std::fmt::Debug + Send + Sync {
+    /// Has the kernel send all data that it holds in its cache.
+    ///
+    /// # Errors
+    ///
+    /// When a mount cannot be opened, or a write fails.
+    fn write_back(&self) -> std::io::Result<()>;
+
+    /// Tells the kernel that a subvolume was created under this name.
+    fn note_created(&self, dir: InodeId, name: &[u8]);
+
+    /// Prepares for the removal of a subvolume.
+    fn prepare_removal(&self, tree: TreeId);
+
+    /// Tells the mounts that a subvolume that was about to be removed stays.
+    fn cancel_removal(&self);
+
+    /// Makes the kernel look again at a name that was added or removed.
+    fn invalidate_name(&self, dir: InodeId, name: &[u8]);
+
+    /// The inode that has a number on one of the mounts. `None` for other devices.
+    fn place_on(&self, device: u64, number: u64) -> Option<Place>;
+}

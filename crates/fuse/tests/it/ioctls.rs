@@ -1,0 +1,529 @@
+//! The commands of ioctl(2) that Linux's btrfs has. One table of them runs on a mount and on
+//! Linux's own btrfs, from copies of one image, by root and by other users. The answers must be
+//! equal but for what the table leaves out: times, generations, random uuids, names of devices.
+
+use std::fs::{self, File, Permissions};
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::Path;
+use std::thread;
+
+use rustix::fs::{Gid, Uid};
+
+use crate::linux::Linux;
+use crate::mounted::{SHARED, mounted_behind};
+
+const SNAP_CREATE: u64 = 0x5000_9401;
+const SYNC: u64 = 0x9408;
+const SUBVOL_CREATE: u64 = 0x5000_940e;
+const SNAP_DESTROY: u64 = 0x5000_940f;
+const TREE_SEARCH: u64 = 0xd000_9411;
+const INO_LOOKUP: u64 = 0xd000_9412;
+const DEFAULT_SUBVOL: u64 = 0x4008_9413;
+const WAIT_SYNC: u64 = 0x4008_9416;
+const SNAP_CREATE_V2: u64 = 0x5000_9417;
+const SUBVOL_CREATE_V2: u64 = 0x5000_9418;
+const START_SYNC: u64 = 0x8008_9418;
+const GETFLAGS: u64 = 0x8008_9419;
+const SETFLAGS: u64 = 0x4008_941a;
+const DEV_INFO: u64 = 0xd000_941e;
+const FS_INFO: u64 = 0x8400_941f;
+const GET_FEATURES: u64 = 0x8018_9439;
+const SUBVOL_INFO: u64 = 0x81f8_943c;
+const ROOTREF: u64 = 0xd000_943d;
+const INO_LOOKUP_USER: u64 = 0xd000_943e;
+const SNAP_DESTROY_V2: u64 = 0x5000_943f;
+const GETVERSION: u64 = 0x8008_7601;
+
+const GET_INODE_FLAGS: u64 = 0x8008_6601;
+const SET_INODE_FLAGS: u64 = 0x4008_6602;
+/// Of an inode: its content is overwritten in place.
+const NOCOW: u64 = 0x0080_0000;
+
+const READ_ONLY: u64 = 1 << 1;
+const INHERIT: u64 = 1 << 2;
+const BY_ID: u64 = 1 << 4;
+
+/// The kind of a root item, and where the number of references to its tree is in it.
+const ROOT_ITEM: u32 = 132;
+const ROOT_REFS_AT: usize = 216;
+
+const USER: u32 = 1000;
+const GROUP: u32 = 2000;
+const CLUB: u32 = 2001;
+
+/// Calls a command with an argument, which becomes the answer; says the number of an error.
+#[expect(unsafe_code, reason = "the commands have no names in rustix")]
+fn call(file: &File, command: u64, argument: &mut [u8]) -> Result<(), i32> {
+    let len = (command >> 16 & 0x3fff) as usize;
+    assert!(argument.len() >= len, "{command:x}");
+    // SAFETY: the command reads and writes no more than its number tells, which is there.
+    let done = unsafe { libc::ioctl(file.as_raw_fd(), command, argument.as_mut_ptr()) };
+    let error = std::io::Error::last_os_error();
+    // Linux answers some commands with a number above zero.
+    if done >= 0 { Ok(()) } else { Err(error.raw_os_error().expect("of the system")) }
+}
+
+/// Calls a command that takes or gives a number.
+fn number(file: &File, command: u64, value: u64) -> Result<u64, i32> {
+    let mut bytes = value.to_ne_bytes();
+    call(file, command, &mut bytes).map(|()| u64::from_ne_bytes(bytes))
+}
+
+/// An argument with numbers at the front and a text somewhere.
+fn argument(numbers: &[u64], text: (usize, &[u8])) -> Vec<u8> {
+    let mut bytes = vec![0; 4096];
+    for (at, number) in numbers.iter().enumerate() {
+        bytes[at * 8..at * 8 + 8].copy_from_slice(&number.to_ne_bytes());
+    }
+    let (at, text) = text;
+    bytes[at..at + text.len()].copy_from_slice(text);
+    bytes
+}
+
+fn named(file: &File, command: u64, name: &[u8]) -> Result<(), i32> {
+    call(file, command, &mut argument(&[], (8, name)))
+}
+
+/// A command of the second version: a descriptor, flags, length of a record, a name.
+fn second(file: &File, command: u64, words: (i32, u64, u64), name: &[u8]) -> Result<(), i32> {
+    let (descriptor, flags, len) = words;
+    let numbers = [i64::from(descriptor).cast_unsigned(), 0, flags, len];
+    call(file, command, &mut argument(&numbers, (56, name)))
+}
+
+fn snapshot(dir: &File, source: &File, name: &[u8], flags: u64) -> Result<(), i32> {
+    second(dir, SNAP_CREATE_V2, (source.as_raw_fd(), flags, 0), name)
+}
+
+fn word(bytes: &[u8], at: usize) -> u64 {
+    u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
+}
+
+fn text(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|&byte| byte == 0).expect("an end");
+    String::from_utf8_lossy(&bytes[..end]).into_owned()
+}
+
+/// The path that a number in a tree has.
+fn path_of(file: &File, tree: u64, ino: u64) -> Result<(u64, String), i32> {
+    let mut bytes = argument(&[tree, ino], (0, b""));
+    call(file, INO_LOOKUP, &mut bytes).map(|()| (word(&bytes, 0), text(&bytes[16..])))
+}
+
+fn path_for_users(file: &File, dir: u64, tree: u64) -> Result<(String, String), i32> {
+    let mut bytes = argument(&[dir, tree], (0, b""));
+    call(file, INO_LOOKUP_USER, &mut bytes).map(|()| (text(&bytes[16..272]), text(&bytes[272..])))
+}
+
+/// The number of the subvolume that a file is in, and what is told of it.
+fn subvolume(file: &File) -> (u64, String) {
+    let mut bytes = vec![0; 504];
+    call(file, SUBVOL_INFO, &mut bytes).expect("facts");
+    let is_set = |at: usize, len: usize| bytes[at..at + len].iter().any(|&byte| byte != 0);
+    let uuids = [296, 312, 328].map(|at| is_set(at, 16));
+    let numbers = [344, 352, 360, 368].map(|at| word(&bytes, at) != 0);
+    let times = [376, 392, 408, 424].map(|at| is_set(at, 16));
+    let (above, dir, flags) = (word(&bytes, 264), word(&bytes, 272), word(&bytes, 288));
+    let name = text(&bytes[8..264]);
+    let about = format!("{name:?} {above} {dir} {flags} {uuids:?} {numbers:?} {times:?}");
+    (word(&bytes, 0), about)
+}
+
+fn refs(file: &File, from: u64) -> String {
+    let mut bytes = argument(&[from], (0, b""));
+    let done = call(file, ROOTREF, &mut bytes);
+    let count = usize::from(bytes[4088]);
+    let all: Vec<_> =
+        (0..count).map(|at| (word(&bytes, 8 + at * 16), word(&bytes, 16 + at * 16))).collect();
+    format!("{done:?} next {} {all:?}", word(&bytes, 0))
+}
+
+/// What a search is asked for: tree, objects, kinds, offsets, least transaction, number of items.
+type Search = (u64, [u64; 2], [u32; 2], [u64; 2], u64, u32);
+
+/// The keys and lengths of the items that a search shows, and the bytes of references.
+fn search(file: &File, (tree, objects, kinds, offsets, since, count): Search) -> String {
+    let [low, high] = objects;
+    let numbers = [tree, low, high, offsets[0], offsets[1], since, u64::MAX];
+    let mut bytes = argument(&numbers, (0, b""));
+    for (at, value) in [(56, kinds[0]), (60, kinds[1]), (64, count)] {
+        bytes[at..at + 4].copy_from_slice(&value.to_ne_bytes());
+    }
+    if let Err(error) = call(file, TREE_SEARCH, &mut bytes) {
+        return format!("Err({error})");
+    }
+    let half = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
+    let (mut said, mut at) = (String::new(), 104);
+    for _ in 0..half(64) {
+        let (kind, len) = (half(at + 24), half(at + 28) as usize);
+        assert!(word(&bytes, at) != 0, "a transaction wrote it");
+        // Deleted subvolumes, which have no references, are dropped at some later time.
+        if kind == ROOT_ITEM && half(at + 32 + ROOT_REFS_AT) == 0 {
+            at += 32 + len;
+            continue;
+        }
+        // The item of a subvolume's root has the number of a transaction in its key.
+        let offset = if kind == ROOT_ITEM { 0 } else { word(&bytes, at + 16) };
+        said += &format!(" ({} {kind} {offset}) {len}", word(&bytes, at + 8));
+        if matches!(kind, 84 | 96 | 144 | 156) {
+            let name = &bytes[at + 32 + len.saturating_sub(4)..at + 32 + len];
+            said += &format!(" {}", String::from_utf8_lossy(name));
+        }
+        at += 32 + len;
+    }
+    said
+}
+
+fn open(path: impl AsRef<Path>) -> File {
+    File::open(path).expect("it is there")
+}
+
+/// Collects what commands answered, each line with the number of its step.
+#[derive(Default)]
+struct Said(Vec<String>);
+
+impl Said {
+    fn add(&mut self, about: &str, answer: impl std::fmt::Debug) {
+        self.0.push(format!("{about}: {answer:?}"));
+    }
+}
+
+fn facts(top: &File, said: &mut Said) {
+    let mut bytes = argument(&[0; 6], (48, &[7]));
+    said.add(
+        "volume",
+        call(top, FS_INFO, &mut bytes).map(|()| {
+            let (ids, sizes) = (bytes[..32].to_vec(), bytes[32..56].to_vec());
+            (ids, sizes, bytes[64..80].to_vec())
+        }),
+    );
+    for (id, uuid) in [(1, 0), (2, 0), (1, 7)] {
+        let mut bytes = argument(&[id, uuid, uuid], (0, b""));
+        let done = call(top, DEV_INFO, &mut bytes);
+        let path = bytes[3072] == b'/';
+        said.add("device", done.map(|()| (bytes[..24].to_vec(), word(&bytes, 32), path)));
+    }
+    let mut bytes = vec![0; 24];
+    said.add("features", call(top, GET_FEATURES, &mut bytes).map(|()| bytes.clone()));
+    said.add("version", number(top, GETVERSION, 0).map(|_| ()));
+    said.add("unknown", number(top, 0x8008_94c8, 0));
+}
+
+fn creation(dir: &Path, top: &File, said: &mut Said) {
+    let absent = fs::metadata(dir.join("a")).is_err();
+    said.add("create", (absent, named(top, SUBVOL_CREATE, b"a")));
+    let made = fs::metadata(dir.join("a")).expect("it is seen at once");
+    said.add("made", (made.mode(), made.uid(), made.gid()));
+    said.add("its top", subvolume(&open(dir.join("a"))));
+    let long = [b'n'; 256];
+    for name in [&b"a"[..], b"x/y", b".", b"..", b"", &long, b"../a"] {
+        said.add("create", named(top, SUBVOL_CREATE, name));
+        said.add("second", second(top, SUBVOL_CREATE_V2, (0, 0, 0), name));
+        if name != b"a" {
+            said.add("destroy", named(top, SNAP_DESTROY, name));
+        }
+    }
+    said.add("no end", named(top, SUBVOL_CREATE, &[b'n'; 4088]));
+    said.add("no end", second(top, SUBVOL_CREATE_V2, (0, 0, 0), &[b'n'; 4040]));
+    said.add("no end", named(top, SNAP_DESTROY, &[b'n'; 4088]));
+    for (flags, len) in
+        [(1, 0), (READ_ONLY, 0), (INHERIT, 0), (INHERIT, 71), (BY_ID, 0), (1 << 40, 0)]
+    {
+        let name = format!("flags{flags}");
+        said.add(&name, second(top, SUBVOL_CREATE_V2, (0, flags, len), name.as_bytes()));
+    }
+    fs::write(dir.join("file"), "text").expect("a file");
+    said.add("in a file", named(&open(dir.join("file")), SUBVOL_CREATE, b"b"));
+    fs::create_dir(dir.join("set")).expect("a directory");
+    chown(dir.join("set"), None, Some(GROUP)).expect("a group");
+    fs::set_permissions(dir.join("set"), Permissions::from_mode(0o2775)).expect("a mode");
+    let set = open(dir.join("set"));
+    said.add("flags", call(&set, SET_INODE_FLAGS, &mut NOCOW.to_ne_bytes()));
+    said.add("set-gid", named(&open(dir.join("set")), SUBVOL_CREATE, b"b"));
+    let made = fs::metadata(dir.join("set/b")).expect("it is there");
+    let flags = number(&open(dir.join("set/b")), GET_INODE_FLAGS, 0);
+    said.add("made", (made.mode(), made.uid(), made.gid(), flags));
+}
+
+fn numbers(dir: &Path, top: &File, said: &mut Said) {
+    fs::create_dir_all(dir.join("d/e")).expect("directories");
+    fs::write(dir.join("d/e/file"), "text").expect("a file");
+    let (deep, middle) = (open(dir.join("d/e")), open(dir.join("d")));
+    said.add("below", named(&deep, SUBVOL_CREATE, b"s"));
+    let ino = |path: &str| fs::metadata(dir.join(path)).expect("it is there").ino();
+    let (e, d) = (ino("d/e"), ino("d"));
+    for (tree, number) in [(0, e), (0, ino("d/e/file")), (0, 256), (5, e), (5, 1 << 20), (999, e)] {
+        said.add("path", path_of(top, tree, number));
+    }
+    let below = open(dir.join("d/e/s"));
+    let (tree, about) = subvolume(&below);
+    said.add("below", (tree, about));
+    said.add("path", path_of(&below, 0, 256));
+    for file in [top, &middle, &deep] {
+        for (dir, tree) in [(e, tree), (d, tree), (256, tree), (e, 999), (1 << 20, tree)] {
+            said.add("for users", path_for_users(file, dir, tree));
+        }
+    }
+    for from in [0, 257, 1 << 20] {
+        said.add("references", refs(top, from));
+    }
+    said.add("references", refs(&below, 0));
+}
+
+fn flags(dir: &Path, top: &File, said: &mut Said) {
+    said.add("create", named(top, SUBVOL_CREATE, b"flagged"));
+    let tree = open(dir.join("flagged"));
+    // The program that made it has not made it durable.
+    fs::write(dir.join("flagged/before"), [7; 10_000]).expect("writable");
+    let get = |file: &File| number(file, GETFLAGS, 0);
+    let set = |file: &File, flags| number(file, SETFLAGS, flags).map(|_| ());
+    said.add("flags", (get(&tree), set(&tree, READ_ONLY), get(&tree)));
+    let error = |done: std::io::Result<()>| done.err().and_then(|error| error.raw_os_error());
+    said.add("write", error(fs::write(dir.join("flagged/after"), "text")));
+    said.add("in it", named(&tree, SUBVOL_CREATE, b"inner"));
+    said.add("its facts", subvolume(&tree));
+    said.add("flags", (set(&tree, 1), set(&tree, READ_ONLY | 1), set(&tree, READ_ONLY)));
+    said.add("flags", (set(&tree, 0), get(&tree)));
+    said.add("write", error(fs::write(dir.join("flagged/after"), "text")));
+    said.add("kept", fs::read(dir.join("flagged/before")).is_ok_and(|it| it == [7; 10_000]));
+    let inner = open(dir.join("d"));
+    said.add("no top", (get(&inner), set(&inner, READ_ONLY), get(top)));
+}
+
+fn snapshots(dir: &Path, top: &File, said: &mut Said) {
+    let source = open(dir.join("a"));
+    let mut file = File::create(dir.join("a/open")).expect("a file");
+    file.write_all(&[5; 70_000]).expect("room");
+    said.add("snapshot", snapshot(top, &source, b"snap", READ_ONLY));
+    said.add("content", fs::read(dir.join("snap/open")).is_ok_and(|it| it == [5; 70_000]));
+    file.write_all(b"more").expect("room");
+    let len = fs::metadata(dir.join("snap/open")).expect("it is there").len();
+    said.add("its facts", (len, subvolume(&open(dir.join("snap")))));
+    said.add("writable", snapshot(top, &source, b"copy", 0));
+    said.add("write", fs::write(dir.join("copy/new"), "text").is_ok());
+    let first = argument(&[i64::from(source.as_raw_fd()).cast_unsigned()], (8, b"old"));
+    said.add("first version", call(top, SNAP_CREATE, &mut first.clone()));
+    let other = tempfile::tempfile().expect("a file elsewhere");
+    let inner = open(dir.join("d"));
+    for (about, fd) in [
+        ("no descriptor", 9999),
+        ("negative", -1),
+        ("elsewhere", other.as_raw_fd()),
+        ("no top", inner.as_raw_fd()),
+        ("a file", file.as_raw_fd()),
+    ] {
+        said.add(about, second(top, SNAP_CREATE_V2, (fd, 0, 0), b"new"));
+    }
+    for name in [&b"snap"[..], b"x/y", b"", b"."] {
+        said.add("name", snapshot(top, &source, name, 0));
+    }
+    said.add("flags", snapshot(top, &source, b"new", 1));
+}
+
+fn deletion(dir: &Path, top: &File, said: &mut Said) {
+    for name in [&b"none"[..], b"file", b"d", b"x/y", b"set"] {
+        said.add("destroy", named(top, SNAP_DESTROY, name));
+        said.add("second", second(top, SNAP_DESTROY_V2, (0, 0, 0), name));
+    }
+    said.add("flags", second(top, SNAP_DESTROY_V2, (0, 1, 0), b"snap"));
+    let tree = |name: &str| subvolume(&open(dir.join(name))).0;
+    said.add("nested", named(&open(dir.join("a")), SUBVOL_CREATE, b"nested"));
+    said.add("destroy", named(top, SNAP_DESTROY, b"a"));
+    said.add("destroy", named(&open(dir.join("a")), SNAP_DESTROY, b"nested"));
+    let set = |tree| number(top, DEFAULT_SUBVOL, tree).map(|_| ());
+    said.add("default", (set(tree("copy")), named(top, SNAP_DESTROY, b"copy"), set(999), set(0)));
+    said.add("destroy", named(top, SNAP_DESTROY, b"copy"));
+    said.add("gone", fs::metadata(dir.join("copy")).is_err());
+    let by_id = |tree: u64| second(top, SNAP_DESTROY_V2, (0, BY_ID, 0), &tree.to_ne_bytes());
+    said.add("by number", (by_id(tree("d/e/s")), fs::metadata(dir.join("d/e/s")).is_err()));
+    said.add("by number", (by_id(5), by_id(255), by_id(9999)));
+    let mut names: Vec<_> = fs::read_dir(dir).expect("a listing").flatten().collect();
+    names.sort_by_key(fs::DirEntry::file_name);
+    said.add("left", names.iter().map(fs::DirEntry::file_name).collect::<Vec<_>>());
+    let after = fs::metadata(dir).expect("it is there");
+    said.add("size of the top", after.size());
+}
+
+fn commits(top: &File, said: &mut Said) {
+    said.add("sync", number(top, SYNC, 0).map(|_| ()));
+    let begun = number(top, START_SYNC, 0);
+    said.add("start", begun.is_ok_and(|number| number > 0));
+    said.add("wait", number(top, WAIT_SYNC, begun.unwrap_or(0)).map(|_| ()));
+    said.add("wait", (number(top, WAIT_SYNC, 0), number(top, WAIT_SYNC, 1 << 40)));
+}
+
+fn searches(dir: &Path, top: &File, said: &mut Said) {
+    const ANY: [u64; 2] = [0, u64::MAX];
+    number(top, SYNC, 0).expect("synced");
+    let mine = open(dir.join("flagged"));
+    for wanted in [
+        (1, [5, 5], [156, 156], ANY, 0, 100),
+        (1, [256, 400], [144, 156], ANY, 0, 100),
+        (1, [257, 258], [132, 156], ANY, 0, 3),
+        (0, ANY, [0, u32::MAX], ANY, 0, u32::MAX),
+        (5, [256, 256], [84, 96], ANY, 0, u32::MAX),
+        (5, [256, 256], [84, 96], ANY, u64::MAX, u32::MAX),
+        (5, ANY, [0, 255], ANY, 0, 0),
+        (9999, ANY, [0, 255], ANY, 0, 10),
+        (3, [256, 256], [228, 228], [0, 14 << 20], 0, 1),
+    ] {
+        said.add("search", search(&mine, wanted));
+    }
+}
+
+/// All commands by root.
+fn by_root(dir: &Path) -> Vec<String> {
+    let (top, mut said) = (open(dir), Said::default());
+    facts(&top, &mut said);
+    creation(dir, &top, &mut said);
+    numbers(dir, &top, &mut said);
+    flags(dir, &top, &mut said);
+    snapshots(dir, &top, &mut said);
+    deletion(dir, &top, &mut said);
+    commits(&top, &mut said);
+    searches(dir, &top, &mut said);
+    said.0
+}
+
+/// Runs steps as a user with a further group; other threads stay what they are.
+fn as_user<T: Send>(uid: u32, work: impl FnOnce() -> T + Send) -> T {
+    thread::scope(|scope| {
+        let work = scope.spawn(|| {
+            let (user, group) = (Uid::from_raw(uid), Gid::from_raw(GROUP));
+            rustix::thread::set_thread_groups(&[Gid::from_raw(CLUB)]).expect("root may");
+            rustix::thread::set_thread_res_gid(group, group, group).expect("root may");
+            rustix::thread::set_thread_res_uid(user, user, user).expect("root may");
+            work()
+        });
+        work.join().expect("no panic")
+    })
+}
+
+/// What users other than root may do.
+fn by_user(dir: &Path) -> Vec<String> {
+    fs::set_permissions(dir, Permissions::from_mode(0o755)).expect("a mode");
+    for (name, uid, gid, mode) in [
+        ("own", USER, GROUP, 0o755),
+        ("closed", 0, 0, 0o700),
+        ("member", 0, GROUP, 0o775),
+        ("club", 0, CLUB, 0o770),
+        ("reader", 0, CLUB, 0o755),
+        ("sticky", 0, 0, 0o1777),
+    ] {
+        fs::create_dir(dir.join(name)).expect("a directory");
+        chown(dir.join(name), Some(uid), Some(gid)).expect("an owner");
+        fs::set_permissions(dir.join(name), Permissions::from_mode(mode)).expect("a mode");
+    }
+    let top = open(dir);
+    fs::create_dir(dir.join("closed/inner")).expect("a directory");
+    let inner = open(dir.join("closed/inner"));
+    named(&inner, SUBVOL_CREATE, b"deep").expect("root may");
+    let (inner, deep) = (inner.metadata().expect("it").ino(), open(dir.join("closed/inner/deep")));
+    let deep = subvolume(&deep).0;
+    for name in ["closed", "own", "sticky"] {
+        named(&open(dir.join(name)), SUBVOL_CREATE, b"roots").expect("root may");
+    }
+    let dirs = ["", "own", "closed", "member", "club", "reader", "sticky"];
+    let opened = dirs.map(|name| (name, open(dir.join(name))));
+    let roots = open(dir.join("own/roots"));
+    let mut said = Said::default();
+    as_user(USER, || {
+        for (name, dir) in &opened {
+            said.add(name, named(dir, SUBVOL_CREATE, b"mine"));
+            said.add(name, second(dir, SUBVOL_CREATE_V2, (0, 0, 0), b"second"));
+        }
+        let own = &opened[1].1;
+        let mine = open(dir.join("own/mine"));
+        let made = mine.metadata().expect("attributes");
+        said.add("mine", (made.uid(), made.gid(), made.mode()));
+        said.add("snapshot", snapshot(own, &mine, b"snap", READ_ONLY));
+        said.add("into a closed one", snapshot(&opened[2].1, &mine, b"snap", 0));
+        said.add("of root's", snapshot(own, &roots, b"of root", 0));
+        let set = |file: &File, flags| number(file, SETFLAGS, flags).map(|_| ());
+        said.add("flags", (set(&mine, READ_ONLY), set(&mine, 0), set(&roots, READ_ONLY)));
+        said.add("default", number(own, DEFAULT_SUBVOL, 0));
+        said.add("search", search(own, (0, [0, u64::MAX], [0, 255], [0, u64::MAX], 0, 9)));
+        let ino = |file: &File| file.metadata().expect("attributes").ino();
+        let (mine_in, closed) = (ino(own), ino(&opened[2].1));
+        said.add(
+            "path",
+            (path_of(&top, 0, mine_in), path_of(&top, 0, 256), path_of(&mine, 0, 256)),
+        );
+        let tree = subvolume(&mine).0;
+        said.add("for users", path_for_users(&top, mine_in, tree));
+        said.add("for users", path_for_users(&top, closed, deep + 1));
+        for file in [&top, &opened[2].1] {
+            said.add("for users", path_for_users(file, inner, deep));
+        }
+        said.add("facts", (call(&top, FS_INFO, &mut vec![0; 1024]), subvolume(&roots)));
+        said.add("references", refs(&top, 0));
+        said.add("sync", number(&top, SYNC, 0).map(|_| ()));
+    });
+    said.0
+}
+
+/// Deleting by users, in directories as [`by_user`] left them.
+fn deleting_by_user(dir: &Path) -> Vec<String> {
+    let dirs = ["", "own", "closed", "member", "sticky"];
+    let opened = dirs.map(|name| (name, open(dir.join(name))));
+    let mut said = Said::default();
+    as_user(USER, || {
+        for (about, dir) in &opened {
+            for name in [&b"mine"[..], b"roots", b"none"] {
+                said.add(about, named(dir, SNAP_DESTROY, name));
+            }
+            said.add(about, second(dir, SNAP_DESTROY_V2, (0, 0, 0), b"second"));
+        }
+    });
+    said.0
+}
+
+/// Runs steps on a mount and on Linux's btrfs, from copies of one image.
+fn compare(options: &str, steps: fn(&Path) -> Vec<String>) {
+    compare_with(options, options, steps);
+}
+
+fn compare_with(options: &str, of_linux: &str, steps: fn(&Path) -> Vec<String>) {
+    let theirs = |image: &Path| Linux::of_copy(image, of_linux);
+    let Some((mount, linux)) = mounted_behind(options, theirs) else { return };
+    let ours = steps(&mount.path(""));
+    let Some(linux) = linux else { return };
+    let theirs = steps(linux.path());
+    let differ: Vec<_> = ours
+        .iter()
+        .zip(&theirs)
+        .filter(|(ours, theirs)| ours != theirs)
+        .map(|(ours, theirs)| format!("{ours}\n  Linux {theirs}"))
+        .collect();
+    assert!(differ.is_empty(), "{} differ:\n{}", differ.len(), differ.join("\n"));
+    assert_eq!(ours.len(), theirs.len());
+}
+
+#[test]
+fn commands_of_root_answer_as_in_linux() {
+    compare("", by_root);
+}
+
+/// Subvolumes are mounted by themselves as they come, and unmounted before they go.
+#[test]
+fn commands_answer_as_in_linux_where_subvolumes_are_mounts() {
+    compare_with("submounts", "", by_root);
+}
+
+/// The kernel has one file system for all mounts of the volume.
+#[test]
+fn commands_answer_as_in_linux_on_shared_mounts() {
+    compare_with(SHARED, "", by_root);
+}
+
+#[test]
+fn commands_of_users_are_refused_as_in_linux() {
+    compare("", |dir| [by_user(dir), deleting_by_user(dir)].concat());
+}
+
+#[test]
+fn users_may_delete_where_an_option_says_so() {
+    compare("user_subvol_rm_allowed", |dir| [by_user(dir), deleting_by_user(dir)].concat());
+}

@@ -1,0 +1,261 @@
+//! The folder of a volume's local cache: its identity, its lock, and the log of a crashed writer.
+//!
+//! # Invariants
+//!
+//! - **D1** A folder belongs to one volume, and one process at a time writes it.
+//! - **D2** A log is replayed only over the content that it was written on: the newest manifest is
+//!   one of this folder, and holds a prefix of the log.
+//! - **D3** A log with acknowledged writes goes only when a commit has them, or when the user said
+//!   to go on without them. In the second case it is marked first, so that no later opening takes
+//!   it for a log that fits.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use buttress_base::{Rank, Ranked};
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+
+use crate::envelope::{Kind, VolumeId, unwrap, wrap};
+use crate::error::{Error, Result};
+use crate::log;
+use crate::log::record::tag;
+use crate::log::scan::{self, Found, Wanted};
+use crate::manifest::{LocalLog, Manifest};
+use crate::random;
+use crate::unsent::Unsent;
+
+/// The log that is in the folder.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Held {
+    /// The id of its writer.
+    log: String,
+    epoch: u32,
+    /// The user said to go on without it (D3).
+    #[serde(default)]
+    is_given_up: bool,
+}
+
+/// What the folder's own file says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Identity {
+    cache: String,
+    held: Option<Held>,
+}
+
+/// A log that fits the volume and has more than its newest commit.
+#[derive(Clone, Debug)]
+pub(crate) struct Replay {
+    pub(crate) log: String,
+    pub(crate) found: Found,
+}
+
+/// What was decided of a log that was there.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Settled {
+    pub(crate) replay: Option<Replay>,
+    /// What is given up.
+    pub(crate) lost: Option<Unsent>,
+}
+
+/// The folder, opened by this process alone (D1).
+#[derive(Debug)]
+pub(crate) struct Cache {
+    dir: PathBuf,
+    volume: VolumeId,
+    identity: Ranked<Identity>,
+    /// Locked until it is released or dropped.
+    lock: File,
+}
+
+/// What a log has that no commit has.
+fn unsent(found: &Found) -> Option<Unsent> {
+    (found.cuts > 0 || found.damage.is_some()).then(|| found.unsent())
+}
+
+fn failed(dir: &Path, why: &str) -> Error {
+    Error::Cache { dir: dir.display().to_string(), why: why.to_owned() }
+}
+
+impl Cache {
+    /// Opens the folder for a volume, and makes it if there is none. `None` if another process has
+    /// it.
+    pub(crate) fn open(dir: &Path, volume: VolumeId) -> Result<Option<Self>> {
+        let wrong = |error: io::Error| failed(dir, &error.to_string());
+        std::fs::create_dir_all(dir).map_err(wrong)?;
+        let dir = &dir.canonicalize().map_err(wrong)?;
+        let path = dir.join("identity");
+        let is_new = !path.try_exists().map_err(wrong)?;
+        if is_new && has_others(dir).map_err(wrong)? {
+            return Err(failed(dir, "is no cache, and is not empty"));
+        }
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true).truncate(false);
+        let lock = options.open(dir.join("lock")).map_err(wrong)?;
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
+            Err(error) => return Err(wrong(error.into())),
+        }
+        let identity = if is_new {
+            Identity { cache: random::hex(), held: None }
+        } else {
+            read_identity(dir, &path, volume)?
+        };
+        let identity = Ranked::new(Rank::Leaf, identity);
+        let this = Self { dir: dir.clone(), volume, identity, lock };
+        if is_new {
+            this.write_identity()?;
+        }
+        Ok(Some(this))
+    }
+
+    /// Refuses a folder that a reader of the volume must not use.
+    pub(crate) fn check(dir: &Path, volume: VolumeId) -> Result<()> {
+        let wrong = |error: io::Error| failed(dir, &error.to_string());
+        std::fs::create_dir_all(dir).map_err(wrong)?;
+        let path = dir.join("identity");
+        if path.try_exists().map_err(wrong)? {
+            return read_identity(dir, &path, volume).map(drop);
+        }
+        match has_others(dir).map_err(wrong)? {
+            true => Err(failed(dir, "is no cache, and is not empty")),
+            false => Ok(()),
+        }
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The folder of the log.
+    pub(crate) fn log_dir(&self) -> PathBuf {
+        self.dir.join("log")
+    }
+
+    /// Lets another process have the folder. This one writes nothing there any more.
+    pub(crate) fn release(&self) {
+        if let Err(error) = flock(&self.lock, FlockOperation::Unlock) {
+            tracing::debug!(%error, "the folder stays locked until the end of the process");
+        }
+    }
+
+    /// What manifests of a writer say of this folder.
+    pub(crate) fn mark(&self, host: &str) -> LocalLog {
+        let (cache, dir) = (self.identity.lock().cache.clone(), self.dir.display().to_string());
+        LocalLog { cache, host: host.to_owned(), dir }
+    }
+
+    /// The log in the folder: the id of its writer, and the epoch.
+    pub(crate) fn held_log(&self) -> Option<(String, u32)> {
+        self.identity.lock().held.as_ref().map(|held| (held.log.clone(), held.epoch))
+    }
+
+    /// Whether a manifest was made with this folder.
+    pub(crate) fn is_of_this(&self, head: &Manifest) -> bool {
+        head.local.as_ref().is_some_and(|local| local.cache == self.identity.lock().cache)
+    }
+
+    /// What the log has, if there is one.
+    pub(crate) fn found(&self, committed: u64) -> Result<Option<(String, Found)>> {
+        let Some(held) = self.identity.lock().held.clone() else { return Ok(None) };
+        let folder = self.log_dir();
+        let wanted = Wanted { folder: &folder, volume: self.volume, tag: tag(&held.log) };
+        let found = scan::look(wanted, committed);
+        let found = found.map_err(|error| failed(&self.dir, &error.to_string()))?;
+        Ok(Some((held.log, found)))
+    }
+
+    /// Decides what to do with the log, when the newest manifest is `head` (D2).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Stale`] for a log with acknowledged writes that does not fit.
+    pub(crate) fn settle(&self, head: &Manifest, place: &str) -> Result<Option<Replay>> {
+        let Some(held) = self.identity.lock().held.clone() else { return Ok(None) };
+        let marked = head.marked(&held.log);
+        let Some((log, found)) = self.found(marked.unwrap_or(0))? else { return Ok(None) };
+        let Some(has) = unsent(&found) else { return Ok(None) };
+        let stale = |why: String| {
+            let dir = self.dir.display().to_string();
+            Err(Error::Stale { place: place.to_owned(), dir, why, unsent: has.clone() })
+        };
+        if let Some(damage) = &found.damage {
+            return stale(damage.clone());
+        }
+        let is_newest = head.epoch == held.epoch || head.is_opening;
+        if held.is_given_up {
+            return stale("--discard-local was given before".to_owned());
+        }
+        if !self.is_of_this(head) || !is_newest {
+            let (host, pid) = (&head.writer.host, head.writer.pid);
+            return stale(format!("process {pid} on {host} has written the volume since"));
+        }
+        match marked {
+            Some(position) if found.begins <= position => Ok(Some(Replay { log, found })),
+            _ => stale("it begins after the newest commit".to_owned()),
+        }
+    }
+
+    /// Marks the log as one to go on without (D3), and says what it had.
+    pub(crate) fn give_up(&self, head: &Manifest) -> Result<Option<Unsent>> {
+        let Some(mut held) = self.identity.lock().held.clone() else { return Ok(None) };
+        let marked = head.marked(&held.log).unwrap_or(0);
+        let lost = self.found(marked)?.and_then(|(_, found)| unsent(&found));
+        held.is_given_up = true;
+        self.hold(Some(held))?;
+        Ok(lost)
+    }
+
+    /// Removes the log that was there, and begins one for a writer (D3).
+    pub(crate) fn begin(&self, log: &str, epoch: u32) -> Result<()> {
+        self.end()?;
+        self.hold(Some(Held { log: log.to_owned(), epoch, is_given_up: false }))
+    }
+
+    /// Removes the log: a commit has everything, or it was given up.
+    pub(crate) fn end(&self) -> Result<()> {
+        self.hold(None)?;
+        log::remove_files(&self.log_dir()).map_err(|error| failed(&self.dir, &error.to_string()))
+    }
+
+    fn hold(&self, held: Option<Held>) -> Result<()> {
+        self.identity.lock().held = held;
+        self.write_identity()
+    }
+
+    fn write_identity(&self) -> Result<()> {
+        let body = serde_json::to_vec(&*self.identity.lock()).unwrap_or_default();
+        let bytes = wrap(Kind::Cache, self.volume, 0, 0, &body);
+        let replace = || -> io::Result<()> {
+            let (new, path) = (self.dir.join("identity.new"), self.dir.join("identity"));
+            let mut file = File::create(&new)?;
+            file.write_all(&bytes)?;
+            file.sync_all()?;
+            std::fs::rename(&new, &path)?;
+            File::open(&self.dir)?.sync_all()
+        };
+        replace().map_err(|error| failed(&self.dir, &error.to_string()))
+    }
+}
+
+/// Whether a folder has anything that is not of a cache.
+fn has_others(dir: &Path) -> io::Result<bool> {
+    for entry in std::fs::read_dir(dir)? {
+        let name = entry?.file_name();
+        if !matches!(name.to_str(), Some("lock" | "identity.new" | "read" | "lost+found")) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn read_identity(dir: &Path, path: &Path, volume: VolumeId) -> Result<Identity> {
+    let bytes = std::fs::read(path).map_err(|error| failed(dir, &error.to_string()))?;
+    let (envelope, body) = unwrap(&path.display().to_string(), Kind::Cache, &bytes)?;
+    if envelope.volume != volume {
+        return Err(failed(dir, "is the cache of another volume"));
+    }
+    serde_json::from_slice(body).map_err(|error| failed(dir, &error.to_string()))
+}

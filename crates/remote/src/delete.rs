@@ -1,0 +1,88 @@
+//! Deletes a whole volume.
+//!
+//! # Invariants
+//!
+//! - **V1** A volume goes only if nothing needs it: no writer, no reader with a lease, no pin. The
+//!   pin of a clone is one.
+//! - **V2** The manifests go first, the newest last. So the volume is whole or not there, and a
+//!   deletion that was cut short is gone on with by the next one.
+
+use crate::claim;
+use crate::error::{Error, Result};
+use crate::lease;
+use crate::manifest::Writer;
+use crate::names::Names;
+use crate::open::Site;
+use crate::pin;
+
+/// The folders of a volume's objects, in the order in which they go. Pins are gone before.
+const FOLDERS: [&str; 5] = ["data", "map", "lease", "trial", "writer"];
+
+/// Whether a name is one that volumes give to objects. Others in these folders stay.
+fn is_ours(name: &str) -> bool {
+    let last = name.rsplit('/').next().unwrap_or(name);
+    let is_hex = |part: &str| part.len() >= 8 && part.bytes().all(|b| b.is_ascii_hexdigit());
+    last.split('-').all(is_hex)
+}
+
+impl Site {
+    /// Deletes the volume and all of its objects (V1, V2). Returns how many objects there were.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Busy`] while another writer seems to be alive, [`Error::Pin`] while a pin or a
+    /// reader needs the volume, [`Error::NoVolume`] if there is nothing of one.
+    pub fn delete(&self) -> Result<u64> {
+        let chain = self.chain();
+        let wrong = |why: String| Err(Error::Pin { place: self.place.clone(), why });
+        let mut count = 0;
+        let mut base_pin = None;
+        if let Some((volume, head)) = chain.head()? {
+            if let Some((name, _)) = pin::all(&chain)?.first() {
+                return wrong(format!("the pin {name:?} keeps it; remote unpin takes it away"));
+            }
+            // A writer that is alive is refused here, and one that wakes up later finds a manifest
+            // of this one, or none.
+            let writer = Writer::this();
+            let (newest, _) = self.take(&chain, volume, head, &writer, None)?;
+            let shown = chain.store.head(&chain.names.writer(newest.epoch, &writer.id))?;
+            let now_ms = shown.map_or(0, |meta| meta.modified_ms);
+            let leases = lease::numbers(&chain, now_ms)?.len();
+            let pins = pin::all(&chain)?.len();
+            if leases + pins > 0 {
+                claim::end(&chain, newest.epoch, &writer)?;
+                return wrong(format!("{leases} readers and {pins} pins need it"));
+            }
+            for number in chain.listed()? {
+                if number < newest.number {
+                    chain.store.delete(&chain.names.manifest(number))?;
+                    count += 1;
+                }
+            }
+            chain.store.delete(&chain.names.manifest(newest.number))?;
+            count += 1;
+            base_pin = newest
+                .bases
+                .last()
+                .zip(newest.base_pin.as_ref())
+                .map(|(base, name)| Names::new(&base.prefix).pin(name));
+        }
+        for folder in FOLDERS {
+            for meta in chain.store.list(&chain.names.folder(folder))? {
+                if !is_ours(&meta.name) {
+                    continue;
+                }
+                chain.store.delete(&meta.name)?;
+                count += 1;
+            }
+        }
+        if let Some(pin) = base_pin {
+            // Nothing of the base is needed here any more.
+            chain.store.delete(&pin)?;
+        }
+        if count == 0 {
+            return Err(Error::NoVolume { place: self.place.clone() });
+        }
+        Ok(count)
+    }
+}

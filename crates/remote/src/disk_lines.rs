@@ -1,0 +1,289 @@
+//! A cache on a local disk for data that was read from objects. It is kept over restarts.
+//!
+//! # Invariants
+//!
+//! - **P1** A line is used only if its checksum is right. No name of an object is used twice, and a
+//!   key has the epoch and the number of the name. So a line that was kept is right for ever.
+//! - **P2** The files have at most their budget.
+//! - **P3** A failure of the disk ends the cache. It never fails a read.
+//!
+//! # Format
+//!
+//! `docs/format/remote.md`: `read/lines` has slots, and `read/index` an entry for each slot. They
+//! are written without a sync: an entry that does not fit its slot has a wrong checksum.
+//!
+//! # Locks
+//!
+//! Takes [`Rank::Leaf`] for the index, and holds it across no I/O.
+
+use std::collections::HashMap;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use buttress_base::{Rank, Ranked};
+use rustix::fs::{FlockOperation, flock};
+
+use crate::envelope::{self, Kind, VolumeId, u32_at, u64_at, unwrap, wrap};
+use crate::lines::LINE_BYTES;
+use crate::units::ObjectNumber;
+
+/// Bytes of a slot, and of an entry of the index.
+const SLOT: u64 = LINE_BYTES as u64;
+const ENTRY: usize = 40;
+/// Bytes before the first entry: an envelope, and the number of slots.
+const INDEX_HEAD: usize = envelope::LEN + 8;
+/// How often a line is passed over, once it was used, before it goes: data, and nodes of trees.
+const DATA_CHANCES: u8 = 1;
+const NODE_CHANCES: u8 = 3;
+
+/// A line: the epoch and the number of its object, and its number in that.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct DiskKey {
+    pub(crate) epoch: u32,
+    pub(crate) object: ObjectNumber,
+    pub(crate) line: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Slot {
+    key: DiskKey,
+    /// Bytes of the line; zero in a free slot.
+    len: u32,
+    crc: u32,
+    is_node: bool,
+    chances: u8,
+}
+
+#[derive(Debug)]
+struct Index {
+    places: HashMap<DiskKey, u32>,
+    slots: Vec<Slot>,
+    /// Where the search for a slot goes on.
+    hand: usize,
+}
+
+/// The cache, opened by this process alone.
+#[derive(Debug)]
+pub(crate) struct DiskLines {
+    lines: File,
+    index_file: File,
+    index: Ranked<Index>,
+    is_broken: AtomicBool,
+    hits: AtomicU64,
+    lock: File,
+}
+
+impl DiskLines {
+    /// Opens the cache below a folder with at most `budget` bytes. `None` if another process has
+    /// it, or the budget is too small.
+    pub(crate) fn open(dir: &Path, volume: VolumeId, budget: u64) -> io::Result<Option<Self>> {
+        let count = usize::try_from(budget / (SLOT + ENTRY as u64)).unwrap_or(usize::MAX);
+        let count = count.min(u32::MAX as usize);
+        if count == 0 {
+            return Ok(None);
+        }
+        let folder = dir.join("read");
+        std::fs::create_dir_all(&folder)?;
+        let open = |name: &str| {
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).create(true).truncate(false).open(folder.join(name))
+        };
+        let lock = open("lock")?;
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        }
+        let (lines, index_file) = (open("lines")?, open("index")?);
+        let slots = match read_index(&index_file, volume, count)? {
+            Some(slots) => slots,
+            None => {
+                lines.set_len(0)?;
+                index_file.set_len(0)?;
+                let head = wrap(Kind::Cache, volume, 0, 0, &(count as u64).to_le_bytes());
+                index_file.write_all_at(&head, 0)?;
+                vec![Slot::default(); count]
+            }
+        };
+        let used = slots.iter().zip(0_u32..).filter(|(slot, _)| slot.len > 0);
+        let places = used.map(|(slot, place)| (slot.key, place)).collect();
+        let index = Ranked::new(Rank::Leaf, Index { places, slots, hand: 0 });
+        let (is_broken, hits) = (AtomicBool::new(false), AtomicU64::new(0));
+        Ok(Some(Self { lines, index_file, index, is_broken, hits, lock }))
+    }
+
+    /// Reads a line, if it is there and right (P1).
+    pub(crate) fn get(&self, key: DiskKey) -> Option<Vec<u8>> {
+        if self.is_broken.load(Ordering::Relaxed) {
+            return None;
+        }
+        let (place, slot) = {
+            let mut index = self.index.lock();
+            let place = *index.places.get(&key)?;
+            let slot = index.slots.get_mut(place as usize)?;
+            slot.chances = if slot.is_node { NODE_CHANCES } else { DATA_CHANCES };
+            (place, *slot)
+        };
+        let mut line = vec![0; slot.len as usize];
+        self.lines.read_exact_at(&mut line, u64::from(place) * SLOT).ok()?;
+        if crc_fast::crc32_iscsi(&line) != slot.crc {
+            return None;
+        }
+        self.hits.fetch_add(1, Ordering::Relaxed);
+        Some(line)
+    }
+
+    /// Keeps a line. `is_node` says that it has nodes of trees, which stay longest.
+    pub(crate) fn put(&self, key: DiskKey, line: &[u8], is_node: bool) {
+        if self.is_broken.load(Ordering::Relaxed) || line.is_empty() || line.len() > LINE_BYTES {
+            return;
+        }
+        let (len, crc) = (line.len() as u32, crc_fast::crc32_iscsi(line));
+        let slot = Slot { key, len, crc, is_node, chances: 0 };
+        let place = self.index.lock().take(slot);
+        let written = self.lines.write_all_at(line, u64::from(place) * SLOT).and_then(|()| {
+            let at = INDEX_HEAD as u64 + u64::from(place) * ENTRY as u64;
+            self.index_file.write_all_at(&slot.encode(), at)
+        });
+        if let Err(error) = written {
+            tracing::warn!(%error, "the cache of what was read cannot be written any more");
+            self.is_broken.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Lets another process have the files. This one uses them no more.
+    pub(crate) fn release(&self) {
+        self.is_broken.store(true, Ordering::Relaxed);
+        if let Err(error) = flock(&self.lock, FlockOperation::Unlock) {
+            tracing::debug!(%error, "the files stay locked until the end of the process");
+        }
+    }
+
+    /// Whether a line is there.
+    pub(crate) fn has(&self, key: DiskKey) -> bool {
+        self.index.lock().places.contains_key(&key)
+    }
+
+    /// Bytes of all lines, and how many reads found one.
+    pub(crate) fn figures(&self) -> (u64, u64) {
+        let bytes = self.index.lock().slots.iter().map(|slot| u64::from(slot.len)).sum();
+        (bytes, self.hits.load(Ordering::Relaxed))
+    }
+}
+
+impl Index {
+    /// Finds a slot for a line: its own, or one that was not used for longest.
+    fn take(&mut self, slot: Slot) -> u32 {
+        if let Some(&place) = self.places.get(&slot.key) {
+            self.slots[place as usize] = slot;
+            return place;
+        }
+        loop {
+            let place = self.hand;
+            self.hand = (place + 1) % self.slots.len();
+            let here = &mut self.slots[place];
+            if here.len > 0 && here.chances > 0 {
+                here.chances -= 1;
+                continue;
+            }
+            if here.len > 0 {
+                self.places.remove(&here.key);
+            }
+            *here = slot;
+            self.places.insert(slot.key, place as u32);
+            return place as u32;
+        }
+    }
+}
+
+impl Slot {
+    fn encode(&self) -> [u8; ENTRY] {
+        let mut bytes = [0; ENTRY];
+        bytes[..8].copy_from_slice(&self.key.object.0.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.key.epoch.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.key.line.to_le_bytes());
+        bytes[16..20].copy_from_slice(&self.len.to_le_bytes());
+        bytes[20..24].copy_from_slice(&self.crc.to_le_bytes());
+        bytes[24..28].copy_from_slice(&u32::from(self.is_node).to_le_bytes());
+        let crc = crc_fast::crc32_iscsi(&bytes);
+        bytes[36..].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut raw: [u8; ENTRY] = bytes.try_into().ok()?;
+        raw[36..].fill(0);
+        let len = u32_at(bytes, 16);
+        if crc_fast::crc32_iscsi(&raw) != u32_at(bytes, 36) || len as usize > LINE_BYTES {
+            return None;
+        }
+        let key = DiskKey {
+            object: ObjectNumber(u64_at(bytes, 0)),
+            epoch: u32_at(bytes, 8),
+            line: u32_at(bytes, 12),
+        };
+        let is_node = u32_at(bytes, 24) != 0;
+        Some(Self { key, len, crc: u32_at(bytes, 20), is_node, chances: 0 })
+    }
+}
+
+/// Reads the index, if it is one of this volume with as many slots.
+fn read_index(file: &File, volume: VolumeId, count: usize) -> io::Result<Option<Vec<Slot>>> {
+    let len = file.metadata()?.len().min((INDEX_HEAD + count * ENTRY) as u64);
+    let mut bytes = vec![0; len as usize];
+    file.read_exact_at(&mut bytes, 0)?;
+    let Some((head, entries)) = bytes.split_at_checked(INDEX_HEAD) else { return Ok(None) };
+    let is_right = unwrap("the index", Kind::Cache, head)
+        .is_ok_and(|(envelope, body)| envelope.volume == volume && u64_at(body, 0) == count as u64);
+    if !is_right {
+        return Ok(None);
+    }
+    let slots = entries.chunks_exact(ENTRY).map(|raw| Slot::decode(raw).unwrap_or_default());
+    let mut slots: Vec<Slot> = slots.collect();
+    slots.resize(count, Slot::default());
+    Ok(Some(slots))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(number: u64) -> DiskKey {
+        DiskKey { epoch: 1, object: ObjectNumber(number), line: 0 }
+    }
+
+    /// Lines come back after a restart, those that were used longest, and nodes before data. A slot
+    /// that was damaged is not used.
+    #[test]
+    fn lines_are_kept_by_use_and_over_restarts() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let budget = 8 * (SLOT + ENTRY as u64);
+        let open = || DiskLines::open(dir.path(), VolumeId::default(), budget).expect("a disk");
+        let lines = open().expect("not in use");
+        assert!(open().is_none(), "another has it");
+        for number in 0..8 {
+            lines.put(key(number), &[number as u8; LINE_BYTES], number == 0);
+        }
+        for number in [0, 1] {
+            assert_eq!(lines.get(key(number)).expect("kept")[0], number as u8);
+        }
+        for number in 8..16 {
+            lines.put(key(number), &[number as u8; 100], false);
+        }
+        assert!(lines.has(key(0)), "a node that was used stays longest");
+        assert!(!lines.has(key(2)) && lines.has(key(15)));
+        drop(lines);
+        let lines = open().expect("not in use");
+        assert_eq!(lines.get(key(15)).expect("kept"), [15; 100]);
+        assert_eq!(lines.get(key(0)).expect("kept"), [0; LINE_BYTES]);
+        let at = u64::from(lines.index.lock().places[&key(0)]) * SLOT;
+        lines.lines.write_all_at(&[1], at + 50_000).expect("a disk");
+        assert!(lines.get(key(0)).is_none(), "it is damaged");
+        drop(lines);
+        let other = DiskLines::open(dir.path(), VolumeId([1; 16]), budget).expect("a disk");
+        assert!(!other.expect("not in use").has(key(15)), "of another volume");
+    }
+}

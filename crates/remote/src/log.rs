@@ -1,0 +1,275 @@
+//! The local log: what was written and is not yet in a commit, on a disk of this machine.
+//!
+//! # Invariants
+//!
+//! - **L1** Records are in the order of the writes. A cut is written after all data that it covers.
+//! - **L2** A file is followed by another only when it is durable. So a record that is not whole is
+//!   the end of the log, unless a later one shows that it was durable.
+//! - **L3** A file is removed when a commit has everything in it.
+//! - **L4** After a failed write or sync nothing more is written to the log.
+//!
+//! # Format
+//!
+//! `docs/format/remote.md`. A file begins with an envelope and 24 bytes: tag, position and sequence
+//! before its first record.
+
+pub(crate) mod record;
+pub(crate) mod scan;
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use buttress_base::clock;
+use buttress_base::sync::Mutex;
+
+use self::record::{Record, Says};
+use crate::envelope::{self, Kind, VolumeId};
+use crate::segment::{Fixed, Segment};
+use crate::units::ObjectNumber;
+
+/// Bytes at the start of a file.
+pub(crate) const FILE_HEAD: usize = envelope::LEN + 24;
+
+/// A part of a segment that the log does not have yet.
+#[derive(Debug)]
+pub(crate) struct Tail {
+    pub(crate) object: ObjectNumber,
+    pub(crate) fixed: Fixed,
+    pub(crate) body: Body,
+    /// The log has all writes up to here, once it has this.
+    pub(crate) position: u64,
+}
+
+/// Where the frames of a tail are.
+#[derive(Debug)]
+pub(crate) enum Body {
+    Sealed(Arc<Segment>),
+    Copied(Vec<u8>),
+}
+
+impl Tail {
+    fn frames(&self) -> &[u8] {
+        match &self.body {
+            Body::Sealed(segment) => segment.frames(self.fixed.first_frame, self.fixed.frames),
+            Body::Copied(bytes) => bytes,
+        }
+    }
+}
+
+/// Frames of a segment in the log.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub(crate) first_frame: u32,
+    pub(crate) frames: u32,
+    pub(crate) file: Arc<File>,
+    pub(crate) offset: u64,
+}
+
+/// A file of the log.
+#[derive(Debug)]
+struct Part {
+    path: PathBuf,
+    file: Arc<File>,
+    len: u64,
+    position: u64,
+}
+
+/// What a writer of the log changes.
+#[derive(Debug)]
+pub(crate) struct Inside {
+    parts: VecDeque<Part>,
+    next_file: u64,
+    sequence: u64,
+    position: u64,
+    /// Whether an earlier write failed (L4).
+    is_broken: bool,
+}
+
+/// The log of one writer.
+#[derive(Debug)]
+pub(crate) struct Log {
+    folder: PathBuf,
+    volume: VolumeId,
+    epoch: u32,
+    tag: u64,
+    /// A file takes records until it has this many bytes.
+    file_max: u64,
+    /// The most bytes that writers may add before they wait.
+    pub(crate) limit: u64,
+    /// Bytes in all files.
+    bytes: AtomicU64,
+    /// Unranked: held across I/O, and taken before the state.
+    pub(crate) inside: Mutex<Inside>,
+}
+
+impl Log {
+    /// Begins a log in an empty folder, after `position`.
+    pub(crate) fn begin(
+        folder: &Path,
+        volume: VolumeId,
+        epoch: u32,
+        writer: &str,
+        position: u64,
+        limit: u64,
+    ) -> io::Result<Self> {
+        std::fs::create_dir_all(folder)?;
+        let inside = Inside {
+            parts: VecDeque::new(),
+            next_file: 1,
+            sequence: 0,
+            position,
+            is_broken: false,
+        };
+        Ok(Self {
+            folder: folder.to_owned(),
+            volume,
+            epoch,
+            tag: record::tag(writer),
+            file_max: (limit / 8).clamp(1 << 20, 64 << 20),
+            limit,
+            bytes: AtomicU64::new(0),
+            inside: Mutex::new(inside),
+        })
+    }
+
+    /// Bytes of the log on the disk.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Whether writers wait for the store, since the log has too much.
+    pub(crate) fn is_full(&self) -> bool {
+        self.bytes() >= self.limit
+    }
+
+    /// Whether a commit should be made so that the log can shrink.
+    pub(crate) fn is_long(&self) -> bool {
+        self.bytes() >= self.limit / 2
+    }
+
+    /// Adds a tail (L1), and says where its frames are.
+    pub(crate) fn append(&self, inside: &mut Inside, tail: &Tail) -> io::Result<Place> {
+        let says = Record::of_data(tail.object, &tail.fixed);
+        let place = self.add(inside, tail.position, says, tail)?;
+        inside.position = inside.position.max(tail.position);
+        Ok(place)
+    }
+
+    /// Adds a cut, and makes everything durable (L1).
+    pub(crate) fn cut(&self, inside: &mut Inside, position: u64) -> io::Result<()> {
+        let says = Says::Cut { time_ms: clock::wall().as_millis() as u64 };
+        let fixed = Fixed { first_frame: 0, frames: 0, extents: Vec::new() };
+        let body = Body::Copied(Vec::new());
+        let none = Tail { object: ObjectNumber(0), fixed, body, position };
+        self.add(inside, position, says, &none)?;
+        inside.position = inside.position.max(position);
+        let synced = match inside.parts.back() {
+            Some(part) => part.file.sync_data(),
+            None => Ok(()),
+        };
+        inside.is_broken |= synced.is_err();
+        synced
+    }
+
+    fn add(
+        &self,
+        inside: &mut Inside,
+        position: u64,
+        says: Says,
+        tail: &Tail,
+    ) -> io::Result<Place> {
+        if inside.is_broken {
+            return Err(io::Error::other("an earlier write of the local log failed"));
+        }
+        let added = self.add_whole(inside, position, says, tail);
+        inside.is_broken |= added.is_err();
+        added
+    }
+
+    fn add_whole(
+        &self,
+        inside: &mut Inside,
+        position: u64,
+        says: Says,
+        tail: &Tail,
+    ) -> io::Result<Place> {
+        if inside.parts.back().is_none_or(|part| part.len >= self.file_max) {
+            self.add_file(inside)?;
+        }
+        inside.sequence += 1;
+        let record = Record { tag: self.tag, sequence: inside.sequence, position, says };
+        let head = record.encode(&tail.fixed.extents);
+        let Some(part) = inside.parts.back_mut() else {
+            return Err(io::Error::other("the local log has no file"));
+        };
+        let frames = tail.frames();
+        let offset = part.len + head.len() as u64;
+        part.file.write_all_at(&head, part.len)?;
+        part.file.write_all_at(frames, offset)?;
+        let len = (head.len() + frames.len()) as u64;
+        part.len += len;
+        part.position = part.position.max(position);
+        self.bytes.fetch_add(len, Ordering::Relaxed);
+        let (first_frame, frames) = (tail.fixed.first_frame, tail.fixed.frames);
+        Ok(Place { first_frame, frames, file: Arc::clone(&part.file), offset })
+    }
+
+    /// Begins a file, once the one before is durable (L2).
+    fn add_file(&self, inside: &mut Inside) -> io::Result<()> {
+        if let Some(last) = inside.parts.back() {
+            last.file.sync_data()?;
+        }
+        let mut body = Vec::with_capacity(24);
+        for value in [self.tag, inside.position, inside.sequence] {
+            body.extend_from_slice(&value.to_le_bytes());
+        }
+        let head = envelope::wrap(Kind::Log, self.volume, inside.next_file, self.epoch, &body);
+        let path = self.folder.join(format!("{:016x}", inside.next_file));
+        let file = File::options().read(true).write(true).create_new(true).open(&path)?;
+        file.write_all_at(&head, 0)?;
+        File::open(&self.folder)?.sync_all()?;
+        inside.next_file += 1;
+        self.bytes.fetch_add(head.len() as u64, Ordering::Relaxed);
+        let (file, len, position) = (Arc::new(file), head.len() as u64, inside.position);
+        inside.parts.push_back(Part { path, file, len, position });
+        Ok(())
+    }
+
+    /// Removes the files of which a commit has everything (L3).
+    pub(crate) fn release(&self, committed: u64) {
+        let mut inside = self.inside.lock();
+        while let Some(first) = inside.parts.front() {
+            let is_last = inside.parts.len() == 1;
+            if first.position > committed || is_last && first.len < self.file_max / 2 {
+                break;
+            }
+            if let Err(error) = std::fs::remove_file(&first.path) {
+                tracing::warn!(path = %first.path.display(), %error, "a file of the log stays");
+            }
+            self.bytes.fetch_sub(first.len, Ordering::Relaxed);
+            inside.parts.pop_front();
+        }
+    }
+
+    /// Removes all files, once the volume is closed and a commit has everything.
+    pub(crate) fn clear(&self) -> io::Result<()> {
+        let mut inside = self.inside.lock();
+        inside.is_broken = true;
+        inside.parts.clear();
+        self.bytes.store(0, Ordering::Relaxed);
+        remove_files(&self.folder)
+    }
+}
+
+/// Removes the files of a log.
+pub(crate) fn remove_files(folder: &Path) -> io::Result<()> {
+    for path in scan::files(folder)? {
+        std::fs::remove_file(path)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,205 @@
+//! Reads a local log after a crash.
+//!
+//! # Invariants
+//!
+//! - **S1** Only records up to the last whole cut count. What follows was not acknowledged.
+//! - **S2** A record that is not whole ends the log where nothing shows that it was durable. It is
+//!   damage where a cut and one more record follow it: that cut was acknowledged.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::FILE_HEAD;
+use super::record::{self, MAGIC, Says, Whole};
+use crate::envelope::{Kind, VolumeId, u64_at, unwrap};
+use crate::unsent::Unsent;
+
+/// A local log as it was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Found {
+    /// The position before its first record.
+    pub(crate) begins: u64,
+    /// The position of its last whole cut; zero without one.
+    pub(crate) position: u64,
+    /// The sequence of that cut.
+    pub(crate) sequence: u64,
+    /// Cuts that a commit lacks, and their bytes.
+    pub(crate) cuts: u64,
+    pub(crate) bytes: u64,
+    /// The times of the first and the last of these cuts, in milliseconds since 1970.
+    pub(crate) first_ms: u64,
+    pub(crate) last_ms: u64,
+    /// Why the log ends before its last acknowledged cut, if it does (S2).
+    pub(crate) damage: Option<String>,
+}
+
+impl Found {
+    /// What the log has that no commit has.
+    pub(crate) fn unsent(&self) -> Unsent {
+        let &Self { cuts, bytes, first_ms, last_ms, .. } = self;
+        Unsent { cuts, bytes, first_ms, last_ms }
+    }
+}
+
+/// The log that a scan expects.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted<'a> {
+    pub(crate) folder: &'a Path,
+    pub(crate) volume: VolumeId,
+    pub(crate) tag: u64,
+}
+
+/// How the records of a file end.
+#[derive(Debug, PartialEq, Eq)]
+enum End {
+    Whole,
+    Torn,
+    Damaged,
+}
+
+/// The files of a log, in their order.
+pub(crate) fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = match std::fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let paths = entries.map(|entry| entry.map(|entry| entry.path()));
+    let mut paths = paths.collect::<io::Result<Vec<_>>>()?;
+    let is_file = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        name.is_some_and(|name| name.len() == 16 && u64::from_str_radix(name, 16).is_ok())
+    };
+    paths.retain(is_file);
+    paths.sort_unstable();
+    Ok(paths)
+}
+
+/// Looks at the whole log. `committed` is the position that a commit has.
+pub(crate) fn look(wanted: Wanted<'_>, committed: u64) -> io::Result<Found> {
+    let mut found = Found::default();
+    let mut pending = 0;
+    let (begins, damage) = walk(wanted, &mut |whole| {
+        match whole.record.says {
+            Says::Data { .. } => pending += whole.frames.len() as u64,
+            Says::Cut { time_ms } => {
+                found.position = whole.record.position;
+                found.sequence = whole.record.sequence;
+                if whole.record.position > committed {
+                    found.cuts += 1;
+                    found.bytes += pending;
+                    found.last_ms = time_ms;
+                    if found.cuts == 1 {
+                        found.first_ms = time_ms;
+                    }
+                }
+                pending = 0;
+            }
+        }
+        Ok(())
+    })?;
+    found.begins = begins;
+    found.damage = damage;
+    Ok(found)
+}
+
+/// Gives every whole record to `visit`. Returns the position before the first, and the damage.
+pub(crate) fn walk(
+    wanted: Wanted<'_>,
+    visit: &mut dyn FnMut(&Whole<'_>) -> io::Result<()>,
+) -> io::Result<(u64, Option<String>)> {
+    let files = newest_run(wanted, files(wanted.folder)?)?;
+    let mut begins = 0;
+    for (index, (path, head)) in files.iter().enumerate() {
+        if index == 0 {
+            begins = head.position;
+        }
+        let bytes = std::fs::read(path)?;
+        let mut last = head.sequence;
+        let (at, end) = walk_file(wanted.tag, &bytes, &mut last, visit)?;
+        // A file that is followed by another was durable.
+        let is_followed = files.get(index + 1).is_some_and(|(_, next)| next.sequence > last);
+        if end == End::Damaged || is_followed {
+            let why = format!("{} is damaged at byte {at}", path.display());
+            return Ok((begins, Some(why)));
+        }
+    }
+    Ok((begins, None))
+}
+
+/// The first bytes of a file.
+#[derive(Clone, Copy, Debug)]
+struct Head {
+    position: u64,
+    sequence: u64,
+}
+
+/// The newest files that follow one another without a gap: older ones may have been left where
+/// files were removed while the machine failed.
+fn newest_run(wanted: Wanted<'_>, files: Vec<PathBuf>) -> io::Result<Vec<(PathBuf, Head)>> {
+    let mut run: Vec<(u64, PathBuf, Head)> = Vec::new();
+    for path in files {
+        let mut first = vec![0; FILE_HEAD];
+        let is_read = std::fs::File::open(&path)
+            .and_then(|file| std::os::unix::fs::FileExt::read_exact_at(&file, &mut first, 0));
+        if is_read.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::UnexpectedEof) {
+            is_read?;
+        }
+        let name = path.display().to_string();
+        // A file that was just begun may be empty; nothing was acknowledged by it.
+        let Ok((envelope, body)) = unwrap(&name, Kind::Log, &first) else { continue };
+        if envelope.volume != wanted.volume || u64_at(body, 0) != wanted.tag {
+            continue;
+        }
+        let head = Head { position: u64_at(body, 8), sequence: u64_at(body, 16) };
+        if run.last().is_some_and(|(number, ..)| number + 1 != envelope.number) {
+            run.clear();
+        }
+        run.push((envelope.number, path, head));
+    }
+    Ok(run.into_iter().map(|(_, path, head)| (path, head)).collect())
+}
+
+/// Visits the records of one file. Returns where they end, and how.
+fn walk_file(
+    tag: u64,
+    bytes: &[u8],
+    last: &mut u64,
+    visit: &mut dyn FnMut(&Whole<'_>) -> io::Result<()>,
+) -> io::Result<(usize, End)> {
+    let mut at = FILE_HEAD;
+    while at < bytes.len() {
+        match record::whole(&bytes[at..]) {
+            Some(whole) if whole.record.tag == tag && whole.record.sequence == *last + 1 => {
+                visit(&whole)?;
+                *last += 1;
+                at += whole.len;
+            }
+            _ => {
+                let is_damaged = was_durable(tag, &bytes[at..], *last);
+                return Ok((at, if is_damaged { End::Damaged } else { End::Torn }));
+            }
+        }
+    }
+    Ok((at, End::Whole))
+}
+
+/// Whether a cut and another record follow, both newer than `last` (S2).
+fn was_durable(tag: u64, bytes: &[u8], last: u64) -> bool {
+    let mut cut = None;
+    for at in 1..bytes.len().saturating_sub(MAGIC.len()) {
+        if !bytes[at..].starts_with(MAGIC) {
+            continue;
+        }
+        let Some((record, ..)) = record::head(&bytes[at..]) else { continue };
+        if record.tag != tag || record.sequence <= last {
+            continue;
+        }
+        if cut.is_some_and(|cut| record.sequence > cut) {
+            return true;
+        }
+        if matches!(record.says, Says::Cut { .. }) {
+            cut = Some(record.sequence);
+        }
+    }
+    false
+}

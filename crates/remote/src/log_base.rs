@@ -1,0 +1,54 @@
+//! The commit that a local log was written on, kept for its salvage.
+//!
+//! # Invariants
+//!
+//! - **B1** The base of a log is a commit of its writer. It has a prefix of the log and no other
+//!   write.
+
+use crate::chain::Chain;
+use crate::core::Core;
+use crate::envelope::VolumeId;
+use crate::error::Result;
+use crate::manifest::Manifest;
+use crate::pin;
+
+/// The pin that keeps the commit which a log was written on.
+pub(crate) fn pin_of(log: &str) -> String {
+    format!("salvage-{}", log.get(..16).unwrap_or(log))
+}
+
+/// Keeps the commit that a log was written on, so that the log can be salvaged. Only helps.
+pub(crate) fn keep_base(chain: &Chain, volume: VolumeId, log: &str, epoch: u32) {
+    let kept = base_of(chain, log, epoch).and_then(|base| match base {
+        Some(base) if pin::get(chain, &pin_of(log)).is_err() => {
+            pin::create(chain, volume, &base, &pin_of(log), None)
+        }
+        _ => Ok(()),
+    });
+    if let Err(error) = kept {
+        tracing::debug!(%error, "the commit under a stale log is kept for min-keep alone");
+    }
+}
+
+/// The newest commit of the writer of a log.
+pub(crate) fn base_of(chain: &Chain, log: &str, epoch: u32) -> Result<Option<Manifest>> {
+    let is_base = |manifest: &Manifest| manifest.epoch == epoch && manifest.marked(log).is_some();
+    for &number in chain.listed()?.iter().rev() {
+        match chain.get(number)? {
+            Some((_, manifest)) if is_base(&manifest) => return Ok(Some(manifest)),
+            Some((_, manifest)) if manifest.epoch < epoch => break,
+            _ => {}
+        }
+    }
+    let pinned = pin::all(chain)?.into_iter().map(|(_, manifest)| manifest);
+    Ok(pinned.filter(is_base).max_by_key(|manifest| manifest.number))
+}
+
+impl Core {
+    /// Keeps the newest commit for the log of this writer, which another one has fenced.
+    pub(crate) fn keep_for_salvage(&self) {
+        if self.log.get().is_some() {
+            keep_base(&self.chain.brief(), self.volume, &self.writer.id, self.epoch);
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! What a local log has that does not fit the volume any more, written elsewhere.
+//!
+//! # Invariants
+//!
+//! - **X1** The content is that of the log's last whole cut: a commit of its writer, and the log
+//!   over it. Nothing of the volume or of the log changes.
+
+use std::io;
+use std::sync::Arc;
+
+use buttress_block::{Device, Space};
+
+use crate::cache::Cache;
+use crate::copy::copy;
+use crate::error::{Error, Result};
+use crate::local::{Run, each_run};
+use crate::log::record::{Says, tag};
+use crate::log::scan::{self, Wanted};
+use crate::log_base::base_of;
+use crate::manifest::Writer;
+use crate::open::Site;
+use crate::options::Options;
+use crate::units::SECTOR;
+use crate::unsent::Unsent;
+
+impl Site {
+    /// Writes the content that a log in the options' `cache_dir` acknowledged last to a device that
+    /// `target` makes, given the length. Returns what the log had beyond its commit.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Cache`] if there is no such log, or the commit that it was written on is gone.
+    pub fn salvage(
+        &self,
+        target: impl FnOnce(u64) -> Result<Arc<dyn Device>>,
+        progress: &(dyn Fn(u64) + Sync),
+    ) -> Result<Unsent> {
+        let dir = self.options.cache_dir.clone().unwrap_or_default();
+        let wrong =
+            |why: &str| Error::Cache { dir: dir.display().to_string(), why: why.to_owned() };
+        let chain = self.chain();
+        let none = || Error::NoVolume { place: self.place.clone() };
+        let (volume, _) = chain.head()?.ok_or_else(none)?;
+        if !dir.join("identity").exists() {
+            return Err(wrong("is no cache"));
+        }
+        let cache = Cache::open(&dir, volume)?.ok_or_else(|| wrong("another process has it"))?;
+        let (log, epoch) = cache.held_log().ok_or_else(|| wrong("has no log"))?;
+        let base = base_of(&chain, &log, epoch)?;
+        let base = base.ok_or_else(|| wrong("the commit that its log was written on is gone"))?;
+        let committed = base.marked(&log).unwrap_or(0);
+        let found = cache.found(committed)?.map(|(_, found)| found).unwrap_or_default();
+        if found.begins > committed {
+            return Err(wrong("its log begins after the newest commit of its writer"));
+        }
+        let options = Options { write: false, cache_dir: None, ..self.options.clone() };
+        let reading = Self { options, ..self.clone() };
+        let source = reading.open_at(chain, volume, base, Writer::this())?;
+        let target = target(source.len())?;
+        copy(&source, &*target, progress)?;
+        let folder = cache.log_dir();
+        let wanted = Wanted { folder: &folder, volume, tag: tag(&log) };
+        let (sectors, mut failure) = (source.len() / SECTOR, None);
+        let walked = scan::walk(wanted, &mut |whole| {
+            let is_over = whole.record.sequence > found.sequence;
+            if is_over || matches!(whole.record.says, Says::Cut { .. }) {
+                return Ok(());
+            }
+            let applied = each_run(whole, sectors, &mut |run| {
+                match run {
+                    Run::Data(first, content) => target.write_at(first.0 * SECTOR, content)?,
+                    Run::Hole(first, count) => {
+                        target.write_zeroes(first.0 * SECTOR, count * SECTOR, Space::Free)?;
+                    }
+                }
+                Ok(())
+            });
+            applied.map_err(|error| {
+                let text = error.to_string();
+                failure = Some(error);
+                io::Error::other(text)
+            })
+        });
+        if let Some(error) = failure {
+            return Err(error);
+        }
+        walked.map_err(|error| wrong(&error.to_string()))?;
+        target.flush()?;
+        Ok(found.unsent())
+    }
+}

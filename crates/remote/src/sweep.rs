@@ -1,0 +1,66 @@
+//! Finds objects of writers that ended before their commit, and deletes them.
+//!
+//! # Invariants
+//!
+//! - **Y1** Only objects of earlier epochs go: their writers can commit no more. The table of this
+//!   writer has every object of theirs that any commit needs, and the manifest has those of the
+//!   table itself. So an object that neither has is needed by nothing, however old the list is.
+
+use crate::chain::Chain;
+use crate::collect::Collected;
+use crate::core::Core;
+use crate::error::Result;
+use crate::names::Names;
+
+/// How many parts the names of objects are divided into.
+pub(crate) const PARTS: u32 = 256;
+
+impl Core {
+    /// Sweeps one part of the names, in each of the first passes after an opening.
+    pub(crate) fn sweep_next(&self, chain: &Chain, done: &mut Collected) -> Result<()> {
+        let part = {
+            let mut state = self.state.lock();
+            let part = state.swept;
+            state.swept = (part + 1).min(PARTS);
+            part
+        };
+        if part >= PARTS {
+            return Ok(());
+        }
+        for kind in ["data", "map"] {
+            self.sweep(chain, &chain.names.folder(&format!("{kind}/{part:02x}")), done)?;
+        }
+        Ok(())
+    }
+
+    /// Sweeps all parts at once.
+    pub(crate) fn sweep_all(&self, chain: &Chain, done: &mut Collected) -> Result<()> {
+        for kind in ["data", "map"] {
+            self.sweep(chain, &chain.names.folder(kind), done)?;
+        }
+        self.state.lock().swept = PARTS;
+        Ok(())
+    }
+
+    fn sweep(&self, chain: &Chain, folder: &str, done: &mut Collected) -> Result<()> {
+        for meta in chain.store.list(folder)? {
+            let Some((epoch, number)) = Names::object_of(&meta.name) else { continue };
+            let is_needed = {
+                let state = self.state.lock();
+                if state.is_closing {
+                    return Ok(());
+                }
+                let entry = state.map.table.get(number);
+                let mut tables = state.tables.iter();
+                entry.is_some_and(|entry| entry.epoch == epoch)
+                    || tables.any(|part| part.at.object == number && part.epoch == epoch)
+            };
+            if epoch < self.epoch && !is_needed {
+                chain.store.delete(&meta.name)?;
+                done.orphans += 1;
+                done.bytes += meta.len;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,105 @@
+//! Reads several ranges with as few waits as the devices allow.
+//!
+//! # Invariants
+//!
+//! - **M1** The answers are those that single reads give. Where anything is out of the ordinary,
+//!   single reads are made.
+
+use std::sync::Arc;
+
+use buttress_block::Read;
+use buttress_format::{Extent, Logical};
+
+use crate::device::VolumeDevice;
+use crate::error::Error;
+use crate::volume::Volume;
+
+/// The most bytes that are read because they will be asked for.
+const SOON_MAX: u64 = 4 << 20;
+
+/// The reads of one device.
+type Reads<'b> = (Arc<VolumeDevice>, Vec<Read<'b>>);
+
+impl Volume {
+    /// Reads one copy of several ranges, each as [`Volume::read_mirror`] does. The answers are in
+    /// the order of the ranges. Each device is asked for all of its parts at once.
+    pub fn read_mirror_many(
+        &self,
+        wants: &mut [(Logical, &mut [u8])],
+        mirror: u32,
+    ) -> Vec<Result<(), Error>> {
+        if wants.len() > 1 && self.read_at_once(wants, mirror) {
+            return wants.iter().map(|_| Ok(())).collect();
+        }
+        wants.iter_mut().map(|(at, buf)| self.read_mirror(*at, buf, mirror)).collect()
+    }
+
+    /// Reads ranges that will be asked for one by one, where that makes these reads faster: on
+    /// devices where each request takes long. Elsewhere it does nothing. A failure is left to the
+    /// reads that follow.
+    pub fn read_soon(&self, extents: &[Extent]) {
+        let is_slow = |device: &Arc<VolumeDevice>| device.device.reads_at_once();
+        if extents.len() < 2 || !self.devices().iter().any(is_slow) {
+            return;
+        }
+        let mut room = SOON_MAX;
+        let fits = |extent: &&Extent| {
+            let is_first = room >= extent.len;
+            room = room.saturating_sub(extent.len);
+            is_first
+        };
+        let extents: Vec<_> = extents.iter().take_while(fits).collect();
+        let mut bufs: Vec<Vec<u8>> = extents.iter().map(|e| vec![0; e.len as usize]).collect();
+        let places = extents.iter().map(|extent| extent.start);
+        let mut wants: Vec<_> = places.zip(bufs.iter_mut().map(|buf| &mut buf[..])).collect();
+        self.read_at_once(&mut wants, 0);
+    }
+
+    /// Reads everything, or says that single reads have to (M1).
+    fn read_at_once(&self, wants: &mut [(Logical, &mut [u8])], mirror: u32) -> bool {
+        let mut all: Vec<Reads<'_>> = Vec::new();
+        for (at, buf) in wants.iter_mut() {
+            if !self.divide(*at, buf, mirror, &mut all) {
+                return false;
+            }
+        }
+        for (device, reads) in &mut all {
+            reads.iter().for_each(|read| self.counters.read(read.buf.len() as u64));
+            if device.device.read_many(reads).is_err() {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Divides a range into the reads of its devices. Says false for a range that is rebuilt from
+    /// parity, or has no such copy.
+    fn divide<'b>(
+        &self,
+        at: Logical,
+        buf: &'b mut [u8],
+        mirror: u32,
+        all: &mut Vec<Reads<'b>>,
+    ) -> bool {
+        let map = self.map_of(Extent::new(at, buf.len() as u64));
+        let mut at = at;
+        let mut rest = buf;
+        while !rest.is_empty() {
+            let Ok(entry) = map.find(at) else { return false };
+            if entry.layout.has_parity() {
+                return false;
+            }
+            let piece = entry.piece(at, rest.len() as u64);
+            let Ok(place) = self.place(entry, &piece, at, mirror) else { return false };
+            let (part, after) = rest.split_at_mut(piece.len as usize);
+            let read = Read { offset: place.offset, buf: part };
+            match all.iter_mut().find(|(device, _)| device.id == place.device.id) {
+                Some((_, reads)) => reads.push(read),
+                None => all.push((Arc::clone(place.device), vec![read])),
+            }
+            rest = after;
+            at = at.end(piece.len);
+        }
+        true
+    }
+}
