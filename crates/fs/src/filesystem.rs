@@ -12,7 +12,6 @@ use buttress_volume::{Stats as IoStats, Volume, VolumeDevice};
 
 use crate::attr::InodeId;
 use crate::background;
-use crate::clock::new_uuid;
 use crate::error::Result;
 use crate::inode::Inode;
 use crate::make::{self, MakeError, MakeOptions, MakeReport};
@@ -21,6 +20,7 @@ use crate::open;
 use crate::options::MountOptions;
 use crate::statfs::{DeviceInfo, Info, StatFs};
 use crate::upkeep::{BalanceStatus, Work};
+use buttress_make::clock::new_uuid;
 
 /// One mounted volume. Cheap to clone. If the last clone drops without [`Filesystem::close`], the
 /// drop still commits, and can only log a failure.

@@ -34,7 +34,7 @@
 //! cycles.
 //!
 //! ```text
-//! attr, error, options, make     words of the interface, and new volumes
+//! attr, error, options           words of the interface
 //! batch, names, inode_refs,      items: how names, attributes and subvolumes lie in trees
 //!   xattr_items, subvolume_items
 //! inode_table, clean_queue,      one inode in memory, and the owners that it reports to
@@ -49,12 +49,11 @@
 mod access;
 mod attr;
 mod baselines;
-mod clock;
 mod error;
 mod options;
 mod statfs;
 
-pub mod make;
+pub use buttress_make as make;
 
 mod batch;
 mod inode_refs;
@@ -115,12 +114,12 @@ pub use buttress_log::SyncStats;
 pub use buttress_maintenance::{
     BalanceOptions, BalanceProgress, Filter, ScrubOptions, ScrubProgress, TrimOptions, TrimProgress,
 };
+pub use buttress_make::clock::{be_repeatable, now};
 pub use buttress_txn::{
     Account, Accounts, FlushState, FlushSteps, GroupsRead, HeldCommit, Preempt, Reach, Refusal,
     SpaceKind, Stats, StepFigures, Waits, WaitsByQueue,
 };
 pub use buttress_volume::{Parity, Stats as IoStats};
-pub use clock::{be_repeatable, now};
 pub use error::{Error, ErrorKind, NameError, Result};
 pub use filesystem::Filesystem;
 pub use inode::{DirEntry, FallocateMode, Inode, RenameFlags, XattrFlags};

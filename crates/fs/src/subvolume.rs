@@ -7,7 +7,6 @@ use buttress_txn::{Cost, Urgency, cost_of_copies};
 
 use crate::attr::InodeId;
 use crate::batch::{Batch, Change, NOW};
-use crate::clock::now;
 use crate::error::{Error, NameError, Result};
 use crate::filesystem::Filesystem;
 use crate::names;
@@ -18,6 +17,7 @@ use crate::subvolume_items::{
     ROOT_TREE_DIR, add_uuid, default_subvolume, remove_uuid, uuid_key, with_headroom,
 };
 use crate::trees;
+use buttress_make::clock::now;
 
 /// The origin of a received subvolume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -491,7 +491,7 @@ impl Opened {
     #[must_use]
     pub fn discarded(&self) -> Option<&Unsent> {
         match self {
-            Self::File(_) => None,
+            Self::File(_) | Self::Part(..) => None,
             Self::Remote(device) => device.discarded(),
         }
     }

@@ -7,10 +7,10 @@ use buttress_data::ReclaimEffort;
 use buttress_format::{Extent, InodeFlags, InodeItem, Timespec};
 
 use crate::attr::FileKind;
-use crate::clock::now;
 use crate::error::{Error, NameError, Result};
 use crate::inode::{FallocateMode, Inode};
 use crate::options::Atime;
+use buttress_make::clock::now;
 
 /// How old a time of access may grow in relative mode, in seconds: a day.
 const AGE_MAX: i64 = 86_400;

@@ -12,13 +12,13 @@ use crate::acl;
 use crate::attr::{FileKind, InodeId, mode};
 use crate::batch::{Batch, Change};
 use crate::cell::{DefaultAcl, InodeCell};
-use crate::clock::now;
 use crate::error::{Error, NameError, Result};
 use crate::inode::Inode;
 use crate::names;
 use crate::orphan;
 use crate::property::{self, Wish};
 use crate::xattr_items;
+use buttress_make::clock::now;
 
 /// The properties of a new inode.
 pub(super) struct Plan<'a> {

@@ -15,11 +15,11 @@ use buttress_txn::Urgency;
 use crate::attr::FileKind;
 use crate::batch::{Batch, Change};
 use crate::cell::InodeCell;
-use crate::clock::now;
 use crate::error::{Error, NameError, Result};
 use crate::inode::Inode;
 use crate::property::{self, Wish};
 use crate::xattr_items;
+use buttress_make::clock::now;
 
 /// Flags that callers may change. The other flags describe how the content is stored.
 const SETTABLE: u64 = InodeFlags::NODATACOW

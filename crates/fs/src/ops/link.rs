@@ -4,12 +4,12 @@ use buttress_txn::Urgency;
 
 use crate::attr::FileKind;
 use crate::batch::{Batch, Change};
-use crate::clock::now;
 use crate::error::{NameError, Result};
 use crate::inode::Inode;
 use crate::lock_set::LockSet;
 use crate::names;
 use crate::orphan;
+use buttress_make::clock::now;
 
 /// Most names that an inode can have.
 const LINKS_MAX: u32 = 65_535;

@@ -19,13 +19,13 @@ use super::unlink::{is_empty, orphan_if_last_name};
 use crate::attr::FileKind;
 use crate::batch::{Batch, NOW};
 use crate::cell::InodeCell;
-use crate::clock::now;
 use crate::error::{Error, NameError, Result};
 use crate::inode::{DEPTH_MAX, Inode, RenameFlags};
 use crate::lock_set::LockSet;
 use crate::names::{self, Target};
 use crate::subvolume_items::{add_refs, remove_refs};
 use crate::trees;
+use buttress_make::clock::now;
 
 /// Moves a subvolume from its name on the source side to a name on the target side. The target name
 /// is free, or is that of an empty directory.

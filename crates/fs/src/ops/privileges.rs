@@ -8,9 +8,9 @@
 use buttress_txn::Urgency;
 
 use crate::attr::mode;
-use crate::clock::now;
 use crate::error::{ErrorKind, NameError, Result};
 use crate::inode::Inode;
+use buttress_make::clock::now;
 
 /// The attribute that holds file capabilities.
 const CAPABILITY: &[u8] = b"security.capability";

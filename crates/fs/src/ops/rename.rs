@@ -18,11 +18,11 @@ use super::unlink::{is_empty, orphan_if_last_name};
 use crate::attr::{FileKind, mode};
 use crate::batch::Batch;
 use crate::cell::InodeCell;
-use crate::clock::now;
 use crate::error::{Error, NameError, Result};
 use crate::inode::{Inode, RenameFlags};
 use crate::lock_set::LockSet;
 use crate::names::{self, Target};
+use buttress_make::clock::now;
 
 fn location(entry: Option<&DirEntry>) -> Option<buttress_format::Key> {
     entry.map(|entry| entry.location)

@@ -4,9 +4,9 @@ use buttress_format::InodeItem;
 use buttress_txn::Urgency;
 
 use crate::attr::{Attr, SetAttr, mode};
-use crate::clock::now;
 use crate::error::Result;
 use crate::inode::Inode;
+use buttress_make::clock::now;
 
 impl Inode {
     /// Changes attributes, all of them or none. Flags are an exception, because they are set before

@@ -21,7 +21,6 @@ use buttress_txn::{Cost, Snapshot, Urgency, cost_of_copies};
 use crate::attr::{InodeId, mode};
 use crate::batch::{Batch, Change, NOW};
 use crate::cell::InodeCell;
-use crate::clock::{new_uuid, now};
 use crate::error::{NameError, Result};
 use crate::inode::Inode;
 use crate::names::{self, Target};
@@ -29,6 +28,7 @@ use crate::subvolume_items::{
     add_refs, add_uuid, default_subvolume, remove_refs, remove_uuid, uuid_key, with_headroom,
 };
 use crate::trees;
+use buttress_make::clock::{new_uuid, now};
 
 /// The inode in a root item. No reader uses it, and every writer stores the same values.
 fn stub_inode(nodesize: u32) -> InodeItem {

@@ -18,12 +18,12 @@ use super::create::{Made, Plan as InodePlan};
 use crate::attr::{FileKind, InodeId, mode};
 use crate::batch::{Batch, Change};
 use crate::cell::InodeCell;
-use crate::clock::now;
 use crate::error::{Error, NameError, Result};
 use crate::inode::Inode;
 use crate::lock_set::LockSet;
 use crate::names::{self, Target};
 use crate::orphan;
+use buttress_make::clock::now;
 
 /// Most names that an inode can have.
 const LINKS_MAX: i64 = 65_535;

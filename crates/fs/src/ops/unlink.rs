@@ -6,12 +6,12 @@ use buttress_txn::{Urgency, View};
 use crate::attr::{FileKind, InodeId};
 use crate::batch::{Batch, Change};
 use crate::cell::InodeCell;
-use crate::clock::now;
 use crate::error::{Error, NameError, Result};
 use crate::inode::Inode;
 use crate::lock_set::LockSet;
 use crate::names::{self, Target};
 use crate::orphan;
+use buttress_make::clock::now;
 
 impl Inode {
     /// Removes a name of any inode except a directory.

@@ -11,12 +11,12 @@ use buttress_txn::Urgency;
 use crate::acl;
 use crate::batch::{Batch, Change, entry_len};
 use crate::cell::{DefaultAcl, InodeCell};
-use crate::clock::now;
 use crate::error::{Error, NameError, Result};
 use crate::inode::{Inode, XattrFlags};
 use crate::names;
 use crate::property::{self, Wish};
 use crate::xattr_items::{attribute, entries, key, read};
+use buttress_make::clock::now;
 
 fn check_name(name: &[u8]) -> Result<()> {
     if name.len() > limits::NAME_MAX {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use buttress_block::{Device, OpenOptions};
 use buttress_check::Options;
-use buttress_remote::is_remote;
+use buttress_remote::{Asked, is_remote};
 use buttress_volume::Uuid;
 
 use super::{About, Args, Steps, answer};
@@ -101,7 +101,8 @@ fn open(args: &Args, hold: &Hold) -> Result<Vec<Arc<dyn Device>>> {
     };
     let past_lock = OpenOptions { lock: false, ..OpenOptions::READ };
     let open = |path: &Path| -> Result<Arc<dyn Device>> {
-        let opened = buttress_remote::open(path, past_lock, false).map_err(Failure::of_remote)?;
+        let opened = buttress_remote::open(path, past_lock, &Asked::default())
+            .map_err(Failure::of_remote)?;
         Ok(opened.device())
     };
     named.into_iter().map(open).collect()

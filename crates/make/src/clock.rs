@@ -28,12 +28,13 @@ pub fn be_repeatable(seed: u64, second: Option<u64>) {
     }
 }
 
-/// A new version-4 identifier.
-pub(crate) fn new_uuid() -> [u8; 16] {
+/// Returns a new version-4 identifier.
+#[must_use]
+pub fn new_uuid() -> [u8; 16] {
     if let Some((seed, drawn)) = SEED.get() {
         // `make` counts from one with the same seed, so these indexes must differ.
         let index = drawn.fetch_add(1, Ordering::Relaxed) | 1 << 63;
-        return crate::make::seeded_uuid(*seed, index);
+        return crate::seeded_uuid(*seed, index);
     }
     let uuid = match thread::seeded_bytes() {
         Some(bytes) => uuid::Builder::from_random_bytes(bytes).into_uuid(),

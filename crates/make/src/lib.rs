@@ -1,8 +1,9 @@
-//! Makes an empty volume, as `mkfs` does.
+//! Makes an empty volume, as `mkfs` does. Has the clock and the identifiers of new inodes and
+//! subvolumes, too, since a volume can be made repeatably.
 //!
 //! # Place
 //!
-//! This module uses `format`, the chunk placement of `volume`, and [`Device`]s. It needs no
+//! This crate uses `format`, the chunk placement of `volume`, and [`Device`]s. It needs no
 //! transaction, because the volume is still empty. It lays out each tree directly, with as few
 //! nodes as the items need, and writes each node once.
 //!
@@ -27,6 +28,7 @@
 //! The superblock is written last, after a flush. An unfinished volume has no magic number, so no
 //! program takes it for btrfs.
 
+pub mod clock;
 mod error;
 mod features;
 mod layout;
@@ -43,7 +45,7 @@ pub use self::features::{FEATURES, Feature, Features};
 use self::layout::{Layout, Profiles};
 use self::options::Identity;
 pub use self::options::MakeOptions;
-pub(crate) use self::options::seeded_uuid;
+use self::options::seeded_uuid;
 
 /// The properties of a new volume.
 #[derive(Clone, Debug)]
