@@ -43,10 +43,10 @@ fn every_verb_takes_a_place_inside_a_disk() {
     assert_eq!(std::fs::read(bench.path("out")).expect("read"), b"hello");
     assert_eq!(bench.ok(&["cat", "disk.img#2:/dir/file"]), "hello");
     assert_eq!(bench.ok(&["cat", "disk.img@2MiB:/dir/file"]), "hello");
-    bench.ok(&["mv", &inner("/dir/file"), "/dir/moved"]);
+    bench.ok(&["mv", &inner("/dir/file"), &inner("/dir/moved")]);
     bench.ok(&["subvolume", "snapshot", "-r", &inner("/sub"), &inner("/snap")]);
     for verb in [
-        &["ls", "-R", at][..],
+        &["ls", "--long", at][..],
         &["tree", at],
         &["stat", &inner("/dir/moved")],
         &["info", at],
@@ -68,6 +68,7 @@ fn every_verb_takes_a_place_inside_a_disk() {
     bench.fails(&["ls", "disk.img#7"], 2, &["#7", "#1, #2"]);
     bench.fails(&["ls", "disk.img#nonsense"], 1, &["disk.img#nonsense"]);
     // A file of exactly that name wins.
+    std::fs::write(bench.path("disk.img#2"), "").expect("a file");
     bench.volume("disk.img#2", "128M");
     assert!(!bench.ok(&["info", "disk.img#2"]).contains("other"));
     assert!(bench.ok(&["info", at]).contains("other"));

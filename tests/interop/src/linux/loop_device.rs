@@ -28,12 +28,6 @@ impl Loop {
         Self::attach_with(path, &[&start, &len])
     }
 
-    /// Attaches a disk, with its partitions as Linux finds them.
-    #[track_caller]
-    pub(super) fn attach_disk(path: &Path) -> Self {
-        Self::attach_with(path, &["--partscan"])
-    }
-
     #[track_caller]
     fn attach_with(path: &Path, more: &[&str]) -> Self {
         let arguments = ["--find", "--show"].iter().chain(more).map(AsRef::as_ref);

@@ -56,26 +56,23 @@ impl Part {
         check(Path::new(&device.device));
     }
 
-    /// The partitions that Linux finds on a disk: number, first byte and length, by number.
+    /// The partitions that util-linux finds on a disk: number, first byte and length, by number.
     ///
     /// # Panics
     ///
-    /// If the disk cannot be attached.
+    /// If it finds no table.
     #[track_caller]
     #[must_use]
     pub fn all(disk: &Path) -> Vec<(u32, u64, u64)> {
-        let device = Loop::attach_disk(disk);
-        let name = device.device.rsplit('/').next().expect("a name");
-        let folder = Path::new("/sys/block").join(name);
-        let entries = std::fs::read_dir(&folder).expect("the device");
-        let number = |entry: std::io::Result<std::fs::DirEntry>| {
-            let path = entry.expect("an entry").path();
-            let of = |field| std::fs::read_to_string(path.join(field)).ok()?.trim().parse().ok();
-            let number: u64 = of("partition")?;
-            let (start, len): (u64, u64) = (of("start")?, of("size")?);
-            Some((number as u32, start * 512, len * 512))
-        };
-        let mut found: Vec<_> = entries.filter_map(number).collect();
+        let disk = disk.to_str().expect("ASCII");
+        let columns = ["--raw", "--noheadings", "--output", "NR,START,SECTORS", disk];
+        let shown = run("partx", columns);
+        let parsed = shown.lines().map(|line| {
+            let numbers: Vec<u64> =
+                line.split(' ').map(|number| number.parse().expect("a number")).collect();
+            (numbers[0] as u32, numbers[1] * 512, numbers[2] * 512)
+        });
+        let mut found: Vec<_> = parsed.collect();
         found.sort_unstable();
         found
     }

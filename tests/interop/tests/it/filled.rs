@@ -16,6 +16,8 @@ fn source(images: &Images) -> std::path::PathBuf {
     std::fs::create_dir(&folder).expect("a folder");
     let scale = Scale { dirs: 6, files: 10, big_bytes: 3 << 20, ..Scale::default() };
     fill(&Folder::new(&folder), &scale);
+    // GNU tar leaves sockets out.
+    std::fs::remove_file(folder.join("kinds/socket")).expect("a socket");
     // Too long to read for programs that do not seek.
     std::fs::remove_file(folder.join("holes/a tebibyte")).expect("a file");
     let script = format!(
@@ -66,7 +68,6 @@ fn archives_become_what_they_hold() {
     let archive = images.scratch().join("archive.tar");
     let forms = [
         "--format=posix --sparse --sparse-version=1.0",
-        "--format=posix --sparse --sparse-version=0.1",
         "--format=posix --sparse --sparse-version=0.0",
         "--format=posix --sparse --sort=name",
     ];
@@ -117,10 +118,10 @@ fn folders_become_subvolumes() {
     let images = Images::new(1, 0);
     let source = source(&images);
     let archive = images.scratch().join("archive.tar");
+    std::fs::remove_file(source.join("db/again")).expect("a link");
     let arguments = ["--format=posix", "--sparse", "--xattrs", "--xattrs-include=*", "-C"];
     let arguments = arguments.into_iter().chain([text(&source), "-cf", text(&archive)]);
-    run("tar", arguments.chain(["--exclude=./db/again", "."]));
-    std::fs::remove_file(source.join("db/again")).expect("a link");
+    run("tar", arguments.chain(["."]));
     let words = ["--subvol", "ro:plain", "-u", "db/sub", "-u", "default:db", "--shrink"];
     let words = [&words[..], &["--inode-flags", "nodatacow:db", "--compress", "zstd"]].concat();
     let words = [&words[..], &["--inode-flags", "nodatasum:big"]].concat();
@@ -140,7 +141,8 @@ fn folders_become_subvolumes() {
         assert_eq!(read_only, "ro=true\nro=false\n");
         let flags = mount.shell("lsattr -d db db/row db/sub/more plain/sum | cut -d' ' -f1");
         let has: Vec<bool> = flags.lines().map(|line| line.contains('C')).collect();
-        assert_eq!(has, [true, true, true, false], "{flags}");
+        // A subvolume inherits no flags.
+        assert_eq!(has, [true, true, false, false], "{flags}");
         mount.unmount();
         let dump = run("btrfs", ["inspect-internal", "dump-tree", "-t5", text(images.path())]);
         assert!(dump.contains("flags 0x1(NODATASUM)"), "files without checksums alone");

@@ -40,6 +40,8 @@ pub(super) fn order(text: &str) -> Result<Order, String> {
 /// Sorts groups, which are in the order of their numbers.
 pub(super) fn sort(groups: &mut [Group], orders: &[Order]) {
     let limit = |limit: Option<u64>| limit.unwrap_or(u64::MAX);
+    // Groups without a path come last, as in btrfs-progs.
+    let by_path = |group: &Group| (group.path.is_none(), group.path.clone());
     let compare = |one: &Group, two: &Group, Order(field, is_reverse): Order| {
         let order = match field {
             Field::Id => number(&one.qgroupid).cmp(&number(&two.qgroupid)),
@@ -47,7 +49,7 @@ pub(super) fn sort(groups: &mut [Group], orders: &[Order]) {
             Field::Exclusive => one.exclusive.cmp(&two.exclusive),
             Field::MaxReferenced => limit(one.max_referenced).cmp(&limit(two.max_referenced)),
             Field::MaxExclusive => limit(one.max_exclusive).cmp(&limit(two.max_exclusive)),
-            Field::Path => one.path.cmp(&two.path),
+            Field::Path => by_path(one).cmp(&by_path(two)),
         };
         if is_reverse { order.reverse() } else { order }
     };

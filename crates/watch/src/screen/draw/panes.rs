@@ -20,6 +20,8 @@ const PARTS: [(&str, &str); 4] = [
     ("known_inodes", "inodes"),
 ];
 
+/// Columns of a number.
+const NUMBER: u16 = 9;
 /// Columns before a bar, and behind it.
 const LABEL: u16 = 11;
 const BEHIND: u16 = 26;
@@ -44,7 +46,7 @@ fn table<const N: usize>(
     let rows = rows
         .into_iter()
         .map(|(name, values)| Row::new(std::iter::once(Cell::from(name)).chain(values.map(right))));
-    let widths = std::iter::once(Constraint::Fill(1)).chain([Constraint::Length(10); N]);
+    let widths = std::iter::once(Constraint::Fill(1)).chain([Constraint::Length(NUMBER); N]);
     let table = Table::new(rows, widths).header(Row::new(head).style(DIM));
     table.block(frame(title)).render(area, cells);
 }
@@ -93,7 +95,7 @@ pub(super) fn waits(server: &Server, area: Rect, cells: &mut Buffer) {
         let name = Cell::from(name.replace('_', " "));
         Row::new(std::iter::once(name).chain(values.map(right)))
     });
-    let widths = std::iter::once(Constraint::Fill(1)).chain([Constraint::Length(9); 5]);
+    let widths = std::iter::once(Constraint::Fill(1)).chain([Constraint::Length(8); 5]);
     Table::new(rows, widths).header(Row::new(head).style(DIM)).render(rest, cells);
 }
 
