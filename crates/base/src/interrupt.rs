@@ -56,8 +56,8 @@ impl Interrupt {
         Self(Source::Raised(Arc::new(AtomicBool::new(false))))
     }
 
-    /// Creates a token that asks the system. `ask`, called with `of`, returns true once the work is
-    /// no longer wanted. It must not wait.
+    /// Creates a token that asks the system: each check calls `ask(of)`. The call returns true once
+    /// the work is no longer wanted, and must not wait.
     #[must_use]
     pub const fn asked(ask: fn(u32) -> bool, of: u32) -> Self {
         Self(Source::Asked { ask, of })

@@ -4,9 +4,9 @@
 //!
 //! - **O1** If the kernel serves only a part of a request, the request is repeated by calls that
 //!   finish it or fail (`device::D1`).
-//! - **O2** After a failed durable write, the same bytes are written once more by a plain write.
-//!   Only if this fails too, the result is a failed write. Otherwise the flush failed, and a second
-//!   flush would prove nothing (`device::D3`).
+//! - **O2** After a failed durable write, the same bytes are written once more by a plain write. If
+//!   the plain write fails too, the result is a failed write. If it succeeds, the flush was at
+//!   fault. A second flush would prove nothing, so the result is a failed flush (`device::D3`).
 
 use std::io::{self, IoSlice};
 
@@ -77,8 +77,8 @@ impl FileDevice {
                         let error = self.io_error(Operation::Flush, 0, self.len(), source);
                         return Err(Unfinished::Flush(error));
                     }
-                    // Keeps the first refused write and goes on. A later failure may come from the
-                    // flush: this is worse, and then it is the result.
+                    // Keeps the first refused write and goes on. If a later answer shows that the
+                    // flush failed, the result is the failed flush, because that is worse.
                     Err(error) => refused = refused.or(Some(Refused { index, error })),
                 },
             }

@@ -68,8 +68,9 @@ pub trait Device: Send + Sync + fmt::Debug {
         reads.iter_mut().try_for_each(|read| self.read_at(read.offset, read.buf))
     }
 
-    /// Whether [`Device::read_many`] waits for all reads together, and what was read is in memory
-    /// for a while. Then a caller that reads piece by piece is faster if it reads all of it first.
+    /// Whether [`Device::read_many`] waits once for all reads, and keeps the bytes in memory for a
+    /// while. If so, a caller that needs many pieces one by one should first read them all in one
+    /// call.
     fn reads_at_once(&self) -> bool {
         false
     }

@@ -2,8 +2,8 @@
 //!
 //! # Place
 //!
-//! No other code of the program opens storage. It uses only positioned system calls, so any number
-//! of threads can share one descriptor.
+//! No other code of the program opens storage. All reads and writes are positioned system calls, so
+//! any number of threads can share one descriptor.
 //!
 //! # Invariants
 //!

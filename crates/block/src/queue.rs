@@ -13,8 +13,8 @@
 //!   that device flushes.
 //!
 //! Several such writes at once cost one flush: Linux delays it until all of them are done
-//! (`block/blk-flush.c`, C2). In a measurement a loop device did 1.00 flushes for each 1, 2, 4, 8
-//! and 16 such writes.
+//! (`block/blk-flush.c`, C2). Measured on a loop device: a batch of 1, 2, 4, 8 or 16 such writes
+//! caused one flush.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;

@@ -75,7 +75,7 @@ impl Core {
             }
         }
         if is_any {
-            // The next flush writes the marks.
+            // The next flush writes the free marks of the dropped versions.
             self.note_uncommitted(inside.turn());
         }
         drop(inside);

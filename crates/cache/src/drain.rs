@@ -152,8 +152,9 @@ impl Core {
             if !sweep.missed && order != Order::Oldest {
                 return Ok(total);
             }
-            // The missed blocks waited for a free mark or a writer. Those are done by now, or
-            // nearly.
+            // The sweep missed blocks with an oldest version that is not `Ready`: a writer fills
+            // it, or its free mark is not durable. The commit and the flush of the table below wait
+            // for most of these.
             if order == Order::Oldest {
                 // The list of ages may have lost a version that had to wait, so the rest is written
                 // back by address.

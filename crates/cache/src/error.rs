@@ -83,8 +83,8 @@ pub enum Error {
         /// Number of blocks.
         found: u64,
     },
-    /// The superblock's epoch is impossible: it marks free slots, or leaves no room for further
-    /// commits.
+    /// The superblock's epoch (`seq_count`) is too large. All ones mark a free slot, and later
+    /// commits must not reach that value.
     #[error("the superblock has the impossible sequence count {found}")]
     Sequence {
         /// The sequence count.

@@ -64,7 +64,8 @@ pub(crate) fn verify_all(context: &Context<'_>, tree: &Tree) -> u64 {
     verified.load(Ordering::Relaxed)
 }
 
-/// Waits for a piece, and takes those that are there with it.
+/// Waits for one piece, and also takes pieces that are queued by then. Returns at most
+/// [`PIECES_AT_ONCE`] pieces; none if no more will come.
 fn take(taken: &Mutex<Receiver<Piece>>) -> Vec<Piece> {
     let taken = taken.lock();
     let first = taken.recv().ok();

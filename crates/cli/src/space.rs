@@ -3,8 +3,8 @@
 //!
 //! # Invariants
 //!
-//! - **T1** For every value of a space event (`buttress::reserve`, `buttress::flush`,
-//!   `buttress::enospc`), the figures have the sum. Of the refusals, they have only the last one.
+//! - **T1** The figures add up the values of all `buttress::reserve` and `buttress::flush` events.
+//!   They have the values of the last `buttress::enospc` event, which is a refusal.
 
 use std::collections::BTreeMap;
 

@@ -11,7 +11,8 @@ pub struct Open<'o> {
     pub fs: &'o Filesystem,
     /// The name of the volume in errors.
     pub name: &'o str,
-    /// Keeps its mount in step with it, if it has one.
+    /// Tells the kernel of changes that the order makes. `None` if this process serves no mount of
+    /// the volume.
     pub kernel_sync: Option<&'o KernelSync>,
 }
 

@@ -85,9 +85,10 @@ impl Files {
         };
         self.writeback.write_back(source, waiting)?;
         let copied = self.copy_inline(range)?;
-        // If the write of unwritten data of the source fails (`dirty::P3`), its extents are taken
-        // back. With the source's claim there is no such data. The caller's locks of both inodes
-        // allow this thread to wait for two claims.
+        // If the write of unwritten data fails (`dirty::P3`), its extents are taken back. As long
+        // as this can happen, they must not be shared. While this thread has the source's claim,
+        // the source has no unwritten data. Two threads cannot wait for each other's claims here,
+        // because the caller has locked both inodes.
         let _of_source = (!range.is_within_one()).then(|| source.claim());
         let _claim = target.claim();
         let mut stamp = Some(stamp);

@@ -9,7 +9,7 @@
 //! # Invariants
 //!
 //! - **W1** A full disk is reported here, not when the data is written back. A sector becomes dirty
-//!   only after its data space is reserved, and the metadata that will make it visible
+//!   only after two reservations: its data space, and the metadata that will make it visible
 //!   ([`crate::placement`]).
 //! - **W2** A sector that is written in part is read first, unless nothing in it is live. Bytes
 //!   past the file's length count as zeros, whatever the disk holds.
@@ -253,8 +253,8 @@ impl Files {
             let sector_len = self.params.sector as usize;
             let leaves = dirty.in_writeback(sector, sector_len).is_some();
             // The sector is in memory and its tail is zero, so writeback writes zeros
-            // (`dirty::P4`). But the first sector may be about to become an inline extent: it must
-            // be dirty again (W3).
+            // (`dirty::P4`). One case needs more: writeback may be making an inline extent of the
+            // first sector. Then the sector must become dirty again (W3).
             if dirty.is_dirty_at(sector) || (leaves && sector > 0) {
                 return Ok(());
             }

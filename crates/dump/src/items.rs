@@ -1,7 +1,7 @@
 //! Every kind of item as text.
 //!
-//! An item that does not parse is printed with the parser's error, and the dump continues. Dumps
-//! are mostly made of damaged volumes.
+//! An item that does not parse is printed with the parser's error, and the dump continues. Most
+//! dumps are taken from damaged volumes.
 
 use std::io::{Result, Write};
 

@@ -128,8 +128,8 @@ fn unreserved(fs: &Filesystem) -> u64 {
 }
 
 /// N1: a write in place with no free space left, to a group that is read-only when the data is
-/// written back. Writeback allocates new space if some is free by then, and fails otherwise. No
-/// reservation is given back that was not made.
+/// written back. Writeback allocates new space if some is free by then, and fails otherwise. It
+/// gives back only reservations that were made.
 #[test]
 fn n1_the_group_turns_read_only_under_a_write() {
     let device = volume(128);
@@ -246,8 +246,8 @@ fn n2_groups_flip_beside_writers() {
     check_volume(&device);
 }
 
-/// A4: emptying groups with little data ends. Extents that were moved once are not moved again
-/// unless something was deleted meanwhile.
+/// A4: the work that empties groups with little data comes to an end. Extents that were moved once
+/// are not moved again unless something was deleted meanwhile.
 #[test]
 fn a4_nothing_is_moved_twice() {
     for seed in 0..3 {
@@ -275,8 +275,8 @@ fn a4_nothing_is_moved_twice() {
             let count = reclaim(&fs).expect("emptied");
             passes += 1;
             moved += count;
-            // A pass may fill groups only up to a point below the limit, and the next pass then
-            // empties these.
+            // A pass may leave a group that it filled still below the 60 percent. The next pass
+            // then empties that group.
             if count == 0 {
                 break;
             }
@@ -291,8 +291,9 @@ fn a4_nothing_is_moved_twice() {
     }
 }
 
-/// X10: a group with a wrong record of its free space is not used. This holds for a file that ends
-/// in it, for a search and for a commit. Nothing fails while other groups have space.
+/// X10: a group with a wrong record of its free space is not used. A file that ends in it is not
+/// continued there. Searches and commits take no space of it. Nothing fails while other groups have
+/// space.
 #[test]
 fn x10_a_damaged_group_is_left_alone() {
     let device = volume(256);

@@ -67,7 +67,9 @@ impl Space {
         if let Some(reservation) = self.engine.reserve_at_once(cost, urgency)? {
             return Ok(reservation);
         }
-        // An operation that frees space may also use the reservations of dirty data.
+        // Without a flusher, this thread writes back itself, which gives reservations back. An
+        // operation that frees space need not: unused reservations never make it fail
+        // (`reserve::P4`).
         if urgency == Urgency::Normal && !self.engine.has_flusher() {
             self.engine.expect_wanted()?;
             self.writeback.write_all();

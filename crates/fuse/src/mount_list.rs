@@ -74,7 +74,7 @@ impl Listed {
         let device = (major.parse().ok()?, minor.parse().ok()?);
         let (top, point) = (unescape(fields.next()?), unescape(fields.next()?));
         let is_read_only = fields.next()?.split(|&byte| byte == b',').any(|word| word == b"ro");
-        // Fields without a fixed number end at a dash.
+        // Optional fields follow, any number of them, and end at a dash.
         let mut behind = fields.skip_while(|&field| field != b"-").skip(1);
         let kind = unescape(behind.next()?).display().to_string();
         let source = unescape(behind.next()?);
@@ -82,7 +82,8 @@ impl Listed {
     }
 }
 
-/// Unmounts, lazily if the mount is in use; returns whether it was. A missing mount is no error.
+/// Unmounts, lazily if the mount is in use. Returns true for a lazy unmount. A missing mount is no
+/// error.
 pub(crate) fn take_away(point: &Path) -> io::Result<bool> {
     match unmount(point, UnmountFlags::NOFOLLOW) {
         Ok(()) | Err(Errno::INVAL | Errno::NOENT) => Ok(false),

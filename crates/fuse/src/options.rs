@@ -92,8 +92,9 @@ pub struct Options {
     pub dev: bool,
     /// Whether programs can be run.
     pub exec: bool,
-    /// Whether the kernel keeps nothing that would hide a read of a file that is opened, of a
-    /// symbolic link or of a directory (`strictatime`).
+    /// Whether reads must reach the server, so that it can update access times (`strictatime`). The
+    /// kernel then drops the cached data of a file at each open. It caches no targets of symbolic
+    /// links and no listings of directories.
     pub strict_access: bool,
     /// Whether every write waits for the disk.
     pub sync: bool,

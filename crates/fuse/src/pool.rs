@@ -245,8 +245,9 @@ impl WorkerPool {
             }
             return;
         }
-        // More requests wait than the other reader takes. Going to the bench and being woken for
-        // one of them would cost both threads more than this check.
+        // There is a reader, but a request waits already. This thread becomes a second reader.
+        // Going to the bench and being woken for that request would cost both threads more than the
+        // check.
         if self.connection.has_request() {
             self.readers.fetch_add(1, Ordering::SeqCst);
             LAST_DONE.set(Some(now));

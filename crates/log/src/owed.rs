@@ -49,7 +49,8 @@ struct Owed {
 #[derive(Debug, Default)]
 pub(crate) struct OtherCopies {
     owed: BTreeMap<Logical, Owed>,
-    /// Places with something of this log on their other copies (`log::copies::K2`).
+    /// Addresses with nodes of this log in their other copies. Later nodes there are written to all
+    /// copies at once (`log::copies::K2`).
     whole: BTreeSet<Logical>,
     /// Rounds of `SyncLog::complete`, and when the last began.
     round: u64,
@@ -93,7 +94,8 @@ impl OtherCopies {
         self.unflushed |= !done.is_empty();
     }
 
-    /// Whether other copies were written since the last flush, which is about to be made.
+    /// Returns whether other copies were written since the last flush, and resets this. The caller
+    /// is about to flush.
     pub(crate) fn take_unflushed(&mut self) -> bool {
         std::mem::take(&mut self.unflushed)
     }

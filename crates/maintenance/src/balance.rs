@@ -13,7 +13,8 @@ use buttress_txn::{Error, Result};
 
 use crate::{Maintenance, Users};
 
-/// Which groups of a kind, in the words of `btrfs balance`. Absent is any.
+/// Which groups of a kind, in the words of `btrfs balance`. A condition that is `None` fits all
+/// groups.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
     /// Profiles.

@@ -74,8 +74,9 @@ impl Maintenance {
 
     /// Replaces a device, which may be missing, while the volume is in use. The new device gets the
     /// number and all data of the old one. Data that cannot be read there is rebuilt from other
-    /// copies. `watch` gets the number of copied bytes. If it returns `false`, everything is as
-    /// before, as after a crash. Returns the errors that no copy could repair.
+    /// copies. `watch` gets the number of copied bytes. If it returns `false`, the old device stays
+    /// in the volume, as after a crash during the copy. Returns the errors that no copy could
+    /// repair.
     ///
     /// # Errors
     ///

@@ -7,8 +7,8 @@
 //!   gives views back often.
 //! - **U2** Checksums are looked up before the data is read. Data reaches the devices before its
 //!   checksums are stored, so a checksum that was found belongs to data that is there.
-//! - **U3** For a sector without a checksum only the trust in its device says whether it is right,
-//!   even if neighbouring sectors have checksums.
+//! - **U3** A sector without a checksum counts as right if its device has missed no transaction
+//!   (`volume::Trust`). This holds even if neighbouring sectors have checksums.
 //!
 //! The scrub works beside writers. On a volume that is read-only it repairs nothing.
 
@@ -42,8 +42,8 @@ impl Maintenance {
     /// the scrub ends if it returns `false`. Returns the progress, and whether the scrub came to
     /// its end.
     ///
-    /// A scrub that repairs, begins at address 0, comes to its end and leaves no error makes
-    /// devices trusted again that had missed transactions.
+    /// A complete scrub makes devices trusted again that had missed transactions. It must repair,
+    /// begin at address 0, come to its end and leave no error.
     ///
     /// # Errors
     ///

@@ -2,7 +2,8 @@
 //!
 //! # Locks
 //!
-//! One leaf, around the table. A connection that leaves notifies it.
+//! One lock of rank `Leaf` protects the table. A connection that ends wakes the threads that wait
+//! for an empty table.
 
 use std::collections::HashMap;
 use std::sync::Arc;

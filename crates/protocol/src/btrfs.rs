@@ -3,7 +3,7 @@
 //! # Place
 //!
 //! The number of an ioctl tells the size of its argument. Linux's FUSE copies that many bytes in,
-//! out, or both. Commands with further buffers of the program do not get through.
+//! out, or both. It does not copy further buffers to which an argument points.
 //!
 //! The layouts are those of the kernel's `include/uapi/linux/btrfs.h`, in the machine's byte order.
 //!
@@ -70,7 +70,7 @@ impl SubvolumeFlags {
 pub enum Command<'a> {
     /// Tell about the volume.
     VolumeFacts,
-    /// Tell about a device, by its number or by its uuid too (zero: any).
+    /// Tell about the device with this number. Its uuid must match, too, unless `uuid` is zero.
     DeviceFacts {
         /// Number of the device.
         id: u64,
@@ -81,7 +81,7 @@ pub enum Command<'a> {
     Features,
     /// Tell about the subvolume of the inode.
     SubvolumeFacts,
-    /// Tell the subvolumes that have their names in that of the inode, from a number on.
+    /// List the subvolumes that lie directly in the subvolume of the inode, from a number on.
     SubvolumeRefs {
         /// The least number.
         from: u64,
@@ -165,7 +165,7 @@ impl Made<'_> {
     }
 }
 
-/// The field of a name, which ends with a zero byte or does not.
+/// The field of a name. Programs should end the name with a zero byte, but this is not checked yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Name<'a>(&'a [u8]);
 

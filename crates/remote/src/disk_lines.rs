@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **P1** A line is used only if its checksum is right. No name of an object is used twice, and a
-//!   key has the epoch and the number of the name. So a line that was kept is right for ever.
+//! - **P1** A line is used only if its checksum is right. The name of an object has an epoch and a
+//!   number, and no name is used twice. A key has both, so a kept line never becomes wrong.
 //! - **P2** The files have at most their budget.
 //! - **P3** A failure of the disk ends the cache. It never fails a read.
 //!
@@ -35,11 +35,13 @@ const SLOT: u64 = LINE_BYTES as u64;
 const ENTRY: usize = 40;
 /// Bytes before the first entry: an envelope, and the number of slots.
 const INDEX_HEAD: usize = envelope::LEN + 8;
-/// How often a line is passed over, once it was used, before it goes: data, and nodes of trees.
+/// How often the search for a slot passes over a line after its last use, before it takes the slot.
+/// For data, and for nodes of trees.
 const DATA_CHANCES: u8 = 1;
 const NODE_CHANCES: u8 = 3;
 
-/// A line: the epoch and the number of its object, and its number in that.
+/// The key of a line: the epoch and the number of its object, and the line's number within the
+/// object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct DiskKey {
     pub(crate) epoch: u32,
@@ -175,7 +177,8 @@ impl DiskLines {
 }
 
 impl Index {
-    /// Finds a slot for a line: its own, or one that was not used for longest.
+    /// Finds a slot for a line: the slot that has the line already. Otherwise the next slot, in
+    /// clock order, with a line that has no chances left.
     fn take(&mut self, slot: Slot) -> u32 {
         if let Some(&place) = self.places.get(&slot.key) {
             self.slots[place as usize] = slot;
@@ -255,8 +258,8 @@ mod tests {
         DiskKey { epoch: 1, object: ObjectNumber(number), line: 0 }
     }
 
-    /// Lines come back after a restart, those that were used longest, and nodes before data. A slot
-    /// that was damaged is not used.
+    /// Lines come back after a restart. Lines that were used stay longer than others, and nodes
+    /// stay longer than data. A damaged line is not used.
     #[test]
     fn lines_are_kept_by_use_and_over_restarts() {
         let dir = tempfile::tempdir().expect("tempdir");

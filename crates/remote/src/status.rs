@@ -34,13 +34,13 @@ pub struct Status {
     pub lag_ms: u64,
     /// Bytes of the local log.
     pub log_bytes: u64,
-    /// Bytes of what was read, on a local disk.
+    /// Bytes in the cache on a local disk for data that was read from objects.
     pub disk_bytes: u64,
     /// Reads of a line that the local disk answered.
     pub disk_hits: u64,
     /// Segments on their way to the store.
     pub in_flight: u64,
-    /// Memory of what was read.
+    /// Bytes in the cache in memory for data that was read from objects.
     pub cached_bytes: u64,
     /// Requests that wrote an object.
     pub puts: u64,

@@ -13,9 +13,11 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(5);
 
 impl Reservations {
-    /// Before a transaction freezes: waits until what inodes have reserved fits behind it, or is
-    /// finished (`inode::I4`). Not longer than ordered extents finish: writeback may need this
-    /// commit. `release` frees what readers have left.
+    /// Called before a transaction freezes. Waits until all reservations fit beside the need of its
+    /// commit, or no inode reserves more than its bound (`inode::I4`).
+    ///
+    /// Gives up when no ordered extent finishes for `PATIENCE`, because writeback may need this
+    /// commit. `release` frees pinned space that no reader needs any more.
     pub fn let_inodes_finish(&self, release: impl Fn()) {
         let inodes = &self.inode_reserves;
         if !inodes.has_spared() {

@@ -9,7 +9,7 @@ use buttress_transaction::{Cost, Costs};
 
 use crate::urgency::Urgency;
 
-/// Nothing, as tokens are counted.
+/// No reservation, in the form in which the audit counts tokens.
 #[cfg(debug_assertions)]
 pub(crate) const NOTHING: [u64; 6] = [0; 6];
 
@@ -17,7 +17,7 @@ pub(crate) const NOTHING: [u64; 6] = [0; 6];
 #[derive(Debug, Default)]
 pub(crate) struct Outstanding {
     costs: Costs,
-    /// The part of these that operations hold which free space.
+    /// The part of `costs` that belongs to operations which free space.
     freeing: Costs,
     /// The same, counted by the tokens (`reserve::P3`).
     #[cfg(debug_assertions)]
@@ -30,7 +30,7 @@ impl Outstanding {
         self.costs
     }
 
-    /// Returns the part that operations have reserved which free space.
+    /// Returns the part that belongs to operations which free space.
     pub(crate) fn freeing(&self) -> Costs {
         self.freeing
     }
@@ -81,7 +81,7 @@ pub(crate) fn shares(cost: Cost, urgency: Urgency) -> (Costs, Costs) {
     (all, if urgency.frees() { all } else { Costs::default() })
 }
 
-/// Both, as tokens are counted.
+/// Both sums, in the form in which the audit counts tokens.
 #[cfg(debug_assertions)]
 pub(crate) fn figures(all: Costs, freeing: Costs) -> [u64; 6] {
     let ([a, b, c], [d, e, f]) = (all.figures(), freeing.figures());

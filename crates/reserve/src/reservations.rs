@@ -1,4 +1,4 @@
-//! The owner of all that decides whether more metadata may be reserved.
+//! The state of metadata reservations: all that decides whether more metadata may be reserved.
 
 use std::sync::atomic::{AtomicU8, AtomicU64};
 use std::sync::{Arc, Weak};
@@ -39,7 +39,8 @@ pub struct Beneath {
     pub store: Arc<Store>,
     /// Block groups and accounts.
     pub space: Arc<Space>,
-    /// What no chunk takes of the devices. Unranked: a short lock of the engine.
+    /// The space of the devices that no chunk uses. Unranked: a discard of such space may run while
+    /// this lock is held.
     pub devices: Arc<Mutex<DeviceSpace>>,
     /// The view that operations have now.
     pub view: Arc<ArcSwap<View>>,
@@ -56,7 +57,8 @@ pub struct Beneath {
 pub struct Reservations {
     pub(crate) store: Arc<Store>,
     pub(crate) space: Arc<Space>,
-    /// Unranked: a discard of what it protects may run inside.
+    /// The space of the devices that no chunk uses. Unranked: a discard of such space may run while
+    /// this lock is held.
     pub(crate) devices: Arc<Mutex<DeviceSpace>>,
     pub(crate) view: Arc<ArcSwap<View>>,
     pub(crate) policy: ReservePolicy,
@@ -73,7 +75,7 @@ pub struct Reservations {
     pub(crate) ahead: CachePadded<Ahead>,
     /// Waiters for metadata.
     pub(crate) queue: CachePadded<Queue<Demand>>,
-    /// The reserved part of the metadata that is left to reserve, in thousandths.
+    /// Reserved metadata, in thousandths of the free metadata that the changes made so far leave.
     pub(crate) pressure: AtomicU64,
     /// Metadata that the frozen transaction may still need, in bytes.
     pub(crate) frozen_need: AtomicU64,
@@ -87,7 +89,7 @@ pub struct Reservations {
 }
 
 impl Reservations {
-    /// A volume's account without any reservation.
+    /// Creates the reservations of a volume. Nothing is reserved yet.
     pub fn new(beneath: Beneath) -> Arc<Self> {
         Arc::new_cyclic(|own: &Weak<Self>| Self {
             store: beneath.store,

@@ -4,9 +4,9 @@
 //!
 //! - **T1** A ticket that leaves the queue keeps nothing: what was granted meanwhile goes back, and
 //!   the tickets behind it are looked at again.
-//! - **T2** An operation that frees space is refused only when all flush steps were in vain, after
-//!   the last other operation that freed beside it. Flush steps that find nothing to do end before
-//!   the other operations do. Only a commit gives back what those have put by then.
+//! - **T2** Before an operation that frees space is refused, it waits up to `OTHERS_END` for other
+//!   such operations to end. If they end in time, all flush steps run again. The earlier run may
+//!   have ended before those operations did, and only a commit gives back what they put.
 
 use std::time::{Duration, Instant};
 
@@ -82,7 +82,8 @@ impl Waits for MetaTicket<'_> {
         if !urgency.frees() {
             return Look::InVain;
         }
-        // Reserves beside others that free space, whatever writers that fill the volume hold.
+        // The reservation has to fit beside those of other operations that free space. Reservations
+        // of writers that fill the volume do not count (`reserve::P4`).
         if self.all.try_reserve_beside(Outstanding::freeing, (cost, urgency)) {
             return Look::Served(self.reservation());
         }

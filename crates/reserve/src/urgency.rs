@@ -7,12 +7,13 @@ use buttress_transaction::Cost;
 pub enum Urgency {
     /// An operation that fills the volume.
     Normal,
-    /// One that empties it in the end, such as unlink and truncate: it may use what is kept for
-    /// copies of nodes, and the global reserve, but for an eighth; for a quarter where trees
-    /// share, since it takes space before it gives any.
+    /// An operation that frees space in the end, such as unlink and truncate. It may use all space
+    /// that is kept for copies of nodes, and seven eighths of the global reserve. If trees share
+    /// nodes, it may use three quarters, because it takes space before it frees any.
     Frees,
-    /// One that deletes a subvolume, or drops a part of it: it may use all of that. On a full
-    /// volume with snapshots such operations give space.
+    /// An operation that deletes a subvolume, or drops a part of it. It may use the space for
+    /// copies and all of the global reserve. On a full volume with snapshots such operations free
+    /// space.
     Drops,
     /// Data that lies on the devices already and needs more than its reservation: it may use most
     /// of the global reserve.

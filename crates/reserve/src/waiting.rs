@@ -31,7 +31,8 @@ pub trait Waits {
 pub enum Look<P> {
     /// The waiter has its token.
     Served(P),
-    /// Others are done, and what they have put may be written: the flush steps run again.
+    /// Other operations that free space have ended. A commit may now write what they put, so the
+    /// flush steps run again.
     MakeRoom,
     /// The look found no space.
     InVain,

@@ -222,7 +222,8 @@ impl Log {
                 rng.shuffle(&mut others);
                 others.truncate(singles.saturating_sub(1));
             }
-            // Nothing and all already cover a single write, except for how it tears.
+            // With a single write, the subsets `Nothing` and `All` are enough, except for how the
+            // write tears.
             if at.writes.len() > 1 {
                 for write in others.into_iter().chain([*last]) {
                     subsets.extend([Subset::Only(write), Subset::AllBut(write)]);

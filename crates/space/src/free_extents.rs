@@ -45,8 +45,9 @@ impl FreeExtents {
         Self::of_rows(unit, 0)
     }
 
-    /// Nothing free, for a group that begins at `origin` and is allocated in rows of so many bytes:
-    /// an extent begins with a row, and nothing else is in its rows.
+    /// Nothing free, for a group that begins at `origin` and is allocated in rows of `unit` bytes.
+    /// Each allocation begins at the start of a row. The rest of its last row stays free, but is of
+    /// no use until the whole row is free again.
     pub(crate) fn of_rows(unit: u64, origin: u64) -> Self {
         let (by_start, by_size) = (BTreeMap::new(), BTreeSet::new());
         Self { unit, origin, by_start, by_size, bytes: 0, whole: 0 }
@@ -323,7 +324,8 @@ mod tests {
         free.verify().expect("sound");
     }
 
-    /// Rows of any length go to one extent as a whole, and come back as a whole.
+    /// Rows need not be a power of two long. An allocation makes the rest of its last row unusable
+    /// until the row is free again.
     #[test]
     fn rows_are_had_whole() {
         let mut free = FreeExtents::of_rows(48, 1000);

@@ -49,7 +49,8 @@ impl Group {
         }
     }
 
-    /// Of the baselines: counts a writer in, if it may write.
+    /// Counts a writer in place that begins, unless the group is stopped. Returns whether it may
+    /// write. Only for baselines.
     #[cfg(feature = "baselines")]
     pub(crate) fn writer_enters(&self) -> bool {
         let state = self.state.lock();
@@ -68,7 +69,8 @@ impl Group {
         }
     }
 
-    /// Of the baselines: waits until no writer is left in a group, as long as it is read-only.
+    /// Waits until no writer in place is left in a group, as long as the group is read-only. Only
+    /// for baselines.
     #[cfg(feature = "baselines")]
     pub(crate) fn wait_for_writers(&self) {
         let mut state = self.state.lock();

@@ -13,7 +13,8 @@
 //! - **I1** While a group's lock is free, its bits agree with its summary: set in one plane for
 //!   every order up to its own, clear everywhere else.
 //! - **I2** Every set bit is found (`plane_bits::I2`).
-//! - **I3** A search that missed a group sees afterwards that it may have (`plane_bits::I3`).
+//! - **I3** A search may miss a group that was in the index all the time. Afterwards it can tell
+//!   that this may have happened (`plane_bits::I3`).
 //!
 //! # Locks
 //!
@@ -69,10 +70,10 @@ pub(crate) type Entry = Option<(Plane, usize)>;
 impl Index {
     /// Moves a group from one entry to another. The caller holds the group's lock.
     ///
-    /// The group is entered at its new place before it leaves the old one, so it is never in no
-    /// plane. `between` runs in between and publishes the new summary. At any other moment, summary
-    /// and planes of a group that was just loaded would disagree. A search would then find it
-    /// neither to be loaded nor to have free space.
+    /// The group is entered at its new place before it leaves the old one, so it is always in a
+    /// plane. In between, `between` publishes the new summary. Take a group that was just loaded.
+    /// If the summary came earlier or later, it would contradict the only plane that has the group.
+    /// A search would then neither load the group nor use its free space.
     pub(crate) fn shift(&self, slot: usize, before: Entry, after: Entry, between: impl FnOnce()) {
         if before == after {
             return between();

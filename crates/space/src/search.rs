@@ -14,7 +14,8 @@
 //! - **L4** A search ends: each pass visits every slot at most once, from the goal's slot to the
 //!   last and then from the first. A group that changes its plane meanwhile is met at most once
 //!   more in each pass.
-//! - **L5** A search finds free space that was there all the time, unless it was overtaken.
+//! - **L5** A search finds free space that was there all the time. The exception is an overtaken
+//!   search: groups moved in the index meanwhile, and [`Search::was_overtaken`] says so.
 //!
 //! The order, best first:
 //!
@@ -265,7 +266,8 @@ impl<'a> Search<'a> {
                 }
                 Phase::Largest => {
                     match self.largest(self.request.min) {
-                        // On failure another thread took it, and the summary shows that now.
+                        // If this fails, another thread took the run. The group's summary shows
+                        // that by now, so the next step tries another group.
                         Some(group) => return try_it(group, true, Take::Largest),
                         None => self.enter(Phase::LoadLeast),
                     }
@@ -372,9 +374,9 @@ impl<'a> Search<'a> {
     /// orders have too little.
     ///
     /// Another thread may empty or remove a group after the search looked at it. The group's
-    /// summary shows that first, and its entries leave the index afterwards. A search that finds
-    /// nothing there is still right, because reservations rest on the free space of other groups
-    /// too (L5).
+    /// summary shows that first, and its entries leave the index afterwards. The search then finds
+    /// nothing in that group. It still finds the space that the request has reserved, because other
+    /// groups have it (L5).
     fn largest(&mut self, least: u64) -> Option<&'a Arc<Group>> {
         let last = order_of(least).unwrap_or(0);
         let all = order_of(self.request.min);

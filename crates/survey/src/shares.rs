@@ -76,8 +76,8 @@ impl Visitor for Shares<'_> {
             sum.total += region.len;
             if piece.is_shared(self.sharing) {
                 sum.shared += region.len;
-                // As for FIEMAP: a compressed extent begins at its own start, an uncompressed one
-                // at the offset of the part.
+                // The address is the one that FIEMAP reports. For an uncompressed part it includes
+                // the offset in the extent. For a compressed part it is the start of the extent.
                 let is_plain = piece.extent.compression == Compression::None;
                 let at = start.0.saturating_add(if is_plain { region.offset } else { 0 });
                 self.ranges.push((at, at.saturating_add(region.len)));

@@ -16,7 +16,8 @@ struct Used {
     /// Items of files that refer to it, as its extent item counts them. An item in a shared leaf
     /// counts once.
     refs: u64,
-    /// Records of references: one for each file, and place in it, or for each shared leaf.
+    /// Records of references in the extent tree. There is one for each place in a file that uses
+    /// the extent, or one for each shared leaf.
     records: u32,
 }
 

@@ -58,8 +58,8 @@ struct Runs {
 }
 
 impl Runs {
-    /// Whether a run goes on with the item of the run before it, and the run behind it with its
-    /// own.
+    /// Whether a run continues the checksum item of the run before it, and whether the run behind
+    /// it continues the item of this run.
     fn touching(&self, extent: Extent) -> (bool, bool) {
         let before = self.map.range(..extent.start).next_back();
         let touches = before.is_some_and(|(start, run)| start.end(run.len) == extent.start);
@@ -153,7 +153,7 @@ impl PendingSums {
         let old = runs.insert(extent.start, run);
         self.planned.store(runs.planned(), Ordering::Relaxed);
         drop(runs);
-        // Memory is freed behind the lock.
+        // The memory is freed after the lock is released.
         drop(old);
     }
 
@@ -166,7 +166,7 @@ impl PendingSums {
         }
         self.planned.store(runs.planned(), Ordering::Relaxed);
         drop(runs);
-        // Memory is freed behind the lock.
+        // The memory is freed after the lock is released.
         drop(gone);
     }
 

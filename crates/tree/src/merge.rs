@@ -8,14 +8,14 @@
 //!
 //! - **M1** The cost is proportional to the dirty paths, not to the size of the tree.
 //! - **M2** When a node of this transaction ([`Fresh`]) is rebuilt, its replacement gets the same
-//!   address. So settling a commit's own nodes ends.
+//!   address. So the rounds in which a commit settles its own nodes come to an end.
 //! - **M3** Every consumed node is returned exactly once. Old nodes go to [`NodeAlloc::retire`],
 //!   and so do fresh nodes that a snapshot may use. The address of any other fresh node is used
 //!   again or goes to [`NodeAlloc::cancel`].
 //! - **M4** A child's key in its parent is always the child's first key.
 //! - **M5** If a rebuilt node is less than a quarter full, the walk also rebuilds its right
-//!   neighbour and joins the two. This holds where the same walk has such a neighbour. So deletions
-//!   do not leave many nearly empty leaves.
+//!   neighbour and joins the two. A node without a right neighbour stays small. So deletions do not
+//!   leave many nearly empty leaves.
 //! - **M6** The items between two unchanged subtrees are split into as few leaves as possible. The
 //!   estimate of the nodes of a commit relies on that.
 //!

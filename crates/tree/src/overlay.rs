@@ -161,8 +161,9 @@ impl Overlay {
         self.shards[shard_index(tree, key.objectid)].read().entries.get(&(tree, *key)).cloned()
     }
 
-    /// The first entry, deletions included, in `from..=to`: O(log n) in what a shard holds, and the
-    /// same in each shard where the range spans objects.
+    /// The first entry, deletions included, in `from..=to`. Looks into one shard if the range lies
+    /// within one object, otherwise into every shard. Each look costs O(log n) in what the shard
+    /// holds.
     #[must_use]
     pub fn first_in(&self, tree: TreeId, from: &Key, to: &Key) -> Option<(Key, Option<Payload>)> {
         self.see_first(tree, from, to).found

@@ -3,9 +3,9 @@
 //!
 //! # Invariants
 //!
-//! - **G1** A thread inside the gate changes the running transaction. It reads which transaction
-//!   runs after it entered. The gate closes only when all threads have left. So everything that a
-//!   thread does inside is part of one commit, or none of it is.
+//! - **G1** A thread inside the gate changes the running transaction. After it has entered, it
+//!   looks up which transaction is running. The gate closes only when all threads have left. So
+//!   everything that a thread does inside is part of one commit, or none of it is.
 //! - **G2** A closing thread waits only for the threads inside. They wait for nothing: no I/O, no
 //!   space and no other thread inside.
 //!

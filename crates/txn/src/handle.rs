@@ -106,8 +106,8 @@ impl<'e> Handle<'e> {
 
     /// Joins two extents of one block group into one. The second has no reference yet.
     pub(crate) fn join(&self, extent: Extent, more: Extent, user: DataRef) -> bool {
-        // An extent that a log names keeps its length. With parity, no extent shares its rows with
-        // another.
+        // An extent that a log names keeps its length. With parity, extents are not joined: space
+        // that is allocated later is not in the rows of an older extent (`space::rows`).
         let fits = extent.end() == more.start
             && self.engine.row_slack() == 0
             && !self.transaction().tracked.has_extent(extent.start);

@@ -10,7 +10,8 @@
 //! # Locks
 //!
 //! A thread that repairs holds `Volume::repairs` exclusively while it writes. The caller excludes
-//! other writes of the row. There are none as long as any part of the row is in use.
+//! other writes of the row. A view in which a part of the row is in use is enough: no thread writes
+//! to such a row.
 
 use buttress_format::Logical;
 
@@ -239,7 +240,8 @@ fn rebuild(
     mut passes: impl FnMut(usize, &[u8]) -> bool,
 ) -> Option<Vec<Vec<u8>>> {
     let data = columns.len() - parity;
-    // If one parity unit is enough, also try without each of the two.
+    // If two parity units are there and one sector is lost, one of the units is enough. So try with
+    // both units, then without P, then without Q.
     let without: &[Option<usize>] =
         if parity == 2 && lost.len() == 1 { &[None, Some(data), Some(data + 1)] } else { &[None] };
     for left_out in without {

@@ -3,9 +3,9 @@
 //! # Invariants
 //!
 //! - **V1** A chunk in the map lies within its devices and is readable with the devices that are
-//!   here. If it is not, because devices may be missing, the volume is read-only.
-//! - **V2** A volume is writable exactly while it has no reason to be read-only and was not
-//!   opened for reading. [`Volume::begin_writing`] ends that. A reason to be
+//!   here. If the volume was opened degraded and has an unreadable chunk, it is read-only.
+//! - **V2** A volume is writable exactly while it has no reason to be read-only and does not count
+//!   as opened for reading. [`Volume::begin_writing`] ends the second condition. A reason to be
 //!   read-only stays once it is set.
 //! - **V3** In a writable volume no two stripes share bytes of a device. Chunks that were read with
 //!   a volume are checked. The maker of a new chunk takes only free space.
@@ -227,8 +227,9 @@ impl Volume {
 
     /// Sets the item that one device's superblock has from now on.
     ///
-    /// Without this call, the superblock keeps its old item. The exception is the device with its
-    /// item in the superblock given to [`Volume::write_superblocks`].
+    /// Without this call, each superblock keeps the item from the opening. One device is excepted:
+    /// [`Volume::write_superblocks`] is given a superblock with this device's item, and writes that
+    /// item to it.
     pub fn update_device(&self, item: DeviceItem) {
         if let Some(device) = self.device(item.devid) {
             device.set_current_item(item);

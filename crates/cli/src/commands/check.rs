@@ -34,12 +34,13 @@ pub(crate) struct Args {
     /// Change nothing. This is the default.
     #[arg(long, conflicts_with = "repair")]
     readonly: bool,
-    /// Repair what is safe to repair: superblock copies, a log that cannot be replayed, the sums of
-    /// block groups, and free space, which the next mount then counts again.
+    /// Repair what is safe to repair: superblock copies, a log that cannot be replayed, and the
+    /// used bytes of block groups. A wrong free-space tree is marked invalid, and the next mount
+    /// rebuilds it.
     #[arg(long)]
     repair: bool,
-    /// Check even if another program has the volume open and cannot hold a commit for the check.
-    /// Its writes can then look like damage.
+    /// Check even if another program has the volume open and cannot keep one commit unchanged
+    /// during the check. Its writes can then look like damage.
     #[arg(long, conflicts_with = "repair")]
     force: bool,
 }

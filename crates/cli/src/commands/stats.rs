@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **S1** Scripts are given every figure; people those that are not zero, unless they ask for all
-//!   ([`tables`]).
+//! - **S1** Scripts get every figure. People get the figures that are not zero, unless they ask for
+//!   all ([`tables`]).
 
 use std::io::IsTerminal;
 use std::path::PathBuf;

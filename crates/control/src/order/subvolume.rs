@@ -8,9 +8,11 @@ use serde_json::Value;
 pub struct Spot {
     /// Its path.
     pub path: Vec<u8>,
-    /// Whether the path begins at the top of the mount instead of the default subvolume.
+    /// Whether the path begins at the root of a mount. Otherwise it begins at the default
+    /// subvolume.
     pub is_mounted: bool,
-    /// Whether the path of a mount begins at the top level, whatever subvolume the mount shows.
+    /// Whether the path begins at the top-level subvolume instead, whichever subvolume is mounted
+    /// or default.
     #[serde(default)]
     pub is_from_top: bool,
     /// As the caller wrote it.

@@ -1,6 +1,6 @@
-//! The plan of a read. A reader makes it with the file's extents held, and reads without them. So
-//! threads that finish extents, truncate or clone do not wait for a slow device. Readers that find
-//! everything in memory do not wait for such threads.
+//! The plan of a read. A reader makes it under the lock of the file's extents. It normally releases
+//! this lock before it reads from a device. So threads that finish extents, truncate or clone do
+//! not wait for a slow device. Readers that find everything in memory do not wait for such threads.
 //!
 //! # Invariants
 //!
@@ -9,9 +9,10 @@
 //!   a read without the lock is valid only in two cases. Either the file's layout is unchanged, so
 //!   the file still uses all extents of the plan. Or no data of the running transaction was freed
 //!   since.
-//! - **L2** A trial has no side effects. A checksum that does not match is no device failure in a
-//!   trial, and nothing is repaired. A missing checksum fails the trial, because it may have been
-//!   removed with its extent. After a failure the reader reads again with the lock held.
+//! - **L2** A read without the lock is a trial ([`Validation::Trial`]). It has no side effects. A
+//!   checksum that does not match is no device failure in a trial, and nothing is repaired. A
+//!   missing checksum fails the trial, because it may have been removed with its extent. After a
+//!   failure the reader reads again with the lock held.
 //! - **L3** A trial caches the content of an address. A writer to that address makes the pages
 //!   forget it (`pages::P1`). Unpacked extents are cached under the layout that named them, and
 //!   that layout ends when its extents are freed.

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **S1** A subvolume has one name: the entry in its directory, the reference in the root tree
-//!   and the one back come and go in one transaction.
+//! - **S1** A subvolume has one name: the entry in its directory. The root tree has a `ROOT_REF`
+//!   and a `ROOT_BACKREF` for it. All three come and go in one transaction.
 //! - **S2** A snapshot holds all writes before the call. If it holds a later write, it holds all
 //!   writes before that one, too. It is taken between two transactions. Until then no file content
 //!   changes, and no dirty data is left (`Tree::writes`).
@@ -168,7 +168,8 @@ impl Inode {
             .into_iter()
             .flat_map(|part| part.into_items(generation))
             .collect();
-        // The inode of the directory changes after the cut, like the trees.
+        // The directory's inode item changes after the commit has copied the source's root (the
+        // cut). So the snapshot does not show its own name (`transaction::snapshot::Z1`).
         let mut item = dir.file.item();
         count_name(&mut item, name, time);
         item.transid = generation;

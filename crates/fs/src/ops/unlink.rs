@@ -125,7 +125,7 @@ pub(super) fn is_empty(view: &View, cell: &InodeCell) -> Result<bool> {
     Ok(view.at_or_after(cell.tree(), &low, &high)?.is_none())
 }
 
-/// Collects the orphan item of an inode that is about to lose its last name. Returns whether it is.
+/// If the inode is about to lose its last name, collects its orphan item and returns true.
 pub(super) fn orphan_if_last_name(cell: &InodeCell, batch: &mut Batch) -> bool {
     let last = cell.kind == FileKind::Directory || cell.nlink() <= 1;
     if last {

@@ -11,8 +11,9 @@ use crate::errno::Answer;
 use crate::exchange::Exchange;
 use crate::killed;
 
-/// Answers a command. Those of btrfs that may take long are answered from a thread that serves no
-/// requests: the kernel may send some before it lets go of what such a command waits for.
+/// Answers a command. A btrfs command that may take long runs on a thread that serves no requests.
+/// Such a command may wait for the kernel, and the kernel may first send requests and wait for
+/// their answers.
 pub(super) fn ioctl<X: Exchange>(door: &Arc<Door>, exchange: X) {
     let head = exchange.head();
     match read(&exchange) {
@@ -30,7 +31,8 @@ pub(super) fn ioctl<X: Exchange>(door: &Arc<Door>, exchange: X) {
         }
         Err(errno) => return exchange.reply(Err(errno)),
     }
-    // What the kernel sends meanwhile may need an entry of the ring (R7 of `ring/queue`).
+    // While this command waits, other requests need entries of the ring. The permit leaves at least
+    // one for them (R7 of `ring/queue`).
     let Some(permit) = exchange.hold_permit() else { return exchange.reply(Err(Errno::EBUSY)) };
     let there = Arc::clone(door);
     door.on_orders(move || {

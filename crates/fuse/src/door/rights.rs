@@ -110,7 +110,7 @@ impl Door {
         rights.uid == self.options.users.show(attr.uid) || rights.has(Capability::Fowner)
     }
 
-    /// Checks that a caller has all of some kinds of access to a file or directory.
+    /// Checks that a caller has every kind of access in `wanted` to a file or directory.
     ///
     /// # Errors
     ///
@@ -180,7 +180,7 @@ mod tests {
 
     const CALLER: Caller = Caller { uid: 7, gid: 8, task: 0 };
 
-    /// What the kernel prints of a thread is read.
+    /// The umask, the groups and the capabilities are parsed from the `status` of a thread.
     #[test]
     fn rights_are_read() {
         let status = b"Name:\tx \xc3\nUmask:\t0027\nGroups:\t5 1000 \nCapEff:\t0000000000000010\n";

@@ -164,7 +164,7 @@ impl Port for UringPort {
 
 impl Bell for Eventfd {
     fn ring(&self) {
-        // A write to a full counter fails, and the bell rings already then.
+        // If the counter is full, the write fails. In that case the bell is ringing already.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 }

@@ -40,13 +40,16 @@ impl Held {
 pub(crate) struct Count {
     /// The number of nodes that a commit of the transaction made at the moment of the count.
     pub(crate) nodes: u64,
-    /// What items to come make at most of records, checksums and free space (`ledger::G6`).
+    /// The most nodes that future items make for records, checksums and free space (`ledger::G6`).
+    /// `None` if there is no such bound.
     pub(crate) rest: Option<u64>,
-    /// The part of `nodes` for trees that operations change, where commits change none of these.
+    /// The part of `nodes` in trees that operations change. `None` if the commit by itself changes
+    /// one of these trees, too.
     pub(crate) of_items: Option<u64>,
     /// The transaction was frozen when it was counted, so no changes came later.
     pub(crate) is_whole: bool,
-    /// The trees that it was held against, and bytes of nodes of the commit that was under way.
+    /// The committed trees on which the count is based. `below` is the need of the commit that was
+    /// under way then, in bytes.
     pub(crate) roots: Generation,
     pub(crate) below: u64,
     /// Whether the commit has made its nodes.
@@ -55,7 +58,8 @@ pub(crate) struct Count {
 }
 
 impl Count {
-    /// An empty count, of what a transaction holds now.
+    /// Begins a count without nodes. Records what the transaction holds now; later changes are
+    /// measured from there.
     pub(crate) fn begin(transaction: &Transaction, roots: Generation) -> Self {
         Self {
             nodes: 0,
@@ -69,8 +73,8 @@ impl Count {
         }
     }
 
-    /// This count, and what came since: items, items that follow in trees that commits alone
-    /// change, and bytes.
+    /// Adds the changes since this count: items of operations, items that commits add for them in
+    /// other trees, and bytes.
     pub(crate) fn with_changes(self, transaction: &Transaction) -> Known {
         let since = if self.is_settled { Costs::default() } else { self.since(transaction) };
         Known { count: self, since }
@@ -95,8 +99,8 @@ pub(crate) struct Known {
 }
 
 impl Known {
-    /// Paths of `levels` nodes that a new count may save: those of all that came since. Items that
-    /// follow in trees that commits alone change cost no more than `rest` together.
+    /// The paths of `levels` nodes that a new count may save: one for each item put since. Items
+    /// that commits add in other trees cost at most `rest` nodes together.
     pub(crate) fn paths(&self, levels: u64) -> u64 {
         let most = self.count.rest.map_or(u64::MAX, |rest| rest.div_ceil(levels));
         self.since.items + self.since.commit_items.min(most)

@@ -32,7 +32,8 @@ pub(super) struct Survey<'s> {
     pub(super) tree: TreeId,
     /// Only nodes with items between two keys; all nodes if `None`.
     pub(super) keys: Option<(Key, Key)>,
-    /// The count fails if a node may be shared, since it is no younger than this, or was moved.
+    /// If set, the count fails on two kinds of nodes. A node of this generation or an older one may
+    /// be shared. A balance may have moved the node.
     pub(super) unshared: Option<Generation>,
 }
 

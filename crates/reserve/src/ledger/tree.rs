@@ -5,23 +5,31 @@
 //! - **L1** Every noted key falls into exactly one leaf of the committed tree. That leaf is
 //!   recorded here with its expected weight: its own, plus or minus the noted keys.
 //! - **L2** A merge cuts the items between two untouched leaves into as few leaves as it can
-//!   (`tree::merge::M6`). So the dirty leaves together become no more than each would by itself. A
-//!   leaf becomes one leaf while its items fit. Otherwise it becomes at most `2w/room + 1`, since
-//!   two neighbours fill more than one leaf together. If no item is over `b`, the bound is
-//!   `w/(room - b) + 1`.
+//!   (`tree::merge::M6`). So a run of dirty leaves becomes no more leaves than each would by
+//!   itself. Let `w` be the weight of a leaf's items, `b` that of its heaviest item, and `room` the
+//!   room in a leaf. While `w <= room`, the leaf becomes one leaf. Otherwise it becomes at most
+//!   `2w/room + 1`, since two neighbours fill more than one leaf together. It also becomes at most
+//!   `w/(room - b) + 1`, and the smaller bound counts.
 //! - **L3** Only the last leaf of a run of dirty leaves takes in a clean neighbour. It does so only
 //!   while it is under a quarter full (`tree::merge::M5`). That makes one more leaf, and one more
 //!   inner node for each level on which the leaf was under the last child.
-//! - **L4** An inner node is split only if it got more children. The new nodes of a level have
-//!   two bounds: the dirty nodes there, and the new children. One more comes for each half node of
-//!   new children. A node that may lose most of its children takes in a neighbour, too.
-//! - **L5** A younger transaction, noted on the same committed tree, changes the tree that an older
-//!   one makes of it. Two figures bound that, and the smaller one counts. By leaves: a leaf made by
-//!   the older transaction is at most full, so it becomes at most three. Bytes added to it make as
-//!   many leaves as twice these bytes fill. Leaves that only the younger one changes count as in
-//!   L2. By weight: all leaves of the older one, taken as full, are packed in runs with all that
-//!   the younger adds or changes. There, a leaf that may become light may take in neighbours: two
-//!   more for each. Inner nodes of the older one become three each, too.
+//! - **L4** An inner node is split only if it gets more children. If a level has `d` dirty nodes
+//!   and gets `g` new children, it gets at most `min(d, g)` new nodes. To these comes one new node
+//!   for each half node that the new children fill. A node that may lose most of its children takes
+//!   in a neighbour, too.
+//! - **L5** A transaction may be noted on the committed tree while an older one is being committed.
+//!   It then changes the tree that the older one makes. Its leaves have two bounds, and the smaller
+//!   one counts.
+//!
+//! By leaves: a leaf that the older one makes is at most full, so it becomes at most three. Bytes
+//! that the younger one adds there make as many leaves as twice these bytes fill. Leaves that only
+//! the younger one changes count as in L2.
+//!
+//! By weight: leaves of the older one count as full. They are packed in runs, with all that the
+//! younger one adds or changes. A dirty leaf of either one that may become less than a quarter full
+//! counts two more leaves, for the neighbours that it takes in.
+//!
+//! Each inner node that the older one makes counts as three.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -166,8 +174,9 @@ impl Tree {
         Ok(Self::new(view.store().geometry(), tree, root, shared))
     }
 
-    /// Notes the length of an item's new payload, or its removal, with the payload noted before.
-    /// Calls `meet` for each node that is read for the first time and may be shared.
+    /// Notes the new payload length of an item; `None` is a removal. `before` is what an earlier
+    /// note of this key said, if there was one. Calls `meet` for each node that is read for the
+    /// first time and may be shared.
     pub(crate) fn note(
         &mut self,
         store: &Store,

@@ -79,7 +79,7 @@ impl<'t, 'v> Lengths<'t, 'v> {
         Ok(true)
     }
 
-    /// Checks one name of an inode if none was checked because none differs.
+    /// Checks one name of an inode, unless a differing name of it was checked already (F1).
     fn one_name(&mut self, (ino, is_known): (Ino, bool)) -> Result<()> {
         if is_known {
             return Ok(());

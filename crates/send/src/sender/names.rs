@@ -8,8 +8,9 @@
 //!   renames.
 //! - **N3** The steps end. A step that waits for a name waits for an inode that will leave it. If
 //!   all steps wait for each other, one inode with a wanted name moves to a temporary name at the
-//!   top, at most once. That frees the name. Some directory can always move: nothing above the
-//!   topmost moving directory moves, so its target is not below it.
+//!   top, at most once. That frees the name. Some directory can always move: one that has no moving
+//!   directory above it in the new tree. All directories above its target are at their final
+//!   places, so the target does not lie below the directory itself.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
@@ -239,8 +240,8 @@ impl<'t, 'v> Names<'t, 'v> {
         emit(Command::Unlink { path: path(&at)? })
     }
 
-    /// Removes deleted directories, deepest first. With `only_idle`, those stay from which an entry
-    /// must still move.
+    /// Removes deleted directories, deepest first. With `only_idle`, a directory stays if an entry
+    /// must still move out of it.
     fn remove_gone(
         &mut self,
         emit: &mut impl FnMut(Command<'_>) -> Result<()>,

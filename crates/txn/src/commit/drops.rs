@@ -16,9 +16,9 @@
 //!   before that key is already gone.
 //! - **D4** A crash may end a balance of Linux in the middle of a group. It leaves a tree for each
 //!   subvolume, which shares nodes with the subvolume like a snapshot. A drop frees the nodes that
-//!   the subvolume does not use. Their references are those that each node itself declares, so
-//!   nothing has to be handed over. From the first step on, the root item says that a drop has
-//!   begun. So Linux does not try to merge the rest.
+//!   the subvolume does not use. Owner and flag of each node already say which name its references
+//!   carry (B1 of `sharing`). So nothing has to be handed over. From the first step on, the root
+//!   item says that a drop has begun. So Linux does not try to merge the rest.
 
 use std::sync::Arc;
 

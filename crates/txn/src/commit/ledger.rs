@@ -141,8 +141,8 @@ impl<'e> Ledger<'e> {
         self.sharing.state(&self.engine.store, at, level, born).map(Some)
     }
 
-    /// Notes that a tree stops using a node. The caller moves the entries from slot `from` on to
-    /// new nodes of the tree, or drops them next.
+    /// Notes that a tree stops using a node. Next, the caller moves its entries to new nodes of the
+    /// tree, or drops them. The first of these entries is at slot `from`.
     pub(super) fn stop_using(&mut self, tree: TreeId, node: &Node, from: usize) -> Result<NodeUse> {
         let at = node.logical();
         let born = self.is_born(at);

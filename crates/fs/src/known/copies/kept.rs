@@ -43,8 +43,9 @@ fn a_snapshot_without_room_is_refused() {
     check_volume(&device);
 }
 
-/// Y3: a filler does not get the headroom, even from new chunks. In one transaction chunks are made
-/// for waiting callers. The space belongs to these callers, except for the headroom.
+/// Y3: a writer that fills the volume does not get the headroom, even if chunks are made in the
+/// same transaction. The space of such chunks belongs to the callers that wait for it, except for
+/// the headroom.
 #[test]
 fn one_long_transaction_takes_nothing_that_is_kept() {
     for mib in [256, 384] {
@@ -142,9 +143,9 @@ fn subvolume_becomes_writable_only_with_room() {
     check_volume(&device);
 }
 
-/// D1, F2: data takes no space that any caller has reserved of future chunks. Data does not take it
-/// at once. Commits do not give it away either, when they recompute the headroom while space gets
-/// scarce.
+/// D1 of `volume::device_space`, F2 of `reserve::fits`: data never gets space of future chunks that
+/// metadata has reserved. A data reservation does not get it directly. Commits do not release it
+/// either, when they recompute the headroom while space gets scarce.
 #[test]
 fn data_takes_nothing_that_was_reserved() {
     /// Length of an item: each leaf holds one and stays nearly half empty.

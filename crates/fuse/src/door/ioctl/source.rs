@@ -17,13 +17,14 @@ impl Door {
         // Linux takes the low half of the field.
         let number = descriptor as i32;
         let opened = format!("/proc/{}/fd/{number}", caller.task);
-        // The kernel may ask this mount for attributes: a thread that serves requests answers.
+        // This call may make the kernel ask this mount for attributes. Another thread answers,
+        // because this one serves no requests.
         let stat = rustix::fs::stat(&*opened).map_err(|_| Errno::EINVAL)?;
         let Place { tree, ino } = self.place_on(stat.st_dev, stat.st_ino).ok_or(Errno::EXDEV)?;
         Ok(InodeId { tree: TreeId(tree), ino: Ino(ino) })
     }
 
-    /// What has a number on one of the volume's mounts.
+    /// The inode that has a number on one of the volume's mounts. `None` for other devices.
     fn place_on(&self, device: u64, number: u64) -> Option<Place> {
         self.mounts()?.place_on(device, number)
     }

@@ -265,7 +265,8 @@ fn bar<'l>(width: u16, label: &str, parts: &[Part], total: u64, behind: String) 
     Line::from(spans)
 }
 
-/// The cells of each part. A part that is not zero has one, as far as there are any.
+/// The number of cells of each part. A part that is not zero has at least one cell, while cells are
+/// left.
 fn lengths(parts: &[Part], total: u64, cells: usize) -> Vec<usize> {
     let mut left = cells;
     let length = |part: &Part| {
