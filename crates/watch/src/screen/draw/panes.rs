@@ -81,7 +81,7 @@ pub(super) fn waits(server: &Server, area: Rect, cells: &mut Buffer) {
     let [first, rest] = Layout::vertical([Constraint::Length(1), Constraint::Fill(1)]).areas(inner);
     Line::from(line).render(first, cells);
     let right = |text: String| Cell::from(Line::from(text).right_aligned());
-    let heads = ["waits", "/s", "p50", "p99.9", "longest"];
+    let heads = ["waits", "new", "p50", "p99.9", "longest"];
     let head = std::iter::once(Cell::from("")).chain(heads.map(|name| right(name.to_owned())));
     let rows = server.figures("waits").iter().map(|(name, _)| {
         let part = |part: &str| server.part("waits", name, part);
