@@ -27,7 +27,8 @@ impl Writer {
         let boot =
             format!("{} {}", read("/proc/sys/kernel/random/boot_id").trim(), space.display());
         let pid = std::process::id();
-        Self { id: random::hex(), host, boot, pid, start: start_of(pid).unwrap_or(0) }
+        let start = Process::of(pid).map_or(0, |process| process.start);
+        Self { id: random::hex(), host, boot, pid, start }
     }
 
     /// Whether the writer ran on this machine since its last boot.
@@ -40,16 +41,30 @@ impl Writer {
         if !self.was_here(this) {
             return false;
         }
+        if let Some(process) = Process::of(self.pid) {
+            return process.has_ended || process.start != self.start;
+        }
         let raw = self.pid.try_into().ok().and_then(Pid::from_raw);
-        let is_gone = raw.is_none_or(|pid| test_kill_process(pid) == Err(rustix::io::Errno::SRCH));
-        is_gone || start_of(self.pid).is_some_and(|start| start != self.start)
+        raw.is_none_or(|pid| test_kill_process(pid) == Err(rustix::io::Errno::SRCH))
     }
 }
 
-/// Returns the start time of a process.
-fn start_of(pid: u32) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+/// A process as the kernel lists it.
+struct Process {
+    /// Its start time in ticks since boot.
+    start: u64,
+    /// It is listed only because its parent has not asked for its end. Containers often have no
+    /// parent that does.
+    has_ended: bool,
+}
+
+impl Process {
+    fn of(pid: u32) -> Option<Self> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+        let has_ended = matches!(fields.next()?, "Z" | "X");
+        Some(Self { start: fields.nth(18)?.parse().ok()?, has_ended })
+    }
 }
 
 /// Writes the object that shows that a writer is alive.
@@ -93,4 +108,30 @@ pub(crate) fn check(chain: &Chain, head: &Manifest, epoch: u32, mine: &Writer) -
         pid: writer.pid,
         age_seconds: age_ms / 1000,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    /// A killed writer is dead before its parent has asked for its end.
+    #[test]
+    fn a_writer_is_dead_once_it_has_ended() {
+        let this = Writer::this();
+        assert!(!this.is_dead(&this));
+        let mut child = Command::new("sleep").arg("1000").spawn().expect("it starts");
+        let start = Process::of(child.id()).expect("it runs").start;
+        let writer = Writer { pid: child.id(), start, ..this.clone() };
+        assert!(!writer.is_dead(&this));
+        child.kill().expect("it is killed");
+        while !writer.is_dead(&this) {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        child.wait().expect("it has ended");
+        assert!(writer.is_dead(&this));
+        let elsewhere = Writer { boot: "another boot".to_owned(), ..writer };
+        assert!(!elsewhere.is_dead(&this));
+    }
 }
