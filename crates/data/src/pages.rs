@@ -274,6 +274,12 @@ impl Pages {
         }
     }
 
+    /// Returns whether the cache has an address, or a reader is loading it. This counts as no use: a
+    /// scan that looks ahead must not make what it passes look used.
+    pub(crate) fn holds(&self, at: Logical) -> bool {
+        covering(&mut self.shard(at.0).runs.lock(), at.0).is_ok()
+    }
+
     /// Finds the run that holds an address, or claims one that begins there and is at most `want`
     /// bytes long. If `continues`, the reader has read a part of this sector before: both reads
     /// count as one.

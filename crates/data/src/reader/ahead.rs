@@ -75,7 +75,7 @@ impl Reader {
         }
         drop(extents);
         if self.pages.is_on() {
-            let is_absent = |place: &&Place| self.pages.peek(Logical(place.part.start)).is_err();
+            let is_absent = |place: &&Place| !self.pages.holds(Logical(place.part.start));
             let soon: Vec<_> = places.iter().filter(is_absent).map(Place::extent).collect();
             self.engine.volume().read_soon(&soon);
         }
