@@ -143,9 +143,10 @@ impl Acl {
         }
     }
 
-    /// Whether a user that does not own the file has all wanted permissions. The entry of the user
-    /// decides, or else those of its groups: one of them must grant all. Users of neither have the
-    /// permissions of all others. The mask limits all but the last.
+    /// Whether a user that does not own the file has all wanted permissions. An entry that names
+    /// the user decides alone. Without one, the entries of the user's groups decide: one of them
+    /// must grant all wanted permissions. A user without any such entry gets the permissions of the
+    /// other entry. The mask limits all entries but that one.
     pub(crate) fn grants(
         &self,
         wanted: u32,

@@ -20,7 +20,8 @@ const CLASSES: usize = 24;
 static COUNTS: [AtomicU64; KINDS] = [const { AtomicU64::new(0) }; KINDS];
 static TIMES: [Times; KINDS] = [const { Times::new() }; KINDS];
 
-/// The answers to one kind of request. They are padded: threads answer other kinds beside it.
+/// The times of the answers to one kind of request. Each is aligned to 128 bytes: threads update
+/// different kinds at once and must not share a cache line.
 #[repr(align(128))]
 struct Times {
     classes: [AtomicU64; CLASSES],
@@ -51,9 +52,11 @@ pub struct Latency {
     pub total_us: u64,
     /// The longest time in microseconds.
     pub max_us: u64,
-    /// Half of the answers took less than this, in microseconds. It is a power of two.
+    /// At least half of the answers took no longer than this, in microseconds. It is a power of
+    /// two, or `max_us` if that is less. Times above eight seconds count as eight seconds.
     pub p50_us: u64,
-    /// All but one in a hundred took less than this, in microseconds. It is a power of two.
+    /// At least 99 % of the answers took no longer than this, in microseconds. It is a power of
+    /// two, or `max_us` if that is less. Times above eight seconds count as eight seconds.
     pub p99_us: u64,
 }
 

@@ -73,8 +73,8 @@ impl Device {
             if message.head.opcode != opcode::INIT {
                 return Err(io::Error::new(io::ErrorKind::InvalidData, "no greeting"));
             }
-            // The number of INIT's fields depends on the kernel's version, so they are all that
-            // follows the header.
+            // The kernel's version decides how many fields INIT has, so the decoder gets everything
+            // that follows the header.
             let offer = match Offer::decode(message.rest()) {
                 Ok(offer) => offer,
                 Err(errno) => {
@@ -139,7 +139,8 @@ impl Device {
         let opened = File::options().read(true).write(true).open("/dev/fuse");
         let cloned = opened.and_then(|other| {
             let source = self.channel.as_raw_fd().cast_unsigned();
-            // SAFETY: the command reads a `u32` that names a descriptor, which this is.
+            // SAFETY: the command reads a `u32` that names a descriptor. `source` is an open
+            // descriptor.
             unsafe { ioctl(&other, Setter::<CLONE, u32>::new(source)) }?;
             Ok(Arc::new(OwnedFd::from(other)))
         });

@@ -15,10 +15,10 @@
 //!   this mount, or the kernel is told of the change (`session::KernelSync`). They have a time
 //!   limit only because the protocol demands one.
 //! - **D3** A program that keeps writing to a file learns that its writes fail, even if the kernel
-//!   caches them. By itself the kernel would report this when the file is closed. A program that
-//!   fills the disk until a write fails would never end. So after a failure the kernel's cached
-//!   attributes are invalidated. It asks for them before the next write, and the answer is the
-//!   error.
+//!   caches them. By itself the kernel would report the failure only when the file is closed. A
+//!   program that fills the disk until a write fails would never end. So after a failure the server
+//!   invalidates the kernel's cached attributes. The kernel asks for them before the next write,
+//!   and the server answers with the error.
 //! - **D4** No answer to a request waits for a notification that may wait for the request. The
 //!   kernel handles a notification under its own locks, and holds locks while it waits for an
 //!   answer.
@@ -79,9 +79,10 @@ pub(crate) struct Door {
     keeps_writes: bool,
     /// Whether requests come by io_uring.
     over_ring: bool,
-    /// The kernel does not support notifications to forget nodes. It gets notifications for names.
+    /// Whether the kernel lacks the notification to forget nodes. It then gets notifications to
+    /// forget names instead.
     cannot_prune: Arc<AtomicBool>,
-    /// The mounts of the volume, which commands change and tell of changes (`ioctl`).
+    /// All mounts of the volume. Commands of ioctl(2) notify them of changes (`ioctl`).
     mounts: OnceLock<Weak<dyn Mounts>>,
 }
 
@@ -95,8 +96,8 @@ pub(crate) struct Node {
     /// The number of opens for writing. While there are any, the kernel may hold content that it
     /// has not sent.
     writers: AtomicU32,
-    /// The number of openers of any kind. With zero, the kernel is about to forget a file without a
-    /// name.
+    /// The number of opens of any kind. If it is zero and the file has no name, the kernel will
+    /// soon forget the file.
     openers: AtomicU32,
     /// Why a write from the kernel's cache failed, until a writer is told (D3).
     failed_write: AtomicI32,
@@ -109,12 +110,12 @@ pub(crate) struct Node {
     filled_pages: FilledPages,
     /// Whether the kernel shows a `ctime` from before a `chattr`.
     shows_old_change: AtomicBool,
-    /// Of a directory: the last cookie that listings go to (L2 of `listing`); zero before the
-    /// first.
+    /// For a directory: the cookie at which its listings end (L2 of `listing`). Zero before the
+    /// first listing.
     listed_to: AtomicU64,
 }
 
-/// The program that asks: ids of this machine.
+/// The program that sent a request. Its ids are those of this machine.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Caller {
     pub(crate) uid: u32,
@@ -211,8 +212,8 @@ impl Door {
         answer
     }
 
-    /// Finds the handle of a node. One that rests, or that the kernel should have forgotten, is
-    /// looked up by number.
+    /// Finds the handle of a node. If the handle rests (N3 of `node`), or if the kernel should have
+    /// forgotten the node, the inode is looked up by its number.
     pub(crate) fn node(&self, id: u64) -> Answer<Arc<Node>> {
         let resting = match self.nodes.handle(id) {
             Ok(node) => return Ok(node),
@@ -254,8 +255,8 @@ impl Door {
         Entry { attr: self.to_wire(&attr, id), generation: attr.generation }
     }
 
-    /// Counts a reference of the kernel to an inode. Where the kernel knows too many it is told to
-    /// forget some.
+    /// Records a reference of the kernel to an inode. If the kernel then knows more nodes than the
+    /// limit, it is told to forget some.
     fn remember(&self, id: u64, inode: Inode) {
         self.nodes.remember(id, |resting| Arc::new(Node::remade(inode, resting)));
         let Some(surplus) = self.nodes.surplus() else { return };

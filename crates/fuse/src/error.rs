@@ -3,19 +3,19 @@
 use std::io;
 use std::path::PathBuf;
 
-/// Why a mount did not come about or did not end well.
+/// Why a volume could not be mounted, served or unmounted.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The kernel side of FUSE is not there.
+    /// `/dev/fuse` does not exist: the kernel has no FUSE, or its module is not loaded.
     #[error("/dev/fuse does not exist: load the kernel's fuse module (modprobe fuse)")]
     NoFuse,
-    /// It is there, but this process may not use it.
+    /// `/dev/fuse` exists, but this process may not open it.
     #[error(
         "/dev/fuse may not be opened by this user: give read and write permission on it, or run as root"
     )]
     FuseForbidden(#[source] io::Error),
-    /// A user without the right to mount needs the helper that has it.
+    /// This user may not mount, and the helper `fusermount3` was not found.
     #[error(
         "mounting without root rights needs fusermount3, which was not found: install the fuse3 package"
     )]
@@ -37,7 +37,7 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// A server that was killed left its mount there.
+    /// The target still has the mount of a server that was killed.
     #[error("{} still has a mount without a server: unmount it first (umount, or fusermount3 -u)", target.display())]
     DeadMount {
         /// The place asked for.
@@ -48,9 +48,9 @@ pub enum Error {
     Mount {
         /// Where the mount was to be.
         target: PathBuf,
-        /// What was asked of it.
+        /// The mount options that the kernel got.
         options: String,
-        /// Its answer.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },

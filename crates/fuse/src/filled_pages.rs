@@ -2,19 +2,19 @@
 //!
 //! # Why
 //!
-//! The kernel drops the pages of a direct write's range before it sends the write. A read beside
-//! the write may bring the old bytes in again, and behind an asynchronous write the kernel does not
-//! drop them (Linux 6.18). So we have it drop them before we answer, which costs a notification:
-//! only a file that was read through the kernel's cache needs that, and only for as long as it may
-//! have pages of it.
+//! The kernel drops the pages of a direct write's range before it sends the write. A read during
+//! the write may bring the old bytes in again. After an asynchronous write the kernel does not drop
+//! them (Linux 6.18). So the server makes the kernel drop them before it answers, which costs a
+//! notification. Only files with pages that the kernel read through its cache need that.
 //!
 //! # Invariants
 //!
-//! - **S1** While the kernel may hold a page that a READ has filled, the count is above zero: a
-//!   READ sets it before it looks at the volume, and looks again when it was set to zero meanwhile.
-//!   Only dropping all pages sets it to zero, and only if no READ came since that began.
-//! - **S2** A write is in the volume before it looks at the count. So a READ that it does not see
-//!   reads what was written.
+//! - **S1** While the kernel may hold a page that a READ has filled, the count is above zero. A
+//!   READ sets the count before it reads the volume. If the count is zero afterwards, it reads
+//!   again. Only dropping all pages sets the count to zero, and only if no READ came since the drop
+//!   began.
+//! - **S2** A write changes the volume before it checks the count. So a READ that sets the count
+//!   after this check reads the new bytes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -91,8 +91,8 @@ mod tests {
         assert_eq!(pages.read_for_kernel(|| Ok(7)), Ok(7));
     }
 
-    /// S1: a file that was not read has nothing to be dropped; one that was has it until all was
-    /// dropped.
+    /// S1: the count is zero for a file that was not read. After a READ it stays above zero until
+    /// all pages were dropped.
     #[test]
     fn s1_count_ends_when_all_pages_were_dropped() {
         let pages = FilledPages::new();

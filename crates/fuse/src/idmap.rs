@@ -11,9 +11,11 @@
 //!
 //! - **I1** Without an option every id is itself.
 //! - **I2** With an option, an id of the volume that is in no range is shown as [`UNMAPPED_ID`],
-//!   which is never written. A program with an id in no range that makes a file gets `EOVERFLOW`.
-//!   So does one that gives a file to such an id, as in an idmapped mount of Linux.
-//! - **I3** Ranges overlap on neither side, so that what is written is shown as it was given.
+//!   which is never written. An id of this machine that is in no range has no counterpart in the
+//!   volume. Making a file with such an owner, or changing an owner to it, fails with `EOVERFLOW`.
+//!   An idmapped mount of Linux does the same.
+//! - **I3** Ranges overlap neither in the volume's ids nor in this machine's. So an id that is
+//!   written is shown again as the same id.
 
 /// The id that is shown for ids of the volume that are in no range.
 pub(crate) const UNMAPPED_ID: u32 = 65_534;
@@ -61,7 +63,7 @@ impl IdMap {
     }
 
     fn insert(&mut self, span: Span) -> bool {
-        // The last number means "no id" everywhere.
+        // The largest number means "no id" everywhere, so no range may contain it.
         let fits = |first: u32| first.checked_add(span.count).is_some();
         if span.count == 0 || !fits(span.volume) || !fits(span.here) {
             return false;
@@ -85,7 +87,7 @@ impl IdMap {
         self.spans.iter().find_map(of).unwrap_or(UNMAPPED_ID)
     }
 
-    /// What an id of this machine is written as; nothing if the volume has none for it (I2).
+    /// What an id of this machine is written as. `None` if the volume has no id for it (I2).
     #[must_use]
     pub fn write(&self, id: u32) -> Option<u32> {
         if self.is_identity() {
@@ -102,7 +104,7 @@ impl IdMap {
 mod tests {
     use super::*;
 
-    /// I2, I3: there and back, and no other id.
+    /// I2, I3: ids in a range are converted both ways, and other ids are not.
     #[test]
     fn ranges_go_both_ways() {
         let mut map = IdMap::default();

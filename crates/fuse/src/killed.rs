@@ -58,7 +58,8 @@ fn pending(status: &[u8]) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// K1: what the kernel prints is read, and a task that is not there is not killed.
+    /// K1: pending signals are parsed as the kernel prints them. A task that does not exist does
+    /// not count as killed.
     #[test]
     fn pending_signals_are_read() {
         let status = |set: &str| {

@@ -112,7 +112,7 @@ impl Mount {
         }
     }
 
-    /// What was mounted on `target` a moment ago.
+    /// Describes the mount that was just made on `target`.
     fn made(target: PathBuf, by_helper: bool) -> Self {
         // A stat(2) would send a request to this server, which is only starting.
         let device = Listed::at(&target).ok().flatten().map(|seen| seen.device);

@@ -31,7 +31,7 @@ pub struct Listed {
     pub is_read_only: bool,
     /// The type of the file system, such as `fuse.buttress`.
     pub kind: String,
-    /// What was mounted, by its name then.
+    /// The source of the mount, by the name it had at that time.
     pub source: PathBuf,
 }
 

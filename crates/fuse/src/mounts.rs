@@ -1,5 +1,5 @@
-//! What a door may ask of all mounts of its volume. The mounts hold doors, and doors know of them
-//! only this.
+//! What a door may ask of all mounts of its volume. The mounts hold doors; a door knows the mounts
+//! only as this trait.
 
 use buttress_fs::{InodeId, TreeId};
 

@@ -28,7 +28,8 @@
 //! # Invariants
 //!
 //! - **N1** Two inodes of a volume never have the same node id, and an inode has one id as long as
-//!   the mount lives: an id can be turned back into (tree, inode number) with no table.
+//!   the mount lives. An id can be turned back into (tree, inode number). Only ids with 0x7fff need
+//!   a table for that, which keeps them until the end.
 //! - **N2** The table holds a node while the kernel holds a reference, and no longer.
 //! - **N3** A handle rests only if no other thread has it and `rest` returns a number, from which
 //!   an equal handle can be made. A resting handle is remade before a request works on its node,
@@ -102,7 +103,7 @@ pub(crate) struct Most {
     pub(crate) known: usize,
 }
 
-/// A node with a handle that rests.
+/// The number from which the handle of a resting node is remade ([`Handle::rest`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Resting(pub(crate) u32);
 
@@ -120,7 +121,7 @@ struct Known<H> {
     lookups: AtomicU64,
 }
 
-/// A node without a handle.
+/// A resting node: the kernel's references to it, and the number from which its handle is remade.
 #[derive(Clone, Copy, Debug)]
 struct Idle {
     lookups: u64,

@@ -16,10 +16,11 @@
 //!   them wait for the kernel ([`WaitPermit`]), since the writes that they wait for are mostly
 //!   background requests, too. A request that holds a folio of the kernel does not wait at all
 //!   (D4 of `door`).
-//! - **K3** A thread that no request about names or content waits for invalidates names. It waits
-//!   for the inode lock of a directory. The kernel holds that lock while it waits for the lock of a
-//!   file to be removed. A direct write holds the file's lock, and may wait for another of these
-//!   threads. Orders by ioctl(2) hold no lock in the kernel, and wait on a thread of their own.
+//! - **K3** Names are invalidated on a thread for which no request about names or content waits.
+//!   This thread waits for the inode lock of a directory. The kernel holds that lock while it waits
+//!   for the lock of a file to be removed. A direct write holds the file's lock, and may wait for
+//!   another of these threads. Orders by ioctl(2) hold no lock in the kernel, and wait on a thread
+//!   of their own.
 
 use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};

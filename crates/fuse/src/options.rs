@@ -14,7 +14,8 @@ const KNOWN_MAX: usize = 1 << 19;
 pub(crate) const HANDLE_BYTES: usize = 1024;
 pub(crate) const KNOWN_BYTES: usize = 64;
 
-/// Options that [`Options::accept`] takes, for a message about one that is misspelt.
+/// Options that [`Options::accept`] takes. An error message about an unknown option compares
+/// with them.
 pub const KNOWN: &[&str] = &[
     "ro",
     "rw",
@@ -260,8 +261,9 @@ impl Options {
         Ok(true)
     }
 
-    /// Returns the number of threads that read requests. A thread that waits in an fsync, or for a
-    /// read from the device, serves no other request. So there are more threads than processors.
+    /// Returns the number of threads that read requests: by default four for each processor, at
+    /// least 8 and at most 16. A thread that waits in an fsync, or for a read from the device,
+    /// serves no other request.
     pub(crate) fn thread_count(&self) -> usize {
         let processors = std::thread::available_parallelism().map_or(2, usize::from);
         self.threads.unwrap_or_else(|| (processors * 4).clamp(8, 16))

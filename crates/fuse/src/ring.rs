@@ -3,9 +3,9 @@
 //! # Why
 //!
 //! A request that is read from the device and answered by a write costs two calls. It also wakes
-//! the reader on the processor on which it slept. Over a ring an answer and the fetching of the
-//! next request are one call, and many answers are one call too. Each processor has a queue with a
-//! thread of ours that runs where the asking program does.
+//! the reader on the processor on which it slept. Over a ring, one call sends an answer and fetches
+//! the next request, or sends many answers at once. Each processor has a queue. The driver of the
+//! queue mostly runs on that processor, so an answer wakes no other processor.
 //!
 //! # How
 //!
@@ -15,7 +15,7 @@
 //!   kernel ◄───────── the driver, with the next call ◄──────────────────────────────────┘
 //! ```
 //!
-//! What the kernel tells beside its requests (forgetting, interrupts) comes through the device.
+//! Messages that need no answer (forgetting, interrupts) come by `/dev/fuse`, not by a ring.
 //!
 //! # Invariants
 //!

@@ -244,12 +244,13 @@ impl Session {
         KernelSync(Arc::clone(&self.submounts))
     }
 
-    /// Serves from now on, and mounts the subvolumes, if each is to have a mount. One that cannot
-    /// be mounted is a directory of the mount above it.
+    /// Starts to serve. With `submounts` it also mounts each subvolume. A subvolume that cannot be
+    /// mounted stays a directory of the mount above it.
     ///
     /// # Errors
     ///
-    /// [`Error::Session`] when there is no thread for it.
+    /// [`Error::Session`] if a thread cannot be started. [`Error::Target`], [`Error::DeadMount`] or
+    /// [`Error::Mount`] if the first of several mounts cannot be attached.
     pub fn start(self) -> Result<Serving, Error> {
         let Self { device_threads, ring, unmounter, submounts, first } = self;
         let device_threads = std::thread::Builder::new()
@@ -298,9 +299,9 @@ impl Serving {
     }
 }
 
-/// Whether a session that ended this way ended well. A thread that is reading a request at the
-/// moment that the mount goes away is told that the connection was aborted. A thread that comes a
-/// moment later is told that there is none.
+/// Whether a session that ended with this error ended well. A thread that is reading a request when
+/// the mount goes away gets `ECONNABORTED`. A thread that reads later gets `ENODEV`, which is not
+/// an error there.
 fn is_the_end(error: &std::io::Error, is_gone: bool) -> bool {
     is_gone && error.raw_os_error() == Some(rustix::io::Errno::CONNABORTED.raw_os_error())
 }
@@ -332,8 +333,8 @@ impl KernelSync {
         (inodes, handles * options::HANDLE_BYTES + resting * options::KNOWN_BYTES)
     }
 
-    /// Where subvolumes are mounted by themselves, and the number of the device that `stat` names
-    /// for what lies there.
+    /// The mount points of the subvolumes that are mounted by themselves, each with the device
+    /// number that `stat` reports there.
     #[must_use]
     pub fn submounts(&self) -> Vec<(PathBuf, u64)> {
         self.0.devices()

@@ -4,6 +4,7 @@
 //!
 //! The kernel's mount shows the whole volume ([`crate::whole`]). A session attaches its first
 //! subvolume as soon as requests are answered. A [`Sharer`], which `cli` has, makes further mounts.
+//!
 //! # Invariants
 //!
 //! - **S1** The kernel finds a subvolume by its path below the top level, through requests to this

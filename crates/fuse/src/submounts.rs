@@ -139,7 +139,7 @@ impl Submounts {
         Ok(Submount { unmounter, notifier, device_threads })
     }
 
-    /// Itself, for the doors of the mounts.
+    /// Returns a weak reference to this set, for the doors of the mounts.
     pub(crate) fn this(&self) -> Weak<dyn Mounts> {
         let this: Weak<Self> = Weak::clone(&self.this);
         this

@@ -2,8 +2,8 @@
 //!
 //! # What must hold
 //!
-//! - The time ends before the answer is given away, so the figures have each answer that a program
-//!   has seen.
+//! - The time is counted before the answer is sent. So the figures include each answer that a
+//!   program has seen.
 
 use std::time::Instant;
 

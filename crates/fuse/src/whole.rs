@@ -1,4 +1,5 @@
-//! One mount of the kernel for all of a volume, attached nowhere, of which each mount is a subtree.
+//! The kernel's single mount of a whole volume. It is attached nowhere; each visible mount shows a
+//! part of it.
 //!
 //! # Place
 //!
@@ -9,17 +10,18 @@
 //!
 //! # Invariants
 //!
-//! - **T1** The descriptor is held while this process's list of mounts has one of the volume, or a
-//!   subtree is being handed out. Then it is closed. The kernel ends the session when the last
-//!   mount, open file and namespace has let go. What is used out of sight (lazy unmounts, other
-//!   namespaces) is served until then.
+//! - **T1** The process holds the descriptor while its list of mounts shows a mount of the volume,
+//!   or while a subtree is being attached. Then it closes the descriptor. The kernel ends the
+//!   session when no mount, open file or namespace uses the volume any more. Until then the server
+//!   answers programs that this process cannot see (lazy unmounts, other namespaces).
 //! - **T2** A subtree that is handed out shows the requested inode, or the request fails.
-//! - **T3** Nothing here asks the server for anything before it serves, or under the lock while
-//!   the list is read.
+//! - **T3** Nothing here makes the kernel send a request before the server answers requests. The
+//!   lock is not held while the list of mounts is read.
 //!
 //! # Locks
 //!
-//! One, a leaf, held for a clone of a descriptor or for closing it.
+//! One, a leaf, held to clone the descriptor, to take it out, or to count subtrees. The descriptor
+//! is closed without the lock.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -120,7 +122,8 @@ impl Whole {
         let flags = [
             ("default_permissions", true),
             ("allow_other", options.allow_other.unwrap_or(true)),
-            // An option that may change later is a flag of each mount.
+            // `ro` here is final. If the mount may become writable later, only the attribute of
+            // each mount refuses changes.
             ("ro", options.read_only && !options.may_begin_writing),
             ("sync", options.sync),
             ("dirsync", options.dirsync),

@@ -1,5 +1,5 @@
-//! Makes an empty volume, as `mkfs` does. Has the clock and the identifiers of new inodes and
-//! subvolumes, too, since a volume can be made repeatably.
+//! Makes an empty volume, as `mkfs` does. It also provides the clock for new inodes and the
+//! identifiers of new subvolumes, because a repeatable volume needs control of both.
 //!
 //! # Place
 //!

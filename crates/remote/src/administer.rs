@@ -45,7 +45,7 @@ impl Site {
         Ok(manifest.number)
     }
 
-    /// Lets go of the commit that a name keeps.
+    /// Deletes a pin. The collector may then delete the commit that it kept.
     ///
     /// # Errors
     ///
@@ -54,8 +54,9 @@ impl Site {
         pin::delete(&self.chain(), name)
     }
 
-    /// Makes a new volume of the commit that the options name, or the newest. It shares all objects
-    /// with this one, and a pin here keeps them. Returns the name of the pin.
+    /// Makes a new volume of the commit that the options name, or the newest. The clone shares all
+    /// objects with this volume, and a new pin in this volume keeps them. Returns the name of the
+    /// pin.
     ///
     /// # Errors
     ///

@@ -3,11 +3,11 @@
 //! # Invariants
 //!
 //! - **D1** A folder belongs to one volume, and one process at a time writes it.
-//! - **D2** A log is replayed only over the content that it was written on: the newest manifest is
-//!   one of this folder, and holds a prefix of the log.
-//! - **D3** A log with acknowledged writes goes only when a commit has them, or when the user said
-//!   to go on without them. In the second case it is marked first, so that no later opening takes
-//!   it for a log that fits.
+//! - **D2** A log is replayed only over the content that it was written on. The newest manifest
+//!   names this folder, and its content has a prefix of the log.
+//! - **D3** A log with acknowledged writes is removed only when a commit has them, or when the user
+//!   gave `--discard-local`. In the second case the log is marked as given up first. So no later
+//!   opening replays it.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -44,18 +44,18 @@ struct Identity {
     held: Option<Held>,
 }
 
-/// A log that fits the volume and has more than its newest commit.
+/// A log to replay: it fits the volume, and has writes that the newest commit lacks.
 #[derive(Clone, Debug)]
 pub(crate) struct Replay {
     pub(crate) log: String,
     pub(crate) found: Found,
 }
 
-/// What was decided of a log that was there.
+/// What an opening does about the log that it found in the folder.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Settled {
     pub(crate) replay: Option<Replay>,
-    /// What is given up.
+    /// Acknowledged writes that are given up, because the user gave `--discard-local`.
     pub(crate) lost: Option<Unsent>,
 }
 
@@ -80,7 +80,7 @@ fn failed(dir: &Path, why: &str) -> Error {
 
 impl Cache {
     /// Opens the folder for a volume, and makes it if there is none. `None` if another process has
-    /// it.
+    /// the folder open.
     pub(crate) fn open(dir: &Path, volume: VolumeId) -> Result<Option<Self>> {
         let wrong = |error: io::Error| failed(dir, &error.to_string());
         std::fs::create_dir_all(dir).map_err(wrong)?;
@@ -134,14 +134,15 @@ impl Cache {
         self.dir.join("log")
     }
 
-    /// Lets another process have the folder. This one writes nothing there any more.
+    /// Unlocks the folder, so that another process can open it. This process writes nothing there
+    /// any more.
     pub(crate) fn release(&self) {
         if let Err(error) = flock(&self.lock, FlockOperation::Unlock) {
             tracing::debug!(%error, "the folder stays locked until the end of the process");
         }
     }
 
-    /// What manifests of a writer say of this folder.
+    /// Returns the entry by which a writer's manifests name this folder.
     pub(crate) fn mark(&self, host: &str) -> LocalLog {
         let (cache, dir) = (self.identity.lock().cache.clone(), self.dir.display().to_string());
         LocalLog { cache, host: host.to_owned(), dir }
@@ -152,12 +153,12 @@ impl Cache {
         self.identity.lock().held.as_ref().map(|held| (held.log.clone(), held.epoch))
     }
 
-    /// Whether a manifest was made with this folder.
+    /// Whether a manifest names this folder.
     pub(crate) fn is_of_this(&self, head: &Manifest) -> bool {
         head.local.as_ref().is_some_and(|local| local.cache == self.identity.lock().cache)
     }
 
-    /// What the log has, if there is one.
+    /// Reads the log, if there is one, and counts what a commit up to position `committed` lacks.
     pub(crate) fn found(&self, committed: u64) -> Result<Option<(String, Found)>> {
         let Some(held) = self.identity.lock().held.clone() else { return Ok(None) };
         let folder = self.log_dir();
@@ -198,7 +199,7 @@ impl Cache {
         }
     }
 
-    /// Marks the log as one to go on without (D3), and says what it had.
+    /// Marks the log as given up (D3), and returns what no commit has of it.
     pub(crate) fn give_up(&self, head: &Manifest) -> Result<Option<Unsent>> {
         let Some(mut held) = self.identity.lock().held.clone() else { return Ok(None) };
         let marked = head.marked(&held.log).unwrap_or(0);
@@ -208,13 +209,13 @@ impl Cache {
         Ok(lost)
     }
 
-    /// Removes the log that was there, and begins one for a writer (D3).
+    /// Removes the earlier log, and notes the log of a new writer in the folder (D3).
     pub(crate) fn begin(&self, log: &str, epoch: u32) -> Result<()> {
         self.end()?;
         self.hold(Some(Held { log: log.to_owned(), epoch, is_given_up: false }))
     }
 
-    /// Removes the log: a commit has everything, or it was given up.
+    /// Removes the log. The caller knows that a commit has all of it, or that the user gave it up.
     pub(crate) fn end(&self) -> Result<()> {
         self.hold(None)?;
         log::remove_files(&self.log_dir()).map_err(|error| failed(&self.dir, &error.to_string()))
@@ -240,7 +241,7 @@ impl Cache {
     }
 }
 
-/// Whether a folder has anything that is not of a cache.
+/// Whether a folder without an identity holds files other than those that a new cache may have.
 fn has_others(dir: &Path) -> io::Result<bool> {
     for entry in std::fs::read_dir(dir)? {
         let name = entry?.file_name();

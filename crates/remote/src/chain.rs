@@ -2,11 +2,11 @@
 //!
 //! # Invariants
 //!
-//! - **H1** A commit is in the chain when its manifest was created and, after that, the very
-//!   manifest that it follows was still there. Numbers are deleted from the lowest up. So the
-//!   number was not deleted before, and was created once.
-//! - **H2** An answer that may hide a success is settled by reading the manifest back: the nonce in
-//!   it says which writer made it.
+//! - **H1** A manifest belongs to the chain if, after its creation, the manifest that it follows is
+//!   still there with the expected nonce. Manifests are deleted from the lowest number up. So the
+//!   new number was not deleted before, and was created only once.
+//! - **H2** A creation may have succeeded although its answer is an error or was lost. The writer
+//!   then reads the manifest back: its nonce says which writer made it.
 
 use std::time::Duration;
 
@@ -27,7 +27,8 @@ use crate::units::CommitNumber;
 pub(crate) enum Added {
     /// It is in the chain.
     Ours,
-    /// Another writer's manifest has the number, or the chain has gone on long ago.
+    /// Another writer created the number, with this manifest. If that number is deleted already,
+    /// this is the newest manifest instead.
     Theirs(Box<Manifest>),
 }
 
@@ -36,12 +37,12 @@ pub(crate) enum Added {
 pub(crate) struct Chain {
     pub(crate) store: Patient,
     pub(crate) names: Names,
-    /// How the volume is called in messages.
+    /// The volume's name in messages.
     pub(crate) place: String,
 }
 
 impl Chain {
-    /// The same with little patience, for work that can be done another time.
+    /// A copy that gives up on a failing store after five seconds, for work that can be done later.
     pub(crate) fn brief(&self) -> Self {
         let store = self.store.with_patience(Duration::from_secs(5));
         Self { store, ..self.clone() }
@@ -64,8 +65,8 @@ impl Chain {
 
     /// The newest manifest: the last that is listed, and those that follow it.
     pub(crate) fn head(&self) -> Result<Option<(VolumeId, Manifest)>> {
-        // A manifest may go between the list and the read, where a newer one is listed the next
-        // time.
+        // The collector may delete the manifest between the list and the read. The next list then
+        // has a newer one.
         for _ in 0..3 {
             let Some(&last) = self.listed()?.last() else { return Ok(None) };
             if let Some(head) = self.follow(last)? {
@@ -78,7 +79,7 @@ impl Chain {
         })
     }
 
-    /// The newest manifest from a number on.
+    /// Reads manifests from a number on, and returns the last one before the first gap.
     pub(crate) fn follow(&self, from: CommitNumber) -> Result<Option<(VolumeId, Manifest)>> {
         let mut newest = None;
         let mut number = from;
@@ -103,8 +104,8 @@ impl Chain {
                 match self.get(manifest.number)? {
                     Some((_, found)) if found.nonce == manifest.nonce => {}
                     Some((_, theirs)) => return Ok(Added::Theirs(Box::new(theirs))),
-                    // The store denied it, and there is none: a race of the store's own, or the
-                    // request is lost.
+                    // The creation failed, and there is no such manifest. The request was lost, or
+                    // a race inside the store made it refuse. Try again.
                     None if clock::since(begun) < self.store.patience() => {
                         self.store.pause(attempt);
                         continue;
@@ -120,7 +121,8 @@ impl Chain {
         Ok(Added::Ours)
     }
 
-    /// Says whether a manifest that was created is in the chain: its predecessor tells (H1).
+    /// Checks the predecessor of a manifest that was just created, and returns whether the manifest
+    /// is in the chain (H1).
     fn settle(&self, manifest: &Manifest) -> Result<Added> {
         if manifest.number.0 == 1 {
             return Ok(Added::Ours);

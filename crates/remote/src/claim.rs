@@ -79,7 +79,8 @@ pub(crate) fn end(chain: &Chain, epoch: u32, writer: &Writer) -> Result<()> {
     chain.store.delete(&chain.names.writer(epoch, &writer.id))
 }
 
-/// Refuses if the writer of the newest manifest seems to be alive. `mine` was shown just now.
+/// Refuses if the writer of the newest manifest seems to be alive. The caller has just written the
+/// sign of life of `mine`.
 ///
 /// # Errors
 ///

@@ -2,9 +2,9 @@
 //!
 //! # Invariants
 //!
-//! - **Q1** A pass deletes an object only if it and the pass before found no manifest, pin or lease
-//!   that needs it. A pass lists pins and leases after it deletes manifests. So it sees every pin
-//!   or lease that was made in time.
+//! - **Q1** A pass deletes an object only if neither this pass nor the one before found a manifest,
+//!   pin or lease that needs it. A pass lists pins and leases after it deletes manifests. So it
+//!   sees every pin or lease that was made in time.
 //! - **Q2** Manifests are deleted from the lowest number up, and the newest is never deleted.
 //! - **Q3** Moved sectors are written like any other write, if they are still in the old place.
 //! - **Q4** A pass makes a bounded number of requests. It can stop anywhere. Two passes at once do
@@ -80,7 +80,8 @@ impl Core {
         Ok(done)
     }
 
-    /// Deletes manifests that were superseded long ago (Q2), and returns the lowest that is left.
+    /// Deletes manifests that were superseded more than `min-keep` ago (Q2). Returns the lowest
+    /// number that is left.
     fn drop_manifests(
         &self,
         chain: &Chain,
@@ -202,7 +203,7 @@ impl Core {
         Ok(moved)
     }
 
-    /// Has the next checkpoint rewrite map objects with little live data.
+    /// Marks map objects with little live data, so that the next checkpoint rewrites them.
     fn rewrite_map(&self) -> Result<()> {
         let (poor, pages) = {
             let state = self.state.lock();

@@ -10,8 +10,8 @@ use buttress_block::{Device, Error, Space};
 const PIECE: u64 = 4 << 20;
 const THREADS: usize = 4;
 
-/// Copies everything that is no hole, and returns how many bytes that were. `progress` is told of
-/// each piece's length. The target is at least as long as the source.
+/// Copies everything but holes, and returns the number of bytes copied. Calls `progress` with the
+/// length of each piece. The target is at least as long as the source.
 ///
 /// # Errors
 ///

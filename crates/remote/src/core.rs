@@ -2,12 +2,13 @@
 //!
 //! # Invariants
 //!
-//! - **C1** What was written is in the open segment, in a sealed one, or in an object. A sealed
-//!   segment leaves the state after its object is there. It leaves the memory earlier only where
-//!   the local log has all of its frames.
+//! - **C1** Written data is in the open segment, in a sealed segment, or in an object. A sealed
+//!   segment is removed from the state only after its object is in the store. It is removed from
+//!   memory earlier only if the local log has all of its frames.
 //! - **C2** Segments are sealed in the order of their numbers. So a commit that has all segments up
 //!   to a number has a prefix of all writes.
-//! - **C3** After the first failure of a write nothing more is written, and every writer is told.
+//! - **C3** After the first failure nothing more is written, and every later write fails with that
+//!   failure.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, OnceLock};
@@ -61,7 +62,8 @@ pub(crate) struct Logging {
     pub(crate) tails: VecDeque<Tail>,
     /// Where the log has the frames of segments that are not in the store.
     pub(crate) places: BTreeMap<ObjectNumber, Vec<Place>>,
-    /// The log has all writes up to here, durably and with a cut.
+    /// All writes up to this position are durable: by a cut in the log, or in a commit that
+    /// precedes the log.
     pub(crate) durable: u64,
 }
 
@@ -74,7 +76,7 @@ pub(crate) struct State {
     pub(crate) map: Map,
     pub(crate) open: Segment,
     pub(crate) sealed: BTreeMap<ObjectNumber, Sealed>,
-    /// How many of them are in memory.
+    /// The number of sealed segments in memory.
     pub(crate) in_memory: usize,
     /// Data objects since the checkpoint, in order.
     pub(crate) recent: Vec<Recent>,
@@ -86,7 +88,8 @@ pub(crate) struct State {
     pub(crate) committed: u64,
     /// The number of the last write that contained the primary superblock.
     pub(crate) superblock_at: u64,
-    /// The writes that a flush deferred, and the time since which they wait.
+    /// The position up to which a commit was deferred, and since when. The keeper makes the
+    /// commit within `max-lag`.
     pub(crate) deferred: Option<(u64, Instant)>,
     /// Whether the device holds a btrfs.
     pub(crate) is_btrfs: bool,
@@ -99,16 +102,17 @@ pub(crate) struct State {
     pub(crate) committed_bytes: u64,
     /// The time of the first write that no commit contains.
     pub(crate) behind_since: Option<Instant>,
-    /// Logs of which the next commit has more.
+    /// What the next commit contains of the log that was replayed.
     pub(crate) marks: Vec<LogMark>,
-    /// A log is replayed; what was written so far is no commit.
+    /// A log is being replayed, or this writer's own log has not begun. The collector makes no pass
+    /// meanwhile.
     pub(crate) is_replaying: bool,
     /// The last commit of this writer is being made, or is made.
     pub(crate) is_last: bool,
     /// The first failure (C3).
     pub(crate) failure: Option<Failure>,
     pub(crate) is_closing: bool,
-    /// How many parts of the names of objects were swept.
+    /// How many of the parts of all object names were swept, of `sweep::PARTS`.
     pub(crate) swept: u32,
 }
 
@@ -143,16 +147,16 @@ pub(crate) struct Core {
     /// The names of objects.
     pub(crate) names: AllNames,
     pub(crate) state: Ranked<State>,
-    /// Signals that segments were sealed or sent, or that the state failed or ends.
+    /// Signals that segments were sealed, sent or logged, or that the volume failed or is closing.
     pub(crate) signal: Condvar,
     /// The newest manifest. Unranked: held across I/O, and taken before all else.
     pub(crate) last: Mutex<Manifest>,
     pub(crate) lines: Lines,
-    /// What was read, on a local disk.
+    /// The cache on a local disk for data that was read.
     pub(crate) disk: Option<DiskLines>,
     /// The lowest commit that anything needed at the collector's last pass.
     pub(crate) floor: Ranked<CommitNumber>,
-    /// The local log, once what an earlier one had is in a commit.
+    /// This writer's local log. It is set after a commit contains what an earlier log had.
     pub(crate) log: OnceLock<Log>,
     /// The folder of the local log, and what manifests say of it.
     pub(crate) cache: Option<Cache>,

@@ -2,13 +2,14 @@
 //!
 //! # Invariants
 //!
-//! - **T1** A manifest is created when every object that it names is there.
-//! - **T2** A commit has a prefix of all writes. A flush after the primary superblock was written
-//!   returns when a commit has all writes that came before it.
-//! - **T3** A flush of a btrfs without its superblock orders writes, and sends them within
-//!   `max-lag`: nothing on the volume refers to them yet.
-//! - **T4** With a local log a flush returns when the log has such a cut, and the commit follows
-//!   within `max-lag`.
+//! - **T1** A manifest is created only after every object that it names is in the store.
+//! - **T2** A commit has a prefix of all writes. A flush of a btrfs returns when a commit has all
+//!   writes up to the last write of the primary superblock. Any other flush waits for all writes.
+//! - **T3** If a btrfs has not written its superblock since the last commit, a flush returns at
+//!   once. The keeper commits the writes within `max-lag`. That is enough, since nothing on the
+//!   volume refers to them yet.
+//! - **T4** With a local log, a flush returns when the log has these writes and a cut. The commit
+//!   follows within `max-lag`.
 
 use std::time::Instant;
 
@@ -110,7 +111,8 @@ impl Core {
         }
     }
 
-    /// Ends the window: later writes belong to the next commit.
+    /// Seals the open segment and ends the window, which is the set of writes that this commit
+    /// adds. Later writes belong to the next commit.
     fn plan(&self, state: &mut State, last: &Manifest, checkpoint: bool) -> Plan {
         self.seal(state);
         let number = CommitNumber(last.number.0 + 1);
@@ -158,12 +160,13 @@ impl Core {
         Ok(manifest)
     }
 
-    /// Takes objects off the list of those that the checkpoint lacks.
+    /// Removes the objects that a new checkpoint covers from the list of recent objects.
     pub(crate) fn forget_recent(state: &mut State, done: &[Recent], number: CommitNumber) {
         let last = done.last().map(|recent| recent.object);
         state.recent.retain(|recent| Some(recent.object) > last);
         for recent in done {
-            // Commits before this one have to read it, even if nothing in it is live.
+            // Older commits list the object as recent, so opening one reads it even if nothing in
+            // it is live.
             if let Some(entry) = state.map.table.entries.get_mut(&recent.object) {
                 entry.dead_since = entry.dead_since.max(number);
             }

@@ -2,10 +2,10 @@
 //!
 //! # Invariants
 //!
-//! - **V1** A volume goes only if nothing needs it: no writer, no reader with a lease, no pin. The
-//!   pin of a clone is one.
-//! - **V2** The manifests go first, the newest last. So the volume is whole or not there, and a
-//!   deletion that was cut short is gone on with by the next one.
+//! - **V1** A volume is deleted only if no writer seems alive, and no lease or pin names it. A
+//!   clone has a pin in its base, so its base is kept.
+//! - **V2** The manifests are deleted first, the newest last. So a volume is either whole or gone.
+//!   An interrupted deletion is finished by the next one.
 
 use crate::claim;
 use crate::error::{Error, Result};
@@ -15,7 +15,7 @@ use crate::names::Names;
 use crate::open::Site;
 use crate::pin;
 
-/// The folders of a volume's objects, in the order in which they go. Pins are gone before.
+/// The folders of a volume's objects, in the order of deletion. The volume has no pins by then.
 const FOLDERS: [&str; 5] = ["data", "map", "lease", "trial", "writer"];
 
 /// Whether a name is one that volumes give to objects. Others in these folders stay.
@@ -41,8 +41,8 @@ impl Site {
             if let Some((name, _)) = pin::all(&chain)?.first() {
                 return wrong(format!("the pin {name:?} keeps it; remote unpin takes it away"));
             }
-            // A writer that is alive is refused here, and one that wakes up later finds a manifest
-            // of this one, or none.
+            // `take` refuses while another writer is alive. A writer that wakes up later finds this
+            // manifest or none, and stops.
             let writer = Writer::this();
             let (newest, _) = self.take(&chain, volume, head, &writer, None)?;
             let shown = chain.store.head(&chain.names.writer(newest.epoch, &writer.id))?;

@@ -2,8 +2,9 @@
 //!
 //! # Invariants
 //!
-//! - **V1** A request of parts of sectors changes nothing else of them: such requests take turns.
-//! - **V2** [`RemoteDevice::close`] ends with everything written in a commit, or says why not.
+//! - **V1** A write of a part of a sector leaves the rest of the sector unchanged. Such writes are
+//!   made one at a time.
+//! - **V2** [`RemoteDevice::close`] puts everything written into a commit, or returns the error.
 
 use std::io::{self, IoSlice};
 use std::sync::Arc;
@@ -35,7 +36,7 @@ const SHOW: Duration = Duration::from_secs(10);
 /// How often the collector makes a pass.
 const COLLECT: Duration = Duration::from_secs(30);
 
-/// A device over a store of objects, which has all of its content.
+/// A device with all of its content in a store of objects.
 #[derive(Debug)]
 pub struct RemoteDevice {
     pub(crate) core: Arc<Core>,
@@ -44,7 +45,7 @@ pub struct RemoteDevice {
     /// Serialises changes of parts of sectors (V1). Unranked: held across I/O, before all else.
     parts: Mutex<()>,
     is_closed: AtomicBool,
-    /// What a local log had that was given up.
+    /// Acknowledged writes of a stale local log that was given up.
     lost: Option<Unsent>,
 }
 
@@ -75,7 +76,8 @@ impl RemoteDevice {
         Ok(this)
     }
 
-    /// Replays the log that was there, and begins the one of this writer.
+    /// Replays the log of an earlier writer, if there is one to replay. Begins this writer's own
+    /// log.
     fn begin_log(&self, settled: &Settled) -> Result<()> {
         let core = &self.core;
         let replayed = settled.replay.as_ref().map_or(Ok(()), |replay| core.replay(replay));
@@ -90,7 +92,7 @@ impl RemoteDevice {
         Ok(())
     }
 
-    /// What was given up of a local log, because the options said so.
+    /// Acknowledged writes of a stale local log that was given up, because the options said so.
     #[must_use]
     pub fn discarded(&self) -> Option<&Unsent> {
         self.lost.as_ref()
@@ -145,8 +147,8 @@ impl RemoteDevice {
         self.core.cut(false)
     }
 
-    /// As [`RemoteDevice::push`], and writes the whole map: the next opening reads less, and the
-    /// collector can take more.
+    /// As [`RemoteDevice::push`], with a checkpoint of the map. The next opening reads less, and
+    /// the collector can delete more.
     ///
     /// # Errors
     ///
@@ -348,7 +350,8 @@ impl Device for RemoteDevice {
 
     fn discard(&self, offset: u64, len: u64) -> std::result::Result<(), BlockError> {
         self.check(Operation::Discard, offset, len)?;
-        // Parts of sectors keep their content: a discard need not be whole.
+        // Sectors that lie only partly in the range keep their content. A discard may free less
+        // than asked.
         let (first, end) = (offset.div_ceil(SECTOR), (offset + len) / SECTOR);
         if first >= end {
             return Ok(());
@@ -375,12 +378,13 @@ impl Device for RemoteDevice {
 }
 
 impl Core {
-    /// The last commit of an opening: with a checkpoint, where that saves the next one many reads.
+    /// Makes this writer's last commit. It gets a checkpoint if many data objects follow the last
+    /// checkpoint: the next opening reads all of these.
     fn cut_at_end(&self) -> Result<()> {
         const RECENT_AT_END: usize = 32;
         let (is_long, is_behind) = {
             let mut state = self.state.lock();
-            // The last manifest says that no log has more.
+            // The last manifest names no local log, because it contains everything of the log.
             state.is_last = self.local.is_some();
             (state.recent.len() >= RECENT_AT_END, state.position > state.committed)
         };

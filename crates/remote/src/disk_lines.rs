@@ -10,7 +10,8 @@
 //! # Format
 //!
 //! `docs/format/remote.md`: `read/lines` has slots, and `read/index` an entry for each slot. They
-//! are written without a sync: an entry that does not fit its slot has a wrong checksum.
+//! are written without a sync. After a crash, a slot may hold another line than its entry says: the
+//! checksum then differs.
 //!
 //! # Locks
 //!
@@ -80,7 +81,7 @@ pub(crate) struct DiskLines {
 
 impl DiskLines {
     /// Opens the cache below a folder with at most `budget` bytes. `None` if another process has
-    /// it, or the budget is too small.
+    /// the cache open, or the budget is too small.
     pub(crate) fn open(dir: &Path, volume: VolumeId, budget: u64) -> io::Result<Option<Self>> {
         let count = usize::try_from(budget / (SLOT + ENTRY as u64)).unwrap_or(usize::MAX);
         let count = count.min(u32::MAX as usize);
@@ -156,7 +157,7 @@ impl DiskLines {
         }
     }
 
-    /// Lets another process have the files. This one uses them no more.
+    /// Unlocks the files, so that another process can use them. This process no longer does.
     pub(crate) fn release(&self) {
         self.is_broken.store(true, Ordering::Relaxed);
         if let Err(error) = flock(&self.lock, FlockOperation::Unlock) {

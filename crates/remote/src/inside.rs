@@ -5,7 +5,8 @@
 //! # Invariants
 //!
 //! - **I1** A name that exists on the host as it is written is that file, and no place inside one.
-//! - **I2** The lock is on the whole disk: two programs have no parts of one disk at once.
+//! - **I2** The lock covers the whole disk, so two programs never open parts of one disk at the
+//!   same time.
 //! - **I3** Nothing outside of the part is written, and no file is made or grown.
 
 use std::ffi::OsStr;
@@ -44,7 +45,7 @@ enum Part {
     Range(u64, Option<u64>),
 }
 
-/// A kind of partition, as tables of both forms say it.
+/// A kind of partition, as MBR and GPT tables write it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Kinds {
     mbr: Option<u8>,
@@ -147,7 +148,7 @@ fn guid(text: &str) -> Option<Guid> {
 }
 
 impl Inside {
-    /// Reads a name that may be of a place inside a disk. `None` if it is of anything else (I1).
+    /// Parses the name of a volume as a place inside a disk. `None` if it names anything else (I1).
     #[must_use]
     pub fn of(volume: &Path) -> Option<Self> {
         let bytes = volume.as_os_str().as_bytes();
@@ -205,8 +206,8 @@ impl Inside {
         }
     }
 
-    /// A range without a length ends with the partition that begins there, or before the next one.
-    /// A damaged table does not count: a range is the way around it.
+    /// A range without a length ends where the partition that begins there ends, or else where the
+    /// next one begins. A damaged table is ignored, so that a range works in spite of it.
     fn range(&self, disk: &dyn Device, start: u64, len: Option<u64>) -> Result<Region> {
         if !start.is_multiple_of(SECTOR) || len.is_some_and(|len| !len.is_multiple_of(SECTOR)) {
             return Err(self.wrong("offset and length are multiples of 512"));
@@ -231,7 +232,7 @@ impl Inside {
         Ok(Region { start, len: end - start, number })
     }
 
-    /// Opens the disk, and the part of it.
+    /// Opens and locks the disk, and returns it with a window on the part.
     ///
     /// # Errors
     ///
@@ -254,8 +255,8 @@ impl Inside {
         self.region(&FileDevice::open(&self.disk, how)?)
     }
 
-    /// Returns the full name, the same one for all names of a part: that with the number, if there
-    /// is one. A name that cannot be looked up keeps its form.
+    /// Returns the full name, which is the same for all names of one part. It has the number of the
+    /// part, if there is one. A name that cannot be looked up keeps its form.
     ///
     /// # Errors
     ///
@@ -342,7 +343,7 @@ mod tests {
         assert_eq!(host_file(&at(&path, "#2")), path);
     }
 
-    /// What the disk does not have, or has twice, is said; nothing is made.
+    /// A part that the disk lacks, or has twice, is an error that names it. No file is made.
     #[test]
     fn a_part_that_is_not_there_is_named() {
         let dir = tempfile::tempdir().expect("tempdir");
@@ -362,7 +363,8 @@ mod tests {
         assert_eq!(std::fs::read_dir(dir.path()).expect("the folder").count(), 1);
     }
 
-    /// I1: files of exactly that name win, and words that name no part are of files.
+    /// I1: a file of exactly that name wins, and a suffix that names no part belongs to a file's
+    /// name.
     #[test]
     fn a_file_of_that_name_wins() {
         let dir = tempfile::tempdir().expect("tempdir");
@@ -381,7 +383,7 @@ mod tests {
     }
 
     proptest! {
-        /// Any words behind the name of a disk are taken without a panic, and stay within it.
+        /// No suffix behind the name of a disk causes a panic, and no region exceeds the disk.
         #[test]
         fn any_word_is_a_part_of_the_disk_or_none(
             word in concat!(

@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! - **R1** Nothing in here can become wrong: objects never change, and no name is used twice.
-//! - **R2** It has at most its budget, and one line for each thread that adds.
+//! - **R2** It uses at most its budget, and one more line for each thread that adds one.
 //!
 //! # Locks
 //!
@@ -27,12 +27,13 @@ pub(crate) type Key = (ObjectNumber, u32);
 #[derive(Debug, Default)]
 struct Shard {
     lines: HashMap<Key, (Arc<[u8]>, bool)>,
-    /// A clock's face: lines that were used get a second round.
+    /// Keys in the order of eviction by the clock algorithm. A line that was used gets a second
+    /// round.
     face: VecDeque<Key>,
     bytes: usize,
 }
 
-/// Lines of objects, checked and without their frames.
+/// Lines of objects: content with verified checksums. The checksums themselves are left out.
 #[derive(Debug)]
 pub(crate) struct Lines {
     shards: [Ranked<Shard>; SHARDS],

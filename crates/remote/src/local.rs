@@ -2,11 +2,13 @@
 //!
 //! # Invariants
 //!
-//! - **J1** A flush returns when the log has all writes up to a position, and a cut, durably.
-//! - **J2** A segment leaves the memory when the log has all of its frames; so memory is bounded
-//!   while the store is slow.
+//! - **J1** A flush returns when the log durably has all writes that the flush covers, and a cut
+//!   after them.
+//! - **J2** A sealed segment can leave the memory before it is sent, if the log has all of its
+//!   frames. So memory is bounded while the store is slow.
 //! - **J3** A log that cannot be written is given up: from then on flushes wait for commits.
-//! - **J4** What a log had becomes one commit. No part of it is in a commit alone.
+//! - **J4** A replay puts everything of a log into one commit. No commit has only a part of what is
+//!   replayed.
 
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -26,7 +28,7 @@ use crate::manifest::LogMark;
 use crate::segment::{FRAME, Segment, are_whole, unframe};
 use crate::units::{SECTOR, Sector};
 
-/// The rate to which writers are held where the log is nearly full, in sectors a second.
+/// The rate to which writers are slowed when the log is full, in sectors a second.
 const PACE: u64 = (32 << 20) / SECTOR;
 
 impl Core {
@@ -71,7 +73,8 @@ impl Core {
         }
     }
 
-    /// Writes to the log what it lacks, with a cut if it is asked for. `false` if that failed (J3).
+    /// Writes to the log what the log lacks, and then a cut if `is_cut`. `false` if that failed
+    /// (J3).
     fn write_out(&self, log: &Log, inside: &mut Inside, is_cut: bool) -> bool {
         let (tails, position) = {
             let mut state = self.state.lock();
@@ -114,8 +117,8 @@ impl Core {
         is_written
     }
 
-    /// Takes segments out of the memory that the log has (J2), the newest first: the oldest are
-    /// sent next.
+    /// Removes sealed segments from memory that the log has (J2), until `in_flight` of them are
+    /// left. The newest go first, since the oldest are sent next.
     fn leave_to_log(&self, state: &mut State) {
         let State { sealed, logging, in_memory, .. } = state;
         let Some(logging) = logging else { return };
@@ -140,7 +143,7 @@ impl Core {
         }
     }
 
-    /// Lets the log remove what a commit has.
+    /// Removes files of the log that a commit has completely, and wakes writers that wait for room.
     pub(crate) fn release_log(&self, committed: u64) {
         if let Some(log) = self.log.get() {
             log.release(committed);
@@ -210,7 +213,7 @@ impl Core {
         Error::Cache { dir, why: error.to_string() }
     }
 
-    /// Writes what a log of a crashed writer has, and makes a commit of it (J4).
+    /// Applies the log of a crashed writer, and makes one commit of it (J4).
     pub(crate) fn replay(&self, replay: &Replay) -> Result<()> {
         let Some(cache) = &self.cache else { return Ok(()) };
         self.state.lock().is_replaying = true;
@@ -244,7 +247,7 @@ impl Core {
         })
     }
 
-    /// Begins the log of this writer, if it has one. An earlier log goes.
+    /// Begins the log of this writer, if it has one. Removes an earlier log.
     pub(crate) fn begin_log(&self) -> Result<()> {
         if let Some(cache) = &self.cache {
             if self.local.is_none() {
@@ -280,7 +283,7 @@ impl Core {
     }
 }
 
-/// Takes what the open segment has and the log lacks.
+/// Fixes what the open segment has and the log lacks, and queues it for the log.
 fn fix_open(state: &mut State) {
     let Some(logging) = &mut state.logging else { return };
     let fixed = state.open.fix();
@@ -298,7 +301,8 @@ pub(crate) enum Run<'c> {
     Hole(Sector, u64),
 }
 
-/// Gives the runs of a record to `take`, in their order. The device has so many sectors.
+/// Calls `take` for each run of a record, in order. Fails if a run ends past the device's
+/// `sectors`.
 pub(crate) fn each_run(
     whole: &Whole<'_>,
     sectors: u64,

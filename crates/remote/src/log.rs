@@ -3,8 +3,8 @@
 //! # Invariants
 //!
 //! - **L1** Records are in the order of the writes. A cut is written after all data that it covers.
-//! - **L2** A file is followed by another only when it is durable. So a record that is not whole is
-//!   the end of the log, unless a later one shows that it was durable.
+//! - **L2** A new file is begun only when the file before it is durable. So an incomplete record is
+//!   the end of the log, unless a later record shows that it was durable once.
 //! - **L3** A file is removed when a commit has everything in it.
 //! - **L4** After a failed write or sync nothing more is written to the log.
 //!
@@ -41,7 +41,7 @@ pub(crate) struct Tail {
     pub(crate) object: ObjectNumber,
     pub(crate) fixed: Fixed,
     pub(crate) body: Body,
-    /// The log has all writes up to here, once it has this.
+    /// Once the log has this tail, it has all writes up to this position.
     pub(crate) position: u64,
 }
 
@@ -79,7 +79,7 @@ struct Part {
     position: u64,
 }
 
-/// What a writer of the log changes.
+/// What each added record changes.
 #[derive(Debug)]
 pub(crate) struct Inside {
     parts: VecDeque<Part>,
@@ -99,7 +99,7 @@ pub(crate) struct Log {
     tag: u64,
     /// A file takes records until it has this many bytes.
     file_max: u64,
-    /// The most bytes that writers may add before they wait.
+    /// Writers wait while the log has this many bytes or more.
     pub(crate) limit: u64,
     /// Bytes in all files.
     bytes: AtomicU64,
@@ -240,7 +240,7 @@ impl Log {
         Ok(())
     }
 
-    /// Removes the files of which a commit has everything (L3).
+    /// Removes the files that a commit has completely (L3).
     pub(crate) fn release(&self, committed: u64) {
         let mut inside = self.inside.lock();
         while let Some(first) = inside.parts.front() {

@@ -17,7 +17,8 @@ pub(crate) fn pin_of(log: &str) -> String {
     format!("salvage-{}", log.get(..16).unwrap_or(log))
 }
 
-/// Keeps the commit that a log was written on, so that the log can be salvaged. Only helps.
+/// Pins the commit that a log was written on, so that the log can be salvaged. A failure is only
+/// logged.
 pub(crate) fn keep_base(chain: &Chain, volume: VolumeId, log: &str, epoch: u32) {
     let kept = base_of(chain, log, epoch).and_then(|base| match base {
         Some(base) if pin::get(chain, &pin_of(log)).is_err() => {
@@ -30,7 +31,7 @@ pub(crate) fn keep_base(chain: &Chain, volume: VolumeId, log: &str, epoch: u32) 
     }
 }
 
-/// The newest commit of the writer of a log.
+/// Returns the newest commit of the writer of a log, from the chain or from a pin.
 pub(crate) fn base_of(chain: &Chain, log: &str, epoch: u32) -> Result<Option<Manifest>> {
     let is_base = |manifest: &Manifest| manifest.epoch == epoch && manifest.marked(log).is_some();
     for &number in chain.listed()?.iter().rev() {
@@ -45,7 +46,8 @@ pub(crate) fn base_of(chain: &Chain, log: &str, epoch: u32) -> Result<Option<Man
 }
 
 impl Core {
-    /// Keeps the newest commit for the log of this writer, which another one has fenced.
+    /// Pins this writer's newest commit after another writer has taken the volume, so that the log
+    /// can be salvaged.
     pub(crate) fn keep_for_salvage(&self) {
         if self.log.get().is_some() {
             keep_base(&self.chain.brief(), self.volume, &self.writer.id, self.epoch);

@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **N1** A manifest is never changed, and never written twice under one number with other
-//!   content: its nonce tells two writers of one number apart.
+//! - **N1** A manifest never changes. If two writers create one number, the nonce tells
+//!   which of them made it.
 //! - **N2** A manifest that was decoded names no impossible length.
 
 use serde::{Deserialize, Serialize};
@@ -51,12 +51,12 @@ impl Recent {
     }
 }
 
-/// A volume that others share objects of.
+/// A base: a volume that this one was cloned from and shares objects with.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Base {
     /// Where its objects are.
     pub(crate) prefix: String,
-    /// Objects below this number are its own, or those of an older base.
+    /// Objects with lower numbers belong to this base, or to an older one.
     pub(crate) below: ObjectNumber,
 }
 
@@ -107,7 +107,7 @@ pub(crate) struct Manifest {
     pub(crate) device_len: u64,
     /// The length of a data object, in bytes.
     pub(crate) object_len: u64,
-    /// No object with this number or a higher one was written by this epoch before.
+    /// A new writer numbers its objects from here. No commit up to this one needs such an object.
     pub(crate) next_object: ObjectNumber,
     /// The volumes that this one was cloned from, the oldest first.
     #[serde(default)]

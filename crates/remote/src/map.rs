@@ -4,8 +4,8 @@
 //!
 //! - **M1** A page is in memory or in an object, or it is all holes. One that differs from its
 //!   object stays in memory.
-//! - **M2** An object's live count is the number of sectors that the pages take from it. For an
-//!   object with parts of the map it is the bytes that references name.
+//! - **M2** The live count of a data object is the number of sectors that pages place in it. The
+//!   live count of a map object is the number of its bytes that references name.
 //! - **M3** An object that was sealed and has nothing live was last needed by the commit before
 //!   [`Entry::dead_since`].
 
@@ -126,7 +126,8 @@ impl Map {
         }
     }
 
-    /// Says that sectors are at a place now, or nowhere. All pages that are kept are in memory.
+    /// Places sectors at `spot`, or makes them a hole. The caller has read all stored pages of the
+    /// range.
     pub(crate) fn set(&mut self, first: Sector, count: u64, spot: Option<Spot>) {
         let end = first.0 + count;
         let mut removed = Vec::new();
@@ -213,8 +214,8 @@ impl Map {
         dirty.map(|(&number, slot)| (number, Arc::clone(&slot.page))).collect()
     }
 
-    /// Notes where a page was written that [`Map::dirty_pages`] gave. Without a reference it is all
-    /// holes.
+    /// Notes where a page that [`Map::dirty_pages`] returned was written. `None` for a page that is
+    /// all holes.
     pub(crate) fn written(&mut self, number: u32, page: &Arc<Page>, at: Option<Ref>) {
         let before = match at {
             Some(at) => self.pages.insert(number, at),
@@ -264,7 +265,8 @@ impl Map {
         inside.map(|(&page, &at)| Missing { page, at }).collect()
     }
 
-    /// Marks a page in memory, and the leaves in these objects, as to be written again.
+    /// Marks these pages, where they are in memory, and the leaves in these objects, to be written
+    /// again.
     pub(crate) fn write_again(&mut self, pages: &[Missing], objects: &BTreeSet<ObjectNumber>) {
         for missing in pages {
             if let Some(slot) = self.slots.get_mut(&missing.page)

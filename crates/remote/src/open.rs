@@ -137,7 +137,8 @@ impl Site {
                 trial::run(&chain.store, &chain.names, trial::RIVALS_NEW)?;
                 let first = Manifest {
                     number: CommitNumber(1),
-                    // A late write of a volume that was deleted here has another name.
+                    // A random first epoch. A late write to a volume that was deleted here then has
+                    // another name.
                     epoch: (random::seed() >> 40) as u32,
                     nonce: random::hex(),
                     writer: Writer::this(),
@@ -174,7 +175,8 @@ impl Site {
         RemoteDevice::start(core, &settled)
     }
 
-    /// Opens the cache of what was read, if the options name a folder. Nothing depends on it.
+    /// Opens the cache for data that was read, if the options name a folder. If that fails, the
+    /// volume opens without the cache.
     fn disk_lines(&self, volume: VolumeId) -> Option<DiskLines> {
         let dir = self.options.cache_dir.as_ref()?;
         let size = self.options.cache_size;
@@ -314,7 +316,7 @@ impl Site {
         Ok((chain.add(volume, &taken)?, settled))
     }
 
-    /// Decides what to do with the local log of the writer before.
+    /// Decides what to do with the local log of the preceding writer.
     fn settle(&self, chain: &Chain, head: &Manifest, cache: Option<&Cache>) -> Result<Settled> {
         let goes_on = self.options.discard_local;
         let answer = cache.map_or(Ok(None), |cache| cache.settle(head, &self.place));
@@ -322,7 +324,7 @@ impl Site {
             (Ok(replay), _) => Settled { replay, lost: None },
             (Err(Error::Stale { .. }), Some(cache)) if goes_on => {
                 if let Some((log, _)) = cache.held_log() {
-                    // There is such a pin if the log could have been salvaged.
+                    // An earlier opening may have pinned the log's commit for its salvage.
                     let _ = pin::delete(chain, &log_base::pin_of(&log));
                 }
                 Settled { replay: None, lost: cache.give_up(head)? }
@@ -487,7 +489,7 @@ impl Opened {
         }
     }
 
-    /// What was given up of a local log, because that was asked for.
+    /// Acknowledged writes of a stale local log that was given up, because the options said so.
     #[must_use]
     pub fn discarded(&self) -> Option<&Unsent> {
         match self {
@@ -512,7 +514,7 @@ impl Opened {
     }
 }
 
-/// Opens any volume that a user can name, one in a store as `asked` says.
+/// Opens any volume that a user can name. `asked` has the options for a volume in a store.
 ///
 /// # Errors
 ///
@@ -546,8 +548,8 @@ pub fn create(volume: &Path, len: u64, asked: &Asked) -> Result<Opened> {
     Ok(Opened::Remote(Arc::new(Site::of(volume, options)?.create(len)?)))
 }
 
-/// Returns an error before a write to a volume that has a device in a store beside others. Such
-/// devices have no common commit.
+/// Refuses to write a volume of several devices if one of them is in a store. The devices would
+/// have no common commit.
 ///
 /// # Errors
 ///

@@ -44,7 +44,7 @@ pub struct Options {
     pub in_flight: usize,
     /// How long a failing store may take to recover.
     pub patience: Duration,
-    /// How long a flush without a commit of a file system may wait.
+    /// How long a commit may wait that a flush deferred.
     pub max_lag: Duration,
     /// How long old commits are kept.
     pub min_keep: Duration,
@@ -52,7 +52,8 @@ pub struct Options {
     pub cache_dir: Option<PathBuf>,
     /// The most bytes that the local cache takes.
     pub cache_size: u64,
-    /// What a flush waits for; without it, the local log where there is a cache.
+    /// What a flush waits for. `None` means the local log if there is a cache folder, and otherwise
+    /// a commit.
     pub durability: Option<Durability>,
     /// Whether to go on without acknowledged writes in a local log that cannot be replayed.
     pub discard_local: bool,
@@ -115,7 +116,7 @@ pub const MOUNT_OPTION_NAMES: [&str; 8] = [
     "discard-local",
 ];
 
-/// How a volume is to be opened, beyond what its name says. Options in the name come first.
+/// How to open a volume, beyond what its name says. Options in the name take precedence over these.
 #[derive(Clone, Debug, Default)]
 pub struct Asked {
     /// Take the volume from a writer that seems to be alive.
@@ -127,7 +128,7 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// The options that stand for it.
+    /// Returns the options for opening `volume`.
     pub(crate) fn options(&self, volume: &Path, write: bool) -> Result<Options> {
         let Self { takeover, discard_local, .. } = *self;
         let mut options = Options { write, takeover, discard_local, ..Options::default() };
@@ -158,7 +159,7 @@ impl Options {
         Ok(())
     }
 
-    /// Takes an option of a place, and says whether it is one of these.
+    /// Sets the option `key`. Returns whether there is such an option here.
     ///
     /// # Errors
     ///
@@ -216,8 +217,8 @@ impl Options {
     }
 }
 
-/// Reads a number of bytes: with K, M, G or T, which may be KiB and so on, or with s for sectors of
-/// 512 bytes.
+/// Parses a number of bytes. The unit may be K, M, G or T, also written KiB and so on, or s for
+/// sectors of 512 bytes.
 pub(crate) fn bytes(text: &str) -> Option<u64> {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (digits, unit) = text.split_at(end);

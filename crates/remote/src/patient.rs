@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //!
-//! - **A1** Only requests that may be repeated are. A creation is asked once per call.
+//! - **A1** Only requests that may be repeated are repeated. A creation is sent once per call.
 //! - **A2** Pauses grow and differ by chance, so that many clients do not come back together.
 
 use std::ops::Range;
@@ -96,7 +96,7 @@ impl Patient {
         self.again(name, || self.got(whole(self.store.get_range(name, range.clone()), want)))
     }
 
-    /// Reads an object and checks it. A damaged answer is asked for again, some times.
+    /// Reads an object and checks it. If the answer is damaged, asks again a few times.
     pub(crate) fn get_as<T>(
         &self,
         name: &str,
@@ -173,7 +173,7 @@ impl Patient {
         })
     }
 
-    /// Pauses before an attempt: longer each time, and by chance (A2).
+    /// Pauses before another attempt, for a random time that grows with each attempt (A2).
     pub(crate) fn pause(&self, attempt: u32) {
         let most = PAUSE_MAX.min(PAUSE_MIN * 2u32.saturating_pow(attempt.min(10)));
         let micros = u64::try_from(most.as_micros()).unwrap_or(u64::MAX).max(2);
@@ -219,7 +219,7 @@ impl Patient {
     }
 }
 
-/// Asks again while answers are damaged, some times: a store or the way to it may err.
+/// Asks again a few times if an answer is damaged: the store or the network may have damaged it.
 fn checked<T>(ask: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
     const TRIES: u32 = 4;
     for _ in 1..TRIES {

@@ -2,8 +2,9 @@
 //!
 //! # Invariants
 //!
-//! - **I1** A pin that was made holds: after its creation the commit was still in the chain, or
-//!   another pin still had it. So the collector lists the pin before it deletes what is needed.
+//! - **I1** A pin is valid if, after its creation, the commit was still in the chain or under
+//!   another pin. Then the collector lists the pin before it deletes anything that the commit
+//!   needs.
 
 use bytes::Bytes;
 

@@ -6,9 +6,9 @@
 //!
 //! - **L1** An argument that begins with a known scheme and `://` is a place in a store.
 //! - **L2** Else an argument that exists on the host as it is written is that file.
-//! - **L3** Else the first `:/` (or a `:` at the end) behind the name of a volume divides volume
-//!   from path. That is an existing file that is no directory, or a place inside one. When there is
-//!   no such volume, the first `:/` divides.
+//! - **L3** Else a `:/`, or a `:` at the end, divides volume and path. It is the first one behind
+//!   the name of an existing file, or of a place inside one. A directory does not count. If there
+//!   is no such file, the first `:/` divides.
 //! - **L4** In a place of a store the first `:/` after the scheme divides, or a `:` at the end. A
 //!   `://` does not.
 
@@ -55,7 +55,7 @@ pub fn divide(argument: &OsStr) -> Divided {
     places.find(is_file).unwrap_or(first)
 }
 
-/// Says whether a name is of a place in a store (L1).
+/// Says whether a name is that of a place in a store (L1).
 #[must_use]
 pub fn is_remote(volume: &Path) -> bool {
     after_scheme(volume.as_os_str().as_bytes()).is_some()

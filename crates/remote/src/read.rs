@@ -166,7 +166,8 @@ impl Core {
         Ok(fetches)
     }
 
-    /// Returns all lines of some fetches: cached lines, and the others by requests at once.
+    /// Returns all lines that the fetches need, from the caches or by parallel requests to the
+    /// store.
     fn lines_of<'f>(
         &self,
         sources: &BTreeMap<ObjectNumber, Source>,
@@ -229,7 +230,7 @@ impl Core {
         Some(line)
     }
 
-    /// Keeps a line on the local disk, or only one with nodes of trees.
+    /// Keeps a line on the local disk. With `only_nodes`, keeps it only if it has nodes of trees.
     pub(crate) fn to_disk(&self, epoch: u32, key: Key, line: &[u8], only_nodes: bool) {
         let Some(disk) = &self.disk else { return };
         let is_node = has_nodes(line, self.state.lock().node_ids);

@@ -1,9 +1,9 @@
-//! What a local log has that does not fit the volume any more, written elsewhere.
+//! Salvage: writes the content of a local log that no longer fits its volume to another device.
 //!
 //! # Invariants
 //!
-//! - **X1** The content is that of the log's last whole cut: a commit of its writer, and the log
-//!   over it. Nothing of the volume or of the log changes.
+//! - **X1** The result is the content at the log's last whole cut: the newest commit of its writer,
+//!   with the log applied. Neither the volume nor the log changes.
 
 use std::io;
 use std::sync::Arc;
@@ -24,8 +24,8 @@ use crate::units::SECTOR;
 use crate::unsent::Unsent;
 
 impl Site {
-    /// Writes the content that a log in the options' `cache_dir` acknowledged last to a device that
-    /// `target` makes, given the length. Returns what the log had beyond its commit.
+    /// Writes the last acknowledged content of the log in the options' `cache_dir` to a device.
+    /// `target` makes this device, given its length. Returns what the log had beyond its commit.
     ///
     /// # Errors
     ///

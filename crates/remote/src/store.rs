@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **O1** [`Store::create`] makes an object only where there is none, and is asked once: no layer
-//!   below repeats it. `Exists` and `Failed` may hide a success, so the caller reads back.
+//! - **O1** [`Store::create`] makes an object only where there is none, and sends one request: no
+//!   layer below repeats it. `Exists` and `Failed` may hide a success, so the caller reads back.
 //! - **O2** Every other request may be repeated without harm.
 
 mod objects;

@@ -2,9 +2,10 @@
 //!
 //! # Invariants
 //!
-//! - **Y1** Only objects of earlier epochs go: their writers can commit no more. The table of this
-//!   writer has every object of theirs that any commit needs, and the manifest has those of the
-//!   table itself. So an object that neither has is needed by nothing, however old the list is.
+//! - **Y1** Only objects of earlier epochs are deleted: their writers can make no more commits.
+//!   This writer's table has all of their objects that a commit needs. The manifest names the
+//!   objects of the table itself. So nothing needs an object that is in neither, even if the
+//!   store's list is old.
 
 use crate::chain::Chain;
 use crate::collect::Collected;

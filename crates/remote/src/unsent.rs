@@ -1,4 +1,4 @@
-//! What a local log has that no commit has, as users are told of it.
+//! What a local log has that no commit has, as messages show it.
 
 use buttress_base::clock;
 
@@ -8,7 +8,7 @@ use buttress_base::clock;
 pub struct Unsent {
     /// How many flushes were acknowledged.
     pub cuts: u64,
-    /// Their bytes.
+    /// Bytes that these writes take in the log.
     pub bytes: u64,
     /// The time of the first, in milliseconds since 1970 by this machine's clock.
     pub first_ms: u64,

@@ -19,8 +19,8 @@ use crate::units::{SECTOR, Sector, Spot};
 pub(crate) const SUPERBLOCK: Sector = Sector((64 << 10) / SECTOR);
 const MAGIC_AT: usize = 64;
 const MAGIC: &[u8; 8] = b"_BHRfS_M";
-/// Where superblocks and headers of nodes have the identifier of the volume, and where superblocks
-/// have the one of their nodes if that differs.
+/// Offsets of identifiers: the volume's, in superblocks and headers of nodes, and then the one for
+/// nodes alone, in superblocks that have it.
 const FSID_AT: usize = 0x20;
 const METADATA_UUID_AT: usize = 0x23b;
 
@@ -32,7 +32,7 @@ pub(crate) fn is_btrfs(sector: &[u8]) -> bool {
     sector.get(MAGIC_AT..MAGIC_AT + MAGIC.len()) == Some(MAGIC)
 }
 
-/// The identifiers of nodes, by the primary superblock of their volume.
+/// Reads the identifiers of nodes from a primary superblock. Zeroes if it is none of btrfs.
 pub(crate) fn node_ids(superblock: &[u8]) -> NodeIds {
     let id = |at: usize| {
         let raw = superblock.get(at..at + 16).filter(|_| is_btrfs(superblock));

@@ -11,34 +11,35 @@ use crate::reservations::Reservations;
 /// All accounts of a volume, and the queue of waiting requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Accounts {
-    /// Of data.
+    /// The account of data.
     pub data: Account,
-    /// Of metadata; `may_use` is what the transactions and the holders of reservations may need.
+    /// The account of metadata. Here `may_use` also includes what the running and the frozen
+    /// transaction and all reservations may still need.
     pub metadata: Account,
-    /// Of the chunk tree.
+    /// The account of the chunk tree.
     pub system: Account,
     /// Bytes that are dirty and will be written in place, with no data space reserved.
     pub unreserved: u64,
-    /// What operations have reserved and have not put.
+    /// What operations have reserved and have not yet put into a transaction.
     pub outstanding: Costs,
-    /// Items and bytes of the running transaction.
+    /// Items and bytes that the running transaction has in its overlay.
     pub running: (u64, u64),
-    /// The highest level of the trees that reservations count with; a leaf is 0.
+    /// The level of the tallest tree that reservations take into account; a leaf has level 0.
     pub height: u8,
     /// Metadata that the frozen transaction may still take, in bytes.
     pub frozen: u64,
-    /// Bytes of the devices that no chunk takes.
+    /// Bytes of the devices that belong to no chunk.
     pub unallocated: u64,
-    /// Bytes of metadata that chunks to come are kept for, for copies of nodes that trees share;
-    /// the rest of them is `for_copies` of the account.
+    /// Bytes kept for copies of shared nodes in chunks that are not allocated yet.
+    /// `metadata.for_copies` has the bytes kept in block groups.
     pub for_copies: u64,
-    /// How many wait for data, and for metadata.
+    /// How many tickets wait for data, and for metadata.
     pub waiting: (usize, usize),
 }
 
 impl Accounts {
-    /// Bytes of metadata that are kept for copies of nodes that trees share, in block groups and
-    /// in chunks to come.
+    /// Bytes of metadata kept for copies of shared nodes, in block groups and in chunks that are
+    /// not allocated yet.
     #[must_use]
     pub fn all_for_copies(&self) -> u64 {
         self.metadata.for_copies + self.for_copies
@@ -106,7 +107,8 @@ impl Reservations {
         }
     }
 
-    /// What holds metadata now, for preemptive flushing, which knows of the data.
+    /// What uses metadata now, by cause, for the preemptive flusher. The caller passes the bytes of
+    /// dirty data in memory, and the part of them in ordered extents.
     #[must_use]
     pub fn pools(&self, dirty: u64, ordered: u64) -> Pools {
         let outstanding = self.outstanding.lock().sum();
@@ -119,7 +121,8 @@ impl Reservations {
         let overlay = if empty { 0 } else { self.need(running.0, running.1, account.used) };
         let all = (running.0 + outstanding.all_items(), running.1 + outstanding.bytes);
         let need = if all == (0, 0) { 0 } else { self.need(all.0, all.1, account.used) };
-        // Writing dirty data gives back what is reserved for each operation by itself.
+        // Under the policy `Levels`, writeback of dirty data gives reservations back. The paths
+        // then contain only the items of the running transaction.
         let apart = self.reserved_apart(outstanding);
         let in_paths = if apart == 0 { all.0 } else { running.0 };
         let paths = if in_paths == 0 { 0 } else { self.paths(in_paths, account.used) };

@@ -1,10 +1,11 @@
-//! Wakes the preemptive flusher as soon as the reserved sum reaches its mark.
+//! Wakes the preemptive flusher as soon as the reserved bytes reach the flusher's mark.
 //!
 //! # Invariants
 //!
-//! - **A1** Only a thread that got space at once wakes the flusher. While a ticket waits, the
-//!   flusher already works.
-//! - **A2** The flusher is woken once for each of its waits, however many reservations are made.
+//! - **A1** Only a thread that got its reservation at once wakes the flusher. While a ticket waits,
+//!   the flusher already works.
+//! - **A2** Reservations wake the flusher at most once in each of its sleeps, however many are
+//!   made.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -20,7 +21,7 @@ pub(crate) struct Ahead {
     reserved: AtomicU64,
     /// The sum at which the flusher wants to be woken; `u64::MAX` while it does not wait (A2).
     at: AtomicU64,
-    /// Unranked: nothing is taken under it.
+    /// Whether the flusher was woken. Unranked: nothing is taken under it.
     called: Mutex<bool>,
     wake: Condvar,
 }
@@ -58,8 +59,8 @@ impl Ahead {
         self.wake.notify_one();
     }
 
-    /// Sleeps for at most `limit`. A reservation granted at once ends the sleep if the reserved sum
-    /// has grown by `more` bytes since.
+    /// Sleeps for at most `limit`. With `more`, a reservation granted at once ends the sleep if the
+    /// reserved bytes have grown by `more` since the call. With `None`, reservations do not end it.
     pub(crate) fn wait(&self, more: Option<u64>, limit: Duration) {
         let mut called = self.called.lock();
         let at = more.map(|more| self.reserved.load(Ordering::Relaxed).saturating_add(more));

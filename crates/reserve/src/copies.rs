@@ -2,32 +2,33 @@
 //!
 //! # Place
 //!
-//! A delete of a file that a snapshot has, too, changes nodes that both trees use. The deleting
-//! tree then has copies of its own, and nothing comes free. Node after node, that may come to as
-//! much as all of them take. On a volume that is full of metadata the delete would be refused where
-//! the global reserve ends. So writers that fill the volume leave room for the copies, and
-//! operations that free space may use it.
+//! A file may also be in a snapshot. Deleting it changes nodes that both trees use, so the deleting
+//! tree gets copies of these nodes. The snapshot still uses the old nodes, so no space becomes
+//! free. In the worst case deletes copy every shared node. On a volume with full metadata, they
+//! would fail once the global reserve is used up. So ordinary writers leave room for the copies,
+//! and operations that free space may use it.
 //!
-//! How many there may be is in the root items. Each says how many nodes its tree has. All together,
-//! less the nodes that there are, is what trees would take if they shared nothing. A read-only
-//! subvolume needs no copies.
+//! Root items tell how many copies there may be. Each root item has the bytes of its tree's nodes.
+//! The sum over all trees is what they would take if they shared nothing. This sum less the bytes
+//! in use bounds the copies. A read-only subvolume needs no copies.
 //!
 //! # Invariants
 //!
-//! - **Y1** There is room for a copy of every node that a writable tree shares. There is room for
-//!   as much as the references of copies may have the extent tree and the global reserve grow. No
-//!   snapshot is taken, and none made writable, without such room. The room has a bound: twice what
-//!   all nodes of subvolumes take, or a thirty-second part of the devices, whichever is more. So
-//!   the hundredth writable snapshot of one subvolume asks for nothing more, and not all of them
-//!   can be emptied file by file.
-//! - **Y2** A volume that came with less has what is left and not needed at once: half of it, or
-//!   all but twice what is lacking. It shrinks by what operations that free space take of it, and
-//!   not by what others take.
-//! - **Y3** What lies in chunks to come is kept of the devices, from data and from reservations.
-//!   Only the rest is part of the global reserve. So a volume that has room loses nothing by it.
-//! - **Y4** What the root items say is the last published commit's. It bounds nothing that a commit
-//!   takes (that is `shared`): a volume with items that say something else keeps too much, or too
-//!   little.
+//! - **Y1** Room is kept for a copy of every node that a writable tree shares. Copies add
+//!   references, which make the extent tree and the global reserve grow; there is room for this
+//!   growth, too. A snapshot reserves this room before it is taken, up to `ASKED_MAX`. So does a
+//!   read-only snapshot before it becomes writable. The copies have an upper bound: twice the space
+//!   of all subvolume nodes, or 1/32 of the devices, whichever is more. At that bound, further
+//!   writable snapshots need no more room, but then not all of them can be emptied file by file.
+//! - **Y2** A volume may have too little space for this room when it is mounted. Then a part is
+//!   kept: half of the space left, or the need less twice the missing bytes, whichever is more.
+//!   Operations that free space shrink what is kept; other operations do not.
+//! - **Y3** The room is kept first in chunks that are not allocated yet. There it is withheld from
+//!   data and from reservations of ordinary writers. Only the rest enlarges the global reserve. So
+//!   on a volume with unallocated space, block groups lose nothing to it.
+//! - **Y4** The root items are those of the last published commit. They do not bound what a commit
+//!   takes; `shared` does that. If root items are wrong, the volume only keeps too much or too
+//!   little room.
 
 use std::collections::BTreeMap;
 
@@ -44,18 +45,19 @@ use crate::{Cost, Result};
 
 pub use crate::copies_need::Tree;
 
-/// What one reservation asks for at most: what it lacks is kept as far as it is there.
+/// The most that one snapshot must reserve. Beyond it, room is kept only as far as space is left,
+/// and the snapshot is not refused.
 const ASKED_MAX: u64 = 1 << 32;
 
-/// The cost that reserves so many bytes for copies: two bytes of metadata for each byte of a cost.
+/// The cost of a reservation for `bytes` of copies. Each byte of a cost reserves two bytes of
+/// metadata, so the cost has half as many.
 #[must_use]
 pub fn cost_of_copies(bytes: u64) -> Cost {
     Cost::of(0, u32::try_from(bytes / 2).unwrap_or(u32::MAX / 2))
 }
 
 impl Reservations {
-    /// Looks at all trees that the root tree names, unless that was done. Called before the first
-    /// reservation.
+    /// Reads all root items, if this has not been done yet. Called before the first reservation.
     ///
     /// # Errors
     ///
@@ -69,7 +71,7 @@ impl Reservations {
         let root = roots.find(tree).ok_or(buttress_tree::Error::NoTree(tree))?;
         let mut cursor = Cursor::seek(store, tree, root, &Key::MIN)?;
         while let Some((key, item)) = cursor.key().zip(cursor.item()) {
-            // A tree without a root item is an error that other code reports.
+            // A root item that does not parse is skipped here; other code reports the error.
             if counts(&key)
                 && let Ok(item) = RootItem::parse(item)
             {
@@ -81,7 +83,8 @@ impl Reservations {
         Ok(())
     }
 
-    /// Notes what a published commit made of root items (Y4).
+    /// Records the root items that a published commit changed (Y4), and drops what
+    /// `keep_until_published` kept for it.
     pub(crate) fn note_trees(&self, changes: BTreeMap<Key, Option<Tree>>, by: Generation) {
         let mut known = self.copies.lock();
         known.coming.retain(|(generation, _)| *generation > by);
@@ -91,8 +94,8 @@ impl Reservations {
         }
     }
 
-    /// Sets how much is kept, for a global reserve of this size without it. Returns bytes of chunks
-    /// to come, and bytes beside those.
+    /// Computes how many bytes are kept for copies. `reserve` is the global reserve without them.
+    /// Returns the bytes kept in chunks not allocated yet, and those kept in block groups.
     pub(crate) fn keep_for_copies(
         &self,
         account: &Account,
@@ -107,8 +110,8 @@ impl Reservations {
         let need = known.trees.sums().need(self.room_of(account, &known.trees, devices));
         let coming = known.coming.iter().map(|(_, bytes)| bytes).sum::<u64>();
         let need = need.saturating_add(coming);
-        // Neither pinned nor reserved space is subtracted: what was freed comes back, and what a
-        // commit has chosen becomes used or not.
+        // Neither pinned nor allocated space is subtracted. Pinned space becomes free again. Space
+        // that a commit has allocated is later counted as used, or becomes free.
         let there =
             account.total.saturating_sub(account.used + account.read_only + account.super_bytes);
         let lacks = reserve.saturating_sub(there);
@@ -116,14 +119,15 @@ impl Reservations {
         let to_come = devices.could_keep(kind, need.saturating_add(lacks));
         let left = (there + to_come).saturating_sub(reserve);
         known.kept = kept(need, left, known.kept);
-        // Data uses chunks of mixed groups as well: what is reserved keeps it out.
+        // In mixed groups data would use new chunks as well, so nothing is kept in chunks to come.
+        // Only the global reserve keeps data out.
         let most = if self.space.is_mixed() { 0 } else { to_come.saturating_sub(lacks) };
         let of_devices = known.kept.min(most);
         (of_devices, known.kept - of_devices)
     }
 
-    /// Bytes of metadata that a snapshot of a subvolume has to reserve, so that they are there when
-    /// what it shares is changed (Y1).
+    /// Bytes of metadata that a snapshot of `source` must reserve, so that later changes of the
+    /// shared nodes find room for copies (Y1).
     ///
     /// # Errors
     ///
@@ -136,7 +140,7 @@ impl Reservations {
         })
     }
 
-    /// The same for a snapshot that was read-only and becomes writable.
+    /// Bytes of metadata that a read-only snapshot must reserve before it becomes writable (Y1).
     ///
     /// # Errors
     ///
@@ -148,7 +152,8 @@ impl Reservations {
     fn room_to(&self, tree: TreeId, change: impl FnOnce(&mut Sums, u128)) -> Result<u64> {
         let view = self.view.load_full();
         let Some(item) = view.committed_root_item(tree)? else { return Ok(0) };
-        // All changes that are not committed may be of that tree, in leaves that are half full.
+        // All uncommitted changes may belong to this tree, and may lie in leaves that are half
+        // full.
         let transactions = view.frozen().into_iter().chain([view.running()]);
         let uncounted = transactions.map(|transaction| 2 * transaction.bytes()).sum::<u64>();
         let bytes = u128::from(item.bytes_used) + u128::from(uncounted);
@@ -166,8 +171,9 @@ impl Reservations {
         Ok(more.saturating_sub(known.trees.sums().need(room)).min(ASKED_MAX))
     }
 
-    /// Keeps room for what a transaction shares from now on, until root items say so. The caller
-    /// has reserved it.
+    /// Keeps `bytes` for copies of the nodes that transaction `by` shares or makes writable, until
+    /// its commit is published. From then on root items include them. The caller has reserved these
+    /// bytes.
     pub fn keep_until_published(&self, bytes: u64, by: Generation) {
         if bytes > 0 {
             self.copies.lock().coming.push((by, bytes));
@@ -175,14 +181,16 @@ impl Reservations {
         }
     }
 
-    /// The global reserve grows with the trees, and is never more than a small volume can spare:
-    /// half of it where trees share nodes, for deletes that change many of them first (S2 of
-    /// `reserve::shared`). What is kept for copies comes on top (`reserve::copies`).
+    /// Sets the size of the global reserve. It is an eighth of the trees, between 4 MiB and 128
+    /// MiB, and at most a quarter of all metadata. If trees share nodes, it may be up to half, for
+    /// deletes that are the first to change many nodes (S2 of `reserve::shared`). The bytes kept
+    /// for copies come on top (`reserve::copies`).
     pub fn size_global_reserve(&self) {
-        // One at a time, and no chunk is made meanwhile.
+        // The lock of the devices serializes these computations, and no chunk is allocated
+        // meanwhile.
         let mut devices = self.devices.lock();
         let account = self.space.account(SpaceKind::Metadata);
-        // What is in use in mixed groups is data, mostly.
+        // In mixed groups most of the used space is data.
         let trees = if self.space.is_mixed() { account.used / 4 } else { account.used };
         let reserve = (trees / 8).clamp(4 << 20, 128 << 20).min(account.total / 4);
         let shared = self.shared_reserve(trees).map_or(0, |bytes| bytes.min(account.total / 2));

@@ -1,22 +1,23 @@
-//! How much room copies may need, by what root items say (Y1, Y2 of `copies`): what is known, and
-//! sums and rules.
+//! How much room copies may need according to the root items (Y1, Y2 of `copies`): the known facts
+//! about trees, their sums, and the rules.
 
 use std::collections::BTreeMap;
 
 use buttress_base::sync::{Mutex, MutexGuard};
 use buttress_format::{Generation, Key, Kind, RootFlags, RootItem, TreeId};
 
-/// The part of the devices that may be kept for copies, whatever the trees take. ZFS keeps as much
-/// from writers.
+/// Up to 1/32 of the devices may be kept for copies, whatever the size of the trees. ZFS withholds
+/// the same part from writers.
 const PART_OF_DEVICES: u64 = 32;
-/// How many copies of all nodes room is kept for at most, whatever the devices have.
+/// Room is kept for at most this many copies of all subvolume nodes, unless `PART_OF_DEVICES`
+/// allows more.
 const COPIES_MAX: u128 = 2;
-/// Part of the nodes that records of the copies themselves take, at most, and that the global
-/// reserve grows by.
+/// Divisors of the copies' bytes. Records of the copies take at most 1/32 of these bytes, and the
+/// global reserve grows by 1/8 of them.
 const RECORDS: u64 = 32;
 const RESERVE: u64 = 8;
-/// Bytes of the root tree for each of its items about trees, and for nodes beside. They are in use,
-/// and no root item counts them.
+/// Bytes of the root tree for each root item, and a number of nodes for everything else. They are
+/// in use, but no root item counts them.
 const ROOT_BYTES: u64 = 1024;
 const BESIDE: u64 = 16;
 
@@ -24,14 +25,14 @@ const BESIDE: u64 = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tree {
     bytes: u64,
-    /// It is a subvolume's, and not read-only.
+    /// Whether the tree can be changed: it is neither deleted nor read-only.
     is_writable: bool,
-    /// A snapshot was cut from it, or it is one.
+    /// Whether a snapshot was taken of the subvolume, or it is a snapshot.
     is_cut: bool,
 }
 
 impl Tree {
-    /// What an item says.
+    /// The facts in a root item.
     pub fn of(item: &RootItem) -> Self {
         Self {
             bytes: item.bytes_used,
@@ -45,12 +46,12 @@ impl Tree {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sums {
     pub(crate) trees: u64,
-    /// Subvolumes that a snapshot was cut from, and snapshots.
+    /// Number of subvolumes that are snapshots or of which snapshots were taken.
     pub(crate) cut: u64,
-    /// Bytes of all subvolumes, and of those that can be changed.
+    /// Bytes of all subvolumes, and of the writable ones.
     pub(crate) all: u128,
     pub(crate) writable: u128,
-    /// Bytes of all others, and of the extent tree.
+    /// Bytes of all trees that are not subvolumes, and those of the extent tree alone.
     pub(crate) others: u128,
     pub(crate) extents: u64,
 }
@@ -58,14 +59,15 @@ pub(crate) struct Sums {
 /// The other inputs of the space that copies need.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Room {
-    /// Bytes of all nodes; nothing in mixed groups, where the figure is unknown.
+    /// Bytes of metadata in use; `None` in mixed groups, where the account includes data.
     pub(crate) used: Option<u64>,
-    /// Then all subvolumes take at least what the largest one does.
+    /// Bytes of the largest subvolume, used if `used` is `None`. All subvolumes together take at
+    /// least as much.
     pub(crate) largest: u64,
-    /// Bytes of the devices, one copy counted.
+    /// Bytes of the devices, divided by the number of copies that the metadata profile makes.
     pub(crate) devices: u64,
     pub(crate) nodesize: u64,
-    /// Leaves of the extent tree that the first change of a leaf may change.
+    /// The most leaves of the extent tree that the first change of a shared leaf may change.
     pub(crate) each: u64,
 }
 
@@ -83,14 +85,15 @@ pub(crate) struct Known {
     pub(crate) trees: Trees,
     /// The number of bytes that are kept.
     pub(crate) kept: u64,
-    /// Bytes more that are needed once a transaction is published, and which.
+    /// Bytes kept for copies on behalf of transactions that are not published yet, with the
+    /// generation of each.
     pub(crate) coming: Vec<(Generation, u64)>,
 }
 
-/// See `copies`.
+/// The state of `copies`.
 #[derive(Debug, Default)]
 pub(crate) struct Copies(
-    /// Unranked: after the lock of the devices.
+    /// Unranked: taken after the lock of the devices.
     Mutex<Known>,
 );
 
@@ -100,8 +103,8 @@ impl Copies {
     }
 }
 
-/// Whether a root item is about nodes that count. The nodes of a balance of Linux also belong to
-/// another tree, so they do not.
+/// Whether a root item names a tree with nodes to count. Trees that a balance of Linux made do not
+/// count, because their nodes also belong to other trees.
 pub(crate) fn counts(key: &Key) -> bool {
     key.kind == Kind::ROOT_ITEM && key.objectid != TreeId::TREE_RELOC.0
 }
@@ -134,7 +137,7 @@ impl Sums {
         self.writable -= if tree.is_writable { bytes } else { 0 };
     }
 
-    /// Bytes that copies may come to take (`copies::Y1`).
+    /// The most bytes that copies may take, with the growth that they cause (`copies::Y1`).
     pub(crate) fn need(&self, room: Room) -> u64 {
         if self.cut == 0 {
             return 0;
@@ -148,8 +151,8 @@ impl Sums {
         let most = (COPIES_MAX * there).max((room.devices / PART_OF_DEVICES).into());
         let nodes = self.writable.min(twice).min(most);
         let nodes = u64::try_from(nodes).unwrap_or(u64::MAX);
-        // A full leaf with one reference more becomes two. The global reserve holds four thirds of
-        // these leaves.
+        // One more reference may split a full leaf in two: one new leaf for each. The global
+        // reserve also grows by four thirds of these leaves.
         let references = self.extents.min(nodes.saturating_mul(room.each));
         let references = references.saturating_mul(7) / 3;
         let others = nodes / RECORDS + nodes / RESERVE;
@@ -157,7 +160,8 @@ impl Sums {
     }
 }
 
-/// How much of `need` is kept where `left` bytes are left and `before` were kept (`copies::Y2`).
+/// How much of `need` to keep if `left` bytes are left and `before` bytes were kept so far
+/// (`copies::Y2`).
 pub(crate) fn kept(need: u64, left: u64, before: u64) -> u64 {
     let fresh = match left.checked_sub(need) {
         Some(_) => need,
@@ -210,7 +214,8 @@ mod tests {
         Room { used, largest: 0, devices, nodesize: NODE, each: 200 }
     }
 
-    /// In MiB: nodes alone, without what their records take, and what lies beside.
+    /// The need in MiB for the nodes alone, without their records, references and the growth of the
+    /// global reserve.
     fn need(trees: &[(TreeId, u64, bool)], used: u64, devices: u64) -> u64 {
         let all = sums(trees).need(room(used, devices)) / MIB;
         let references = sums(trees).extents / MIB * 7 / 3;
@@ -220,7 +225,7 @@ mod tests {
     const WRITABLE: TreeId = TreeId::FS;
     const SNAPSHOTS: [TreeId; 3] = [TreeId(256), TreeId(257), TreeId(258)];
 
-    /// Y1: a copy for each node that is shared, as many as there are trees that can be changed.
+    /// Y1: a copy counts for each shared node of each tree that can be changed, up to the bound.
     #[test]
     fn nodes_that_trees_share_are_counted_by_sums() {
         let extents = (TreeId::EXTENT, 0, true);
@@ -247,7 +252,7 @@ mod tests {
         assert_eq!(sums(&[extents, one, (a, 100, false)]).need(mixed) / MIB, 115);
     }
 
-    /// Sums are over the trees that there are now, whatever was there before.
+    /// The sums equal those of the current trees, whatever trees were known before.
     #[test]
     fn sums_follow_their_trees() {
         let mut rng = buttress_base::Rng::new(7);
@@ -268,8 +273,8 @@ mod tests {
         }
     }
 
-    /// Y2: all of the need is kept where there is room. Where there is less, a part is kept, and
-    /// writers that fill the volume do not get it.
+    /// Y2: all of the need is kept where there is room. Where there is less room, a part is kept,
+    /// and ordinary writers cannot use it.
     #[test]
     fn headroom_keeps_a_part_where_space_is_short() {
         assert_eq!(kept(100, 100, 0), 100);
@@ -277,7 +282,7 @@ mod tests {
         assert_eq!(kept(100, 90, 0), 80);
         assert_eq!(kept(100, 50, 0), 25);
         assert_eq!(kept(100, 10, 0), 5);
-        // What was kept stays, as far as operations that free space have left it.
+        // Bytes that were kept stay kept, unless operations that free space have used them.
         assert_eq!(kept(100, 90, 100), 90);
         assert_eq!(kept(100, 20, 90), 20);
         assert_eq!(kept(100, 30, 20), 20);

@@ -1,31 +1,37 @@
-//! Counts the nodes that a commit makes, where the crude bound of `fits` does not fit.
+//! Counts the nodes that a commit makes, used when a request does not fit by the crude bound of
+//! `fits`.
 //!
-//! A ledger of dirty leaves (`ledger`) records the items put so far. Items put since the last
-//! count, and reserved items, cost a path each. `docs/internals/reservations.md` is the proof in
-//! one page.
+//! A ledger of dirty leaves (`ledger`) bounds the nodes for the items that were put before the last
+//! count. Each item put since, and each reserved item, costs a whole path.
+//! `docs/internals/reservations.md` has the proof on one page.
 //!
 //! # Invariants
 //!
-//! The commit makes at most the counted nodes, and the nodes that are added for bytes. Reasons:
+//! The commit makes no more nodes than were counted, plus those added for later items and bytes.
+//! Reasons:
 //!
-//! - **N1** The items put so far make no more nodes than the ledger says (`ledger::G1`).
-//! - **N2** A future item dirties one path and one split. If it causes an item in a tree that only
-//!   commits change, this item does, too; all of these together stay within `ledger::G6`. Future
-//!   bytes count twice, since any two neighbours fill more than one leaf together.
-//! - **N3** While a commit is under way, the figure is that of `ledger::G5`. If the older
-//!   transaction was not counted completely, each of its nodes counts two more times: the younger
-//!   transaction may change it again and split it.
-//! - **N4** If something is not known, there is no count, and the crude bound holds. This concerns
-//!   nodes that a balance moved; snapshots, drops, devices, and a rebuilt free-space tree.
-//! - **N5** Reservations for the dirty data of one inode dirty the leaves between its first extent
-//!   and its last. Other reservations may dirty more nodes. These dirty at most the nodes that the
-//!   leaves become, in this transaction and in the next (D1, D2 of `ledger::span`). A run of dirty
-//!   leaves becomes at most the sum of what its parts become separately (`ledger::tree::L2`).
+//! - **N1** The items put before the count make no more nodes than the ledger says (`ledger::G1`).
+//! - **N2** Each later item dirties one path and causes one split. A later item may cause another
+//!   item in a tree that only commits change. That item also costs a path. All such items together
+//!   cost no more than `ledger::G6` says. Later bytes count twice, because two neighbouring leaves
+//!   together hold more than one leaf can.
+//! - **N3** While a commit is under way, the bound of `ledger::G5` applies. It requires that the
+//!   older transaction was counted completely. Otherwise each node of the older transaction counts
+//!   two more times, because the younger one may change it again and split it.
+//! - **N4** A transaction with changes that the ledger does not cover has no count. The crude bound
+//!   applies to it. Such changes are nodes that a balance moves, snapshots, drops, device changes,
+//!   quota changes, and a rebuilt free-space tree.
+//! - **N5** Finishing the dirty data of one inode dirties only the inode item's leaf and the leaves
+//!   from its first extent to its last. So its reservations together count as no more than the
+//!   nodes that these leaves become. That is counted for this transaction and for the next
+//!   (`ledger::span::D1`, `ledger::span::D2`). Leaves dirtied for other reservations add to this. A
+//!   run of dirty leaves becomes no more leaves than its parts would become separately
+//!   (`ledger::tree::L2`).
 //!
 //! # Locks
 //!
-//! A count holds a lock and reads nodes under it. Only other counts wait for this lock. No thread
-//! waits for a count while it has a handle.
+//! A count reads nodes while it holds a lock, for which only other counts wait. No thread waits for
+//! a count while it has a handle.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -37,22 +43,22 @@ use crate::reservations::Reservations;
 use crate::urgency::Urgency;
 use crate::{Costs, View, transaction::Transaction};
 
-/// Number of paths to gain from which a new count is worthwhile.
+/// A new count is made only if it may save at least this many paths.
 const WORTH: u64 = 32;
-/// Bytes for each future item in a tree that only commits change, besides its reserved bytes:
-/// leaves are cut between items.
+/// Bytes added for each later item of a tree that only commits change, beyond its reserved bytes. A
+/// leaf is cut only between items, so part of its room stays unused.
 const WHOLE_BYTES: u64 = 16;
-/// Nodes beside those that were counted.
+/// Nodes added to every count as a margin.
 const SLACK: u64 = 24;
 
 impl Reservations {
-    /// The most bytes of metadata that a transaction's commit may allocate, by its count, with
-    /// `to_come` still to be put. `None` without a count.
+    /// The most bytes of metadata that the commit of a transaction may allocate, by its count.
+    /// `to_come` is the cost of items not put yet. `None` if there is no count.
     pub fn closer_need(&self, transaction: &Transaction, to_come: Costs) -> Option<u64> {
         Some(self.need_by_count(&self.known(transaction)?, to_come, false))
     }
 
-    /// The count of a transaction, and what came since. `None` without a count.
+    /// The count of a transaction, and the changes since. `None` if there is no count.
     pub(crate) fn known(&self, transaction: &Transaction) -> Option<Known> {
         let counted = self.counts.of(transaction);
         let count = (*counted.seen.lock())?;
@@ -62,14 +68,14 @@ impl Reservations {
         Some(count.with_changes(transaction))
     }
 
-    /// The most bytes of metadata that a commit may allocate, by what is known, with `to_come`
-    /// still to be put. With `by_inodes`, `to_come` holds all reservations, and dirty data of an
-    /// inode counts as the nodes that it can dirty (N5).
+    /// The most bytes of metadata that a commit may allocate, by a count and the changes since.
+    /// `to_come` is the cost of items not put yet. With `by_inodes`, `to_come` holds all
+    /// reservations, and N5 limits those for dirty data.
     pub(crate) fn need_by_count(&self, known: &Known, to_come: Costs, by_inodes: bool) -> u64 {
         let Known { count, since } = known;
         let inodes = &self.inode_reserves;
-        // With a count on older trees, bounds would count again what the commit of those trees
-        // freed.
+        // Bounds subtract the leaves that a commit under way will free. Once it is published, these
+        // leaves are free already. So a count on older trees would count them twice.
         let is_of_these = || count.roots == self.view.load().roots().generation;
         let spares = by_inodes && inodes.items() > 0 && is_of_these();
         let spared = if spares { inodes.spared(count.roots) } else { 0 };
@@ -87,16 +93,16 @@ impl Reservations {
         nodes.saturating_mul(nodesize).saturating_add(fills)
     }
 
-    /// Notes whether a new count is due before it is needed: it saves more than twice as many bytes
-    /// as are left.
+    /// Notes whether a new count should be made soon: it would save more than twice the `left`
+    /// bytes.
     pub(crate) fn note_due(&self, known: &Known, left: u64) {
         let paths = known.paths(self.levels());
         let saved = paths.saturating_mul(self.levels() * u64::from(self.store.geometry().nodesize));
         self.counts.set_due(paths >= WORTH && saved / 2 > left);
     }
 
-    /// Counts if that is due and no other thread counts. Meanwhile other writers go on with the
-    /// space that is left.
+    /// Makes a new count if `note_due` asked for one and no other thread counts. Other writers go
+    /// on with the space that is left.
     pub(crate) fn count_ahead(&self) {
         if self.counts.is_due() {
             self.counts.set_due(false);
@@ -104,8 +110,8 @@ impl Reservations {
         }
     }
 
-    /// Whether a count can help writers that fill the volume. It cannot help if their reservations
-    /// already exceed the free space, whatever the count.
+    /// Whether a count can help a request. For ordinary writers it cannot if the reservations alone
+    /// already exceed the free space. Other requests may always count.
     pub(crate) fn may_count(&self, urgency: Urgency) -> bool {
         let nodesize = u64::from(self.store.geometry().nodesize);
         let reserved = || {
@@ -117,18 +123,19 @@ impl Reservations {
         urgency != Urgency::Normal || reserved() < self.space.account(SpaceKind::Metadata).free()
     }
 
-    /// Counts the needs of the running transaction, as far as they are not counted yet. Returns
-    /// whether the result is new, so that a request that did not fit may fit.
+    /// Counts the running transaction, unless the last count is still good. Returns whether there
+    /// is a new count, so that a request that did not fit may fit now.
     pub fn recount(&self) -> bool {
         self.recount_beyond(WORTH - 1)
     }
 
-    /// As [`Self::recount`], if the items put since the last count cost more than `few` paths.
+    /// Like [`Self::recount`], but counts if a new count may save more than `few` paths.
     pub(crate) fn recount_beyond(&self, few: u64) -> bool {
         self.recount_with(few, true)
     }
 
-    /// With `waits`, waits for other counts; otherwise makes none beside them.
+    /// With `waits`, waits until other counts of the transaction end. Without, returns at once if
+    /// another one is running.
     fn recount_with(&self, few: u64, waits: bool) -> bool {
         crate::held::expect_none("handle::H2: nodes are read");
         let view = self.view.load_full();
@@ -137,8 +144,8 @@ impl Reservations {
         let work = &counted.work;
         let work = if waits { Some(work.lock()) } else { work.try_lock() };
         let Some(mut work) = work else { return false };
-        // A freeze since the lookup may have had this transaction counted completely. Then no
-        // reservation can use the count.
+        // The transaction may have been frozen since the view was loaded, and counted completely. A
+        // new count would not help reservations, and would replace the complete one.
         if !Arc::ptr_eq(self.view.load().running(), running) {
             return false;
         }
@@ -173,12 +180,12 @@ impl Reservations {
         true
     }
 
-    /// Adds the frozen transaction to the result of a count (`ledger::G5`). Its commit makes
-    /// `below` bytes of nodes.
+    /// Adds the need of the frozen transaction to a count of the running one (`ledger::G5`). The
+    /// commit of the frozen one makes nodes of at most `below` bytes.
     fn set_beside(&self, frozen: &Transaction, below: u64, count: &mut Count, work: &Work) {
         let geometry = self.store.geometry();
         let each_twice = 2 * below.div_ceil(u64::from(geometry.nodesize));
-        // The caller holds the younger transaction's work. No thread takes the two in the other
+        // The caller holds `work` of the younger transaction. No thread locks them in the other
         // order.
         let counted = self.counts.of(frozen);
         let older = counted.work.lock();
@@ -193,13 +200,13 @@ impl Reservations {
         count.rest = count.rest.map(|rest| rest + growth);
     }
 
-    /// Looks up how many nodes the dirty data of each inode with a large reservation can dirty
-    /// (N5).
+    /// Looks up the bound of each inode with a large reservation: how many nodes its dirty data can
+    /// dirty (N5).
     fn bound_inodes(&self, view: &View, running: &Work, below: u64) {
         let Some(roots) = running.roots.filter(|_| self.inode_reserves.items() > 0) else { return };
         let frozen = view.frozen().map(|frozen| self.counts.of(frozen));
         let older = frozen.as_ref().map(|frozen| (frozen.work.lock(), *frozen.seen.lock()));
-        // Bounds are unknown until the older transaction was counted completely, on the same trees.
+        // Bounds are unknown until the older transaction is counted completely, on the same trees.
         let is_sure = older.as_ref().is_none_or(|(work, count)| {
             work.roots == running.roots && count.is_some_and(|count| count.is_whole)
         });
@@ -218,9 +225,10 @@ impl Reservations {
         self.inode_reserves.set(moment, &bounds);
     }
 
-    /// Counts the bytes that the commit of a frozen transaction needs, and its nodes that hold
-    /// items. All changes are known, and no older commit is under way. A debug build always counts,
-    /// and compares the result with the nodes made. Other builds count only if space is tight.
+    /// Counts a frozen transaction. Returns the bytes that its commit may allocate, and the number
+    /// of nodes in trees that operations change. No more changes come, and no older commit is under
+    /// way. A debug build always counts; the commit then compares the result with the nodes that it
+    /// made. Other builds count only if space is tight.
     pub fn count_if_crowded(&self, frozen: &Transaction) -> Option<(u64, Option<u64>)> {
         if cfg!(not(debug_assertions)) && !self.is_crowded(frozen) {
             return None;
@@ -237,7 +245,7 @@ impl Reservations {
         drop(work);
         let bytes = self.closer_need(frozen, Costs::default())?;
         self.frozen_need.fetch_min(bytes, Ordering::Relaxed);
-        // A waiting ticket may fit beside it, now that this count is known.
+        // The frozen transaction's need may be smaller now, so a waiting ticket may fit.
         self.serve_counted();
         Some((bytes, count.of_items))
     }

@@ -15,18 +15,19 @@ use crate::View;
 use crate::ledger::{Ledger, Unknown};
 use buttress_space::Space;
 
-/// The ledger of a transaction, and the trees on which it is based.
+/// The ledger of a transaction.
 #[derive(Debug, Default)]
 pub(crate) struct Work {
-    /// `None` before the first count.
+    /// The committed trees on which the ledger is based; `None` before the first count.
     pub(crate) roots: Option<Generation>,
-    /// The trees on which a count was not possible, so that none is tried again.
+    /// The trees on which a count has failed, so that it is not tried again on them.
     hopeless: Option<Generation>,
     pub(crate) ledger: Ledger,
 }
 
 impl Work {
-    /// Counts a transaction, or its new changes since the last count.
+    /// Counts a transaction. If the trees are those of the last count, only the changes since are
+    /// noted. `None` if it cannot be counted.
     pub(crate) fn count(
         &mut self,
         space: &Space,
@@ -38,7 +39,8 @@ impl Work {
             return None;
         }
         let is_anew = self.roots.replace(roots.generation) != Some(roots.generation);
-        // Items put during the count are counted twice.
+        // The state is recorded before the ledger takes the changes. An item put in between counts
+        // twice rather than not at all.
         let mut count = Count::begin(transaction, roots.generation);
         let mut feed = || -> Result<(), Unknown> {
             if is_anew {
@@ -59,38 +61,41 @@ impl Work {
     }
 }
 
-/// The count of a transaction's nodes.
+/// What is known of the nodes of one transaction.
 #[derive(Debug, Default)]
 pub(crate) struct Counted {
     /// Unranked: held across reads of nodes.
     pub(crate) work: Mutex<Work>,
     /// Unranked: nothing is taken under it.
     pub(crate) seen: Mutex<Option<Count>>,
-    /// The transaction was frozen with uncounted changes, which its commit takes out (`count::N4`).
+    /// Set if the transaction was frozen with changes that are not counted (`count::N4`). The
+    /// commit takes them out of the transaction, so `is_plain` no longer shows them.
     pub(crate) never: AtomicBool,
 }
 
-/// The counts of the transactions that are not durable yet: the running one, and a frozen one
-/// before it. Counts of older ones are not kept.
+/// The counts of the transactions that are not durable yet: the running one and, during a commit,
+/// the frozen one.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     /// Unranked: nothing is taken under them.
     slots: [Mutex<Slot>; 2],
-    /// A count of the running transaction is due before it is needed.
+    /// A new count of the running transaction should be made soon, before a request has to wait for
+    /// it.
     is_due: AtomicBool,
 }
 
-/// A transaction, and its count.
+/// A transaction's generation, and its count.
 type Slot = Option<(Generation, Arc<Counted>)>;
 
 impl Counts {
-    /// The count of a transaction's nodes.
+    /// Returns the count of a transaction, or an empty one if it has none yet.
     pub(crate) fn of(&self, transaction: &Transaction) -> Arc<Counted> {
         let generation = transaction.generation;
         let mut slot = self.slots[(generation.0 % 2) as usize].lock();
         match &*slot {
             Some((known, counted)) if *known == generation => Arc::clone(counted),
-            // The caller's view is of a transaction that is durable by now.
+            // The caller has an old view: this transaction is durable by now, and its count was
+            // dropped.
             Some((known, _)) if *known > generation => Arc::default(),
             _ => {
                 let counted = Arc::<Counted>::default();
@@ -100,7 +105,7 @@ impl Counts {
         }
     }
 
-    /// Whether a count is due before it is needed.
+    /// Whether a new count should be made soon.
     pub(crate) fn is_due(&self) -> bool {
         self.is_due.load(Ordering::Relaxed)
     }
@@ -113,12 +118,13 @@ impl Counts {
 }
 
 impl Counted {
-    /// Whether the transaction was frozen with uncounted changes (`count::N4`).
+    /// Whether the transaction was frozen with changes that are not counted (`count::N4`).
     pub(crate) fn is_never(&self) -> bool {
         self.never.load(Ordering::Relaxed)
     }
 
-    /// Records that the transaction is settled, and how many nodes it has.
+    /// Records that the commit has made all its nodes, and their number. It replaces the counted
+    /// bound.
     pub(crate) fn settle(&self, nodes: u64) {
         if let Some(count) = &mut *self.seen.lock() {
             (count.nodes, count.is_settled) = (nodes, true);

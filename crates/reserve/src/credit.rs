@@ -1,24 +1,26 @@
-//! Reservations kept at hand: for the next few operations, and those that came back.
+//! Reservations that each shard keeps: some for its next operations, and some that came back
+//! unused.
 //!
 //! # Place
 //!
-//! All that is reserved is one sum under one lock, which every operation took twice: with many
-//! processors that is what they wait for. Each shard of threads reserves a batch at once, cuts
-//! the reservations of its operations from it, and gives back by the batch.
+//! The sum of all reservations has one lock. If every operation took it twice, operations on many
+//! processors would wait for it. So each shard of threads reserves a batch at once. It cuts the
+//! reservations of its operations from the batch, and gives back in batches, too.
 //!
 //! # Invariants
 //!
-//! - **B1** What is kept here counts as reserved, so the sum is never less than what operations
+//! - **B1** What a shard keeps counts as reserved. So the sum is never less than what operations
 //!   hold.
-//! - **B2** A reservation that came back is not handed out again: each batch is compared with what
-//!   there is.
-//! - **B3** Nothing is kept while a ticket waits for metadata. A request that is about to wait or
-//!   to be refused first has all of it given back. A thread that keeps something looks afterwards
-//!   for tickets that wait. A request that waits has joined the queue before it looks here.
-//! - **B4** A batch is reserved only where at least half of what is free stays so, by the crude
-//!   bound. The published rule of reservations, which is there to be compared with, never allows
-//!   one. A shard that was refused a batch keeps nothing for a while: what it kept would make other
-//!   requests count what they need, and wait.
+//! - **B2** A reservation that came back is not used for another operation. Each new batch must fit
+//!   in the free space of its time.
+//! - **B3** Shards keep nothing while a ticket waits for metadata. A request first makes all shards
+//!   give back before it waits or is refused. A thread that puts something into its shard checks
+//!   afterwards for waiting tickets. A waiting request joins the queue before it empties the
+//!   shards, so one of the two sees the other.
+//! - **B4** A batch is reserved only if at least half of the free space stays free, by the crude
+//!   bound. The policy `Levels`, a baseline, never reserves batches. A shard that was refused a
+//!   batch keeps nothing for the next `REST` reservations. Otherwise other requests would have to
+//!   count nodes and wait.
 
 use std::mem;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -33,37 +35,38 @@ use crate::token::MetaReservation;
 use crate::urgency::Urgency;
 use crate::{Cost, Costs};
 
-/// Operations of a batch.
+/// Number of operations in a batch.
 const BATCH: u32 = 16;
 
-/// Reservations of operations with more items are not kept.
+/// Shards do not keep reservations of more items.
 const ITEMS_MAX: u64 = 64;
 
-/// A shard that was refused a batch does not ask for one again for so many reservations.
+/// For so many reservations, a shard does not ask again after it was refused a batch.
 const REST: u32 = 256;
 
 #[derive(Debug, Default)]
 struct Credit {
     unused: Option<MetaReservation>,
     spent: Option<MetaReservation>,
-    /// The number of reservations that came back since `spent` was given back.
+    /// Reservations that came back since the shard last gave `spent` back.
     came_back: u32,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Shard {
-    /// Unranked: the sum of reservations and the line are taken under it.
+    /// Unranked: the locks of `Outstanding` and of the queue are taken under it.
     credit: Mutex<Credit>,
-    /// The number of reservations for which the shard still keeps nothing (B4).
+    /// For how many more reservations the shard keeps nothing (B4).
     rests: AtomicU32,
 }
 
-/// The reservations that shards of threads keep.
+/// What each shard keeps.
 #[derive(Debug, Default)]
 pub(crate) struct Credits([CachePadded<Shard>; SHARDS]);
 
 impl Reservations {
-    /// A reservation from what this thread's shard keeps, or from a batch that it reserves now.
+    /// Takes a reservation out of this thread's shard, or out of a new batch. `None` if the shard
+    /// may keep nothing, or the batch does not fit.
     pub(crate) fn take_credit(&self, cost: Cost) -> Option<MetaReservation> {
         if !self.may_keep(cost.into()) {
             return None;
@@ -71,7 +74,8 @@ impl Reservations {
         let shard = &self.credits.0[shard()];
         let rests = shard.rests.load(Ordering::Relaxed);
         if rests > 0 {
-            // The count is not exact, because other threads of the shard decrement it, too.
+            // The decrement is not exact, since other threads of the shard may decrement at the
+            // same time.
             shard.rests.store(rests - 1, Ordering::Relaxed);
             return None;
         }
@@ -91,17 +95,17 @@ impl Reservations {
         let part = fresh.cut_all_of(cost);
         let old = credit.unused.replace(fresh);
         drop(credit);
-        // It belonged to other operations than this one.
+        // Dropping a reservation takes the shard's lock again, so the lock is released first.
         drop(old);
         part
     }
 
-    /// Whether reservations of this size may be kept here (B3, B4).
+    /// Whether shards may keep reservations of this size (B3, B4).
     fn may_keep(&self, cost: Costs) -> bool {
         !self.policy.is_levels() && cost.all_items() <= ITEMS_MAX && !self.queue.is_waiting()
     }
 
-    /// Keeps a reservation that came back; returns it where it is not to be kept.
+    /// Keeps a reservation that came back. Returns what the caller must give back now, if anything.
     pub(crate) fn keep(&self, reservation: MetaReservation) -> Option<MetaReservation> {
         let shard = &self.credits.0[shard()];
         if !self.may_keep(reservation.held())
@@ -119,8 +123,8 @@ impl Reservations {
                 spent
             }
         };
-        // A ticket that joined the queue before this lock was taken is seen; a later one takes it
-        // (B3).
+        // A ticket that joined the queue before this lock was taken is seen here. A later one waits
+        // for this lock and empties the shard (B3).
         if credit.came_back >= BATCH || self.queue.is_waiting() {
             credit.came_back = 0;
             return Some(all);
@@ -129,7 +133,7 @@ impl Reservations {
         None
     }
 
-    /// Gives back all that is kept; says whether there was anything.
+    /// Gives back all that shards keep. Returns whether there was anything.
     pub fn give_credit_back(&self) -> bool {
         let mut found = false;
         for shard in &self.credits.0 {

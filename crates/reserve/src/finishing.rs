@@ -1,4 +1,4 @@
-//! Before a transaction freezes: waits for dirty data that should be written first.
+//! Before a transaction freezes: waits for ordered extents that should finish in it.
 
 use std::time::Duration;
 
@@ -8,16 +8,16 @@ use buttress_transaction::Cost;
 use crate::reservations::Reservations;
 use crate::urgency::Urgency;
 
-/// How long a commit waits while no ordered extent finishes, and how often it looks.
+/// How long a commit waits without any ordered extent finishing, and how often it checks.
 const PATIENCE: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(5);
 
 impl Reservations {
-    /// Called before a transaction freezes. Waits until all reservations fit beside the need of its
-    /// commit, or no inode reserves more than its bound (`inode::I4`).
+    /// Called before a transaction freezes. Waits until the needs of the transaction and of all
+    /// reservations fit together. It also ends once no inode has spared items left (`inode::I4`).
     ///
-    /// Gives up when no ordered extent finishes for `PATIENCE`, because writeback may need this
-    /// commit. `release` frees pinned space that no reader needs any more.
+    /// Gives up if no ordered extent finishes for `PATIENCE`, because writeback may itself need
+    /// this commit. `release` frees pinned space that no reader needs any more.
     pub fn let_inodes_finish(&self, release: impl Fn()) {
         let inodes = &self.inode_reserves;
         if !inodes.has_spared() {

@@ -1,12 +1,12 @@
-//! What a reservation takes at most beside all that is reserved and running, and whether that
+//! Bounds what the running transaction and all reservations need, and decides whether a request
 //! fits (`reserve::P1`).
 //!
 //! # Invariants
 //!
-//! - **F1** A bound is never below what a commit takes: closer ones only replace the crude one
-//!   where they are proven (`count`).
-//! - **F2** What is reserved beyond the groups is kept from data in the same step in which it is
-//!   said to fit.
+//! - **F1** A bound is never below what a commit takes. A closer bound replaces the crude one only
+//!   where it is proven (`count`).
+//! - **F2** A grant may rely on chunks that are not allocated yet. Their space is withheld from
+//!   data under the same lock that decided that the request fits.
 
 use std::sync::atomic::Ordering;
 
@@ -19,22 +19,24 @@ use crate::reservations::Reservations;
 use crate::urgency::Urgency;
 use crate::{Cost, Costs, Result, View, transaction::Transaction};
 
-/// Less than this of the devices makes no chunk.
+/// With less unallocated space than this, no chunk can be made.
 const CHUNK_MIN: u64 = 1 << 20;
 
-/// Reservations of more than this part of what is left, in thousandths, should be needed soon.
+/// The reserved part of the free metadata, in thousandths, above which metadata is tight. Then
+/// `pressure` reports a value, and shards keep no reservations that come back.
 const TIGHT: u64 = 500;
 
 impl Reservations {
-    /// What a transaction and reservations need together, by what bounds both.
+    /// The need of a transaction and of reservations together, by the crude bound.
     pub(crate) fn crude_need(&self, running: &Transaction, to_come: Costs, used: u64) -> u64 {
         let items = running.items() + to_come.all_items();
         let alone = self.need(items, running.bytes() + to_come.bytes, used);
         alone + self.shared_need(running.shared_leaf_changes_max() + to_come.items, used)
     }
 
-    /// Replaces, in one step, what the running transaction and reservations take beyond the groups.
-    /// Data must not take that space in between.
+    /// Recomputes what the running transaction and reservations need beyond the block groups, and
+    /// withholds it from data. This is one step under the lock, so data cannot take the space in
+    /// between.
     pub(crate) fn keep_anew(&self) {
         let outstanding = self.outstanding.lock();
         let excess = self.excess(outstanding.sum(), Urgency::Normal, true);
@@ -48,11 +50,12 @@ impl Reservations {
         excess == 0 || self.overcommit(excess, urgency)
     }
 
-    /// What the running transaction and all that is to come take beyond the groups, by the crude
-    /// bound or by a closer one; `by_inodes` is of [`need_by_count`](Self::need_by_count).
+    /// What the running transaction and `to_come` need beyond the block groups, in bytes; 0 if they
+    /// fit. The smaller of the crude bound and a count applies. For `by_inodes` see
+    /// [`need_by_count`](Self::need_by_count).
     pub(crate) fn excess(&self, to_come: Costs, urgency: Urgency, by_inodes: bool) -> u64 {
         let running = self.view.load();
-        // An operation that frees space does not make writers hurry.
+        // An operation that frees space does not make writeback hurry.
         let note_pressure = |pressure| {
             if !urgency.frees() {
                 self.note_pressure(pressure);
@@ -62,13 +65,13 @@ impl Reservations {
         let firsts = running.running().shared_leaf_changes_max() + to_come.items;
         let reserve = account.global_reserve - account.for_copies;
         let kept = match urgency {
-            // The part of the reserve that is for the extent tree is for all operations of one
-            // transaction.
+            // A part of the reserve is for extent-tree leaves that first changes dirty. All
+            // operations share it, so the leaves that are already in the need are subtracted.
             Urgency::Normal => {
                 account.for_copies + reserve.saturating_sub(self.shared_leaves(firsts))
             }
-            // Dirty data is lost if finishing its ordered extent is refused. So it comes before
-            // deletes, where those have less.
+            // If finishing an ordered extent is refused, its data is lost. So with shared nodes,
+            // where deletes may use less of the reserve, it may use more than a delete.
             Urgency::Finishes if self.is_shared() => reserve / 8,
             Urgency::Frees if self.is_shared() => reserve / 4,
             Urgency::Finishes => reserve / 4,
@@ -76,7 +79,7 @@ impl Reservations {
             Urgency::Drops => 0,
         };
         let apart = self.reserved_apart(to_come);
-        // By the published rule reservations add to what the transaction needs without them.
+        // Under the policy `Levels`, reservations are added to the transaction's own need.
         let with_apart = |need: u64, put: &dyn Fn() -> u64| match apart {
             0 => need,
             apart => need.max(put() + apart),
@@ -84,7 +87,7 @@ impl Reservations {
         let crude = self.crude_need(running.running(), to_come, account.used);
         let crude = with_apart(crude, &|| self.need_of(running.running()));
         let taken = frozen + kept;
-        // Without what data has reserved in mixed groups.
+        // In mixed groups, `may_use` is what data has reserved.
         let free = account.free().saturating_sub(account.may_use);
         if crude + taken <= free {
             note_pressure(0);
@@ -92,7 +95,8 @@ impl Reservations {
         }
         let known = self.known(running.running());
         let closer = known.map(|known| self.need_by_count(&known, to_come, by_inodes));
-        // All but what operations hold: they may give that back when they put less.
+        // The need without reservations. Operations that put less than they reserved give the rest
+        // back.
         let put = known.map(|known| self.need_by_count(&known, Costs::default(), false));
         let need =
             closer.map_or(crude, |closer| with_apart(closer, &|| put.unwrap_or(closer)).min(crude));
@@ -109,17 +113,16 @@ impl Reservations {
         self.pressure.load(Ordering::Relaxed) > TIGHT
     }
 
-    /// Notes the part of what is left that is reserved, in thousandths.
+    /// Records how much of the free metadata is reserved, in thousandths.
     pub(crate) fn note_pressure(&self, pressure: u64) {
         if self.pressure.load(Ordering::Relaxed) != pressure {
             self.pressure.store(pressure, Ordering::Relaxed);
         }
     }
 
-    /// The reserved part of the metadata that can be reserved, in thousandths, where that is more
-    /// than half. Nothing, unless metadata is counted closely, and no chunk can be added or a
-    /// commit waits for dirty data. Nothing ever by the published rule of reservations: its
-    /// baseline writes nothing ahead.
+    /// The reserved part of the free metadata, in thousandths, if it is more than half. `None`
+    /// otherwise, and while a chunk can be added and no commit waits for ordered extents. Always
+    /// `None` under the policy `Levels`, because that baseline does not write back ahead.
     #[must_use]
     pub fn pressure(&self) -> Option<u64> {
         let pressure = self.pressure.load(Ordering::Relaxed);
@@ -129,8 +132,8 @@ impl Reservations {
         (counts && (self.inode_reserves.are_awaited() || is_last())).then_some(pressure)
     }
 
-    /// Whether operations may not fit beside a frozen transaction, by what is known of it. Assumes
-    /// that the next becomes like it before its commit is done.
+    /// Whether operations may lack space beside a frozen transaction. Assumes that the next
+    /// transaction becomes as large before the commit is done.
     pub(crate) fn is_crowded(&self, frozen: &Transaction) -> bool {
         let account = self.space.account(SpaceKind::Metadata);
         let next = self.paths(u64::MAX, account.used).max(self.need_of(frozen));
@@ -140,9 +143,8 @@ impl Reservations {
         taken > account.free() + to_come
     }
 
-    /// Has reservations count with a subvolume's height from now on, too. A subvolume without work
-    /// since the mount may be taller than the trees that are always known, and share nodes with
-    /// others.
+    /// From now on, reservations take the height of subvolume `tree` into account. A subvolume not
+    /// used since the mount may be taller than the known trees, and may share nodes.
     ///
     /// # Errors
     ///
@@ -157,7 +159,7 @@ impl Reservations {
         Ok(())
     }
 
-    /// Nodes that changing one item may dirty: a path, and a split.
+    /// The most nodes that changing one item may dirty: a path and a split.
     pub(crate) fn levels(&self) -> u64 {
         u64::from(self.height.load(Ordering::Relaxed)) + 2
     }
@@ -168,20 +170,21 @@ impl Reservations {
         need.saturating_sub(self.frozen_taken.load(Ordering::Acquire))
     }
 
-    /// The account of metadata, and what the frozen transaction may still allocate of it. Bytes
-    /// that its commit takes or gives back meanwhile count twice rather than not at all. The
-    /// account takes them before they leave this figure, and gives them up after they came back to
-    /// it.
+    /// The metadata account, and what the frozen transaction may still allocate. Bytes that its
+    /// commit allocates or gives back meanwhile count twice rather than not at all. The commit adds
+    /// bytes to the account first, and then to `frozen_taken`. It subtracts bytes from
+    /// `frozen_taken` first, and then from the account.
     pub fn account_and_frozen(&self) -> (Account, u64) {
         let before = self.frozen_left();
         let account = self.space.account(SpaceKind::Metadata);
         (account, before.max(self.frozen_left()))
     }
 
-    /// Whether chunks to come can back `excess` bytes more than the metadata groups have: a commit
-    /// adds them as it needs them. Half of what the devices have left is given this way, and kept
-    /// from data as long as it is reserved (F2). An operation that fills leaves what is for copies
-    /// of nodes; one that frees space has all that is left.
+    /// Whether chunks not allocated yet can back `excess` bytes beyond the metadata groups. A
+    /// commit adds these chunks as it needs them. Half of the unallocated space may be used this
+    /// way, without the bytes kept for copies. An operation that frees space may use all of it
+    /// while bytes are kept for copies. The space is withheld from data as long as it is reserved
+    /// (F2).
     pub(crate) fn overcommit(&self, excess: u64, urgency: Urgency) -> bool {
         let mut devices = self.devices.lock();
         let kind = self.kind_flags(SpaceKind::Metadata);
@@ -192,33 +195,33 @@ impl Reservations {
         true
     }
 
-    /// Bytes of metadata that a commit of so much may allocate before it frees any, but for what
-    /// trees share (`shared_need`).
+    /// The most bytes of metadata that the commit of `items` and `bytes` may allocate before it
+    /// frees any. What shared nodes add is not included (`shared_need`).
     pub(crate) fn need(&self, items: u64, bytes: u64, used: u64) -> u64 {
         let nodesize = u64::from(self.store.geometry().nodesize);
         bound(items, bytes, used + 16 * nodesize, self.levels() * nodesize) + 24 * nodesize
     }
 
-    /// Returns the part of that need which is for paths. It is bounded, however long a transaction
-    /// is.
+    /// The part of `need` for paths. Existing nodes limit it, however large the transaction is.
     pub(crate) fn paths(&self, items: u64, used: u64) -> u64 {
         self.need(items, 0, used)
     }
 
-    /// Bytes that reservations take by themselves, by the rule that was chosen; none where all of
-    /// them count together.
+    /// Bytes that reservations take under the policy `Levels`; 0 under `Counted`, where all of them
+    /// are bounded together.
     pub(crate) fn reserved_apart(&self, reserved: Costs) -> u64 {
         self.policy.alone(reserved, u64::from(self.store.geometry().nodesize))
     }
 
-    /// Bytes of metadata that a transaction needs, by the crude bound.
+    /// The need of a transaction, in bytes of metadata, by the crude bound.
     pub(crate) fn need_of(&self, transaction: &Transaction) -> u64 {
         let used = self.space.account(SpaceKind::Metadata).used;
         self.crude_need(transaction, Costs::default(), used)
     }
 
-    /// Whether a commit under way finds what it may still need, where this transaction is a younger
-    /// one (`chunk_alloc::A1`): in groups that it may use, and in chunks of its own.
+    /// Whether enough metadata is left for an older commit under way, if a chunk is allocated for
+    /// `transaction` (`chunk_alloc::A1`). That commit can use groups as old as its transaction, and
+    /// unallocated space. True if no older commit is under way.
     pub fn leaves_frozen(&self, transaction: &Transaction, devices: &DeviceSpace) -> bool {
         let left = self.frozen_left();
         let kind = self.kind_flags(SpaceKind::Metadata);
@@ -237,8 +240,8 @@ impl Reservations {
         devices.has(kind, left.saturating_sub(there))
     }
 
-    /// Whether the metadata that is reserved would fit twice without so many bytes: a group that is
-    /// needed again at once is not worth removing.
+    /// Whether metadata can do without a group of `bytes`. The running transaction's need and the
+    /// global reserve must fit twice in the rest. Otherwise a group would soon be needed again.
     pub fn fits_without(&self, bytes: u64) -> bool {
         let account = self.space.account(SpaceKind::Metadata);
         let running = self.need_of(self.view.load().running());
@@ -248,9 +251,9 @@ impl Reservations {
     }
 }
 
-/// Bytes of nodes that so many items of so many bytes may dirty. Each may dirty a path of so many,
-/// and all cannot dirty more than there is. What they fill comes on top of either: checksums of one
-/// large extent are few items, and many leaves, and a leaf may be left half full.
+/// The most bytes of nodes that `items` of `bytes` may dirty. Each item dirties at most a path, and
+/// all together no more than the `used` bytes. The bytes that they fill are added to either.
+/// Checksums of one large extent are few items but fill many leaves, and a leaf may stay half full.
 fn bound(items: u64, bytes: u64, used: u64, path: u64) -> u64 {
     let fills = bytes.saturating_mul(2);
     items.saturating_mul(path).min(used).saturating_add(fills)
@@ -263,7 +266,7 @@ mod tests {
     const NODE: u64 = 16 << 10;
     const PATH: u64 = 4 * NODE;
 
-    /// Many small changes cost a path each, until that is more than there is.
+    /// Many small changes cost a path each, up to the size of all existing nodes.
     #[test]
     fn the_smaller_of_paths_and_volume_counts() {
         let small = |items| bound(items, items * 100, 64 << 20, PATH);
@@ -271,8 +274,8 @@ mod tests {
         assert_eq!(small(100_000), (64 << 20) + 20_000_000);
     }
 
-    /// Whatever items they are counted as: checksums of 32 bytes for 128 MiB fill 64 leaves, or
-    /// twice as many that are half full.
+    /// The number of items does not matter here. Checksums of 32 bytes for 128 MiB fill 64 leaves,
+    /// or twice as many half-full ones.
     #[test]
     fn filled_bytes_are_reserved() {
         let sums = (128 << 20) / 4096 * 32;

@@ -1,4 +1,4 @@
-//! Grants reservations, serves waiters, and records the space that commits take.
+//! Grants reservations, serves waiting tickets, and records the space that commits allocate.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -17,7 +17,8 @@ use crate::transaction::Transaction;
 use crate::urgency::{Demand, Urgency};
 
 impl Reservations {
-    /// Reserves if the cost fits now and no ticket waits, first from usable credits.
+    /// Reserves if the cost fits now and no ticket waits. A normal request first tries what its
+    /// shard keeps.
     pub fn at_once(&self, cost: Cost, urgency: Urgency, reach: Reach) -> Option<MetaReservation> {
         if urgency == Urgency::Normal
             && let Some(reservation) = self.take_credit(cost)
@@ -36,7 +37,7 @@ impl Reservations {
         })
     }
 
-    /// Joins the queue. Returns the reservation if it fits by now.
+    /// Joins the queue. Returns the reservation if the cost fits meanwhile.
     pub fn ask(
         &self,
         cost: Cost,
@@ -54,10 +55,10 @@ impl Reservations {
         Err(MetaTicket::new(self, ticket, Demand { cost, urgency }, priority))
     }
 
-    /// Serves waiters, if necessary with a new count.
+    /// Serves waiting tickets. If some still wait, makes a new count and serves again.
     pub fn serve_counted(&self) {
         self.serve();
-        // Operations that free space are among the tickets with priority.
+        // Tickets of high priority include operations that free space.
         let frees = self.queue.blocks(Priority::High);
         let urgency = if frees { Urgency::Frees } else { Urgency::Normal };
         if self.queue.is_waiting() && self.may_count(urgency) && self.recount() {
@@ -65,7 +66,7 @@ impl Reservations {
         }
     }
 
-    /// Notes what the commit of a frozen transaction may need. No operation is under way, and the
+    /// Records what the commit of a frozen transaction may allocate. No handle is held, and the
     /// next transaction is not visible yet.
     pub fn begin_commit(&self, frozen: &Transaction) {
         self.frozen_taken.store(0, Ordering::Relaxed);
@@ -74,30 +75,30 @@ impl Reservations {
         self.frozen_need.store(self.need_of(frozen).min(closer), Ordering::Relaxed);
     }
 
-    /// Notes bytes of metadata that the commit takes. Called after the account has taken them.
+    /// Records bytes of metadata that the commit allocates. Called after the account was changed.
     pub fn take_frozen(&self, bytes: u64) {
         self.frozen_taken.fetch_add(bytes, Ordering::Release);
     }
 
-    /// Notes bytes that the commit gives back. Called before they leave the account.
+    /// Records bytes that the commit gives back. Called before the account is changed.
     pub fn return_frozen(&self, bytes: u64) {
         self.frozen_taken.fetch_sub(bytes, Ordering::Release);
     }
 
-    /// Sets the remaining need of the current commit, whatever was counted. Tests of the space left
-    /// beside a commit use this.
+    /// Sets what the current commit may still allocate, whatever was counted. For tests with little
+    /// space beside a commit.
     pub fn set_frozen_need(&self, bytes: u64) {
         self.frozen_need.store(bytes, Ordering::Release);
     }
 
-    /// Notes that the trees are settled: the commit takes nothing more.
+    /// Records that the commit has settled: it allocates no more metadata, and made `nodes` nodes.
     pub fn settled(&self, frozen: &Transaction, nodes: u64) {
         self.frozen_need.store(0, Ordering::Relaxed);
         self.counts.of(frozen).settle(nodes);
         self.serve_counted();
     }
 
-    /// Notes that a commit is published, and which root items it changed.
+    /// Records that a commit is published, and the root items that it changed.
     pub fn published(
         &self,
         roots: &Roots,
@@ -111,24 +112,24 @@ impl Reservations {
         self.keep_anew();
     }
 
-    /// Wakes the thread of the preemptive flusher, because it must end.
+    /// Wakes the thread of the preemptive flusher so that it can end.
     pub fn call_ahead(&self) {
         self.ahead.call();
     }
 
-    /// Sleeps for at most `limit`, until individually counted reservations have grown by `more`
-    /// bytes. With the policy that counts all together, nothing wakes it.
+    /// Sleeps for at most `limit`, or until reservations have grown by `more` bytes. Under the
+    /// policy `Counted`, the growth of reservations does not end the sleep.
     pub fn wait_for_reservations(&self, more: Option<u64>, limit: Duration) {
         let more = more.filter(|_| self.policy.is_levels());
         self.ahead.wait(more, limit);
     }
 
-    /// Assumes from now on that trees may have `height` levels.
+    /// From now on, reservations expect trees of this height: the level of the root.
     pub fn note_height(&self, height: u8) {
         self.height.fetch_max(height, Ordering::Relaxed);
     }
 
-    /// Compares the outstanding sum with the live tokens (`reserve::P3`).
+    /// Checks that the outstanding sum equals the live tokens (`reserve::P3`).
     #[cfg(debug_assertions)]
     pub fn audit(&self) {
         self.outstanding.lock().audit();
@@ -140,7 +141,7 @@ impl Reservations {
         self.queue.serve(|demand| self.try_reserve(demand.cost, demand.urgency))
     }
 
-    /// The most bytes of free metadata that a cost takes, for display and forecasts.
+    /// The most bytes of free metadata that a cost needs, for display and forecasts.
     pub fn bytes_of(&self, cost: Cost) -> u64 {
         let nodesize = u64::from(self.store.geometry().nodesize);
         let levels = self.levels();
@@ -156,8 +157,8 @@ impl Reservations {
         true
     }
 
-    /// Reserves space for an operation that frees some, in addition to the sum of `others`
-    /// (`reserve::P4`).
+    /// Reserves for an operation that frees space, counting only `others` of the reservations
+    /// beside it (`reserve::P4`).
     pub(crate) fn try_reserve_beside(
         &self,
         others: impl Fn(&Outstanding) -> Costs,
@@ -172,7 +173,7 @@ impl Reservations {
         fits
     }
 
-    /// Reserves the needs of several operations, if space is plentiful.
+    /// Reserves a batch for several operations, if it leaves half of the free space (`credit::B4`).
     pub(crate) fn try_reserve_batch(&self, cost: Cost) -> bool {
         let mut outstanding = self.outstanding.lock();
         let view = self.view.load();
@@ -194,18 +195,18 @@ impl Reservations {
         }
     }
 
-    /// Revokes a grant that the requester did not take.
+    /// Takes back a grant that a ticket left unused.
     pub(crate) fn revoke(&self, cost: Cost, urgency: Urgency) {
         self.outstanding.lock().revoke(shares(cost, urgency));
     }
 
-    /// Whether a reservation would fit now. This reserves nothing, and runs no flush step.
+    /// Whether a reservation would fit now. It reserves nothing and makes no room.
     pub fn may_reserve(&self, cost: Cost, urgency: Urgency) -> bool {
         self.fits(&self.outstanding.lock(), cost, urgency)
     }
 }
 
-/// The class of a ticket: tickets on which others wait are served first.
+/// The priority of a ticket. Requests on which other threads may wait are served first.
 fn priority_of(urgency: Urgency, reach: Reach) -> Priority {
     match (urgency, reach) {
         (Urgency::Frees | Urgency::Drops | Urgency::Finishes, _)

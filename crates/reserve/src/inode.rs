@@ -1,29 +1,32 @@
-//! What is reserved for the dirty data of one inode, and how many nodes all of it can dirty.
+//! Reservations for the dirty data of one inode, and the bound on the nodes that all of it can
+//! dirty.
 //!
 //! # Place
 //!
-//! Dirty data changes the item of its inode and those of its extents, which lie between two keys
-//! of one tree. Counted by paths, a few thousand blocks of one file reserve more than the volume
-//! has; they cannot dirty more than the leaves between these keys. Where nodes are counted
-//! (`count`), what is reserved for an inode counts as no more than that.
+//! Writing back dirty data changes the inode item and the inode's extent items. The extent items
+//! lie between two keys of one tree. If each item counted as a path, a few thousand dirty blocks of
+//! one file would reserve more than the volume has. But they cannot dirty more than the leaves
+//! between these keys. So where nodes are counted (`count`), the reservations for an inode count as
+//! no more than that.
 //!
 //! # Invariants
 //!
-//! - **I1** What is spared is the sum over the inodes of the items that are reserved for each
-//!   beyond its bound. It grows after a reservation was counted, and shrinks before one is given
-//!   back, so it is part of what is reserved at any time.
-//! - **I2** Bounds are of the trees that a count was held against, and of the commit under way on
-//!   these. They are used with such a count alone, and change under the lock of the sum of
-//!   reservations.
-//! - **I3** A bound that is a little old is no smaller than one of now would be, but for what
-//!   came to the leaves since: less of them was dirty (D2 of `ledger::span`).
-//! - **I4** A transaction gives back what it made anew once readers of older trees have left, and
-//!   bounds count on it: each further transaction that finishes a part of the ordered extents
-//!   dirties the same leaves. Where one that is about to freeze leaves no room for those that are
-//!   to be finished behind it, they are finished before: in this one the bound is enough.
-//! - **I5** What comes to an inode's leaves until bounds are looked up again is reserved twice,
-//!   as all bytes are: once for the leaf that it fills, and once for that leaf when it is dirty
-//!   again.
+//! - **I1** The spared items are those reserved beyond the bound of their inode, summed over all
+//!   inodes. They count for nothing. The sum grows after a reservation was counted, and shrinks
+//!   before one is given back. So it never exceeds what is reserved.
+//! - **I2** A bound is valid for the committed trees on which a count was made, and for the commit
+//!   then under way. It is used only with a count on these trees. Bounds change only under the lock
+//!   of `Outstanding`.
+//! - **I3** A slightly old bound may still be used. Fewer leaves were dirty when it was made, and
+//!   dirty leaves are subtracted (D2 of `ledger::span`). So a new bound would be no larger, except
+//!   for bytes added since.
+//! - **I4** Each transaction that finishes a part of an inode's ordered extents dirties the same
+//!   leaves again. Bounds rely on a transaction's new nodes being freed again, once no reader needs
+//!   the older trees. A transaction about to freeze may leave too little room for ordered extents
+//!   that would finish after it. Then the commit waits until they finish (`finishing`). In this one
+//!   transaction the bound is enough.
+//! - **I5** Bytes added to an inode's leaves after its bound was made need no new bound. All bytes
+//!   are reserved twice: once for the leaf that they fill, and once for changing that leaf again.
 
 use std::sync::{
     Arc, Weak,
@@ -33,47 +36,47 @@ use std::sync::{
 use buttress_base::sync::Mutex;
 use buttress_format::{Generation, Ino, TreeId};
 
-/// No bound: every item counts as a path.
+/// No bound: each item counts as a path.
 const UNBOUND: u64 = u64::MAX;
 
-/// What is reserved for one inode's dirty data.
+/// Reservations for the dirty data of one inode.
 #[derive(Debug)]
 pub struct InodeReserve {
     /// The subvolume.
     pub tree: TreeId,
     /// The inode.
     pub ino: Ino,
-    /// Unranked: taken inside the lock of the sum of reservations; nothing is taken inside.
+    /// Unranked: taken under the lock of `Outstanding`; no lock is taken under it.
     held: Mutex<Held>,
     all: Arc<InodeReserves>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Held {
-    /// Items of trees that operations change, in live tokens.
+    /// Items reserved for the inode, in trees that operations change.
     items: u64,
-    /// The maximum number of these items that count.
+    /// The bound: at most this many of them count.
     bound: u64,
-    /// Whether the bound was looked up.
+    /// Whether the bound was computed since the inode last had nothing reserved.
     is_known: bool,
 }
 
-/// When bounds were looked up.
+/// The state for which bounds were computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Moment {
-    /// The trees.
+    /// The committed trees.
     pub roots: Generation,
-    /// What a commit under way needed, in bytes.
+    /// What the commit under way needed, in bytes; 0 without one.
     pub below: u64,
-    /// How many leaves were dirty, and bytes that came to them.
+    /// How many leaves were dirty, and the bytes put into them.
     pub leaves: u64,
     pub added: u64,
-    /// Whether the commit under way was counted, or no commit is under way.
+    /// Whether no commit was under way, or its transaction was counted completely.
     pub is_sure: bool,
 }
 
 impl Moment {
-    /// Whether bounds of that moment are nearly as good as new ones (I3).
+    /// Whether bounds for this state are still good enough now (I3).
     fn is_near(self, now: Self) -> bool {
         let some_more = |then: u64, most: u64| then + then / 8 + most;
         (self.roots, self.below, self.is_sure) == (now.roots, now.below, now.is_sure)
@@ -89,7 +92,7 @@ impl Held {
 }
 
 impl InodeReserve {
-    /// Adds items that were reserved and are counted.
+    /// Adds items of a reservation that is already counted in `Outstanding`.
     pub(crate) fn add(&self, items: u64) {
         let mut is_known = true;
         self.change(|held| {
@@ -102,7 +105,7 @@ impl InodeReserve {
         self.all.items.fetch_add(items, Ordering::Relaxed);
     }
 
-    /// Takes off items that are about to be given back.
+    /// Subtracts items that are about to be given back.
     pub(crate) fn take(&self, items: u64) {
         self.all.items.fetch_sub(items, Ordering::Relaxed);
         self.change(|held| held.items -= items);
@@ -112,7 +115,8 @@ impl InodeReserve {
         self.change(|held| (held.bound, held.is_known) = (bound.unwrap_or(UNBOUND), true));
     }
 
-    /// Whether nothing is reserved; then no count looks its bound up, until something is.
+    /// Whether nothing is reserved. Then the bound is forgotten, and computed again once something
+    /// is reserved.
     fn is_idle(&self) -> bool {
         let mut is_idle = false;
         self.change(|held| {
@@ -143,24 +147,24 @@ impl Drop for InodeReserve {
     }
 }
 
-/// The same of all inodes with a large reservation.
+/// All inodes with a large reservation.
 #[derive(Debug, Default)]
 pub(crate) struct InodeReserves {
-    /// Items that are reserved for any of them, and those of them that count for nothing (I1).
+    /// Items reserved for all these inodes, and the spared ones among them (I1).
     items: AtomicU64,
     spared: AtomicU64,
-    /// A commit waits until an ordered extent finishes (I4).
+    /// Whether a commit waits until ordered extents finish (I4).
     awaited: AtomicBool,
     /// Unranked: nothing is taken inside.
     looked: Mutex<Option<Moment>>,
-    /// An inode came since bounds were looked up, or was idle then.
+    /// Whether an inode was added, or stopped being idle, since bounds were computed.
     fresh: AtomicBool,
     /// Unranked: nothing is taken inside.
     known: Mutex<Vec<Weak<InodeReserve>>>,
 }
 
 impl InodeReserves {
-    /// Makes one for an inode, without a bound as yet.
+    /// Adds an inode, with no bound yet.
     pub(crate) fn enter(self: &Arc<Self>, tree: TreeId, ino: Ino) -> Arc<InodeReserve> {
         let held = Mutex::new(Held { items: 0, bound: UNBOUND, is_known: false });
         let new = Arc::new(InodeReserve { tree, ino, held, all: Arc::clone(self) });
@@ -172,15 +176,15 @@ impl InodeReserves {
         new
     }
 
-    /// Whether there is one with a bound that was not looked up, or not found because a commit
-    /// under way was not counted.
+    /// Whether bounds are missing: one was not computed yet, or the commit under way was not
+    /// counted completely.
     pub(crate) fn are_fresh(&self) -> bool {
         self.fresh.load(Ordering::Relaxed)
             || (self.items() > 0 && self.looked.lock().is_some_and(|looked| !looked.is_sure))
     }
 
-    /// The inodes with bounds that are to be looked up, and the moment of these bounds: all inodes,
-    /// or those that came since. Nothing where the bounds are good as they are.
+    /// The inodes for which bounds are due, and the state to compute them for. These are all
+    /// inodes, or only new ones if the other bounds are still good. `None` if no bound is due.
     pub(crate) fn due(&self, now: Moment) -> Option<(Vec<Arc<InodeReserve>>, Moment)> {
         let near = self.looked.lock().filter(|looked| looked.is_near(now));
         let has_fresh = self.fresh.swap(false, Ordering::Relaxed);
@@ -198,7 +202,7 @@ impl InodeReserves {
         Some((due, near.unwrap_or(now)))
     }
 
-    /// Sets bounds, in items; the caller holds the lock of the sum of reservations (I2).
+    /// Sets bounds, in items; the caller holds the lock of `Outstanding` (I2).
     pub(crate) fn set(&self, moment: Moment, bounds: &[(Arc<InodeReserve>, Option<u64>)]) {
         for (inode, bound) in bounds {
             inode.set_bound(*bound);
@@ -206,30 +210,31 @@ impl InodeReserves {
         *self.looked.lock() = Some(moment);
     }
 
-    /// Items reserved that count for nothing beside what was counted on these trees (I2).
+    /// The spared items (I1), if the bounds are those of the committed trees `roots` (I2);
+    /// otherwise 0.
     pub(crate) fn spared(&self, roots: Generation) -> u64 {
         let are_of_these = self.looked.lock().is_some_and(|looked| looked.roots == roots);
         if are_of_these { self.spared.load(Ordering::Relaxed) } else { 0 }
     }
 
-    /// Whether a commit waits for dirty data. That data is then written back at once, also where a
-    /// chunk might be made. Reservations count only half of what the devices have left; a commit
-    /// that has waited in vain may take the rest.
+    /// Whether a commit waits for ordered extents to finish. Writeback then starts at once, even if
+    /// a chunk could still be allocated. Reservations may use only half of the unallocated space.
+    /// If the commit waited in vain, it may use the rest.
     pub(crate) fn are_awaited(&self) -> bool {
         self.awaited.load(Ordering::Relaxed)
     }
 
-    /// Whether any item counts for nothing, on whichever trees.
+    /// Whether any item is spared, on whatever trees.
     pub(crate) fn has_spared(&self) -> bool {
         self.spared.load(Ordering::Relaxed) > 0
     }
 
-    /// Sets whether a commit waits for dirty data.
+    /// Sets whether a commit waits for ordered extents to finish.
     pub(crate) fn set_awaited(&self, awaited: bool) {
         self.awaited.store(awaited, Ordering::Relaxed);
     }
 
-    /// All items reserved for inodes.
+    /// All items reserved for these inodes.
     pub(crate) fn items(&self) -> u64 {
         self.items.load(Ordering::Relaxed)
     }
@@ -243,7 +248,7 @@ mod tests {
         Moment { roots: Generation(roots), below: 0, leaves, added: 0, is_sure: true }
     }
 
-    /// I1, I2: what is beyond the bounds, of the trees that they are of.
+    /// I1, I2: items beyond the bounds are spared, but only on the trees of the bounds.
     #[test]
     fn inodes_spare_items_beyond_their_bounds() {
         let all = Arc::new(InodeReserves::default());
@@ -267,8 +272,8 @@ mod tests {
         other.take(15);
     }
 
-    /// Bounds of all inodes are looked up on other trees, or with many leaves or bytes more. Else
-    /// only those of inodes that came since or had nothing reserved then.
+    /// All bounds are computed again on other trees, or with many more leaves or bytes. Otherwise
+    /// only those of inodes that are new or were idle are computed.
     #[test]
     fn bounds_are_looked_up_when_they_are_old() {
         let all = Arc::new(InodeReserves::default());

@@ -1,29 +1,31 @@
-//! The ledger: which nodes a transaction makes, by what was noted of it.
+//! The ledger: how many nodes a transaction makes, by the changes that were noted.
 //!
 //! # Place
 //!
-//! Each changed item falls into one leaf of a committed tree. The trees of files, the checksum
-//! tree and the part of the extent tree that records data are held leaf by leaf (`tree`). What a
-//! commit changes by itself is known by its place alone: nodes come and go in metadata groups, so
-//! their records lie in the leaves of those groups.
+//! Each changed item falls into one leaf of a committed tree. The ledger records the changed leaves
+//! of file trees, of the checksum tree, and of the part of the extent tree that records data
+//! (`tree`). Other changes are made by the commit itself, and only their place is known before.
+//! Nodes are allocated and freed in metadata groups, so their records lie in the extent-tree leaves
+//! for those groups.
 //!
 //! # Invariants
 //!
-//! - **G1** A commit makes no more nodes than `nodes` says. The trees of files are merged once
-//!   (`tree`). So are the checksum tree and the leaves that record data.
-//! - **G2** Leaves that record metadata may be changed in every round, as other runs: three for
-//!   each of them. What their records add is a share of all nodes.
-//! - **G3** The free-space tree: of each group that has changes, what it can say at most. A group
-//!   changes its form before it has more to say.
-//! - **G4** Each first change of a node that may be shared gives what it points to references:
-//!   up to two for each extent and each child, where that is recorded.
-//! - **G5** A transaction that commits behind an older one makes no more than `nodes_beside`
-//!   says. Both were noted on the trees before the older one. Leaves that the older one makes of
-//!   noted ones may be changed again (`tree::L5`). All that commits change by themselves is made
-//!   once more, as much as the older one may make of it.
-//! - **G6** What is to come changes records, checksums and free space in no more leaves than there
-//!   are: no more than `rest` says, beside the bytes that come. A tree of more than `LEAVES_MAX`
-//!   leaves has no such bound.
+//! - **G1** A commit makes no more nodes than `nodes` says. The file trees are merged once
+//!   (`tree`). So are the checksum tree and the leaves of the extent tree that record data.
+//! - **G2** Leaves that record metadata may change in each round of the commit, each time in other
+//!   runs. So each counts as three. The bytes of new records are counted as a share of all nodes.
+//! - **G3** In the free-space tree, a group with changes counts with the most bytes that can
+//!   describe its free space. The commit converts a group to bitmaps before its extents take more.
+//! - **G4** The first change of a node that may be shared adds references for everything that the
+//!   node points to. It adds up to two for each extent and each child. They count in the leaves
+//!   that record these.
+//! - **G5** If a transaction commits behind an older one, it makes no more nodes than
+//!   `nodes_beside` says. Both were noted on the trees before the older commit. The younger
+//!   transaction may change leaves again that the older one makes (`tree::L5`). Nodes that every
+//!   commit changes count for both.
+//! - **G6** Later items change records, checksums and free space only in leaves that exist. So they
+//!   make at most `rest` nodes, and the nodes that their bytes fill. A tree with more than
+//!   `LEAVES_MAX` leaves has no such bound.
 
 mod span;
 mod survey;
@@ -49,41 +51,41 @@ use crate::transaction::Transaction;
 use buttress_transaction::delayed_ref::{RecordChange, inline_max};
 use buttress_transaction::sums::SumsChange;
 
-/// Bytes that a node may add to the extent tree.
+/// The most bytes that the records of one node add to the extent tree.
 const NODE_BYTES: u64 = 84;
 /// The heaviest item of the free-space tree, a bitmap.
 const FREE_SPACE_ITEM: u64 = free_space_form::BITMAP_BITS / 8 + ITEM_LEN as u64;
-/// Items of the root tree that a commit changes, beside those of subvolumes.
+/// Root items that a commit changes, besides those of subvolumes.
 const ROOTS_MOVED: u64 = 12;
-/// Nodes beside all others: a chunk that the commit adds by itself changes some.
+/// Nodes added as a margin. They cover a chunk that the commit adds itself.
 const SLACK: u64 = 12;
-/// Nodes for each chunk that the transaction adds.
+/// Nodes that each new chunk of the transaction adds.
 const CHUNK_NODES: u64 = 2;
 
-/// Trees that commits alone change, and change leaf by leaf.
+/// Trees that only commits change, and of which the ledger records single leaves.
 const RECORDS: [TreeId; 3] = [TreeId::EXTENT, TreeId::CSUM, TreeId::FREE_SPACE];
 
-/// What one transaction changes.
+/// The noted changes of one transaction.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     trees: FxHashMap<TreeId, Tree>,
-    /// Groups with changes, by their first bytes.
+    /// Start addresses of the groups with changes.
     groups: BTreeSet<Logical>,
     /// Leaves of the extent tree that record metadata, and the inner nodes above them.
     meta: Nodes,
-    /// Nodes of the small trees that every commit may change as a whole.
+    /// Nodes of the small trees. Every commit may change all of them.
     small: u64,
     /// Leaves of the free-space tree that describe metadata groups.
     free_space_meta: u64,
     root_items: u64,
-    /// Nodes of the root tree.
+    /// Number of nodes of the root tree.
     root_nodes: u64,
     chunks: u64,
-    /// An item was changed of a tree that the commit changes, too.
+    /// An operation changed an item of a tree that commits change, too.
     is_mixed: bool,
-    /// What is pointed to by nodes that were shared.
+    /// Addresses of the extents and nodes that shared nodes point to; not noted yet.
     pointed: Vec<Logical>,
-    /// All nodes of [`RECORDS`]; nothing where those are too many.
+    /// The nodes of each tree of [`RECORDS`]; `None` if one has too many leaves.
     all: Option<[Nodes; 3]>,
 }
 
@@ -96,7 +98,7 @@ fn csum_key(at: Logical) -> Key {
     Key::new(ids::EXTENT_CSUM, Kind::EXTENT_CSUM, at.0)
 }
 
-/// What a node that may be shared points to (G4).
+/// Adds the addresses of all that a possibly shared node points to (G4).
 fn note_pointed(node: &Node, pointed: &mut Vec<Logical>) {
     for slot in 0..node.len() {
         if node.level() > 0 {
@@ -111,14 +113,14 @@ fn note_pointed(node: &Node, pointed: &mut Vec<Logical>) {
     }
 }
 
-/// The most bytes that the free-space tree can come to say of a group (G3).
+/// The most bytes that can describe a group in the free-space tree (G3).
 fn free_space_bytes(geometry: &Geometry, group: Extent) -> u64 {
     let extents = free_space_form::upper_threshold(group.len, geometry.sectorsize) + 1;
     extents * ITEM_LEN as u64 + FREE_SPACE_ITEM
 }
 
 impl Ledger {
-    /// An empty ledger on these trees.
+    /// Creates an empty ledger on the committed trees `roots`.
     pub(crate) fn new(store: &Store, roots: &Roots, space: &Space) -> Result<Self, Unknown> {
         let mut ledger = Self::default();
         let under = |tree, root| {
@@ -136,7 +138,7 @@ impl Ledger {
             space.groups_of(SpaceKind::Metadata).iter().map(|group| group.range()).collect();
         groups.sort_unstable_by_key(|group| group.start);
         survey::recording(store, &Expect::root(root), &groups, &mut ledger.meta)?;
-        // A new group lies behind all others.
+        // The records of a new group would go behind those of all others.
         ledger.meta.leaves += 1;
         for group in groups {
             ledger.free_space_meta += ledger.touch(store, roots, group)?;
@@ -158,8 +160,8 @@ impl Ledger {
             .or_insert_with(|| Tree::new(store.geometry(), tree, roots.find(tree), Generation(0)))
     }
 
-    /// Notes that the free space of a group changes, and its own item (G3). Returns how many leaves
-    /// describe it.
+    /// Notes that the free space of a group changes, and its block group item (G3). Returns how
+    /// many leaves of the free-space tree describe the group.
     fn touch(&mut self, store: &Store, roots: &Roots, group: Extent) -> Result<u64, Unknown> {
         if !self.groups.insert(group.start) {
             return Ok(0);
@@ -174,7 +176,7 @@ impl Ledger {
         free.note_range(store, range, (0, most), FREE_SPACE_ITEM)
     }
 
-    /// Notes what a transaction changed since the last call; all of it where `anew`.
+    /// Notes what a transaction changed since the last call, or all its changes if `anew`.
     pub(crate) fn feed(
         &mut self,
         view: &View,
@@ -219,7 +221,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Notes changes in ranges of keys of one tree, as [`Tree::note_range`] does.
+    /// Notes changes in ranges of keys of one tree (see [`Tree::note_range`]).
     fn note_ranges(
         &mut self,
         view: &View,
@@ -238,7 +240,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// Notes that records of extents and nodes change, and how many bytes come to each.
+    /// Notes changed records of extents and nodes, each with its bytes before and after. Their
+    /// groups change, too.
     fn note_records(
         &mut self,
         view: &View,
@@ -261,13 +264,13 @@ impl Ledger {
         Ok(())
     }
 
-    /// Nodes that a commit of all that was noted makes at most (G1).
+    /// The most nodes that a commit of all noted changes makes (G1). A leaf has `room` bytes.
     pub(crate) fn nodes(&self, room: u64) -> u64 {
         with_records(self.trees.values().map(Tree::nodes).sum::<u64>() + self.fixed(), room)
     }
 
-    /// Nodes that it makes at most behind the commit of an older transaction, which was noted on
-    /// the same trees (G5).
+    /// The most nodes that such a commit makes behind the commit of an `older` transaction. That
+    /// one was noted on the same trees (G5).
     pub(crate) fn nodes_beside(&self, older: &Self, room: u64) -> u64 {
         let beside = |(id, tree): (&TreeId, &Tree)| match older.trees.get(id) {
             Some(older) => tree.nodes_beside(older),
@@ -277,7 +280,7 @@ impl Ledger {
         with_records(noted + self.fixed() + older.fixed(), room)
     }
 
-    /// Nodes of what every commit changes (G2).
+    /// The most nodes that the commit makes in trees and leaves that every commit changes (G2).
     fn fixed(&self) -> u64 {
         let records = 3 * self.meta.leaves + 4 * self.meta.inner;
         let moved = ROOTS_MOVED + self.trees.len() as u64 + self.root_items;
@@ -286,9 +289,10 @@ impl Ledger {
         records + 3 * self.small + 2 * self.free_space_meta + roots + chunks + SLACK
     }
 
-    /// Nodes that items to come make at most of records, checksums and free space that nothing was
-    /// noted of (G6). Leaves of records are packed again. Two of checksums are more than one
-    /// together. A group says no more than it can.
+    /// The most nodes that later items make in leaves of records, checksums and free space that are
+    /// still clean (G6). Leaves of the extent tree are packed again. A checksum leaf counts twice,
+    /// since two neighbouring leaves hold more than one can. Clean groups count with all bytes that
+    /// can describe them.
     pub(crate) fn rest(&self, space: &Space, geometry: &Geometry) -> Option<u64> {
         let room = geometry.leaf_room() as u64;
         let packed = |bytes: u64, heaviest| bytes / (room - heaviest) + 1;
@@ -308,20 +312,21 @@ impl Ledger {
         Some((made + above + 3 * inner).saturating_sub(RECORDS.iter().map(dirty).sum()))
     }
 
-    /// What comes to `rest` of a younger transaction: leaves that this one may add (G5).
+    /// The most leaves that this transaction adds for the `rest` of a younger one (G5).
     pub(crate) fn growth(&self) -> u64 {
         let grown = |tree: &TreeId| self.trees.get(tree).map_or(0, Tree::growth);
         2 * RECORDS.iter().map(grown).sum::<u64>()
     }
 
-    /// Nodes of the trees that operations change; nothing where the commit changes one, too.
+    /// The most nodes made in trees that operations change. `None` if operations changed a tree
+    /// that commits change, too.
     pub(crate) fn nodes_of_items(&self) -> Option<u64> {
         let of_items = self.trees.iter().filter(|(tree, _)| !RECORDS.contains(tree));
         (!self.is_mixed).then(|| of_items.map(|(_, tree)| tree.nodes()).sum())
     }
 
-    /// Nodes that all dirty data of an inode can dirty at most, beside what was noted already;
-    /// `frozen` is what was noted of a commit that is under way (`span`).
+    /// The most nodes that all dirty data of an inode can dirty, besides those already noted.
+    /// `frozen` is the ledger of the commit under way (`span`).
     pub(crate) fn nodes_of_inode(
         &self,
         view: &View,
@@ -333,7 +338,7 @@ impl Ledger {
         Ok(Span::of(view, tree, ino)?.nodes(view, self.trees.get(&tree), frozen, levels))
     }
 
-    /// How many leaves of them are dirty, and bytes that come to them.
+    /// The number of dirty leaves in trees that operations change, and the bytes put into them.
     pub(crate) fn dirty(&self) -> (u64, u64) {
         let of_items = self.trees.iter().filter(|(tree, _)| !RECORDS.contains(tree));
         let dirty = of_items.map(|(_, tree)| tree.dirty());
@@ -341,7 +346,7 @@ impl Ledger {
     }
 }
 
-/// So many nodes, and those that their own records take.
+/// Adds the nodes that the records of `nodes` nodes need.
 fn with_records(nodes: u64, room: u64) -> u64 {
     nodes + 2 * NODE_BYTES * nodes / room + 2
 }

@@ -1,28 +1,31 @@
 //! Reservations of metadata space, made before an operation starts.
 //!
-//! The need of a commit has two bounds, and the smaller one counts. First: every changed item
-//! dirties at most one path and one split, as high as the tallest tree in use. Second: all items
-//! together dirty at most every existing node, plus the nodes that new bytes fill. So a long
-//! transaction of small operations does not reserve more than the volume has.
+//! The need of a commit has two bounds, and the smaller one counts. First, each changed item
+//! dirties at most one path and causes one split. A path is as long as the height of the tallest
+//! tree in use. Second, all items together dirty at most every existing node. The nodes that new
+//! bytes fill are added to both. So a long transaction of small operations does not reserve more
+//! than the volume has.
 //!
-//! If that does not fit, the nodes are counted (`count`), and paths are reserved only for items
-//! since the count. The bounds are in `fits`.
+//! If a request does not fit by these bounds, the nodes are counted (`count`). Then paths are
+//! reserved only for items since the count. The bounds are in `fits`.
 //!
 //! # Invariants
 //!
-//! - **P1** need(running + reserved) + need(frozen) fits in free metadata less the global reserve,
-//!   plus half of the unallocated space of the devices. Data cannot take that half meanwhile. An
-//!   operation that frees space may use all of it while some is kept for copies of shared nodes
-//!   (`copies`).
-//! - **P2** A thread that asks holds no handle: asking may commit. Checked in debug builds.
-//! - **P3** What was reserved is the sum of the live tokens. Checked at every commit of a debug
-//!   build.
-//! - **P4** An operation that frees space may use seven eighths of the global reserve beyond the
-//!   limit of writers. It may use three quarters if trees share nodes; the drop of a subvolume may
-//!   use all of it. Such operations may also use all that is kept for copies, since together they
-//!   fit in it. If no flush step made room, such an operation is granted beside other freeing
-//!   operations alone, whatever else is reserved. If it has waited for those, too, it is granted as
-//!   if it were alone. So unused reservations of others never make a delete fail.
+//! - **P1** The need of the running transaction with all reservations, plus the need of the frozen
+//!   one, always fits. It fits in free metadata less the global reserve, plus half of the
+//!   unallocated space. Data cannot take that half meanwhile. While space is kept for copies of
+//!   shared nodes (`copies`), an operation that frees space may use all unallocated space.
+//! - **P2** A thread that requests a reservation holds no handle, since the request may have to
+//!   commit. Debug builds check this.
+//! - **P3** The sum of all reservations equals the sum of the live tokens. Debug builds check this
+//!   at every commit.
+//! - **P4** An operation that frees space may use seven eighths of the global reserve, which
+//!   ordinary writers may not use. It may use three quarters if trees share nodes; the drop of a
+//!   subvolume may use all of it. These operations may also use all that is kept for copies, since
+//!   together they fit in it. If no flush step made room, such an operation ignores the
+//!   reservations of writers. It must fit beside the reservations of other operations that free
+//!   space. If it has also waited for those to end, it ignores all reservations. So unused
+//!   reservations of others never make a delete fail.
 
 mod accounts;
 mod ahead;

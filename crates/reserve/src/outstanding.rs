@@ -9,17 +9,17 @@ use buttress_transaction::{Cost, Costs};
 
 use crate::urgency::Urgency;
 
-/// No reservation, in the form in which the audit counts tokens.
+/// The figures of an empty token, as the audit counts them.
 #[cfg(debug_assertions)]
 pub(crate) const NOTHING: [u64; 6] = [0; 6];
 
-/// Operations that have reserved space and have not ended.
+/// The sum of all reservations that operations hold.
 #[derive(Debug, Default)]
 pub(crate) struct Outstanding {
     costs: Costs,
     /// The part of `costs` that belongs to operations which free space.
     freeing: Costs,
-    /// The same, counted by the tokens (`reserve::P3`).
+    /// The same sums, computed from the live tokens (`reserve::P3`).
     #[cfg(debug_assertions)]
     audit: buttress_space::TokenAudit<6>,
 }
@@ -30,7 +30,7 @@ impl Outstanding {
         self.costs
     }
 
-    /// Returns the part that belongs to operations which free space.
+    /// The part that belongs to operations which free space.
     pub(crate) fn freeing(&self) -> Costs {
         self.freeing
     }
@@ -43,7 +43,7 @@ impl Outstanding {
         self.audit.grant(figures(held, freeing));
     }
 
-    /// Takes back a grant that was not taken.
+    /// Takes back a grant for which no token was made.
     pub(crate) fn revoke(&mut self, (held, freeing): (Costs, Costs)) {
         self.costs -= held;
         self.freeing -= freeing;
@@ -75,13 +75,13 @@ impl Outstanding {
     }
 }
 
-/// What a reservation adds to the sum, and to that of operations that free space.
+/// The amounts that a reservation adds to `costs` and to `freeing`.
 pub(crate) fn shares(cost: Cost, urgency: Urgency) -> (Costs, Costs) {
     let all = Costs::from(cost);
     (all, if urgency.frees() { all } else { Costs::default() })
 }
 
-/// Both sums, in the form in which the audit counts tokens.
+/// Both sums, as the figures that the audit counts.
 #[cfg(debug_assertions)]
 pub(crate) fn figures(all: Costs, freeing: Costs) -> [u64; 6] {
     let ([a, b, c], [d, e, f]) = (all.figures(), freeing.figures());

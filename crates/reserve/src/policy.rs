@@ -1,33 +1,33 @@
-//! The rules by which reservations are counted: ours, and the published one as a baseline.
+//! The rules by which reservations are counted: the default, and Linux's rule as a baseline.
 
 use std::str::FromStr;
 
 use buttress_transaction::Costs;
 
-/// Levels that the published rule counts for each item, whatever the height of the tree.
+/// Levels that Linux's rule counts for each item, whatever the height of the tree.
 #[cfg(feature = "baselines")]
 const LEVELS: u64 = 8;
 
 /// How much metadata a reservation takes until it is put or given back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReservePolicy {
-    /// What all reservations together can dirty in the trees that there are.
+    /// All reservations together take what they can dirty in the existing trees.
     #[default]
     Counted,
-    /// At least eight nodes for each item, whatever else is reserved: Linux's rule. Reservations
-    /// that are held for long, as those of dirty data are, then fill metadata long before memory.
+    /// Linux's rule: each item takes at least eight nodes, whatever else is reserved. Dirty data
+    /// keeps its reservations for long, so it fills metadata long before it fills memory.
     #[cfg(feature = "baselines")]
     Levels,
 }
 
 impl ReservePolicy {
-    /// Whether reservations take bytes by themselves.
+    /// Whether each reservation takes its own bytes, as in Linux.
     pub(crate) fn is_levels(self) -> bool {
         self != Self::Counted
     }
 
-    /// Bytes that reservations take by themselves. An item that follows from others in trees that
-    /// commits alone change is none of Linux's items: Linux reserves its delayed references apart.
+    /// The bytes that reservations take on their own. Items in trees that only commits change do
+    /// not count, because Linux reserves delayed references separately.
     pub(crate) fn alone(self, costs: Costs, nodesize: u64) -> u64 {
         let _ = (costs, nodesize);
         match self {
@@ -51,7 +51,7 @@ impl FromStr for ReservePolicy {
     }
 }
 
-/// Whether room is kept for copies of nodes that trees share.
+/// Whether metadata is kept for copies of shared nodes (`copies`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DeleteRoom {
     /// A delete always succeeds; operations that fill the volume are refused earlier.

@@ -1,4 +1,4 @@
-//! The state of metadata reservations: all that decides whether more metadata may be reserved.
+//! The state from which it is decided whether more metadata may be reserved.
 
 use std::sync::atomic::{AtomicU8, AtomicU64};
 use std::sync::{Arc, Weak};
@@ -23,7 +23,7 @@ use crate::shares::Shares;
 use crate::token::Owners;
 use crate::urgency::Demand;
 
-/// The bits of block groups that hold a kind.
+/// The flags of the block groups that hold a kind of space.
 pub fn kind_flags(space: &Space, kind: SpaceKind) -> BlockGroupFlags {
     match kind {
         SpaceKind::System => BlockGroupFlags::SYSTEM,
@@ -33,7 +33,7 @@ pub fn kind_flags(space: &Space, kind: SpaceKind) -> BlockGroupFlags {
     }
 }
 
-/// The inputs of reservations: the parts of the engine below them, and the rules.
+/// What reservations are built on: lower parts of the engine, and the rules.
 pub struct Beneath {
     /// Committed nodes.
     pub store: Arc<Store>,
@@ -42,18 +42,19 @@ pub struct Beneath {
     /// The space of the devices that no chunk uses. Unranked: a discard of such space may run while
     /// this lock is held.
     pub devices: Arc<Mutex<DeviceSpace>>,
-    /// The view that operations have now.
+    /// The current view of operations.
     pub view: Arc<ArcSwap<View>>,
     /// The rule by which reservations count.
     pub policy: ReservePolicy,
     /// Whether room is kept for copies of shared nodes.
     pub delete_room: DeleteRoom,
-    /// Levels of the highest tree.
+    /// The level of the tallest tree's root.
     pub height: u8,
 }
 
-/// Metadata that was reserved, and what commits may still take: all that decides whether more fits.
-/// It reads trees and accounts, and neither commits nor makes room: the engine does, above.
+/// The metadata that is reserved and that commits may still allocate, and the rules for granting
+/// more. This code reads trees and accounts. It neither commits nor makes room; the engine above
+/// does.
 pub struct Reservations {
     pub(crate) store: Arc<Store>,
     pub(crate) space: Arc<Space>,
@@ -63,25 +64,26 @@ pub struct Reservations {
     pub(crate) view: Arc<ArcSwap<View>>,
     pub(crate) policy: ReservePolicy,
     pub(crate) delete_room: DeleteRoom,
-    /// The owners of tokens, by the shard of the requesting thread.
+    /// The references that tokens hold to these reservations, one for each shard.
     pub(crate) owners: Owners,
-    /// Unranked: an outer lock; those of accounts and inodes are taken inside.
+    /// The sum of all reservations. Unranked: an outer lock, under which the locks of accounts and
+    /// inodes are taken.
     pub(crate) outstanding: CachePadded<Mutex<Outstanding>>,
-    /// The part of them that dirty data of inodes holds.
+    /// The part of `outstanding` for the dirty data of inodes.
     pub(crate) inode_reserves: Arc<InodeReserves>,
-    /// Reservations that shards keep for the next operations.
+    /// Reservations that shards keep.
     pub(crate) credits: Credits,
-    /// The thread that makes room before any wait.
+    /// The state in which the preemptive flusher sleeps.
     pub(crate) ahead: CachePadded<Ahead>,
-    /// Waiters for metadata.
+    /// Tickets that wait for metadata.
     pub(crate) queue: CachePadded<Queue<Demand>>,
-    /// Reserved metadata, in thousandths of the free metadata that the changes made so far leave.
+    /// The reserved part of the metadata that put changes leave free, in thousandths.
     pub(crate) pressure: AtomicU64,
-    /// Metadata that the frozen transaction may still need, in bytes.
+    /// Bytes of metadata that the commit of the frozen transaction may allocate in total.
     pub(crate) frozen_need: AtomicU64,
-    /// Metadata that the frozen transaction has allocated already.
+    /// Bytes of metadata that this commit has allocated so far.
     pub(crate) frozen_taken: AtomicU64,
-    /// Levels of the highest tree.
+    /// The level of the root of the tallest known tree.
     pub(crate) height: AtomicU8,
     pub(crate) shares: Shares,
     pub(crate) copies: Copies,
@@ -119,8 +121,8 @@ impl Reservations {
         &self.queue
     }
 
-    /// What is reserved for one inode's dirty data, for reservations that are bound to it
-    /// ([`MetaReservation::bind`]).
+    /// Creates the record of one inode's reservations for dirty data. Reservations are attached to
+    /// it with [`MetaReservation::bind`].
     pub fn inode_reserve(&self, tree: TreeId, ino: Ino) -> Arc<InodeReserve> {
         self.inode_reserves.enter(tree, ino)
     }

@@ -1,21 +1,21 @@
 //! The metadata that the first change of a shared node takes.
 //!
-//! A snapshot uses the nodes of its source. The first tree that changes one of them gets a copy of
-//! its own. All extents or nodes that the copy points to get one more user: up to two references
-//! for each extent that a leaf names. Each extent may be recorded in another leaf of the extent
-//! tree.
+//! A snapshot uses the nodes of its source. The first tree that changes a shared node gets its own
+//! copy. Everything that the copy points to gets one more user. A leaf's copy adds up to two
+//! references for each extent that it names, and each may lie in another leaf of the extent tree.
+//!
 //! # Invariants
 //!
-//! - **S1** Before a tree is changed or snapshotted, it is known that its nodes may be shared. From
-//!   then on a request includes the references, and at most as many leaves that record them as
-//!   exist. The first change of a node that a balance of Linux moved takes the same, though the
-//!   node is not shared. Linux marks the root of such nodes like that of a snapshot
-//!   (`last_snapshot`), so they are counted, too.
-//! - **S2** If trees share nodes, the global reserve includes the size of the extent tree once
-//!   more, up to half of all metadata. Linux does the same. So a delete finds space however many
-//!   leaves it is the first to change. While a snapshot shares the deleted data, the delete takes
-//!   more than it frees. `copies` keeps space so that the next delete finds some, too. The drop of
-//!   the snapshot uses what the deletes leave.
+//! - **S1** Before a tree is changed or snapshotted, reservations know whether its nodes may be
+//!   shared. If so, each request includes the added references. It also includes the extent-tree
+//!   leaves that record them, at most as many as exist. A node that a balance of Linux moved takes
+//!   the same when it is first changed, though it is not shared. Linux marks the root of such nodes
+//!   like that of a snapshot (`last_snapshot`), so they are counted, too.
+//! - **S2** If trees share nodes, the global reserve grows by the size of the extent tree, up to
+//!   half of all metadata. Linux does the same. So a delete finds space, however many shared leaves
+//!   it is the first to change. While a snapshot shares the deleted data, the delete takes more
+//!   than it frees. `copies` keeps space so that the next delete finds some, too. The drop of the
+//!   snapshot uses what the deletes leave.
 
 use buttress_format::TreeId;
 use buttress_tree::{Roots, Store};
@@ -24,10 +24,11 @@ use crate::reservations::Reservations;
 use crate::shares::{EXTENT_ITEM, EXTENT_REFS};
 use crate::{View, ledger};
 
-/// Bytes of nodes for each byte of references to them, at least, when each node gets two more
+/// Bytes of nodes for each byte of references to them, at least. Each node gets two more
 /// references.
 const RECORDED: u64 = 64;
-/// Nodes that a delete takes besides the extent tree, roughly, and for reserved items of others.
+/// A margin in nodes for what a delete takes besides the extent tree, and for items that others
+/// reserve.
 const BESIDE: u64 = 192;
 
 impl Reservations {
@@ -41,7 +42,7 @@ impl Reservations {
         }
     }
 
-    /// Counts the extent tree's nodes again, after a commit has changed them.
+    /// Counts the nodes of the extent tree again, after a commit has changed it.
     pub(crate) fn look_again_at_extents(&self, roots: &Roots) {
         if self.is_shared() {
             self.look_at_extents(&self.store, roots);
@@ -57,8 +58,8 @@ impl Reservations {
         self.shares.is_any()
     }
 
-    /// Bytes of metadata that `items` changed items take besides their paths, if all nodes together
-    /// take `used` bytes.
+    /// The bytes of metadata that `items` changed items take for shared nodes, in addition to their
+    /// paths. All existing nodes take `used` bytes.
     pub(crate) fn shared_need(&self, items: u64, used: u64) -> u64 {
         if items == 0 || !self.is_shared() {
             return 0;
@@ -72,32 +73,33 @@ impl Reservations {
         fills + leaves + self.shared_nodes(used)
     }
 
-    /// Bytes of the extent tree's leaves that `items` changed items dirty, if the size of the
-    /// extent tree is known.
+    /// Bytes of the extent-tree leaves that `items` changed items dirty; 0 if the size of the
+    /// extent tree is unknown.
     pub(crate) fn shared_leaves(&self, items: u64) -> u64 {
         let extents = self.shared_extents().unwrap_or(0);
         items.saturating_mul(self.each_leaf()).min(extents)
     }
 
-    /// Bytes of these leaves for one item that is the first change of a leaf.
+    /// Bytes of the extent-tree leaves that one item dirties if it is the first change of a leaf.
     fn each_leaf(&self) -> u64 {
         let geometry = self.store.geometry();
         geometry.leaf_room() as u64 / EXTENT_ITEM * u64::from(geometry.nodesize)
     }
 
-    /// Leaves that record one leaf's extents, each in a different leaf; zero without shared nodes.
+    /// The most extent-tree leaves that record the extents of one leaf: one for each extent. 0 if
+    /// trees share no nodes.
     pub(crate) fn shared_records(&self) -> u64 {
         if self.is_shared() { self.store.geometry().leaf_room() as u64 / EXTENT_ITEM } else { 0 }
     }
 
-    /// Bytes of the extent tree's nodes; `None` if they are unknown or trees share no nodes.
+    /// Bytes of all nodes of the extent tree; `None` if unknown, or if trees share no nodes.
     fn shared_extents(&self) -> Option<u64> {
         let nodes = self.shares.extents().filter(|_| self.is_shared())?;
         Some(nodes.saturating_mul(u64::from(self.store.geometry().nodesize)))
     }
 
-    /// Nodes for the references that the first change of a leaf adds, half full as leaves may be;
-    /// zero without shared nodes.
+    /// Nodes that the added references fill when a leaf is first changed. They may be half full. 0
+    /// if trees share no nodes.
     pub(crate) fn shared_fills(&self) -> u64 {
         if !self.is_shared() {
             return 0;
@@ -107,16 +109,17 @@ impl Reservations {
         2 * room / EXTENT_ITEM * EXTENT_REFS / nodesize + 1
     }
 
-    /// The most bytes of references to nodes, for all existing nodes: a node has one parent in each
-    /// tree.
+    /// The most bytes that references to nodes can add, if `used` bytes of nodes exist. A node has
+    /// one parent in each tree.
     pub(crate) fn shared_nodes(&self, used: u64) -> u64 {
         if self.is_shared() { used / RECORDED } else { 0 }
     }
 
-    /// The least size of the global reserve, if all nodes take `used` bytes (S2).
+    /// The least size of the global reserve if trees share nodes and all nodes take `used` bytes
+    /// (S2). `None` if the extent tree's size is unknown.
     pub(crate) fn shared_reserve(&self, used: u64) -> Option<u64> {
         let least = self.shared_extents()? + used / RECORDED;
-        // An operation that frees has three quarters of it.
+        // An operation that frees space may use three quarters of the reserve.
         Some(least / 3 * 4 + BESIDE * u64::from(self.store.geometry().nodesize))
     }
 }

@@ -2,11 +2,11 @@
 //!
 //! # Invariants
 //!
-//! - **T1** A ticket that leaves the queue keeps nothing: what was granted meanwhile goes back, and
-//!   the tickets behind it are looked at again.
+//! - **T1** A ticket that leaves the queue holds nothing. If it was granted meanwhile, the grant is
+//!   taken back, and later tickets are tried again.
 //! - **T2** Before an operation that frees space is refused, it waits up to `OTHERS_END` for other
-//!   such operations to end. If they end in time, all flush steps run again. The earlier run may
-//!   have ended before those operations did, and only a commit gives back what they put.
+//!   such operations to end. If they end in time, all flush steps run again, since only a commit
+//!   gives back what these operations put. The earlier steps may have run before they ended.
 
 use std::time::{Duration, Instant};
 
@@ -20,16 +20,17 @@ use crate::token::MetaReservation;
 use crate::urgency::Demand;
 use crate::waiting::{Look, OWN_SLICE, Waits};
 
-/// How long an operation that frees space waits for others that free, once nothing else helped.
+/// How long an operation that frees space waits for other such operations to end, after all flush
+/// steps failed.
 const OTHERS_END: Duration = Duration::from_secs(1);
 
-/// A waiter for metadata.
+/// A ticket that waits for metadata.
 pub struct MetaTicket<'e> {
     all: &'e Reservations,
     ticket: Option<Ticket<'e, Demand>>,
     demand: Demand,
     priority: Priority,
-    /// The moment since which the ticket waits for other operations that free space.
+    /// Since when the ticket has waited for other operations that free space.
     waits_for_others: Option<Instant>,
 }
 
@@ -43,8 +44,8 @@ impl<'e> MetaTicket<'e> {
         Self { all, ticket: Some(ticket), demand, priority, waits_for_others: None }
     }
 
-    /// What its thread may wait for. A ticket with priority never waits for the flusher, as the
-    /// flusher may wait for it.
+    /// What the waiting thread may wait for. A ticket of high priority never waits for the flusher,
+    /// since the flusher may wait for its operation.
     pub fn reach(&self, asked: Reach) -> Reach {
         if self.priority == Priority::High { Reach::Commit } else { asked }
     }

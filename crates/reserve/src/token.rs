@@ -13,8 +13,8 @@ use crate::reservations::Reservations;
 use crate::urgency::Urgency;
 use crate::{Cost, Costs};
 
-/// The account, for holders of reservations. Every operation has one: a single count of holders
-/// would be contended by all processors.
+/// References to the volume's reservations for tokens, one for each shard. Every operation has a
+/// token, so all processors would contend for a single reference count.
 #[derive(Debug)]
 pub(crate) struct Owners([Arc<CachePadded<Weak<Reservations>>>; SHARDS]);
 
@@ -24,15 +24,15 @@ impl Owners {
     }
 }
 
-/// A reservation. What was not put when it is dropped was not needed.
+/// A reservation. Dropping it gives back what was not put.
 #[must_use = "a reservation that is dropped reserves nothing"]
 pub struct MetaReservation {
     owner: Arc<CachePadded<Weak<Reservations>>>,
-    /// Many operations' worth may be held as one.
+    /// What the token holds; it may cover many operations.
     held: Costs,
-    /// The part of `held` that is reserved to free space.
+    /// The part of `held` that belongs to operations which free space.
     freeing: Costs,
-    /// The inode with the dirty data that it is for, where that is counted by the inode.
+    /// The inode that bounds these items, if the reservation is for its dirty data (`inode`).
     of: Option<Arc<InodeReserve>>,
     /// The id of the token in the list of live tokens.
     #[cfg(debug_assertions)]
@@ -40,7 +40,7 @@ pub struct MetaReservation {
 }
 
 impl MetaReservation {
-    /// Creates the token of a reservation that is already counted.
+    /// Creates the token of a reservation that the outstanding sum already includes.
     pub fn of_granted(all: &Reservations, cost: Cost, urgency: Urgency) -> Self {
         let (held, freeing) = shares(cost, urgency);
         Self {
@@ -53,8 +53,9 @@ impl MetaReservation {
         }
     }
 
-    /// Makes it count by the inode with the dirty data that it is for, and all that is merged with
-    /// it from now on. None of its items may be for anything else.
+    /// Attaches the reservation to the inode that its dirty data belongs to, so that the inode's
+    /// bound limits it. This also holds for reservations merged into it later. All of its items
+    /// must be for this inode.
     pub fn bind(&mut self, of: &Arc<InodeReserve>) {
         if !self.of.as_ref().is_some_and(|own| Arc::ptr_eq(own, of)) {
             self.unbind();
@@ -63,19 +64,19 @@ impl MetaReservation {
         }
     }
 
-    /// Makes every item count by itself again.
+    /// Detaches the reservation from its inode, so that no bound limits it.
     fn unbind(&mut self) {
         if let Some(of) = self.of.take() {
             of.take(self.held.items);
         }
     }
 
-    /// Adds another reservation of the same volume. If either counts by its inode, all of it does:
-    /// both are for the same inode.
+    /// Merges `other` into this reservation. If one of them is attached to an inode, the result is.
+    /// Then both must be for this inode.
     ///
     /// # Panics
     ///
-    /// When it is another volume's: a bug of the caller.
+    /// If `other` belongs to another volume; this is a bug of the caller.
     pub fn merge(&mut self, mut other: Self) {
         assert!(self.owner.ptr_eq(&other.owner), "reservations of two volumes");
         #[cfg(debug_assertions)]
@@ -95,13 +96,13 @@ impl MetaReservation {
         self.freeing += std::mem::take(&mut other.freeing);
     }
 
-    /// Cuts off `part` of `whole`, rounded up: the share of some of the things it was made for.
+    /// Splits off the share of `part` out of `whole` equal parts, rounded up.
     pub fn split(&mut self, part: usize, whole: usize) -> Self {
         let share = |of: u64| of.min((of * part as u64).div_ceil(whole.max(1) as u64));
         self.cut(self.held.map(self.held, |of, _| share(of)))
     }
 
-    /// Cuts off as much of `cost` as the token holds, and returns the missing part.
+    /// Splits off as much of `cost` as the token holds. Returns that and the missing part.
     pub fn split_cost(&mut self, cost: Cost) -> (Self, Cost) {
         let part = self.held.map(cost.into(), u64::min);
         let short = Cost {
@@ -112,8 +113,8 @@ impl MetaReservation {
         (self.cut(part), short)
     }
 
-    /// Gives back what it holds to its account: a caller that has the account at hand need not
-    /// look for it. The account may keep it for a while; it stays reserved then.
+    /// Gives back what the token holds. A caller that already has `all` saves a lookup. A shard may
+    /// keep the reservation for a while; then it still counts as reserved.
     pub fn give_back(&mut self, all: &Reservations) {
         if self.held.is_nothing() {
             return;
@@ -141,7 +142,7 @@ impl MetaReservation {
         }
     }
 
-    /// Subtracts the reservation from the sum of all reservations.
+    /// Subtracts the reservation from the sum of all reservations, and serves waiting tickets.
     pub(crate) fn settle(&mut self, all: &Reservations) {
         self.unbind();
         let (held, freeing) = (std::mem::take(&mut self.held), std::mem::take(&mut self.freeing));
@@ -157,7 +158,7 @@ impl MetaReservation {
         all.serve();
     }
 
-    /// Items of trees that operations change.
+    /// The reserved items of trees that operations change.
     #[must_use]
     pub fn items(&self) -> u64 {
         self.held.items
@@ -167,7 +168,7 @@ impl MetaReservation {
         self.held
     }
 
-    /// Cuts off `cost`, if the token holds all of it.
+    /// Splits off `cost`, if the token holds all of it; otherwise `None`.
     pub(crate) fn cut_all_of(&mut self, cost: Cost) -> Option<Self> {
         let cost = Costs::from(cost);
         (self.held.map(cost, u64::min) == cost).then(|| self.cut(cost))

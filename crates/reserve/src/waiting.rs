@@ -1,40 +1,42 @@
-//! The interface by which the thread that makes room handles a waiting ticket of either queue.
+//! The interface to waiting tickets of the data queue and of the metadata queue. The code that
+//! makes room uses it.
 
 use std::time::Duration;
 
 use buttress_space::{DataReservation, DataTicket};
 
-/// How long a waiter that may have to make room itself sleeps.
+/// How long a ticket sleeps at a time if its thread may have to make room itself.
 pub const OWN_SLICE: Duration = Duration::from_millis(2);
 
-/// A waiter in a line.
+/// A waiting ticket.
 pub trait Waits {
-    /// The token that the waiter waits for.
+    /// The reservation that the ticket waits for.
     type Token;
 
-    /// Waits for a verdict, at most so long; the inner `None` is a refusal.
+    /// Waits at most `limit` for the ticket to be granted or refused. `None` is a timeout, and
+    /// `Some(None)` a refusal.
     fn wait(&mut self, limit: Duration) -> Option<Option<Self::Token>>;
 
-    /// Whether no other waiter is served before it.
+    /// Whether no other ticket of the queue is served before this one.
     fn is_first(&self) -> bool;
 
-    /// Whether it may give up (`txn::flush::F4`).
+    /// Whether the ticket may give up (`txn::flush::F4`).
     fn may_give_up(&self) -> bool;
 
-    /// Its last look, when it stands first and no step helped, before it gives up.
+    /// The last attempt before the first ticket gives up, after no flush step helped.
     fn look_once_more(&mut self) -> Look<Self::Token> {
         Look::InVain
     }
 }
 
-/// The result of a last look.
+/// The result of the last attempt.
 pub enum Look<P> {
-    /// The waiter has its token.
+    /// The ticket has its reservation.
     Served(P),
     /// Other operations that free space have ended. A commit may now write what they put, so the
     /// flush steps run again.
     MakeRoom,
-    /// The look found no space.
+    /// There is no space.
     InVain,
 }
 

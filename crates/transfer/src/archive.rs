@@ -4,9 +4,9 @@
 //!
 //! - **A1** No name of an archive leads out of the top of the copy. A name with `..` is refused. So
 //!   is one that leads through a symbolic link.
-//! - **A2** Of several entries with one name the last counts. Names that others had of an earlier
-//!   one stay.
-//! - **A3** Whiteouts of layers are files and devices like others.
+//! - **A2** If several entries have one name, the last one wins. Hard links to an earlier one keep
+//!   its content.
+//! - **A3** Whiteouts of container layers are copied like any other file or device.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -47,7 +47,8 @@ pub struct Unpack<'a, 'b> {
     job: &'a mut Job<'b>,
     fs: &'a Filesystem,
     buffer: Vec<u8>,
-    /// Attributes of directories, which get them when all is in them.
+    /// Attributes of directories. They are set at the end, because filling a directory changes its
+    /// times.
     directories: BTreeMap<InodeId, SetAttr>,
     has_acls: bool,
 }
@@ -59,7 +60,8 @@ impl<'a, 'b> Unpack<'a, 'b> {
         Self { job, fs, buffer, directories: BTreeMap::new(), has_acls: false }
     }
 
-    /// Copies all entries. Returns whether some had lists for access control, which are left out.
+    /// Copies all entries. Returns whether any entry had access control lists (ACLs) as text, which
+    /// are not copied.
     pub fn all(mut self, input: impl Read) -> Result<bool> {
         let mut archive = Archive::new(input);
         while let Some(entry) = archive.next().context(|| "the archive")? {
@@ -102,7 +104,7 @@ impl<'a, 'b> Unpack<'a, 'b> {
             if target.as_ref().is_some_and(|target| target.id() == there.id()) {
                 return Ok(());
             }
-            // A directory is refused here.
+            // Fails if the name is that of a directory.
             dir.unlink(name).context(text)?;
         }
         if let Some(target) = target {

@@ -181,7 +181,8 @@ impl<'a, 'b> Export<'a, 'b> {
                 Some(group),
                 AtFlags::SYMLINK_NOFOLLOW,
             ) {
-                // Giving files away takes a privilege. Without it they are ours, as with `cp -a`.
+                // Giving files away takes a privilege. Without it they belong to this user, as with
+                // `cp -a`.
                 Ok(()) | Err(Errno::PERM) => {}
                 Err(errno) => return Err(errno).context(text),
             }
@@ -236,8 +237,8 @@ fn link_within(top: &OwnedFd, first: &Path, dir: &OwnedFd, name: &OsStr) -> rust
         holder = Some(rustix::fs::openat(from, part.as_os_str(), DIR_FLAGS, Mode::empty())?);
     }
     let holder = holder.as_ref().unwrap_or(top);
-    // If there is a symbolic link at this place now, it gets the name itself: linkat does not
-    // follow it.
+    // If a symbolic link has taken this place, the new name is another name of the link itself:
+    // linkat does not follow it.
     rustix::fs::linkat(holder, last, dir, name, AtFlags::empty())
 }
 

@@ -89,7 +89,7 @@ pub struct Job<'a> {
     /// holes, and attributes have a fixed order. No time is later than this second, and access
     /// times are not used.
     pub canonical: Option<i64>,
-    /// What becomes more than a copy.
+    /// The paths that become subvolumes or get flags.
     pub special: Special,
     /// The counts so far.
     pub tally: Tally,

@@ -1,4 +1,4 @@
-//! What becomes more than a copy of a file or folder: subvolumes, and inodes with flags.
+//! What a copy makes beyond files and folders: subvolumes, and inodes with flags.
 //!
 //! # Invariants
 //!
@@ -15,9 +15,9 @@ use buttress_fs::{Inode, InodeFlags, TreeId};
 /// How the data of files is kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flags {
-    /// It is overwritten in place, and has no checksums.
+    /// Data is overwritten in place, and has no checksums.
     pub nodatacow: bool,
-    /// It has no checksums.
+    /// Data has no checksums.
     pub nodatasum: bool,
 }
 
@@ -27,7 +27,7 @@ pub struct Special {
     /// Folders that become subvolumes, and the subvolumes that were made of them.
     subvolumes: BTreeMap<PathBuf, Option<TreeId>>,
     flags: BTreeMap<PathBuf, Flags>,
-    /// The paths in `flags` that were there.
+    /// The paths in `flags` that the copy has met.
     used: BTreeSet<PathBuf>,
 }
 
@@ -37,7 +37,7 @@ impl Special {
         self.subvolumes.insert(path, None);
     }
 
-    /// Gives what is at a path these flags, besides others.
+    /// Adds these flags to those of the file or folder at a path.
     pub fn flags(&mut self, path: PathBuf, flags: Flags) {
         let all = self.flags.entry(path).or_default();
         all.nodatacow |= flags.nodatacow;
@@ -57,7 +57,8 @@ impl Special {
         first.or_else(|| flags.next()).map(PathBuf::as_path)
     }
 
-    /// Makes the folder at `path` with the mode and owners `like`: as a subvolume, or by `make`.
+    /// Makes the folder at `path`: as a subvolume with this mode and these owners, or else by
+    /// `make`.
     pub(super) fn directory(
         &mut self,
         path: &Path,
@@ -97,7 +98,8 @@ impl Special {
         Ok(())
     }
 
-    /// Sets the flag that an inode and what is made in it have.
+    /// Sets the flag for writing in place, if the path has it. What is made in a folder inherits
+    /// the flag.
     fn set(&mut self, path: &Path, inode: &Inode) -> buttress_fs::Result<()> {
         let Some(flags) = self.flags.get(path) else { return Ok(()) };
         if flags.nodatacow {

@@ -39,7 +39,8 @@ impl<R: Read> Archive<R> {
     ///
     /// # Errors
     ///
-    /// `InvalidData` for what is no archive or of a kind that cannot be read; those of the input.
+    /// `InvalidData` if the input is no archive, or is of a kind that cannot be read. Errors of the
+    /// input.
     pub(super) fn next(&mut self) -> io::Result<Option<Entry>> {
         let mut own = Pax::default();
         let (mut name, mut link) = (None, None);
@@ -73,7 +74,8 @@ impl<R: Read> Archive<R> {
         }
     }
 
-    /// Reads content of the present entry. Its parts follow each other. Zero at its end.
+    /// Reads stored content of the present entry, without the holes between its parts. Returns zero
+    /// at the end.
     pub(super) fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let want = usize::try_from(self.left).map_or(buf.len(), |left| left.min(buf.len()));
         self.input.read_exact(&mut buf[..want]).map_err(cut)?;
@@ -99,7 +101,8 @@ impl<R: Read> Archive<R> {
         let stored = pax.size()?.unwrap_or(header.size);
         pax.apply(&mut entry)?;
         let is_file = matches!(entry.kind, Kind::Regular);
-        // Only these have content. Some programs give others a size.
+        // Only regular files and GNU's directories of type `D` have content. Some programs give a
+        // size to other entries.
         let has_content = is_file || matches!(entry.kind, Kind::Directory) && block[156] == b'D';
         self.follows(if has_content { stored } else { 0 })?;
         entry.size = if is_file { stored } else { 0 };
@@ -173,7 +176,7 @@ impl<R: Read> Archive<R> {
     fn skip(&mut self) -> io::Result<()> {
         let len = self.left + self.padding;
         let passed = io::copy(&mut (&mut self.input).take(len), &mut io::sink())?;
-        // The last block may be without its padding.
+        // The last block may lack its padding.
         if passed < self.left {
             return Err(wrong("it ends within a file"));
         }

@@ -31,8 +31,8 @@ pub(super) fn read<X: Exchange>(door: &Arc<Door>, mut exchange: X, how: ReadIn) 
             };
             door.after_flush(node, move || {
                 let count = file.read(offset, &mut exchange.answer_buffer()[..len]);
-                // The permission ends before the answer: with the answer, the program may at once
-                // send a request that needs it.
+                // Return the permits before the answer is sent. The program may send its next
+                // request right after the answer, and that request may need a permit.
                 drop(permits);
                 exchange.answer(count);
             });
@@ -106,7 +106,7 @@ pub(super) fn seek<X: Exchange>(door: &Arc<Door>, exchange: X, how: LseekIn) {
     match door.guarded("lseek", node, || door.seek_now(node, offset, whence)) {
         Ok(Seek::Behind(file)) => {
             let Some(hold_permit) = exchange.hold_permit() else {
-                // A program that is told `EINVAL` reads everything.
+                // After `EINVAL`, programs read the whole file instead of searching it.
                 return exchange.answer(Err(Errno::EINVAL));
             };
             door.after_flush(node, move || {

@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! - **C1** Every change of content or owner takes privileges of the file away as `privileges`
-//!   says, before anything else is changed.
+//!   says. Capabilities are removed before the change, set-id bits before it or together with it.
 //! - **C2** Where data ends and holes begin is answered after the kernel has sent what it holds.
 //! - **C3** A READ or a WRITE is direct if it names an owner of locks (`FUSE_READ_LOCKOWNER`,
 //!   `FUSE_WRITE_LOCKOWNER`). The kernel names one only in direct requests. The flags of the
@@ -98,7 +98,8 @@ pub(crate) struct Reading {
 pub(crate) enum Written {
     /// The number of bytes that were written.
     Bytes(u32),
-    /// The volume is full, but a file is about to go: [`Door::write_aside`] waits for that.
+    /// The volume is full, but an unlinked file will soon be freed: [`Door::write_aside`] waits for
+    /// that.
     MustWait(SpacePermit),
 }
 
@@ -177,7 +178,8 @@ impl Door {
         Ok(open_flags(flags, &self.options))
     }
 
-    /// Takes note of a `release`: the kernel has sent all that was written through it.
+    /// Records a `release`: a program has closed the file, and the kernel has sent all that was
+    /// written through that descriptor.
     pub(crate) fn release(&self, id: u64, flags: i32) -> Answer<()> {
         let node = self.node(id)?;
         let one_fewer = |count: &AtomicU32| {
@@ -366,7 +368,7 @@ impl Door {
     /// since the kernel does not pass syncfs(2) on.
     pub(crate) fn fsync(&self, id: u64) -> Answer<()> {
         let inode = &self.node(id)?.inode;
-        // Several mounts have several tops, so the top of any subvolume counts.
+        // Each mount of the volume has a top of its own, so this accepts the top of any subvolume.
         let is_top = inode.id().ino == self.fs.root().id().ino;
         if is_top { self.fs.sync().map_err(refuse) } else { inode.sync().map_err(refuse) }
     }

@@ -122,9 +122,10 @@ impl Door {
         Ok(Vec::new())
     }
 
-    /// Has the kernel forget the names of a closed file for which it shows an old `ctime`. With its
-    /// write-back cache on, the kernel accepts no times for a regular file that it knows. But it
-    /// forgets a closed file without cached names, and asks for all attributes at the next lookup.
+    /// Makes the kernel forget the names of a closed file for which it shows an old `ctime`. With
+    /// its write-back cache on, the kernel ignores the server's times for a regular file that it
+    /// knows. But once a closed file has no cached names, the kernel forgets the file. The next
+    /// lookup then asks for all attributes.
     pub(super) fn show_anew(&self, node: &Node) {
         let is_open = node.openers.load(Ordering::Relaxed) > 0;
         if is_open || !node.shows_old_change.swap(false, Ordering::Relaxed) {

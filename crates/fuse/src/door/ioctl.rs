@@ -2,9 +2,10 @@
 //!
 //! # Place
 //!
-//! `protocol::btrfs` has the layouts. `dispatch` calls [`Door::tell`] for a command that only tells
-//! what is known, on a thread that serves requests. All others run on the thread `fuse-orders`
-//! ([`Door::carry_out`]). That thread may wait: for a commit, and for what the kernel is told.
+//! `protocol::btrfs` has the layouts. For a command that only reads what is known, `dispatch` calls
+//! [`Door::tell`] on a thread that serves requests. All others run on the thread `fuse-orders`
+//! ([`Door::carry_out`]). That thread may wait for a commit, and for the kernel to handle a
+//! notification.
 //!
 //! # Invariants
 //!
@@ -13,7 +14,8 @@
 //! - **IO2** The kernel holds no lock while it waits for the answer to one of these commands. So an
 //!   answer may wait for notifications (D4 of `door`), on a thread that serves no requests (K1 of
 //!   `notifier_threads`).
-//! - **IO3** Behind an answer the kernel knows of each name that came or went.
+//! - **IO3** When a command is answered, the kernel already knows each name that the command added
+//!   or removed.
 //! - **IO4** A snapshot, and a subvolume that becomes read-only, has all that programs have written
 //!   before. The kernel sends what it holds first.
 
@@ -34,7 +36,8 @@ use crate::errno::Answer;
 use crate::mounts::Mounts;
 
 impl Door {
-    /// Sets what the door tells the kernel through. Without it, the door has no mount.
+    /// Gives the door the mounts of its volume, which it notifies of changes. Without them the door
+    /// notifies only its own mount.
     pub(crate) fn set_mounts(&self, mounts: Weak<dyn Mounts>) {
         let _ = self.mounts.set(mounts);
     }
@@ -49,7 +52,7 @@ impl Door {
         self.notifier_threads.on_orders(work);
     }
 
-    /// Answers a command that only tells what is known.
+    /// Answers a command that only reads what is known and never waits for the kernel.
     pub(crate) fn tell(&self, caller: Caller, id: u64, command: Command<'_>) -> Answer<Reply> {
         let node = self.node(id)?;
         let tree = node.inode.id().tree;
@@ -68,7 +71,8 @@ impl Door {
             }
             Command::Flags => self.subvolume_flags(&node).map(Reply::Ioctl),
             Command::Generation => {
-                // As in Linux, four bytes, though the number of the command tells eight.
+                // Linux, too, answers with four bytes, although the number of the command says
+                // eight.
                 let generation = node.inode.attr().generation as u32;
                 Ok(Reply::Ioctl(generation.to_ne_bytes().to_vec()))
             }
@@ -129,13 +133,14 @@ impl Door {
         }
     }
 
-    /// Begins a commit. It is durable when this returns, which is earlier than programs may expect.
+    /// Commits, and returns when the commit is durable. In Linux the command returns earlier.
     fn start_sync(&self) -> Answer<Vec<u8>> {
         self.fs.commit().map_err(refuse)?;
         Ok(self.fs.committed().0.to_ne_bytes().to_vec())
     }
 
-    /// Waits for a commit. One that has begun by [`Self::start_sync`] is durable.
+    /// Waits until the commit with this number is durable. A commit made by [`Self::start_sync`]
+    /// already is.
     fn wait_sync(&self, number: u64) -> Answer<()> {
         if number == 0 || number <= self.fs.committed().0 {
             return Ok(());

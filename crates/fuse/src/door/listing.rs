@@ -5,10 +5,11 @@
 //! - **L1** The position behind an entry is one more than its cookie. Behind `.` it is 1, and
 //!   behind `..` it is 2. So a listing goes on where it stopped with no state kept here, however
 //!   long it pauses.
-//! - **L2** A listing ends at the last cookie that had been given when a listing of this directory
-//!   last began. Entries that are made or renamed after that are left to the next listing. The
-//!   kernel opens directories without a request, so all listings of a directory share one bound.
-//!   Another listing that begins raises the bound: the others list more, and omit nothing.
+//! - **L2** When a listing of a directory begins, it notes the last cookie that the directory has
+//!   given out. All listings of the directory end at that cookie. Entries that are made or renamed
+//!   later are left to the next listing. The kernel opens directories without a request, so all
+//!   listings of a directory share one bound. A listing that begins raises the bound: the others
+//!   then list more, and omit nothing.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::Ordering;

@@ -11,7 +11,8 @@
 //!   removes set-id bits if the caller lacks `CAP_FSETID`. Writes from the kernel's cache remove
 //!   nothing. They were checked when the program made them, and a change through a mapping removes
 //!   nothing in Linux.
-//! - **S2** A change of owner or group removes all privileges, also if root makes it.
+//! - **S2** A change of owner or group removes all privileges, also if root makes it. S3 is an
+//!   exception. Directories keep their set-id bits.
 //! - **S3** The set-group-id bit of a file without execute permission for its group may stay. It
 //!   stays if the caller is a member of the group or has `CAP_FSETID`.
 //! - **S5** The kernel caches modes for a long time (`door::D2`). If an answer carries no

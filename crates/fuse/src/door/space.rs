@@ -7,8 +7,8 @@
 //! # Invariants
 //!
 //! - **R1** A request for space (to write, allocate, copy or make something) is not refused while
-//!   another unlinked file is about to be freed. That is a file that no program has open, or that
-//!   lost its name within [`CLOSED`]. R3 has the exceptions.
+//!   another unlinked file is expected to be freed. A closed file is expected to be freed within
+//!   [`FORGOTTEN`] of the last unlink, an open file within [`CLOSED`] of it. R3 has the exceptions.
 //! - **R2** The wait ends: a request is tried again only after such a file was freed, and for no
 //!   longer than [`FORGOTTEN`].
 //! - **R3** Requests that wait never occupy the last thread that reads, since only the kernel can
@@ -26,8 +26,8 @@ use super::{Door, Node};
 use crate::errno::Answer;
 use crate::freed_files::FreedFiles;
 
-/// How soon after the last unlink a file is expected to be closed. A file that is open for longer
-/// is not expected to go, so a request may wait for it in vain.
+/// How long after the last unlink a request waits for unlinked files that are still open. If such a
+/// file stays open, the request waits in vain.
 const CLOSED: Duration = Duration::from_secs(1);
 
 /// How soon the kernel is expected to forget a closed file. It always does, and only a busy
@@ -57,9 +57,10 @@ enum SpaceOutlook {
 /// The request that the kernel sends before space becomes free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AwaitedRequest {
-    /// A forget of a file. It comes by the device.
+    /// A forget of a closed file. It comes by `/dev/fuse`.
     Forget,
-    /// A release comes before that, like any other request.
+    /// A release of a file that is still open. It comes like any other request, and a forget
+    /// follows it.
     Release,
 }
 

@@ -311,7 +311,8 @@ fn now() -> (i64, u32) {
 mod tests {
     use super::*;
 
-    /// What was written is read, and a name leads to what was made, until it is removed.
+    /// Written bytes are read back, and a name leads to its node until the name is removed. The
+    /// node stays until it is forgotten.
     #[test]
     fn files_are_kept_until_forgotten() {
         let memory = Memory::default();

@@ -163,8 +163,8 @@ mod tests {
         assert!(!costs.usually_waits(Kind::WriteLarge));
     }
 
-    /// A kind of short requests that are held up by other threads is measured before it can count
-    /// as long.
+    /// Short requests that other threads delay: the processor time of their thread is measured
+    /// before their kind can count as long.
     #[test]
     fn costs_look_before_a_kind_counts_as_long() {
         let costs = Costs::new();

@@ -15,8 +15,8 @@ use super::*;
 /// millisecond each, that no thread reads. The thread that reads then may be held up next, and so
 /// may the one that takes over from it.
 const SOON: Duration = Duration::from_millis(7);
-/// A gate opens within this many microseconds. That is longer than `SOON`, so that the test sees a
-/// request that waits in vain.
+/// A gate opens after at most this many microseconds. That is longer than `SOON`, so the test
+/// notices a request that waits behind one at a gate.
 const LATE: u64 = 30_000;
 /// The longest pause between requests, in milliseconds: long enough for the watch to doze.
 const QUIET: u64 = 300;

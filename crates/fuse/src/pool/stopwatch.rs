@@ -1,4 +1,4 @@
-//! How long a request took its thread, and for how much of that the thread waited.
+//! How long a thread had a request, and for how much of that time the thread waited.
 //!
 //! # What must hold
 //!
@@ -31,9 +31,10 @@ pub(crate) struct Stopwatch {
 /// What a stopwatch shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Took {
-    /// The whole time, less the time in which other threads had the processor.
+    /// The cost of the request: only the thread's processor time if it was measured and the thread
+    /// never waited, otherwise the whole time.
     pub(crate) time: Duration,
-    /// How long the thread waited, if that was measured.
+    /// The part of `time` in which the thread was not on a processor, if that was measured.
     pub(crate) away: Option<Duration>,
 }
 

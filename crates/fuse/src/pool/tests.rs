@@ -22,8 +22,8 @@ fn a_thread_that_forgot_sits_beside_a_reader() {
     assert_eq!(pool.readers.load(Ordering::SeqCst), 2, "W1: the thread sits");
 }
 
-/// W1: a thread that finds another request waiting reads on beside the others; with none it sits
-/// down, until it is called.
+/// W1: a thread that finds another request waiting becomes one more reader. With none waiting it
+/// sits down on the bench until it is called.
 #[test]
 fn a_thread_that_sees_a_request_takes_it() {
     let (near, mut far) = UnixStream::pair().expect("a pair");

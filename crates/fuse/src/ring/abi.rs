@@ -71,8 +71,8 @@ impl Header {
 /// The kernel's side, for tests.
 #[cfg(test)]
 impl Header {
-    /// Makes it a request: its kind, its number, its node, and a length where reads and writes have
-    /// theirs.
+    /// Makes this header a request with a kind, a number, a node and a length. The length is at the
+    /// offset that reads and writes have it at.
     pub(super) fn ask(&mut self, opcode: u32, unique: u64, node: u64, len: u32) {
         *self = Self { commit_id: unique, ..Self::EMPTY };
         let numbers: [&[u8]; 4] = [

@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **P1** Each completed entry, and the bell, wakes a thread that waits at a port.
+//! - **P1** Each completed entry wakes the thread that waits at a port. So does the bell, which
+//!   other threads ring.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -38,7 +39,8 @@ pub(super) struct Given<'a> {
 pub(super) enum Done {
     /// The entry has a request.
     Request(u16),
-    /// The kernel no longer uses the entry, for this reason: a negative error number.
+    /// The kernel no longer uses the entry. The number is the error that it gave as the reason, as
+    /// a positive `errno`.
     Ended(i32),
 }
 

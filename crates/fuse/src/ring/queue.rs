@@ -6,7 +6,7 @@
 //!   memory belongs to the kernel. At all other times it belongs to a single [`Taken`].
 //! - **R2** Only the thread that drives the queue gives entries to the kernel. The kernel completes
 //!   a request in the context of the thread that gave the entry, once that thread is not inside the
-//!   kernel. A thread that waits inside the kernel for another request must never be that thread.
+//!   kernel. So a thread that gives entries must never wait inside the kernel for another request.
 //! - **R3** Memory that the kernel may still use is never freed.
 //! - **R7** A request that waits for the kernel to send what it holds of a file has an
 //!   [`EntryPermit`]. Of the entries of each processor, at least one is never held by such a

@@ -36,8 +36,8 @@ const FLUSHES: u32 = 46;
 /// the watch sees that a driver is held up. The helper that takes its place may be held up next,
 /// and so may the one after it.
 const SOON: Duration = Duration::from_millis(7);
-/// A gate opens within so many microseconds. It is longer than `SOON`, so that the test sees a
-/// request that waits in vain.
+/// A gate opens after at most this many microseconds. That is longer than `SOON`, so the test
+/// notices a request that waits behind one at a gate.
 const LATE: u64 = 30_000;
 
 /// Handles requests as their opcodes say.

@@ -42,7 +42,8 @@ const RECORD_MAX: u64 = 2 << 30;
 pub(crate) enum Says {
     /// Sectors of the device, as frames of an object.
     Data { object: ObjectNumber, first_frame: u32, frames: u32 },
-    /// All writes so far were acknowledged together, at a time in milliseconds since 1970.
+    /// A cut: all writes up to it were made durable together. The time is in milliseconds since
+    /// 1970.
     Cut { time_ms: u64 },
 }
 
@@ -180,7 +181,7 @@ mod tests {
         bytes
     }
 
-    /// A record can be read back. One that was cut, or has a changed bit, is none.
+    /// A record can be read back. A truncated record, or one with a changed bit, is not accepted.
     #[test]
     fn a_record_shows_every_changed_bit() {
         let bytes = encoded();

@@ -3,8 +3,8 @@
 //! # Invariants
 //!
 //! - **S1** Only records up to the last whole cut count. What follows was not acknowledged.
-//! - **S2** A record that is not whole ends the log where nothing shows that it was durable. It is
-//!   damage where a cut and one more record follow it: that cut was acknowledged.
+//! - **S2** An incomplete record ends the log. If a cut and one more record follow it, or a newer
+//!   file, the log was acknowledged beyond it. Then the record is damage.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -133,8 +133,8 @@ struct Head {
     sequence: u64,
 }
 
-/// The newest files that follow one another without a gap: older ones may have been left where
-/// files were removed while the machine failed.
+/// Returns the newest files that follow one another without a gap. Older ones may remain if the
+/// machine failed while the log removed files.
 fn newest_run(wanted: Wanted<'_>, files: Vec<PathBuf>) -> io::Result<Vec<(PathBuf, Head)>> {
     let mut run: Vec<(u64, PathBuf, Head)> = Vec::new();
     for path in files {

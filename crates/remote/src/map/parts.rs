@@ -29,7 +29,7 @@ impl Ref {
         Err(damaged(name, format!("the checksum of its part at {} is wrong", self.offset)))
     }
 
-    /// The bytes of the object that it has.
+    /// The range of this part within its object.
     pub(crate) fn range(&self) -> std::ops::Range<u64> {
         u64::from(self.offset)..u64::from(self.offset) + u64::from(self.len)
     }

@@ -182,7 +182,7 @@ fn meta(found: ObjectMeta) -> Meta {
     Meta { name: found.location.to_string(), len: found.size, modified_ms }
 }
 
-/// To write into what is not there is no question of an object.
+/// A write fails with `NotFound` only if the bucket does not exist. Repeating it would not help.
 fn no_bucket(error: StoreError) -> StoreError {
     match error {
         StoreError::NotFound => StoreError::Refused("there is no such bucket".to_owned()),

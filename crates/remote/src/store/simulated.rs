@@ -138,7 +138,8 @@ impl SimStore {
         }
         inside.apply(change);
         if rng.chance(inside.weather.lost, 1000) {
-            // The client of a real store may have asked again, and been told that it exists.
+            // The client of a real store may have repeated the request, and got `Exists` for its
+            // own object.
             let is_asked_again = only_if_absent && rng.chance(1, 2);
             return Err(if is_asked_again { StoreError::Exists } else { fails() });
         }

@@ -1,18 +1,18 @@
-//! The result of a count, and the changes since it.
+//! The result of a count, and the changes since then.
 
 use buttress_format::{Generation, header::ITEM_LEN};
 
 use crate::Costs;
 use crate::transaction::Transaction;
 
-/// The content of a transaction at one moment.
+/// What a transaction contained when it was counted. Later changes are the difference.
 #[derive(Clone, Copy, Debug)]
 struct Held {
-    /// Items in the overlay and their bytes, and how many had another length.
+    /// Items in the overlay, their bytes, and the number of items put again with another length.
     items: u64,
     bytes: u64,
     resized: u64,
-    /// Records that changed, and bytes of references and of checksums.
+    /// Changed extent records, the bytes of their references, and the bytes of checksum items.
     records: u64,
     added: u64,
     sums: u64,
@@ -28,7 +28,8 @@ impl Held {
             resized: overlay.resized(),
             records: refs.noted(),
             added: refs.added(),
-            // A removal may cut an item in two.
+            // Removing the checksums of an extent may cut a checksum item in two, which adds an
+            // item header.
             sums: sums.planned() + ITEM_LEN as u64 * refs.dropped(),
             chunks: chunks.lock().len() as u64,
         }
@@ -38,27 +39,29 @@ impl Held {
 /// The result of counting a transaction.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Count {
-    /// The number of nodes that a commit of the transaction made at the moment of the count.
+    /// The most nodes that a commit would make if no changes came after the count. Once the commit
+    /// is settled, the number that it made.
     pub(crate) nodes: u64,
-    /// The most nodes that future items make for records, checksums and free space (`ledger::G6`).
-    /// `None` if there is no such bound.
+    /// The most nodes that later items may add in the extent, checksum and free-space trees
+    /// (`ledger::G6`). `None` if this is unbounded.
     pub(crate) rest: Option<u64>,
-    /// The part of `nodes` in trees that operations change. `None` if the commit by itself changes
-    /// one of these trees, too.
+    /// The part of `nodes` in trees that operations change. `None` if operations changed a tree
+    /// that commits change on their own, too.
     pub(crate) of_items: Option<u64>,
-    /// The transaction was frozen when it was counted, so no changes came later.
+    /// Whether the transaction was already frozen when it was counted, so that no changes can
+    /// follow.
     pub(crate) is_whole: bool,
-    /// The committed trees on which the count is based. `below` is the need of the commit that was
-    /// under way then, in bytes.
+    /// The committed trees on which the count is based, and the bytes that the commit then under
+    /// way still needed.
     pub(crate) roots: Generation,
     pub(crate) below: u64,
-    /// Whether the commit has made its nodes.
+    /// Whether the commit has made all nodes of the transaction.
     pub(crate) is_settled: bool,
     held: Held,
 }
 
 impl Count {
-    /// Begins a count without nodes. Records what the transaction holds now; later changes are
+    /// Creates an empty count. It records what the transaction contains now; later changes are
     /// measured from there.
     pub(crate) fn begin(transaction: &Transaction, roots: Generation) -> Self {
         Self {
@@ -73,8 +76,8 @@ impl Count {
         }
     }
 
-    /// Adds the changes since this count: items of operations, items that commits add for them in
-    /// other trees, and bytes.
+    /// Adds the changes since this count: items of operations, the items that commits add because
+    /// of them, and bytes.
     pub(crate) fn with_changes(self, transaction: &Transaction) -> Known {
         let since = if self.is_settled { Costs::default() } else { self.since(transaction) };
         Known { count: self, since }
@@ -91,7 +94,7 @@ impl Count {
     }
 }
 
-/// A count, and what came since.
+/// A count, and the cost of the changes since.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Known {
     pub(crate) count: Count,
@@ -99,8 +102,8 @@ pub(crate) struct Known {
 }
 
 impl Known {
-    /// The paths of `levels` nodes that a new count may save: one for each item put since. Items
-    /// that commits add in other trees cost at most `rest` nodes together.
+    /// The number of paths, each of `levels` nodes, that a new count may save. Each item put since
+    /// counts as one. Items that commits add cost at most `rest` nodes together.
     pub(crate) fn paths(&self, levels: u64) -> u64 {
         let most = self.count.rest.map_or(u64::MAX, |rest| rest.div_ceil(levels));
         self.since.items + self.since.commit_items.min(most)

@@ -1,22 +1,24 @@
-//! Bounds the nodes that the dirty data of one inode can dirty: the leaves that hold its extents,
-//! and the nodes above.
+//! Bounds the nodes that finishing all dirty data of one inode can change: the leaves that hold its
+//! extents, and the nodes above.
 //!
 //! # Invariants
 //!
-//! - **D1** All but two of the leaves between the first extent and the last hold only extents of
-//!   this inode: items of one length. Any set of them that is dirty together is packed
-//!   (`tree::L2`), since a clean leaf separates two runs. The outer two leaves become up to three
-//!   each, by themselves, and take in a neighbour. The leaf of the inode item does the same.
-//! - **D2** A part of the data may be finished in this transaction, and the rest in the next. Each
-//!   part dirties all these leaves; the next transaction also has what this one adds to them.
-//!   Leaves already dirty in this transaction are counted, as no less than their bytes fill. Two
-//!   runs are excepted, because the other leaves of the tree may form them without these. Leaves
-//!   that are dirty in a commit under way are freed by it, or waited for before the next freeze
-//!   (I4 of `reserve::inode`).
-//! - **D3** During a commit, the leaves are those that this commit makes of them: as many as these,
-//!   packed, with all bytes that it adds to them (`ledger::G5`).
-//! - **D4** Leaves that snapshots may share have no bound. Neither do extents in more leaves than a
-//!   count is worth.
+//! - **D1** Of the leaves between the first extent and the last, all but the two outer ones hold
+//!   only extents of this inode. These are items of one length. Whichever of these leaves are
+//!   dirty, they become no more than all of them packed (`tree::L2`). A clean leaf between two runs
+//!   makes up for the extra leaf of a run. Each outer leaf becomes up to three by itself, and takes
+//!   in a neighbour. So does the leaf of the inode item.
+//! - **D2** A part of the data may finish in this transaction, and the rest in the next. Each part
+//!   may dirty all these leaves. In the next transaction they include what this one adds. Leaves
+//!   that are already dirty in this transaction are in the ledger's count. So the leaves that their
+//!   bytes fill are subtracted, except two. Without this inode's leaves, other dirty leaves of the
+//!   tree could form up to two more runs. Leaves that are dirty in a commit under way are
+//!   subtracted, too. That commit frees them, or the next freeze waits for the data (I4 of
+//!   `reserve::inode`).
+//! - **D3** During a commit, the leaves are those that this commit makes of the committed ones.
+//!   These are packed, with all bytes that the commit adds to them (`ledger::G5`).
+//! - **D4** There is no bound if snapshots may share the leaves, or if there are more than
+//!   `LEAVES_MAX` of them.
 
 use buttress_format::{Ino, Key, Kind, TreeId};
 use buttress_tree::Expect;
@@ -26,7 +28,7 @@ use super::tree::Tree;
 use crate::View;
 use crate::shares::EXTENT_ITEM;
 
-/// Leaves that one outer leaf can become, with its neighbour: three and one (D1).
+/// The most leaves that an outer leaf becomes: three, and the neighbour that it takes in (D1).
 const ALONE: u64 = 4;
 
 /// The leaves that hold an inode's extents, and the nodes above them.
@@ -47,9 +49,9 @@ impl Span {
         Ok(Self { keys, nodes: survey.under(&Expect::root(root))? })
     }
 
-    /// The most nodes that all dirty data of the inode can dirty, besides those already noted of
-    /// its tree. During a commit, `frozen` has what was noted of the frozen transaction. A path has
-    /// `levels` nodes.
+    /// The most nodes that all dirty data of the inode can dirty, besides those already `noted` of
+    /// its tree. During a commit, `frozen` has the changes noted of the frozen transaction. A path
+    /// has `levels` nodes.
     pub(crate) fn nodes(
         &self,
         view: &View,

@@ -4,8 +4,8 @@ use buttress_format::header::FLAG_RELOC;
 use buttress_format::{Extent, Generation, Key, TreeId};
 use buttress_tree::{Expect, NodeSource, Roots, Store};
 
-/// The number of nodes is unknown. Either a node cannot be read, was moved by a balance or may be
-/// shared, or there are too many.
+/// The number of nodes is unknown. A node cannot be read, was moved by a balance or may be shared,
+/// or there are too many leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Unknown;
 
@@ -32,8 +32,8 @@ pub(super) struct Survey<'s> {
     pub(super) tree: TreeId,
     /// Only nodes with items between two keys; all nodes if `None`.
     pub(super) keys: Option<(Key, Key)>,
-    /// If set, the count fails on two kinds of nodes. A node of this generation or an older one may
-    /// be shared. A balance may have moved the node.
+    /// If set, the count fails at a node of this generation or an older one, since snapshots may
+    /// share it. It also fails at an inner node that a balance has moved.
     pub(super) unshared: Option<Generation>,
 }
 
@@ -84,7 +84,8 @@ pub(crate) fn all_of<const N: usize>(
     Some(all)
 }
 
-/// Counts the extent tree's nodes below `at` that hold records of these groups, in order.
+/// Counts the nodes of the extent tree, from `at` down, that hold records of `groups`. These are in
+/// ascending order.
 pub(super) fn recording(
     store: &Store,
     at: &Expect,
@@ -99,7 +100,7 @@ pub(super) fn recording(
     let node = store.node(TreeId::EXTENT, at).map_err(|_| Unknown)?;
     for slot in 0..node.len() {
         let child = node.expect_child_below(slot, at.below);
-        // An item before the tree's first key goes into the first leaf.
+        // Items before the first key of the tree would also go into the first leaf.
         let first = if slot > 0 { node.key(slot).objectid } else { 0 };
         let before = groups.partition_point(|group| group.end().0 <= first);
         let records = child.below.is_none_or(|below| {

@@ -2,32 +2,32 @@
 //!
 //! # Invariants
 //!
-//! - **L1** Every noted key falls into exactly one leaf of the committed tree. That leaf is
-//!   recorded here with its expected weight: its own, plus or minus the noted keys.
-//! - **L2** A merge cuts the items between two untouched leaves into as few leaves as it can
-//!   (`tree::merge::M6`). So a run of dirty leaves becomes no more leaves than each would by
-//!   itself. Let `w` be the weight of a leaf's items, `b` that of its heaviest item, and `room` the
-//!   room in a leaf. While `w <= room`, the leaf becomes one leaf. Otherwise it becomes at most
-//!   `2w/room + 1`, since two neighbours fill more than one leaf together. It also becomes at most
-//!   `w/(room - b) + 1`, and the smaller bound counts.
+//! - **L1** Every noted key falls into exactly one leaf of the committed tree. The leaf is recorded
+//!   here with the weight that it will have: its committed weight, plus or minus the noted changes.
+//! - **L2** A merge cuts the items between two clean leaves into as few leaves as possible
+//!   (`tree::merge::M6`). So a run of dirty leaves becomes no more leaves than its leaves would
+//!   become one by one. Let `w` be the weight of a leaf's items, `b` that of its heaviest item, and
+//!   `room` the room in a leaf. While `w <= room`, the leaf becomes one leaf. Otherwise it becomes
+//!   at most `2w/room + 1` leaves, since two neighbours hold more than one leaf can. It also
+//!   becomes at most `w/(room - b) + 1`, and the smaller bound counts.
 //! - **L3** Only the last leaf of a run of dirty leaves takes in a clean neighbour. It does so only
 //!   while it is under a quarter full (`tree::merge::M5`). That makes one more leaf, and one more
 //!   inner node for each level on which the leaf was under the last child.
 //! - **L4** An inner node is split only if it gets more children. If a level has `d` dirty nodes
-//!   and gets `g` new children, it gets at most `min(d, g)` new nodes. To these comes one new node
+//!   and gets `g` new children, at most `min(d, g)` of its nodes are split. One more node is added
 //!   for each half node that the new children fill. A node that may lose most of its children takes
-//!   in a neighbour, too.
+//!   in a neighbour. It counts one node more for this, and one for each level above.
 //! - **L5** A transaction may be noted on the committed tree while an older one is being committed.
 //!   It then changes the tree that the older one makes. Its leaves have two bounds, and the smaller
 //!   one counts.
 //!
-//! By leaves: a leaf that the older one makes is at most full, so it becomes at most three. Bytes
-//! that the younger one adds there make as many leaves as twice these bytes fill. Leaves that only
+//! By leaves: each leaf that the older one makes is at most full. So it becomes at most three when
+//! the younger one changes it. Bytes that the younger one adds there count twice. Leaves that only
 //! the younger one changes count as in L2.
 //!
-//! By weight: leaves of the older one count as full. They are packed in runs, with all that the
-//! younger one adds or changes. A dirty leaf of either one that may become less than a quarter full
-//! counts two more leaves, for the neighbours that it takes in.
+//! By weight: leaves that the older one makes count as full. They are packed in runs, together with
+//! all that the younger one adds or changes. A dirty leaf of either transaction may become less
+//! than a quarter full, and take in neighbours. Each such leaf counts two more leaves.
 //!
 //! Each inner node that the older one makes counts as three.
 
@@ -49,17 +49,18 @@ struct Leaf {
     below: Option<Key>,
     /// The committed leaf; `None` if the tree has no node yet.
     at: Option<Expect>,
-    /// The weight of its items as committed, and with all changes.
+    /// The weight of the leaf's items as committed, and with all noted changes.
     committed: u64,
     weight: u64,
-    /// The bytes put into it, regardless of what they replace, and the most bytes that it lost.
+    /// The bytes put into the leaf, regardless of what they replace. Then the most bytes that it
+    /// lost.
     put: u64,
     lost: u64,
-    /// The heaviest item, committed or changed.
+    /// The weight of the heaviest item, committed or put.
     heaviest: u64,
-    /// The number of levels, from itself upward, on which it is under the last child.
+    /// The number of levels, counted from the leaf upward, on which it lies under the last child.
     tail: u8,
-    /// It is under a quarter full, and the next leaf is not dirty (L3).
+    /// Whether the leaf is under a quarter full, and the next leaf is clean (L3).
     is_edge: bool,
 }
 
@@ -90,13 +91,14 @@ pub(crate) struct Tree {
     levels: [u64; MAX_LEVEL as usize],
     /// The number of leaves that the dirty leaves become, each by itself (L2).
     becomes: u64,
-    /// The weight of all dirty leaves, their heaviest item, and the number of their runs.
+    /// The weight of all dirty leaves, that of their heaviest item, and the number of runs of dirty
+    /// leaves.
     weight: u64,
     heaviest: u64,
     runs: u64,
-    /// Bytes that were put into them.
+    /// Bytes put into the dirty leaves.
     put: u64,
-    /// How many of them are edges, and the sum of their tails (L3).
+    /// The number of dirty leaves with `is_edge`, and the sum of their `tail` (L3).
     edges: u64,
     tails: u64,
     /// Extra nodes for inner nodes that may take in a neighbour (L4).
@@ -116,12 +118,12 @@ fn weight_of(len: usize) -> u64 {
 }
 
 impl Leaf {
-    /// Whether one half of it may become less than a quarter full (L5).
+    /// Whether a half of the leaf may become less than a quarter full (L5).
     fn is_thin(&self, room: u64) -> bool {
         (self.committed / 2).saturating_sub(self.lost) < room / 4
     }
 
-    /// Leaves that it becomes by itself (L2).
+    /// The most leaves that this leaf becomes by itself (L2).
     fn becomes(&self, room: u64) -> u64 {
         if self.weight <= room {
             return 1;
@@ -162,7 +164,7 @@ impl Tree {
         }
     }
 
-    /// The committed tree of a view, without changes.
+    /// The committed tree of a view, with no changes noted.
     pub(crate) fn met(view: &View, tree: TreeId) -> Result<Self, Unknown> {
         let root = view.committed_root(tree).map_err(|_| Unknown)?;
         let mut shared = Generation(0);
@@ -174,8 +176,8 @@ impl Tree {
         Ok(Self::new(view.store().geometry(), tree, root, shared))
     }
 
-    /// Notes the new payload length of an item; `None` is a removal. `before` is what an earlier
-    /// note of this key said, if there was one. Calls `meet` for each node that is read for the
+    /// Notes the new payload length of an item; `None` is a removal. `before` is the length in an
+    /// earlier note of this key, if there was one. Calls `meet` for each node that is read for the
     /// first time and may be shared.
     pub(crate) fn note(
         &mut self,
@@ -199,7 +201,7 @@ impl Tree {
             let node = store.node(self.tree, &at).map_err(|_| Unknown)?;
             self.last = Some((first, node));
         }
-        // An empty tree has no leaf in which to look the key up.
+        // An empty tree has no leaf that could hold the key.
         let before = self.last.as_ref().and_then(|(_, node)| {
             let slot = node.search(key).ok()?;
             Some(weight_of(node.item(slot).len()))
@@ -338,7 +340,8 @@ impl Tree {
         self.weigh(&first, (0, 0, 0), 0);
     }
 
-    /// Replaces the weight `before` of a leaf's item by `after`; `put` bytes were written for this.
+    /// Replaces `before` bytes of a leaf's weight by `after`. `heaviest` is the weight of the
+    /// heaviest item put; `put` is the number of bytes put.
     fn weigh(&mut self, first: &Key, (before, after, heaviest): (u64, u64, u64), put: u64) {
         let room = self.room;
         let Some(leaf) = self.leaves.get_mut(first) else { return };

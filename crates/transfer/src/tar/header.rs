@@ -82,7 +82,7 @@ fn text(field: &[u8]) -> Vec<u8> {
     field.split(|&byte| byte == 0).next().unwrap_or_default().to_vec()
 }
 
-/// Reads a number: octal digits, or after a mark in the first byte the number itself.
+/// Reads a number. It is in octal digits, or in binary if the highest bit of the first byte is set.
 fn signed(field: &[u8]) -> io::Result<i64> {
     match field.first() {
         Some(&first) if first & 0x80 != 0 => {

@@ -36,7 +36,7 @@ impl Pax {
         Ok(())
     }
 
-    /// Returns these extensions of all entries with those of one, which count more.
+    /// Joins these global extensions with those of one entry, which take precedence.
     pub(super) fn with(&self, own: Self) -> Self {
         let mut all = self.clone();
         all.0.extend(own.0);
@@ -58,7 +58,7 @@ impl Pax {
         self.get(b"size").map(decimal).transpose()
     }
 
-    /// Changes what a header says.
+    /// Overrides fields of an entry by these extensions.
     pub(super) fn apply(&self, entry: &mut Entry) -> io::Result<()> {
         let mut xattrs = BTreeMap::new();
         for (key, value) in &self.0 {
@@ -78,7 +78,7 @@ impl Pax {
                 }
             }
         }
-        // A file with holes has a made-up path.
+        // The header of a sparse file has an invented path. This is the real one.
         if let Some(name) = self.get(b"GNU.sparse.name") {
             entry.path = name.to_vec();
         }
@@ -86,7 +86,8 @@ impl Pax {
         Ok(())
     }
 
-    /// Returns the holes of a file, if it has any. `read` reads the content, where a map may stand.
+    /// Returns the length and the stored parts of a sparse file, and `None` for any other file.
+    /// `read` reads the content, which may begin with the map.
     pub(super) fn sparse(
         &self,
         mut read: impl FnMut(&mut [u8]) -> io::Result<()>,
@@ -113,8 +114,8 @@ impl Pax {
     }
 }
 
-/// Reads the map at the begin of the content: a count, then twice as many numbers, each in a line.
-/// It fills whole blocks.
+/// Reads the map at the start of the content: a count, then twice as many numbers, one a line. The
+/// map is padded to whole blocks.
 fn map_in_content(read: &mut dyn FnMut(&mut [u8]) -> io::Result<()>) -> io::Result<Vec<u64>> {
     let mut block = [0; BLOCK];
     let mut at = BLOCK;

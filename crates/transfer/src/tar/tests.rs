@@ -82,7 +82,7 @@ fn an_entry_has_what_its_header_says() {
     assert_eq!(one(&long).0.path, b"first/name");
 }
 
-/// Lines of PAX count more than the header, and global ones less than those of the entry.
+/// PAX lines override the header, and lines of an entry override global ones.
 #[test]
 fn extensions_change_the_entry() {
     let global = {

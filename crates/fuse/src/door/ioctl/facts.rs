@@ -10,7 +10,8 @@ use super::{expect_admin, is_top};
 use crate::attr::time_to_wire;
 use crate::errno::Answer;
 
-/// One more than an answer has room for, so that it can say that there are more.
+/// The number of subvolumes to look for: one more than an answer can hold, so that the answer can
+/// report that more exist.
 const REFS_MAX: usize = 256;
 
 impl Door {
@@ -85,8 +86,8 @@ impl Door {
         })
     }
 
-    /// The way to an inode. Any caller may ask which subvolume a file is in: the way to its top has
-    /// no names.
+    /// The path to an inode from the top of its subvolume. This needs `CAP_SYS_ADMIN`, except for
+    /// the top itself, which has an empty path. So any caller may ask which subvolume a file is in.
     pub(super) fn inode_path(&self, caller: Caller, id: InodeId) -> Answer<Vec<u8>> {
         let way = if id.ino == Ino::ROOT_DIR {
             Vec::new()
@@ -97,8 +98,9 @@ impl Door {
         btrfs::inode_path(id.tree.0, id.ino.0, &way)
     }
 
-    /// The name of a subvolume, and the way from `top` to its directory. The caller must be able to
-    /// list each directory that has a name of that way, which the last one does not.
+    /// The name of a subvolume, and the path from `top` to the directory `dir` that holds it. The
+    /// caller must be able to list each directory on the path except `dir`. Otherwise the error is
+    /// `EACCES`.
     pub(super) fn subvolume_path(
         &self,
         caller: Caller,

@@ -64,7 +64,7 @@ impl Door {
         Ok(())
     }
 
-    /// Checks the argument, and gives the name.
+    /// Checks the argument, and returns the name.
     fn checked_name<'a>(&self, dir: &Node, made: &Made<'a>) -> Answer<&'a [u8]> {
         if dir.inode.kind() != FileKind::Directory {
             return Err(Errno::ENOTDIR);
