@@ -309,7 +309,7 @@ impl Drop for Linux {
         let unmount = || Command::new("umount").arg(&self.1).status().is_ok_and(|s| s.success());
         let is_unmounted = (0..100).any(|_| {
             unmount() || {
-                std::thread::sleep(std::time::Duration::from_millis(50));
+                std::thread::sleep(Duration::from_millis(50));
                 false
             }
         });
