@@ -88,7 +88,7 @@ impl Default for Options {
     }
 }
 
-/// The options that [`Options::accept`] takes.
+/// The options that [`Options::accept`] takes. The first four are of places alone.
 pub const OPTION_NAMES: [&str; 12] = [
     "pin",
     "commit",
@@ -104,17 +104,8 @@ pub const OPTION_NAMES: [&str; 12] = [
     "discard-local",
 ];
 
-/// Those of them that are mount options, too.
-pub const MOUNT_OPTION_NAMES: [&str; 8] = [
-    "in-flight",
-    "patience",
-    "max-lag",
-    "min-keep",
-    "cache-dir",
-    "cache-size",
-    "durability",
-    "discard-local",
-];
+/// Those of them that are mount options, too. The others name a commit or belong to a new volume.
+pub const MOUNT_OPTION_NAMES: &[&str] = OPTION_NAMES.split_at(4).1;
 
 /// How to open a volume, beyond what its name says. Options in the name take precedence over these.
 #[derive(Clone, Debug, Default)]

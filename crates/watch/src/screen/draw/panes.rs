@@ -33,22 +33,15 @@ struct Part {
     colour: Color,
 }
 
-/// A table in a frame: a first column of names, then numbers.
-fn table<const N: usize>(
-    title: &str,
-    heads: [&str; N],
-    rows: Vec<(String, [String; N])>,
-    area: Rect,
-    cells: &mut Buffer,
-) {
+/// A table: a first column of names, then numbers.
+fn table<const N: usize>(heads: [&str; N], rows: Vec<(String, [String; N])>) -> Table<'static> {
     let right = |text: String| Cell::from(Line::from(text).right_aligned());
     let head = std::iter::once(Cell::from("")).chain(heads.map(|name| right(name.to_owned())));
     let rows = rows
         .into_iter()
         .map(|(name, values)| Row::new(std::iter::once(Cell::from(name)).chain(values.map(right))));
     let widths = std::iter::once(Constraint::Fill(1)).chain([Constraint::Length(NUMBER); N]);
-    let table = Table::new(rows, widths).header(Row::new(head).style(DIM));
-    table.block(frame(title)).render(area, cells);
+    Table::new(rows, widths).header(Row::new(head).style(DIM))
 }
 
 /// The kinds of requests, those that took most time lately first.
@@ -64,7 +57,7 @@ pub(super) fn requests(server: &Server, area: Rect, cells: &mut Buffer) {
         (requests.kind.replace('_', " "), values)
     });
     let heads = ["/s", "mean", "p99", "longest", "bytes/s"];
-    table("Requests", heads, rows.collect(), area, cells);
+    table(heads, rows.collect()).block(frame("Requests")).render(area, cells);
 }
 
 /// Waits for space: how many requests wait now, and how long they waited.
@@ -80,9 +73,6 @@ pub(super) fn waits(server: &Server, area: Rect, cells: &mut Buffer) {
     block.render(area, cells);
     let [first, rest] = Layout::vertical([Constraint::Length(1), Constraint::Fill(1)]).areas(inner);
     Line::from(line).render(first, cells);
-    let right = |text: String| Cell::from(Line::from(text).right_aligned());
-    let heads = ["waits", "new", "p50", "p99.9", "longest"];
-    let head = std::iter::once(Cell::from("")).chain(heads.map(|name| right(name.to_owned())));
     let rows = server.figures("waits").iter().map(|(name, _)| {
         let part = |part: &str| server.part("waits", name, part);
         let values = [
@@ -92,11 +82,10 @@ pub(super) fn waits(server: &Server, area: Rect, cells: &mut Buffer) {
             time(part("p999_us")),
             time(part("max_us")),
         ];
-        let name = Cell::from(name.replace('_', " "));
-        Row::new(std::iter::once(name).chain(values.map(right)))
+        (name.replace('_', " "), values)
     });
-    let widths = std::iter::once(Constraint::Fill(1)).chain([Constraint::Length(8); 5]);
-    Table::new(rows, widths).header(Row::new(head).style(DIM)).render(rest, cells);
+    let heads = ["waits", "new", "p50", "p99.9", "longest"];
+    table(heads, rows.collect()).render(rest, cells);
 }
 
 /// The lines of the pane of space, with its frame.
@@ -205,7 +194,8 @@ pub(super) fn flusher(server: &Server, area: Rect, cells: &mut Buffer) {
         Paragraph::new(text).block(frame("Flusher")).render(area, cells);
         return;
     }
-    table("Flusher", ["steps", "last", "freed", "served"], rows, area, cells);
+    let heads = ["steps", "new", "freed", "served"];
+    table(heads, rows).block(frame("Flusher")).render(area, cells);
 }
 
 /// Reads, writes, requests and commits over time, the newest at the right.
