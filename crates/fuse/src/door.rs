@@ -349,16 +349,18 @@ impl Handle for Arc<Node> {
             && self.failed_write.load(Ordering::Relaxed) == 0
     }
 
-    /// A node may rest if it has a name, is idle, and is no directory, which may have a listing
-    /// under way. The number records whether the kernel may hold pages of it (S1 of
+    /// A node may rest if it has a name and is idle, and is no stub: a stub has no number that its
+    /// handle could be remade from. The number records what must not be lost: how far listings of a
+    /// directory go (L2 of `listing`), or whether the kernel may hold pages of a file (S1 of
     /// `filled_pages`).
-    fn rest(&self) -> Option<u32> {
+    fn rest(&self) -> Option<u64> {
         // `is_idle` allows one reference, the table's own. The table hands out others under its
         // lock, which the caller holds.
-        let rests = self.is_idle()
-            && self.inode.kind() != FileKind::Directory
-            && self.inode.attr().nlink > 0;
-        rests.then(|| u32::from(self.filled_pages.is_set()))
+        let rests = self.is_idle() && self.inode.attr().nlink > 0 && !self.inode.is_stub();
+        rests.then(|| match self.inode.kind() {
+            FileKind::Directory => self.listed_to.load(Ordering::Relaxed),
+            _ => u64::from(self.filled_pages.is_set()),
+        })
     }
 }
 
@@ -366,7 +368,10 @@ impl Node {
     /// Creates a node, with what was recorded if it rested before.
     fn remade(inode: Inode, resting: Option<Resting>) -> Self {
         let node = Self::new(inode);
-        if resting.is_some_and(|number| number != Resting(0)) {
+        let Resting(number) = resting.unwrap_or(Resting(0));
+        if node.inode.kind() == FileKind::Directory {
+            node.listed_to.store(number, Ordering::Relaxed);
+        } else if number != 0 {
             node.filled_pages.set();
         }
         node

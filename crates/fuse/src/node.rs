@@ -67,7 +67,7 @@ pub(crate) struct Place {
 /// The object that serves a node.
 pub(crate) trait Handle: Clone {
     /// The number from which an equal handle can be made; `None` if the handle must stay (N3).
-    fn rest(&self) -> Option<u32>;
+    fn rest(&self) -> Option<u64>;
     /// Whether no program and no request uses it, so that the kernel may forget it.
     fn is_idle(&self) -> bool;
 }
@@ -105,7 +105,7 @@ pub(crate) struct Most {
 
 /// The number from which the handle of a resting node is remade ([`Handle::rest`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Resting(pub(crate) u32);
+pub(crate) struct Resting(pub(crate) u64);
 
 #[derive(Debug)]
 struct Shard<H> {
@@ -122,10 +122,11 @@ struct Known<H> {
 }
 
 /// A resting node: the kernel's references to it, and the number from which its handle is remade.
+/// A node with more references than fit keeps its handle.
 #[derive(Clone, Copy, Debug)]
 struct Idle {
-    lookups: u64,
-    what: u32,
+    lookups: u32,
+    what: u64,
 }
 
 impl<H> Shard<H> {
@@ -254,7 +255,8 @@ impl<H: Handle> Nodes<H> {
             return known.handle.clone();
         }
         let Some(idle) = shard.resting.remove(&id) else { return handle };
-        let known = Known { handle: handle.clone(), lookups: AtomicU64::new(idle.lookups) };
+        let lookups = AtomicU64::new(idle.lookups.into());
+        let known = Known { handle: handle.clone(), lookups };
         shard.awake.insert(id, known);
         let rested = self.let_rest(&mut shard);
         drop(shard);
@@ -276,8 +278,9 @@ impl<H: Handle> Nodes<H> {
         let Shard { awake, resting, limit } = shard;
         let mut rested = Vec::new();
         awake.retain(|id, known| {
+            let Ok(lookups) = u32::try_from(*known.lookups.get_mut()) else { return true };
             let Some(what) = known.handle.rest() else { return true };
-            resting.insert(*id, Idle { lookups: *known.lookups.get_mut(), what });
+            resting.insert(*id, Idle { lookups, what });
             rested.push(known.handle.clone());
             false
         });
@@ -314,7 +317,7 @@ impl<H: Handle> Nodes<H> {
             self.known.fetch_add(1, Ordering::Relaxed);
         }
         let handle = handle(idle.map(|idle| Resting(idle.what)));
-        let lookups = AtomicU64::new(idle.map_or(0, |idle| idle.lookups) + 1);
+        let lookups = AtomicU64::new(idle.map_or(0, |idle| u64::from(idle.lookups)) + 1);
         shard.awake.insert(id, Known { handle: handle.clone(), lookups });
         let rested = self.let_rest(&mut shard);
         drop(shard);
@@ -331,7 +334,7 @@ impl<H: Handle> Nodes<H> {
         }
         let mut shard = self.shard(id).write();
         if let Some(idle) = shard.resting.get_mut(&id) {
-            idle.lookups = idle.lookups.saturating_sub(count);
+            idle.lookups = idle.lookups.saturating_sub(u32::try_from(count).unwrap_or(u32::MAX));
             if idle.lookups == 0 {
                 shard.resting.remove(&id);
                 self.known.fetch_sub(1, Ordering::Relaxed);
@@ -413,9 +416,9 @@ mod tests {
 
     /// A handle rests with its number if only the table has it and the number is even.
     impl Handle for Arc<u64> {
-        fn rest(&self) -> Option<u32> {
+        fn rest(&self) -> Option<u64> {
             let is_idle = Arc::strong_count(self) == 1 && self.is_multiple_of(2);
-            is_idle.then_some(**self as u32)
+            is_idle.then_some(**self)
         }
 
         fn is_idle(&self) -> bool {
@@ -528,7 +531,7 @@ mod tests {
         let rests = |id| nodes.handle(id).err().flatten();
         assert_eq!(nodes.count(), 601);
         assert!(nodes.has_rested() && (300..900).filter(|id| rests(*id).is_some()).count() > 100);
-        assert!((300..900).all(|id| rests(id).is_none_or(|said| said == Resting(id as u32))));
+        assert!((300..900).all(|id| rests(id).is_none_or(|said| said == Resting(id))));
         assert_eq!(nodes.handle(1000), Ok(Arc::clone(&held)));
         assert!((301..900).step_by(2).all(|id| nodes.handle(id).is_ok()), "odd ones stay");
         let id = (300..900).find(|id| rests(*id).is_some()).expect("one rests");

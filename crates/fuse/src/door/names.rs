@@ -156,7 +156,9 @@ impl Door {
 
     /// Answers `rmdir`.
     pub(crate) fn rmdir(&self, parent: u64, name: &[u8]) -> Answer<()> {
-        self.node(parent)?.inode.rmdir(name).map_err(refuse)
+        let node = self.node(parent)?;
+        let _victim = self.wake_named(&node, name);
+        node.inode.rmdir(name).map_err(refuse)
     }
 
     /// Answers `rename`.

@@ -264,6 +264,59 @@ fn idle_inodes_do_without_handles() {
     assert_eq!(fs::read_dir(mount.path("")).expect("a listing").count(), 1_960);
 }
 
+/// Directories that no program uses keep no handle. A listing goes on and ends, and names in them
+/// do as before. A removed directory stays for a program that is in it.
+#[test]
+fn idle_directories_do_without_handles() {
+    let Some(mount) = mounted_with(FEW_HANDLES) else { return };
+    let name = |number: usize| mount.path(&format!("d{number}"));
+    for number in 0..2_000 {
+        fs::create_dir(name(number)).expect("a directory");
+    }
+    for number in 0..1_000 {
+        fs::write(name(0).join(format!("f{number}")), "").expect("a file");
+    }
+    // Between two requests of the listing its directory rests, as many others are used.
+    let (mut listed, mut others) = (0, (1..2_000).cycle());
+    for entry in fs::read_dir(name(0)).expect("a listing") {
+        listed += 1;
+        assert!(listed <= 1_000, "what is new is listed, too");
+        let path = entry.expect("an entry").path();
+        fs::rename(&path, path.with_file_name(format!("new{listed}"))).expect("moved");
+        for other in others.by_ref().take(4) {
+            drop(fs::remove_file(name(other).join("file")));
+            fs::write(name(other).join("file"), "").expect("a file");
+        }
+    }
+    assert_eq!(listed, 1_000);
+    let flags = rustix::fs::OFlags::PATH;
+    let held: Vec<_> = (10..30)
+        .map(|number| {
+            rustix::fs::open(name(number), flags, rustix::fs::Mode::empty()).expect("a path")
+        })
+        .collect();
+    for number in 30..2_000 {
+        assert!(fs::metadata(name(number).join("file")).is_ok());
+    }
+    for number in 10..20 {
+        fs::remove_file(name(number).join("file")).expect("its name");
+        fs::remove_dir(name(number)).expect("its name");
+        fs::remove_file(name(number + 10).join("file")).expect("its name");
+        fs::rename(name(number + 100), name(number + 10)).expect("over it");
+    }
+    for number in 200..2_000 {
+        assert!(fs::metadata(name(number).join("file")).is_ok());
+    }
+    for path in &held {
+        let stat = rustix::fs::fstat(path).expect("it is held");
+        assert_eq!(stat.st_nlink, 0);
+    }
+    drop(held);
+    let mount = mount.again();
+    assert_eq!(fs::read_dir(mount.path("")).expect("a listing").count(), 1_980);
+    assert_eq!(fs::read_dir(mount.path("d0")).expect("a listing").count(), 1_000);
+}
+
 /// Where the kernel knows more than the limit it is told to forget what no program uses. What is
 /// open, held or written stays as it is.
 #[test]
