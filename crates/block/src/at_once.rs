@@ -12,7 +12,7 @@ use std::io::{self, IoSlice};
 
 use buttress_base::AlignedBuf;
 
-use crate::device::{Device, Refused, Unfinished, Write, check, total_len};
+use crate::device::{Device, FailedWrite, Unfinished, Write, check, total_len};
 use crate::error::{Error, Operation};
 use crate::file::{FileDevice, IOVEC_MAX, gather, is_aligned, may_go_direct};
 use crate::ring::{self, Durable};
@@ -23,13 +23,15 @@ const AT_ONCE_MAX: u64 = 8 << 20;
 impl FileDevice {
     /// [`Device::write_many`]. In direct mode, the writes go to the kernel in batches, with one
     /// wait for each. Through the page cache, writes do not wait for the device.
-    pub(crate) fn write_at_once(&self, writes: &[Write<'_>]) -> Result<(), Refused> {
+    pub(crate) fn write_at_once(&self, writes: &[Write<'_>]) -> Result<(), FailedWrite> {
         let mut rest = writes;
         while !rest.is_empty() {
             let before = writes.len() - rest.len();
             let (part, after) = rest.split_at(part_len(rest));
-            self.write_part(part)
-                .map_err(|Refused { index, error }| Refused { index: before + index, error })?;
+            self.write_part(part).map_err(|FailedWrite { index, error }| FailedWrite {
+                index: before + index,
+                error,
+            })?;
             rest = after;
         }
         Ok(())
@@ -44,7 +46,7 @@ impl FileDevice {
             last = &last[part_len(last)..];
         }
         let before = writes.len() - last.len();
-        let later = |Refused { index, error }| Refused { index: before + index, error };
+        let later = |FailedWrite { index, error }| FailedWrite { index: before + index, error };
         self.write_at_once(&writes[..before]).map_err(Unfinished::Write)?;
         let is_durable = self.flushes_with_writes
             && self.write_durable_part(last).map_err(|why| match why {
@@ -79,14 +81,14 @@ impl FileDevice {
                     }
                     // Keeps the first refused write and goes on. If a later answer shows that the
                     // flush failed, the result is the failed flush, because that is worse.
-                    Err(error) => refused = refused.or(Some(Refused { index, error })),
+                    Err(error) => refused = refused.or(Some(FailedWrite { index, error })),
                 },
             }
         }
         refused.map_or(Ok(all), |refused| Err(Unfinished::Write(refused)))
     }
 
-    fn write_part(&self, writes: &[Write<'_>]) -> Result<(), Refused> {
+    fn write_part(&self, writes: &[Write<'_>]) -> Result<(), FailedWrite> {
         let served = if writes.len() > 1 { self.give_to_ring(writes, Durable::No)? } else { None };
         let mut served = served.into_iter().flatten();
         for (index, write) in writes.iter().enumerate() {
@@ -94,11 +96,11 @@ impl FileDevice {
             let whole = served.next().map_or(Ok(false), |answer| is_whole(answer, len));
             let whole = whole.map_err(|source| {
                 let error = self.io_error(Operation::Write, write.offset, len, source);
-                Refused { index, error }
+                FailedWrite { index, error }
             })?;
             if !whole {
                 self.write_vectored_at(write.offset, &write.bufs)
-                    .map_err(|error| Refused { index, error })?;
+                    .map_err(|error| FailedWrite { index, error })?;
             }
         }
         Ok(())
@@ -109,13 +111,13 @@ impl FileDevice {
         &self,
         writes: &[Write<'_>],
         durable: Durable,
-    ) -> Result<Option<Vec<io::Result<usize>>>, Refused> {
+    ) -> Result<Option<Vec<io::Result<usize>>>, FailedWrite> {
         let Some(direct) = self.past_cache() else { return Ok(None) };
         let mut copies = Vec::new();
         for (index, write) in writes.iter().enumerate() {
             let len = total_len(&write.bufs);
             check(self, Operation::Write, write.offset, len)
-                .map_err(|error| Refused { index, error })?;
+                .map_err(|error| FailedWrite { index, error })?;
             let is_aligned = write.bufs.iter().all(|buf| may_go_direct(buf));
             let fits =
                 write.bufs.len() <= IOVEC_MAX && self.direct_for(write.offset, len).is_some();

@@ -118,10 +118,10 @@ pub trait Device: Send + Sync + fmt::Debug {
     ///
     /// As [`Device::write_at`], for one of those that failed. The error does not say which others
     /// were served.
-    fn write_many(&self, writes: &[Write<'_>]) -> Result<(), Refused> {
+    fn write_many(&self, writes: &[Write<'_>]) -> Result<(), FailedWrite> {
         for (index, write) in writes.iter().enumerate() {
             self.write_classed_at(write.offset, &write.bufs, write.class)
-                .map_err(|error| Refused { index, error })?;
+                .map_err(|error| FailedWrite { index, error })?;
         }
         Ok(())
     }
@@ -224,7 +224,7 @@ pub struct Write<'a> {
 
 /// One of several writes that failed.
 #[derive(Debug)]
-pub struct Refused {
+pub struct FailedWrite {
     /// The index of the write that failed.
     pub index: usize,
     /// Its error.
@@ -235,7 +235,7 @@ pub struct Refused {
 #[derive(Debug)]
 pub enum Unfinished {
     /// One of them failed.
-    Write(Refused),
+    Write(FailedWrite),
     /// The flush after the writes failed.
     Flush(Error),
 }

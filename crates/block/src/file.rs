@@ -32,7 +32,7 @@ use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
 
 use crate::device::{
-    Class, Content, Device, Extent, Refused, Space, Unfinished, Write, check, total_len,
+    Class, Content, Device, Extent, FailedWrite, Space, Unfinished, Write, check, total_len,
     write_each_zero,
 };
 use crate::error::{Error, NotADevice, Operation};
@@ -78,7 +78,7 @@ pub struct FileDevice {
     pub(crate) direct: Option<File>,
     /// The same files opened for writing, if [`Device::begin_writing`] made the device writable
     /// later.
-    later: OnceLock<Writer>,
+    writer: OnceLock<Writer>,
     /// Rings of io_uring, for batches of requests in direct mode.
     pub(crate) rings: Rings,
     /// In direct mode, whether a durable write also makes earlier writes durable.
@@ -190,7 +190,7 @@ impl FileDevice {
         let writable = options.write;
         let flushes_with_writes = is_block_device && queue::flushes_with_writes(&file);
         let (path, rings) = (path.to_owned(), Rings::default());
-        let later = OnceLock::new();
+        let writer = OnceLock::new();
         Ok(Self {
             path,
             len,
@@ -198,7 +198,7 @@ impl FileDevice {
             is_block_device,
             file,
             direct,
-            later,
+            writer,
             rings,
             flushes_with_writes,
         })
@@ -228,12 +228,12 @@ impl FileDevice {
 
     /// The descriptor that goes through the page cache.
     fn file(&self) -> &File {
-        self.later.get().map_or(&self.file, |writer| &writer.file)
+        self.writer.get().map_or(&self.file, |writer| &writer.file)
     }
 
     /// In direct mode, the descriptor that bypasses the page cache.
     pub(crate) fn past_cache(&self) -> Option<&File> {
-        match self.later.get() {
+        match self.writer.get() {
             Some(writer) => writer.direct.as_ref(),
             None => self.direct.as_ref(),
         }
@@ -242,7 +242,7 @@ impl FileDevice {
     /// Opens the files for writing and excludes other programs. The lock stays on the descriptor
     /// that was opened first.
     fn open_for_writing(&self) -> Result<(), Error> {
-        if self.writable || self.later.get().is_some() {
+        if self.writable || self.writer.get().is_some() {
             return Ok(());
         }
         let options = OpenOptions { direct: self.direct.is_some(), ..OpenOptions::WRITE };
@@ -257,7 +257,7 @@ impl FileDevice {
         }
         // If two threads did this at the same time, the first one's files stay. The second ones are
         // the same.
-        let _ = self.later.set(opened?);
+        let _ = self.writer.set(opened?);
         Ok(())
     }
 
@@ -303,7 +303,7 @@ impl Device for FileDevice {
     }
 
     fn writable(&self) -> bool {
-        self.writable || self.later.get().is_some()
+        self.writable || self.writer.get().is_some()
     }
 
     fn begin_writing(&self) -> Result<(), Error> {
@@ -351,7 +351,7 @@ impl Device for FileDevice {
         result.map_err(|source| self.io_error(Operation::Write, offset, len, source))
     }
 
-    fn write_many(&self, writes: &[Write<'_>]) -> Result<(), Refused> {
+    fn write_many(&self, writes: &[Write<'_>]) -> Result<(), FailedWrite> {
         self.write_at_once(writes)
     }
 

@@ -10,7 +10,7 @@ use std::fmt;
 use std::io::IoSlice;
 
 use crate::device::{
-    Class, Device, Extent, Read, Refused, Space, Write, check, total_len, write_each_zero,
+    Class, Device, Extent, FailedWrite, Read, Space, Write, check, total_len, write_each_zero,
 };
 use crate::error::{Error, Operation};
 
@@ -83,10 +83,10 @@ pub trait Layer: Send + Sync + fmt::Debug {
     /// # Errors
     ///
     /// Those of [`Device::write_many`].
-    fn on_write_many(&self, writes: &[Write<'_>]) -> Result<(), Refused> {
+    fn on_write_many(&self, writes: &[Write<'_>]) -> Result<(), FailedWrite> {
         for (index, write) in writes.iter().enumerate() {
             self.on_write_classed(write.offset, &write.bufs, write.class)
-                .map_err(|error| Refused { index, error })?;
+                .map_err(|error| FailedWrite { index, error })?;
         }
         Ok(())
     }
@@ -193,7 +193,7 @@ impl<L: Layer> Device for L {
         self.on_write_classed(offset, bufs, class)
     }
 
-    fn write_many(&self, writes: &[Write<'_>]) -> Result<(), Refused> {
+    fn write_many(&self, writes: &[Write<'_>]) -> Result<(), FailedWrite> {
         self.on_write_many(writes)
     }
 

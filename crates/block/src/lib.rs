@@ -22,7 +22,7 @@ mod queue;
 mod ring;
 pub mod window;
 
-pub use device::{Class, Content, Device, Extent, Read, Refused, Space, Unfinished, Write};
+pub use device::{Class, Content, Device, Extent, FailedWrite, Read, Space, Unfinished, Write};
 pub use error::{Error, NotADevice, Operation};
 pub use file::{FileDevice, OpenOptions};
 pub use layer::Layer;

@@ -9,7 +9,9 @@
 use std::io::IoSlice;
 use std::sync::Arc;
 
-use crate::device::{Class, Device, Extent, Refused, Space, Unfinished, Write, check, total_len};
+use crate::device::{
+    Class, Device, Extent, FailedWrite, Space, Unfinished, Write, check, total_len,
+};
 use crate::error::{Error, Operation};
 
 /// A part of a device.
@@ -50,11 +52,11 @@ impl Window {
     }
 
     /// Writes as the device behind it takes them.
-    fn moved<'a>(&self, writes: &[Write<'a>]) -> Result<Vec<Write<'a>>, Refused> {
+    fn moved<'a>(&self, writes: &[Write<'a>]) -> Result<Vec<Write<'a>>, FailedWrite> {
         let each = writes.iter().enumerate().map(|(index, write)| {
             let len = total_len(&write.bufs);
             let offset = self.at(Operation::Write, write.offset, len);
-            let offset = offset.map_err(|error| Refused { index, error })?;
+            let offset = offset.map_err(|error| FailedWrite { index, error })?;
             Ok(Write { offset, bufs: write.bufs.clone(), class: write.class })
         });
         each.collect()
@@ -103,7 +105,7 @@ impl Device for Window {
         self.behind.write_classed_at(at, bufs, class)
     }
 
-    fn write_many(&self, writes: &[Write<'_>]) -> Result<(), Refused> {
+    fn write_many(&self, writes: &[Write<'_>]) -> Result<(), FailedWrite> {
         self.behind.write_many(&self.moved(writes)?)
     }
 

@@ -85,7 +85,7 @@ fn drain(core: &Core) {
 
 fn drain_once(core: &Core) -> Result<(), crate::error::Error> {
     let stop = || core.work.wanted.lock().stop;
-    core.reclaim();
+    core.free_unread_slots();
     if core.cleaner.load(Ordering::Relaxed) {
         if core.used() > 0 {
             core.drain_all(&mut |_| {})?;
@@ -113,7 +113,7 @@ fn drain_once(core: &Core) -> Result<(), crate::error::Error> {
 
 /// Whether write-back pauses, because writes recently went straight to the origin.
 fn is_paused(core: &Core) -> bool {
-    let at = core.around_at.load(Ordering::Relaxed);
+    let at = core.bypassed_at.load(Ordering::Relaxed);
     if core.options.mode == Mode::Pmem || at == 0 {
         return false;
     }

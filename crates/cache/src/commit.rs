@@ -102,7 +102,7 @@ impl Core {
         };
         write().map_err(|error| self.stop(error))?;
         drop(header);
-        self.release(&dead);
+        self.remove_marked(&dead);
         // Keeps the memory of the list for the next call, as long as a sweep adds to it.
         if self.index.emptied() == Emptied::Keep {
             dead.clear();

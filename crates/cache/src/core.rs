@@ -26,7 +26,7 @@ use crate::error::Error;
 use crate::gate::Gate;
 use crate::index::{Index, State, region_end};
 use crate::layout::{Cut, Geometry, Superblock};
-use crate::medium::Medium;
+use crate::medium::CacheRegion;
 use crate::options::CacheOptions;
 use crate::slots::Slots;
 use crate::status::{Counters, Moment, Status};
@@ -37,7 +37,7 @@ use crate::units::{Epoch, OriginBlock, Slot};
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(crate) origin: Arc<dyn Device>,
-    pub(crate) medium: Medium,
+    pub(crate) medium: CacheRegion,
     pub(crate) geometry: Geometry,
     pub(crate) options: CacheOptions,
     pub(crate) cleaner: AtomicBool,
@@ -60,10 +60,10 @@ pub(crate) struct Core {
     /// Whether a write bypassed the cache since the last flush of the origin.
     pub(crate) origin_dirty: AtomicBool,
     /// The time at which a write last bypassed the cache, in milliseconds since `started`; 0: none.
-    pub(crate) around_at: AtomicU64,
+    pub(crate) bypassed_at: AtomicU64,
     /// Blocks of current writes that bypass the cache (`write::X4`), and the number of such writes.
-    pub(crate) around: Ranked<Vec<Range<OriginBlock>>>,
-    pub(crate) arounds: AtomicUsize,
+    pub(crate) bypassing: Ranked<Vec<Range<OriginBlock>>>,
+    pub(crate) bypassing_writes: AtomicUsize,
     /// Versions that are being written back.
     pub(crate) in_flight: AtomicU64,
     pub(crate) started: Instant,
@@ -186,7 +186,7 @@ impl Core {
     }
 
     /// Removes versions with a durable free mark from the index.
-    pub(crate) fn release(&self, dead: &[(OriginBlock, Slot)]) {
+    pub(crate) fn remove_marked(&self, dead: &[(OriginBlock, Slot)]) {
         let emptied = self.index.emptied();
         for region in dead.chunk_by(|one, next| region_end(one.0) == region_end(next.0)) {
             for chunk in region.chunks(RUNS_MAX) {
@@ -197,11 +197,11 @@ impl Core {
             }
         }
         self.pending_slots.lock().fresh.extend(dead.iter().map(|&(_, slot)| slot));
-        self.reclaim();
+        self.free_unread_slots();
     }
 
     /// Frees the slots that no reader can use any more.
-    pub(crate) fn reclaim(&self) {
+    pub(crate) fn free_unread_slots(&self) {
         let freed = {
             let mut pending_slots = self.pending_slots.lock();
             let mut freed = Vec::new();

@@ -81,7 +81,7 @@ impl Drop for Sweeping<'_> {
 
 /// One version to write back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Pick {
+struct ChosenVersion {
     block: OriginBlock,
     slot: Slot,
 }
@@ -323,8 +323,8 @@ impl Core {
     }
 
     /// Picks versions by address from the cursor on (B1, B3, B4).
-    fn pick_sorted(&self, sweep: &mut Sweep, limit: Epoch, max: usize) -> Vec<Pick> {
-        let mut picks: Vec<Pick> = Vec::new();
+    fn pick_sorted(&self, sweep: &mut Sweep, limit: Epoch, max: usize) -> Vec<ChosenVersion> {
+        let mut picks: Vec<ChosenVersion> = Vec::new();
         while picks.len() < max {
             let Some(next) = self.index.next(sweep.cursor) else { break };
             let end = region_end(next);
@@ -345,7 +345,7 @@ impl Core {
                     if oldest.state == State::Ready && oldest.epoch < limit {
                         oldest.state = State::Draining;
                         runs += usize::from(!follows);
-                        picks.push(Pick { block, slot: oldest.slot });
+                        picks.push(ChosenVersion { block, slot: oldest.slot });
                     } else if is_below && oldest.state != State::Draining {
                         sweep.missed = true;
                     }
@@ -358,8 +358,8 @@ impl Core {
 
     /// Picks the oldest versions, each with the blocks that follow it on the origin and in the
     /// cache.
-    fn pick_oldest(&self, limit: Epoch, max: usize) -> Vec<Pick> {
-        let mut picks: Vec<Pick> = Vec::new();
+    fn pick_oldest(&self, limit: Epoch, max: usize) -> Vec<ChosenVersion> {
+        let mut picks: Vec<ChosenVersion> = Vec::new();
         let mut later = Vec::new();
         while picks.len() < max.min(RUNS_MAX) {
             let Some((first, slot)) = self.oldest.lock().pop_front() else { break };
@@ -386,9 +386,9 @@ impl Core {
                 // Superseded or discarded since.
                 _ => continue,
             }
-            picks.push(Pick { block: first, slot });
+            picks.push(ChosenVersion { block: first, slot });
             let end = region_end(first).min(OriginBlock(first.0 + LRU_RUN as u64));
-            let mut last = Pick { block: first, slot };
+            let mut last = ChosenVersion { block: first, slot };
             for (block, versions) in shard.range_mut(OriginBlock(first.0 + 1), end) {
                 let oldest = versions.oldest_mut();
                 let is_next = block.0 == last.block.0 + 1 && oldest.slot.0 == last.slot.0 + 1;
@@ -396,7 +396,7 @@ impl Core {
                     break;
                 }
                 oldest.state = State::Draining;
-                last = Pick { block, slot: oldest.slot };
+                last = ChosenVersion { block, slot: oldest.slot };
                 picks.push(last);
             }
         }
@@ -407,7 +407,12 @@ impl Core {
     }
 
     /// Copies a batch to the origin: reads its slots into one buffer, then writes joined runs.
-    fn copy(&self, picks: &[Pick], order: Order, buf: &mut AlignedBuf) -> Result<(), Error> {
+    fn copy(
+        &self,
+        picks: &[ChosenVersion],
+        order: Order,
+        buf: &mut AlignedBuf,
+    ) -> Result<(), Error> {
         let size = self.geometry.block_size();
         let len = picks.len() * size as usize;
         if buf.len() < len {
@@ -439,11 +444,11 @@ impl Core {
 
     /// Reads a batch from the cache. One request reads adjacent slots; several threads read at the
     /// same time.
-    fn gather(&self, picks: &[Pick], buf: &mut [u8]) -> Result<(), Error> {
+    fn gather(&self, picks: &[ChosenVersion], buf: &mut [u8]) -> Result<(), Error> {
         let size = self.geometry.block_size() as usize;
-        let adjacent = |pair: &[Pick]| pair[1].slot.0 == pair[0].slot.0.wrapping_add(1);
+        let adjacent = |pair: &[ChosenVersion]| pair[1].slot.0 == pair[0].slot.0.wrapping_add(1);
         let reads = 1 + picks.windows(2).filter(|pair| !adjacent(pair)).count();
-        let read = |picks: &[Pick], buf: &mut [u8]| -> Result<(), Error> {
+        let read = |picks: &[ChosenVersion], buf: &mut [u8]| -> Result<(), Error> {
             let mut index = 0;
             while index < picks.len() {
                 let count = 1 + picks[index..].windows(2).take_while(|pair| adjacent(pair)).count();

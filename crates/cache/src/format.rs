@@ -12,7 +12,7 @@ use buttress_block::{Device, probe};
 use crate::error::Error;
 use crate::identity;
 use crate::layout::{Cut, Geometry, HEADER_LEN, Stamp, Superblock};
-use crate::medium::Medium;
+use crate::medium::CacheRegion;
 use crate::units::Epoch;
 
 /// Bytes written in one request.
@@ -33,7 +33,7 @@ pub fn format(
     force: bool,
 ) -> Result<Geometry, Error> {
     let device = cache.name();
-    let medium = Medium::new(Arc::clone(&cache), start_sector)?;
+    let medium = CacheRegion::new(Arc::clone(&cache), start_sector)?;
     let geometry = Geometry::largest(block_size, &device, medium.len())?;
     if !force {
         if let Some(what) = probe::identify(&*cache)? {

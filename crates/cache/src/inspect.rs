@@ -6,7 +6,7 @@ use buttress_block::Device;
 
 use crate::error::Error;
 use crate::identity;
-use crate::medium::Medium;
+use crate::medium::CacheRegion;
 use crate::recover;
 pub use crate::recover::{Fate, Scan};
 
@@ -20,7 +20,7 @@ pub fn scan(
     origin: Option<&dyn Device>,
     start_sector: u64,
 ) -> Result<Scan, Error> {
-    let medium = Medium::new(cache, start_sector)?;
+    let medium = CacheRegion::new(cache, start_sector)?;
     let name = origin.map(|origin| (origin.name(), origin.len()));
     let origin_facts = name.as_ref().map(|(name, len)| (name.as_str(), *len));
     let mut scan = recover::scan(&medium, origin_facts)?;

@@ -9,12 +9,12 @@ use crate::layout::{HEADER_LEN, SECTOR, Superblock};
 
 /// A part of a device, from one place to its end.
 #[derive(Clone, Debug)]
-pub(crate) struct Medium {
+pub(crate) struct CacheRegion {
     device: Arc<dyn Device>,
     start: u64,
 }
 
-impl Medium {
+impl CacheRegion {
     pub(crate) fn new(device: Arc<dyn Device>, start_sector: u64) -> Result<Self, Error> {
         let start = start_sector.checked_mul(SECTOR).filter(|&start| start < device.len());
         let Some(start) = start else {

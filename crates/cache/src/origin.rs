@@ -25,7 +25,7 @@ impl Core {
     /// Writes bytes to the origin, bypassing the cache.
     pub(crate) fn write_around(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
         let now = self.started.elapsed().as_millis() as u64 + 1;
-        self.around_at.store(now, Ordering::Relaxed);
+        self.bypassed_at.store(now, Ordering::Relaxed);
         self.counters.writes_around.add(1);
         let written = self.write_origin(offset, bytes);
         self.origin_dirty.store(true, Ordering::SeqCst);

@@ -30,7 +30,7 @@ use crate::gate::Gate;
 use crate::identity;
 use crate::index::{Index, State, Version};
 use crate::layout::{Cut, ENTRY_LEN, HEADER_LEN, RawEntry, SECTOR, Stamp, Superblock};
-use crate::medium::Medium;
+use crate::medium::CacheRegion;
 use crate::options::CacheOptions;
 use crate::slots::Slots;
 use crate::status::Counters;
@@ -69,7 +69,7 @@ pub struct Scan {
 
 /// Reads and classifies all entries (V1). `origin` is the name and the length of the origin, if it
 /// is known.
-pub(crate) fn scan(medium: &Medium, origin: Option<(&str, u64)>) -> Result<Scan, Error> {
+pub(crate) fn scan(medium: &CacheRegion, origin: Option<(&str, u64)>) -> Result<Scan, Error> {
     let superblock = medium.superblock()?;
     let geometry = superblock.geometry;
     let mut entries = Vec::with_capacity(geometry.slots() as usize);
@@ -143,7 +143,7 @@ pub(crate) fn open(
     options: CacheOptions,
 ) -> Result<Core, Error> {
     options.check()?;
-    let medium = Medium::new(cache, options.start_sector)?;
+    let medium = CacheRegion::new(cache, options.start_sector)?;
     let scan = scan(&medium, Some((&origin.name(), origin.len())))?;
     let mut superblock = scan.superblock;
     let geometry = superblock.geometry;
@@ -227,9 +227,9 @@ pub(crate) fn open(
         has_uncommitted: [AtomicBool::new(false), AtomicBool::new(false)],
         uncommitted: CachePadded::default(),
         origin_dirty: AtomicBool::new(false),
-        around_at: AtomicU64::new(0),
-        around: Ranked::new(Rank::Leaf, Vec::new()),
-        arounds: AtomicUsize::new(0),
+        bypassed_at: AtomicU64::new(0),
+        bypassing: Ranked::new(Rank::Leaf, Vec::new()),
+        bypassing_writes: AtomicUsize::new(0),
         in_flight: AtomicU64::new(0),
         started: Instant::now(),
         counters: Counters::default(),

@@ -57,27 +57,27 @@ enum Stop {
     /// The next block needs a slot; it has a version in the cache.
     NeedsSlot,
     /// The next block has no version, and either there is no slot for it, or it must not be cached.
-    Around,
+    Bypass,
     /// For the next block, a later epoch has begun, another thread is filling it, or a write to it
     /// bypasses the cache.
     Again,
 }
 
 /// A running write that bypasses the cache (X4). Dropping this ends its listing.
-struct Around<'a> {
+struct Bypass<'a> {
     core: &'a Core,
     blocks: Range<OriginBlock>,
 }
 
-impl Drop for Around<'_> {
+impl Drop for Bypass<'_> {
     fn drop(&mut self) {
         let first = self.blocks.start;
         {
             let _shard = self.core.index.shard(first);
-            let mut around = self.core.around.lock();
-            let place = around.iter().position(|blocks| *blocks == self.blocks);
-            around.swap_remove(place.expect("X4: it was listed"));
-            self.core.arounds.fetch_sub(1, Ordering::Relaxed);
+            let mut bypassing = self.core.bypassing.lock();
+            let place = bypassing.iter().position(|blocks| *blocks == self.blocks);
+            bypassing.swap_remove(place.expect("X4: it was listed"));
+            self.core.bypassing_writes.fetch_sub(1, Ordering::Relaxed);
         }
         self.core.index.signal(first).notify_all();
     }
@@ -105,11 +105,11 @@ impl Core {
             match why {
                 Stop::Done => {}
                 Stop::Again => self.wait_for_filler(OriginBlock(at >> self.geometry.block_shift())),
-                Stop::Around if self.may_go_around(admits) => {
+                Stop::Bypass if self.may_bypass(admits) => {
                     let piece = &buf[(at - offset) as usize..(piece_end - offset) as usize];
                     at += self.write_uncached(at, piece)?;
                 }
-                Stop::Around | Stop::NeedsSlot => {
+                Stop::Bypass | Stop::NeedsSlot => {
                     if !waited {
                         self.counters.writes_blocked.add(1);
                         waited = true;
@@ -124,7 +124,7 @@ impl Core {
     /// Whether a block without a version may be written to the origin directly if there is no slot.
     /// With persistent memory, Linux waits instead. With a consistent origin, only sweeps write to
     /// it.
-    fn may_go_around(&self, admits: bool) -> bool {
+    fn may_bypass(&self, admits: bool) -> bool {
         !self.options.consistent_origin && (!admits || self.options.mode == Mode::Ssd)
     }
 
@@ -186,7 +186,7 @@ impl Core {
                     continue;
                 }
                 Some(_) => {}
-                None if !admits => return Stop::Around,
+                None if !admits => return Stop::Bypass,
                 None if self.is_around(block) => return Stop::Again,
                 None => {}
             }
@@ -198,7 +198,7 @@ impl Core {
                 is_supplied = true;
             }
             let Some(slot) = slots.pop() else {
-                return if newest.is_some() { Stop::NeedsSlot } else { Stop::Around };
+                return if newest.is_some() { Stop::NeedsSlot } else { Stop::Bypass };
             };
             let counter = match newest {
                 Some(_) => &self.counters.hits_committed,
@@ -354,9 +354,9 @@ impl Core {
         let len = stop - offset;
         if len > 0 {
             let blocks = first..cached.unwrap_or(last);
-            self.around.lock().push(blocks.clone());
-            self.arounds.fetch_add(1, Ordering::Relaxed);
-            let _around = Around { core: self, blocks };
+            self.bypassing.lock().push(blocks.clone());
+            self.bypassing_writes.fetch_add(1, Ordering::Relaxed);
+            let _around = Bypass { core: self, blocks };
             drop(shard);
             self.write_around(offset, &buf[..len as usize])?;
         }
@@ -366,13 +366,13 @@ impl Core {
     /// Whether a running write to the block bypasses the cache (X4). The caller holds the lock of
     /// the block's shard. Listing a block needs this lock, too.
     fn is_around(&self, block: OriginBlock) -> bool {
-        self.arounds.load(Ordering::Relaxed) > 0
-            && self.around.lock().iter().any(|blocks| blocks.contains(&block))
+        self.bypassing_writes.load(Ordering::Relaxed) > 0
+            && self.bypassing.lock().iter().any(|blocks| blocks.contains(&block))
     }
 
     /// Waits for a free slot; writes back itself if no thread does.
     fn make_room(&self) -> Result<(), Error> {
-        self.reclaim();
+        self.free_unread_slots();
         if self.slots.free() > 0 {
             return Ok(());
         }

@@ -30,7 +30,7 @@ pub(crate) struct Context<'c> {
     /// Block groups met so far.
     pub(crate) groups: Ranked<Vec<Group>>,
     /// Nodes met so far.
-    pub(crate) nodes: AddressSet,
+    pub(crate) visited_nodes: AddressSet,
     /// Nodes that refer to their children by their own address, according to the extent tree.
     pub(crate) full_backrefs: AddressSet,
     /// Nodes with more than one reference, as the extent tree says.

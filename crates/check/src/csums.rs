@@ -101,37 +101,46 @@ pub(crate) struct Csums<'s, 'c> {
     context: &'s Context<'c>,
     /// Checksum items for the comparison with files. `window` has the items that a file range still
     /// to come can overlap.
-    wanted: Ranges<'s, 'c>,
+    items_for_files: Ranges<'s, 'c>,
     window: VecDeque<Extent>,
     /// Ranges for which files demand checksums. Ranges before the window are dropped.
-    written: VecDeque<Extent>,
+    file_ranges: VecDeque<Extent>,
     /// Ranges that are not decided yet (U2), in the order of their starts.
     unwanted: VecDeque<Unwanted>,
-    /// Checksum items for the comparison with extents. `rest` is the part of the last item that no
-    /// extent has covered yet.
-    left: Ranges<'s, 'c>,
-    rest: Option<Extent>,
+    /// Checksum items for the comparison with extents. `uncovered_item` is the part of the last one
+    /// that no extent has covered yet.
+    items_for_extents: Ranges<'s, 'c>,
+    uncovered_item: Option<Extent>,
     /// Data that only a log tree references.
     logged: RangeSet,
 }
 
 impl<'s, 'c> Csums<'s, 'c> {
     pub(crate) fn new(context: &'s Context<'c>, tree: &Tree, logged: RangeSet) -> Self {
-        let wanted = Ranges::new(context, tree, false);
-        let mut left = Ranges::new(context, tree, true);
-        let rest = left.next();
-        let (window, written, unwanted) = Default::default();
-        Self { context, wanted, window, written, unwanted, left, rest, logged }
+        let items_for_files = Ranges::new(context, tree, false);
+        let mut items_for_extents = Ranges::new(context, tree, true);
+        let uncovered_item = items_for_extents.next();
+        let (window, file_ranges, unwanted) = Default::default();
+        Self {
+            context,
+            items_for_files,
+            window,
+            file_ranges,
+            unwanted,
+            items_for_extents,
+            uncovered_item,
+            logged,
+        }
     }
 
     /// Returns the counter of the checksum bytes read so far.
     pub(crate) fn bytes_cell(&self) -> Arc<AtomicU64> {
-        Arc::clone(&self.left.bytes)
+        Arc::clone(&self.items_for_extents.bytes)
     }
 
     /// Compares the next extent of data.
     pub(crate) fn data(&mut self, extent: Extent) {
-        while let Some(range) = self.rest {
+        while let Some(range) = self.uncovered_item {
             if range.start >= extent.end() {
                 return;
             }
@@ -139,10 +148,10 @@ impl<'s, 'c> Csums<'s, 'c> {
                 let end = range.end().min(extent.start);
                 self.unused(Extent::new(range.start, end.distance(range.start)));
             }
-            self.rest = if range.end() > extent.end() {
+            self.uncovered_item = if range.end() > extent.end() {
                 Some(Extent::new(extent.end(), range.end().distance(extent.end())))
             } else {
-                self.left.next()
+                self.items_for_extents.next()
             };
         }
     }
@@ -176,7 +185,7 @@ impl<'s, 'c> Csums<'s, 'c> {
             return;
         }
         while self.window.back().is_none_or(|covered| covered.end() < range.end()) {
-            let Some(next) = self.wanted.next() else { break };
+            let Some(next) = self.items_for_files.next() else { break };
             if next.end() > range.start {
                 add(&mut self.window, next);
             }
@@ -188,9 +197,9 @@ impl<'s, 'c> Csums<'s, 'c> {
             }
             return;
         }
-        add(&mut self.written, range);
+        add(&mut self.file_ranges, range);
         let at = first_outside(&self.window, range);
-        if at < range.end() && self.wanted.is_whole() {
+        if at < range.end() && self.items_for_files.is_whole() {
             self.context.add(Issue::CsumMissing { tree, ino, offset, at });
         }
     }
@@ -203,7 +212,7 @@ impl<'s, 'c> Csums<'s, 'c> {
             }
             self.unwanted.pop_front();
             let odd = overlapping(&self.window, range).find_map(|covered| {
-                let at = first_outside(&self.written, covered);
+                let at = first_outside(&self.file_ranges, covered);
                 (at < covered.end()).then_some(at)
             });
             if let Some(at) = odd {
@@ -211,7 +220,7 @@ impl<'s, 'c> Csums<'s, 'c> {
             }
         }
         let low = self.unwanted.front().map_or(reached, |first| first.range.start.min(reached));
-        for ranges in [&mut self.window, &mut self.written] {
+        for ranges in [&mut self.window, &mut self.file_ranges] {
             while ranges.front().is_some_and(|covered| covered.end() <= low) {
                 ranges.pop_front();
             }
@@ -221,9 +230,9 @@ impl<'s, 'c> Csums<'s, 'c> {
     /// Compares the rest, after the last extent.
     pub(crate) fn finish(&mut self) {
         self.settle_unwanted(Logical(u64::MAX));
-        while let Some(range) = self.rest {
+        while let Some(range) = self.uncovered_item {
             self.unused(range);
-            self.rest = self.left.next();
+            self.uncovered_item = self.items_for_extents.next();
         }
     }
 }

@@ -41,7 +41,7 @@ impl Sum {
 
     /// Mixes a file type into every hash of the sum, by a factor. Entries and references then agree
     /// only if they agree on the type.
-    pub(crate) fn of_kind(self, kind: FileKind) -> Self {
+    pub(crate) fn mixed_with_kind(self, kind: FileKind) -> Self {
         // The factor is odd, so that the multiplication loses no information.
         let factor = 2 * u64::from(kind as u8) + 3;
         Self(self.0.map(|word| word.wrapping_mul(factor)))
@@ -262,7 +262,7 @@ impl<'j, 'c> InodeChecker<'j, 'c> {
         };
         let kind = FileKind::from_mode(item.mode);
         let has_odd_bits = item.mode & !0o17_7777 != 0;
-        sums.references.add(whole.references.of_kind(kind));
+        sums.references.add(whole.references.mixed_with_kind(kind));
         if kind == FileKind::Unknown || has_odd_bits {
             self.context.add(Issue::InodeMode { tree, ino, mode: item.mode });
         }
@@ -364,9 +364,12 @@ mod tests {
         };
         assert_eq!(total(&[0, 1, 2, 3, 4]), total(&[4, 2, 0, 3, 1]));
         assert_ne!(total(&[0, 1]), total(&[0, 2]));
-        assert_ne!(total(&[0]).of_kind(FileKind::Regular), total(&[0]).of_kind(FileKind::Fifo));
-        let mut both = hashes[0].of_kind(FileKind::Regular);
-        both.add(hashes[1].of_kind(FileKind::Regular));
-        assert_eq!(both, total(&[0, 1]).of_kind(FileKind::Regular), "kinds distribute");
+        assert_ne!(
+            total(&[0]).mixed_with_kind(FileKind::Regular),
+            total(&[0]).mixed_with_kind(FileKind::Fifo)
+        );
+        let mut both = hashes[0].mixed_with_kind(FileKind::Regular);
+        both.add(hashes[1].mixed_with_kind(FileKind::Regular));
+        assert_eq!(both, total(&[0, 1]).mixed_with_kind(FileKind::Regular), "kinds distribute");
     }
 }

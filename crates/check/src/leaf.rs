@@ -183,7 +183,7 @@ impl<'l, 'c> Leaves<'l, 'c> {
                     inode.name_bytes += entry.name.len() as u64;
                     if entry.location.kind == Kind::INODE_ITEM {
                         let words = [key.objectid, key.offset, entry.location.objectid, 0];
-                        inode.entries.add(Sum::of(words, &entry.name).of_kind(entry.kind));
+                        inode.entries.add(Sum::of(words, &entry.name).mixed_with_kind(entry.kind));
                     }
                 }
             }

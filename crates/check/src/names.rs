@@ -83,14 +83,14 @@ pub(crate) fn explain(context: &Context<'_>, tree: &Tree, sums: &Sums) -> io::Re
                 }
             }
             Some(first) => {
-                alone(context, tree, &first);
+                report_unmatched(context, tree, &first);
                 waiting = Some(record);
             }
             None => waiting = Some(record),
         }
     }
     if let Some(last) = waiting {
-        alone(context, tree, &last);
+        report_unmatched(context, tree, &last);
     }
     Ok(())
 }
@@ -179,7 +179,7 @@ fn location(entry: &DirEntry) -> u64 {
 }
 
 /// Reports a record that nothing matches.
-fn alone(context: &Context<'_>, tree: &Tree, record: &Record<WORDS>) {
+fn report_unmatched(context: &Context<'_>, tree: &Tree, record: &Record<WORDS>) {
     let [what, first, _, ino, _, side, _] = *record;
     let id = tree.id;
     let issue = match (what, side) {

@@ -130,7 +130,7 @@ fn context<'c>(
         source: Source::new(volume, geometry, findings, options.check_data_csum),
         threads,
         groups: Ranked::new(Rank::Leaf, Vec::new()),
-        nodes: AddressSet::default(),
+        visited_nodes: AddressSet::default(),
         full_backrefs: AddressSet::default(),
         shared: AddressSet::default(),
         owned: std::sync::OnceLock::new(),

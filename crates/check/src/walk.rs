@@ -273,7 +273,7 @@ impl<'t> Feeder<'_, '_, 't> {
             let _ = self.units.send(unit);
             return Ok(());
         }
-        let is_new = leave_node(self.context, &mut self.worker, tree, &node, first)?;
+        let is_new = record_node(self.context, &mut self.worker, tree, &node, first)?;
         if !is_new && !tree.has_files() {
             return Ok(());
         }
@@ -296,7 +296,7 @@ impl<'t> Feeder<'_, '_, 't> {
 
 /// Makes the records of a node at its first visit (W2): of the node itself, and of the uses of its
 /// children. Returns whether this is the first visit.
-pub(crate) fn leave_node(
+pub(crate) fn record_node(
     context: &Context<'_>,
     worker: &mut Worker<'_>,
     tree: &Tree,
@@ -304,7 +304,7 @@ pub(crate) fn leave_node(
     first: usize,
 ) -> io::Result<bool> {
     let at = node.logical();
-    if !context.nodes.insert(at) {
+    if !context.visited_nodes.insert(at) {
         if !tree.may_share() {
             context.add(Issue::NodeShared { tree: tree.id, logical: at });
         }
@@ -340,7 +340,7 @@ pub(crate) fn leave_node(
 fn walk_unit(context: &Context<'_>, worker: &mut Worker<'_>, unit: &Unit<'_>) -> io::Result<Span> {
     let Unit { tree, node, high, first, .. } = unit;
     let mut leaves = Leaves::new(context, tree);
-    let is_new = leave_node(context, worker, tree, node, *first)?;
+    let is_new = record_node(context, worker, tree, node, *first)?;
     if !is_new && !tree.has_files() {
         return Ok(Span::default());
     }
@@ -396,7 +396,7 @@ fn walk_unit(context: &Context<'_>, worker: &mut Worker<'_>, unit: &Unit<'_>) ->
 /// Whether the result of a leaf is remembered: it was met before, or will be met again.
 fn is_remembered(context: &Context<'_>, tree: &Tree, ptr: &NodePtr) -> bool {
     let at = ptr.logical;
-    tree.has_files() && (context.shared.contains(at) || context.nodes.contains(at))
+    tree.has_files() && (context.shared.contains(at) || context.visited_nodes.contains(at))
 }
 
 /// The result of a leaf that was walked before (W3).
@@ -428,7 +428,7 @@ fn walk_leaf(
     if !check_node(context, tree, node, high.as_ref()) {
         return Ok(None);
     }
-    let is_new = leave_node(context, worker, tree, node, 0)?;
+    let is_new = record_node(context, worker, tree, node, 0)?;
     if !is_new && !tree.has_files() {
         return Ok(Some(Span::default()));
     }

@@ -16,9 +16,6 @@ pub const NAME_MAX: usize = 255;
 pub const MAX_LEVEL: u8 = 8;
 /// Bytes of the superblock's array of chunks.
 pub const SYS_CHUNK_ARRAY: usize = 2048;
-/// The greatest length of a file that is stored inline, unless the option `max_inline` says
-/// otherwise.
-pub const MAX_INLINE: u32 = 2048;
 /// Bytes on one device before a profile goes on with the next device.
 pub const STRIPE_LEN: u64 = 65536;
 /// Largest data extent.

@@ -26,7 +26,7 @@ pub(crate) const COMPRESSION: &[u8] = b"btrfs.compression";
 
 /// The values of the property.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wish {
+pub(crate) enum CompressionProperty {
     /// The inode does not have the property.
     Nothing,
     /// The inode is not to be compressed.
@@ -35,7 +35,7 @@ pub(crate) enum Wish {
     Packed(Codec),
 }
 
-impl Wish {
+impl CompressionProperty {
     /// Parses a value.
     pub(crate) fn parse(value: &[u8]) -> Option<Self> {
         match value {
@@ -89,7 +89,9 @@ pub(crate) fn read(view: &View, id: InodeId, flags: u64) -> Result<Option<Codec>
         return Ok(None);
     }
     let value = xattr_items::read(view, id, COMPRESSION)?;
-    Ok(value.and_then(|value| Wish::parse(&value)).and_then(Wish::codec))
+    Ok(value
+        .and_then(|value| CompressionProperty::parse(&value))
+        .and_then(CompressionProperty::codec))
 }
 
 /// The attribute that selects a codec for an inode.

@@ -58,7 +58,7 @@ use crate::errno::{self, Answer};
 use crate::filled_pages::FilledPages;
 use crate::freed_files::FreedFiles;
 use crate::mounts::Mounts;
-use crate::node::{Handle, Most, Nodes, Place, Resting};
+use crate::node::{Handle, NodeLimits, Nodes, Place, Resting};
 use crate::notifier_threads::NotifierThreads;
 use crate::pool::WorkerPool;
 use crate::{Options, acl, attr};
@@ -166,8 +166,8 @@ impl Door {
     ) -> Self {
         let home = if options.shared { fs.root().id() } else { root.id() };
         let top = place(root.id());
-        let most = Most { handles: options.handles_max, known: options.known_max };
-        let nodes = Nodes::new(top, home.tree.0, Arc::new(Node::new(root)), most);
+        let limits = NodeLimits { handles: options.handles_max, known: options.known_max };
+        let nodes = Nodes::new(top, home.tree.0, Arc::new(Node::new(root)), limits);
         let freed_files = FreedFiles::new();
         let keeps_writes = agreed.contains(InitFlags::WRITEBACK_CACHE);
         let over_ring = agreed.contains(InitFlags::OVER_IO_URING);
@@ -264,7 +264,7 @@ impl Door {
         let nodes = Arc::clone(&self.nodes);
         if self.cannot_prune.load(Ordering::Relaxed) {
             let names = surplus.iter().take(NAMES_DROPPED_MAX).filter_map(|id| self.name_of(*id));
-            self.notifier_threads.drop_names(names.collect(), move || nodes.note_pruned());
+            self.notifier_threads.invalidate_names(names.collect(), move || nodes.note_pruned());
             return;
         }
         let cannot = Arc::clone(&self.cannot_prune);

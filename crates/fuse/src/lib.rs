@@ -52,7 +52,7 @@ mod session;
 mod sharer;
 mod submounts;
 mod timed;
-mod whole;
+mod whole_mount;
 
 pub use counts::{Latency, latencies, requests};
 #[cfg(feature = "baselines")]
@@ -64,4 +64,4 @@ pub use mount_list::Listed;
 pub use options::{KNOWN as KNOWN_OPTIONS, Options};
 pub use session::{KernelSync, Serving, Session, Unmounter, mount, serve_connection};
 pub use sharer::Sharer;
-pub use whole::{Subtree, UnderWay, can_share};
+pub use whole_mount::{Subtree, UnderWay, can_share};

@@ -26,7 +26,7 @@ use rustix::net;
 
 use crate::mount_list::Listed;
 use crate::pool::Connection;
-use crate::whole::Whole;
+use crate::whole_mount::WholeMount;
 use crate::{Error, Options};
 
 const DEVICE: &str = "/dev/fuse";
@@ -41,7 +41,7 @@ pub(crate) struct Mount {
     /// Device number of the mount as `stat` reports it: major and minor; `None` if unknown.
     device: Option<(u32, u32)>,
     /// Set if the kernel's mount shows the whole volume.
-    whole: Option<Whole>,
+    whole: Option<WholeMount>,
 }
 
 /// Observes the connection to the kernel, beside the threads that read from it.
@@ -92,7 +92,7 @@ impl Mount {
         let target = place(target)?;
         let device = open_device()?;
         if options.shared {
-            let whole = Whole::new(&target, &device, options)?;
+            let whole = WholeMount::new(&target, &device, options)?;
             let number = Some(whole.device());
             return Ok((
                 Self { target, by_helper: false, device: number, whole: Some(whole) },
@@ -125,7 +125,7 @@ impl Mount {
     }
 
     /// The mount of the whole volume, if the kernel's mount shows all of it.
-    pub(crate) fn whole(&self) -> Option<&Whole> {
+    pub(crate) fn whole(&self) -> Option<&WholeMount> {
         self.whole.as_ref()
     }
 

@@ -98,7 +98,7 @@ pub(crate) struct Nodes<H> {
 
 /// How many handles and nodes a table has before it lets go of some.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Most {
+pub(crate) struct NodeLimits {
     pub(crate) handles: usize,
     pub(crate) known: usize,
 }
@@ -142,10 +142,10 @@ struct Interned {
 }
 
 impl<H: Handle> Nodes<H> {
-    /// Creates the table of a mount. The root has the handle `handle` and lies at `place`; `most`
+    /// Creates the table of a mount. The root has the handle `handle` and lies at `place`; `limits`
     /// limits handles and nodes. Inodes of the tree `home` have their own numbers as node ids.
-    pub(crate) fn new(place: Place, home: u64, handle: H, most: Most) -> Self {
-        let handles_max = (most.handles / SHARD_COUNT).max(1);
+    pub(crate) fn new(place: Place, home: u64, handle: H, limits: NodeLimits) -> Self {
+        let handles_max = (limits.handles / SHARD_COUNT).max(1);
         let shards = (0..SHARD_COUNT).map(|_| RwLock::new(Shard::new(handles_max))).collect();
         let (interned, has_rested) = (Mutex::default(), AtomicBool::new(false));
         Self {
@@ -156,7 +156,7 @@ impl<H: Handle> Nodes<H> {
             handles_max,
             has_rested,
             known: AtomicUsize::new(0),
-            known_max: most.known,
+            known_max: limits.known,
             is_pruning: AtomicBool::new(false),
             next_pruned: AtomicUsize::new(0),
         }
@@ -426,17 +426,17 @@ mod tests {
         }
     }
 
-    const MOST: Most = Most { handles: 1 << 16, known: 1 << 16 };
+    const LIMITS: NodeLimits = NodeLimits { handles: 1 << 16, known: 1 << 16 };
 
     fn nodes() -> Nodes<Arc<u64>> {
-        Nodes::new(HOME, HOME.tree, Arc::new(0), MOST)
+        Nodes::new(HOME, HOME.tree, Arc::new(0), LIMITS)
     }
 
     /// Above the limit `surplus` returns unused nodes, once, until the kernel was told.
     #[test]
     fn surplus_names_idle_nodes() {
-        let most = Most { handles: 0, known: 400 };
-        let nodes = Nodes::new(HOME, HOME.tree, Arc::new(0), most);
+        let limits = NodeLimits { handles: 0, known: 400 };
+        let nodes = Nodes::new(HOME, HOME.tree, Arc::new(0), limits);
         let held: Vec<_> = (0..100).map(|at| nodes.remember(1000 + at, |_| Arc::new(7))).collect();
         assert_eq!(nodes.surplus(), None);
         for id in 2000..2400 {
@@ -455,7 +455,7 @@ mod tests {
     /// N1: if the top level is hidden, the first mounted subvolume has the small numbers.
     #[test]
     fn n1_numbers_are_of_the_first_mounted_subvolume() {
-        let nodes = Nodes::new(HOME, 256, Arc::new(0), MOST);
+        let nodes = Nodes::new(HOME, 256, Arc::new(0), LIMITS);
         let top = Place { tree: 256, ino: 256 };
         assert_eq!((nodes.id_of(top), nodes.user_ino(top)), (256, 256));
         for place in [top, HOME, Place { tree: 5, ino: 257 }, Place { tree: 257, ino: 256 }] {
@@ -522,7 +522,7 @@ mod tests {
     /// N3: above the limit idle handles rest and come back with their references; others stay.
     #[test]
     fn n3_idle_handles_rest() {
-        let nodes = Nodes::new(HOME, HOME.tree, Arc::new(0), Most { handles: 0, ..MOST });
+        let nodes = Nodes::new(HOME, HOME.tree, Arc::new(0), NodeLimits { handles: 0, ..LIMITS });
         let held = nodes.remember(1000, |_| Arc::new(1000));
         for id in 300..900 {
             nodes.remember(id, |_| Arc::new(id));

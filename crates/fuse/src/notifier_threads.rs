@@ -145,7 +145,7 @@ impl NotifierThreads {
     }
 
     /// Has the kernel forget names, but keep the attributes of their directories (K3).
-    pub(crate) fn drop_names(
+    pub(crate) fn invalidate_names(
         &self,
         names: Vec<(u64, Vec<u8>)>,
         done: impl FnOnce() + Send + 'static,

@@ -34,7 +34,7 @@ use crate::pool::{Connection, Kind, WorkerPool};
 use crate::ring::{self, DoorHandler, Ring, Rings};
 use crate::sharer::{self, First, Sharer};
 use crate::submounts::Submounts;
-use crate::whole::Whole;
+use crate::whole_mount::WholeMount;
 use crate::{Error, Options, options};
 
 /// The number of threads for requests that come through the device while rings are in use.
@@ -375,7 +375,7 @@ impl Unmounter {
     /// if the volume cannot have several mounts.
     #[must_use]
     pub fn visible_mounts(&self) -> Option<Vec<Listed>> {
-        self.mount.whole().map(Whole::visible_mounts)
+        self.mount.whole().map(WholeMount::visible_mounts)
     }
 
     /// Releases the volume if no mount of it is seen any more. Without this call that is noticed a

@@ -21,7 +21,7 @@ use buttress_fs::{Filesystem, Ino, Inode, InodeId, TreeId};
 use crate::door::{Node, place};
 use crate::mount::{Link, Mount};
 use crate::node::Nodes;
-use crate::whole::{self, Subtree, UnderWay};
+use crate::whole_mount::{self, Subtree, UnderWay};
 use crate::{Error, Options};
 
 /// The directory at the top of all subvolumes.
@@ -58,7 +58,7 @@ impl First {
     pub(crate) fn show(self, target: &Path, link: &Link) -> Result<(), Error> {
         let shown = self.sharer.subtree(self.tree).map_err(Error::Session)?;
         shown.attach(target, &self.options)?;
-        whole::watch(&self.sharer.mount, link.clone()).map_err(Error::Session)
+        whole_mount::watch(&self.sharer.mount, link.clone()).map_err(Error::Session)
     }
 }
 

@@ -107,7 +107,7 @@ impl Maintenance {
         watch: &mut dyn FnMut(u64),
     ) -> Result<()> {
         self.engine().check_writable()?;
-        self.make_dead_whole()?;
+        self.finish_partial_drops()?;
         // Trees that were not used since the mount are changed, too.
         let view = self.engine().view();
         file_trees(&view)?
@@ -121,9 +121,9 @@ impl Maintenance {
             .ok_or_else(|| Error::Malformed(format!("there is no block group at {start}")))?;
         // Make room before the group is held: a commit that runs meanwhile must find room for its
         // nodes.
-        self.room_without(&group, group.available())?;
+        self.make_room_for_move(&group, group.available())?;
         let held = self.engine().hold_read_only(start)?;
-        self.room_without(&group, 0)?;
+        self.make_room_for_move(&group, 0)?;
         self.engine().close_windows();
         held.drain();
         // If a step fails, the group can be used again as before.
@@ -138,7 +138,7 @@ impl Maintenance {
     /// Makes chunks until reserved space and the content of the group fit into groups that can be
     /// allocated from. Otherwise a commit or writeback would be the first to find out that there is
     /// no room. `leaving` bytes of free space are about to become read-only.
-    fn room_without(&self, group: &Group, leaving: u64) -> Result<()> {
+    fn make_room_for_move(&self, group: &Group, leaving: u64) -> Result<()> {
         let (kind, bytes) = (group.kind(), group.used());
         // Each extent needs a free run of its own length (L2). None is longer than this: Linux
         // preallocates extents of up to twice the usual maximum.
@@ -178,7 +178,7 @@ impl Maintenance {
     /// Linux may have dropped a part of a subvolume. Its tree then still names nodes that are gone,
     /// and one step of a drop cuts these pointers off. Such a subvolume has no users: it was dead
     /// when the volume was opened.
-    fn make_dead_whole(&self) -> Result<()> {
+    fn finish_partial_drops(&self) -> Result<()> {
         for tree in self.dead_subvolumes()? {
             let item = self.engine().view().committed_root_item(tree)?;
             if item.is_some_and(|item| item.drop_progress != Key::MIN) {

@@ -32,7 +32,7 @@ const THREADS_MAX: usize = 8;
 /// The way in which a group is scrubbed.
 #[derive(Clone, Copy)]
 struct How<'h> {
-    mends: bool,
+    repairs: bool,
     /// Whether the group was not written since its scrub began.
     is_still: &'h (dyn Fn() -> bool + Sync),
 }
@@ -54,7 +54,7 @@ impl Maintenance {
         watch: &mut dyn FnMut(&ScrubProgress) -> bool,
     ) -> Result<(ScrubProgress, bool)> {
         self.engine().know_groups()?;
-        let mends = !options.read_only && self.engine().read_only().is_none();
+        let repairs = !options.read_only && self.engine().read_only().is_none();
         let mut progress = ScrubProgress { position: options.from, ..ScrubProgress::default() };
         for (group, used) in self.engine().committed_groups() {
             // On a damaged volume the recorded sizes may add up to more than 64 bits hold.
@@ -63,7 +63,7 @@ impl Maintenance {
                 progress.done = progress.done.saturating_add(used);
             }
         }
-        self.scrub_superblocks(mends, &mut progress)?;
+        self.scrub_superblocks(repairs, &mut progress)?;
         let chunks = self.volume().chunks();
         for chunk in chunks.iter() {
             let end = chunk.logical.end(chunk.len);
@@ -74,7 +74,7 @@ impl Maintenance {
                 Some(held) => held.is_held(),
                 None => options.hold_groups && self.engine().read_only().is_some(),
             };
-            let how = How { mends, is_still };
+            let how = How { repairs, is_still };
             while progress.position < end {
                 let from = progress.position.max(chunk.logical);
                 let row = self.volume().row_bytes(chunk.logical);
@@ -84,7 +84,7 @@ impl Maintenance {
                     row,
                 });
                 progress.position = match striped {
-                    Some(striped) => self.scrub_rows(striped, from, mends, &mut progress)?,
+                    Some(striped) => self.scrub_rows(striped, from, repairs, &mut progress)?,
                     None => self.scrub_step(from, end, how, &mut progress)?,
                 };
                 if !watch(&progress) {
@@ -92,7 +92,7 @@ impl Maintenance {
                 }
             }
         }
-        if mends && options.from == Logical(0) && progress.uncorrectable_errors == 0 {
+        if repairs && options.from == Logical(0) && progress.uncorrectable_errors == 0 {
             self.trust_again()?;
         }
         // Other work changes how much is in use during a scrub. The total becomes what was checked,
@@ -120,7 +120,7 @@ impl Maintenance {
             let mut mine = ScrubProgress::default();
             while let Some(piece) = pieces.get(next_piece.fetch_add(1, Ordering::Relaxed)) {
                 match piece.level {
-                    Some(level) => self.scrub_node(piece, level, how.mends, &mut mine)?,
+                    Some(level) => self.scrub_node(piece, level, how.repairs, &mut mine)?,
                     None => self.scrub_data(&view, piece.extent, how, &mut mine)?,
                 }
             }
@@ -146,7 +146,7 @@ impl Maintenance {
         &self,
         one: &Found,
         level: u8,
-        mends: bool,
+        repairs: bool,
         progress: &mut ScrubProgress,
     ) -> Result<()> {
         let geometry = *self.geometry();
@@ -164,7 +164,7 @@ impl Maintenance {
             if right { Ok(()) } else { Err("header") }
         };
         let unit = geometry.nodesize as usize;
-        let compared = self.volume().compare(one.extent, unit, mends, verify)?;
+        let compared = self.volume().verify_copies(one.extent, unit, repairs, verify)?;
         progress.add(&compared);
         progress.verify_errors += compared.bad;
         progress.tree_extents_scrubbed += 1;
@@ -176,7 +176,7 @@ impl Maintenance {
         &self,
         view: &View,
         run: Extent,
-        How { mends, is_still }: How<'_>,
+        How { repairs, is_still }: How<'_>,
         progress: &mut ScrubProgress,
     ) -> Result<()> {
         let geometry = *self.geometry();
@@ -195,13 +195,13 @@ impl Maintenance {
                     Some(sum) if geometry.csum.digest(bytes)[..size] != *sum => Err("checksum"),
                     _ => Ok(()),
                 };
-                let compared = self.volume().compare(part, sector, mends, verify)?;
+                let compared = self.volume().verify_copies(part, sector, repairs, verify)?;
                 progress.add(&compared);
                 progress.csum_errors += compared.bad;
                 progress.data_bytes_scrubbed += compared.bytes;
             } else {
                 progress.no_csum += count as u64;
-                if mends {
+                if repairs {
                     progress.corrected_errors += self.volume().catch_up(part, 16 * sector)?;
                 }
                 if is_still() {
@@ -210,7 +210,7 @@ impl Maintenance {
                 }
                 // Checks whether each copy can be read at all.
                 let compared =
-                    self.volume().compare(part, sector, mends, |_, _| Ok::<_, &str>(()))?;
+                    self.volume().verify_copies(part, sector, repairs, |_, _| Ok::<_, &str>(()))?;
                 progress.add(&compared);
                 progress.data_bytes_scrubbed += compared.bytes;
             }
@@ -220,7 +220,7 @@ impl Maintenance {
     }
 
     /// Checks every copy of every superblock, and rewrites damaged ones.
-    fn scrub_superblocks(&self, mends: bool, progress: &mut ScrubProgress) -> Result<()> {
+    fn scrub_superblocks(&self, repairs: bool, progress: &mut ScrubProgress) -> Result<()> {
         let mut bad = 0;
         self.engine().between_commits(|superblock| {
             let last = superblock.generation;
@@ -239,7 +239,7 @@ impl Maintenance {
             }
         });
         progress.super_errors += bad;
-        if bad > 0 && mends {
+        if bad > 0 && repairs {
             self.engine().settle_superblocks()?;
             progress.corrected_errors += bad;
         }

@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //!
-//! - **U3** The scrub examines a row as a whole, under one view. While the view is held, the row is
+//! - **U4** The scrub examines a row as a whole, under one view. While the view is held, the row is
 //!   not written, since something in it is in use (P1 of `rows`). So a step begins and ends at a
 //!   row boundary.
 
@@ -40,7 +40,7 @@ impl Maintenance {
         &self,
         striped: Striped,
         from: Logical,
-        mends: bool,
+        repairs: bool,
         progress: &mut ScrubProgress,
     ) -> Result<Logical> {
         let Striped { chunk, flags, row } = striped;
@@ -72,7 +72,8 @@ impl Maintenance {
             let sums = if is_data { Some(self.engine().read_csums(&view, range)?) } else { None };
             let row = InRow { range, found, sums };
             let verify = |within: usize, bytes: &[u8]| self.verify(&row, within as u64, bytes);
-            let (compared, parity) = self.volume().compare_row(at, unit as usize, mends, verify)?;
+            let (compared, parity) =
+                self.volume().compare_row(at, unit as usize, repairs, verify)?;
             progress.add(&compared);
             progress.parity_errors += parity;
             if is_data {

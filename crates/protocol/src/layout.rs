@@ -528,7 +528,7 @@ impl AttrOut {
 
 impl StatxOut {
     /// `STATX_BASIC_STATS` and `STATX_BTIME`.
-    const TOLD: u32 = 0xfff;
+    const MASK: u32 = 0xfff;
 
     /// Attributes and the time of birth, which the kernel may cache for `valid` seconds. `device`
     /// is the major and minor number of a device file.
@@ -537,7 +537,7 @@ impl StatxOut {
         let &Attr { ino, size, blocks, nlink, uid, gid, blksize, .. } = attr;
         Self {
             attr_valid: valid,
-            mask: Self::TOLD,
+            mask: Self::MASK,
             mode: attr.mode as u16,
             atime: StatxTime::new(attr.atime, attr.atime_nsec),
             ctime: StatxTime::new(attr.ctime, attr.ctime_nsec),

@@ -42,15 +42,14 @@ pub(crate) fn gather(
     }
     let mut groups: BTreeMap<Extent, BlockGroupFlags> = BTreeMap::new();
     let mut extents: BTreeMap<Logical, Vec<(DeviceId, u64, u64)>> = BTreeMap::new();
-    let mut is_newest = BTreeMap::new();
-    let each = |wanted: &[TreeId], visit: &mut dyn FnMut(&Found, Key, &[u8])| {
+    let each = |wanted: &[TreeId], visit: &mut dyn FnMut(Key, &[u8])| {
         for leaf in newest_first(found, wanted) {
             let expect = Expect::root(leaf.ptr());
             let Some(node) = scan::read_copy(devices, geometry, &leaf, &expect) else { continue };
-            visit_node(&node, &mut |key, item| visit(&leaf, key, item));
+            visit_node(&node, &mut |key, item| visit(key, item));
         }
     };
-    each(&[TreeId::CHUNK], &mut |_, key, bytes| match key.kind {
+    each(&[TreeId::CHUNK], &mut |key, bytes| match key.kind {
         Kind::CHUNK_ITEM if key.objectid == ids::FIRST_CHUNK_TREE => {
             if let Ok(chunk) = Chunk::parse(&key, bytes) {
                 taken.add(chunk);
@@ -65,7 +64,7 @@ pub(crate) fn gather(
         }
         _ => {}
     });
-    each(&[TreeId::EXTENT, TreeId::BLOCK_GROUP], &mut |_, key, bytes| {
+    each(&[TreeId::EXTENT, TreeId::BLOCK_GROUP], &mut |key, bytes| {
         if key.kind == Kind::BLOCK_GROUP_ITEM
             && let Ok(item) = BlockGroupItem::parse(bytes)
         {
@@ -73,16 +72,15 @@ pub(crate) fn gather(
             groups.entry(extent).or_insert(item.flags);
         }
     });
-    each(&[TreeId::DEV], &mut |leaf, key, bytes| {
+    each(&[TreeId::DEV], &mut |key, bytes| {
         if key.kind == Kind::DEV_EXTENT
             && let Ok(item) = DevExtent::parse(bytes)
         {
             // Stripes of one chunk may lie in leaves of different generations, so the items of all
             // leaves count. `derived` refuses a chunk with the wrong number of stripes.
-            let newest = is_newest.entry(item.chunk_offset).or_insert(leaf.generation);
             let list = extents.entry(item.chunk_offset).or_default();
             let place = (DeviceId(key.objectid), key.offset, item.length);
-            if (*newest == leaf.generation || !list.is_empty()) && !list.contains(&place) {
+            if !list.contains(&place) {
                 list.push(place);
             }
         }

@@ -13,7 +13,7 @@ use std::ops::Range;
 use buttress_data::decompress;
 use buttress_format::{Body, Compression, Extent, FileExtent, InodeFlags, Region, limits};
 
-use crate::parts::{Parts, Piece};
+use crate::inode_items::{FileItem, InodeItems};
 use crate::report::Entry;
 use crate::salvage::Salvage;
 use crate::sums::{Life, Sum, Sums};
@@ -46,7 +46,12 @@ impl Copier<'_> {
     /// # Errors
     ///
     /// Those of `out` alone.
-    pub(crate) fn copy(&self, parts: &Parts, entry: &mut Entry, out: Out<'_>) -> io::Result<()> {
+    pub(crate) fn copy(
+        &self,
+        parts: &InodeItems,
+        entry: &mut Entry,
+        out: Out<'_>,
+    ) -> io::Result<()> {
         let size = parts.size();
         entry.size = size;
         let is_checked = parts.item.is_none_or(|item| item.flags & InodeFlags::NODATASUM == 0);
@@ -75,7 +80,7 @@ impl Copier<'_> {
 
     fn extent(
         &self,
-        piece: &Piece,
+        piece: &FileItem,
         extent: &FileExtent,
         is_checked: bool,
         entry: &mut Entry,
@@ -113,7 +118,7 @@ impl Copier<'_> {
 
     fn plain(
         &self,
-        piece: &Piece,
+        piece: &FileItem,
         region: &Region,
         is_checked: bool,
         entry: &mut Entry,
@@ -238,7 +243,13 @@ fn give(at: u64, bytes: &[u8], room: u64, entry: &mut Entry, out: Out<'_>) -> io
 
 /// Records lost parts of a range in which extent items may be lost. A part is lost if no readable
 /// extent covers it.
-fn lose_uncovered(range: &Range<u64>, why: &str, pieces: &[Piece], size: u64, entry: &mut Entry) {
+fn lose_uncovered(
+    range: &Range<u64>,
+    why: &str,
+    pieces: &[FileItem],
+    size: u64,
+    entry: &mut Entry,
+) {
     let mut at = range.start;
     let end = range.end.min(size);
     for piece in pieces {

@@ -27,7 +27,7 @@ pub enum Error {
     NoRoot(u64),
     /// The damage cannot be repaired.
     #[error("{0}")]
-    Beyond(&'static str),
+    NotRepairable(&'static str),
     /// A device cannot be written.
     #[error("{device} cannot be written")]
     Device {

@@ -14,11 +14,11 @@
 /// A path matches if the pattern matches the path itself or one of the folders above it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Glob {
-    pieces: Vec<Piece>,
+    pieces: Vec<FileItem>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Piece {
+enum FileItem {
     Byte(u8),
     One,
     Any,
@@ -42,25 +42,25 @@ impl Glob {
         while let [first, more @ ..] = rest {
             rest = more;
             pieces.push(match first {
-                b'?' => Piece::One,
+                b'?' => FileItem::One,
                 b'*' if rest.first() == Some(&b'*') => {
                     rest = &rest[1..];
-                    Piece::All
+                    FileItem::All
                 }
-                b'*' => Piece::Any,
+                b'*' => FileItem::Any,
                 b'[' => match set(rest) {
                     Some((piece, after)) => {
                         rest = after;
                         piece
                     }
-                    None => Piece::Byte(b'['),
+                    None => FileItem::Byte(b'['),
                 },
                 b'\\' if !rest.is_empty() => {
                     let byte = rest[0];
                     rest = &rest[1..];
-                    Piece::Byte(byte)
+                    FileItem::Byte(byte)
                 }
-                byte => Piece::Byte(*byte),
+                byte => FileItem::Byte(*byte),
             });
         }
         Self { pieces }
@@ -84,11 +84,11 @@ impl Glob {
                     continue;
                 }
                 match piece {
-                    Piece::Byte(wanted) => next[at + 1] |= byte == wanted,
-                    Piece::One => next[at + 1] |= *byte != b'/',
-                    Piece::Any => next[at] |= *byte != b'/',
-                    Piece::All => next[at] = true,
-                    Piece::Set { is_inverse, ranges } => {
+                    FileItem::Byte(wanted) => next[at + 1] |= byte == wanted,
+                    FileItem::One => next[at + 1] |= *byte != b'/',
+                    FileItem::Any => next[at] |= *byte != b'/',
+                    FileItem::All => next[at] = true,
+                    FileItem::Set { is_inverse, ranges } => {
                         let is_in = ranges.iter().any(|(low, high)| (low..=high).contains(&byte));
                         next[at + 1] |= *byte != b'/' && is_in != *is_inverse;
                     }
@@ -102,7 +102,7 @@ impl Glob {
 
     fn pass_stars(&self, states: &mut [bool]) {
         for (at, piece) in self.pieces.iter().enumerate() {
-            if states[at] && matches!(piece, Piece::Any | Piece::All) {
+            if states[at] && matches!(piece, FileItem::Any | FileItem::All) {
                 states[at + 1] = true;
             }
         }
@@ -110,7 +110,7 @@ impl Glob {
 }
 
 /// Returns the set after an opening bracket, and the rest. Returns `None` if no bracket closes it.
-fn set(bytes: &[u8]) -> Option<(Piece, &[u8])> {
+fn set(bytes: &[u8]) -> Option<(FileItem, &[u8])> {
     let (is_inverse, body) = match bytes {
         [b'!' | b'^', more @ ..] => (true, more),
         more => (false, more),
@@ -132,7 +132,7 @@ fn set(bytes: &[u8]) -> Option<(Piece, &[u8])> {
             [] => break,
         };
     }
-    Some((Piece::Set { is_inverse, ranges }, &body[end + 1..]))
+    Some((FileItem::Set { is_inverse, ranges }, &body[end + 1..]))
 }
 
 #[cfg(test)]

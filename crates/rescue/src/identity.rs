@@ -131,7 +131,7 @@ fn guess(bytes: &[u8]) -> Option<Geometry> {
 }
 
 /// Makes a superblock from the facts in nodes. It has no system chunks and no label.
-pub(crate) fn invented(geometry: &Geometry, found: &Scan) -> Result<Superblock> {
+pub(crate) fn superblock_from_nodes(geometry: &Geometry, found: &Scan) -> Result<Superblock> {
     let any = Generation(u64::MAX);
     let root = found.newest_top(TreeId::ROOT, any);
     let chunk = found.newest_top(TreeId::CHUNK, any);

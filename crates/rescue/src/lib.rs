@@ -21,18 +21,18 @@
 
 #![forbid(unsafe_code)]
 
-mod alive;
 mod chunks;
 mod content;
+mod deleted;
 mod error;
 mod extents;
 mod files;
-mod ghosts;
 mod glob;
 mod identity;
+mod inode_items;
+mod last_use;
 mod mend;
 mod nodes;
-mod parts;
 mod progress;
 mod report;
 mod restore;

@@ -247,7 +247,9 @@ fn fix_device_size(devices: &[Arc<dyn Device>]) -> Result<Vec<Fix>> {
         }
     });
     if !gaps.is_empty() {
-        return Err(Error::Beyond("a part of the chunk tree is lost: chunk-recover goes first"));
+        return Err(Error::NotRepairable(
+            "a part of the chunk tree is lost: chunk-recover goes first",
+        ));
     }
     let len_of = |id: u64| {
         let is_it = |device: &&Arc<dyn Device>| {
@@ -267,7 +269,7 @@ fn fix_device_size(devices: &[Arc<dyn Device>]) -> Result<Vec<Fix>> {
             let right = room / sector * sector;
             let least = ends.iter().filter(|(device, _)| *device == id).map(|(_, end)| *end).max();
             if least.is_some_and(|end| end > right) {
-                return Err(Error::Beyond("a device is shorter than what lies on it"));
+                return Err(Error::NotRepairable("a device is shorter than what lies on it"));
             }
             sum = sum.saturating_add(right);
             sizes.push((id, right));
@@ -285,8 +287,9 @@ fn fix_device_size(devices: &[Arc<dyn Device>]) -> Result<Vec<Fix>> {
         let at = node.logical();
         let chunk = salvage.volume.chunk_at(at).ok_or(Error::NothingFound)?;
         let places = places(devices, &chunk, at);
-        let places = places
-            .ok_or(Error::Beyond("the chunk tree is striped, or on a device that is missing"))?;
+        let places = places.ok_or(Error::NotRepairable(
+            "the chunk tree is striped, or on a device that is missing",
+        ))?;
         let writes = places.into_iter().map(|(index, at)| (index, at, bytes.to_vec()));
         fixes.push(Fix { what: lines.join("; "), writes: writes.collect() });
     }
@@ -335,7 +338,9 @@ fn chunk_recover(devices: &[Arc<dyn Device>]) -> Result<Vec<Fix>> {
         return Ok(Vec::new());
     }
     if root.level > 0 {
-        return Err(Error::Beyond("the chunk tree had several nodes: restore gets the files"));
+        return Err(Error::NotRepairable(
+            "the chunk tree had several nodes: restore gets the files",
+        ));
     }
     let mut items: Vec<(Key, Vec<u8>)> = Vec::new();
     let mut known = Vec::new();
@@ -343,21 +348,21 @@ fn chunk_recover(devices: &[Arc<dyn Device>]) -> Result<Vec<Fix>> {
         let newest =
             copies(&**device).into_iter().max_by_key(|(_, copy)| copy.superblock.generation);
         let Some((_, copy)) = newest else {
-            return Err(Error::Beyond("a device has no superblock"));
+            return Err(Error::NotRepairable("a device has no superblock"));
         };
         let item = copy.superblock.dev_item;
         known.push(item);
         items.push((Key::new(ids::DEV_ITEMS, Kind::DEV_ITEM, item.devid.0), item.to_bytes()));
     }
     if items.len() as u64 != superblock.num_devices {
-        return Err(Error::Beyond("a device is missing"));
+        return Err(Error::NotRepairable("a device is missing"));
     }
     let facts = chunks::gather(devices, &salvage.geometry, salvage.scan(), &[], known);
     // Old nodes may still describe chunks that were removed. A chunk exists only if the newest
     // device tree has device extents of it.
     let state = crate::state::State::newest(&salvage)?;
     let dev_root = state.trees.get(&TreeId::DEV).map(|tree| tree.root);
-    let dev_root = dev_root.ok_or(Error::Beyond("the device tree is lost"))?;
+    let dev_root = dev_root.ok_or(Error::NotRepairable("the device tree is lost"))?;
     let mut taken = std::collections::BTreeSet::new();
     let dev_tree = Leaves::walk(&salvage, TreeId::DEV, dev_root, state.extents.as_ref());
     let gaps = dev_tree.all(&salvage, &mut |key, bytes| {
@@ -368,7 +373,7 @@ fn chunk_recover(devices: &[Arc<dyn Device>]) -> Result<Vec<Fix>> {
         }
     });
     if !gaps.is_empty() || !taken.iter().all(|at| facts.chunks.iter().any(|c| c.logical == *at)) {
-        return Err(Error::Beyond("not every chunk is found: restore gets the files"));
+        return Err(Error::NotRepairable("not every chunk is found: restore gets the files"));
     }
     for chunk in facts.chunks.iter().filter(|chunk| taken.contains(&chunk.logical)) {
         let key = Key::new(ids::FIRST_CHUNK_TREE, Kind::CHUNK_ITEM, chunk.logical.0);
@@ -378,16 +383,16 @@ fn chunk_recover(devices: &[Arc<dyn Device>]) -> Result<Vec<Fix>> {
     items.dedup_by(|one, other| one.0 == other.0);
     let len: usize = items.iter().map(|(_, bytes)| bytes.len() + header::ITEM_LEN).sum();
     if len > salvage.geometry.leaf_room() {
-        return Err(Error::Beyond("the chunks need several nodes: restore gets the files"));
+        return Err(Error::NotRepairable("the chunks need several nodes: restore gets the files"));
     }
     let around = |chunk: &&Chunk| {
         root.logical >= chunk.logical && root.logical.distance(chunk.logical) < chunk.len
     };
     let chunk = facts.chunks.iter().find(around);
-    let chunk = chunk.ok_or(Error::Beyond("the chunk of the chunk tree is not found"))?;
+    let chunk = chunk.ok_or(Error::NotRepairable("the chunk of the chunk tree is not found"))?;
     let places = places(devices, chunk, root.logical);
-    let places =
-        places.ok_or(Error::Beyond("the chunk tree is striped, or on a device that is missing"))?;
+    let places = places
+        .ok_or(Error::NotRepairable("the chunk tree is striped, or on a device that is missing"))?;
     let mut geometry = salvage.geometry;
     geometry.chunk_tree_uuid = salvage.chunk_tree_uuid().ok_or(Error::NothingFound)?;
     let mut leaf = LeafBuilder::new(&geometry);
@@ -397,7 +402,7 @@ fn chunk_recover(devices: &[Arc<dyn Device>]) -> Result<Vec<Fix>> {
     let generation: Generation = root.generation;
     let stamp = NodeStamp { logical: root.logical, generation, owner: TreeId::CHUNK };
     let node = leaf.finish(&geometry, &stamp).into_sealed(&geometry);
-    let node = node.map_err(|_| Error::Beyond("the new node is not right"))?;
+    let node = node.map_err(|_| Error::NotRepairable("the new node is not right"))?;
     let writes = places.into_iter().map(|(index, at)| (index, at, node.bytes().to_vec()));
     let what = format!(
         "the chunk tree at {} is written with {} devices and {} chunks",

@@ -109,7 +109,7 @@ impl Entry {
     }
 
     /// Copies the condition of the content from another name of the same file.
-    pub(crate) fn as_first(&mut self, first: &Self) {
+    pub(crate) fn copy_condition_of(&mut self, first: &Self) {
         (self.size, self.condition, self.unverified) =
             (first.size, first.condition, first.unverified);
         self.lost.clone_from(&first.lost);

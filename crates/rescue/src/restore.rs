@@ -15,7 +15,7 @@ use crate::content::Copier;
 use crate::error::{Error, Result};
 use crate::files::{Child, Index};
 use crate::glob::Glob;
-use crate::parts::Parts;
+use crate::inode_items::InodeItems;
 use crate::progress::Step;
 use crate::report::{Condition, Entry, Kind, Summary};
 use crate::salvage::Salvage;
@@ -298,7 +298,7 @@ impl Work<'_> {
         name: &[u8],
         entry: &mut Entry,
     ) -> Result<(), String> {
-        let parts = Parts::read(self.salvage, &subvolume.tree, ino, self.state.generation);
+        let parts = InodeItems::read(self.salvage, &subvolume.tree, ino, self.state.generation);
         note_gaps(&parts, entry);
         if parts.item.is_none() && parts.pieces.is_empty() {
             return Err("its inode is lost".to_owned());
@@ -314,7 +314,7 @@ impl Work<'_> {
         let item = parts.item;
         let key = (subvolume.id, ino);
         if let Some((path, first)) = self.links.get(&key) {
-            entry.as_first(first);
+            entry.copy_condition_of(first);
             return self.top.link(path, &dir, name).map_err(|error| format!("no link: {error}"));
         }
         let written = match (entry.kind, &item) {
@@ -341,7 +341,7 @@ impl Work<'_> {
 
     fn regular(
         &mut self,
-        parts: &Parts,
+        parts: &InodeItems,
         key: (TreeId, Ino),
         dir: &Dir,
         name: &[u8],
@@ -366,7 +366,7 @@ impl Work<'_> {
     fn remember(
         &mut self,
         key: (TreeId, Ino),
-        parts: &Parts,
+        parts: &InodeItems,
         dir: &Dir,
         name: &[u8],
         entry: &Entry,
@@ -385,7 +385,7 @@ impl Work<'_> {
             let id = level.subvolume.id;
             let mut entry = Entry::new(level.path.clone(), id.0, ino.0, kind);
             let moment = self.state.generation;
-            let parts = Parts::read_head(self.salvage, &level.subvolume.tree, ino, moment);
+            let parts = InodeItems::read_head(self.salvage, &level.subvolume.tree, ino, moment);
             note_gaps(&parts, &mut entry);
             let names = |kind| buttress_format::Key::new(ino.0, kind, 0);
             let (from, to) = (names(buttress_format::Kind::DIR_ITEM), names(after_names()));
@@ -504,7 +504,7 @@ fn after_names() -> buttress_format::Kind {
     buttress_format::Kind(buttress_format::Kind::DIR_INDEX.0 + 1)
 }
 
-fn note_gaps(parts: &Parts, entry: &mut Entry) {
+fn note_gaps(parts: &InodeItems, entry: &mut Entry) {
     if parts.item.is_none() {
         let why = "its inode is lost: size, owner, mode and times are not known";
         entry.worsen(Condition::Partly, why);

@@ -73,7 +73,7 @@ impl Salvage {
             None => {
                 let geometry = identity::geometry(&devices)?;
                 let found = Scan::run(&devices, &geometry, &*progress);
-                let superblock = identity::invented(&geometry, &found)?;
+                let superblock = identity::superblock_from_nodes(&geometry, &found)?;
                 let _ = scan.set(found);
                 (superblock, geometry)
             }

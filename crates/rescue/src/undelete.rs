@@ -14,13 +14,13 @@ use buttress_format::{
 };
 use buttress_tree::Expect;
 
-use crate::alive::Alive;
 use crate::content::Copier;
+use crate::deleted::{DeletedInodes, DeletedItems, LiveSubvolume, OldSums};
 use crate::error::{Error, Result};
 use crate::extents::Use;
 use crate::files::{Child, Index};
-use crate::ghosts::{Body, Ghosts, Living, OldSums};
 use crate::glob::Glob;
+use crate::last_use::LastUse;
 use crate::progress::Step;
 use crate::report::{Condition, Entry, Kind as FileType, Summary};
 use crate::restore::{host_name, joined};
@@ -75,23 +75,23 @@ pub fn undelete(
         let index = Index::read(salvage, &leaves);
         let places = leaves.leaves().iter().map(|leaf| (leaf.ptr.logical.0, leaf.ptr.generation));
         let leaves = places.collect();
-        living.insert(*id, Living { index, leaves });
+        living.insert(*id, LiveSubvolume { index, leaves });
     }
-    let ghosts = Ghosts::find(salvage, &living);
-    let alive = Alive::new(salvage);
+    let deleted = DeletedInodes::find(salvage, &living);
+    let last_use = LastUse::new(salvage);
     let sums = OldSums::new(salvage);
     let since = options.since.map(|since| generation_of(salvage, since));
-    let names = Names::new(salvage, &state, &living, &ghosts);
+    let names = Names::new(salvage, &state, &living, &deleted);
     let copier = Copier { salvage, sums: &sums, unverified: options.unverified };
     let mut summary = Summary::default();
     let mut made = Made { top, links: HashMap::new(), folders: Vec::new() };
     salvage.progress().step(Step::Files, 0);
-    for at in ghosts.inodes() {
+    for at in deleted.inodes() {
         if !salvage.progress().goes_on() {
             summary.stopped = true;
             break;
         }
-        let Some(body) = ghosts.body(salvage, &alive, at) else { continue };
+        let Some(body) = deleted.body(salvage, &last_use, at) else { continue };
         if since.is_some_and(|since| body.until < since) {
             continue;
         }
@@ -144,9 +144,9 @@ fn each_root_item(salvage: &Salvage, visit: &mut dyn FnMut(Kind, &buttress_forma
 
 /// Names from the top of the volume down.
 #[derive(Clone, Debug, Default)]
-struct Parts(Vec<Vec<u8>>);
+struct InodeItems(Vec<Vec<u8>>);
 
-impl Parts {
+impl InodeItems {
     fn concat_with_slashes(&self) -> Vec<u8> {
         self.0.iter().fold(Vec::new(), |path, name| joined(&path, name))
     }
@@ -155,19 +155,19 @@ impl Parts {
 /// Finds the paths of deleted files.
 struct Names<'n> {
     salvage: &'n Salvage,
-    ghosts: &'n Ghosts,
+    deleted: &'n DeletedInodes,
     /// The folder and name of each live inode and subvolume.
     above: HashMap<(TreeId, Child), (Ino, Vec<u8>)>,
     places: BTreeMap<TreeId, (TreeId, Ino, Vec<u8>)>,
-    alive: HashSet<TreeId>,
+    last_use: HashSet<TreeId>,
 }
 
 impl<'n> Names<'n> {
     fn new(
         salvage: &'n Salvage,
         state: &State,
-        living: &BTreeMap<TreeId, Living>,
-        ghosts: &'n Ghosts,
+        living: &BTreeMap<TreeId, LiveSubvolume>,
+        deleted: &'n DeletedInodes,
     ) -> Self {
         let mut above = HashMap::new();
         for (id, one) in living {
@@ -189,26 +189,26 @@ impl<'n> Names<'n> {
                 places.entry(TreeId(key.objectid)).or_insert(place);
             }
         });
-        Self { salvage, ghosts, above, places, alive: living.keys().copied().collect() }
+        Self { salvage, deleted, above, places, last_use: living.keys().copied().collect() }
     }
 
     /// All paths of a deleted file.
-    fn paths(&self, at: (TreeId, Ino), body: &Body) -> Vec<Parts> {
+    fn paths(&self, at: (TreeId, Ino), body: &DeletedItems) -> Vec<InodeItems> {
         let mut names = body.names.clone();
         names.sort();
         names.dedup();
         if names.is_empty() && at.1 == Ino::ROOT_DIR {
-            return vec![Parts(self.subvolume(at.0))];
+            return vec![InodeItems(self.subvolume(at.0))];
         }
         if names.is_empty() {
             let number = at.1.0.to_string().into_bytes();
             let lost = [b"lost+found".to_vec(), at.0.to_string().into_bytes(), number];
-            return vec![Parts(lost.to_vec())];
+            return vec![InodeItems(lost.to_vec())];
         }
         let path = |(dir, name): (Ino, Vec<u8>)| {
             let mut path = self.folder(at.0, dir);
             path.push(host_name(&name, Child::Inode(at.1)));
-            Parts(path)
+            InodeItems(path)
         };
         names.into_iter().map(path).collect()
     }
@@ -221,7 +221,7 @@ impl<'n> Names<'n> {
         while at != Ino::ROOT_DIR {
             let found = if seen.insert(at) {
                 let live = self.above.get(&(tree, Child::Inode(at))).cloned();
-                live.or_else(|| self.ghosts.name_of(self.salvage, (tree, at)))
+                live.or_else(|| self.deleted.name_of(self.salvage, (tree, at)))
             } else {
                 None
             };
@@ -250,13 +250,13 @@ impl<'n> Names<'n> {
             };
             let name = host_name(name, Child::Subvolume(at));
             // A subvolume of the same name may exist now.
-            let is_gone = !self.alive.contains(&at);
+            let is_gone = !self.last_use.contains(&at);
             names.push(if is_gone { [name, format!("-{at}").into_bytes()].concat() } else { name });
             let mut folder = *dir;
             let mut passed = HashSet::new();
             while folder != Ino::ROOT_DIR && passed.insert(folder) {
                 let live = self.above.get(&(*parent, Child::Inode(folder))).cloned();
-                let found = live.or_else(|| self.ghosts.name_of(self.salvage, (*parent, folder)));
+                let found = live.or_else(|| self.deleted.name_of(self.salvage, (*parent, folder)));
                 let Some((above, name)) = found else { break };
                 names.push(host_name(&name, Child::Inode(folder)));
                 folder = above;
@@ -282,8 +282,8 @@ impl Made {
         copier: &Copier<'_>,
         state: &State,
         at: (TreeId, Ino),
-        body: &Body,
-        path: &Parts,
+        body: &DeletedItems,
+        path: &InodeItems,
     ) -> Entry {
         let item = body.parts.item;
         let kind = item.map_or(FileType::Unknown, |item| kind_of(item.mode));
@@ -300,8 +300,8 @@ impl Made {
         copier: &Copier<'_>,
         state: &State,
         at: (TreeId, Ino),
-        body: &Body,
-        path: &Parts,
+        body: &DeletedItems,
+        path: &InodeItems,
         entry: &mut Entry,
     ) -> Result<(), String> {
         let item = body.parts.item.ok_or("its inode is lost")?;
@@ -316,7 +316,7 @@ impl Made {
             return Ok(());
         }
         if let Some((path, first)) = self.links.get(&at) {
-            entry.as_first(first);
+            entry.copy_condition_of(first);
             return self.top.link(path, &dir, name).map_err(|error| error.to_string());
         }
         let mut parts = body.parts.clone();
@@ -378,7 +378,11 @@ impl Made {
 }
 
 /// Leaves out extents without checksums where their space is used for something else now.
-fn leave_out_reused(copier: &Copier<'_>, state: &State, parts: &mut crate::parts::Parts) {
+fn leave_out_reused(
+    copier: &Copier<'_>,
+    state: &State,
+    parts: &mut crate::inode_items::InodeItems,
+) {
     for piece in &mut parts.pieces {
         let Ok(extent) = &piece.extent else { continue };
         let Some(region) = extent.region().filter(|region| !region.is_hole()) else { continue };

@@ -121,7 +121,7 @@ impl<H: Home> Receiver<'_, H> {
     /// Completes the subvolume (R2).
     fn finish(&mut self, report: &mut impl FnMut(Event<'_>)) -> Result<()> {
         let Some(current) = &mut self.current else { return Ok(()) };
-        current.let_go();
+        current.drop_inodes();
         self.home.finish(&current.top, &current.source)?;
         self.count += 1;
         if let Some(done) = self.current.take() {

@@ -130,7 +130,7 @@ pub fn send<W: Write>(fs: &Filesystem, options: &SendOptions, output: W) -> Resu
         paths: Paths::new(&new),
         sharing: Sharing::new(&view, old.as_ref(), &sources, &new),
         made_ahead: HashSet::new(),
-        late: BTreeSet::new(),
+        deferred_xattrs: BTreeSet::new(),
         stamps_due: BTreeSet::new(),
         current: Ino(0),
         buffer: Vec::new(),
@@ -151,7 +151,7 @@ struct Sender<'s, 'v, W: Write> {
     made_ahead: HashSet<Ino>,
     /// New directories with attributes that entries made in them would inherit. They get these
     /// attributes at the end.
-    late: BTreeSet<Ino>,
+    deferred_xattrs: BTreeSet<Ino>,
     /// Directories to be given their times at the end.
     stamps_due: BTreeSet<Ino>,
     /// The inode that is being sent with its content. The receiver has all new inodes with smaller
@@ -175,10 +175,10 @@ impl<W: Write> Sender<'_, '_, W> {
             self.inode(&change)?;
         }
         self.current = Ino(u64::MAX);
-        for ino in std::mem::take(&mut self.late) {
+        for ino in std::mem::take(&mut self.deferred_xattrs) {
             if let Some(inode) = self.new.inode(ino)? {
                 let path = self.paths.of_dir(ino)?.to_vec();
-                self.late_xattrs(&path, &inode)?;
+                self.send_deferred_xattrs(&path, &inode)?;
             }
         }
         for ino in std::mem::take(&mut self.stamps_due) {

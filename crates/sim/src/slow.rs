@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use buttress_base::{clock, sync::Mutex, thread};
-use buttress_block::{Class, Device, Error, Layer, Refused, Space, Write};
+use buttress_block::{Class, Device, Error, FailedWrite, Layer, Space, Write};
 
 /// How slow a device is.
 #[derive(Clone, Copy, Debug)]
@@ -197,7 +197,7 @@ impl<D: Device> Layer for Slow<D> {
         written
     }
 
-    fn on_write_many(&self, writes: &[Write<'_>]) -> Result<(), Refused> {
+    fn on_write_many(&self, writes: &[Write<'_>]) -> Result<(), FailedWrite> {
         let done = self.take(writes.iter().map(|write| len_of(&write.bufs)));
         for write in writes {
             self.count(len_of(&write.bufs), write.class);

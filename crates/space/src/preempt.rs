@@ -123,7 +123,7 @@ const CLAMP_MIN: u32 = 1;
 const CLAMP_MAX: u32 = 8;
 /// A round must be able to free more than this, so volumes with little metadata have no rounds. A
 /// trial used an eighth of the metadata as the limit on such volumes. Its rounds caused commits
-/// that cost more than they saved (`docs/internals/space.md`).
+/// that cost more than they saved.
 const CLAMP_WORTH: u64 = 128 << 20;
 
 /// The rule of the kernel. The kernel reserves eight levels for each item, and a round frees them.

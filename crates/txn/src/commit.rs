@@ -16,10 +16,10 @@
 //!
 //! A crash at any point leaves the last superblock that became durable, and everything it reaches.
 
+mod addresses;
 mod cluster;
 mod drops;
 mod groups;
-mod ledger;
 mod moves;
 mod quota;
 mod quota_change;

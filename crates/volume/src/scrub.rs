@@ -50,7 +50,7 @@ impl Volume {
     /// # Panics
     ///
     /// When `unit` is zero or does not divide the range: a bug of the caller.
-    pub fn compare<E: Display>(
+    pub fn verify_copies<E: Display>(
         &self,
         range: Extent,
         unit: usize,

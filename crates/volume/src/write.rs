@@ -23,7 +23,7 @@
 use std::io::IoSlice;
 use std::sync::Arc;
 
-use buttress_block::{Class, Error as BlockError, Refused, Unfinished, Write};
+use buttress_block::{Class, Error as BlockError, FailedWrite, Unfinished, Write};
 use buttress_format::{BlockGroupFlags, DeviceId, Extent, Logical};
 
 use crate::device::{Fault, Trust, VolumeDevice};
@@ -424,7 +424,7 @@ impl Volume {
         &self,
         device: &VolumeDevice,
         firsts: &[&Transfer<'_>],
-        Refused { index, error: source }: Refused,
+        FailedWrite { index, error: source }: FailedWrite,
     ) -> Result<(), Error> {
         self.counters.io_failure();
         device.count(Fault::Write);

@@ -21,7 +21,7 @@ const KINDS: [&str; 3] = ["data", "metadata", "system"];
 
 /// What was asked for, beside the answer.
 #[derive(Clone, Copy)]
-pub struct Look<'l> {
+pub struct ShowOptions<'l> {
     /// An earlier answer of the same process, and how many seconds ago it was.
     pub before: Option<(&'l Answer, f64)>,
     /// Show zeroes, too (PE1).
@@ -38,7 +38,7 @@ struct Row {
 }
 
 /// Writes everything of one mount or server. Writing into a string cannot fail.
-pub fn show(answer: &Answer, look: Look<'_>, text: &mut String) {
+pub fn show(answer: &Answer, look: ShowOptions<'_>, text: &mut String) {
     let subject = &answer.subject;
     let mut head = subject.image.display().to_string();
     if let Some(target) = &subject.target {
@@ -273,7 +273,7 @@ mod tests {
         }))
         .expect("an answer");
         let mut text = String::new();
-        let look = Look { before: None, all, ui: &Ui::new(true) };
+        let look = ShowOptions { before: None, all, ui: &Ui::new(true) };
         show(&answer, look, &mut text);
         text
     }

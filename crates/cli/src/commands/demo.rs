@@ -5,7 +5,7 @@
 //! This is the first command of the README, so it must work on a machine with nothing but Rust. All
 //! work happens in a new temporary folder, which is removed afterwards unless `--keep` is given.
 
-mod door;
+mod access;
 mod library;
 mod mounted;
 mod work;
@@ -19,7 +19,7 @@ use buttress_block::{Device, FileDevice};
 use buttress_fs::Filesystem;
 use buttress_fs::make::MakeOptions;
 
-use self::door::Door;
+use self::access::Access;
 use self::library::Library;
 use self::mounted::Mounted;
 use self::work::Sources;
@@ -119,7 +119,7 @@ impl Demo<'_> {
     }
 
     /// Mounts the volume, or opens it as a library if it cannot be mounted.
-    fn open_door(&mut self, image: &Path, no_mount: bool) -> Result<Box<dyn Door>> {
+    fn open_door(&mut self, image: &Path, no_mount: bool) -> Result<Box<dyn Access>> {
         let start = Instant::now();
         if !no_mount {
             let target = self.folder.path.join("mnt");
@@ -141,7 +141,7 @@ impl Demo<'_> {
     }
 
     /// Runs all steps on the volume.
-    fn exercise(&self, door: &mut dyn Door, args: &Args) -> Result<()> {
+    fn exercise(&self, door: &mut dyn Access, args: &Args) -> Result<()> {
         let sources = Sources::find()?;
         let copied = work::copy_in(self, door, &sources)?;
         let start = Instant::now();
@@ -155,7 +155,7 @@ impl Demo<'_> {
         self.step("committed", "everything is durable", start.elapsed(), "")
     }
 
-    fn finish(&mut self, mut door: Box<dyn Door>, image: &Path, args: &Args) -> Result<()> {
+    fn finish(&mut self, mut door: Box<dyn Access>, image: &Path, args: &Args) -> Result<()> {
         let ui = self.ui;
         let kept = args.keep && door.keep();
         if args.keep {

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use buttress_watch::openmetrics;
-use buttress_watch::tables::{self, Look};
+use buttress_watch::tables::{self, ShowOptions};
 use serde_json::{Map, Value, json};
 
 use crate::exit::{Exit, Failure, Result};
@@ -65,7 +65,7 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
                     let same = all.iter().find(|earlier| earlier.pid == answer.pid)?;
                     Some((same, now.duration_since(*at).as_secs_f64()))
                 });
-                tables::show(answer, Look { before, all: args.all, ui }, &mut text);
+                tables::show(answer, ShowOptions { before, all: args.all, ui }, &mut text);
             }
             if answers.is_empty() {
                 text.push_str("nothing is mounted or served by this user\n");

@@ -16,7 +16,7 @@ use crate::error::{Error, NameError, Result};
 use crate::inode::Inode;
 use crate::names;
 use crate::orphan;
-use crate::property::{self, Wish};
+use crate::property::{self, CompressionProperty};
 use crate::xattr_items;
 use buttress_make::clock::now;
 
@@ -179,7 +179,7 @@ impl Inode {
             && item.flags & InodeFlags::NODATACOW == 0;
         let codec = if inherits { dir.file.codec() } else { None };
         if let Some(codec) = codec {
-            item.flags = Wish::Packed(codec).flags(item.flags);
+            item.flags = CompressionProperty::Packed(codec).flags(item.flags);
             let attribute = Change::Names(vec![property::attribute(codec)]);
             batch.set(xattr_items::key(ino, property::COMPRESSION), attribute);
         }

@@ -17,7 +17,7 @@ use crate::batch::{Batch, Change};
 use crate::cell::InodeCell;
 use crate::error::{Error, NameError, Result};
 use crate::inode::Inode;
-use crate::property::{self, Wish};
+use crate::property::{self, CompressionProperty};
 use crate::xattr_items;
 use buttress_make::clock::now;
 
@@ -52,9 +52,9 @@ impl Inode {
         let mut codec = cell.file.codec();
         if (flags ^ old) & PACKING != 0 {
             let wish = if flags & InodeFlags::COMPRESS != 0 {
-                Wish::Packed(mount.options.compress.unwrap_or(Codec::DEFAULT))
+                CompressionProperty::Packed(mount.options.compress.unwrap_or(Codec::DEFAULT))
             } else {
-                Wish::Nothing
+                CompressionProperty::Nothing
             };
             codec = wish.codec();
             // Metadata was reserved for the dirty data in its old form, so it is written now.

@@ -14,7 +14,7 @@ use crate::cell::{DefaultAcl, InodeCell};
 use crate::error::{Error, NameError, Result};
 use crate::inode::{Inode, XattrFlags};
 use crate::names;
-use crate::property::{self, Wish};
+use crate::property::{self, CompressionProperty};
 use crate::xattr_items::{attribute, entries, key, read};
 use buttress_make::clock::now;
 
@@ -106,7 +106,7 @@ impl Inode {
                 return Err(Error::unsupported("properties other than btrfs.compression"));
             }
             let flags = cell.file.with_item(|item| item.flags);
-            let wish = Wish::wanted(value, cell.kind, flags)?;
+            let wish = CompressionProperty::wanted(value, cell.kind, flags)?;
             // The metadata of the dirty data was reserved for the old compression, so the data is
             // written now.
             mount.files.writeback().write_back(&cell.file, 0..u64::MAX)?;

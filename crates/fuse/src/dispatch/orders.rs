@@ -19,7 +19,7 @@ pub(super) fn ioctl<X: Exchange>(door: &Arc<Door>, exchange: X) {
     match read(&exchange) {
         Ok((_, Some(command), _)) if command.may_take_long() => {}
         Ok((_, Some(command), _)) => {
-            let tell = || door.tell(caller(&head), head.node, command);
+            let tell = || door.answer_from_memory(caller(&head), head.node, command);
             let answer = door.guarded("ioctl", head.node, tell);
             return exchange.reply(answer);
         }

@@ -53,7 +53,12 @@ impl Door {
     }
 
     /// Answers a command that only reads what is known and never waits for the kernel.
-    pub(crate) fn tell(&self, caller: Caller, id: u64, command: Command<'_>) -> Answer<Reply> {
+    pub(crate) fn answer_from_memory(
+        &self,
+        caller: Caller,
+        id: u64,
+        command: Command<'_>,
+    ) -> Answer<Reply> {
         let node = self.node(id)?;
         let tree = node.inode.id().tree;
         match command {

@@ -34,7 +34,7 @@ impl Current {
     }
 
     /// Drops every inode but the top.
-    pub(super) fn let_go(&mut self) {
+    pub(super) fn drop_inodes(&mut self) {
         self.walk.forget();
         self.sources.clear();
     }

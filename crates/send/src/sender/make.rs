@@ -8,7 +8,7 @@ use super::Sender;
 use super::diff::Change;
 use super::paths::path;
 use super::tree::{
-    DIRECTORY, Inode, Link, REGULAR, SYMLINK, TYPE, bequeaths, is_dir, is_inherited,
+    DIRECTORY, Inode, Link, REGULAR, SYMLINK, TYPE, has_inheritable_xattrs, is_dir, is_inherited,
 };
 use crate::error::Result;
 use crate::stream::Command;
@@ -40,8 +40,8 @@ impl<W: Write> Sender<'_, '_, W> {
         self.attributes(&at, &inode, old.as_ref(), written)?;
         if is_dir(&inode.item) {
             self.stamps_due.insert(ino);
-            if old.is_none() && bequeaths(&inode) {
-                self.late.insert(ino);
+            if old.is_none() && has_inheritable_xattrs(&inode) {
+                self.deferred_xattrs.insert(ino);
             }
             return Ok(());
         }
@@ -69,7 +69,7 @@ impl<W: Write> Sender<'_, '_, W> {
     }
 
     /// Makes a directory and its parents, as far as they do not exist.
-    fn make_way(&mut self, ino: Ino) -> Result<()> {
+    fn make_parents(&mut self, ino: Ino) -> Result<()> {
         let mut missing = Vec::new();
         let mut at = ino;
         while !self.is_there(at)? {
@@ -127,7 +127,7 @@ impl<W: Write> Sender<'_, '_, W> {
         }
         let Some(new) = self.new.inode(dir)? else { return Ok(false) };
         let old = self.same_in_old(dir, &new.item)?;
-        Ok(old.is_some_and(|old| bequeaths(&old) || bequeaths(&new)))
+        Ok(old.is_some_and(|old| has_inheritable_xattrs(&old) || has_inheritable_xattrs(&new)))
     }
 
     /// A name in the top directory that no entry has.
@@ -167,7 +167,7 @@ impl<W: Write> Sender<'_, '_, W> {
 
     /// The path of a name. Its directory is made if it is not there.
     fn named(&mut self, link: &Link) -> Result<Vec<u8>> {
-        self.make_way(link.parent)?;
+        self.make_parents(link.parent)?;
         self.stamps_due.insert(link.parent);
         self.paths.of(link)
     }
@@ -199,7 +199,7 @@ impl<W: Write> Sender<'_, '_, W> {
         }
         for (name, value) in &inode.xattrs {
             let before = old.and_then(|old| old.xattrs.get(name));
-            let late = old.is_none() && is_late(inode, name);
+            let late = old.is_none() && is_deferred(inode, name);
             if before != Some(value) && name != CAPABILITY && !late {
                 self.emit(&Command::SetXattr { path: to, name, value })?;
             }
@@ -208,8 +208,8 @@ impl<W: Write> Sender<'_, '_, W> {
     }
 
     /// Sets the attributes that a new directory must not have while entries are made in it.
-    pub(super) fn late_xattrs(&mut self, at: &[u8], inode: &Inode) -> Result<()> {
-        for (name, value) in inode.xattrs.iter().filter(|(name, _)| is_late(inode, name)) {
+    pub(super) fn send_deferred_xattrs(&mut self, at: &[u8], inode: &Inode) -> Result<()> {
+        for (name, value) in inode.xattrs.iter().filter(|(name, _)| is_deferred(inode, name)) {
             self.emit(&Command::SetXattr { path: path(at)?, name, value })?;
         }
         Ok(())
@@ -245,7 +245,7 @@ impl<W: Write> Sender<'_, '_, W> {
 }
 
 /// Whether a new inode gets an attribute only after all its entries are made.
-fn is_late(inode: &Inode, name: &[u8]) -> bool {
+fn is_deferred(inode: &Inode, name: &[u8]) -> bool {
     is_dir(&inode.item) && is_inherited(name)
 }
 

@@ -18,7 +18,7 @@ use buttress_format::{Generation, Ino, InodeItem};
 
 use super::diff::Diff;
 use super::paths::{DEPTH_MAX, join, path};
-use super::tree::{Inode, Tree, bequeaths, is_dir};
+use super::tree::{Inode, Tree, has_inheritable_xattrs, is_dir};
 use crate::error::Result;
 use crate::stream::Command;
 
@@ -74,7 +74,7 @@ struct Step {
 
 /// The step or directory that will free a name.
 #[derive(Clone, Copy, Debug)]
-enum Holder {
+enum FreedBy {
     Step(usize),
     Gone(Dir),
 }
@@ -98,12 +98,12 @@ pub(super) struct Names<'t, 'v> {
     gone: BTreeSet<Dir>,
     steps: Vec<Step>,
     staying: Vec<Slot>,
-    leaving: HashMap<Slot, Holder>,
+    leaving: HashMap<Slot, FreedBy>,
     queue: VecDeque<usize>,
     waiting: BTreeMap<Slot, Vec<usize>>,
     below: Vec<usize>,
     /// Temporary names at the top.
-    aside: HashSet<Vec<u8>>,
+    temporary: HashSet<Vec<u8>>,
     made: HashSet<Ino>,
     touched: BTreeSet<Ino>,
 }
@@ -124,7 +124,7 @@ impl<'t, 'v> Names<'t, 'v> {
             queue: VecDeque::new(),
             waiting: BTreeMap::new(),
             below: Vec::new(),
-            aside: HashSet::new(),
+            temporary: HashSet::new(),
             made: HashSet::new(),
             touched: BTreeSet::new(),
         }
@@ -160,7 +160,7 @@ impl<'t, 'v> Names<'t, 'v> {
                     let dir = Dir::new(change.ino, &old.item);
                     let slot = self.old_slots(&old)?.swap_remove(0);
                     self.gone.insert(dir);
-                    self.leaving.insert(slot, Holder::Gone(dir));
+                    self.leaving.insert(slot, FreedBy::Gone(dir));
                 }
                 None => {
                     for slot in self.old_slots(&old)? {
@@ -195,7 +195,7 @@ impl<'t, 'v> Names<'t, 'v> {
                 true => What::Dir(Dir::new(ino, &old.item)),
                 false => What::File(ino),
             };
-            self.leaving.insert(at.clone(), Holder::Step(self.steps.len()));
+            self.leaving.insert(at.clone(), FreedBy::Step(self.steps.len()));
             self.steps.push(Step { what, at: Some(at.clone()), to: (*to).clone() });
         }
         if added.len() == moved {
@@ -290,7 +290,7 @@ impl<'t, 'v> Names<'t, 'v> {
                 }
             }
             let Some(slot) = self.waiting.keys().next().cloned() else { break };
-            self.put_aside(&slot, emit)?;
+            self.move_to_temporary(&slot, emit)?;
         }
         match self.below.first() {
             None => Ok(()),
@@ -364,7 +364,7 @@ impl<'t, 'v> Names<'t, 'v> {
     }
 
     /// Moves the inode with a wanted name to a temporary name at the top.
-    fn put_aside(
+    fn move_to_temporary(
         &mut self,
         slot: &Slot,
         emit: &mut impl FnMut(Command<'_>) -> Result<()>,
@@ -374,8 +374,8 @@ impl<'t, 'v> Names<'t, 'v> {
             return Ok(());
         };
         let (ino, generation) = match holder {
-            Holder::Gone(dir) => (dir.ino, dir.generation),
-            Holder::Step(step) => match self.steps[step].what {
+            FreedBy::Gone(dir) => (dir.ino, dir.generation),
+            FreedBy::Step(step) => match self.steps[step].what {
                 What::Dir(dir) => (dir.ino, dir.generation),
                 What::File(ino) => (ino, Generation(0)),
                 What::Link(_) => unreachable!("a link holds no name before it is made"),
@@ -386,12 +386,12 @@ impl<'t, 'v> Names<'t, 'v> {
         emit(Command::Rename { path: path(&from)?, to: path(&aside.name)? })?;
         self.touched.insert(TOP.ino);
         match holder {
-            Holder::Gone(dir) => {
+            FreedBy::Gone(dir) => {
                 self.touched.insert(slot.dir.ino);
                 self.dir_moved(dir, aside);
                 self.free(slot);
             }
-            Holder::Step(step) => self.moved(step, slot, aside),
+            FreedBy::Step(step) => self.moved(step, slot, aside),
         }
         Ok(())
     }
@@ -403,7 +403,7 @@ impl<'t, 'v> Names<'t, 'v> {
             let name = format!("o{ino}-{generation}-{count}").into_bytes();
             let taken = self.old.lookup(TOP.ino, &name)?.is_some()
                 || self.new.lookup(TOP.ino, &name)?.is_some();
-            if !taken && self.aside.insert(name.clone()) {
+            if !taken && self.temporary.insert(name.clone()) {
                 return Ok(Slot { dir: TOP, name });
             }
             count += 1;
@@ -453,7 +453,7 @@ impl<'t, 'v> Names<'t, 'v> {
             self.now.insert(dir, at.clone());
             if taken {
                 self.queue.push_back(self.steps.len());
-                self.leaving.insert(at.clone(), Holder::Step(self.steps.len()));
+                self.leaving.insert(at.clone(), FreedBy::Step(self.steps.len()));
                 self.steps.push(Step { what: What::Dir(dir), at: Some(at), to });
             }
         }
@@ -466,7 +466,7 @@ impl<'t, 'v> Names<'t, 'v> {
             return Ok(false);
         }
         let (old, new) = (self.old.inode(dir.ino)?, self.new.inode(dir.ino)?);
-        Ok(old.iter().chain(&new).any(bequeaths))
+        Ok(old.iter().chain(&new).any(has_inheritable_xattrs))
     }
 
     fn is_old(&mut self, dir: Dir) -> Result<bool> {

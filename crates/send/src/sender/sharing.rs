@@ -185,14 +185,14 @@ impl<'s, 'v> Sharing<'s, 'v> {
             cursor.advance()?;
         }
         for leaf in leaves {
-            self.look_into(leaf, extent, &mut found);
+            self.users_in_leaf(leaf, extent, &mut found);
         }
         self.last.1 = found.into_iter().collect();
         Ok(())
     }
 
     /// Adds the inodes that refer to the extent in a leaf.
-    fn look_into(&self, leaf: Logical, extent: Extent, found: &mut BTreeSet<Candidate>) {
+    fn users_in_leaf(&self, leaf: Logical, extent: Extent, found: &mut BTreeSet<Candidate>) {
         let store = &**self.view.store();
         let mut head = vec![0; store.geometry().nodesize as usize];
         if store.volume().read_mirror(leaf, &mut head, 0).is_err() {

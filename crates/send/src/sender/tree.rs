@@ -47,7 +47,7 @@ const INHERITED: [&[u8]; 2] = [b"btrfs.compression", b"system.posix_acl_default"
 
 /// Whether inodes that a receiver makes in this directory inherit attributes. The inode that is
 /// sent may lack them.
-pub(super) fn bequeaths(inode: &Inode) -> bool {
+pub(super) fn has_inheritable_xattrs(inode: &Inode) -> bool {
     INHERITED.iter().any(|name| inode.xattrs.contains_key(*name))
 }
 

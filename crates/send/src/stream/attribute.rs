@@ -369,7 +369,7 @@ impl<'b> Builder<'b> {
     }
 
     fn fail(&mut self, what: &'static str, len: usize, max: usize) {
-        self.failed.get_or_insert(StreamError::Unsayable { what, len, max });
+        self.failed.get_or_insert(StreamError::DoesNotFit { what, len, max });
     }
 
     /// Fills in length and checksum; takes everything back where something did not fit.
@@ -382,7 +382,7 @@ impl<'b> Builder<'b> {
         let len = u32::try_from(whole - HEADER_LEN);
         let (Ok(len), None) = (len, self.failed.as_ref()) else {
             self.out.truncate(self.start);
-            let long = StreamError::Unsayable { what: "the command", len: whole, max };
+            let long = StreamError::DoesNotFit { what: "the command", len: whole, max };
             return Err(self.failed.take().unwrap_or(long));
         };
         let command = &mut self.out[self.start..];

@@ -14,7 +14,7 @@ pub enum StreamError {
     Write(#[source] io::Error),
     /// Something that is longer than the stream's fields can say, or than receivers take.
     #[error("{what} is {len} bytes long, and a stream holds at most {max}")]
-    Unsayable {
+    DoesNotFit {
         /// What does not fit.
         what: &'static str,
         /// Its length, in bytes.

@@ -50,7 +50,7 @@ macro_rules! commands {
             ///
             /// # Errors
             ///
-            /// [`StreamError::Unsayable`] when a field does not fit its length field, or when the
+            /// [`StreamError::DoesNotFit`] when a field does not fit its length field, or when the
             /// command is longer than receivers accept. `out` is then unchanged.
             pub(crate) fn encode(
                 &self,

@@ -180,7 +180,7 @@ fn stream_refuses_fields_that_do_not_fit() {
     for (version, command) in unsayable {
         let mut out = b"before".to_vec();
         let refused = command.encode(version, &mut out);
-        assert!(matches!(refused, Err(StreamError::Unsayable { .. })), "{refused:?}");
+        assert!(matches!(refused, Err(StreamError::DoesNotFit { .. })), "{refused:?}");
         assert_eq!(out, b"before");
     }
     let mut out = Vec::new();

@@ -76,11 +76,11 @@ impl Settle<'_> {
         let begun = item.refs == 0 && item.drop_progress != Key::MIN;
         let ptr = NodePtr { logical: item.bytenr, generation: item.generation, level: item.level };
         let node = self.read_node(tree, &Expect::root(ptr))?;
-        if self.ledger.state(tree, &node)?.is_some_and(|state| state.full) {
+        if self.addresses.state(tree, &node)?.is_some_and(|state| state.full) {
             // In a root that Linux makes this way, the reference to the node names the node's own
             // address. Change it to the tree.
-            self.ledger.sharing.refer(ptr.logical, ptr.level, RefName::Node(ptr.logical), -1);
-            self.ledger.sharing.refer(ptr.logical, ptr.level, RefName::Tree(tree), 1);
+            self.addresses.sharing.refer(ptr.logical, ptr.level, RefName::Node(ptr.logical), -1);
+            self.addresses.sharing.refer(ptr.logical, ptr.level, RefName::Tree(tree), 1);
         }
         let mut step = Step {
             tree,
@@ -90,7 +90,7 @@ impl Settle<'_> {
             handed: Key::MIN,
         };
         let rest = self.prune(&mut step, &Expect::root(ptr))?;
-        self.ledger.node_delta.remove(&tree);
+        self.addresses.node_delta.remove(&tree);
         let change = rest.map(|(_, ptr)| {
             let NodePtr { logical, generation, level } = ptr;
             let item = RootItem {
@@ -134,7 +134,7 @@ impl Settle<'_> {
                 self.engine.commit.set_drop_mark(tree, None);
                 self.roots.remove(tree);
                 self.recorded.remove(&tree);
-                self.ledger.node_delta.remove(&tree);
+                self.addresses.node_delta.remove(&tree);
                 self.quotas.subvolume_gone(tree);
                 let orphan = Key::new(ids::ORPHAN, Kind::ORPHAN_ITEM, tree.0);
                 self.merge(TreeId::ROOT, Changes::from([(key, None), (orphan, None)]))
@@ -151,7 +151,7 @@ impl Settle<'_> {
     fn prune(&mut self, step: &mut Step, at: &Expect) -> Result<Rest> {
         let node = self.read_node(step.tree, at)?;
         let from = step.first_slot(&node);
-        if self.ledger.stop_using(step.tree, &node, from)? == NodeUse::Shared {
+        if self.addresses.stop_using(step.tree, &node, from)? == NodeUse::Shared {
             let at = node.logical();
             return Err(Error::Extents { at, what: "a node of a dead tree has users unknown" });
         }
@@ -160,7 +160,7 @@ impl Settle<'_> {
         let name = RefName::Tree(step.tree);
         if node.level() == 0 {
             step.budget -= node.len() as i64;
-            self.ledger.sharing.add_refs(&node, 0, name, -1)?;
+            self.addresses.sharing.add_refs(&node, 0, name, -1)?;
             return Ok(None);
         }
         for slot in from..node.len() {
@@ -169,14 +169,14 @@ impl Settle<'_> {
             }
             let child_at = node.expect_child_below(slot, at.below);
             let child = self.read_node(step.tree, &child_at)?;
-            let state = self.ledger.state(step.tree, &child)?;
+            let state = self.addresses.state(step.tree, &child)?;
             match state {
                 Some(state) if state.refs > 1 => {
                     let end = (slot + 1 < node.len()).then(|| node.key(slot + 1));
                     if !self.hand_over(step, &child, state, end)? {
                         return self.regrow(step, &node, slot, None);
                     }
-                    self.ledger.sharing.refer(child.logical(), child.level(), name, -1);
+                    self.addresses.sharing.refer(child.logical(), child.level(), name, -1);
                     step.budget -= 1;
                 }
                 _ => {
@@ -202,7 +202,7 @@ impl Settle<'_> {
             first_key.get_or_insert(key);
         }
         let Some(first_key) = first_key else { return Ok(None) };
-        let logical = self.ledger.allocate(step.tree, old.level())?;
+        let logical = self.addresses.allocate(step.tree, old.level())?;
         let generation = self.transaction.generation;
         let stamp = NodeStamp { logical, generation, owner: step.tree };
         let node = builder.finish(&geometry, &stamp, old.level());
@@ -228,8 +228,8 @@ impl Settle<'_> {
             return Ok(false);
         }
         if !state.full {
-            self.ledger.sharing.make_full(node)?;
-            self.ledger.sharing.add_refs(node, 0, RefName::Tree(step.tree), -1)?;
+            self.addresses.sharing.make_full(node)?;
+            self.addresses.sharing.add_refs(node, 0, RefName::Tree(step.tree), -1)?;
             step.budget -= 2 * node.len() as i64;
         }
         if node.level() == 0 {
@@ -245,7 +245,7 @@ impl Settle<'_> {
                 continue;
             }
             let child = self.read_node(step.tree, &node.expect_child(slot))?;
-            let state = match self.ledger.state(step.tree, &child)? {
+            let state = match self.addresses.state(step.tree, &child)? {
                 Some(state) => state,
                 None => State { refs: 1, full: false },
             };

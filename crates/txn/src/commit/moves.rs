@@ -116,8 +116,8 @@ impl Settle<'_> {
         let generation = self.transaction.generation;
         let mut map = HashMap::with_capacity(plan.movers.len());
         for Mover { node, .. } in &plan.movers {
-            let logical = self.ledger.allocate(node.owner(), node.level())?;
-            self.ledger.moved(node);
+            let logical = self.addresses.allocate(node.owner(), node.level())?;
+            self.addresses.moved(node);
             map.insert(node.logical(), NodePtr { logical, generation, level: node.level() });
         }
         Ok(map)
@@ -158,8 +158,8 @@ impl Settle<'_> {
                 old.deltas.add(user, -count);
                 new.deltas.add(renamed(user, map), count);
             }
-            self.ledger.sharing.data.insert(moved.old.start, old);
-            self.ledger.sharing.data.insert(moved.new.start, new);
+            self.addresses.sharing.data.insert(moved.old.start, old);
+            self.addresses.sharing.data.insert(moved.new.start, new);
             self.moved.data.extend([moved.old.start, moved.new.start]);
             self.moved.items.extend(moved.items.iter().map(|(tree, key, _)| (*tree, *key)));
             done.insert(moved.old.start, moved.new.start);
@@ -181,7 +181,7 @@ impl Settle<'_> {
         for Mover { node, users, full } in movers {
             let (old, owner) = (node.logical(), node.owner());
             let logical = map[&old].logical;
-            let sharing = &mut self.ledger.sharing;
+            let sharing = &mut self.addresses.sharing;
             sharing.pass_on(node, logical, users, *full, |user| renamed(user, map));
             if *full {
                 let stays = |at: Logical| !map.contains_key(&at) && !done.contains_key(&at);
@@ -220,7 +220,7 @@ impl Settle<'_> {
             let Some(new) = map.get(&root.logical) else { continue };
             self.roots.set(tree, *new);
             if may_share {
-                self.ledger.set_last_snapshot(tree, generation);
+                self.addresses.set_last_snapshot(tree, generation);
                 self.moved.trees.insert(tree);
             }
         }

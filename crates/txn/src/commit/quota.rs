@@ -22,7 +22,7 @@ use buttress_format::{
 use buttress_tree::{Cursor, Merge, NodePtr, NodeSource, Roots, Store};
 
 use super::{
-    ledger::Move,
+    addresses::Move,
     settle::{Changes, Settle},
 };
 use crate::{Error, QuotaChange, Result, extent_tree::Origin};
@@ -69,12 +69,12 @@ impl Quotas {
     }
 
     /// Charges a new extent to its owner.
-    pub(super) fn made(&mut self, owner: Option<TreeId>, len: u64) {
+    pub(super) fn charge(&mut self, owner: Option<TreeId>, len: u64) {
         self.add(owner, len as i64);
     }
 
     /// Subtracts a freed extent from its owner, if it was made since quotas were enabled.
-    pub(super) fn left(&mut self, origin: Option<Origin>, len: u64) {
+    pub(super) fn uncharge(&mut self, origin: Option<Origin>, len: u64) {
         let since = self.status.and_then(|status| status.enabled).unwrap_or(Generation(0));
         if let Some(origin) = origin.filter(|origin| origin.generation >= since) {
             self.add(origin.owner, -(len as i64));
@@ -237,15 +237,15 @@ impl Settle<'_> {
         let generation = self.transaction.generation;
         let nodesize = u64::from(self.engine.store.geometry().nodesize);
         let mut quotas = std::mem::take(&mut self.quotas);
-        for (at, moved) in self.ledger.moves() {
+        for (at, moved) in self.addresses.moves() {
             match moved {
-                Move::Born { tree, .. } => quotas.made(Some(tree), nodesize),
-                Move::Retired { .. } => quotas.left(self.ledger.maker(at), nodesize),
+                Move::Born { tree, .. } => quotas.charge(Some(tree), nodesize),
+                Move::Retired { .. } => quotas.uncharge(self.addresses.maker(at), nodesize),
                 Move::Cancelled { .. } => {}
             }
         }
         let simple = before.is_simple();
-        let has_changed = self.ledger.node_delta.keys().any(|tree| tree.is_fs_tree())
+        let has_changed = self.addresses.node_delta.keys().any(|tree| tree.is_fs_tree())
             || !quotas.made.is_empty()
             || !quotas.gone.is_empty();
         let counts_are_old = before.is_full() && has_changed;

@@ -144,12 +144,12 @@ impl Settle<'_> {
             nodes.push(node);
         }
         for node in nodes {
-            self.ledger.stop_using(tree, &node, 0)?;
+            self.addresses.stop_using(tree, &node, 0)?;
             self.fresh.forget(node.logical());
         }
         self.roots.remove(tree);
         self.recorded.remove(&tree);
-        self.ledger.node_delta.remove(&tree);
+        self.addresses.node_delta.remove(&tree);
         let key = Key::new(tree.0, Kind::ROOT_ITEM, 0);
         self.merge(TreeId::ROOT, Changes::from([(key, None)]))
     }

@@ -20,8 +20,8 @@ use buttress_format::{Chunk, CompatRo, Extent, Incompat, Key, Kind, RootItem, Tr
 use buttress_tree::{Change, Cursor, Fresh, Merge, Node, NodePtr, Roots};
 
 use super::{
+    addresses::{Addresses, Move},
     groups::Groups,
-    ledger::{Ledger, Move},
     moves::Moved,
     quota::Quotas,
     subvolumes::parse_root,
@@ -72,7 +72,7 @@ pub(super) struct Settle<'e> {
     pub(super) engine: &'e Engine,
     pub(super) transaction: &'e Transaction,
     pub(super) fresh: Fresh,
-    pub(super) ledger: Ledger<'e>,
+    pub(super) addresses: Addresses<'e>,
     pub(super) quotas: Quotas,
     pub(super) groups: Groups,
     pub(super) roots: Roots,
@@ -113,7 +113,7 @@ pub(super) fn settle(
         engine,
         transaction,
         fresh: Fresh::default(),
-        ledger: Ledger::new(engine, transaction, extent_root, quotas.is_simple()),
+        addresses: Addresses::new(engine, transaction, extent_root, quotas.is_simple()),
         quotas,
         // A failure from here on ends all commits, so the records can be moved out of `state`.
         groups: Groups::new(std::mem::take(&mut state.groups)),
@@ -142,9 +142,9 @@ pub(super) fn settle(
     settle.touch()?;
     // Data of this transaction may lie in chunks of this transaction.
     settle.chunks(&mut pending)?;
-    let before = settle.ledger.taken();
+    let before = settle.addresses.taken();
     settle.merge_overlay()?;
-    let of_items = settle.ledger.taken() - before;
+    let of_items = settle.addresses.taken() - before;
     settle.snapshots()?;
     settle.drops()?;
     settle.shared_nodes(&mut pending.extents)?;
@@ -154,7 +154,9 @@ pub(super) fn settle(
     loop {
         settle.round(&mut pending)?;
         rounds += 1;
-        if settle.ledger.is_settled() && settle.new_chunks_seen == transaction.chunks.lock().len() {
+        if settle.addresses.is_settled()
+            && settle.new_chunks_seen == transaction.chunks.lock().len()
+        {
             break;
         }
         if rounds == ROUNDS_MAX {
@@ -193,7 +195,7 @@ impl Settle<'_> {
         }
         let root = self.root_of(tree)?;
         let mut merge = over(self.engine, self.transaction, &mut self.fresh);
-        let root = merge.apply(&mut self.ledger, tree, root, changes)?;
+        let root = merge.apply(&mut self.addresses, tree, root, changes)?;
         self.roots.set(tree, root);
         Ok(())
     }
@@ -264,11 +266,11 @@ impl Settle<'_> {
         let generation = self.transaction.generation;
         let (form, nodesize) = (self.form(), self.nodesize());
         let root = self.must_root(TreeId::EXTENT)?;
-        for (at, moved) in self.ledger.take_moves() {
+        for (at, moved) in self.addresses.take_moves() {
             let extent = Extent { start: at, len: u64::from(nodesize) };
             match moved {
                 Move::Born { tree, level } => {
-                    let mut change = self.ledger.sharing.blocks.remove(&at).unwrap_or_default();
+                    let mut change = self.addresses.sharing.blocks.remove(&at).unwrap_or_default();
                     change.level = level;
                     extent_tree::new_block(at, tree, &change, generation, form, &mut extents)?;
                     self.account(extent, true)?;
@@ -352,7 +354,7 @@ impl Settle<'_> {
             if self.moved.trees.contains(&tree) {
                 item.last_snapshot = self.transaction.generation;
             }
-            self.ledger.node_delta.remove(&tree);
+            self.addresses.node_delta.remove(&tree);
             if self.touched.contains(&tree) {
                 item.ctransid = self.transaction.generation;
             }
@@ -384,7 +386,7 @@ impl Settle<'_> {
 
     fn finish(mut self, state: &CommitState, rounds: u64, of_items: u64) -> Result<Settled> {
         let engine = self.engine;
-        self.ledger.close();
+        self.addresses.close();
         // No tree references these extents. After this commit, a crash cannot bring back the log
         // that references them.
         self.pinned.append(&mut self.transaction.tracked.take_kept());
@@ -417,7 +419,7 @@ impl Settle<'_> {
             pinned: self.pinned,
             removed: self.removed,
             rounds,
-            taken: self.ledger.taken(),
+            taken: self.addresses.taken(),
             of_items,
             trees: self.trees,
         })

@@ -147,8 +147,8 @@ impl Sharing {
         change.deltas.add(user, delta);
     }
 
-    /// Moves all users of a node to its copy at `new`. The ledger has the copy as a new node of the
-    /// same owner. `renamed` returns the new name of each user.
+    /// Moves all users of a node to its copy at `new`. `Addresses` lists the copy as a new node of
+    /// the same owner. `renamed` returns the new name of each user.
     pub(super) fn pass_on(
         &mut self,
         node: &Node,

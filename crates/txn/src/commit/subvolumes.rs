@@ -34,7 +34,7 @@ impl Settle<'_> {
 
     /// Bytes of the nodes of a tree: those in its root item, and the change in this transaction.
     pub(super) fn bytes_used_by_now(&self, tree: TreeId, item: &RootItem) -> u64 {
-        let delta = self.ledger.node_delta.get(&tree).copied().unwrap_or(0);
+        let delta = self.addresses.node_delta.get(&tree).copied().unwrap_or(0);
         item.bytes_used.saturating_add_signed(delta * i64::from(self.nodesize()))
     }
 
@@ -96,19 +96,19 @@ impl Settle<'_> {
             Error::Malformed(format!("the subvolume {source} to be copied has no tree"))
         })?;
         let root = self.reading(|nodes| Ok(nodes.node(source, &Expect::root(old))?))?;
-        let logical = self.ledger.allocate(target, old.level)?;
+        let logical = self.addresses.allocate(target, old.level)?;
         let stamp = NodeStamp { logical, generation, owner: target };
         let copy = root.copied(self.engine.store.geometry(), &stamp);
-        self.ledger.sharing.add_refs(&copy, 0, RefName::Tree(target), 1)?;
+        self.addresses.sharing.add_refs(&copy, 0, RefName::Tree(target), 1)?;
         self.fresh.insert(Arc::new(copy));
         self.fresh.protect_tree(source, old.logical);
         for tree in [source, target] {
-            self.ledger.set_last_snapshot(tree, generation);
+            self.addresses.set_last_snapshot(tree, generation);
         }
         let ptr = NodePtr { logical, generation, level: old.level };
         self.roots.set(target, ptr);
         self.recorded.insert(target, ptr);
-        self.ledger.node_delta.remove(&target);
+        self.addresses.node_delta.remove(&target);
         self.quotas.subvolume_made(target, Some(source));
         self.record_cut(snapshot, ptr)
     }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use buttress_fs::{Filesystem, Inode, MountOptions, RenameFlags};
 
-use super::door::Door;
+use super::access::Access;
 use crate::exit::{Context, Exit, Failure, Result};
 
 /// An opened volume.
@@ -39,7 +39,7 @@ fn open(image: &Path) -> Result<Filesystem> {
     Filesystem::open(vec![device], MountOptions::default()).context(|| image.display().to_string())
 }
 
-impl Door for Library {
+impl Access for Library {
     fn mkdir(&mut self, path: &str) -> Result<()> {
         let (dir, name) = self.parent(path)?;
         let (uid, gid) = crate::transfer::caller();

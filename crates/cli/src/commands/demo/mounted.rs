@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::door::Door;
+use super::access::Access;
 use crate::exit::{Context, Exit, Failure, Result};
 
 /// The longest wait for the mount to appear, and for the last commit at the end.
@@ -129,7 +129,7 @@ impl Drop for Mounted {
     }
 }
 
-impl Door for Mounted {
+impl Access for Mounted {
     fn mkdir(&mut self, path: &str) -> Result<()> {
         std::fs::create_dir(self.path(path)).context(|| path)
     }

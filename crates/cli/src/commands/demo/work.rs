@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use super::Demo;
-use super::door::Door;
+use super::access::Access;
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::size::human;
 
@@ -72,7 +72,11 @@ fn collect(root: &Path, below: &str, entries: &mut Vec<(String, Option<u64>)>) -
 }
 
 /// Copies the sources in; returns their checksums as they were read.
-pub(super) fn copy_in(demo: &Demo<'_>, door: &mut dyn Door, sources: &Sources) -> Result<Vec<u32>> {
+pub(super) fn copy_in(
+    demo: &Demo<'_>,
+    door: &mut dyn Access,
+    sources: &Sources,
+) -> Result<Vec<u32>> {
     let bar = demo.ui.bytes_bar("copying", sources.bytes());
     let start = Instant::now();
     let mut sums = Vec::new();
@@ -99,7 +103,7 @@ pub(super) fn copy_in(demo: &Demo<'_>, door: &mut dyn Door, sources: &Sources) -
 /// Reads the sources back and compares.
 pub(super) fn compare(
     demo: &Demo<'_>,
-    door: &mut dyn Door,
+    door: &mut dyn Access,
     sources: &Sources,
     sums: Vec<u32>,
 ) -> Result<()> {
@@ -120,7 +124,7 @@ pub(super) fn compare(
     demo.step("compared", &what, took, &per_second(sources.files(), took, "files"))
 }
 
-fn read_all(door: &mut dyn Door, path: &str) -> Result<Vec<u8>> {
+fn read_all(door: &mut dyn Access, path: &str) -> Result<Vec<u8>> {
     let mut content = Vec::new();
     let mut piece = vec![0; PIECE];
     loop {
@@ -133,7 +137,7 @@ fn read_all(door: &mut dyn Door, path: &str) -> Result<Vec<u8>> {
 }
 
 /// One large file, written and read from front to back.
-pub(super) fn large_file(demo: &Demo<'_>, door: &mut dyn Door, len: u64) -> Result<()> {
+pub(super) fn large_file(demo: &Demo<'_>, door: &mut dyn Access, len: u64) -> Result<()> {
     let len = len.next_multiple_of(PIECE as u64);
     let path = "large";
     let mut piece = vec![0; PIECE];
@@ -170,7 +174,7 @@ pub(super) fn large_file(demo: &Demo<'_>, door: &mut dyn Door, len: u64) -> Resu
 }
 
 /// Many small files: made, some renamed, some removed, counted.
-pub(super) fn small_files(demo: &Demo<'_>, door: &mut dyn Door, files: u32) -> Result<()> {
+pub(super) fn small_files(demo: &Demo<'_>, door: &mut dyn Access, files: u32) -> Result<()> {
     let name = |file: u32| format!("small/{}/{file:06}", file / PER_DIR);
     let mut content = vec![0; SMALL];
 

@@ -22,11 +22,11 @@ impl Settle<'_> {
     pub(super) fn shared_nodes(&mut self, pending: &mut Changes) -> Result<()> {
         let root = self.must_root(TreeId::EXTENT)?;
         let form = self.form();
-        let blocks = std::mem::take(&mut self.ledger.sharing.blocks);
+        let blocks = std::mem::take(&mut self.addresses.sharing.blocks);
         for (at, change) in blocks {
-            if self.ledger.is_born(at) {
+            if self.addresses.is_born(at) {
                 // The first round makes this node's item and applies the change to it.
-                self.ledger.sharing.blocks.insert(at, change);
+                self.addresses.sharing.blocks.insert(at, change);
                 continue;
             }
             if change.deltas.is_empty() && !change.make_full {
@@ -39,7 +39,7 @@ impl Settle<'_> {
                 let extent = Extent { start: at, len: u64::from(form.nodesize) };
                 self.account(extent, false)?;
                 self.pin(extent)?;
-                self.quotas.left(self.ledger.maker(at), extent.len);
+                self.quotas.uncharge(self.addresses.maker(at), extent.len);
             }
         }
         Ok(())
@@ -54,7 +54,7 @@ impl Settle<'_> {
         }
         let mut asked = self.transaction.refs.sorted();
         asked.retain(|change| !self.moved.data.contains(&change.extent.start));
-        let mut changes = std::mem::take(&mut self.ledger.sharing.data);
+        let mut changes = std::mem::take(&mut self.addresses.sharing.data);
         if changes.is_empty() {
             asked.retain(|change| !change.deltas.is_empty());
             return Ok(asked);
@@ -97,11 +97,11 @@ impl Settle<'_> {
             match fate {
                 Fate::Kept => {}
                 Fate::Born => {
-                    self.quotas.made(origin.owner, extent.len);
+                    self.quotas.charge(origin.owner, extent.len);
                     self.groups.join(&mut born, extent, sectorsize);
                 }
                 Fate::Freed => {
-                    self.quotas.left(Some(origin), extent.len);
+                    self.quotas.uncharge(Some(origin), extent.len);
                     self.groups.join(&mut freed, extent, sectorsize);
                 }
             }

@@ -1,10 +1,10 @@
-//! Finds ghosts: inodes that only old nodes have, which no current tree uses any more.
+//! Finds deleted inodes: only old nodes have them, which no current tree uses any more.
 //!
 //! # Invariants
 //!
-//! - **GH1** A ghost is restored as it was in one version: the newest leaf in which its inode item
-//!   has a link. Newer leaves show the inode during its removal, so their items are ignored. Items
-//!   of older leaves are used only for keys that no newer leaf covers.
+//! - **GH1** A deleted inode is restored as it was in one version: the newest leaf in which its
+//!   inode item has a link. Newer leaves show the inode during its removal, so their items are
+//!   ignored. Items of older leaves are used only for keys that no newer leaf covers.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -13,22 +13,22 @@ use buttress_format::{
 };
 use buttress_tree::{Expect, Node};
 
-use crate::alive::Alive;
 use crate::files::Index;
-use crate::parts::Parts;
+use crate::inode_items::InodeItems;
+use crate::last_use::LastUse;
 use crate::salvage::Salvage;
 use crate::scan::{self, Found};
 use crate::sums::{Life, Sum, Sums, Wanted};
 
 /// The live files of one subvolume, and its leaves.
-pub(crate) struct Living {
+pub(crate) struct LiveSubvolume {
     pub(crate) index: Index,
     pub(crate) leaves: HashSet<(u64, Generation)>,
 }
 
 /// What was found of one inode.
 #[derive(Debug, Default)]
-struct Ghost {
+struct DeletedInode {
     /// Indices of the leaves that have items of the inode, newest first.
     leaves: Vec<u32>,
     /// Index of the newest leaf in which the inode item has a link count above 0.
@@ -36,23 +36,23 @@ struct Ghost {
 }
 
 /// Everything that exists in old nodes only.
-pub(crate) struct Ghosts {
+pub(crate) struct DeletedInodes {
     leaves: Vec<Found>,
-    inodes: BTreeMap<(TreeId, Ino), Ghost>,
+    inodes: BTreeMap<(TreeId, Ino), DeletedInode>,
 }
 
-/// A ghost with its collected items.
-pub(crate) struct Body {
-    pub(crate) parts: Parts,
+/// A deleted inode with its collected items.
+pub(crate) struct DeletedItems {
+    pub(crate) parts: InodeItems,
     /// The folders that hold its names, and the names.
     pub(crate) names: Vec<(Ino, Vec<u8>)>,
-    /// The last transaction in which the ghost surely existed.
+    /// The last transaction in which the inode surely existed.
     pub(crate) until: Generation,
 }
 
-impl Ghosts {
+impl DeletedInodes {
     /// Looks through all old leaves.
-    pub(crate) fn find(salvage: &Salvage, living: &BTreeMap<TreeId, Living>) -> Self {
+    pub(crate) fn find(salvage: &Salvage, living: &BTreeMap<TreeId, LiveSubvolume>) -> Self {
         let all: HashSet<_> = living.values().flat_map(|one| &one.leaves).collect();
         let old = |node: &&Found| {
             node.level == 0
@@ -61,7 +61,7 @@ impl Ghosts {
         };
         let mut leaves: Vec<Found> = salvage.scan().each().filter(old).copied().collect();
         leaves.sort_by_key(|leaf| std::cmp::Reverse(leaf.generation));
-        let mut inodes: BTreeMap<(TreeId, Ino), Ghost> = BTreeMap::new();
+        let mut inodes: BTreeMap<(TreeId, Ino), DeletedInode> = BTreeMap::new();
         for (number, leaf) in (0_u32..).zip(&leaves) {
             let Some(node) = read(salvage, leaf) else { continue };
             let index = living.get(&leaf.owner).map(|one| &one.index);
@@ -71,20 +71,20 @@ impl Ghosts {
                 if ino < Ino::FIRST_FREE || ino > Ino::LAST_FREE || is_alive(index, ino) {
                     continue;
                 }
-                let ghost = inodes.entry((leaf.owner, ino)).or_default();
-                if ghost.leaves.last() != Some(&number) {
-                    ghost.leaves.push(number);
+                let inode = inodes.entry((leaf.owner, ino)).or_default();
+                if inode.leaves.last() != Some(&number) {
+                    inode.leaves.push(number);
                 }
-                if ghost.version.is_none()
+                if inode.version.is_none()
                     && key.kind == Kind::INODE_ITEM
                     && InodeItem::parse(node.item(slot)).is_ok_and(|item| item.nlink > 0)
                 {
-                    ghost.version = Some(number);
+                    inode.version = Some(number);
                 }
             }
         }
         // Without an inode item, no content can be restored under the name.
-        inodes.retain(|_, ghost| ghost.version.is_some());
+        inodes.retain(|_, inode| inode.version.is_some());
         Self { leaves, inodes }
     }
 
@@ -92,16 +92,22 @@ impl Ghosts {
         self.inodes.keys().copied()
     }
 
-    /// Collects the items of a ghost.
-    pub(crate) fn body(&self, salvage: &Salvage, alive: &Alive, at: (TreeId, Ino)) -> Option<Body> {
-        let ghost = self.inodes.get(&at)?;
-        let version = ghost.version?;
-        let mut body = Body { parts: Parts::default(), names: Vec::new(), until: Generation(0) };
+    /// Collects the items of a deleted inode.
+    pub(crate) fn body(
+        &self,
+        salvage: &Salvage,
+        last_use: &LastUse,
+        at: (TreeId, Ino),
+    ) -> Option<DeletedItems> {
+        let inode = self.inodes.get(&at)?;
+        let version = inode.version?;
+        let mut body =
+            DeletedItems { parts: InodeItems::default(), names: Vec::new(), until: Generation(0) };
         let mut covered: Vec<(Key, Key)> = Vec::new();
-        for number in ghost.leaves.iter().filter(|number| **number >= version) {
+        for number in inode.leaves.iter().filter(|number| **number >= version) {
             let Some(leaf) = self.leaves.get(*number as usize) else { continue };
             let Some(node) = read(salvage, leaf) else { continue };
-            let until = alive.until(&leaf.ptr());
+            let until = last_use.until(&leaf.ptr());
             if *number == version {
                 body.until = until;
             }
@@ -123,12 +129,12 @@ impl Ghosts {
         Some(body)
     }
 
-    /// The name of a ghost that is a folder, in the folder above it.
+    /// The name of a deleted inode that is a folder, in the folder above it.
     pub(crate) fn name_of(&self, salvage: &Salvage, at: (TreeId, Ino)) -> Option<(Ino, Vec<u8>)> {
-        let ghost = self.inodes.get(&at)?;
-        let version = ghost.version?;
+        let inode = self.inodes.get(&at)?;
+        let version = inode.version?;
         let mut names = Vec::new();
-        for number in ghost.leaves.iter().filter(|number| **number >= version) {
+        for number in inode.leaves.iter().filter(|number| **number >= version) {
             let node = read(salvage, self.leaves.get(*number as usize)?)?;
             for slot in (0..node.len()).filter(|slot| node.key(*slot).objectid == at.1.0) {
                 take_names(&node.key(slot), node.item(slot), &mut names);

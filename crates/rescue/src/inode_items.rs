@@ -10,7 +10,7 @@ use crate::tree::{Gap, Leaves};
 
 /// One extent item of a file.
 #[derive(Clone, Debug)]
-pub(crate) struct Piece {
+pub(crate) struct FileItem {
     /// The offset in the file, in bytes.
     pub(crate) offset: u64,
     /// The parsed item, or the error.
@@ -21,9 +21,9 @@ pub(crate) struct Piece {
 
 /// All that is known of one inode.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Parts {
+pub(crate) struct InodeItems {
     pub(crate) item: Option<InodeItem>,
-    pub(crate) pieces: Vec<Piece>,
+    pub(crate) pieces: Vec<FileItem>,
     pub(crate) xattrs: Vec<(Vec<u8>, Vec<u8>)>,
     /// Ranges of the file with items that cannot be read, and why.
     pub(crate) unknown: Vec<(Range<u64>, String)>,
@@ -31,7 +31,7 @@ pub(crate) struct Parts {
     pub(crate) may_lack: Option<(String, bool)>,
 }
 
-impl Parts {
+impl InodeItems {
     /// Gathers all items of an inode from a tree of one moment.
     pub(crate) fn read(salvage: &Salvage, tree: &Leaves, ino: Ino, moment: Generation) -> Self {
         let mut parts = Self::default();
@@ -78,7 +78,7 @@ impl Parts {
                 let extent = FileExtent::parse(bytes).map_err(|error| error.to_string());
                 let from = extent.as_ref().map_or(until, |extent| extent.generation);
                 let life = Life { from, until };
-                self.pieces.push(Piece { offset: key.offset, extent, life });
+                self.pieces.push(FileItem { offset: key.offset, extent, life });
             }
             _ => {}
         }
@@ -104,7 +104,7 @@ impl Parts {
 
     /// The size from the inode item, or else from the end of the extents.
     pub(crate) fn size(&self) -> u64 {
-        let end = |piece: &Piece| {
+        let end = |piece: &FileItem| {
             let len = piece.extent.as_ref().map_or(0, FileExtent::file_len);
             piece.offset.saturating_add(len)
         };
@@ -116,7 +116,7 @@ impl Parts {
 
     /// Whether the extents add up to the inode's `nbytes`, so that gaps hide no extent.
     pub(crate) fn has_all_bytes(&self) -> bool {
-        let bytes = |piece: &Piece| match &piece.extent {
+        let bytes = |piece: &FileItem| match &piece.extent {
             Ok(extent) => match extent.region() {
                 Some(region) if region.is_hole() => 0,
                 Some(region) => region.len,

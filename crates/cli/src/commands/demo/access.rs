@@ -3,7 +3,7 @@
 use crate::exit::Result;
 
 /// A way into the volume.
-pub(super) trait Door {
+pub(super) trait Access {
     /// Makes a directory.
     fn mkdir(&mut self, path: &str) -> Result<()>;
     /// Makes a file with this content.

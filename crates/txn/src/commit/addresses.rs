@@ -28,7 +28,7 @@ pub(super) enum Move {
     Cancelled { level: u8 },
 }
 
-pub(super) struct Ledger<'e> {
+pub(super) struct Addresses<'e> {
     engine: &'e Engine,
     transaction: &'e Transaction,
     /// Places for nodes of the chunk tree. `metadata` has those for all other trees.
@@ -45,7 +45,7 @@ pub(super) struct Ledger<'e> {
     makers: Option<HashMap<Logical, Origin>>,
 }
 
-impl<'e> Ledger<'e> {
+impl<'e> Addresses<'e> {
     pub(super) fn new(
         engine: &'e Engine,
         transaction: &'e Transaction,
@@ -181,7 +181,7 @@ impl<'e> Ledger<'e> {
     }
 }
 
-impl NodeAlloc for Ledger<'_> {
+impl NodeAlloc for Addresses<'_> {
     fn allocate(&mut self, tree: TreeId, level: u8) -> buttress_tree::Result<Logical> {
         let (kind, cluster) = if tree == TreeId::CHUNK {
             (SpaceKind::System, &mut self.system)

@@ -15,14 +15,14 @@ use crate::scan::{self, Found};
 
 /// The last transaction in which each node was surely in use.
 #[derive(Debug, Default)]
-pub(crate) struct Alive {
+pub(crate) struct LastUse {
     until: HashMap<(Logical, Generation), Generation>,
 }
 
-impl Alive {
+impl LastUse {
     /// Follows all pointers between nodes that a scan found.
     pub(crate) fn new(salvage: &Salvage) -> Self {
-        let mut alive = Self::default();
+        let mut last_use = Self::default();
         let mut nodes: Vec<Found> = salvage.scan().each().copied().collect();
         // Sort the root tree first, then by level from the top, so that parents come before
         // children.
@@ -38,10 +38,10 @@ impl Alive {
             else {
                 continue;
             };
-            let until = alive.until(&found.ptr());
-            alive.follow(&node, is_roots, until);
+            let until = last_use.until(&found.ptr());
+            last_use.follow(&node, is_roots, until);
         }
-        alive
+        last_use
     }
 
     fn follow(&mut self, node: &Node, is_roots: bool, until: Generation) {

@@ -43,7 +43,7 @@ use crate::{Error, Options};
 
 /// The whole volume, as the kernel has it.
 #[derive(Debug)]
-pub(crate) struct Whole {
+pub(crate) struct WholeMount {
     device: (u32, u32),
     /// Unranked: a leaf; nothing is locked while it is held.
     held: Mutex<Held>,
@@ -104,7 +104,7 @@ fn clone_of(top: &OwnedFd, path: &Path) -> rustix::io::Result<OwnedFd> {
     open_tree(top, path, flags)
 }
 
-impl Whole {
+impl WholeMount {
     /// Makes the kernel's mount for the connection behind `device`. It is attached nowhere.
     pub(crate) fn new(target: &Path, device: &OwnedFd, options: &Options) -> Result<Self, Error> {
         let text = |words: &[(&str, String)]| {
