@@ -49,6 +49,8 @@ struct Identity {
 pub(crate) struct Replay {
     pub(crate) log: String,
     pub(crate) found: Found,
+    /// The newest commit has all writes of the log up to this position.
+    pub(crate) committed: u64,
 }
 
 /// What an opening does about the log that it found in the folder.
@@ -163,8 +165,7 @@ impl Cache {
         let Some(held) = self.identity.lock().held.clone() else { return Ok(None) };
         let folder = self.log_dir();
         let wanted = Wanted { folder: &folder, volume: self.volume, tag: tag(&held.log) };
-        let found = scan::look(wanted, committed);
-        let found = found.map_err(|error| failed(&self.dir, &error.to_string()))?;
+        let found = scan::look(wanted, committed)?;
         Ok(Some((held.log, found)))
     }
 
@@ -194,7 +195,9 @@ impl Cache {
             return stale(format!("process {pid} on {host} has written the volume since"));
         }
         match marked {
-            Some(position) if found.begins <= position => Ok(Some(Replay { log, found })),
+            Some(committed) if found.begins <= committed => {
+                Ok(Some(Replay { log, found, committed }))
+            }
             _ => stale("it begins after the newest commit".to_owned()),
         }
     }

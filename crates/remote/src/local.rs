@@ -9,6 +9,8 @@
 //! - **J3** A log that cannot be written is given up: from then on flushes wait for commits.
 //! - **J4** A replay puts everything of a log into one commit. No commit has only a part of what is
 //!   replayed.
+//! - **J5** The log may lack writes that a commit has. So a replay applies only records after the
+//!   position of the commit under it. An older record would undo what that commit has.
 
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -27,6 +29,9 @@ use crate::log::{Body, Inside, Log, Tail};
 use crate::manifest::LogMark;
 use crate::segment::{FRAME, Segment, are_whole, unframe};
 use crate::units::{SECTOR, Sector};
+
+#[cfg(test)]
+mod tests;
 
 /// The rate to which writers are slowed when the log is full, in sectors a second.
 const PACE: u64 = (32 << 20) / SECTOR;
@@ -213,27 +218,16 @@ impl Core {
         Error::Cache { dir, why: error.to_string() }
     }
 
-    /// Applies the log of a crashed writer, and makes one commit of it (J4).
+    /// Applies the log of a crashed writer, and makes one commit of it (J4, J5).
     pub(crate) fn replay(&self, replay: &Replay) -> Result<()> {
         let Some(cache) = &self.cache else { return Ok(()) };
         self.state.lock().is_replaying = true;
         let (folder, tag) = (cache.log_dir(), tag(&replay.log));
         let wanted = Wanted { folder: &folder, volume: self.volume, tag };
-        let mut failure = None;
-        let walked = scan::walk(wanted, &mut |whole| {
-            if whole.record.sequence > replay.found.sequence {
-                return Ok(());
-            }
-            self.apply_record(whole).map_err(|error| {
-                let text = error.to_string();
-                failure = Some(error);
-                io::Error::other(text)
-            })
-        });
-        if let Some(error) = failure {
-            return Err(error);
-        }
-        walked.map_err(|error| self.unread(&error))?;
+        scan::walk(wanted, &mut |whole| {
+            let is_new = replay.found.adds(&whole.record, replay.committed);
+            if is_new { self.apply_record(whole) } else { Ok(()) }
+        })?;
         let (log, position) = (replay.log.clone(), replay.found.position);
         self.state.lock().marks.push(LogMark { log, position });
         self.cut(false)

@@ -4,7 +4,8 @@
 //!
 //! - **L1** Records are in the order of the writes. A cut is written after all data that it covers.
 //! - **L2** A new file is begun only when the file before it is durable. So an incomplete record is
-//!   the end of the log, unless a later record shows that it was durable once.
+//!   the end of the log, unless a later record shows that it was durable once. The head of a file
+//!   is durable before its first record.
 //! - **L3** A file is removed when a commit has everything in it.
 //! - **L4** After a failed write or sync nothing more is written to the log.
 //!
@@ -232,6 +233,7 @@ impl Log {
         let path = self.folder.join(format!("{:016x}", inside.next_file));
         let file = File::options().read(true).write(true).create_new(true).open(&path)?;
         file.write_all_at(&head, 0)?;
+        file.sync_all()?;
         File::open(&self.folder)?.sync_all()?;
         inside.next_file += 1;
         self.bytes.fetch_add(head.len() as u64, Ordering::Relaxed);

@@ -5,7 +5,6 @@
 //! - **X1** The result is the content at the log's last whole cut: the newest commit of its writer,
 //!   with the log applied. Neither the volume nor the log changes.
 
-use std::io;
 use std::sync::Arc;
 
 use buttress_block::{Device, Space};
@@ -60,13 +59,13 @@ impl Site {
         copy(&source, &*target, progress)?;
         let folder = cache.log_dir();
         let wanted = Wanted { folder: &folder, volume, tag: tag(&log) };
-        let (sectors, mut failure) = (source.len() / SECTOR, None);
-        let walked = scan::walk(wanted, &mut |whole| {
-            let is_over = whole.record.sequence > found.sequence;
-            if is_over || matches!(whole.record.says, Says::Cut { .. }) {
+        let sectors = source.len() / SECTOR;
+        scan::walk(wanted, &mut |whole| {
+            let is_cut = matches!(whole.record.says, Says::Cut { .. });
+            if is_cut || !found.adds(&whole.record, committed) {
                 return Ok(());
             }
-            let applied = each_run(whole, sectors, &mut |run| {
+            each_run(whole, sectors, &mut |run| {
                 match run {
                     Run::Data(first, content) => target.write_at(first.0 * SECTOR, content)?,
                     Run::Hole(first, count) => {
@@ -74,17 +73,8 @@ impl Site {
                     }
                 }
                 Ok(())
-            });
-            applied.map_err(|error| {
-                let text = error.to_string();
-                failure = Some(error);
-                io::Error::other(text)
             })
-        });
-        if let Some(error) = failure {
-            return Err(error);
-        }
-        walked.map_err(|error| wrong(&error.to_string()))?;
+        })?;
         target.flush()?;
         Ok(found.unsent())
     }

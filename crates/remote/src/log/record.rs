@@ -23,8 +23,13 @@
 //!
 //! - **N1** A record that was decoded is whole: its header, extents and frames have right
 //!   checksums, and frames and extents agree.
+//! - **N2** Magic, version, checksum, length and count of frames stay where they are in every
+//!   version. So a record of a newer version is told from a damaged one.
+
+use std::path::Path;
 
 use crate::envelope::{u32_at, u64_at};
+use crate::error::{Error, Result};
 use crate::segment::{self, Extent, FRAME, Fixed};
 use crate::units::ObjectNumber;
 
@@ -102,30 +107,50 @@ impl Record {
     }
 }
 
-/// Reads the header and the extents at the start of `bytes`, and returns the length of the record.
-/// Frames are not looked at.
-pub(crate) fn head(bytes: &[u8]) -> Option<(Record, Vec<Extent>, usize)> {
+/// Splits the start of `bytes` into the header and the raw extents of a record of any version, and
+/// returns its version. `None` if their checksum is wrong.
+fn parts(bytes: &[u8]) -> Option<(&[u8], &[u8], u16)> {
     let header = bytes.get(..HEADER)?;
     if &header[..8] != MAGIC {
         return None;
     }
-    let (kind, version) =
-        (u16::from_le_bytes([header[8], header[9]]), u16::from_le_bytes([header[10], header[11]]));
     let len = u64_at(header, 16);
-    let frames = u32_at(header, 60);
-    let of_frames = u64::from(frames) * FRAME as u64;
+    let of_frames = u64::from(u32_at(header, 60)) * FRAME as u64;
     let of_extents = len.checked_sub(HEADER as u64)?.checked_sub(of_frames)?;
-    if version != VERSION || len > RECORD_MAX || !of_extents.is_multiple_of(segment::EXTENT as u64)
-    {
+    if len > RECORD_MAX || !of_extents.is_multiple_of(segment::EXTENT as u64) {
         return None;
     }
     let end = HEADER + of_extents as usize;
     let raw = bytes.get(HEADER..end)?;
     let mut checked = bytes[..end].to_vec();
     checked[12..16].fill(0);
-    if crc_fast::crc32_iscsi(&checked) != u32_at(header, 12) {
+    let version = u16::from_le_bytes([header[10], header[11]]);
+    (crc_fast::crc32_iscsi(&checked) == u32_at(header, 12)).then_some((header, raw, version))
+}
+
+/// Refuses a record of a newer version at the start of `bytes`, in the file `path` (N2).
+///
+/// # Errors
+///
+/// [`Error::Version`].
+pub(crate) fn check_version(path: &Path, bytes: &[u8]) -> Result<()> {
+    match parts(bytes) {
+        Some((_, _, found)) if found > VERSION => {
+            Err(Error::Version { name: path.display().to_string(), found, known: VERSION })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Reads the header and the extents at the start of `bytes`, and returns the length of the record.
+/// Frames are not looked at.
+pub(crate) fn head(bytes: &[u8]) -> Option<(Record, Vec<Extent>, usize)> {
+    let (header, raw, version) = parts(bytes)?;
+    if version != VERSION {
         return None;
     }
+    let (kind, len) = (u16::from_le_bytes([header[8], header[9]]), u64_at(header, 16));
+    let frames = u32_at(header, 60);
     let subject = u64_at(header, 48);
     let says = match kind {
         1 => {

@@ -5,13 +5,16 @@
 //! - **S1** Only records up to the last whole cut count. What follows was not acknowledged.
 //! - **S2** An incomplete record ends the log. If a cut and one more record follow it, or a newer
 //!   file, the log was acknowledged beyond it. Then the record is damage.
+//! - **S3** The head of a file is durable before its first record. So a file with records and an
+//!   unreadable head is damage, unless a later file follows. A newer version is an error.
 
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use super::FILE_HEAD;
-use super::record::{self, MAGIC, Says, Whole};
+use super::record::{self, MAGIC, Record, Says, Whole};
 use crate::envelope::{Kind, VolumeId, u64_at, unwrap};
+use crate::error::{Error, Result};
 use crate::unsent::Unsent;
 
 /// A local log as it was found.
@@ -34,6 +37,12 @@ pub(crate) struct Found {
 }
 
 impl Found {
+    /// Whether a replay over a commit with `committed` applies a record: the commit lacks it, and
+    /// the last whole cut covers it.
+    pub(crate) fn adds(&self, record: &Record, committed: u64) -> bool {
+        record.position > committed && record.sequence <= self.sequence
+    }
+
     /// What the log has that no commit has.
     pub(crate) fn unsent(&self) -> Unsent {
         let &Self { cuts, bytes, first_ms, last_ms, .. } = self;
@@ -47,6 +56,12 @@ pub(crate) struct Wanted<'a> {
     pub(crate) folder: &'a Path,
     pub(crate) volume: VolumeId,
     pub(crate) tag: u64,
+}
+
+impl Wanted<'_> {
+    fn failed(&self, error: &io::Error) -> Error {
+        Error::Cache { dir: self.folder.display().to_string(), why: error.to_string() }
+    }
 }
 
 /// How the records of a file end.
@@ -75,11 +90,12 @@ pub(crate) fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 /// Looks at the whole log. `committed` is the position that a commit has.
-pub(crate) fn look(wanted: Wanted<'_>, committed: u64) -> io::Result<Found> {
+pub(crate) fn look(wanted: Wanted<'_>, committed: u64) -> Result<Found> {
     let mut found = Found::default();
     let mut pending = 0;
     let (begins, damage) = walk(wanted, &mut |whole| {
         match whole.record.says {
+            Says::Data { .. } if whole.record.position <= committed => {}
             Says::Data { .. } => pending += whole.frames.len() as u64,
             Says::Cut { time_ms } => {
                 found.position = whole.record.position;
@@ -105,17 +121,18 @@ pub(crate) fn look(wanted: Wanted<'_>, committed: u64) -> io::Result<Found> {
 /// Gives every whole record to `visit`. Returns the position before the first, and the damage.
 pub(crate) fn walk(
     wanted: Wanted<'_>,
-    visit: &mut dyn FnMut(&Whole<'_>) -> io::Result<()>,
-) -> io::Result<(u64, Option<String>)> {
-    let files = newest_run(wanted, files(wanted.folder)?)?;
+    visit: &mut dyn FnMut(&Whole<'_>) -> Result<()>,
+) -> Result<(u64, Option<String>)> {
+    let failed = |error| wanted.failed(&error);
+    let Newest { files, unreadable } = newest_run(wanted, files(wanted.folder).map_err(failed)?)?;
     let mut begins = 0;
     for (index, (path, head)) in files.iter().enumerate() {
         if index == 0 {
             begins = head.position;
         }
-        let bytes = std::fs::read(path)?;
+        let bytes = std::fs::read(path).map_err(failed)?;
         let mut last = head.sequence;
-        let (at, end) = walk_file(wanted.tag, &bytes, &mut last, visit)?;
+        let (at, end) = walk_file(wanted.tag, path, &bytes, &mut last, visit)?;
         // A file that is followed by another was durable.
         let is_followed = files.get(index + 1).is_some_and(|(_, next)| next.sequence > last);
         if end == End::Damaged || is_followed {
@@ -123,7 +140,8 @@ pub(crate) fn walk(
             return Ok((begins, Some(why)));
         }
     }
-    Ok((begins, None))
+    let why = unreadable.map(|path| format!("the head of {} is damaged", path.display()));
+    Ok((begins, why))
 }
 
 /// The first bytes of a file.
@@ -133,20 +151,31 @@ struct Head {
     sequence: u64,
 }
 
+/// The files of a log that count.
+struct Newest {
+    files: Vec<(PathBuf, Head)>,
+    /// A later file that has records and no readable head (S3).
+    unreadable: Option<PathBuf>,
+}
+
 /// Returns the newest files that follow one another without a gap. Older ones may remain if the
 /// machine failed while the log removed files.
-fn newest_run(wanted: Wanted<'_>, files: Vec<PathBuf>) -> io::Result<Vec<(PathBuf, Head)>> {
+fn newest_run(wanted: Wanted<'_>, files: Vec<PathBuf>) -> Result<Newest> {
     let mut run: Vec<(u64, PathBuf, Head)> = Vec::new();
+    let mut unreadable = None;
     for path in files {
-        let mut first = vec![0; FILE_HEAD];
-        let is_read = std::fs::File::open(&path)
-            .and_then(|file| std::os::unix::fs::FileExt::read_exact_at(&file, &mut first, 0));
-        if is_read.as_ref().is_err_and(|error| error.kind() != io::ErrorKind::UnexpectedEof) {
-            is_read?;
-        }
+        let first = first_bytes(&path).map_err(|error| wanted.failed(&error))?;
         let name = path.display().to_string();
-        // A file that was just begun may be empty; nothing was acknowledged by it.
-        let Ok((envelope, body)) = unwrap(&name, Kind::Log, &first) else { continue };
+        let (envelope, body) = match unwrap(&name, Kind::Log, &first[..first.len().min(FILE_HEAD)])
+        {
+            Ok(whole) => whole,
+            Err(error @ Error::Version { .. }) => return Err(error),
+            Err(_) => {
+                // A file that was just begun has no record: nothing was acknowledged by it.
+                unreadable = (first.len() > FILE_HEAD).then_some(path).or(unreadable);
+                continue;
+            }
+        };
         if envelope.volume != wanted.volume || u64_at(body, 0) != wanted.tag {
             continue;
         }
@@ -155,17 +184,28 @@ fn newest_run(wanted: Wanted<'_>, files: Vec<PathBuf>) -> io::Result<Vec<(PathBu
             run.clear();
         }
         run.push((envelope.number, path, head));
+        // What this file lacks of an earlier one shows in its position.
+        unreadable = None;
     }
-    Ok(run.into_iter().map(|(_, path, head)| (path, head)).collect())
+    let files = run.into_iter().map(|(_, path, head)| (path, head)).collect();
+    Ok(Newest { files, unreadable })
+}
+
+/// Reads the head of a file and one byte more, or all of a shorter file.
+fn first_bytes(path: &Path) -> io::Result<Vec<u8>> {
+    let mut first = Vec::with_capacity(FILE_HEAD + 1);
+    std::fs::File::open(path)?.take(FILE_HEAD as u64 + 1).read_to_end(&mut first)?;
+    Ok(first)
 }
 
 /// Visits the records of one file. Returns where they end, and how.
 fn walk_file(
     tag: u64,
+    path: &Path,
     bytes: &[u8],
     last: &mut u64,
-    visit: &mut dyn FnMut(&Whole<'_>) -> io::Result<()>,
-) -> io::Result<(usize, End)> {
+    visit: &mut dyn FnMut(&Whole<'_>) -> Result<()>,
+) -> Result<(usize, End)> {
     let mut at = FILE_HEAD;
     while at < bytes.len() {
         match record::whole(&bytes[at..]) {
@@ -175,6 +215,7 @@ fn walk_file(
                 at += whole.len;
             }
             _ => {
+                record::check_version(path, &bytes[at..])?;
                 let is_damaged = was_durable(tag, &bytes[at..], *last);
                 return Ok((at, if is_damaged { End::Damaged } else { End::Torn }));
             }

@@ -160,8 +160,14 @@ fn a_log_with_a_changed_bit_is_refused_or_ends_before_it() {
     let crash = crash(2);
     let ends = crash.ends();
     let last_cut = crash.states[crash.states.len() - 1].0;
-    for (pair, step) in ends.windows(2).zip(0_usize..) {
-        for at in [pair[0] + step % 60, pair[0] + (pair[1] - pair[0]) / 2, pair[1] - 1] {
+    // The head of the file comes before the first record.
+    let heads = (0..88).step_by(3).map(|at| ([0, 88], vec![at]));
+    let records = ends.windows(2).zip(0_usize..).map(|(pair, step)| {
+        let middle = pair[0] + (pair[1] - pair[0]) / 2;
+        ([pair[0], pair[1]], vec![pair[0] + step % 60, middle, pair[1] - 1])
+    });
+    for ((pair, places), step) in heads.chain(records).zip(0_usize..) {
+        for at in places {
             let mut log = crash.log.clone();
             log[at] ^= 1 << (step % 8);
             let (store, dir) = (crash.store(), crash.folder(&log));
@@ -177,6 +183,28 @@ fn a_log_with_a_changed_bit_is_refused_or_ends_before_it() {
                 }
             }
         }
+    }
+}
+
+/// A log of a newer version, in the head of a file or in a record, is refused as such and kept.
+#[test]
+fn a_log_of_a_newer_version_is_refused_and_kept() {
+    let crash = crash(2);
+    let last = crash.ends()[crash.ends().len() - 2];
+    for (at, end) in [(0, 64), (88, 88 + 64), (last, last + 64)] {
+        let mut log = crash.log.clone();
+        // The checksum also covers the extents of a record.
+        let len = u64::from_le_bytes(log[at + 16..at + 24].try_into().expect("eight bytes"));
+        let frames = u32::from_le_bytes(log[at + 60..at + 64].try_into().expect("four bytes"));
+        let end = if at == 0 { end } else { at + len as usize - frames as usize * 4100 };
+        log[at + 10] = 9;
+        log[at + 12..at + 16].fill(0);
+        let crc = crc_fast::crc32_iscsi(&log[at..end]);
+        log[at + 12..at + 16].copy_from_slice(&crc.to_le_bytes());
+        let (store, dir) = (crash.store(), crash.folder(&log));
+        let error = open(&store, logging(dir.path())).expect_err("newer");
+        assert!(matches!(error, Error::Version { found: 9, .. }), "{at}: {error}");
+        assert_eq!(std::fs::read(log_file(dir.path())).expect("it is kept"), log);
     }
 }
 
