@@ -14,6 +14,7 @@
 
 use std::fmt;
 use std::io::IoSlice;
+use std::sync::Arc;
 
 use buttress_base::AlignedBuf;
 
@@ -169,6 +170,16 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// As [`Device::flush`].
     fn upload(&self) -> Result<(), Error> {
         Ok(())
+    }
+
+    /// Opens the newest state of a device that another machine writes, as a device of its own. This
+    /// one keeps its state. `None` if there is nothing newer.
+    ///
+    /// # Errors
+    ///
+    /// Those of opening.
+    fn newer(&self) -> Result<Option<Arc<dyn Device>>, Error> {
+        Ok(None)
     }
 
     /// Tells the device that a range holds nothing of value. Its content is undefined afterwards. A

@@ -138,6 +138,17 @@ impl Filesystem {
         self.fs.sync().context("sync", Path::new("/"))
     }
 
+    /// Goes on to the newest commit of a volume that another machine writes. All clones of this
+    /// handle show it afterwards. Open files and snapshots keep their commit. Returns whether there
+    /// was a newer commit.
+    ///
+    /// # Errors
+    ///
+    /// `Io`; `Corrupt` and `Unsupported` for what the newer commit has. Nothing changes then.
+    pub fn renew(&self) -> Result<bool> {
+        self.fs.renew().context("renew", Path::new("/"))
+    }
+
     /// Commits and closes the volume. Dropping the last clone does the same, but cannot report a
     /// failure.
     ///

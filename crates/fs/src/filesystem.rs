@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use buttress_base::sync::RwLock;
 use buttress_block::Device;
 use buttress_format::{DeviceId, DeviceItem, limits};
 use buttress_maintenance::{
@@ -24,14 +25,17 @@ use buttress_make::clock::new_uuid;
 
 /// One mounted volume. Cheap to clone. If the last clone drops without [`Filesystem::close`], the
 /// drop still commits, and can only log a failure.
+///
+/// All clones show the same state. [`Filesystem::renew`] takes them to a newer one.
 #[derive(Clone, Debug)]
 pub struct Filesystem {
-    mounted: Arc<Mounted>,
+    /// Unranked: nothing is taken under it.
+    pub(crate) current: Arc<RwLock<Arc<Mounted>>>,
 }
 
 /// The mount itself: its last owner closes it.
-struct Mounted {
-    mount: Arc<Mount>,
+pub(crate) struct Mounted {
+    pub(crate) mount: Arc<Mount>,
     root: Option<Inode>,
     root_id: InodeId,
 }
@@ -107,17 +111,13 @@ impl Filesystem {
         let (mount, root_id) = open::open(devices, options)?;
         let mut mounted = Mounted { mount, root: None, root_id };
         mounted.root = Some(Inode::of(&mounted.mount, root_id)?);
-        Ok(Self { mounted: Arc::new(mounted) })
-    }
-
-    pub(crate) fn mount(&self) -> &Arc<Mount> {
-        &self.mounted.mount
+        Ok(Self { current: Arc::new(RwLock::new(Arc::new(mounted))) })
     }
 
     /// The directory at the top of the mounted subvolume.
     #[must_use]
     pub fn root(&self) -> Inode {
-        self.mounted.root.clone().expect("set before a caller has the filesystem")
+        self.mounted().root.clone().expect("set before a caller has the filesystem")
     }
 
     /// Finds an inode by number.
@@ -126,7 +126,7 @@ impl Filesystem {
     ///
     /// `NotFound`, also for an inode that has lost its last name and has no user.
     pub fn inode(&self, id: InodeId) -> Result<Inode> {
-        Inode::of(self.mount(), id)
+        Inode::of(&self.mount(), id)
     }
 
     /// Follows a path from the root. It follows no symbolic link, and understands `.` and `..`.
@@ -139,7 +139,7 @@ impl Filesystem {
         for name in path.as_ref().split(|byte| *byte == b'/') {
             at = match name {
                 b"" | b"." => at,
-                b".." if at.id() == self.mounted.root_id => at,
+                b".." if at.id() == self.mounted().root_id => at,
                 b".." => self.inode(at.parent()?)?,
                 name => at.lookup(name)?,
             };
@@ -202,7 +202,7 @@ impl Filesystem {
             blocks_free: free,
             blocks_available: available,
             name_max: limits::NAME_MAX as u32,
-            fsid: words.fold(self.mounted.root_id.tree.0, |sum, word| sum ^ word),
+            fsid: words.fold(self.mounted().root_id.tree.0, |sum, word| sum ^ word),
         })
     }
 
@@ -244,7 +244,7 @@ impl Filesystem {
         let mount = self.mount();
         if !read_only {
             if mount.status.is_opened_for_reading() && mount.engine.can_begin_writing() {
-                open::begin_writing(mount)?;
+                open::begin_writing(&mount)?;
             }
             mount.status.freeze(false);
             return mount.status.expect_writable();
@@ -565,6 +565,6 @@ impl Filesystem {
     /// An error of the last commit, or an error that [`Filesystem::sync`] would report. The volume
     /// is closed in any case, and later calls return `Ok`.
     pub fn close(self) -> Result<()> {
-        self.mounted.close()
+        self.mounted().close()
     }
 }

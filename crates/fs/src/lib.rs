@@ -92,6 +92,7 @@ mod inspect;
 mod label;
 mod ops;
 mod quota;
+mod renew;
 mod space_stats;
 mod subvolume;
 mod sync_stats;

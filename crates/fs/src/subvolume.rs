@@ -46,7 +46,7 @@ impl Filesystem {
     /// is no subvolume.
     pub fn find_subvolume(&self, options: &MountOptions) -> Result<TreeId> {
         let mount = self.mount();
-        Ok(open::root(mount, &mount.engine.view(), options)?.tree)
+        Ok(open::root(&mount, &mount.engine.view(), options)?.tree)
     }
 
     /// The subvolume that a mount shows by default.

@@ -149,7 +149,8 @@ fn mover_sees_changes_that_come_after_its_search() {
         let options = MountOptions::parse("rw,commit=300").expect("options");
         let fs = Filesystem::open(vec![Arc::clone(&device)], options).expect("a mount");
         let changes = RefCell::new(Changes::new(&fs, seed));
-        let between = Between { fs: &fs, below: fs.mount().holders(), changes };
+        let mount = fs.mount();
+        let between = Between { fs: &fs, below: mount.holders(), changes };
         let engine = &fs.mount().engine;
         for _ in 0..3 {
             let groups = engine.group_fill().into_iter().map(|(start, ..)| start);

@@ -20,7 +20,7 @@ use buttress_protocol::{
 use crate::attr::time_from_wire;
 use crate::device::PAYLOAD_LEN;
 use crate::door::content::Asked;
-use crate::door::{Caller, Door, VALID_SECS};
+use crate::door::{Caller, Door};
 use crate::errno::Answer;
 use crate::exchange::Exchange;
 use crate::notifier_threads::BACKGROUND_MAX;
@@ -57,8 +57,11 @@ const NARROW_COPY_MAX: u64 = 1 << 30;
 /// The features and limits that a mount with these options asks for. A feature that an older kernel
 /// lacks costs speed or an attribute, never data.
 pub(crate) fn terms(options: &Options) -> Terms {
+    // With the write-back cache the kernel believes its own lengths of files. Another machine
+    // changes the files of a volume that is followed.
+    let gathers_writes = options.writeback_cache && options.follow.is_none();
     let options_wanted = [
-        (options.writeback_cache, InitFlags::WRITEBACK_CACHE),
+        (gathers_writes, InitFlags::WRITEBACK_CACHE),
         (options.io_uring == Some(true), InitFlags::OVER_IO_URING),
     ];
     let wanted_by_options = options_wanted.into_iter().filter(|(is_wanted, _)| *is_wanted);
@@ -118,12 +121,12 @@ fn work(door: &Arc<Door>, head: &Head, operation: Operation<'_>) -> Answer<Reply
         Operation::Lookup { name } => door.lookup(node, name).map(entry),
         Operation::Getattr { has_handle } => {
             let attr = door.getattr(node, has_handle)?;
-            Ok(Reply::Attr(AttrOut::new(VALID_SECS, attr)))
+            Ok(Reply::Attr(AttrOut::new(door.valid_secs(), attr)))
         }
         Operation::Setattr(how) => {
             let (set, asked) = (set_attr(&how), asked(&how));
             let attr = door.setattr(caller, node, set, asked)?;
-            Ok(Reply::Attr(AttrOut::new(VALID_SECS, attr)))
+            Ok(Reply::Attr(AttrOut::new(door.valid_secs(), attr)))
         }
         Operation::Readlink => door.readlink(node).map(Reply::Data),
         Operation::Symlink { name, target } => door.symlink(caller, node, name, target).map(entry),

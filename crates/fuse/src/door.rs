@@ -40,6 +40,7 @@ pub(crate) mod listing;
 pub(crate) mod names;
 mod old_pages;
 mod privileges;
+mod renew;
 mod rights;
 pub(crate) mod space;
 mod statx;
@@ -136,13 +137,15 @@ const PRESENT: u8 = 2;
 pub(crate) struct Entry {
     pub(crate) attr: WireAttr,
     pub(crate) generation: u64,
+    /// How long the kernel may use it, in seconds.
+    pub(crate) valid_secs: u64,
 }
 
 impl Entry {
     /// The entry as the kernel gets it. The node id is the inode number in `attr`; for the root,
     /// both are 1.
     pub(crate) fn wire(&self) -> EntryOut {
-        EntryOut::new(self.attr.ino, self.generation, VALID_SECS, self.attr)
+        EntryOut::new(self.attr.ino, self.generation, self.valid_secs, self.attr)
     }
 }
 
@@ -249,16 +252,31 @@ impl Door {
 
     /// Counts a reference to an inode, and describes it.
     fn entry(&self, inode: Inode) -> Entry {
+        let id = self.nodes.id_of(place(inode.id()));
+        let inode = self.shown(id, inode);
         let attr = inode.attr();
-        let id = self.nodes.id_of(place(attr.id));
         self.remember(id, inode);
-        Entry { attr: self.to_wire(&attr, id), generation: attr.generation }
+        self.entry_of(&attr, id)
+    }
+
+    /// Describes an inode.
+    fn entry_of(&self, attr: &Attr, id: u64) -> Entry {
+        let valid_secs = self.valid_secs();
+        Entry { attr: self.to_wire(attr, id), generation: attr.generation, valid_secs }
+    }
+
+    /// How long the kernel may use attributes and names, in seconds. If another machine writes the
+    /// volume, notifications tell the kernel what has changed. A short time limits the harm of one
+    /// that comes before the answer to an earlier request.
+    pub(crate) fn valid_secs(&self) -> u64 {
+        self.options.follow.map_or(VALID_SECS, |interval| interval.as_secs().max(1))
     }
 
     /// Records a reference of the kernel to an inode. If the kernel then knows more nodes than the
     /// limit, it is told to forget some.
     fn remember(&self, id: u64, inode: Inode) {
-        self.nodes.remember(id, |resting| Arc::new(Node::remade(inode, resting)));
+        let node = self.nodes.remember(id, |resting| Arc::new(Node::remade(inode, resting)));
+        self.renew_late(id, &node);
         let Some(surplus) = self.nodes.surplus() else { return };
         tracing::debug!(count = surplus.len(), "the kernel is told to forget inodes");
         let nodes = Arc::clone(&self.nodes);

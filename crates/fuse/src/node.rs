@@ -41,6 +41,8 @@
 //! Handles are dropped without the lock: dropping the last one of an unlinked inode deletes the
 //! file.
 
+mod renewal;
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
@@ -75,7 +77,8 @@ pub(crate) trait Handle: Clone {
 /// The nodes that the kernel knows, and their handles.
 #[derive(Debug)]
 pub(crate) struct Nodes<H> {
-    root: (Place, H),
+    /// Unranked: nothing is taken under it.
+    root: (Place, RwLock<H>),
     /// Inodes of this tree have their own numbers.
     home: u64,
     /// Unranked: held for a lookup; `Handle::rest` reads the attributes of inodes under it.
@@ -149,7 +152,7 @@ impl<H: Handle> Nodes<H> {
         let shards = (0..SHARD_COUNT).map(|_| RwLock::new(Shard::new(handles_max))).collect();
         let (interned, has_rested) = (Mutex::default(), AtomicBool::new(false));
         Self {
-            root: (place, handle),
+            root: (place, RwLock::new(handle)),
             home,
             shards,
             interned,
@@ -239,7 +242,7 @@ impl<H: Handle> Nodes<H> {
     /// Returns the handle of a known node, or the number of a resting one.
     pub(crate) fn handle(&self, id: u64) -> Result<H, Option<Resting>> {
         if id == ROOT {
-            return Ok(self.root.1.clone());
+            return Ok(self.root.1.read().clone());
         }
         let shard = self.shard(id).read();
         match shard.awake.get(&id) {
@@ -300,7 +303,7 @@ impl<H: Handle> Nodes<H> {
     /// one, from the number of a resting node if there is one.
     pub(crate) fn remember(&self, id: u64, handle: impl FnOnce(Option<Resting>) -> H) -> H {
         if id == ROOT {
-            return self.root.1.clone();
+            return self.root.1.read().clone();
         }
         let shard = self.shard(id);
         if let Some(known) = shard.read().awake.get(&id) {

@@ -109,9 +109,16 @@ impl NotifierThreads {
         self.orders.give(Box::new(work));
     }
 
-    /// Has the kernel forget a name, and waits until it has. For the thread of orders only (K3).
+    /// Has the kernel forget a name, and waits until it has. For threads for which no
+    /// request waits (K3).
     pub(crate) fn forget_name_now(&self, dir: u64, name: &[u8]) {
         self.notifier.forget_name(dir, name);
+    }
+
+    /// Has the kernel drop its pages and attributes of a node, and waits until it has. For a thread
+    /// that answers no request (K1).
+    pub(crate) fn drop_content_now(&self, node: u64) {
+        self.notifier.drop_content(node);
     }
 
     /// Has the kernel write and drop its pages of a node, and then runs `work` (K1).

@@ -124,6 +124,9 @@ pub struct Options {
     pub io_uring_depth: usize,
     /// How far the kernel reads ahead, in KiB.
     pub read_ahead_kib: u32,
+    /// With `read_only`: another machine writes the volume. The mount looks for a newer commit
+    /// after each interval.
+    pub follow: Option<Duration>,
     /// The map of the volume's users to users of this machine.
     pub users: IdMap,
     /// The map of the volume's groups to groups of this machine.
@@ -155,6 +158,7 @@ impl Default for Options {
             io_uring: None,
             io_uring_depth: 8,
             read_ahead_kib: 2048,
+            follow: None,
             users: IdMap::default(),
             groups: IdMap::default(),
         }

@@ -199,6 +199,15 @@ impl DeviceThreads {
         self.door.set_mounts(mounts);
     }
 
+    /// Starts a thread that goes on to newer commits, if the options say so. It ends some time
+    /// after the mount.
+    fn follow(&self) -> std::io::Result<()> {
+        let Some(interval) = self.door.options.follow else { return Ok(()) };
+        let door = Arc::downgrade(&self.door);
+        let work = move || Door::follow(&door, interval);
+        std::thread::Builder::new().name("fuse-follow".to_owned()).spawn(work).map(drop)
+    }
+
     /// Handles the requests that come through the device. Returns when the connection has ended.
     pub(crate) fn run(self) -> std::io::Result<()> {
         let Self { device, door, threads } = self;
@@ -253,6 +262,7 @@ impl Session {
     /// [`Error::Mount`] if the first of several mounts cannot be attached.
     pub fn start(self) -> Result<Serving, Error> {
         let Self { device_threads, ring, unmounter, submounts, first } = self;
+        device_threads.follow().map_err(Error::Session)?;
         let device_threads = std::thread::Builder::new()
             .name("fuse-session".to_owned())
             .spawn(move || device_threads.run())

@@ -151,9 +151,9 @@ pub(crate) struct Core {
     pub(crate) signal: Condvar,
     /// The newest manifest. Unranked: held across I/O, and taken before all else.
     pub(crate) last: Mutex<Manifest>,
-    pub(crate) lines: Lines,
+    pub(crate) lines: Arc<Lines>,
     /// The cache on a local disk for data that was read.
-    pub(crate) disk: Option<DiskLines>,
+    pub(crate) disk: Option<Arc<DiskLines>>,
     /// The lowest commit that anything needed at the collector's last pass.
     pub(crate) floor: Ranked<CommitNumber>,
     /// This writer's local log. It is set after a commit contains what an earlier log had.
@@ -211,7 +211,7 @@ impl Core {
             epoch: manifest.epoch,
             writer,
             object_len: manifest.object_len,
-            lines: Lines::new(options.memory / 2),
+            lines: Arc::new(Lines::new(options.memory / 2)),
             options,
             floor: Ranked::new(Rank::Leaf, CommitNumber(0)),
             disk: None,

@@ -21,8 +21,8 @@ use crate::cache::{Cache, Settled};
 use crate::claim;
 use crate::collect::Collected;
 use crate::core::{Core, Failure};
-use crate::disk_lines::DiskLines;
 use crate::error::{Error, Result};
+use crate::follow::Line;
 use crate::lease;
 use crate::log::Log;
 use crate::status::Status;
@@ -47,6 +47,8 @@ pub struct RemoteDevice {
     is_closed: AtomicBool,
     /// Acknowledged writes of a stale local log that was given up.
     lost: Option<Unsent>,
+    /// What it shares with the devices of newer commits.
+    pub(crate) line: Arc<Line>,
 }
 
 impl RemoteDevice {
@@ -69,7 +71,8 @@ impl RemoteDevice {
         }
         let threads = Mutex::new(threads);
         let (parts, is_closed) = (Mutex::new(()), AtomicBool::new(false));
-        let this = Self { core, threads, parts, is_closed, lost: settled.lost.clone() };
+        let (lost, line) = (settled.lost.clone(), Arc::default());
+        let this = Self { core, threads, parts, is_closed, lost, line };
         if this.core.options.write {
             this.begin_log(settled)?;
         }
@@ -128,7 +131,10 @@ impl RemoteDevice {
         self.end_threads();
         let answer = answer.and_then(|()| self.core.end_log());
         self.core.cache.iter().for_each(Cache::release);
-        self.core.disk.iter().for_each(DiskLines::release);
+        // Devices of older commits may still read from it.
+        if let Some(disk) = self.core.disk.as_ref().filter(|disk| Arc::strong_count(disk) == 1) {
+            disk.release();
+        }
         if self.core.options.write {
             let shown = claim::end(&self.core.chain, self.core.epoch, &self.core.writer);
             if let Err(error) = shown {
@@ -346,6 +352,11 @@ impl Device for RemoteDevice {
             return Ok(());
         }
         self.push().map_err(|error| self.io(Operation::Flush, 0, 0, error))
+    }
+
+    fn newer(&self) -> std::result::Result<Option<Arc<dyn Device>>, BlockError> {
+        let newer = self.newer_commit().map_err(|error| self.io(Operation::Read, 0, 0, error))?;
+        Ok(newer.map(|device| device as Arc<dyn Device>))
     }
 
     fn discard(&self, offset: u64, len: u64) -> std::result::Result<(), BlockError> {

@@ -170,7 +170,7 @@ impl Site {
         let (manifest, settled) = self.take(&chain, volume, head, &writer, cache.as_ref())?;
         let options = self.options.clone();
         let mut core = Core::new(chain, volume, manifest.clone(), writer, options, cache);
-        core.disk = self.disk_lines(volume);
+        core.disk = self.disk_lines(volume).map(Arc::new);
         core.load(&manifest)?;
         RemoteDevice::start(core, &settled)
     }
@@ -235,7 +235,7 @@ impl Site {
         let mut core = Core::new(chain, volume, manifest.clone(), writer, options, None);
         if let Some(dir) = &self.options.cache_dir {
             Cache::check(dir, volume)?;
-            core.disk = self.disk_lines(volume);
+            core.disk = self.disk_lines(volume).map(Arc::new);
         }
         core.load(&manifest)?;
         RemoteDevice::start(core, &Settled::default())
@@ -352,7 +352,7 @@ enum Part {
 impl Core {
     /// Reads the content that the manifest references: the map leaves, the table, and the extents
     /// of the newest data objects.
-    fn load(&self, manifest: &Manifest) -> Result<()> {
+    pub(crate) fn load(&self, manifest: &Manifest) -> Result<()> {
         let store = &self.chain.store;
         let tables: Vec<(String, Ref)> = manifest
             .tables

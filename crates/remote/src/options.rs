@@ -57,6 +57,8 @@ pub struct Options {
     pub durability: Option<Durability>,
     /// Whether to go on without acknowledged writes in a local log that cannot be replayed.
     pub discard_local: bool,
+    /// How often a reader looks for a newer commit. `None` means that it stays with its commit.
+    pub follow: Option<Duration>,
 }
 
 /// What a flush waits for.
@@ -84,12 +86,13 @@ impl Default for Options {
             cache_size: 10 << 30,
             durability: None,
             discard_local: false,
+            follow: None,
         }
     }
 }
 
 /// The options that [`Options::accept`] takes. The first four are of places alone.
-pub const OPTION_NAMES: [&str; 12] = [
+pub const OPTION_NAMES: [&str; 13] = [
     "pin",
     "commit",
     "object-size",
@@ -102,6 +105,7 @@ pub const OPTION_NAMES: [&str; 12] = [
     "cache-size",
     "durability",
     "discard-local",
+    "follow",
 ];
 
 /// Those of them that are mount options, too. The others name a commit or belong to a new volume.
@@ -147,7 +151,15 @@ impl Options {
             let why = "durability=local needs cache-dir=".to_owned();
             return Err(Error::Place { place: place.to_owned(), why });
         }
-        Ok(())
+        let why = match &self.at {
+            _ if self.follow.is_none() => return Ok(()),
+            _ if self.write => "follow= is for reading: it needs the mount option ro",
+            At::Newest => return Ok(()),
+            At::Number(_) | At::Pin(_) => {
+                "follow= goes with the newest commit, not with one of them"
+            }
+        };
+        Err(Error::Place { place: place.to_owned(), why: why.to_owned() })
     }
 
     /// Sets the option `key`. Returns whether there is such an option here.
@@ -180,6 +192,10 @@ impl Options {
             "patience" => self.patience = seconds()?,
             "max-lag" => self.max_lag = seconds()?,
             "min-keep" => self.min_keep = seconds()?,
+            "follow" => match seconds()? {
+                Duration::ZERO => return Err(wrong("not a second at least")),
+                interval => self.follow = Some(interval),
+            },
             "cache-dir" => {
                 let dir = PathBuf::from(value);
                 if !dir.is_absolute() {

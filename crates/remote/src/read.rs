@@ -198,7 +198,7 @@ impl Core {
                 let last = source.sectors.div_ceil(LINE).min(end + more);
                 let ahead = (end..last).map(|line| (fetch.object, line));
                 let is_near = |key: &Key| {
-                    let has = |disk: &DiskLines| disk.has(disk_key(source.epoch, *key));
+                    let has = |disk: &Arc<DiskLines>| disk.has(disk_key(source.epoch, *key));
                     self.lines.get(*key).is_some() || self.disk.as_ref().is_some_and(has)
                 };
                 absent.extend(ahead.filter(|key| !is_near(key)).map(|key| (key, ())));

@@ -5,7 +5,6 @@ use std::sync::atomic::Ordering;
 use buttress_base::clock;
 
 use crate::core::Core;
-use crate::disk_lines::DiskLines;
 use crate::log::Log;
 use crate::map::Holds;
 use crate::units::CommitNumber;
@@ -62,7 +61,7 @@ impl Status {
     pub(crate) fn of(core: &Core) -> Self {
         let counts = core.chain.store.counts();
         let load = |count: &std::sync::atomic::AtomicU64| count.load(Ordering::Relaxed);
-        let (disk_bytes, disk_hits) = core.disk.as_ref().map_or((0, 0), DiskLines::figures);
+        let (disk_bytes, disk_hits) = core.disk.as_ref().map_or((0, 0), |disk| disk.figures());
         let state = core.state.lock();
         let entries = || state.map.table.entries.values().filter(|entry| !entry.is_open);
         let shared = state.map.table.entries.iter();

@@ -337,6 +337,8 @@ fn serve(args: &Args, options: Parsed, ui: &Ui) -> Result<Exit> {
     // starts.
     let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context(|| "watching for signals")?;
     let image = closing::full_name(&args.image).context(|| args.image.display().to_string())?;
+    let asked = store::asked(args, &image)?;
+    let image = store::shown_name(image, &asked);
     args.cached.refuse_remote(&image)?;
     if door.source == Options::default().source {
         door.source = image.to_string_lossy().into_owned();
@@ -355,8 +357,8 @@ fn serve(args: &Args, options: Parsed, ui: &Ui) -> Result<Exit> {
     let is_root = rustix::process::geteuid().is_root();
     door.shared = is_root && !door.submounts && buttress_fuse::can_share();
     let parts = memory::Parts::of(&volume);
-    let asked = store::asked(args, &image)?;
-    let Whole { fs, cache, files } = open(args, &image, volume, cache, &asked)?;
+    let Whole { fs, cache, mut files } = open(args, &image, volume, cache, &asked)?;
+    let store = store::Shown::of(&mut files, &mut door)?;
     if let Some(why) = fs.read_only_reason() {
         if !door.read_only {
             ui.note(format!("{}: mounted read-only: {why}", image.display()));
@@ -375,9 +377,8 @@ fn serve(args: &Args, options: Parsed, ui: &Ui) -> Result<Exit> {
     // because names may be relative.
     let mut live = live(args, &image, &session, cache.as_ref(), &fs);
     let (held, kernel_sync) = (fs.clone(), session.kernel_sync());
-    if let Some(Opened::Remote(device)) = files.first() {
-        let device = Arc::clone(device);
-        live.add_section("store", move || store::figures(&device));
+    if let Some(store) = store {
+        live.add_section("store", move || store.figures());
     }
     live.add_section("memory", move || crate::space::memory_figures(&held, &kernel_sync, parts));
     live.add_join_handler(match session.sharer() {
@@ -510,7 +511,7 @@ fn paths<'a>(args: &'a Args, image: &'a Path) -> impl Iterator<Item = &'a Path> 
 fn open(
     args: &Args,
     image: &Path,
-    options: MountOptions,
+    mut options: MountOptions,
     cache: CacheOptions,
     asked: &Asked,
 ) -> Result<Whole> {
@@ -526,6 +527,7 @@ fn open(
         .map_err(Failure::of_remote)?;
     let files = files.iter().map(|path| closing::open_asked(path, how(path), asked));
     let files = files.collect::<Result<Vec<_>>>()?;
+    options.may_begin_writing &= !files.iter().any(store::is_followed);
     let mut devices: Vec<Arc<dyn Device>> = files.iter().map(Opened::device).collect();
     let mut cached = None;
     if let Some(path) = &args.cached.cache {

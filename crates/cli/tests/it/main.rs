@@ -8,6 +8,7 @@ mod checker;
 mod demo;
 mod events;
 mod files;
+mod following;
 mod full;
 mod guide;
 mod hostile_trees;

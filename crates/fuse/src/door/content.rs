@@ -169,8 +169,7 @@ impl Door {
 
     /// Takes note of an open file, and says how the kernel shall treat it.
     pub(super) fn opened(&self, id: u64, flags: i32) -> Answer<OpenFlags> {
-        let node = self.node(id)?;
-        node.openers.fetch_add(1, Ordering::Relaxed);
+        let node = self.node_to_open(id)?;
         if is_for_writing(oflags(flags)) {
             node.writers.fetch_add(1, Ordering::Relaxed);
             node.may_be_cached.store(true, Ordering::Relaxed);
@@ -191,6 +190,7 @@ impl Door {
             one_fewer(&node.writers);
         }
         self.show_anew(&node);
+        self.renew_closed(id, &node);
         Ok(())
     }
 

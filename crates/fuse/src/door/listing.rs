@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 use buttress_fs::{FileKind, InodeId};
 use buttress_protocol::{Attr as WireAttr, EntryOut, FileType, Listing};
 
-use super::{Door, Entry, Node, place, refuse};
+use super::{Door, Node, place, refuse};
 use crate::attr;
 use crate::errno::Answer;
 
@@ -75,8 +75,9 @@ impl Door {
             let entry = unknown(attr::unreadable(id, listed.kind));
             return reply.add_entry(&entry, listed.position, &listed.name);
         };
+        let inode = self.shown(id, inode);
         let attr = inode.attr();
-        let entry = Entry { attr: self.to_wire(&attr, id), generation: attr.generation };
+        let entry = self.entry_of(&attr, id);
         let full = reply.add_entry(&entry.wire(), listed.position, &listed.name);
         if !full {
             self.remember(id, inode);

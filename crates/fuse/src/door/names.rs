@@ -31,7 +31,7 @@ impl Door {
         match found {
             Ok(inode) => Ok(self.entry(inode)),
             Err(error) if error.kind() == ErrorKind::Name(NameError::NotFound) => {
-                Ok(Entry { attr: attr::absent(), generation: 0 })
+                Ok(Entry { attr: attr::absent(), generation: 0, valid_secs: self.valid_secs() })
             }
             Err(error) => Err(refuse(error)),
         }

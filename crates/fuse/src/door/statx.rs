@@ -2,7 +2,7 @@
 
 use buttress_protocol::{StatxOut, StatxTime};
 
-use super::{Door, VALID_SECS};
+use super::Door;
 use crate::attr::device_parts;
 use crate::errno::Answer;
 
@@ -12,6 +12,6 @@ impl Door {
         let attr = self.getattr(id, has_handle)?;
         let birth = self.node(id)?.inode.attr().otime;
         let birth = StatxTime::new(birth.sec, birth.nsec);
-        Ok(StatxOut::new(VALID_SECS, &attr, birth, device_parts(attr.rdev)))
+        Ok(StatxOut::new(self.valid_secs(), &attr, birth, device_parts(attr.rdev)))
     }
 }

@@ -4,6 +4,7 @@ mod collecting;
 mod conformance;
 mod crashes;
 mod disk;
+mod following;
 mod local;
 mod server;
 mod writers;

@@ -1,8 +1,10 @@
 //! Mount options and figures of a volume in a store of objects.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use buttress_remote::{Asked, MOUNT_OPTION_NAMES, RemoteDevice, is_remote};
+use buttress_fuse::Options;
+use buttress_remote::{Asked, MOUNT_OPTION_NAMES, Newest, Opened, RemoteDevice, is_remote};
 use serde_json::Value;
 
 use super::{Args, words};
@@ -29,10 +31,59 @@ pub(super) fn asked(args: &Args, image: &Path) -> Result<Asked> {
     Ok(asked)
 }
 
-/// The figures of an open volume.
-pub(super) fn figures(device: &RemoteDevice) -> Figures {
-    match serde_json::to_value(device.status()) {
-        Ok(Value::Object(figures)) => figures.into_iter().collect(),
-        _ => Figures::new(),
+/// The name of the volume with its option `follow`. A mount that follows is found by another name
+/// than a mount that writes: it has a server of its own.
+pub(super) fn shown_name(image: PathBuf, asked: &Asked) -> PathBuf {
+    let follow = asked.options.iter().find(|(name, _)| name == "follow");
+    let Some((name, value)) = follow else { return image };
+    let text = image.to_string_lossy();
+    if text.contains("follow=") {
+        return image;
+    }
+    let mark = if text.contains('?') { '&' } else { '?' };
+    PathBuf::from(format!("{text}{mark}{name}={value}"))
+}
+
+/// Says whether the mount goes on to newer commits of a device. Another machine writes it then.
+pub(super) fn is_followed(device: &Opened) -> bool {
+    matches!(device, Opened::Remote(device) if device.follows().is_some())
+}
+
+/// An open volume in a store, for its figures.
+pub(super) enum Shown {
+    /// One device for as long as the volume is mounted.
+    Same(Arc<RemoteDevice>),
+    /// A device for each commit.
+    Follows(Newest),
+}
+
+impl Shown {
+    /// The volume in a store, if the first device is one. If the mount goes on to newer commits,
+    /// the devices are left to the volume: it closes each when nothing reads from it any more.
+    pub(super) fn of(files: &mut Vec<Opened>, door: &mut Options) -> Result<Option<Self>> {
+        let Some(Opened::Remote(device)) = files.first() else { return Ok(None) };
+        let device = Arc::clone(device);
+        door.follow = device.follows();
+        if door.follow.is_none() {
+            return Ok(Some(Self::Same(device)));
+        }
+        if door.submounts {
+            let why = "follow= and submounts exclude each other".to_owned();
+            return Err(Failure::new(Exit::Usage, why));
+        }
+        files.clear();
+        Ok(Some(Self::Follows(device.newest())))
+    }
+
+    /// The figures of the volume, or of its newest commit.
+    pub(super) fn figures(&self) -> Figures {
+        let device = match self {
+            Self::Same(device) => Some(Arc::clone(device)),
+            Self::Follows(newest) => newest.get(),
+        };
+        match device.map(|device| serde_json::to_value(device.status())) {
+            Some(Ok(Value::Object(figures))) => figures.into_iter().collect(),
+            _ => Figures::new(),
+        }
     }
 }

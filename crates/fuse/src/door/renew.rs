@@ -1,0 +1,170 @@
+//! Goes on to newer commits of a volume that another machine writes.
+//!
+//! # Invariants
+//!
+//! - **F1** A file that a program has open keeps its commit, for all programs that open it
+//!   meanwhile: the kernel has one cache for a file. It goes on when its last user has closed it.
+//!   Directories go on at once.
+//! - **F2** Nodes get inodes of the new commit first, and then the kernel is notified. A request
+//!   that still uses an inode of the old commit holds a lock of the kernel which the notification
+//!   waits for: that of a folio, or of a directory. Attributes have versions in the kernel. What
+//!   escapes all that is valid for one interval only ([`Door::valid_secs`]).
+//! - **F3** The thread that notifies answers no request (K1 of `notifier_threads`).
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use buttress_fs::{Attr, FileKind, Inode, InodeId};
+
+use super::{Door, Node, place};
+use crate::errno::Answer;
+use crate::notifier_threads::Span;
+
+/// Names of a larger directory are not compared. They are valid for an interval.
+const LISTED_MAX: u64 = 4 << 20;
+
+impl Door {
+    /// Looks for newer commits until the mount has ended.
+    pub(crate) fn follow(door: &Weak<Self>, interval: Duration) {
+        loop {
+            std::thread::sleep(interval);
+            let Some(door) = door.upgrade() else { return };
+            match door.fs.renew() {
+                Ok(true) => door.renew_nodes(),
+                Ok(false) => {}
+                Err(error) => tracing::warn!(%error, "the mount stays with an older commit"),
+            }
+        }
+    }
+
+    /// Gives nodes inodes of the present commit, and notifies the kernel of what has changed (F2).
+    fn renew_nodes(&self) {
+        let mut names = Vec::new();
+        let mut changed = self.nodes.resting_with_pages();
+        for (id, node) in self.nodes.all() {
+            if self.fs.is_of_present(&node.inode) {
+                continue;
+            }
+            let newer = self.present(node.inode.id());
+            let is_same = newer.as_ref().is_some_and(|inode| is_same(&node.inode, inode));
+            if !self.renew_node(id, &node, newer.clone()) {
+                continue;
+            }
+            if !is_same {
+                changed.push(id);
+                if let Some(newer) = newer.filter(|newer| newer.kind() == FileKind::Directory) {
+                    let other = other_names(&node.inode, &newer);
+                    names.extend(other.into_iter().map(|name| (id, name)));
+                }
+            }
+        }
+        tracing::debug!(changed = changed.len(), names = names.len(), "a newer commit is shown");
+        for (dir, name) in names {
+            self.notifier_threads.forget_name_now(dir, &name);
+        }
+        for id in changed {
+            self.notifier_threads.drop_content_now(id);
+        }
+    }
+
+    /// Exchanges the inode of a node, unless the file is open (F1). Returns whether it did.
+    fn renew_node(&self, id: u64, node: &Arc<Node>, newer: Option<Inode>) -> bool {
+        let new = newer.map(|inode| Arc::new(Node::new(inode)));
+        let is_closed = |present: &Arc<Node>| {
+            Arc::ptr_eq(present, node)
+                && (node.inode.kind() == FileKind::Directory
+                    || node.openers.load(Ordering::SeqCst) == 0)
+        };
+        self.nodes.exchange(id, is_closed, new).is_some()
+    }
+
+    /// The inode in the present commit. `None` if it is gone.
+    fn present(&self, id: InodeId) -> Option<Inode> {
+        self.fs.inode(id).ok()
+    }
+
+    /// The inode that the mount shows. An open file has that of its commit (F1), any other that of
+    /// the present commit.
+    pub(super) fn shown(&self, id: u64, inode: Inode) -> Inode {
+        if self.options.follow.is_none() {
+            return inode;
+        }
+        match self.nodes.handle(id) {
+            Ok(node) if node.openers.load(Ordering::SeqCst) > 0 => node.inode.clone(),
+            _ if self.fs.is_of_present(&inode) => inode,
+            _ => self.present(inode.id()).unwrap_or(inode),
+        }
+    }
+
+    /// Renews a node that was remembered with an inode of the commit before: the volume went on
+    /// while the request was worked out.
+    pub(super) fn renew_late(&self, id: u64, node: &Arc<Node>) {
+        if self.options.follow.is_some() && !self.fs.is_of_present(&node.inode) {
+            self.renew_node(id, node, self.present(node.inode.id()));
+        }
+    }
+
+    /// Takes the node of a file that is about to be open, and counts the open.
+    pub(super) fn node_to_open(&self, id: u64) -> Answer<Arc<Node>> {
+        loop {
+            let node = self.node(id)?;
+            node.openers.fetch_add(1, Ordering::SeqCst);
+            if self.options.follow.is_none() {
+                return Ok(node);
+            }
+            // The node may have been exchanged before this open was counted.
+            let is_present =
+                self.nodes.handle(id).is_ok_and(|present| Arc::ptr_eq(&present, &node));
+            if is_present {
+                return Ok(node);
+            }
+            node.openers.fetch_sub(1, Ordering::SeqCst);
+            if self.nodes.handle(id).is_err() {
+                // The kernel should know this node and does not: the open is not counted.
+                return Ok(node);
+            }
+        }
+    }
+
+    /// Renews a file after its last close (F1).
+    pub(super) fn renew_closed(&self, id: u64, node: &Arc<Node>) {
+        let is_old = self.options.follow.is_some() && !self.fs.is_of_present(&node.inode);
+        if is_old && self.renew_node(id, node, self.present(node.inode.id())) {
+            self.notifier_threads.after_flush(id, Span::Whole, || ());
+        }
+    }
+}
+
+/// Whether an inode shows the same in two commits.
+fn is_same(before: &Inode, now: &Inode) -> bool {
+    let shown = |inode: &Inode| Attr { atime: inode.attr().mtime, ..inode.attr() };
+    shown(before) == shown(now)
+}
+
+/// The names of a directory that are in one of two commits only, or name another inode.
+fn other_names(before: &Inode, now: &Inode) -> Vec<Vec<u8>> {
+    if before.attr().size.max(now.attr().size) > LISTED_MAX {
+        return Vec::new();
+    }
+    let names = |inode: &Inode| {
+        let mut names = BTreeMap::new();
+        // A directory that cannot be read has no names to compare: they are valid for an interval.
+        let _ = inode.read_dir(0, |entry| {
+            names.insert(entry.name.to_vec(), place(entry.id));
+            ControlFlow::Continue(())
+        });
+        names
+    };
+    let (before, mut other) = (names(before), names(now));
+    for (name, at) in before {
+        match other.remove(&name) {
+            Some(now) if now == at => {}
+            _ => drop(other.insert(name, at)),
+        }
+    }
+    // What is left of the new names was not there before.
+    other.into_keys().collect()
+}

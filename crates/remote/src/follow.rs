@@ -1,0 +1,123 @@
+//! A reader that goes on to newer commits: each commit is opened as a device of its own.
+//!
+//! # Invariants
+//!
+//! - **F1** A device never changes its commit. What reads from it goes on with the same content.
+//! - **F2** A newer commit is taken only from the chain. The next manifest is in the chain if this
+//!   commit's manifest is still there afterwards (H1 of `chain`). Else the list of manifests says
+//!   which one is the newest.
+//! - **F3** Devices of one line share the caches for data that was read. Commits of one chain never
+//!   use the number of an object for two objects.
+
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use buttress_base::{Rank, Ranked, clock};
+
+use crate::cache::Settled;
+use crate::core::Core;
+use crate::device::RemoteDevice;
+use crate::envelope::VolumeId;
+use crate::error::{Error, Result};
+use crate::manifest::{Manifest, Writer};
+use crate::options::At;
+use crate::units::CommitNumber;
+
+/// How often manifests are listed while the next one is missing: its number may be deleted.
+const LIST: Duration = Duration::from_secs(60);
+
+/// What the devices of a line share: each was opened as a newer commit of another one.
+#[derive(Debug)]
+pub(crate) struct Line {
+    newest: Ranked<Weak<RemoteDevice>>,
+    listed: Ranked<Option<Instant>>,
+}
+
+impl Default for Line {
+    fn default() -> Self {
+        let newest = Ranked::new(Rank::Leaf, Weak::new());
+        Self { newest, listed: Ranked::new(Rank::Leaf, None) }
+    }
+}
+
+/// Finds the newest device of a line, and keeps none of them open.
+#[derive(Clone, Debug)]
+pub struct Newest {
+    line: Arc<Line>,
+}
+
+impl Newest {
+    /// The newest device, unless it was closed.
+    #[must_use]
+    pub fn get(&self) -> Option<Arc<RemoteDevice>> {
+        self.line.newest.lock().upgrade()
+    }
+}
+
+impl RemoteDevice {
+    /// How often a reader looks for a newer commit, if the options say so.
+    #[must_use]
+    pub fn follows(&self) -> Option<Duration> {
+        self.core.options.follow
+    }
+
+    /// Returns a handle that finds the newest of this device and those of newer commits.
+    #[must_use]
+    pub fn newest(self: &Arc<Self>) -> Newest {
+        let mut newest = self.line.newest.lock();
+        if newest.strong_count() == 0 {
+            *newest = Arc::downgrade(self);
+        }
+        Newest { line: Arc::clone(&self.line) }
+    }
+
+    /// Opens the newest commit, if there is one after this device's (F1).
+    ///
+    /// # Errors
+    ///
+    /// Those of the store. [`Error::NoVolume`] if the volume is gone, or another one is there.
+    pub fn newer_commit(&self) -> Result<Option<Arc<Self>>> {
+        let core = &self.core;
+        if core.options.write || core.options.at != At::Newest {
+            return Ok(None);
+        }
+        let Some((volume, manifest)) = self.newer_manifest()? else { return Ok(None) };
+        if volume != core.volume {
+            return Err(Error::NoVolume { place: core.chain.place.clone() });
+        }
+        let (chain, options) = (core.chain.clone(), core.options.clone());
+        let mut newer = Core::new(chain, volume, manifest.clone(), Writer::this(), options, None);
+        newer.lines = Arc::clone(&core.lines);
+        newer.disk.clone_from(&core.disk);
+        newer.load(&manifest)?;
+        let mut device = Self::start(newer, &Settled::default())?;
+        device.line = Arc::clone(&self.line);
+        let device = Arc::new(device);
+        *self.line.newest.lock() = Arc::downgrade(&device);
+        Ok(Some(device))
+    }
+
+    /// The newest manifest, if it is not this device's (F2).
+    fn newer_manifest(&self) -> Result<Option<(VolumeId, Manifest)>> {
+        let chain = self.core.chain.brief();
+        let (here, nonce) = {
+            let last = self.core.last.lock();
+            (last.number, last.nonce.clone())
+        };
+        let newer = chain.follow(CommitNumber(here.0 + 1))?;
+        let is_due = self.line.listed.lock().is_none_or(|at| clock::since(at) >= LIST);
+        if newer.is_none() && !is_due {
+            return Ok(None);
+        }
+        if newer.is_some() {
+            let still = chain.get(here)?;
+            if still.is_some_and(|(_, manifest)| manifest.nonce == nonce) {
+                return Ok(newer);
+            }
+        }
+        *self.line.listed.lock() = Some(clock::now());
+        let none = || Error::NoVolume { place: chain.place.clone() };
+        let head = chain.head()?.ok_or_else(none)?;
+        Ok((head.1.nonce != nonce).then_some(head))
+    }
+}
