@@ -60,6 +60,9 @@ pub(crate) struct Logged {
 pub(crate) struct Logging {
     /// Parts of segments that the log lacks, in the order of the writes.
     pub(crate) tails: VecDeque<Tail>,
+    /// How many sealed segments the log lacks. Each stays in memory until the log has it, also if
+    /// its object is in the store.
+    pub(crate) sealed: usize,
     /// Where the log has the frames of segments that are not in the store.
     pub(crate) places: BTreeMap<ObjectNumber, Vec<Place>>,
     /// All writes up to this position are durable: by a cut in the log, or in a commit that
@@ -107,7 +110,7 @@ pub(crate) struct State {
     /// A log is being replayed, or this writer's own log has not begun. The collector makes no pass
     /// meanwhile.
     pub(crate) is_replaying: bool,
-    /// The last commit of this writer is being made, or is made.
+    /// The last commit of this writer is being made, or is made. Later writes fail.
     pub(crate) is_last: bool,
     /// The first failure (C3).
     pub(crate) failure: Option<Failure>,
@@ -236,6 +239,16 @@ impl Core {
         }
     }
 
+    /// Fails if writing has failed before, or the device is closing.
+    pub(crate) fn check_open(&self, state: &State) -> Result<()> {
+        self.check(state)?;
+        if state.is_last {
+            let (place, why) = (self.chain.place.clone(), "it is closed".to_owned());
+            return Err(Error::Latched { place, why });
+        }
+        Ok(())
+    }
+
     /// Ends all writing, unless it has already ended, and wakes all waiting threads (C3).
     pub(crate) fn fail(&self, failure: Failure) {
         tracing::error!(place = self.chain.place, ?failure, "nothing more is written");
@@ -326,6 +339,7 @@ impl Core {
         if let Some(logging) = state.logging.as_mut().filter(|_| is_new) {
             let (body, position) = (Body::Sealed(Arc::clone(&full)), state.position);
             logging.tails.push_back(Tail { object: number, fixed, body, position });
+            logging.sealed += 1;
         }
         state.sealed.insert(number, Sealed { whole: Kept::Memory(full), is_taken: false });
         state.in_memory += 1;

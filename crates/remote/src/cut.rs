@@ -43,6 +43,9 @@ impl Core {
         let wanted = {
             let mut state = self.state.lock();
             self.check(&state)?;
+            if state.position > state.committed {
+                self.check_open(&state)?;
+            }
             let wanted = if state.is_btrfs { state.superblock_at } else { state.position };
             let durable = state.logging.as_ref().map_or(0, |logging| logging.durable);
             let is_behind = state.position > state.committed && state.deferred.is_none();

@@ -118,7 +118,8 @@ impl RemoteDevice {
         }
     }
 
-    /// Makes a commit of all writes, and releases the volume (V2). Later writes fail.
+    /// Makes a commit of all writes, and releases the volume (V2). Writes fail from the start of
+    /// the close on, and so do flushes of writes that no commit has.
     ///
     /// # Errors
     ///
@@ -395,8 +396,9 @@ impl Core {
         const RECENT_AT_END: usize = 32;
         let (is_long, is_behind) = {
             let mut state = self.state.lock();
-            // The last manifest names no local log, because it contains everything of the log.
-            state.is_last = self.local.is_some();
+            // The last manifest names no local log, because it contains everything of the log. So
+            // nothing is acknowledged by the log from here on.
+            state.is_last = true;
             (state.recent.len() >= RECENT_AT_END, state.position > state.committed)
         };
         if is_long || is_behind || self.local.is_some() { self.cut(is_long) } else { Ok(()) }

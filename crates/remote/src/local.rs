@@ -81,7 +81,7 @@ impl Core {
     /// Writes to the log what the log lacks, and then a cut if `is_cut`. `false` if that failed
     /// (J3).
     fn write_out(&self, log: &Log, inside: &mut Inside, is_cut: bool) -> bool {
-        let (tails, position) = {
+        let (tails, sealed, position) = {
             let mut state = self.state.lock();
             let state = &mut *state;
             if is_cut {
@@ -89,8 +89,9 @@ impl Core {
             }
             let committed = state.committed;
             let Some(logging) = &mut state.logging else { return false };
+            let sealed = logging.tails.iter().filter(|tail| tail.is_sealed()).count();
             let tails = logging.tails.drain(..).filter(|tail| tail.position > committed);
-            (tails.collect::<Vec<_>>(), state.position)
+            (tails.collect::<Vec<_>>(), sealed, state.position)
         };
         let mut placed = Vec::with_capacity(tails.len());
         let mut write = || -> io::Result<()> {
@@ -100,10 +101,14 @@ impl Core {
             if is_cut { log.cut(inside, position) } else { Ok(()) }
         };
         let written = write();
+        drop(tails);
         let mut state = self.state.lock();
         if let Err(error) = written {
             tracing::error!(%error, "the local log cannot be written; flushes wait for the store");
             state.logging = None;
+        }
+        if let Some(logging) = &mut state.logging {
+            logging.sealed -= sealed;
         }
         let open = state.open.number;
         let is_written = state.logging.is_some();
@@ -244,6 +249,7 @@ impl Core {
     /// Begins the log of this writer, if it has one. Removes an earlier log.
     pub(crate) fn begin_log(&self) -> Result<()> {
         if let Some(cache) = &self.cache {
+            self.release_base();
             if self.local.is_none() {
                 cache.end()?;
             } else {

@@ -54,6 +54,11 @@ pub(crate) enum Body {
 }
 
 impl Tail {
+    /// Whether it keeps a whole segment in memory.
+    pub(crate) fn is_sealed(&self) -> bool {
+        matches!(self.body, Body::Sealed(_))
+    }
+
     fn frames(&self) -> &[u8] {
         match &self.body {
             Body::Sealed(segment) => segment.frames(self.fixed.first_frame, self.fixed.frames),

@@ -4,11 +4,14 @@
 //!
 //! - **B1** The base of a log is a commit of its writer. It has a prefix of the log and no other
 //!   write.
+//! - **B2** A base is pinned only while a log has acknowledged writes that its base lacks. The next
+//!   opening that removes the log deletes the pin.
 
+use crate::cache::Cache;
 use crate::chain::Chain;
 use crate::core::Core;
 use crate::envelope::VolumeId;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::manifest::Manifest;
 use crate::pin;
 
@@ -47,10 +50,25 @@ pub(crate) fn base_of(chain: &Chain, log: &str, epoch: u32) -> Result<Option<Man
 
 impl Core {
     /// Pins this writer's newest commit after another writer has taken the volume, so that the log
-    /// can be salvaged.
+    /// can be salvaged. Does nothing if that commit has everything acknowledged (B2).
     pub(crate) fn keep_for_salvage(&self) {
-        if self.log.get().is_some() {
+        let is_behind = {
+            let state = self.state.lock();
+            // What a log had that was given up is not known.
+            state.logging.as_ref().is_none_or(|logging| logging.durable > state.committed)
+        };
+        if is_behind && self.log.get().is_some() {
             keep_base(&self.chain.brief(), self.volume, &self.writer.id, self.epoch);
+        }
+    }
+
+    /// Deletes the pin of the base of the log in the folder, which is about to be removed (B2). A
+    /// failure is only logged.
+    pub(crate) fn release_base(&self) {
+        let Some((log, _)) = self.cache.as_ref().and_then(Cache::held_log) else { return };
+        match pin::delete(&self.chain.brief(), &pin_of(&log)) {
+            Ok(()) | Err(Error::Pin { .. }) => {}
+            Err(error) => tracing::warn!(%error, "the pin of a removed log stays"),
         }
     }
 }

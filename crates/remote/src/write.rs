@@ -4,8 +4,8 @@
 //!
 //! - **X1** A write of at most 1 MiB is in the segments whole or not at all, unless a segment fills
 //!   up during the write.
-//! - **X2** A writer waits while the maximum number of sealed segments is in memory, and while the
-//!   local log is full.
+//! - **X2** A writer waits while the maximum number of sealed segments is in memory: on their way
+//!   to the store, or to the local log. It also waits while that log is full.
 
 use buttress_base::{Held, clock};
 
@@ -143,16 +143,20 @@ impl Core {
 
     /// Waits until there is room for a write (X2), with its pages in memory.
     fn room(&self, first: Sector, count: u64) -> Result<Held<'_, State>> {
+        let mut has_asked = false;
         loop {
             let mut state = self.with_pages(first, count)?;
-            self.check(&state)?;
+            self.check_open(&state)?;
             let is_full = state.logging.is_some() && self.log.get().is_some_and(Log::is_full);
-            if state.in_memory < self.options.in_flight * 2 && !is_full {
+            let unlogged = state.logging.as_ref().map_or(0, |logging| logging.sealed);
+            if state.in_memory.max(unlogged) < self.options.in_flight * 2 && !is_full {
                 return Ok(state);
             }
-            if is_full {
-                // The keeper makes the log shorter by a commit.
+            if is_full && !has_asked {
+                // The keeper makes the log shorter by a commit. One signal is enough: more would
+                // wake the other waiting writers, which would signal in turn.
                 self.signal.notify_all();
+                has_asked = true;
             }
             state.wait(&self.signal);
         }

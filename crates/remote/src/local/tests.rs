@@ -76,3 +76,79 @@ fn an_older_record_never_undoes_what_a_commit_has() {
     let device = site(&store, dir.path()).open().expect("the log fits");
     assert_eq!([0, 1, 2].map(|at| sector(&device, at)), [2, 3, 0], "what was replayed");
 }
+
+/// X2: the store takes segments, and the log takes none while another thread holds it. The memory
+/// of sealed segments stays within its bound, and the writer waits.
+#[test]
+fn a_writer_waits_while_the_log_lacks_too_many_segments() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let (_store, device) = begun(dir.path());
+    let bound = device.core.options.in_flight * 2;
+    std::thread::scope(|scope| {
+        let held = device.core.log.get().expect("it has a log").inside.lock();
+        // Four times as many segments of 64 KiB as may stay in memory.
+        let writing = scope.spawn(|| {
+            let mut segments = (0..bound as u64 * 4).map(|number| number << 16);
+            segments.try_for_each(|at| device.write_at(at, &[7; 1 << 16]))
+        });
+        let is_still = || {
+            let state = device.core.state.lock();
+            let sealed = state.logging.as_ref().map_or(0, |logging| logging.sealed);
+            assert!(sealed <= bound, "{sealed} segments are in memory");
+            sealed == bound && state.sealed.is_empty()
+        };
+        while !is_still() {
+            assert!(!writing.is_finished(), "the writer did not wait");
+            std::thread::yield_now();
+        }
+        drop(held);
+        writing.join().expect("no panic").expect("within");
+    });
+    assert_eq!(sector(&device, 9), 7);
+    device.close().expect("a good store");
+}
+
+/// A commit that has everything acknowledged needs no pin when another writer takes the volume. A
+/// pin that a log needs is deleted when the log is removed.
+#[test]
+fn a_pin_for_salvage_stays_only_while_its_log_does() {
+    for is_behind in [false, true] {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let (store, first) = begun(dir.path());
+        first.write_at(0, &[1; 4096]).expect("within");
+        first.flush().expect("a good disk");
+        first.push().expect("a good store");
+        first.write_at(0, &[2; 4096]).expect("within");
+        if is_behind {
+            first.flush().expect("a good disk");
+        }
+        let mut other = site(&store, dir.path());
+        other.options.cache_dir = None;
+        other.options.takeover = true;
+        let second = other.open().expect("taken over");
+        first.push().expect_err("fenced");
+        first.close().expect_err("fenced");
+        second.close().expect("it has the volume");
+        let pins = || store.names().iter().filter(|name| name.contains("/pin/")).count();
+        assert_eq!(pins(), usize::from(is_behind));
+        let mut third = site(&store, dir.path());
+        third.options.discard_local = is_behind;
+        third.open().expect("nothing stays of the log").close().expect("a good store");
+        assert_eq!(pins(), 0);
+        third.delete().expect("nothing keeps it");
+    }
+}
+
+/// A closed device takes no write and acknowledges none.
+#[test]
+fn a_closed_device_takes_no_write() {
+    let dir = tempfile::tempdir().expect("tempdir");
+    let (_store, device) = begun(dir.path());
+    device.write_at(0, &[1; 4096]).expect("within");
+    device.close().expect("a good store");
+    device.flush().expect("a commit has everything");
+    device.write_at(0, &[2; 4096]).expect_err("closed");
+    device.write_zeroes(0, 4096, buttress_block::Space::Free).expect_err("closed");
+    device.discard(0, 4096).expect_err("closed");
+    assert_eq!(sector(&device, 0), 1);
+}
