@@ -88,8 +88,9 @@ impl Cache {
         std::fs::create_dir_all(dir).map_err(wrong)?;
         let dir = &dir.canonicalize().map_err(wrong)?;
         let path = dir.join("identity");
-        let is_new = !path.try_exists().map_err(wrong)?;
-        if is_new && has_others(dir).map_err(wrong)? {
+        let is_new = || path.try_exists().map(|exists| !exists).map_err(wrong);
+        // No lock file is made in a folder with other files.
+        if is_new()? && has_others(dir).map_err(wrong)? {
             return Err(failed(dir, "is no cache, and is not empty"));
         }
         let mut options = OpenOptions::new();
@@ -100,6 +101,8 @@ impl Cache {
             Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
             Err(error) => return Err(wrong(error.into())),
         }
+        // Another process may have made the cache before this one had the lock (D1).
+        let is_new = is_new()?;
         let identity = if is_new {
             Identity { cache: random::hex(), held: None }
         } else {

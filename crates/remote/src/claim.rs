@@ -5,6 +5,8 @@
 //! - **W1** Safety never depends on this. The epoch in the chain of manifests decides.
 //! - **W2** Ages are differences between two times of the store's own clock.
 
+use std::path::Path;
+
 use bytes::Bytes;
 use rustix::process::{Pid, test_kill_process};
 
@@ -50,21 +52,41 @@ impl Writer {
 }
 
 /// A process as the kernel lists it.
+#[derive(Debug, PartialEq, Eq)]
 struct Process {
     /// Its start time in ticks since boot.
     start: u64,
-    /// It is listed only because its parent has not asked for its end. Containers often have no
-    /// parent that does.
+    /// None of its threads runs: it is listed only because its parent has not asked for its end.
+    /// Containers often have no parent that does.
     has_ended: bool,
 }
 
 impl Process {
     fn of(pid: u32) -> Option<Self> {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
-        let has_ended = matches!(fields.next()?, "Z" | "X");
-        Some(Self { start: fields.nth(18)?.parse().ok()?, has_ended })
+        Self::read(&Path::new("/proc").join(pid.to_string()))
     }
+
+    /// Reads the folder of a process in `/proc`.
+    fn read(folder: &Path) -> Option<Self> {
+        let (has_ended, start) = state_of(folder)?;
+        // The state of a process is that of its main thread, and other threads may outlive it.
+        let has_ended = has_ended && !has_live_thread(folder);
+        Some(Self { start, has_ended })
+    }
+}
+
+/// Reads whether a process or thread has ended, and its start time.
+fn state_of(folder: &Path) -> Option<(bool, u64)> {
+    let stat = std::fs::read_to_string(folder.join("stat")).ok()?;
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let has_ended = matches!(fields.next()?, "Z" | "X");
+    Some((has_ended, fields.nth(18)?.parse().ok()?))
+}
+
+fn has_live_thread(folder: &Path) -> bool {
+    let Ok(threads) = std::fs::read_dir(folder.join("task")) else { return false };
+    let mut states = threads.flatten().filter_map(|thread| state_of(&thread.path()));
+    states.any(|(has_ended, _)| !has_ended)
 }
 
 /// Writes the object that shows that a writer is alive.
@@ -134,5 +156,25 @@ mod tests {
         assert!(writer.is_dead(&this));
         let elsewhere = Writer { boot: "another boot".to_owned(), ..writer };
         assert!(!elsewhere.is_dead(&this));
+    }
+
+    /// The state of a process is that of its main thread. Other threads may outlive it.
+    #[test]
+    fn a_writer_lives_as_long_as_one_of_its_threads() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let put = |folder: &str, state: &str| {
+            let folder = dir.path().join(folder);
+            std::fs::create_dir_all(&folder).expect("a folder");
+            let stat = format!("7 (a) b) {state} {}5 0 0", "1 ".repeat(18));
+            std::fs::write(folder.join("stat"), stat).expect("a file");
+        };
+        put("7", "Z");
+        put("7/task/7", "Z");
+        let process = || Process::read(&dir.path().join("7"));
+        assert_eq!(process(), Some(Process { start: 5, has_ended: true }));
+        for (state, has_ended) in [("S", false), ("R", false), ("D", false), ("X", true)] {
+            put("7/task/8", state);
+            assert_eq!(process(), Some(Process { start: 5, has_ended }), "{state}");
+        }
     }
 }

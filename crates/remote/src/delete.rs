@@ -6,11 +6,17 @@
 //!   clone has a pin in its base, so its base is kept.
 //! - **V2** The manifests are deleted first, the newest last. So a volume is either whole or gone.
 //!   An interrupted deletion is finished by the next one.
+//! - **V3** A volume with a base has a pin there. Before the newest manifest goes, a copy of it is
+//!   put into the folder `gone`. It stays until the pin is deleted, so any later deletion finds it.
 
+use bytes::Bytes;
+
+use crate::chain::Chain;
 use crate::claim;
+use crate::envelope::{Kind, VolumeId};
 use crate::error::{Error, Result};
 use crate::lease;
-use crate::manifest::Writer;
+use crate::manifest::{Manifest, Writer};
 use crate::names::Names;
 use crate::open::Site;
 use crate::pin;
@@ -25,8 +31,36 @@ fn is_ours(name: &str) -> bool {
     last.split('-').all(is_hex)
 }
 
+/// Keeps the newest manifest of a volume with a base until its pin is deleted (V3).
+fn keep_last(chain: &Chain, volume: VolumeId, newest: &Manifest) -> Result<()> {
+    if newest.base_pin.is_none() {
+        return Ok(());
+    }
+    let body = Bytes::from(newest.encode(Kind::Pin, volume));
+    chain.store.put(&chain.names.gone(&newest.nonce), &body)
+}
+
+/// Deletes the pins in the bases of volumes that were deleted here (V3). Returns how many such
+/// volumes there were.
+fn release_bases(chain: &Chain) -> Result<u64> {
+    let mut count = 0;
+    for meta in chain.store.list(&chain.names.folder("gone"))? {
+        if !is_ours(&meta.name) {
+            continue;
+        }
+        let decode = |bytes: &Bytes| Manifest::decode(&meta.name, Kind::Pin, bytes);
+        let Some((_, last)) = chain.store.get_as(&meta.name, decode)? else { continue };
+        if let Some((base, pin)) = last.bases.last().zip(last.base_pin.as_ref()) {
+            chain.store.delete(&Names::new(&base.prefix).pin(pin))?;
+        }
+        chain.store.delete(&meta.name)?;
+        count += 1;
+    }
+    Ok(count)
+}
+
 impl Site {
-    /// Deletes the volume and all of its objects (V1, V2). Returns how many objects there were.
+    /// Deletes the volume and all of its objects (V1 to V3). Returns how many objects there were.
     ///
     /// # Errors
     ///
@@ -36,7 +70,6 @@ impl Site {
         let chain = self.chain();
         let wrong = |why: String| Err(Error::Pin { place: self.place.clone(), why });
         let mut count = 0;
-        let mut base_pin = None;
         if let Some((volume, head)) = chain.head()? {
             if let Some((name, _)) = pin::all(&chain)?.first() {
                 return wrong(format!("the pin {name:?} keeps it; remote unpin takes it away"));
@@ -59,13 +92,9 @@ impl Site {
                     count += 1;
                 }
             }
+            keep_last(&chain, volume, &newest)?;
             chain.store.delete(&chain.names.manifest(newest.number))?;
             count += 1;
-            base_pin = newest
-                .bases
-                .last()
-                .zip(newest.base_pin.as_ref())
-                .map(|(base, name)| Names::new(&base.prefix).pin(name));
         }
         for folder in FOLDERS {
             for meta in chain.store.list(&chain.names.folder(folder))? {
@@ -76,10 +105,8 @@ impl Site {
                 count += 1;
             }
         }
-        if let Some(pin) = base_pin {
-            // Nothing of the base is needed here any more.
-            chain.store.delete(&pin)?;
-        }
+        // Nothing of the base is needed here any more.
+        count += release_bases(&chain)?;
         if count == 0 {
             return Err(Error::NoVolume { place: self.place.clone() });
         }

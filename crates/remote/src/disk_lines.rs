@@ -4,7 +4,8 @@
 //!
 //! - **P1** A line is used only if its checksum is right. The name of an object has an epoch and a
 //!   number, and no name is used twice. A key has both, so a kept line never becomes wrong.
-//! - **P2** The files have at most their budget.
+//! - **P2** The files have at most their budget, and the index in memory has its own. Another
+//!   budget keeps the lines in the slots that remain.
 //! - **P3** A failure of the disk ends the cache. It never fails a read.
 //!
 //! # Format
@@ -40,6 +41,8 @@ const INDEX_HEAD: usize = envelope::LEN + 8;
 /// For data, and for nodes of trees.
 const DATA_CHANCES: u8 = 1;
 const NODE_CHANCES: u8 = 3;
+/// The memory that a slot takes at most, in bytes: its entry, and its place in the table of keys.
+const SLOT_MEMORY: u64 = 96;
 
 /// The key of a line: the epoch and the number of its object, and the line's number within the
 /// object.
@@ -64,6 +67,8 @@ struct Slot {
 struct Index {
     places: HashMap<DiskKey, u32>,
     slots: Vec<Slot>,
+    /// Bytes of all lines.
+    bytes: u64,
     /// Where the search for a slot goes on.
     hand: usize,
 }
@@ -80,11 +85,23 @@ pub(crate) struct DiskLines {
 }
 
 impl DiskLines {
-    /// Opens the cache below a folder with at most `budget` bytes. `None` if another process has
-    /// the cache open, or the budget is too small.
-    pub(crate) fn open(dir: &Path, volume: VolumeId, budget: u64) -> io::Result<Option<Self>> {
-        let count = usize::try_from(budget / (SLOT + ENTRY as u64)).unwrap_or(usize::MAX);
-        let count = count.min(u32::MAX as usize);
+    /// Opens the cache below a folder with at most `budget` bytes on the disk, and an index of at
+    /// most `memory` bytes. `None` if another process has the cache open, or a budget is too small.
+    pub(crate) fn open(
+        dir: &Path,
+        volume: VolumeId,
+        budget: u64,
+        memory: u64,
+    ) -> io::Result<Option<Self>> {
+        let asked = budget / (SLOT + ENTRY as u64);
+        let count = asked.min(memory / SLOT_MEMORY).min(u64::from(u32::MAX)) as usize;
+        if (count as u64) < asked {
+            let (kept, asked) = (count as u64 * SLOT, asked * SLOT);
+            tracing::warn!(
+                "the cache of what was read has {kept} bytes and not {asked}: its index would take \
+                 more than {memory} bytes, a quarter of memory="
+            );
+        }
         if count == 0 {
             return Ok(None);
         }
@@ -101,19 +118,21 @@ impl DiskLines {
             Err(error) => return Err(error.into()),
         }
         let (lines, index_file) = (open("lines")?, open("index")?);
-        let slots = match read_index(&index_file, volume, count)? {
-            Some(slots) => slots,
-            None => {
-                lines.set_len(0)?;
-                index_file.set_len(0)?;
-                let head = wrap(Kind::Cache, volume, 0, 0, &(count as u64).to_le_bytes());
-                index_file.write_all_at(&head, 0)?;
-                vec![Slot::default(); count]
-            }
-        };
+        let mut slots = read_index(&index_file, volume, count)?;
+        // Slots past the end of the budget go (P2).
+        for (file, len) in [
+            (&lines, slots.len() as u64 * SLOT),
+            (&index_file, INDEX_HEAD as u64 + slots.len() as u64 * ENTRY as u64),
+        ] {
+            file.set_len(file.metadata()?.len().min(len))?;
+        }
+        let head = wrap(Kind::Cache, volume, 0, 0, &(count as u64).to_le_bytes());
+        index_file.write_all_at(&head, 0)?;
+        slots.resize(count, Slot::default());
         let used = slots.iter().zip(0_u32..).filter(|(slot, _)| slot.len > 0);
         let places = used.map(|(slot, place)| (slot.key, place)).collect();
-        let index = Ranked::new(Rank::Leaf, Index { places, slots, hand: 0 });
+        let bytes = slots.iter().map(|slot| u64::from(slot.len)).sum();
+        let index = Ranked::new(Rank::Leaf, Index { places, slots, bytes, hand: 0 });
         let (is_broken, hits) = (AtomicBool::new(false), AtomicU64::new(0));
         Ok(Some(Self { lines, index_file, index, is_broken, hits, lock }))
     }
@@ -172,8 +191,7 @@ impl DiskLines {
 
     /// Bytes of all lines, and how many reads found one.
     pub(crate) fn figures(&self) -> (u64, u64) {
-        let bytes = self.index.lock().slots.iter().map(|slot| u64::from(slot.len)).sum();
-        (bytes, self.hits.load(Ordering::Relaxed))
+        (self.index.lock().bytes, self.hits.load(Ordering::Relaxed))
     }
 }
 
@@ -181,8 +199,10 @@ impl Index {
     /// Finds a slot for a line: the slot that has the line already. Otherwise the next slot, in
     /// clock order, with a line that has no chances left.
     fn take(&mut self, slot: Slot) -> u32 {
+        self.bytes += u64::from(slot.len);
         if let Some(&place) = self.places.get(&slot.key) {
-            self.slots[place as usize] = slot;
+            let was = std::mem::replace(&mut self.slots[place as usize], slot);
+            self.bytes -= u64::from(was.len);
             return place;
         }
         loop {
@@ -195,6 +215,7 @@ impl Index {
             }
             if here.len > 0 {
                 self.places.remove(&here.key);
+                self.bytes -= u64::from(here.len);
             }
             *here = slot;
             self.places.insert(slot.key, place as u32);
@@ -234,21 +255,19 @@ impl Slot {
     }
 }
 
-/// Reads the index, if it is one of this volume with as many slots.
-fn read_index(file: &File, volume: VolumeId, count: usize) -> io::Result<Option<Vec<Slot>>> {
+/// Reads at most `count` slots of an index. None if it is not one of this volume.
+fn read_index(file: &File, volume: VolumeId, count: usize) -> io::Result<Vec<Slot>> {
     let len = file.metadata()?.len().min((INDEX_HEAD + count * ENTRY) as u64);
     let mut bytes = vec![0; len as usize];
     file.read_exact_at(&mut bytes, 0)?;
-    let Some((head, entries)) = bytes.split_at_checked(INDEX_HEAD) else { return Ok(None) };
-    let is_right = unwrap("the index", Kind::Cache, head)
-        .is_ok_and(|(envelope, body)| envelope.volume == volume && u64_at(body, 0) == count as u64);
+    let Some((head, entries)) = bytes.split_at_checked(INDEX_HEAD) else { return Ok(Vec::new()) };
+    let is_right =
+        unwrap("the index", Kind::Cache, head).is_ok_and(|(envelope, _)| envelope.volume == volume);
     if !is_right {
-        return Ok(None);
+        return Ok(Vec::new());
     }
     let slots = entries.chunks_exact(ENTRY).map(|raw| Slot::decode(raw).unwrap_or_default());
-    let mut slots: Vec<Slot> = slots.collect();
-    slots.resize(count, Slot::default());
-    Ok(Some(slots))
+    Ok(slots.collect())
 }
 
 #[cfg(test)]
@@ -265,7 +284,8 @@ mod tests {
     fn lines_are_kept_by_use_and_over_restarts() {
         let dir = tempfile::tempdir().expect("tempdir");
         let budget = 8 * (SLOT + ENTRY as u64);
-        let open = || DiskLines::open(dir.path(), VolumeId::default(), budget).expect("a disk");
+        let open =
+            || DiskLines::open(dir.path(), VolumeId::default(), budget, u64::MAX).expect("a disk");
         let lines = open().expect("not in use");
         assert!(open().is_none(), "another has it");
         for number in 0..8 {
@@ -287,7 +307,37 @@ mod tests {
         lines.lines.write_all_at(&[1], at + 50_000).expect("a disk");
         assert!(lines.get(key(0)).is_none(), "it is damaged");
         drop(lines);
-        let other = DiskLines::open(dir.path(), VolumeId([1; 16]), budget).expect("a disk");
+        let other =
+            DiskLines::open(dir.path(), VolumeId([1; 16]), budget, u64::MAX).expect("a disk");
         assert!(!other.expect("not in use").has(key(15)), "of another volume");
+    }
+
+    /// Another budget keeps the lines in the slots that remain, and the sum of their bytes is
+    /// right.
+    /// The files stay within it, and the index within its memory.
+    #[test]
+    fn another_budget_keeps_the_lines_that_fit() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let open = |slots: u64, memory: u64| {
+            let budget = slots.saturating_mul(SLOT + ENTRY as u64);
+            let lines = DiskLines::open(dir.path(), VolumeId::default(), budget, memory);
+            lines.expect("a disk").expect("not in use")
+        };
+        let lines = open(8, u64::MAX);
+        (0..8).for_each(|number| lines.put(key(number), &[number as u8; 1000], false));
+        lines.put(key(3), &[3; 500], false);
+        assert_eq!(lines.figures().0, 7500);
+        drop(lines);
+        for (slots, memory, kept) in
+            [(16, u64::MAX, 8), (u64::MAX, 6 * SLOT_MEMORY, 6), (4, 1 << 20, 4)]
+        {
+            let lines = open(slots, memory);
+            for number in 0..8 {
+                assert_eq!(lines.get(key(number)).is_some(), number < kept, "{slots}: {number}");
+            }
+            assert_eq!(lines.figures().0, kept * 1000 - 500);
+            let bound = slots.min(memory / SLOT_MEMORY).min(16);
+            assert!(lines.lines.metadata().expect("a file").len() <= bound * SLOT);
+        }
     }
 }

@@ -51,6 +51,11 @@ impl Names {
         self.under(&format!("pin/{name}"))
     }
 
+    /// The name of what stays of a volume until its base is released.
+    pub(crate) fn gone(&self, nonce: &str) -> String {
+        self.under(&format!("gone/{nonce}"))
+    }
+
     pub(crate) fn writer(&self, epoch: u32, id: &str) -> String {
         self.under(&format!("writer/{epoch:08x}-{id}"))
     }

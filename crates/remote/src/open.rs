@@ -179,9 +179,9 @@ impl Site {
     /// volume opens without the cache.
     fn disk_lines(&self, volume: VolumeId) -> Option<DiskLines> {
         let dir = self.options.cache_dir.as_ref()?;
-        let size = self.options.cache_size;
-        let budget = if self.options.is_local() { size / 2 } else { size };
-        DiskLines::open(dir, volume, budget).unwrap_or_else(|error| {
+        // The other half is for the log. A reader has none, and keeps the lines of a writer.
+        let (budget, memory) = (self.options.cache_size / 2, self.options.memory / 4);
+        DiskLines::open(dir, volume, budget, memory).unwrap_or_else(|error| {
             tracing::warn!(dir = %dir.display(), %error, "nothing that is read is kept there");
             None
         })

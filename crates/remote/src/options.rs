@@ -38,7 +38,8 @@ pub struct Options {
     pub at: At,
     /// The length of a data object in bytes. It applies to new volumes only.
     pub object_len: u64,
-    /// The memory in bytes: half for the read cache, a quarter for the map.
+    /// The memory in bytes: half for the read cache, a quarter for the map. The index of the cache
+    /// on a local disk takes another quarter at most.
     pub memory: u64,
     /// How many data objects are sent at once.
     pub in_flight: usize,
@@ -50,7 +51,7 @@ pub struct Options {
     pub min_keep: Duration,
     /// The folder of the local cache.
     pub cache_dir: Option<PathBuf>,
-    /// The most bytes that the local cache takes.
+    /// The most bytes that the local cache takes: half for the log, half for what was read.
     pub cache_size: u64,
     /// What a flush waits for. `None` means the local log if there is a cache folder, and otherwise
     /// a commit.

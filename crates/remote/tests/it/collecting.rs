@@ -255,3 +255,40 @@ fn a_volume_is_deleted_unless_it_is_needed() {
     assert!(matches!(error, Error::NoVolume { .. }), "{error}");
     drop(create(&store, LEN));
 }
+
+/// A deletion of a clone ends after any number of changes. The clone is whole or gone, and the next
+/// deletion leaves nothing of it, not even its pin in the base.
+#[test]
+fn a_deletion_that_ends_anywhere_is_finished_by_the_next() {
+    for writes in 0.. {
+        let store = store(13);
+        let device = create(&store, LEN);
+        device.write_at(0, &[7; 4096]).expect("within");
+        device.close().expect("a good store");
+        let (base, clone) = (site(&store, "v", options()), site(&store, "w", options()));
+        base.clone_to(&clone).expect("a clone");
+        store.end_after(writes);
+        let first = clone.delete();
+        store.end_after(u64::MAX);
+        let is_done = first.is_ok();
+        store.advance_ms(60_000);
+        if clone.has_volume().expect("a good store") {
+            let mut content = [0; 4096];
+            let reader = site(&store, "w", reading()).open().expect("it is whole");
+            reader.read_at(0, &mut content).expect("within");
+            assert!(content == [7; 4096], "after {writes} changes");
+            base.delete().expect_err("the clone needs it");
+        }
+        match clone.delete() {
+            Ok(_) => assert!(!is_done),
+            Err(error) => assert!(matches!(error, Error::NoVolume { .. }), "{error}"),
+        }
+        let left = store.names();
+        let is_of_base = |name: &String| name.starts_with("v/") && !name.starts_with("v/pin/");
+        assert!(left.iter().all(is_of_base), "after {writes} changes: {left:?}");
+        base.delete().expect("nothing needs it");
+        if is_done {
+            return;
+        }
+    }
+}
