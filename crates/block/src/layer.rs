@@ -41,13 +41,19 @@ pub trait Layer: Send + Sync + fmt::Debug {
         self.inner().read_at(offset, buf)
     }
 
-    /// See [`Device::read_many`]. A layer that does not look at reads hands them on together.
+    /// See [`Device::read_many`]. A layer that does not look at reads may hand them on together.
     ///
     /// # Errors
     ///
     /// As there.
     fn on_read_many(&self, reads: &mut [Read<'_>]) -> Result<(), Error> {
         reads.iter_mut().try_for_each(|read| self.on_read(read.offset, read.buf))
+    }
+
+    /// See [`Device::reads_at_once`]. A layer returns true if it implements
+    /// [`Layer::on_read_many`], and callers should use that method.
+    fn reads_many(&self) -> bool {
+        false
     }
 
     /// See [`Device::write_at`].
@@ -172,6 +178,10 @@ impl<L: Layer> Device for L {
 
     fn read_many(&self, reads: &mut [Read<'_>]) -> Result<(), Error> {
         self.on_read_many(reads)
+    }
+
+    fn reads_at_once(&self) -> bool {
+        self.reads_many()
     }
 
     fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), Error> {

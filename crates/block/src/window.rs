@@ -10,7 +10,7 @@ use std::io::IoSlice;
 use std::sync::Arc;
 
 use crate::device::{
-    Class, Device, Extent, FailedWrite, Space, Unfinished, Write, check, total_len,
+    Class, Device, Extent, FailedWrite, Read, Space, Unfinished, Write, check, total_len,
 };
 use crate::error::{Error, Operation};
 
@@ -85,6 +85,19 @@ impl Device for Window {
         self.behind.read_at(at, buf)
     }
 
+    fn read_many(&self, reads: &mut [Read<'_>]) -> Result<(), Error> {
+        let moved = reads.iter_mut().map(|read| {
+            let offset = self.at(Operation::Read, read.offset, read.buf.len() as u64)?;
+            Ok(Read { offset, buf: &mut *read.buf })
+        });
+        let mut moved = moved.collect::<Result<Vec<_>, Error>>()?;
+        self.behind.read_many(&mut moved)
+    }
+
+    fn reads_at_once(&self) -> bool {
+        self.behind.reads_at_once()
+    }
+
     fn write_at(&self, offset: u64, buf: &[u8]) -> Result<(), Error> {
         let at = self.at(Operation::Write, offset, buf.len() as u64)?;
         self.behind.write_at(at, buf)
@@ -127,6 +140,15 @@ impl Device for Window {
         self.behind.flush()
     }
 
+    fn upload(&self) -> Result<(), Error> {
+        self.behind.upload()
+    }
+
+    fn newer(&self) -> Result<Option<Arc<dyn Device>>, Error> {
+        let Some(newer) = self.behind.newer()? else { return Ok(None) };
+        Ok(Some(Arc::new(Self::new(newer, self.start, self.len, self.name.clone())?)))
+    }
+
     fn discard(&self, offset: u64, len: u64) -> Result<(), Error> {
         let at = self.at(Operation::Discard, offset, len)?;
         self.behind.discard(at, len)
@@ -145,6 +167,9 @@ impl Device for Window {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::Mutex;
+
     use super::*;
     use crate::MemoryDevice;
 
@@ -168,19 +193,20 @@ mod tests {
                 part.write_many_and_flush(&many(at)).is_ok(),
                 part.write_durably(at, &buf, Class::Data).is_ok(),
                 part.read_at(at, &mut [0; 4096]).is_ok(),
+                part.read_many(&mut [Read { offset: at, buf: &mut [0; 4096] }]).is_ok(),
                 part.extent_at(at, 4096).is_ok(),
                 part.write_zeroes(at, 4096, Space::Keep).is_ok(),
                 part.discard(at, 4096).is_ok(),
             ]
         };
         for at in [LEN - 4095, LEN, u64::MAX - START, u64::MAX - START - 4095, u64::MAX] {
-            assert_eq!(all(at), [false; 10], "{at}");
+            assert_eq!(all(at), [false; 11], "{at}");
         }
         let mut whole = vec![0; 1 << 20];
         disk.read_at(0, &mut whole).expect("memory");
         assert!(whole.iter().all(|&byte| byte == 0), "what was refused changed nothing");
         for at in [0, LEN - 4096] {
-            assert_eq!(all(at), [true; 10], "{at}");
+            assert_eq!(all(at), [true; 11], "{at}");
         }
         part.write_at(0, &buf).expect("memory");
         part.write_many(&many(LEN - 4096)).expect("memory");
@@ -189,6 +215,160 @@ mod tests {
         assert!(whole[..start].iter().chain(&whole[end..]).all(|&byte| byte == 0));
         assert_eq!((whole[start], whole[end - 1]), (7, 7));
         assert_eq!((part.name(), part.len()), ("part".to_owned(), LEN));
+    }
+
+    /// Notes which methods were called, with the first byte of their range.
+    #[derive(Debug, Default)]
+    struct Spy {
+        called: Mutex<BTreeSet<(&'static str, u64)>>,
+    }
+
+    impl Spy {
+        fn saw(&self, method: &'static str, at: u64) {
+            self.called.lock().expect("no panic").insert((method, at));
+        }
+    }
+
+    impl Device for Spy {
+        fn name(&self) -> String {
+            "spy".to_owned()
+        }
+
+        fn len(&self) -> u64 {
+            1 << 20
+        }
+
+        fn writable(&self) -> bool {
+            self.saw("writable", 0);
+            true
+        }
+
+        fn begin_writing(&self) -> Result<(), Error> {
+            self.saw("begin_writing", 0);
+            Ok(())
+        }
+
+        fn read_at(&self, offset: u64, _buf: &mut [u8]) -> Result<(), Error> {
+            self.saw("read_at", offset);
+            Ok(())
+        }
+
+        fn read_many(&self, reads: &mut [Read<'_>]) -> Result<(), Error> {
+            self.saw("read_many", reads[0].offset);
+            Ok(())
+        }
+
+        fn reads_at_once(&self) -> bool {
+            self.saw("reads_at_once", 0);
+            true
+        }
+
+        fn write_at(&self, offset: u64, _buf: &[u8]) -> Result<(), Error> {
+            self.saw("write_at", offset);
+            Ok(())
+        }
+
+        fn write_vectored_at(&self, offset: u64, _bufs: &[IoSlice<'_>]) -> Result<(), Error> {
+            self.saw("write_vectored_at", offset);
+            Ok(())
+        }
+
+        fn write_classed_at(
+            &self,
+            offset: u64,
+            _bufs: &[IoSlice<'_>],
+            _class: Class,
+        ) -> Result<(), Error> {
+            self.saw("write_classed_at", offset);
+            Ok(())
+        }
+
+        fn write_many(&self, writes: &[Write<'_>]) -> Result<(), FailedWrite> {
+            self.saw("write_many", writes[0].offset);
+            Ok(())
+        }
+
+        fn writes_at_once(&self) -> bool {
+            self.saw("writes_at_once", 0);
+            true
+        }
+
+        fn write_many_and_flush(&self, writes: &[Write<'_>]) -> Result<(), Unfinished> {
+            self.saw("write_many_and_flush", writes[0].offset);
+            Ok(())
+        }
+
+        fn write_durably(&self, offset: u64, _buf: &[u8], _class: Class) -> Result<(), Error> {
+            self.saw("write_durably", offset);
+            Ok(())
+        }
+
+        fn flush(&self) -> Result<(), Error> {
+            self.saw("flush", 0);
+            Ok(())
+        }
+
+        fn upload(&self) -> Result<(), Error> {
+            self.saw("upload", 0);
+            Ok(())
+        }
+
+        fn newer(&self) -> Result<Option<Arc<dyn Device>>, Error> {
+            self.saw("newer", 0);
+            Ok(Some(Arc::new(MemoryDevice::new(1 << 20))))
+        }
+
+        fn discard(&self, offset: u64, _len: u64) -> Result<(), Error> {
+            self.saw("discard", offset);
+            Ok(())
+        }
+
+        fn write_zeroes(&self, offset: u64, _len: u64, _space: Space) -> Result<(), Error> {
+            self.saw("write_zeroes", offset);
+            Ok(())
+        }
+
+        fn extent_at(&self, offset: u64, len: u64) -> Result<Extent, Error> {
+            self.saw("extent_at", offset);
+            Ok(Extent { len, content: crate::device::Content::Data })
+        }
+    }
+
+    /// W2: every method of a device comes to the same method of the device behind it, with the
+    /// range moved. The methods are those that the trait has.
+    #[test]
+    fn every_method_comes_to_the_device_behind() {
+        let spy = Arc::new(Spy::default());
+        let part = Window::new(Arc::clone(&spy) as _, START, LEN, "part").expect("it fits");
+        let buf = [7; 512];
+        let bufs = [IoSlice::new(&buf)];
+        let many = [Write { offset: 512, bufs: bufs.to_vec(), class: Class::Data }];
+        part.begin_writing().expect("a spy");
+        part.read_at(512, &mut [0; 512]).expect("a spy");
+        part.read_many(&mut [Read { offset: 512, buf: &mut [0; 512] }]).expect("a spy");
+        part.write_at(512, &buf).expect("a spy");
+        part.write_vectored_at(512, &bufs).expect("a spy");
+        part.write_classed_at(512, &bufs, Class::Data).expect("a spy");
+        part.write_many(&many).expect("a spy");
+        part.write_many_and_flush(&many).expect("a spy");
+        part.write_durably(512, &buf, Class::Data).expect("a spy");
+        part.flush().expect("a spy");
+        part.upload().expect("a spy");
+        part.discard(512, 512).expect("a spy");
+        part.write_zeroes(512, 512, Space::Free).expect("a spy");
+        part.extent_at(512, 512).expect("a spy");
+        assert!(part.writable() && part.reads_at_once() && part.writes_at_once());
+        let newer = part.newer().expect("a spy").expect("it has one");
+        assert_eq!((newer.name(), newer.len()), ("part".to_owned(), LEN));
+        let source = include_str!("device.rs").split_once("pub trait Device").expect("a trait").1;
+        let methods = source.split_once("\n}\n").expect("its end").0.lines();
+        let methods = methods.filter_map(|line| line.strip_prefix("    fn ")?.split('(').next());
+        // These are the part's own.
+        let methods = methods.filter(|method| !["name", "len", "is_empty"].contains(method));
+        let called = spy.called.lock().expect("no panic");
+        let seen: BTreeSet<&str> = called.iter().map(|(method, _)| *method).collect();
+        assert_eq!(seen, methods.collect::<BTreeSet<_>>());
+        assert!(called.iter().all(|(_, at)| [0, START + 512].contains(at)), "{called:?}");
     }
 
     /// A part that the device does not have is refused.

@@ -119,12 +119,7 @@ fn label(bytes: &[u8]) -> String {
     char::decode_utf16(units).map(|found| found.unwrap_or(char::REPLACEMENT_CHARACTER)).collect()
 }
 
-/// The checksum of a GPT: CRC-32 as in zlib. Tables are short, so it goes bit by bit.
+/// The checksum of a GPT: CRC-32 as in zlib.
 pub(super) fn crc32(bytes: &[u8]) -> u32 {
-    const POLYNOMIAL: u32 = 0xedb8_8320;
-    !bytes.iter().fold(u32::MAX, |sum, &byte| {
-        (0..8).fold(sum ^ u32::from(byte), |sum, _| {
-            (sum >> 1) ^ (POLYNOMIAL & (sum & 1).wrapping_neg())
-        })
-    })
+    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32IsoHdlc, bytes) as u32
 }

@@ -1,12 +1,13 @@
 //! Bad copies: passed over, reported, rewritten.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use buttress_block::{Device, Layer, MemoryDevice};
+use buttress_block::{Device, Layer, MemoryDevice, Read};
 use buttress_format::{BlockGroupFlags, DeviceId};
 use buttress_volume::{Error, Kind, Volume};
 
-use crate::builders::{CHUNK_AT, READ, chunk, devices, open, pattern, volume};
+use crate::builders::{CHUNK_AT, READ, WRITE, chunk, devices, open, pattern, volume};
 
 /// Where the chunk's stripes begin on their devices, by the builder's rule.
 fn stripe_at(index: u64) -> u64 {
@@ -136,7 +137,7 @@ fn reads_around_a_device_that_fails() {
     let whole = devices(2, &chunks);
     crate::builders::plant(&broken.inner, &crate::builders::superblock(1, 2, &chunks));
     let parts: Vec<Arc<dyn Device>> = vec![broken, whole[1].clone()];
-    let (volume, _) = Volume::open(parts, crate::builders::WRITE).expect("superblocks can be read");
+    let (volume, _) = Volume::open(parts, WRITE).expect("superblocks can be read");
     let mut buf = [1; 8192];
     volume.read_verified(CHUNK_AT, &mut buf, equals(&[0; 8192])).expect("one copy is good");
     assert_eq!(volume.stats().repairs, 0, "some chunks may be unknown");
@@ -155,8 +156,7 @@ fn a_lone_copy_that_fails_keeps_its_cause() {
     let broken = Arc::new(Broken { inner: MemoryDevice::new(crate::builders::DEVICE_LEN) });
     let chunks = [chunk(BlockGroupFlags(0), CHUNK_AT, 6 << 20, &[1])];
     crate::builders::plant(&broken.inner, &crate::builders::superblock(1, 1, &chunks));
-    let (volume, _) =
-        Volume::open(vec![broken], crate::builders::WRITE).expect("superblocks can be read");
+    let (volume, _) = Volume::open(vec![broken], WRITE).expect("superblocks can be read");
     for unit in [4096, 8192] {
         let mut buf = [0; 8192];
         let error = volume
@@ -192,6 +192,83 @@ impl Layer for Broken {
             len: buf.len() as u64,
             source: std::io::Error::other("it is broken"),
         })
+    }
+}
+
+/// A device that counts requests for several reads, and may fail.
+#[derive(Debug)]
+struct Batching {
+    inner: Arc<MemoryDevice>,
+    at_once: bool,
+    batches: AtomicU64,
+    singles: AtomicU64,
+    fails: AtomicBool,
+}
+
+impl Batching {
+    fn check(&self) -> Result<(), buttress_block::Error> {
+        if !self.fails.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        let (device, operation) = (self.name(), buttress_block::Operation::Read);
+        let source = std::io::Error::other("it is broken");
+        Err(buttress_block::Error::Io { device, operation, offset: 0, len: 0, source })
+    }
+}
+
+impl Layer for Batching {
+    type Inner = MemoryDevice;
+
+    fn inner(&self) -> &Self::Inner {
+        &self.inner
+    }
+
+    fn on_read(&self, offset: u64, buf: &mut [u8]) -> Result<(), buttress_block::Error> {
+        self.singles.fetch_add(1, Ordering::SeqCst);
+        self.check()?;
+        self.inner.read_at(offset, buf)
+    }
+
+    fn on_read_many(&self, reads: &mut [Read<'_>]) -> Result<(), buttress_block::Error> {
+        self.batches.fetch_add(1, Ordering::SeqCst);
+        self.check()?;
+        reads.iter_mut().try_for_each(|read| self.inner.read_at(read.offset, read.buf))
+    }
+
+    fn reads_many(&self) -> bool {
+        self.at_once
+    }
+}
+
+/// M2: several reads are one batch only where the device gains by it. Each is counted once, and a
+/// device that gains nothing is asked once for a read that fails.
+#[test]
+fn reads_are_a_batch_only_where_the_device_gains() {
+    const COUNT: u64 = 5;
+    for at_once in [false, true] {
+        let chunks = [chunk(BlockGroupFlags(0), CHUNK_AT, 6 << 20, &[1])];
+        let inner = Arc::clone(&devices(1, &chunks)[0]);
+        let (batches, singles, fails) = Default::default();
+        let device = Arc::new(Batching { inner, at_once, batches, singles, fails });
+        let (volume, _) = Volume::open(vec![Arc::clone(&device) as _], WRITE).expect("good");
+        volume.has_all_chunks();
+        let node = pattern(1, 4096 * COUNT as usize);
+        volume.write(CHUNK_AT, &node).expect("a good volume");
+        let read = || {
+            let (before, singles) = (volume.stats(), device.singles.load(Ordering::SeqCst));
+            let mut buf = vec![0; node.len()];
+            let places = (0..COUNT).map(|number| CHUNK_AT.end(number * 4096));
+            let mut wants: Vec<_> = places.zip(buf.chunks_exact_mut(4096)).collect();
+            let answers = volume.read_mirror_many(&mut wants, 0);
+            let (after, batches) = (volume.stats(), device.batches.swap(0, Ordering::SeqCst));
+            let good = answers.iter().filter(|answer| answer.is_ok()).count() as u64;
+            let singles = device.singles.load(Ordering::SeqCst) - singles;
+            (good, buf == node, batches, singles, after.reads - before.reads)
+        };
+        let (batches, singles) = if at_once { (1, 0) } else { (0, COUNT) };
+        assert_eq!(read(), (COUNT, true, batches, singles, COUNT));
+        device.fails.store(true, Ordering::SeqCst);
+        assert_eq!(read(), (0, false, batches, COUNT, COUNT));
     }
 }
 
