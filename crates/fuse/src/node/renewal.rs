@@ -53,7 +53,7 @@ impl<H: Handle> Nodes<H> {
             Some(new) => Some(std::mem::replace(&mut known.handle, new)),
             None => {
                 let mut known = shard.awake.remove(&id)?;
-                let lookups = *known.lookups.get_mut();
+                let lookups = u32::try_from(*known.lookups.get_mut()).unwrap_or(u32::MAX);
                 shard.resting.insert(id, Idle { lookups, what: 0 });
                 self.has_rested.store(true, Ordering::Relaxed);
                 Some(known.handle)
