@@ -6,6 +6,7 @@
 //!   open. Both call [`carry_out`].
 //! - **E2** An order that reads or relocates the whole volume begins with a commit. The commit has
 //!   everything that programs have written so far, also what the kernel still has in its cache.
+//!   Once a commit has failed, such an order reads the last one. An order for a commit fails.
 
 mod balance;
 mod device;
@@ -19,7 +20,7 @@ mod stream;
 mod subvolume;
 mod survey;
 
-use buttress_fs::{BalanceProgress, Filesystem, ScrubOptions};
+use buttress_fs::{BalanceProgress, ErrorKind, Filesystem, ScrubOptions};
 use buttress_fuse::KernelSync;
 use serde_json::{Value, json};
 
@@ -29,7 +30,7 @@ use crate::order::{Order, PropertyAct, QuotaAct, Step, Watch};
 use crate::target::{Open, Stream};
 
 pub use balance::{options as balance_options, status_of as balance_status};
-pub use device::{Row as DeviceRow, fresh as fresh_device};
+pub use device::{Row as DeviceRow, expect_empty, fresh as fresh_device, holds};
 pub use room::Room;
 pub use scrub::{Status as ScrubStatus, read as read_scrub, state_file as scrub_state_file};
 
@@ -47,7 +48,7 @@ pub fn carry_out(
     let Open { fs, name, kernel_sync } = *open;
     match (order, stream) {
         (Order::Send(sending), Stream::Out(output)) => {
-            commit(fs, kernel_sync).context(|| name)??;
+            begin(order, fs, kernel_sync).context(|| name)??;
             return stream::send(fs, sending, output, watch);
         }
         (Order::Receive { dir }, Stream::In(input)) => {
@@ -56,7 +57,7 @@ pub fn carry_out(
         _ => {}
     }
     if order.begins_with_commit() {
-        commit(fs, kernel_sync).context(|| name)??;
+        begin(order, fs, kernel_sync).context(|| name)??;
     }
     let mut moving = |progress: &BalanceProgress| watch(&moved(progress));
     match order {
@@ -124,7 +125,7 @@ pub fn carry_out(
             scrub::carry_out(fs, how, (*resume, state.as_deref()), name, watch)
         }
         Order::Property { at, act } => property::carry_out(fs, at, act, kernel_sync),
-        Order::Quota(act) => quota::carry_out(fs, act, name, kernel_sync),
+        Order::Quota(act) => quota::carry_out(fs, act, name),
         Order::Receive { .. } | Order::Send(_) => {
             Err(Failure::new(Exit::Usage, "the stream is missing"))
         }
@@ -133,12 +134,23 @@ pub fn carry_out(
     }
 }
 
-/// Makes all that programs have written part of a commit (E2).
-fn commit(fs: &Filesystem, kernel_sync: Option<&KernelSync>) -> std::io::Result<Result<()>> {
+/// Makes all that programs have written part of a commit, before an order (E2).
+fn begin(
+    order: &Order,
+    fs: &Filesystem,
+    kernel_sync: Option<&KernelSync>,
+) -> std::io::Result<Result<()>> {
     if let Some(kernel_sync) = kernel_sync.filter(|_| fs.read_only_reason().is_none()) {
         kernel_sync.write_back()?;
     }
-    Ok(fs.commit().context(|| "a commit"))
+    let done = match fs.commit() {
+        Err(error) if error.kind() == ErrorKind::Aborted && !matches!(order, Order::Commit) => {
+            tracing::warn!(%error, "the last commit is used, without what was written since");
+            Ok(())
+        }
+        done => done,
+    };
+    Ok(done.context(|| "a commit"))
 }
 
 /// The access to the volume that an order needs.

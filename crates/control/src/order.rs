@@ -152,6 +152,8 @@ impl Order {
             | Self::DeviceRemove { .. }
             | Self::DeviceReplace { .. }
             | Self::Fstrim { .. }
+            // What programs have written so far counts.
+            | Self::Quota(_)
             | Self::Resize { .. }
             | Self::Room
             | Self::Scrub { .. }
@@ -163,7 +165,6 @@ impl Order {
             | Self::DeviceStats { .. }
             | Self::Label { .. }
             | Self::Property { .. }
-            | Self::Quota(_)
             | Self::Receive { .. }
             | Self::Remount { .. }
             | Self::Subvolume(_) => false,

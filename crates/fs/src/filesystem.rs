@@ -162,13 +162,17 @@ impl Filesystem {
     }
 
     /// Makes everything done before the call part of a commit. Does not report lost data of files:
-    /// the next [`Filesystem::sync`] does. Does nothing on a read-only mount.
+    /// the next [`Filesystem::sync`] does. Does nothing on a read-only mount, unless a failed
+    /// commit made it read-only: then what was done before the call is in no commit.
     ///
     /// # Errors
     ///
     /// `Io`, `NoSpace`, `Aborted`.
     pub fn commit(&self) -> Result<()> {
         let mount = self.mount();
+        if let Some(cause) = mount.engine.aborted() {
+            return Err(buttress_txn::Error::Aborted(cause).into());
+        }
         if mount.status.read_only_reason().is_none() {
             mount.writeback.write_all();
             mount.atimes.put_all();
@@ -274,9 +278,9 @@ impl Filesystem {
     }
 
     /// Reads every copy of all used space and repairs bad copies, while other work goes on. It
-    /// begins with a commit, so that it covers everything that was written before the call. The
-    /// scrub reports its progress to `watch`, which ends the scrub by returning `false`. Returns
-    /// the findings, and whether the scrub reached the end.
+    /// begins with a commit, so that it covers everything that was written before the call. After a
+    /// failed commit it covers the last one. The scrub reports its progress to `watch`, which ends
+    /// the scrub by returning `false`. Returns the findings, and whether the scrub reached the end.
     ///
     /// # Errors
     ///
@@ -287,7 +291,9 @@ impl Filesystem {
         options: ScrubOptions,
         watch: &mut dyn FnMut(&ScrubProgress) -> bool,
     ) -> Result<(ScrubProgress, bool)> {
-        self.commit()?;
+        if self.mount().engine.aborted().is_none() {
+            self.commit()?;
+        }
         Ok(self.mount().maintenance.scrub(options, watch)?)
     }
 

@@ -172,6 +172,11 @@ impl Inside {
         &self.disk
     }
 
+    /// Whether the place names bytes, and no partition.
+    pub(crate) fn is_range(&self) -> bool {
+        matches!(self.part, Part::Range(..))
+    }
+
     /// Finds the bytes of an open disk that this place names.
     ///
     /// # Errors

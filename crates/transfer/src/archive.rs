@@ -6,32 +6,41 @@
 //!   is one that leads through a symbolic link.
 //! - **A2** If several entries have one name, the last one wins. Hard links to an earlier one keep
 //!   its content.
-//! - **A3** Whiteouts of container layers are copied like any other file or device.
+//! - **A3** A hard link across a subvolume is a copy of the file. More links from there to the same
+//!   file are links to the copy.
+//! - **A4** Whiteouts of container layers are copied like any other file or device.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::Read;
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
 use buttress_fs::{
-    ErrorKind, FileKind, Filesystem, Inode, InodeId, NameError, SetAttr, Timespec, XattrFlags,
+    ErrorKind, FileKind, Filesystem, Inode, InodeId, NameError, SetAttr, Timespec, TreeId,
+    XattrFlags,
 };
 
 use super::import::write_data;
 use super::tar::{Archive, Entry, Kind};
-use super::{CHUNK, Census, Job};
+use super::{CHUNK, Census, Job, Search, within};
 use buttress_control::exit::{Context, Exit, Failure, Result};
 use buttress_control::location::show;
 
 /// The mode of a folder that has no entry of its own.
 const IMPLIED: u32 = 0o755;
 
-/// Counts what [`Unpack`] would copy.
-pub fn survey_archive(input: impl Read) -> Result<Census> {
+/// Counts what [`Unpack`] would copy. Shows `search` all files and folders.
+pub fn survey_archive(input: impl Read, search: &mut Search<'_>) -> Result<Census> {
     let mut archive = Archive::new(input);
     let mut census = Census::default();
     while let Some(entry) = archive.next().context(|| "the archive")? {
+        let path: PathBuf = parts(&entry.path)?.into_iter().map(OsStr::from_bytes).collect();
+        match entry.kind {
+            Kind::Directory => search.saw(&path, true),
+            Kind::Regular | Kind::Link => search.saw(&path, false),
+            _ => path.parent().into_iter().for_each(|above| search.saw(above, true)),
+        }
         census.entries += 1;
         census.name_bytes += entry.path.len() as u64;
         let stored: u64 = entry.runs.iter().map(|(_, len)| len.next_multiple_of(4096)).sum();
@@ -50,6 +59,8 @@ pub struct Unpack<'a, 'b> {
     /// Attributes of directories. They are set at the end, because filling a directory changes its
     /// times.
     directories: BTreeMap<InodeId, SetAttr>,
+    /// The copy of a file in another subvolume, by the file and that subvolume (A3).
+    copies: BTreeMap<(InodeId, TreeId), InodeId>,
     has_acls: bool,
 }
 
@@ -57,7 +68,8 @@ impl<'a, 'b> Unpack<'a, 'b> {
     /// Prepares a copy into `fs`.
     pub fn new(job: &'a mut Job<'b>, fs: &'a Filesystem) -> Self {
         let buffer = vec![0; CHUNK];
-        Self { job, fs, buffer, directories: BTreeMap::new(), has_acls: false }
+        let (directories, copies) = (BTreeMap::new(), BTreeMap::new());
+        Self { job, fs, buffer, directories, copies, has_acls: false }
     }
 
     /// Copies all entries. Returns whether any entry had access control lists (ACLs) as text, which
@@ -108,7 +120,7 @@ impl<'a, 'b> Unpack<'a, 'b> {
             dir.unlink(name).context(text)?;
         }
         if let Some(target) = target {
-            return dir.link(&target, name).context(text);
+            return self.link(&target, (&dir, at), name).context(text)?;
         }
         let (uid, gid) = (entry.uid, entry.gid);
         let (major, minor) = entry.device;
@@ -136,6 +148,31 @@ impl<'a, 'b> Unpack<'a, 'b> {
         }
         inode.set_attr(&set).context(text)?;
         Ok(())
+    }
+
+    /// Gives a file one more name, or copies it into another subvolume (A3).
+    fn link(
+        &mut self,
+        target: &Inode,
+        (dir, at): (&Inode, PathBuf),
+        name: &[u8],
+    ) -> buttress_fs::Result<Result<()>> {
+        let key = (target.id(), dir.id().tree);
+        let copy = self.copies.get(&key).map(|&id| self.fs.inode(id)).transpose()?;
+        match dir.link(copy.as_ref().unwrap_or(target), name) {
+            Ok(()) => {
+                self.job.special.link(&at, name);
+                return Ok(Ok(()));
+            }
+            Err(error) if error.kind() == ErrorKind::Name(NameError::CrossDevice) => {}
+            Err(error) => return Err(error),
+        }
+        let special = |job: &mut Job<'_>, copy: &Inode| job.special.file(&at, name, copy);
+        if let Err(failure) = within::copy_file(self.job, target, dir, name, &special) {
+            return Ok(Err(failure));
+        }
+        self.copies.insert(key, dir.lookup(name)?.id());
+        Ok(Ok(()))
     }
 
     /// Makes a directory, or takes the one that is there.

@@ -206,7 +206,7 @@ impl<'a, 'b> Import<'a, 'b> {
     }
 
     /// Makes one more name of a file that has been copied already.
-    fn linked(&self, stat: &Stat, dir: &Inode, target: &[u8]) -> buttress_fs::Result<bool> {
+    fn linked(&mut self, stat: &Stat, dir: &Inode, target: &[u8]) -> buttress_fs::Result<bool> {
         if !self.job.keep.everything || stat.st_nlink < 2 {
             return Ok(false);
         }
@@ -214,6 +214,7 @@ impl<'a, 'b> Import<'a, 'b> {
         let Some(&id) = self.links.get(&key) else { return Ok(false) };
         let inode = self.fs.inode(id)?;
         replacing(dir, target, || dir.link(&inode, target))?;
+        self.job.special.link(&self.at, target);
         Ok(true)
     }
 

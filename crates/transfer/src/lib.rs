@@ -30,7 +30,7 @@ pub use self::archive::{Unpack, survey_archive};
 pub use self::digest::{Chain, digest, digest_archive};
 pub use self::export::Export;
 pub use self::import::{Census, Import, open_dir, survey};
-pub use self::special::{Flags, Special};
+pub use self::special::{Flags, Search, Special};
 pub use self::within::copy_within;
 
 /// Bytes read and written at a time.

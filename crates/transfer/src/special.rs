@@ -3,7 +3,8 @@
 //! # Invariants
 //!
 //! - **S1** Each path that was asked for is used, or [`Special::unused`] names it.
-//! - **S2** What lies below a folder with flags has them as well.
+//! - **S2** What lies below a folder with flags has them as well, also in subvolumes. A file of
+//!   several names has the flags of the name that was copied first.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -70,6 +71,11 @@ impl Special {
             (Some(made), Some(name)) if made.is_none() => {
                 let inode = dir.create_subvolume(name.as_bytes(), mode & 0o7777, uid, gid)?;
                 *made = Some(inode.id().tree);
+                // The root of a subvolume inherits nothing from the folder above (S2).
+                let mut above = path.ancestors().filter_map(|path| self.flags.get(path));
+                if above.any(|flags| flags.nodatacow) {
+                    inode.set_flags(InodeFlags::NODATACOW)?;
+                }
                 inode
             }
             _ => make()?,
@@ -98,6 +104,16 @@ impl Special {
         Ok(())
     }
 
+    /// Notes one more name of a file that has its content already (S1).
+    pub(super) fn link(&mut self, dir: &Path, name: &[u8]) {
+        if !self.flags.is_empty() {
+            let path = dir.join(OsStr::from_bytes(name));
+            if self.flags.contains_key(&path) {
+                self.used.insert(path);
+            }
+        }
+    }
+
     /// Sets the flag for writing in place, if the path has it. What is made in a folder inherits
     /// the flag.
     fn set(&mut self, path: &Path, inode: &Inode) -> buttress_fs::Result<()> {
@@ -107,5 +123,59 @@ impl Special {
         }
         self.used.insert(path.to_owned());
         Ok(())
+    }
+}
+
+/// Finds out which paths of a [`Special`] a source has, before anything is made of it.
+#[derive(Debug)]
+pub struct Search<'s> {
+    special: &'s Special,
+    directories: BTreeSet<PathBuf>,
+    files: BTreeSet<PathBuf>,
+}
+
+impl<'s> Search<'s> {
+    /// Begins a search that has seen nothing.
+    #[must_use]
+    pub fn new(special: &'s Special) -> Self {
+        Self { special, directories: BTreeSet::new(), files: BTreeSet::new() }
+    }
+
+    /// Notes a file or a folder of the source, and the folders above it.
+    pub fn saw(&mut self, path: &Path, is_directory: bool) {
+        let Special { subvolumes, flags, .. } = self.special;
+        for (above, path) in path.ancestors().enumerate() {
+            if subvolumes.contains_key(path) || flags.contains_key(path) {
+                let is_directory = is_directory || above > 0;
+                let seen = if is_directory { &mut self.directories } else { &mut self.files };
+                seen.insert(path.to_owned());
+            }
+        }
+    }
+
+    /// Looks for all paths in a folder of the host. Follows no symbolic link below it.
+    pub fn look_below(&mut self, dir: &Path) {
+        let special = self.special;
+        for path in special.subvolumes.keys().chain(special.flags.keys()) {
+            let kind =
+                |path: &Path| dir.join(path).symlink_metadata().map(|found| found.file_type());
+            let is_directory = |path: &Path| kind(path).is_ok_and(|kind| kind.is_dir());
+            let mut above = path.ancestors().skip(1).filter(|path| !path.as_os_str().is_empty());
+            let is_below = above.all(is_directory);
+            if is_below && kind(path).is_ok_and(|kind| kind.is_dir() || kind.is_file()) {
+                self.saw(path, is_directory(path));
+            }
+        }
+    }
+
+    /// Returns a path that was asked for and was not seen as what it has to be.
+    #[must_use]
+    pub fn missing(&self) -> Option<&'s Path> {
+        let Special { subvolumes, flags, .. } = self.special;
+        let mut folders = subvolumes.keys().filter(|path| !self.directories.contains(*path));
+        let is_seen =
+            |path: &&PathBuf| self.directories.contains(*path) || self.files.contains(*path);
+        let mut flagged = flags.keys().filter(|path| !is_seen(path));
+        folders.next().or_else(|| flagged.next()).map(PathBuf::as_path)
     }
 }

@@ -17,7 +17,7 @@ use std::io::{self, Read};
 use self::entry::{BLOCK, NAME_MAX, PAX_MAX, RUNS_MAX, wrong};
 pub(super) use self::entry::{Entry, Kind};
 use self::header::{Header, is_zero, sparse_runs};
-use self::pax::Pax;
+use self::pax::{Both, Pax};
 
 /// An archive being read.
 pub(super) struct Archive<R> {
@@ -55,20 +55,21 @@ impl<R: Read> Archive<R> {
             let header = Header::parse(&block)?;
             let len = header.size;
             match block[156] {
-                b'x' => own.add(&self.extension(len, PAX_MAX)?)?,
-                b'g' => {
-                    let bytes = self.extension(len, PAX_MAX)?;
-                    self.global.add(&bytes)?;
-                    if self.global.len() as u64 > PAX_MAX {
-                        return Err(wrong("the extensions are too long"));
-                    }
+                kind @ (b'x' | b'g') => {
+                    // One budget for all that is kept (T1).
+                    let room = PAX_MAX.saturating_sub(self.global.len() + own.len());
+                    let bytes = self.extension(len, room)?;
+                    if kind == b'x' { own.add(&bytes)? } else { self.global.add(&bytes)? }
                 }
                 b'L' => name = Some(until_zero(self.extension(len, NAME_MAX)?)),
                 b'K' => link = Some(until_zero(self.extension(len, NAME_MAX)?)),
                 b'V' => self.follows(len)?,
                 _ => {
-                    let pax = self.global.with(own);
-                    return self.entry(&block, header, &pax, (name, link)).map(Some);
+                    let global = std::mem::take(&mut self.global);
+                    let pax = Both { global: &global, own: &own };
+                    let entry = self.entry(&block, header, &pax, (name, link));
+                    self.global = global;
+                    return entry.map(Some);
                 }
             }
         }
@@ -92,7 +93,7 @@ impl<R: Read> Archive<R> {
         &mut self,
         block: &[u8; BLOCK],
         header: Header,
-        pax: &Pax,
+        pax: &Both<'_>,
         (name, link): (Option<Vec<u8>>, Option<Vec<u8>>),
     ) -> io::Result<Entry> {
         let mut entry = header.entry;

@@ -18,17 +18,33 @@ struct Level {
 pub fn copy_within(job: &mut Job<'_>, inode: &Inode, dir: &Inode, target: &[u8]) -> Result<()> {
     let mut stack = Vec::new();
     let mut buffer = vec![0_u8; CHUNK];
-    copy(job, inode, dir, target, &mut stack, &mut buffer)?;
+    copy(job, inode, dir, target, &mut stack, &mut buffer, &|_, _| Ok(()))?;
     while let Some(mut level) = stack.pop() {
         let Some(entry) = level.left.next() else {
             keep(job, &level.source, &level.target).context(|| show(target))?;
             continue;
         };
         let at = stack.len();
-        copy(job, &entry.inode, &level.target, &entry.name, &mut stack, &mut buffer)?;
+        let made = &|_: &mut Job<'_>, _: &Inode| Ok(());
+        copy(job, &entry.inode, &level.target, &entry.name, &mut stack, &mut buffer, made)?;
         stack.insert(at, level);
     }
     Ok(())
+}
+
+/// What is done to a new regular file before it has content.
+type Made<'m> = &'m dyn Fn(&mut Job<'_>, &Inode) -> buttress_fs::Result<()>;
+
+/// Copies anything but a directory to the name `target` in `dir`. A new regular file is shown to
+/// `made` before it has content.
+pub(super) fn copy_file(
+    job: &mut Job<'_>,
+    inode: &Inode,
+    dir: &Inode,
+    target: &[u8],
+    made: Made<'_>,
+) -> Result<()> {
+    copy(job, inode, dir, target, &mut Vec::new(), &mut vec![0_u8; CHUNK], made)
 }
 
 fn copy(
@@ -38,6 +54,7 @@ fn copy(
     name: &[u8],
     stack: &mut Vec<Level>,
     buffer: &mut [u8],
+    made: Made<'_>,
 ) -> Result<()> {
     let text = || show(name);
     let attr = inode.attr();
@@ -68,6 +85,7 @@ fn copy(
                 return Err(Failure::new(Exit::Failure, what));
             }
             let copied = regular(dir, name, attr.mode, (uid, gid)).context(text)?;
+            made(job, &copied).context(text)?;
             content(job, inode, &copied, attr.size, buffer).context(text)?;
             job.tally.files += 1;
             copied

@@ -6,10 +6,13 @@
 //!   heading without lines.
 
 use std::fmt::Write as _;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use serde_json::{Map, Value};
 
 use buttress_control::live::{Answer, Section};
+use buttress_control::location;
 use buttress_control::ui::{Tone, Ui};
 
 use crate::quantity;
@@ -40,16 +43,17 @@ struct Row {
 /// Writes everything of one mount or server. Writing into a string cannot fail.
 pub fn show(answer: &Answer, look: ShowOptions<'_>, text: &mut String) {
     let subject = &answer.subject;
-    let mut head = subject.image.display().to_string();
+    let name = |path: &Path| location::show(path.as_os_str().as_bytes());
+    let mut head = name(&subject.image);
     if let Some(target) = &subject.target {
-        let _ = write!(head, " on {}", target.display());
+        let _ = write!(head, " on {}", name(target));
     }
     for uri in &subject.uris {
         let _ = write!(head, " at {uri}");
     }
     let _ = writeln!(text, "{} (process {})", look.ui.tint(Tone::Heading, &head), answer.pid);
     if let Some(cache) = &subject.cache {
-        let _ = writeln!(text, "  cached by {}", cache.display());
+        let _ = writeln!(text, "  cached by {}", name(cache));
     }
     for section in &answer.sections {
         let earlier = look.before.and_then(|(answer, seconds)| {

@@ -1,4 +1,9 @@
-//! `buttress mkfs`: makes a volume, empty or filled from a folder.
+//! `buttress mkfs`: makes a volume, empty or filled from a folder or a tar archive.
+//!
+//! # Invariants
+//!
+//! - **M1** Words are checked before a device is opened for writing. So after a failure with exit
+//!   code 2 or 6 no device is changed, and no file is made or grown.
 
 mod brings;
 mod fill;
@@ -16,6 +21,7 @@ use buttress_volume::Uuid;
 
 use crate::cached::{self, Cached};
 use crate::closing;
+use crate::execute;
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::names;
 use crate::size;
@@ -182,8 +188,9 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     }
     let places = Places::of(&args);
     let mut options = options(&args)?;
+    let special = brings::special(&args.subvol, &args.inode_flags)?;
     let mut census = match Source::of(&args) {
-        Some(source) => source.survey()?,
+        Some(source) => source.survey(&special)?,
         None => None,
     };
     let recipe = Recipe::of(&args, &places)?;
@@ -229,6 +236,9 @@ fn make(
     let paths = places.paths.iter().copied();
     buttress_remote::check_alone(paths, true).map_err(Failure::of_remote)?;
     args.cached.refuse_remote(first)?;
+    if !args.force {
+        places.paths.iter().try_for_each(|path| execute::expect_empty(path))?;
+    }
     let mut devices: Vec<Arc<dyn Device>> = Vec::new();
     for path in &places.paths {
         let (takeover, discard_local) = (args.takeover, args.discard_local);
@@ -238,8 +248,7 @@ fn make(
         if !args.force
             && let Some(found) = probe::identify(&*device).context(name)?
         {
-            let what = format!("{}: holds {found}; --force overwrites it", path.display());
-            return Err(Failure::new(Exit::Refused, what));
+            return Err(execute::holds(path, &found));
         }
         devices.push(device);
     }

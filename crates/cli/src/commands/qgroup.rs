@@ -4,8 +4,9 @@ mod table;
 
 use buttress_control::order::{Group, QuotaAct, quota_group};
 
-use super::quota::At;
+use super::quota::{self, At};
 use crate::exit::{Exit, Failure, Result};
+use crate::image::Devices;
 use crate::size;
 use crate::ui::Ui;
 
@@ -27,6 +28,8 @@ pub(crate) enum Verb {
         /// unless given. Then the place.
         #[arg(value_name = "[GROUP] IMG:/PATH | PATH", num_args = 1..=2, required = true)]
         target: Vec<std::ffi::OsString>,
+        #[command(flatten)]
+        devices: Devices,
     },
     /// Make a group, as 1/100.
     Create {
@@ -117,13 +120,19 @@ pub(crate) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
             false => QuotaAct::Remove { child, parent, rescan },
         };
         match at.order(|_| act, ui)?.as_bool() {
-            Some(true) => ui.line("Quota data changed, rescan scheduled"),
+            Some(true) => {
+                let document = serde_json::json!({ "rescanned": true });
+                quota::say(ui, &document, "Quota data changed, rescan scheduled")
+            }
+            _ if ui.json() => ui.document(&serde_json::json!({ "rescanned": false })),
             _ => Ok(()),
         }
     };
     match verb {
         Verb::Show(args) => show(&args, ui)?,
-        Verb::Limit { exclusive, size, target, .. } => limit(exclusive, &size, target, ui)?,
+        Verb::Limit { exclusive, size, target, devices, .. } => {
+            limit(exclusive, &size, target, devices, ui)?;
+        }
         Verb::Create { group, at } => drop(at.order(|_| QuotaAct::Create { group }, ui)?),
         Verb::Destroy { group, at } => drop(at.order(|_| QuotaAct::Destroy { group }, ui)?),
         Verb::ClearStale { at } => drop(at.order(|_| QuotaAct::ClearStale, ui)?),
@@ -133,7 +142,13 @@ pub(crate) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
     Ok(Exit::Success)
 }
 
-fn limit(exclusive: bool, size: &str, mut target: Vec<std::ffi::OsString>, ui: &Ui) -> Result<()> {
+fn limit(
+    exclusive: bool,
+    size: &str,
+    mut target: Vec<std::ffi::OsString>,
+    devices: Devices,
+    ui: &Ui,
+) -> Result<()> {
     let usage = |what: String| Failure::new(Exit::Usage, what);
     let size = match size {
         "none" => None,
@@ -144,7 +159,7 @@ fn limit(exclusive: bool, size: &str, mut target: Vec<std::ffi::OsString>, ui: &
         Some(text) => Some(quota_group(&text.to_string_lossy()).map_err(usage)?),
         None => None,
     };
-    let at = At::of(place);
+    let at = At::of(place, devices);
     at.order(|named| QuotaAct::Limit { group, at: named.spot.clone(), size, exclusive }, ui)?;
     Ok(())
 }

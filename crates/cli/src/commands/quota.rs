@@ -4,6 +4,7 @@ use std::ffi::OsString;
 
 use buttress_control::named::Named;
 use buttress_control::order::{Order, QuotaAct, Quotas};
+use serde_json::{Value, json};
 
 use crate::client;
 use crate::exit::{Context, Exit, Failure, Result};
@@ -61,17 +62,13 @@ pub(crate) struct At {
 }
 
 impl At {
-    /// A volume at a place, with all its devices there.
-    pub(super) fn of(place: OsString) -> Self {
-        Self { place, devices: Devices::default() }
+    /// A volume at a place, with its other devices.
+    pub(super) fn of(place: OsString, devices: Devices) -> Self {
+        Self { place, devices }
     }
 
     /// Carries out an order about quotas there.
-    pub(super) fn order(
-        &self,
-        act: impl FnOnce(&Named) -> QuotaAct,
-        ui: &Ui,
-    ) -> Result<serde_json::Value> {
+    pub(super) fn order(&self, act: impl FnOnce(&Named) -> QuotaAct, ui: &Ui) -> Result<Value> {
         let named = Named::parse(&self.place)?;
         let order = Order::Quota(act(&named));
         client::run(&order, &named.volume, &self.devices, "quotas", ui)
@@ -100,18 +97,24 @@ pub(crate) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
         Verb::Enable { simple, at } => drop(at.order(|_| QuotaAct::Enable { simple }, ui)?),
         Verb::Disable { at } => drop(at.order(|_| QuotaAct::Disable, ui)?),
         Verb::Rescan { status: true, at, .. } => {
-            let what = match at.must_show(ui)?.rescan_running {
+            let is_running = at.must_show(ui)?.rescan_running;
+            let what = match is_running {
                 true => "rescan operation running",
                 false => "no rescan operation in progress",
             };
-            ui.line(what)?;
+            say(ui, &json!({ "rescan_running": is_running }), what)?;
         }
         // A count of this program ends with the verb that asks for it.
-        Verb::Rescan { wait_norescan: true, .. } => {}
+        Verb::Rescan { wait_norescan: true, at, .. } => {
+            let is_running = at.must_show(ui)?.rescan_running;
+            if ui.json() {
+                ui.document(&json!({ "rescan_running": is_running }))?;
+            }
+        }
         Verb::Rescan { wait, quiet, at, .. } => {
             at.order(|_| QuotaAct::Rescan, ui)?;
-            if !quiet && !wait {
-                ui.line("quota rescan started")?;
+            if ui.json() || !quiet && !wait {
+                say(ui, &json!({ "rescanned": true }), "quota rescan started")?;
             }
         }
         Verb::Status { at } => status(&at, ui)?,
@@ -119,10 +122,15 @@ pub(crate) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
     Ok(Exit::Success)
 }
 
+/// Prints a document or a line.
+pub(super) fn say(ui: &Ui, document: &Value, text: &str) -> Result<()> {
+    if ui.json() { ui.document(document) } else { ui.line(text) }
+}
+
 fn status(at: &At, ui: &Ui) -> Result<()> {
     let found = at.show(|_| QuotaAct::Show, ui)?;
     if ui.json() {
-        return ui.document(&serde_json::json!({
+        return ui.document(&json!({
             "enabled": found.enabled,
             "mode": found.enabled.then_some(if found.simple { "squota" } else { "qgroup" }),
             "inconsistent": found.inconsistent,

@@ -1,11 +1,12 @@
 //! `buttress remote`: verbs for a volume in a store of objects: commits, pins, clones, garbage.
 
+use std::fs::Metadata;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use buttress_block::{OpenOptions, probe};
 use buttress_dump::when;
-use buttress_remote::{Asked, Options, RemoteDevice, Site};
+use buttress_remote::{Asked, Inside, Options, RemoteDevice, Site, is_remote};
 use buttress_volume::Volume;
 use serde_json::{Value, json};
 
@@ -13,6 +14,7 @@ use crate::client;
 use crate::closing;
 use crate::exit::{Exit, Failure, Result};
 use crate::image::Devices;
+use crate::live;
 use crate::order::Order;
 use crate::size::human;
 use crate::ui::Ui;
@@ -54,7 +56,8 @@ pub(crate) enum Verb {
         #[arg(long)]
         same_uuid: bool,
     },
-    /// Wait until everything that was written is in the store.
+    /// Wait until everything that was written is in the store. A volume that is not mounted is
+    /// opened for writing: with `?cache-dir=DIR` that replays a local log.
     Push {
         /// The volume, or the directory of its mount.
         place: PathBuf,
@@ -94,10 +97,7 @@ pub(crate) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
             say(ui, &json!({ "pin": name }), &format!("{name} is let go of"))
         }
         Verb::Usage { place } => table(&json!(open(&place, OpenOptions::READ)?.status()), ui),
-        Verb::Push { place } => {
-            client::run(&Order::Commit, &place, &Devices::default(), "pushing", ui)?;
-            say(ui, &json!({}), "everything is in the store")
-        }
+        Verb::Push { place } => push(&place, ui),
         Verb::Salvage { place, cache_dir, target } => salvage(&place, cache_dir, &target, ui),
         Verb::Delete { place, discard_local } => {
             let options = Options { write: true, discard_local, ..Options::default() };
@@ -124,26 +124,73 @@ fn open(place: &Path, how: OpenOptions) -> Result<Arc<RemoteDevice>> {
     closing::open_device(place, how)?.remote().map_err(Failure::of_remote)
 }
 
+/// Waits until everything is in the store. A server does so for its volume. Otherwise this process
+/// opens the volume for writing: that replays the log of a writer that crashed.
+fn push(place: &Path, ui: &Ui) -> Result<Exit> {
+    let served = live::find(place)?.map(|(_, answer)| answer.subject.image);
+    if !is_remote(served.as_deref().unwrap_or(place)) {
+        let what = format!("{}: is in no store of objects", place.display());
+        return Err(Failure::new(Exit::Usage, what));
+    }
+    if served.is_some() {
+        client::run(&Order::Commit, place, &Devices::default(), "pushing", ui)?;
+    } else {
+        let device = open(place, OpenOptions::WRITE)?;
+        device.push().map_err(Failure::of_remote)?;
+        device.close().map_err(Failure::of_remote)?;
+    }
+    say(ui, &json!({}), "everything is in the store")
+}
+
 fn salvage(place: &Path, cache_dir: PathBuf, target: &Path, ui: &Ui) -> Result<Exit> {
+    // Nothing is overwritten, and no existing file is grown.
+    let has_bytes = |found: &Metadata| found.is_file() && found.len() > 0;
+    let found = match target.metadata() {
+        Ok(found) if has_bytes(&found) => Some("other content".to_owned()),
+        _ => buttress_remote::overwritten(target).map_err(Failure::of_remote)?,
+    };
+    if let Some(found) = found {
+        return Err(no_overwriting(target, &found));
+    }
+    let is_host = !is_remote(target) && Inside::of(target).is_none();
+    let is_fresh = is_host && !target.exists();
+    let done = salvage_to(place, cache_dir, target, ui);
+    if done.is_err() && is_fresh {
+        // A part of the content is of no use.
+        let _ = std::fs::remove_file(target);
+    }
+    done
+}
+
+fn no_overwriting(target: &Path, found: &str) -> Failure {
+    let what = format!("{}: holds {found}; a salvage overwrites nothing", target.display());
+    Failure::new(Exit::Refused, what)
+}
+
+fn salvage_to(place: &Path, cache_dir: PathBuf, target: &Path, ui: &Ui) -> Result<Exit> {
     let site = || -> buttress_remote::Result<Site> {
         let mut site = Site::of(place, Options::default())?;
         site.options.cache_dir = Some(std::path::absolute(&cache_dir).unwrap_or(cache_dir));
         Ok(site)
     };
     let bar = ui.bytes_bar("copying", 0);
-    let mut made = None;
+    let (mut made, mut overwritten) = (None, None);
     let create = |len| {
         let opened = buttress_remote::create(target, len, &Asked::default())?;
         let device = opened.device();
         if let Some(found) = probe::identify(&*device)? {
             let why = format!("holds {found}; a salvage overwrites nothing");
+            overwritten = Some(found);
             return Err(buttress_remote::Error::Place { place: device.name(), why });
         }
         made = Some(opened);
         Ok(device)
     };
     let salvaged = site().and_then(|site| site.salvage(create, &|bytes| bar.add(bytes)));
-    let unsent = salvaged.map_err(Failure::of_remote)?;
+    let unsent = salvaged.map_err(|error| match overwritten {
+        Some(found) => no_overwriting(target, &found),
+        None => Failure::of_remote(error),
+    })?;
     drop(bar);
     if let Some(opened) = made {
         opened.release().map_err(Failure::of_remote)?;

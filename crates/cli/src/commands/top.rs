@@ -136,7 +136,7 @@ fn watch(args: &Args) -> Result<Exit> {
             match answers(args.place.as_deref()) {
                 Ok(answers) => view.take(seen, answers),
                 // The server ended. What it had stays on the screen.
-                Err(failure) => view.say(failure.to_string()),
+                Err(failure) => view.fail(failure.to_string()),
             }
         }
     })();

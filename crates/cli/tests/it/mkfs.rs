@@ -93,3 +93,79 @@ fn json_says_what_was_made() {
     assert_eq!(info["total_bytes"], 1_u64 << 30);
     assert!(bench.ok(&["mkfs", "--features", "list-all", "y"]).contains("block-group-tree"));
 }
+
+/// Words that the source has nothing for, and refusals, change no device and grow no file. A file
+/// that did not exist does not exist afterwards.
+#[test]
+fn a_refused_mkfs_changes_nothing() {
+    let bench = crate::bench();
+    std::fs::create_dir_all(bench.path("tree/var/db")).expect("a folder");
+    std::fs::write(bench.path("tree/file"), b"x").expect("a file");
+    std::os::unix::fs::symlink("var", bench.path("tree/link")).expect("a link");
+    let tar = std::process::Command::new("tar")
+        .args(["-C", "tree", "-cf", "tree.tar", "."])
+        .current_dir(bench.folder())
+        .status();
+    assert!(tar.expect("tar runs").success());
+    bench.volume("old.img", "256M");
+    let old = std::fs::read(bench.path("old.img")).expect("a file");
+    let sources = [["--rootdir", "tree"], ["--from-tar", "tree.tar"]];
+    let words = [
+        ["--subvol", "none"],
+        ["--subvol", "file"],
+        ["--subvol", "link/db"],
+        ["--inode-flags", "nodatacow:var/none"],
+        ["--inode-flags", "nodatasum:link"],
+    ];
+    for (source, word) in sources.iter().flat_map(|source| words.map(|word| (source, word))) {
+        for image in ["old.img", "new.img"] {
+            let all = [&["mkfs", "--force", image], &source[..], &word[..]].concat();
+            bench.fails(&all, 2, &["nothing there"]);
+        }
+    }
+    let twice = ["--subvol", "default:var", "--subvol", "default:var/db"];
+    let all = [&["mkfs", "--force", "old.img", "--rootdir", "tree"], &twice[..]].concat();
+    bench.fails(&all, 2, &["only one"]);
+    bench.fails(&["mkfs", "old.img", "--size", "512M"], 6, &["--force"]);
+    bench.fails(&["mkfs", "old.img@1MiB"], 6, &["btrfs", "--force"]);
+    assert!(std::fs::read(bench.path("old.img")).expect("a file") == old, "it was changed");
+    assert!(!bench.path("new.img").exists());
+    let good = ["--subvol", "var/db", "--inode-flags", "nodatacow:var", "--rootdir", "tree"];
+    bench.ok(&[&["mkfs", "--force", "old.img"], &good[..]].concat());
+    bench.ok(&["check", "old.img"]);
+}
+
+/// A folder with flags gives them to all below it, also to subvolumes. A hard link of an archive
+/// across a subvolume becomes a copy, and more links from there are links to the copy.
+#[test]
+fn flags_and_links_cross_subvolumes() {
+    let bench = crate::bench();
+    std::fs::create_dir_all(bench.path("tree/var/db")).expect("a folder");
+    let content = vec![b'x'; 9000];
+    std::fs::write(bench.path("tree/a"), &content).expect("a file");
+    for link in ["var/db/b", "var/db/c", "var/d"] {
+        let link = bench.path("tree").join(link);
+        std::fs::hard_link(bench.path("tree/a"), link).expect("a link");
+    }
+    let tar = std::process::Command::new("tar")
+        .args(["-C", "tree", "-cf", "tree.tar", "./a", "./var"])
+        .current_dir(bench.folder())
+        .status();
+    assert!(tar.expect("tar runs").success());
+    for source in [["--rootdir", "tree"], ["--from-tar", "tree.tar"]] {
+        let words = ["--subvol", "var/db", "--inode-flags", "nodatacow:var"];
+        let all =
+            [&["mkfs", "--force", "image", "--size", "256M"], &source[..], &words[..]].concat();
+        bench.ok(&all);
+        bench.ok(&["check", "--check-data-csum", "image"]);
+        for name in ["a", "var/db/b", "var/db/c", "var/d"] {
+            assert_eq!(bench.ok(&["cat", &format!("image:/{name}")]).as_bytes(), content, "{name}");
+        }
+        let tree = bench.ok(&["dump", "image"]);
+        let roots = tree.lines().filter(|line| line.contains("NODATACOW")).count();
+        assert!(roots >= 2, "the folder, and the subvolume below it: {roots}");
+        let links =
+            |count: usize| tree.lines().filter(|l| l.contains(&format!("links {count} "))).count();
+        assert!(links(2) >= 2, "two names in each subvolume");
+    }
+}

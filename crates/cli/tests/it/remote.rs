@@ -152,6 +152,41 @@ fn a_killed_server_leaves_its_local_log() {
     bench.ok(&["mkdir", &format!("{volume}:/x")]);
 }
 
+/// `remote push` reports success only when the store has everything: also what a local log has
+/// after a crash. A place in no store is refused.
+#[test]
+fn a_push_uploads_what_a_local_log_has() {
+    let bench = bench();
+    bench.volume("local.img", "256M");
+    bench.fails(&["remote", "push", "local.img"], 2, &["in no store"]);
+    bench.fails(&["remote", "push", "."], 2, &["in no store"]);
+    if !can_mount() {
+        return;
+    }
+    let volume = place(&bench, "volume");
+    bench.ok(&["mkfs", &volume, "--size", "1G"]);
+    let options = format!("cache-dir={},max-lag=600", bench.path("cache").display());
+    let mounted = Mounted::of(&bench, &volume, &["-o", &options]);
+    write_synced(&bench, "near");
+    run("kill", &["-9", &mounted.pid().to_string()]);
+    drop(mounted);
+    bench.fails(&["remote", "push", &volume], 1, &["cache-dir"]);
+    let cached = format!("{volume}?cache-dir={}", bench.path("cache").display());
+    bench.ok(&["remote", "push", &cached]);
+    check_copy(&bench, &volume, "pushed.img");
+    // A writer replays what fsync wrote since the last commit of the file system.
+    bench.ok(&["mkdir", "pushed.img:/x"]);
+    assert_eq!(bench.ok(&["cat", "pushed.img:/near"]), "near");
+    let mounted = Mounted::of(&bench, &volume, &["-o", &options]);
+    write_synced(&bench, "later");
+    bench.ok(&["remote", "push", bench.path("mnt").to_str().expect("plain")]);
+    run("kill", &["-9", &mounted.pid().to_string()]);
+    drop(mounted);
+    check_copy(&bench, &volume, "later.img");
+    bench.ok(&["mkdir", "later.img:/x"]);
+    assert_eq!(bench.ok(&["cat", "later.img:/later"]), "later");
+}
+
 /// Another machine takes the volume of a server with a local log. The log is refused from then on,
 /// and what it had is salvaged into an image.
 #[test]
@@ -170,6 +205,11 @@ fn a_log_behind_another_writer_is_salvaged() {
     bench.ok(&["mkdir", "--takeover", &format!("{volume}:/other")]);
     let cached = format!("{volume}?cache-dir={}", bench.path("cache").display());
     bench.fails(&["mkdir", &format!("{cached}:/x")], 1, &["salvage", "--discard-local"]);
+    for content in [&b"letter"[..], &[0; 5000]] {
+        std::fs::write(bench.path("letter.img"), content).expect("a file");
+        bench.fails(&["remote", "salvage", &volume, "cache", "letter.img"], 6, &["overwrites"]);
+        assert_eq!(std::fs::read(bench.path("letter.img")).expect("it is kept"), content);
+    }
     bench.ok(&["remote", "salvage", &volume, "cache", "saved.img"]);
     bench.ok(&["check", "--check-data-csum", "saved.img"]);
     bench.ok(&["check", "--check-data-csum", &volume]);

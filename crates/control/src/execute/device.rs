@@ -62,13 +62,35 @@ pub(super) fn fresh_for(fs: &Filesystem, path: &Path, force: bool) -> Result<Arc
 
 /// Opens a device that is to become part of a volume, after a check of its content.
 pub fn fresh(path: &Path, force: bool) -> Result<Arc<dyn Device>> {
+    if !force {
+        expect_empty(path)?;
+    }
     let device = closing::open_device(path, OpenOptions::WRITE)?.device();
     let name = path.display().to_string();
+    // It may have changed before it was locked.
     if !force && let Some(found) = probe::identify(&*device).context(|| &name)? {
-        let what = format!("{name}: holds {found}; --force overwrites it");
-        return Err(Failure::new(Exit::Refused, what));
+        return Err(holds(path, &found));
     }
     Ok(device)
+}
+
+/// Refuses a place where a new file system would overwrite something. Nothing is opened for writing
+/// for that, and no file is made or grown.
+///
+/// # Errors
+///
+/// [`Exit::Refused`]; those of reading the place.
+pub fn expect_empty(path: &Path) -> Result<()> {
+    match buttress_remote::overwritten(path).map_err(Failure::of_remote)? {
+        Some(found) => Err(holds(path, &found)),
+        None => Ok(()),
+    }
+}
+
+/// The refusal of a place that has content.
+pub fn holds(path: &Path, found: &str) -> Failure {
+    let what = format!("{}: holds {found}; --force overwrites it", path.display());
+    Failure::new(Exit::Refused, what)
 }
 
 /// Returns the device with a number or a path, or the one that is `missing`.

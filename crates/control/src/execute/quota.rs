@@ -4,21 +4,13 @@ use std::collections::BTreeMap;
 
 use buttress_base::text;
 use buttress_fs::{Filesystem, QuotaGroup, QuotaLimit, QuotaStatus, Quotas as Found};
-use buttress_fuse::KernelSync;
 use serde_json::Value;
 
 use crate::exit::{Context, Result};
 use crate::order::{Group, QuotaAct, Quotas, Spot};
 
 /// Carries an order about quotas out.
-pub(super) fn carry_out(
-    fs: &Filesystem,
-    act: &QuotaAct,
-    name: &str,
-    kernel_sync: Option<&KernelSync>,
-) -> Result<Value> {
-    // What programs have written so far counts.
-    super::commit(fs, kernel_sync).context(|| name)??;
+pub(super) fn carry_out(fs: &Filesystem, act: &QuotaAct, name: &str) -> Result<Value> {
     let relate = |child, parent, rescan, joins| -> Result<bool> {
         let (child, parent) = (QuotaGroup(child), QuotaGroup(parent));
         let done = match joins {

@@ -55,8 +55,10 @@ pub struct Subject {
 pub enum FileId {
     File(u64, u64),
     Block(u64),
-    /// A part of a disk: the device and number of its file, and the first byte.
+    /// A part of an image of a disk: the device and number of its file, and the first byte.
     Part(u64, u64, u64),
+    /// A part of a block device: its device number, and the first byte.
+    BlockPart(u64, u64),
 }
 
 impl FileId {
@@ -64,7 +66,10 @@ impl FileId {
     fn at(path: &Path) -> Option<Self> {
         if let Some(inside) = Inside::of(path) {
             let (disk, region) = (inside.disk().metadata().ok()?, inside.look().ok()?);
-            return Some(Self::Part(disk.dev(), disk.ino(), region.start));
+            return Some(match disk.file_type().is_block_device() {
+                true => Self::BlockPart(disk.rdev(), region.start),
+                false => Self::Part(disk.dev(), disk.ino(), region.start),
+            });
         }
         let found = path.metadata().ok()?;
         Some(match found.file_type().is_block_device() {

@@ -240,6 +240,8 @@ fn with_fault(base: &MemoryDevice, options: &'static str, fault: Option<Fault>) 
                 if outcome.latched {
                     // Nothing is taken any more, and what is there can be read.
                     let refused = fs.root().create(b"late", 0o644, 0, 0, 0).err().map(|e| e.kind());
+                    let committed = fs.commit().err().map(|error| error.kind());
+                    assert_eq!(committed, Some(ErrorKind::Aborted), "no commit has everything");
                     if !matches!(refused, Some(ErrorKind::ReadOnly | ErrorKind::Aborted)) {
                         outcome.problem = Some(format!("read-only, and yet: {refused:?}"));
                     }

@@ -13,12 +13,24 @@ type Sparse = (u64, Vec<(u64, u64)>);
 
 /// Extensions, in the order in which they stand. Of equal ones the last counts, except for the
 /// parts of a sparse file.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Pax(Vec<(Vec<u8>, Vec<u8>)>);
+#[derive(Debug, Default)]
+pub(super) struct Pax {
+    all: Vec<(Vec<u8>, Vec<u8>)>,
+    /// The bytes that they take in the archive.
+    len: u64,
+}
+
+/// The extensions of all entries, and those of one entry, which take precedence.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Both<'p> {
+    pub(super) global: &'p Pax,
+    pub(super) own: &'p Pax,
+}
 
 impl Pax {
     /// Adds the lines of an extension.
     pub(super) fn add(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.len += bytes.len() as u64;
         let mut rest = bytes;
         while !rest.is_empty() {
             let bad = || wrong("an extension has a wrong length");
@@ -30,26 +42,25 @@ impl Pax {
             let line = &rest[space + 1..len - 1];
             let equals = line.iter().position(|&byte| byte == b'=').ok_or_else(bad)?;
             let (key, value) = (line[..equals].to_vec(), line[equals + 1..].to_vec());
-            self.0.push((key, value));
+            self.all.push((key, value));
             rest = &rest[len..];
         }
         Ok(())
     }
 
-    /// Joins these global extensions with those of one entry, which take precedence.
-    pub(super) fn with(&self, own: Self) -> Self {
-        let mut all = self.clone();
-        all.0.extend(own.0);
-        all
+    /// Returns the bytes that the extensions take in the archive.
+    pub(super) fn len(&self) -> u64 {
+        self.len
+    }
+}
+
+impl<'p> Both<'p> {
+    fn each(&self) -> impl DoubleEndedIterator<Item = &'p (Vec<u8>, Vec<u8>)> {
+        self.global.all.iter().chain(&self.own.all)
     }
 
-    /// Returns the bytes that the extensions take.
-    pub(super) fn len(&self) -> usize {
-        self.0.iter().map(|(key, value)| key.len() + value.len()).sum()
-    }
-
-    fn get(&self, key: &[u8]) -> Option<&[u8]> {
-        let found = self.0.iter().rev().find(|(there, _)| there == key);
+    fn get(&self, key: &[u8]) -> Option<&'p [u8]> {
+        let found = self.each().rev().find(|(there, _)| there == key);
         found.map(|(_, value)| value.as_slice())
     }
 
@@ -61,7 +72,7 @@ impl Pax {
     /// Overrides fields of an entry by these extensions.
     pub(super) fn apply(&self, entry: &mut Entry) -> io::Result<()> {
         let mut xattrs = BTreeMap::new();
-        for (key, value) in &self.0 {
+        for (key, value) in self.each() {
             match key.as_slice() {
                 b"path" => entry.path.clone_from(value),
                 b"linkpath" => entry.link.clone_from(value),
@@ -108,7 +119,7 @@ impl Pax {
             return Ok(Some((size, pairs(numbers.map(decimal).collect::<io::Result<_>>()?)?)));
         }
         let is_part = |key: &[u8]| matches!(key, b"GNU.sparse.offset" | b"GNU.sparse.numbytes");
-        let parts = self.0.iter().filter(|(key, _)| is_part(key));
+        let parts = self.each().filter(|(key, _)| is_part(key));
         let numbers = parts.map(|(_, value)| decimal(value)).collect::<io::Result<_>>()?;
         Ok(Some((size, pairs(numbers)?)))
     }

@@ -223,3 +223,27 @@ proptest! {
         }
     }
 }
+
+/// T1: all extensions together have one limit, however many entries of extensions they come in.
+#[test]
+fn extensions_have_one_limit_together() {
+    let value = vec![b'v'; 1 << 20];
+    for global in 0..=5 {
+        let mut bytes = Vec::new();
+        for number in 0..5 {
+            let mut one = pax(&[("comment", &value)]);
+            if number < global {
+                one[156] = b'g';
+                let mut block: [u8; BLOCK] = one[..BLOCK].try_into().expect("a block");
+                seal(&mut block);
+                one[..BLOCK].copy_from_slice(&block);
+            }
+            bytes.extend(one);
+        }
+        bytes.extend(with(header("a", b'0', 3), b"abc"));
+        read(&bytes).expect_err("five MiB are too much");
+        let len = bytes.len();
+        let two = pax(&[("comment", &value)]).len() * 2;
+        assert_eq!(read(&bytes[two..len]).expect("three MiB are not").len(), 1);
+    }
+}

@@ -67,6 +67,8 @@ pub struct View {
     shows_keys: bool,
     /// A message until the next key.
     message: Option<String>,
+    /// The message is the failure of a look: the next good one removes it.
+    has_failed: bool,
     seen: Option<Instant>,
     delay: f64,
 }
@@ -82,6 +84,7 @@ impl View {
             is_frozen: false,
             shows_keys: false,
             message: None,
+            has_failed: false,
             seen: None,
             delay,
         }
@@ -128,6 +131,13 @@ impl View {
     /// Shows a message until the next key.
     pub fn say(&mut self, message: String) {
         self.message = Some(message);
+        self.has_failed = false;
+    }
+
+    /// Shows why a look failed, until the next good one or the next key.
+    pub fn fail(&mut self, message: String) {
+        self.message = Some(message);
+        self.has_failed = true;
     }
 
     /// Takes the answers of all servers at one moment.
@@ -145,6 +155,13 @@ impl View {
             }
         }
         self.sort();
+        // The shown server stays the same when another order makes another one the first.
+        if !self.servers.iter().any(|server| Some(server.pid()) == self.selected) {
+            self.selected = self.servers.first().map(Server::pid);
+        }
+        if std::mem::take(&mut self.has_failed) {
+            self.message = None;
+        }
     }
 
     fn sort(&mut self) {

@@ -89,11 +89,16 @@ pub(super) fn special(subvolumes: &[Subvolume], flags: &[Flagged]) -> Result<Spe
     Ok(special)
 }
 
+/// The failure for a path for which the source has nothing.
+pub(super) fn nothing_at(path: &Path, exit: Exit) -> Failure {
+    Failure::new(exit, format!("{}: the source has nothing there for it", path.display()))
+}
+
 /// Does what is left when all is copied. A path that was not there is an error.
 pub(super) fn finish(special: &Special, fs: &Filesystem, subvolumes: &[Subvolume]) -> Result<()> {
     if let Some(path) = special.unused() {
-        let what = format!("{}: the source has nothing there for it", path.display());
-        return Err(Failure::new(Exit::Usage, what));
+        // The volume was made already: the source is standard input, or has changed meanwhile.
+        return Err(nothing_at(path, Exit::Failure));
     }
     for Subvolume { role, path } in subvolumes {
         let Some(tree) = special.made(path) else { continue };

@@ -19,8 +19,8 @@ use super::{Args, Recipe, brings};
 use crate::exit::{Context, Exit, Failure, Result};
 use crate::memory;
 use crate::transfer::{
-    Census, Chain, Import, Job, Keep, Unpack, digest, digest_archive, open_dir, survey,
-    survey_archive,
+    Census, Chain, Import, Job, Keep, Search, Special, Unpack, digest, digest_archive, open_dir,
+    survey, survey_archive,
 };
 use crate::ui::{self, Ui};
 
@@ -47,12 +47,21 @@ impl<'a> Source<'a> {
         archive.or(args.rootdir.as_deref().map(Self::Folder))
     }
 
-    /// Counts what is in it, unless that needs standard input (F1).
-    pub(super) fn survey(self) -> Result<Option<Census>> {
-        match self {
-            Self::Folder(dir) => survey(open_dir(dir)?, &|_| false).map(Some),
-            Self::Archive(path) => survey_archive(open(path)?).map(Some),
-            Self::Stream => Ok(None),
+    /// Counts what is in it, unless that needs standard input (F1). Refuses a path of `special` for
+    /// which it has nothing.
+    pub(super) fn survey(self, special: &Special) -> Result<Option<Census>> {
+        let mut search = Search::new(special);
+        let census = match self {
+            Self::Folder(dir) => {
+                search.look_below(dir);
+                survey(open_dir(dir)?, &|_| false)?
+            }
+            Self::Archive(path) => survey_archive(open(path)?, &mut search)?,
+            Self::Stream => return Ok(None),
+        };
+        match search.missing() {
+            Some(path) => Err(brings::nothing_at(path, Exit::Usage)),
+            None => Ok(Some(census)),
         }
     }
 

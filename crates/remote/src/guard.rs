@@ -1,0 +1,100 @@
+//! What a new file system would overwrite, looked at before any device is opened for writing.
+//!
+//! # Invariants
+//!
+//! - **G1** Looking changes nothing: no file is made or grown, and nothing is locked.
+//! - **G2** A range of a disk is free only if the disk holds nothing else there: no file system of
+//!   the whole disk, no partition that the range is not equal to, and no partition table.
+
+use std::path::Path;
+
+use buttress_block::partition::{self, SECTOR};
+use buttress_block::{Device, FileDevice, OpenOptions, probe};
+
+use crate::error::Result;
+use crate::inside::Inside;
+use crate::place::is_remote;
+
+/// Sectors of a GPT at each end of a disk: header and list, and at the begin the MBR before them.
+const TABLE_SECTORS: u64 = 34;
+
+/// Returns what a new file system at `volume` would overwrite, if there is anything (G1, G2). For a
+/// volume in a store `None`: only the opened volume can be looked at.
+///
+/// # Errors
+///
+/// Those of opening and reading it.
+pub fn overwritten(volume: &Path) -> Result<Option<String>> {
+    let how = OpenOptions { lock: false, ..OpenOptions::READ };
+    if let Some(inside) = Inside::of(volume) {
+        let (disk, window) = inside.open(how)?;
+        let found = match inside.is_range() {
+            true => around(&*disk, &inside)?,
+            false => None,
+        };
+        return Ok(found.or(probe::identify(&*window)?));
+    }
+    let has_bytes = |found: std::fs::Metadata| !found.is_file() || found.len() > 0;
+    if is_remote(volume) || !volume.metadata().is_ok_and(has_bytes) {
+        return Ok(None);
+    }
+    Ok(probe::identify(&FileDevice::open(volume, how)?)?)
+}
+
+/// Returns what a range of a disk would overwrite of the disk around it (G2).
+fn around(disk: &dyn Device, inside: &Inside) -> Result<Option<String>> {
+    let region = inside.region(disk)?;
+    if region.number.is_some() {
+        return Ok(None);
+    }
+    let Some(whole) = probe::identify(disk)? else { return Ok(None) };
+    let Some(table) = partition::read(disk).ok().flatten() else { return Ok(Some(whole)) };
+    let (start, end) = (region.start, region.start + region.len);
+    let cut = |part: &&partition::Partition| {
+        part.start < end && part.start.saturating_add(part.len) > start
+    };
+    if let Some(part) = table.iter().find(cut) {
+        return Ok(Some(format!("a part of partition {}", part.number)));
+    }
+    let edge = TABLE_SECTORS * SECTOR;
+    let is_table = start < edge || end > disk.len().saturating_sub(edge);
+    Ok((is_table || !whole.ends_with("partition table")).then_some(whole))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Ranges that overlap a partition, the table or a file system of the whole disk are found; the
+    /// place of a whole partition and a gap are free.
+    #[test]
+    fn a_range_is_free_only_if_the_disk_holds_nothing_there() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let path = dir.path().join("disk.img");
+        let at = |part: &str| std::path::PathBuf::from(format!("{}{part}", path.display()));
+        let mut bytes = vec![0; 8 << 20];
+        std::fs::write(&path, &bytes).expect("a disk");
+        let is_free = |part: &str| overwritten(&at(part)).expect("a disk").is_none();
+        assert!(is_free("") && is_free("@1MiB"));
+        for (slot, start) in [(0, 2048_u32), (1, 8192)] {
+            let entry = &mut bytes[446 + 16 * slot..][..16];
+            entry[4] = 0x83;
+            entry[8..12].copy_from_slice(&start.to_le_bytes());
+            entry[12..].copy_from_slice(&2048_u32.to_le_bytes());
+        }
+        bytes[510..512].copy_from_slice(&[0x55, 0xaa]);
+        std::fs::write(&path, &bytes).expect("a disk");
+        for free in ["#1", "#2", "@1MiB", "@1MiB+1MiB", "@2MiB+1MiB", "@2MiB"] {
+            assert!(is_free(free), "{free}");
+        }
+        for used in ["", "@0+64K", "@512", "@1MiB+2MiB", "@1MiB+512K", "@1536K+1MiB", "@4MiB+2MiB"]
+        {
+            assert!(!is_free(used), "{used}");
+        }
+        let mut bytes = vec![0; 8 << 20];
+        bytes[0x1_0040..][..8].copy_from_slice(b"_BHRfS_M");
+        std::fs::write(&path, &bytes).expect("a disk");
+        assert!(!is_free("") && !is_free("@1MiB") && !is_free("@0"));
+        assert_eq!(std::fs::read(&path).expect("a disk"), bytes, "G1");
+    }
+}
