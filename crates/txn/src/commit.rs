@@ -23,7 +23,6 @@ mod groups;
 mod moves;
 mod quota;
 mod quota_change;
-mod quota_count;
 mod rebuild;
 mod settle;
 mod sharing;

@@ -56,6 +56,7 @@ mod moving;
 mod numbers;
 mod options;
 mod pinned;
+mod quota_count;
 mod quota_limits;
 mod quotas;
 mod reclaim;

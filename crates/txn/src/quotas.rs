@@ -1,7 +1,7 @@
 //! Quotas of the last commit, and asking for what their limits leave.
 
 use buttress_format::{Key, Kind, QuotaGroup, QuotaInfo, QuotaLimit, QuotaStatus, TreeId};
-use buttress_tree::Cursor;
+use buttress_tree::{Cursor, Roots};
 
 use crate::quota_limits::QuotaUse;
 use crate::{Engine, Error, Result, commit::quota_status};
@@ -37,8 +37,11 @@ impl Engine {
     ///
     /// When the quota tree cannot be read, or an item makes no sense.
     pub fn quotas(&self) -> Result<Option<Quotas>> {
-        let view = self.view();
-        let roots = view.roots();
+        self.quotas_of(self.view().roots())
+    }
+
+    /// As [`quotas`](Self::quotas), in these trees.
+    pub(crate) fn quotas_of(&self, roots: &Roots) -> Result<Option<Quotas>> {
         let status = quota_status(&self.store, roots)?;
         let status = status.filter(|status| status.flags & QuotaStatus::ON != 0);
         let (Some(status), Some(root)) = (status, roots.find(TreeId::QUOTA)) else {

@@ -3,6 +3,8 @@
 use buttress_format::{Generation, TreeId};
 
 use crate::snapshot::Snapshot;
+use buttress_transaction::WantedQuota;
+
 use crate::{Engine, Handle, QuotaChange, Result, View};
 
 impl Handle<'_> {
@@ -13,9 +15,11 @@ impl Handle<'_> {
         self.transaction().snapshots.change(|snapshots| snapshots.push(snapshot));
     }
 
-    /// Has the commit of this transaction change quotas.
-    pub fn change_quotas(&self, change: QuotaChange) {
-        self.transaction().quotas.change(|changes| changes.push(change));
+    /// Has the commit of this transaction change quotas. The commit may set or delete `items` items
+    /// of the quota tree for that, and counts them until then.
+    pub fn change_quotas(&self, change: QuotaChange, items: u64) {
+        let wanted = WantedQuota { change, items };
+        self.transaction().quotas.change(|changes| changes.push(wanted));
     }
 }
 
