@@ -474,6 +474,15 @@ impl Opened {
         }
     }
 
+    /// The file or block device, if the volume is all of it.
+    #[must_use]
+    pub fn file(&self) -> Option<&FileDevice> {
+        match self {
+            Self::File(device) => Some(device),
+            Self::Part(..) | Self::Remote(_) => None,
+        }
+    }
+
     /// The volume in a store.
     ///
     /// # Errors

@@ -11,8 +11,14 @@ use super::inventory;
 use super::tool::{Result, run_command};
 
 /// What the helpers of mount(8) and umount(8) are called.
-const HELPERS: [&str; 4] =
-    ["mount.buttress", "mount.fuse.buttress", "umount.buttress", "umount.fuse.buttress"];
+const HELPERS: [&str; 6] = [
+    "mount.buttress",
+    "mount.fuse.buttress",
+    "mount.fuseblk.buttress",
+    "umount.buttress",
+    "umount.fuse.buttress",
+    "umount.fuseblk.buttress",
+];
 /// Where each shell finds completions: shell, folder, file.
 const COMPLETIONS: [(&str, &str, &str); 3] = [
     ("bash", "usr/share/bash-completion/completions", "buttress"),

@@ -2,6 +2,7 @@
 
 mod at_once;
 mod bad_input;
+mod block_device;
 mod cache;
 mod check;
 mod checker;

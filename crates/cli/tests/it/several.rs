@@ -423,14 +423,14 @@ fn lines_of_an_fstab_are_mounted_together() {
             &format!(
                 "device=$(losetup --find --show {}); trap 'losetup -d $device' EXIT
                 mount -a -T fstab; mount -a -T fstab
-                findmnt -rn -t fuse.buttress -o FSROOT,TARGET,VFS-OPTIONS |
+                findmnt -rn -t fuseblk.buttress -o FSROOT,TARGET,VFS-OPTIONS |
                 grep \"$PWD/\" | sed \"s|$PWD/||\"
                 echo x > root/file
                 mount -o remount,ro $PWD/root; touch root/no 2>/dev/null && echo wrong
                 mount -o remount,rw $PWD/root; echo y > root/file
-                findmnt -rn -t fuse.buttress -o TARGET | grep \"^$PWD/\" | tac >places
+                findmnt -rn -t fuseblk.buttress -o TARGET | grep \"^$PWD/\" | tac >places
                 while read place; do umount $place; done <places
-                findmnt -rn -t fuse.buttress -o TARGET | grep \"^$PWD/\" || echo none",
+                findmnt -rn -t fuseblk.buttress -o TARGET | grep \"^$PWD/\" || echo none",
                 text(&image)
             ),
         ));
