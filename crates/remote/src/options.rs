@@ -58,6 +58,8 @@ pub struct Options {
     pub durability: Option<Durability>,
     /// Whether to go on without acknowledged writes in a local log that cannot be replayed.
     pub discard_local: bool,
+    /// The file with the key of an encrypted volume.
+    pub key_file: Option<PathBuf>,
     /// How often a reader looks for a newer commit. `None` means that it stays with its commit.
     pub follow: Option<Duration>,
 }
@@ -87,13 +89,14 @@ impl Default for Options {
             cache_size: 10 << 30,
             durability: None,
             discard_local: false,
+            key_file: None,
             follow: None,
         }
     }
 }
 
 /// The options that [`Options::accept`] takes. The first four are of places alone.
-pub const OPTION_NAMES: [&str; 13] = [
+pub const OPTION_NAMES: [&str; 14] = [
     "pin",
     "commit",
     "object-size",
@@ -107,6 +110,7 @@ pub const OPTION_NAMES: [&str; 13] = [
     "durability",
     "discard-local",
     "follow",
+    "key-file",
 ];
 
 /// Those of them that are mount options, too. The others name a commit or belong to a new volume.
@@ -197,12 +201,13 @@ impl Options {
                 Duration::ZERO => return Err(wrong("not a second at least")),
                 interval => self.follow = Some(interval),
             },
-            "cache-dir" => {
-                let dir = PathBuf::from(value);
-                if !dir.is_absolute() {
+            "cache-dir" | "key-file" => {
+                let path = PathBuf::from(value);
+                if !path.is_absolute() {
                     return Err(wrong("not an absolute path"));
                 }
-                self.cache_dir = Some(dir);
+                let is_key = key == "key-file";
+                *(if is_key { &mut self.key_file } else { &mut self.cache_dir }) = Some(path);
             }
             "cache-size" => self.cache_size = within(16 << 20, 1 << 50)?,
             "durability" => {

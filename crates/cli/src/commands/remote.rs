@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use buttress_block::{OpenOptions, probe};
 use buttress_dump::when;
-use buttress_remote::{Asked, Options, RemoteDevice, Site};
+use buttress_remote::{Asked, Options, RemoteDevice, Secret, Site};
 use buttress_volume::Volume;
 use serde_json::{Value, json};
 
@@ -54,6 +54,16 @@ pub(crate) enum Verb {
         #[arg(long)]
         same_uuid: bool,
     },
+    /// Give an encrypted volume another passphrase or key file: BUTTRESS_NEW_PASSPHRASE has the new
+    /// passphrase. What is in the store is not encrypted again. The former passphrase opens the
+    /// volume no more.
+    Rekey {
+        /// The volume, with its present key in `?key-file=FILE` or BUTTRESS_PASSPHRASE.
+        place: PathBuf,
+        /// The new key file.
+        #[arg(long, value_name = "FILE")]
+        new_key_file: Option<PathBuf>,
+    },
     /// Wait until everything that was written is in the store.
     Push {
         /// The volume, or the directory of its mount.
@@ -94,6 +104,13 @@ pub(crate) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
             say(ui, &json!({ "pin": name }), &format!("{name} is let go of"))
         }
         Verb::Usage { place } => table(&json!(open(&place, OpenOptions::READ)?.status()), ui),
+        Verb::Rekey { place, new_key_file } => {
+            let site = site(&place)?;
+            let new = Secret::find_new(new_key_file.as_deref())
+                .map_err(|error| Failure::new(Exit::Usage, error.to_string()))?;
+            site.rekey(&new).map_err(Failure::of_remote)?;
+            say(ui, &json!({}), "the volume has another key")
+        }
         Verb::Push { place } => {
             client::run(&Order::Commit, &place, &Devices::default(), "pushing", ui)?;
             say(ui, &json!({}), "everything is in the store")

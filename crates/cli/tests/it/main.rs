@@ -7,6 +7,7 @@ mod cache;
 mod check;
 mod checker;
 mod demo;
+mod encryption;
 mod events;
 mod files;
 mod following;
