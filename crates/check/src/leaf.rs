@@ -105,14 +105,18 @@ impl<'l, 'c> Leaves<'l, 'c> {
             return Ok(());
         };
         let (tree, ino, at) = (self.tree.id, Ino(item.key.objectid), item.key.offset);
-        let user = if self.context.refers_by_address(node.logical()) {
+        let user = if self.context.refers_by_address(node) {
             User::Leaf(node.logical())
         } else {
             // The item may use a later part of the extent than its own file offset. The difference
             // then wraps, as in Linux.
             User::File(node.owner(), ino, at.wrapping_sub(region.offset))
         };
-        records.put(record::met(region.disk, user, region.disk_len))?;
+        let mut used = record::met(region.disk, user, region.disk_len);
+        if self.context.owned_nodes.get().is_some() {
+            record::set_generation(&mut used, extent.generation);
+        }
+        records.put(used)?;
         if !self.tree.has_files() || self.tree.id == TreeId::DATA_RELOC {
             return Ok(());
         }
