@@ -23,11 +23,13 @@ mod facts;
 mod search;
 mod source;
 mod subvolumes;
+mod through;
 
 use std::sync::{Arc, Weak};
 
-use buttress_fs::{Ino, InodeId, TreeId};
-use buttress_protocol::btrfs::Command;
+use buttress_base::interrupt;
+use buttress_fs::{Ino, InodeId, Logical, TreeId, TrimOptions, TrimProgress};
+use buttress_protocol::btrfs::{self, Command};
 use buttress_protocol::{Errno, Reply};
 
 use super::rights::{Capability, Rights};
@@ -75,6 +77,7 @@ impl Door {
                 self.subvolume_path(caller, &node, Ino(dir), TreeId(tree)).map(Reply::Ioctl)
             }
             Command::Flags => self.subvolume_flags(&node).map(Reply::Ioctl),
+            Command::DeviceErrors(asked) => self.device_errors(caller, &asked).map(Reply::Ioctl),
             Command::Generation => {
                 // Linux, too, answers with four bytes, although the number of the command says
                 // eight.
@@ -104,7 +107,7 @@ impl Door {
             Command::StartSync => self.start_sync().map(Reply::Ioctl),
             Command::WaitSync(number) => self.wait_sync(number).map(done),
             Command::SetFlags(flags) => self.set_subvolume_flags(caller, &node, flags).map(done),
-            Command::SetDefault(tree) => self.set_default(caller, tree).map(done),
+            Command::SetDefault(tree) => self.set_default(caller, &node, tree).map(done),
             Command::Create(made) => self.create_subvolume(caller, id, &node, made).map(done),
             Command::Snapshot { source, made } => {
                 self.snapshot(caller, id, &node, source, made).map(done)
@@ -112,7 +115,16 @@ impl Door {
             Command::Destroy { name, flags } => {
                 self.destroy(caller, id, &node, name, flags).map(done)
             }
-            Command::DestroyById(tree) => self.destroy_by_id(caller, TreeId(tree)).map(done),
+            Command::DestroyById(tree) => self.destroy_by_id(caller, &node, TreeId(tree)).map(done),
+            Command::SetReceived(origin) => {
+                self.set_received(caller, &node, &origin).map(Reply::Ioctl)
+            }
+            Command::DeviceErrors(asked) => self.device_errors(caller, &asked).map(Reply::Ioctl),
+            Command::Trim { from, len, least } => {
+                let options = TrimOptions { from: Logical(from), len, least };
+                let trimmed = self.trim(caller, options)?;
+                Ok(Reply::Ioctl(btrfs::trimmed(argument, trimmed)))
+            }
             _ => Err(Errno::ENOTTY),
         }
     }
@@ -156,15 +168,30 @@ impl Door {
         self.fs.commit().map_err(refuse)
     }
 
-    fn set_default(&self, caller: Caller, tree: u64) -> Answer<()> {
+    fn set_default(&self, caller: Caller, node: &Node, tree: u64) -> Answer<()> {
         expect_admin(&Rights::of(caller))?;
-        self.expect_writable()?;
+        self.expect_writable(caller, node)?;
         let tree = if tree == 0 { TreeId::FS } else { TreeId(tree) };
         self.fs.set_default_subvolume(tree).map_err(refuse)
     }
 
-    fn expect_writable(&self) -> Answer<()> {
-        if self.fs.read_only_reason().is_some() { Err(Errno::EROFS) } else { Ok(()) }
+    /// Checks that the volume can be changed, and by the mount that the caller uses.
+    fn expect_writable(&self, caller: Caller, node: &Node) -> Answer<()> {
+        if self.fs.read_only_reason().is_some() || self.is_by_read_only_mount(caller, node) {
+            return Err(Errno::EROFS);
+        }
+        Ok(())
+    }
+
+    /// Discards free space, and returns how many bytes that was. It ends early for a caller that
+    /// was killed.
+    fn trim(&self, caller: Caller, options: TrimOptions) -> Answer<u64> {
+        expect_admin(&Rights::of(caller))?;
+        if options.len < u64::from(self.fs.superblock().sectorsize) {
+            return Err(Errno::EINVAL);
+        }
+        let mut go_on = |_: &TrimProgress| !interrupt::is_interrupted();
+        self.fs.trim(options, &mut go_on).map(|progress| progress.trimmed).map_err(refuse)
     }
 }
 
