@@ -142,6 +142,8 @@ pub(super) fn rpm(dist: &Path, tree: &Path, version: &str) -> Result<PathBuf> {
     build.arg("--define").arg(format!("version {version}"));
     // The tree is as it is to be: nothing is stripped or compressed again.
     build.arg("--define").arg("__os_install_post %{nil}");
+    build.arg("--define").arg("_build_id_links none");
+    build.arg("--define").arg("_binary_payload w7.xzdio");
     run_command(&mut build)?;
     let name = format!("buttress-{version}-1.x86_64.rpm");
     let file = dist.join(&name);
