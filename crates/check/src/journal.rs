@@ -22,7 +22,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use buttress_base::{Rank, Ranked};
-use buttress_block::{Device, Error as BlockError, Layer, Operation, Refused, Write};
+use buttress_block::{Device, Error as BlockError, FailedWrite, Layer, Operation, Write};
 use buttress_format::{CsumType, limits::SUPER_SIZE};
 use buttress_volume::Volume;
 
@@ -140,10 +140,10 @@ impl Layer for Journaled {
         self.inner.write_at(offset, buf)
     }
 
-    fn on_write_many(&self, writes: &[Write<'_>]) -> Result<(), Refused> {
+    fn on_write_many(&self, writes: &[Write<'_>]) -> Result<(), FailedWrite> {
         let len = |write: &Write<'_>| write.bufs.iter().map(|buf| buf.len()).sum();
         let ranges = writes.iter().map(|write| (write.offset, len(write)));
-        self.keep(ranges).map_err(|error| Refused { index: 0, error })?;
+        self.keep(ranges).map_err(|error| FailedWrite { index: 0, error })?;
         self.inner.write_many(writes)
     }
 
