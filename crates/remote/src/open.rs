@@ -258,6 +258,10 @@ impl Site {
         writer: &Writer,
         cache: Option<&Cache>,
     ) -> Result<(Manifest, Settled)> {
+        if let Some(size) = self.options.size.filter(|size| *size < head.device_len) {
+            let why = format!("it has {} bytes, and does not shrink to {size}", head.device_len);
+            return Err(Error::Place { place: self.place.clone(), why });
+        }
         trial::run(&chain.store, &chain.names, RIVALS_KNOWN)?;
         let mut head = head;
         for _ in 0..RACES_MAX {
@@ -315,6 +319,8 @@ impl Site {
             writer: writer.clone(),
             time_ms: buttress_base::clock::wall().as_millis() as u64,
             is_opening: true,
+            // What is new has no runs in the map, so it reads as zeroes.
+            device_len: self.options.size.unwrap_or(0).max(head.device_len),
             local: cache.filter(|_| has_log).map(|cache| cache.mark(&writer.host)),
             ..head.clone()
         };

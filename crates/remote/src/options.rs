@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::error::{Error, Result};
+use crate::units::{LEN_MAX, SECTOR};
 
 /// A commit of a volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,6 +39,8 @@ pub struct Options {
     pub at: At,
     /// The length of a data object in bytes. It applies to new volumes only.
     pub object_len: u64,
+    /// The length to which a shorter volume grows when it is opened for writing, in bytes.
+    pub size: Option<u64>,
     /// The memory in bytes: half for the read cache, a quarter for the map. The index of the cache
     /// on a local disk takes another quarter at most.
     pub memory: u64,
@@ -80,6 +83,7 @@ impl Default for Options {
             takeover: false,
             at: At::Newest,
             object_len: 8 << 20,
+            size: None,
             memory: 256 << 20,
             in_flight: 4,
             patience: Duration::from_secs(600),
@@ -96,7 +100,7 @@ impl Default for Options {
 }
 
 /// The options that [`Options::accept`] takes. The first four are of places alone.
-pub const OPTION_NAMES: [&str; 14] = [
+pub const OPTION_NAMES: [&str; 15] = [
     "pin",
     "commit",
     "object-size",
@@ -111,6 +115,7 @@ pub const OPTION_NAMES: [&str; 14] = [
     "discard-local",
     "follow",
     "key-file",
+    "size",
 ];
 
 /// Those of them that are mount options, too. The others name a commit or belong to a new volume.
@@ -190,6 +195,7 @@ impl Options {
                 }
                 self.object_len = len;
             }
+            "size" => self.size = Some(within(1 << 20, LEN_MAX)?.next_multiple_of(SECTOR)),
             "pin" => self.at = At::Pin(value.to_owned()),
             "commit" => self.at = At::Number(value.parse().map_err(|_| wrong("no number"))?),
             "memory" => self.memory = within(16 << 20, 1 << 40)?,

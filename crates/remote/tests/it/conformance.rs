@@ -222,3 +222,31 @@ fn content_comes_back_after_each_opening() {
     assert!(device.status().live_bytes > 0);
     assert_eq!(Arc::strong_count(&store), 2);
 }
+
+/// A volume grows when it is opened for writing: what it had stays, the rest reads as zeroes, and
+/// readers of older commits see the older length. It does not shrink.
+#[test]
+fn a_volume_grows_when_it_is_opened() {
+    let store = store(6);
+    let device = create(&store, LEN / 2 - 4096);
+    device.write_at(0, &[1; 4096]).expect("within");
+    device.write_at(LEN / 2 - 8192, &[2; 4096]).expect("within");
+    device.close().expect("a store");
+    let reading = Options { write: false, ..options() };
+    let reader = open(&store, reading.clone()).expect("a volume");
+    let device = open(&store, Options { size: Some(LEN), ..options() }).expect("it grows");
+    let mut content = vec![9; 8192];
+    device.read_at(LEN / 2 - 8192, &mut content).expect("within");
+    assert!(content[..4096] == [2; 4096] && content[4096..] == [0; 4096]);
+    device.discard(0, LEN).expect("within");
+    conforms(&device, 3, 300);
+    device.close().expect("a store");
+    assert_eq!(reader.len(), LEN / 2 - 4096);
+    let newer = reader.newer_commit().expect("a store").expect("a newer commit");
+    assert_eq!(newer.len(), LEN);
+    let smaller = Options { size: Some(LEN / 2), ..options() };
+    let error = open(&store, smaller.clone()).expect_err("it does not shrink");
+    assert!(error.to_string().contains("shrink"), "{error}");
+    drop(open(&store, Options { write: false, ..smaller }).expect("for reading"));
+    drop(open(&store, options()).expect("it is free"));
+}
