@@ -27,7 +27,7 @@ use super::{
     addresses::Move,
     settle::{Changes, Settle},
 };
-use crate::{Error, QuotaChange, Result, extent_tree::Origin};
+use crate::{Error, QuotaChange, Result, extent_tree::Origin, quota_limits::QuotaNews};
 
 /// What a commit has to do about quotas.
 #[derive(Default)]
@@ -265,6 +265,29 @@ fn home<S: NodeSource + ?Sized>(source: &S, root: NodePtr, tree: TreeId) -> Resu
     Ok(found.map(|key| TreeId(key.offset)))
 }
 
+/// What these changes of the tree of simple quotas mean for limits.
+fn news(changes: &Changes) -> Result<QuotaNews> {
+    let mut news = QuotaNews { is_simple: true, ..QuotaNews::default() };
+    for (key, change) in changes {
+        match (key.kind, change) {
+            (Kind::QGROUP_INFO, Some(item)) => {
+                let used = QuotaInfo::parse(item).map_err(malformed(*key))?.referenced;
+                news.used.push((QuotaGroup(key.offset), used));
+            }
+            (Kind::QGROUP_LIMIT, Some(item)) => {
+                let limit = QuotaLimit::parse(item).map_err(malformed(*key))?;
+                news.sets_limit |= limit.flags != 0;
+                news.regroups = true;
+            }
+            (Kind::QGROUP_INFO | Kind::QGROUP_LIMIT | Kind::QGROUP_RELATION, _) => {
+                news.regroups = true;
+            }
+            _ => {}
+        }
+    }
+    Ok(news)
+}
+
 impl Settle<'_> {
     /// Applies the changes of subvolumes, nodes and data to the quota tree. Runs after all changes
     /// of file trees.
@@ -289,7 +312,7 @@ impl Settle<'_> {
         let last = self.engine.view.load().roots().generation;
         let root = self.must_root(TreeId::QUOTA)?;
         let names = self.must_root(TreeId::ROOT)?;
-        let changes = self.reading(|source| {
+        let (changes, is_simple) = self.reading(|source| {
             let mut work = Work { source, root, generation, changes: Changes::new() };
             for (tree, copied) in &quotas.made {
                 let within = if simple { home(source, names, *tree)? } else { None };
@@ -329,9 +352,12 @@ impl Settle<'_> {
                 status.generation = generation;
                 work.put(QuotaStatus::KEY, status.to_bytes());
             }
-            Ok(work.changes)
+            Ok((work.changes, status.is_simple()))
         })?;
         self.quotas = quotas;
+        if is_simple {
+            self.quota_news = news(&changes)?;
+        }
         self.merge(TreeId::QUOTA, changes)
     }
 }

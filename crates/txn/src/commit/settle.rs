@@ -32,6 +32,7 @@ use crate::devices::known_item;
 use crate::{
     Engine, Error, Result,
     extent_tree::{self, BlockForm},
+    quota_limits::QuotaNews,
     reserve::Tree,
     transaction::Transaction,
 };
@@ -53,6 +54,8 @@ pub(super) struct Settled {
     pub(super) of_items: u64,
     /// The new contents of root items.
     pub(super) trees: BTreeMap<Key, Option<Tree>>,
+    /// What changed for limits of quotas.
+    pub(super) quota_news: QuotaNews,
 }
 
 /// More rounds than any real commit needs: reaching it is a bug, and the commit fails.
@@ -74,6 +77,7 @@ pub(super) struct Settle<'e> {
     pub(super) fresh: Fresh,
     pub(super) addresses: Addresses<'e>,
     pub(super) quotas: Quotas,
+    pub(super) quota_news: QuotaNews,
     pub(super) groups: Groups,
     pub(super) roots: Roots,
     /// The roots in the working root tree.
@@ -117,6 +121,7 @@ pub(super) fn settle(
         fresh: Fresh::default(),
         addresses: Addresses::new(engine, transaction, extent_root, quotas.is_simple()),
         quotas,
+        quota_news: QuotaNews::default(),
         // A failure from here on ends all commits, so the records can be moved out of `state`.
         groups: Groups::new(std::mem::take(&mut state.groups)),
         recorded: roots.iter().collect(),
@@ -435,6 +440,7 @@ impl Settle<'_> {
             taken: self.addresses.taken(),
             of_items,
             trees: self.trees,
+            quota_news: self.quota_news,
         })
     }
 }
