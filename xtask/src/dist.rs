@@ -139,7 +139,8 @@ fn program(machine: Machine) -> Result<PathBuf> {
     build.args(["--bin", "buttress", "--target", machine.target, "--"]);
     // The linker that comes with Rust, because GNU's joins no functions that are equal.
     build.arg(format!("-Clink-arg=-B{}", linker_folder()?.display()));
-    build.args(["-Clink-arg=-fuse-ld=lld", LINKER_FLAGS]);
+    // The profile says so too. cargo forgets that for a package with an `opt-level` of its own.
+    build.args(["-Clink-arg=-fuse-ld=lld", LINKER_FLAGS, "-Cstrip=symbols"]);
     let variable = machine.target.replace('-', "_");
     let linker = format!("CARGO_TARGET_{}_LINKER", variable.to_uppercase());
     build.env(linker, machine.linker).env(format!("CC_{variable}"), machine.compiler);
