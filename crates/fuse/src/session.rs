@@ -375,7 +375,7 @@ impl KernelSync {
     ///
     /// When a mount cannot be opened, or a write fails.
     pub fn write_back(&self) -> std::io::Result<()> {
-        self.0.write_back()
+        self.0.write_back(None)
     }
 
     /// Returns the number of inodes that the kernel knows, and about how many bytes they take here.

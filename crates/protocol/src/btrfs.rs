@@ -368,6 +368,9 @@ impl<'a> Command<'a> {
                 | DeviceErrors(self::DeviceErrors { reset: true, .. })
                 | SetReceived(_)
                 | Trim { .. }
+                // Both wait for a commit.
+                | VolumeFacts
+                | Features
         )
     }
 }

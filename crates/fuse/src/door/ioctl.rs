@@ -3,7 +3,7 @@
 //! # Place
 //!
 //! `protocol::btrfs` has the layouts. For a command that only reads what is known, `dispatch` calls
-//! [`Door::tell`] on a thread that serves requests. All others run on the thread `fuse-orders`
+//! [`Door::answer_from_memory`] on a thread that serves requests. All others run on the thread `fuse-orders`
 //! ([`Door::carry_out`]). That thread may wait for a commit, and for the kernel to handle a
 //! notification.
 //!
@@ -101,7 +101,7 @@ impl Door {
         match command {
             Command::Search(key) => self.search(caller, &node, key, argument).map(Reply::Ioctl),
             Command::Sync => {
-                self.write_back()?;
+                self.write_back(None)?;
                 self.sync_all().map(done)
             }
             Command::StartSync => self.start_sync().map(Reply::Ioctl),
@@ -125,16 +125,16 @@ impl Door {
                 let trimmed = self.trim(caller, options)?;
                 Ok(Reply::Ioctl(btrfs::trimmed(argument, trimmed)))
             }
-            _ => Err(Errno::ENOTTY),
+            known => self.answer_from_memory(caller, id, known),
         }
     }
 
-    /// Has the kernel send what it holds of files (IO4).
-    fn write_back(&self) -> Answer<()> {
+    /// Has the kernel send what it holds of the files of a subvolume, or of all (IO4).
+    fn write_back(&self, tree: Option<TreeId>) -> Answer<()> {
         let Some(mounts) = self.mounts() else { return Ok(()) };
-        mounts.write_back().map_err(|error| {
+        mounts.write_back(tree).map_err(|error| {
             tracing::warn!(%error, "the kernel did not send what it holds");
-            Errno::from_i32(error.raw_os_error().unwrap_or(0))
+            error.raw_os_error().map_or(Errno::EIO, Errno::from_i32)
         })
     }
 

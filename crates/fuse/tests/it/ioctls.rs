@@ -555,7 +555,7 @@ fn deleting_by_user(dir: &Path) -> Vec<String> {
     let mut said = Said::default();
     as_user(USER, || {
         for (about, dir) in &opened {
-            for name in [&b"mine"[..], b"roots", b"none"] {
+            for name in [&b"mine"[..], b"roots", b"snap", b"none"] {
                 said.add(about, named(dir, SNAP_DESTROY, name));
             }
             said.add(about, second(dir, SNAP_DESTROY_V2, (0, 0, 0), b"second"));

@@ -57,7 +57,7 @@ impl Door {
         }
         drop(inode);
         self.expect_room_for_name(&rights, dir, name)?;
-        self.write_back()?;
+        self.write_back(Some(source.tree))?;
         let read_only = made.flags & SubvolumeFlags::READ_ONLY != 0;
         let make = || dir.inode.snapshot(name, source.tree, read_only).map_err(refuse);
         drop(self.with_space(id, make)?);
@@ -94,13 +94,13 @@ impl Door {
             Err(Errno::ENOENT) => {}
             Err(error) => return Err(error),
         }
-        self.expect_changeable(dir)?;
+        self.expect_changeable(&dir.inode)?;
         self.expect_may_add(rights, &dir.inode)
     }
 
-    /// Checks that the subvolume of a node is not read-only.
-    fn expect_changeable(&self, node: &Node) -> Answer<()> {
-        let item = self.fs.subvolume_item(node.inode.id().tree).map_err(refuse)?;
+    /// Checks that the subvolume of an inode is not read-only.
+    fn expect_changeable(&self, inode: &Inode) -> Answer<()> {
+        let item = self.fs.subvolume_item(inode.id().tree).map_err(refuse)?;
         if item.flags & RootFlags::READONLY != 0 { Err(Errno::EROFS) } else { Ok(()) }
     }
 
@@ -127,9 +127,10 @@ impl Door {
         if matches!(name, b"" | b".") {
             return Err(Errno::EACCES);
         }
-        self.expect_access(&Rights::of(caller), &dir.inode, EXECUTE)?;
+        let rights = Rights::of(caller);
+        self.expect_access(&rights, &dir.inode, EXECUTE)?;
         let victim = dir.inode.lookup(name).map_err(refuse)?;
-        self.destroy_named(caller, (id, dir), name, &victim)
+        self.destroy_named(&rights, (id, dir), name, &victim)
     }
 
     /// Deletes a subvolume wherever its name is.
@@ -143,17 +144,16 @@ impl Door {
         let id = self.nodes.id_of(super::super::place(dir));
         let victim = self.fs.inode(InodeId { tree, ino: Ino::ROOT_DIR }).map_err(refuse)?;
         let dir = self.node(id).map_err(|_| Errno::ENOENT)?;
-        self.destroy_named(caller, (id, &dir), &name, &victim)
+        self.destroy_named(&Rights::of(caller), (id, &dir), &name, &victim)
     }
 
     fn destroy_named(
         &self,
-        caller: Caller,
+        rights: &Rights,
         (id, dir): (u64, &Node),
         name: &[u8],
         victim: &Inode,
     ) -> Answer<()> {
-        let rights = Rights::of(caller);
         let InodeId { tree, ino } = victim.id();
         let attr = victim.attr();
         if !rights.has(Capability::SysAdmin) {
@@ -163,10 +163,12 @@ impl Door {
             if tree == dir.inode.id().tree {
                 return Err(Errno::EINVAL);
             }
-            self.expect_access(&rights, victim, WRITE | EXECUTE)?;
+            // As in Linux, where nothing of a read-only subvolume is writable, its top included.
+            self.expect_changeable(victim)?;
+            self.expect_access(rights, victim, WRITE | EXECUTE)?;
         }
-        self.expect_changeable(dir)?;
-        self.expect_may_remove(&rights, &dir.inode, &attr)?;
+        self.expect_changeable(&dir.inode)?;
+        self.expect_may_remove(rights, &dir.inode, &attr)?;
         if attr.kind != FileKind::Directory {
             return Err(Errno::ENOTDIR);
         }
@@ -208,7 +210,10 @@ impl Door {
         if (item.flags & RootFlags::READONLY != 0) == read_only {
             return Ok(());
         }
-        self.write_back()?;
+        // Data of a subvolume that becomes writable is there.
+        if read_only {
+            self.write_back(Some(tree))?;
+        }
         self.fs.set_subvolume_read_only(tree, read_only).map_err(refuse)
     }
 
@@ -226,7 +231,7 @@ impl Door {
         if !is_top(node) {
             return Err(Errno::EINVAL);
         }
-        self.expect_changeable(node)?;
+        self.expect_changeable(&node.inode)?;
         let tree = node.inode.id().tree;
         let (uuid, stransid) = (origin.uuid, Generation(origin.transaction));
         let stime = time_from_wire(origin.time);
