@@ -2,10 +2,10 @@
 //!
 //! # Place
 //!
-//! `protocol::btrfs` has the layouts. For a command that only reads what is known, `dispatch` calls
-//! [`Door::answer_from_memory`] on a thread that serves requests. All others run on the thread `fuse-orders`
-//! ([`Door::carry_out`]). That thread may wait for a commit, and for the kernel to handle a
-//! notification.
+//! `protocol::btrfs` has the layouts. For a command that waits for nothing, `dispatch` calls
+//! [`Door::answer_from_memory`] on a thread that serves requests. All others run on the thread
+//! `fuse-orders` ([`Door::carry_out`]). That thread may wait for a commit, and for the kernel to
+//! handle a notification.
 //!
 //! # Invariants
 //!
