@@ -36,6 +36,8 @@ pub(crate) struct Context<'c> {
     pub(crate) full_backrefs: AddressSet,
     /// In a rebuild: the nodes that their own trees reach. Then the extent tree is not asked.
     pub(crate) owned_nodes: std::sync::OnceLock<OwnedNodes>,
+    /// In a rebuild: whether the walk also records which data wants checksums.
+    pub(crate) rebuilds_sums: AtomicBool,
     /// Nodes with more than one reference, as the extent tree says.
     pub(crate) shared: AddressSet,
     /// Bytes that each subvolume owns, if simple quotas count them.
@@ -157,6 +159,12 @@ impl Tree {
     /// Returns whether nodes of this tree may be parts of other trees, too.
     pub(crate) fn may_share(&self) -> bool {
         self.id.is_fs_tree() || self.id == TreeId::TREE_RELOC || self.id == TreeId::DATA_RELOC
+    }
+
+    /// Returns whether the tree has files that want checksums for their data.
+    pub(crate) fn wants_sums(&self, rebuilds_sums: bool) -> bool {
+        let is_asked = !self.is_for_extents || rebuilds_sums;
+        self.id.is_fs_tree() && !self.is_dead && is_asked
     }
 
     /// Returns whether the tree has files to check. The data relocation tree has some, too: orphans

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use buttress_format::{
     Body, Compression, DirEntry, Error as FormatError, Extent, FileExtent, FileKind, Ino,
@@ -58,6 +59,10 @@ impl<'l, 'c> Leaves<'l, 'c> {
                 self.use_data(records, node, &item)?;
             }
             if !self.tree.has_files() {
+                if item.key.kind == Kind::INODE_ITEM && self.wants_sums() {
+                    let inode = InodeItem::parse(item.bytes).ok();
+                    self.flags = inode.map(|inode| (item.key.objectid, inode.flags));
+                }
                 self.plain(&item);
                 continue;
             }
@@ -76,6 +81,10 @@ impl<'l, 'c> Leaves<'l, 'c> {
             span.push(done, &mut self.checker);
         }
         Ok(span)
+    }
+
+    fn wants_sums(&self) -> bool {
+        self.tree.wants_sums(self.context.rebuilds_sums.load(Ordering::Relaxed))
     }
 
     /// Whether items of this tree can refer to data.
@@ -117,7 +126,7 @@ impl<'l, 'c> Leaves<'l, 'c> {
             record::set_generation(&mut used, extent.generation);
         }
         records.put(used)?;
-        if !self.tree.has_files() || self.tree.id == TreeId::DATA_RELOC {
+        if !self.wants_sums() {
             return Ok(());
         }
         // Without the inode item, which is reported, the flags are unknown.

@@ -23,8 +23,10 @@ mod place;
 mod roots;
 mod sources;
 mod spool;
+mod sums;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use buttress_base::RangeSet;
 use buttress_block::Device;
@@ -44,9 +46,10 @@ use crate::sorter::Sorter;
 use crate::walk::{Counts, Walk};
 use collect::{Collected, Collector};
 use pack::NodeWriter;
-use place::{ANEW, Room};
+use place::{Room, anew};
 use sources::{Sources, own_items};
 use spool::Item;
+use sums::{Sums, Wanted};
 
 /// What the superblocks say afterwards.
 pub(crate) struct Rebuilt {
@@ -56,7 +59,7 @@ pub(crate) struct Rebuilt {
 }
 
 /// Writes the new trees. `announce` gets each sentence of [`Rebuilt::done`] before the first write.
-/// The caller writes the superblocks afterwards.
+/// The caller writes the superblocks afterwards. `with_sums` makes the checksum tree anew, too.
 ///
 /// # Errors
 ///
@@ -64,6 +67,7 @@ pub(crate) struct Rebuilt {
 pub(crate) fn rebuild(
     devices: &[Arc<dyn Device>],
     options: &Options,
+    with_sums: bool,
     announce: &mut dyn FnMut(&str),
 ) -> Result<Rebuilt> {
     let opening = OpenOptions { writable: true, ..OpenOptions::default() };
@@ -71,7 +75,8 @@ pub(crate) fn rebuild(
     expect_writable(&superblock)?;
     let findings = Findings::new();
     let context = crate::run::context(&findings, &volume, &superblock, options, &NoProgress);
-    let work = Work::prepare(&context)?;
+    context.rebuilds_sums.store(with_sums, Ordering::Relaxed);
+    let work = Work::prepare(&context, with_sums)?;
     drop(context);
     work.write(&volume, &superblock, announce)
 }
@@ -94,14 +99,17 @@ struct Work {
     collected: Collected,
     root_items: Vec<Item>,
     roots: crate::roots::Roots,
+    /// The new checksums, if they are asked for.
+    sums: Option<Sums>,
 }
 
 impl Work {
-    fn prepare(context: &Context<'_>) -> Result<Self> {
+    fn prepare(context: &Context<'_>, with_sums: bool) -> Result<Self> {
+        let anew = anew(with_sums);
         crate::chunks::load(context);
         let roots = crate::roots::load(context);
         let all = roots.trees(context);
-        let stays = |tree: &&Tree| tree.id == TreeId::ROOT || !ANEW.contains(&tree.id);
+        let stays = |tree: &&Tree| tree.id == TreeId::ROOT || !anew.contains(&tree.id);
         let trees: Vec<Tree> =
             all.iter().filter(stays).map(|tree| tree.clone().for_extents()).collect();
         let owned = owned::find(context, &trees, &roots.last_snapshots());
@@ -111,23 +119,28 @@ impl Work {
         let (memo, counts) = (Memo::new(0), Counts::default());
         let walk = Walk { records: &records, memo: &memo, counts: &counts };
         walk.run(context, &trees, &mut |_, _| {})?;
-        if let Some(issue) = context.findings.find(blocks) {
+        if let Some(issue) = context.findings.find(|issue| blocks(issue, &anew)) {
             return Err(Error::Rebuild(issue.to_string()));
         }
 
         let mut avoid = RangeSet::default();
-        for tree in all.iter().filter(|tree| ANEW.contains(&tree.id)) {
+        for tree in all.iter().filter(|tree| anew.contains(&tree.id)) {
             old_nodes(context, &Expect::root(tree.root), &AddressSet::default(), &mut avoid);
         }
         let chunks = context.volume.chunks();
         if chunks.iter().any(|chunk| context.volume.has_parity(chunk.logical) && !is_data(chunk)) {
             return Err(Error::Rebuild("metadata with parity is not written here".to_owned()));
         }
-        let collector = Collector::new(context.superblock, &chunks, &ANEW, &avoid)?;
-        let collected = collector.run(records.merge()?)?;
+        let collector = Collector::new(context.superblock, &chunks, &anew, &avoid)?;
+        let mut collected = collector.run(records.merge()?)?;
         let (root_items, chunk_tree_uuid) = roots::items(context)?;
         let geometry = Geometry { chunk_tree_uuid, ..context.source.geometry };
-        Ok(Self { geometry, collected, root_items, roots })
+        let mut sums = None;
+        if with_sums {
+            let wanted = std::mem::replace(&mut collected.wanted, Wanted::new()?);
+            sums = Some(wanted.sums(context.volume, &geometry)?);
+        }
+        Ok(Self { geometry, collected, root_items, roots, sums })
     }
 
     fn write(
@@ -136,17 +149,17 @@ impl Work {
         old: &Superblock,
         announce: &mut dyn FnMut(&str),
     ) -> Result<Rebuilt> {
-        let Self { geometry, mut collected, root_items, roots } = self;
+        let Self { geometry, mut collected, root_items, roots, sums } = self;
         let generation = old.generation.next();
-        let room = Room::find(&collected, &root_items, &geometry, old)?;
+        let room = Room::find(&collected, &root_items, sums.as_ref(), &geometry, old)?;
         collected.use_places(&room.places, u64::from(old.nodesize));
-        let done = sentences(&collected, &room, generation);
+        let done = sentences(&collected, &room, sums.as_ref(), generation);
         for line in &done {
             announce(line);
         }
         let bytes_used = collected.groups.iter().map(|group| group.used).sum();
         let roots_now = roots::patched(root_items, &room, generation, old.nodesize);
-        let mut sources = Sources::new(collected, roots_now, &room, old)?;
+        let mut sources = Sources::new(collected, roots_now, sums, &room, old)?;
         let mut own = own_items(&room, old, generation, &[]);
         if !old.incompat.has(Incompat::SKINNY_METADATA) {
             // These items name the first key of their node, which the order of all items decides.
@@ -174,7 +187,12 @@ fn is_data(chunk: &buttress_format::Chunk) -> bool {
 }
 
 /// What is about to be written.
-fn sentences(collected: &Collected, room: &Room, generation: Generation) -> Vec<String> {
+fn sentences(
+    collected: &Collected,
+    room: &Room,
+    sums: Option<&Sums>,
+    generation: Generation,
+) -> Vec<String> {
     let nodes = |id| room.trees.iter().find(|tree| tree.owner == id).map(|tree| tree.shape.nodes());
     let mut lines = vec![format!(
         "extent tree: {} extents and {} block groups, written anew in {} nodes",
@@ -185,16 +203,23 @@ fn sentences(collected: &Collected, room: &Room, generation: Generation) -> Vec<
     if let Some(count) = nodes(TreeId::FREE_SPACE) {
         lines.push(format!("free-space tree: written anew in {count} nodes"));
     }
+    if let Some(Sums { sectors, unreadable, .. }) = sums {
+        let mut line = format!("checksum tree: {sectors} sectors of data read and summed");
+        if *unreadable > 0 {
+            line += &format!(", {unreadable} cannot be read and have no checksum");
+        }
+        lines.push(line);
+    }
     let count = nodes(TreeId::ROOT).unwrap_or(0);
     lines.push(format!("root tree: {count} nodes at new places, in transaction {generation}"));
     lines
 }
 
 /// Whether an issue leaves a use of an extent in doubt (RB1).
-fn blocks(issue: &Issue) -> bool {
+fn blocks(issue: &Issue, anew: &[TreeId]) -> bool {
     match issue {
         Issue::NodeDamaged { tree, .. } | Issue::RootMissing { tree } => {
-            *tree == TreeId::ROOT || !ANEW.contains(tree)
+            *tree == TreeId::ROOT || !anew.contains(tree)
         }
         Issue::NodeBounds { .. }
         | Issue::NodeShared { .. }

@@ -52,6 +52,15 @@ pub struct RepairOptions {
     /// Whether the extent tree is written anew even if nothing is wrong with it. A log of fsync is
     /// removed then.
     pub init_extent_tree: bool,
+    /// Whether the checksum tree is written anew from the data, with the extent tree. Then nothing
+    /// tells damaged data from good data any more.
+    pub init_csum_tree: bool,
+}
+
+impl RepairOptions {
+    fn is_asked(&self) -> bool {
+        self.init_extent_tree || self.init_csum_tree
+    }
 }
 
 /// Where fields lie in a superblock.
@@ -92,8 +101,8 @@ pub fn repair_with(
     announce: &mut dyn FnMut(&str),
 ) -> Result<Repairs> {
     let mut repairs = Repairs::default();
-    let mut plan = Plan::of(report);
-    if options.init_extent_tree || !plan.extents.is_empty() {
+    let mut plan = Plan::of(report, options.init_csum_tree);
+    if options.is_asked() || !plan.extents.is_empty() {
         if rebuild_extents(devices, &plan, options, announce, &mut repairs)? {
             // All sums were made anew, too, and every copy of the superblock was written.
             plan = Plan { others: std::mem::take(&mut plan.others), ..Plan::default() };
@@ -140,7 +149,7 @@ fn rebuild_extents(
     announce: &mut dyn FnMut(&str),
     repairs: &mut Repairs,
 ) -> Result<bool> {
-    if plan.has_log && !plan.log && !options.init_extent_tree {
+    if plan.has_log && !plan.log && !options.is_asked() {
         let why = "extent tree: the log of fsync would be lost; --init-extent-tree accepts that";
         repairs.left.push(why.to_owned());
         return Ok(false);
@@ -149,7 +158,7 @@ fn rebuild_extents(
     if plan.has_log {
         announce(removes);
     }
-    let rebuilt = match rebuild(devices, &options.check, announce) {
+    let rebuilt = match rebuild(devices, &options.check, options.init_csum_tree, announce) {
         Ok(rebuilt) => rebuilt,
         Err(Error::Rebuild(why)) => {
             repairs.left.push(format!("extent tree: it cannot be written anew: {why}"));
@@ -201,6 +210,27 @@ struct Plan {
     others: Vec<&'static str>,
 }
 
+/// Whether an issue is of the checksum tree.
+fn is_of_sums(issue: &Issue) -> bool {
+    match issue {
+        Issue::NodeDamaged { tree, .. }
+        | Issue::NodeOwner { tree, .. }
+        | Issue::NodeFlags { tree, .. }
+        | Issue::NodeGeneration { tree, .. }
+        | Issue::NodeBounds { tree, .. }
+        | Issue::NodeShared { tree, .. }
+        | Issue::ItemMalformed { tree, .. }
+        | Issue::ItemUnexpected { tree, .. }
+        | Issue::RootMissing { tree } => *tree == TreeId::CSUM,
+        Issue::CsumMissing { .. }
+        | Issue::CsumUnexpected { .. }
+        | Issue::CsumUnused { .. }
+        | Issue::CsumOverlap { .. }
+        | Issue::DataDamaged { .. } => true,
+        _ => false,
+    }
+}
+
 /// Whether an issue is of the extent tree, or of the trees that follow from it.
 fn is_of_extents(issue: &Issue) -> bool {
     let is_derived =
@@ -239,7 +269,7 @@ fn is_of_extents(issue: &Issue) -> bool {
 type Change = (usize, Vec<u8>);
 
 impl Plan {
-    fn of(report: &Report) -> Self {
+    fn of(report: &Report, with_sums: bool) -> Self {
         let mut plan = Self::default();
         for issue in &report.issues {
             match issue {
@@ -260,7 +290,7 @@ impl Plan {
                     plan.bytes_used = Some(*expected);
                 }
                 other if other.severity() == Severity::Error => {
-                    let is_derived = is_of_extents(other);
+                    let is_derived = is_of_extents(other) || with_sums && is_of_sums(other);
                     let codes = if is_derived { &mut plan.extents } else { &mut plan.others };
                     if !codes.contains(&other.code()) {
                         codes.push(other.code());

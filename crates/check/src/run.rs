@@ -133,6 +133,7 @@ pub(crate) fn context<'c>(
         visited_nodes: AddressSet::default(),
         full_backrefs: AddressSet::default(),
         owned_nodes: std::sync::OnceLock::new(),
+        rebuilds_sums: std::sync::atomic::AtomicBool::new(false),
         shared: AddressSet::default(),
         owned: std::sync::OnceLock::new(),
         has_leftovers: std::sync::atomic::AtomicBool::new(false),

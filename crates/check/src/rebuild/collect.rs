@@ -15,10 +15,11 @@ use std::sync::Arc;
 use buttress_base::RangeSet;
 use buttress_format::{
     BackRef, BlockGroupFlags, Chunk, Extent, ExtentFlags, ExtentItem, Generation, Incompat, Key,
-    Kind, Logical, Superblock, TreeId, header::ITEM_LEN,
+    Kind, Logical, Superblock, TreeId, header::ITEM_LEN, limits::MAX_EXTENT,
 };
 
 use super::spool::Spool;
+use super::sums::Wanted;
 use crate::error::{Error, Result};
 use crate::record::{self, Entry, User, WORDS};
 use crate::sorter::Merge;
@@ -31,6 +32,8 @@ pub(crate) struct Collected {
     /// Ranges of metadata chunks that nothing uses, ascending.
     pub(crate) gaps: Vec<Extent>,
     pub(crate) extents: u64,
+    /// Data that wants checksums, if the walk recorded it.
+    pub(crate) wanted: Wanted,
 }
 
 impl Collected {
@@ -101,7 +104,8 @@ impl<'c> Collector<'c> {
         };
         let groups: Vec<GroupUse> = chunks.iter().map(group).collect();
         let reached = groups.first().map_or(Logical(0), |group| group.chunk.logical);
-        let out = Collected { items: Spool::new()?, groups, gaps: Vec::new(), extents: 0 };
+        let (items, wanted) = (Spool::new()?, Wanted::new()?);
+        let out = Collected { items, groups, gaps: Vec::new(), extents: 0, wanted };
         Ok(Self { superblock, anew, avoid, out, group: 0, reached, kept: reached })
     }
 
@@ -132,7 +136,12 @@ impl<'c> Collector<'c> {
                         _ => open.users.push((user, uses)),
                     }
                 }
-                Entry::Item { .. } | Entry::Sums { .. } => {}
+                Entry::Sums { range, wanted, .. } => {
+                    if wanted && range.len > 0 && range.len <= 2 * MAX_EXTENT {
+                        self.out.wanted.add(range)?;
+                    }
+                }
+                Entry::Item { .. } => {}
             }
         }
         self.extent(open)?;

@@ -15,11 +15,15 @@ use super::collect::Collected;
 use super::free;
 use super::pack::{Builder, Shape};
 use super::spool::{Item, Sizes};
+use super::sums::Sums;
 use crate::error::{Error, Result};
 
 /// The trees that are written anew.
-pub(crate) const ANEW: [TreeId; 4] =
-    [TreeId::EXTENT, TreeId::ROOT, TreeId::BLOCK_GROUP, TreeId::FREE_SPACE];
+pub(crate) fn anew(with_sums: bool) -> Vec<TreeId> {
+    let mut trees = vec![TreeId::EXTENT, TreeId::ROOT, TreeId::BLOCK_GROUP, TreeId::FREE_SPACE];
+    trees.extend(with_sums.then_some(TreeId::CSUM));
+    trees
+}
 
 /// Rounds after which the numbers of nodes must agree. Each round adds nodes, and few are needed.
 const ROUNDS_MAX: u32 = 64;
@@ -64,10 +68,11 @@ impl Room {
     pub(crate) fn find(
         collected: &Collected,
         root_items: &[Item],
+        sums: Option<&Sums>,
         geometry: &Geometry,
         superblock: &Superblock,
     ) -> Result<Self> {
-        let shapes = shapes(collected, root_items, geometry, superblock)?;
+        let shapes = shapes(collected, root_items, sums, geometry, superblock)?;
         let count: u64 = shapes.iter().map(|(_, shape)| shape.nodes()).sum();
         let places = places(collected, u64::from(superblock.nodesize), count);
         if (places.len() as u64) < count {
@@ -108,6 +113,7 @@ pub(crate) fn own_item_len(superblock: &Superblock) -> usize {
 fn shapes(
     collected: &Collected,
     root_items: &[Item],
+    sums: Option<&Sums>,
     geometry: &Geometry,
     superblock: &Superblock,
 ) -> Result<Vec<(TreeId, Shape)>> {
@@ -116,7 +122,7 @@ fn shapes(
     let groups = collected.groups.len() as u64;
     let mut roots = Sizes::default();
     // Root items that are missing are added.
-    roots.add(ANEW.len() as u64, RootItem::LEN);
+    roots.add(anew(true).len() as u64, RootItem::LEN);
     root_items.iter().for_each(|(_, bytes)| roots.add(1, bytes.len()));
     let mut count = 0;
     for _ in 0..ROUNDS_MAX {
@@ -131,6 +137,7 @@ fn shapes(
             extents.add(groups, GROUP_ITEM_LEN);
         }
         sizes.push((TreeId::EXTENT, extents));
+        sizes.extend(sums.map(|sums| (TreeId::CSUM, sums.items.sizes())));
         if has(CompatRo::FREE_SPACE_TREE) {
             // A new node can cut a free range in two.
             sizes.push((TreeId::FREE_SPACE, free::bound(&collected.groups, sector, count)));

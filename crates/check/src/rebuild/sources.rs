@@ -16,6 +16,7 @@ use super::collect::Collected;
 use super::free::FreeItems;
 use super::place::{NewTree, Room};
 use super::spool::{Item, Spool, merged};
+use super::sums::Sums;
 use crate::error::Result;
 
 /// The items of all new trees.
@@ -24,6 +25,7 @@ pub(crate) struct Sources {
     groups: Vec<Item>,
     has_group_tree: bool,
     free: Option<Spool>,
+    sums: Option<Spool>,
     roots: Vec<Item>,
 }
 
@@ -31,6 +33,7 @@ impl Sources {
     pub(crate) fn new(
         collected: Collected,
         roots: Vec<Item>,
+        sums: Option<Sums>,
         room: &Room,
         superblock: &Superblock,
     ) -> Result<Self> {
@@ -62,7 +65,8 @@ impl Sources {
         };
         let groups = groups.iter().map(group_item).collect();
         let has_group_tree = superblock.compat_ro.has(CompatRo::BLOCK_GROUP_TREE);
-        Ok(Self { extents, groups, has_group_tree, free, roots })
+        let sums = sums.map(|sums| sums.items);
+        Ok(Self { extents, groups, has_group_tree, free, sums, roots })
     }
 
     /// Bytes of all items of a tree, their heads included.
@@ -74,6 +78,7 @@ impl Sources {
             TreeId::ROOT => sum(&self.roots),
             TreeId::BLOCK_GROUP => sum(&self.groups),
             TreeId::FREE_SPACE => self.free.as_ref().map_or(0, |free| free.sizes().bytes),
+            TreeId::CSUM => self.sums.as_ref().map_or(0, |sums| sums.sizes().bytes),
             _ => {
                 let groups = if self.has_group_tree { 0 } else { sum(&self.groups) };
                 self.extents.sizes().bytes + sum(own) + groups
@@ -87,10 +92,15 @@ impl Sources {
         tree: &NewTree,
         own: &'s [Item],
     ) -> io::Result<Box<dyn Iterator<Item = io::Result<Item>> + 's>> {
-        Ok(match (tree.owner, &mut self.free) {
+        let spooled = match tree.owner {
+            TreeId::FREE_SPACE => self.free.as_mut(),
+            TreeId::CSUM => self.sums.as_mut(),
+            _ => None,
+        };
+        Ok(match (tree.owner, spooled) {
+            (_, Some(spool)) => Box::new(spool.items()?),
             (TreeId::ROOT, _) => Box::new(listed(&self.roots)),
             (TreeId::BLOCK_GROUP, _) => Box::new(listed(&self.groups)),
-            (TreeId::FREE_SPACE, Some(free)) => Box::new(free.items()?),
             _ => {
                 let groups = if self.has_group_tree { &[] } else { &self.groups[..] };
                 let extents = merged(self.extents.items()?, listed(own));

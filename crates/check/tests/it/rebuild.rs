@@ -149,6 +149,41 @@ fn a_rebuilt_volume_is_written_and_checked() {
     assert!(report.is_clean(), "{}", report.to_text());
 }
 
+/// The checksums of a volume that has none left are those that the engine had written. Files
+/// without checksums, and space that is only preallocated, get none.
+#[test]
+fn init_csum_tree_gives_the_same_checksums() {
+    let sums = |patch: &Patch| {
+        let mut sums = BTreeMap::new();
+        for leaf in patch.leaves(TreeId::CSUM) {
+            for slot in 0..leaf.len() {
+                for (index, sum) in leaf.item(slot).chunks(4).enumerate() {
+                    sums.insert(leaf.key(slot).offset + index as u64 * 4096, sum.to_vec());
+                }
+            }
+        }
+        sums
+    };
+    for device in [victim(), shared("new"), shared("old")] {
+        let patch = Patch::new(device);
+        let before = sums(&patch);
+        assert!(before.len() > 50);
+        let root = patch.root(TreeId::CSUM).logical;
+        let nodesize = patch.superblock.nodesize as usize;
+        patch.volume.write(root, &vec![7; nodesize]).expect("a write");
+        let report = patch.report();
+        assert!(report.has("node-damaged"));
+        let options = RepairOptions { init_csum_tree: true, ..RepairOptions::default() };
+        let repairs = repair_with(&devices(&patch), &report, &options, &mut |_| {});
+        let repairs = repairs.expect("a repair");
+        assert!(repairs.left.is_empty(), "{repairs:?}");
+        let patch = Patch::new(patch.device);
+        let report = patch.report_with(&buttress_check::Options::thorough());
+        assert!(report.is_clean(), "{}", report.to_text());
+        assert!(sums(&patch) == before, "other checksums");
+    }
+}
+
 /// What the lost leaf used is not known, so nothing may be taken for free.
 #[test]
 fn repair_keeps_the_extent_tree_where_a_file_tree_has_lost_a_leaf() {

@@ -46,6 +46,10 @@ pub(crate) struct Args {
     /// is removed.
     #[arg(long, requires = "repair")]
     init_extent_tree: bool,
+    /// With `--repair`: write the checksum tree and the extent tree anew. Checksums are made of the
+    /// data as it is, so damaged data is not found any more.
+    #[arg(long, requires = "repair")]
+    init_csum_tree: bool,
     /// With `--repair`: keep what is overwritten in this new file, so that `--undo` can put it
     /// back.
     #[arg(long, value_name = "FILE", requires = "repair")]
@@ -119,7 +123,7 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
         return answer(&report, None, about, ui);
     }
     let report = check(devices.clone(), &options, ui, &name)?;
-    if !args.repair || report.issues.is_empty() && !args.init_extent_tree {
+    if !args.repair || report.issues.is_empty() && !(args.init_extent_tree || args.init_csum_tree) {
         return answer(&report, None, about, ui);
     }
     print_issues(&report, ui)?;
@@ -142,7 +146,8 @@ fn repair(
     ui: &Ui,
     name: &str,
 ) -> Result<Repairs> {
-    let options = RepairOptions { check, init_extent_tree: args.init_extent_tree };
+    let Args { init_extent_tree, init_csum_tree, .. } = *args;
+    let options = RepairOptions { check, init_extent_tree, init_csum_tree };
     let mut announce = |line: &str| {
         if !ui.json() {
             // Standard output may be closed; then the answer will fail to print, too.
