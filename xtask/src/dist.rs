@@ -25,6 +25,9 @@ pub(crate) struct Options {
     /// Install the Debian package into a new Debian and try it; needs root and debootstrap.
     #[arg(long)]
     r#try: bool,
+    /// Pack this program for x86-64 instead of building one: to try the packages alone.
+    #[arg(long, value_name = "FILE")]
+    program: Option<PathBuf>,
 }
 
 /// A thing that a release has.
@@ -47,15 +50,28 @@ struct Machine {
     target: &'static str,
     /// As file names of releases name it.
     name: &'static str,
-    /// The C compiler that links, and what runs the program here, where it is another machine's.
-    cross: Option<(&'static str, &'static str)>,
+    /// The compiler of C, for zstd, mimalloc and ring.
+    compiler: &'static str,
+    /// The compiler that calls the linker; Rust brings musl itself.
+    linker: &'static str,
+    /// What runs a program of another machine here.
+    emulator: Option<&'static str>,
 }
 
-const X86_64: Machine = Machine { target: "x86_64-unknown-linux-gnu", name: "x86_64", cross: None };
+const X86_64: Machine = Machine {
+    target: "x86_64-unknown-linux-musl",
+    name: "x86_64",
+    compiler: "musl-gcc",
+    linker: "gcc",
+    emulator: None,
+};
+// The headers of glibc serve: what is compiled with them takes nothing that musl has not.
 const AARCH64: Machine = Machine {
-    target: "aarch64-unknown-linux-gnu",
+    target: "aarch64-unknown-linux-musl",
     name: "aarch64",
-    cross: Some(("aarch64-linux-gnu-gcc", "qemu-aarch64-static")),
+    compiler: "aarch64-linux-gnu-gcc",
+    linker: "aarch64-linux-gnu-gcc",
+    emulator: Some("qemu-aarch64-static"),
 };
 
 /// A program may have at most this many bytes.
@@ -78,9 +94,12 @@ fn make(options: &Options) -> Result<()> {
     let version = env!("CARGO_PKG_VERSION");
     let mut made = Vec::new();
     if wants(Part::Static) || wants(Part::Deb) || wants(Part::Rpm) {
-        let program = program(X86_64)?;
+        let packed = match &options.program {
+            Some(program) => program.clone(),
+            None => program(X86_64)?,
+        };
         let tree = dist.join("tree");
-        stage::tree(&tree, &program)?;
+        stage::tree(&tree, &packed)?;
         if wants(Part::Static) {
             made.push(stage::archive(&dist, &tree, &format!("buttress-{version}-x86_64"))?);
         }
@@ -111,36 +130,63 @@ fn make(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Builds the static program for a machine, and has it say its version.
+/// Builds the static program for a machine, and has it make and check a volume.
 fn program(machine: Machine) -> Result<PathBuf> {
+    // Where this machine has the target already, rustup says so and does nothing.
+    run_command(Command::new("rustup").args(["target", "add", machine.target]))?;
     let mut build = Command::new("cargo");
-    build.args(["build", "--profile", "dist", "--package", "buttress-cli", "--locked"]);
-    build.args(["--target", machine.target]);
+    build.args(["rustc", "--profile", "dist", "--package", "buttress-cli", "--locked"]);
+    build.args(["--bin", "buttress", "--target", machine.target, "--"]);
+    // The linker that comes with Rust, because GNU's joins no functions that are equal.
+    build.arg(format!("-Clink-arg=-B{}", linker_folder()?.display()));
+    // The profile says so too. cargo forgets that for a package with an `opt-level` of its own.
+    build.args(["-Clink-arg=-fuse-ld=lld", LINKER_FLAGS, "-Cstrip=symbols"]);
     let variable = machine.target.replace('-', "_");
-    let flags = format!("CARGO_TARGET_{}_RUSTFLAGS", variable.to_uppercase());
-    build.env(flags, "-C target-feature=+crt-static -C relocation-model=static");
-    if let Some((compiler, _)) = machine.cross {
-        let linker = format!("CARGO_TARGET_{}_LINKER", variable.to_uppercase());
-        build.env(linker, compiler).env(format!("CC_{variable}"), compiler);
-        // Where this machine has the target already, rustup says so and does nothing.
-        run_command(Command::new("rustup").args(["target", "add", machine.target]))?;
-    }
+    let linker = format!("CARGO_TARGET_{}_LINKER", variable.to_uppercase());
+    build.env(linker, machine.linker).env(format!("CC_{variable}"), machine.compiler);
     run_command(&mut build)?;
     let program = PathBuf::from("target").join(machine.target).join("dist/buttress");
     let len = std::fs::metadata(&program).map_err(|error| error.to_string())?.len();
     if len > PROGRAM_MAX {
         return Err(format!("{} has {len} bytes, more than {PROGRAM_MAX}", program.display()));
     }
-    let mut says = match machine.cross {
-        Some((_, emulator)) => Command::new(emulator),
-        None => Command::new(&program),
-    };
-    if machine.cross.is_some() {
-        says.arg(&program);
+    let image = Path::new("target/dist").join(format!("try-{}.img", machine.name));
+    let image = image.display().to_string();
+    let calls: [&[&str]; 4] = [
+        &["--version"],
+        &["mkfs", "--force", &image, "--size", "256M", "--label", "try", "--rootdir", "packaging"],
+        &["check", "--check-data-csum", &image],
+        &["ls", &format!("{image}:/")],
+    ];
+    for call in calls {
+        let mut command = match machine.emulator {
+            Some(emulator) => Command::new(emulator),
+            None => Command::new(&program),
+        };
+        if machine.emulator.is_some() {
+            command.arg(&program);
+        }
+        run_command(command.args(call))?;
     }
-    run_command(says.arg("--version"))?;
+    std::fs::remove_file(&image).map_err(|error| format!("{image}: {error}"))?;
     println!("{}: {len} bytes, static, {}", program.display(), machine.name);
     Ok(program)
+}
+
+/// Joins equal functions, and packs the relocations of a program that may lie anywhere.
+const LINKER_FLAGS: &str = "-Clink-arg=-Wl,--icf=all,-z,pack-relative-relocs,-O2";
+
+/// The folder in which the compiler of C finds the linker of Rust by the name `ld.lld`.
+fn linker_folder() -> Result<PathBuf> {
+    let output = Command::new("rustc").args(["--print", "target-libdir"]).output();
+    let output = output.map_err(|error| format!("rustc: {error}"))?;
+    let libraries = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
+    let folder = libraries.with_file_name("bin").join("gcc-ld");
+    if folder.join("ld.lld").exists() {
+        Ok(folder)
+    } else {
+        Err(format!("{} has no ld.lld; see `rustup component`", folder.display()))
+    }
 }
 
 fn sums(dist: &Path, made: &[PathBuf]) -> Result<()> {

@@ -51,7 +51,7 @@ const UNMOUNT: &[&str] = &[
     "ends_when_everything_is_on_the_image",
 ];
 
-const PARTS: [Part; 9] = [
+const PARTS: [Part; 10] = [
     ("ci", ".ci/run", &[]),
     ("versitygw", ".ci/versitygw", &[]),
     ("crash", "cargo", &["xtask", "crash", "--minutes", "60", "--on-time", "--jobs", "2"]),
@@ -61,6 +61,7 @@ const PARTS: [Part; 9] = [
     ("dist", "cargo", &["xtask", "dist", "--try"]),
     ("package", "cargo", &["xtask", "package"]),
     ("deny", "packaging/deny", &[]),
+    ("msrv", ".ci/msrv", &[]),
 ];
 
 pub(crate) fn run(options: &Options) -> ExitCode {

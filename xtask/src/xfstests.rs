@@ -134,9 +134,10 @@ fn mount_options(options: &Options) -> String {
         Door::IoUring => "io_uring",
         Door::Device => "noio_uring",
     };
+    // The suite knows the type `fuse.buttress` only.
     match options.options.as_str() {
-        "" => door.to_owned(),
-        more => format!("{door},{more}"),
+        "" => format!("{door},nofuseblk"),
+        more => format!("{door},nofuseblk,{more}"),
     }
 }
 

@@ -8,8 +8,10 @@
 //! # Invariants
 //!
 //! - **F1** While a writer has the file open, every other program that asks for the lock is
-//!   refused: see `lock`. A block device that the kernel itself uses is refused as well. A device
-//!   that is open for reading can become writable later, if no other program has it open.
+//!   refused: see `lock`. A writer also claims a block device, so that the kernel mounts it nowhere
+//!   else. It is refused if the kernel uses the device. A mount of the device by the kernel for
+//!   this program takes the claim over (`yield_claim`). A device that is open for reading
+//!   can become writable later, if no other program has it open.
 //! - **F2** In direct mode, requests through the direct descriptor are aligned in memory, in place
 //!   and in length. All others go through a second, buffered one. The kernel keeps the two
 //!   coherent: a direct read first writes back dirty pages, and a direct write drops cached ones.
@@ -18,6 +20,8 @@
 //!
 //! The kernel releases the lock with the descriptor: on drop, on exit, on a crash.
 
+mod claim;
+
 use std::fs::File;
 use std::io::{self, IoSlice, Seek, SeekFrom};
 use std::os::fd::AsRawFd;
@@ -25,12 +29,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
-use std::time::Duration;
 
-use buttress_base::{AlignedBuf, clock, text, thread};
+use buttress_base::{AlignedBuf, text};
+use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
 
+use self::claim::claim;
 use crate::device::{
     Class, Content, Device, Extent, FailedWrite, Space, Unfinished, Write, check, total_len,
     write_each_zero,
@@ -74,6 +79,10 @@ pub struct FileDevice {
     is_block_device: bool,
     /// Holds the lock.
     file: File,
+    /// Claims a block device that is written, until the kernel's own claim replaces it (F1).
+    ///
+    /// Unranked: a leaf.
+    claim: Mutex<Option<File>>,
     /// In direct mode, the same file with `O_DIRECT`, which bypasses the page cache.
     pub(crate) direct: Option<File>,
     /// The same files opened for writing, if [`Device::begin_writing`] made the device writable
@@ -92,10 +101,6 @@ struct Writer {
     direct: Option<File>,
 }
 
-/// How long to retry while a block device is in use, and the pause between two attempts.
-const BUSY_MAX: Duration = Duration::from_millis(500);
-const BUSY_PAUSE: Duration = Duration::from_millis(5);
-
 /// How many buffers the kernel takes in one call.
 pub(crate) const IOVEC_MAX: usize = 1024;
 
@@ -113,14 +118,16 @@ impl FileDevice {
         let metadata = std::fs::metadata(path).map_err(open_error(path))?;
         let is_block_device = check_kind(path, &metadata)?;
 
-        let file = open_not_busy(path, options, is_block_device)?;
+        let is_claimed = is_block_device && options.write && options.lock;
+        let claim = if is_claimed { Some(claim(path)?) } else { None };
+        let file = open_options(options).open(path).map_err(open_error(path))?;
         if options.lock {
             lock::lock(&file, path, options.write)?;
             if options.write && !is_block_device {
                 lock::check_not_looped(&file, path)?;
             }
         }
-        Self::from_locked(path, file, options, is_block_device)
+        Self::from_locked(path, (file, claim), options, is_block_device)
     }
 
     /// Creates a sparse file of `len` bytes and opens it exclusively for writing.
@@ -140,8 +147,7 @@ impl FileDevice {
             Err(source) => return Err(Error::Open { path: path.to_owned(), source }),
         }
         let options = OpenOptions::WRITE;
-        let file =
-            open_options(options, false).create(true).open(path).map_err(open_error(path))?;
+        let file = open_options(options).create(true).open(path).map_err(open_error(path))?;
         let metadata = file.metadata().map_err(open_error(path))?;
         let is_block_device = check_kind(path, &metadata)?;
         // Locked before any change: another program may be writing the existing file.
@@ -154,7 +160,7 @@ impl FileDevice {
                 source,
             })?;
         }
-        Self::from_locked(path, file, options, is_block_device)
+        Self::from_locked(path, (file, None), options, is_block_device)
     }
 
     /// Returns the path the device was opened by.
@@ -168,6 +174,24 @@ impl FileDevice {
         lock::unlock(&self.file);
     }
 
+    /// Gives up the claim on a block device, so that the kernel can mount it for this program and
+    /// claim it. The lock stays. Returns whether there was a claim.
+    pub fn yield_claim(&self) -> bool {
+        let claim = self.claim.lock().take();
+        claim.is_some()
+    }
+
+    /// Takes the claim again after [`Self::yield_claim`], if the kernel has not.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Busy`] if the kernel or another program has claimed the device meanwhile.
+    pub fn take_claim(&self) -> Result<(), Error> {
+        let claimed = claim(&self.path)?;
+        *self.claim.lock() = Some(claimed);
+        Ok(())
+    }
+
     /// Says whether this is a block device, as opposed to a regular file.
     #[must_use]
     pub fn is_block_device(&self) -> bool {
@@ -176,7 +200,7 @@ impl FileDevice {
 
     fn from_locked(
         path: &Path,
-        mut file: File,
+        (mut file, claim): (File, Option<File>),
         options: OpenOptions,
         is_block_device: bool,
     ) -> Result<Self, Error> {
@@ -197,6 +221,7 @@ impl FileDevice {
             writable,
             is_block_device,
             file,
+            claim: Mutex::new(claim),
             direct,
             writer,
             rings,
@@ -273,7 +298,11 @@ impl FileDevice {
             Error::Busy { .. } => Error::Busy { path: self.path.clone() },
             error => error,
         };
-        let file = open_not_busy(&own, options, self.is_block_device).map_err(named)?;
+        let claimed = match self.is_block_device {
+            true => Some(claim(&own).map_err(named)?),
+            false => None,
+        };
+        let file = open_options(options).open(&own).map_err(open_error(&self.path))?;
         // For a read-only block device, the kernel allows the open but refuses each write.
         if self.is_block_device && is_read_only(&file) {
             let source = io::Error::from(Errno::ROFS);
@@ -283,6 +312,7 @@ impl FileDevice {
             true => Some(open_direct(&own, &file, options).map_err(named)?),
             false => None,
         };
+        *self.claim.lock() = claimed;
         Ok(Writer { file, direct })
     }
 }
@@ -473,28 +503,6 @@ fn check_kind(path: &Path, metadata: &std::fs::Metadata) -> Result<bool, Error> 
     Err(Error::NotADevice { path: path.to_owned(), found })
 }
 
-/// Opens an existing file or device, and retries for a moment while a block device is in use.
-/// Programs that look for a free loop device, or read partition tables, open each device for a
-/// moment.
-fn open_not_busy(path: &Path, options: OpenOptions, is_block_device: bool) -> Result<File, Error> {
-    let begun = clock::now();
-    loop {
-        let source = match open_options(options, is_block_device).open(path) {
-            Ok(file) => return Ok(file),
-            Err(source) => source,
-        };
-        match Errno::from_io_error(&source) {
-            Some(Errno::BUSY) if is_block_device => {
-                if clock::since(begun) >= BUSY_MAX {
-                    return Err(Error::Busy { path: path.to_owned() });
-                }
-                thread::sleep(BUSY_PAUSE);
-            }
-            _ => return Err(Error::Open { path: path.to_owned(), source }),
-        }
-    }
-}
-
 /// Whether a block device refuses writes, as far as the kernel says.
 fn is_read_only(file: &File) -> bool {
     let Ok(metadata) = file.metadata() else { return false };
@@ -504,13 +512,9 @@ fn is_read_only(file: &File) -> bool {
     said.is_ok_and(|said| said.trim() == "1")
 }
 
-fn open_options(options: OpenOptions, is_block_device: bool) -> std::fs::OpenOptions {
+fn open_options(options: OpenOptions) -> std::fs::OpenOptions {
     let mut std_options = std::fs::OpenOptions::new();
     std_options.read(true).write(options.write);
-    // On a block device, `O_EXCL` without `O_CREAT` fails if the kernel uses the device (F1).
-    if is_block_device && options.write && options.lock {
-        std_options.custom_flags(OFlags::EXCL.bits().cast_signed());
-    }
     std_options
 }
 

@@ -7,12 +7,13 @@ use buttress_base::Ranked;
 use buttress_format::{
     BlockGroupItem, CompatRo, Extent, Generation, Key, Logical, Superblock, TreeId, ids,
 };
-use buttress_tree::NodePtr;
+use buttress_tree::{Node, NodePtr};
 use buttress_volume::Volume;
 
 use crate::bits::AddressSet;
 use crate::facts::{Group, OwnedBytes};
 use crate::issue::Issue;
+use crate::owned_nodes::OwnedNodes;
 use crate::report::Findings;
 use crate::source::Source;
 use crate::{Options, Progress};
@@ -33,6 +34,10 @@ pub(crate) struct Context<'c> {
     pub(crate) visited_nodes: AddressSet,
     /// Nodes that refer to their children by their own address, according to the extent tree.
     pub(crate) full_backrefs: AddressSet,
+    /// In a rebuild: the nodes that their own trees reach. Then the extent tree is not asked.
+    pub(crate) owned_nodes: std::sync::OnceLock<OwnedNodes>,
+    /// In a rebuild: whether the walk also records which data wants checksums.
+    pub(crate) rebuilds_sums: AtomicBool,
     /// Nodes with more than one reference, as the extent tree says.
     pub(crate) shared: AddressSet,
     /// Bytes that each subvolume owns, if simple quotas count them.
@@ -104,8 +109,16 @@ impl Context<'_> {
     }
 
     /// Returns whether a node refers to its children and extents by its own address.
-    pub(crate) fn refers_by_address(&self, node: Logical) -> bool {
-        self.full_backrefs.contains(node)
+    pub(crate) fn refers_by_address(&self, node: &Node) -> bool {
+        match self.owned_nodes.get() {
+            Some(owned) => !owned.has(node),
+            None => self.full_backrefs.contains(node.logical()),
+        }
+    }
+
+    /// Returns whether the root of an unfinished balance's tree is recorded by its own address.
+    pub(crate) fn is_own_parent(&self, root: Logical) -> bool {
+        self.owned_nodes.get().is_some() || self.full_backrefs.contains(root)
     }
 }
 
@@ -118,13 +131,20 @@ pub(crate) struct Tree {
     pub(crate) is_dead: bool,
     /// The progress of the deletion: everything before this key, at this level, is deleted.
     pub(crate) drop: Option<(Key, u8)>,
+    /// Whether only extents count: a rebuild looks at no files.
+    is_for_extents: bool,
     /// Set when a part of the tree could not be read. A missing item is then no error.
     cut: Arc<AtomicBool>,
 }
 
 impl Tree {
     pub(crate) fn new(id: TreeId, root: NodePtr) -> Self {
-        Self { id, root, is_dead: false, drop: None, cut: Arc::default() }
+        Self { id, root, is_dead: false, drop: None, is_for_extents: false, cut: Arc::default() }
+    }
+
+    /// The tree for a walk that looks only at what uses extents.
+    pub(crate) fn for_extents(self) -> Self {
+        Self { is_for_extents: true, ..self }
     }
 
     /// Records that a part of the tree cannot be read.
@@ -141,9 +161,16 @@ impl Tree {
         self.id.is_fs_tree() || self.id == TreeId::TREE_RELOC || self.id == TreeId::DATA_RELOC
     }
 
+    /// Returns whether the tree has files that want checksums for their data.
+    pub(crate) fn wants_sums(&self, rebuilds_sums: bool) -> bool {
+        let is_asked = !self.is_for_extents || rebuilds_sums;
+        self.id.is_fs_tree() && !self.is_dead && is_asked
+    }
+
     /// Returns whether the tree has files to check. The data relocation tree has some, too: orphans
     /// without names. Whether they have checksums depends on the data that they copy.
     pub(crate) fn has_files(&self) -> bool {
-        (self.id.is_fs_tree() || self.id == TreeId::DATA_RELOC) && !self.is_dead
+        let is_of_files = self.id.is_fs_tree() || self.id == TreeId::DATA_RELOC;
+        is_of_files && !self.is_dead && !self.is_for_extents
     }
 }

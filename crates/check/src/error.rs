@@ -19,4 +19,7 @@ pub enum Error {
     /// A temporary file failed: see `TMPDIR`.
     #[error("cannot sort in temporary files")]
     Sort(#[from] std::io::Error),
+    /// A tree cannot be written anew: facts contradict each other, or room is missing.
+    #[error("{0}")]
+    Rebuild(String),
 }

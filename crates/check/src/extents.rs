@@ -120,7 +120,7 @@ impl<'e, 'c> Extents<'e, 'c> {
             Entry::Item { extent, refs, flags, level, generation } => {
                 self.item(Item { extent, refs, flags, level, generation });
             }
-            Entry::Node { level, generation, owner } => {
+            Entry::Node { level, generation, owner, .. } => {
                 self.node(level, generation, owner);
             }
             Entry::Use { user, uses, recorded, len } => self.user(user, uses, recorded, len),

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use buttress_format::{
     Body, Compression, DirEntry, Error as FormatError, Extent, FileExtent, FileKind, Ino,
@@ -58,6 +59,10 @@ impl<'l, 'c> Leaves<'l, 'c> {
                 self.use_data(records, node, &item)?;
             }
             if !self.tree.has_files() {
+                if item.key.kind == Kind::INODE_ITEM && self.wants_sums() {
+                    let inode = InodeItem::parse(item.bytes).ok();
+                    self.flags = inode.map(|inode| (item.key.objectid, inode.flags));
+                }
                 self.plain(&item);
                 continue;
             }
@@ -76,6 +81,10 @@ impl<'l, 'c> Leaves<'l, 'c> {
             span.push(done, &mut self.checker);
         }
         Ok(span)
+    }
+
+    fn wants_sums(&self) -> bool {
+        self.tree.wants_sums(self.context.rebuilds_sums.load(Ordering::Relaxed))
     }
 
     /// Whether items of this tree can refer to data.
@@ -105,15 +114,19 @@ impl<'l, 'c> Leaves<'l, 'c> {
             return Ok(());
         };
         let (tree, ino, at) = (self.tree.id, Ino(item.key.objectid), item.key.offset);
-        let user = if self.context.refers_by_address(node.logical()) {
+        let user = if self.context.refers_by_address(node) {
             User::Leaf(node.logical())
         } else {
             // The item may use a later part of the extent than its own file offset. The difference
             // then wraps, as in Linux.
             User::File(node.owner(), ino, at.wrapping_sub(region.offset))
         };
-        records.put(record::met(region.disk, user, region.disk_len))?;
-        if !self.tree.has_files() || self.tree.id == TreeId::DATA_RELOC {
+        let mut used = record::met(region.disk, user, region.disk_len);
+        if self.context.owned_nodes.get().is_some() {
+            record::set_generation(&mut used, extent.generation);
+        }
+        records.put(used)?;
+        if !self.wants_sums() {
             return Ok(());
         }
         // Without the inode item, which is reported, the flags are unknown.

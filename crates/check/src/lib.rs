@@ -17,7 +17,7 @@
 //!
 //! # Invariants
 //!
-//! - **J1** Only [`repair`] writes.
+//! - **J1** Only [`repair`] and [`undo`] write.
 //! - **J2** Whatever the bytes are, the check does not panic or loop forever. Its memory is at most
 //!   [`Options::memory_bytes`] and a small multiple of the count of chunks and subvolumes.
 
@@ -35,13 +35,16 @@ mod facts;
 mod free_space;
 mod inode;
 mod issue;
+mod journal;
 mod leaf;
 mod log;
 mod memo;
 mod names;
 mod options;
+mod owned_nodes;
 mod quota;
 mod reach;
+mod rebuild;
 mod record;
 mod repair;
 mod report;
@@ -54,7 +57,8 @@ mod walk;
 
 pub use error::{Error, Result};
 pub use issue::{Issue, Name, Severity};
+pub use journal::{Journal, Journaling, undo};
 pub use options::{NoProgress, Options, Progress, Step};
-pub use repair::{Repairs, repair};
+pub use repair::{RepairOptions, Repairs, repair, repair_with};
 pub use report::{Report, Totals};
 pub use run::{check_devices, check_held, check_image, check_images};

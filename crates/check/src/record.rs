@@ -7,13 +7,14 @@
 //! ```text
 //! word      0        1                2        3       4        5      6         7
 //! item      address  0                length   refs    flags    level  generation
-//! node      address  1                level    generation owner
+//! node      address  1                level    generation owner  first key: object, kind, offset
 //! use       address  tag of the reference | its words (root or parent, inode, offset)
 //!                                                               uses   recorded  length
 //! checksums address  6                end      wanted  tree     inode  offset in the file
 //! ```
 
-use buttress_format::{BackRef, Extent, Generation, Ino, Logical, TreeId};
+use buttress_format::{BackRef, Extent, Generation, Ino, Key, Kind, Logical, TreeId};
+use buttress_tree::Node;
 
 use crate::sorter::Record as Words;
 
@@ -31,13 +32,16 @@ const DATA: u64 = 4;
 const SHARED_DATA: u64 = 5;
 const SUMS: u64 = 6;
 
+/// Set in the word of a node's level if the node refers to its children by its address.
+const BY_ADDRESS: u64 = 1 << 8;
+
 /// A record's meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
     /// The extent tree's record of an extent.
     Item { extent: Extent, refs: u64, flags: u64, level: Option<u8>, generation: Generation },
     /// A node that was met.
-    Node { level: u8, generation: Generation, owner: TreeId },
+    Node { level: u8, by_address: bool, generation: Generation, owner: TreeId, first: Key },
     /// A user of an extent: how many uses the walk found, how many the extent tree records, and the
     /// length that the user expects.
     Use { user: User, uses: u64, recorded: u64, len: u64 },
@@ -109,8 +113,18 @@ pub(crate) fn item(
 }
 
 /// The record of a node that was met.
-pub(crate) fn node(at: Logical, level: u8, generation: Generation, owner: TreeId) -> Record {
-    [at.0, NODE, u64::from(level), generation.0, owner.0, 0, 0, 0]
+pub(crate) fn node(node: &Node, by_address: bool) -> Record {
+    let first = if node.is_empty() { Key::MIN } else { node.key(0) };
+    let level = u64::from(node.level()) | if by_address { BY_ADDRESS } else { 0 };
+    let (generation, owner) = (node.header().generation.0, node.owner().0);
+    let kind = u64::from(first.kind.0);
+    [node.logical().0, NODE, level, generation, owner, first.objectid, kind, first.offset]
+}
+
+/// Notes in the record of a use by a file since which transaction the use exists. Only a rebuild
+/// asks for it, and has no recorded uses, so their count has room for it.
+pub(crate) fn set_generation(used: &mut Record, generation: Generation) {
+    used[6] = generation.0;
 }
 
 /// Makes the record of a use that was found. `len` is the length that the user expects.
@@ -149,7 +163,12 @@ pub(crate) fn read(record: &Record) -> (Logical, Entry) {
             level: u8::try_from(x).ok(),
             generation: Generation(y),
         },
-        NODE => Entry::Node { level: a as u8, generation: Generation(b), owner: TreeId(c) },
+        NODE => {
+            let (generation, owner) = (Generation(b), TreeId(c));
+            let first = Key::new(x, Kind(y as u8), z);
+            let by_address = a & BY_ADDRESS != 0;
+            Entry::Node { level: a as u8, by_address, generation, owner, first }
+        }
         TREE => use_of(User::Tree(TreeId(a))),
         SHARED => use_of(User::Node(Logical(a))),
         DATA => use_of(User::File(TreeId(a), Ino(b), c)),

@@ -2,18 +2,18 @@
 //!
 //! # Invariants
 //!
-//! - **M1** Every written value follows from verified data: sums over extents without damage, or a
-//!   good copy of the superblock. No value is a guess. If the volume has any other damage, the
-//!   repair only writes copies of the superblock and removes a damaged log.
+//! - **M1** Every written value follows from verified data: sums over extents without damage, the
+//!   trees that refer to extents, or a good copy of the superblock. No value is a guess. Damage of
+//!   other kinds stays, and nothing is written that depends on it.
 //! - **M2** A superblock is written by patching the bytes of a good copy. So fields that this
 //!   program does not know stay as they are.
 //! - **M3** Nodes are durable before the superblock.
 //!
 //! # Failure
 //!
-//! The repair overwrites the sums of block groups in place. A power cut during such a write can
-//! damage one node, in one or more copies. So the power must not fail. If metadata has two copies,
-//! a `scrub` afterwards mends a damaged one.
+//! Where the sums of block groups alone are wrong, the repair overwrites them in place. A power cut
+//! during such a write can damage one node, in one or more copies. So the power must not fail. If
+//! metadata has two copies, a `scrub` afterwards mends a damaged one.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -29,8 +29,10 @@ use buttress_tree::{Cursor, Geometry, Node, NodePtr, Store, boot};
 use buttress_volume::{OpenOptions, Volume};
 use serde::Serialize;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::issue::{Issue, Severity};
+use crate::options::Options;
+use crate::rebuild::rebuild;
 use crate::report::Report;
 
 /// The changes that were made, and the problems that remain, as sentences.
@@ -42,7 +44,32 @@ pub struct Repairs {
     pub left: Vec<String>,
 }
 
+/// The extent of a repair.
+#[derive(Clone, Debug, Default)]
+pub struct RepairOptions {
+    /// Memory and threads of the walk that a rebuild makes.
+    pub check: Options,
+    /// Whether the extent tree is written anew even if nothing is wrong with it. A log of fsync is
+    /// removed then.
+    pub init_extent_tree: bool,
+    /// Whether the checksum tree is written anew from the data, with the extent tree. Then nothing
+    /// tells damaged data from good data any more.
+    pub init_csum_tree: bool,
+}
+
+impl RepairOptions {
+    fn is_asked(&self) -> bool {
+        self.init_extent_tree || self.init_csum_tree
+    }
+}
+
 /// Where fields lie in a superblock.
+const GENERATION_AT: usize = 72;
+const ROOT_AT: usize = 80;
+const ROOT_LEVEL_AT: usize = 198;
+const UUID_GENERATION_AT: usize = 563;
+const BACKUPS_AT: usize = 2859;
+const BACKUPS_LEN: usize = 4 * 168;
 const BYTENR_AT: usize = 48;
 const LOG_ROOT_AT: usize = 96;
 const LOG_LEVEL_AT: usize = 200;
@@ -59,13 +86,38 @@ const CACHE_BYTES: u64 = 8 << 20;
 /// When a device fails or cannot be written. All writes before the failure were correct on their
 /// own.
 pub fn repair(devices: &[Arc<dyn Device>], report: &Report) -> Result<Repairs> {
+    repair_with(devices, report, &RepairOptions::default(), &mut |_| {})
+}
+
+/// As [`repair`], with options. `announce` gets a sentence for each repair before its first write.
+///
+/// # Errors
+///
+/// As [`repair`].
+pub fn repair_with(
+    devices: &[Arc<dyn Device>],
+    report: &Report,
+    options: &RepairOptions,
+    announce: &mut dyn FnMut(&str),
+) -> Result<Repairs> {
     let mut repairs = Repairs::default();
-    let plan = Plan::of(report);
+    let mut plan = Plan::of(report, options.init_csum_tree);
+    if options.is_asked() || !plan.extents.is_empty() {
+        if rebuild_extents(devices, &plan, options, announce, &mut repairs)? {
+            // All sums were made anew, too, and every copy of the superblock was written.
+            plan = Plan { others: std::mem::take(&mut plan.others), ..Plan::default() };
+        } else {
+            plan.others.append(&mut plan.extents);
+        }
+    }
     if !plan.others.is_empty() {
         let codes = plan.others.join(", ");
         repairs.left.push(format!("{codes}: there is no safe repair; copy what is readable"));
     }
     if plan.others.is_empty() && !plan.groups.is_empty() {
+        for (group, used) in &plan.groups {
+            announce(&format!("block group {group}: {used} bytes used"));
+        }
         let written = write_groups(devices, &plan.groups)?;
         for (group, used) in &plan.groups {
             match written.contains(group) {
@@ -75,16 +127,71 @@ pub fn repair(devices: &[Arc<dyn Device>], report: &Report) -> Result<Repairs> {
         }
     }
     let is_trusted = plan.others.is_empty();
+    let before = repairs.done.len();
     let changes = plan.changes(is_trusted, &mut repairs);
     if plan.copies || !changes.is_empty() {
-        for device in devices {
-            write_superblocks(&**device, &changes)?;
-        }
         if plan.copies {
             repairs.done.push("superblocks: every copy is as the newest".to_owned());
         }
+        repairs.done[before..].iter().for_each(|line| announce(line));
+        for device in devices {
+            write_superblocks(&**device, &changes)?;
+        }
     }
     Ok(repairs)
+}
+
+/// Writes the extent tree anew, then the superblocks. Returns whether it was possible.
+fn rebuild_extents(
+    devices: &[Arc<dyn Device>],
+    plan: &Plan,
+    options: &RepairOptions,
+    announce: &mut dyn FnMut(&str),
+    repairs: &mut Repairs,
+) -> Result<bool> {
+    if plan.has_log && !plan.log && !options.is_asked() {
+        let why = "extent tree: the log of fsync would be lost; --init-extent-tree accepts that";
+        repairs.left.push(why.to_owned());
+        return Ok(false);
+    }
+    let removes = "log: removed; what fsync wrote after the last commit is gone";
+    if plan.has_log {
+        announce(removes);
+    }
+    let rebuilt = match rebuild(devices, &options.check, options.init_csum_tree, announce) {
+        Ok(rebuilt) => rebuilt,
+        Err(Error::Rebuild(why)) => {
+            repairs.left.push(format!("extent tree: it cannot be written anew: {why}"));
+            return Ok(false);
+        }
+        Err(error) => return Err(error),
+    };
+    let changes = changes_of(&rebuilt.superblock);
+    for device in devices {
+        write_superblocks(&**device, &changes)?;
+    }
+    if plan.has_log {
+        repairs.done.push(removes.to_owned());
+    }
+    repairs.done.extend(rebuilt.done);
+    Ok(true)
+}
+
+/// The fields of a superblock that a rebuild changes.
+fn changes_of(new: &Superblock) -> Vec<Change> {
+    let bytes = new.to_bytes(SUPER_OFFSETS[0]);
+    let fields = [
+        (GENERATION_AT, 8),
+        (ROOT_AT, 8),
+        (ROOT_LEVEL_AT, 1),
+        (LOG_ROOT_AT, 8),
+        (LOG_LEVEL_AT, 1),
+        (BYTES_USED_AT, 8),
+        (COMPAT_RO_AT, 8),
+        (UUID_GENERATION_AT, 8),
+        (BACKUPS_AT, BACKUPS_LEN),
+    ];
+    fields.into_iter().map(|(at, len)| (at, bytes[at..at + len].to_vec())).collect()
 }
 
 /// The repairs to make.
@@ -95,15 +202,74 @@ struct Plan {
     free_space: bool,
     groups: Vec<(Logical, u64)>,
     bytes_used: Option<u64>,
+    /// Whether there is a log, good or bad.
+    has_log: bool,
+    /// Codes of what a new extent tree mends.
+    extents: Vec<&'static str>,
     /// Codes of what cannot be mended.
     others: Vec<&'static str>,
 }
 
-/// A change of a superblock: its offset and the new bytes.
+/// Whether an issue is of the checksum tree.
+fn is_of_sums(issue: &Issue) -> bool {
+    match issue {
+        Issue::NodeDamaged { tree, .. }
+        | Issue::NodeOwner { tree, .. }
+        | Issue::NodeFlags { tree, .. }
+        | Issue::NodeGeneration { tree, .. }
+        | Issue::NodeBounds { tree, .. }
+        | Issue::NodeShared { tree, .. }
+        | Issue::ItemMalformed { tree, .. }
+        | Issue::ItemUnexpected { tree, .. }
+        | Issue::RootMissing { tree } => *tree == TreeId::CSUM,
+        Issue::CsumMissing { .. }
+        | Issue::CsumUnexpected { .. }
+        | Issue::CsumUnused { .. }
+        | Issue::CsumOverlap { .. }
+        | Issue::DataDamaged { .. } => true,
+        _ => false,
+    }
+}
+
+/// Whether an issue is of the extent tree, or of the trees that follow from it.
+fn is_of_extents(issue: &Issue) -> bool {
+    let is_derived =
+        |tree: &TreeId| matches!(*tree, TreeId::EXTENT | TreeId::BLOCK_GROUP | TreeId::FREE_SPACE);
+    match issue {
+        Issue::NodeDamaged { tree, .. }
+        | Issue::NodeOwner { tree, .. }
+        | Issue::NodeFlags { tree, .. }
+        | Issue::NodeGeneration { tree, .. }
+        | Issue::NodeBounds { tree, .. }
+        | Issue::NodeShared { tree, .. }
+        | Issue::ItemMalformed { tree, .. }
+        | Issue::ItemUnexpected { tree, .. }
+        | Issue::ItemGeneration { tree, .. }
+        | Issue::RootMissing { tree } => is_derived(tree),
+        Issue::BlockGroupMissing { .. }
+        | Issue::BlockGroupMismatch { .. }
+        | Issue::ChunkMissing { .. }
+        | Issue::NodeOwnerRef { .. }
+        | Issue::ExtentMissing { .. }
+        | Issue::ExtentUnused { .. }
+        | Issue::ExtentOverlap { .. }
+        | Issue::ExtentMismatch { .. }
+        | Issue::ExtentRefs { .. }
+        | Issue::ExtentOutside { .. }
+        | Issue::BackrefMissing { .. }
+        | Issue::BackrefUnused { .. }
+        | Issue::BackrefCount { .. }
+        | Issue::BackrefOrder { .. } => true,
+        _ => false,
+    }
+}
+
+/// A change of a superblock: its offset and the new bytes. No bytes at the place of the flags mean
+/// that the free-space tree is marked invalid.
 type Change = (usize, Vec<u8>);
 
 impl Plan {
-    fn of(report: &Report) -> Self {
+    fn of(report: &Report, with_sums: bool) -> Self {
         let mut plan = Self::default();
         for issue in &report.issues {
             match issue {
@@ -111,6 +277,7 @@ impl Plan {
                 | Issue::SuperCopyMissing { .. }
                 | Issue::SuperCopyStale { .. }
                 | Issue::SuperCopyMismatch { .. } => plan.copies = true,
+                Issue::LogPresent { .. } => plan.has_log = true,
                 Issue::LogDamaged { .. } => plan.log = true,
                 Issue::FreeSpaceInfoMissing { .. }
                 | Issue::FreeSpaceMismatch { .. }
@@ -122,14 +289,19 @@ impl Plan {
                 Issue::SuperField { field: "bytes_used", expected, .. } => {
                     plan.bytes_used = Some(*expected);
                 }
-                other
-                    if other.severity() == Severity::Error
-                        && !plan.others.contains(&other.code()) =>
-                {
-                    plan.others.push(other.code());
+                other if other.severity() == Severity::Error => {
+                    let is_derived = is_of_extents(other) || with_sums && is_of_sums(other);
+                    let codes = if is_derived { &mut plan.extents } else { &mut plan.others };
+                    if !codes.contains(&other.code()) {
+                        codes.push(other.code());
+                    }
                 }
                 _ => {}
             }
+        }
+        if !plan.extents.is_empty() {
+            // Without items of extents, checksums seem to be of nothing.
+            plan.others.retain(|code| *code != "csum-unused");
         }
         plan
     }
@@ -173,7 +345,7 @@ fn write_superblocks(device: &dyn Device, changes: &[Change]) -> Result<()> {
     // There is a good copy, because the volume was opened.
     let Some((_, csum, mut bytes, end)) = best else { return Ok(()) };
     for (at, new) in changes {
-        if *at == COMPAT_RO_AT {
+        if *at == COMPAT_RO_AT && new.is_empty() {
             let mut flags = [0; 8];
             flags.copy_from_slice(&bytes[*at..*at + 8]);
             let flags = CompatRo(u64::from_le_bytes(flags));

@@ -114,6 +114,11 @@ impl Findings {
         }
     }
 
+    /// The first issue that `is_it` takes.
+    pub(crate) fn find(&self, is_it: impl Fn(&Issue) -> bool) -> Option<Issue> {
+        self.0.lock().issues.iter().find(|issue| is_it(issue)).cloned()
+    }
+
     pub(crate) fn into_report(self, totals: Totals) -> Report {
         let state = self.0.into_inner();
         Report { issues: state.issues, more: state.more, totals }

@@ -9,7 +9,8 @@
 use std::collections::BTreeMap;
 
 use buttress_format::{
-    CompatRo, DirEntry, Ino, Key, Kind, RootItem, RootRef, TreeId, UuidItem, ids, name_hash,
+    CompatRo, DirEntry, Generation, Ino, Key, Kind, RootItem, RootRef, TreeId, UuidItem, ids,
+    name_hash,
 };
 use buttress_tree::{Cursor, NodePtr, boot};
 
@@ -100,6 +101,21 @@ impl Roots {
         {
             context.add(Issue::DefaultMissing { why: "it is not there" });
         }
+    }
+
+    /// The transaction of the last snapshot of each tree.
+    pub(crate) fn last_snapshots(&self) -> BTreeMap<TreeId, Generation> {
+        let last = |(key, item): &(Key, RootItem)| (TreeId(key.objectid), item.last_snapshot);
+        self.items.iter().map(last).collect()
+    }
+
+    /// Where the root of a tree lies.
+    pub(crate) fn root_of(&self, tree: TreeId) -> Option<NodePtr> {
+        self.find(tree).map(|item| NodePtr {
+            logical: item.bytenr,
+            generation: item.generation,
+            level: item.level,
+        })
     }
 
     fn find(&self, tree: TreeId) -> Option<&RootItem> {

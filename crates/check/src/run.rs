@@ -111,7 +111,7 @@ fn report(
     Ok(findings.into_report(totals))
 }
 
-fn context<'c>(
+pub(crate) fn context<'c>(
     findings: &'c Findings,
     volume: &'c Volume,
     superblock: &'c Superblock,
@@ -132,6 +132,8 @@ fn context<'c>(
         groups: Ranked::new(Rank::Leaf, Vec::new()),
         visited_nodes: AddressSet::default(),
         full_backrefs: AddressSet::default(),
+        owned_nodes: std::sync::OnceLock::new(),
+        rebuilds_sums: std::sync::atomic::AtomicBool::new(false),
         shared: AddressSet::default(),
         owned: std::sync::OnceLock::new(),
         has_leftovers: std::sync::atomic::AtomicBool::new(false),

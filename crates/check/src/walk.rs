@@ -96,7 +96,7 @@ pub(crate) fn check_node(
     let (flags, revision) = (header.flags, header.backref_rev);
     // Nodes of relocation trees, and nodes that share children with these, refer to their children
     // by address for ever. Their extent items say so.
-    let may_be = || tree.may_share() && context.full_backrefs.contains(logical);
+    let may_be = || tree.may_share() && context.refers_by_address(node);
     let is_odd = flags & FLAG_RELOC != 0 && !may_be();
     if is_odd || revision != BACKREF_REV_MIXED {
         context.add(Issue::NodeFlags { tree: id, logical, flags, revision });
@@ -209,7 +209,7 @@ impl Walk<'_> {
             if is_left {
                 context.has_leftovers.store(true, Ordering::Relaxed);
             }
-            let is_own = is_left && context.full_backrefs.contains(tree.root.logical);
+            let is_own = is_left && context.is_own_parent(tree.root.logical);
             feeder.worker.records.put(if is_own { own } else { mark })?;
             match context.source.read(tree.id, &Expect::root(tree.root)) {
                 Some(root) => feeder.descend(index, tree, root, None, tree.drop.is_some())?,
@@ -322,13 +322,10 @@ pub(crate) fn record_node(
     if let Some(owned) = context.owned.get() {
         owned.add(node.owner(), node.header().generation, context.nodesize());
     }
-    worker.records.put(record::node(at, node.level(), node.header().generation, node.owner()))?;
+    let by_address = tree.may_share() && context.refers_by_address(node);
+    worker.records.put(record::node(node, by_address))?;
     if node.level() > 0 {
-        let user = if tree.may_share() && context.refers_by_address(at) {
-            User::Node(at)
-        } else {
-            User::Tree(node.owner())
-        };
+        let user = if by_address { User::Node(at) } else { User::Tree(node.owner()) };
         for slot in first..node.len() {
             let child = node.child(slot).logical;
             worker.records.put(record::met(child, user, context.nodesize()))?;

@@ -154,7 +154,6 @@ impl Live {
     /// Returns whether the mount has been removed. Its last changes are then being made durable.
     fn is_closing(&self) -> bool {
         let Some(mount) = &self.mount else { return false };
-        mount.release_if_unseen();
         mount.is_gone()
     }
 

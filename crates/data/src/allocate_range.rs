@@ -11,7 +11,7 @@ use std::ops::Range;
 use buttress_format::{
     Body, Compression, Extent, FileExtent, Generation, InodeFlags, InodeItem, Region,
 };
-use buttress_txn::{Cost, Urgency, View};
+use buttress_txn::{Cost, QuotaCharge, Urgency, View};
 
 use crate::drop_extents::Edits;
 use crate::error::{Error, Result};
@@ -168,22 +168,28 @@ impl Files {
         changes: &mut InodeChanges<S>,
     ) -> Result<()> {
         let mut at = gap.start;
-        self.engine.charge_quota(file.tree(), gap.end - gap.start)?;
+        let mut charge = self.engine.charge_quota(file.tree(), gap.end - gap.start)?;
         let mut goal = file.goal();
         while at < gap.end {
             let want = (gap.end - at).min(PREALLOC_BYTES_MAX);
-            if let Some(extent) = self.append_from_window(file, &(at..at + want), changes)? {
+            if let Some(extent) =
+                self.append_from_window(file, &(at..at + want), &mut charge, changes)?
+            {
                 goal.at = Some(extent.end());
                 at += want;
                 continue;
             }
-            let extent = match self.allocate_ahead(file, at, want, goal) {
+            let extent = match self.allocate_ahead(file, at, want, goal, &mut charge) {
                 Some(extent) => extent,
                 None => {
                     let reserved = self.engine.reserve_data(want + self.engine.row_slack())?;
+                    let reserved = reserved.charged(charge.split(want));
                     let rows = &mut self.engine.begin_rows();
                     let mut supply = Supply { reserved, goal, rows };
-                    self.placement.allocate_one(&mut supply, want, self.params.sector)?
+                    let extent =
+                        self.placement.allocate_one(&mut supply, want, self.params.sector)?;
+                    charge.merge(supply.reserved.take_charge(u64::MAX));
+                    extent
                 }
             };
             goal.at = Some(extent.end());
@@ -200,13 +206,21 @@ impl Files {
     }
 
     /// Allocates space for the next step of a file that grows by steps, with room for more.
-    fn allocate_ahead(&self, file: &File, at: u64, want: u64, goal: Goal) -> Option<Extent> {
+    fn allocate_ahead(
+        &self,
+        file: &File,
+        at: u64,
+        want: u64,
+        goal: Goal,
+        charge: &mut QuotaCharge,
+    ) -> Option<Extent> {
         if want >= AHEAD_BYTES_MAX || !self.continues_prealloc(file, &(at..at + want)) {
             return None;
         }
         let ahead = at.max((AHEAD_STEPS - 1) * want).min(AHEAD_BYTES_MAX);
         let window = file.window.get_or_init(|| self.engine.new_window());
-        self.engine.allocate_ahead(window, want, self.params.floor(ahead), goal.at, goal.stream)
+        let ahead = self.params.floor(ahead);
+        self.engine.allocate_ahead(window, want, ahead, goal.at, goal.stream, charge)
     }
 
     /// Returns whether `part` directly follows the file's last extent and needs no hole items. That
@@ -223,6 +237,7 @@ impl Files {
         &self,
         file: &File,
         part: &Range<u64>,
+        charge: &mut QuotaCharge,
         changes: &mut InodeChanges<S>,
     ) -> Result<Option<Extent>> {
         let len = part.end - part.start;
@@ -239,7 +254,8 @@ impl Files {
         let user = |offset| file.data_ref(offset);
         let last = end.last.filter(|(_, last)| last.len + len <= GROWN_BYTES_MAX);
         let grows = last.map(|(offset, last)| (last, user(offset)));
-        let Some(extent) = handle.take_ahead(window, len, grows, user(part.start)) else {
+        let taken = handle.take_ahead(window, len, grows, user(part.start), charge);
+        let Some(extent) = taken else {
             // The window was closed meanwhile.
             file.note_end(end);
             return Ok(None);

@@ -134,8 +134,9 @@ impl Files {
         };
         let in_place: u64 = parts.iter().map(|part| part.range.end - part.range.start).sum();
         let slack = (parts.len() as u64 + 1) * self.engine.row_slack();
-        self.engine.charge_quota(file.tree(), data.len() as u64 - in_place)?;
-        let reserved = self.engine.reserve_data(data.len() as u64 - in_place + slack)?;
+        let need = data.len() as u64 - in_place;
+        let charge = self.engine.charge_quota(file.tree(), need)?;
+        let reserved = self.engine.reserve_data(need + slack)?.charged(charge);
         let rows = &mut self.engine.begin_rows();
         let mut supply = Supply { reserved, goal: file.goal(), rows };
         let mut placed = Vec::with_capacity(parts.len() + 1);
@@ -170,8 +171,8 @@ impl Files {
         let packed =
             choice.map_or_else(Vec::new, |choice| self.params.pack_slice(offset, data, choice));
         let need = data.len() as u64 + self.engine.row_slack();
-        self.engine.charge_quota(file.tree(), data.len() as u64)?;
-        let reserved = self.engine.reserve_data(need)?;
+        let charge = self.engine.charge_quota(file.tree(), data.len() as u64)?;
+        let reserved = self.engine.reserve_data(need)?.charged(charge);
         let rows = &mut self.engine.begin_rows();
         let mut supply = Supply { reserved, goal: file.goal(), rows };
         let mut placed = Vec::with_capacity(packed.len() + 1);

@@ -286,7 +286,7 @@ impl Writeback {
         supply: &mut Supply<'_, '_>,
     ) -> Result<Vec<Placed>> {
         if !packed.is_empty() {
-            self.placement.adjust_reservation(unreserved, 0, supply)?;
+            self.placement.adjust_reservation(file.tree(), unreserved, 0, supply)?;
             return self.placement.place_packed(run, packed, supply);
         }
         let mut placed = Vec::new();
@@ -297,7 +297,7 @@ impl Writeback {
             Vec::new()
         };
         let bytes_in_place = in_place.iter().map(|part| part.range.end - part.range.start).sum();
-        self.placement.adjust_reservation(unreserved, bytes_in_place, supply)?;
+        self.placement.adjust_reservation(file.tree(), unreserved, bytes_in_place, supply)?;
         let mut at = run.offset;
         let mut fresh = |range: Range<u64>, placed: &mut Vec<Placed>| -> Result<()> {
             let placed_before = placed.len();

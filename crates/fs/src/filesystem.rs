@@ -551,15 +551,17 @@ impl Filesystem {
         self.mount().engine.volume().stats()
     }
 
-    /// Resets the error counts of the devices, and makes that durable.
+    /// Resets the error counts of one device, or of all, and makes that durable.
     ///
     /// # Errors
     ///
     /// As [`Filesystem::sync`]; [`crate::ErrorKind::ReadOnly`].
-    pub fn reset_device_stats(&self) -> Result<()> {
+    pub fn reset_device_stats(&self, only: Option<DeviceId>) -> Result<()> {
         self.mount().status.expect_writable()?;
         for device in self.mount().engine.volume().devices().iter() {
-            device.reset_stats();
+            if only.is_none_or(|id| id == device.id) {
+                device.reset_stats();
+            }
         }
         self.sync()
     }

@@ -109,7 +109,8 @@ pub use baselines::Baselines;
 pub use buttress_base::Interrupt;
 pub use buttress_data::{Codec, Defragment, NocowCheck, ReadBatch};
 pub use buttress_format::{
-    Generation, Ino, InodeFlags, Key, Kind, RootFlags, RootItem, Superblock, Timespec, TreeId,
+    Generation, Ino, InodeFlags, Key, Kind, Logical, RootFlags, RootItem, Superblock, Timespec,
+    TreeId,
 };
 pub use buttress_log::SyncStats;
 pub use buttress_maintenance::{

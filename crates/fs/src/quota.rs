@@ -2,8 +2,11 @@
 //!
 //! # Invariants
 //!
-//! - **Q1** One change at a time, and each is durable when its call returns.
+//! - **Q1** One change at a time, and each is durable when its call returns. What a change depends
+//!   on is read when it is its turn.
 //! - **Q2** A change that contradicts what is there is refused, and changes nothing.
+
+use std::sync::Arc;
 
 use buttress_txn::{Cost, QuotaChange, Urgency};
 
@@ -13,6 +16,11 @@ use crate::upkeep::Work;
 
 pub use buttress_format::{QuotaGroup, QuotaInfo, QuotaLimit, QuotaStatus};
 pub use buttress_txn::{QuotaUse, Quotas};
+
+/// How often a count is made before the counts stay marked as inconsistent.
+const COUNTS_MAX: u32 = 3;
+/// Bytes of the largest item of a quota tree, with its header in the leaf.
+const ITEM_BYTES: u32 = 65;
 
 fn must_have(quotas: &Quotas, group: QuotaGroup) -> Result<&QuotaUse> {
     quotas.group(group).ok_or_else(|| NameError::NotFound.into())
@@ -39,7 +47,10 @@ impl Filesystem {
         if self.quotas()?.is_some() {
             return Ok(());
         }
-        self.change_quotas(&[QuotaChange::Enable { simple }])?;
+        self.in_quota_turn(|turn| match turn.quotas {
+            Some(_) => Ok(()),
+            None => turn.make(QuotaChange::Enable { simple }),
+        })?;
         let is_counted = !simple && self.dying_subvolumes()?.is_empty();
         if is_counted { self.count_quotas() } else { Ok(()) }
     }
@@ -48,28 +59,41 @@ impl Filesystem {
     ///
     /// # Errors
     ///
-    /// `ReadOnly`, `NoSpace`; `Busy` while other work on the whole volume runs; `NotFound` where
+    /// `ReadOnly`, `NoSpace`; `Busy` while other work on the whole volume runs; `Invalid` where
     /// there are no quotas.
     pub fn disable_quotas(&self) -> Result<()> {
-        self.must_have_quotas()?;
-        self.change_quotas(&[QuotaChange::Disable])
+        self.change_quotas(|_| Ok(QuotaChange::Disable))
     }
 
-    /// Counts full quotas anew. The commit reads all trees of subvolumes meanwhile.
+    /// Counts full quotas anew. The trees of subvolumes are read meanwhile, and writers go on. If
+    /// writers change a subvolume before the counts are committed, the count is made again, up to
+    /// three times in all. After that, the counts stay marked as inconsistent.
     ///
     /// # Errors
     ///
     /// As [`disable_quotas`](Self::disable_quotas). `Invalid` for simple quotas, which cannot be
-    /// counted later. `Busy` while deleted subvolumes are being dropped.
+    /// counted later. `Busy` while deleted subvolumes are being dropped. If a tree cannot be read,
+    /// the old counts stay.
     pub fn count_quotas(&self) -> Result<()> {
-        if self.must_have_quotas()?.status.is_simple() {
-            return Err(Error::invalid("simple quotas are not counted anew"));
-        }
-        if !self.dying_subvolumes()?.is_empty() {
-            let why = "deleted subvolumes are being dropped: `subvolume sync` waits for them";
-            return Err(buttress_txn::Error::Busy(why).into());
-        }
-        self.change_quotas(&[QuotaChange::Count])
+        self.in_quota_turn(|turn| {
+            if turn.expect()?.status.is_simple() {
+                return Err(Error::invalid("simple quotas are not counted anew"));
+            }
+            if !self.dying_subvolumes()?.is_empty() {
+                let why = "deleted subvolumes are being dropped: `subvolume sync` waits for them";
+                return Err(buttress_txn::Error::Busy(why).into());
+            }
+            for _ in 0..COUNTS_MAX {
+                let counts = self.mount().engine.count_quotas()?;
+                turn.make(QuotaChange::Count(Arc::new(counts)))?;
+                turn.quotas = self.quotas()?;
+                let is_old = |quotas: &Quotas| quotas.status.flags & QuotaStatus::INCONSISTENT != 0;
+                if !turn.quotas.as_ref().is_some_and(is_old) {
+                    break;
+                }
+            }
+            Ok(())
+        })
     }
 
     /// Makes a group above those of subvolumes.
@@ -78,33 +102,38 @@ impl Filesystem {
     ///
     /// As [`disable_quotas`](Self::disable_quotas). `Invalid` for a group of level 0; `Exists`.
     pub fn make_quota_group(&self, group: QuotaGroup) -> Result<()> {
-        let quotas = self.must_have_quotas()?;
-        if group.level() == 0 {
-            return Err(Error::invalid("groups of level 0 come with their subvolumes"));
-        }
-        if quotas.group(group).is_some() {
-            return Err(NameError::Exists.into());
-        }
-        self.change_quotas(&[QuotaChange::Make(group)])
+        self.change_quotas(|quotas| {
+            if group.level() == 0 {
+                return Err(Error::invalid("groups of level 0 come with their subvolumes"));
+            }
+            match quotas.group(group) {
+                Some(_) => Err(NameError::Exists.into()),
+                None => Ok(QuotaChange::Make(group)),
+            }
+        })
     }
 
-    /// Removes a group that has no members, and no subvolume.
+    /// Removes a group that has no members, and no subvolume. With simple quotas, it counts nothing
+    /// either: data and nodes that a deleted subvolume made may live on in its snapshots.
     ///
     /// # Errors
     ///
     /// As [`disable_quotas`](Self::disable_quotas). `NotFound`; `Busy` for a group in use.
     pub fn remove_quota_group(&self, group: QuotaGroup) -> Result<()> {
-        let quotas = self.must_have_quotas()?;
-        let known = must_have(&quotas, group)?;
-        let is_of_subvolume =
-            group.level() == 0 && self.subvolume_item(buttress_format::TreeId(group.0)).is_ok();
-        if !known.children.is_empty() || is_of_subvolume {
-            return Err(NameError::Busy.into());
-        }
-        self.change_quotas(&[QuotaChange::Remove(group)])
+        self.change_quotas(|quotas| {
+            let known = must_have(quotas, group)?;
+            let is_of_subvolume =
+                group.level() == 0 && self.subvolume_item(buttress_format::TreeId(group.0)).is_ok();
+            let counts = quotas.status.is_simple() && !known.info.is_zero();
+            if !known.children.is_empty() || is_of_subvolume || counts {
+                return Err(NameError::Busy.into());
+            }
+            Ok(QuotaChange::Remove(group))
+        })
     }
 
-    /// Changes the limits of a group by `change`.
+    /// Changes the limits of a group by `change`, which gets the present ones. No other change of
+    /// quotas comes between.
     ///
     /// # Errors
     ///
@@ -114,10 +143,11 @@ impl Filesystem {
         group: QuotaGroup,
         change: impl FnOnce(&mut QuotaLimit),
     ) -> Result<()> {
-        let quotas = self.must_have_quotas()?;
-        let mut limit = must_have(&quotas, group)?.limit;
-        change(&mut limit);
-        self.change_quotas(&[QuotaChange::Limit(group, limit)])
+        self.change_quotas(|quotas| {
+            let mut limit = must_have(quotas, group)?.limit;
+            change(&mut limit);
+            Ok(QuotaChange::Limit(group, limit))
+        })
     }
 
     /// Makes a group a member of one of a higher level.
@@ -127,15 +157,16 @@ impl Filesystem {
     /// As [`disable_quotas`](Self::disable_quotas). `NotFound` for an unknown group, `Exists` for a
     /// membership, `Invalid` for a level that is not higher.
     pub fn join_quota_group(&self, child: QuotaGroup, parent: QuotaGroup) -> Result<()> {
-        let quotas = self.must_have_quotas()?;
-        if child.level() >= parent.level() {
-            return Err(Error::invalid("a group is a member of groups of higher levels"));
-        }
-        must_have(&quotas, parent)?;
-        if must_have(&quotas, child)?.parents.contains(&parent) {
-            return Err(NameError::Exists.into());
-        }
-        self.change_quotas(&[QuotaChange::Join { child, parent }])
+        self.change_quotas(|quotas| {
+            if child.level() >= parent.level() {
+                return Err(Error::invalid("a group is a member of groups of higher levels"));
+            }
+            must_have(quotas, parent)?;
+            match must_have(quotas, child)?.parents.contains(&parent) {
+                true => Err(NameError::Exists.into()),
+                false => Ok(QuotaChange::Join { child, parent }),
+            }
+        })
     }
 
     /// Ends a membership.
@@ -144,32 +175,71 @@ impl Filesystem {
     ///
     /// As [`disable_quotas`](Self::disable_quotas). `NotFound` if there is none.
     pub fn leave_quota_group(&self, child: QuotaGroup, parent: QuotaGroup) -> Result<()> {
-        let quotas = self.must_have_quotas()?;
-        if !must_have(&quotas, child)?.parents.contains(&parent) {
-            return Err(NameError::NotFound.into());
-        }
-        self.change_quotas(&[QuotaChange::Leave { child, parent }])
+        self.change_quotas(|quotas| match must_have(quotas, child)?.parents.contains(&parent) {
+            true => Ok(QuotaChange::Leave { child, parent }),
+            false => Err(NameError::NotFound.into()),
+        })
     }
 
-    fn must_have_quotas(&self) -> Result<Quotas> {
-        self.quotas()?.ok_or_else(|| Error::invalid("quotas are not enabled"))
+    /// Makes the change that `choose` returns for the present quotas (Q1, Q2).
+    fn change_quotas(&self, choose: impl FnOnce(&Quotas) -> Result<QuotaChange>) -> Result<()> {
+        self.in_quota_turn(|turn| {
+            let change = choose(turn.expect()?)?;
+            turn.make(change)
+        })
     }
 
-    /// Has a commit make changes (Q1).
-    fn change_quotas(&self, changes: &[QuotaChange]) -> Result<()> {
+    /// Takes the turn for changes of quotas, reads the present ones, and lets `act` go on (Q1).
+    fn in_quota_turn<R>(&self, act: impl FnOnce(&mut QuotaTurn<'_>) -> Result<R>) -> Result<R> {
         let mount = self.mount();
         let _turn = mount.upkeep.begin_work(Work::Devices)?;
         // What is counted so far is that of a commit.
         self.sync()?;
-        let groups = self.quotas()?.map_or(0, |quotas| quotas.groups.len());
-        let items = 8 + 2 * (groups + self.subvolumes()?.len());
-        let cost = Cost::of(u32::try_from(items).unwrap_or(u32::MAX), 64);
+        act(&mut QuotaTurn { fs: self, quotas: self.quotas()? })
+    }
+}
+
+/// The turn of one change of quotas. No other thread changes them meanwhile.
+struct QuotaTurn<'f> {
+    fs: &'f Filesystem,
+    /// The quotas of the last commit; `None` where there are none.
+    quotas: Option<Quotas>,
+}
+
+impl QuotaTurn<'_> {
+    fn expect(&self) -> Result<&Quotas> {
+        self.quotas.as_ref().ok_or_else(|| Error::invalid("quotas are not enabled"))
+    }
+
+    /// The most items that a commit sets or deletes for a change.
+    fn items(&self, change: &QuotaChange) -> Result<u64> {
+        let groups = self.quotas.as_ref().map_or(&[][..], |quotas| &quotas.groups);
+        let of = |group| self.quotas.as_ref().and_then(|quotas| quotas.group(group));
+        let above = groups.iter().filter(|known| known.group.level() > 0).count();
+        let items = match *change {
+            // The trees that were left behind have a group for each subvolume, too.
+            QuotaChange::Enable { .. } => 4 * self.fs.subvolumes()?.len(),
+            QuotaChange::Disable | QuotaChange::Count(_) => groups.len(),
+            QuotaChange::Make(_) | QuotaChange::Limit(..) => 2,
+            QuotaChange::Join { .. } | QuotaChange::Leave { .. } => 2 + above,
+            QuotaChange::Remove(group) => {
+                let known = of(group).map_or(0, |known| known.parents.len());
+                2 + 2 * known + above
+            }
+        };
+        Ok(8 + items as u64)
+    }
+
+    /// Has a commit make a change.
+    fn make(&self, change: QuotaChange) -> Result<()> {
+        let mount = self.fs.mount();
+        let items = self.items(&change)?;
+        let count = u32::try_from(items).unwrap_or(u32::MAX);
+        let cost = Cost::of(count, count.saturating_mul(ITEM_BYTES));
         let handle = mount.engine.begin(mount.space.reserve(cost, Urgency::Normal)?);
-        for change in changes {
-            handle.change_quotas(*change);
-        }
+        handle.change_quotas(change, items);
         drop(handle);
-        self.commit()?;
+        self.fs.commit()?;
         Ok(())
     }
 }

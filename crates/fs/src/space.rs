@@ -84,12 +84,12 @@ impl Space {
         }
     }
 
-    /// Returns an error where the limit of a quota group leaves a subvolume nothing for new inodes.
+    /// Returns an error where the limit of a quota group leaves a subvolume nothing for new names.
     /// The caller holds no lock.
     pub(crate) fn expect_quota(&self, tree: TreeId) -> Result<()> {
-        match self.engine.charge_quota(tree, 0) {
+        match self.engine.expect_quota(tree) {
             Err(buttress_txn::Error::Quota) if self.show_quota(tree)? => {
-                Ok(self.engine.charge_quota(tree, 0)?)
+                Ok(self.engine.expect_quota(tree)?)
             }
             other => Ok(other?),
         }
@@ -100,7 +100,7 @@ impl Space {
     ///
     /// # Errors
     ///
-    /// As [`give_all_back`](Self::give_all_back).
+    /// As [`free_all_possible`](Self::free_all_possible).
     pub(crate) fn show_quota(&self, tree: TreeId) -> Result<bool> {
         self.engine.expect_wanted()?;
         // Deleted files count until they are cleaned.
@@ -110,7 +110,6 @@ impl Space {
         }
         self.engine.expect_wanted()?;
         self.writeback.write_all();
-        self.engine.settle_quota(tree);
         self.engine.commit_while_wanted()?;
         Ok(true)
     }

@@ -165,7 +165,11 @@ fn work(door: &Arc<Door>, head: &Head, operation: Operation<'_>) -> Answer<Reply
             let told = door.statx(node, how.has_handle())?;
             Ok(Reply::Statx(Box::new(told)))
         }
-        Operation::Destroy | Operation::Releasedir => Ok(Reply::Done),
+        Operation::Destroy => {
+            door.close();
+            Ok(Reply::Done)
+        }
+        Operation::Releasedir => Ok(Reply::Done),
         // With no flags set, the kernel caches no listing, and each one reaches the server.
         Operation::Opendir if door.options.strict_access => Ok(Reply::Opened(OpenFlags::default())),
         Operation::Fallocate(how) => {

@@ -55,6 +55,7 @@ use buttress_fs::{
 };
 use buttress_protocol::{Attr as WireAttr, EntryOut, Errno, InitFlags};
 
+use crate::ending::Ending;
 use crate::errno::{self, Answer};
 use crate::filled_pages::FilledPages;
 use crate::freed_files::FreedFiles;
@@ -85,6 +86,7 @@ pub(crate) struct Door {
     cannot_prune: Arc<AtomicBool>,
     /// All mounts of the volume. Commands of ioctl(2) notify them of changes (`ioctl`).
     mounts: OnceLock<Weak<dyn Mounts>>,
+    ending: Arc<Ending>,
 }
 
 /// One inode that the kernel knows, with cached facts about it.
@@ -175,7 +177,7 @@ impl Door {
         let keeps_writes = agreed.contains(InitFlags::WRITEBACK_CACHE);
         let over_ring = agreed.contains(InitFlags::OVER_IO_URING);
         let (nodes, cannot_prune) = (Arc::new(nodes), Arc::default());
-        let mounts = OnceLock::new();
+        let (mounts, ending) = Default::default();
         Self {
             fs,
             nodes,
@@ -187,6 +189,7 @@ impl Door {
             over_ring,
             cannot_prune,
             mounts,
+            ending,
         }
     }
 
@@ -344,6 +347,25 @@ impl Door {
     /// Answers `syncfs`: makes everything durable.
     pub(crate) fn sync_all(&self) -> Answer<()> {
         self.fs.sync().map_err(refuse)
+    }
+
+    /// Answers `destroy`, which the kernel sends for the last mount of a block device. The program
+    /// that unmounts waits for the answer, so the volume is closed first.
+    pub(crate) fn close(&self) {
+        if !self.options.block_device {
+            return;
+        }
+        self.ending.has_begun.store(true, Ordering::SeqCst);
+        self.nodes.forget_all();
+        if let Err(error) = self.fs.clone().close() {
+            tracing::error!(%error, "closing the volume failed");
+            let _ = self.ending.failure.set(Arc::new(error));
+        }
+    }
+
+    /// What became of the volume at the end of its mounts.
+    pub(crate) fn ending(&self) -> Arc<Ending> {
+        Arc::clone(&self.ending)
     }
 
     /// Answers `statfs`.

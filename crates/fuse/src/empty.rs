@@ -37,7 +37,7 @@ use memory::Memory;
 ///
 /// Those of [`mount`](crate::mount).
 pub fn serve_empty(target: &Path, options: &Options, ready: impl FnOnce()) -> Result<(), Error> {
-    let (mount, device) = Mount::new(target, options)?;
+    let (mount, device, _) = Mount::new(target, options)?;
     let link = Link::new(&device).map_err(Error::Session)?;
     let rings = rings(options);
     let is_ring = rings.is_some();

@@ -66,6 +66,9 @@ pub enum Error {
     /// The conversation with the kernel broke.
     #[error("the kernel's FUSE session failed")]
     Session(#[source] io::Error),
+    /// The volume of a block device could not be closed well when the kernel let go of it.
+    #[error("closing the volume")]
+    Closing(#[source] std::sync::Arc<buttress_fs::Error>),
     /// A mount option has a value that makes no sense.
     #[error("mount option {option} needs {expected}")]
     Option {

@@ -12,9 +12,10 @@
 //!
 //! # What a FUSE mount cannot do
 //!
-//! - `sync` and syncfs(2) make nothing durable. The kernel sends its dirty pages, but does not pass
-//!   the call on. fsync(2) of a file or directory makes it durable, and fsync(2) of the top
-//!   directory makes everything durable. The volume also commits by itself (`commit=`).
+//! - `sync` and syncfs(2) make nothing durable, but on a block device ([`Options::block_device`]).
+//!   The kernel sends its dirty pages, and does not pass the call on. fsync(2) of a file or
+//!   directory makes it durable, and fsync(2) of the top directory makes everything durable. The
+//!   volume also commits by itself (`commit=`).
 //! - Collapsing or inserting ranges is refused.
 //! - Several subvolumes show as one device, unless each is mounted by itself (`submounts`). Inodes
 //!   of the other subvolumes have large numbers, so that no two inodes have the same one.
@@ -23,6 +24,7 @@ mod error;
 mod options;
 
 mod acl;
+mod apart;
 mod attr;
 mod errno;
 mod filled_pages;
@@ -40,6 +42,7 @@ mod dispatch;
 mod door;
 #[cfg(feature = "baselines")]
 mod empty;
+mod ending;
 mod exchange;
 mod killed;
 mod mount_notifier;
@@ -64,4 +67,4 @@ pub use mount_list::Listed;
 pub use options::{KNOWN as KNOWN_OPTIONS, Options};
 pub use session::{KernelSync, Serving, Session, Unmounter, mount, serve_connection};
 pub use sharer::Sharer;
-pub use whole_mount::{Subtree, UnderWay, can_share};
+pub use whole_mount::{Subtree, Top, can_share};

@@ -26,7 +26,7 @@ use rustix::net;
 
 use crate::mount_list::Listed;
 use crate::pool::Connection;
-use crate::whole_mount::WholeMount;
+use crate::whole_mount::{Top, WholeMount};
 use crate::{Error, Options};
 
 const DEVICE: &str = "/dev/fuse";
@@ -42,6 +42,8 @@ pub(crate) struct Mount {
     device: Option<(u32, u32)>,
     /// Set if the kernel's mount shows the whole volume.
     whole: Option<WholeMount>,
+    /// Whether the kernel mounted a block device, and not a connection alone.
+    is_block_device: bool,
 }
 
 /// Observes the connection to the kernel, beside the threads that read from it.
@@ -52,11 +54,6 @@ impl Link {
     /// Watches the connection that `device` is one end of.
     pub(crate) fn new(device: &OwnedFd) -> io::Result<Self> {
         Ok(Self(Arc::new(device.try_clone()?)))
-    }
-
-    /// Whether the connection has ended.
-    pub(crate) fn is_at_its_end(&self) -> bool {
-        self.is_gone()
     }
 }
 
@@ -87,26 +84,34 @@ pub enum Unmounted {
 }
 
 impl Mount {
-    /// Mounts on `target`; returns the mount and the device through which the kernel speaks.
-    pub(crate) fn new(target: &Path, options: &Options) -> Result<(Self, OwnedFd), Error> {
+    /// Mounts on `target`; returns the mount and the device through which the kernel speaks. A
+    /// mount of the whole volume is attached nowhere yet, and comes with its top.
+    pub(crate) fn new(
+        target: &Path,
+        options: &Options,
+    ) -> Result<(Self, OwnedFd, Option<Top>), Error> {
         let target = place(target)?;
         let device = open_device()?;
         if options.shared {
-            let whole = WholeMount::new(&target, &device, options)?;
+            let (whole, top) = WholeMount::new(&target, &device, options)?;
             let number = Some(whole.device());
-            return Ok((
-                Self { target, by_helper: false, device: number, whole: Some(whole) },
-                device,
-            ));
+            let mount = Self {
+                target,
+                by_helper: false,
+                device: number,
+                whole: Some(whole),
+                is_block_device: options.block_device,
+            };
+            return Ok((mount, device, Some(top)));
         }
         match by_syscall(&target, &device, options) {
-            Ok(()) => Ok((Self::made(target, false), device)),
+            Ok(()) => Ok((Self::made(target, false), device, None)),
             Err(Error::Mount { source, .. })
                 if source.raw_os_error() == Some(Errno::PERM.raw_os_error()) =>
             {
                 drop(device);
                 let device = by_helper(&target, options)?;
-                Ok((Self::made(target, true), device))
+                Ok((Self::made(target, true), device, None))
             }
             Err(error) => Err(error),
         }
@@ -116,7 +121,7 @@ impl Mount {
     fn made(target: PathBuf, by_helper: bool) -> Self {
         // A stat(2) would send a request to this server, which is only starting.
         let device = Listed::at(&target).ok().flatten().map(|seen| seen.device);
-        Self { target, by_helper, device, whole: None }
+        Self { target, by_helper, device, whole: None, is_block_device: false }
     }
 
     /// Major and minor number of the mount.
@@ -130,10 +135,10 @@ impl Mount {
     }
 
     /// Opens the top for reading.
-    pub(crate) fn open(&self) -> io::Result<OwnedFd> {
+    pub(crate) fn open(&self) -> io::Result<Top> {
         match &self.whole {
-            Some(whole) => whole.open(),
-            None => Ok(File::open(&self.target)?.into()),
+            Some(whole) => whole.top()?.open(),
+            None => Ok(Top::from(OwnedFd::from(File::open(&self.target)?))),
         }
     }
 
@@ -181,7 +186,10 @@ impl Mount {
     /// into small requests. This needs root rights; without them reads are merely slower.
     pub(crate) fn set_read_ahead(&self, kib: u32) -> io::Result<()> {
         let (major, minor) = self.device.ok_or(io::ErrorKind::NotFound)?;
-        std::fs::write(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"), kib.to_string())
+        // Of a block device the disk has the plain name.
+        let kind = if self.is_block_device { "-fuseblk" } else { "" };
+        let file = format!("/sys/class/bdi/{major}:{minor}{kind}/read_ahead_kb");
+        std::fs::write(file, kib.to_string())
     }
 }
 

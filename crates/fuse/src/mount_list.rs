@@ -13,8 +13,11 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
-/// The file in which the kernel lists mounts. A poll of the file reports changes.
-pub(crate) const LIST: &str = "/proc/self/mountinfo";
+/// The file in which the kernel lists mounts.
+const LIST: &str = "/proc/self/mountinfo";
+
+/// The same for a thread that may have mounts of its own.
+pub(crate) const LIST_OF_THREAD: &str = "/proc/thread-self/mountinfo";
 
 /// One mount.
 #[derive(Clone, Debug, PartialEq, Eq)]

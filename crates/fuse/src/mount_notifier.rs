@@ -39,20 +39,23 @@ impl MountNotifier {
         is_this.then(|| self.nodes.place_of(number)).flatten()
     }
 
-    /// Makes the kernel write back all data that programs have written.
+    /// Makes the kernel write back the data that programs have written to a subvolume, or to all.
     ///
     /// If data found no space, `fsync` or `close` reports this to the program that wrote it. The
     /// kernel also reports it to the next caller of `syncfs`, which may come much later. An order
     /// that frees space must not fail with that error.
-    pub(crate) fn write_back(&self) -> std::io::Result<()> {
-        let top = self.mount.open()?;
-        match rustix::fs::syncfs(&top) {
-            Err(Errno::NOSPC | Errno::DQUOT) => {}
-            other => other?,
+    pub(crate) fn write_back(&self, tree: Option<TreeId>) -> std::io::Result<()> {
+        // All mounts may be out of sight, and programs still use one. Then the second step is all.
+        if let Ok(top) = self.mount.open() {
+            match rustix::fs::syncfs(&top) {
+                Err(Errno::NOSPC | Errno::DQUOT) => {}
+                other => other?,
+            }
         }
         // `syncfs` starts all writes, and does not wait for those of FUSE. Invalidating a file's
         // pages waits. For a file without writers, the close has already waited.
-        for id in self.nodes.ids(|node| node.is_written()) {
+        let is_asked = |node: &Arc<Node>| tree.is_none_or(|tree| node.inode.id().tree == tree);
+        for id in self.nodes.ids(|node| node.is_written() && is_asked(node)) {
             self.notifier.drop_content(id);
         }
         Ok(())

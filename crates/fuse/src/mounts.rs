@@ -8,12 +8,12 @@ use crate::node::Place;
 /// All mounts of one volume. The calls wait for the kernel: a thread that serves requests must not
 /// make them.
 pub(crate) trait Mounts: std::fmt::Debug + Send + Sync {
-    /// Has the kernel send all data that it holds in its cache.
+    /// Has the kernel send the data that it caches for a subvolume, or all.
     ///
     /// # Errors
     ///
     /// When a mount cannot be opened, or a write fails.
-    fn write_back(&self) -> std::io::Result<()>;
+    fn write_back(&self, tree: Option<TreeId>) -> std::io::Result<()>;
 
     /// Tells the kernel that a subvolume was created under this name.
     fn note_created(&self, dir: InodeId, name: &[u8]);

@@ -63,6 +63,7 @@ pub const KNOWN: &[&str] = &[
     "busy_poll=MICROSECONDS",
     "io_uring",
     "noio_uring",
+    "nofuseblk",
     "io_uring_q_depth=N",
     "writeback_cache",
     "nowriteback_cache",
@@ -108,6 +109,12 @@ pub struct Options {
     /// Whether the kernel's mount shows the whole volume, so that further mounts can share it. The
     /// caller may set this if [`can_share`](crate::can_share) returns true.
     pub shared: bool,
+    /// Whether a caller that can set `block_device` may do so.
+    pub may_be_block_device: bool,
+    /// Whether `source` is a block device that the kernel mounts itself (`fuseblk`), and claims.
+    /// Then `sync` and syncfs(2) reach the server, and an unmount waits until the volume is closed.
+    /// Needs `shared`. The caller must have given up its own claim on the device.
+    pub block_device: bool,
     /// The number of threads that read requests. `None` chooses it by the number of processors.
     pub threads: Option<usize>,
     /// Whether one thread reads requests and wakes others as needed. Otherwise all threads read at
@@ -151,6 +158,8 @@ impl Default for Options {
             user_subvol_rm: false,
             submounts: false,
             shared: false,
+            may_be_block_device: true,
+            block_device: false,
             threads: None,
             handoff: true,
             busy_poll: Duration::from_micros(100),
@@ -201,6 +210,7 @@ impl Options {
             "nohandoff" => self.handoff = false,
             "io_uring" => self.io_uring = Some(true),
             "noio_uring" => self.io_uring = Some(false),
+            "nofuseblk" => self.may_be_block_device = false,
             "writeback_cache" => self.writeback_cache = true,
             "nowriteback_cache" => self.writeback_cache = false,
             // mount(8) decides which users may mount. A later option may give back the rights that

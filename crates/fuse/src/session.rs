@@ -16,6 +16,7 @@
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
@@ -24,6 +25,7 @@ use buttress_fs::{Filesystem, Inode, InodeId, TreeId};
 use crate::device::{Device, Message};
 use crate::dispatch;
 use crate::door::Door;
+use crate::ending::Ending;
 use crate::exchange::Exchange;
 use crate::mount::{Link, Mount, Unmounted};
 use crate::mount_list::Listed;
@@ -34,7 +36,7 @@ use crate::pool::{Connection, Kind, WorkerPool};
 use crate::ring::{self, DoorHandler, Ring, Rings};
 use crate::sharer::{self, First, Sharer};
 use crate::submounts::Submounts;
-use crate::whole_mount::WholeMount;
+use crate::whole_mount::{Top, WholeMount};
 use crate::{Error, Options, options};
 
 /// The number of threads for requests that come through the device while rings are in use.
@@ -43,10 +45,17 @@ pub(crate) const BESIDE_RINGS: usize = 2;
 /// A volume that is mounted; programs that look into it wait until it is served.
 #[derive(Debug)]
 pub struct Session {
-    device_threads: DeviceThreads,
-    ring: Option<Ring>,
+    /// `None` once it is served.
+    unserved: Option<Unserved>,
     unmounter: Unmounter,
     submounts: Arc<Submounts>,
+}
+
+/// The parts of a session that is not served yet.
+#[derive(Debug)]
+struct Unserved {
+    device_threads: DeviceThreads,
+    ring: Option<Ring>,
     /// The first of several mounts, which is put at its place once requests are answered.
     first: Option<First>,
 }
@@ -65,6 +74,7 @@ pub struct Serving {
 pub struct Unmounter {
     mount: Arc<Mount>,
     link: Link,
+    ending: Arc<Ending>,
     /// The mounts below this one, which have to be unmounted first.
     below: Weak<Submounts>,
 }
@@ -83,6 +93,8 @@ pub(crate) struct Opened {
     pub(crate) ring: Option<Ring>,
     pub(crate) unmounter: Unmounter,
     pub(crate) notifier: MountNotifier,
+    /// The top of a mount of the whole volume, which is attached nowhere yet.
+    pub(crate) top: Option<Top>,
 }
 
 /// Mounts a volume on the directory `target`.
@@ -94,15 +106,15 @@ pub fn mount(fs: Filesystem, target: &Path, options: &Options) -> Result<Session
     let shown = fs.root().id().tree;
     let root = if options.shared { sharer::top_level(&fs)? } else { fs.root() };
     let tree = root.id().tree;
-    let Opened { device_threads, ring, mut unmounter, notifier } =
+    let Opened { device_threads, ring, mut unmounter, notifier, top } =
         open(fs.clone(), root, target, options)?;
-    let top = unmounter.target().to_owned();
     let sharer = Sharer::new(fs.clone(), Arc::clone(&unmounter.mount), notifier.nodes());
-    let first = First::new(sharer, shown, options);
+    let first = top.map(|top| First::new(sharer, shown, options, top));
+    let top = unmounter.target().to_owned();
     let submounts = Submounts::new(fs, tree, top, notifier, options);
     device_threads.set_mounts(submounts.this());
     unmounter.below = Arc::downgrade(&submounts);
-    Ok(Session { device_threads, ring, unmounter, submounts, first })
+    Ok(Session { unserved: Some(Unserved { device_threads, ring, first }), unmounter, submounts })
 }
 
 /// Mounts what lies below `root` on `target`.
@@ -112,44 +124,51 @@ pub(crate) fn open(
     target: &Path,
     options: &Options,
 ) -> Result<Opened, Error> {
-    let (mount, device) = Mount::new(target, options)?;
+    let (mount, device, top) = Mount::new(target, options)?;
     let link = Link::new(&device).map_err(Error::Session)?;
-    let unmounter = Unmounter { mount: Arc::new(mount), link: link.clone(), below: Weak::new() };
+    let mut unmounter = Unmounter {
+        mount: Arc::new(mount),
+        link: link.clone(),
+        ending: Arc::default(),
+        below: Weak::new(),
+    };
     let rings = rings(options);
     let threads = if rings.is_some() { BESIDE_RINGS } else { options.thread_count() };
     let pool = WorkerPool::new(link, if rings.is_some() { 1 } else { threads }, options);
     let notifier = SessionNotifier::default();
     let notifier_threads = NotifierThreads::new(notifier.clone()).map_err(Error::Session)?;
     let options = &Options { io_uring: Some(rings.is_some()), ..options.clone() };
-    let failed = |error| {
+    let for_ring = rings.as_ref().map(|_| device.try_clone());
+    let agreed = Device::negotiate(device, &dispatch::terms(options));
+    let (device, agreed) = agreed.map_err(|error| {
         drop(unmounter.unmount());
         Error::Session(error)
-    };
-    let for_ring = rings.as_ref().map(|_| device.try_clone());
-    let (device, agreed) = Device::negotiate(device, &dispatch::terms(options)).map_err(failed)?;
+    })?;
     notifier.set_notifier(device.notifier());
     let door = Arc::new(Door::new(fs, root, pool, notifier_threads, options.clone(), agreed));
+    unmounter.ending = door.ending();
     let notifier = MountNotifier::new(&(unmounter.mount), notifier, door.nodes());
+    let device_threads = DeviceThreads { device, door: Arc::clone(&door), threads };
     let ring = match rings.zip(for_ring) {
         Some((rings, device)) if door.is_over_ring() => {
-            let started = device
-                .and_then(|device| {
-                    rings.start(
-                        &device,
-                        Box::new(DoorHandler(Arc::clone(&door))),
-                        options.thread_count(),
-                    )
-                })
-                .map_err(failed)?;
-            Some(started)
+            let handler = Box::new(DoorHandler(door));
+            let started =
+                device.and_then(|device| rings.start(&device, handler, options.thread_count()));
+            match started {
+                Ok(started) => Some(started),
+                Err(error) => {
+                    device_threads.end(top);
+                    drop(unmounter.unmount());
+                    return Err(Error::Session(error));
+                }
+            }
         }
         _ => None,
     };
-    let device_threads = DeviceThreads { device, door, threads };
     if let Err(error) = unmounter.mount.set_read_ahead(options.read_ahead_kib) {
         tracing::debug!(%error, "the kernel keeps its own readahead");
     }
-    Ok(Opened { device_threads, ring, unmounter, notifier })
+    Ok(Opened { device_threads, ring, unmounter, notifier, top })
 }
 
 /// Makes rings, if they are wanted and the kernel supports them.
@@ -208,6 +227,20 @@ impl DeviceThreads {
         std::thread::Builder::new().name("fuse-follow".to_owned()).spawn(work).map(drop)
     }
 
+    /// Handles the requests on a thread of its own.
+    fn start(self) -> std::io::Result<JoinHandle<std::io::Result<()>>> {
+        let builder = std::thread::Builder::new().name("fuse-session".to_owned());
+        builder.spawn(move || self.run())
+    }
+
+    /// Ends a connection that was not served. The kernel may ask for something when `top` is
+    /// closed.
+    fn end<T>(self, top: T) {
+        let serving = self.start();
+        drop(top);
+        drop(serving.map(JoinHandle::join));
+    }
+
     /// Handles the requests that come through the device. Returns when the connection has ended.
     pub(crate) fn run(self) -> std::io::Result<()> {
         let Self { device, door, threads } = self;
@@ -237,14 +270,14 @@ impl Session {
     /// Whether requests come by io_uring.
     #[must_use]
     pub fn is_over_io_uring(&self) -> bool {
-        self.ring.is_some()
+        self.unserved.as_ref().is_some_and(|unserved| unserved.ring.is_some())
     }
 
     /// Returns a handle that makes more mounts of the volume, or `None` if its mount cannot be
     /// shared.
     #[must_use]
     pub fn sharer(&self) -> Option<Sharer> {
-        self.first.as_ref().map(First::sharer)
+        self.unserved.as_ref()?.first.as_ref().map(First::sharer)
     }
 
     /// Returns a handle that keeps the kernel's caches and the volume consistent.
@@ -260,15 +293,14 @@ impl Session {
     ///
     /// [`Error::Session`] if a thread cannot be started. [`Error::Target`], [`Error::DeadMount`] or
     /// [`Error::Mount`] if the first of several mounts cannot be attached.
-    pub fn start(self) -> Result<Serving, Error> {
-        let Self { device_threads, ring, unmounter, submounts, first } = self;
+    pub fn start(mut self) -> Result<Serving, Error> {
+        let unserved = self.unserved.take().expect("only this takes it");
+        let Unserved { device_threads, ring, first } = unserved;
         device_threads.follow().map_err(Error::Session)?;
-        let device_threads = std::thread::Builder::new()
-            .name("fuse-session".to_owned())
-            .spawn(move || device_threads.run())
-            .map_err(Error::Session)?;
+        let device_threads = device_threads.start().map_err(Error::Session)?;
+        let (unmounter, submounts) = (self.unmounter.clone(), Arc::clone(&self.submounts));
         if let Some(first) = first {
-            first.show(unmounter.target(), &unmounter.link).inspect_err(|_| {
+            first.show(unmounter.target()).inspect_err(|_| {
                 drop(unmounter.unmount());
             })?;
         }
@@ -286,6 +318,17 @@ impl Session {
     }
 }
 
+impl Drop for Session {
+    /// Ends a session that was never served. The kernel waits for an answer when the top is closed.
+    fn drop(&mut self) {
+        if let Some(Unserved { device_threads, first, .. }) = self.unserved.take()
+            && let Some(first) = first
+        {
+            device_threads.end(first);
+        }
+    }
+}
+
 impl Serving {
     /// Waits until the mount is gone. All handles on the volume are dropped then.
     ///
@@ -298,6 +341,9 @@ impl Serving {
         self.submounts.unmount_all();
         if let Some(ring) = self.ring {
             ring.join();
+        }
+        if let Some(error) = self.unmounter.ending.failure.get() {
+            return Err(Error::Closing(Arc::clone(error)));
         }
         served.or_else(|error| {
             if is_the_end(&error, self.unmounter.link.is_gone()) {
@@ -329,7 +375,7 @@ impl KernelSync {
     ///
     /// When a mount cannot be opened, or a write fails.
     pub fn write_back(&self) -> std::io::Result<()> {
-        self.0.write_back()
+        self.0.write_back(None)
     }
 
     /// Returns the number of inodes that the kernel knows, and about how many bytes they take here.
@@ -388,14 +434,6 @@ impl Unmounter {
         self.mount.whole().map(WholeMount::visible_mounts)
     }
 
-    /// Releases the volume if no mount of it is seen any more. Without this call that is noticed a
-    /// moment later.
-    pub fn release_if_unseen(&self) {
-        if let Some(whole) = self.mount.whole() {
-            whole.release_if_unseen();
-        }
-    }
-
     /// The first mount point of the volume.
     #[must_use]
     pub fn target(&self) -> &Path {
@@ -406,7 +444,7 @@ impl Unmounter {
     /// number may belong to another mount, although its last changes may not be durable yet.
     #[must_use]
     pub fn is_gone(&self) -> bool {
-        self.link.is_gone()
+        self.link.is_gone() || self.ending.has_begun.load(Ordering::SeqCst)
     }
 
     /// The device number that `stat` reports for files of the mount, except for subvolumes that are
@@ -423,7 +461,7 @@ impl Unmounter {
     ///
     /// [`Error::Unmount`].
     pub fn unmount(&self) -> Result<Unmounted, Error> {
-        if self.link.is_gone() {
+        if self.is_gone() {
             return Ok(Unmounted::Clean);
         }
         if let Some(below) = self.below.upgrade() {

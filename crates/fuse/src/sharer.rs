@@ -2,7 +2,7 @@
 //!
 //! # Place
 //!
-//! The kernel's mount shows the whole volume ([`crate::whole`]). A session attaches its first
+//! The kernel's mount shows the whole volume ([`crate::whole_mount`]). A session attaches its first
 //! subvolume as soon as requests are answered. A [`Sharer`], which `cli` has, makes further mounts.
 //!
 //! # Invariants
@@ -19,9 +19,9 @@ use std::sync::Arc;
 use buttress_fs::{Filesystem, Ino, Inode, InodeId, TreeId};
 
 use crate::door::{Node, place};
-use crate::mount::{Link, Mount};
+use crate::mount::Mount;
 use crate::node::Nodes;
-use crate::whole_mount::{self, Subtree, UnderWay};
+use crate::whole_mount::{Subtree, Top};
 use crate::{Error, Options};
 
 /// The directory at the top of all subvolumes.
@@ -36,29 +36,26 @@ pub(crate) struct First {
     sharer: Sharer,
     tree: TreeId,
     options: Options,
-    _under_way: UnderWay,
+    top: Top,
 }
 
 impl First {
-    /// Returns `None` if the kernel's mount shows a single subvolume.
-    pub(crate) fn new(sharer: Sharer, tree: TreeId, options: &Options) -> Option<Self> {
-        let under_way = sharer.under_way()?;
-        Some(Self { sharer, tree, options: options.clone(), _under_way: under_way })
+    pub(crate) fn new(sharer: Sharer, tree: TreeId, options: &Options, top: Top) -> Self {
+        Self { sharer, tree, options: options.clone(), top }
     }
 
     pub(crate) fn sharer(&self) -> Sharer {
         self.sharer.clone()
     }
 
-    /// Attaches the first mount, and starts to watch the mounts.
+    /// Attaches the first mount.
     ///
     /// # Errors
     ///
     /// Those of [`Subtree::attach`]; [`Error::Session`].
-    pub(crate) fn show(self, target: &Path, link: &Link) -> Result<(), Error> {
-        let shown = self.sharer.subtree(self.tree).map_err(Error::Session)?;
-        shown.attach(target, &self.options)?;
-        whole_mount::watch(&self.sharer.mount, link.clone()).map_err(Error::Session)
+    pub(crate) fn show(self, target: &Path) -> Result<(), Error> {
+        let shown = self.sharer.subtree(&self.top, self.tree).map_err(Error::Session)?;
+        shown.attach(target, &self.options).map(drop)
     }
 }
 
@@ -84,8 +81,8 @@ impl Sharer {
     /// Keeps the volume mounted until another mount of it is attached; `None` if the volume has
     /// already been unmounted.
     #[must_use]
-    pub fn under_way(&self) -> Option<UnderWay> {
-        UnderWay::new(&self.mount)
+    pub fn top(&self) -> Option<Top> {
+        self.mount.whole()?.top().ok()
     }
 
     /// A detached mount of a subvolume. A thread that serves requests must not call this.
@@ -93,8 +90,7 @@ impl Sharer {
     /// # Errors
     ///
     /// When the subvolume has no name, or the kernel refuses.
-    pub fn subtree(&self, tree: TreeId) -> io::Result<Subtree> {
-        let whole = self.mount.whole().ok_or(io::ErrorKind::Unsupported)?;
+    pub fn subtree(&self, whole: &Top, tree: TreeId) -> io::Result<Subtree> {
         let all = self.fs.subvolumes().map_err(io::Error::other)?;
         let found = all.into_iter().find(|info| info.tree == tree);
         let path = found.ok_or(io::ErrorKind::NotFound)?.path;

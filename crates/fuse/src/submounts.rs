@@ -96,7 +96,7 @@ impl Submounts {
         };
         for (tree, target) in all {
             // If a user has unmounted it by hand, it is mounted again.
-            if mounts.get(&tree).is_some_and(|mount| !mount.device_threads.is_finished()) {
+            if mounts.get(&tree).is_some_and(Submount::is_there) {
                 continue;
             }
             match self.mount(tree, &target, options) {
@@ -182,27 +182,28 @@ impl Submounts {
     /// All mounts, the top last.
     pub(crate) fn notifiers(&self) -> Vec<MountNotifier> {
         let mounts = self.mounts.lock();
-        mounts.values().map(|mount| &mount.notifier).chain([&self.notifier]).cloned().collect()
+        let below = mounts.values().filter(|mount| mount.is_there()).map(|mount| &mount.notifier);
+        below.chain([&self.notifier]).cloned().collect()
     }
 
     /// Where subvolumes are mounted by themselves, and the device number of each.
     pub(crate) fn devices(&self) -> Vec<(PathBuf, u64)> {
         let mounts = self.mounts.lock();
-        // If a mount was removed by hand, its device number may belong to another mount now.
-        let there = mounts.values().filter(|mount| !mount.device_threads.is_finished());
+        let there = mounts.values().filter(|mount| mount.is_there());
         there.filter_map(|mount| Some((mount.target(), mount.unmounter.device()?))).collect()
     }
 
     /// The mount that shows inodes of a subvolume.
     fn notifier_of(&self, tree: TreeId) -> MountNotifier {
         let mounts = self.mounts.lock();
-        mounts.get(&tree).map_or(&self.notifier, |mount| &mount.notifier).clone()
+        let own = mounts.get(&tree).filter(|mount| mount.is_there());
+        own.map_or(&self.notifier, |mount| &mount.notifier).clone()
     }
 }
 
 impl Mounts for Submounts {
-    fn write_back(&self) -> std::io::Result<()> {
-        self.notifiers().iter().try_for_each(MountNotifier::write_back)
+    fn write_back(&self, tree: Option<TreeId>) -> std::io::Result<()> {
+        self.notifiers().iter().try_for_each(|notifier| notifier.write_back(tree))
     }
 
     fn note_created(&self, dir: InodeId, name: &[u8]) {
@@ -228,6 +229,12 @@ impl Mounts for Submounts {
 }
 
 impl Submount {
+    /// Whether it was not unmounted by hand. Its device number may belong to another mount then,
+    /// and its kernel hears nothing.
+    fn is_there(&self) -> bool {
+        !self.device_threads.is_finished()
+    }
+
     fn target(&self) -> PathBuf {
         self.unmounter.target().to_owned()
     }

@@ -1,43 +1,37 @@
-//! The kernel's single mount of a whole volume. It is attached nowhere; each visible mount shows a
-//! part of it.
+//! The kernel's single mount of a whole volume. Each visible mount shows a part of it.
 //!
 //! # Place
 //!
 //! Two superblocks of the kernel would each cache the same files, and disagree. So the kernel has
-//! one for a volume, with the top level as its top. Its first mount has no place in the directory
-//! tree: this holds it by a descriptor. A mount of a subvolume is a clone of the part below the
-//! subvolume's top, as with Linux's btrfs.
+//! one for a volume, with the top level as its top. A mount of a subvolume is a clone of the part
+//! below the subvolume's top, as with Linux's btrfs.
 //!
 //! # Invariants
 //!
-//! - **T1** The process holds the descriptor while its list of mounts shows a mount of the volume,
-//!   or while a subtree is being attached. Then it closes the descriptor. The kernel ends the
-//!   session when no mount, open file or namespace uses the volume any more. Until then the server
-//!   answers programs that this process cannot see (lazy unmounts, other namespaces).
+//! - **T1** This process holds no mount of the volume for longer than it takes to attach another
+//!   one, or to write back. So the last unmount by any program ends the kernel's superblock. With a
+//!   block device (`fuseblk`) that program waits until the volume is closed.
 //! - **T2** A subtree that is handed out shows the requested inode, or the request fails.
-//! - **T3** Nothing here makes the kernel send a request before the server answers requests. The
-//!   lock is not held while the list of mounts is read.
-//!
-//! # Locks
-//!
-//! One, a leaf, held to clone the descriptor, to take it out, or to count subtrees. The descriptor
-//! is closed without the lock.
+//! - **T3** Nothing here makes the kernel send a request before the server answers requests.
+//! - **T4** The end of a superblock on a block device waits for the server, and no signal ends the
+//!   wait. So a thread of the server that may cause the end has no descriptor of the connection
+//!   (`apart`). If the process is killed meanwhile, its last descriptor is closed, the connection
+//!   breaks, and the thread goes on.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Weak};
 
-use parking_lot::Mutex;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create,
-    fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount, open_tree,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags,
+    OpenTreeFlags, UnmountFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount,
+    fsopen, mount_change, move_mount, open_tree, unmount,
 };
+use rustix::thread::{UnshareFlags, unshare_unsafe};
 
-use crate::mount::{Link, Mount};
+use crate::apart;
 use crate::mount_list::{self, Listed};
 use crate::{Error, Options};
 
@@ -45,37 +39,67 @@ use crate::{Error, Options};
 #[derive(Debug)]
 pub(crate) struct WholeMount {
     device: (u32, u32),
-    /// Unranked: a leaf; nothing is locked while it is held.
-    held: Mutex<Held>,
 }
 
+/// The top of the volume, open in this process. It keeps the volume mounted while another mount of
+/// it is made (T1).
 #[derive(Debug)]
-struct Held {
-    /// The detached mount, as long as it is held (T1).
-    top: Option<Arc<OwnedFd>>,
-    /// Subtrees that are on their way to a place, and the first mount until it is made.
-    under_way: usize,
+pub struct Top {
+    /// `None` while it is dropped.
+    held: Option<OwnedFd>,
+    /// Set if all mounts of the volume are below others: what is held cannot be cloned then.
+    covered: Option<Covered>,
 }
 
-/// Keeps the whole volume from being let go while a subtree is on its way to its place (T1).
-#[derive(Debug)]
-pub struct UnderWay(Arc<Mount>);
+/// A mount of the volume that is below another mount.
+#[derive(Clone, Debug)]
+struct Covered {
+    device: (u32, u32),
+    point: PathBuf,
+}
 
-impl UnderWay {
-    pub(crate) fn new(mount: &Arc<Mount>) -> Option<Self> {
-        let mut held = mount.whole()?.held.lock();
-        held.top.as_ref()?;
-        held.under_way += 1;
-        drop(held);
-        Some(Self(Arc::clone(mount)))
+impl Top {
+    fn descriptor(&self) -> &OwnedFd {
+        self.held.as_ref().expect("it is there until it is dropped")
+    }
+
+    /// The top level, opened for reading.
+    pub(crate) fn open(&self) -> io::Result<Self> {
+        let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(Self::from(rustix::fs::openat(self.descriptor(), c".", how, Mode::empty())?))
+    }
+
+    /// A mount of what lies at `path`, attached nowhere yet. It must have the number `ino` (T2).
+    pub(crate) fn subtree(&self, path: &Path, ino: u64) -> io::Result<Subtree> {
+        let tree = match &self.covered {
+            None => clone_of(self.descriptor(), path)?,
+            Some(covered) => covered.clone_of(path)?,
+        };
+        let seen = rustix::fs::statx(&tree, c"", AtFlags::EMPTY_PATH, StatxFlags::INO)?;
+        if seen.stx_ino != ino {
+            return Err(io::Error::other("the subvolume was moved meanwhile: try again"));
+        }
+        Ok(Subtree(tree))
     }
 }
 
-impl Drop for UnderWay {
+impl From<OwnedFd> for Top {
+    fn from(opened: OwnedFd) -> Self {
+        Self { held: Some(opened), covered: None }
+    }
+}
+
+impl AsFd for Top {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.descriptor().as_fd()
+    }
+}
+
+impl Drop for Top {
     fn drop(&mut self) {
-        if let Some(whole) = self.0.whole() {
-            whole.held.lock().under_way -= 1;
-            whole.release_if_unseen();
+        // It may be the last mount of the volume (T4).
+        if let Some(top) = self.held.take() {
+            apart::close(top);
         }
     }
 }
@@ -105,12 +129,18 @@ fn clone_of(top: &OwnedFd, path: &Path) -> rustix::io::Result<OwnedFd> {
 }
 
 impl WholeMount {
-    /// Makes the kernel's mount for the connection behind `device`. It is attached nowhere.
-    pub(crate) fn new(target: &Path, device: &OwnedFd, options: &Options) -> Result<Self, Error> {
+    /// Makes the kernel's mount for the connection behind `device`. It is attached nowhere, and
+    /// ends with the returned [`Top`] unless a part of it was attached.
+    pub(crate) fn new(
+        target: &Path,
+        device: &OwnedFd,
+        options: &Options,
+    ) -> Result<(Self, Top), Error> {
         let text = |words: &[(&str, String)]| {
             let words: Vec<_> = words.iter().map(|(key, value)| format!("{key}={value}")).collect();
             words.join(",")
         };
+        let kind = if options.block_device { "fuseblk" } else { "fuse" };
         let words = [
             ("source", options.source.clone()),
             ("subtype", crate::mount::SUBTYPE.to_owned()),
@@ -128,8 +158,8 @@ impl WholeMount {
             ("sync", options.sync),
             ("dirsync", options.dirsync),
         ];
-        let made = || -> rustix::io::Result<Self> {
-            let context = fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        let made = || -> rustix::io::Result<(Self, Top)> {
+            let context = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
             for (key, value) in &words {
                 fsconfig_set_string(&context, *key, value.as_str())?;
             }
@@ -141,13 +171,12 @@ impl WholeMount {
             // Cached attributes are enough, and the server does not answer yet (T3).
             let how = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
             let seen = rustix::fs::statx(&top, c"", how, StatxFlags::INO)?;
-            let held = Held { top: Some(Arc::new(top)), under_way: 0 };
             let device = (seen.stx_dev_major, seen.stx_dev_minor);
-            Ok(Self { device, held: Mutex::new(held) })
+            Ok((Self { device }, Top::from(top)))
         };
         made().map_err(|errno| Error::Mount {
             target: target.to_owned(),
-            options: text(&words),
+            options: format!("{kind}: {}", text(&words)),
             source: errno.into(),
         })
     }
@@ -157,52 +186,27 @@ impl WholeMount {
         self.device
     }
 
-    fn top(&self) -> io::Result<Arc<OwnedFd>> {
-        let gone = || io::Error::other("it was unmounted, and programs still use it");
-        self.held.lock().top.clone().ok_or_else(gone)
-    }
-
-    /// The top level, opened for reading.
-    pub(crate) fn open(&self) -> io::Result<OwnedFd> {
-        let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        Ok(rustix::fs::openat(&*self.top()?, c".", how, Mode::empty())?)
-    }
-
-    /// A mount of what lies at `path`, attached nowhere yet. It must have the number `ino` (T2).
-    pub(crate) fn subtree(&self, path: &Path, ino: u64) -> io::Result<Subtree> {
-        let tree = clone_of(&*self.top()?, path)?;
-        let seen = rustix::fs::statx(&tree, c"", AtFlags::EMPTY_PATH, StatxFlags::INO)?;
-        if seen.stx_ino != ino {
-            return Err(io::Error::other("the subvolume was moved meanwhile: try again"));
+    /// The top, by way of a mount that this process sees. Fails if it sees none.
+    pub(crate) fn top(&self) -> io::Result<Top> {
+        let all = self.visible_mounts();
+        if let Some(mount) = all.iter().find_map(|seen| opened(self.device, &seen.point)) {
+            return Ok(Top::from(top_behind(mount.descriptor())?));
         }
-        Ok(Subtree(tree))
+        // All are below other mounts.
+        match all.into_iter().next() {
+            Some(seen) => {
+                let covered = Covered { device: self.device, point: seen.point };
+                let held = Some(covered.clone_of(Path::new(""))?);
+                Ok(Top { held, covered: Some(covered) })
+            }
+            None => Err(io::Error::other("it was unmounted, and programs still use it")),
+        }
     }
 
     /// The mounts of the volume that this process sees, in the order in which they were made.
     pub(crate) fn visible_mounts(&self) -> Vec<Listed> {
         let all = Listed::all().unwrap_or_default();
         all.into_iter().filter(|one| one.device == self.device).collect()
-    }
-
-    /// Releases the whole mount if no mount of it is seen (T1).
-    pub(crate) fn release_if_unseen(&self) {
-        // Without the list the state is unknown, and the session ends with the process.
-        let Ok(all) = Listed::all() else { return };
-        if all.iter().all(|one| one.device != self.device) {
-            let mut held = self.held.lock();
-            let top = if held.under_way == 0 { held.top.take() } else { None };
-            drop(held);
-            if top.is_some() {
-                tracing::debug!("no mount of the volume is seen any more");
-            }
-            drop(top);
-        }
-    }
-
-    /// Releases the whole mount, even if mounts of it are seen.
-    pub(crate) fn release(&self) {
-        let top = self.held.lock().top.take();
-        drop(top);
     }
 
     /// Unmounts every visible mount, those on top of others first. A mount that is in use is
@@ -216,14 +220,14 @@ impl WholeMount {
             if seen.is_none_or(|top| top.device != self.device) {
                 continue;
             }
-            match mount_list::take_away(&one.point) {
+            // It may be the last mount of the volume (T4).
+            match apart::run(move || mount_list::take_away(&one.point)).and_then(|done| done) {
                 // A mount that was removed together with another one, by propagation, counts as not
                 // in use.
                 Ok(busy) => was_used |= busy,
                 Err(error) => failure = Some(error),
             }
         }
-        self.release();
         match failure {
             Some(error) => Err(error),
             None => Ok(was_used),
@@ -231,35 +235,74 @@ impl WholeMount {
     }
 }
 
-/// The interval of checks whether the connection has ended.
-const LOOK: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
+impl Covered {
+    /// Clones what lies at `path` below the top. A thread with a copy of all mounts takes the
+    /// covering ones away there, where no other program sees that. The clone outlives the thread,
+    /// but is no mount of this process's namespace.
+    fn clone_of(&self, path: &Path) -> io::Result<OwnedFd> {
+        let (Self { device, point }, path) = (self.clone(), path.to_owned());
+        let work = move || {
+            own_namespace()?;
+            let list = Listed::parse(&std::fs::read(mount_list::LIST_OF_THREAD)?);
+            let is_it = |one: &Listed| one.device == device && one.point == point;
+            let above = list.iter().skip_while(|one| !is_it(one)).skip(1);
+            let covering: Vec<_> = above.filter(|one| point.starts_with(&one.point)).collect();
+            for one in covering.into_iter().rev() {
+                unmount(&one.point, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH)?;
+            }
+            let mount = opened(device, &point).ok_or(io::ErrorKind::NotFound)?;
+            let top = Top::from(top_behind(mount.descriptor())?);
+            Ok(clone_of(top.descriptor(), &path)?)
+        };
+        let thread = std::thread::Builder::new().name("uncover".to_owned()).spawn(work)?;
+        thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread ended in a panic")))
+    }
+}
 
-/// Starts a thread that reads the list of mounts whenever it changes, and lets go of the whole
-/// mount if none is visible. It also checks every few seconds whether the connection has ended. It
-/// does not wait for that, since the kernel wakes all threads that wait at a FUSE device for each
-/// request.
-pub(crate) fn watch(mount: &Arc<Mount>, link: Link) -> io::Result<()> {
-    let list = std::fs::File::open(mount_list::LIST)?;
-    let mount: Weak<Mount> = Arc::downgrade(mount);
-    let work = move || {
-        while let Some(mount) = mount.upgrade() {
-            let Some(whole) = mount.whole() else { return };
-            whole.release_if_unseen();
-            if whole.held.lock().top.is_none() || link.is_at_its_end() {
-                return;
-            }
-            drop(mount);
-            let mut events = [PollFd::new(&list, PollFlags::PRI)];
-            match poll(&mut events, Some(&LOOK)) {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(error) => {
-                    tracing::warn!(%error, "the list of mounts cannot be watched");
-                    return;
-                }
-            }
-        }
+/// Opens a mount of the file system with this device number; `None` if another one is visible at
+/// the point.
+fn opened(device: (u32, u32), point: &Path) -> Option<Top> {
+    let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let mount = Top::from(rustix::fs::open(point, how, Mode::empty()).ok()?);
+    let how = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let found = rustix::fs::statx(mount.descriptor(), c"", how, StatxFlags::INO).ok()?;
+    ((found.stx_dev_major, found.stx_dev_minor) == device).then_some(mount)
+}
+
+/// Gives this thread a copy of all mounts. What changes in the copy changes nowhere else.
+#[expect(unsafe_code, reason = "a thread of its own may have a namespace of its own")]
+fn own_namespace() -> rustix::io::Result<()> {
+    let flags = UnshareFlags::NEWNS | UnshareFlags::FS;
+    // SAFETY: the table of descriptors stays shared, which is what this flag is unsafe about.
+    unsafe { unshare_unsafe(flags)? };
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
+}
+
+/// The top level behind a mount of a part of it: the kernel gives it for the number that FUSE has
+/// for the root.
+#[expect(unsafe_code, reason = "rustix has no open_by_handle_at")]
+fn top_behind(mount: &OwnedFd) -> rustix::io::Result<OwnedFd> {
+    /// A handle of the kernel for a file of FUSE (`FILEID_INO64_GEN`).
+    #[repr(C)]
+    struct Handle {
+        bytes: u32,
+        kind: i32,
+        /// The number, its upper half first, and its generation.
+        words: [u32; 3],
+    }
+    let mut root = Handle { bytes: 12, kind: 0x81, words: [0, 1, 0] };
+    // SAFETY: the descriptor lives throughout; `root` has the layout of `struct file_handle`, with
+    // as many bytes behind it as it says, and the kernel only reads it.
+    let opened = unsafe {
+        let handle = (&raw mut root).cast::<libc::file_handle>();
+        libc::open_by_handle_at(mount.as_raw_fd(), handle, libc::O_PATH | libc::O_CLOEXEC)
     };
-    std::thread::Builder::new().name("mounts".to_owned()).spawn(work).map(drop)
+    if opened < 0 {
+        let error = io::Error::last_os_error();
+        return Err(Errno::from_io_error(&error).unwrap_or(Errno::IO));
+    }
+    // SAFETY: the kernel has just made this descriptor, and nothing else knows of it.
+    Ok(unsafe { std::os::fd::FromRawFd::from_raw_fd(opened) })
 }
 
 /// A mount of a subvolume that has no place yet. Without one it ends when this is dropped.
@@ -299,7 +342,14 @@ impl AsFd for Subtree {
     }
 }
 
-/// Returns the attributes that each mount has for itself.
+/// The attributes that each mount has for itself.
+const OWN_ATTRIBUTES: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_RDONLY
+    .union(MountAttrFlags::MOUNT_ATTR_NOSUID)
+    .union(MountAttrFlags::MOUNT_ATTR_NODEV)
+    .union(MountAttrFlags::MOUNT_ATTR_NOEXEC)
+    .union(MountAttrFlags::MOUNT_ATTR_NODIRATIME);
+
+/// Returns those of [`OWN_ATTRIBUTES`] that the options ask for.
 fn attributes(options: &Options) -> MountAttrFlags {
     let flags = [
         (options.read_only, MountAttrFlags::MOUNT_ATTR_RDONLY),
@@ -310,13 +360,14 @@ fn attributes(options: &Options) -> MountAttrFlags {
     flags.into_iter().filter(|(wanted, _)| *wanted).map(|(_, flag)| flag).collect()
 }
 
-/// Sets attributes of a detached mount, so that the mount is never visible without them.
+/// Sets attributes of a detached mount, so that the mount is never visible without them. It loses
+/// those of the mount that it is a clone of, and shares no later mounts with it.
 #[expect(unsafe_code, reason = "rustix has no mount_setattr")]
 fn set_attributes(tree: &OwnedFd, attributes: MountAttrFlags) -> rustix::io::Result<()> {
     let given = libc::mount_attr {
         attr_set: u64::from(attributes.bits()),
-        attr_clr: 0,
-        propagation: 0,
+        attr_clr: u64::from((OWN_ATTRIBUTES | MountAttrFlags::MOUNT_ATTR__ATIME).bits()),
+        propagation: libc::MS_PRIVATE,
         userns_fd: 0,
     };
     // SAFETY: the descriptor lives throughout; the path is an empty string; the kernel reads

@@ -12,8 +12,9 @@ use buttress_txn::{Cost, Error, MetaReservation, Result, Urgency};
 
 use crate::Maintenance;
 
-/// The most references that one step changes, and the fewest for each subvolume. A step is smaller
-/// if space is short.
+/// The most references that one step changes. A step is smaller if space is short. Then it drops a
+/// part of fewer subvolumes: each needs [`Engine::drop_min`](buttress_txn::Engine::drop_min). The
+/// smallest step drops a part of one.
 const STEP_MAX: u32 = 32 << 10;
 const STEP_MIN: u32 = 64;
 
@@ -87,7 +88,8 @@ impl Maintenance {
             return Ok(dead);
         }
         let (budget, reservation) = self.reserve_step()?;
-        let count = (budget / STEP_MIN).clamp(1, u32::try_from(dead.len()).unwrap_or(u32::MAX));
+        let count = (budget / self.engine().drop_min())
+            .clamp(1, u32::try_from(dead.len()).unwrap_or(u32::MAX));
         let handle = self.engine().begin(reservation);
         dead.iter().take(count as usize).for_each(|tree| handle.drop_tree(*tree, budget / count));
         drop(handle);

@@ -13,13 +13,15 @@
 //! - No answer is longer than the argument of its command.
 
 mod answers;
+mod records;
 
 pub use answers::{
     DeviceFacts, Features, SEARCH_ITEM_LEN, SearchPage, SubvolumeFacts, VolumeFacts, inode_path,
     subvolume_path, subvolume_refs,
 };
+pub use records::trimmed;
 
-use crate::Errno;
+use crate::{Errno, WireTime};
 
 /// Length of the argument of most commands, in bytes.
 pub const ARGUMENT_LEN: usize = 4096;
@@ -43,6 +45,10 @@ mod number {
     pub(super) const START_SYNC: u32 = 0x8008_9418;
     pub(super) const SUBVOL_GETFLAGS: u32 = 0x8008_9419;
     pub(super) const SUBVOL_SETFLAGS: u32 = 0x4008_941a;
+    pub(super) const SET_RECEIVED_SUBVOL: u32 = 0xc0c8_9425;
+    pub(super) const GET_DEV_STATS: u32 = 0xc408_9434;
+    /// Of all file systems: the kernel's `FITRIM`.
+    pub(super) const TRIM: u32 = 0xc018_5879;
     pub(super) const DEV_INFO: u32 = 0xd000_941e;
     pub(super) const FS_INFO: u32 = 0x8400_941f;
     pub(super) const GET_FEATURES: u32 = 0x8018_9439;
@@ -134,6 +140,43 @@ pub enum Command<'a> {
     Search(SearchKey),
     /// Tell the generation of the inode.
     Generation,
+    /// Tell the error counts of a device.
+    DeviceErrors(DeviceErrors<'a>),
+    /// Record the origin of a received subvolume.
+    SetReceived(Origin<'a>),
+    /// Discard what is free.
+    Trim {
+        /// The first byte, as an address of the volume.
+        from: u64,
+        /// Length of the range, in bytes.
+        len: u64,
+        /// Shorter free ranges are left out, in bytes.
+        least: u64,
+    },
+}
+
+/// Which error counts are asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceErrors<'a> {
+    /// Number of the device.
+    pub id: u64,
+    /// Whether all counts are to be zero afterwards.
+    pub reset: bool,
+    /// The whole argument, which the answer repeats but for the counts.
+    given: &'a [u8],
+}
+
+/// The origin of a received subvolume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin<'a> {
+    /// Uuid of the original.
+    pub uuid: [u8; 16],
+    /// Transaction of the original.
+    pub transaction: u64,
+    /// Time of the original.
+    pub time: WireTime,
+    /// The whole argument, which the answer repeats but for transaction and time of the reception.
+    given: &'a [u8],
 }
 
 /// A subvolume that is to be made.
@@ -296,6 +339,11 @@ impl<'a> Command<'a> {
             }
             number::TREE_SEARCH => Self::Search(SearchKey::read(&fields)?),
             number::GETVERSION => Self::Generation,
+            number::GET_DEV_STATS => Self::DeviceErrors(DeviceErrors::read(&fields)?),
+            number::SET_RECEIVED_SUBVOL => Self::SetReceived(Origin::read(&fields)?),
+            number::TRIM => {
+                Self::Trim { from: fields.u64(0)?, len: fields.u64(8)?, least: fields.u64(16)? }
+            }
             _ => return Ok(None),
         }))
     }
@@ -317,6 +365,12 @@ impl<'a> Command<'a> {
                 | Destroy { .. }
                 | DestroyById(_)
                 | Search(_)
+                | DeviceErrors(self::DeviceErrors { reset: true, .. })
+                | SetReceived(_)
+                | Trim { .. }
+                // Both wait for a commit.
+                | VolumeFacts
+                | Features
         )
     }
 }
@@ -325,7 +379,7 @@ impl<'a> Command<'a> {
 mod tests {
     use super::*;
 
-    const ALL: [u32; 21] = [
+    const ALL: [u32; 24] = [
         number::SNAP_CREATE,
         number::SYNC,
         number::SUBVOL_CREATE,
@@ -347,6 +401,9 @@ mod tests {
         number::INO_LOOKUP_USER,
         number::SNAP_DESTROY_V2,
         number::GETVERSION,
+        number::GET_DEV_STATS,
+        number::SET_RECEIVED_SUBVOL,
+        number::TRIM,
     ];
 
     /// The length that a number has in its bits 16 to 29, if the program gives an argument.

@@ -74,6 +74,7 @@ impl Site {
         if to.head()?.is_some() {
             return wrong("there is a volume already");
         }
+        target.make_key(Some(self))?;
         trial::run(&to.store, &to.names, trial::RIVALS_NEW)?;
         let id = VolumeId(random::bytes());
         let name = format!("clone-{}", random::hex());

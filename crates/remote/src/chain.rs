@@ -97,7 +97,10 @@ impl Chain {
         let begun = clock::now();
         for attempt in 0.. {
             let answer = self.store.create_once(&name, body.clone());
-            if let Err(source @ StoreError::Refused(_)) = answer {
+            if let Err(source) = &answer
+                && source.is_refusal()
+            {
+                let source = source.clone();
                 return Err(Error::Store { name, source });
             }
             if answer.is_err() {

@@ -22,7 +22,7 @@ use crate::open::Site;
 use crate::pin;
 
 /// The folders of a volume's objects, in the order of deletion. The volume has no pins by then.
-const FOLDERS: [&str; 5] = ["data", "map", "lease", "trial", "writer"];
+const FOLDERS: [&str; 6] = ["data", "map", "lease", "trial", "writer", "key"];
 
 /// Whether a name is one that volumes give to objects. Others in these folders stay.
 fn is_ours(name: &str) -> bool {

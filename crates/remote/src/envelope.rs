@@ -24,6 +24,8 @@ pub(crate) const VERSION: u16 = 1;
 /// Bytes of an envelope.
 pub(crate) const LEN: usize = 64;
 const MAGIC: &[u8; 8] = b"BUTTRESS";
+/// The first bytes of an encrypted object.
+pub(crate) const SEALED: &[u8; 8] = b"BUTTSEAL";
 
 /// The kind of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +42,8 @@ pub(crate) enum Kind {
     Cache = 8,
     /// A file of a local log.
     Log = 9,
+    /// The key of an encrypted volume, encrypted by a passphrase or a file.
+    Key = 10,
 }
 
 /// The identity of a volume in a store.
@@ -82,6 +86,9 @@ impl Envelope {
         let Some(Ok(mut header)) = bytes.get(..LEN).map(<[u8; LEN]>::try_from) else {
             return Err(damaged(name, format!("{} bytes are no object", bytes.len())));
         };
+        if header.starts_with(SEALED) {
+            return Err(Error::Encrypted { name: name.to_owned() });
+        }
         if &header[..8] != MAGIC {
             return Err(damaged(name, "it does not begin as an object of a volume".to_owned()));
         }
@@ -104,6 +111,7 @@ impl Envelope {
             7 => Kind::Lease,
             8 => Kind::Cache,
             9 => Kind::Log,
+            10 => Kind::Key,
             other => return Err(damaged(name, format!("there is no kind {other}"))),
         };
         let mut volume = [0; 16];

@@ -47,6 +47,12 @@ pub enum Error {
         /// What is wrong with it.
         why: String,
     },
+    /// The volume is encrypted, and no key was given.
+    #[error("{name} is encrypted: give key-file=FILE or the variable BUTTRESS_PASSPHRASE")]
+    Encrypted {
+        /// The object.
+        name: String,
+    },
     /// The volume was made by a newer version.
     #[error("{name} has version {found} of the format; this program knows version {known}")]
     Version {

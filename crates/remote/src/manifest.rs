@@ -12,10 +12,8 @@ use crate::envelope::{Kind, VolumeId, damaged, unwrap, wrap};
 use crate::error::Result;
 use crate::map::Ref;
 use crate::segment::Shape;
-use crate::units::{CommitNumber, ObjectNumber, SECTOR};
+use crate::units::{CommitNumber, LEN_MAX, ObjectNumber, SECTOR};
 
-/// The longest device that a map can have: its sectors have 40 bits, and pages 26.
-const LEN_MAX: u64 = SECTOR << 40;
 /// A manifest with more parts of one kind than this is invalid.
 const PARTS_MAX: usize = 1 << 20;
 

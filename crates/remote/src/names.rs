@@ -64,6 +64,11 @@ impl Names {
         self.under(&format!("trial/{nonce}"))
     }
 
+    /// The encrypted key of the volume; the highest number counts.
+    pub(crate) fn key(&self, number: u32) -> String {
+        self.under(&format!("key/{number:08}"))
+    }
+
     pub(crate) fn lease(&self, id: &str) -> String {
         self.under(&format!("lease/{id}"))
     }

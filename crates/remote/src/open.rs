@@ -29,9 +29,9 @@ use crate::patient::Patient;
 use crate::pin;
 use crate::place::{Place, StoreKind, is_remote};
 use crate::random;
+use crate::seal::SealedStore;
+use crate::secret::Secret;
 use crate::segment::{self, Extent};
-#[cfg(not(feature = "s3"))]
-use crate::store::StoreError;
 use crate::store::{Objects, Store, host_name};
 use crate::trial;
 use crate::units::{CommitNumber, ObjectNumber, Sector, Spot};
@@ -49,6 +49,8 @@ pub struct Site {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) prefix: String,
     pub(crate) place: String,
+    /// The same store, if what is there is encrypted.
+    pub(crate) seal: Option<Arc<SealedStore>>,
     /// How to open what is there.
     pub options: Options,
 }
@@ -90,18 +92,23 @@ impl Site {
             #[cfg(not(feature = "s3"))]
             StoreKind::S3 { .. } => {
                 let why = "this program was built without s3".to_owned();
-                return Err(refused(StoreError::Refused(why)));
+                return Err(refused(crate::store::StoreError::Refused(why)));
             }
         };
         options.check(&shown)?;
-        Ok(Self { store, prefix, place: shown, options })
+        let secret = Secret::find(options.key_file.as_deref()).map_err(refused)?;
+        let this = Self { store, prefix, place: shown, seal: None, options };
+        Ok(match secret {
+            Some(secret) => this.encrypted(secret),
+            None => this,
+        })
     }
 
     /// A place in an existing store, for tests.
     #[must_use]
     pub fn in_store(store: Arc<dyn Store>, prefix: &str, options: Options) -> Self {
         let place = format!("{}/{prefix}", store.title());
-        Self { store, prefix: prefix.to_owned(), place, options }
+        Self { store, prefix: prefix.to_owned(), place, seal: None, options }
     }
 
     pub(crate) fn chain(&self) -> Chain {
@@ -134,6 +141,7 @@ impl Site {
                 return Err(Error::OtherSize { place, found, wanted });
             }
             None => {
+                self.make_key(None)?;
                 trial::run(&chain.store, &chain.names, trial::RIVALS_NEW)?;
                 let first = Manifest {
                     number: CommitNumber(1),
@@ -250,6 +258,10 @@ impl Site {
         writer: &Writer,
         cache: Option<&Cache>,
     ) -> Result<(Manifest, Settled)> {
+        if let Some(size) = self.options.size.filter(|size| *size < head.device_len) {
+            let why = format!("it has {} bytes, and does not shrink to {size}", head.device_len);
+            return Err(Error::Place { place: self.place.clone(), why });
+        }
         trial::run(&chain.store, &chain.names, RIVALS_KNOWN)?;
         let mut head = head;
         for _ in 0..RACES_MAX {
@@ -307,6 +319,8 @@ impl Site {
             writer: writer.clone(),
             time_ms: buttress_base::clock::wall().as_millis() as u64,
             is_opening: true,
+            // What is new has no runs in the map, so it reads as zeroes.
+            device_len: self.options.size.unwrap_or(0).max(head.device_len),
             local: cache.filter(|_| has_log).map(|cache| cache.mark(&writer.host)),
             ..head.clone()
         };
@@ -471,6 +485,15 @@ impl Opened {
             Self::File(device) => Arc::clone(device) as Arc<dyn Device>,
             Self::Part(_, part) => Arc::clone(part) as Arc<dyn Device>,
             Self::Remote(device) => Arc::clone(device) as Arc<dyn Device>,
+        }
+    }
+
+    /// The file or block device, if the volume is all of it.
+    #[must_use]
+    pub fn file(&self) -> Option<&FileDevice> {
+        match self {
+            Self::File(device) => Some(device),
+            Self::Part(..) | Self::Remote(_) => None,
         }
     }
 

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::error::{Error, Result};
+use crate::units::{LEN_MAX, SECTOR};
 
 /// A commit of a volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,6 +39,8 @@ pub struct Options {
     pub at: At,
     /// The length of a data object in bytes. It applies to new volumes only.
     pub object_len: u64,
+    /// The length to which a shorter volume grows when it is opened for writing, in bytes.
+    pub size: Option<u64>,
     /// The memory in bytes: half for the read cache, a quarter for the map. The index of the cache
     /// on a local disk takes another quarter at most.
     pub memory: u64,
@@ -58,6 +61,8 @@ pub struct Options {
     pub durability: Option<Durability>,
     /// Whether to go on without acknowledged writes in a local log that cannot be replayed.
     pub discard_local: bool,
+    /// The file with the key of an encrypted volume.
+    pub key_file: Option<PathBuf>,
     /// How often a reader looks for a newer commit. `None` means that it stays with its commit.
     pub follow: Option<Duration>,
 }
@@ -78,6 +83,7 @@ impl Default for Options {
             takeover: false,
             at: At::Newest,
             object_len: 8 << 20,
+            size: None,
             memory: 256 << 20,
             in_flight: 4,
             patience: Duration::from_secs(600),
@@ -87,13 +93,14 @@ impl Default for Options {
             cache_size: 10 << 30,
             durability: None,
             discard_local: false,
+            key_file: None,
             follow: None,
         }
     }
 }
 
 /// The options that [`Options::accept`] takes. The first four are of places alone.
-pub const OPTION_NAMES: [&str; 13] = [
+pub const OPTION_NAMES: [&str; 15] = [
     "pin",
     "commit",
     "object-size",
@@ -107,6 +114,8 @@ pub const OPTION_NAMES: [&str; 13] = [
     "durability",
     "discard-local",
     "follow",
+    "key-file",
+    "size",
 ];
 
 /// Those of them that are mount options, too. The others name a commit or belong to a new volume.
@@ -186,6 +195,7 @@ impl Options {
                 }
                 self.object_len = len;
             }
+            "size" => self.size = Some(within(1 << 20, LEN_MAX)?.next_multiple_of(SECTOR)),
             "pin" => self.at = At::Pin(value.to_owned()),
             "commit" => self.at = At::Number(value.parse().map_err(|_| wrong("no number"))?),
             "memory" => self.memory = within(16 << 20, 1 << 40)?,
@@ -197,12 +207,13 @@ impl Options {
                 Duration::ZERO => return Err(wrong("not a second at least")),
                 interval => self.follow = Some(interval),
             },
-            "cache-dir" => {
-                let dir = PathBuf::from(value);
-                if !dir.is_absolute() {
+            "cache-dir" | "key-file" => {
+                let path = PathBuf::from(value);
+                if !path.is_absolute() {
                     return Err(wrong("not an absolute path"));
                 }
-                self.cache_dir = Some(dir);
+                let is_key = key == "key-file";
+                *(if is_key { &mut self.key_file } else { &mut self.cache_dir }) = Some(path);
             }
             "cache-size" => self.cache_size = within(16 << 20, 1 << 50)?,
             "durability" => {

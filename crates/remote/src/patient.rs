@@ -125,7 +125,7 @@ impl Patient {
             let answer = answers.next().unwrap_or_else(failed);
             match self.got(whole(answer, range.end - range.start)) {
                 Ok(bytes) => all.push(bytes),
-                Err(_) => all.push(self.get_range(name, range.clone())?),
+                Err(_) => all.push(checked(|| self.get_range(name, range.clone()))?),
             }
         }
         Ok(all)
@@ -211,7 +211,10 @@ impl Patient {
                     self.pause(attempt);
                 }
                 answer => {
-                    return answer.map_err(|source| Error::Store { name: name.to_owned(), source });
+                    return answer.map_err(|source| match source {
+                        StoreError::Damaged(why) => Error::Damaged { name: name.to_owned(), why },
+                        source => Error::Store { name: name.to_owned(), source },
+                    });
                 }
             }
         }

@@ -12,7 +12,6 @@ use crate::chain::Chain;
 use crate::envelope::{Kind, VolumeId};
 use crate::error::{Error, Result};
 use crate::manifest::Manifest;
-use crate::store::StoreError;
 use crate::units::CommitNumber;
 
 const NAME_MAX: usize = 100;
@@ -83,7 +82,7 @@ pub(crate) fn create(
     let body = Bytes::from(manifest.encode(Kind::Pin, volume));
     match chain.store.create_once(&object, body.clone()) {
         Ok(()) => {}
-        Err(source @ StoreError::Refused(_)) => return Err(Error::Store { name: object, source }),
+        Err(source) if source.is_refusal() => return Err(Error::Store { name: object, source }),
         Err(_) => match chain.store.get(&object)? {
             Some(found) if found == body => {}
             Some(_) => return Err(wrong(chain, format!("there is a pin {name:?} already"))),

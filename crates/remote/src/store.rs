@@ -28,9 +28,22 @@ pub enum StoreError {
     /// The store refuses, and would refuse again: wrong credentials, no such bucket.
     #[error("the store refuses: {0}")]
     Refused(String),
+    /// The key of an encrypted volume is wrong, or one is missing.
+    #[error("{0}")]
+    Key(String),
+    /// What the store answered is not what was written.
+    #[error("what the store answered is damaged: {0}")]
+    Damaged(String),
     /// No answer, or one that says nothing: the request may or may not have had its effect.
     #[error("the store failed: {0}")]
     Failed(String),
+}
+
+impl StoreError {
+    /// Whether asking again would bring the same answer, and nothing was written.
+    pub(crate) fn is_refusal(&self) -> bool {
+        matches!(self, Self::Refused(_) | Self::Key(_))
+    }
 }
 
 /// What a store tells of an object without its content.

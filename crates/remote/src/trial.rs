@@ -48,9 +48,8 @@ fn verdict(
     late: Option<&Bytes>,
 ) -> Result<()> {
     let wrong = |why: String| Err(Error::Unsafe { store: store.title(), why });
-    if let Some(Err(source @ StoreError::Refused(_))) =
-        answers.iter().find(|answer| matches!(answer, Err(StoreError::Refused(_))))
-    {
+    let mut failures = answers.iter().filter_map(|answer| answer.as_ref().err());
+    if let Some(source) = failures.find(|source| source.is_refusal()) {
         return Err(Error::Store { name: name.to_owned(), source: source.clone() });
     }
     let winners: Vec<usize> =

@@ -4,6 +4,8 @@ use serde::{Deserialize, Serialize};
 
 /// Bytes of a sector, the unit of the map.
 pub(crate) const SECTOR: u64 = 4096;
+/// The longest device that a map can have: its sectors have 40 bits, and pages 26.
+pub(crate) const LEN_MAX: u64 = SECTOR << 40;
 
 /// A sector of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -36,5 +36,5 @@ pub use error::{Error, Result};
 pub use moves::MovedExtent;
 pub use snapshot::Snapshot;
 pub use tracked::{LoggedId, Tracked};
-pub use transaction::{DeviceChange, QuotaChange};
+pub use transaction::{DeviceChange, QuotaChange, QuotaCounts, WantedQuota};
 pub use view::View;

@@ -43,7 +43,7 @@ pub enum DeviceChange {
 }
 
 /// A change of quotas. The commit makes it, because it knows what is counted at that moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum QuotaChange {
     /// Begin to count. Nothing that is there is counted by simple quotas; full ones are marked as
     /// inconsistent until [`QuotaChange::Count`].
@@ -73,8 +73,26 @@ pub enum QuotaChange {
         /// The group that it was a member of.
         parent: QuotaGroup,
     },
-    /// Count everything anew; only for full quotas.
-    Count,
+    /// Replace the counts of full quotas by these.
+    Count(Arc<QuotaCounts>),
+}
+
+/// What the groups of full quotas use, counted from the trees of a commit.
+#[derive(Debug, PartialEq, Eq)]
+pub struct QuotaCounts {
+    /// The commit.
+    pub of: Generation,
+    /// Referenced and exclusive bytes of each group that uses any.
+    pub groups: BTreeMap<QuotaGroup, (u64, u64)>,
+}
+
+/// A change of quotas with its cost.
+#[derive(Clone, Debug)]
+pub struct WantedQuota {
+    /// The change.
+    pub change: QuotaChange,
+    /// The number of items that the commit may set or delete for it.
+    pub items: u64,
 }
 
 /// A transaction, running or frozen.
@@ -112,7 +130,7 @@ pub struct Transaction {
     /// that it may change.
     pub drops: Seldom<BTreeMap<TreeId, u64>>,
     /// Changes of quotas, in order.
-    pub quotas: Seldom<Vec<QuotaChange>>,
+    pub quotas: Seldom<Vec<WantedQuota>>,
     /// The same for relocation trees that an interrupted balance of Linux left, by the subvolume of
     /// each tree.
     pub leftovers: Seldom<BTreeMap<TreeId, u64>>,
@@ -120,8 +138,8 @@ pub struct Transaction {
 
 /// The most items that one snapshot changes: references of the extents under a root node.
 const SNAPSHOT_ITEMS: u64 = 600;
-/// Items that one change of quotas touches mostly: those of a group and of the groups above.
-const QUOTA_ITEMS: u64 = 8;
+/// Bytes of the largest item of a quota tree, with its header in the leaf.
+const QUOTA_ITEM_BYTES: u64 = 65;
 
 impl Transaction {
     /// An empty one.
@@ -174,8 +192,13 @@ impl Transaction {
             + self.moves.count(|moves| moves.cost)
             + self.snapshots.count(|snapshots| snapshots.len() as u64 * SNAPSHOT_ITEMS)
             + self.drops.count(dropped)
-            + self.quotas.count(|changes| changes.len() as u64 * QUOTA_ITEMS)
+            + self.quota_items()
             + self.leftovers.count(dropped)
+    }
+
+    /// The number of items that changes of quotas may set or delete.
+    fn quota_items(&self) -> u64 {
+        self.quotas.count(|changes| changes.iter().map(|wanted| wanted.items).sum())
     }
 
     /// How many changes may each be the first to a leaf that is shared with a snapshot. Such a
@@ -202,6 +225,7 @@ impl Transaction {
     /// Bytes in memory. The bytes that the commit writes into trees are not more than that.
     pub fn bytes(&self) -> u64 {
         let snapshots = self.snapshots.count(|all| all.len() as u64 * SNAPSHOT_ITEMS * 32);
-        self.overlay.bytes() + 128 * self.refs.len() + self.sums.bytes() + snapshots
+        let quotas = self.quota_items() * QUOTA_ITEM_BYTES;
+        self.overlay.bytes() + 128 * self.refs.len() + self.sums.bytes() + snapshots + quotas
     }
 }

@@ -1,10 +1,10 @@
 //! Allocates data space from a reservation, and frees the unused part.
 
 use buttress_format::{Extent, Generation, Logical};
-use buttress_space::{AllocRequest, DataReservation, Outcome, SpaceKind};
+use buttress_space::{AllocRequest, Outcome, SpaceKind};
 
 use crate::rows::{RoomForRows, SharedRows};
-use crate::{Engine, Result};
+use crate::{DataReservation, Engine, Result};
 
 /// How many groups one allocation loads before it accepts less space from loaded groups.
 const LOADED_IN_VAIN_MAX: u32 = 4;
@@ -59,9 +59,10 @@ impl Engine {
             self.request_loading([group]);
         }
         for loaded in 1.. {
-            match self.space.allocate_in_rows(reservation, request, rows.get()) {
+            match self.space.allocate_in_rows(&mut reservation.space, request, rows.get()) {
                 Outcome::Got(extent) => {
-                    self.unreferenced.insert(extent.start);
+                    let charge = reservation.take_charge(extent.len);
+                    self.unreferenced.insert(extent.start, charge);
                     self.grow_for_whole(want, extent.len, groups);
                     return Ok(extent);
                 }
@@ -82,7 +83,10 @@ impl Engine {
     /// Gives back an extent that never got a reference: its write failed.
     pub fn free_unused_data(&self, extent: Extent) {
         let unreferenced = self.unreferenced.remove(extent.start);
-        assert!(unreferenced, "an extent with references is dropped, not given back: {extent}");
+        assert!(
+            unreferenced.is_some(),
+            "an extent with references is dropped, not given back: {extent}"
+        );
         self.space.free(extent);
     }
 }

@@ -5,6 +5,7 @@ use buttress_format::{Extent, Key, Kind, TreeId};
 use buttress_space::{Outcome, SpaceKind};
 use buttress_tree::Cursor;
 
+use crate::QuotaCharge;
 use crate::found_log::{Found, SubvolumeLog};
 use crate::{Engine, Error, Result, View};
 
@@ -59,7 +60,7 @@ impl Engine {
             return Ok(());
         }
         self.claim(SpaceKind::Data, extent)?;
-        self.unreferenced.insert(extent.start);
+        self.unreferenced.insert(extent.start, QuotaCharge::default());
         Ok(())
     }
 }

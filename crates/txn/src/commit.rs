@@ -23,7 +23,6 @@ mod groups;
 mod moves;
 mod quota;
 mod quota_change;
-mod quota_count;
 mod rebuild;
 mod settle;
 mod sharing;
@@ -297,7 +296,7 @@ impl Engine {
         )));
         drop(old);
         self.commit.publish(generation);
-        self.quota_limits.look_again(&state.roots);
+        self.quota_limits.publish(generation, &settled.quota_news);
         self.reservations.published(&state.roots, settled.trees, generation);
     }
 }

@@ -89,7 +89,7 @@ pub struct Engine {
     pub(crate) log_space: LogSpace,
     /// A log that was found and has to be replayed.
     pub(crate) found_log: FoundLog,
-    pub(crate) quota_limits: QuotaLimits,
+    pub(crate) quota_limits: Arc<QuotaLimits>,
     numbers: Numbers,
 }
 
@@ -118,8 +118,8 @@ pub(crate) struct Parts {
 impl Engine {
     pub(crate) fn join(parts: Parts) -> Arc<Self> {
         let roots = Arc::new(parts.commit.roots.clone());
-        let quota_limits = QuotaLimits::default();
-        quota_limits.look_again(&roots);
+        let has_quotas = roots.find(TreeId::QUOTA).is_some();
+        let quota_limits = QuotaLimits::new(has_quotas, roots.generation);
         let running = Transaction::new(roots.generation.next());
         let view = View::new(Arc::clone(&parts.store), running, None, roots);
         let view = Arc::new(ArcSwap::from_pointee(view));

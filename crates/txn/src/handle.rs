@@ -81,10 +81,11 @@ impl<'e> Handle<'e> {
     /// Adds one reference to a data extent. The first reference of a newly allocated extent makes
     /// the extent item.
     pub fn add_data_ref(&self, extent: Extent, user: DataRef) {
-        let born = self.engine.unreferenced.remove(extent.start);
-        if born {
+        let charge = self.engine.unreferenced.remove(extent.start);
+        let born = charge.is_some();
+        if let Some(charge) = charge {
             self.engine.space.commit_used(extent);
-            self.note_quota(user.root, extent, 1);
+            charge.bear(extent.start, self.generation());
         }
         self.change(extent, user, 1, born);
     }
@@ -97,10 +98,12 @@ impl<'e> Handle<'e> {
         if !together || !self.join(extent, more, user) {
             return false;
         }
-        let born = self.engine.unreferenced.remove(more.start);
-        assert!(born, "an extent with references goes on with none: {more}");
+        let charge = self.engine.unreferenced.remove(more.start);
+        assert!(charge.is_some(), "an extent with references goes on with none: {more}");
         self.engine.space.commit_used(more);
-        self.note_quota(user.root, more, 1);
+        if let Some(charge) = charge {
+            charge.bear(extent.start, self.generation());
+        }
         true
     }
 
@@ -181,15 +184,10 @@ impl<'e> Handle<'e> {
         self.transaction().leftovers.change(|trees| trees.insert(of, budget.into()));
     }
 
-    /// Says that an extent of a subvolume was made, or ended in the same transaction.
-    fn note_quota(&self, tree: TreeId, extent: Extent, sign: i64) {
-        self.engine.quota_limits.note(tree, self.generation(), sign * extent.len as i64);
-    }
-
     fn change(&self, extent: Extent, user: DataRef, delta: i64, born: bool) {
         self.engine.stamps.touch(extent.start);
         if self.transaction().refs.change(extent, user, delta, born) {
-            self.note_quota(user.root, extent, -1);
+            self.engine.quota_limits.end(extent.start);
             self.transaction().sums.remove(extent);
             if self.transaction().tracked.keep_if_logged(extent) {
                 self.engine.space.pin(extent).expect("space::S1: it was in use until now");

@@ -56,6 +56,8 @@ mod moving;
 mod numbers;
 mod options;
 mod pinned;
+mod quota_charge;
+mod quota_count;
 mod quota_limits;
 mod quotas;
 mod reclaim;
@@ -88,6 +90,7 @@ pub use learning::GroupsRead;
 pub use load::Loader;
 pub use log_hold::LogHold;
 pub use options::EngineOptions;
+pub use quota_charge::{DataReservation, QuotaCharge};
 pub use quota_limits::QuotaUse;
 pub use quotas::Quotas;
 pub use rows::SharedRows;
@@ -111,7 +114,6 @@ use buttress_reserve::{self as reserve, waiting};
 use buttress_transaction::{delayed_ref, held, snapshot, transaction};
 
 pub use buttress_space::{
-    Account, AllocPolicy, AllocStats, Clamp, DataReservation, FlushState, FlushStates,
-    LookupPolicy, NoReserve, NocowWriter, Pools, Preempt, Reach, ReadOnlyHold, Round, SpaceKind,
-    TicketNumber,
+    Account, AllocPolicy, AllocStats, Clamp, FlushState, FlushStates, LookupPolicy, NoReserve,
+    NocowWriter, Pools, Preempt, Reach, ReadOnlyHold, Round, SpaceKind, TicketNumber,
 };

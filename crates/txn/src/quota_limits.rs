@@ -1,25 +1,33 @@
 //! Limits of simple quotas: what a subvolume may still write.
 //!
-//! A group uses what the last commit counted, and what is on the way: bytes that writers asked for
-//! (`waiting`), and extents of transactions that are not durable yet (`born`).
+//! A group uses what the last commit counted, and what is on the way. On the way are bytes that
+//! writers were admitted for, and extents of transactions that are not durable yet. A writer that
+//! was admitted gets a [`QuotaCharge`], which lives with the reserved or dirty data.
 //!
 //! # Invariants
 //!
-//! - **L1** A writer that was admitted stays within the limits of all groups of its subvolume.
+//! - **L1** A writer that was admitted stays within the limits of all groups of its subvolume. A
+//!   limit that is set meanwhile does not count what was admitted before.
 //! - **L2** A refusal is final here: nothing is freed or waited for. The caller may write back and
 //!   commit once, which shows what is really used.
-//! - **L3** A volume without limits takes no lock for them.
+//! - **L3** Where no limit was set, writers take no lock for limits. The quota tree is read again
+//!   only after a commit that changed limits or memberships.
+//! - **L4** Each admitted byte is on the way until its charge ends, or the commit of its extent is
+//!   durable. It counts for the subvolume that asked for it, once.
+//! - **L5** No device is read while the lock is held. What was read is taken over only if no commit
+//!   was published meanwhile.
 //!
 //! Full quotas are not counted by each commit, so their limits are kept and not enforced.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use buttress_base::sync::Mutex;
-use buttress_format::{Generation, QuotaGroup, QuotaInfo, QuotaLimit, TreeId};
-use buttress_tree::Roots;
+use buttress_format::{Generation, Logical, QuotaGroup, QuotaInfo, QuotaLimit, TreeId};
 
 use crate::Result;
+use crate::quota_charge::QuotaCharge;
 
 /// One group, as a commit left it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,22 +44,44 @@ pub struct QuotaUse {
     pub children: Vec<QuotaGroup>,
 }
 
+/// What a commit did to simple quotas.
+#[derive(Debug, Default)]
+pub(crate) struct QuotaNews {
+    /// Whether simple quotas are kept.
+    pub(crate) is_simple: bool,
+    /// Whether the commit set a limit.
+    pub(crate) sets_limit: bool,
+    /// Whether it changed any item of a limit or a membership, or removed a group.
+    pub(crate) regroups: bool,
+    /// What changed groups use now.
+    pub(crate) used: Vec<(QuotaGroup, u64)>,
+}
+
 /// The limits of a volume.
 #[derive(Debug, Default)]
 pub(crate) struct QuotaLimits {
-    /// Whether there may be a limit.
+    /// Whether there may be a limit. It changes under the lock.
     is_on: AtomicBool,
-    /// Unranked: held while the quota tree is read.
+    /// Unranked: nothing is taken under it.
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// The commit that `used` is of.
-    known: Option<Generation>,
+    /// The last commit that was published.
+    published: Generation,
+    /// Whether `groups` and `above` are those of that commit.
+    is_known: bool,
     groups: HashMap<QuotaGroup, Limited>,
     /// The limited groups that count for a subvolume.
     above: HashMap<TreeId, Vec<QuotaGroup>>,
+    /// Subvolumes that are not committed yet, each with the one that contains it, and the
+    /// transaction.
+    made: HashMap<TreeId, (TreeId, Generation)>,
+    /// Bytes of live charges.
+    waiting: HashMap<TreeId, u64>,
+    /// Charged extents of transactions that are not durable, by their starts.
+    born: HashMap<Logical, Born>,
 }
 
 /// A group with a limit.
@@ -59,42 +89,42 @@ struct State {
 struct Limited {
     used: u64,
     most: u64,
-    waiting: u64,
-    born: BTreeMap<Generation, i64>,
+    /// What is on the way for the subvolumes of the group.
+    coming: u64,
 }
 
-impl Limited {
-    fn on_the_way(&self) -> u64 {
-        let born: i64 = self.born.values().sum();
-        self.waiting.saturating_add_signed(born)
-    }
-
-    fn has_room(&self, bytes: u64) -> bool {
-        self.used.saturating_add(self.on_the_way()).saturating_add(bytes) <= self.most
-    }
+/// A charged extent.
+#[derive(Clone, Copy, Debug)]
+struct Born {
+    tree: TreeId,
+    bytes: u64,
+    generation: Generation,
 }
 
 impl State {
-    /// Takes what a commit left. What is on the way stays.
-    fn take(&mut self, known: Generation, uses: &[QuotaUse]) {
+    /// Takes over what was read of the last commit. What is on the way stays.
+    fn take(&mut self, uses: &[QuotaUse]) {
         let limit = |one: &QuotaUse| {
             let limits = [one.limit.max_referenced(), one.limit.max_exclusive()];
             limits.into_iter().flatten().min()
         };
-        let mut before = std::mem::take(&mut self.groups);
-        for (one, most) in uses.iter().filter_map(|one| Some((one, limit(one)?))) {
-            let mut group = before.remove(&one.group).unwrap_or_default();
-            (group.used, group.most) = (one.info.referenced, most);
-            group.born.retain(|generation, _| *generation > known);
-            self.groups.insert(one.group, group);
-        }
-        self.known = Some(known);
+        let limited = uses.iter().filter_map(|one| {
+            let (used, most) = (one.info.referenced, limit(one)?);
+            Some((one.group, Limited { used, most, coming: 0 }))
+        });
+        self.groups = limited.collect();
         self.above = uses
             .iter()
             .filter(|one| one.group.level() == 0)
             .map(|one| (TreeId(one.group.0), self.limited_above(one.group, uses)))
             .filter(|(_, groups)| !groups.is_empty())
             .collect();
+        let waiting = self.waiting.iter().map(|(tree, bytes)| (*tree, *bytes));
+        let born = self.born.values().map(|born| (born.tree, born.bytes));
+        for (tree, bytes) in waiting.chain(born).collect::<Vec<_>>() {
+            self.each(tree, |group| group.coming += bytes);
+        }
+        self.is_known = true;
     }
 
     fn limited_above(&self, group: QuotaGroup, uses: &[QuotaUse]) -> Vec<QuotaGroup> {
@@ -107,78 +137,190 @@ impl State {
         found.into_iter().filter(|group| self.groups.contains_key(group)).collect()
     }
 
+    /// Calls `change` for each limited group that counts for a subvolume. A new subvolume will join
+    /// the groups above the one that contains it.
     fn each(&mut self, tree: TreeId, mut change: impl FnMut(&mut Limited)) {
-        for group in self.above.get(&tree).into_iter().flatten() {
-            if let Some(group) = self.groups.get_mut(group) {
+        let mut home = tree;
+        while let Some((within, _)) = self.made.get(&home) {
+            home = *within;
+        }
+        for group in self.above.get(&home).into_iter().flatten() {
+            // The group of the containing subvolume itself does not count for a new one.
+            let counts = home == tree || group.level() > 0;
+            if let Some(group) = self.groups.get_mut(group).filter(|_| counts) {
                 change(group);
+            }
+        }
+    }
+
+    fn no_longer(&mut self, tree: TreeId, bytes: u64) {
+        self.each(tree, |group| group.coming = group.coming.saturating_sub(bytes));
+    }
+
+    fn stop_waiting(&mut self, tree: TreeId, bytes: u64) {
+        if let Some(waiting) = self.waiting.get_mut(&tree) {
+            *waiting = waiting.saturating_sub(bytes);
+            if *waiting == 0 {
+                self.waiting.remove(&tree);
+            }
+        }
+    }
+
+    /// Subtracts the extents that the commit of `generation` has made durable.
+    fn settle_born(&mut self, generation: Generation) {
+        if self.born.is_empty() {
+            return;
+        }
+        let born = std::mem::take(&mut self.born);
+        for (at, born) in born {
+            if born.generation > generation {
+                self.born.insert(at, born);
+            } else {
+                self.no_longer(born.tree, born.bytes);
             }
         }
     }
 }
 
 impl QuotaLimits {
-    /// A commit has these trees: where one is of quotas, the next caller looks for limits.
-    pub(crate) fn look_again(&self, roots: &Roots) {
-        if roots.find(TreeId::QUOTA).is_some() {
-            self.is_on.store(true, Ordering::Release);
-        }
+    /// For a volume that was just opened. `has_quotas` says whether it has a quota tree. The first
+    /// writer then looks for limits.
+    pub(crate) fn new(has_quotas: bool, published: Generation) -> Arc<Self> {
+        let state = State { published, ..State::default() };
+        Arc::new(Self { is_on: AtomicBool::new(has_quotas), state: Mutex::new(state) })
     }
 
-    fn is_on(&self) -> bool {
+    /// A commit was published.
+    pub(crate) fn publish(&self, generation: Generation, news: &QuotaNews) {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        state.published = generation;
+        state.settle_born(generation);
+        let is_on = news.is_simple && (self.is_on() || news.sets_limit);
+        if !is_on || news.regroups {
+            state.is_known = false;
+        }
+        for (group, used) in &news.used {
+            if let Some(group) = state.groups.get_mut(group) {
+                group.used = *used;
+            }
+        }
+        if !state.made.is_empty() && state.is_known {
+            // They joined no group.
+            state.made.retain(|_, (_, made)| *made > generation);
+        }
+        if !is_on {
+            (state.groups, state.above, state.made) = Default::default();
+        }
+        self.is_on.store(is_on, Ordering::Release);
+    }
+
+    pub(crate) fn is_on(&self) -> bool {
         self.is_on.load(Ordering::Acquire)
     }
 
-    /// An extent of a transaction was born, or ended before the commit.
-    pub(crate) fn note(&self, tree: TreeId, generation: Generation, bytes: i64) {
+    /// A transaction makes a subvolume within another.
+    pub(crate) fn note_made(&self, tree: TreeId, within: TreeId, generation: Generation) {
+        if self.is_on() && tree != within {
+            self.state.lock().made.insert(tree, (within, generation));
+        }
+    }
+
+    /// Asks for `bytes` that a subvolume is about to write. `None` if a limit is in the way. `look`
+    /// reads all groups of a commit, and returns its generation.
+    pub(crate) fn charge(
+        self: &Arc<Self>,
+        tree: TreeId,
+        bytes: u64,
+        look: impl Fn() -> Result<(Generation, Vec<QuotaUse>)>,
+    ) -> Result<Option<QuotaCharge>> {
+        while self.is_on() {
+            {
+                let mut state = self.state.lock();
+                if state.is_known {
+                    let mut has_room = true;
+                    let wanted = bytes.max(1);
+                    state.each(tree, |group| {
+                        let coming = group.used.saturating_add(group.coming);
+                        has_room &= coming.saturating_add(wanted) <= group.most;
+                    });
+                    if !has_room {
+                        return Ok(None);
+                    }
+                    return Ok(Some(self.admit(&mut state, tree, bytes)));
+                }
+            }
+            // L5
+            let (of, uses) = look()?;
+            let mut state = self.state.lock();
+            if of == state.published {
+                state.made.retain(|_, (_, made)| *made > of);
+                state.take(&uses);
+                if state.groups.is_empty() {
+                    self.is_on.store(false, Ordering::Release);
+                }
+            }
+        }
+        Ok(Some(QuotaCharge::default()))
+    }
+
+    /// Adds bytes without a check, for data that has no other place.
+    pub(crate) fn force(self: &Arc<Self>, tree: TreeId, bytes: u64) -> QuotaCharge {
+        if !self.is_on() {
+            return QuotaCharge::default();
+        }
+        self.admit(&mut self.state.lock(), tree, bytes)
+    }
+
+    fn admit(self: &Arc<Self>, state: &mut State, tree: TreeId, bytes: u64) -> QuotaCharge {
+        if bytes == 0 {
+            return QuotaCharge::default();
+        }
+        state.each(tree, |group| group.coming += bytes);
+        *state.waiting.entry(tree).or_default() += bytes;
+        QuotaCharge::new(Arc::clone(self), tree, bytes)
+    }
+
+    /// A charge ends, and no extent was made of it.
+    pub(crate) fn release(&self, tree: TreeId, bytes: u64) {
+        let mut state = self.state.lock();
+        state.stop_waiting(tree, bytes);
+        state.no_longer(tree, bytes);
+    }
+
+    /// A charge ends, because a transaction made an extent of it. `at` is the start of the extent,
+    /// which may have grown by these bytes.
+    pub(crate) fn bear(&self, tree: TreeId, bytes: u64, at: Logical, generation: Generation) {
+        let mut state = self.state.lock();
+        state.stop_waiting(tree, bytes);
+        let new = Born { tree, bytes, generation };
+        match state.born.get_mut(&at) {
+            Some(born) if born.tree == tree && born.generation == generation => {
+                born.bytes += bytes;
+            }
+            _ => {
+                if let Some(old) = state.born.insert(at, new) {
+                    state.no_longer(old.tree, old.bytes);
+                }
+            }
+        }
+    }
+
+    /// The extent that starts here ended in the transaction that made it.
+    pub(crate) fn end(&self, at: Logical) {
         if !self.is_on() {
             return;
         }
-        self.state.lock().each(tree, |group| {
-            if bytes > 0 {
-                group.waiting = group.waiting.saturating_sub(bytes.unsigned_abs());
-            }
-            *group.born.entry(generation).or_default() += bytes;
-        });
-    }
-
-    /// Asks for `bytes` that a subvolume is about to write. Returns whether it may. `look` reads
-    /// all groups of the commit `published`.
-    pub(crate) fn charge(
-        &self,
-        tree: TreeId,
-        bytes: u64,
-        published: Generation,
-        look: impl FnOnce() -> Result<Vec<QuotaUse>>,
-    ) -> Result<bool> {
-        if !self.is_on() {
-            return Ok(true);
-        }
         let mut state = self.state.lock();
-        if state.known != Some(published) {
-            state.take(published, &look()?);
-            if state.groups.is_empty() {
-                self.is_on.store(false, Ordering::Release);
-            }
+        if let Some(born) = state.born.remove(&at) {
+            state.no_longer(born.tree, born.bytes);
         }
-        let mut has_room = true;
-        state.each(tree, |group| has_room &= group.has_room(bytes.max(1)));
-        if has_room {
-            state.each(tree, |group| group.waiting += bytes);
-        }
-        Ok(has_room)
-    }
-
-    /// Forgets what writers of a subvolume asked for.
-    pub(crate) fn settle(&self, tree: TreeId) {
-        self.state.lock().each(tree, |group| group.waiting = 0);
     }
 
     /// Says whether anything of a subvolume is not in the counts of the last commit.
     pub(crate) fn is_any_on_the_way(&self, tree: TreeId) -> bool {
         let mut is_any = false;
-        self.state.lock().each(tree, |group| {
-            is_any |= group.waiting > 0 || !group.born.is_empty();
-        });
+        self.state.lock().each(tree, |group| is_any |= group.coming > 0);
         is_any
     }
 }

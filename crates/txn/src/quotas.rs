@@ -1,10 +1,10 @@
 //! Quotas of the last commit, and asking for what their limits leave.
 
 use buttress_format::{Key, Kind, QuotaGroup, QuotaInfo, QuotaLimit, QuotaStatus, TreeId};
-use buttress_tree::Cursor;
+use buttress_tree::{Cursor, Roots};
 
 use crate::quota_limits::QuotaUse;
-use crate::{Engine, Error, Result, commit::quota_status};
+use crate::{Engine, Error, QuotaCharge, Result, commit::quota_status};
 
 /// Quotas, as a commit left them.
 #[derive(Clone, Debug)]
@@ -37,8 +37,11 @@ impl Engine {
     ///
     /// When the quota tree cannot be read, or an item makes no sense.
     pub fn quotas(&self) -> Result<Option<Quotas>> {
-        let view = self.view();
-        let roots = view.roots();
+        self.quotas_of(self.view().roots())
+    }
+
+    /// As [`quotas`](Self::quotas), in these trees.
+    pub(crate) fn quotas_of(&self, roots: &Roots) -> Result<Option<Quotas>> {
         let status = quota_status(&self.store, roots)?;
         let status = status.filter(|status| status.flags & QuotaStatus::ON != 0);
         let (Some(status), Some(root)) = (status, roots.find(TreeId::QUOTA)) else {
@@ -78,29 +81,36 @@ impl Engine {
 }
 
 impl Engine {
-    /// Asks for `bytes` that a subvolume is about to write. Bytes of zero ask whether it
-    /// may write anything at all.
+    /// Asks for `bytes` of data that a subvolume is about to write. The charge counts until it is
+    /// dropped or goes with a reservation. Zero bytes are always admitted.
     ///
     /// # Errors
     ///
     /// [`Error::Quota`] when a limit is in the way; those of reading the quota tree.
-    pub fn charge_quota(&self, tree: TreeId, bytes: u64) -> Result<()> {
-        let look = || match quota_status(&self.store, self.view().roots())? {
-            Some(status) if status.is_simple() => {
-                Ok(self.quotas()?.map_or_else(Vec::new, |found| found.groups))
-            }
-            _ => Ok(Vec::new()),
-        };
-        match self.quota_limits.charge(tree, bytes, self.published(), look)? {
-            true => Ok(()),
-            false => Err(Error::Quota),
+    pub fn charge_quota(&self, tree: TreeId, bytes: u64) -> Result<QuotaCharge> {
+        match bytes {
+            0 => Ok(QuotaCharge::default()),
+            _ => self.ask_quota(tree, bytes),
         }
     }
 
-    /// Forgets what writers asked for, when all of it was written back. What they asked for and did
-    /// not need counted until now.
-    pub fn settle_quota(&self, tree: TreeId) {
-        self.quota_limits.settle(tree);
+    /// Returns an error if the limits leave a subvolume nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`charge_quota`](Self::charge_quota).
+    pub fn expect_quota(&self, tree: TreeId) -> Result<()> {
+        self.ask_quota(tree, 0).map(drop)
+    }
+
+    fn ask_quota(&self, tree: TreeId, bytes: u64) -> Result<QuotaCharge> {
+        let look = || {
+            crate::held::expect_none("handle::H2: the quota tree is read");
+            let view = self.view();
+            let simple = self.quotas_of(view.roots())?.filter(|found| found.status.is_simple());
+            Ok((view.roots().generation, simple.map_or_else(Vec::new, |found| found.groups)))
+        };
+        self.quota_limits.charge(tree, bytes, look)?.ok_or(Error::Quota)
     }
 
     /// Says whether a commit could show that a subvolume uses less than it seems to. Then something

@@ -1,8 +1,9 @@
 //! Reserves data space, for exactly the bytes that will be allocated.
 
+use buttress_format::TreeId;
 use buttress_space::{Priority, Reach, SpaceKind};
 
-use crate::{Cost, Engine, Result, Urgency};
+use crate::{Cost, DataReservation, Engine, Result, Urgency};
 
 impl Engine {
     /// Reserves data space without a wait. Returns `None` if a ticket waits for data, or if neither
@@ -11,13 +12,13 @@ impl Engine {
     /// # Errors
     ///
     /// [`Error::ReadOnly`], [`Error::Aborted`]; the failure of a chunk allocation.
-    pub fn reserve_data_at_once(
-        &self,
-        bytes: u64,
-    ) -> Result<Option<buttress_space::DataReservation>> {
+    pub fn reserve_data_at_once(&self, bytes: u64) -> Result<Option<DataReservation>> {
         self.check_writable()?;
         let fits = || self.data_leaves_metadata();
-        let reserve = || self.space.reserve_data_at_once(Priority::Normal, bytes, fits).ok();
+        let reserve = || {
+            let reserved = self.space.reserve_data_at_once(Priority::Normal, bytes, fits);
+            reserved.ok().map(DataReservation::from)
+        };
         if let Some(reservation) = reserve() {
             return Ok(Some(reservation));
         }
@@ -39,7 +40,7 @@ impl Engine {
     ///
     /// [`Error::NoSpace`] when no chunk or commit made enough room; [`Error::ReadOnly`],
     /// [`Error::Aborted`].
-    pub fn reserve_data(&self, bytes: u64) -> Result<buttress_space::DataReservation> {
+    pub fn reserve_data(&self, bytes: u64) -> Result<DataReservation> {
         self.wait_for_data(bytes, Priority::High, Reach::Commit)
     }
 
@@ -49,7 +50,7 @@ impl Engine {
     /// # Errors
     ///
     /// As [`reserve_data`](Self::reserve_data).
-    pub fn reserve_data_in_queue(&self, bytes: u64) -> Result<buttress_space::DataReservation> {
+    pub fn reserve_data_in_queue(&self, bytes: u64) -> Result<DataReservation> {
         self.wait_for_data(bytes, Priority::Normal, Reach::All)
     }
 
@@ -58,22 +59,42 @@ impl Engine {
         self.space.no_reserve(bytes)
     }
 
+    /// Reserves space for data of a subvolume that cannot be written in place after all, and
+    /// `slack` bytes more. The data counts for the limits of quotas without a check, because it was
+    /// accepted before.
+    ///
+    /// # Errors
+    ///
+    /// As [`reserve_data`](Self::reserve_data).
+    pub fn exchange_no_reserve(
+        &self,
+        tree: TreeId,
+        token: buttress_space::NoReserve,
+        slack: u64,
+    ) -> Result<DataReservation> {
+        let bytes = token.bytes();
+        let ask = |bytes| self.reserve_data(bytes + slack).map(|reserved| reserved.space);
+        let reserved = DataReservation::from(token.exchange(ask)?);
+        Ok(reserved.charged(self.quota_limits.force(tree, bytes)))
+    }
+
     fn wait_for_data(
         &self,
         bytes: u64,
         priority: Priority,
         reach: Reach,
-    ) -> Result<buttress_space::DataReservation> {
+    ) -> Result<DataReservation> {
         self.check_writable()?;
         crate::held::expect_none("reserve::P2: space is asked for");
         let fits = || self.data_leaves_metadata();
         if let Ok(reservation) = self.space.reserve_data_at_once(priority, bytes, fits) {
-            return Ok(reservation);
+            return Ok(reservation.into());
         }
-        match self.space.ask_data(priority, bytes, fits) {
-            Ok(reservation) => Ok(reservation),
-            Err(mut ticket) => self.wait_in_queue(SpaceKind::Data, reach, bytes, &mut ticket),
-        }
+        let reserved = match self.space.ask_data(priority, bytes, fits) {
+            Ok(reservation) => reservation,
+            Err(mut ticket) => self.wait_in_queue(SpaceKind::Data, reach, bytes, &mut ticket)?,
+        };
+        Ok(reserved.into())
     }
 
     /// Whether the space that metadata has reserved is still there. Always true without mixed

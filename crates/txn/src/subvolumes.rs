@@ -3,6 +3,8 @@
 use buttress_format::{Generation, TreeId};
 
 use crate::snapshot::Snapshot;
+use buttress_transaction::WantedQuota;
+
 use crate::{Engine, Handle, QuotaChange, Result, View};
 
 impl Handle<'_> {
@@ -13,9 +15,17 @@ impl Handle<'_> {
         self.transaction().snapshots.change(|snapshots| snapshots.push(snapshot));
     }
 
-    /// Has the commit of this transaction change quotas.
-    pub fn change_quotas(&self, change: QuotaChange) {
-        self.transaction().quotas.change(|changes| changes.push(change));
+    /// Says that the preceding puts make a subvolume within another one. The limits of quota groups
+    /// count for it from now on as they will after the commit.
+    pub fn note_subvolume(&self, tree: TreeId, within: TreeId) {
+        self.engine().quota_limits.note_made(tree, within, self.generation());
+    }
+
+    /// Has the commit of this transaction change quotas. The commit may set or delete `items` items
+    /// of the quota tree for that, and counts them until then.
+    pub fn change_quotas(&self, change: QuotaChange, items: u64) {
+        let wanted = WantedQuota { change, items };
+        self.transaction().quotas.change(|changes| changes.push(wanted));
     }
 }
 

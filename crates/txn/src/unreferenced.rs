@@ -1,9 +1,12 @@
-//! Extents that are allocated and not referenced yet: their first reference makes their item.
+//! Extents that are allocated and not referenced yet: their first reference makes their item. Each
+//! has the charge of its writer.
 
 use buttress_base::CachePadded;
 use buttress_base::sync::Mutex;
 use buttress_format::Logical;
-use rustc_hash::FxHashSet;
+use rustc_hash::FxHashMap;
+
+use crate::QuotaCharge;
 
 const SHARDS: usize = 16;
 
@@ -13,19 +16,20 @@ const SHARDS: usize = 16;
 #[derive(Debug, Default)]
 pub(crate) struct Unreferenced([CachePadded<Mutex<Starts>>; SHARDS]);
 
-type Starts = FxHashSet<Logical>;
+type Starts = FxHashMap<Logical, QuotaCharge>;
 
 impl Unreferenced {
     fn shard(&self, at: Logical) -> &Mutex<Starts> {
         &self.0[(spread(at.0) >> 60) as usize % SHARDS]
     }
 
-    pub(crate) fn insert(&self, at: Logical) {
-        self.shard(at).lock().insert(at);
+    pub(crate) fn insert(&self, at: Logical, charge: QuotaCharge) {
+        let before = self.shard(at).lock().insert(at, charge);
+        debug_assert!(before.is_none(), "an extent is allocated once");
     }
 
-    /// Removes an extent, and returns whether it was there.
-    pub(crate) fn remove(&self, at: Logical) -> bool {
+    /// Removes an extent, and returns its charge; `None` if it was not there.
+    pub(crate) fn remove(&self, at: Logical) -> Option<QuotaCharge> {
         self.shard(at).lock().remove(&at)
     }
 }

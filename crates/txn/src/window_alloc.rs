@@ -6,7 +6,7 @@ use buttress_format::{Extent, Generation, Logical};
 use buttress_space::{AllocPolicy, AllocRequest, Outcome, Priority, SpaceKind};
 
 use crate::window::{Ahead, Window};
-use crate::{DataRef, Engine, Handle};
+use crate::{DataRef, Engine, Handle, QuotaCharge};
 
 /// An allocation with its window may take at most 1/`SHARE` of the available bytes of data.
 const SHARE: u64 = 16;
@@ -21,7 +21,8 @@ impl Engine {
     /// Allocates `want` bytes, and puts up to `ahead` more bytes after them into a window. It makes
     /// its own reservation. Returns `None` if too little space is free for a window, or if a ticket
     /// waits for data. The caller then reserves and uses [`allocate_data`](Self::allocate_data).
-    /// [`Handle::take_ahead`] takes space from the window.
+    /// [`Handle::take_ahead`] takes space from the window. The extent takes its part of `charge`
+    /// along.
     pub fn allocate_ahead(
         &self,
         window: &Arc<Window>,
@@ -29,6 +30,7 @@ impl Engine {
         ahead: u64,
         goal: Option<Logical>,
         stream: u64,
+        charge: &mut QuotaCharge,
     ) -> Option<Extent> {
         // The published baseline policies use no windows.
         if self.options.alloc != AllocPolicy::default() {
@@ -58,7 +60,7 @@ impl Engine {
         let Outcome::Got(extent) = self.space.allocate_data(&mut reserved, request) else {
             return None;
         };
-        self.unreferenced.insert(extent.start);
+        self.unreferenced.insert(extent.start, charge.split(want));
         if extent.len > want {
             let rest = Extent::new(extent.start.end(want), extent.len - want);
             let group = self.space.group_at(extent.start).expect("it was allocated there").range();
@@ -81,21 +83,24 @@ impl Handle<'_> {
     /// Takes the first `want` bytes of a window and adds a reference to them (`window::W3`). If
     /// they lie right after `last` and `last` may grow, they extend it. Otherwise they become an
     /// extent of `user`. Returns the extent that contains them, or `None` if the window has fewer
-    /// bytes.
+    /// bytes. The bytes take their part of `charge` along.
     pub fn take_ahead(
         &self,
         window: &Window,
         want: u64,
         last: Option<(Extent, DataRef)>,
         user: DataRef,
+        charge: &mut QuotaCharge,
     ) -> Option<Extent> {
         window.take(want, |taken, group| {
             if let Some((last, user)) = last
                 && group.contains(last.start)
                 && self.join(last, taken, user)
             {
+                charge.split(want).bear(last.start, self.generation());
                 return Extent::new(last.start, last.len + want);
             }
+            charge.split(want).bear(taken.start, self.generation());
             self.bear(taken, user);
             taken
         })

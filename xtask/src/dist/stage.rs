@@ -11,8 +11,14 @@ use super::inventory;
 use super::tool::{Result, run_command};
 
 /// What the helpers of mount(8) and umount(8) are called.
-const HELPERS: [&str; 4] =
-    ["mount.buttress", "mount.fuse.buttress", "umount.buttress", "umount.fuse.buttress"];
+const HELPERS: [&str; 6] = [
+    "mount.buttress",
+    "mount.fuse.buttress",
+    "mount.fuseblk.buttress",
+    "umount.buttress",
+    "umount.fuse.buttress",
+    "umount.fuseblk.buttress",
+];
 /// Where each shell finds completions: shell, folder, file.
 const COMPLETIONS: [(&str, &str, &str); 3] = [
     ("bash", "usr/share/bash-completion/completions", "buttress"),
@@ -136,6 +142,8 @@ pub(super) fn rpm(dist: &Path, tree: &Path, version: &str) -> Result<PathBuf> {
     build.arg("--define").arg(format!("version {version}"));
     // The tree is as it is to be: nothing is stripped or compressed again.
     build.arg("--define").arg("__os_install_post %{nil}");
+    build.arg("--define").arg("_build_id_links none");
+    build.arg("--define").arg("_binary_payload w7.xzdio");
     run_command(&mut build)?;
     let name = format!("buttress-{version}-1.x86_64.rpm");
     let file = dist.join(&name);

@@ -81,7 +81,9 @@ struct Mounts {
 impl Mounts {
     fn new(root: &Path) -> Result<Self> {
         let mut mounts = Self { places: Vec::new() };
-        for (kind, place) in [("proc", "proc"), ("sysfs", "sys"), ("bind", "dev")] {
+        for (kind, place) in
+            [("proc", "proc"), ("sysfs", "sys"), ("bind", "dev"), ("devpts", "dev/pts")]
+        {
             let to = root.join(place);
             let mut mount = Command::new("mount");
             match kind {
@@ -89,6 +91,8 @@ impl Mounts {
                 _ => mount.args(["-t", kind, kind]),
             };
             run_command(mount.arg(&to))?;
+            // Mounts below the copy of /dev must not appear in /dev.
+            run_command(Command::new("mount").arg("--make-private").arg(&to))?;
             mounts.places.push(to);
         }
         Ok(mounts)

@@ -4,6 +4,7 @@ mod damage;
 mod devices;
 mod files;
 mod patch;
+mod rebuild;
 mod repair;
 mod structure;
 mod victim;

@@ -76,10 +76,10 @@ fn free_space() {
 
 /// Damage without a safe repair keeps everything that rests on extents as it is.
 #[test]
-fn repair_keeps_extents_without_a_safe_repair() {
+fn repair_keeps_sums_without_a_safe_repair() {
     let patch = Patch::new(victim());
-    let data = |key: &Key, _: &[u8]| key.kind == Kind::EXTENT_ITEM;
-    patch.remove(TreeId::EXTENT, data);
+    patch.edit(TreeId::FS, |key, _| key.kind == Kind::INODE_ITEM, |bytes| add64(bytes, 16, 1));
+    patch.edit_supers(&[0, 1], |bytes| add64(bytes, 120, 4096));
     let before = patch.report().to_text();
     let repairs = mend(&patch);
     assert!(repairs.done.is_empty() && !repairs.left.is_empty(), "{repairs:?}");

@@ -7,7 +7,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use buttress_block::Device;
-use buttress_check::{Issue, Options, Repairs, Report, Severity, Step, Totals};
+use buttress_check::{
+    Issue, Journal, Options, RepairOptions, Repairs, Report, Severity, Step, Totals,
+};
 use buttress_volume::{Uuid, Volume};
 use parking_lot::Mutex;
 use serde::Serialize;
@@ -35,10 +37,26 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with = "repair")]
     readonly: bool,
     /// Repair what is safe to repair: superblock copies, a log that cannot be replayed, and the
-    /// used bytes of block groups. A wrong free-space tree is marked invalid, and the next mount
-    /// rebuilds it.
+    /// used bytes of block groups. A damaged extent tree is written anew from the trees that refer
+    /// to extents, with the free-space tree. A free-space tree that alone is wrong is marked
+    /// invalid, and the next mount rebuilds it.
     #[arg(long)]
     repair: bool,
+    /// With `--repair`: write the extent tree anew even if nothing is wrong with it. A log of fsync
+    /// is removed.
+    #[arg(long, requires = "repair")]
+    init_extent_tree: bool,
+    /// With `--repair`: write the checksum tree and the extent tree anew. Checksums are made of the
+    /// data as it is, so damaged data is not found any more.
+    #[arg(long, requires = "repair")]
+    init_csum_tree: bool,
+    /// With `--repair`: keep what is overwritten in this new file, so that `--undo` can put it
+    /// back.
+    #[arg(long, value_name = "FILE", requires = "repair")]
+    journal: Option<PathBuf>,
+    /// Undo a repair: put back what the file of its `--journal` has.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["repair", "readonly", "force"])]
+    undo: Option<PathBuf>,
     /// Check even if another program has the volume open and cannot keep one commit unchanged
     /// during the check. Its writes can then look like damage.
     #[arg(long, conflicts_with = "repair")]
@@ -81,7 +99,7 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
         Found::AtRest(image) => image,
     };
     let name = image.display().to_string();
-    let access = match (args.repair, args.force) {
+    let access = match (args.repair || args.undo.is_some(), args.force) {
         (true, _) => Access::Write,
         (false, true) => Access::Peek,
         (false, false) => Access::Read,
@@ -96,22 +114,56 @@ pub(crate) fn run(args: Args, ui: &Ui) -> Result<Exit> {
     if !ui.json() {
         ui.line(format!("Checking filesystem on {name}\nUUID: {}", about.uuid))?;
     }
+    if let Some(journal) = &args.undo {
+        let bytes = buttress_check::undo(&devices, journal).context(|| &name)?;
+        if !ui.json() {
+            ui.line(format!("{} {} put back", ui.tint(Tone::Good, "undone:"), human(bytes)))?;
+        }
+        let report = check(devices, &options, ui, &name)?;
+        return answer(&report, None, about, ui);
+    }
     let report = check(devices.clone(), &options, ui, &name)?;
-    if !args.repair || report.issues.is_empty() {
+    if !args.repair || report.issues.is_empty() && !(args.init_extent_tree || args.init_csum_tree) {
         return answer(&report, None, about, ui);
     }
     print_issues(&report, ui)?;
-    let repairs = buttress_check::repair(&devices, &report).context(|| &name)?;
+    let repairs = repair(&args, &devices, &report, options.clone(), ui, &name)?;
     if !ui.json() {
-        for done in &repairs.done {
-            ui.line(format!("{} {done}", ui.tint(Tone::Good, "repaired:")))?;
-        }
         for left in &repairs.left {
             ui.line(format!("{} {left}", ui.tint(Tone::Bad, "not repaired:")))?;
         }
     }
     let report = check(devices, &options, ui, &name)?;
     answer(&report, Some(&repairs), about, ui)
+}
+
+/// Repairs, with a line before each repair, and with a journal if there is to be one.
+fn repair(
+    args: &Args,
+    devices: &[Arc<dyn Device>],
+    report: &Report,
+    check: Options,
+    ui: &Ui,
+    name: &str,
+) -> Result<Repairs> {
+    let Args { init_extent_tree, init_csum_tree, .. } = *args;
+    let options = RepairOptions { check, init_extent_tree, init_csum_tree };
+    let mut announce = |line: &str| {
+        if !ui.json() {
+            // Standard output may be closed; then the answer will fail to print, too.
+            let _ = ui.line(format!("{} {line}", ui.tint(Tone::Good, "repairing:")));
+        }
+    };
+    let Some(path) = &args.journal else {
+        return buttress_check::repair_with(devices, report, &options, &mut announce)
+            .context(|| name);
+    };
+    let (journal, journaled) =
+        Journal::create(path, devices).context(|| path.display().to_string())?;
+    let repairs = buttress_check::repair_with(&journaled, report, &options, &mut announce);
+    let repairs = repairs.context(|| name)?;
+    journal.finish(devices).context(|| path.display().to_string())?;
+    Ok(repairs)
 }
 
 fn check(devices: Vec<Arc<dyn Device>>, options: &Options, ui: &Ui, name: &str) -> Result<Report> {

@@ -19,11 +19,12 @@
 //! the caller's. Afterwards only the log reports anything.
 
 mod advice;
+mod block_device;
 mod join;
+mod open;
 mod pressure;
 mod store;
 
-use std::collections::HashSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -34,16 +35,16 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use buttress_block::{Device, OpenOptions};
 use buttress_cache::{CacheDevice, CacheOptions};
 use buttress_fs::{Filesystem, MountOptions};
 use buttress_fuse::{Latency, Options, Session, Unmounted, Unmounter};
-use buttress_remote::{Asked, Opened, host_file, is_remote};
+use buttress_remote::{Opened, host_file, is_remote};
 use serde::Serialize;
 use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use self::open::{Whole, open, paths};
 use crate::cached::{self, Cached};
 use crate::closing;
 use crate::exit::{Context, Exit, Failure, Result};
@@ -366,8 +367,8 @@ fn serve(args: &Args, options: Parsed, ui: &Ui) -> Result<Exit> {
         door.read_only = true;
     }
     door.may_begin_writing = fs.can_begin_writing();
-    let mounted = buttress_fuse::mount(fs.clone(), &args.target, &door);
-    let session = mounted.map_err(std::io::Error::other).context(String::new)?;
+    let session =
+        block_device::mount(&fs, &args.target, &mut door, files.first(), cache.is_some())?;
     advice::give(&session, &door, ui);
     let stage = Arc::new(AtomicU8::new(Stage::Serving as u8));
     watch(signals, session.unmounter(), Arc::clone(&stage), fs.clone())?;
@@ -405,7 +406,11 @@ fn serve(args: &Args, options: Parsed, ui: &Ui) -> Result<Exit> {
     let closed = close(fs, cache.as_deref(), &image);
     let released = files.iter().try_for_each(Opened::release).map_err(Failure::of_remote);
     let closed = closed.and(released);
-    live.report_closed(closed.as_ref().err().map(ToString::to_string));
+    let at_end = match &served {
+        Err(error @ buttress_fuse::Error::Closing(source)) => Some(format!("{error}: {source}")),
+        _ => closed.as_ref().err().map(ToString::to_string),
+    };
+    live.report_closed(at_end);
     served.map_err(std::io::Error::other).context(String::new)?;
     closed?;
     tracing::info!(image = names::of_path(&image), "unmounted, and everything is durable");
@@ -490,55 +495,6 @@ fn announce_server(pid: u32) -> Result<Exit> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{READY} {pid}").and_then(|()| out.flush()).context(|| "announcing the mount")?;
     Ok(Exit::Success)
-}
-
-/// A volume and its devices.
-struct Whole {
-    fs: Filesystem,
-    cache: Option<Arc<CacheDevice>>,
-    /// The devices that this process has locked, except a cache.
-    files: Vec<Opened>,
-}
-
-/// Returns the named devices, the first one first.
-fn paths<'a>(args: &'a Args, image: &'a Path) -> impl Iterator<Item = &'a Path> {
-    let by_option = words(&args.options).filter_map(|word| word.strip_prefix("device="));
-    let more = args.more.iter().chain(&args.devices.devices).map(PathBuf::as_path);
-    std::iter::once(image).chain(more).chain(by_option.map(Path::new))
-}
-
-/// Opens the devices and the volume on them.
-fn open(
-    args: &Args,
-    image: &Path,
-    mut options: MountOptions,
-    cache: CacheOptions,
-    asked: &Asked,
-) -> Result<Whole> {
-    let how = if options.read_only { OpenOptions::READ } else { OpenOptions::WRITE };
-    let how = |path: &Path| OpenOptions { direct: args.direct.applies_to(path), ..how };
-    let mut seen = HashSet::new();
-    // fstab often names the first device among the others, too.
-    let mut is_new =
-        |path: &&Path| seen.insert(closing::full_name(path).unwrap_or_else(|_| path.to_path_buf()));
-    let files = paths(args, image).filter(|path| is_new(path));
-    let files: Vec<&Path> = files.collect();
-    buttress_remote::check_alone(files.iter().copied(), !options.read_only)
-        .map_err(Failure::of_remote)?;
-    let files = files.iter().map(|path| closing::open_asked(path, how(path), asked));
-    let files = files.collect::<Result<Vec<_>>>()?;
-    options.may_begin_writing &= !files.iter().any(store::is_followed);
-    let mut devices: Vec<Arc<dyn Device>> = files.iter().map(Opened::device).collect();
-    let mut cached = None;
-    if let Some(path) = &args.cached.cache {
-        // The cache belongs to the first device, which was named as the image.
-        let origin = Arc::clone(&devices[0]);
-        let device = Arc::new(cached::open(origin, path, cache, how(path))?);
-        devices[0] = Arc::clone(&device) as Arc<dyn Device>;
-        cached = Some(device);
-    }
-    let fs = Filesystem::open(devices, options).context(|| image.display().to_string())?;
-    Ok(Whole { fs, cache: cached, files })
 }
 
 /// How far the end of the mount has come. A second signal reports it.

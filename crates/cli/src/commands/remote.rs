@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use buttress_block::{OpenOptions, probe};
 use buttress_dump::when;
-use buttress_remote::{Asked, Inside, Options, RemoteDevice, Site, is_remote};
+use buttress_remote::{Asked, Inside, Options, RemoteDevice, Secret, Site, is_remote};
 use buttress_volume::Volume;
 use serde_json::{Value, json};
 
@@ -56,6 +56,16 @@ pub(crate) enum Verb {
         #[arg(long)]
         same_uuid: bool,
     },
+    /// Give an encrypted volume another passphrase or key file: BUTTRESS_NEW_PASSPHRASE has the new
+    /// passphrase. What is in the store is not encrypted again. The former passphrase opens the
+    /// volume no more.
+    Rekey {
+        /// The volume, with its present key in `?key-file=FILE` or BUTTRESS_PASSPHRASE.
+        place: PathBuf,
+        /// The new key file.
+        #[arg(long, value_name = "FILE")]
+        new_key_file: Option<PathBuf>,
+    },
     /// Wait until everything that was written is in the store. A volume that is not mounted is
     /// opened for writing: with `?cache-dir=DIR` that replays a local log.
     Push {
@@ -97,6 +107,13 @@ pub(crate) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
             say(ui, &json!({ "pin": name }), &format!("{name} is let go of"))
         }
         Verb::Usage { place } => table(&json!(open(&place, OpenOptions::READ)?.status()), ui),
+        Verb::Rekey { place, new_key_file } => {
+            let site = site(&place)?;
+            let new = Secret::find_new(new_key_file.as_deref())
+                .map_err(|error| Failure::new(Exit::Usage, error.to_string()))?;
+            site.rekey(&new).map_err(Failure::of_remote)?;
+            say(ui, &json!({}), "the volume has another key")
+        }
         Verb::Push { place } => push(&place, ui),
         Verb::Salvage { place, cache_dir, target } => salvage(&place, cache_dir, &target, ui),
         Verb::Delete { place, discard_local } => {

@@ -2,10 +2,12 @@
 
 mod at_once;
 mod bad_input;
+mod block_device;
 mod cache;
 mod check;
 mod checker;
 mod demo;
+mod encryption;
 mod events;
 mod files;
 mod following;

@@ -423,14 +423,14 @@ fn lines_of_an_fstab_are_mounted_together() {
             &format!(
                 "device=$(losetup --find --show {}); trap 'losetup -d $device' EXIT
                 mount -a -T fstab; mount -a -T fstab
-                findmnt -rn -t fuse.buttress -o FSROOT,TARGET,VFS-OPTIONS |
+                findmnt -rn -t fuseblk.buttress -o FSROOT,TARGET,VFS-OPTIONS |
                 grep \"$PWD/\" | sed \"s|$PWD/||\"
                 echo x > root/file
                 mount -o remount,ro $PWD/root; touch root/no 2>/dev/null && echo wrong
                 mount -o remount,rw $PWD/root; echo y > root/file
-                findmnt -rn -t fuse.buttress -o TARGET | grep \"^$PWD/\" | tac >places
+                findmnt -rn -t fuseblk.buttress -o TARGET | grep \"^$PWD/\" | tac >places
                 while read place; do umount $place; done <places
-                findmnt -rn -t fuse.buttress -o TARGET | grep \"^$PWD/\" || echo none",
+                findmnt -rn -t fuseblk.buttress -o TARGET | grep \"^$PWD/\" || echo none",
                 text(&image)
             ),
         ));
@@ -448,40 +448,4 @@ fn lines_of_an_fstab_are_mounted_together() {
         assert_eq!(bench.ok(&["cat", &format!("image:/{top}/file")]), "y\n");
         ends(&bench);
     }
-}
-
-/// How often the thread that watches the list of mounts woke up.
-fn wakes_of_watch(pid: u32) -> u64 {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("the server runs");
-    let status = tasks.filter_map(|task| fs::read_to_string(task.ok()?.path().join("status")).ok());
-    let watch = status.filter(|status| status.starts_with("Name:\tmounts\n"));
-    let field = "voluntary_ctxt_switches:";
-    watch
-        .flat_map(|status| {
-            let line = status.lines().find_map(|line| line.strip_prefix(field)).map(str::trim);
-            line.and_then(|count| count.parse::<u64>().ok())
-        })
-        .sum()
-}
-
-/// The kernel wakes all that wait at a FUSE device for each request. The watch over mounts waits
-/// elsewhere, and sleeps while programs work.
-#[test]
-fn requests_do_not_wake_the_watch_over_mounts() {
-    if !can_mount() {
-        return;
-    }
-    const FILES: u64 = 500;
-    let bench = volume();
-    mount(&bench, "a", "noio_uring");
-    let pid = server(&bench).expect("it is served");
-    let before = wakes_of_watch(pid);
-    for number in 0..FILES {
-        fs::write(bench.path(&format!("a/f{number}")), b"x").expect("a file");
-    }
-    let wakes = wakes_of_watch(pid) - before;
-    // Each file takes several requests. Other tests mount meanwhile, which does wake it.
-    assert!(wakes < FILES, "{wakes} wakes for {FILES} files");
-    bench.ok(&["umount", text(&bench.path("a"))]);
-    ends(&bench);
 }

@@ -39,8 +39,9 @@ pub(crate) fn helper(bench: &Bench, name: &str, args: &[&str]) -> Output {
 /// Runs a script where mount(8) and umount(8) find the helpers, and nothing else of the machine
 /// sees them.
 pub(crate) fn script(bench: &Bench, text: &str) -> Output {
-    for name in ["mount.buttress", "mount.fuse.buttress", "umount.fuse.buttress"] {
-        link(bench, name);
+    for kind in ["buttress", "fuse.buttress", "fuseblk.buttress"] {
+        link(bench, &format!("mount.{kind}"));
+        link(bench, &format!("umount.{kind}"));
     }
     let sbin = fs::canonicalize("/sbin").expect("it is there");
     let sbin = sbin.display();

@@ -170,7 +170,7 @@ fn btrfs_says_the_same_on_both() {
 /// `fuse.buttress` only.
 const OF_BTRBK: (&str, &str) = (
     "    my %line = %+;\n",
-    "    my %line = %+; $line{fs_type} = 'btrfs' if $line{fs_type} eq 'fuse.buttress';\n",
+    "    my %line = %+; $line{fs_type} =~ s{^fuse(blk)?[.]buttress$}{btrfs};\n",
 );
 
 /// btrbk makes snapshots, sends them incrementally to another volume, and deletes old ones, on

@@ -115,7 +115,7 @@ pub(super) fn find(fs: &Filesystem, called: &str, name: &str) -> Result<DeviceId
 pub(super) fn stats_of(fs: &Filesystem, reset: bool, name: &str) -> Result<Value> {
     let rows: Vec<Row> = fs.devices().into_iter().map(Row::of).collect();
     if reset {
-        fs.reset_device_stats().context(|| name)?;
+        fs.reset_device_stats(None).context(|| name)?;
     }
     serde_json::to_value(&rows).context(|| "output")
 }

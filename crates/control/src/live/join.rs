@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use buttress_fs::{MountOptions, TreeId};
-use buttress_fuse::{Sharer, Subtree, UnderWay};
+use buttress_fuse::{Sharer, Subtree, Top};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -76,7 +76,7 @@ pub struct Joining {
 }
 
 /// The answer, the mount, and the guard that keeps the volume mounted meanwhile.
-type Given = (Granted, Subtree, UnderWay);
+type Given = (Granted, Subtree, Top);
 
 /// The way in which a server makes further mounts.
 pub enum JoinHandler {
@@ -102,7 +102,7 @@ impl JoinHandler {
         stream: &UnixStream,
     ) -> std::io::Result<()> {
         let mut stream = stream;
-        let (granted, subtree, _under_way) = match self.grant(request, &is_closing) {
+        let (granted, subtree, _whole) = match self.grant(request, &is_closing) {
             Ok(Some(granted)) => granted,
             Ok(None) => return writeln!(stream, "{}", json!({ "closing": true })),
             Err(failure) => {
@@ -126,7 +126,7 @@ impl JoinHandler {
             Self::Shared { sharer, words, differing } => (sharer, words, differing),
         };
         let request: JoinRequest = serde_json::from_str(request).context(|| "the request")?;
-        let Some(under_way) = sharer.under_way() else {
+        let Some(whole) = sharer.top() else {
             let begun = Instant::now();
             while begun.elapsed() < LETTING_GO_MAX {
                 if is_closing() {
@@ -149,9 +149,9 @@ impl JoinHandler {
         let all = fs.subvolumes().context(|| "the list of subvolumes")?;
         let path = all.into_iter().find(|info| info.tree == tree).map(|info| info.path);
         let top = Path::new("/").join(PathBuf::from(OsString::from_vec(path.unwrap_or_default())));
-        let subtree = sharer.subtree(tree).context(|| "the kernel's mount")?;
+        let subtree = sharer.subtree(&whole, tree).context(|| "the kernel's mount")?;
         let differing = differing(first, &request.words);
-        Ok(Some((Granted { top, differing }, subtree, under_way)))
+        Ok(Some((Granted { top, differing }, subtree, whole)))
     }
 }
 

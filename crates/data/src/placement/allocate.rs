@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use buttress_format::Extent;
+use buttress_format::{Extent, TreeId};
 use buttress_txn::NoReserve;
 
 use crate::error::Result;
@@ -22,6 +22,7 @@ impl Placement {
     /// An extent may have become shared since the write, or the file's alone.
     pub(crate) fn adjust_reservation(
         &self,
+        tree: TreeId,
         unreserved: Option<NoReserve>,
         in_place: u64,
         supply: &mut Supply<'_, '_>,
@@ -34,8 +35,8 @@ impl Placement {
             && held > in_place
         {
             let slack = self.engine.row_slack();
-            let ask = |bytes| self.engine.reserve_data(bytes + slack);
-            supply.reserved.merge(unreserved.split(held - in_place).exchange(ask)?);
+            let part = unreserved.split(held - in_place);
+            supply.reserved.merge(self.engine.exchange_no_reserve(tree, part, slack)?);
         }
         Ok(())
     }

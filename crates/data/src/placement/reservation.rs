@@ -259,8 +259,8 @@ impl Placement {
         let may_be_in_place = flags & (InodeFlags::PREALLOC | InodeFlags::NODATACOW) != 0;
         let looks = may_be_in_place && reservation.in_place.is_none();
         if !(looks && file.dirty.lock().prefers_in_place) {
-            self.engine.charge_quota(file.tree(), bytes)?;
-            let more = match effort {
+            let charge = self.engine.charge_quota(file.tree(), bytes);
+            let reserve = || match effort {
                 ReclaimEffort::Little => self
                     .engine
                     .reserve_data_at_once(bytes)
@@ -270,6 +270,7 @@ impl Placement {
                 }
                 ReclaimEffort::Full | ReclaimEffort::Last => self.engine.reserve_data(bytes),
             };
+            let more = charge.and_then(|charge| Ok(reserve()?.charged(charge)));
             match more.map_err(Error::from) {
                 Ok(more) => {
                     match &mut reservation.data {
@@ -278,7 +279,9 @@ impl Placement {
                     }
                     return Ok(());
                 }
-                Err(error) if !(looks && error.is_no_space()) => return Err(error),
+                Err(error) if !(looks && (error.is_no_space() || error.is_quota())) => {
+                    return Err(error);
+                }
                 Err(_) => {}
             }
         }

@@ -56,6 +56,7 @@ impl Inode {
         dir.expect_dir()?;
         dir.expect_writable(&self.mount().status)?;
         let mount = self.mount();
+        mount.space.expect_quota(dir.tree())?;
         let tree = mount.engine.next_subvolume()?;
         let uuid = new_uuid();
         let stamp = now();
@@ -106,6 +107,7 @@ impl Inode {
         for part in [batch, roots, uuids] {
             part.apply(&handle);
         }
+        handle.note_subvolume(tree, dir.tree());
         dir.file.update(&handle, |item| count_name(item, name, stamp));
         drop(handle);
         Inode::of(mount, InodeId { tree, ino: Ino::ROOT_DIR })
@@ -124,6 +126,7 @@ impl Inode {
         dir.expect_writable(&self.mount().status)?;
         let mount = self.mount();
         let from = mount.inodes.tree_info(&mount.engine.view(), source)?;
+        mount.space.expect_quota(dir.tree())?;
         mount.engine.reservations().note_shared(&mount.engine.view());
         let target = mount.engine.next_subvolume()?;
         let uuid = new_uuid();

@@ -33,6 +33,8 @@ mod packing;
 mod parity_cuts;
 #[cfg(debug_assertions)]
 mod processors;
+mod quota_limits;
+mod quotas;
 mod races;
 #[cfg(debug_assertions)]
 mod readers;

@@ -25,7 +25,7 @@ pub(super) fn ioctl<X: Exchange>(door: &Arc<Door>, exchange: X) {
         }
         Ok((number, None, argument)) => {
             let _heeding = killed::heed(head.task);
-            let flags = || door.ioctl(head.uid, head.node, number, argument);
+            let flags = || door.ioctl(caller(&head), head.node, number, argument);
             let answer = door.guarded("ioctl", head.node, flags).map(Reply::Ioctl);
             return exchange.reply(answer);
         }

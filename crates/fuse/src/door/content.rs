@@ -365,7 +365,7 @@ impl Door {
     }
 
     /// Answers `fsync` and `fsyncdir`. An fsync of a top directory makes the whole volume durable,
-    /// since the kernel does not pass syncfs(2) on.
+    /// since the kernel passes syncfs(2) on for block devices only.
     pub(crate) fn fsync(&self, id: u64) -> Answer<()> {
         let inode = &self.node(id)?.inode;
         // Each mount of the volume has a top of its own, so this accepts the top of any subvolume.

@@ -7,7 +7,8 @@ use std::sync::atomic::Ordering;
 use buttress_fs::{FileKind, InodeFlags, InodeId};
 use buttress_protocol::Errno;
 
-use super::{Door, Node, place, refuse};
+use super::rights::{Capability, Rights};
+use super::{Caller, Door, Node, place, refuse};
 use crate::errno::Answer;
 use crate::mount_list::Listed;
 
@@ -28,8 +29,6 @@ struct Flag {
     extended: u32,
 }
 
-const ROOT_UID: u32 = 0;
-
 const NOCOW: u32 = 0x0080_0000;
 
 const FLAGS: [Flag; 9] = [
@@ -49,7 +48,7 @@ impl Door {
     /// by a plain command, it reads them by the extended one.
     pub(crate) fn ioctl(
         &self,
-        uid: u32,
+        caller: Caller,
         id: u64,
         command: u32,
         argument: &[u8],
@@ -65,13 +64,15 @@ impl Door {
                 Ok(answer)
             }
             GET_LABEL => Ok(self.fs.label().to_vec()),
-            SET_LABEL if uid != ROOT_UID => Err(Errno::EPERM),
             SET_LABEL => {
+                if !Rights::of(caller).has(Capability::SysAdmin) {
+                    return Err(Errno::EPERM);
+                }
                 let label = argument.split(|byte| *byte == 0).next().unwrap_or_default();
                 self.fs.set_label(label).map(|()| Vec::new()).map_err(refuse)
             }
-            SET_FLAGS => self.set_flags(uid, id, wanted()?, |flag| flag.plain),
-            SET_EXTENDED => self.set_flags(uid, id, wanted()?, |flag| flag.extended),
+            SET_FLAGS => self.set_flags(caller, id, wanted()?, |flag| flag.plain),
+            SET_EXTENDED => self.set_flags(caller, id, wanted()?, |flag| flag.extended),
             _ => Err(Errno::ENOTTY),
         }
     }
@@ -82,7 +83,7 @@ impl Door {
 
     fn set_flags(
         &self,
-        uid: u32,
+        caller: Caller,
         id: u64,
         wanted: u32,
         number: impl Fn(&Flag) -> u32,
@@ -100,9 +101,9 @@ impl Door {
             _ => flags & !flag.disk,
         });
         let changed = flags ^ attr.flags;
-        if uid != ROOT_UID
-            && (changed & PRIVILEGED != 0 || uid != self.options.users.show(attr.uid))
-        {
+        let rights = Rights::of(caller);
+        let is_allowed = changed & PRIVILEGED == 0 || rights.has(Capability::LinuxImmutable);
+        if !is_allowed || !self.is_owner(&rights, &attr) {
             return Err(Errno::EPERM);
         }
         // A file that is overwritten in place has no checksums, so this can be changed only while

@@ -2,10 +2,10 @@
 //!
 //! # Place
 //!
-//! `protocol::btrfs` has the layouts. For a command that only reads what is known, `dispatch` calls
-//! [`Door::tell`] on a thread that serves requests. All others run on the thread `fuse-orders`
-//! ([`Door::carry_out`]). That thread may wait for a commit, and for the kernel to handle a
-//! notification.
+//! `protocol::btrfs` has the layouts. For a command that waits for nothing, `dispatch` calls
+//! [`Door::answer_from_memory`] on a thread that serves requests. All others run on the thread
+//! `fuse-orders` ([`Door::carry_out`]). That thread may wait for a commit, and for the kernel to
+//! handle a notification.
 //!
 //! # Invariants
 //!
@@ -23,11 +23,13 @@ mod facts;
 mod search;
 mod source;
 mod subvolumes;
+mod through;
 
 use std::sync::{Arc, Weak};
 
-use buttress_fs::{Ino, InodeId, TreeId};
-use buttress_protocol::btrfs::Command;
+use buttress_base::interrupt;
+use buttress_fs::{Ino, InodeId, Logical, TreeId, TrimOptions, TrimProgress};
+use buttress_protocol::btrfs::{self, Command};
 use buttress_protocol::{Errno, Reply};
 
 use super::rights::{Capability, Rights};
@@ -75,6 +77,7 @@ impl Door {
                 self.subvolume_path(caller, &node, Ino(dir), TreeId(tree)).map(Reply::Ioctl)
             }
             Command::Flags => self.subvolume_flags(&node).map(Reply::Ioctl),
+            Command::DeviceErrors(asked) => self.device_errors(caller, &asked).map(Reply::Ioctl),
             Command::Generation => {
                 // Linux, too, answers with four bytes, although the number of the command says
                 // eight.
@@ -98,13 +101,13 @@ impl Door {
         match command {
             Command::Search(key) => self.search(caller, &node, key, argument).map(Reply::Ioctl),
             Command::Sync => {
-                self.write_back()?;
+                self.write_back(None)?;
                 self.sync_all().map(done)
             }
             Command::StartSync => self.start_sync().map(Reply::Ioctl),
             Command::WaitSync(number) => self.wait_sync(number).map(done),
             Command::SetFlags(flags) => self.set_subvolume_flags(caller, &node, flags).map(done),
-            Command::SetDefault(tree) => self.set_default(caller, tree).map(done),
+            Command::SetDefault(tree) => self.set_default(caller, &node, tree).map(done),
             Command::Create(made) => self.create_subvolume(caller, id, &node, made).map(done),
             Command::Snapshot { source, made } => {
                 self.snapshot(caller, id, &node, source, made).map(done)
@@ -112,17 +115,26 @@ impl Door {
             Command::Destroy { name, flags } => {
                 self.destroy(caller, id, &node, name, flags).map(done)
             }
-            Command::DestroyById(tree) => self.destroy_by_id(caller, TreeId(tree)).map(done),
-            _ => Err(Errno::ENOTTY),
+            Command::DestroyById(tree) => self.destroy_by_id(caller, &node, TreeId(tree)).map(done),
+            Command::SetReceived(origin) => {
+                self.set_received(caller, &node, &origin).map(Reply::Ioctl)
+            }
+            Command::DeviceErrors(asked) => self.device_errors(caller, &asked).map(Reply::Ioctl),
+            Command::Trim { from, len, least } => {
+                let options = TrimOptions { from: Logical(from), len, least };
+                let trimmed = self.trim(caller, options)?;
+                Ok(Reply::Ioctl(btrfs::trimmed(argument, trimmed)))
+            }
+            known => self.answer_from_memory(caller, id, known),
         }
     }
 
-    /// Has the kernel send what it holds of files (IO4).
-    fn write_back(&self) -> Answer<()> {
+    /// Has the kernel send what it holds of the files of a subvolume, or of all (IO4).
+    fn write_back(&self, tree: Option<TreeId>) -> Answer<()> {
         let Some(mounts) = self.mounts() else { return Ok(()) };
-        mounts.write_back().map_err(|error| {
+        mounts.write_back(tree).map_err(|error| {
             tracing::warn!(%error, "the kernel did not send what it holds");
-            Errno::from_i32(error.raw_os_error().unwrap_or(0))
+            error.raw_os_error().map_or(Errno::EIO, Errno::from_i32)
         })
     }
 
@@ -156,15 +168,30 @@ impl Door {
         self.fs.commit().map_err(refuse)
     }
 
-    fn set_default(&self, caller: Caller, tree: u64) -> Answer<()> {
+    fn set_default(&self, caller: Caller, node: &Node, tree: u64) -> Answer<()> {
         expect_admin(&Rights::of(caller))?;
-        self.expect_writable()?;
+        self.expect_writable(caller, node)?;
         let tree = if tree == 0 { TreeId::FS } else { TreeId(tree) };
         self.fs.set_default_subvolume(tree).map_err(refuse)
     }
 
-    fn expect_writable(&self) -> Answer<()> {
-        if self.fs.read_only_reason().is_some() { Err(Errno::EROFS) } else { Ok(()) }
+    /// Checks that the volume can be changed, and by the mount that the caller uses.
+    fn expect_writable(&self, caller: Caller, node: &Node) -> Answer<()> {
+        if self.fs.read_only_reason().is_some() || self.is_by_read_only_mount(caller, node) {
+            return Err(Errno::EROFS);
+        }
+        Ok(())
+    }
+
+    /// Discards free space, and returns how many bytes that was. It ends early for a caller that
+    /// was killed.
+    fn trim(&self, caller: Caller, options: TrimOptions) -> Answer<u64> {
+        expect_admin(&Rights::of(caller))?;
+        if options.len < u64::from(self.fs.superblock().sectorsize) {
+            return Err(Errno::EINVAL);
+        }
+        let mut go_on = |_: &TrimProgress| !interrupt::is_interrupted();
+        self.fs.trim(options, &mut go_on).map(|progress| progress.trimmed).map_err(refuse)
     }
 }
 

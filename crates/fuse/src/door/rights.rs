@@ -8,8 +8,9 @@
 //!
 //! # Invariants
 //!
-//! - **RI1** If the kernel cannot be asked about a caller, the user id decides: root has all
-//!   capabilities, others have none and no further groups.
+//! - **RI1** The kernel names no task for a caller outside of the server's namespaces, or for
+//!   itself. Then the user id decides: root has all capabilities, others have none and no further
+//!   groups. If the kernel names a task and does not describe it, the caller has none.
 //! - **RI2** Capabilities of another user namespace do not count.
 
 use std::fs;
@@ -39,6 +40,7 @@ pub(super) enum Capability {
     DacReadSearch = 2,
     Fowner = 3,
     Fsetid = 4,
+    LinuxImmutable = 9,
     SysAdmin = 21,
 }
 
@@ -61,7 +63,9 @@ impl Rights {
         }
         let place = format!("/proc/{}", caller.task);
         let status = fs::read(format!("{place}/status")).unwrap_or_default();
-        let Some(mut rights) = Self::parse(caller, &status) else { return Self::unknown(caller) };
+        let Some(mut rights) = Self::parse(caller, &status) else {
+            return Self { capabilities: 0, ..Self::unknown(caller) };
+        };
         if !is_ours(&place) {
             rights.capabilities = 0;
         }
@@ -194,12 +198,12 @@ mod tests {
         assert_eq!(Rights::parse(CALLER, b""), None);
     }
 
-    /// RI1: root has all where the kernel cannot be asked, and others nothing.
+    /// RI1: root has all where the kernel names no task, and nothing where it does not describe it.
     #[test]
     fn ri1_unknown_callers_are_taken_by_id() {
         let has = |uid, task| Rights::of(Caller { uid, gid: 0, task }).has(Capability::Fsetid);
         assert!(has(0, 0));
         assert!(!has(1, 0));
-        assert!(!has(1, u32::MAX));
+        assert!(!has(0, u32::MAX) && !has(1, u32::MAX));
     }
 }

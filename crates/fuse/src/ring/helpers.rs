@@ -377,10 +377,11 @@ impl Drop for Affinity {
 }
 
 /// Sets how the kernel schedules this thread. If the kernel refuses, everything works, with the
-/// default policy.
+/// default policy. The call goes to the kernel: musl's function of this name always refuses.
 #[expect(unsafe_code, reason = "rustix has no name for this call")]
 fn set_policy(policy: libc::c_int) {
-    let parameters = libc::sched_param { sched_priority: 0 };
-    // SAFETY: the call reads the structure, which lives until it returns.
-    unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) };
+    // The kernel's `struct sched_param` is this number alone.
+    let priority: libc::c_int = 0;
+    // SAFETY: the call reads the number, which lives until it returns.
+    unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, policy, &raw const priority) };
 }

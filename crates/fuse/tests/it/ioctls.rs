@@ -35,6 +35,9 @@ const ROOTREF: u64 = 0xd000_943d;
 const INO_LOOKUP_USER: u64 = 0xd000_943e;
 const SNAP_DESTROY_V2: u64 = 0x5000_943f;
 const GETVERSION: u64 = 0x8008_7601;
+const SET_RECEIVED: u64 = 0xc0c8_9425;
+const DEV_STATS: u64 = 0xc408_9434;
+const TRIM: u64 = 0xc018_5879;
 
 const GET_INODE_FLAGS: u64 = 0x8008_6601;
 const SET_INODE_FLAGS: u64 = 0x4008_6602;
@@ -174,6 +177,28 @@ fn search(file: &File, (tree, objects, kinds, offsets, since, count): Search) ->
         at += 32 + len;
     }
     said
+}
+
+/// The error counts of a device: how many were asked for, and all that the answer says.
+fn device_errors(file: &File, id: u64, wanted: u64, flags: u64) -> Result<Vec<u64>, i32> {
+    // The kernel keeps what it does not set.
+    let mut bytes = argument(&[id, wanted, flags, 7, 7, 7, 7, 7, 7], (0, b""));
+    call(file, DEV_STATS, &mut bytes).map(|()| (0..9).map(|at| word(&bytes, at * 8)).collect())
+}
+
+/// Records an origin; says what came back, and whether time and transaction were recorded.
+fn received(file: &File, uuid: u8) -> Result<String, i32> {
+    let mut bytes = argument(&[0, 0, 77, 0, 1_000_000_000, 5], (0, b""));
+    bytes[..16].fill(uuid);
+    call(file, SET_RECEIVED, &mut bytes)?;
+    let facts = subvolume(file);
+    Ok(format!("{:?} {} {facts:?}", &bytes[..24], word(&bytes, 24) > 0 && word(&bytes, 48) > 0))
+}
+
+/// Trims from an address on; says whether anything was free.
+fn trim(file: &File, from: u64, len: u64, least: u64) -> Result<bool, i32> {
+    let mut bytes = argument(&[from, len, least], (0, b""));
+    call(file, TRIM, &mut bytes).map(|()| word(&bytes, 8) > 0)
 }
 
 fn open(path: impl AsRef<Path>) -> File {
@@ -373,6 +398,61 @@ fn searches(dir: &Path, top: &File, said: &mut Said) {
     }
 }
 
+fn records(dir: &Path, top: &File, said: &mut Said) {
+    for (id, wanted, flags) in [(1, 5, 0), (1, 2, 0), (1, 0, 0), (1, 9, 1), (2, 5, 0), (0, 5, 1)] {
+        said.add("errors", device_errors(top, id, wanted, flags));
+    }
+    for (from, len, least) in [(0, u64::MAX, 0), (0, 4095, 0), (0, 0, 0), (0, u64::MAX, 1 << 40)] {
+        said.add("trim", trim(top, from, len, least));
+    }
+    said.add("create", named(top, SUBVOL_CREATE, b"received"));
+    let tree = open(dir.join("received"));
+    said.add("received", (received(&tree, 9), received(&tree, 9), received(&tree, 8)));
+    said.add("no top", received(&open(dir.join("d")), 9));
+    said.add("flags", number(&tree, SETFLAGS, READ_ONLY).map(|_| ()));
+    said.add("read-only", received(&tree, 7));
+}
+
+/// Commands by a mount that is read-only while another one is writable.
+fn by_read_only_mount(dir: &Path) -> Vec<String> {
+    for name in ["tree", "gone"] {
+        named(&open(dir), SUBVOL_CREATE, name.as_bytes()).expect("a subvolume");
+    }
+    let there = tempfile::tempdir().expect("a directory");
+    let mount = |words: &[&str]| {
+        let mut mount = std::process::Command::new("mount");
+        assert!(mount.args(words).arg(there.path()).status().expect("mount").success());
+    };
+    mount(&["--bind", dir.to_str().expect("UTF-8")]);
+    mount(&["-o", "remount,bind,ro"]);
+    let mut said = Said::default();
+    let commands = |top: &File, tree: &File, said: &mut Said| {
+        said.add("create", named(top, SUBVOL_CREATE, b"new"));
+        said.add("second", second(top, SUBVOL_CREATE_V2, (0, 0, 0), b"new2"));
+        said.add("snapshot", snapshot(top, tree, b"snap", 0));
+        said.add("destroy", named(top, SNAP_DESTROY, b"gone"));
+        let number_of = subvolume(tree).0;
+        let by_id = second(top, SNAP_DESTROY_V2, (0, BY_ID, 0), &number_of.to_ne_bytes());
+        said.add("by number", by_id);
+        said.add("default", number(top, DEFAULT_SUBVOL, 5).map(|_| ()));
+        said.add("flags", number(tree, SETFLAGS, READ_ONLY).map(|_| ()));
+        said.add("received", received(tree, 9));
+        said.add("facts", (number(tree, GETFLAGS, 0), subvolume(tree)));
+        said.add("errors", device_errors(top, 1, 5, 1));
+        said.add("trim", trim(top, 0, u64::MAX, 0));
+        said.add("sync", number(top, SYNC, 0).map(|_| ()));
+    };
+    {
+        let (top, tree) = (open(there.path()), open(there.path().join("tree")));
+        commands(&top, &tree, &mut said);
+    }
+    let status = std::process::Command::new("umount").arg(there.path()).status();
+    assert!(status.expect("umount").success());
+    assert!(said.0.iter().filter(|line| line.contains("30")).count() >= 8, "{:?}", said.0);
+    said.add("created", named(&open(dir), SUBVOL_CREATE, b"new"));
+    said.0
+}
+
 /// All commands by root.
 fn by_root(dir: &Path) -> Vec<String> {
     let (top, mut said) = (open(dir), Said::default());
@@ -384,6 +464,7 @@ fn by_root(dir: &Path) -> Vec<String> {
     deletion(dir, &top, &mut said);
     commits(&top, &mut said);
     searches(dir, &top, &mut said);
+    records(dir, &top, &mut said);
     said.0
 }
 
@@ -460,6 +541,9 @@ fn by_user(dir: &Path) -> Vec<String> {
         said.add("facts", (call(&top, FS_INFO, &mut vec![0; 1024]), subvolume(&roots)));
         said.add("references", refs(&top, 0));
         said.add("sync", number(&top, SYNC, 0).map(|_| ()));
+        said.add("errors", (device_errors(&top, 1, 5, 0), device_errors(&top, 1, 5, 1)));
+        said.add("trim", trim(&top, 0, u64::MAX, 0));
+        said.add("received", received(&roots, 9));
     });
     said.0
 }
@@ -471,7 +555,7 @@ fn deleting_by_user(dir: &Path) -> Vec<String> {
     let mut said = Said::default();
     as_user(USER, || {
         for (about, dir) in &opened {
-            for name in [&b"mine"[..], b"roots", b"none"] {
+            for name in [&b"mine"[..], b"roots", b"snap", b"none"] {
                 said.add(about, named(dir, SNAP_DESTROY, name));
             }
             said.add(about, second(dir, SNAP_DESTROY_V2, (0, 0, 0), b"second"));
@@ -516,6 +600,14 @@ fn commands_answer_as_in_linux_where_subvolumes_are_mounts() {
 #[test]
 fn commands_answer_as_in_linux_on_shared_mounts() {
     compare_with(SHARED, "", by_root);
+}
+
+/// The kernel passes a command by whichever mount it came. One by a read-only mount changes
+/// nothing, as in Linux, and one by a writable mount beside it does.
+#[test]
+fn commands_by_a_read_only_mount_are_refused_as_in_linux() {
+    compare("", by_read_only_mount);
+    compare_with(SHARED, "", by_read_only_mount);
 }
 
 #[test]

@@ -4,7 +4,8 @@
 //! # Invariants
 //!
 //! - **L6** A walk visits a node that trees share once. It costs the nodes on the paths to what it
-//!   seeks, a root for each tree, and a step for each user that it finds.
+//!   seeks, a root for each tree, and a step for each user that it finds. It seeks no further
+//!   extents when the users that it may find reach a maximum. One extent alone may have more.
 //! - **L7** A walk finds the users in the committed trees. They count only while these trees are
 //!   the committed ones. No later transaction may change the references of the extent, or an item
 //!   that the walk found. Otherwise the mover looks into each tree anew.
@@ -22,7 +23,8 @@ use buttress_txn::{Error, Result, View};
 
 use super::users::{Places, Use, users};
 
-/// The maximum number of users that a walk seeks, if each tree uses each extent once.
+/// When the references that a walk seeks may have this many users, it takes no further extents. A
+/// reference may have a user in each tree.
 const USERS_ASKED: usize = 32 << 10;
 /// The bounds of the number of extents that a walk seeks users of.
 const EXTENTS_ASKED: std::ops::RangeInclusive<usize> = 16..=4096;
@@ -56,9 +58,10 @@ impl Ahead {
         let Some(&first) = extents.first() else { return Ok(Vec::new()) };
         let committed = Some(view.committed_generation());
         if self.walked != committed || !self.found.contains_key(&first.start) {
-            self.asked = self.next_count().min(extents.len());
+            let count = self.next_count().min(extents.len());
             self.taken = 0;
-            self.found = walk(view, &self.trees, &extents[..self.asked])?;
+            self.found = walk(view, &self.trees, &extents[..count])?;
+            self.asked = self.found.len();
             self.walked = committed;
         }
         self.taken += 1;
@@ -136,8 +139,8 @@ struct Walk<'v> {
     seen: HashMap<Logical, Below>,
 }
 
-/// Returns the users of extents in the committed trees; `None` for extents that files of the root
-/// tree use, too.
+/// Returns the users of the first of these extents in the committed trees; `None` for extents that
+/// files of the root tree use, too. The number of references bounds the extents (L6).
 fn walk(
     view: &View,
     trees: &[TreeId],
@@ -147,6 +150,9 @@ fn walk(
     let mut wants = Vec::new();
     let mut places = Places::new(view)?;
     for &extent in extents {
+        if wants.len().saturating_mul(trees.len()) >= USERS_ASKED {
+            break;
+        }
         let places = places.of(extent)?;
         if places.iter().any(|place| place.root == TreeId::ROOT) {
             found.insert(extent.start, None);

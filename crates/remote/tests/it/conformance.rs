@@ -6,8 +6,9 @@ use std::sync::Arc;
 use buttress_base::Rng;
 use buttress_block::device::Content;
 use buttress_block::{Device, Error, FileDevice, MemoryDevice, Space, Write};
-use buttress_remote::store::simulated::Weather;
-use buttress_remote::{Options, Site};
+use buttress_remote::store::Store;
+use buttress_remote::store::simulated::{SimStore, Weather};
+use buttress_remote::{Options, Secret, Site};
 
 use crate::{create, open, options, store};
 
@@ -92,6 +93,84 @@ fn a_volume_in_a_store_conforms_in_any_weather() {
     }
 }
 
+/// An encrypted volume is one, too, in any weather. No object has what was written, or the header
+/// of objects that are not encrypted.
+#[test]
+fn an_encrypted_volume_conforms_in_any_weather() {
+    for seed in 0..2 {
+        let store = store(seed);
+        let device = encrypted(&store, options(), "secret").create(LEN).expect("a store");
+        let weather =
+            Weather { refused: 30, lost: 50, wrong: 20, short: 20, stale: 100, dishonest: false };
+        store.set_weather(if seed == 0 { Weather::default() } else { weather });
+        conforms(&device, seed, 500);
+        let mark = b"a mark that no object may have".repeat(200);
+        device.write_at(4096, &mark).expect("within");
+        device.close().expect("a store that recovers");
+        store.set_weather(Weather::default());
+        let all = store.list("v").expect("a store");
+        assert!(all.len() > 8);
+        for meta in all.iter().filter(|meta| !meta.name.contains("/key/")) {
+            let bytes = store.get(&meta.name).expect("it is listed");
+            let has = |what: &[u8]| bytes.windows(what.len()).any(|part| part == what);
+            assert!(!has(&mark[..30]) && !has(b"BUTTRESS") && !has(b"epoch"), "{}", meta.name);
+        }
+        let reading = Options { write: false, ..options() };
+        let mut found = vec![0; mark.len()];
+        let reader = encrypted(&store, reading.clone(), "secret").open().expect("the key");
+        reader.read_at(4096, &mut found).expect("within");
+        assert!(found == mark);
+        let error = encrypted(&store, reading.clone(), "wrong").open().expect_err("wrong");
+        assert!(error.to_string().contains("key file is wrong"), "{error}");
+        let error = open(&store, reading).expect_err("no key");
+        assert!(matches!(error, buttress_remote::Error::Encrypted { .. }), "{error}");
+    }
+}
+
+/// The key of a clone is that of its base, and each may get another secret. A volume that is not
+/// encrypted is not opened with a key: it may have been put there by another.
+#[test]
+fn keys_change_and_clones_have_their_own() {
+    let store = store(1);
+    let base = encrypted(&store, options(), "one");
+    let device = base.create(LEN).expect("a store");
+    device.write_at(0, &[7; 4096]).expect("within");
+    device.close().expect("a store");
+    let wrong = |error: buttress_remote::Error, word: &str| {
+        assert!(error.to_string().contains(word), "{error}");
+    };
+    let plain = Site::in_store(store.clone(), "c", options());
+    wrong(base.clone_to(&plain).expect_err("plain"), "encrypted");
+    let secret = |text: &str| Secret::new(text.into()).expect("some bytes");
+    let clone = Site::in_store(store.clone(), "c", options()).encrypted(secret("two"));
+    base.clone_to(&clone).expect("a store");
+    base.rekey(&secret("three")).expect("the key");
+    base.rekey(&secret("four")).expect("it is open");
+    wrong(encrypted(&store, options(), "one").open().expect_err("former"), "wrong");
+    for device in [encrypted(&store, options(), "four").open(), clone.open()] {
+        let device = device.expect("the key");
+        let mut found = [0; 4096];
+        device.read_at(0, &mut found).expect("within");
+        assert!(found == [7; 4096]);
+        device.write_at(0, &found).expect("within");
+        device.close().expect("a store");
+    }
+    let plain = Site::in_store(store.clone(), "p", options());
+    drop(plain.create(LEN).expect("a store"));
+    let keyed = Site::in_store(store.clone(), "p", options()).encrypted(secret("one"));
+    wrong(keyed.open().expect_err("plain"), "not encrypted");
+    wrong(keyed.rekey(&secret("two")).expect_err("plain"), "not encrypted");
+    base.delete().expect_err("the clone needs it");
+    encrypted(&store, options(), "four").unpin("nothing").expect_err("no pin");
+    clone.delete().expect("nothing needs it");
+    assert!(store.list("c").expect("a store").is_empty(), "the key goes last");
+}
+
+fn encrypted(store: &Arc<SimStore>, options: Options, secret: &str) -> Site {
+    let secret = Secret::new(secret.into()).expect("some bytes");
+    Site::in_store(store.clone(), "v", options).encrypted(secret)
+}
+
 /// The same over a folder of this machine.
 #[test]
 fn a_volume_in_a_folder_conforms() {
@@ -142,4 +221,32 @@ fn content_comes_back_after_each_opening() {
     device.write_at(0, &[0; 4096]).expect_err("for reading");
     assert!(device.status().live_bytes > 0);
     assert_eq!(Arc::strong_count(&store), 2);
+}
+
+/// A volume grows when it is opened for writing: what it had stays, the rest reads as zeroes, and
+/// readers of older commits see the older length. It does not shrink.
+#[test]
+fn a_volume_grows_when_it_is_opened() {
+    let store = store(6);
+    let device = create(&store, LEN / 2 - 4096);
+    device.write_at(0, &[1; 4096]).expect("within");
+    device.write_at(LEN / 2 - 8192, &[2; 4096]).expect("within");
+    device.close().expect("a store");
+    let reading = Options { write: false, ..options() };
+    let reader = open(&store, reading.clone()).expect("a volume");
+    let device = open(&store, Options { size: Some(LEN), ..options() }).expect("it grows");
+    let mut content = vec![9; 8192];
+    device.read_at(LEN / 2 - 8192, &mut content).expect("within");
+    assert!(content[..4096] == [2; 4096] && content[4096..] == [0; 4096]);
+    device.discard(0, LEN).expect("within");
+    conforms(&device, 3, 300);
+    device.close().expect("a store");
+    assert_eq!(reader.len(), LEN / 2 - 4096);
+    let newer = reader.newer_commit().expect("a store").expect("a newer commit");
+    assert_eq!(newer.len(), LEN);
+    let smaller = Options { size: Some(LEN / 2), ..options() };
+    let error = open(&store, smaller.clone()).expect_err("it does not shrink");
+    assert!(error.to_string().contains("shrink"), "{error}");
+    drop(open(&store, Options { write: false, ..smaller }).expect("for reading"));
+    drop(open(&store, options()).expect("it is free"));
 }

@@ -7,8 +7,9 @@
 //!
 //! # Invariants
 //!
-//! - **D1** A step ends soon after it has changed as many references as it may, at any place in the
-//!   tree.
+//! - **D1** A step changes no more references than it may, and ends at any place in the tree. It
+//!   stops one node early, because a node is dropped or handed over as a whole. A step that may
+//!   change no more than [`Engine::drop_min`] references goes one node further.
 //! - **D2** A node that the dead tree wrote and that others still use is handed over before the
 //!   tree's reference to it is dropped. It gets the flag FULL_BACKREF, so that it refers to its
 //!   children or data by its own address (B2 of `sharing`). This goes down to the leaves.
@@ -22,14 +23,14 @@
 
 use std::sync::Arc;
 
-use buttress_format::{Generation, Key, Kind, RootItem, TreeId, ids};
+use buttress_format::{Generation, Key, Kind, RootItem, TreeId, header::ITEM_LEN, ids};
 use buttress_tree::{Cursor, Expect, Node, NodeAlloc, NodePtr, NodeSource, NodeStamp, PtrBuilder};
 
 use super::{
     settle::{Changes, Settle},
     sharing::{NodeUse, RefName, State},
 };
-use crate::{Error, Result};
+use crate::{Engine, Error, Result};
 
 /// One step's work on one tree.
 struct Step {
@@ -42,6 +43,33 @@ struct Step {
     resume: Option<(u8, Key)>,
     /// Earlier steps have handed over all shared nodes before this key (D2).
     handed: Key,
+}
+
+/// References beside those of one node: new nodes on the path to the rest, and the root item.
+const PATH_REFS: u64 = 32;
+/// The fewest references that a step changes before it stops.
+const PROGRESS_REFS: u64 = 64;
+
+impl Engine {
+    /// The fewest references that a step may change so that it surely keeps to that number (D1):
+    /// those of the node with the most entries, and some more.
+    #[must_use]
+    pub fn drop_min(&self) -> u32 {
+        u32::try_from(self.refs_of_node_max() + PROGRESS_REFS).unwrap_or(u32::MAX)
+    }
+
+    /// The most references that change when one node is dropped, or is handed over.
+    fn refs_of_node_max(&self) -> u64 {
+        let geometry = self.store.geometry();
+        let entries = geometry.ptrs_max().max(geometry.leaf_room() / ITEM_LEN);
+        2 * entries as u64 + PATH_REFS
+    }
+
+    /// The number of changed references after which a step stops (D1).
+    fn drop_budget(&self, may: u64) -> i64 {
+        let left = may.saturating_sub(self.refs_of_node_max());
+        i64::try_from(if left > 0 { left } else { may }).unwrap_or(i64::MAX)
+    }
 }
 
 /// The rest of a pruned subtree: its first key and its new root. `None` if nothing is left.
@@ -84,12 +112,12 @@ impl Settle<'_> {
         }
         let mut step = Step {
             tree,
-            budget: i64::try_from(budget).unwrap_or(i64::MAX),
+            budget: self.engine.drop_budget(budget),
             birth: Generation(u64::MAX),
             resume: begun.then_some((item.drop_level, item.drop_progress)),
             handed: Key::MIN,
         };
-        let rest = self.prune(&mut step, &Expect::root(ptr))?;
+        let rest = self.prune_root(&mut step, &Expect::root(ptr))?;
         self.addresses.node_delta.remove(&tree);
         let change = rest.map(|(_, ptr)| {
             let NodePtr { logical, generation, level } = ptr;
@@ -117,12 +145,12 @@ impl Settle<'_> {
         let begun = item.drop_progress != Key::MIN;
         let mut step = Step {
             tree,
-            budget: i64::try_from(budget).unwrap_or(i64::MAX),
+            budget: self.engine.drop_budget(budget),
             birth: Generation(key.offset),
             resume: begun.then_some((item.drop_level, item.drop_progress)),
             handed: self.engine.commit.drop_mark(tree),
         };
-        let rest = self.prune(&mut step, &Expect::root(root))?;
+        let rest = self.prune_root(&mut step, &Expect::root(root))?;
         match rest {
             Some((_, ptr)) => {
                 self.engine.commit.set_drop_mark(tree, Some(step.handed));
@@ -132,9 +160,7 @@ impl Settle<'_> {
             }
             None => {
                 self.engine.commit.set_drop_mark(tree, None);
-                self.roots.remove(tree);
-                self.recorded.remove(&tree);
-                self.addresses.node_delta.remove(&tree);
+                self.remove_tree(tree);
                 self.quotas.subvolume_gone(tree);
                 let orphan = Key::new(ids::ORPHAN, Kind::ORPHAN_ITEM, tree.0);
                 self.merge(TreeId::ROOT, Changes::from([(key, None), (orphan, None)]))
@@ -144,6 +170,14 @@ impl Settle<'_> {
 
     fn read_node(&mut self, tree: TreeId, at: &Expect) -> Result<Arc<Node>> {
         self.reading(|nodes| Ok(nodes.node(tree, at)?))
+    }
+
+    /// Drops the front of a tree, until the step's budget is spent. Returns the rest.
+    fn prune_root(&mut self, step: &mut Step, root: &Expect) -> Result<Rest> {
+        let rest = self.prune(step, root)?;
+        let beyond = step.budget.min(0).unsigned_abs();
+        debug_assert!(beyond <= self.engine.refs_of_node_max(), "D1: {beyond} references more");
+        Ok(rest)
     }
 
     /// Drops the subtree under a node that only this tree uses, until the step's budget is spent.

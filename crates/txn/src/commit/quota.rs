@@ -11,7 +11,8 @@
 //!   Its members made them after quotas were enabled, and they still exist. The maker of data is
 //!   the owner in its item; the maker of a node is the tree in its header.
 //! - **Q2** With full quotas, the first commit that changes a subvolume sets the flag INCONSISTENT
-//!   in the status and ends a running rescan. A commit that was asked to count clears the flag.
+//!   in the status and ends a running rescan. A commit that gets new counts clears the flag if
+//!   they are of the commit before, and it changes no subvolume itself.
 //! - **Q3** The transaction that makes a subvolume also makes its group.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,13 +20,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use buttress_format::{
     Generation, Key, Kind, QuotaGroup, QuotaInfo, QuotaLimit, QuotaStatus, TreeId,
 };
+use buttress_transaction::{QuotaCounts, WantedQuota};
 use buttress_tree::{Cursor, Merge, NodePtr, NodeSource, Roots, Store};
 
 use super::{
     addresses::Move,
     settle::{Changes, Settle},
 };
-use crate::{Error, QuotaChange, Result, extent_tree::Origin};
+use crate::{Error, QuotaChange, Result, extent_tree::Origin, quota_limits::QuotaNews};
 
 /// What a commit has to do about quotas.
 #[derive(Default)]
@@ -207,6 +209,41 @@ impl Work<'_> {
         }
     }
 
+    /// Replaces the counts of all groups.
+    fn put_counts(&mut self, counts: &QuotaCounts) -> Result<()> {
+        for group in self.groups()? {
+            let (referenced, exclusive) = counts.groups.get(&group).copied().unwrap_or_default();
+            let info = QuotaInfo {
+                generation: self.generation,
+                referenced,
+                referenced_compressed: referenced,
+                exclusive,
+                exclusive_compressed: exclusive,
+            };
+            self.put(group.info_key(), info.to_bytes());
+        }
+        Ok(())
+    }
+
+    /// All groups.
+    fn groups(&self) -> Result<BTreeSet<QuotaGroup>> {
+        let first = Key::new(0, Kind::QGROUP_INFO, 0);
+        let last = Key::new(0, Kind::QGROUP_INFO, u64::MAX);
+        let mut found = BTreeSet::new();
+        let mut cursor = Cursor::seek(self.source, TreeId::QUOTA, self.root, &first)?;
+        while let Some(key) = cursor.key().filter(|key| *key <= last) {
+            found.insert(QuotaGroup(key.offset));
+            cursor.advance()?;
+        }
+        for (key, change) in self.changes.range(first..=last) {
+            match change {
+                Some(_) => found.insert(QuotaGroup(key.offset)),
+                None => found.remove(&QuotaGroup(key.offset)),
+            };
+        }
+        Ok(found)
+    }
+
     /// Takes a group away, and its memberships.
     pub(super) fn remove(&mut self, group: QuotaGroup) -> Result<()> {
         for other in self.relations(group)? {
@@ -226,6 +263,29 @@ fn home<S: NodeSource + ?Sized>(source: &S, root: NodePtr, tree: TreeId) -> Resu
     let cursor = Cursor::seek(source, TreeId::ROOT, root, &first)?;
     let found = cursor.key().filter(|key| key.objectid == tree.0 && key.kind == first.kind);
     Ok(found.map(|key| TreeId(key.offset)))
+}
+
+/// What these changes of the tree of simple quotas mean for limits.
+fn news(changes: &Changes) -> Result<QuotaNews> {
+    let mut news = QuotaNews { is_simple: true, ..QuotaNews::default() };
+    for (key, change) in changes {
+        match (key.kind, change) {
+            (Kind::QGROUP_INFO, Some(item)) => {
+                let used = QuotaInfo::parse(item).map_err(malformed(*key))?.referenced;
+                news.used.push((QuotaGroup(key.offset), used));
+            }
+            (Kind::QGROUP_LIMIT, Some(item)) => {
+                let limit = QuotaLimit::parse(item).map_err(malformed(*key))?;
+                news.sets_limit |= limit.flags != 0;
+                news.regroups = true;
+            }
+            (Kind::QGROUP_INFO | Kind::QGROUP_LIMIT | Kind::QGROUP_RELATION, _) => {
+                news.regroups = true;
+            }
+            _ => {}
+        }
+    }
+    Ok(news)
 }
 
 impl Settle<'_> {
@@ -249,13 +309,10 @@ impl Settle<'_> {
             || !quotas.made.is_empty()
             || !quotas.gone.is_empty();
         let counts_are_old = before.is_full() && has_changed;
-        let trees = match wanted.contains(&QuotaChange::Count) {
-            true => self.subvolume_roots()?,
-            false => Vec::new(),
-        };
+        let last = self.engine.view.load().roots().generation;
         let root = self.must_root(TreeId::QUOTA)?;
         let names = self.must_root(TreeId::ROOT)?;
-        let changes = self.reading(|source| {
+        let (changes, is_simple) = self.reading(|source| {
             let mut work = Work { source, root, generation, changes: Changes::new() };
             for (tree, copied) in &quotas.made {
                 let within = if simple { home(source, names, *tree)? } else { None };
@@ -270,16 +327,24 @@ impl Settle<'_> {
                 work.gone(*tree, simple)?;
             }
             let mut status = before;
-            for change in &wanted {
+            for WantedQuota { change, .. } in &wanted {
                 work.change(change, &mut status)?;
             }
             if counts_are_old {
                 status.flags = status.flags & !QuotaStatus::RESCAN | QuotaStatus::INCONSISTENT;
                 status.rescan = 0;
             }
-            if wanted.contains(&QuotaChange::Count) {
-                work.count(&trees, nodesize)?;
-                status.flags &= !(QuotaStatus::RESCAN | QuotaStatus::INCONSISTENT);
+            for WantedQuota { change, .. } in &wanted {
+                let QuotaChange::Count(counts) = change else { continue };
+                if !status.is_full() {
+                    continue;
+                }
+                work.put_counts(counts)?;
+                let is_right = counts.of == last && !has_changed;
+                let inconsistent = if is_right { 0 } else { QuotaStatus::INCONSISTENT };
+                let others = !(QuotaStatus::RESCAN | QuotaStatus::INCONSISTENT);
+                status.flags = status.flags & others | inconsistent;
+                status.rescan = 0;
             }
             // Linux takes counts for old where the status is older than the superblock.
             let is_right = status.is_full() && status.flags & QuotaStatus::INCONSISTENT == 0;
@@ -287,9 +352,12 @@ impl Settle<'_> {
                 status.generation = generation;
                 work.put(QuotaStatus::KEY, status.to_bytes());
             }
-            Ok(work.changes)
+            Ok((work.changes, status.is_simple()))
         })?;
         self.quotas = quotas;
+        if is_simple {
+            self.quota_news = news(&changes)?;
+        }
         self.merge(TreeId::QUOTA, changes)
     }
 }

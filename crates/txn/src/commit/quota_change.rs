@@ -17,6 +17,8 @@ use buttress_tree::{Cursor, Expect, Node, NodePtr};
 use super::quota::Work;
 use super::settle::{Changes, Settle};
 use super::subvolumes::parse_root;
+use buttress_transaction::WantedQuota;
+
 use crate::{Error, QuotaChange, Result};
 
 impl Work<'_> {
@@ -29,10 +31,19 @@ impl Work<'_> {
                 }
                 Ok(())
             }
-            QuotaChange::Remove(group) => match self.info(group)? {
-                Some(_) => self.remove(group),
-                None => Ok(()),
-            },
+            QuotaChange::Remove(group) => {
+                let Some(info) = self.info(group)? else { return Ok(()) };
+                let related = self.relations(group)?;
+                let is_in_use = status.is_simple() && !info.is_zero()
+                    || related.iter().any(|other| other.level() < group.level());
+                if is_in_use {
+                    return Ok(());
+                }
+                for parent in related {
+                    self.relate(group, parent, false, status)?;
+                }
+                self.remove(group)
+            }
             QuotaChange::Limit(group, limit) => {
                 if self.info(group)?.is_some() {
                     self.put(group.limit_key(), limit.to_bytes());
@@ -41,7 +52,7 @@ impl Work<'_> {
             }
             QuotaChange::Join { child, parent } => self.relate(child, parent, true, status),
             QuotaChange::Leave { child, parent } => self.relate(child, parent, false, status),
-            QuotaChange::Enable { .. } | QuotaChange::Disable | QuotaChange::Count => Ok(()),
+            QuotaChange::Enable { .. } | QuotaChange::Disable | QuotaChange::Count(_) => Ok(()),
         }
     }
 
@@ -81,9 +92,9 @@ impl Work<'_> {
 impl Settle<'_> {
     /// Switches quotas on or off as this transaction asks for. Returns how they are kept by now, if
     /// they are.
-    pub(super) fn quotas_by_now(&mut self, wanted: &[QuotaChange]) -> Result<Option<QuotaStatus>> {
+    pub(super) fn quotas_by_now(&mut self, wanted: &[WantedQuota]) -> Result<Option<QuotaStatus>> {
         let mut now = self.quotas.status;
-        for change in wanted {
+        for WantedQuota { change, .. } in wanted {
             match *change {
                 QuotaChange::Enable { simple } if now.is_none() => {
                     self.remove_quota_tree()?;
@@ -147,9 +158,7 @@ impl Settle<'_> {
             self.addresses.stop_using(tree, &node, 0)?;
             self.fresh.forget(node.logical());
         }
-        self.roots.remove(tree);
-        self.recorded.remove(&tree);
-        self.addresses.node_delta.remove(&tree);
+        self.remove_tree(tree);
         let key = Key::new(tree.0, Kind::ROOT_ITEM, 0);
         self.merge(TreeId::ROOT, Changes::from([(key, None)]))
     }

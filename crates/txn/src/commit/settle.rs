@@ -13,7 +13,7 @@
 //!   only when a leaf gets more new items than fit.
 //! - **S2** Nothing is written to a device here, so a failure before the superblock loses nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use buttress_format::{Chunk, CompatRo, Extent, Incompat, Key, Kind, RootItem, TreeId};
@@ -32,6 +32,7 @@ use crate::devices::known_item;
 use crate::{
     Engine, Error, Result,
     extent_tree::{self, BlockForm},
+    quota_limits::QuotaNews,
     reserve::Tree,
     transaction::Transaction,
 };
@@ -53,6 +54,8 @@ pub(super) struct Settled {
     pub(super) of_items: u64,
     /// The new contents of root items.
     pub(super) trees: BTreeMap<Key, Option<Tree>>,
+    /// What changed for limits of quotas.
+    pub(super) quota_news: QuotaNews,
 }
 
 /// More rounds than any real commit needs: reaching it is a bug, and the commit fails.
@@ -74,10 +77,13 @@ pub(super) struct Settle<'e> {
     pub(super) fresh: Fresh,
     pub(super) addresses: Addresses<'e>,
     pub(super) quotas: Quotas,
+    pub(super) quota_news: QuotaNews,
     pub(super) groups: Groups,
     pub(super) roots: Roots,
     /// The roots in the working root tree.
     pub(super) recorded: BTreeMap<TreeId, NodePtr>,
+    /// Trees that this commit removed. Their committed roots do not count any more.
+    removed_trees: BTreeSet<TreeId>,
     /// Subvolumes that this transaction changed.
     pub(super) touched: Vec<TreeId>,
     pub(super) moved: Moved,
@@ -115,10 +121,12 @@ pub(super) fn settle(
         fresh: Fresh::default(),
         addresses: Addresses::new(engine, transaction, extent_root, quotas.is_simple()),
         quotas,
+        quota_news: QuotaNews::default(),
         // A failure from here on ends all commits, so the records can be moved out of `state`.
         groups: Groups::new(std::mem::take(&mut state.groups)),
         recorded: roots.iter().collect(),
         roots,
+        removed_trees: BTreeSet::new(),
         touched: Vec::new(),
         moved: Moved::default(),
         device_delta: BTreeMap::new(),
@@ -200,11 +208,21 @@ impl Settle<'_> {
         Ok(())
     }
 
+    /// The root of a tree by now. `None` for a tree that is not there, or that this commit removed.
     pub(super) fn root_of(&self, tree: TreeId) -> Result<Option<NodePtr>> {
         match self.roots.find(tree) {
             Some(root) => Ok(Some(root)),
+            None if self.removed_trees.contains(&tree) => Ok(None),
             None => Ok(self.engine.view.load().committed_root(tree)?),
         }
+    }
+
+    /// Forgets a tree of which all nodes are dropped. A tree with this number begins empty.
+    pub(super) fn remove_tree(&mut self, tree: TreeId) {
+        self.roots.remove(tree);
+        self.recorded.remove(&tree);
+        self.addresses.node_delta.remove(&tree);
+        self.removed_trees.insert(tree);
     }
 
     pub(super) fn must_root(&self, tree: TreeId) -> Result<NodePtr> {
@@ -422,6 +440,7 @@ impl Settle<'_> {
             taken: self.addresses.taken(),
             of_items,
             trees: self.trees,
+            quota_news: self.quota_news,
         })
     }
 }

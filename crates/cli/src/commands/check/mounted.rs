@@ -47,7 +47,7 @@ pub(super) fn check(args: &Args, options: &Options, ui: &Ui) -> Result<Found> {
     let name = args.image.display();
     let process = server.pid;
     let target = target.display();
-    if args.repair {
+    if args.repair || args.undo.is_some() {
         let what =
             format!("{name}: mounted at {target} by process {process}: unmount it to repair");
         return Err(Failure::new(Exit::Failure, what));

@@ -1,7 +1,9 @@
 //! Commands that tell about the volume, its devices and its subvolumes.
 
 use buttress_fs::{Ino, InodeId, RootFlags, TreeId};
-use buttress_protocol::btrfs::{self, DeviceFacts, Features, SubvolumeFacts, VolumeFacts};
+use buttress_protocol::btrfs::{
+    self, DeviceErrors, DeviceFacts, Features, SubvolumeFacts, VolumeFacts,
+};
 use buttress_protocol::{Errno, Reply};
 
 use super::super::rights::{EXECUTE, READ, Rights};
@@ -49,6 +51,23 @@ impl Door {
             path: device.name.clone().into_bytes(),
         };
         Ok(facts.to_bytes())
+    }
+
+    /// The error counts of a device. To reset them needs `CAP_SYS_ADMIN`.
+    pub(super) fn device_errors(
+        &self,
+        caller: Caller,
+        asked: &DeviceErrors<'_>,
+    ) -> Answer<Vec<u8>> {
+        if asked.reset {
+            expect_admin(&Rights::of(caller))?;
+        }
+        let devices = self.fs.devices();
+        let device = devices.iter().find(|device| device.id.0 == asked.id).ok_or(Errno::ENODEV)?;
+        if asked.reset {
+            self.fs.reset_device_stats(Some(device.id)).map_err(refuse)?;
+        }
+        Ok(asked.answer(&device.stats.counts))
     }
 
     pub(super) fn features(&self) -> Vec<u8> {

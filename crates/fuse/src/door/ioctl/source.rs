@@ -2,6 +2,7 @@
 
 use buttress_fs::{Ino, InodeId, TreeId};
 use buttress_protocol::Errno;
+use rustix::fs::{AtFlags, CWD, StatxFlags};
 
 use super::super::{Caller, Door};
 use crate::errno::Answer;
@@ -17,10 +18,13 @@ impl Door {
         // Linux takes the low half of the field.
         let number = descriptor as i32;
         let opened = format!("/proc/{}/fd/{number}", caller.task);
-        // This call may make the kernel ask this mount for attributes. Another thread answers,
-        // because this one serves no requests.
-        let stat = rustix::fs::stat(&*opened).map_err(|_| Errno::EINVAL)?;
-        let Place { tree, ino } = self.place_on(stat.st_dev, stat.st_ino).ok_or(Errno::EXDEV)?;
+        // What the kernel knows is enough. The server of another file system may never answer, and
+        // this thread carries out the commands of all callers.
+        let how = AtFlags::STATX_DONT_SYNC;
+        let found = rustix::fs::statx(CWD, &*opened, how, StatxFlags::INO);
+        let found = found.map_err(|_| Errno::EINVAL)?;
+        let device = rustix::fs::makedev(found.stx_dev_major, found.stx_dev_minor);
+        let Place { tree, ino } = self.place_on(device, found.stx_ino).ok_or(Errno::EXDEV)?;
         Ok(InodeId { tree: TreeId(tree), ino: Ino(ino) })
     }
 

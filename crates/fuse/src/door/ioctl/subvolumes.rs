@@ -1,12 +1,13 @@
 //! Commands that make, delete and change subvolumes.
 
-use buttress_fs::{FileKind, Ino, Inode, InodeId, RootFlags, TreeId};
+use buttress_fs::{FileKind, Generation, Ino, Inode, InodeId, Received, RootFlags, TreeId};
 use buttress_protocol::Errno;
-use buttress_protocol::btrfs::{Made, Name, SubvolumeFlags};
+use buttress_protocol::btrfs::{Made, Name, Origin, SubvolumeFlags};
 
 use super::super::rights::{Capability, EXECUTE, Rights, WRITE};
 use super::super::{Caller, Door, Node, refuse};
 use super::is_top;
+use crate::attr::{time_from_wire, time_to_wire};
 use crate::errno::Answer;
 
 /// The permission bits of a new subvolume, but for the umask.
@@ -25,7 +26,7 @@ impl Door {
         made: Made<'_>,
     ) -> Answer<()> {
         let rights = Rights::of(caller);
-        let name = self.checked_name(dir, &made)?;
+        let name = self.checked_name(caller, dir, &made)?;
         self.expect_room_for_name(&rights, dir, name)?;
         let (uid, gid) = self.owner(caller)?;
         let mode = ALL_BITS & !rights.umask;
@@ -45,7 +46,7 @@ impl Door {
         made: Made<'_>,
     ) -> Answer<()> {
         let rights = Rights::of(caller);
-        let name = self.checked_name(dir, &made)?;
+        let name = self.checked_name(caller, dir, &made)?;
         let source = self.inode_of_descriptor(caller, source)?;
         let inode = self.fs.inode(source).map_err(refuse)?;
         if !self.is_owner(&rights, &inode.attr()) {
@@ -56,7 +57,7 @@ impl Door {
         }
         drop(inode);
         self.expect_room_for_name(&rights, dir, name)?;
-        self.write_back()?;
+        self.write_back(Some(source.tree))?;
         let read_only = made.flags & SubvolumeFlags::READ_ONLY != 0;
         let make = || dir.inode.snapshot(name, source.tree, read_only).map_err(refuse);
         drop(self.with_space(id, make)?);
@@ -65,7 +66,7 @@ impl Door {
     }
 
     /// Checks the argument, and returns the name.
-    fn checked_name<'a>(&self, dir: &Node, made: &Made<'a>) -> Answer<&'a [u8]> {
+    fn checked_name<'a>(&self, caller: Caller, dir: &Node, made: &Made<'a>) -> Answer<&'a [u8]> {
         if dir.inode.kind() != FileKind::Directory {
             return Err(Errno::ENOTDIR);
         }
@@ -74,7 +75,7 @@ impl Door {
         if made.flags & SubvolumeFlags::INHERIT != 0 && self.fs.has_quotas().map_err(refuse)? {
             return Err(Errno::EOPNOTSUPP);
         }
-        self.expect_writable()?;
+        self.expect_writable(caller, dir)?;
         match name {
             b"." | b".." => Err(Errno::EEXIST),
             name if name.contains(&b'/') => Err(Errno::EINVAL),
@@ -93,13 +94,13 @@ impl Door {
             Err(Errno::ENOENT) => {}
             Err(error) => return Err(error),
         }
-        self.expect_changeable(dir)?;
+        self.expect_changeable(&dir.inode)?;
         self.expect_may_add(rights, &dir.inode)
     }
 
-    /// Checks that the subvolume of a node is not read-only.
-    fn expect_changeable(&self, node: &Node) -> Answer<()> {
-        let item = self.fs.subvolume_item(node.inode.id().tree).map_err(refuse)?;
+    /// Checks that the subvolume of an inode is not read-only.
+    fn expect_changeable(&self, inode: &Inode) -> Answer<()> {
+        let item = self.fs.subvolume_item(inode.id().tree).map_err(refuse)?;
         if item.flags & RootFlags::READONLY != 0 { Err(Errno::EROFS) } else { Ok(()) }
     }
 
@@ -116,7 +117,7 @@ impl Door {
             return Err(Errno::EOPNOTSUPP);
         }
         let name = name.bytes()?;
-        self.expect_writable()?;
+        self.expect_writable(caller, dir)?;
         if name.contains(&b'/') || name == b".." {
             return Err(Errno::EINVAL);
         }
@@ -126,33 +127,33 @@ impl Door {
         if matches!(name, b"" | b".") {
             return Err(Errno::EACCES);
         }
-        self.expect_access(&Rights::of(caller), &dir.inode, EXECUTE)?;
+        let rights = Rights::of(caller);
+        self.expect_access(&rights, &dir.inode, EXECUTE)?;
         let victim = dir.inode.lookup(name).map_err(refuse)?;
-        self.destroy_named(caller, (id, dir), name, &victim)
+        self.destroy_named(&rights, (id, dir), name, &victim)
     }
 
     /// Deletes a subvolume wherever its name is.
-    pub(super) fn destroy_by_id(&self, caller: Caller, tree: TreeId) -> Answer<()> {
+    pub(super) fn destroy_by_id(&self, caller: Caller, node: &Node, tree: TreeId) -> Answer<()> {
         if tree.0 < TREE_MIN {
             return Err(Errno::EINVAL);
         }
-        self.expect_writable()?;
+        self.expect_writable(caller, node)?;
         let place = self.fs.subvolume_place(tree).map_err(refuse)?;
         let (dir, name) = place.ok_or(Errno::ENOENT)?;
         let id = self.nodes.id_of(super::super::place(dir));
         let victim = self.fs.inode(InodeId { tree, ino: Ino::ROOT_DIR }).map_err(refuse)?;
         let dir = self.node(id).map_err(|_| Errno::ENOENT)?;
-        self.destroy_named(caller, (id, &dir), &name, &victim)
+        self.destroy_named(&Rights::of(caller), (id, &dir), &name, &victim)
     }
 
     fn destroy_named(
         &self,
-        caller: Caller,
+        rights: &Rights,
         (id, dir): (u64, &Node),
         name: &[u8],
         victim: &Inode,
     ) -> Answer<()> {
-        let rights = Rights::of(caller);
         let InodeId { tree, ino } = victim.id();
         let attr = victim.attr();
         if !rights.has(Capability::SysAdmin) {
@@ -162,10 +163,12 @@ impl Door {
             if tree == dir.inode.id().tree {
                 return Err(Errno::EINVAL);
             }
-            self.expect_access(&rights, victim, WRITE | EXECUTE)?;
+            // As in Linux, where nothing of a read-only subvolume is writable, its top included.
+            self.expect_changeable(victim)?;
+            self.expect_access(rights, victim, WRITE | EXECUTE)?;
         }
-        self.expect_changeable(dir)?;
-        self.expect_may_remove(&rights, &dir.inode, &attr)?;
+        self.expect_changeable(&dir.inode)?;
+        self.expect_may_remove(rights, &dir.inode, &attr)?;
         if attr.kind != FileKind::Directory {
             return Err(Errno::ENOTDIR);
         }
@@ -194,7 +197,7 @@ impl Door {
         if !self.is_owner(&Rights::of(caller), &node.inode.attr()) {
             return Err(Errno::EPERM);
         }
-        self.expect_writable()?;
+        self.expect_writable(caller, node)?;
         if !is_top(node) {
             return Err(Errno::EINVAL);
         }
@@ -207,7 +210,33 @@ impl Door {
         if (item.flags & RootFlags::READONLY != 0) == read_only {
             return Ok(());
         }
-        self.write_back()?;
+        // Data of a subvolume that becomes writable is there.
+        if read_only {
+            self.write_back(Some(tree))?;
+        }
         self.fs.set_subvolume_read_only(tree, read_only).map_err(refuse)
+    }
+
+    /// Records the origin of a received subvolume, and returns when it was recorded.
+    pub(super) fn set_received(
+        &self,
+        caller: Caller,
+        node: &Node,
+        origin: &Origin<'_>,
+    ) -> Answer<Vec<u8>> {
+        if !self.is_owner(&Rights::of(caller), &node.inode.attr()) {
+            return Err(Errno::EPERM);
+        }
+        self.expect_writable(caller, node)?;
+        if !is_top(node) {
+            return Err(Errno::EINVAL);
+        }
+        self.expect_changeable(&node.inode)?;
+        let tree = node.inode.id().tree;
+        let (uuid, stransid) = (origin.uuid, Generation(origin.transaction));
+        let stime = time_from_wire(origin.time);
+        self.fs.set_received(tree, Received { uuid, stransid, stime }).map_err(refuse)?;
+        let item = self.fs.subvolume_item(tree).map_err(refuse)?;
+        Ok(origin.answer(item.rtransid.0, time_to_wire(item.rtime)))
     }
 }

@@ -1,0 +1,251 @@
+//! Writes the extent tree anew, from the trees that refer to extents; the trees of block groups and
+//! of free space follow from it.
+//!
+//! # How
+//!
+//! One walk over all other trees makes a record of each use of an extent. The records are sorted by
+//! address, on disk if memory is too small. One pass makes the items and finds free space. The
+//! number of new nodes follows from the sizes of the items, the new nodes' own items included.
+//!
+//! # Invariants
+//!
+//! - **RB1** Nothing is written if a part of a tree that refers to extents cannot be read, or if
+//!   two uses contradict each other.
+//! - **RB2** New nodes lie where no tree has anything: neither the trees that stay, nor the nodes
+//!   of the trees that are replaced. So the volume stays as it is until the superblock is written.
+//! - **RB3** Nodes are durable before superblocks.
+
+mod collect;
+mod free;
+mod owned;
+mod pack;
+mod place;
+mod roots;
+mod sources;
+mod spool;
+mod sums;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use buttress_base::RangeSet;
+use buttress_block::Device;
+use buttress_format::{CompatRo, Extent, Generation, Incompat, Kind, Superblock, TreeId};
+use buttress_tree::{Expect, Geometry};
+use buttress_volume::{OpenOptions, Volume};
+
+use crate::bits::AddressSet;
+use crate::context::{Context, Tree};
+use crate::error::{Error, Result};
+use crate::issue::Issue;
+use crate::memo::Memo;
+use crate::options::{NoProgress, Options};
+use crate::record::WORDS;
+use crate::report::Findings;
+use crate::sorter::Sorter;
+use crate::walk::{Counts, Walk};
+use collect::{Collected, Collector};
+use pack::NodeWriter;
+use place::{Room, anew};
+use sources::{Sources, own_items};
+use spool::Item;
+use sums::{Sums, Wanted};
+
+/// What the superblocks say afterwards.
+pub(crate) struct Rebuilt {
+    pub(crate) superblock: Superblock,
+    /// What was written, as sentences.
+    pub(crate) done: Vec<String>,
+}
+
+/// Writes the new trees. `announce` gets each sentence of [`Rebuilt::done`] before the first write.
+/// The caller writes the superblocks afterwards. `with_sums` makes the checksum tree anew, too.
+///
+/// # Errors
+///
+/// [`Error::Rebuild`] with the reason when the trees cannot be derived; then nothing was written.
+pub(crate) fn rebuild(
+    devices: &[Arc<dyn Device>],
+    options: &Options,
+    with_sums: bool,
+    announce: &mut dyn FnMut(&str),
+) -> Result<Rebuilt> {
+    let opening = OpenOptions { writable: true, ..OpenOptions::default() };
+    let (volume, superblock) = Volume::open(devices.to_vec(), opening)?;
+    expect_writable(&superblock)?;
+    let findings = Findings::new();
+    let context = crate::run::context(&findings, &volume, &superblock, options, &NoProgress);
+    context.rebuilds_sums.store(with_sums, Ordering::Relaxed);
+    let work = Work::prepare(&context, with_sums)?;
+    drop(context);
+    work.write(&volume, &superblock, announce)
+}
+
+fn expect_writable(superblock: &Superblock) -> Result<()> {
+    let refuse = |why: String| Err(Error::Rebuild(why));
+    let unknown = superblock.compat_ro.without(CompatRo::WRITABLE);
+    if unknown.0 != 0 {
+        return refuse(format!("this program does not know {}", unknown.names().join(", ")));
+    }
+    if superblock.incompat.has(Incompat::SIMPLE_QUOTA) {
+        return refuse("simple quotas are kept in the extent tree alone".to_owned());
+    }
+    Ok(())
+}
+
+/// Everything that is known before the first write.
+struct Work {
+    geometry: Geometry,
+    collected: Collected,
+    root_items: Vec<Item>,
+    roots: crate::roots::Roots,
+    /// The new checksums, if they are asked for.
+    sums: Option<Sums>,
+}
+
+impl Work {
+    fn prepare(context: &Context<'_>, with_sums: bool) -> Result<Self> {
+        let anew = anew(with_sums);
+        crate::chunks::load(context);
+        let roots = crate::roots::load(context);
+        let all = roots.trees(context);
+        let stays = |tree: &&Tree| tree.id == TreeId::ROOT || !anew.contains(&tree.id);
+        let trees: Vec<Tree> =
+            all.iter().filter(stays).map(|tree| tree.clone().for_extents()).collect();
+        let owned = owned::find(context, &trees, &roots.last_snapshots());
+        let _ = context.owned_nodes.set(owned);
+
+        let records = Sorter::<WORDS>::new(context.sort_bytes(), context.threads + 1);
+        let (memo, counts) = (Memo::new(0), Counts::default());
+        let walk = Walk { records: &records, memo: &memo, counts: &counts };
+        walk.run(context, &trees, &mut |_, _| {})?;
+        if let Some(issue) = context.findings.find(|issue| blocks(issue, &anew)) {
+            return Err(Error::Rebuild(issue.to_string()));
+        }
+
+        let mut avoid = RangeSet::default();
+        for tree in all.iter().filter(|tree| anew.contains(&tree.id)) {
+            old_nodes(context, &Expect::root(tree.root), &AddressSet::default(), &mut avoid);
+        }
+        let chunks = context.volume.chunks();
+        if chunks.iter().any(|chunk| context.volume.has_parity(chunk.logical) && !is_data(chunk)) {
+            return Err(Error::Rebuild("metadata with parity is not written here".to_owned()));
+        }
+        let collector = Collector::new(context.superblock, &chunks, &anew, &avoid)?;
+        let mut collected = collector.run(records.merge()?)?;
+        let (root_items, chunk_tree_uuid) = roots::items(context)?;
+        let geometry = Geometry { chunk_tree_uuid, ..context.source.geometry };
+        let mut sums = None;
+        if with_sums {
+            let wanted = std::mem::replace(&mut collected.wanted, Wanted::new()?);
+            sums = Some(wanted.sums(context.volume, &geometry)?);
+        }
+        Ok(Self { geometry, collected, root_items, roots, sums })
+    }
+
+    fn write(
+        self,
+        volume: &Volume,
+        old: &Superblock,
+        announce: &mut dyn FnMut(&str),
+    ) -> Result<Rebuilt> {
+        let Self { geometry, mut collected, root_items, roots, sums } = self;
+        let generation = old.generation.next();
+        let room = Room::find(&collected, &root_items, sums.as_ref(), &geometry, old)?;
+        collected.use_places(&room.places, u64::from(old.nodesize));
+        let done = sentences(&collected, &room, sums.as_ref(), generation);
+        for line in &done {
+            announce(line);
+        }
+        let bytes_used = collected.groups.iter().map(|group| group.used).sum();
+        let roots_now = roots::patched(root_items, &room, generation, old.nodesize);
+        let mut sources = Sources::new(collected, roots_now, sums, &room, old)?;
+        let mut own = own_items(&room, old, generation, &[]);
+        if !old.incompat.has(Incompat::SKINNY_METADATA) {
+            // These items name the first key of their node, which the order of all items decides.
+            let mut firsts = Vec::new();
+            for tree in &room.trees {
+                let builder = tree.builder(&geometry, generation, sources.bytes(tree, &own));
+                firsts.extend(builder.build(sources.items(tree, &own)?, &mut |_| Ok(()))?);
+            }
+            own = own_items(&room, old, generation, &firsts);
+        }
+        let mut writer = NodeWriter::new(volume);
+        for tree in &room.trees {
+            let builder = tree.builder(&geometry, generation, sources.bytes(tree, &own));
+            builder.build(sources.items(tree, &own)?, &mut |node| writer.put(node))?;
+        }
+        writer.flush()?;
+        volume.flush()?;
+        let superblock = roots::superblock(old, &room, &roots, bytes_used);
+        Ok(Rebuilt { superblock, done })
+    }
+}
+
+fn is_data(chunk: &buttress_format::Chunk) -> bool {
+    chunk.flags.kind() == buttress_format::BlockGroupFlags::DATA
+}
+
+/// What is about to be written.
+fn sentences(
+    collected: &Collected,
+    room: &Room,
+    sums: Option<&Sums>,
+    generation: Generation,
+) -> Vec<String> {
+    let nodes = |id| room.trees.iter().find(|tree| tree.owner == id).map(|tree| tree.shape.nodes());
+    let mut lines = vec![format!(
+        "extent tree: {} extents and {} block groups, written anew in {} nodes",
+        collected.extents,
+        collected.groups.len(),
+        nodes(TreeId::EXTENT).unwrap_or(0) + nodes(TreeId::BLOCK_GROUP).unwrap_or(0),
+    )];
+    if let Some(count) = nodes(TreeId::FREE_SPACE) {
+        lines.push(format!("free-space tree: written anew in {count} nodes"));
+    }
+    if let Some(Sums { sectors, unreadable, .. }) = sums {
+        let mut line = format!("checksum tree: {sectors} sectors of data read and summed");
+        if *unreadable > 0 {
+            line += &format!(", {unreadable} cannot be read and have no checksum");
+        }
+        lines.push(line);
+    }
+    let count = nodes(TreeId::ROOT).unwrap_or(0);
+    lines.push(format!("root tree: {count} nodes at new places, in transaction {generation}"));
+    lines
+}
+
+/// Whether an issue leaves a use of an extent in doubt (RB1).
+fn blocks(issue: &Issue, anew: &[TreeId]) -> bool {
+    match issue {
+        Issue::NodeDamaged { tree, .. } | Issue::RootMissing { tree } => {
+            *tree == TreeId::ROOT || !anew.contains(tree)
+        }
+        Issue::NodeBounds { .. }
+        | Issue::NodeShared { .. }
+        | Issue::ChunkInvalid { .. }
+        | Issue::DeviceMissing { .. } => true,
+        Issue::ItemMalformed { key, .. } => {
+            matches!(key.kind, Kind::EXTENT_DATA | Kind::ROOT_ITEM | Kind::CHUNK_ITEM)
+        }
+        _ => false,
+    }
+}
+
+/// The places of the nodes of a tree that is replaced (RB2), as far as it can be read.
+fn old_nodes(context: &Context<'_>, expect: &Expect, met: &AddressSet, out: &mut RangeSet) {
+    let at = expect.ptr.logical;
+    if !met.insert(at) {
+        return;
+    }
+    let extent = Extent::new(at, context.nodesize());
+    out.insert(extent.start.0..extent.end().0);
+    if expect.ptr.level == 0 {
+        return;
+    }
+    if let Ok(node) = context.source.read_quietly(expect, false) {
+        for slot in 0..node.len() {
+            old_nodes(context, &node.expect_child(slot), met, out);
+        }
+    }
+}

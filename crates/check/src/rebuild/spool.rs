@@ -1,0 +1,133 @@
+//! Items of a tree in key order, in a temporary file.
+//!
+//! # Invariants
+//!
+//! - **SP1** A spool gives its items back in the order in which they came, any number of times.
+//!
+//! # On disk
+//!
+//! A temporary file without a name: for each item its key of 17 bytes, the length of its payload
+//! in two bytes, and the payload.
+
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
+
+use buttress_format::{Key, header::ITEM_LEN};
+
+/// Items that are being collected.
+pub(crate) struct Spool {
+    file: BufWriter<File>,
+    sizes: Sizes,
+}
+
+/// The sizes of a list of items, as a leaf counts them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sizes {
+    /// The number of items.
+    pub(crate) count: u64,
+    /// Bytes of all items, their heads included.
+    pub(crate) bytes: u64,
+    /// Bytes of the largest item, its head included.
+    pub(crate) largest: u64,
+}
+
+impl Sizes {
+    /// Counts `count` items with payloads of `payload` bytes.
+    pub(crate) fn add(&mut self, count: u64, payload: usize) {
+        let len = (payload + ITEM_LEN) as u64;
+        self.count += count;
+        self.bytes += len * count;
+        if count > 0 {
+            self.largest = self.largest.max(len);
+        }
+    }
+}
+
+/// An item: its key and its payload.
+pub(crate) type Item = (Key, Vec<u8>);
+
+impl Spool {
+    pub(crate) fn new() -> io::Result<Self> {
+        let file = BufWriter::with_capacity(256 << 10, tempfile::tempfile()?);
+        Ok(Self { file, sizes: Sizes::default() })
+    }
+
+    pub(crate) fn push(&mut self, key: &Key, payload: &[u8]) -> io::Result<()> {
+        let len = u16::try_from(payload.len()).map_err(io::Error::other)?;
+        self.file.write_all(&key.to_bytes())?;
+        self.file.write_all(&len.to_le_bytes())?;
+        self.file.write_all(payload)?;
+        self.sizes.add(1, payload.len());
+        Ok(())
+    }
+
+    pub(crate) fn sizes(&self) -> Sizes {
+        self.sizes
+    }
+
+    /// Reads the items from the first on.
+    pub(crate) fn items(&mut self) -> io::Result<Items> {
+        self.file.flush()?;
+        let mut file = self.file.get_ref().try_clone()?;
+        file.seek(SeekFrom::Start(0))?;
+        Ok(Items { file: BufReader::with_capacity(256 << 10, file), left: self.sizes.count })
+    }
+}
+
+/// Reads a spool.
+pub(crate) struct Items {
+    file: BufReader<File>,
+    left: u64,
+}
+
+impl Items {
+    fn read(&mut self) -> io::Result<Item> {
+        let mut head = [0; Key::LEN + 2];
+        self.file.read_exact(&mut head)?;
+        let key = Key::parse(&head[..Key::LEN]).map_err(io::Error::other)?;
+        let len = u16::from_le_bytes([head[Key::LEN], head[Key::LEN + 1]]);
+        let mut payload = vec![0; usize::from(len)];
+        self.file.read_exact(&mut payload)?;
+        Ok((key, payload))
+    }
+}
+
+impl Iterator for Items {
+    type Item = io::Result<Item>;
+
+    fn next(&mut self) -> Option<io::Result<Item>> {
+        self.left = self.left.checked_sub(1)?;
+        Some(self.read())
+    }
+}
+
+/// Merges items of two sources, both in key order.
+pub(crate) struct Merged<A: Iterator, B: Iterator> {
+    pub(crate) a: std::iter::Peekable<A>,
+    pub(crate) b: std::iter::Peekable<B>,
+}
+
+/// Merges two sources.
+pub(crate) fn merged<A, B>(a: A, b: B) -> Merged<A, B>
+where
+    A: Iterator<Item = io::Result<Item>>,
+    B: Iterator<Item = io::Result<Item>>,
+{
+    Merged { a: a.peekable(), b: b.peekable() }
+}
+
+impl<A, B> Iterator for Merged<A, B>
+where
+    A: Iterator<Item = io::Result<Item>>,
+    B: Iterator<Item = io::Result<Item>>,
+{
+    type Item = io::Result<Item>;
+
+    fn next(&mut self) -> Option<io::Result<Item>> {
+        match (self.a.peek(), self.b.peek()) {
+            (Some(Ok((a, _))), Some(Ok((b, _)))) if b < a => self.b.next(),
+            (None, _) | (_, Some(Err(_))) => self.b.next(),
+            _ => self.a.next(),
+        }
+    }
+}

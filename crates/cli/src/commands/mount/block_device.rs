@@ -1,0 +1,60 @@
+//! A mount of a whole block device, which the kernel itself knows as one (`fuseblk`).
+//!
+//! # Invariants
+//!
+//! - **BD1** Until the volume is closed, this program or the kernel has claimed the device, but for
+//!   the moment in which the claim changes hands. This program's lock stays all the time.
+
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+
+use buttress_fs::Filesystem;
+use buttress_fuse::{Listed, Options, Session};
+use buttress_remote::Opened;
+
+use crate::exit::{Context, Result};
+use crate::names;
+
+/// Mounts a volume. The kernel mounts a block device itself where it can: then `sync` reaches the
+/// volume, and an unmount waits until it is closed.
+pub(super) fn mount(
+    fs: &Filesystem,
+    target: &Path,
+    door: &mut Options,
+    first: Option<&Opened>,
+    is_cached: bool,
+) -> Result<Session> {
+    // A volume that becomes writable later takes its claim then, and a cache is closed behind the
+    // volume.
+    let device = first.and_then(Opened::file);
+    let device =
+        device.filter(|_| door.may_be_block_device && door.shared && !door.read_only && !is_cached);
+    let claimed = device.filter(|device| device.yield_claim());
+    if let Some(device) = claimed {
+        let source = device.path().to_string_lossy().into_owned();
+        let by_kernel = Options { block_device: true, source, ..door.clone() };
+        match buttress_fuse::mount(fs.clone(), target, &by_kernel) {
+            Ok(session) => {
+                *door = by_kernel;
+                return Ok(session);
+            }
+            Err(error) => tracing::debug!(%error, "the kernel does not mount the device itself"),
+        }
+        device.take_claim().context(String::new)?;
+    }
+    let mounted = buttress_fuse::mount(fs.clone(), target, door);
+    mounted.map_err(std::io::Error::other).context(String::new)
+}
+
+/// Prints where a block device is mounted. A server that was killed leaves such a mount.
+pub(super) fn note_mounts_of(image: &Path) {
+    let Ok(device) = std::fs::metadata(image) else { return };
+    if !device.file_type().is_block_device() {
+        return;
+    }
+    let mounts = Listed::all().unwrap_or_default();
+    for mount in mounts.iter().filter(|mount| mount.device_number() == device.rdev()) {
+        let (image, point) = (names::of_path(image), names::of_path(&mount.point));
+        crate::ui::note(format!("{image} is mounted at {point}: run umount {point} first"));
+    }
+}

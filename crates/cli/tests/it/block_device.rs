@@ -1,0 +1,173 @@
+//! Mounts of block devices, which the kernel knows as such: `sync`, the end of a mount, claims.
+
+use std::fs;
+use std::process::{Command, Output};
+
+use crate::live::run;
+use crate::unmounting::can_mount;
+use crate::{Bench, bench, text};
+
+/// A volume on a loop device, which is detached when this is dropped.
+struct Device {
+    bench: Bench,
+    name: String,
+}
+
+impl Device {
+    fn new() -> Self {
+        let bench = bench();
+        bench.volume("image", "256M");
+        bench.ok(&["subvolume", "create", "image:/home"]);
+        for place in ["mnt", "home"] {
+            fs::create_dir(bench.path(place)).expect("a folder");
+        }
+        let name = run("losetup", &["--find", "--show", text(&bench.path("image"))]);
+        let name = name.trim().to_owned();
+        Self { bench, name }
+    }
+
+    fn mount(&self, place: &str, options: &str) {
+        let point = self.bench.path(place);
+        self.bench.ok(&["mount", &self.name, text(&point), "-o", options]);
+    }
+
+    /// Unmounts as any program does that does not know this one.
+    fn unmount(&self, place: &str) {
+        run("umount", &["--internal-only", text(&self.bench.path(place))]);
+    }
+
+    /// The type in the kernel's list of mounts.
+    fn kind(&self, place: &str) -> String {
+        let point = self.bench.path(place);
+        run("findmnt", &["-n", "-o", "FSTYPE", "--mountpoint", text(&point)]).trim().to_owned()
+    }
+
+    fn server(&self, place: &str) -> u32 {
+        let stats = self.bench.ok(&["--json", "stats", text(&self.bench.path(place))]);
+        let stats: serde_json::Value = serde_json::from_str(&stats).expect("JSON");
+        u32::try_from(stats["pid"].as_u64().expect("a process")).expect("a process")
+    }
+
+    /// Kills the server, and waits until its end of the connection is gone.
+    fn kill(&self, place: &str) {
+        let pid = self.server(place).to_string();
+        run("kill", &["-KILL", &pid]);
+        while fs::read_dir(self.bench.path(place)).is_ok() {
+            std::thread::yield_now();
+        }
+    }
+
+    fn check(&self) {
+        run("btrfs", &["check", "--check-data-csum", &self.name]);
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        for place in ["home", "mnt"] {
+            let _ = Command::new("umount").args(["-i", "-l"]).arg(self.bench.path(place)).output();
+        }
+        let _ = Command::new("btrfs").args(["device", "scan", "--forget", &self.name]).output();
+        let _ = Command::new("losetup").args(["--detach", &self.name]).output();
+    }
+}
+
+/// `sync` and `syncfs` make everything durable: it is there after the server is killed.
+#[test]
+fn sync_makes_everything_durable() {
+    if !can_mount() {
+        return;
+    }
+    for options in ["noio_uring", "rw"] {
+        let device = Device::new();
+        device.mount("mnt", options);
+        assert_eq!(device.kind("mnt"), "fuseblk.buttress");
+        let file = device.bench.path("mnt/home/file");
+        fs::write(&file, [7; 100_000]).expect("it is written");
+        fs::write(device.bench.path("mnt/name"), "").expect("it is written");
+        run("sync", &["--file-system", text(&file)]);
+        fs::write(device.bench.path("mnt/later"), "").expect("it is written");
+        device.kill("mnt");
+        let output = device.bench.command(&["mount", &device.name, "home"]).output();
+        let said = String::from_utf8(output.expect("it starts").stderr).expect("text");
+        let point = device.bench.path("mnt");
+        assert!(said.contains(&format!("run umount {} first", point.display())), "{said}");
+        device.unmount("mnt");
+        device.check();
+        device.mount("mnt", options);
+        assert_eq!(fs::read(&file).expect("it is there"), [7; 100_000]);
+        assert!(device.bench.path("mnt/name").exists());
+        device.unmount("mnt");
+        device.check();
+    }
+}
+
+/// An unmount that knows nothing of this program returns when the volume is closed and the device
+/// is free. So Linux mounts it at once, and finds everything.
+#[test]
+fn an_unmount_waits_for_the_volume() {
+    if !can_mount() {
+        return;
+    }
+    let device = Device::new();
+    for round in 0..5 {
+        let options = if round % 2 == 0 { "noio_uring" } else { "rw" };
+        device.mount("mnt", options);
+        device.mount("home", "subvol=home");
+        for number in 0..200 {
+            let place = if number % 2 == 0 { "mnt" } else { "home" };
+            let name = device.bench.path(&format!("{place}/{round}-{number}"));
+            fs::write(name, format!("{number} ").repeat(100)).expect("it is written");
+        }
+        // In any order, and bind mounts count.
+        let home = device.bench.path("home");
+        run("mount", &["--bind", text(&home), text(&home)]);
+        device.unmount(if round == 1 { "mnt" } else { "home" });
+        device.unmount(if round == 1 { "home" } else { "mnt" });
+        device.unmount("home");
+        device.check();
+        run("mount", &["-t", "btrfs", &device.name, text(&device.bench.path("mnt"))]);
+        for number in 0..200 {
+            let place = if number % 2 == 0 { "mnt" } else { "mnt/home" };
+            let name = device.bench.path(&format!("{place}/{round}-{number}"));
+            let found =
+                fs::read_to_string(&name).unwrap_or_else(|error| panic!("{name:?}: {error}"));
+            assert_eq!(found, format!("{number} ").repeat(100));
+        }
+        run("umount", &[text(&device.bench.path("mnt"))]);
+    }
+}
+
+/// While it is mounted, nothing else claims the device. A signal to the server ends the mount.
+#[test]
+fn the_kernel_has_claimed_the_device() {
+    if !can_mount() {
+        return;
+    }
+    let device = Device::new();
+    let succeeds = |program: &str, args: &[&str]| {
+        let output: Output = Command::new(program).args(args).output().expect("it starts");
+        output.status.success()
+    };
+    device.mount("mnt", "rw");
+    let mnt = device.bench.path("mnt");
+    assert!(!succeeds("mkfs.btrfs", &["-f", &device.name]));
+    assert!(!succeeds("mount", &["-t", "btrfs", &device.name, text(&device.bench.path("home"))]));
+    // An order that writes data back opens the mount for a moment.
+    fs::write(device.bench.path("mnt/file"), "x").expect("it is written");
+    device.bench.ok(&["scrub", "start", text(&mnt)]);
+    let pid = device.server("mnt");
+    run("kill", &["-TERM", &pid.to_string()]);
+    while fs::exists(format!("/proc/{pid}")).unwrap_or(false) {
+        std::thread::yield_now();
+    }
+    device.check();
+    assert_eq!(device.bench.ok(&["cat", &format!("{}:/file", device.name)]), "x");
+    // What is mounted for reading may become writable, and nothing claims it. With the option the
+    // kernel knows nothing of a device.
+    for options in ["ro", "nofuseblk"] {
+        device.mount("mnt", options);
+        assert_eq!(device.kind("mnt"), "fuse.buttress", "{options}");
+        device.bench.ok(&["umount", text(&mnt)]);
+    }
+}

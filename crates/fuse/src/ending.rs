@@ -1,0 +1,14 @@
+//! What becomes of the volume at the end of the kernel's mount of a block device.
+
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
+
+/// The end of a mount of a block device. The kernel asks for it, and waits until the volume is
+/// closed.
+#[derive(Debug, Default)]
+pub(crate) struct Ending {
+    /// Whether the kernel has let go of the last mount.
+    pub(crate) has_begun: AtomicBool,
+    /// Why the volume could not be closed well.
+    pub(crate) failure: OnceLock<Arc<buttress_fs::Error>>,
+}

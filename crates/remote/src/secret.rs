@@ -1,0 +1,256 @@
+//! The key of an encrypted volume, and the secrets that open it.
+//!
+//! # Invariants
+//!
+//! - **X1** Objects are sealed with the *master key*, which never changes. The store has it only
+//!   encrypted, by a key that Argon2id makes of a passphrase or of a file's bytes.
+//! - **X2** The object `key/NUMBER` with the highest number counts. A new one is read back before
+//!   older ones are deleted. So at each moment one secret opens the volume.
+//! - **X3** No message has a secret in it.
+
+use std::fmt;
+use std::io::Read;
+use std::path::Path;
+
+use argon2::{Algorithm, Argon2, Params, Version};
+use bytes::Bytes;
+use chacha20poly1305::aead::{Aead, KeyInit, Payload};
+use chacha20poly1305::{XChaCha20Poly1305, XNonce};
+use serde::{Deserialize, Serialize};
+
+use crate::envelope::{Kind, VolumeId, unwrap, wrap};
+use crate::names::Names;
+use crate::store::{Store, StoreError};
+
+/// The work that Argon2id does for each guess of a passphrase.
+const MEMORY_KIB: u32 = 64 << 10;
+const PASSES: u32 = 3;
+/// What an object may ask for. More is refused before it takes all memory.
+const MEMORY_KIB_MAX: u32 = 4 << 20;
+const PASSES_MAX: u32 = 64;
+/// The most bytes of a file with a key.
+const FILE_MAX: u64 = 1 << 20;
+/// The variables with a passphrase, and with a new one.
+const PASSPHRASE: &str = "BUTTRESS_PASSPHRASE";
+const NEW_PASSPHRASE: &str = "BUTTRESS_NEW_PASSPHRASE";
+
+type Result<T> = std::result::Result<T, StoreError>;
+
+fn wrong<T>(why: impl Into<String>) -> Result<T> {
+    Err(StoreError::Key(why.into()))
+}
+
+/// The key that seals the objects of a volume.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Master(pub(crate) [u8; 32]);
+
+impl Master {
+    pub(crate) fn random() -> Result<Self> {
+        let mut key = [0; 32];
+        fill(&mut key)?;
+        Ok(Self(key))
+    }
+}
+
+/// Fills a buffer with bytes of the machine's generator.
+fn fill(bytes: &mut [u8]) -> Result<()> {
+    let read = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(bytes));
+    read.or_else(|error| wrong(format!("/dev/urandom: {error}")))
+}
+
+/// A passphrase, or the bytes of a key file.
+#[derive(Clone)]
+pub struct Secret(Vec<u8>);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
+/// The body of a `key/NUMBER`. Bytes are hexadecimal.
+#[derive(Serialize, Deserialize)]
+struct Wrapped {
+    kdf: String,
+    memory_kib: u32,
+    passes: u32,
+    salt: String,
+    nonce: String,
+    key: String,
+}
+
+impl Wrapped {
+    /// What is authenticated with the key: how it was made.
+    fn associated(&self) -> Vec<u8> {
+        let Self { kdf, memory_kib, passes, salt, .. } = self;
+        format!("buttress key {kdf} {memory_kib} {passes} {salt}").into_bytes()
+    }
+}
+
+impl Secret {
+    /// A secret of these bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Key`] if there are none.
+    pub fn new(bytes: Vec<u8>) -> Result<Self> {
+        if bytes.is_empty() {
+            wrong("the passphrase or key file is empty")
+        } else {
+            Ok(Self(bytes))
+        }
+    }
+
+    /// The secret in a file, or else in the environment. `None` if there is neither.
+    pub(crate) fn find(file: Option<&Path>) -> Result<Option<Self>> {
+        Self::of(file, PASSPHRASE)
+    }
+
+    /// The new secret for a volume: in a file, or else in the environment.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Key`] if the file cannot be read, or there is neither.
+    pub fn find_new(file: Option<&Path>) -> Result<Self> {
+        match Self::of(file, NEW_PASSPHRASE)? {
+            Some(secret) => Ok(secret),
+            None => wrong(format!("give --new-key-file or the variable {NEW_PASSPHRASE}")),
+        }
+    }
+
+    fn of(file: Option<&Path>, variable: &str) -> Result<Option<Self>> {
+        let Some(path) = file else {
+            let given = std::env::var_os(variable);
+            return given.map(|text| Self::new(text.into_encoded_bytes())).transpose();
+        };
+        let read = || -> std::io::Result<Vec<u8>> {
+            if path.metadata()?.len() > FILE_MAX {
+                return Err(std::io::Error::other("it is too long for a key"));
+            }
+            std::fs::read(path)
+        };
+        match read() {
+            Ok(bytes) => Self::new(bytes).map(Some),
+            Err(error) => wrong(format!("the key file {}: {error}", path.display())),
+        }
+    }
+
+    /// The key that encrypts the master key.
+    fn cipher(&self, how: &Wrapped) -> Result<XChaCha20Poly1305> {
+        if how.kdf != "argon2id" || how.memory_kib > MEMORY_KIB_MAX || how.passes > PASSES_MAX {
+            return wrong("the key was made in a way that this program does not know");
+        }
+        let params = Params::new(how.memory_kib, how.passes, 1, Some(32));
+        let salt = of_hex(&how.salt).unwrap_or_default();
+        let mut key = [0; 32];
+        let made = params.and_then(|params| {
+            let argon = Argon2::new(Algorithm::Argon2id, Version::V0x13, params);
+            argon.hash_password_into(&self.0, &salt, &mut key)
+        });
+        match made {
+            Ok(()) => Ok(XChaCha20Poly1305::new(&key.into())),
+            Err(error) => wrong(format!("a key cannot be made of the passphrase: {error}")),
+        }
+    }
+
+    /// Encrypts a master key.
+    fn wrap(&self, master: &Master) -> Result<Bytes> {
+        let (mut salt, mut nonce) = ([0; 16], [0; 24]);
+        fill(&mut salt)?;
+        fill(&mut nonce)?;
+        let mut how = Wrapped {
+            kdf: "argon2id".to_owned(),
+            memory_kib: MEMORY_KIB,
+            passes: PASSES,
+            salt: hex(&salt),
+            nonce: hex(&nonce),
+            key: String::new(),
+        };
+        let payload = Payload { msg: &master.0, aad: &how.associated() };
+        match self.cipher(&how)?.encrypt(&XNonce::from(nonce), payload) {
+            Ok(key) => how.key = hex(&key),
+            Err(_) => return wrong("the key cannot be encrypted"),
+        }
+        let body = serde_json::to_vec(&how).unwrap_or_default();
+        Ok(wrap(Kind::Key, VolumeId::default(), 0, 0, &body).into())
+    }
+
+    /// Decrypts a master key.
+    fn unwrap(&self, name: &str, bytes: &[u8]) -> Result<Master> {
+        let damaged = |why: String| StoreError::Damaged(why);
+        let (_, body) =
+            unwrap(name, Kind::Key, bytes).map_err(|error| damaged(error.to_string()))?;
+        let how: Wrapped =
+            serde_json::from_slice(body).map_err(|error| damaged(error.to_string()))?;
+        let nonce = of_hex(&how.nonce).and_then(|nonce| <[u8; 24]>::try_from(nonce).ok());
+        let (Some(nonce), Some(msg)) = (nonce, of_hex(&how.key)) else {
+            return Err(damaged("the key is not in hexadecimal".to_owned()));
+        };
+        let payload = Payload { msg: &msg, aad: &how.associated() };
+        let opened = self.cipher(&how)?.decrypt(&XNonce::from(nonce), payload);
+        match opened.ok().and_then(|key| <[u8; 32]>::try_from(key).ok()) {
+            Some(key) => Ok(Master(key)),
+            None => wrong("the passphrase or key file is wrong"),
+        }
+    }
+
+    /// Reads the master key of a volume (X2).
+    pub(crate) fn load(&self, store: &dyn Store, names: &Names) -> Result<Master> {
+        // A list may lack what was written last.
+        let name = names.key(numbers(store, names)?.last().copied().unwrap_or(1));
+        match store.get(&name) {
+            Err(StoreError::NotFound) => wrong("the volume is not encrypted, and a key was given"),
+            found => self.unwrap(&name, &found?),
+        }
+    }
+
+    /// Writes a master key under a number, unless there is one of that number.
+    pub(crate) fn create(
+        &self,
+        store: &dyn Store,
+        names: &Names,
+        number: u32,
+        master: &Master,
+    ) -> Result<()> {
+        if !numbers(store, names)?.is_empty() && number == 1 {
+            return Ok(());
+        }
+        match store.create(&names.key(number), self.wrap(master)?) {
+            Err(StoreError::Exists) => Ok(()),
+            answer => answer,
+        }
+    }
+
+    /// Writes the master key for this secret, and deletes it for others (X2).
+    pub(crate) fn replace(&self, store: &dyn Store, names: &Names, master: &Master) -> Result<()> {
+        let older = numbers(store, names)?;
+        let number = older.last().map_or(1, |last| last + 1);
+        self.create(store, names, number, master)?;
+        if self.load(store, names)? != *master {
+            return wrong("another program changed the key at the same time");
+        }
+        older.iter().try_for_each(|number| store.delete(&names.key(*number)))
+    }
+}
+
+/// The numbers of the keys, in order.
+fn numbers(store: &dyn Store, names: &Names) -> Result<Vec<u32>> {
+    let listed = match store.list(&names.folder("key")) {
+        Err(StoreError::NotFound) => Vec::new(),
+        listed => listed?,
+    };
+    let number = |meta: &crate::store::Meta| meta.name.rsplit('/').next()?.parse().ok();
+    let mut numbers: Vec<u32> = listed.iter().filter_map(number).collect();
+    numbers.sort_unstable();
+    Ok(numbers)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn of_hex(text: &str) -> Option<Vec<u8>> {
+    let digits = text.as_bytes();
+    let pair = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+    digits.len().is_multiple_of(2).then(|| digits.chunks(2).map(pair).collect())?
+}

@@ -1,0 +1,134 @@
+//! What a writer was admitted for, and data reservations that carry it.
+//!
+//! # Invariants
+//!
+//! - **C1** The bytes of a charge are on the way for one subvolume until the charge ends
+//!   (`quota_limits::L4`). It ends once: with its drop, or when an extent is made of it.
+//! - **C2** A reservation has no larger charge than its own bytes. An allocation takes the charge
+//!   of its bytes along.
+
+use std::sync::Arc;
+
+use buttress_format::{Generation, Logical, TreeId};
+
+use crate::quota_limits::QuotaLimits;
+
+/// Bytes that a subvolume may still write. It is empty where no limit was set.
+#[derive(Debug, Default)]
+#[must_use = "a dropped charge is no longer on the way"]
+pub struct QuotaCharge {
+    of: Option<(Arc<QuotaLimits>, TreeId)>,
+    bytes: u64,
+}
+
+impl QuotaCharge {
+    pub(crate) fn new(limits: Arc<QuotaLimits>, tree: TreeId, bytes: u64) -> Self {
+        Self { of: Some((limits, tree)), bytes }
+    }
+
+    /// Cuts `bytes` off into a charge of their own, or all if there are fewer.
+    pub fn split(&mut self, bytes: u64) -> Self {
+        let bytes = bytes.min(self.bytes);
+        self.bytes -= bytes;
+        if bytes == 0 { Self::default() } else { Self { of: self.of.clone(), bytes } }
+    }
+
+    /// Adds the bytes of another charge. One of another subvolume ends instead.
+    pub fn merge(&mut self, mut other: Self) {
+        let tree = |charge: &Self| charge.of.as_ref().map(|(_, tree)| *tree);
+        if self.bytes == 0 {
+            *self = other;
+        } else if tree(self) == tree(&other) {
+            self.bytes += std::mem::take(&mut other.bytes);
+        }
+    }
+
+    /// Ends all but `bytes`.
+    pub(crate) fn shrink_to(&mut self, bytes: u64) {
+        drop(self.split(self.bytes.saturating_sub(bytes)));
+    }
+
+    /// Ends with an extent that a transaction made, or extended. `at` is where it starts.
+    pub(crate) fn bear(mut self, at: Logical, generation: Generation) {
+        let bytes = std::mem::take(&mut self.bytes);
+        if let Some((limits, tree)) = self.of.as_ref().filter(|_| bytes > 0) {
+            limits.bear(*tree, bytes, at, generation);
+        }
+    }
+}
+
+impl Drop for QuotaCharge {
+    fn drop(&mut self) {
+        if let Some((limits, tree)) = self.of.as_ref().filter(|_| self.bytes > 0) {
+            limits.release(*tree, self.bytes);
+        }
+    }
+}
+
+/// A reservation of space for contents of files, with what the writer was admitted for. Dropping it
+/// gives back the bytes that were not allocated.
+#[derive(Debug)]
+#[must_use = "a dropped reservation is given back at once"]
+pub struct DataReservation {
+    pub(crate) space: buttress_space::DataReservation,
+    charge: QuotaCharge,
+}
+
+impl From<buttress_space::DataReservation> for DataReservation {
+    fn from(space: buttress_space::DataReservation) -> Self {
+        Self { space, charge: QuotaCharge::default() }
+    }
+}
+
+impl DataReservation {
+    /// Returns the bytes still reserved.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.space.bytes()
+    }
+
+    /// Adds a charge for its bytes (C2).
+    pub fn charged(mut self, charge: QuotaCharge) -> Self {
+        self.charge.merge(charge);
+        self.charge.shrink_to(self.space.bytes());
+        self
+    }
+
+    /// Cuts `bytes` off into a reservation of their own.
+    ///
+    /// # Panics
+    ///
+    /// When there are not that many: a bug of the caller.
+    pub fn split(&mut self, bytes: u64) -> Self {
+        let space = self.space.split(bytes);
+        Self { space, charge: self.charge.split(bytes) }
+    }
+
+    /// Adds the bytes of another reservation of the same volume.
+    ///
+    /// # Panics
+    ///
+    /// When it is another volume's: a bug of the caller.
+    pub fn merge(&mut self, other: Self) {
+        let Self { space, charge } = other;
+        self.space.merge(space);
+        self.charge.merge(charge);
+    }
+
+    /// Gives back all but `bytes`.
+    ///
+    /// # Panics
+    ///
+    /// When there are fewer: a bug of the caller.
+    pub fn shrink_to(&mut self, bytes: u64) {
+        self.space.shrink_to(bytes);
+        self.charge.shrink_to(bytes);
+    }
+
+    /// Takes the charge of allocated bytes, and keeps no more than what is still reserved.
+    pub fn take_charge(&mut self, bytes: u64) -> QuotaCharge {
+        let taken = self.charge.split(bytes);
+        self.charge.shrink_to(self.space.bytes());
+        taken
+    }
+}
