@@ -141,8 +141,9 @@ pub enum Order {
 }
 
 impl Order {
-    /// Whether the order reads or relocates the whole volume, so that it begins with a commit.
-    /// Other orders only report progress, or commit by themselves if they need to.
+    /// Whether the order begins with a commit. Such an order reads committed trees, moves data, or
+    /// adds or removes device space. Other orders need no commit before them, or commit by
+    /// themselves.
     pub fn begins_with_commit(&self) -> bool {
         match self {
             Self::BalanceStart { .. }
