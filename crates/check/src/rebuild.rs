@@ -73,6 +73,9 @@ pub(crate) fn rebuild(
     let opening = OpenOptions { writable: true, ..OpenOptions::default() };
     let (volume, superblock) = Volume::open(devices.to_vec(), opening)?;
     expect_writable(&superblock)?;
+    if let Some(why) = volume.read_only_reason() {
+        return Err(Error::Rebuild(format!("the volume is read-only: {why}")));
+    }
     let findings = Findings::new();
     let context = crate::run::context(&findings, &volume, &superblock, options, &NoProgress);
     context.rebuilds_sums.store(with_sums, Ordering::Relaxed);
