@@ -68,6 +68,10 @@ pub enum Order {
         /// Use the device even if it holds data.
         force: bool,
     },
+    /// Stop replacing a device.
+    ReplaceCancel,
+    /// Report the last replacement of a device.
+    ReplaceStatus,
     /// Report the error counters of the devices.
     DeviceStats {
         /// Set the counters to zero.
@@ -167,6 +171,8 @@ impl Order {
             | Self::Quota(_)
             | Self::Receive { .. }
             | Self::Remount { .. }
+            | Self::ReplaceCancel
+            | Self::ReplaceStatus
             | Self::Subvolume(_) => false,
         }
     }
