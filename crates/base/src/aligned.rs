@@ -84,7 +84,8 @@ impl AlignedBuf {
         self.memory.pages().len() * Self::ALIGN
     }
 
-    /// Changes the length. Bytes beyond the old length have the content of the memory there.
+    /// Changes the length. Added bytes are not cleared: they hold what the buffer's memory held
+    /// there.
     ///
     /// # Panics
     ///

@@ -11,8 +11,8 @@
 //!
 //! - **D1** One thread of a run has the turn; only it executes code of the test.
 //! - **D2** The next thread to get the turn follows from the seed and from the actions of the
-//!   threads. The machine has no influence: no clock, no address, no identifier of the system. Only
-//!   measured processors depend on the machine.
+//!   threads. The computer has no influence: no clock, no address, no identifier of the system. The
+//!   exception is a [`Machine`] that measures how long threads run.
 //! - **D3** Time advances when no thread can go on, or by a random decision. Then a sleep or a
 //!   timed wait ends.
 //! - **D4** When no thread can go on and none waits for a time, the run is over. It is a deadlock,

@@ -263,7 +263,8 @@ mod watched {
         thread::scope(|inner| {
             let scope = Scope { inner, children: Mutex::new(Vec::new()) };
             let result = catch_unwind(AssertUnwindSafe(|| work(&scope)));
-            // Waits in the scheduler first: the system would wait with the turn held.
+            // Waits in the scheduler first, which passes the turn on. The wait of `thread::scope`
+            // keeps the turn, so the children could never run.
             for child in scope.children.into_inner() {
                 child.wait();
             }

@@ -162,8 +162,8 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// [`Error::Io`]; the header of this module describes the state after it.
     fn flush(&self) -> Result<(), Error>;
 
-    /// Waits until everything that was flushed is where it survives the loss of this machine. A
-    /// device without such a place has nothing to do.
+    /// Waits until everything that was flushed has been copied to a place that survives the loss of
+    /// this machine. A device without such a place does nothing.
     ///
     /// # Errors
     ///

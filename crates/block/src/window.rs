@@ -1,10 +1,10 @@
-//! A part of a device as a device: a partition, or what begins at an offset.
+//! A part of a device as a device of its own: a partition, or a range that begins at an offset.
 //!
 //! # Invariants
 //!
 //! - **W1** No request reaches a byte outside of the part. One that would is refused whole.
-//! - **W2** All else is as with the device behind it: batches stay batches, and direct requests
-//!   that are aligned there stay direct.
+//! - **W2** Every request goes on to the same method of the device behind it, with its range moved.
+//!   So batches stay batches. A direct request that is aligned on that device stays direct.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -51,7 +51,8 @@ impl Window {
         Ok(self.start + offset)
     }
 
-    /// Writes as the device behind it takes them.
+    /// Returns the writes with their offsets moved to the device behind. Fails for a write that
+    /// leaves the part (W1).
     fn moved<'a>(&self, writes: &[Write<'a>]) -> Result<Vec<Write<'a>>, FailedWrite> {
         let each = writes.iter().enumerate().map(|(index, write)| {
             let len = total_len(&write.bufs);
@@ -334,8 +335,8 @@ mod tests {
         }
     }
 
-    /// W2: every method of a device comes to the same method of the device behind it, with the
-    /// range moved. The methods are those that the trait has.
+    /// W2: each method of the part calls the same method of the device behind it, with the range
+    /// moved. The test reads the list of methods from the source of the trait.
     #[test]
     fn every_method_comes_to_the_device_behind() {
         let spy = Arc::new(Spy::default());
@@ -363,7 +364,7 @@ mod tests {
         let source = include_str!("device.rs").split_once("pub trait Device").expect("a trait").1;
         let methods = source.split_once("\n}\n").expect("its end").0.lines();
         let methods = methods.filter_map(|line| line.strip_prefix("    fn ")?.split('(').next());
-        // These are the part's own.
+        // The part answers these itself.
         let methods = methods.filter(|method| !["name", "len", "is_empty"].contains(method));
         let called = spy.called.lock().expect("no panic");
         let seen: BTreeSet<&str> = called.iter().map(|(method, _)| *method).collect();

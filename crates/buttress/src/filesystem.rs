@@ -144,7 +144,8 @@ impl Filesystem {
     ///
     /// # Errors
     ///
-    /// `Io`; `Corrupt` and `Unsupported` for what the newer commit has. Nothing changes then.
+    /// `Io`. `Corrupt` or `Unsupported` if the newer commit is damaged or uses features that this
+    /// program lacks. After an error the handle shows the same commit as before.
     pub fn renew(&self) -> Result<bool> {
         self.fs.renew().context("renew", Path::new("/"))
     }

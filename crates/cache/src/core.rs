@@ -75,7 +75,8 @@ pub(crate) struct Core {
     /// Whether the last attempt to write back failed.
     pub(crate) is_stalled: AtomicBool,
 
-    /// Blocks that have more than one version, since the last commit looked.
+    /// Blocks that got a second version since the last commit. The commit marks their older
+    /// versions free.
     pub(crate) superseded: Ranked<Vec<OriginBlock>>,
     /// Versions that are marked free in memory only: the mark is not on the device yet
     /// (`index::I2`).
@@ -216,7 +217,8 @@ impl Core {
                 }
                 if !pending_slots.fresh.is_empty() {
                     // The turn can advance only if no reader of the turn before the present one is
-                    // inside. Even and odd turns have one counter each, and it would mix two turns.
+                    // inside. The gate has one counter for even turns and one for odd turns. An
+                    // earlier advance would count readers of two turns in one counter.
                     let last = self.readers.turn().wrapping_sub(1);
                     if !self.readers.is_empty(last) {
                         break;

@@ -220,7 +220,7 @@ impl Core {
         self.drain_below(&mut sweep, limit, Order::Sorted, &mut |_| {})
     }
 
-    /// Writes back until there is a free slot.
+    /// Writes back until there is a free slot, or until a whole sweep finds nothing more to write.
     pub(crate) fn drain_for_room(&self) -> Result<(), Error> {
         self.commit()?;
         let mut sweep = self.sweep();

@@ -31,7 +31,7 @@ pub(crate) struct FreeSpace<'f, 'c> {
 struct Open {
     info: FreeSpaceInfo,
     runs: VecDeque<Extent>,
-    /// The number of runs read so far. Runs count in the way in which `FreeSpaceInfo` counts them.
+    /// The number of runs read so far, to compare with the extent count of `FreeSpaceInfo`.
     count: u64,
     /// Whether the first difference was reported.
     is_off: bool,

@@ -303,8 +303,8 @@ issues! {
     /// An extent that lies in no block group.
     ExtentOutside { extent: Extent }
         = "extent-outside", Error, "extent {extent} does not lie within one block group";
-    /// A node in a block group for data, or data in one for nodes, or a node in the wrong kind of
-    /// those.
+    /// A node in a block group for data, or data in one for nodes. Also a node of the chunk tree
+    /// outside of system groups, or another node in a system group.
     ExtentGroup { extent: Logical, group: Logical }
         = "extent-group", Error, "extent {extent} is of another kind than its block group {group}";
 

@@ -1,9 +1,10 @@
-//! For a rebuild: which nodes refer to their children by their tree, and which by their address.
+//! For a rebuild: whether the references of a node to its children name its tree or its address.
 //!
 //! # Invariants
 //!
-//! - **O1** A node refers by its tree only if the tree that it was written for still reaches it.
-//!   A node that a balance wrote always refers by its address, as in Linux.
+//! - **O1** A node's references to its children name its tree only if the tree that it was written
+//!   for still reaches the node. The references of a node that a balance wrote always name its
+//!   address, as in Linux.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +23,7 @@ pub(crate) struct OwnedNodes {
 }
 
 impl OwnedNodes {
-    /// Whether a node refers to its children by its tree (O1).
+    /// Whether the references of a node to its children name its tree (O1).
     pub(crate) fn has(&self, node: &Node) -> bool {
         node.header().flags & FLAG_RELOC == 0
             && (self.unshared.contains(&node.owner()) || self.met.contains(node.logical()))

@@ -73,6 +73,9 @@ pub(crate) fn rebuild(
     let opening = OpenOptions { writable: true, ..OpenOptions::default() };
     let (volume, superblock) = Volume::open(devices.to_vec(), opening)?;
     expect_writable(&superblock)?;
+    if let Some(why) = volume.read_only_reason() {
+        return Err(Error::Rebuild(format!("the volume is read-only: {why}")));
+    }
     let findings = Findings::new();
     let context = crate::run::context(&findings, &volume, &superblock, options, &NoProgress);
     context.rebuilds_sums.store(with_sums, Ordering::Relaxed);
@@ -162,7 +165,8 @@ impl Work {
         let mut sources = Sources::new(collected, roots_now, sums, &room, old)?;
         let mut own = own_items(&room, old, generation, &[]);
         if !old.incompat.has(Incompat::SKINNY_METADATA) {
-            // These items name the first key of their node, which the order of all items decides.
+            // Without `SKINNY_METADATA`, the extent item of a node contains the node's first key.
+            // This first pass builds the nodes to learn these keys.
             let mut firsts = Vec::new();
             for tree in &room.trees {
                 let builder = tree.builder(&geometry, generation, sources.bytes(tree, &own));

@@ -12,7 +12,8 @@
 //!
 //! - **B1** If a command line has a path on a mount of the kernel's btrfs, btrfs-progs must serve
 //!   it. This program passes the whole line on unchanged ([`linux`]).
-//! - **B2** The exit status is 0 or 1, and errors begin with `ERROR: `, as with btrfs-progs.
+//! - **B2** The exit status is 0 or 1, and errors begin with `ERROR: `, as with btrfs-progs. Where
+//!   nothing is there that could be cancelled, the status is 2.
 
 mod columns;
 mod device;
@@ -22,6 +23,7 @@ mod inspect;
 mod linux;
 mod replace;
 mod rescue;
+mod restore;
 mod scrub;
 mod subvolume;
 mod table;
@@ -33,7 +35,7 @@ use std::path::Path;
 
 use clap::Parser;
 
-use crate::commands::{balance, check, property, qgroup, quota, receive, restore, send};
+use crate::commands::{balance, check, property, qgroup, quota, receive, send};
 use crate::exit::{Exit, Result};
 use crate::log;
 use crate::ui::Ui;
@@ -125,6 +127,7 @@ pub(crate) fn run(words: &[OsString]) -> Option<u8> {
     let is_json = line.format == "json";
     let ui = Ui::new(is_json);
     match log::start(false, is_json).and_then(|()| line.carry_out(&ui)) {
+        Ok(Exit::Usage) => Some(2),
         Ok(exit) => Some(u8::from(exit != Exit::Success)),
         Err(failure) if failure.is_closed_pipe() => Some(0),
         Err(failure) => {
@@ -155,7 +158,7 @@ impl Line {
             Group::Send(args) => send::run(args, ui),
             Group::Receive(args) => receive::run(args, ui),
             Group::Replace(verb) => replace::run(verb, ui),
-            Group::Restore(args) => restore::run(args, ui),
+            Group::Restore(args) => restore::run(args, self.verbose > 0, ui),
             Group::Rescue(verb) => rescue::run(verb, ui),
             Group::Version => {
                 let own = env!("CARGO_PKG_VERSION");

@@ -15,7 +15,7 @@ use crate::size::human;
 use crate::ui::{Progress, Tone, Ui};
 
 /// Options for opening a damaged volume.
-#[derive(Clone, Copy, Debug, clap::Args)]
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub(crate) struct Opening {
     /// Use metadata with wrong checksums if everything else in it is valid.
     #[arg(long)]

@@ -98,6 +98,8 @@ pub fn carry_out(
             let lost = found.uncorrectable_errors;
             Ok(json!({ "devid": id.0, "uncorrectable_errors": lost }))
         }
+        Order::ReplaceCancel => Ok(json!({ "canceled": fs.cancel_replace() })),
+        Order::ReplaceStatus => Ok(device::replacement(fs)),
         Order::DeviceStats { reset } => device::stats_of(fs, *reset, name),
         Order::Fstrim { offset, length, minimum } => {
             let options = fstrim::options(*offset, *length, *minimum);
@@ -156,7 +158,7 @@ fn begin(
 /// The access to the volume that an order needs.
 pub fn access(order: &Order) -> Access {
     match order {
-        Order::BalanceStatus => Access::Peek,
+        Order::BalanceStatus | Order::ReplaceStatus | Order::ReplaceCancel => Access::Peek,
         Order::Commit
         | Order::DeviceStats { reset: false }
         | Order::Property { act: PropertyAct::Get { .. } | PropertyAct::List, .. }

@@ -68,6 +68,10 @@ pub enum Order {
         /// Use the device even if it holds data.
         force: bool,
     },
+    /// Stop replacing a device.
+    ReplaceCancel,
+    /// Report the last replacement of a device.
+    ReplaceStatus,
     /// Report the error counters of the devices.
     DeviceStats {
         /// Set the counters to zero.
@@ -141,8 +145,9 @@ pub enum Order {
 }
 
 impl Order {
-    /// Whether the order reads or relocates the whole volume, so that it begins with a commit.
-    /// Other orders only report progress, or commit by themselves if they need to.
+    /// Whether the order begins with a commit. Such an order reads committed trees, moves data, or
+    /// adds or removes device space. Other orders need no commit before them, or commit by
+    /// themselves.
     pub fn begins_with_commit(&self) -> bool {
         match self {
             Self::BalanceStart { .. }
@@ -167,6 +172,8 @@ impl Order {
             | Self::Property { .. }
             | Self::Receive { .. }
             | Self::Remount { .. }
+            | Self::ReplaceCancel
+            | Self::ReplaceStatus
             | Self::Subvolume(_) => false,
         }
     }

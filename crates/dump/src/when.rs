@@ -21,6 +21,15 @@ pub fn in_words(seconds: i64) -> String {
     }
 }
 
+/// `21.Nov 11:07:01`, in UTC.
+#[must_use]
+pub fn in_brief(seconds: i64) -> String {
+    match Timestamp::from_second(seconds) {
+        Ok(time) => time.strftime("%e.%b %H:%M:%S").to_string(),
+        Err(_) => format!("@{seconds}"),
+    }
+}
+
 /// `2026-11-21 11:07:01.123456789 UTC`.
 #[must_use]
 pub fn exact(time: Timespec) -> String {
@@ -38,6 +47,7 @@ mod tests {
         assert_eq!(date_time(-1), "1969-12-31 23:59:59");
         assert_eq!(date_time(951_782_400), "2000-02-29 00:00:00");
         assert_eq!(date_time(1_795_259_221), "2026-11-21 11:07:01");
+        assert_eq!(in_brief(1_795_259_221), "21.Nov 11:07:01");
     }
 
     /// Any number from a disk prints.

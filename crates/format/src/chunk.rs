@@ -239,9 +239,9 @@ impl Chunk {
         self.len.div_ceil(self.data_stripes())
     }
 
-    /// The logical ranges that share a stripe unit with a superblock: one of their copies, or a
-    /// member of their parity row, would lie on it. Nothing is allocated there. Sorted, without
-    /// repetition.
+    /// The logical ranges in which nothing may be allocated, because a superblock lies in one of
+    /// their stripe units. With mirrors, a superblock in one copy is enough. With parity, the range
+    /// is all data of the row. The result is sorted and has no duplicates.
     #[must_use]
     pub fn superblock_stripes(&self) -> Vec<Extent> {
         let mut found = Vec::new();

@@ -191,7 +191,7 @@ impl QuotaInfo {
 /// The limits of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct QuotaLimit {
-    /// Which of the limits count, from the constants of this type. Others are kept.
+    /// Flags that say which limits apply, from the constants of this type. Unknown flags are kept.
     pub flags: u64,
     /// The most that the members may use, in bytes.
     pub referenced: u64,

@@ -20,8 +20,8 @@ use crate::mount::Mount;
 use crate::open;
 use crate::options::MountOptions;
 use crate::statfs::{DeviceInfo, Info, StatFs};
-use crate::upkeep::{BalanceStatus, Work};
-use buttress_make::clock::new_uuid;
+use crate::upkeep::{BalanceStatus, ReplaceStatus, Work};
+use buttress_make::clock::{new_uuid, now};
 
 /// One mounted volume. Cheap to clone. If the last clone drops without [`Filesystem::close`], the
 /// drop still commits, and can only log a failure.
@@ -476,9 +476,24 @@ impl Filesystem {
         watch: &mut dyn FnMut(&BalanceProgress) -> bool,
     ) -> Result<ScrubProgress> {
         let mount = self.mount();
-        let _turn = mount.upkeep.begin_work(Work::Devices)?;
-        self.sync()?;
-        Ok(mount.maintenance.replace_device(id, new, &mut mount.upkeep.watched(watch))?)
+        let work = || {
+            self.sync()?;
+            Ok(mount.maintenance.replace_device(id, new, &mut mount.upkeep.watched(watch))?)
+        };
+        mount.upkeep.replace(|| now().sec, work, |found| found.uncorrectable_errors)
+    }
+
+    /// The status of the running or last replacement of a device since the volume was opened.
+    #[must_use]
+    pub fn replace_status(&self) -> Option<ReplaceStatus> {
+        self.mount().upkeep.replace_status()
+    }
+
+    /// Stops the replacement of a device, and waits until it has stopped. The old device stays.
+    /// Returns `false` if none was running, or if it came to its end.
+    #[must_use]
+    pub fn cancel_replace(&self) -> bool {
+        self.mount().upkeep.cancel_replace()
     }
 
     /// The numbers of the volume's missing devices.

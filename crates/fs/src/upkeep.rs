@@ -42,7 +42,37 @@ const RECLAIM_PERIOD: Duration = Duration::from_secs(10);
 pub(crate) enum Work {
     Balance,
     Devices,
+    Replace,
     Reclaim,
+}
+
+/// How far the replacement of a device has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum ReplaceState {
+    /// It goes on.
+    #[default]
+    Running,
+    /// The new device has the place of the old one.
+    Finished,
+    /// It was cancelled or failed. The old device stays.
+    Canceled,
+}
+
+/// The last replacement of a device since the volume was opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct ReplaceStatus {
+    /// How far it has come.
+    pub state: ReplaceState,
+    /// When it began, in seconds since 1970.
+    pub started: i64,
+    /// When it ended; zero while it goes on.
+    pub ended: i64,
+    /// Copied bytes.
+    pub copied: u64,
+    /// Bytes to copy.
+    pub total: u64,
+    /// Errors that no copy could repair.
+    pub lost: u64,
 }
 
 /// A balance, as an operator sees it.
@@ -60,6 +90,7 @@ pub struct BalanceStatus {
 struct State {
     work: Option<Work>,
     progress: BalanceProgress,
+    replaced: Option<ReplaceStatus>,
     is_closing: bool,
 }
 
@@ -162,6 +193,56 @@ impl Upkeep {
             self.changed.wait(&mut state);
         }
         self.maintenance.stop_moving(false);
+    }
+
+    /// Replaces a device, and keeps the status of that (U1).
+    pub(crate) fn replace<T>(
+        &self,
+        now: impl Fn() -> i64,
+        work: impl FnOnce() -> Result<T>,
+        lost: impl FnOnce(&T) -> u64,
+    ) -> Result<T> {
+        let turn = self.begin_work(Work::Replace)?;
+        let begun = ReplaceStatus { started: now(), ..ReplaceStatus::default() };
+        self.state.lock().replaced = Some(begun);
+        let done = work();
+        let mut state = self.state.lock();
+        let BalanceProgress { moved, bytes, .. } = state.progress;
+        let (end, lost) = match &done {
+            Ok(found) => (ReplaceState::Finished, lost(found)),
+            Err(_) => (ReplaceState::Canceled, 0),
+        };
+        let (copied, total, ended) = (moved, bytes, now());
+        state.replaced = Some(ReplaceStatus { state: end, ended, copied, total, lost, ..begun });
+        drop(state);
+        // A thread that waits for the end finds the status.
+        drop(turn);
+        done
+    }
+
+    /// Stops the replacement of a device, and waits until it has stopped. Returns whether it was
+    /// stopped before its end.
+    pub(crate) fn cancel_replace(&self) -> bool {
+        let mut state = self.state.lock();
+        if state.work != Some(Work::Replace) {
+            return false;
+        }
+        self.pause.store(true, Ordering::Relaxed);
+        while state.work == Some(Work::Replace) {
+            self.changed.wait(&mut state);
+        }
+        state.replaced.is_some_and(|replaced| replaced.state == ReplaceState::Canceled)
+    }
+
+    /// The status of the last replacement of a device.
+    pub(crate) fn replace_status(&self) -> Option<ReplaceStatus> {
+        let state = self.state.lock();
+        let BalanceProgress { moved, bytes, .. } = state.progress;
+        let running = |status: &ReplaceStatus| status.state == ReplaceState::Running;
+        state.replaced.map(|status| match running(&status) {
+            true => ReplaceStatus { copied: moved, total: bytes, ..status },
+            false => status,
+        })
     }
 
     pub(crate) fn balance_status(&self) -> Result<Option<BalanceStatus>> {

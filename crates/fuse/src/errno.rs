@@ -3,10 +3,11 @@
 use buttress_fs::{Error, ErrorKind, NameError};
 use buttress_protocol::Errno;
 
-/// What a handler gives its dispatcher.
+/// The result of a request handler: the answer, or the error number for the program.
 pub(crate) type Answer<T> = Result<T, Errno>;
 
-/// Turns an error into what a program is told.
+/// Turns an error into the number that a program gets, and logs the error if an operator must know
+/// it.
 pub(crate) fn from_error(error: &Error) -> Errno {
     let kind = error.kind();
     log(kind, error);

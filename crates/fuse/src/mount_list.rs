@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(all, [first, second]);
     }
 
-    /// What is no octal number stays.
+    /// A backslash without three octal digits after it stays as it is.
     #[test]
     fn unescape_keeps_what_is_no_number() {
         assert_eq!(unescape(b"a\\040b\\134c\\9\\"), Path::new("a b\\c\\9\\"));

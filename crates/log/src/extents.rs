@@ -48,9 +48,9 @@ fn is_hole(extent: &FileExtent) -> bool {
     extent.region().is_some_and(Region::is_hole)
 }
 
-/// Logs the extents of a file that changed. With `noted`, these are the keys that were noted since
-/// the last log. Its flag says whether the file's length is still as in that log. Without `noted`,
-/// they are all that the running transaction changed.
+/// Logs the extents of a file that changed. `noted` has the keys that changed since the last log,
+/// and whether the file still has the length in that log. Without `noted`, all keys that the
+/// running transaction changed are looked at.
 pub(super) fn log(
     draft: &mut Draft<'_>,
     (tree, ino): LoggedId,
@@ -135,8 +135,8 @@ fn is_anothers_preallocated(draft: &Draft<'_>, extent: Extent, user: DataRef) ->
     if draft.view.tracked().is_anothers_preallocated(extent.start, user) {
         return Ok(true);
     }
-    // Only an inode that had an extent of the last commit alone may have written into it. Without
-    // new users since then, it still has it alone.
+    // Only an inode that alone had the extent in the last commit may have written into it. If the
+    // running transaction did not change the extent's users, that inode still is the only one.
     if !draft.view.has_other_users(extent.start) {
         return Ok(false);
     }

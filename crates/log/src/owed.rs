@@ -74,7 +74,7 @@ impl OtherCopies {
         self.owed.insert(at, Owed { since: self.round, above });
     }
 
-    /// Whether any node is owed.
+    /// Whether any node still lacks other copies.
     pub(crate) fn are_owed(&self) -> bool {
         !self.owed.is_empty()
     }
@@ -126,7 +126,7 @@ impl OtherCopies {
         self.owed.iter().filter(|(_, owed)| is_old(owed)).map(|(at, _)| *at).collect()
     }
 
-    /// The bytes of nodes that are owed still.
+    /// The bytes of the nodes at `places` that still lack other copies.
     pub(crate) fn bytes<'s>(
         &'s self,
         places: &BTreeSet<Logical>,

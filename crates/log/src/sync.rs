@@ -105,8 +105,9 @@ impl SyncLog {
                 Ok(Logged::NeedsCommit)
             }
         };
-        // The lead goes on before any of these commits. A commit waits for all data that waits for
-        // a log (`txn::unwritten::B1`), and some of it may wait for the next one.
+        // Pass the lead on before any of these threads commits. A commit waits for all data that
+        // waits for a log (`txn::unwritten::B1`). Some of that data may wait for the next log,
+        // which needs the new lead.
         self.queue.pass_on(batch, clock::since(start), &outcome);
         outcome
     }
@@ -124,7 +125,7 @@ impl SyncLog {
             }
             let no_holes = turn.superblock().incompat.has(Incompat::NO_HOLES);
             let changed = collect::collect(&self.engine, writer.logs(), wanted, no_holes)?;
-            // The data of all extents that were seen (`logged_write::E2`).
+            // Includes the data of every extent that `collect` has seen (`logged_write::E2`).
             Ok((changed, self.waiting.unwritten()))
         })?;
         if changed {

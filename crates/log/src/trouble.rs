@@ -31,7 +31,8 @@ pub(crate) type Outcome<T> = Result<T, Trouble>;
 mod tests {
     use super::*;
 
-    /// A log that finds no space is no failure: nothing was written, and a commit does as well.
+    /// A log that finds no space is not a failure. Nothing was written, and a commit makes the
+    /// inodes durable instead.
     #[test]
     fn commit_is_made_when_a_log_finds_no_space() {
         let trouble = Trouble::from(Error::NoSpace("a log"));

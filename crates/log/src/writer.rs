@@ -96,7 +96,7 @@ impl Writer {
         &mut self.others
     }
 
-    /// Returns the nodes at `places` with other copies that are still owed, and the bytes of each.
+    /// Returns the nodes at `places` that still lack other copies, and the bytes of each.
     pub(crate) fn owed_bytes(&self, places: &BTreeSet<Logical>) -> Vec<(Logical, &[u8])> {
         self.others.bytes(places, self.logs.trees.values())
     }

@@ -38,7 +38,7 @@ pub struct Filter {
     pub soft: bool,
 }
 
-/// What to balance: for each kind which groups, or none of it.
+/// What to balance: a filter for each kind of block group. Groups of a kind without a filter stay.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BalanceOptions {
     /// Data.
@@ -101,7 +101,7 @@ impl BalanceOptions {
     }
 
     fn of_kind(&self, kind: BlockGroupFlags) -> Option<&Filter> {
-        // Mixed groups are asked for as data.
+        // The filter for data also chooses mixed groups.
         if kind.has(BlockGroupFlags::DATA) {
             self.data.as_ref()
         } else if kind.has(BlockGroupFlags::METADATA) {

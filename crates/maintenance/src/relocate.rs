@@ -158,8 +158,8 @@ impl Maintenance {
                 && (whole == 0 || !self.engine().add_chunk(kind)?)
             {
                 let account = self.engine().space().account(kind);
-                // If no chunk can be made, metadata needs room for its nodes only once, beside
-                // reserved space.
+                // No chunk can be made. The move of metadata then goes on if the free space beyond
+                // reservations holds the group's nodes once.
                 let least = account.free().saturating_sub(account.may_use).saturating_sub(leaving);
                 if kind != SpaceKind::Data && least >= bytes {
                     break;

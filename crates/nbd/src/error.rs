@@ -87,7 +87,8 @@ pub enum Nonsense {
     /// More options than any client needs.
     #[error("too many options")]
     Options,
-    /// An option that ends the handshake names no export, and the protocol has no answer for that.
+    /// `NBD_OPT_EXPORT_NAME` names an unknown export, and the protocol has no error reply to this
+    /// option.
     #[error("the name of an export that is not here")]
     Name,
     /// A request without the magic number of requests.

@@ -47,7 +47,8 @@ pub struct Figures {
 
 impl Export {
     /// Offers a device under a name, which may be empty. A client that names no export gets this
-    /// one, whatever its name. A device that cannot be written is offered for reading.
+    /// device, whatever name was given here. A device that cannot be written is offered for
+    /// reading.
     ///
     /// # Errors
     ///

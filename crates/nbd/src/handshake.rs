@@ -174,8 +174,8 @@ impl<R: Read, W: Write> Handshake<'_, R, W> {
         fact.extend_from_slice(&self.export.flags(self.terms.structured).to_be_bytes());
         self.reply(option, option_reply::INFO, &fact)?;
 
-        // The limits are optional, but a client that does not ask may send requests that are too
-        // long.
+        // The limits are sent even to a client that did not ask for them. Otherwise it may send
+        // requests that are too long.
         let mut fact = info::BLOCK_SIZE.to_be_bytes().to_vec();
         for size in [BLOCK_MIN, BLOCK_PREFERRED, PAYLOAD_MAX] {
             fact.extend_from_slice(&size.to_be_bytes());

@@ -346,7 +346,8 @@ impl<'a, R: Read + Send, W: Write + Send> Transmission<'a, R, W> {
         let mut at = range.start;
         while at < range.end {
             let extent = match self.export.extent_at(at, range.end - at) {
-                // Zero length contradicts the device's own rule; data is always a correct answer.
+                // A device must not return an extent of length zero. If it does, the rest is
+                // reported as data, which is always a correct answer.
                 Ok(extent) if extent.len == 0 => (Content::Data, range.end - at),
                 Ok(extent) => (extent.content, extent.len.min(range.end - at)),
                 Err(fault) => return self.answer(request, Err(fault)),

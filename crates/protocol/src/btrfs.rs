@@ -162,7 +162,7 @@ pub struct DeviceErrors<'a> {
     pub id: u64,
     /// Whether all counts are to be zero afterwards.
     pub reset: bool,
-    /// The whole argument, which the answer repeats but for the counts.
+    /// The whole argument. The answer repeats it, except for the counts.
     given: &'a [u8],
 }
 
@@ -175,7 +175,7 @@ pub struct Origin<'a> {
     pub transaction: u64,
     /// Time of the original.
     pub time: WireTime,
-    /// The whole argument, which the answer repeats but for transaction and time of the reception.
+    /// The whole argument. The answer repeats it, except for transaction and time of the reception.
     given: &'a [u8],
 }
 

@@ -56,8 +56,8 @@ impl Writer {
 struct Process {
     /// Its start time in ticks since boot.
     start: u64,
-    /// None of its threads runs: it is listed only because its parent has not asked for its end.
-    /// Containers often have no parent that does.
+    /// The process is a zombie: none of its threads runs, and its parent has not waited for it. In
+    /// a container there is often no parent that does.
     has_ended: bool,
 }
 
@@ -139,7 +139,7 @@ mod tests {
 
     use super::*;
 
-    /// A killed writer is dead before its parent has asked for its end.
+    /// A killed writer counts as dead before its parent has waited for it.
     #[test]
     fn a_writer_is_dead_once_it_has_ended() {
         let this = Writer::this();

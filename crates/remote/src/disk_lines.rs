@@ -4,8 +4,8 @@
 //!
 //! - **P1** A line is used only if its checksum is right. The name of an object has an epoch and a
 //!   number, and no name is used twice. A key has both, so a kept line never becomes wrong.
-//! - **P2** The files have at most their budget, and the index in memory has its own. Another
-//!   budget keeps the lines in the slots that remain.
+//! - **P2** The files have at most their budget, and the index in memory has its own. After the
+//!   budget changed, the lines in the slots that remain are kept.
 //! - **P3** A failure of the disk ends the cache. It never fails a read.
 //!
 //! # Format
@@ -16,7 +16,7 @@
 //!
 //! # Locks
 //!
-//! Takes [`Rank::Leaf`] for the index, and holds it across no I/O.
+//! Takes [`Rank::Leaf`] for the index, and never holds it during I/O.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -312,9 +312,8 @@ mod tests {
         assert!(!other.expect("not in use").has(key(15)), "of another volume");
     }
 
-    /// Another budget keeps the lines in the slots that remain, and the sum of their bytes is
-    /// right.
-    /// The files stay within it, and the index within its memory.
+    /// After the budget changed, the lines in the slots that remain are kept, and the sum of their
+    /// bytes is right. The files stay within the new budget, and the index within its memory.
     #[test]
     fn another_budget_keeps_the_lines_that_fit() {
         let dir = tempfile::tempdir().expect("tempdir");

@@ -14,6 +14,8 @@ use crate::map::Ref;
 use crate::segment::Shape;
 use crate::units::{CommitNumber, LEN_MAX, ObjectNumber, SECTOR};
 
+/// The largest number of a commit or an object: one that counts on from it does not overflow.
+const NUMBER_MAX: u64 = u64::MAX / 2;
 /// A manifest with more parts of one kind than this is invalid.
 const PARTS_MAX: usize = 1 << 20;
 
@@ -161,6 +163,9 @@ impl Manifest {
         let wrong = |why: &str| Err(damaged(name, why.to_owned()));
         if this.number.0 != envelope.number || this.epoch != envelope.epoch {
             return wrong("it belongs under another number");
+        }
+        if this.number.0.max(this.next_object.0) > NUMBER_MAX || this.epoch == u32::MAX {
+            return wrong("its numbers are impossible");
         }
         if !this.device_len.is_multiple_of(SECTOR) || this.device_len > LEN_MAX {
             return wrong("the length of the device is impossible");

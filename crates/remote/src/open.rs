@@ -89,9 +89,17 @@ impl Site {
             StoreKind::S3 { bucket } => {
                 (Arc::new(Objects::s3(&bucket, &others).map_err(refused)?), place.prefix)
             }
-            #[cfg(not(feature = "s3"))]
-            StoreKind::S3 { .. } => {
-                let why = "this program was built without s3".to_owned();
+            #[cfg(feature = "gs")]
+            StoreKind::Google { bucket } => {
+                (Arc::new(Objects::gs(&bucket, &others).map_err(refused)?), place.prefix)
+            }
+            #[cfg(feature = "az")]
+            StoreKind::Azure { container } => {
+                (Arc::new(Objects::az(&container, &others).map_err(refused)?), place.prefix)
+            }
+            #[cfg(not(all(feature = "az", feature = "gs", feature = "s3")))]
+            _ => {
+                let why = "this program was built without such places".to_owned();
                 return Err(refused(crate::store::StoreError::Refused(why)));
             }
         };

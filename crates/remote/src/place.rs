@@ -20,8 +20,12 @@ use crate::error::{Error, Result};
 use crate::inside::Inside;
 
 /// The schemes that are known, and whether this program opens them.
-const SCHEMES: [(&str, bool); 4] =
-    [("file", true), ("s3", cfg!(feature = "s3")), ("gs", false), ("az", false)];
+const SCHEMES: [(&str, bool); 4] = [
+    ("file", true),
+    ("s3", cfg!(feature = "s3")),
+    ("gs", cfg!(feature = "gs")),
+    ("az", cfg!(feature = "az")),
+];
 
 /// What an argument names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,6 +99,16 @@ pub enum StoreKind {
         /// Its name.
         bucket: String,
     },
+    /// A bucket of Google Cloud Storage.
+    Google {
+        /// Its name.
+        bucket: String,
+    },
+    /// A container of Azure Blob Storage.
+    Azure {
+        /// Its name.
+        container: String,
+    },
 }
 
 /// A place in a store.
@@ -157,7 +171,12 @@ impl Place {
         if bucket.is_empty() {
             return Err(wrong("names no bucket"));
         }
-        let kind = StoreKind::S3 { bucket: bucket.to_owned() };
+        let bucket = bucket.to_owned();
+        let kind = match scheme {
+            "gs" => StoreKind::Google { bucket },
+            "az" => StoreKind::Azure { container: bucket },
+            _ => StoreKind::S3 { bucket },
+        };
         Ok(Self { kind, prefix: parts(prefix)?, options })
     }
 }
@@ -244,7 +263,7 @@ mod tests {
     #[test]
     fn a_wrong_place_says_what_is_wrong() {
         for (text, word) in [
-            ("gs://bucket/a", "gs://"),
+            ("gs:///a", "bucket"),
             ("s3:///a", "bucket"),
             ("file://a/b", "slash"),
             ("file:///", "folder"),

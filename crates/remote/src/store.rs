@@ -6,6 +6,8 @@
 //!   layer below repeats it. `Exists` and `Failed` may hide a success, so the caller reads back.
 //! - **O2** Every other request may be repeated without harm.
 
+#[cfg(feature = "clouds")]
+mod clouds;
 mod objects;
 pub mod simulated;
 

@@ -144,9 +144,9 @@ fn each_root_item(salvage: &Salvage, visit: &mut dyn FnMut(Kind, &buttress_forma
 
 /// Names from the top of the volume down.
 #[derive(Clone, Debug, Default)]
-struct InodeItems(Vec<Vec<u8>>);
+struct NamePath(Vec<Vec<u8>>);
 
-impl InodeItems {
+impl NamePath {
     fn concat_with_slashes(&self) -> Vec<u8> {
         self.0.iter().fold(Vec::new(), |path, name| joined(&path, name))
     }
@@ -193,22 +193,22 @@ impl<'n> Names<'n> {
     }
 
     /// All paths of a deleted file.
-    fn paths(&self, at: (TreeId, Ino), body: &DeletedItems) -> Vec<InodeItems> {
+    fn paths(&self, at: (TreeId, Ino), body: &DeletedItems) -> Vec<NamePath> {
         let mut names = body.names.clone();
         names.sort();
         names.dedup();
         if names.is_empty() && at.1 == Ino::ROOT_DIR {
-            return vec![InodeItems(self.subvolume(at.0))];
+            return vec![NamePath(self.subvolume(at.0))];
         }
         if names.is_empty() {
             let number = at.1.0.to_string().into_bytes();
             let lost = [b"lost+found".to_vec(), at.0.to_string().into_bytes(), number];
-            return vec![InodeItems(lost.to_vec())];
+            return vec![NamePath(lost.to_vec())];
         }
         let path = |(dir, name): (Ino, Vec<u8>)| {
             let mut path = self.folder(at.0, dir);
             path.push(host_name(&name, Child::Inode(at.1)));
-            InodeItems(path)
+            NamePath(path)
         };
         names.into_iter().map(path).collect()
     }
@@ -283,7 +283,7 @@ impl Made {
         state: &State,
         at: (TreeId, Ino),
         body: &DeletedItems,
-        path: &InodeItems,
+        path: &NamePath,
     ) -> Entry {
         let item = body.parts.item;
         let kind = item.map_or(FileType::Unknown, |item| kind_of(item.mode));
@@ -301,7 +301,7 @@ impl Made {
         state: &State,
         at: (TreeId, Ino),
         body: &DeletedItems,
-        path: &InodeItems,
+        path: &NamePath,
         entry: &mut Entry,
     ) -> Result<(), String> {
         let item = body.parts.item.ok_or("its inode is lost")?;

@@ -23,8 +23,8 @@
 //!   quota changes, and a rebuilt free-space tree.
 //! - **N5** Finishing the dirty data of one inode dirties only the inode item's leaf and the leaves
 //!   from its first extent to its last. So its reservations together count as no more than the
-//!   nodes that these leaves become. That is counted for this transaction and for the next
-//!   (`ledger::span::D1`, `ledger::span::D2`). Leaves dirtied for other reservations add to this. A
+//!   nodes that these leaves become. This limit is the sum for this transaction and the next
+//!   (`ledger::span::D1`, `ledger::span::D2`). Leaves dirtied for other reservations add to it. A
 //!   run of dirty leaves becomes no more leaves than its parts would become separately
 //!   (`ledger::tree::L2`).
 //!
@@ -74,8 +74,9 @@ impl Reservations {
     pub(crate) fn need_by_count(&self, known: &Known, to_come: Costs, by_inodes: bool) -> u64 {
         let Known { count, since } = known;
         let inodes = &self.inode_reserves;
-        // Bounds subtract the leaves that a commit under way will free. Once it is published, these
-        // leaves are free already. So a count on older trees would count them twice.
+        // The bound of an inode subtracts the leaves that a commit under way will free. After that
+        // commit is published, these leaves are free space already. So with a count on older trees,
+        // they would be subtracted twice.
         let is_of_these = || count.roots == self.view.load().roots().generation;
         let spares = by_inodes && inodes.items() > 0 && is_of_these();
         let spared = if spares { inodes.spared(count.roots) } else { 0 };
@@ -181,7 +182,7 @@ impl Reservations {
     }
 
     /// Adds the need of the frozen transaction to a count of the running one (`ledger::G5`). The
-    /// commit of the frozen one makes nodes of at most `below` bytes.
+    /// commit of the frozen one allocates at most `below` bytes for nodes.
     fn set_beside(&self, frozen: &Transaction, below: u64, count: &mut Count, work: &Work) {
         let geometry = self.store.geometry();
         let each_twice = 2 * below.div_ceil(u64::from(geometry.nodesize));

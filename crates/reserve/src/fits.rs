@@ -65,13 +65,14 @@ impl Reservations {
         let firsts = running.running().shared_leaf_changes_max() + to_come.items;
         let reserve = account.global_reserve - account.for_copies;
         let kept = match urgency {
-            // A part of the reserve is for extent-tree leaves that first changes dirty. All
-            // operations share it, so the leaves that are already in the need are subtracted.
+            // A part of the reserve is for leaves of the extent tree: the first change in a leaf
+            // dirties it. All operations share this part, so the leaves that the need counts
+            // already are subtracted.
             Urgency::Normal => {
                 account.for_copies + reserve.saturating_sub(self.shared_leaves(firsts))
             }
-            // If finishing an ordered extent is refused, its data is lost. So with shared nodes,
-            // where deletes may use less of the reserve, it may use more than a delete.
+            // If an ordered extent cannot be finished, its data is lost. So with shared nodes,
+            // finishing may use more of the reserve than a delete.
             Urgency::Finishes if self.is_shared() => reserve / 8,
             Urgency::Frees if self.is_shared() => reserve / 4,
             Urgency::Finishes => reserve / 4,
@@ -120,9 +121,9 @@ impl Reservations {
         }
     }
 
-    /// The reserved part of the free metadata, in thousandths, if it is more than half. `None`
-    /// otherwise, and while a chunk can be added and no commit waits for ordered extents. Always
-    /// `None` under the policy `Levels`, because that baseline does not write back ahead.
+    /// The reserved part of the free metadata, in thousandths. `None` if it is at most half. Also
+    /// `None` while a chunk can be added and no commit waits for ordered extents. Always `None`
+    /// under the policy `Levels`, because that baseline does not write back ahead.
     #[must_use]
     pub fn pressure(&self) -> Option<u64> {
         let pressure = self.pressure.load(Ordering::Relaxed);
@@ -181,10 +182,10 @@ impl Reservations {
     }
 
     /// Whether chunks not allocated yet can back `excess` bytes beyond the metadata groups. A
-    /// commit adds these chunks as it needs them. Half of the unallocated space may be used this
-    /// way, without the bytes kept for copies. An operation that frees space may use all of it
-    /// while bytes are kept for copies. The space is withheld from data as long as it is reserved
-    /// (F2).
+    /// commit adds these chunks as it needs them. The limit is half of the unallocated space, and
+    /// the bytes kept for copies must stay. While bytes are kept for copies, an operation that
+    /// frees space may use all unallocated space. The space is withheld from data as long as it is
+    /// reserved (F2).
     pub(crate) fn overcommit(&self, excess: u64, urgency: Urgency) -> bool {
         let mut devices = self.devices.lock();
         let kind = self.kind_flags(SpaceKind::Metadata);
@@ -252,8 +253,9 @@ impl Reservations {
 }
 
 /// The most bytes of nodes that `items` of `bytes` may dirty. Each item dirties at most a path, and
-/// all together no more than the `used` bytes. The bytes that they fill are added to either.
-/// Checksums of one large extent are few items but fill many leaves, and a leaf may stay half full.
+/// all together dirty at most the `used` bytes. Twice `bytes` is added to the smaller of the two,
+/// because a leaf may stay half full. This counts for the checksums of one large extent, which are
+/// few items but fill many leaves.
 fn bound(items: u64, bytes: u64, used: u64, path: u64) -> u64 {
     let fills = bytes.saturating_mul(2);
     items.saturating_mul(path).min(used).saturating_add(fills)

@@ -1,4 +1,4 @@
-//! The state from which it is decided whether more metadata may be reserved.
+//! The state that decides whether more metadata may be reserved.
 
 use std::sync::atomic::{AtomicU8, AtomicU64};
 use std::sync::{Arc, Weak};
@@ -77,7 +77,8 @@ pub struct Reservations {
     pub(crate) ahead: CachePadded<Ahead>,
     /// Tickets that wait for metadata.
     pub(crate) queue: CachePadded<Queue<Demand>>,
-    /// The reserved part of the metadata that put changes leave free, in thousandths.
+    /// Changes that are put already leave some metadata free. This is the part of it that is
+    /// reserved, in thousandths.
     pub(crate) pressure: AtomicU64,
     /// Bytes of metadata that the commit of the frozen transaction may allocate in total.
     pub(crate) frozen_need: AtomicU64,

@@ -3,9 +3,10 @@
 //!
 //! # Place
 //!
-//! The scheduler (`buttress_base::seeded`) asks it, through [`Machine`], which thread runs next,
-//! instead of a random choice. It chooses the thread that is furthest behind. That thread runs on
-//! the real machine. Its running time is added to its own clock, and then the others catch up.
+//! The scheduler (`buttress_base::seeded`) asks the simulated machine, through [`Machine`], which
+//! thread runs next, instead of choosing at random. The machine chooses the thread that is furthest
+//! behind. That thread runs on the real machine. Its running time is added to its own clock, and
+//! then the others catch up.
 //!
 //! # Invariants
 //!
@@ -14,7 +15,8 @@
 //! - **M2** In the time of the run, a lock is never taken before it was released, even if no other
 //!   thread ran in between.
 //! - **M3** A processor has one thread at a time. A queued thread gets it when the running thread
-//!   waits for something, or has had it for a [`SLICE`] and has run longer.
+//!   waits for something, or has had it for a [`SLICE`] and has run longer. It also gets it from a
+//!   thread that has run longer by more than two slices.
 //!
 //! # Not seen
 //!

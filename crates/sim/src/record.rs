@@ -296,7 +296,7 @@ impl Log {
 /// The point in a log at which the power fails.
 struct Point<'a> {
     index: usize,
-    /// The next event is a flush, or there is none.
+    /// The next event is a flush or a durable write, or there is none.
     ends: bool,
     /// The events of all unflushed writes, in order.
     writes: &'a [usize],

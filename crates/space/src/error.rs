@@ -7,7 +7,7 @@
 
 use buttress_format::{BlockGroupFlags, Extent, Logical};
 
-/// A block group, or what is said to be free in it, makes no sense.
+/// A fault in a disk's description of its space, or a request that cannot be granted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

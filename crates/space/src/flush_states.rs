@@ -14,10 +14,11 @@
 //! data:              unpin ▶ chunk ▶ clean ▶ all dirty ▶ ordered ▶ commit ▶ readers ▶ chunk
 //! ```
 //!
-//! Metadata is crowded where the trees themselves fill their groups. The last step looks for a
-//! chunk once more, because the commit may have returned one to the devices. A count gives back the
-//! part of the reservations that the overlay and the delayed references will not use. Only a commit
-//! gives back the rest, because it writes them.
+//! Metadata takes the first row once, and the second row in later cycles. If metadata is crowded,
+//! it takes the second row from the beginning. Crowded means that the trees themselves fill their
+//! groups. The last step looks for a chunk once more, because the commit may have returned one to
+//! the devices. A count gives back the part of the reservations that the overlay and the delayed
+//! references will not use. Only a commit gives back the rest, because it writes them.
 
 use crate::SpaceKind;
 
@@ -127,7 +128,7 @@ impl FlushStates {
         Self { first, later, at: 0, cycle: 0, cycles }
     }
 
-    /// The next step; nothing when all failed (F2).
+    /// The next step; `None` after the last cycle (F2).
     pub fn next_state(&mut self) -> Option<FlushState> {
         loop {
             if self.cycle >= self.cycles {
@@ -168,8 +169,8 @@ mod tests {
         std::iter::from_fn(|| states.next_state()).collect()
     }
 
-    /// F1, E17: a caller with a handle gets no step at all, one with a claim none that needs
-    /// claims.
+    /// F1, E17: a caller with a handle gets no step at all. A caller with a claim gets no step that
+    /// needs claims.
     #[test]
     fn e17_a_handle_never_waits_for_a_commit() {
         for kind in [SpaceKind::Data, SpaceKind::Metadata] {
@@ -185,7 +186,7 @@ mod tests {
         }
     }
 
-    /// F2: it ends without progress; with progress now and then it goes on as long as that comes.
+    /// F2: the steps end if no request is served, and go on as long as requests are served.
     #[test]
     fn ends_without_progress_only() {
         let mut states = FlushStates::new(SpaceKind::Metadata, Reach::All, false);

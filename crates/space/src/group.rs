@@ -10,7 +10,7 @@
 //!
 //! - **G1** Every byte is in one state: free, reserved, used, pinned, or under a superblock.
 //! - **G2** Once loaded, a group knows all its free extents; before, it hands out nothing.
-//! - **G3** The summary is what the state says, whenever the lock is free.
+//! - **G3** Whenever the lock is free, the summary agrees with the state.
 //! - **G4** In a group with rows, an allocation takes rows in which nothing is reserved, used or
 //!   pinned. Only extents of one batch of writes share a row (`rows`). Free bytes of a row that is
 //!   in use count as read-only; so do all free bytes before loading.

@@ -12,14 +12,14 @@
 //! kind               data, metadata, system
 //! extent_set         disjoint ranges that refuse double insertion
 //! free_extents       the free space of one group, by offset and by size
-//! free_bitmap        the same in many parts: bits, and a tree of their longest runs
+//! free_bitmap        a fragmented group's free space: bits, and a tree of their longest runs
 //! free_space         one group's free space in the form that takes less memory
 //! group              one block group: its bytes by state, its summary
 //! directory          all groups, sorted, immutable
 //! index              groups by their largest free run: bitmaps by order
 //! guard              writers in place, counted without a shared cache line
 //! quiesce            read-only groups, and waiting for their writers
-//! group_stop         the parts of that in a group
+//! group_stop         the part of quiesce that works on one group
 //! account            one kind of space: total, used, reserved, ...
 //! ticket             the queue of waiting requests, served in order
 //! data_queue         that queue for data, over its account
@@ -27,7 +27,7 @@
 //! preempt            when room is made before a request waits
 //! reserve            reservations that give themselves back
 //! no_reserve         tokens for writes in place, which need no reservation
-//! unreserved         the count of those bytes
+//! unreserved         the count of bytes that in-place writes hold unreserved
 //! token_audit        the live tokens, to compare accounts with
 //! goals              where each stream allocated last
 //! space              the gate: groups, states of bytes, figures

@@ -300,8 +300,8 @@ mod tests {
         }
     }
 
-    /// The rule of the kernel: a round is due at the threshold and not below. It is a quarter of
-    /// the dirty data where that holds most.
+    /// The rule of the kernel: a round is due at the threshold and not below. The round writes back
+    /// a quarter of the dirty data if dirty data reserves the most.
     #[test]
     fn clamp_is_the_rule_to_the_letter() {
         let clamp = Clamp::default();

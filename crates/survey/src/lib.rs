@@ -17,6 +17,7 @@
 
 mod find;
 mod folders;
+mod holders;
 mod map;
 mod packing;
 mod shares;
@@ -26,6 +27,7 @@ mod walk;
 
 pub use find::{Change, find_new, names};
 pub use folders::{FolderRow, folders};
+pub use holders::{Holder, holders};
 pub use map::{Map, MapCell, MapDevice, MapGroup, map};
 pub use packing::{Kinds, Packing, Sums, packing};
 pub use shares::{ShareRow, shares};

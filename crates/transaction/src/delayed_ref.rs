@@ -243,7 +243,7 @@ impl ExtentChange {
         }
     }
 
-    /// Returns all that the change does to the record.
+    /// Returns the whole change of the record, as if no earlier call had returned a part of it.
     fn as_unread(&self) -> RecordChange {
         let Self { extent, .. } = *self;
         RecordChange {
@@ -268,9 +268,10 @@ const SHARDS: usize = 16;
 pub struct RecordChange {
     /// The extent.
     pub extent: Extent,
-    /// Bytes that came to the extent tree at most before.
+    /// The most bytes that the transaction added to the extent tree for this record at the last
+    /// call.
     pub before: u64,
-    /// Most bytes that come to the extent tree now.
+    /// The most bytes that it adds now.
     pub bytes_max: u64,
     /// Whether the extent may be freed now, together with its checksums, and could not before.
     pub loses_users: bool,

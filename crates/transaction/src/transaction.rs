@@ -45,8 +45,8 @@ pub enum DeviceChange {
 /// A change of quotas. The commit makes it, because it knows what is counted at that moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum QuotaChange {
-    /// Begin to count. Nothing that is there is counted by simple quotas; full ones are marked as
-    /// inconsistent until [`QuotaChange::Count`].
+    /// Begin to count. Simple quotas do not count extents that exist already. Full quotas are
+    /// marked as inconsistent until [`QuotaChange::Count`].
     Enable {
         /// Whether an extent counts for the subvolume that made it, and for no other.
         simple: bool,
@@ -131,8 +131,8 @@ pub struct Transaction {
     pub drops: Seldom<BTreeMap<TreeId, u64>>,
     /// Changes of quotas, in order.
     pub quotas: Seldom<Vec<WantedQuota>>,
-    /// The same for relocation trees that an interrupted balance of Linux left, by the subvolume of
-    /// each tree.
+    /// As `drops`, for relocation trees that an interrupted balance of Linux left. The key is the
+    /// subvolume of each tree.
     pub leftovers: Seldom<BTreeMap<TreeId, u64>>,
 }
 

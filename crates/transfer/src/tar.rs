@@ -6,7 +6,7 @@
 //!
 //! - **T1** Nothing of an archive is trusted: every number is checked, and every list has a limit.
 //!   What does not add up is an error.
-//! - **T2** An archive is read once from its begin to its end, with memory for one entry.
+//! - **T2** An archive is read once from its beginning to its end, with memory for one entry.
 
 mod entry;
 mod header;

@@ -82,7 +82,7 @@ impl View {
         &self.store
     }
 
-    /// The transaction that the committed roots are.
+    /// The transaction of the committed roots.
     #[must_use]
     pub fn committed_generation(&self) -> Generation {
         self.roots.generation
@@ -256,7 +256,8 @@ impl Stepped {
         Self { since: None, count: 0, one_object: from.objectid == to.objectid }
     }
 
-    /// A look at the shard from `key` on. An item put since the last look may lie in between.
+    /// Notes a look at the shard from `key` on. If an item was put since the last look, it may lie
+    /// between the deletions, so their count begins again.
     fn look(&mut self, key: Key, items_made: u64) {
         if self.since.is_none_or(|(_, since)| since != items_made) {
             self.since = Some((key, items_made));
@@ -275,7 +276,7 @@ impl Stepped {
         self.since.map(|(key, _)| key)
     }
 
-    /// The walk came to an item.
+    /// Ends the run of deletions, because the walk came to an item.
     fn end(&mut self) {
         self.since = None;
         self.count = 0;
@@ -295,8 +296,8 @@ pub struct RangeIter<'v> {
     next: Option<Key>,
     to: Key,
     cursor: Committed<'v>,
-    /// The cursor's item was handed out: it moves on only for the next item, so that
-    /// a search for one item never reads the leaf after it.
+    /// Whether the item at the cursor was handed out. The cursor moves on only when the next item
+    /// is asked for, so a search for one item never reads the leaf after it.
     behind: bool,
     stepped: Stepped,
 }

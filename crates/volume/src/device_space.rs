@@ -304,8 +304,8 @@ impl DeviceSpace {
     }
 
     /// Whether `bytes` of metadata may be reserved beyond its groups (D1). The limit is half of the
-    /// available space, without the bytes kept for copies of nodes. An operation that frees space
-    /// may use all of it, including the kept bytes.
+    /// available space, without the bytes kept for copies of nodes. While bytes are kept for
+    /// copies, an operation that frees space may use all of it, including the kept bytes.
     pub fn may_reserve(&self, kind: BlockGroupFlags, bytes: u64, frees: bool) -> bool {
         if frees && self.kept_for_copies > 0 {
             return self.has(kind, bytes);

@@ -27,7 +27,8 @@ pub const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; chars
 #[derive(Default)]
 struct Metrics {
     samples: BTreeMap<String, Vec<String>>,
-    /// Metrics that are histograms; the type of the others is not known from their name.
+    /// The metrics that are histograms. All others have the type `unknown`, because a name does not
+    /// say whether a figure is a counter.
     histograms: Vec<String>,
 }
 

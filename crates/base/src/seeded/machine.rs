@@ -77,8 +77,10 @@ pub trait Machine: fmt::Debug + Send {
     /// The thread that waited first, of threads that wait for the same lock or signal.
     fn first_of(&self, waiting: &[usize]) -> Option<usize>;
 
-    /// Whether the thread with the turn must pass it on. It must if other threads, or the alarm of
-    /// a timed wait, have to catch up, or if it has lost its processor.
+    /// Whether the thread with the turn must pass it on. It must if another thread with a
+    /// processor, or the end of a timed wait at `alarm`, is behind in simulated time. It also must
+    /// if a ready thread should get a processor: one is free, or the time slice of this thread is
+    /// over.
     fn is_ahead(&self, thread: usize, alarm: u64) -> bool;
 
     /// Chooses the next thread; returns its index and time, or `None` where all threads wait.
@@ -162,7 +164,7 @@ impl Turns {
         self.machine.as_ref()?.first_of(waiting)
     }
 
-    /// Whether the thread with the turn has to let others catch up, or has lost its processor.
+    /// Whether the thread with the turn must pass it on; see [`Machine::is_ahead`].
     pub(super) fn is_ahead(&self, mine: usize) -> bool {
         self.machine.as_ref().is_some_and(|machine| machine.is_ahead(mine, self.alarm))
     }

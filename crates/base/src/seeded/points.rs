@@ -53,8 +53,8 @@ pub fn learn_overhead() {
         released(place, Want::Mutex);
     }
     let Some((count_after, busy_after)) = counted() else { return };
-    // Of three counts in this loop, two contain taking or releasing a lock. `LOCK_NANOS` stands for
-    // that time.
+    // Each pass of this loop counts three times. Two of the counted spans contain the work of the
+    // lock itself. `LOCK_NANOS` stands for that work.
     let each = (busy_after - busy) / (count_after - count).max(1);
     if let Some(machine) = &mut run.lock().machine {
         machine.take_off(each.saturating_sub(LOCK_NANOS));

@@ -4,12 +4,12 @@ use super::{Guid, Kind, Partition, broken, field, u32_at, u64_at};
 use crate::device::Device;
 use crate::error::Error;
 
-/// The sizes of a sector that a table may count in.
+/// The sector sizes that a table may use as its unit, in bytes. The reader tries each.
 const SECTORS: [u64; 2] = [512, 4096];
 const SIGNATURE: &[u8; 8] = b"EFI PART";
 /// The least length of a header, in bytes.
 const HEADER_MIN: u32 = 92;
-/// The least length of an entry, and the most that is taken, in bytes.
+/// The shortest entry that the format allows, and the longest that the reader accepts, in bytes.
 const ENTRY_MIN: u32 = 128;
 const ENTRY_MAX: u32 = 4096;
 /// The most bytes that a list of entries may have.
@@ -38,7 +38,8 @@ enum Outcome {
     Damaged(&'static str),
 }
 
-/// Reads the copy with its header at the sector `at`.
+/// Reads the copy that has its header in sector number `at`. `sector` is the size of a sector in
+/// bytes.
 fn copy(disk: &dyn Device, sector: u64, at: u64) -> Result<Outcome, Error> {
     let Some(header) = bytes(disk, at.checked_mul(sector), sector)? else {
         return Ok(Outcome::None);

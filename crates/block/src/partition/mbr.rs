@@ -51,8 +51,8 @@ impl Record {
             .then_some(Self(entries))
     }
 
-    /// Whether the record only protects a GPT. One that has other entries as well is for old
-    /// machines, and the GPT counts.
+    /// Whether the record has a protective entry, so that a GPT describes the disk. A hybrid record
+    /// also lists some partitions for old machines. The GPT takes precedence over those entries.
     pub(super) fn is_protective(&self) -> bool {
         self.0.iter().any(|entry| entry.kind == PROTECTIVE)
     }
@@ -78,7 +78,8 @@ pub(super) fn read(disk: &dyn Device, record: &Record) -> Result<Vec<Partition>,
     Ok(found)
 }
 
-/// Reads the records of an extended partition. Each has a partition, and the place of the next.
+/// Reads the records of an extended partition. Each record describes one partition and says where
+/// the next record is.
 fn chain(disk: &dyn Device, extended: Entry, found: &mut Vec<Partition>) -> Result<(), Error> {
     let first = u64::from(extended.start);
     let end = first + u64::from(extended.count);
@@ -98,7 +99,8 @@ fn chain(disk: &dyn Device, extended: Entry, found: &mut Vec<Partition>) -> Resu
             }
             let start = at + u64::from(entry.start);
             let is_inside = entry.start > 0 && start + u64::from(entry.count) <= end;
-            // As in Linux, the last two entries are free to hold anything.
+            // As in Linux, only the first two entries must lie inside the extended partition. The
+            // last two may hold anything, and are ignored if they do not fit.
             match (is_inside, slot < 2) {
                 (true, _) => {
                     found.push(partition(FIRST_LOGICAL + found.len() as u32, start, entry));

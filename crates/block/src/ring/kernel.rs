@@ -1,10 +1,10 @@
 //! Several requests to one file through io_uring, for which the caller waits only once.
 //!
-//! Waking a thread on a sleeping processor costs more than a write to a fast device. A log of fsync
 //! Waking a thread on a sleeping processor costs more than a write to a fast device. An fsync
 //! writes short pieces that must wait for one another. So several requests go to the kernel at the
 //! same time where possible, and a durable write also flushes. For a separate flush, io_uring would
 //! have to wake a thread of its own (Linux 6.18).
+//!
 //! # Invariants
 //!
 //! - **U1** [`Rings::run`] returns only after every request that it submitted has ended,

@@ -13,7 +13,7 @@ use super::collect::GroupUse;
 use super::spool::{Sizes, Spool};
 use crate::error::Result;
 
-/// The sizes that the items of all groups have at most, if `more` free ranges come up yet.
+/// The largest sizes that the items of all groups may reach, if `more` further free ranges appear.
 pub(crate) fn bound(groups: &[GroupUse], sector: u64, more: u64) -> Sizes {
     let mut sizes = Sizes::default();
     for group in groups {

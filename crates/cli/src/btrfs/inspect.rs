@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use buttress_control::named::Named;
+use buttress_survey::Holder;
 use serde::Deserialize;
 
 use super::subvolume;
@@ -33,10 +34,27 @@ pub(super) enum Verb {
     },
     /// Print the paths of an inode number in the subvolume of a place.
     InodeResolve { ino: u64, place: OsString },
+    /// Print the paths of the files that hold the byte at an address of the volume.
+    LogicalResolve(Resolve),
     /// Print the number of the subvolume that a place is in.
     Rootid { place: OsString },
     /// Print the path of the subvolume with a number.
     SubvolidResolve { id: u64, place: OsString },
+}
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Resolve {
+    /// Print inode numbers, offsets and subvolumes in place of paths.
+    #[arg(short = 'P')]
+    numbers: bool,
+    /// Also find files that hold only other parts of the extent.
+    #[arg(short = 'o')]
+    any_part: bool,
+    /// Size of a buffer. Accepted for scripts; has no effect.
+    #[arg(short, value_name = "BYTES")]
+    size: Option<u64>,
+    address: u64,
+    place: OsString,
 }
 
 pub(super) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
@@ -60,6 +78,7 @@ pub(super) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
                 ui.line(show(&below(&place, &name)))?;
             }
         }
+        Verb::LogicalResolve(resolve) => logical_resolve(&resolve, ui)?,
         Verb::Rootid { place } => {
             let Named { volume, spot, .. } = Named::parse(&place)?;
             let order = Order::Subvolume(Act::Show { at: spot });
@@ -75,4 +94,48 @@ pub(super) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
         }
     }
     Ok(Exit::Success)
+}
+
+fn logical_resolve(resolve: &Resolve, ui: &Ui) -> Result<()> {
+    let Named { volume, spot, .. } = Named::parse(&resolve.place)?;
+    let (address, any_part) = (resolve.address, resolve.any_part);
+    let order = Order::Survey { at: spot, request: SurveyRequest::Holders { address, any_part } };
+    let done = client::run(&order, &volume, &Devices::default(), "logical-resolve", ui)?;
+    let (mut found, here): (Vec<Holder>, u64) =
+        serde_json::from_value(done).context(|| "the answer")?;
+    if found.is_empty() {
+        let what = "logical ino ioctl: No such file or directory";
+        return Err(Failure::new(Exit::Failure, what));
+    }
+    // As Linux lists them: the newest first.
+    found.reverse();
+    if resolve.numbers {
+        for Holder { tree, ino, at, .. } in found {
+            ui.line(format!("inode {ino} offset {at} root {tree}"))?;
+        }
+        return Ok(());
+    }
+    let subvolumes = subvolume::all(&volume, ui)?;
+    let path = |tree| {
+        subvolumes.iter().find(|one| one.id == tree).map_or(String::new(), |one| one.path.clone())
+    };
+    let top = path(here);
+    for Holder { tree, ino, paths, .. } in found {
+        let its = path(tree);
+        let way = its.strip_prefix(&top).map(|way| way.trim_start_matches('/'));
+        let is_below = way.is_some() && (top.is_empty() || its[top.len()..].starts_with('/'));
+        let Some(way) = way.filter(|_| is_below || tree == here) else {
+            ui.line(format!("inode {ino} subvol {its} could not be accessed: not mounted"))?;
+            continue;
+        };
+        for path in paths {
+            let mut name = way.as_bytes().to_vec();
+            if !name.is_empty() {
+                name.push(b'/');
+            }
+            name.extend(path);
+            ui.line(show(&below(&resolve.place, &name)))?;
+        }
+    }
+    Ok(())
 }

@@ -1,10 +1,20 @@
 //! `btrfs replace`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use serde_json::Value;
+
+use crate::client;
 use crate::commands::device as own;
 use crate::exit::{Exit, Result};
+use crate::image::Devices;
+use crate::order::Order;
 use crate::ui::Ui;
+use crate::when;
+
+/// How often the status of a replacement is printed that is still going on.
+const PERIOD: Duration = Duration::from_secs(1);
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Verb {
@@ -25,9 +35,67 @@ pub(super) enum Verb {
         new: PathBuf,
         place: PathBuf,
     },
+    /// Show how far a replacement has come, again and again until it ends.
+    Status {
+        /// Show it once.
+        #[arg(short = '1')]
+        once: bool,
+        place: PathBuf,
+    },
+    /// Stop a replacement. The old device stays.
+    Cancel { place: PathBuf },
 }
 
 pub(super) fn run(verb: Verb, ui: &Ui) -> Result<Exit> {
-    let Verb::Start { force, old, new, place, .. } = verb;
-    own::run(own::Verb::replacing(old, new, place, force), ui)
+    match verb {
+        Verb::Start { force, old, new, place, .. } => {
+            own::run(own::Verb::replacing(old, new, place, force), ui)
+        }
+        Verb::Status { once, place } => status(&place, once, ui),
+        Verb::Cancel { place } => cancel(&place, ui),
+    }
+}
+
+fn status(place: &Path, once: bool, ui: &Ui) -> Result<Exit> {
+    loop {
+        let told = ask(&Order::ReplaceStatus, place, ui)?;
+        ui.line(in_words(&told))?;
+        if once || told["status"] != "running" {
+            return Ok(Exit::Success);
+        }
+        std::thread::sleep(PERIOD);
+    }
+}
+
+fn cancel(place: &Path, ui: &Ui) -> Result<Exit> {
+    if ask(&Order::ReplaceCancel, place, ui)?["canceled"] == true {
+        return Ok(Exit::Success);
+    }
+    let name = place.display();
+    ui.line(format!("INFO: ioctl(DEV_REPLACE_CANCEL)\"{name}\": not started"))?;
+    Ok(Exit::Usage)
+}
+
+fn ask(order: &Order, place: &Path, ui: &Ui) -> Result<Value> {
+    client::run(order, place, &Devices::default(), "replace", ui)
+}
+
+/// One line about a replacement, as btrfs-progs print it.
+fn in_words(told: &Value) -> String {
+    let number = |name: &str| told[name].as_u64().unwrap_or(0);
+    let day = |name: &str| when::in_brief(told[name].as_i64().unwrap_or(0));
+    let (copied, total) = (number("copied_bytes"), number("total_bytes").max(1));
+    let part = copied as f64 * 100.0 / total as f64;
+    let errors = format!("0 write errs, {} uncorr. read errs", number("uncorrectable_errors"));
+    match told["status"].as_str() {
+        Some("running") => format!("{part:.1}% done, {errors}"),
+        Some("canceled") => {
+            let (started, ended) = (day("started"), day("ended"));
+            format!("Started on {started}, canceled on {ended} at {part:.1}%, {errors}")
+        }
+        Some(_) => {
+            format!("Started on {}, finished on {}, {errors}", day("started"), day("ended"))
+        }
+        None => "Never started".to_owned(),
+    }
 }

@@ -19,37 +19,56 @@ pub(crate) struct Args {
     /// The present devices of the volume, then the directory for the files. Without a directory for
     /// --list-roots and --dry-run.
     #[arg(value_name = "VOLUME... TO", required = true, num_args = 1..)]
-    places: Vec<PathBuf>,
+    pub(crate) places: Vec<PathBuf>,
     #[command(flatten)]
-    opening: Opening,
+    pub(crate) opening: Opening,
     /// List the roots that were found, newest first, and exit.
     #[arg(long)]
-    list_roots: bool,
+    pub(crate) list_roots: bool,
     /// Use this root, given by its transaction or by the address of its node.
     #[arg(long, value_name = "N")]
-    root: Option<u64>,
+    pub(crate) root: Option<u64>,
     /// Only files that match this pattern, with everything below them. Can be given several times.
     /// `*` stays within one directory; `**` does not.
     #[arg(long, value_name = "GLOB")]
-    path: Vec<String>,
+    pub(crate) path: Vec<String>,
     /// Only this subvolume, given by its number or path.
     #[arg(long, value_name = "SUBVOLUME")]
-    subvolume: Option<String>,
+    pub(crate) subvolume: Option<String>,
     /// Also restore read-only snapshots.
     #[arg(long)]
-    snapshots: bool,
+    pub(crate) snapshots: bool,
     /// Also restore data that has lost its checksums.
     #[arg(long)]
-    unverified: bool,
+    pub(crate) unverified: bool,
     /// Overwrite existing files.
     #[arg(long)]
-    overwrite: bool,
+    pub(crate) overwrite: bool,
     /// Read and verify everything, but write nothing.
     #[arg(long)]
-    dry_run: bool,
+    pub(crate) dry_run: bool,
     /// Also list files that are complete.
     #[arg(long, short)]
-    verbose: bool,
+    pub(crate) verbose: bool,
+}
+
+impl Args {
+    /// The command line that names only places.
+    pub(crate) fn of(places: Vec<PathBuf>) -> Self {
+        Self {
+            places,
+            opening: Opening::default(),
+            list_roots: false,
+            root: None,
+            path: Vec::new(),
+            subvolume: None,
+            snapshots: false,
+            unverified: false,
+            overwrite: false,
+            dry_run: false,
+            verbose: false,
+        }
+    }
 }
 
 /// The JSON document for scripts.

@@ -46,11 +46,29 @@ fn verbs_work_on_a_volume_in_a_folder() {
     bench.fails(&["cp", "copy.img", &again], 6, &["holds"]);
 }
 
+/// A volume grows in two steps at once: its device by the name, the file system by `resize`.
+#[test]
+fn a_volume_grows_by_its_name() {
+    let bench = bench();
+    let volume = place(&bench, "volume");
+    bench.ok(&["mkfs", &volume, "--size", "1G"]);
+    std::fs::write(bench.path("note"), vec![b'x'; 3 << 20]).expect("a file");
+    bench.ok(&["cp", "note", &format!("{volume}:/")]);
+    bench.fails(&["filesystem", "resize", "3G", &volume], 5, &["no space"]);
+    let said = bench.ok(&["filesystem", "resize", "max", &format!("{volume}?size=3G")]);
+    assert!(said.contains("3.00GiB"), "{said}");
+    bench.fails(&["mkdir", &format!("{volume}?size=2G:/x")], 2, &["shrink"]);
+    bench.ok(&["check", "--check-data-csum", &volume]);
+    check_copy(&bench, &volume, "copy.img");
+    assert_eq!(std::fs::metadata(bench.path("copy.img")).expect("a copy").len(), 3 << 30);
+}
+
 /// Wrong places are named, by what is wrong with them.
 #[test]
 fn wrong_places_are_named() {
     let bench = bench();
-    bench.fails(&["check", "gs://bucket/a"], 2, &["gs://"]);
+    bench.fails(&["check", "gs:///a"], 2, &["bucket"]);
+    bench.fails(&["check", "az://container/a?colour=red"], 1, &["colour"]);
     bench.fails(&["check", "file://relative"], 2, &["slash"]);
     bench.fails(&["check", "file:///a?colour=red"], 2, &["colour"]);
     let volume = place(&bench, "volume");

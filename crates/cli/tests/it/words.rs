@@ -10,7 +10,10 @@ use crate::{Bench, text};
 
 /// Command lines with `X` for the mount, in an order in which each finds what it needs. Both
 /// programs print the same for each, but for numbers, identifiers and times.
-const LINES: [&str; 54] = [
+const LINES: [&str; 59] = [
+    "replace status X",
+    "replace status -1 X",
+    "replace cancel X",
     "subvolume create X/new",
     "subvolume create X/new",
     "subvolume snapshot -r X/s X/s2",
@@ -39,6 +42,8 @@ const LINES: [&str; 54] = [
     "subvolume find-new X/s 1000",
     "inspect-internal inode-resolve 257 X/s",
     "inspect-internal inode-resolve 999 X/s",
+    "inspect-internal logical-resolve 1 X",
+    "inspect-internal logical-resolve -P 1 X/s",
     "filesystem show X",
     "filesystem label X",
     "filesystem label X named",
@@ -164,6 +169,111 @@ fn btrfs_says_the_same_on_both() {
         assert_eq!(wanted, found, "btrfs-progs on the left");
     }
     check(&image);
+}
+
+/// After a replacement, `replace status` and `cancel` say on a mount what they say on Linux.
+#[test]
+fn replacements_are_told_as_by_btrfs_progs() {
+    let needed = ["mkfs.btrfs", "btrfs", "mount", "umount", "losetup"];
+    if !has(&needed, Some("/dev/fuse")) || !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let bench = crate::bench();
+    for name in ["image", "linux", "new", "other"] {
+        std::fs::File::create(bench.path(name)).expect("a file").set_len(300 << 20).expect("size");
+    }
+    let (image, linux, top) = (bench.path("image"), bench.path("linux"), bench.path("lx"));
+    run("mkfs.btrfs", &["-q", text(&image)]);
+    run("mkfs.btrfs", &["-q", text(&linux)]);
+    std::fs::create_dir(&top).expect("a folder");
+    let ours = bench.path("btrfs");
+    symlink(env!("CARGO_BIN_EXE_buttress"), &ours).expect("a link");
+    let lines = ["replace status X", "replace status -1 X", "replace cancel X"];
+    let told = |name: &Path, top: &Path, old: &str, new: &str| {
+        let mut replace = program(&bench, name);
+        replace.args(["replace", "start", "-B", "-f", old, new, text(top)]);
+        assert!(replace.output().expect("it starts").status.success(), "{name:?}");
+        lines.map(|line| answer(&bench, name, line, text(top), "no device"))
+    };
+    let devices = [&linux, &bench.path("other")]
+        .map(|file| run("losetup", &["--find", "--show", text(file)]));
+    let [old, new] = devices.each_ref().map(|device| device.trim());
+    run("mount", &[old, text(&top)]);
+    // The program as `btrfs` leaves mounts of Linux to the real one.
+    let wanted = told(Path::new("btrfs"), &top, "1", new);
+    run("umount", &[text(&top)]);
+    for device in [old, new] {
+        run("losetup", &["--detach", device]);
+    }
+    let mounted = Mounted::new(&bench, &[]);
+    let found = told(&ours, &bench.path("mnt"), "1", text(&bench.path("new")));
+    mounted.end();
+    assert_eq!(wanted, found, "btrfs-progs on the left");
+    assert!(found[0].contains("finished on"), "{found:?}");
+    check(&bench.path("new"));
+}
+
+/// `logical-resolve` finds the files that Linux finds: clones, snapshots, parts of an extent.
+#[test]
+fn addresses_lead_to_the_files_that_linux_finds() {
+    let needed = ["mkfs.btrfs", "btrfs", "mount", "umount", "losetup", "cp"];
+    if !has(&needed, Some("/dev/fuse")) || !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let bench = crate::bench();
+    let (image, top) = (bench.path("image"), bench.path("lx"));
+    std::fs::File::create(&image).expect("a file").set_len(300 << 20).expect("a size");
+    std::fs::create_dir(&top).expect("a folder");
+    run("mkfs.btrfs", &["-q", text(&image)]);
+    let device = run("losetup", &["--find", "--show", text(&image)]);
+    run("mount", &[device.trim(), text(&top)]);
+    let path = |name: &str| text(&top.join(name)).to_owned();
+    let clone = |from: &str, to: &str| run("cp", &["--reflink=always", &path(from), &path(to)]);
+    std::fs::write(top.join("first"), vec![7; 300_000]).expect("room");
+    clone("first", "second");
+    run("btrfs", &["subvolume", "create", &path("sub")]);
+    clone("first", "sub/third");
+    std::fs::hard_link(top.join("sub/third"), top.join("sub/hard")).expect("a link");
+    run("btrfs", &["subvolume", "snapshot", &path("sub"), &path("snap")]);
+    // The middle of one file is new, so it holds only two parts of the extent.
+    let part = std::fs::OpenOptions::new().write(true).open(top.join("second")).expect("it");
+    std::os::unix::fs::FileExt::write_all_at(&part, &[8; 8192], 65_536).expect("room");
+    run("sync", &["--file-system", text(&top)]);
+    let trees = run("btrfs", &["inspect-internal", "dump-tree", "-t", "5", device.trim()]);
+    let at = trees.split("disk byte ").nth(1).and_then(|rest| rest.split(' ').next());
+    let start: u64 = at.expect("an extent").parse().expect("its address");
+    let lines = [0, 4096, 65_536, 69_632, 131_072].map(|at| {
+        ["-P", "-Po"].map(|how| format!("inspect-internal logical-resolve {how} {} X", start + at))
+    });
+    let sorted = |name: &Path, place: &str| {
+        lines
+            .as_flattened()
+            .iter()
+            .map(|line| {
+                let words = line.split(' ').map(|word| if word == "X" { place } else { word });
+                let output = program(&bench, name).args(words).output().expect("it starts");
+                assert!(output.status.success(), "{line}: {output:?}");
+                let said = String::from_utf8(output.stdout).expect("text");
+                let mut said: Vec<_> = said.lines().map(str::to_owned).collect();
+                said.sort();
+                (line.clone(), said)
+            })
+            .collect::<Vec<_>>()
+    };
+    let wanted = sorted(Path::new("btrfs"), text(&top));
+    run("umount", &[text(&top)]);
+    run("losetup", &["--detach", device.trim()]);
+    let ours = bench.path("btrfs");
+    symlink(env!("CARGO_BIN_EXE_buttress"), &ours).expect("a link");
+    let place = format!("{}:/", text(&image));
+    assert_eq!(wanted, sorted(&ours, &place));
+    let words = ["inspect-internal", "logical-resolve", &start.to_string(), &place];
+    let output = program(&bench, &ours).args(words).output().expect("it starts");
+    let said = String::from_utf8_lossy(&output.stdout);
+    for name in ["first", "second", "sub/third", "sub/hard", "snap/third", "snap/hard"] {
+        assert!(said.lines().any(|line| line.ends_with(&format!(":/{name}"))), "{name}: {said}");
+    }
+    assert_eq!(said.lines().count(), 6, "{said}");
 }
 
 /// What btrbk reads of the list of mounts, changed by one line: FUSE has types such as

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use buttress_block::{Device, OpenOptions, probe};
 use buttress_format::DeviceId;
-use buttress_fs::{DeviceInfo, Filesystem};
+use buttress_fs::{DeviceInfo, Filesystem, ReplaceState};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::closing;
 use crate::exit::{Context, Exit, Failure, Result};
@@ -118,4 +118,23 @@ pub(super) fn stats_of(fs: &Filesystem, reset: bool, name: &str) -> Result<Value
         fs.reset_device_stats(None).context(|| name)?;
     }
     serde_json::to_value(&rows).context(|| "output")
+}
+
+/// Returns the status of the running or last replacement of a device, which is `null` if there was
+/// none.
+pub(super) fn replacement(fs: &Filesystem) -> Value {
+    let Some(status) = fs.replace_status() else { return Value::Null };
+    let state = match status.state {
+        ReplaceState::Running => "running",
+        ReplaceState::Finished => "finished",
+        ReplaceState::Canceled => "canceled",
+    };
+    json!({
+        "status": state,
+        "started": status.started,
+        "ended": status.ended,
+        "copied_bytes": status.copied,
+        "total_bytes": status.total,
+        "uncorrectable_errors": status.lost,
+    })
 }

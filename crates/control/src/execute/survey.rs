@@ -44,6 +44,10 @@ pub(super) fn carry_out(
             answer((found, item.map_or(0, |item| item.generation.0)))
         }
         SurveyRequest::Map => answer(survey::map(&trees).context(name)?),
+        SurveyRequest::Holders { address, any_part } => {
+            let found = survey::holders(&trees, *address, *any_part).context(name)?;
+            answer((found, id.tree.0))
+        }
         SurveyRequest::Names { ino } => {
             answer(survey::names(&trees, id.tree, Ino(*ino)).context(name)?)
         }

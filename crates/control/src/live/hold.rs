@@ -38,7 +38,7 @@ pub(super) const QUESTION: &str = "hold";
 /// The server's answer.
 #[derive(Debug, Serialize, Deserialize)]
 struct HeldCommit {
-    /// The bytes of the superblock, as for its first place on a device.
+    /// The bytes of the superblock, as they lie at its first place on a device.
     superblock: Vec<u8>,
     /// The devices that the volume has now, as full paths.
     devices: Vec<String>,

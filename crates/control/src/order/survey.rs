@@ -27,6 +27,13 @@ pub enum SurveyRequest {
     },
     /// Where everything of the volume lies.
     Map,
+    /// The files that hold the byte at an address, and the subvolume of the place.
+    Holders {
+        /// The address in the volume.
+        address: u64,
+        /// Also files that hold only other parts of its extent.
+        any_part: bool,
+    },
     /// The names of an inode in the subvolume of the place.
     Names {
         /// Its number.

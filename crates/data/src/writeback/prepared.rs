@@ -93,9 +93,9 @@ struct Put<'f> {
 
 impl Writeback {
     /// Whether the dirty data of a file may be written with a log. The caller holds the file's
-    /// claim. The data must be little, uncompressed, and all of it new extents. The device must
-    /// write it in one batch with the log's nodes. Where writes go through a page cache, they do
-    /// not wait, and files are better written in parallel.
+    /// claim. The data must be small and uncompressed, and get new extents only. The devices must
+    /// write it in one batch with the log's nodes. Writes into a page cache of the host do not wait
+    /// for the device, so there it is better to write files in parallel.
     fn may_wait_for_log(&self, file: &File) -> bool {
         let in_place = InodeFlags::NODATACOW | InodeFlags::PREALLOC;
         let (flags, codec) = {
@@ -310,8 +310,8 @@ impl Writeback {
         reverse: Vec<Reverse>,
         reserved: MetaReservation,
     ) -> bool {
-        // A thread that holds the extents without the claim reads or moves them. Neither waits for
-        // a commit.
+        // Another thread may hold the extents without the claim, to read or move them. Such a
+        // thread does not wait for a commit, so the wait here ends.
         let _extents = file.extents.write();
         if file.layout() != layout {
             return false;

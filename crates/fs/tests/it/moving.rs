@@ -10,7 +10,8 @@ use buttress_base::Rng;
 use buttress_block::{Device, MemoryDevice};
 use buttress_format::{DeviceId, Key, Kind, Profile, TreeId};
 use buttress_fs::{
-    BalanceOptions, FallocateMode, Filesystem, Filter, Inode, InodeFlags, MakeOptions, SetAttr,
+    BalanceOptions, FallocateMode, Filesystem, Filter, Inode, InodeFlags, MakeOptions,
+    ReplaceState, SetAttr,
 };
 use buttress_sim::{Log, campaign};
 
@@ -456,4 +457,46 @@ fn power_is_cut_while_groups_move() {
     });
     campaign::count("states", shown);
     assert!(shown > 20, "{shown} states");
+}
+
+/// A replacement has a status from its begin to its end, and afterwards. One that was stopped
+/// leaves the old device, and its status says that.
+#[test]
+fn replacements_have_a_status() {
+    let fs = mount(&memory(512));
+    assert_eq!(fs.replace_status(), None);
+    assert!(!fs.cancel_replace(), "none is running");
+    let state = || fs.replace_status().map(|status| status.state);
+    let mut seen = Vec::new();
+    let stopped = fs.replace_device(DeviceId(1), device(512), &mut |_| {
+        seen.push(state());
+        false
+    });
+    assert!(stopped.is_err());
+    assert_eq!((seen[0], state()), (Some(ReplaceState::Running), Some(ReplaceState::Canceled)));
+    assert!(!fs.cancel_replace(), "it has ended");
+    fs.replace_device(DeviceId(1), device(512), &mut |_| true).expect("a replacement");
+    let status = fs.replace_status().expect("a status");
+    assert_eq!((status.state, status.lost), (ReplaceState::Finished, 0));
+    assert!(status.copied > 0 && status.copied == status.total, "{status:?}");
+
+    // The status tells whether the cancellation came in time.
+    std::thread::scope(|scope| {
+        let (begun, begins) = std::sync::mpsc::channel();
+        let fs = &fs;
+        let canceller = scope.spawn(move || {
+            begins.recv().expect("a replacement");
+            fs.cancel_replace()
+        });
+        let done = fs.replace_device(DeviceId(1), device(512), &mut |_| {
+            let _ = begun.send(());
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            true
+        });
+        let is_cancelled = canceller.join().expect("no panic");
+        assert_eq!(done.is_err(), is_cancelled);
+        let end = if is_cancelled { ReplaceState::Canceled } else { ReplaceState::Finished };
+        assert_eq!(state(), Some(end));
+    });
+    fs.close().expect("closed");
 }

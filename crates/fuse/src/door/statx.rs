@@ -7,7 +7,7 @@ use crate::attr::device_parts;
 use crate::errno::Answer;
 
 impl Door {
-    /// Answers `statx`. Reads and writes of an open file ask with a handle, as by `getattr`.
+    /// Answers `statx`. As with `getattr`, only reads and writes of an open file ask with a handle.
     pub(crate) fn statx(&self, id: u64, has_handle: bool) -> Answer<StatxOut> {
         let attr = self.getattr(id, has_handle)?;
         let birth = self.node(id)?.inode.attr().otime;

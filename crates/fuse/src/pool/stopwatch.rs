@@ -1,4 +1,4 @@
-//! How long a thread had a request, and for how much of that time the thread waited.
+//! Measures how long a thread worked on a request, and for how much of that time the thread waited.
 //!
 //! # What must hold
 //!
@@ -54,7 +54,7 @@ impl Stopwatch {
     pub(crate) fn until(&self, end: Instant) -> Took {
         let whole = end.saturating_duration_since(self.started);
         if thread::seeded_index().is_some() {
-            // Time passes only while threads wait.
+            // Under the seeded scheduler, time passes only while threads wait.
             return Took { time: whole, away: Some(whole) };
         }
         match self.before.zip(self.before.and_then(|_| Usage::now())) {

@@ -209,10 +209,10 @@ impl Shared {
         }
     }
 
-    /// Whether a driver hands a request of this kind to a helper. It does so if the kind waits for
-    /// something. It also does if the kind takes long, others wait, a processor is idle, and so is
-    /// a helper or one may be started. In all other cases handing on costs more than the others
-    /// gain.
+    /// Whether a driver hands a request of this kind to a helper. A kind that usually waits for
+    /// something always goes to a helper. A kind that takes long goes there only if three
+    /// conditions hold: other requests wait, a processor is idle, and a helper is idle or may be
+    /// started. In all other cases handing over costs more than the other requests gain.
     fn should_hand_over(&self, kind: Kind, others_wait: bool) -> bool {
         let has_idle = || self.working.load(Ordering::Relaxed) < self.queues.len();
         self.costs.usually_waits(kind)

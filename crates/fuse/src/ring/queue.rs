@@ -50,7 +50,8 @@ pub(super) struct Queue {
     ended: AtomicUsize,
     /// The present term, and whether its driver is away at a request.
     pub(super) term: DriverTerm,
-    /// Requests that drivers have worked out.
+    /// The number of requests that drivers of this queue have finished. The watch sees by it that a
+    /// driver makes progress.
     pub(super) finished: AtomicU64,
 }
 

@@ -10,9 +10,9 @@
 //!   the committed ones. No later transaction may change the references of the extent, or an item
 //!   that the walk found. Otherwise the mover looks into each tree anew.
 //!
-//! Why L7 is enough: an operation may make an item point to the extent, and take no such item
-//! away. It adds a reference. An operation that removes, moves or cuts an item changes an item
-//! that the walk found.
+//! Why L7 is enough: an operation changes the users of an extent in one of two ways. If it makes a
+//! new item point to the extent, it adds a reference. If it removes, moves or cuts an item, the
+//! walk has found that item. L7 looks for both.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -177,8 +177,9 @@ fn walk(
 }
 
 impl Walk<'_> {
-    /// Looks below a node, and returns whether anything is there. Each tree that has the node comes
-    /// with all wants of items in it. So what the first tree finds counts for all.
+    /// Looks for matches below a node, and returns whether there are any. Several trees may share
+    /// the node. Each of them brings the same wants: all that may have items below the node. So the
+    /// result of the first visit holds for all trees.
     fn visit(&mut self, tree: TreeId, at: &Expect, wants: &[usize]) -> Result<bool> {
         if let Some(known) = self.seen.get(&at.ptr.logical) {
             return Ok(!known.is_empty());

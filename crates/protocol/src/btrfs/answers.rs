@@ -81,14 +81,15 @@ pub struct VolumeFacts {
     pub nodesize: u32,
     /// Bytes of a sector.
     pub sectorsize: u32,
-    /// Number and length in bytes of the checksums.
+    /// The number of the checksum type, and the length of a checksum in bytes.
     pub csum: (u16, u16),
     /// Number of the transaction.
     pub generation: u64,
 }
 
 impl VolumeFacts {
-    /// All that a program may ask for: the kernel passes no wish along with this command.
+    /// Flags for all fields that a program may ask for. The kernel does not pass the program's
+    /// flags along with this command, so every answer has all fields.
     const ALL: u64 = 1 | 1 << 1 | 1 << 2;
 
     /// The answer.
@@ -182,8 +183,9 @@ impl SubvolumeFacts {
     }
 }
 
-/// The answer about subvolumes within another, each with the directory that has its name. With more
-/// than fit the error of the command is `EOVERFLOW`, and the answer holds for the first ones.
+/// The answer that lists the subvolumes within another, each with the directory that has its name.
+/// If there are more than fit, the answer lists the first ones, and the error of the command is
+/// `EOVERFLOW`.
 #[must_use]
 pub fn subvolume_refs(from: u64, found: &[(u64, u64)]) -> (Vec<u8>, Option<Errno>) {
     let shown = &found[..found.len().min(REFS_MAX)];
@@ -241,8 +243,8 @@ impl SearchPage {
         Ok(Self { bytes, count: 0, count_max: key.count })
     }
 
-    /// Adds an item; returns whether another may be added. An item that never fits comes as the
-    /// only one, without its bytes.
+    /// Adds an item if it fits, and returns whether another one may be added. An item that is too
+    /// long for any answer is added only as the first one, without its bytes. It ends the answer.
     pub fn add(&mut self, key: (u64, u8, u64), generation: u64, item: &[u8]) -> bool {
         const ROOM: usize = ARGUMENT_LEN - SearchKey::LEN;
         let is_too_long = SEARCH_ITEM_LEN + item.len() > ROOM;

@@ -1,4 +1,4 @@
-//! Stores of the crate `object_store`: a folder, and whatever speaks S3.
+//! Stores of the crate `object_store`: folders, and the clients that `clouds` makes.
 //!
 //! # Invariants
 //!
@@ -46,37 +46,7 @@ impl Objects {
         Self::new("file://".to_owned(), Arc::new(store))
     }
 
-    /// Opens a bucket. The environment's `AWS_` variables come first, `options` override them.
-    ///
-    /// # Errors
-    ///
-    /// [`StoreError::Refused`] for an option that the client does not know, and names it.
-    #[cfg(feature = "s3")]
-    pub fn s3(bucket: &str, options: &[(String, String)]) -> Result<Self, StoreError> {
-        use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
-        use object_store::{ClientOptions, RetryConfig};
-
-        // Fails where one is installed already, which is as good.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let mut builder = AmazonS3Builder::from_env().with_bucket_name(bucket);
-        for (key, value) in options {
-            let key: AmazonS3ConfigKey = key.parse().map_err(|_| {
-                StoreError::Refused(format!("there is no option {key:?} of s3:// places"))
-            })?;
-            builder = builder.with_config(key, value);
-        }
-        let endpoint = builder.get_config_value(&AmazonS3ConfigKey::Endpoint).unwrap_or_default();
-        let client = ClientOptions::new()
-            .with_allow_http(endpoint.starts_with("http://"))
-            .with_timeout(Duration::from_secs(180));
-        let retry = RetryConfig { max_retries: 0, ..RetryConfig::default() };
-        let built = builder.with_client_options(client).with_retry(retry).build();
-        let store = built.map_err(|error| StoreError::Refused(text(&error)))?;
-        let server = if endpoint.is_empty() { String::new() } else { format!(" at {endpoint}") };
-        Self::new(format!("s3://{bucket}{server}"), Arc::new(store))
-    }
-
-    fn new(title: String, store: Arc<dyn ObjectStore>) -> Result<Self, StoreError> {
+    pub(super) fn new(title: String, store: Arc<dyn ObjectStore>) -> Result<Self, StoreError> {
         let runtime = Builder::new_multi_thread()
             .worker_threads(2)
             .thread_name("remote-io")
@@ -191,7 +161,7 @@ fn no_bucket(error: StoreError) -> StoreError {
 }
 
 /// The error with all its causes, in one line.
-fn text(error: &dyn std::error::Error) -> String {
+pub(super) fn text(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
     while let Some(cause) = next {

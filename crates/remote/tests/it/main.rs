@@ -5,6 +5,7 @@ mod conformance;
 mod crashes;
 mod disk;
 mod following;
+mod hostile;
 mod local;
 mod server;
 mod writers;

@@ -4,10 +4,11 @@
 //! # Invariants
 //!
 //! - **D1** Of the leaves between the first extent and the last, all but the two outer ones hold
-//!   only extents of this inode. These are items of one length. Whichever of these leaves are
-//!   dirty, they become no more than all of them packed (`tree::L2`). A clean leaf between two runs
-//!   makes up for the extra leaf of a run. Each outer leaf becomes up to three by itself, and takes
-//!   in a neighbour. So does the leaf of the inode item.
+//!   only extents of this inode. These are items of one length. The dirty ones among these leaves
+//!   become at most as many leaves as all of them would if packed (`tree::L2`). A run of dirty
+//!   leaves may need one extra leaf, and the clean leaf between two runs makes up for it. Each
+//!   outer leaf becomes up to three leaves by itself, and takes in a neighbour. The same holds for
+//!   the leaf of the inode item.
 //! - **D2** A part of the data may finish in this transaction, and the rest in the next. Each part
 //!   may dirty all these leaves. In the next transaction they include what this one adds. Leaves
 //!   that are already dirty in this transaction are in the ledger's count. So the leaves that their
@@ -49,9 +50,9 @@ impl Span {
         Ok(Self { keys, nodes: survey.under(&Expect::root(root))? })
     }
 
-    /// The most nodes that all dirty data of the inode can dirty, besides those already `noted` of
-    /// its tree. During a commit, `frozen` has the changes noted of the frozen transaction. A path
-    /// has `levels` nodes.
+    /// The most nodes that all dirty data of the inode can dirty, without those that are in `noted`
+    /// already. `noted` has the changes of the running transaction to the inode's tree. During a
+    /// commit, `frozen` has the changes of the frozen transaction. A path has `levels` nodes.
     pub(crate) fn nodes(
         &self,
         view: &View,

@@ -28,7 +28,7 @@ pub(super) struct Link {
 #[derive(Clone, Debug)]
 pub(super) struct Inode {
     pub(super) item: InodeItem,
-    /// Sorted; never empty but for the top.
+    /// Sorted. Empty only for the top directory of the subvolume.
     pub(super) links: Vec<Link>,
     pub(super) xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
 }

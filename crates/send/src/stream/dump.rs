@@ -49,7 +49,7 @@ pub(super) fn below(top: &str, path: StreamPath<'_>) -> String {
     format!("{top}/{}", escape(path.as_bytes()))
 }
 
-/// A subvolume by its identity, each word with a prefix.
+/// The uuid and the transaction of a subvolume as text. Each field name begins with `prefix`.
 pub(super) fn of(source: Source, prefix: &str) -> String {
     format!("{prefix}uuid={} {prefix}transid={}", uuid_text(&source.uuid), source.ctransid)
 }

@@ -64,7 +64,8 @@ impl<'p> Both<'p> {
         found.map(|(_, value)| value.as_slice())
     }
 
-    /// Returns the bytes that are stored, if the header has no room for them.
+    /// Returns the length of the stored content, if the extensions have it. They do if it is too
+    /// large for the header's field.
     pub(super) fn size(&self) -> io::Result<Option<u64>> {
         self.get(b"size").map(decimal).transpose()
     }

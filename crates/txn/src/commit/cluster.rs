@@ -4,7 +4,7 @@
 //!
 //! A commit rebuilds nodes from all over its trees in one order, and frees the nodes that they
 //! replace. So the free space of metadata is soon in pieces. If each node were allocated by itself,
-//! it would get the next piece. A run is the longest free piece, or as long as one request. The
+//! it would get the next piece. A run is a long free piece, at most as long as one request. The
 //! nodes lie in it side by side, in the order in which they were made.
 //!
 //! # Invariants

@@ -1,0 +1,70 @@
+//! `btrfs restore`, with the options of btrfs-progs.
+
+use std::path::PathBuf;
+
+use crate::commands::restore as own;
+use crate::exit::{Exit, Failure, Result};
+use crate::ui::Ui;
+
+/// Copy files out of a damaged volume. Damage never ends the run. Owners, modes, times, symbolic
+/// links and extended attributes are always restored.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Read and verify everything, but write nothing.
+    #[arg(short = 'D', long)]
+    dry_run: bool,
+    /// Go on after errors. This is always done.
+    #[arg(short, long)]
+    ignore_errors: bool,
+    /// Overwrite existing files.
+    #[arg(short, long)]
+    overwrite: bool,
+    /// Restore owner, mode and times. This is always done.
+    #[arg(short, long)]
+    metadata: bool,
+    /// Restore symbolic links. This is always done.
+    #[arg(short = 'S', long)]
+    symlink: bool,
+    /// Also restore read-only snapshots.
+    #[arg(short, long)]
+    snapshots: bool,
+    /// Restore extended attributes. This is always done.
+    #[arg(short, long)]
+    xattr: bool,
+    /// Refused: `buttress restore --path` takes patterns.
+    #[arg(long, value_name = "REGEX")]
+    path_regex: Option<String>,
+    /// List the roots that were found.
+    #[arg(short, long)]
+    list_roots: bool,
+    /// Only this subvolume, given by its number.
+    #[arg(short, long, value_name = "ID")]
+    root: Option<u64>,
+    /// Use the root tree at this address.
+    #[arg(short, value_name = "ADDRESS")]
+    tree: Option<u64>,
+    /// Use this copy of the superblock. Accepted, but has no effect: every good copy is found.
+    #[arg(short = 'u', long = "super", value_name = "COPY")]
+    mirror: Option<u64>,
+    /// The devices of the volume, then the directory for the files.
+    #[arg(value_name = "DEVICE... TO", required = true, num_args = 1..)]
+    places: Vec<PathBuf>,
+}
+
+pub(super) fn run(args: Args, is_verbose: bool, ui: &Ui) -> Result<Exit> {
+    if args.path_regex.is_some() {
+        let what = "--path-regex is not supported; `buttress restore --path` takes patterns";
+        return Err(Failure::new(Exit::Failure, what));
+    }
+    let own = own::Args {
+        list_roots: args.list_roots,
+        root: args.tree,
+        subvolume: args.root.map(|id| id.to_string()),
+        snapshots: args.snapshots,
+        overwrite: args.overwrite,
+        dry_run: args.dry_run,
+        verbose: is_verbose || args.dry_run,
+        ..own::Args::of(args.places)
+    };
+    own::run(own, ui)
+}

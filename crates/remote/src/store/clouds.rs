@@ -1,0 +1,106 @@
+//! Clients of servers: buckets that speak S3, of Google Cloud Storage, and of Azure.
+//!
+//! # Invariants
+//!
+//! - **C1** The environment comes first, and options of the place override it. A wrong option is
+//!   named.
+//! - **C2** A client repeats nothing by itself (B1 of `objects`). Without TLS it speaks only to an
+//!   endpoint that is given so.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+#[cfg(feature = "s3")]
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+#[cfg(feature = "az")]
+use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
+#[cfg(feature = "gs")]
+use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
+use object_store::{ClientOptions, ObjectStore, RetryConfig};
+
+use super::StoreError;
+use super::objects::{Objects, text};
+
+/// How long a request may take as a whole. `objects` has limits by length.
+const TIMEOUT: Duration = Duration::from_secs(180);
+
+/// How a client connects and repeats (C2).
+fn client(is_plain: bool) -> (ClientOptions, RetryConfig) {
+    // Fails where one is installed already, which is as good.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let client = ClientOptions::new().with_allow_http(is_plain).with_timeout(TIMEOUT);
+    (client, RetryConfig { max_retries: 0, ..RetryConfig::default() })
+}
+
+/// Reads the name of an option (C1).
+fn key<K: std::str::FromStr>(name: &str, scheme: &str) -> Result<K, StoreError> {
+    let unknown = |_| StoreError::Refused(format!("no option {name:?} of {scheme}:// places"));
+    name.parse().map_err(unknown)
+}
+
+fn finish<S: ObjectStore>(
+    title: String,
+    built: object_store::Result<S>,
+) -> Result<Objects, StoreError> {
+    let store = built.map_err(|error| StoreError::Refused(text(&error)))?;
+    Objects::new(title, Arc::new(store))
+}
+
+fn titled(scheme: &str, bucket: &str, endpoint: &str) -> String {
+    let server = if endpoint.is_empty() { String::new() } else { format!(" at {endpoint}") };
+    format!("{scheme}://{bucket}{server}")
+}
+
+impl Objects {
+    /// Opens a bucket of a server that speaks S3. The environment is that of `AWS_` variables.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreError::Refused`] for an option that the client does not know, and names it.
+    #[cfg(feature = "s3")]
+    pub fn s3(bucket: &str, options: &[(String, String)]) -> Result<Self, StoreError> {
+        let mut builder = AmazonS3Builder::from_env().with_bucket_name(bucket);
+        for (name, value) in options {
+            builder = builder.with_config(key::<AmazonS3ConfigKey>(name, "s3")?, value);
+        }
+        let endpoint = builder.get_config_value(&AmazonS3ConfigKey::Endpoint).unwrap_or_default();
+        let (client, retry) = client(endpoint.starts_with("http://"));
+        let built = builder.with_client_options(client).with_retry(retry).build();
+        finish(titled("s3", bucket, &endpoint), built)
+    }
+
+    /// Opens a bucket of Google Cloud Storage. The environment is that of `GOOGLE_` variables.
+    ///
+    /// # Errors
+    ///
+    /// As [`Objects::s3`].
+    #[cfg(feature = "gs")]
+    pub fn gs(bucket: &str, options: &[(String, String)]) -> Result<Self, StoreError> {
+        let mut builder = GoogleCloudStorageBuilder::from_env().with_bucket_name(bucket);
+        for (name, value) in options {
+            builder = builder.with_config(key::<GoogleConfigKey>(name, "gs")?, value);
+        }
+        let (client, retry) = client(false);
+        let built = builder.with_client_options(client).with_retry(retry).build();
+        finish(titled("gs", bucket, ""), built)
+    }
+
+    /// Opens a container of Azure Blob Storage. The environment is that of `AZURE_` variables.
+    ///
+    /// # Errors
+    ///
+    /// As [`Objects::s3`].
+    #[cfg(feature = "az")]
+    pub fn az(container: &str, options: &[(String, String)]) -> Result<Self, StoreError> {
+        let mut builder = MicrosoftAzureBuilder::from_env().with_container_name(container);
+        for (name, value) in options {
+            builder = builder.with_config(key::<AzureConfigKey>(name, "az")?, value);
+        }
+        let given = |key| builder.get_config_value(&key).unwrap_or_default();
+        let (endpoint, emulator) =
+            (given(AzureConfigKey::Endpoint), given(AzureConfigKey::UseEmulator));
+        let (client, retry) = client(endpoint.starts_with("http://") || emulator == "true");
+        let built = builder.with_client_options(client).with_retry(retry).build();
+        finish(titled("az", container, &endpoint), built)
+    }
+}
