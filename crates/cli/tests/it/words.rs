@@ -238,6 +238,7 @@ fn addresses_lead_to_the_files_that_linux_finds() {
     // The middle of one file is new, so it holds only two parts of the extent.
     let part = std::fs::OpenOptions::new().write(true).open(top.join("second")).expect("it");
     std::os::unix::fs::FileExt::write_all_at(&part, &[8; 8192], 65_536).expect("room");
+    drop(part);
     run("sync", &["--file-system", text(&top)]);
     let trees = run("btrfs", &["inspect-internal", "dump-tree", "-t", "5", device.trim()]);
     let at = trees.split("disk byte ").nth(1).and_then(|rest| rest.split(' ').next());
