@@ -53,6 +53,7 @@ mod run;
 mod sorter;
 mod source;
 mod superblock;
+mod trial;
 mod walk;
 
 pub use error::{Error, Result};

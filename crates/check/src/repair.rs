@@ -8,6 +8,8 @@
 //! - **M2** A superblock is written by patching the bytes of a good copy. So fields that this
 //!   program does not know stay as they are.
 //! - **M3** Nodes are durable before the superblock.
+//! - **M4** A new extent tree counts only if the checker finds the volume with it to be clean. New
+//!   nodes lie in free space. So without a new superblock the volume is as before.
 //!
 //! # Failure
 //!
@@ -31,9 +33,11 @@ use serde::Serialize;
 
 use crate::error::{Error, Result};
 use crate::issue::{Issue, Severity};
-use crate::options::Options;
+use crate::options::{NoProgress, Options};
 use crate::rebuild::rebuild;
 use crate::report::Report;
+use crate::run::check_devices;
+use crate::trial::Trial;
 
 /// The changes that were made, and the problems that remain, as sentences.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -167,6 +171,11 @@ fn rebuild_extents(
         Err(error) => return Err(error),
     };
     let changes = changes_of(&rebuilt.superblock);
+    if let Some(code) = wrong_with(devices, &changes, plan, &options.check)? {
+        let why = format!("extent tree: it was not written anew: {code} would be left");
+        repairs.left.push(why);
+        return Ok(false);
+    }
     for device in devices {
         write_superblocks(&**device, &changes)?;
     }
@@ -175,6 +184,25 @@ fn rebuild_extents(
     }
     repairs.done.extend(rebuilt.done);
     Ok(true)
+}
+
+/// Checks the volume as it would be with changed superblocks (M4). Returns the code of an error
+/// that is none of those that the plan leaves.
+fn wrong_with(
+    devices: &[Arc<dyn Device>],
+    changes: &[Change],
+    plan: &Plan,
+    options: &Options,
+) -> Result<Option<&'static str>> {
+    let mut tried: Vec<Arc<dyn Device>> = Vec::new();
+    for device in devices {
+        let trial = Trial::new(device);
+        write_superblocks(&trial, changes)?;
+        tried.push(Arc::new(trial));
+    }
+    let report = check_devices(tried, options, &NoProgress)?;
+    let errors = report.issues.iter().filter(|issue| issue.severity() == Severity::Error);
+    Ok(errors.map(Issue::code).find(|code| !plan.others.contains(code)))
 }
 
 /// The fields of a superblock that a rebuild changes.

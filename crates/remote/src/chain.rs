@@ -48,6 +48,14 @@ impl Chain {
         Self { store, ..self.clone() }
     }
 
+    /// A copy that gives up on a failing store after half a minute, for an opening. Nothing is held
+    /// yet, and the name may be wrong: some stores answer for a bucket that is missing as for one
+    /// that fails.
+    pub(crate) fn at_opening(&self) -> Self {
+        let store = self.store.with_patience(Duration::from_secs(30));
+        Self { store, ..self.clone() }
+    }
+
     /// The manifest of a number, if it is there.
     pub(crate) fn get(&self, number: CommitNumber) -> Result<Option<(VolumeId, Manifest)>> {
         let name = self.names.manifest(number);

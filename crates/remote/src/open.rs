@@ -130,7 +130,7 @@ impl Site {
     ///
     /// Those of the store.
     pub fn has_volume(&self) -> Result<bool> {
-        Ok(self.chain().head()?.is_some())
+        Ok(self.chain().at_opening().head()?.is_some())
     }
 
     /// Makes a volume of `len` zero bytes, unless there is one of that length, and opens it.
@@ -142,7 +142,7 @@ impl Site {
     pub fn create(&self, len: u64) -> Result<RemoteDevice> {
         let chain = self.chain();
         let wanted = len.next_multiple_of(4096);
-        match chain.head()? {
+        match chain.at_opening().head()? {
             Some((_, head)) if head.device_len == wanted => {}
             Some((_, head)) => {
                 let (place, found) = (self.place.clone(), head.device_len);
@@ -229,7 +229,7 @@ impl Site {
         match &self.options.at {
             At::Newest => {
                 let none = || Error::NoVolume { place: self.place.clone() };
-                chain.head()?.ok_or_else(none)
+                chain.at_opening().head()?.ok_or_else(none)
             }
             At::Pin(name) => pin::get(chain, name),
             At::Number(number) => {

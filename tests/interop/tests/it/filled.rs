@@ -141,8 +141,8 @@ fn folders_become_subvolumes() {
         assert_eq!(read_only, "ro=true\nro=false\n");
         let flags = mount.shell("lsattr -d db db/row db/sub/more plain/sum | cut -d' ' -f1");
         let has: Vec<bool> = flags.lines().map(|line| line.contains('C')).collect();
-        // A subvolume inherits no flags.
-        assert_eq!(has, [true, true, false, false], "{flags}");
+        // A subvolume has the flags that are given to a folder above it.
+        assert_eq!(has, [true, true, true, false], "{flags}");
         mount.unmount();
         let dump = run("btrfs", ["inspect-internal", "dump-tree", "-t5", text(images.path())]);
         assert!(dump.contains("flags 0x1(NODATASUM)"), "files without checksums alone");
