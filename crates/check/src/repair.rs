@@ -238,8 +238,8 @@ struct Plan {
     others: Vec<&'static str>,
 }
 
-/// Whether an issue is of the checksum tree.
-fn is_of_sums(issue: &Issue) -> bool {
+/// The tree with the damaged nodes or items, for an issue about these.
+fn damaged_tree(issue: &Issue) -> Option<TreeId> {
     match issue {
         Issue::NodeDamaged { tree, .. }
         | Issue::NodeOwner { tree, .. }
@@ -249,31 +249,29 @@ fn is_of_sums(issue: &Issue) -> bool {
         | Issue::NodeShared { tree, .. }
         | Issue::ItemMalformed { tree, .. }
         | Issue::ItemUnexpected { tree, .. }
-        | Issue::RootMissing { tree } => *tree == TreeId::CSUM,
+        | Issue::RootMissing { tree } => Some(*tree),
+        _ => None,
+    }
+}
+
+/// Whether an issue is of the checksum tree.
+fn is_of_sums(issue: &Issue) -> bool {
+    match issue {
         Issue::CsumMissing { .. }
         | Issue::CsumUnexpected { .. }
         | Issue::CsumUnused { .. }
         | Issue::CsumOverlap { .. }
         | Issue::DataDamaged { .. } => true,
-        _ => false,
+        other => damaged_tree(other) == Some(TreeId::CSUM),
     }
 }
 
 /// Whether an issue is of the extent tree, or of the trees that follow from it.
 fn is_of_extents(issue: &Issue) -> bool {
     let is_derived =
-        |tree: &TreeId| matches!(*tree, TreeId::EXTENT | TreeId::BLOCK_GROUP | TreeId::FREE_SPACE);
+        |tree: TreeId| matches!(tree, TreeId::EXTENT | TreeId::BLOCK_GROUP | TreeId::FREE_SPACE);
     match issue {
-        Issue::NodeDamaged { tree, .. }
-        | Issue::NodeOwner { tree, .. }
-        | Issue::NodeFlags { tree, .. }
-        | Issue::NodeGeneration { tree, .. }
-        | Issue::NodeBounds { tree, .. }
-        | Issue::NodeShared { tree, .. }
-        | Issue::ItemMalformed { tree, .. }
-        | Issue::ItemUnexpected { tree, .. }
-        | Issue::ItemGeneration { tree, .. }
-        | Issue::RootMissing { tree } => is_derived(tree),
+        Issue::ItemGeneration { tree, .. } => is_derived(*tree),
         Issue::BlockGroupMissing { .. }
         | Issue::BlockGroupMismatch { .. }
         | Issue::ChunkMissing { .. }
@@ -288,7 +286,7 @@ fn is_of_extents(issue: &Issue) -> bool {
         | Issue::BackrefUnused { .. }
         | Issue::BackrefCount { .. }
         | Issue::BackrefOrder { .. } => true,
-        _ => false,
+        other => damaged_tree(other).is_some_and(is_derived),
     }
 }
 
