@@ -2,9 +2,9 @@
 //!
 //! # Place
 //!
-//! Without `--foreground`, the program starts itself again with that option, in a new session. It
-//! ends as soon as that child reports that the mount is there. It does not fork, because a process
-//! with threads cannot go on after a fork.
+//! Without `--foreground`, the program starts itself again with that option. It ends as soon as
+//! that child reports that the mount is there. The child then enters a session of its own. It does
+//! not fork, because a process with threads cannot go on after a fork.
 //!
 //! The child opens the devices, so it owns their locks. It keeps them until everything is durable,
 //! which may be after umount(2) has returned. A verb that opens the volume meanwhile waits
@@ -329,10 +329,6 @@ fn failed(mut child: Child) -> Result<Exit> {
 
 fn serve(args: &Args, options: Parsed, ui: &Ui) -> Result<Exit> {
     let Parsed { mut door, volume, cache } = options;
-    if args.announce {
-        // Ctrl-C at the terminal must not reach a mount in the background.
-        rustix::process::setsid().context(|| "leaving the terminal")?;
-    }
     pressure::prepare();
     // Signals that arrive while the volume is being opened are kept until the thread for signals
     // starts.
@@ -477,12 +473,18 @@ fn latency_figures() -> Figures {
 }
 
 /// Tells the parent that the mount is there, and leaves the parent's terminal and directory.
+///
+/// Until then the child is in the process group of its parent. systemd runs mount(8) in its own
+/// group, and the kernel lets only that group pass an automount point where a mount is being made.
+/// Any other process waits there for that mount.
 fn announce(log: Option<&Path>) -> Result<()> {
     let log = match log {
         Some(path) => File::options().create(true).append(true).open(path),
         None => File::options().write(true).open("/dev/null"),
     };
     let log = log.context(|| "the log")?;
+    // Ctrl-C at the terminal must not reach a mount in the background.
+    rustix::process::setsid().context(|| "leaving the terminal")?;
     let mut out = std::io::stdout().lock();
     writeln!(out, "{READY}").and_then(|()| out.flush()).context(|| "announcing the mount")?;
     rustix::stdio::dup2_stdout(&log).context(|| "leaving standard output")?;
