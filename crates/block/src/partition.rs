@@ -17,6 +17,8 @@
 mod gpt;
 mod mbr;
 
+use std::ops::Range;
+
 use crate::device::Device;
 use crate::error::Error;
 
@@ -84,6 +86,17 @@ pub fn read(disk: &dyn Device) -> Result<Option<Vec<Partition>>, Error> {
     };
     check_apart(disk, &found)?;
     Ok(Some(found))
+}
+
+/// Reads where the extended partitions of an MBR lie: the records of their partitions are in there,
+/// between these. Ranges of bytes; none for a GPT.
+///
+/// # Errors
+///
+/// Those of reading the disk.
+pub fn extended(disk: &dyn Device) -> Result<Vec<Range<u64>>, Error> {
+    let record = sector(disk, 0)?.and_then(|first| mbr::Record::parse(&first));
+    Ok(record.filter(|record| !record.is_protective()).map_or(Vec::new(), |it| it.extended()))
 }
 
 /// Refuses partitions that overlap (T3).

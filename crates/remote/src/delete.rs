@@ -22,7 +22,9 @@ use crate::open::Site;
 use crate::pin;
 
 /// The folders of a volume's objects, in the order of deletion. The volume has no pins by then.
-const FOLDERS: [&str; 6] = ["data", "map", "lease", "trial", "writer", "key"];
+const FOLDERS: [&str; 5] = ["data", "map", "lease", "trial", "writer"];
+/// The folder that goes last: without a key, nothing can read the folder `gone` (V3).
+const KEYS: &str = "key";
 
 /// Whether a name is one that volumes give to objects. Others in these folders stay.
 fn is_ours(name: &str) -> bool {
@@ -53,6 +55,17 @@ fn release_bases(chain: &Chain) -> Result<u64> {
         if let Some((base, pin)) = last.bases.last().zip(last.base_pin.as_ref()) {
             chain.store.delete(&Names::new(&base.prefix).pin(pin))?;
         }
+        chain.store.delete(&meta.name)?;
+        count += 1;
+    }
+    Ok(count)
+}
+
+/// Deletes the volume's objects in a folder. Returns how many there were.
+fn empty(chain: &Chain, folder: &str) -> Result<u64> {
+    let listed = chain.store.list(&chain.names.folder(folder))?;
+    let mut count = 0;
+    for meta in listed.iter().filter(|meta| is_ours(&meta.name)) {
         chain.store.delete(&meta.name)?;
         count += 1;
     }
@@ -97,16 +110,11 @@ impl Site {
             count += 1;
         }
         for folder in FOLDERS {
-            for meta in chain.store.list(&chain.names.folder(folder))? {
-                if !is_ours(&meta.name) {
-                    continue;
-                }
-                chain.store.delete(&meta.name)?;
-                count += 1;
-            }
+            count += empty(&chain, folder)?;
         }
         // Nothing of the base is needed here any more.
         count += release_bases(&chain)?;
+        count += empty(&chain, KEYS)?;
         if count == 0 {
             return Err(Error::NoVolume { place: self.place.clone() });
         }

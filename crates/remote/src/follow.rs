@@ -29,14 +29,16 @@ const LIST: Duration = Duration::from_secs(60);
 /// What the devices of a line share: each was opened as a newer commit of another one.
 #[derive(Debug)]
 pub(crate) struct Line {
-    newest: Ranked<Weak<RemoteDevice>>,
+    /// Devices from the oldest to the newest. A newer one may end early, if the engine does not
+    /// take it.
+    devices: Ranked<Vec<Weak<RemoteDevice>>>,
     listed: Ranked<Option<Instant>>,
 }
 
 impl Default for Line {
     fn default() -> Self {
-        let newest = Ranked::new(Rank::Leaf, Weak::new());
-        Self { newest, listed: Ranked::new(Rank::Leaf, None) }
+        let devices = Ranked::new(Rank::Leaf, Vec::new());
+        Self { devices, listed: Ranked::new(Rank::Leaf, None) }
     }
 }
 
@@ -50,7 +52,7 @@ impl Newest {
     /// The newest device, unless it was closed.
     #[must_use]
     pub fn get(&self) -> Option<Arc<RemoteDevice>> {
-        self.line.newest.lock().upgrade()
+        self.line.devices.lock().iter().rev().find_map(Weak::upgrade)
     }
 }
 
@@ -64,10 +66,11 @@ impl RemoteDevice {
     /// Returns a handle that finds the newest of this device and those of newer commits.
     #[must_use]
     pub fn newest(self: &Arc<Self>) -> Newest {
-        let mut newest = self.line.newest.lock();
-        if newest.strong_count() == 0 {
-            *newest = Arc::downgrade(self);
+        let mut devices = self.line.devices.lock();
+        if devices.iter().all(|device| device.strong_count() == 0) {
+            *devices = vec![Arc::downgrade(self)];
         }
+        drop(devices);
         Newest { line: Arc::clone(&self.line) }
     }
 
@@ -93,7 +96,10 @@ impl RemoteDevice {
         let mut device = Self::start(newer, &Settled::default())?;
         device.line = Arc::clone(&self.line);
         let device = Arc::new(device);
-        *self.line.newest.lock() = Arc::downgrade(&device);
+        let mut devices = self.line.devices.lock();
+        devices.retain(|device| device.strong_count() > 0);
+        devices.push(Arc::downgrade(&device));
+        drop(devices);
         Ok(Some(device))
     }
 

@@ -8,15 +8,16 @@
 
 use std::path::Path;
 
-use buttress_block::partition::{self, SECTOR};
+use buttress_block::partition;
 use buttress_block::{Device, FileDevice, OpenOptions, probe};
 
 use crate::error::Result;
 use crate::inside::Inside;
 use crate::place::is_remote;
 
-/// Sectors of a GPT at each end of a disk: header and list, and at the begin the MBR before them.
-const TABLE_SECTORS: u64 = 34;
+/// Bytes of a GPT at each end of a disk: header and list, and at the begin the MBR before them. The
+/// most are those of a table in sectors of 4 KiB.
+const TABLE: u64 = 6 * 4096;
 
 /// Returns what a new file system at `volume` would overwrite, if there is anything (G1, G2). For a
 /// volume in a store `None`: only the opened volume can be looked at.
@@ -56,8 +57,10 @@ fn around(disk: &dyn Device, inside: &Inside) -> Result<Option<String>> {
     if let Some(part) = table.iter().find(cut) {
         return Ok(Some(format!("a part of partition {}", part.number)));
     }
-    let edge = TABLE_SECTORS * SECTOR;
-    let is_table = start < edge || end > disk.len().saturating_sub(edge);
+    // Records of logical partitions lie between these.
+    let extended = partition::extended(disk)?;
+    let is_record = extended.iter().any(|at| at.start < end && at.end > start);
+    let is_table = is_record || start < TABLE || end > disk.len().saturating_sub(TABLE);
     Ok((is_table || !whole.ends_with("partition table")).then_some(whole))
 }
 
@@ -76,19 +79,29 @@ mod tests {
         std::fs::write(&path, &bytes).expect("a disk");
         let is_free = |part: &str| overwritten(&at(part)).expect("a disk").is_none();
         assert!(is_free("") && is_free("@1MiB"));
-        for (slot, start) in [(0, 2048_u32), (1, 8192)] {
+        for (slot, kind, start) in [(0, 0x83, 2048_u32), (1, 0x83, 8192), (2, 5, 12288)] {
             let entry = &mut bytes[446 + 16 * slot..][..16];
-            entry[4] = 0x83;
+            entry[4] = kind;
             entry[8..12].copy_from_slice(&start.to_le_bytes());
             entry[12..].copy_from_slice(&2048_u32.to_le_bytes());
         }
         bytes[510..512].copy_from_slice(&[0x55, 0xaa]);
         std::fs::write(&path, &bytes).expect("a disk");
-        for free in ["#1", "#2", "@1MiB", "@1MiB+1MiB", "@2MiB+1MiB", "@2MiB"] {
+        for free in ["#1", "#2", "@1MiB", "@1MiB+1MiB", "@2MiB+1MiB", "@2MiB", "@5MiB"] {
             assert!(is_free(free), "{free}");
         }
-        for used in ["", "@0+64K", "@512", "@1MiB+2MiB", "@1MiB+512K", "@1536K+1MiB", "@4MiB+2MiB"]
-        {
+        for used in [
+            "",
+            "@0+64K",
+            "@512",
+            "@16K+4K",
+            "@1MiB+2MiB",
+            "@1MiB+512K",
+            "@1536K+1MiB",
+            "@4MiB+2MiB",
+            "@6MiB",
+            "@5MiB+2MiB",
+        ] {
             assert!(!is_free(used), "{used}");
         }
         let mut bytes = vec![0; 8 << 20];

@@ -224,7 +224,11 @@ impl Inside {
             Err(_) => Vec::new(),
         };
         let here = table.iter().find(|part| part.start == start && start + part.len <= whole);
-        let next = table.iter().map(|part| part.start).filter(|&at| at > start).min();
+        // An extended partition begins with a record, in front of its first partition.
+        let extended = partition::extended(disk)?;
+        let starts = table.iter().map(|part| part.start);
+        let starts = starts.chain(extended.iter().map(|bytes| bytes.start));
+        let next = starts.filter(|&at| at > start).min();
         let end = match (len, here) {
             (Some(len), _) => start.saturating_add(len),
             (None, Some(part)) => start + part.len,

@@ -50,7 +50,11 @@ impl Core {
                 Some(_) => {}
             }
         }
-        Ok(self.write_out(log, &mut inside, true))
+        let is_written = self.write_out(log, &mut inside, true);
+        // Another writer may have taken the volume meanwhile. What is acknowledged after that has no
+        // commit under it that is kept (B2).
+        self.check(&self.state.lock())?;
+        Ok(is_written)
     }
 
     /// The work of the thread that writes sealed segments to the log.

@@ -142,6 +142,7 @@ impl Site {
     pub fn create(&self, len: u64) -> Result<RemoteDevice> {
         let chain = self.chain();
         let wanted = len.next_multiple_of(4096);
+        self.check_size(wanted)?;
         match chain.at_opening().head()? {
             Some((_, head)) if head.device_len == wanted => {}
             Some((_, head)) => {
@@ -257,6 +258,17 @@ impl Site {
         RemoteDevice::start(core, &Settled::default())
     }
 
+    /// Refuses a size in the place that is smaller than the volume.
+    fn check_size(&self, device_len: u64) -> Result<()> {
+        match self.options.size.filter(|size| *size < device_len) {
+            Some(size) => {
+                let why = format!("it has {device_len} bytes, and does not shrink to {size}");
+                Err(Error::Place { place: self.place.clone(), why })
+            }
+            None => Ok(()),
+        }
+    }
+
     /// Takes the volume for this writer (Z1).
     pub(crate) fn take(
         &self,
@@ -266,10 +278,7 @@ impl Site {
         writer: &Writer,
         cache: Option<&Cache>,
     ) -> Result<(Manifest, Settled)> {
-        if let Some(size) = self.options.size.filter(|size| *size < head.device_len) {
-            let why = format!("it has {} bytes, and does not shrink to {size}", head.device_len);
-            return Err(Error::Place { place: self.place.clone(), why });
-        }
+        self.check_size(head.device_len)?;
         trial::run(&chain.store, &chain.names, RIVALS_KNOWN)?;
         let mut head = head;
         for _ in 0..RACES_MAX {

@@ -196,12 +196,16 @@ impl Secret {
 
     /// Reads the master key of a volume (X2).
     pub(crate) fn load(&self, store: &dyn Store, names: &Names) -> Result<Master> {
-        // A list may lack what was written last.
-        let name = names.key(numbers(store, names)?.last().copied().unwrap_or(1));
-        match store.get(&name) {
-            Err(StoreError::NotFound) => wrong("the volume is not encrypted, and a key was given"),
-            found => self.unwrap(&name, &found?),
+        // Between the list and the read, a change of the secret may delete the key that was listed.
+        for _ in 0..3 {
+            // A list may lack what was written last.
+            let name = names.key(numbers(store, names)?.last().copied().unwrap_or(1));
+            match store.get(&name) {
+                Err(StoreError::NotFound) => {}
+                found => return self.unwrap(&name, &found?),
+            }
         }
+        wrong("the volume is not encrypted, and a key was given")
     }
 
     /// Writes a master key under a number, unless there is one of that number.
@@ -215,8 +219,14 @@ impl Secret {
         if !numbers(store, names)?.is_empty() && number == 1 {
             return Ok(());
         }
-        match store.create(&names.key(number), self.wrap(master)?) {
+        let name = names.key(number);
+        match store.create(&name, self.wrap(master)?) {
             Err(StoreError::Exists) => Ok(()),
+            // The answer may be lost, and the object be there (O1).
+            Err(StoreError::Failed(why)) => match store.get(&name) {
+                Ok(there) if self.unwrap(&name, &there)? == *master => Ok(()),
+                _ => Err(StoreError::Failed(why)),
+            },
             answer => answer,
         }
     }
@@ -229,7 +239,13 @@ impl Secret {
         if self.load(store, names)? != *master {
             return wrong("another program changed the key at the same time");
         }
-        older.iter().try_for_each(|number| store.delete(&names.key(*number)))
+        let deleted = older.iter().try_for_each(|number| store.delete(&names.key(*number)));
+        deleted.or_else(|error| {
+            wrong(format!(
+                "the new secret opens the volume, and the old one was not deleted: run it again \
+                 ({error})"
+            ))
+        })
     }
 }
 

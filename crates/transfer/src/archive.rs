@@ -113,7 +113,11 @@ impl<'a, 'b> Unpack<'a, 'b> {
             _ => None,
         };
         if let Some(there) = there {
-            if target.as_ref().is_some_and(|target| target.id() == there.id()) {
+            let is_it = |target: &Inode| {
+                let copy = self.copies.get(&(target.id(), dir.id().tree));
+                target.id() == there.id() || copy == Some(&there.id())
+            };
+            if target.as_ref().is_some_and(is_it) {
                 return Ok(());
             }
             // Fails if the name is that of a directory.
@@ -158,7 +162,8 @@ impl<'a, 'b> Unpack<'a, 'b> {
         name: &[u8],
     ) -> buttress_fs::Result<Result<()>> {
         let key = (target.id(), dir.id().tree);
-        let copy = self.copies.get(&key).map(|&id| self.fs.inode(id)).transpose()?;
+        // The last name of a copy may have been replaced since.
+        let copy = self.copies.get(&key).and_then(|&id| self.fs.inode(id).ok());
         match dir.link(copy.as_ref().unwrap_or(target), name) {
             Ok(()) => {
                 self.job.special.link(&at, name);

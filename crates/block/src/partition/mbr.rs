@@ -1,5 +1,7 @@
 //! The master boot record, and the chain of records in an extended partition.
 
+use std::ops::Range;
+
 use super::{Kind, Partition, SECTOR, broken, sector, u32_at};
 use crate::device::Device;
 use crate::error::Error;
@@ -55,6 +57,16 @@ impl Record {
     /// also lists some partitions for old machines. The GPT takes precedence over those entries.
     pub(super) fn is_protective(&self) -> bool {
         self.0.iter().any(|entry| entry.kind == PROTECTIVE)
+    }
+
+    /// The bytes of the extended partitions.
+    pub(super) fn extended(&self) -> Vec<Range<u64>> {
+        let used = self.0.iter().filter(|entry| entry.is_used() && entry.is_extended());
+        let bytes = |entry: &Entry| {
+            let start = u64::from(entry.start);
+            start * SECTOR..(start + u64::from(entry.count)) * SECTOR
+        };
+        used.map(bytes).collect()
     }
 }
 

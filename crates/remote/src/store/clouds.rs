@@ -100,7 +100,12 @@ impl Objects {
         let (endpoint, emulator) =
             (given(AzureConfigKey::Endpoint), given(AzureConfigKey::UseEmulator));
         let (client, retry) = client(endpoint.starts_with("http://") || emulator == "true");
+        // Containers of two accounts may have one name.
+        let place = match given(AzureConfigKey::AccountName) {
+            account if account.is_empty() => container.to_owned(),
+            account => format!("{container} of {account}"),
+        };
         let built = builder.with_client_options(client).with_retry(retry).build();
-        finish(titled("az", container, &endpoint), built)
+        finish(titled("az", &place, &endpoint), built)
     }
 }
