@@ -350,9 +350,10 @@ impl Door {
     }
 
     /// Answers `destroy`, which the kernel sends for the last mount of a block device. The program
-    /// that unmounts waits for the answer, so the volume is closed first.
+    /// that unmounts waits for the answer, so the volume is closed first. A session that was never
+    /// served ends without that: its caller still has the volume.
     pub(crate) fn close(&self) {
-        if !self.options.block_device {
+        if !self.options.block_device || !self.ending.is_served.load(Ordering::SeqCst) {
             return;
         }
         self.ending.has_begun.store(true, Ordering::SeqCst);
@@ -397,14 +398,19 @@ impl Handle for Arc<Node> {
         // `is_idle` allows one reference, the table's own. The table hands out others under its
         // lock, which the caller holds.
         let rests = self.is_idle() && self.inode.attr().nlink > 0 && !self.inode.is_stub();
-        rests.then(|| match self.inode.kind() {
-            FileKind::Directory => self.listed_to.load(Ordering::Relaxed),
-            _ => u64::from(self.filled_pages.is_set()),
-        })
+        rests.then(|| self.recorded())
     }
 }
 
 impl Node {
+    /// The number that must not be lost: see `rest`.
+    fn recorded(&self) -> u64 {
+        match self.inode.kind() {
+            FileKind::Directory => self.listed_to.load(Ordering::Relaxed),
+            _ => u64::from(self.filled_pages.is_set()),
+        }
+    }
+
     /// Creates a node, with what was recorded if it rested before.
     fn remade(inode: Inode, resting: Option<Resting>) -> Self {
         let node = Self::new(inode);

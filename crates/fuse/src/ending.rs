@@ -7,6 +7,8 @@ use std::sync::{Arc, OnceLock};
 /// closed.
 #[derive(Debug, Default)]
 pub(crate) struct Ending {
+    /// Whether the session is served, so that its end is the end of the volume.
+    pub(crate) is_served: AtomicBool,
     /// Whether the kernel has let go of the last mount.
     pub(crate) has_begun: AtomicBool,
     /// Why the volume could not be closed well.

@@ -7,8 +7,8 @@
 //!
 //! # Failure
 //!
-//! Dropping a [`Mount`] unmounts it, lazily if it is busy. Programs that still use the mount keep
-//! it until they are done, and no other program finds it.
+//! A mount that is busy is unmounted lazily. Programs that still use the mount keep it until they
+//! are done, and no other program finds it.
 
 use std::fs::File;
 use std::io;
@@ -132,6 +132,11 @@ impl Mount {
     /// The mount of the whole volume, if the kernel's mount shows all of it.
     pub(crate) fn whole(&self) -> Option<&WholeMount> {
         self.whole.as_ref()
+    }
+
+    /// Whether the kernel mounted a block device, so that the end of the mount waits for the server.
+    pub(crate) fn is_block_device(&self) -> bool {
+        self.is_block_device
     }
 
     /// Opens the top for reading.

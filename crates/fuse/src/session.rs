@@ -297,7 +297,15 @@ impl Session {
         let unserved = self.unserved.take().expect("only this takes it");
         let Unserved { device_threads, ring, first } = unserved;
         device_threads.follow().map_err(Error::Session)?;
-        let device_threads = device_threads.start().map_err(Error::Session)?;
+        self.unmounter.ending.is_served.store(true, Ordering::SeqCst);
+        let device_threads = match device_threads.start() {
+            Ok(device_threads) => device_threads,
+            Err(error) => {
+                // Nothing answers. The end of the process ends the mount.
+                std::mem::forget(first);
+                return Err(Error::Session(error));
+            }
+        };
         let (unmounter, submounts) = (self.unmounter.clone(), Arc::clone(&self.submounts));
         if let Some(first) = first {
             first.show(unmounter.target()).inspect_err(|_| {
@@ -349,7 +357,11 @@ impl Serving {
             if is_the_end(&error, self.unmounter.link.is_gone()) {
                 return Ok(());
             }
-            drop(self.unmounter.unmount());
+            // The end of a mount of a block device waits for an answer, and nothing answers any more.
+            // Such a mount ends with the process.
+            if !self.unmounter.mount.is_block_device() {
+                drop(self.unmounter.unmount());
+            }
             Err(Error::Session(error))
         })
     }

@@ -79,7 +79,7 @@ impl Top {
         if seen.stx_ino != ino {
             return Err(io::Error::other("the subvolume was moved meanwhile: try again"));
         }
-        Ok(Subtree(tree))
+        Ok(Subtree::from(tree))
     }
 }
 
@@ -165,6 +165,11 @@ impl WholeMount {
             }
             for (key, _) in flags.iter().filter(|(_, wanted)| *wanted) {
                 fsconfig_set_flag(&context, *key)?;
+            }
+            if options.block_device {
+                // The default is 512 in some kernels. Blocks that are smaller than pages made Linux
+                // 6.17 lose data of its write-back cache, and disks with larger sectors refuse them.
+                fsconfig_set_string(&context, "blksize", "4096")?;
             }
             fsconfig_create(&context)?;
             let top = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
@@ -262,11 +267,13 @@ impl Covered {
 /// Opens a mount of the file system with this device number; `None` if another one is visible at
 /// the point.
 fn opened(device: (u32, u32), point: &Path) -> Option<Top> {
-    let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    // An automount that lies there must not be triggered, so the point is not opened as a directory.
+    let how = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let mount = Top::from(rustix::fs::open(point, how, Mode::empty()).ok()?);
     let how = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let found = rustix::fs::statx(mount.descriptor(), c"", how, StatxFlags::INO).ok()?;
-    ((found.stx_dev_major, found.stx_dev_minor) == device).then_some(mount)
+    let is_it = (found.stx_dev_major, found.stx_dev_minor) == device;
+    if is_it { mount.open().ok() } else { None }
 }
 
 /// Gives this thread a copy of all mounts. What changes in the copy changes nowhere else.
@@ -307,7 +314,7 @@ fn top_behind(mount: &OwnedFd) -> rustix::io::Result<OwnedFd> {
 
 /// A mount of a subvolume that has no place yet. Without one it ends when this is dropped.
 #[derive(Debug)]
-pub struct Subtree(OwnedFd);
+pub struct Subtree(Top);
 
 impl Subtree {
     /// Sets the attributes that each mount has for itself, and attaches the mount at `target`.
@@ -323,16 +330,16 @@ impl Subtree {
             options: format!("attributes {:#x}", attributes.bits()),
             source: errno.into(),
         };
-        set_attributes(&self.0, attributes).map_err(refused)?;
+        set_attributes(self.0.descriptor(), attributes).map_err(refused)?;
         let how = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
-        move_mount(&self.0, c"", CWD, &target, how).map_err(refused)?;
+        move_mount(self.0.descriptor(), c"", CWD, &target, how).map_err(refused)?;
         Ok(target)
     }
 }
 
 impl From<OwnedFd> for Subtree {
     fn from(tree: OwnedFd) -> Self {
-        Self(tree)
+        Self(Top::from(tree))
     }
 }
 

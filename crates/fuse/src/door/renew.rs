@@ -21,6 +21,7 @@ use buttress_fs::{Attr, FileKind, Inode, InodeId};
 
 use super::{Door, Node, place};
 use crate::errno::Answer;
+use crate::node::Resting;
 use crate::notifier_threads::Span;
 
 /// Names of a larger directory are not compared. They are valid for an interval.
@@ -43,8 +44,10 @@ impl Door {
     /// Gives nodes inodes of the present commit, and notifies the kernel of what has changed (F2).
     fn renew_nodes(&self) {
         let mut names = Vec::new();
+        // In this order, a node that comes to rest meanwhile is in the second list.
+        let all = self.nodes.all();
         let mut changed = self.nodes.resting_with_pages();
-        for (id, node) in self.nodes.all() {
+        for (id, node) in all {
             if self.fs.is_of_present(&node.inode) {
                 continue;
             }
@@ -72,7 +75,12 @@ impl Door {
 
     /// Exchanges the inode of a node, unless the file is open (F1). Returns whether it did.
     fn renew_node(&self, id: u64, node: &Arc<Node>, newer: Option<Inode>) -> bool {
-        let new = newer.map(|inode| Arc::new(Node::new(inode)));
+        // What the kernel may hold stays to be known.
+        let new = newer.map(|inode| {
+            let new = Node::remade(inode, Some(Resting(node.recorded())));
+            new.may_be_cached.store(node.may_be_cached.load(Ordering::Relaxed), Ordering::Relaxed);
+            Arc::new(new)
+        });
         let is_closed = |present: &Arc<Node>| {
             Arc::ptr_eq(present, node)
                 && (node.inode.kind() == FileKind::Directory
@@ -102,9 +110,19 @@ impl Door {
     /// Renews a node that was remembered with an inode of the commit before: the volume went on
     /// while the request was worked out.
     pub(super) fn renew_late(&self, id: u64, node: &Arc<Node>) {
-        if self.options.follow.is_some() && !self.fs.is_of_present(&node.inode) {
-            self.renew_node(id, node, self.present(node.inode.id()));
+        if self.options.follow.is_none() || self.fs.is_of_present(&node.inode) {
+            return;
         }
+        let newer = self.present(node.inode.id());
+        if !self.renew_node(id, node, newer.clone()) {
+            return;
+        }
+        // The kernel may have known the node already, and `renew_nodes` passes over it now.
+        if let Some(newer) = newer.filter(|newer| newer.kind() == FileKind::Directory) {
+            let other = other_names(&node.inode, &newer);
+            self.notifier_threads.forget_names(other.into_iter().map(|name| (id, name)).collect());
+        }
+        self.notifier_threads.after_flush(id, Span::Whole, || ());
     }
 
     /// Takes the node of a file that is about to be open, and counts the open.
