@@ -51,13 +51,14 @@ const UNMOUNT: &[&str] = &[
     "ends_when_everything_is_on_the_image",
 ];
 
-const PARTS: [Part; 10] = [
+const PARTS: [Part; 11] = [
     ("ci", ".ci/run", &[]),
     ("versitygw", ".ci/versitygw", &[]),
     ("crash", "cargo", &["xtask", "crash", "--minutes", "60", "--on-time", "--jobs", "2"]),
     ("rescue", "env", RESCUE),
     ("unmount", "env", UNMOUNT),
     ("containers", ".ci/containers", &[]),
+    ("machine", ".ci/machine", &[]),
     ("dist", "cargo", &["xtask", "dist", "--try"]),
     ("package", "cargo", &["xtask", "package"]),
     ("deny", "packaging/deny", &[]),
