@@ -8,6 +8,7 @@ use buttress::{CreateOptions, Device, ErrorKind, Filesystem, MemoryDevice, OpenO
 use buttress_base::Rng;
 use buttress_fs::{NameChange, NameDir};
 use buttress_sim::Log;
+use buttress_test_program::unless_busy;
 
 const SIZE: u64 = 128 << 20;
 
@@ -48,8 +49,8 @@ fn check_by_linux(image: &Path, files: &[(&str, &[u8])]) {
     }
     let found: Vec<_> =
         files.iter().map(|(path, _)| std::fs::read(folder.path().join(path)).ok()).collect();
-    let ended = Command::new("umount").arg(folder.path()).status();
-    assert!(ended.is_ok_and(|status| status.success()));
+    let ended = unless_busy(|| Command::new("umount").arg(folder.path()).output());
+    assert!(ended.status.success());
     for ((path, content), found) in files.iter().zip(found) {
         assert_eq!(found.as_deref(), Some(*content), "{path}");
     }

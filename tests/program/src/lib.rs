@@ -3,11 +3,31 @@
 //! # What must hold
 //!
 //! - A test has a folder and sockets of its own, so tests run side by side.
+//! - What unmounts in a test goes by [`unless_busy`]. A program that another thread starts has
+//!   copies of all open files until it executes, and they keep a mount busy for that moment.
 
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::Duration;
+
+/// Runs a program that unmounts, again for up to 20 seconds while it says that the mount is busy.
+///
+/// # Panics
+///
+/// If the program does not start.
+pub fn unless_busy(mut run: impl FnMut() -> std::io::Result<Output>) -> Output {
+    for _ in 0..200 {
+        let output = run().expect("the program starts");
+        let said = String::from_utf8_lossy(&output.stderr);
+        if output.status.success() || !(said.contains("busy") || said.contains("programs use it")) {
+            return output;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    run().expect("the program starts")
+}
 
 /// A folder of its own for every test, and the program to run there.
 #[derive(Debug)]
@@ -65,10 +85,30 @@ impl Bench {
     /// If it fails, or prints what is no text.
     #[track_caller]
     pub fn ok(&self, args: &[&str]) -> String {
-        let output = self.run(args);
+        let output = match args {
+            ["umount", places @ ..] => self.unmount(places),
+            _ => self.run(args),
+        };
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{args:?}: {error}");
         String::from_utf8(output.stdout).expect("text")
+    }
+
+    /// Unmounts places of the folder. One that is busy does not keep the others from it, so another
+    /// try leaves out those that are mounted no more.
+    fn unmount(&self, places: &[&str]) -> Output {
+        let mut left = places.to_vec();
+        unless_busy(|| {
+            let output = self.command(&["umount"]).args(&left).output();
+            let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+            let is_top = |place: &Path| {
+                mounts
+                    .lines()
+                    .any(|line| line.split(' ').nth(1).is_some_and(|top| place == Path::new(top)))
+            };
+            left.retain(|name| !self.path(name).is_dir() || is_top(&self.path(name)));
+            output
+        })
     }
 
     /// Runs the program and demands that it fails as a user should see it: with this code, one

@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use buttress_test_program::unless_busy;
 use serde_json::Value;
 
 use crate::checker::check;
@@ -28,7 +29,11 @@ pub(crate) fn has(programs: &[&str], device: Option<&str>) -> bool {
 }
 
 pub(crate) fn run(program: &str, args: &[&str]) -> String {
-    let output = Command::new(program).args(args).output().expect("it starts");
+    let run = || Command::new(program).args(args).output();
+    let output = match program {
+        "umount" => unless_busy(run),
+        _ => run().expect("it starts"),
+    };
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     let complained = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{program} {args:?}: {said}{complained}");
@@ -79,18 +84,7 @@ impl<'a> Mounted<'a> {
 
     /// Unmounts, waits, and demands that all went well.
     pub(crate) fn end(self) {
-        let top = self.bench.path("mnt");
-        // The kernel may hold a moment longer what a program that ended had open.
-        for _ in 0..20 {
-            let output = Command::new("umount").arg(&top).output().expect("it starts");
-            if output.status.success() {
-                return self.ends();
-            }
-            let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            assert!(said.contains("busy"), "{said}");
-            std::thread::sleep(std::time::Duration::from_millis(100));
-        }
-        run("umount", &[text(&top)]);
+        run("umount", &[text(&self.bench.path("mnt"))]);
         self.ends();
     }
 

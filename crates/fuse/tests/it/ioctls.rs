@@ -9,6 +9,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 use std::thread;
 
+use buttress_test_program::unless_busy;
 use rustix::fs::{Gid, Uid};
 
 use crate::linux::Linux;
@@ -446,8 +447,8 @@ fn by_read_only_mount(dir: &Path) -> Vec<String> {
         let (top, tree) = (open(there.path()), open(there.path().join("tree")));
         commands(&top, &tree, &mut said);
     }
-    let status = std::process::Command::new("umount").arg(there.path()).status();
-    assert!(status.expect("umount").success());
+    let ended = unless_busy(|| std::process::Command::new("umount").arg(there.path()).output());
+    assert!(ended.status.success());
     assert!(said.0.iter().filter(|line| line.contains("30")).count() >= 8, "{:?}", said.0);
     said.add("created", named(&open(dir), SUBVOL_CREATE, b"new"));
     said.0

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use buttress_test_program::unless_busy;
 use tempfile::TempDir;
 
 const LEN: u64 = 1 << 30;
@@ -59,6 +60,6 @@ fn mount(image: &Path, path: &Path, options: &str) -> bool {
 
 impl Drop for Linux {
     fn drop(&mut self) {
-        let _ = Command::new("umount").arg(&self.path).status();
+        let _ = unless_busy(|| Command::new("umount").arg(&self.path).output());
     }
 }

@@ -6,6 +6,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::process::Command;
 
+use buttress_test_program::unless_busy;
 use rustix::fs::llistxattr;
 
 use crate::linux::Linux;
@@ -36,8 +37,8 @@ fn worked(dir: &Path) -> Vec<String> {
         assert!(mount.status().expect("mount runs").success(), "{options}");
     };
     let unmount = || {
-        let done = Command::new("umount").arg(dir.join("merged")).status();
-        assert!(done.expect("umount runs").success());
+        let done = unless_busy(|| Command::new("umount").arg(dir.join("merged")).output());
+        assert!(done.status.success());
     };
     mount(&options);
     fs::remove_file(at("removed")).expect("removed");
