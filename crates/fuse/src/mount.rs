@@ -134,7 +134,7 @@ impl Mount {
         self.whole.as_ref()
     }
 
-    /// Whether the kernel mounted a block device, so that the end of the mount waits for the server.
+    /// Whether the kernel mounted a block device. The end of such a mount waits for the server.
     pub(crate) fn is_block_device(&self) -> bool {
         self.is_block_device
     }

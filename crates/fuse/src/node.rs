@@ -23,7 +23,8 @@
 //! ```
 //!
 //! The protocol demands that 1 stands for the root of the mount. That is the top level if the
-//! kernel's mount shows the whole volume ([`crate::whole_mount`]), otherwise the top of the subvolume.
+//! kernel's mount shows the whole volume ([`crate::whole_mount`]). Otherwise it is the top of the
+//! subvolume.
 //!
 //! # Invariants
 //!

@@ -357,7 +357,7 @@ impl Serving {
             if is_the_end(&error, self.unmounter.link.is_gone()) {
                 return Ok(());
             }
-            // The end of a mount of a block device waits for an answer, and nothing answers any more.
+            // The end of a mount of a block device waits for an answer, and nothing answers it now.
             // Such a mount ends with the process.
             if !self.unmounter.mount.is_block_device() {
                 drop(self.unmounter.unmount());

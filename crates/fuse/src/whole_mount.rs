@@ -167,8 +167,8 @@ impl WholeMount {
                 fsconfig_set_flag(&context, *key)?;
             }
             if options.block_device {
-                // The default is 512 in some kernels. Blocks that are smaller than pages made Linux
-                // 6.17 lose data of its write-back cache, and disks with larger sectors refuse them.
+                // The default is 512 in some kernels. Blocks smaller than pages made Linux 6.17
+                // lose data of its write-back cache, and disks with larger sectors refuse them.
                 fsconfig_set_string(&context, "blksize", "4096")?;
             }
             fsconfig_create(&context)?;
@@ -267,7 +267,7 @@ impl Covered {
 /// Opens a mount of the file system with this device number; `None` if another one is visible at
 /// the point.
 fn opened(device: (u32, u32), point: &Path) -> Option<Top> {
-    // An automount that lies there must not be triggered, so the point is not opened as a directory.
+    // An automount that lies there must not be triggered, so this opens no directory.
     let how = OFlags::PATH | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let mount = Top::from(rustix::fs::open(point, how, Mode::empty()).ok()?);
     let how = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;

@@ -35,6 +35,7 @@ mod inside;
 mod keyed;
 mod lease;
 mod lines;
+mod load;
 mod local;
 mod log;
 mod log_base;

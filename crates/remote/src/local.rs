@@ -52,7 +52,7 @@ impl Core {
         }
         let is_written = self.write_out(log, &mut inside, true);
         // Another writer may have taken the volume meanwhile. What is acknowledged after that has
-        // no commit under it that is kept (B2).
+        // no commit under it that is kept.
         self.check(&self.state.lock())?;
         Ok(is_written)
     }

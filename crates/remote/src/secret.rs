@@ -222,7 +222,7 @@ impl Secret {
         let name = names.key(number);
         match store.create(&name, self.wrap(master)?) {
             Err(StoreError::Exists) => Ok(()),
-            // The answer may be lost, and the object be there (O1).
+            // The answer may be lost, and the object be there.
             Err(StoreError::Failed(why)) => match store.get(&name) {
                 Ok(there) if self.unwrap(&name, &there)? == *master => Ok(()),
                 _ => Err(StoreError::Failed(why)),
