@@ -351,7 +351,7 @@ fn a_flush_waits_for_what_was_asked_for() {
     assert!(after.lag_bytes >= 4096 && after.log_bytes > 4096, "{after:?}");
     device.push().expect("a good store");
     let pushed = device.status();
-    assert_eq!((pushed.lag_bytes, pushed.lag_ms), (0, 0));
+    assert_eq!((pushed.lag_bytes, pushed.lag_us), (0, 0));
     assert!(pushed.commit > after.commit);
     device.close().expect("a good store");
     drop(device);
