@@ -37,6 +37,7 @@ mod writeback;
 
 mod files;
 
+mod adopt;
 mod allocate_range;
 mod clone;
 mod defragment;
@@ -47,6 +48,7 @@ mod truncate;
 mod write;
 mod write_through;
 
+pub use adopt::Piece;
 pub use clone::CloneRange;
 pub use codec::Codec;
 pub use compress::decompress;
