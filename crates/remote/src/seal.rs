@@ -2,9 +2,9 @@
 //!
 //! # Invariants
 //!
-//! - **E1** Everything of an object but its name, its length and its time is sealed. What is read
-//!   was sealed with the key of the volume, under this name and at this place. It was sealed by the
-//!   volume that the name belongs to: this one or a base.
+//! - **E1** Everything of an object but its name, its length and its time is sealed. A piece is
+//!   accepted only if it was sealed with the key of the volume, under this name and at this place.
+//!   It was sealed by the volume that the name belongs to: this one or a base.
 //! - **E2** No nonce is used twice: each writing of an object draws 16 random bytes, and the number
 //!   of the piece follows. So it does no harm if a name is written twice.
 //! - **E3** A part of an object is read without the rest: pieces are sealed one by one, and have
@@ -200,7 +200,7 @@ impl SealedStore {
         Ok(())
     }
 
-    /// Encrypts the keys anew by another secret, and removes what the secrets before opened.
+    /// Encrypts the keys anew by another secret, and deletes the copies that earlier secrets open.
     pub(crate) fn rekey(&self, new: &Secret) -> Result<()> {
         new.replace(&*self.inner, &self.names, &self.seal()?.keys)
     }

@@ -25,7 +25,7 @@ use crate::store::{Store, StoreError};
 /// The work that Argon2id does for each guess of a passphrase.
 const MEMORY_KIB: u32 = 64 << 10;
 const PASSES: u32 = 3;
-/// What an object may ask for. More is refused before it takes all memory.
+/// The most work that a stored key may ask for. More is refused before it takes all memory.
 const MEMORY_KIB_MAX: u32 = 4 << 20;
 const PASSES_MAX: u32 = 64;
 /// The most bytes of a file with a key.
@@ -209,7 +209,7 @@ impl Secret {
         let name = names.key(number);
         match store.create(&name, self.wrap(keys)?) {
             Err(StoreError::Exists) => Ok(()),
-            // The answer may be lost, and the object be there.
+            // The answer may be lost although the object was created.
             Err(StoreError::Failed(why)) => match store.get(&name) {
                 Ok(there) if self.unwrap(&name, &there)? == *keys => Ok(()),
                 _ => Err(StoreError::Failed(why)),
