@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - **B1** A buffer stays only as long as writers need as many at once. Every period, half of those
-//!   that were never needed go back to the system.
+//! - **B1** A buffer stays only as long as writers need as many at once. Every period, half of
+//!   those that were never needed go back to the system.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

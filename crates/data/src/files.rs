@@ -85,8 +85,8 @@ impl Files {
         &self.counters
     }
 
-    /// Frees memory that was kept for writers and that none needed lately. The caller runs this from
-    /// time to time.
+    /// Frees memory that was kept for writers and that none needed lately. The caller runs this
+    /// from time to time.
     pub fn trim(&self) {
         self.pool.trim(clock::now());
     }

@@ -95,7 +95,7 @@ impl Part {
     }
 }
 
-/// The name whose length stands at `start`.
+/// The name that stands at `start`, behind its length.
 fn at(bytes: &[u8], start: usize) -> &[u8] {
     let name = start + HEAD;
     let len = u16::from_le_bytes([bytes[start], bytes[start + 1]]);
