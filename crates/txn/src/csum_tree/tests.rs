@@ -178,7 +178,7 @@ proptest! {
     }
 }
 
-/// Sums that are there already mean that the volume was inconsistent.
+/// If the tree already has sums for a new run, the volume was inconsistent.
 #[test]
 fn no_sums_twice() {
     let (tree, root) = Tree::new(&[(3, vec![1; 16])], 4);
