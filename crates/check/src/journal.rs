@@ -5,8 +5,8 @@
 //! - **JO1** The old bytes are durable in the file before the device gets new ones.
 //! - **JO2** An undo writes only if the volume is as the repair left it, or if the repair did not
 //!   reach its end.
-//! - **JO3** Records are put back from the last to the first. So the superblocks come first, and
-//!   the volume is as before the repair from then on.
+//! - **JO3** Records are put back from the last to the first. A repair writes the superblocks last,
+//!   so an undo puts them back first. From then on the volume is as before the repair.
 //!
 //! # On disk
 //!
@@ -196,7 +196,8 @@ pub fn undo(devices: &[Arc<dyn Device>], path: &Path) -> Result<u64> {
     Ok(bytes)
 }
 
-/// The records up to the end, or up to a torn one: the device did not get the write after it.
+/// Reads the records up to the end, or up to a torn record. The device never got the write after a
+/// torn record (JO1).
 fn read_records(file: &mut impl Read) -> (Vec<Record>, Option<u64>) {
     let mut records = Vec::new();
     loop {

@@ -187,7 +187,7 @@ fn rebuild_extents(
 }
 
 /// Checks the volume as it would be with changed superblocks (M4). Returns the code of an error
-/// that is none of those that the plan leaves.
+/// that the plan does not expect to remain, if there is one.
 fn wrong_with(
     devices: &[Arc<dyn Device>],
     changes: &[Change],
@@ -290,8 +290,8 @@ fn is_of_extents(issue: &Issue) -> bool {
     }
 }
 
-/// A change of a superblock: its offset and the new bytes. No bytes at the place of the flags mean
-/// that the free-space tree is marked invalid.
+/// A change of a superblock: its offset and the new bytes. An empty change at the offset of the
+/// flags marks the free-space tree as invalid.
 type Change = (usize, Vec<u8>);
 
 impl Plan {
@@ -326,7 +326,7 @@ impl Plan {
             }
         }
         if !plan.extents.is_empty() {
-            // Without items of extents, checksums seem to be of nothing.
+            // Without extent items, every checksum seems to belong to no data.
             plan.others.retain(|code| *code != "csum-unused");
         }
         plan

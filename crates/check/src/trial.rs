@@ -5,7 +5,7 @@ use std::sync::Arc;
 use buttress_block::{Device, Error, Layer};
 use parking_lot::Mutex;
 
-/// A device that is read as if its writes had been made, and that makes none.
+/// A device in front of another. Reads see all writes, and the device behind gets none.
 #[derive(Debug)]
 pub(crate) struct Trial {
     device: Arc<dyn Device>,

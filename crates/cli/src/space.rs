@@ -55,6 +55,7 @@ pub(crate) fn memory_figures(fs: &Filesystem, kernel_sync: &KernelSync, parts: P
         ("nodes_max_bytes", parts.nodes),
         ("dirty_bytes", stats.dirty),
         ("dirty_max_bytes", parts.dirty),
+        ("spare_buffers_bytes", stats.spare),
         ("changes_bytes", stats.engine.overlay_bytes),
         ("changes_max_bytes", parts.changes),
         ("known_inodes", inodes as u64),

@@ -8,6 +8,7 @@
 mod error;
 
 mod backoff;
+mod buffers;
 mod claim;
 mod codec;
 mod compress;

@@ -31,9 +31,10 @@ use buttress_format::{InodeFlags, Logical};
 use buttress_txn::{Engine, NoReserve, SharedRows, Urgency};
 use buttress_volume::Volume;
 
+use crate::buffers::BufferPool;
 use crate::claim::Claim;
 use crate::counters::Counters;
-use crate::dirty::{BufferPool, Run};
+use crate::dirty::Run;
 use crate::error::{Error, Result};
 use crate::file::File;
 use crate::job::{Job, Packed, Placed, Plan, Supply, Target};

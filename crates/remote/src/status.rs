@@ -25,7 +25,7 @@ pub struct Status {
     pub live_bytes: u64,
     /// Of [`Status::object_bytes`], those that bases hold.
     pub shared_bytes: u64,
-    /// Written and in no commit yet: the lag.
+    /// Writes that are in no commit yet. They are the lag.
     pub lag_writes: u64,
     /// Bytes that were written and are in no commit yet.
     pub lag_bytes: u64,

@@ -254,6 +254,7 @@ mod tests {
             sectorsize: 4096,
             csum: CsumType::Crc32c,
             fsid: [1; 16],
+            seeds: Default::default(),
             chunk_tree_uuid: [2; 16],
         };
         let stamp = NodeStamp {

@@ -183,7 +183,7 @@ impl Node {
         if header.bytenr != expect.ptr.logical {
             return Err(Mismatch::Bytenr(header.bytenr));
         }
-        if header.fsid != geometry.fsid {
+        if !geometry.is_own(header.fsid) {
             return Err(Mismatch::Fsid);
         }
         if header.generation != expect.ptr.generation {

@@ -222,3 +222,30 @@ fn a_writer_waits_only_where_threads_write_back() {
         assert_eq!(delay > Duration::ZERO, has_threads, "{delay:?}");
     }
 }
+
+/// G4: files that are written by their writers, synced or removed leave the list, though no thread
+/// writes back and the volume is never synced.
+#[test]
+fn g4_list_drops_what_is_clean_or_gone() {
+    for kind in ["written", "synced", "removed"] {
+        let below = MemoryDevice::new(128 << 20);
+        Filesystem::make(&below, &MakeOptions::default()).expect("an empty volume");
+        let options =
+            MountOptions { background: false, dirty_bytes_max: 1 << 20, ..MountOptions::default() };
+        let fs = Filesystem::open(vec![Arc::new(below)], options).expect("a mount");
+        let writeback = &fs.mount().writeback;
+        let most = writeback.listed_max();
+        for number in 0..3 * most {
+            let name = format!("file {number}");
+            let file = file(&fs, &name);
+            file.write_at(0, b"content").expect("a write");
+            match kind {
+                "synced" => file.flush_data().expect("it arrives"),
+                "removed" => fs.root().unlink(name.as_bytes()).expect("a name"),
+                _ => {}
+            }
+            assert!(writeback.list.len() <= most + 1, "{kind}, {number}");
+        }
+        fs.close().expect("closed");
+    }
+}

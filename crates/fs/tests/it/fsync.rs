@@ -23,8 +23,8 @@ use buttress_volume::Volume;
 use crate::checker::find_faults;
 use crate::volume::{content, file_with, list, pattern};
 
-pub(crate) use model::World;
-pub(crate) use story::{Story, survey};
+pub(crate) use model::{State, Synced, World};
+pub(crate) use story::{Story, survey, survey_below};
 #[cfg(debug_assertions)]
 pub(crate) use wall::{fill, full};
 

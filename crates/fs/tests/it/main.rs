@@ -48,6 +48,7 @@ mod seeded;
 mod shortfalls;
 mod snapshots;
 mod steps;
+mod stores;
 mod subvolumes;
 mod trim;
 mod volume;

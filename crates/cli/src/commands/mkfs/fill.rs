@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use buttress_block::Device;
 use buttress_format::DeviceId;
-use buttress_fs::{ErrorKind, Filesystem, MountOptions};
+use buttress_fs::{ErrorKind, Filesystem};
 use buttress_remote::{Inside, is_remote};
 
 use super::{Args, Recipe, brings};
@@ -101,10 +101,10 @@ pub(super) fn fill(
 ) -> Result<Option<u64>> {
     let Brings { source, census, recipe } = *brings;
     let name = || image.display().to_string();
-    let mut options = match recipe {
-        // Where a commit ends must not follow from the machine.
-        Some(_) if args.memory.is_none() => MountOptions::default(),
-        _ => memory::options(args.memory),
+    let mut options = match args.memory {
+        Some(_) => memory::options(args.memory),
+        // Where a commit ends must not follow from the machine if two runs are to be equal.
+        None => memory::to_fill(recipe.is_some()),
     };
     options.compress = args.compress.and_then(|packing| packing.0);
     // Background threads would write in an order that differs from run to run.

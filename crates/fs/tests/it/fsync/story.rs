@@ -18,7 +18,7 @@ pub(crate) fn survey(fs: &Filesystem) -> State {
 }
 
 /// What a subvolume holds, of which `top` is the top.
-pub(super) fn survey_below(fs: &Filesystem, top: Inode) -> State {
+pub(crate) fn survey_below(fs: &Filesystem, top: Inode) -> State {
     let mut state = State::new();
     let tree = top.id().tree;
     let mut queue = vec![top];

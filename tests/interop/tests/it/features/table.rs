@@ -366,6 +366,14 @@ const ELSEWHERE: &[Elsewhere] = &[
         made_here: &[crate::moving::profiles_are_converted],
     },
     Elsewhere {
+        name: "seeds",
+        made_by_linux: &[crate::seeds::a_volume_that_linux_grew_is_written_here],
+        made_here: &[
+            crate::seeds::a_volume_grown_here_is_written_by_linux,
+            crate::seeds::a_volume_grows_from_one_that_grew,
+        ],
+    },
+    Elsewhere {
         name: "devices replaced",
         made_by_linux: &[crate::moving::a_device_is_replaced],
         made_here: &[crate::moving::a_device_is_replaced],
