@@ -340,10 +340,11 @@ fn damaged_file_systems_are_errors() {
     for _ in 0..40 {
         let mut bad = old.clone();
         // Superblock, descriptors, bitmaps, inodes and directories all lie at the start.
-        let from = if rng.next_u64() % 4 == 0 { 1024..2048 } else { 2048..3 * MIB as u64 };
+        let from = if rng.next_u64().is_multiple_of(4) { 1024..2048 } else { 2048..3 * MIB as u64 };
         for _ in 0..1 + rng.next_u64() % 40 {
             let at = from.start + rng.next_u64() % (from.end - from.start);
-            bad[at as usize] = if rng.next_u64() % 2 == 0 { 0xff } else { rng.next_u64() as u8 };
+            bad[at as usize] =
+                if rng.next_u64().is_multiple_of(2) { 0xff } else { rng.next_u64() as u8 };
         }
         let device = memory(&bad);
         match turn(&device, &options()) {
