@@ -20,7 +20,7 @@ mod stream;
 mod subvolume;
 mod survey;
 
-use buttress_fs::{BalanceProgress, ErrorKind, Filesystem, ScrubOptions};
+use buttress_fs::{BalanceProgress, Filesystem, ScrubOptions};
 use buttress_fuse::KernelSync;
 use serde_json::{Value, json};
 
@@ -149,13 +149,8 @@ fn begin(
     if let Some(kernel_sync) = kernel_sync.filter(|_| fs.read_only_reason().is_none()) {
         kernel_sync.write_back()?;
     }
-    let done = match fs.commit() {
-        Err(error) if error.kind() == ErrorKind::Aborted && !matches!(order, Order::Commit) => {
-            tracing::warn!(%error, "the last commit is used, without what was written since");
-            Ok(())
-        }
-        done => done,
-    };
+    let is_commit = matches!(order, Order::Commit);
+    let done = if is_commit { fs.commit() } else { fs.commit_or_keep_last() };
     Ok(done.context(|| "a commit"))
 }
 

@@ -10,7 +10,7 @@ use buttress_format::{Generation, Ino, InodeRefs, Key, Kind, RootRef, Superblock
 use buttress_tree::{Expect, Node, NodeSource, Store};
 
 use crate::attr::InodeId;
-use crate::error::{Error, NameError, Result};
+use crate::error::{Error, ErrorKind, NameError, Result};
 use crate::filesystem::Filesystem;
 use crate::inode::DEPTH_MAX;
 use crate::trees;
@@ -42,6 +42,22 @@ impl Filesystem {
     #[must_use]
     pub fn superblock(&self) -> Superblock {
         self.mount().engine.commit_turn().superblock().clone()
+    }
+
+    /// As [`Filesystem::commit`], for a caller that reads a commit. If a failed commit made the
+    /// mount read-only, the caller has to do with the commit before.
+    ///
+    /// # Errors
+    ///
+    /// `Io`, `NoSpace`.
+    pub fn commit_or_keep_last(&self) -> Result<()> {
+        match self.commit() {
+            Err(error) if error.kind() == ErrorKind::Aborted => {
+                tracing::warn!(%error, "the last commit is used, without what was written since");
+                Ok(())
+            }
+            done => done,
+        }
     }
 
     /// The last durable transaction.

@@ -36,9 +36,13 @@ impl Filesystem {
         }
         if has_newer {
             let newer = Self::open(devices, mounted.mount.options.clone())?.mounted();
-            // The lock is released before the older state is dropped.
-            let older = std::mem::replace(&mut *self.current.write(), newer);
-            drop(older);
+            let mut current = self.current.write();
+            // Another thread may have gone on meanwhile, to a commit that may be newer still.
+            let is_same = Arc::ptr_eq(&current, &mounted);
+            let unused = if is_same { std::mem::replace(&mut *current, newer) } else { newer };
+            // The lock is released before that state is dropped.
+            drop(current);
+            drop(unused);
         }
         Ok(has_newer)
     }

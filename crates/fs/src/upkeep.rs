@@ -228,6 +228,8 @@ impl Upkeep {
             return false;
         }
         self.pause.store(true, Ordering::Relaxed);
+        // The scrub behind the copy stops, too.
+        self.maintenance.stop_moving(true);
         while state.work == Some(Work::Replace) {
             self.changed.wait(&mut state);
         }

@@ -219,9 +219,10 @@ impl QuotaLimits {
         self.is_on.load(Ordering::Acquire)
     }
 
-    /// Notes that a transaction makes a subvolume within another.
+    /// Notes that a transaction makes a subvolume within another. It does so while there is no
+    /// limit, too: a commit under way may set the first one. Else [`Self::publish`] forgets it.
     pub(crate) fn note_made(&self, tree: TreeId, within: TreeId, generation: Generation) {
-        if self.is_on() && tree != within {
+        if tree != within {
             self.state.lock().made.insert(tree, (within, generation));
         }
     }

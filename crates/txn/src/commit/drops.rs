@@ -68,7 +68,7 @@ impl Engine {
     /// The number of changed references after which a step stops (D1).
     fn drop_budget(&self, may: u64) -> i64 {
         let left = may.saturating_sub(self.refs_of_node_max());
-        i64::try_from(if left > 0 { left } else { may }).unwrap_or(i64::MAX)
+        i64::try_from(left.max(may.min(PROGRESS_REFS))).unwrap_or(i64::MAX)
     }
 }
 

@@ -21,7 +21,7 @@ impl Door {
         expect_admin(&Rights::of(caller))?;
         let tree = if key.tree == 0 { node.inode.id().tree } else { TreeId(key.tree) };
         let mut page = SearchPage::new(argument, &key)?;
-        self.fs.commit().map_err(refuse)?;
+        self.fs.commit_or_keep_last().map_err(refuse)?;
         let whole = |(object, kind, offset)| Key::new(object, Kind(kind), offset);
         let searched = Searched {
             tree,
