@@ -3,8 +3,8 @@
 //! # Invariants
 //!
 //! - **JO1** The old bytes are durable in the file before the device gets new ones.
-//! - **JO2** An undo writes only if the volume is as the repair left it, or if the repair did not
-//!   reach its end.
+//! - **JO2** An undo writes only if the first superblock of each device is the one from before the
+//!   repair, or one that the repair wrote. So it refuses a volume that was written since.
 //! - **JO3** Records are put back from the last to the first. A repair writes the superblocks last,
 //!   so an undo puts them back first. From then on the volume is as before the repair.
 //!
@@ -12,9 +12,11 @@
 //!
 //! ```text
 //! head     magic 8 | id of the volume 16
-//! record   number of the device 8 | offset 8 | length 8 | crc32c of the bytes 4 | the bytes
-//! end      all ones 8 | generation of the volume after the repair 8 | zero 8 | crc32c of nothing 4
+//! record   crc32c of what follows 4 | number of the device 8 | offset 8 | length 8 | the bytes
 //! ```
+//!
+//! A record with the offset of all ones has the digest (SHA-256) of a first superblock: that from
+//! before the repair, or one that the repair is about to write.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write as _};
@@ -23,13 +25,15 @@ use std::sync::Arc;
 
 use buttress_base::{Rank, Ranked};
 use buttress_block::{Device, Error as BlockError, FailedWrite, Layer, Operation, Write};
-use buttress_format::{CsumType, limits::SUPER_SIZE};
+use buttress_format::CsumType;
+use buttress_format::limits::{SUPER_OFFSETS, SUPER_SIZE};
 use buttress_volume::Volume;
 
 use crate::error::{Error, Result};
 
-const MAGIC: &[u8; 8] = b"bttrUND1";
-const END: u64 = u64::MAX;
+const MAGIC: &[u8; 8] = b"bttrUND2";
+/// The offset in a record of a superblock's digest.
+const DIGEST: u64 = u64::MAX;
 const HEAD_LEN: usize = 28;
 /// The largest record that is read back. No write of a repair is larger.
 const RECORD_MAX: u64 = 64 << 20;
@@ -43,7 +47,8 @@ pub type Journaling = Vec<Arc<dyn Device>>;
 /// A journal that is being written.
 #[derive(Debug)]
 pub struct Journal {
-    file: Ranked<File>,
+    /// `None` after a failure. The end of the file may be torn then, so nothing may follow.
+    file: Ranked<Option<File>>,
 }
 
 impl Journal {
@@ -64,7 +69,14 @@ impl Journal {
         file.write_all(MAGIC)?;
         file.write_all(&fsid)?;
         file.sync_all()?;
-        let journal = Arc::new(Self { file: Ranked::new(Rank::Leaf, file) });
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
+        let journal = Arc::new(Self { file: Ranked::new(Rank::Leaf, Some(file)) });
+        let mut digests = Vec::with_capacity(devices.len());
+        for (device, id) in devices.iter().zip(&ids) {
+            digests.push((*id, DIGEST, digest_of(&**device)?));
+        }
+        journal.append(&digests)?;
         let wrap = |(device, id): (&Arc<dyn Device>, u64)| {
             let (inner, journal) = (Arc::clone(device), Arc::clone(&journal));
             Arc::new(Journaled { inner, id, journal }) as Arc<dyn Device>
@@ -73,29 +85,23 @@ impl Journal {
         Ok((journal, wrapped))
     }
 
-    /// Notes that the repair reached its end.
-    ///
-    /// # Errors
-    ///
-    /// When the file cannot be written, or no superblock can be read any more.
-    pub fn finish(&self, devices: &[Arc<dyn Device>]) -> Result<()> {
-        let generation = newest(devices)?;
-        self.append(&[(END, generation, Vec::new())])?;
-        Ok(())
-    }
-
     fn append(&self, records: &[Record]) -> io::Result<()> {
         let mut bytes = Vec::new();
         for (device, offset, old) in records {
-            bytes.extend(device.to_le_bytes());
-            bytes.extend(offset.to_le_bytes());
-            bytes.extend((old.len() as u64).to_le_bytes());
-            bytes.extend(&CsumType::Crc32c.digest(old)[..4]);
+            let head = [*device, *offset, old.len() as u64].map(u64::to_le_bytes).concat();
+            bytes.extend(sum_of(&head, old));
+            bytes.extend(head);
             bytes.extend(old);
         }
         let mut file = self.file.lock();
-        file.write_all(&bytes)?;
-        file.sync_data()
+        // A journal that failed once takes no more: a record behind a torn one is never found.
+        let Some(mut open) = file.take() else {
+            return Err(io::Error::other("an earlier write to it failed"));
+        };
+        open.write_all(&bytes)?;
+        open.sync_data()?;
+        *file = Some(open);
+        Ok(())
     }
 }
 
@@ -108,16 +114,24 @@ struct Journaled {
 }
 
 impl Journaled {
-    /// Reads the old bytes and keeps them (JO1).
-    fn keep(&self, ranges: impl Iterator<Item = (u64, usize)>) -> Result<(), BlockError> {
+    /// Reads the old bytes and keeps them (JO1), and the digest of a new superblock (JO2).
+    fn keep<'b>(
+        &self,
+        writes: impl Iterator<Item = (u64, Vec<&'b [u8]>)>,
+    ) -> Result<(), BlockError> {
         let mut records = Vec::new();
-        for (offset, len) in ranges {
+        for (offset, bufs) in writes {
+            let len = bufs.iter().map(|buf| buf.len()).sum();
+            if offset == SUPER_OFFSETS[0] && len == SUPER_SIZE {
+                let digest = CsumType::Sha256.digest(&bufs.concat());
+                records.push((self.id, DIGEST, digest.to_vec()));
+            }
             let mut old = vec![0; len];
             self.inner.read_at(offset, &mut old)?;
             records.push((self.id, offset, old));
         }
         let len = records.iter().map(|(.., old)| old.len() as u64).sum();
-        let offset = records.first().map_or(0, |(_, offset, _)| *offset);
+        let offset = records.last().map_or(0, |(_, offset, _)| *offset);
         self.journal.append(&records).map_err(|source| BlockError::Io {
             device: format!("the journal of {}", self.inner.name()),
             operation: Operation::Write,
@@ -136,14 +150,16 @@ impl Layer for Journaled {
     }
 
     fn on_write(&self, offset: u64, buf: &[u8]) -> Result<(), BlockError> {
-        self.keep(std::iter::once((offset, buf.len())))?;
+        self.keep(std::iter::once((offset, vec![buf])))?;
         self.inner.write_at(offset, buf)
     }
 
     fn on_write_many(&self, writes: &[Write<'_>]) -> Result<(), FailedWrite> {
-        let len = |write: &Write<'_>| write.bufs.iter().map(|buf| buf.len()).sum();
-        let ranges = writes.iter().map(|write| (write.offset, len(write)));
-        self.keep(ranges).map_err(|error| FailedWrite { index: 0, error })?;
+        let each = writes.iter().map(|write| {
+            let bufs = write.bufs.iter().map(|buf| &**buf).collect();
+            (write.offset, bufs)
+        });
+        self.keep(each).map_err(|error| FailedWrite { index: 0, error })?;
         self.inner.write_many(writes)
     }
 
@@ -173,17 +189,21 @@ pub fn undo(devices: &[Arc<dyn Device>], path: &Path) -> Result<u64> {
         }
         targets.push((superblock.dev_item.devid.0, Arc::clone(device)));
     }
-    let (records, end) = read_records(&mut file);
-    if let Some(generation) = end
-        && generation != newest(devices)?
-    {
-        return refuse("the volume was written after the repair");
+    let (digests, records): (Vec<Record>, Vec<Record>) =
+        read_records(&mut file).into_iter().partition(|(_, offset, _)| *offset == DIGEST);
+    for (id, device) in &targets {
+        let digest = digest_of(&**device)?;
+        if !digests.iter().any(|(of, _, known)| of == id && *known == digest) {
+            return refuse("the volume was written after the repair");
+        }
+    }
+    let target = |id: u64| targets.iter().find(|(known, _)| *known == id);
+    if digests.iter().chain(&records).any(|(id, ..)| target(*id).is_none()) {
+        return refuse("a device is missing");
     }
     let mut bytes = 0;
     for (id, offset, old) in records.iter().rev() {
-        let Some((_, device)) = targets.iter().find(|(known, _)| known == id) else {
-            return refuse("a device is missing");
-        };
+        let Some((_, device)) = target(*id) else { continue };
         device.write_at(*offset, old)?;
         if old.len() == SUPER_SIZE {
             device.flush()?;
@@ -198,33 +218,35 @@ pub fn undo(devices: &[Arc<dyn Device>], path: &Path) -> Result<u64> {
 
 /// Reads the records up to the end, or up to a torn record. The device never got the write after a
 /// torn record (JO1).
-fn read_records(file: &mut impl Read) -> (Vec<Record>, Option<u64>) {
+fn read_records(file: &mut impl Read) -> Vec<Record> {
     let mut records = Vec::new();
     loop {
         let mut head = [0; HEAD_LEN];
         if file.read_exact(&mut head).is_err() {
-            return (records, None);
+            return records;
         }
         let number = |at: usize| u64::from_le_bytes(std::array::from_fn(|index| head[at + index]));
-        let (device, offset, len) = (number(0), number(8), number(16));
-        if device == END {
-            return (records, Some(offset));
-        }
+        let (device, offset, len) = (number(4), number(12), number(20));
         if len > RECORD_MAX {
-            return (records, None);
+            return records;
         }
         let mut old = vec![0; len as usize];
-        if file.read_exact(&mut old).is_err() || CsumType::Crc32c.digest(&old)[..4] != head[24..] {
-            return (records, None);
+        if file.read_exact(&mut old).is_err() || sum_of(&head[4..], &old) != head[..4] {
+            return records;
         }
         records.push((device, offset, old));
     }
 }
 
-fn newest(devices: &[Arc<dyn Device>]) -> Result<u64> {
-    let mut newest = 0;
-    for device in devices {
-        newest = newest.max(Volume::read_superblock(&**device)?.generation.0);
-    }
-    Ok(newest)
+/// The checksum of a record. It is never that of zeros alone, which a torn file may end with.
+fn sum_of(head: &[u8], bytes: &[u8]) -> [u8; 4] {
+    let sum = CsumType::Crc32c.digest(&[head, bytes].concat());
+    [sum[0], sum[1], sum[2], sum[3]]
+}
+
+/// The digest of the first superblock of a device, whatever is in it.
+fn digest_of(device: &dyn Device) -> Result<Vec<u8>> {
+    let mut superblock = vec![0; SUPER_SIZE];
+    device.read_at(SUPER_OFFSETS[0], &mut superblock)?;
+    Ok(CsumType::Sha256.digest(&superblock).to_vec())
 }

@@ -7,17 +7,24 @@ use buttress_base::RangeSet;
 use buttress_format::{FileExtent, Kind, RootItem};
 use buttress_tree::{Expect, Node, NodePtr};
 
-use crate::bits::AddressSet;
 use crate::context::Context;
 use crate::issue::Issue;
 
-/// Checks whether there is a log, and whether each of its nodes can be read. Returns the data
-/// ranges that the log trees reference. These may have checksums although no extent item covers
-/// them yet.
-pub(crate) fn check(context: &Context<'_>) -> RangeSet {
+/// What the log trees use. No extent item covers it yet.
+#[derive(Debug, Default)]
+pub(crate) struct Logged {
+    /// Data that they reference. It may have checksums.
+    pub(crate) data: RangeSet,
+    /// Their nodes, as far as they can be found.
+    pub(crate) nodes: RangeSet,
+}
+
+/// Checks whether there is a log, and whether each of its nodes can be read.
+pub(crate) fn check(context: &Context<'_>) -> Logged {
     let superblock = context.superblock;
+    let mut logged = Logged::default();
     if superblock.log_root.0 == 0 {
-        return RangeSet::default();
+        return logged;
     }
     context.add(Issue::LogPresent { log: superblock.log_root });
     let root = NodePtr {
@@ -26,9 +33,8 @@ pub(crate) fn check(context: &Context<'_>) -> RangeSet {
         generation: superblock.generation.next(),
         level: superblock.log_root_level,
     };
-    let met = AddressSet::default();
     let mut logs = Vec::new();
-    walk(context, &met, &Expect::root(root), &mut |leaf| {
+    walk(context, &mut logged.nodes, &Expect::root(root), &mut |leaf| {
         for slot in 0..leaf.len() {
             if leaf.key(slot).kind != Kind::ROOT_ITEM {
                 continue;
@@ -46,9 +52,9 @@ pub(crate) fn check(context: &Context<'_>) -> RangeSet {
             }
         }
     });
-    let mut data = RangeSet::default();
+    let data = &mut logged.data;
     for ptr in logs {
-        walk(context, &met, &Expect::root(ptr), &mut |leaf| {
+        walk(context, &mut logged.nodes, &Expect::root(ptr), &mut |leaf| {
             for slot in 0..leaf.len() {
                 if leaf.key(slot).kind != Kind::EXTENT_DATA {
                     continue;
@@ -60,14 +66,16 @@ pub(crate) fn check(context: &Context<'_>) -> RangeSet {
             }
         });
     }
-    data
+    logged
 }
 
 /// Visits each node once. The depth is at most eight, since each child has a lower level.
-fn walk(context: &Context<'_>, met: &AddressSet, expect: &Expect, visit: &mut dyn FnMut(&Node)) {
-    if !met.insert(expect.ptr.logical) {
+fn walk(context: &Context<'_>, met: &mut RangeSet, expect: &Expect, visit: &mut dyn FnMut(&Node)) {
+    let at = expect.ptr.logical.0;
+    if met.contains(at) {
         return;
     }
+    met.insert(at..at.saturating_add(context.superblock.nodesize.into()));
     match context.source.read_quietly(expect, false) {
         Err(why) => context.add(Issue::LogDamaged { logical: expect.ptr.logical, why }),
         Ok(node) if node.level() == 0 => visit(&node),

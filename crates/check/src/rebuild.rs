@@ -130,6 +130,9 @@ impl Work {
         for tree in all.iter().filter(|tree| anew.contains(&tree.id)) {
             old_nodes(context, &Expect::root(tree.root), &AddressSet::default(), &mut avoid);
         }
+        // The log is valid until the new superblocks are written.
+        let logged = crate::log::check(context);
+        logged.nodes.iter().chain(logged.data.iter()).for_each(|range| avoid.insert(range));
         let chunks = context.volume.chunks();
         if chunks.iter().any(|chunk| context.volume.has_parity(chunk.logical) && !is_data(chunk)) {
             return Err(Error::Rebuild("metadata with parity is not written here".to_owned()));

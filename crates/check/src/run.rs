@@ -180,7 +180,7 @@ fn run(context: &Context<'_>) -> Result<Totals> {
     progress.step(Step::Extents, sorted.total_bytes());
     let groups = chunks::load_groups(context, &trees);
     let free_space = free_space(context, &groups, &trees);
-    let csums = find(TreeId::CSUM).map(|tree| Csums::new(context, tree, logged));
+    let csums = find(TreeId::CSUM).map(|tree| Csums::new(context, tree, logged.data));
     let csum_bytes = csums.as_ref().map(Csums::bytes_cell);
     let sizes = Extents::new(context, &groups, &trees, free_space, csums).run(sorted)?;
     if superblock.bytes_used != sizes.used {

@@ -4,6 +4,7 @@
 //!
 //! - **O2** Each node is met once as a node of its own tree. Below a node of another tree there is
 //!   no node of this tree, so the search ends there.
+//! - **O3** Of a tree that is being dropped, the search visits what the walk visits.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -32,7 +33,7 @@ pub(crate) fn find(
     let mut search = Search { context, owned: &owned, foreign: HashMap::new() };
     for tree in trees.iter().filter(|tree| !owned.unshared.contains(&tree.id)) {
         if tree.id != TreeId::TREE_RELOC {
-            search.below(tree, &[Expect::root(tree.root)]);
+            search.below(tree, &[(Expect::root(tree.root), tree.drop.is_some())]);
         }
     }
     owned
@@ -46,16 +47,20 @@ struct Search<'s, 'c> {
 }
 
 impl Search<'_, '_> {
-    /// Nodes that cannot be read are reported by the walk that comes after.
-    fn below(&mut self, tree: &Tree, expects: &[Expect]) {
+    /// Searches below nodes. Each comes with whether it lies on the path to the first item that an
+    /// interrupted drop has left: what comes before that path belongs to the tree no more (O3).
+    fn below(&mut self, tree: &Tree, expects: &[(Expect, bool)]) {
         for expects in expects.chunks(NODES_AT_ONCE) {
-            let is_new = |expect: &&Expect| {
+            let is_new = |(expect, _): &&(Expect, bool)| {
                 let at = expect.ptr.logical;
                 let foreign = self.foreign.get(&at).is_some_and(|owner| *owner != tree.id);
                 !foreign && !self.owned.met.contains(at)
             };
-            let wanted: Vec<Expect> = expects.iter().filter(is_new).copied().collect();
-            for node in self.context.source.read_many(tree.id, &wanted).into_iter().flatten() {
+            let (wanted, paths): (Vec<Expect>, Vec<bool>) =
+                expects.iter().filter(is_new).copied().unzip();
+            let nodes = self.context.source.read_many(tree.id, &wanted);
+            for (node, on_path) in nodes.into_iter().zip(paths) {
+                let Some(node) = node else { continue };
                 if node.owner() != tree.id {
                     if self.foreign.len() >= REMEMBERED {
                         self.foreign.clear();
@@ -63,11 +68,14 @@ impl Search<'_, '_> {
                     self.foreign.insert(node.logical(), node.owner());
                     continue;
                 }
-                if self.owned.met.insert(node.logical()) && node.level() > 0 {
-                    let children: Vec<Expect> =
-                        (0..node.len()).map(|slot| node.expect_child(slot)).collect();
-                    self.below(tree, &children);
+                if !self.owned.met.insert(node.logical()) || node.level() == 0 {
+                    continue;
                 }
+                let drop = tree.drop.filter(|(_, level)| on_path && node.level() >= *level);
+                let first = drop.map_or(0, |(key, _)| node.child_slot(&key));
+                let child = |slot| (node.expect_child(slot), drop.is_some() && slot == first);
+                let children: Vec<_> = (first..node.len()).map(child).collect();
+                self.below(tree, &children);
             }
         }
     }

@@ -158,11 +158,10 @@ fn repair(
         return buttress_check::repair_with(devices, report, &options, &mut announce)
             .context(|| name);
     };
-    let (journal, journaled) =
-        Journal::create(path, devices).context(|| path.display().to_string())?;
+    let (_, journaled) = Journal::create(path, devices).context(|| path.display().to_string())?;
     let repairs = buttress_check::repair_with(&journaled, report, &options, &mut announce);
     let repairs = repairs.context(|| name)?;
-    journal.finish(devices).context(|| path.display().to_string())?;
+
     Ok(repairs)
 }
 
