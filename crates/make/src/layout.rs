@@ -6,7 +6,7 @@
 //!   device.
 
 use buttress_base::RangeSet;
-use buttress_format::limits::{DEVICE_RESERVED, SECTOR, STRIPE_LEN};
+use buttress_format::limits::{DEVICE_RESERVED, STRIPE_LEN};
 use buttress_format::{BlockGroupFlags, Chunk, DeviceId, Logical, Profile, Stripe, TreeId};
 use buttress_volume::place::{self, Limits, Room};
 
@@ -20,6 +20,8 @@ const GIB: u64 = 1024 * MIB;
 pub(super) struct Layout {
     /// Bytes of each device that the volume uses, in the order of their numbers.
     pub sizes: Vec<u64>,
+    /// Bytes of a sector.
+    pub sectorsize: u32,
     pub system: Placed,
     /// The chunk of the trees. In a mixed volume it also holds data.
     pub metadata: Placed,
@@ -78,7 +80,7 @@ impl Layout {
         let profiles = Profiles::of(options, sizes.len())?;
         let smallest = sizes.iter().copied().min().unwrap_or(0);
         let (system_len, metadata_len, data_len) = lengths(smallest);
-        let mut planner = Planner::new(sizes, uuids);
+        let mut planner = Planner::new(sizes, uuids, options.sectorsize);
         let kinds = (BlockGroupFlags::SYSTEM, BlockGroupFlags::METADATA, BlockGroupFlags::DATA);
         let least = planner.least(&profiles, smallest, options.mixed);
         let mut place = |kind, profile, len| {
@@ -96,7 +98,7 @@ impl Layout {
             data.chunk.logical = Logical(metadata.chunk.logical.0 + metadata.chunk.len);
             data
         });
-        Ok(Self { sizes: sizes.to_vec(), system, metadata, data })
+        Ok(Self { sizes: sizes.to_vec(), sectorsize: options.sectorsize, system, metadata, data })
     }
 
     /// The chunks in logical order.
@@ -118,10 +120,11 @@ impl Layout {
 struct Planner<'a> {
     free: Vec<RangeSet>,
     uuids: &'a [[u8; 16]],
+    sectorsize: u32,
 }
 
 impl<'a> Planner<'a> {
-    fn new(sizes: &[u64], uuids: &'a [[u8; 16]]) -> Self {
+    fn new(sizes: &[u64], uuids: &'a [[u8; 16]], sectorsize: u32) -> Self {
         let whole = |size: &u64| {
             let mut free = RangeSet::new();
             if *size > DEVICE_RESERVED {
@@ -129,7 +132,7 @@ impl<'a> Planner<'a> {
             }
             free
         };
-        Self { free: sizes.iter().map(whole).collect(), uuids }
+        Self { free: sizes.iter().map(whole).collect(), uuids, sectorsize }
     }
 
     /// A chunk with stripes of `len` bytes. Stripes are shorter if a profile spreads a chunk of
@@ -161,7 +164,7 @@ impl<'a> Planner<'a> {
             flags: kind.with(profile.flags()),
             io_align: unit,
             io_width: unit,
-            sector_size: SECTOR,
+            sector_size: self.sectorsize,
             sub_stripes: profile.sub_stripes(),
             stripes,
         };
