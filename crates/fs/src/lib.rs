@@ -108,7 +108,7 @@ mod upkeep_tests;
 pub use attr::{Attr, FileKind, InodeId, SetAttr, mode};
 pub use baselines::Baselines;
 pub use buttress_base::Interrupt;
-pub use buttress_data::{Codec, Defragment, NocowCheck, ReadBatch};
+pub use buttress_data::{Codec, Defragment, NocowCheck, Piece, ReadBatch};
 pub use buttress_format::{
     Generation, Ino, InodeFlags, Key, Kind, Logical, RootFlags, RootItem, Superblock, Timespec,
     TreeId,

@@ -111,6 +111,15 @@ pub enum MakeError {
         /// Rounds tried.
         rounds: u32,
     },
+    /// Content is kept, and the options ask for more than one device with single chunks.
+    #[error("a volume around content has one device, and chunks of the profile single")]
+    KeptOptions,
+    /// Content is kept, and no free range between it has room for the first trees.
+    #[error("no {needed} free bytes lie together")]
+    NoGap {
+        /// Bytes of the range that is needed.
+        needed: u64,
+    },
     /// The device failed.
     #[error("writing the new volume")]
     Device(#[from] buttress_block::Error),

@@ -25,8 +25,8 @@ pub(super) struct Layout {
     pub system: Placed,
     /// The chunk of the trees. In a mixed volume it also holds data.
     pub metadata: Placed,
-    /// The data chunk. `None` in a mixed volume.
-    pub data: Option<Placed>,
+    /// The data chunks. There are none in a mixed volume.
+    pub data: Vec<Placed>,
 }
 
 /// A chunk, and the bytes that it takes on each device.
@@ -94,10 +94,11 @@ impl Layout {
             (place(kinds.1, profiles.metadata, metadata_len)?, Some(data))
         };
         metadata.chunk.logical = Logical(system.chunk.logical.0 + system.chunk.len);
-        let data = data.map(|mut data| {
+        let data = data.into_iter().map(|mut data| {
             data.chunk.logical = Logical(metadata.chunk.logical.0 + metadata.chunk.len);
             data
         });
+        let data = data.collect();
         Ok(Self { sizes: sizes.to_vec(), sectorsize: options.sectorsize, system, metadata, data })
     }
 
@@ -155,19 +156,7 @@ impl<'a> Planner<'a> {
             self.free[index].remove(offset..offset + places.stripe_bytes);
             stripes.push(Stripe { device, offset, dev_uuid: self.uuids[index] });
         }
-        let unit = u32::try_from(STRIPE_LEN).expect("64 KiB");
-        let chunk = Chunk {
-            logical: Logical(DEVICE_RESERVED),
-            len: places.len,
-            owner: TreeId::EXTENT.0,
-            stripe_len: STRIPE_LEN,
-            flags: kind.with(profile.flags()),
-            io_align: unit,
-            io_width: unit,
-            sector_size: self.sectorsize,
-            sub_stripes: profile.sub_stripes(),
-            stripes,
-        };
+        let chunk = chunk(kind, profile, places.len, stripes, self.sectorsize);
         Some(Placed { chunk, stripe_bytes: places.stripe_bytes })
     }
 
@@ -191,6 +180,29 @@ fn lengths(size: u64) -> (u64, u64, u64) {
     let most = if size > 50 * GIB { GIB } else { 256 * MIB };
     let twentieth = size / 20 / MIB * MIB;
     (8 * MIB, twentieth.clamp(32 * MIB, most), 8 * MIB)
+}
+
+/// A chunk at the first address that there can be.
+pub(super) fn chunk(
+    kind: BlockGroupFlags,
+    profile: Profile,
+    len: u64,
+    stripes: Vec<Stripe>,
+    sectorsize: u32,
+) -> Chunk {
+    let unit = u32::try_from(STRIPE_LEN).expect("64 KiB");
+    Chunk {
+        logical: Logical(DEVICE_RESERVED),
+        len,
+        owner: TreeId::EXTENT.0,
+        stripe_len: STRIPE_LEN,
+        flags: kind.with(profile.flags()),
+        io_align: unit,
+        io_width: unit,
+        sector_size: sectorsize,
+        sub_stripes: profile.sub_stripes(),
+        stripes,
+    }
 }
 
 impl Placed {

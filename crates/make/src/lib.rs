@@ -28,6 +28,7 @@
 //! The superblock is written last, after a flush. An unfinished volume has no magic number, so no
 //! program takes it for btrfs.
 
+mod around;
 pub mod clock;
 mod error;
 mod features;
@@ -92,10 +93,13 @@ pub fn make_on(devices: &[&dyn Device], options: &MakeOptions) -> Result<MakeRep
         .map(|device| checked_size(*device, options))
         .collect::<Result<Vec<u64>, MakeError>>()?;
     let identity = Identity::draw(options, devices.len());
-    let layout = Layout::plan(&sizes, &identity.device_uuids, options)?;
+    let plan = if options.kept.is_empty() { Layout::plan } else { around::plan };
+    let layout = plan(&sizes, &identity.device_uuids, options)?;
     let trees = trees::build(&layout, &identity, options)?;
-    for (device, size) in devices.iter().zip(&sizes) {
-        write::wipe(*device, *size)?;
+    if options.kept.is_empty() {
+        for (device, size) in devices.iter().zip(&sizes) {
+            write::wipe(*device, *size)?;
+        }
     }
     let bytes_used = write::volume(devices, &layout, &identity, options, &trees)?;
     let profiles = Profiles::of(options, devices.len())?;
@@ -107,7 +111,7 @@ pub fn make_on(devices: &[&dyn Device], options: &MakeOptions) -> Result<MakeRep
         bytes_used,
         system_len: layout.system.chunk.len,
         metadata_len: layout.metadata.chunk.len,
-        data_len: layout.data.as_ref().map_or(0, |data| data.chunk.len),
+        data_len: layout.data.first().map_or(0, |data| data.chunk.len),
     })
 }
 

@@ -1,5 +1,7 @@
 //! The options of a new volume, and the identifiers that all its structures share.
 
+use std::ops::Range;
+
 use buttress_format::{CsumType, Generation, Profile, Timespec, limits};
 
 use super::features::Features;
@@ -37,6 +39,10 @@ pub struct MakeOptions {
     pub seed: Option<u64>,
     /// The time of all inodes. `None` for the present time.
     pub time: Option<Timespec>,
+    /// Ranges of bytes on the only device that keep their content, ascending. Data chunks cover
+    /// them, and every address is its place on the device. With such ranges no range of the device
+    /// is discarded, or overwritten with zeros.
+    pub kept: Vec<Range<u64>>,
 }
 
 impl Default for MakeOptions {
@@ -54,6 +60,7 @@ impl Default for MakeOptions {
             fsid: None,
             seed: None,
             time: None,
+            kept: Vec::new(),
         }
     }
 }

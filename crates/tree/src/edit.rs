@@ -50,7 +50,7 @@ impl LeafEdit {
         self.count
     }
 
-    /// Whether there are none.
+    /// Whether it has no items.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.count == 0

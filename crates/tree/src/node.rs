@@ -159,7 +159,8 @@ impl Node {
         Ok(Self { buf, header })
     }
 
-    /// [`verify`](Self::verify) on borrowed bytes: the header, if the whole node is sound.
+    /// As [`verify`](Self::verify), on borrowed bytes. Returns the header if the whole node is
+    /// sound.
     ///
     /// # Errors
     ///

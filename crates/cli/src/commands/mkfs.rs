@@ -351,7 +351,7 @@ fn list_features(ui: &Ui) -> Result<()> {
     Ok(())
 }
 
-fn csum(text: &str) -> Result<CsumType, String> {
+pub(super) fn csum(text: &str) -> Result<CsumType, String> {
     Ok(match text.to_ascii_lowercase().as_str() {
         "crc32c" => CsumType::Crc32c,
         "xxhash" | "xxhash64" => CsumType::Xxhash64,

@@ -1,6 +1,6 @@
-//! Sectors of 8, 16 and 64 KiB: volumes that `mkfs.btrfs` made, written here, and volumes made here.
-//! Linux does not mount them where they are larger than its pages, so `btrfs check` and `btrfs
-//! restore` decide.
+//! Sectors of 8, 16 and 64 KiB: volumes that `mkfs.btrfs` made, written here, and volumes that were
+//! made here. Linux does not mount them where they are larger than its pages, so `btrfs check` and
+//! `btrfs restore` decide.
 
 use std::path::Path;
 
