@@ -59,7 +59,7 @@ impl Files {
         let handle = self.engine.begin(reservation);
         file.update_meta(&handle, |meta| {
             meta.item.size = size;
-            grow(meta, &file.dirty.lock(), &(0..size), size);
+            grow(meta, &file.dirty.lock(), &(0..size), size, self.params.sector);
         });
         Ok(())
     }

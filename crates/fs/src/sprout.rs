@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use buttress_block::Device;
-use buttress_format::{DeviceId, DeviceItem, Superblock, limits};
+use buttress_format::{DeviceId, DeviceItem, Superblock};
 use buttress_maintenance::Maintenance;
 use buttress_make::clock::new_uuid;
 use buttress_tree::{Geometry, Store, boot};
@@ -41,9 +41,9 @@ pub(crate) fn new_item(
     Ok(DeviceItem {
         devid,
         total_bytes,
-        io_align: limits::SECTOR,
-        io_width: limits::SECTOR,
-        sector_size: limits::SECTOR,
+        io_align: superblock.sectorsize,
+        io_width: superblock.sectorsize,
+        sector_size: superblock.sectorsize,
         uuid: new_uuid(),
         fsid,
         ..DeviceItem::default()

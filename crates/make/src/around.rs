@@ -49,7 +49,8 @@ pub(super) fn plan(
     };
     let place = |kind: BlockGroupFlags, range: Range<u64>| {
         let stripe = Stripe { device: DeviceId(1), offset: range.start, dev_uuid: uuid };
-        let mut chunk = chunk(kind, Profile::Single, range.end - range.start, vec![stripe]);
+        let mut chunk =
+            chunk(kind, Profile::Single, range.end - range.start, vec![stripe], options.sectorsize);
         chunk.logical = Logical(range.start);
         Placed { stripe_bytes: chunk.len, chunk }
     };
@@ -64,7 +65,7 @@ pub(super) fn plan(
         let parts = starts.map(|start| start..range.end.min(start + DATA_MAX));
         data.extend(parts.map(|part| place(BlockGroupFlags::DATA, part)));
     }
-    Ok(Layout { sizes: sizes.to_vec(), system, metadata, data })
+    Ok(Layout { sizes: sizes.to_vec(), sectorsize: options.sectorsize, system, metadata, data })
 }
 
 /// Divides the device behind its first mebibyte into ranges for data chunks, which cover all that

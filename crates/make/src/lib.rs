@@ -123,19 +123,25 @@ fn checked_size(device: &dyn Device, options: &MakeOptions) -> Result<u64, MakeE
     if options.label.len() > 255 || options.label.iter().any(|&b| b == b'\n' || b == 0) {
         return Err(MakeError::Label { len: options.label.len() });
     }
-    let nodesize = options.nodesize;
+    let (nodesize, sectorsize) = (options.nodesize, options.sectorsize);
+    if !sectorsize.is_power_of_two() || !(limits::SECTOR..=limits::NODE_MAX).contains(&sectorsize) {
+        return Err(MakeError::Sectorsize { found: sectorsize });
+    }
     if !nodesize.is_power_of_two() || !(limits::NODE_MIN..=limits::NODE_MAX).contains(&nodesize) {
         return Err(MakeError::Nodesize { found: nodesize });
     }
-    if options.mixed && nodesize != limits::SECTOR {
-        return Err(MakeError::MixedNodesize { found: nodesize });
+    if nodesize < sectorsize {
+        return Err(MakeError::NodeBelowSector { nodesize, sectorsize });
+    }
+    if options.mixed && nodesize != sectorsize {
+        return Err(MakeError::MixedNodesize { found: nodesize, sectorsize });
     }
     options.features.check()?;
     let size = options.size.unwrap_or_else(|| device.len());
     if size > device.len() {
         return Err(MakeError::LargerThanDevice { size, device_len: device.len() });
     }
-    let sector = u64::from(limits::SECTOR);
+    let sector = u64::from(sectorsize);
     Ok(size / sector * sector)
 }
 

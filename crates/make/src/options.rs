@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use buttress_format::{CsumType, Generation, Profile, Timespec};
+use buttress_format::{CsumType, Generation, Profile, Timespec, limits};
 
 use super::features::Features;
 use crate::clock::{new_uuid, now};
@@ -25,9 +25,11 @@ pub struct MakeOptions {
     /// The profile of data chunks. `None` means one copy, or the profile of metadata in a mixed
     /// volume.
     pub data: Option<Profile>,
-    /// Data and metadata share block groups, for very small volumes. Needs nodes of 4 KiB.
+    /// Data and metadata share block groups, for very small volumes. Needs nodes of one sector.
     pub mixed: bool,
-    /// Bytes of a tree node: a power of two from 4 KiB to 64 KiB.
+    /// Bytes of a sector, the smallest piece of data: a power of two from 4 KiB to 64 KiB.
+    pub sectorsize: u32,
+    /// Bytes of a tree node: a power of two from the sector to 64 KiB.
     pub nodesize: u32,
     /// The optional features of the format.
     pub features: Features,
@@ -52,6 +54,7 @@ impl Default for MakeOptions {
             metadata: None,
             data: None,
             mixed: false,
+            sectorsize: limits::SECTOR,
             nodesize: 16 * 1024,
             features: Features::default(),
             fsid: None,
