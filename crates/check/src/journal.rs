@@ -4,9 +4,9 @@
 //!
 //! - **JO1** The old bytes are durable in the file before the device gets new ones.
 //! - **JO2** An undo writes only if the volume is as the repair left it, or if the repair did not
-//!   reach its end.
-//! - **JO3** Records are put back from the last to the first. So the superblocks come first, and
-//!   the volume is as before the repair from then on.
+//!   reach its end. It also goes on with an undo that did not: then the superblock is older.
+//! - **JO3** Records are put back from the last to the first. So the superblocks come first, then
+//!   the nodes that were overwritten. An undo that was cut short can be made again.
 //!
 //! # On disk
 //!
@@ -175,7 +175,7 @@ pub fn undo(devices: &[Arc<dyn Device>], path: &Path) -> Result<u64> {
     }
     let (records, end) = read_records(&mut file);
     if let Some(generation) = end
-        && generation != newest(devices)?
+        && newest(devices)? > generation
     {
         return refuse("the volume was written after the repair");
     }
