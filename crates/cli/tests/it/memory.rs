@@ -13,11 +13,12 @@ fn memory_bounds_what_a_mount_keeps() {
     }
     let bench = crate::bench();
     bench.ok(&["mkfs", "image", "--size", "300M"]);
-    let figures = || {
+    let document = || {
         let text = bench.ok(&["--json", "stats", "mnt"]);
-        let document: Value = serde_json::from_str(&text).expect("JSON");
-        document["sections"]["memory"].as_object().expect("figures of memory").clone()
+        serde_json::from_str::<Value>(&text).expect("JSON")
     };
+    let figures =
+        || document()["sections"]["memory"].as_object().expect("figures of memory").clone();
     let figure = |name: &str| {
         let all = figures();
         let found = all.get(name).and_then(Value::as_u64);
@@ -49,6 +50,10 @@ fn memory_bounds_what_a_mount_keeps() {
     let resident = all["resident_bytes"].as_u64().expect("a number");
     assert!(resident > 1 << 20);
     assert_eq!(sum, resident, "all memory is in some part: {all:?}");
+    let status = format!("/proc/{}/status", document()["pid"]);
+    let status = std::fs::read_to_string(status).expect("the server's status");
+    let huge = status.lines().find_map(|line| line.strip_prefix("THP_enabled:"));
+    assert!(huge.is_none_or(|enabled| enabled.trim() == "0"), "M3: {huge:?}");
     mounted.end();
 
     let mounted = Mounted::new(&bench, &["--memory", "16M", "-o", "ro"]);
