@@ -233,7 +233,7 @@ pub struct Write<'a> {
     pub class: Class,
 }
 
-/// One of several writes that failed.
+/// The failure of one of several writes.
 #[derive(Debug)]
 pub struct FailedWrite {
     /// The index of the write that failed.

@@ -9,9 +9,9 @@
 //!
 //! - **F1** While a writer has the file open, every other program that asks for the lock is
 //!   refused: see `lock`. A writer also claims a block device, so that the kernel mounts it nowhere
-//!   else. It is refused if the kernel uses the device. A mount of the device by the kernel for
-//!   this program takes the claim over (`yield_claim`). A device that is open for reading
-//!   can become writable later, if no other program has it open.
+//!   else. The claim is refused if the kernel uses the device. If the kernel mounts the device for
+//!   this program, the kernel's claim replaces the writer's (`yield_claim`). A device that is open
+//!   for reading can become writable later, if no other program has it open.
 //! - **F2** In direct mode, requests through the direct descriptor are aligned in memory, in place
 //!   and in length. All others go through a second, buffered one. The kernel keeps the two
 //!   coherent: a direct read first writes back dirty pages, and a direct write drops cached ones.

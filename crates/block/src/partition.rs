@@ -88,8 +88,8 @@ pub fn read(disk: &dyn Device) -> Result<Option<Vec<Partition>>, Error> {
     Ok(Some(found))
 }
 
-/// Reads where the extended partitions of an MBR lie: the records of their partitions are in there,
-/// between these. Ranges of bytes; none for a GPT.
+/// Returns the byte ranges of the extended partitions of an MBR; none for a GPT. These ranges hold
+/// the partitions within, and the records that describe those.
 ///
 /// # Errors
 ///

@@ -7,7 +7,7 @@
 //!
 //! - Write-back cache without FUA: Linux flushes the whole cache after the write. Earlier writes
 //!   become durable as well.
-//! - Write-through cache: every completed write is durable, so earlier writes are.
+//! - Write-through cache: every completed write is durable, so earlier writes are, too.
 //! - Write-back cache with FUA: only the write itself becomes durable.
 //! - A stacked device has no queue of its own. It passes the write to one of its devices, and only
 //!   that device flushes.

@@ -34,7 +34,8 @@ pub(crate) struct Context<'c> {
     pub(crate) visited_nodes: AddressSet,
     /// Nodes that refer to their children by their own address, according to the extent tree.
     pub(crate) full_backrefs: AddressSet,
-    /// In a rebuild: the nodes that their own trees reach. Then the extent tree is not asked.
+    /// In a rebuild: the nodes that are still reached by the tree that they were written for. If
+    /// this is set, the extent tree is not asked.
     pub(crate) owned_nodes: std::sync::OnceLock<OwnedNodes>,
     /// In a rebuild: whether the walk also records which data wants checksums.
     pub(crate) rebuilds_sums: AtomicBool,
@@ -42,8 +43,8 @@ pub(crate) struct Context<'c> {
     pub(crate) shared: AddressSet,
     /// Bytes that each subvolume owns, if simple quotas count them.
     pub(crate) owned: std::sync::OnceLock<OwnedBytes>,
-    /// Whether there are trees of an unfinished balance. Such a tree still uses nodes that the tree
-    /// that they were written for does not use any more.
+    /// Whether there are trees of an unfinished balance. A node may still be in such a tree,
+    /// although the tree that it was written for does not use it any more.
     pub(crate) has_leftovers: AtomicBool,
 }
 

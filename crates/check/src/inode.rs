@@ -285,7 +285,7 @@ impl<'j, 'c> InodeChecker<'j, 'c> {
             _ if whole.run.is_some() => self.odd(ino, "it is no file and has extents"),
             _ => {}
         }
-        // No implementation ever kept the count of bytes in directories and the like.
+        // Only files and symbolic links have a count of bytes that implementations keep.
         let has_bytes = matches!(kind, FileKind::Regular | FileKind::Symlink);
         if has_bytes && !is_going && item.nbytes != whole.bytes {
             let (found, expected) = (item.nbytes, whole.bytes);

@@ -196,7 +196,8 @@ pub fn undo(devices: &[Arc<dyn Device>], path: &Path) -> Result<u64> {
     Ok(bytes)
 }
 
-/// The records up to the end, or up to a torn one: the device did not get the write after it.
+/// Reads the records up to the end, or up to a torn record. The device never got the write after a
+/// torn record (JO1).
 fn read_records(file: &mut impl Read) -> (Vec<Record>, Option<u64>) {
     let mut records = Vec::new();
     loop {

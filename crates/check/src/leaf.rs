@@ -132,7 +132,8 @@ impl<'l, 'c> Leaves<'l, 'c> {
         if !self.wants_sums() {
             return Ok(());
         }
-        // Without the inode item, which is reported, the flags are unknown.
+        // If the inode item is missing, the flags are unknown. The missing item is reported
+        // elsewhere.
         let Some(flags) = self.flags_of(ino) else { return Ok(()) };
         let prealloc = matches!(extent.body, Body::Prealloc(_));
         let wanted = !prealloc && flags & InodeFlags::NODATASUM == 0;

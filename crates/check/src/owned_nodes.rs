@@ -14,7 +14,7 @@ use buttress_tree::Node;
 
 use crate::bits::AddressSet;
 
-/// The nodes that their own trees reach.
+/// The nodes that are still reached by the tree that they were written for.
 #[derive(Default)]
 pub(crate) struct OwnedNodes {
     pub(crate) met: AddressSet,

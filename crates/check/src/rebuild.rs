@@ -51,7 +51,7 @@ use sources::{Sources, own_items};
 use spool::Item;
 use sums::{Sums, Wanted};
 
-/// What the superblocks say afterwards.
+/// The result of a rebuild: the superblock to write, and what was done.
 pub(crate) struct Rebuilt {
     pub(crate) superblock: Superblock,
     /// What was written, as sentences.

@@ -121,8 +121,8 @@ pub(crate) fn node(node: &Node, by_address: bool) -> Record {
     [node.logical().0, NODE, level, generation, owner, first.objectid, kind, first.offset]
 }
 
-/// Notes in the record of a use by a file since which transaction the use exists. Only a rebuild
-/// asks for it, and has no recorded uses, so their count has room for it.
+/// Stores the transaction since which a use by a file exists, in the record of the use. Only a
+/// rebuild needs it. A rebuild has no recorded uses, so the word of their count is free for this.
 pub(crate) fn set_generation(used: &mut Record, generation: Generation) {
     used[6] = generation.0;
 }

@@ -191,7 +191,7 @@ fn rebuild_extents(
 }
 
 /// Checks the volume as it would be with changed superblocks (M4). Returns the code of an error
-/// that is none of those that the plan leaves.
+/// that the plan does not expect to remain, if there is one.
 fn wrong_with(
     devices: &[Arc<dyn Device>],
     changes: &[Change],
@@ -277,7 +277,7 @@ impl Plan {
             }
         }
         if !plan.extents.is_empty() {
-            // Without items of extents, checksums seem to be of nothing.
+            // Without extent items, every checksum seems to belong to no data.
             plan.others.retain(|code| *code != "csum-unused");
         }
         plan

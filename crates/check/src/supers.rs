@@ -17,8 +17,8 @@ const BYTENR_AT: usize = 48;
 /// Where the flags lie that tell whether the free-space tree is valid.
 pub(crate) const COMPAT_RO_AT: usize = 180;
 
-/// A change of a superblock: its offset and the new bytes. No bytes at the place of the flags mean
-/// that the free-space tree is marked invalid.
+/// A change of a superblock: its offset and the new bytes. An empty change at the offset of the
+/// flags marks the free-space tree as invalid.
 pub(crate) type Change = (usize, Vec<u8>);
 
 /// Writes every copy of a device's superblock: the newest good copy, with changes (SU2).

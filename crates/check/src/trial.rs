@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 /// Bytes of one part of the memory.
 const BLOCK: u64 = 4096;
 
-/// A device that is read as if its writes had been made, and that makes none.
+/// A device in front of another. Reads see all writes, and the device behind gets none.
 #[derive(Debug)]
 pub(crate) struct Trial {
     device: Arc<dyn Device>,

@@ -37,6 +37,27 @@ pub fn options(asked: Option<u64>) -> MountOptions {
     }
 }
 
+/// Limits of the parts of a volume that is only filled, in bytes: nodes, dirty data, uncommitted
+/// changes. What such a volume holds is not read again, and a commit frees the memory.
+const FILLED_NODES_MAX: u64 = 16 * MIB;
+const FILLED_DIRTY_MAX: u64 = 16 * MIB;
+const FILLED_CHANGES_MAX: u64 = 12 * MIB;
+
+/// Returns the options of a volume that is only filled. It needs little memory, however much comes
+/// in. If `is_fixed`, nothing depends on the machine, so commits end at the same places everywhere.
+/// Without background threads a commit begins at twice the limit of changes, which is halved.
+#[must_use]
+pub fn to_fill(is_fixed: bool) -> MountOptions {
+    let (budget, parts) = if is_fixed { (LEAST, 2) } else { (by_default(), 1) };
+    let mut options = within(MountOptions::default(), budget);
+    options.node_cache_bytes = options.node_cache_bytes.map(|bytes| bytes.min(FILLED_NODES_MAX));
+    options.overlay_bytes_max =
+        options.overlay_bytes_max.map(|bytes| bytes.min(FILLED_CHANGES_MAX / parts));
+    options.dirty_bytes_max = options.dirty_bytes_max.min(FILLED_DIRTY_MAX);
+    options.page_cache_bytes = 0;
+    options
+}
+
 /// Returns options within a budget of `bytes`, with the limits of the parts (B2).
 fn within(options: MountOptions, bytes: u64) -> MountOptions {
     let mut options = options.with_memory(bytes);

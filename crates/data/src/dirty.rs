@@ -22,57 +22,15 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use buttress_base::{RangeSet, Rank, Ranked};
+use buttress_base::RangeSet;
 use buttress_format::Logical;
 use buttress_txn::{DataReservation, InodeReserve, MetaReservation, NoReserve};
 
+use crate::buffers::BufferPool;
 use crate::error::Error;
 
 /// Largest buffer that grows by appending; a run of them becomes one extent.
 pub(crate) const PIECE_BYTES: usize = 256 << 10;
-
-/// The largest number of buffers of [`PIECE_BYTES`] that are kept for the next writer.
-const POOL_PIECES: usize = 512;
-
-/// Buffers that were written back and can be filled again. Memory fresh from the system has to be
-/// cleared first, which costs more than the copy into it.
-#[derive(Debug)]
-pub(crate) struct BufferPool(Ranked<Vec<Vec<u8>>>);
-
-impl BufferPool {
-    pub(crate) fn new() -> Self {
-        Self(Ranked::new(Rank::Leaf, Vec::new()))
-    }
-
-    fn take(&self) -> Vec<u8> {
-        self.0.lock().pop().unwrap_or_else(|| Vec::with_capacity(PIECE_BYTES))
-    }
-
-    /// Gives half of the buffers back to the system.
-    pub(crate) fn trim(&self) {
-        let given = {
-            let mut kept = self.0.lock();
-            let half = kept.len() / 2;
-            kept.split_off(half)
-        };
-        drop(given);
-    }
-
-    /// Takes back those buffers of a run that no thread reads any more.
-    pub(crate) fn give(&self, run: Run) {
-        for piece in run.pieces {
-            let Ok(mut piece) = Arc::try_unwrap(piece) else { continue };
-            if piece.capacity() != PIECE_BYTES {
-                continue;
-            }
-            piece.clear();
-            let mut kept = self.0.lock();
-            if kept.len() < POOL_PIECES {
-                kept.push(piece);
-            }
-        }
-    }
-}
 
 #[derive(Debug, Default)]
 pub(crate) struct Dirty {

@@ -5,12 +5,13 @@
 
 use std::sync::Arc;
 
+use buttress_base::clock;
 use buttress_format::Extent;
 use buttress_txn::Engine;
 use buttress_volume::Volume;
 
+use crate::buffers::BufferPool;
 use crate::counters::Counters;
-use crate::dirty::BufferPool;
 use crate::pages::Pages;
 use crate::params::{FilesOptions, Params};
 use crate::placement::Placement;
@@ -66,6 +67,12 @@ impl Files {
         &self.engine
     }
 
+    /// Bytes of a sector.
+    #[must_use]
+    pub fn sector(&self) -> u64 {
+        self.params.sector
+    }
+
     /// Reads, and the threads that read ahead.
     #[must_use]
     pub fn reader(&self) -> &Reader {
@@ -84,11 +91,21 @@ impl Files {
         &self.counters
     }
 
-    /// Frees memory that was kept for the next writer. The caller runs this from time to time while
-    /// there are no writers.
+    /// Frees memory that was kept for writers and that none needed lately. The caller runs this
+    /// from time to time.
     pub fn trim(&self) {
-        self.pool.trim();
+        self.pool.trim(clock::now());
+    }
+
+    /// Frees all memory that was kept for readers. The caller runs this while the volume is idle.
+    pub fn forget_unpacked(&self) {
         self.reader.forget_unpacked();
+    }
+
+    /// Bytes of buffers that were written back and wait for the next writer.
+    #[must_use]
+    pub fn spare_bytes(&self) -> u64 {
+        self.pool.bytes()
     }
 
     /// Drops clean data of an extent, because the extent now holds other bytes.

@@ -31,9 +31,10 @@ use buttress_format::{InodeFlags, Logical};
 use buttress_txn::{Engine, NoReserve, SharedRows, Urgency};
 use buttress_volume::Volume;
 
+use crate::buffers::BufferPool;
 use crate::claim::Claim;
 use crate::counters::Counters;
-use crate::dirty::{BufferPool, Run};
+use crate::dirty::Run;
 use crate::error::{Error, Result};
 use crate::file::File;
 use crate::job::{Job, Packed, Placed, Plan, Supply, Target};
@@ -370,7 +371,7 @@ impl Writeback {
                     Plan::Extents(placed) => {
                         self.finish(file, &placed, &mut metadata, |meta, dirty| {
                             self.counters.count_clean(dirty.end_writeback(&run));
-                            grow(meta, dirty, &(run.offset..run.end()), size);
+                            grow(meta, dirty, &(run.offset..run.end()), size, self.params.sector);
                         })
                     }
                 };

@@ -19,6 +19,8 @@ pub struct SpaceStats {
     pub preempt: Preempt,
     /// Bytes of dirty data, including data in writeback.
     pub dirty: u64,
+    /// Bytes of buffers that were written back and wait for the next writer.
+    pub spare: u64,
     /// Bytes of data in writeback.
     pub ordered: u64,
     /// Runs of the flush states that made room for waiting callers, or refused a caller.
@@ -50,6 +52,7 @@ impl Filesystem {
             last_refusal: mount.engine.last_refusal(),
             preempt: mount.options.baselines.preempt,
             dirty: mount.files.counters().dirty_bytes(),
+            spare: mount.files.spare_bytes(),
             ordered: mount.files.counters().ordered_bytes(),
             flush_runs: mount.space.runs(),
             rounds: mount.writeback.rounds(),

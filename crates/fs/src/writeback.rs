@@ -12,6 +12,9 @@
 //! - **G3** Spare threads write in two cases only. The first is that writeback waits for devices
 //!   and much data is dirty. The second is the clamp, which needs several parts in writeback at
 //!   once. Otherwise spare threads would take processors from writers.
+//! - **G4** The list has no more entries than there are sectors in the limit of dirty data, and a
+//!   few batches. A listed inode may be clean or gone, and holds its memory. Each writer takes the
+//!   oldest batch off a list that is too long.
 //!
 //! # Locks
 //!
@@ -44,6 +47,12 @@ mod threads;
 
 /// Most bytes of one batch.
 pub(crate) const BATCH_BYTES: u64 = 16 << 20;
+
+/// Bytes of the least dirty data of a file.
+const SECTOR: u64 = 4096;
+
+/// The list may always have so many inodes, even if less data may be dirty.
+const LISTED_MIN: usize = 4 * BATCH_INODES;
 
 /// Limits of writeback, from the mount options.
 #[derive(Clone, Copy, Debug)]
@@ -204,6 +213,9 @@ impl Writeback {
     /// The caller holds no lock.
     pub(crate) fn pace(&self, cell: &Arc<InodeCell>, bytes: u64) {
         let limit = self.limits.dirty_bytes_max;
+        if self.list.len() > self.listed_max() && !interrupt::is_interrupted() {
+            self.write_batch(None);
+        }
         let dirty = self.files.counters().dirty_bytes();
         let pressure = self.engine.reservations().pressure();
         if dirty > limit / 4 || pressure.is_some() {
@@ -226,6 +238,12 @@ impl Writeback {
                 return;
             }
         }
+    }
+
+    /// The most entries of the list (G4).
+    fn listed_max(&self) -> usize {
+        let most = self.limits.dirty_bytes_max / SECTOR;
+        usize::try_from(most).unwrap_or(usize::MAX).max(LISTED_MIN)
     }
 
     /// The delay for a writer that has just made `bytes` dirty. Without threads that write back, a

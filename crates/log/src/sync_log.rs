@@ -43,7 +43,7 @@ pub struct SyncStats {
     pub logs: u64,
     /// Inodes with data that was written with a log, or with a commit instead of one.
     pub data_with_log: u64,
-    /// Log nodes with other copies that were written later.
+    /// Log nodes of which other copies were written later.
     pub log_copies: u64,
     /// Commits instead of logs, by reason.
     pub commits: BTreeMap<&'static str, u64>,

@@ -33,7 +33,7 @@ impl Site {
         Ok(commits)
     }
 
-    /// Keeps the commit that the options name, or the newest, under a name.
+    /// Pins the commit that the options name, or the newest one, under a name.
     ///
     /// # Errors
     ///

@@ -3,8 +3,8 @@
 //! # Invariants
 //!
 //! - **D1** A folder belongs to one volume, and one process at a time writes it.
-//! - **D2** A log is replayed only over the content that it was written on. The newest manifest
-//!   names this folder, and its content has a prefix of the log.
+//! - **D2** A log is replayed only over the content that it was written on. That is so if the
+//!   newest manifest names this folder, and its content has a prefix of the log.
 //! - **D3** A log with acknowledged writes is removed only when a commit has them, or when the user
 //!   gave `--discard-local`. In the second case the log is marked as given up first. So no later
 //!   opening replays it.

@@ -49,8 +49,8 @@ impl Chain {
     }
 
     /// A copy that gives up on a failing store after half a minute, for an opening. Nothing is held
-    /// yet, and the name may be wrong: some stores answer for a bucket that is missing as for one
-    /// that fails.
+    /// yet, and the name may be wrong: some stores give the same answer for a missing bucket as for
+    /// a failing one.
     pub(crate) fn at_opening(&self) -> Self {
         let store = self.store.with_patience(Duration::from_secs(30));
         Self { store, ..self.clone() }

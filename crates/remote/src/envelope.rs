@@ -21,6 +21,8 @@ use crate::error::{Error, Result};
 
 /// The version that this program writes, and the newest that it reads.
 pub(crate) const VERSION: u16 = 1;
+/// The same, of a `key/NUMBER`.
+pub(crate) const VERSION_KEY: u16 = 2;
 /// Bytes of an envelope.
 pub(crate) const LEN: usize = 64;
 const MAGIC: &[u8; 8] = b"BUTTRESS";
@@ -46,6 +48,13 @@ pub(crate) enum Kind {
     Key = 10,
 }
 
+impl Kind {
+    /// The version that this program writes, and the newest that it reads.
+    fn version(self) -> u16 {
+        if self == Self::Key { VERSION_KEY } else { VERSION }
+    }
+}
+
 /// The identity of a volume in a store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct VolumeId(pub(crate) [u8; 16]);
@@ -54,6 +63,8 @@ pub(crate) struct VolumeId(pub(crate) [u8; 16]);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Envelope {
     pub(crate) kind: Kind,
+    /// Lower than the newest, if a former program made the object.
+    pub(crate) version: u16,
     pub(crate) len: u64,
     pub(crate) volume: VolumeId,
     pub(crate) number: u64,
@@ -68,7 +79,7 @@ impl Envelope {
         let mut bytes = [0; LEN];
         bytes[..8].copy_from_slice(MAGIC);
         bytes[8..10].copy_from_slice(&(self.kind as u16).to_le_bytes());
-        bytes[10..12].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[10..12].copy_from_slice(&self.version.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.len.to_le_bytes());
         bytes[24..40].copy_from_slice(&self.volume.0);
         bytes[40..48].copy_from_slice(&self.number.to_le_bytes());
@@ -97,10 +108,8 @@ impl Envelope {
         if crc_fast::crc32_iscsi(&header) != crc {
             return Err(damaged(name, "the checksum of its first bytes is wrong".to_owned()));
         }
-        let version = u16::from_le_bytes([header[10], header[11]]);
-        if version > VERSION {
-            return Err(Error::Version { name: name.to_owned(), found: version, known: VERSION });
-        }
+        let found = u16::from_le_bytes([header[10], header[11]]);
+        let newer = |known| Error::Version { name: name.to_owned(), found, known };
         let kind = match u16::from_le_bytes([header[8], header[9]]) {
             1 => Kind::Manifest,
             2 => Kind::Data,
@@ -112,12 +121,17 @@ impl Envelope {
             8 => Kind::Cache,
             9 => Kind::Log,
             10 => Kind::Key,
+            _ if found > VERSION_KEY => return Err(newer(VERSION)),
             other => return Err(damaged(name, format!("there is no kind {other}"))),
         };
+        if found > kind.version() {
+            return Err(newer(kind.version()));
+        }
         let mut volume = [0; 16];
         volume.copy_from_slice(&header[24..40]);
         Ok(Self {
             kind,
+            version: found,
             len: u64_at(&header, 16),
             volume: VolumeId(volume),
             number: u64_at(&header, 40),
@@ -133,6 +147,7 @@ impl Envelope {
 pub(crate) fn wrap(kind: Kind, volume: VolumeId, number: u64, epoch: u32, body: &[u8]) -> Vec<u8> {
     let envelope = Envelope {
         kind,
+        version: kind.version(),
         len: (LEN + body.len()) as u64,
         volume,
         number,

@@ -15,12 +15,12 @@ use crate::error::Result;
 use crate::inside::Inside;
 use crate::place::is_remote;
 
-/// Bytes of a GPT at each end of a disk: header and list, and at the begin the MBR before them. The
-/// most are those of a table in sectors of 4 KiB.
+/// Bytes of a GPT at each end of a disk: a header and a list, and at the beginning also the MBR. A
+/// table in sectors of 4 KiB takes the most.
 const TABLE: u64 = 6 * 4096;
 
-/// Returns what a new file system at `volume` would overwrite, if there is anything (G1, G2). For a
-/// volume in a store `None`: only the opened volume can be looked at.
+/// Returns what a new file system at `volume` would overwrite, if there is anything (G1, G2).
+/// Returns `None` for a volume in a store, because only an open one can be looked at.
 ///
 /// # Errors
 ///
@@ -57,7 +57,7 @@ fn around(disk: &dyn Device, inside: &Inside) -> Result<Option<String>> {
     if let Some(part) = table.iter().find(cut) {
         return Ok(Some(format!("a part of partition {}", part.number)));
     }
-    // Records of logical partitions lie between these.
+    // The records of logical partitions lie within extended partitions.
     let extended = partition::extended(disk)?;
     let is_record = extended.iter().any(|at| at.start < end && at.end > start);
     let is_table = is_record || start < TABLE || end > disk.len().saturating_sub(TABLE);

@@ -33,6 +33,7 @@ mod follow;
 mod guard;
 mod inside;
 mod keyed;
+mod keys;
 mod lease;
 mod lines;
 mod load;

@@ -51,8 +51,8 @@ impl Core {
             }
         }
         let is_written = self.write_out(log, &mut inside, true);
-        // Another writer may have taken the volume meanwhile. What is acknowledged after that has
-        // no commit under it that is kept.
+        // Another writer may have taken the volume meanwhile. It need not keep the commit that this
+        // log builds on, so nothing more may be acknowledged.
         self.check(&self.state.lock())?;
         Ok(is_written)
     }

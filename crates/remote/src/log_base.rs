@@ -54,7 +54,7 @@ impl Core {
     pub(crate) fn keep_for_salvage(&self) {
         let is_behind = {
             let state = self.state.lock();
-            // What a log had that was given up is not known.
+            // If a log was given up, it is unknown what it had.
             state.logging.as_ref().is_none_or(|logging| logging.durable > state.committed)
         };
         if is_behind && self.log.get().is_some() {

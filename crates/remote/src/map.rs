@@ -265,8 +265,8 @@ impl Map {
         inside.map(|(&page, &at)| Missing { page, at }).collect()
     }
 
-    /// Marks these pages, where they are in memory, and the leaves in these objects, to be written
-    /// again.
+    /// Marks those of these pages that are in memory, and the leaves in these objects, to be
+    /// written again.
     pub(crate) fn write_again(&mut self, pages: &[Missing], objects: &BTreeSet<ObjectNumber>) {
         for missing in pages {
             if let Some(slot) = self.slots.get_mut(&missing.page)

@@ -151,8 +151,8 @@ impl Site {
                 trial::run(&chain.store, &chain.names, trial::RIVALS_NEW)?;
                 let first = Manifest {
                     number: CommitNumber(1),
-                    // A random first epoch. A late write to a volume that was deleted here then has
-                    // another name.
+                    // The first epoch is random. So a late write to a volume that was deleted here
+                    // has another name.
                     epoch: (random::seed() >> 40) as u32,
                     nonce: random::hex(),
                     writer: Writer::this(),
@@ -193,7 +193,8 @@ impl Site {
     /// volume opens without the cache.
     fn disk_lines(&self, volume: VolumeId) -> Option<DiskLines> {
         let dir = self.options.cache_dir.as_ref()?;
-        // The other half is for the log. A reader has none, and keeps the lines of a writer.
+        // The other half is for the log. A reader has no log, but takes no more than this half, so
+        // that the lines of a writer stay.
         let (budget, memory) = (self.options.cache_size / 2, self.options.memory / 4);
         DiskLines::open(dir, volume, budget, memory).unwrap_or_else(|error| {
             tracing::warn!(dir = %dir.display(), %error, "nothing that is read is kept there");
@@ -333,7 +334,7 @@ impl Site {
             writer: writer.clone(),
             time_ms: buttress_base::clock::wall().as_millis() as u64,
             is_opening: true,
-            // What is new has no runs in the map, so it reads as zeroes.
+            // The new part of a longer device has no runs in the map, so it reads as zeroes.
             device_len: self.options.size.unwrap_or(0).max(head.device_len),
             local: cache.filter(|_| has_log).map(|cache| cache.mark(&writer.host)),
             ..head.clone()

@@ -48,7 +48,7 @@ pub struct Options {
     pub in_flight: usize,
     /// How long a failing store may take to recover.
     pub patience: Duration,
-    /// How long a commit may wait that a flush deferred.
+    /// How long a commit that a flush deferred may wait.
     pub max_lag: Duration,
     /// How long old commits are kept.
     pub min_keep: Duration,

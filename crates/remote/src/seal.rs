@@ -2,8 +2,9 @@
 //!
 //! # Invariants
 //!
-//! - **E1** Everything of an object but its name, its length and its time is sealed. Nothing that
-//!   was not sealed with the key of the volume, under this name and at this place, is ever read.
+//! - **E1** Everything of an object but its name, its length and its time is sealed. A piece is
+//!   accepted only if it was sealed with the key of the volume, under this name and at this place.
+//!   It was sealed by the volume that the name belongs to: this one or a base.
 //! - **E2** No nonce is used twice: each writing of an object draws 16 random bytes, and the number
 //!   of the piece follows. So it does no harm if a name is written twice.
 //! - **E3** A part of an object is read without the rest: pieces are sealed one by one, and have
@@ -16,8 +17,10 @@
 //! each piece   nonce (24), up to 16384 bytes sealed, tag (16)
 //! ```
 //!
-//! The cipher is XChaCha20-Poly1305. The associated data of a piece has four parts: the first 16
-//! bytes, the name of the object within its volume, a zero byte, the number of the piece (8).
+//! The cipher is XChaCha20-Poly1305. The associated data of a piece is the first 16 bytes, the
+//! identity of the volume (16), and three more parts. These are the name of the object within its
+//! volume, a zero byte, and the number of the piece (8). Version 1 has no identity: volumes that
+//! were made with it go on so.
 
 use std::fmt;
 use std::ops::Range;
@@ -29,12 +32,15 @@ use chacha20poly1305::aead::{Aead, KeyInit, Payload};
 use chacha20poly1305::{XChaCha20Poly1305, XNonce};
 
 use crate::envelope;
+use crate::keys::{Identity, Keys};
 use crate::names::Names;
 use crate::random;
-use crate::secret::{Master, Secret};
+use crate::secret::Secret;
 use crate::store::{Meta, Store, StoreError};
 
-const VERSION: u16 = 1;
+/// The version of volumes without an identity, and that of others.
+const VERSION_FIRST: u16 = 1;
+const VERSION: u16 = 2;
 const HEAD: usize = 16;
 const PIECE_LOG: u16 = 14;
 const PIECE: u64 = 1 << PIECE_LOG;
@@ -44,10 +50,11 @@ const SEALED: u64 = PIECE + (NONCE + TAG) as u64;
 
 type Result<T> = std::result::Result<T, StoreError>;
 
-fn head() -> [u8; HEAD] {
+fn head(identity: Identity) -> [u8; HEAD] {
+    let version = if identity.0.is_some() { VERSION } else { VERSION_FIRST };
     let mut head = [0; HEAD];
     head[..8].copy_from_slice(envelope::SEALED);
-    head[8..10].copy_from_slice(&VERSION.to_le_bytes());
+    head[8..10].copy_from_slice(&version.to_le_bytes());
     head[10..12].copy_from_slice(&PIECE_LOG.to_le_bytes());
     head
 }
@@ -63,31 +70,53 @@ fn bound(name: &str) -> &str {
     if has_shard { &name[from(third)..] } else { short }
 }
 
-/// The key of a volume, ready for use.
+/// The keys of a volume, ready for use.
 struct Seal {
     cipher: XChaCha20Poly1305,
+    keys: Keys,
+    /// The prefix of the volume.
+    own: String,
+}
+
+/// One object: what its pieces have as associated data, but for their numbers.
+struct Object<'n> {
+    identity: Identity,
+    bound: &'n str,
+}
+
+impl Object<'_> {
+    fn associated(&self, piece: u64) -> Vec<u8> {
+        let identity = self.identity.0.as_ref().map_or(&[][..], |bytes| &bytes[..]);
+        let (head, name) = (head(self.identity), self.bound.as_bytes());
+        [&head[..], identity, name, &[0], &piece.to_le_bytes()].concat()
+    }
 }
 
 impl Seal {
-    fn new(master: &Master) -> Self {
-        Self { cipher: XChaCha20Poly1305::new(&master.0.into()) }
+    fn new(keys: Keys, own: &str) -> Self {
+        let cipher = XChaCha20Poly1305::new(&keys.master.0.into());
+        Self { cipher, keys, own: own.to_owned() }
     }
 
-    fn associated(name: &str, piece: u64) -> Vec<u8> {
-        [&head()[..], bound(name).as_bytes(), &[0], &piece.to_le_bytes()].concat()
+    /// The volume that an object belongs to: this one, or one of its bases.
+    fn object<'n>(&self, name: &'n str) -> Result<Object<'n>> {
+        let bound = bound(name);
+        let prefix = name[..name.len() - bound.len()].trim_end_matches('/');
+        Ok(Object { identity: self.keys.identity_of(prefix, &self.own)?, bound })
     }
 
     /// Seals a whole object (E2).
     fn seal(&self, name: &str, plain: &[u8]) -> Result<Bytes> {
+        let object = self.object(name)?;
         let pieces = plain.len().div_ceil(PIECE as usize);
         let mut sealed = Vec::with_capacity(HEAD + plain.len() + pieces * (NONCE + TAG));
-        sealed.extend_from_slice(&head());
+        sealed.extend_from_slice(&head(object.identity));
         let drawn = random::bytes();
         for (number, msg) in (0_u64..).zip(plain.chunks(PIECE as usize)) {
             let mut nonce = [0; NONCE];
             nonce[..16].copy_from_slice(&drawn);
             nonce[16..].copy_from_slice(&number.to_le_bytes());
-            let payload = Payload { msg, aad: &Self::associated(name, number) };
+            let payload = Payload { msg, aad: &object.associated(number) };
             let failed = |_| StoreError::Refused("the cipher takes no such piece".to_owned());
             let done = self.cipher.encrypt(&XNonce::from(nonce), payload).map_err(failed)?;
             sealed.extend_from_slice(&nonce);
@@ -99,6 +128,7 @@ impl Seal {
     /// Opens pieces from number `first` on (E1).
     fn open(&self, name: &str, first: u64, sealed: &[u8]) -> Result<Vec<u8>> {
         let damaged = |why: &str| Err(StoreError::Damaged(why.to_owned()));
+        let object = self.object(name)?;
         let mut plain = Vec::with_capacity(sealed.len());
         let mut drawn = None;
         for (number, piece) in (first..).zip(sealed.chunks(SEALED as usize)) {
@@ -111,7 +141,7 @@ impl Seal {
                 return damaged("a piece is of another place");
             }
             drawn = Some(&nonce[..16]);
-            let payload = Payload { msg, aad: &Self::associated(name, number) };
+            let payload = Payload { msg, aad: &object.associated(number) };
             match self.cipher.decrypt(&XNonce::from(*nonce), payload) {
                 Ok(part) => plain.extend_from_slice(&part),
                 Err(_) => return damaged("a piece was not sealed with the volume's key"),
@@ -139,8 +169,8 @@ pub(crate) struct SealedStore {
     inner: Arc<dyn Store>,
     names: Names,
     secret: Secret,
-    /// The key, once it was read. Unranked: held across I/O.
-    key: Mutex<Option<(Master, Arc<Seal>)>>,
+    /// The keys, once they were read. Unranked: held across I/O.
+    seal: Mutex<Option<Arc<Seal>>>,
 }
 
 impl fmt::Debug for SealedStore {
@@ -151,43 +181,37 @@ impl fmt::Debug for SealedStore {
 
 impl SealedStore {
     pub(crate) fn new(inner: Arc<dyn Store>, names: Names, secret: Secret) -> Self {
-        Self { inner, names, secret, key: Mutex::new(None) }
+        Self { inner, names, secret, seal: Mutex::new(None) }
     }
 
-    /// The volume's key.
-    pub(crate) fn master(&self) -> Result<Master> {
-        let mut key = self.key.lock();
-        if let Some((master, _)) = &*key {
-            return Ok(master.clone());
-        }
-        let master = self.secret.load(&*self.inner, &self.names)?;
-        *key = Some((master.clone(), Arc::new(Seal::new(&master))));
-        Ok(master)
+    /// The keys for a clone of this volume.
+    pub(crate) fn keys_of_clone(&self) -> Result<Keys> {
+        self.seal()?.keys.cloned(self.names.prefix())
     }
 
-    /// Makes a key for a new volume, unless there is one. `master` is the key of its base, if the
-    /// volume is a clone.
-    pub(crate) fn make_key(&self, master: Option<&Master>) -> Result<()> {
-        let fresh = Master::random()?;
-        self.secret.create(&*self.inner, &self.names, 1, master.unwrap_or(&fresh))?;
-        let found = self.master()?;
-        if master.is_some_and(|wanted| *wanted != found) {
+    /// Makes the keys of a new volume, unless there are some. A clone brings its own.
+    pub(crate) fn make_key(&self, of_clone: Option<&Keys>) -> Result<()> {
+        let fresh = Keys::random()?;
+        self.secret.create(&*self.inner, &self.names, 1, of_clone.unwrap_or(&fresh))?;
+        let found = self.seal()?;
+        if of_clone.is_some_and(|wanted| !wanted.is_sibling(&found.keys)) {
             return Err(StoreError::Key("there is a key of another volume already".to_owned()));
         }
         Ok(())
     }
 
-    /// Encrypts the key anew by another secret, and removes what the secrets before opened.
+    /// Encrypts the keys anew by another secret, and deletes the copies that earlier secrets open.
     pub(crate) fn rekey(&self, new: &Secret) -> Result<()> {
-        let master = self.master()?;
-        new.replace(&*self.inner, &self.names, &master)
+        new.replace(&*self.inner, &self.names, &self.seal()?.keys)
     }
 
     fn seal(&self) -> Result<Arc<Seal>> {
-        self.master()?;
-        let key = self.key.lock();
-        let none = || StoreError::Key("there is no key".to_owned());
-        key.as_ref().map(|(_, seal)| Arc::clone(seal)).ok_or_else(none)
+        let mut seal = self.seal.lock();
+        if let Some(seal) = &*seal {
+            return Ok(Arc::clone(seal));
+        }
+        let keys = self.secret.load(&*self.inner, &self.names)?;
+        Ok(Arc::clone(seal.insert(Arc::new(Seal::new(keys, self.names.prefix())))))
     }
 }
 
@@ -209,7 +233,7 @@ impl Store for SealedStore {
     fn get(&self, name: &str) -> Result<Bytes> {
         let sealed = self.inner.get(name)?;
         let seal = self.seal()?;
-        match sealed.strip_prefix(&head()) {
+        match sealed.strip_prefix(&head(seal.object(name)?.identity)) {
             Some(pieces) => seal.open(name, 0, pieces).map(Bytes::from),
             None => Err(StoreError::Damaged("it is not encrypted as this program does".to_owned())),
         }
@@ -248,9 +272,15 @@ impl Store for SealedStore {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::keys::Master;
 
     fn seal(byte: u8) -> Seal {
-        Seal::new(&Master([byte; 32]))
+        let keys = Keys {
+            master: Master([byte; 32]),
+            identity: Identity(Some([9; 16])),
+            bases: vec![("a/base".to_owned(), Identity(None))],
+        };
+        Seal::new(keys, "a/b")
     }
 
     /// E1: only the same key, name and place open a piece, and no changed bit passes.
@@ -261,8 +291,15 @@ mod tests {
         let sealed = seal(1).seal(name, &plain).expect("sealed");
         let pieces = &sealed[HEAD..];
         assert_eq!(seal(1).open(name, 0, pieces).expect("right"), plain);
-        let moved = name.replace("a/b", "elsewhere/data");
-        assert_eq!(seal(1).open(&moved, 0, pieces).expect("of another prefix"), plain);
+        let moved = Seal { own: "elsewhere/data".to_owned(), ..seal(1) };
+        let elsewhere = name.replace("a/b", "elsewhere/data");
+        assert_eq!(moved.open(&elsewhere, 0, pieces).expect("of another prefix"), plain);
+        seal(1).open(&elsewhere, 0, pieces).expect_err("of no base");
+        let of_base = name.replace("a/b", "a/base");
+        seal(1).open(&of_base, 0, pieces).expect_err("of a base");
+        let base = seal(1).seal(&of_base, &plain).expect("sealed");
+        assert_eq!(seal(1).open(&of_base, 0, &base[HEAD..]).expect("of a base"), plain);
+        seal(1).open(name, 0, &base[HEAD..]).expect_err("of a base, not its own");
         seal(2).open(name, 0, pieces).expect_err("another key");
         seal(1).open(&name.replace("-0", "-1"), 0, pieces).expect_err("another name");
         seal(1).open(name, 1, pieces).expect_err("another place");
@@ -281,14 +318,14 @@ mod tests {
     #[test]
     fn ranges_are_parts_of_the_whole() {
         let plain: Vec<u8> = (0..50_000_u32).map(|at| (at / 3) as u8).collect();
-        let sealed = seal(1).seal("map/x", &plain).expect("sealed");
+        let sealed = seal(1).seal("a/b/map/0a/x", &plain).expect("sealed");
         for range in
             [0..1, 0..50_000, 16_383..16_385, 16_384..32_768, 49_999..50_000, 32_000..33_000]
         {
             let (first, bytes) = sealed_range(&range);
             let end = (bytes.end as usize).min(sealed.len());
             let pieces = &sealed[bytes.start as usize..end];
-            let plain_part = seal(1).open("map/x", first, pieces).expect("right");
+            let plain_part = seal(1).open("a/b/map/0a/x", first, pieces).expect("right");
             let wanted = &plain[range.start as usize..range.end as usize];
             assert_eq!(cut(&plain_part, first, &range), wanted, "{range:?}");
         }

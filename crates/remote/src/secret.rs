@@ -3,13 +3,12 @@
 //! # Invariants
 //!
 //! - **X1** Objects are sealed with the *master key*, which never changes. The store has it only
-//!   encrypted, by a key that Argon2id makes of a passphrase or of a file's bytes.
+//!   encrypted, with the identities, by a key that Argon2id makes of a passphrase or of a file.
 //! - **X2** The object `key/NUMBER` with the highest number counts. A new one is read back before
 //!   older ones are deleted. So at each moment one secret opens the volume.
 //! - **X3** No message has a secret in it.
 
 use std::fmt;
-use std::io::Read;
 use std::path::Path;
 
 use argon2::{Algorithm, Argon2, Params, Version};
@@ -19,13 +18,14 @@ use chacha20poly1305::{XChaCha20Poly1305, XNonce};
 use serde::{Deserialize, Serialize};
 
 use crate::envelope::{Kind, VolumeId, unwrap, wrap};
+use crate::keys::{Keys, fill, hex, of_hex};
 use crate::names::Names;
 use crate::store::{Store, StoreError};
 
 /// The work that Argon2id does for each guess of a passphrase.
 const MEMORY_KIB: u32 = 64 << 10;
 const PASSES: u32 = 3;
-/// What an object may ask for. More is refused before it takes all memory.
+/// The most work that a stored key may ask for. More is refused before it takes all memory.
 const MEMORY_KIB_MAX: u32 = 4 << 20;
 const PASSES_MAX: u32 = 64;
 /// The most bytes of a file with a key.
@@ -38,24 +38,6 @@ type Result<T> = std::result::Result<T, StoreError>;
 
 fn wrong<T>(why: impl Into<String>) -> Result<T> {
     Err(StoreError::Key(why.into()))
-}
-
-/// The key that seals the objects of a volume.
-#[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Master(pub(crate) [u8; 32]);
-
-impl Master {
-    pub(crate) fn random() -> Result<Self> {
-        let mut key = [0; 32];
-        fill(&mut key)?;
-        Ok(Self(key))
-    }
-}
-
-/// Fills a buffer with bytes of the machine's generator.
-fn fill(bytes: &mut [u8]) -> Result<()> {
-    let read = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(bytes));
-    read.or_else(|error| wrong(format!("/dev/urandom: {error}")))
 }
 
 /// A passphrase, or the bytes of a key file.
@@ -153,8 +135,14 @@ impl Secret {
         }
     }
 
-    /// Encrypts a master key.
-    fn wrap(&self, master: &Master) -> Result<Bytes> {
+    /// Encrypts the keys of a volume.
+    fn wrap(&self, keys: &Keys) -> Result<Bytes> {
+        let body = self.encrypt(&keys.encode())?;
+        Ok(wrap(Kind::Key, VolumeId::default(), 0, 0, &body).into())
+    }
+
+    /// The body of a key with something encrypted in it.
+    pub(crate) fn encrypt(&self, msg: &[u8]) -> Result<Vec<u8>> {
         let (mut salt, mut nonce) = ([0; 16], [0; 24]);
         fill(&mut salt)?;
         fill(&mut nonce)?;
@@ -166,19 +154,18 @@ impl Secret {
             nonce: hex(&nonce),
             key: String::new(),
         };
-        let payload = Payload { msg: &master.0, aad: &how.associated() };
+        let payload = Payload { msg, aad: &how.associated() };
         match self.cipher(&how)?.encrypt(&XNonce::from(nonce), payload) {
             Ok(key) => how.key = hex(&key),
             Err(_) => return wrong("the key cannot be encrypted"),
         }
-        let body = serde_json::to_vec(&how).unwrap_or_default();
-        Ok(wrap(Kind::Key, VolumeId::default(), 0, 0, &body).into())
+        Ok(serde_json::to_vec(&how).unwrap_or_default())
     }
 
-    /// Decrypts a master key.
-    fn unwrap(&self, name: &str, bytes: &[u8]) -> Result<Master> {
+    /// Decrypts the keys of a volume.
+    fn unwrap(&self, name: &str, bytes: &[u8]) -> Result<Keys> {
         let damaged = |why: String| StoreError::Damaged(why);
-        let (_, body) =
+        let (envelope, body) =
             unwrap(name, Kind::Key, bytes).map_err(|error| damaged(error.to_string()))?;
         let how: Wrapped =
             serde_json::from_slice(body).map_err(|error| damaged(error.to_string()))?;
@@ -187,15 +174,15 @@ impl Secret {
             return Err(damaged("the key is not in hexadecimal".to_owned()));
         };
         let payload = Payload { msg: &msg, aad: &how.associated() };
-        let opened = self.cipher(&how)?.decrypt(&XNonce::from(nonce), payload);
-        match opened.ok().and_then(|key| <[u8; 32]>::try_from(key).ok()) {
-            Some(key) => Ok(Master(key)),
-            None => wrong("the passphrase or key file is wrong"),
+        match self.cipher(&how)?.decrypt(&XNonce::from(nonce), payload) {
+            Ok(keys) if envelope.version == 1 => Keys::decode_first(&keys),
+            Ok(keys) => Keys::decode(&keys),
+            Err(_) => wrong("the passphrase or key file is wrong"),
         }
     }
 
-    /// Reads the master key of a volume (X2).
-    pub(crate) fn load(&self, store: &dyn Store, names: &Names) -> Result<Master> {
+    /// Reads the keys of a volume (X2).
+    pub(crate) fn load(&self, store: &dyn Store, names: &Names) -> Result<Keys> {
         // Between the list and the read, a change of the secret may delete the key that was listed.
         for _ in 0..3 {
             // A list may lack what was written last.
@@ -208,35 +195,35 @@ impl Secret {
         wrong("the volume is not encrypted, and a key was given")
     }
 
-    /// Writes a master key under a number, unless there is one of that number.
+    /// Writes the keys under a number, unless there is one of that number.
     pub(crate) fn create(
         &self,
         store: &dyn Store,
         names: &Names,
         number: u32,
-        master: &Master,
+        keys: &Keys,
     ) -> Result<()> {
         if !numbers(store, names)?.is_empty() && number == 1 {
             return Ok(());
         }
         let name = names.key(number);
-        match store.create(&name, self.wrap(master)?) {
+        match store.create(&name, self.wrap(keys)?) {
             Err(StoreError::Exists) => Ok(()),
-            // The answer may be lost, and the object be there.
+            // The answer may be lost although the object was created.
             Err(StoreError::Failed(why)) => match store.get(&name) {
-                Ok(there) if self.unwrap(&name, &there)? == *master => Ok(()),
+                Ok(there) if self.unwrap(&name, &there)? == *keys => Ok(()),
                 _ => Err(StoreError::Failed(why)),
             },
             answer => answer,
         }
     }
 
-    /// Writes the master key for this secret, and deletes it for others (X2).
-    pub(crate) fn replace(&self, store: &dyn Store, names: &Names, master: &Master) -> Result<()> {
+    /// Writes the keys for this secret, and deletes them for others (X2).
+    pub(crate) fn replace(&self, store: &dyn Store, names: &Names, keys: &Keys) -> Result<()> {
         let older = numbers(store, names)?;
         let number = older.last().map_or(1, |last| last + 1);
-        self.create(store, names, number, master)?;
-        if self.load(store, names)? != *master {
+        self.create(store, names, number, keys)?;
+        if self.load(store, names)? != *keys {
             return wrong("another program changed the key at the same time");
         }
         let deleted = older.iter().try_for_each(|number| store.delete(&names.key(*number)));
@@ -259,14 +246,4 @@ fn numbers(store: &dyn Store, names: &Names) -> Result<Vec<u32>> {
     let mut numbers: Vec<u32> = listed.iter().filter_map(number).collect();
     numbers.sort_unstable();
     Ok(numbers)
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn of_hex(text: &str) -> Option<Vec<u8>> {
-    let digits = text.as_bytes();
-    let pair = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
-    digits.len().is_multiple_of(2).then(|| digits.chunks(2).map(pair).collect())?
 }

@@ -182,6 +182,7 @@ impl Segment {
         let tail = self.bytes.len();
         self.bytes.extend_from_slice(&encode_extents(&self.extents));
         let envelope = Envelope {
+            version: envelope::VERSION,
             kind: Kind::Data,
             len: self.bytes.len() as u64,
             volume,

@@ -25,12 +25,12 @@ pub struct Status {
     pub live_bytes: u64,
     /// Of [`Status::object_bytes`], those that bases hold.
     pub shared_bytes: u64,
-    /// Written and in no commit yet: the lag.
+    /// Writes that are in no commit yet. They are the lag.
     pub lag_writes: u64,
     /// Bytes that were written and are in no commit yet.
     pub lag_bytes: u64,
-    /// How long ago the first of them was written, in milliseconds.
-    pub lag_ms: u64,
+    /// How long ago the first of them was written, in microseconds.
+    pub lag_us: u64,
     /// Bytes of the local log.
     pub log_bytes: u64,
     /// Bytes in the cache on a local disk for data that was read from objects.
@@ -76,7 +76,7 @@ impl Status {
             shared_bytes: shared.map(|(_, entry)| entry.len()).sum(),
             lag_writes: state.position - state.committed,
             lag_bytes: state.written_bytes - state.committed_bytes,
-            lag_ms: state.behind_since.map_or(0, |then| clock::since(then).as_millis() as u64),
+            lag_us: state.behind_since.map_or(0, |then| clock::since(then).as_micros() as u64),
             log_bytes: core.log.get().map_or(0, Log::bytes),
             disk_bytes,
             disk_hits,

@@ -10,6 +10,7 @@
 mod clouds;
 mod objects;
 pub mod simulated;
+pub mod timed;
 
 use std::fmt;
 use std::ops::Range;

@@ -32,7 +32,8 @@ pub(crate) fn is_btrfs(sector: &[u8]) -> bool {
     sector.get(MAGIC_AT..MAGIC_AT + MAGIC.len()) == Some(MAGIC)
 }
 
-/// Reads the identifiers of nodes from a primary superblock. Zeroes if it is none of btrfs.
+/// Reads the identifiers of nodes from a primary superblock. Zeroes if it is no superblock of
+/// btrfs.
 pub(crate) fn node_ids(superblock: &[u8]) -> NodeIds {
     let id = |at: usize| {
         let raw = superblock.get(at..at + 16).filter(|_| is_btrfs(superblock));

@@ -121,8 +121,8 @@ impl Reservations {
         let overlay = if empty { 0 } else { self.need(running.0, running.1, account.used) };
         let all = (running.0 + outstanding.all_items(), running.1 + outstanding.bytes);
         let need = if all == (0, 0) { 0 } else { self.need(all.0, all.1, account.used) };
-        // Under the policy `Levels`, writeback of dirty data gives reservations back. The paths
-        // then contain only the items of the running transaction.
+        // Under the policy `Levels`, reservations take `apart` bytes, and writeback of dirty data
+        // gives these bytes back. So the paths are only those of the running transaction's items.
         let apart = self.reserved_apart(outstanding);
         let in_paths = if apart == 0 { all.0 } else { running.0 };
         let paths = if in_paths == 0 { 0 } else { self.paths(in_paths, account.used) };

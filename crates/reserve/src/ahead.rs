@@ -1,4 +1,5 @@
-//! Wakes the preemptive flusher as soon as the reserved bytes reach the flusher's mark.
+//! Wakes the preemptive flusher as soon as the reserved bytes reach the sum that the flusher waits
+//! for.
 //!
 //! # Invariants
 //!
@@ -14,7 +15,7 @@ use std::{
 
 use buttress_base::sync::{Condvar, Mutex};
 
-/// The state in which the flusher's thread sleeps.
+/// What the thread of the preemptive flusher waits for while it sleeps.
 #[derive(Debug)]
 pub(crate) struct Ahead {
     /// Reserved bytes, as of the last reservation.
@@ -42,7 +43,7 @@ impl Ahead {
         self.reserved.store(reserved, Ordering::Relaxed);
     }
 
-    /// Wakes the flusher if the mark is reached, after a reservation that was granted at once (A1).
+    /// Wakes the flusher if that sum is reached, after a reservation that was granted at once (A1).
     pub(crate) fn look(&self) {
         if self.reserved.load(Ordering::Relaxed) < self.at.load(Ordering::Relaxed) {
             return;

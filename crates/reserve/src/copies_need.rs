@@ -151,8 +151,8 @@ impl Sums {
         let most = (COPIES_MAX * there).max((room.devices / PART_OF_DEVICES).into());
         let nodes = self.writable.min(twice).min(most);
         let nodes = u64::try_from(nodes).unwrap_or(u64::MAX);
-        // One more reference may split a full leaf in two: one new leaf for each. The global
-        // reserve also grows by four thirds of these leaves.
+        // One more reference may split a full leaf of the extent tree. So each leaf counts once
+        // more, and the global reserve grows by four thirds of these leaves.
         let references = self.extents.min(nodes.saturating_mul(room.each));
         let references = references.saturating_mul(7) / 3;
         let others = nodes / RECORDS + nodes / RESERVE;

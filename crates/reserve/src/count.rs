@@ -94,8 +94,8 @@ impl Reservations {
         nodes.saturating_mul(nodesize).saturating_add(fills)
     }
 
-    /// Notes whether a new count should be made soon: it would save more than twice the `left`
-    /// bytes.
+    /// Notes whether a new count should be made soon. It should if it may save `WORTH` paths, and
+    /// more than twice the `left` bytes.
     pub(crate) fn note_due(&self, known: &Known, left: u64) {
         let paths = known.paths(self.levels());
         let saved = paths.saturating_mul(self.levels() * u64::from(self.store.geometry().nodesize));

@@ -123,7 +123,7 @@ impl Counted {
         self.never.load(Ordering::Relaxed)
     }
 
-    /// Records that the commit has made all its nodes, and their number. It replaces the counted
+    /// Records that the commit has made all its nodes. Their number `nodes` replaces the counted
     /// bound.
     pub(crate) fn settle(&self, nodes: u64) {
         if let Some(count) = &mut *self.seen.lock() {

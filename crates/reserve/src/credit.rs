@@ -38,10 +38,10 @@ use crate::{Cost, Costs};
 /// Number of operations in a batch.
 const BATCH: u32 = 16;
 
-/// Shards do not keep reservations of more items.
+/// The most items of a reservation that a shard keeps.
 const ITEMS_MAX: u64 = 64;
 
-/// For so many reservations, a shard does not ask again after it was refused a batch.
+/// After a shard was refused a batch, it keeps nothing for this many reservations (B4).
 const REST: u32 = 256;
 
 #[derive(Debug, Default)]

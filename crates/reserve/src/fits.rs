@@ -65,9 +65,9 @@ impl Reservations {
         let firsts = running.running().shared_leaf_changes_max() + to_come.items;
         let reserve = account.global_reserve - account.for_copies;
         let kept = match urgency {
-            // A part of the reserve is for leaves of the extent tree: the first change in a leaf
-            // dirties it. All operations share this part, so the leaves that the need counts
-            // already are subtracted.
+            // A part of the reserve is kept for the extent-tree leaves that first changes of shared
+            // leaves dirty. All operations share this part. The need already includes such leaves
+            // for the known changes, so they are subtracted here.
             Urgency::Normal => {
                 account.for_copies + reserve.saturating_sub(self.shared_leaves(firsts))
             }
@@ -221,8 +221,8 @@ impl Reservations {
     }
 
     /// Whether enough metadata is left for an older commit under way, if a chunk is allocated for
-    /// `transaction` (`chunk_alloc::A1`). That commit can use groups as old as its transaction, and
-    /// unallocated space. True if no older commit is under way.
+    /// `transaction` (`chunk_alloc::A1`). That commit can use unallocated space, and groups that
+    /// are not younger than its own transaction. True if no older commit is under way.
     pub fn leaves_frozen(&self, transaction: &Transaction, devices: &DeviceSpace) -> bool {
         let left = self.frozen_left();
         let kind = self.kind_flags(SpaceKind::Metadata);

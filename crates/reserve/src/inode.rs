@@ -12,8 +12,8 @@
 //! # Invariants
 //!
 //! - **I1** The spared items are those reserved beyond the bound of their inode, summed over all
-//!   inodes. They count for nothing. The sum grows after a reservation was counted, and shrinks
-//!   before one is given back. So it never exceeds what is reserved.
+//!   inodes. A count leaves them out. The sum grows after a reservation was counted, and shrinks
+//!   before one is given back. So the sum never exceeds what is reserved.
 //! - **I2** A bound is valid for the committed trees on which a count was made, and for the commit
 //!   then under way. It is used only with a count on these trees. Bounds change only under the lock
 //!   of `Outstanding`.
@@ -21,10 +21,10 @@
 //!   dirty leaves are subtracted (D2 of `ledger::span`). So a new bound would be no larger, except
 //!   for bytes added since.
 //! - **I4** Each transaction that finishes a part of an inode's ordered extents dirties the same
-//!   leaves again. Bounds rely on a transaction's new nodes being freed again, once no reader needs
-//!   the older trees. A transaction about to freeze may leave too little room for ordered extents
-//!   that would finish after it. Then the commit waits until they finish (`finishing`). In this one
-//!   transaction the bound is enough.
+//!   leaves again. The bounds rely on the nodes of one such transaction becoming free: the next one
+//!   replaces them, and no reader needs the older trees any more. A transaction about to freeze may
+//!   leave too little room for ordered extents that would finish after it. Then the commit waits
+//!   until they finish (`finishing`). Within this one transaction the bound is enough.
 //! - **I5** Bytes added to an inode's leaves after its bound was made need no new bound. All bytes
 //!   are reserved twice: once for the leaf that they fill, and once for changing that leaf again.
 

@@ -17,8 +17,8 @@
 //! - **G3** In the free-space tree, a group with changes counts with the most bytes that can
 //!   describe its free space. The commit converts a group to bitmaps before its extents take more.
 //! - **G4** The first change of a node that may be shared adds references for everything that the
-//!   node points to. It adds up to two for each extent and each child. They count in the leaves
-//!   that record these.
+//!   node points to. It adds up to two for each extent and each child. Their bytes count in the
+//!   leaves that record these extents and children.
 //! - **G5** If a transaction commits behind an older one, it makes no more nodes than
 //!   `nodes_beside` says. Both were noted on the trees before the older commit. The younger
 //!   transaction may change leaves again that the older one makes (`tree::L5`). Nodes that every
@@ -160,8 +160,8 @@ impl Ledger {
             .or_insert_with(|| Tree::new(store.geometry(), tree, roots.find(tree), Generation(0)))
     }
 
-    /// Notes that the free space of a group changes, and its block group item (G3). Returns how
-    /// many leaves of the free-space tree describe the group.
+    /// Notes that the free space and the block group item of a group change (G3). Returns how many
+    /// leaves of the free-space tree describe the group.
     fn touch(&mut self, store: &Store, roots: &Roots, group: Extent) -> Result<u64, Unknown> {
         if !self.groups.insert(group.start) {
             return Ok(0);
@@ -269,8 +269,8 @@ impl Ledger {
         with_records(self.trees.values().map(Tree::nodes).sum::<u64>() + self.fixed(), room)
     }
 
-    /// The most nodes that such a commit makes behind the commit of an `older` transaction. That
-    /// one was noted on the same trees (G5).
+    /// The most nodes that such a commit makes behind the commit of an `older` transaction. Both
+    /// were noted on the same trees (G5).
     pub(crate) fn nodes_beside(&self, older: &Self, room: u64) -> u64 {
         let beside = |(id, tree): (&TreeId, &Tree)| match older.trees.get(id) {
             Some(older) => tree.nodes_beside(older),

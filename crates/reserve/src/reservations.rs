@@ -73,12 +73,12 @@ pub struct Reservations {
     pub(crate) inode_reserves: Arc<InodeReserves>,
     /// Reservations that shards keep.
     pub(crate) credits: Credits,
-    /// The state in which the preemptive flusher sleeps.
+    /// What the preemptive flusher waits for while it sleeps.
     pub(crate) ahead: CachePadded<Ahead>,
     /// Tickets that wait for metadata.
     pub(crate) queue: CachePadded<Queue<Demand>>,
-    /// Changes that are put already leave some metadata free. This is the part of it that is
-    /// reserved, in thousandths.
+    /// Some metadata is free beside the changes already put. This is the reserved part of it, in
+    /// thousandths.
     pub(crate) pressure: AtomicU64,
     /// Bytes of metadata that the commit of the frozen transaction may allocate in total.
     pub(crate) frozen_need: AtomicU64,

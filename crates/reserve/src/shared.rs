@@ -24,11 +24,11 @@ use crate::reservations::Reservations;
 use crate::shares::{EXTENT_ITEM, EXTENT_REFS};
 use crate::{View, ledger};
 
-/// Bytes of nodes for each byte of references to them, at least. Each node gets two more
-/// references.
+/// References to nodes take at most one byte for each `RECORDED` bytes of nodes, because each node
+/// gets at most two more references.
 const RECORDED: u64 = 64;
-/// A margin in nodes for what a delete takes besides the extent tree, and for items that others
-/// reserve.
+/// A margin in nodes for what a delete takes besides the extent tree, and for items that other
+/// operations reserve.
 const BESIDE: u64 = 192;
 
 impl Reservations {

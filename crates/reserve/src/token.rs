@@ -71,8 +71,8 @@ impl MetaReservation {
         }
     }
 
-    /// Merges `other` into this reservation. If one of them is attached to an inode, the result is.
-    /// Then both must be for this inode.
+    /// Merges `other` into this reservation. If one of them is attached to an inode, the result is
+    /// attached, too. Then both must be for this inode.
     ///
     /// # Panics
     ///
@@ -96,7 +96,7 @@ impl MetaReservation {
         self.freeing += std::mem::take(&mut other.freeing);
     }
 
-    /// Splits off the share of `part` out of `whole` equal parts, rounded up.
+    /// Splits off `part` of `whole` equal parts, rounded up.
     pub fn split(&mut self, part: usize, whole: usize) -> Self {
         let share = |of: u64| of.min((of * part as u64).div_ceil(whole.max(1) as u64));
         self.cut(self.held.map(self.held, |of, _| share(of)))

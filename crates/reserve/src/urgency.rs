@@ -12,8 +12,8 @@ pub enum Urgency {
     /// may use three quarters, because then it takes much space before it frees any.
     Frees,
     /// An operation that deletes a subvolume, or drops a part of it. It may use the space for
-    /// copies and all of the global reserve. On a full volume with snapshots such operations free
-    /// space.
+    /// copies and all of the global reserve. A full volume with snapshots gets its space back by
+    /// such operations.
     Drops,
     /// An ordered extent that needs more than its reservation to finish; its data is on the devices
     /// already. It may use three quarters of the global reserve, or seven eighths if trees share

@@ -50,7 +50,7 @@ pub struct Account {
     pub reserved: u64,
     /// Freed, but still reachable from the last commit.
     pub pinned: u64,
-    /// What could be allocated in groups that are read-only.
+    /// Free bytes of read-only groups, and of rows with parity that are in use (`group::G4`).
     pub read_only: u64,
     /// Under superblocks.
     pub super_bytes: u64,

@@ -208,7 +208,8 @@ impl Space {
                 }
                 Outcome::NeedsLoading(_) => {}
                 Outcome::Full { .. } if overtaken && (kept || again < AGAIN_MAX) => {
-                    // The thread that overtook the search may be about to enter what it found.
+                    // The thread that overtook the search may still be entering a group, so it gets
+                    // the processor.
                     buttress_base::thread::yield_now();
                     continue;
                 }

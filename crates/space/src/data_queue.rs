@@ -22,7 +22,8 @@ impl DataQueue {
     }
 
     /// Tries to reserve `bytes` in `account`, without waiting. Returns false if the account lacks
-    /// them, or `fits` refuses. Also if a request waits that one of `priority` must not overtake.
+    /// them, or `fits` refuses. Also returns false if a request of `priority` must wait behind
+    /// another one.
     pub(crate) fn at_once(
         &self,
         account: &SharedAccount,

@@ -1,4 +1,5 @@
-//! Disjoint ranges that refuse to hold a byte twice, or to give up one they do not hold.
+//! A set of disjoint ranges. To insert a byte that it has, or to remove one that it lacks, is a
+//! bug.
 //!
 //! # Place
 //!

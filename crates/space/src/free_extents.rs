@@ -98,7 +98,7 @@ impl FreeExtents {
         (first, last.saturating_sub(first))
     }
 
-    /// Whole units that hold `bytes`.
+    /// `bytes`, rounded up to whole units.
     fn in_units(&self, bytes: u64) -> u64 {
         bytes.checked_next_multiple_of(self.unit).unwrap_or(u64::MAX)
     }

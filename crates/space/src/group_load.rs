@@ -18,8 +18,8 @@ use crate::{Error, Group};
 
 impl Group {
     /// Takes the free extents, in ascending order, from a *committed* free-space tree of this
-    /// session. Without such a tree they are the gaps in that commit's extent tree. They may
-    /// include ranges under superblocks, as on disk; those are never allocated.
+    /// session. On a volume without that tree, they are the gaps in a committed extent tree. They
+    /// may include ranges under superblocks, as on disk; those are never allocated.
     ///
     /// Loading twice changes nothing, because two threads may both load a group.
     ///

@@ -4,9 +4,9 @@
 //!
 //! A writer enters with a lookup of the group and leaves without one, because its guard remembers
 //! the counter. With one count in the group, all processors would write it. So there is one counter
-//! for each shard of threads, phase and bucket of groups. Only a drain reads all of them. The
-//! guards do not share one reference count of the counters either, because each shard has its own
-//! handle.
+//! for each shard of threads, each phase (W2) and each bucket of groups. Only a drain reads all of
+//! them. The guards do not share one reference count of the counters either, because each shard has
+//! its own handle.
 //!
 //! # Invariants
 //!

@@ -2,11 +2,13 @@
 //!
 //! # Place
 //!
-//! One for each kind of space. A group keeps its slot for as long as it lives. It is entered in one
-//! plane under every order up to that of its largest free run. So one bitmap has all groups with a
-//! run of at least that order. A search goes from a slot to the last one and then from the first.
-//! Groups that are added together get slots in the order of their addresses, so a search meets
-//! neighbours in turn.
+//! There is one index for each kind of space. A group has a slot, a number that it keeps for as
+//! long as it lives. A plane has the groups of one size class, or those that are not loaded. The
+//! order of a run is the power of two of its length ([`order_of`]). A group is entered in one
+//! plane, under every order up to that of its largest free run. So one bitmap names all groups of a
+//! plane with a run of at least that order. A search goes from a slot to the last one and then from
+//! the first. Groups that are added together get slots in the order of their addresses, so a search
+//! meets neighbours in turn.
 //!
 //! # Invariants
 //!

@@ -19,8 +19,8 @@ impl SpaceKind {
     /// All kinds, data first.
     pub const ALL: [Self; 3] = [Self::Data, Self::Metadata, Self::System];
 
-    /// The kind that `flags` name; `None` when they name none, or several at once. What holds data
-    /// and metadata mixed counts as metadata: see [`crate::Space::mixed`].
+    /// The kind that `flags` name; `None` when they name none, or several at once. Groups that hold
+    /// data and metadata mixed count as metadata: see [`crate::Space::mixed`].
     #[must_use]
     pub fn from_flags(flags: BlockGroupFlags) -> Option<Self> {
         const DATA: u64 = BlockGroupFlags::DATA.0;

@@ -3,9 +3,9 @@
 //! # Invariants
 //!
 //! - **I2** When the call that set a bit has returned, the summary bits above it are set at every
-//!   level. There is one exception: a call clears a summary bit and is about to find that a bit
-//!   below was set. [`Doubts`] shows this. A summary bit may be set without a bit below, which
-//!   costs one more read.
+//!   level. There is one exception: another call cleared such a summary bit, and has not yet
+//!   checked the bits below it. [`Doubts`] tells whether that may be so. A summary bit may be set
+//!   without a bit below, which costs one more read.
 //! - **I3** If a search missed a group that was in the index all the time, the search can see
 //!   afterwards that it may have ([`Doubts::may_have_missed`]).
 //!
@@ -44,9 +44,9 @@ impl Doubts {
         self.arrivals.load(SeqCst)
     }
 
-    /// Whether a search that began at `then` may have missed an entry. A call that clears counts an
-    /// arrival before it reports that it is done. With this order of loads, one of the two is
-    /// visible.
+    /// Whether a search that began at `then` may have missed an entry. A call that clears a summary
+    /// bit and has to set it again counts an arrival before it reports that it is done. With this
+    /// order of loads, one of the two is visible.
     pub(crate) fn may_have_missed(&self, then: u64) -> bool {
         self.clearing.load(SeqCst) != 0 || self.arrivals.load(SeqCst) != then
     }

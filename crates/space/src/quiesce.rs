@@ -163,8 +163,9 @@ impl Space {
         let group = self.group_at(start).filter(|group| group.start() == start);
         let group = group.ok_or(Error::NoGroup { at: start })?;
         let account = self.shared_account(group.kind());
-        // Metadata is stopped even if reservations need its space. Operations that free space may
-        // have reserved the global reserve, and a commit copes with less.
+        // A metadata group is stopped without a look at the account. Operations that free space may
+        // have reserved the global reserve, so the account might refuse; but a commit copes with
+        // less.
         if group.kind() == SpaceKind::Data {
             group.stop(account)?;
         } else {

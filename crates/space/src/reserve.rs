@@ -33,8 +33,8 @@ impl Space {
         Token::new(self, SpaceKind::Data, bytes).map(DataReservation)
     }
 
-    /// As [`Space::reserve_data`]. Also refuses if `fits` returns false, or if a request waits that
-    /// one of `priority` must not overtake.
+    /// As [`Space::reserve_data`]. Also refuses if `fits` returns false, or if a request of
+    /// `priority` must wait behind another one.
     ///
     /// # Errors
     ///

@@ -93,7 +93,7 @@ impl<D> Queue<D> {
         }
     }
 
-    /// Whether a request waits that one of `priority` must not overtake (Q2).
+    /// Whether a request of `priority` must wait behind another one (Q2).
     pub fn blocks(&self, priority: Priority) -> bool {
         let lists = &self.waiting[..=priority as usize];
         lists.iter().any(|count| count.load(Ordering::SeqCst) > 0)
@@ -184,8 +184,9 @@ impl<D> Queue<D> {
         TicketNumber(self.state.lock().next_number)
     }
 
-    /// Refuses the oldest request of a list, if it came before that moment: for later ones nothing
-    /// was tried yet. The caller must then serve the queue, because requests behind it may fit.
+    /// Refuses the oldest request of a list, if it came before the moment `before`: for later ones
+    /// nothing was tried yet. The caller must then serve the queue, because requests behind it may
+    /// fit.
     pub fn refuse_first(&self, priority: Priority, before: TicketNumber) -> bool {
         let mut state = self.state.lock();
         let first = state.lists[priority as usize].front();

@@ -243,7 +243,8 @@ impl ExtentChange {
         }
     }
 
-    /// Returns the whole change of the record, as if no earlier call had returned a part of it.
+    /// Returns the whole change of the record, as if `take_changes` had returned no part of it
+    /// before.
     fn as_unread(&self) -> RecordChange {
         let Self { extent, .. } = *self;
         RecordChange {

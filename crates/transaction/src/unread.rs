@@ -2,8 +2,8 @@
 //!
 //! # Invariants
 //!
-//! - The list never has more than twice as many entries as there are addresses with a change, nor
-//!   fewer than [`FEW`] before it joins any. So its memory follows the changes that are left.
+//! - The list joins changes when it has [`FEW`] entries, or twice as many as the last join left,
+//!   whichever is more. So its memory follows the number of changed addresses.
 //! - The joined changes of one address say the same as its single changes, one after another.
 
 use buttress_format::Logical;

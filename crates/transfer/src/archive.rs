@@ -84,7 +84,7 @@ impl<'a, 'b> Unpack<'a, 'b> {
             let done = self.fs.inode(id).and_then(|inode| inode.set_attr(&set));
             done.context(|| "a directory")?;
         }
-        // A program that writes the archive into a pipe must not fail.
+        // Reads the archive to its end. Otherwise a program that writes it into a pipe could fail.
         archive.drain().context(|| "the archive")?;
         Ok(self.has_acls)
     }

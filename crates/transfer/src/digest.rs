@@ -1,6 +1,5 @@
 //! A number that depends on the content of a tree of files, and on nothing else.
 
-use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 
@@ -9,7 +8,8 @@ use buttress_fs::FileKind;
 use rustix::fs::Mode;
 
 use super::CHUNK;
-use super::import::{FILE_FLAGS, kind, length, names, open_child, stat};
+use super::import::{FILE_FLAGS, kind, length, open_child, stat};
+use super::names::Names;
 use buttress_control::exit::{Context, Result};
 use buttress_control::location::show;
 
@@ -60,11 +60,11 @@ pub fn digest_archive(mut input: impl std::io::Read, chain: &mut Chain) -> Resul
 /// Adds the content of a directory: names, types, modes, owners, file content, and targets of
 /// links. Times are left out, because reading and copying can change them.
 pub fn digest(dir: OwnedFd, images: &[(u64, u64)], chain: &mut Chain) -> Result<()> {
-    let first = names(&dir, &|_| false)?.into_iter();
-    let mut stack: Vec<(OwnedFd, std::vec::IntoIter<OsString>)> = vec![(dir, first)];
+    let first = Names::of(&dir, &|_| false)?;
+    let mut stack = vec![(dir, first)];
     let mut buffer = vec![0; CHUNK];
     while let Some((dir, left)) = stack.last_mut() {
-        let Some(name) = left.next() else {
+        let Some(name) = left.next()? else {
             chain.add(b"");
             stack.pop();
             continue;
@@ -82,7 +82,7 @@ pub fn digest(dir: OwnedFd, images: &[(u64, u64)], chain: &mut Chain) -> Result<
         match kind(&stat) {
             Some(FileKind::Directory) => {
                 let child = open_child(dir, &name)?;
-                let left = names(&child, &|_| false)?.into_iter();
+                let left = Names::of(&child, &|_| false)?;
                 stack.push((child, left));
             }
             Some(FileKind::Regular) => {

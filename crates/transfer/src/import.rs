@@ -1,15 +1,16 @@
 //! Copies from the host into a volume.
 
-use std::collections::HashMap;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use buttress_fs::{FileKind, Filesystem, Inode, InodeId, SetAttr, Timespec, TreeId, XattrFlags};
-use rustix::fs::{AtFlags, Dir, Mode, OFlags, SeekFrom, Stat};
+use buttress_fs::{FileKind, Filesystem, Inode, SetAttr, Timespec, XattrFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 
+use super::links::Links;
+use super::names::Names;
 use super::{CHUNK, Job, caller, directory, needs_recursive, regular, replacing, through};
 use buttress_control::exit::{Context, Exit, Failure, Result};
 use buttress_control::location::show;
@@ -43,10 +44,10 @@ pub fn open_dir(path: &Path) -> Result<OwnedFd> {
 /// Counts the files that [`Import`] would copy.
 pub fn survey(dir: OwnedFd, skip: &dyn Fn(&[u8]) -> bool) -> Result<Census> {
     let mut census = Census::default();
-    let first = names(&dir, skip)?.into_iter();
+    let first = Names::of(&dir, skip)?;
     let mut stack = vec![(dir, first)];
     while let Some((dir, left)) = stack.last_mut() {
-        let Some(name) = left.next() else {
+        let Some(name) = left.next()? else {
             stack.pop();
             continue;
         };
@@ -56,7 +57,7 @@ pub fn survey(dir: OwnedFd, skip: &dyn Fn(&[u8]) -> bool) -> Result<Census> {
         match kind(&stat) {
             Some(FileKind::Directory) => {
                 let child = open_child(dir, &name)?;
-                let left = names(&child, skip)?.into_iter();
+                let left = Names::of(&child, skip)?;
                 stack.push((child, left));
             }
             Some(FileKind::Regular) => {
@@ -76,9 +77,7 @@ pub fn survey(dir: OwnedFd, skip: &dyn Fn(&[u8]) -> bool) -> Result<Census> {
 pub struct Import<'a, 'b> {
     job: &'a mut Job<'b>,
     fs: &'a Filesystem,
-    /// The first copy of every file that has several names, by its device and inode on the host.
-    /// Each subvolume has its own, because links do not lead from one to another.
-    links: HashMap<(u64, u64, TreeId), InodeId>,
+    links: Links,
     buffer: Vec<u8>,
     stack: Vec<Level>,
     /// The path of the directory being copied, below the top of the copy.
@@ -88,7 +87,7 @@ pub struct Import<'a, 'b> {
 /// A directory being copied.
 struct Level {
     source: OwnedFd,
-    left: std::vec::IntoIter<OsString>,
+    left: Names,
     target: Inode,
     /// The attributes to set after the directory is filled, because filling changes its times.
     attributes: Stat,
@@ -97,7 +96,7 @@ struct Level {
 impl<'a, 'b> Import<'a, 'b> {
     /// Prepares a copy into `fs`.
     pub fn new(job: &'a mut Job<'b>, fs: &'a Filesystem) -> Self {
-        let (links, stack) = (HashMap::new(), Vec::new());
+        let (links, stack) = (Links::default(), Vec::new());
         Self { job, fs, links, buffer: vec![0; CHUNK], stack, at: PathBuf::new() }
     }
 
@@ -125,7 +124,7 @@ impl<'a, 'b> Import<'a, 'b> {
     /// Copies until the stack is empty (`transfer::X2`).
     fn descend(&mut self) -> Result<()> {
         while let Some(mut level) = self.stack.pop() {
-            match level.left.next() {
+            match level.left.next()? {
                 Some(name) => {
                     // If the entry is a directory, it is now on the stack. This level goes back
                     // below it.
@@ -143,7 +142,7 @@ impl<'a, 'b> Import<'a, 'b> {
     }
 
     fn enter(&mut self, source: OwnedFd, target: Inode, attributes: Stat) -> Result<()> {
-        let left = names(&source, self.job.skip)?.into_iter();
+        let left = Names::of(&source, self.job.skip)?;
         self.stack.push(Level { source, left, target, attributes });
         Ok(())
     }
@@ -199,7 +198,7 @@ impl<'a, 'b> Import<'a, 'b> {
             }
         };
         if self.job.keep.everything && stat.st_nlink > 1 {
-            self.links.insert((stat.st_dev, stat.st_ino, inode.id().tree), inode.id());
+            self.links.first(&stat, inode.id());
         }
         self.xattrs(&through(source, Path::new(name)), &inode)?;
         self.attributes(&inode, &stat, &text())
@@ -210,8 +209,7 @@ impl<'a, 'b> Import<'a, 'b> {
         if !self.job.keep.everything || stat.st_nlink < 2 {
             return Ok(false);
         }
-        let key = (stat.st_dev, stat.st_ino, dir.id().tree);
-        let Some(&id) = self.links.get(&key) else { return Ok(false) };
+        let Some(id) = self.links.another(stat, dir.id().tree) else { return Ok(false) };
         let inode = self.fs.inode(id)?;
         replacing(dir, target, || dir.link(&inode, target))?;
         self.job.special.link(&self.at, target);
@@ -376,20 +374,6 @@ fn next_data(file: &OwnedFd, offset: u64, len: u64) -> rustix::io::Result<Option
     }
     let end = rustix::fs::seek(file, SeekFrom::Hole(start)).unwrap_or(len);
     Ok(Some((start, end.min(len))))
-}
-
-/// The names in a host directory, sorted, so that two runs make the same volume.
-pub(super) fn names(dir: &OwnedFd, skip: &dyn Fn(&[u8]) -> bool) -> Result<Vec<OsString>> {
-    let mut names = Vec::new();
-    for entry in Dir::read_from(dir).context(|| "reading a folder")? {
-        let entry = entry.context(|| "reading a folder")?;
-        let name = entry.file_name().to_bytes();
-        if name != b"." && name != b".." && !skip(name) {
-            names.push(OsString::from_vec(name.to_vec()));
-        }
-    }
-    names.sort_unstable();
-    Ok(names)
 }
 
 pub(super) fn open_child(dir: &OwnedFd, name: &OsStr) -> Result<OwnedFd> {

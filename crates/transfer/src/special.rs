@@ -168,7 +168,7 @@ impl<'s> Search<'s> {
         }
     }
 
-    /// Returns a path that was asked for and was not seen as what it has to be.
+    /// Returns a path that was asked for and is missing, or is not of the kind that it has to be.
     #[must_use]
     pub fn missing(&self) -> Option<&'s Path> {
         let Special { subvolumes, flags, .. } = self.special;

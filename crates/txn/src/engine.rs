@@ -58,7 +58,7 @@ use crate::{
 
 /// An open volume, below files and names. It is shared by reference; many threads may call every
 /// method. Fields that every operation changes have cache lines of their own. They are also apart
-/// from the reference counts in front of the engine.
+/// from the counts that `Arc` keeps in front of the engine.
 #[repr(align(128))]
 pub struct Engine {
     pub(crate) volume: Arc<Volume>,
@@ -278,7 +278,7 @@ impl Engine {
         let running = view.running().tracked.is_anothers(extent.start, user);
         let frozen = view.frozen().is_some_and(|f| f.tracked.is_anothers(extent.start, user));
         // An extent that cannot be written in place is never exclusive.
-        let may = !self.volume.has_parity(extent.start) && !running && !frozen;
+        let may = !self.volume.is_never_rewritten(extent.start) && !running && !frozen;
         Ok(may && extent_tree::is_exclusive(view, extent, user)?)
     }
 

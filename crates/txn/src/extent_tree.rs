@@ -212,8 +212,8 @@ pub(crate) fn data_users<S: NodeSource + ?Sized>(
     Refs::read(source, root, &key)?.users()
 }
 
-/// The key of a tree node's item, whichever form it has, after making sure that only one tree
-/// uses the node.
+/// The key of a tree node's item, in the form that the item has. Fails if the node has several
+/// users.
 pub(crate) fn find_tree_block<S: NodeSource + ?Sized>(
     source: &S,
     root: NodePtr,

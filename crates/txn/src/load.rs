@@ -84,7 +84,7 @@ impl Engine {
         }
     }
 
-    /// Asks for the group at a goal, if it is not known yet; does not wait.
+    /// Queues groups for the loader, without a wait. Returns whether a loader is attached.
     pub(crate) fn request_loading(&self, groups: impl IntoIterator<Item = Arc<Group>>) -> bool {
         self.loading.enqueue(groups)
     }

@@ -1,4 +1,4 @@
-//! What a writer was admitted for, and data reservations that carry it.
+//! The bytes that a writer was admitted for by quotas, and data reservations that carry them.
 //!
 //! # Invariants
 //!
@@ -13,7 +13,7 @@ use buttress_format::{Generation, Logical, TreeId};
 
 use crate::quota_limits::QuotaLimits;
 
-/// Bytes that a subvolume may still write. It is empty where no limit was set.
+/// Bytes of a subvolume that a writer was admitted for. It is empty where no limit was set.
 #[derive(Debug, Default)]
 #[must_use = "a dropped charge is no longer on the way"]
 pub struct QuotaCharge {
@@ -48,7 +48,8 @@ impl QuotaCharge {
         drop(self.split(self.bytes.saturating_sub(bytes)));
     }
 
-    /// Ends with an extent that a transaction made, or extended. `at` is where it starts.
+    /// Ends the charge, because a transaction made an extent of its bytes, or extended one by them.
+    /// `at` is where the extent starts.
     pub(crate) fn bear(mut self, at: Logical, generation: Generation) {
         let bytes = std::mem::take(&mut self.bytes);
         if let Some((limits, tree)) = self.of.as_ref().filter(|_| bytes > 0) {
@@ -65,8 +66,8 @@ impl Drop for QuotaCharge {
     }
 }
 
-/// A reservation of space for contents of files, with what the writer was admitted for. Dropping it
-/// gives back the bytes that were not allocated.
+/// A reservation of space for contents of files, with the charge of the writer. Dropping it gives
+/// back the bytes that were not allocated.
 #[derive(Debug)]
 #[must_use = "a dropped reservation is given back at once"]
 pub struct DataReservation {

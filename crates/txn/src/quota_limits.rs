@@ -1,8 +1,8 @@
 //! Limits of simple quotas: what a subvolume may still write.
 //!
-//! A group uses what the last commit counted, and what is on the way. On the way are bytes that
-//! writers were admitted for, and extents of transactions that are not durable yet. A writer that
-//! was admitted gets a [`QuotaCharge`], which lives with the reserved or dirty data.
+//! A group uses what the last commit counted, and the bytes on the way. Bytes are on the way if a
+//! writer was admitted for them, or if transactions that are not durable yet made extents of them.
+//! A writer that was admitted gets a [`QuotaCharge`], which lives with the reserved or dirty data.
 //!
 //! # Invariants
 //!
@@ -190,7 +190,7 @@ impl QuotaLimits {
         Arc::new(Self { is_on: AtomicBool::new(has_quotas), state: Mutex::new(state) })
     }
 
-    /// A commit was published.
+    /// Notes that a commit was published, and what it did to simple quotas.
     pub(crate) fn publish(&self, generation: Generation, news: &QuotaNews) {
         let mut state = self.state.lock();
         let state = &mut *state;
@@ -206,7 +206,7 @@ impl QuotaLimits {
             }
         }
         if !state.made.is_empty() && state.is_known {
-            // They joined no group.
+            // `regroups` is false, so the new subvolumes of this commit joined no group.
             state.made.retain(|_, (_, made)| *made > generation);
         }
         if !is_on {
@@ -219,7 +219,7 @@ impl QuotaLimits {
         self.is_on.load(Ordering::Acquire)
     }
 
-    /// A transaction makes a subvolume within another.
+    /// Notes that a transaction makes a subvolume within another.
     pub(crate) fn note_made(&self, tree: TreeId, within: TreeId, generation: Generation) {
         if self.is_on() && tree != within {
             self.state.lock().made.insert(tree, (within, generation));
@@ -281,14 +281,14 @@ impl QuotaLimits {
         QuotaCharge::new(Arc::clone(self), tree, bytes)
     }
 
-    /// A charge ends, and no extent was made of it.
+    /// Ends a charge, or a part of one, of which no extent was made.
     pub(crate) fn release(&self, tree: TreeId, bytes: u64) {
         let mut state = self.state.lock();
         state.stop_waiting(tree, bytes);
         state.no_longer(tree, bytes);
     }
 
-    /// A charge ends, because a transaction made an extent of it. `at` is the start of the extent,
+    /// Ends a charge, because a transaction made an extent of it. `at` is the start of the extent,
     /// which may have grown by these bytes.
     pub(crate) fn bear(&self, tree: TreeId, bytes: u64, at: Logical, generation: Generation) {
         let mut state = self.state.lock();
@@ -306,7 +306,7 @@ impl QuotaLimits {
         }
     }
 
-    /// The extent that starts here ended in the transaction that made it.
+    /// Notes that the extent which starts at `at` was freed by the transaction that made it.
     pub(crate) fn end(&self, at: Logical) {
         if !self.is_on() {
             return;

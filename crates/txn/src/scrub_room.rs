@@ -17,8 +17,7 @@ use crate::scrub_hold::HeldGroup;
 use crate::{Cost, Engine, Urgency};
 
 /// Bytes of metadata that must stay free beyond all reservations, for the nodes of chunks that
-/// other threads make.
-/// meanwhile.
+/// other threads make meanwhile.
 const NODES_ROOM: u64 = 1 << 20;
 
 impl Engine {

@@ -21,8 +21,8 @@ impl Handle<'_> {
         self.engine().quota_limits.note_made(tree, within, self.generation());
     }
 
-    /// Has the commit of this transaction change quotas. The commit may set or delete `items` items
-    /// of the quota tree for that, and counts them until then.
+    /// Has the commit of this transaction change quotas. `items` is the most items of the quota
+    /// tree that the commit may set or delete for that. They count as items of the transaction.
     pub fn change_quotas(&self, change: QuotaChange, items: u64) {
         let wanted = WantedQuota { change, items };
         self.transaction().quotas.change(|changes| changes.push(wanted));
@@ -39,8 +39,9 @@ impl Engine {
         Ok(TreeId(self.next_ino(TreeId::ROOT)?.0))
     }
 
-    /// Begins to count subvolume numbers before a subvolume that is being dropped is deleted. Its
-    /// number must not be reused while a caller may remember it.
+    /// Begins to count subvolume numbers. To be called before the rest of a dropped subvolume is
+    /// deleted. Otherwise the count could begin below its number, which a caller may still
+    /// remember.
     ///
     /// # Errors
     ///

@@ -1,4 +1,5 @@
-//! The partition table of UEFI: a header with a list, at the begin of a disk and again at its end.
+//! The partition table of UEFI: a header with a list, at the beginning of a disk and again at its
+//! end.
 
 use super::{Guid, Kind, Partition, broken, field, u32_at, u64_at};
 use crate::device::Device;

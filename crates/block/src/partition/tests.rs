@@ -73,7 +73,8 @@ fn refused(disk: &MemoryDevice) -> String {
     read(disk).expect_err("a broken table").to_string()
 }
 
-/// T4: numbers are those of the entries; names and kinds are read, in sectors of both sizes.
+/// T4: partitions have the numbers of their entries. Names and kinds are read, in sectors of both
+/// sizes.
 #[test]
 fn a_gpt_is_read_in_sectors_of_both_sizes() {
     for sector in [512, 4096] {
@@ -88,7 +89,7 @@ fn a_gpt_is_read_in_sectors_of_both_sizes() {
     }
 }
 
-/// The second copy serves where the first is damaged; with both damaged it is an error.
+/// If the first copy is damaged, the second is read. If both are damaged, the result is an error.
 #[test]
 fn a_damaged_gpt_is_read_from_its_second_copy() {
     let disk = MemoryDevice::new(DISK);

@@ -28,7 +28,7 @@ fn names_every_signature() {
     }
 }
 
-/// Formats with several checks.
+/// Formats that need several checks are named.
 #[test]
 fn names_the_others() {
     let mark: Write<'_> = (510, b"\x55\xaa");

@@ -6,8 +6,8 @@
 //!   the chunks.
 //! - **RC2** All users of an extent agree what it is. It lies in one chunk of the right kind, and
 //!   shares no bytes with another extent. Anything else ends the rebuild.
-//! - **RC3** Nodes of the trees that are written anew get no item. Their space counts as free, but
-//!   nothing is written there.
+//! - **RC3** The old nodes of trees that are written anew get no item. Their space counts as free,
+//!   but the rebuild writes nothing there.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

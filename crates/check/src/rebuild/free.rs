@@ -53,7 +53,7 @@ impl<'g> FreeItems<'g> {
         Ok(Self { groups, sector, group: 0, reached, runs: Vec::new(), items })
     }
 
-    /// Takes the next extent.
+    /// Takes the next extent, in the order of addresses.
     pub(crate) fn used(&mut self, extent: Extent) -> Result<()> {
         while let Some(group) = self.groups.get(self.group)
             && group.chunk.logical.end(group.chunk.len) <= extent.start

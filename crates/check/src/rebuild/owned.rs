@@ -1,4 +1,4 @@
-//! Finds the nodes that the trees reach that they were written for.
+//! Finds the nodes that are still reached by the tree that they were written for.
 //!
 //! # Invariants
 //!
@@ -13,7 +13,7 @@ use buttress_tree::Expect;
 use crate::context::{Context, Tree};
 use crate::owned_nodes::OwnedNodes;
 
-/// Owners of nodes of other trees that are remembered.
+/// How many owners of nodes of other trees are remembered.
 const REMEMBERED: usize = 1 << 16;
 /// Nodes of one parent that are read together.
 const NODES_AT_ONCE: usize = 32;

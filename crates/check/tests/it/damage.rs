@@ -1,4 +1,4 @@
-//! Damage of any kind: an answer, always, and never a panic.
+//! Whatever the damage is, the checker gives an answer and does not panic.
 
 use std::sync::Arc;
 
@@ -10,8 +10,8 @@ use buttress_format::TreeId;
 use crate::patch::Patch;
 use crate::victim::{old_victim, victim};
 
-/// Bits flipped in nodes, with checksums that then fit: whatever is read, the check ends and says
-/// something sensible. `BUTTRESS_FLIPS` says how many; the seed is its number.
+/// Flips bits in nodes, and makes the checksums fit. Each check ends, and reports something
+/// sensible. `BUTTRESS_FLIPS` is the number of flips. The number of a flip is its seed.
 #[test]
 fn flipped_bits_with_good_checksums() {
     let flips = std::env::var("BUTTRESS_FLIPS").ok().and_then(|text| text.parse().ok());
@@ -53,7 +53,7 @@ fn flipped_bits_with_good_checksums() {
     }
 }
 
-/// Superblocks of every kind of nonsense: refused, or reported.
+/// Superblocks with flipped bits are refused, or the check reports them.
 #[test]
 fn flipped_bits_in_superblocks() {
     for seed in 0..300 {

@@ -15,7 +15,7 @@ fn is(kind: Kind) -> impl Fn(&Key, &[u8]) -> bool {
     move |key, _| key.kind == kind
 }
 
-/// What the engine leaves is clean, data and all.
+/// A volume that the engine wrote is clean, and so is its data.
 #[test]
 fn an_undamaged_volume() {
     for device in [victim(), old_victim()] {
@@ -25,7 +25,7 @@ fn an_undamaged_volume() {
     }
 }
 
-/// Little memory gives the same answer.
+/// A check with little memory has the same result.
 #[test]
 fn an_undamaged_volume_with_little_memory() {
     let options = Options { memory_bytes: 1, threads: Some(3), ..Options::thorough() };
@@ -38,14 +38,14 @@ fn super_copy_damaged() {
     let patch = Patch::new(victim());
     patch.device.write_at((64 << 20) + 100, b"damage").expect("a write");
     patch.finds(&["super-copy-damaged"]);
-    // The first copy, too: the volume opens from the other.
+    // The first copy is damaged, too: the volume opens from the other one.
     let patch = Patch::new(victim());
     patch.device.write_at((64 << 10) + 100, b"damage").expect("a write");
     patch.finds(&["super-copy-damaged"]);
 }
 
-/// A copy that this volume never wrote is a warning: a restored dump has none, or what was there
-/// before.
+/// A copy of the superblock that this volume never wrote is a warning. A restored dump lacks such a
+/// copy, or the place has older bytes.
 #[test]
 fn super_copy_missing() {
     let whole = Patch::new(victim());
@@ -215,8 +215,8 @@ fn chunk_missing() {
     }
 }
 
-/// Of two that begin at one address one is of another length than the chunk, whichever is met
-/// first.
+/// If two block groups begin at one address, one of them has another length than the chunk. It is
+/// reported, whichever the check meets first.
 #[test]
 fn block_group_twice() {
     for device in [victim(), old_victim()] {
@@ -253,7 +253,7 @@ fn block_group_used() {
     }
 }
 
-/// One bad copy of a node is found when all are read.
+/// A check that reads all copies of a node finds a bad one.
 #[test]
 fn node_copy_damaged() {
     let patch = Patch::new(victim());

@@ -48,8 +48,9 @@ fn item_generation() {
     patch.finds(&["item-generation"]);
 }
 
-/// A log is one transaction ahead of its superblock, and the trees beside it are not. A repair that
-/// removes a damaged log also mends what would be an error without it.
+/// A log is one transaction ahead of its superblock, and the trees beside it are not. So an item
+/// that is as new as the log is an error, even while the log is there. A repair that removes a
+/// damaged log also mends the item.
 #[test]
 fn item_generation_beside_a_log() {
     let patch = Patch::new(victim());
@@ -72,7 +73,7 @@ fn inode_missing() {
     patch.finds(&["inode-missing"]);
 }
 
-/// The root directory's name for itself has no place in a directory.
+/// The name of the root directory for itself (`..`) must not have an index.
 #[test]
 fn root_directory_with_a_place() {
     let patch = Patch::new(victim());
@@ -120,12 +121,12 @@ fn orphan_missing() {
     patch.remove(FS, of(ino, Kind::INODE_REF));
     edit_inode(&patch, ino, |item| item.nlink = 0);
     patch.finds(&["orphan-missing", "inode-ref-missing"]);
-    // With an orphan item it is a file that was open when the power went.
+    // With an orphan item, the inode is a file that was open when the power failed.
     patch.insert(FS, Key::new(buttress_format::ids::ORPHAN, Kind::ORPHAN_ITEM, ino), Vec::new());
     patch.finds(&["inode-ref-missing"]);
 }
 
-/// A crash while a file or directory without a name goes away leaves some of its items.
+/// A crash during the removal of a file or directory without a name leaves some of its items.
 #[test]
 fn orphan_half_removed() {
     let orphan = buttress_format::ids::ORPHAN;
@@ -143,8 +144,7 @@ fn orphan_half_removed() {
     patch.insert(FS, Key::new(orphan, Kind::ORPHAN_ITEM, ino), Vec::new());
     patch.finds(&[]);
 
-    // Of the directory there is a name left that it lists and cannot look up, of a file that is
-    // gone.
+    // The directory still lists one name. It cannot look the name up, and the file is gone.
     let patch = Patch::new(victim());
     let ino = inode(&patch, "link");
     for kind in [Kind::INODE_ITEM, Kind::INODE_REF, Kind::EXTENT_DATA] {
@@ -188,7 +188,7 @@ fn dir_entry_missing() {
     assert!(patch.report().to_text().contains("\"big\""), "{}", patch.report().to_text());
 }
 
-/// A name in an ordinary reference, and one in an extended one.
+/// One name is in an ordinary reference, and one in an extended reference.
 #[test]
 fn inode_ref_missing() {
     let patch = Patch::new(victim());
@@ -207,7 +207,8 @@ fn inode_ref_missing() {
     assert!(patch.report().to_text().contains("\"second\""));
 
     let patch = Patch::new(victim());
-    // Not the first of its leaf: the parent has the key of that one.
+    // The chosen item is not the first of its leaf, because the parent node has the key of the
+    // first.
     let first: Vec<Key> = patch.leaves(FS).iter().map(|leaf| leaf.key(0)).collect();
     let extended = of(ino, Kind::INODE_EXTREF);
     patch.remove(FS, |key, bytes| extended(key, bytes) && !first.contains(key));
@@ -259,7 +260,7 @@ fn hole(len: u64) -> Vec<u8> {
 #[test]
 fn file_overlap() {
     let patch = Patch::new(victim());
-    // The last file: there is room in the last leaf.
+    // This is the last file, because the last leaf has room.
     let leaves = patch.leaves(FS);
     let last = leaves.last().expect("a leaf");
     let mut keys = (0..last.len()).map(|slot| last.key(slot)).rev();
@@ -292,8 +293,8 @@ fn file_extent_invalid() {
     patch.finds(&["file-extent-invalid"]);
 }
 
-/// One file writes into an extent that another holds as allocated ahead: the checksums are that
-/// one's.
+/// One file has written into an extent that another file has as preallocated. The checksums belong
+/// to the writing file, and are no error.
 #[test]
 fn csum_of_a_shared_allocation() {
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(256 << 20));

@@ -1,5 +1,5 @@
-//! Changing what nodes and superblocks say, with checksums that fit: damage that only a checker
-//! finds.
+//! Changes the content of nodes and superblocks, and makes their checksums fit. Only a checker
+//! finds such damage.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ impl Patch {
         patch
     }
 
-    /// Without a memory of what was changed meanwhile.
+    /// A store with an empty cache, so that it reads changed nodes again.
     fn store(&self) -> Store {
         Store::new(Arc::clone(&self.volume), self.geometry, 0)
     }
@@ -74,7 +74,7 @@ impl Patch {
         nodes
     }
 
-    /// The first item that is sought.
+    /// The first item that `sought` accepts.
     pub(crate) fn find(
         &self,
         tree: TreeId,
@@ -87,7 +87,7 @@ impl Patch {
         })
     }
 
-    /// Changes the leaf that holds a key, or would.
+    /// Changes the leaf that holds a key, or into which the key falls.
     pub(crate) fn edit_leaf(&self, tree: TreeId, key: &Key, change: impl FnOnce(&mut Items)) {
         let leaves = self.leaves(tree);
         let index = leaves.partition_point(|leaf| !leaf.is_empty() && leaf.key(0) <= *key);
@@ -126,7 +126,7 @@ impl Patch {
         self.write_node(ptr, bytes);
     }
 
-    /// Changes the first item that is sought: its bytes.
+    /// Changes the bytes of the first item that `sought` accepts.
     pub(crate) fn edit(
         &self,
         tree: TreeId,
@@ -139,7 +139,8 @@ impl Patch {
         });
     }
 
-    /// Changes the first item that is sought: its key, which must stay between its neighbours.
+    /// Changes the key of the first item that `sought` accepts. The key must stay between its
+    /// neighbours.
     pub(crate) fn edit_key(
         &self,
         tree: TreeId,
@@ -152,7 +153,7 @@ impl Patch {
         });
     }
 
-    /// Removes the first item that is sought.
+    /// Removes the first item that `sought` accepts.
     pub(crate) fn remove(&self, tree: TreeId, sought: impl Fn(&Key, &[u8]) -> bool) -> Key {
         let (key, _) = self.find(tree, sought).expect("the item to remove");
         self.edit_leaf(tree, &key, |items| items.retain(|(other, _)| *other != key));
@@ -188,13 +189,14 @@ impl Patch {
         check_devices(devices, options, &NoProgress).expect("a check")
     }
 
-    /// Demands that these kinds of errors are found, and no others.
+    /// Panics unless the check finds these kinds of errors, and no others.
     #[track_caller]
     pub(crate) fn finds(&self, expected: &[&str]) {
         finds(&self.report(), expected);
     }
 
-    /// Demands that these kinds of issues are found, among whatever else follows from the damage.
+    /// Panics unless the check finds these kinds of issues. It may find others that follow from the
+    /// damage.
     #[track_caller]
     pub(crate) fn finds_among_others(&self, expected: &[&str]) {
         let report = self.report();

@@ -1,5 +1,5 @@
-//! The extent tree is written anew from the trees that refer to extents; what is lost elsewhere
-//! stops it.
+//! The extent tree is written anew from the trees that refer to extents. A lost part of one of
+//! those trees stops the rebuild.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -114,7 +114,7 @@ fn rebuild_gives_the_same_items_of_an_undamaged_volume() {
     }
 }
 
-/// Any part of the trees that follow from others can be lost.
+/// The trees that follow from others can be rebuilt, whichever part of them is lost.
 #[test]
 fn repair_rebuilds_the_extent_tree_where_a_node_is_lost() {
     for tree in [TreeId::EXTENT, TreeId::FREE_SPACE, TreeId::BLOCK_GROUP] {
@@ -131,7 +131,7 @@ fn repair_rebuilds_the_extent_tree_where_a_node_is_lost() {
     }
 }
 
-/// The engine writes a rebuilt volume, and frees what snapshots alone have.
+/// The engine can write a rebuilt volume, and frees extents that only snapshots have.
 #[test]
 fn a_rebuilt_volume_is_written_and_checked() {
     let patch = Patch::new(shared("new"));
@@ -149,8 +149,8 @@ fn a_rebuilt_volume_is_written_and_checked() {
     assert!(report.is_clean(), "{}", report.to_text());
 }
 
-/// The checksums of a volume that has none left are those that the engine had written. Files
-/// without checksums, and space that is only preallocated, get none.
+/// If all checksums are lost, the new ones equal those that the engine had written. Files without
+/// checksums, and space that is only preallocated, get none.
 #[test]
 fn init_csum_tree_gives_the_same_checksums() {
     let sums = |patch: &Patch| {
@@ -184,7 +184,7 @@ fn init_csum_tree_gives_the_same_checksums() {
     }
 }
 
-/// What the lost leaf used is not known, so nothing may be taken for free.
+/// The extents that the lost leaf used are unknown, so no space may count as free.
 #[test]
 fn repair_keeps_the_extent_tree_where_a_file_tree_has_lost_a_leaf() {
     let patch = Patch::new(victim());
@@ -197,7 +197,7 @@ fn repair_keeps_the_extent_tree_where_a_file_tree_has_lost_a_leaf() {
     assert_eq!(patch.report().to_text(), before);
 }
 
-/// The journal has every byte back, and refuses a volume that was written since.
+/// The journal puts back every byte. It refuses a volume that was written since the repair.
 #[test]
 fn undo_puts_back_what_a_repair_overwrote() {
     let folder = std::env::temp_dir().join(format!("undo-{}", std::process::id()));

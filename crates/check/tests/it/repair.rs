@@ -1,4 +1,4 @@
-//! What is mended is clean afterwards; what is not safe to mend is left as it is.
+//! A repaired volume is clean. Damage without a safe repair stays as it is.
 
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ fn log() {
     assert!(!patch.report().has("log-present"));
 }
 
-/// Sums of block groups, and the one of the superblock.
+/// Wrong used bytes of block groups, and of the superblock, are repaired.
 #[test]
 fn block_groups() {
     for device in [victim(), old_victim()] {
@@ -65,7 +65,7 @@ fn block_groups() {
     }
 }
 
-/// Free space is left to the next mount.
+/// A repair marks the free-space tree as invalid, and the next mount rebuilds it.
 #[test]
 fn free_space() {
     let patch = Patch::new(victim());

@@ -35,7 +35,8 @@ fn node_owner() {
     patch.finds(&["node-owner", "node-owner-ref"]);
 }
 
-/// A node of a subvolume may be another's, but one that has a reference.
+/// A node of a subvolume may have been written for another tree. That tree must have a reference to
+/// it.
 #[test]
 fn node_owner_ref() {
     let patch = Patch::new(victim());
@@ -46,7 +47,7 @@ fn node_owner_ref() {
     patch.finds_among_others(&["node-owner-ref"]);
 }
 
-/// Both bytes decide how the node's references are read.
+/// Flags and revision of a node decide how its references are read, so both must be valid.
 #[test]
 fn node_flags() {
     let patch = Patch::new(victim());
@@ -107,7 +108,7 @@ fn item_unexpected() {
 #[test]
 fn extent_missing() {
     let patch = Patch::new(victim());
-    // Of the big file; the first one was allocated ahead and has no checksums.
+    // This extent belongs to the big file. The first extent is preallocated and has no checksums.
     patch.remove(TreeId::EXTENT, |key, bytes| is_data(key, bytes) && key.offset == 303_104);
     patch.finds(&[
         "extent-missing",
@@ -198,7 +199,8 @@ fn backref_count() {
 fn backref_order() {
     let patch = Patch::new(victim());
     patch.edit(TreeId::EXTENT, is_data, |bytes| {
-        // A shared reference sorts behind; a second one of the first kind may not follow it.
+        // Shared references sort after the others, so a second reference of the first kind must not
+        // follow them.
         let first = bytes[24..].to_vec();
         bytes.push(Kind::SHARED_DATA_REF.0);
         bytes.extend_from_slice(&[0; 12]);
@@ -291,7 +293,7 @@ fn root_directory() {
     patch.finds(&["root-directory"]);
 }
 
-/// Trees that there is one of are looked for under one key.
+/// A tree that exists only once is looked for under one key.
 #[test]
 fn root_under_another_key() {
     let patch = Patch::new(victim());
@@ -353,7 +355,7 @@ fn uuid_tree_with_a_root_directory() {
     assert!(patch.report().issues.is_empty(), "{}", patch.report().to_text());
 }
 
-/// btrfs-convert makes the tree of balances as a copy is made, with a transaction in its key.
+/// btrfs-convert makes the data relocation tree like a snapshot, with a transaction in its key.
 #[test]
 fn root_of_balances_with_a_transaction() {
     let patch = Patch::new(victim());
@@ -363,7 +365,7 @@ fn root_of_balances_with_a_transaction() {
     assert!(patch.report().issues.is_empty(), "{}", patch.report().to_text());
 }
 
-/// What old kernels knew of free inode numbers is a warning.
+/// A record of free inode numbers by an old kernel is a warning.
 #[test]
 fn inode_cache() {
     let patch = Patch::new(victim());

@@ -11,7 +11,7 @@ use buttress_fs::{FallocateMode, Filesystem, MakeOptions, MountOptions, XattrFla
 
 const BLOCK: u64 = 4096;
 
-/// A device with writes that stay in memory and never reach what is below.
+/// A device in front of another one. Writes stay in memory, and the other one never gets them.
 #[derive(Debug)]
 pub(crate) struct Overlay {
     base: Arc<dyn Device>,

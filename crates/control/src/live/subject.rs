@@ -13,6 +13,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use buttress_remote::Inside;
+use rustix::fs::{AtFlags, CWD, Statx, StatxFlags};
 use serde::{Deserialize, Serialize};
 
 use crate::names;
@@ -105,7 +106,13 @@ impl Subject {
     /// Returns whether the server's mount is what is seen at its mount point now (W1).
     pub fn is_mounted(&self) -> bool {
         let Some(target) = &self.target else { return false };
-        let is_it = |own| target.metadata().is_ok_and(|seen| seen.dev() == own);
-        self.device.is_none_or(is_it)
+        // What the kernel knows is enough. An automount that covers the mount is not triggered, and
+        // the server of another file system may never answer.
+        let how = AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+        let device_of = |seen: Statx| rustix::fs::makedev(seen.stx_dev_major, seen.stx_dev_minor);
+        self.device.is_none_or(|own| {
+            let seen = rustix::fs::statx(CWD, target, how, StatxFlags::empty());
+            seen.is_ok_and(|seen| device_of(seen) == own)
+        })
     }
 }

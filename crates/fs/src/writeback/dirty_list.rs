@@ -7,6 +7,7 @@
 //! (`InodeCell::keep_listed`). The mark changes outside of this lock, or for a moment under it.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -58,6 +59,8 @@ struct State {
 pub(super) struct DirtyList {
     /// Unranked: threads wait on it with condition variables. A cell's mark is taken under it.
     state: Mutex<State>,
+    /// The number of entries, written under the lock.
+    len: AtomicUsize,
     wanted: Condvar,
     spare_wanted: Condvar,
 }
@@ -66,8 +69,15 @@ impl DirtyList {
     /// Lists an inode that was made dirty.
     pub(super) fn enlist(&self, cell: &Arc<InodeCell>) {
         if cell.keep_listed() {
-            self.state.lock().cells.push_back((Arc::downgrade(cell), clock::now()));
+            let mut state = self.state.lock();
+            state.cells.push_back((Arc::downgrade(cell), clock::now()));
+            self.len.store(state.cells.len(), Ordering::Relaxed);
         }
+    }
+
+    /// The number of entries, of which some may be clean or gone.
+    pub(super) fn len(&self) -> usize {
+        self.len.load(Ordering::Relaxed)
     }
 
     /// The cells in the list.
@@ -77,7 +87,11 @@ impl DirtyList {
 
     /// Takes every cell out of the list.
     pub(super) fn drain(&self) -> Vec<Arc<InodeCell>> {
-        let listed = std::mem::take(&mut self.state.lock().cells);
+        let listed = {
+            let mut state = self.state.lock();
+            self.len.store(0, Ordering::Relaxed);
+            std::mem::take(&mut state.cells)
+        };
         let cells: Vec<_> = listed.iter().filter_map(|(cell, _)| cell.upgrade()).collect();
         for cell in &cells {
             cell.unlist();
@@ -105,6 +119,7 @@ impl DirtyList {
             bytes += cell.file.dirty_bytes();
             batch.push(cell);
         }
+        self.len.store(state.cells.len(), Ordering::Relaxed);
         batch
     }
 

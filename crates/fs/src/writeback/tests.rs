@@ -1,4 +1,5 @@
-//! Tests of a sync or a snapshot while other threads write data, in part or not yet.
+//! Tests of a sync or a snapshot while other threads are about to write data back, or have written
+//! a part.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -134,9 +135,9 @@ fn bytes_in_snapshot(device: MemoryDevice, name: &str) -> Vec<u8> {
     found
 }
 
-/// N16: the device holds back a write in place of buffered data. The file gets dirty again after
-/// that, and once more between the making of a snapshot and its commit. The snapshot holds the data
-/// from before its request, and none of its bytes changes.
+/// N16: the device holds back a write in place of buffered data. While the write is held back, the
+/// file gets dirty again. It gets dirty once more between the making of a snapshot and its commit.
+/// The snapshot holds the data from before its request, and none of its bytes changes.
 #[test]
 fn n16_buffered_data_on_its_way_beside_a_snapshot() {
     const OLD: u8 = 0xA0;
@@ -220,5 +221,32 @@ fn a_writer_waits_only_where_threads_write_back() {
         writeback.throttle.note_written(&written, PATIENCE, true);
         let delay = writeback.delay(MIB, 100 * MIB, None);
         assert_eq!(delay > Duration::ZERO, has_threads, "{delay:?}");
+    }
+}
+
+/// G4: files that are written by their writers, synced or removed leave the list, though no thread
+/// writes back and the volume is never synced.
+#[test]
+fn g4_list_drops_what_is_clean_or_gone() {
+    for kind in ["written", "synced", "removed"] {
+        let below = MemoryDevice::new(128 << 20);
+        Filesystem::make(&below, &MakeOptions::default()).expect("an empty volume");
+        let options =
+            MountOptions { background: false, dirty_bytes_max: 1 << 20, ..MountOptions::default() };
+        let fs = Filesystem::open(vec![Arc::new(below)], options).expect("a mount");
+        let writeback = &fs.mount().writeback;
+        let most = writeback.listed_max();
+        for number in 0..3 * most {
+            let name = format!("file {number}");
+            let file = file(&fs, &name);
+            file.write_at(0, b"content").expect("a write");
+            match kind {
+                "synced" => file.flush_data().expect("it arrives"),
+                "removed" => fs.root().unlink(name.as_bytes()).expect("a name"),
+                _ => {}
+            }
+            assert!(writeback.list.len() <= most + 1, "{kind}, {number}");
+        }
+        fs.close().expect("closed");
     }
 }

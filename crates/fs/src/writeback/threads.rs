@@ -50,8 +50,9 @@ impl Writeback {
         if let Some(limit) = clock::now().checked_sub(age) {
             while self.write_batch(Some(limit)) {}
         }
+        self.files.trim();
         if self.files.counters().dirty_bytes() == 0 {
-            self.files.trim();
+            self.files.forget_unpacked();
         }
     }
 

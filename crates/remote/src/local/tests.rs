@@ -1,4 +1,4 @@
-//! The log while another thread holds it: what it then lacks is never undone.
+//! Tests of the log while another thread holds it. Writes that the log then lacks are never undone.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -51,7 +51,7 @@ fn an_older_record_never_undoes_what_a_commit_has() {
     write(0, 2);
     device.discard(2 * 4096, 4096).expect("within");
     std::thread::scope(|scope| {
-        // As another flush does while it waits for the disk.
+        // Holds the log, as another flush does while it waits for the disk.
         let held = device.core.log.get().expect("it has a log").inside.lock();
         let pushing = scope.spawn(|| device.push());
         let is_behind = || {

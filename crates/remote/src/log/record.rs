@@ -24,7 +24,7 @@
 //! - **N1** A record that was decoded is whole: its header, extents and frames have right
 //!   checksums, and frames and extents agree.
 //! - **N2** Magic, version, checksum, length and count of frames stay where they are in every
-//!   version. So a record of a newer version is told from a damaged one.
+//!   version. So a record of a newer version can be told from a damaged one.
 
 use std::path::Path;
 

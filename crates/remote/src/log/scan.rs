@@ -184,7 +184,7 @@ fn newest_run(wanted: Wanted<'_>, files: Vec<PathBuf>) -> Result<Newest> {
             run.clear();
         }
         run.push((envelope.number, path, head));
-        // What this file lacks of an earlier one shows in its position.
+        // If an unreadable earlier file left a gap, the position in the head of this file shows it.
         unreadable = None;
     }
     let files = run.into_iter().map(|(_, path, head)| (path, head)).collect();

@@ -2,10 +2,10 @@
 //!
 //! # Invariants
 //!
-//! - **C1** The environment comes first, and options of the place override it. A wrong option is
-//!   named.
-//! - **C2** A client repeats nothing by itself (B1 of `objects`). Without TLS it speaks only to an
-//!   endpoint that is given so.
+//! - **C1** The environment comes first, and options of the place override it. The error for a
+//!   wrong option names it.
+//! - **C2** A client repeats nothing by itself (B1 of `objects`). It speaks without TLS only to an
+//!   endpoint that is given as `http://`, and to an emulator.
 
 use std::sync::Arc;
 use std::time::Duration;

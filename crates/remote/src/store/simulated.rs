@@ -121,29 +121,42 @@ impl SimStore {
     }
 
     fn write(&self, change: Change, only_if_absent: bool) -> Result<(), StoreError> {
+        self.change(change, only_if_absent).1
+    }
+
+    /// Makes a change. Returns the number of its effect, if it had one, besides the answer.
+    pub(super) fn change(
+        &self,
+        change: Change,
+        only_if_absent: bool,
+    ) -> (Option<usize>, Result<(), StoreError>) {
         let (inside, rng) = &mut *self.inside.lock();
         inside.now_ms += 1;
         let fails = || StoreError::Failed("no answer".to_owned());
         if rng.chance(inside.weather.refused, 1000) {
-            return Err(fails());
+            return (None, Err(fails()));
         }
         if let Some(left) = &mut inside.writes_left {
-            *left = left.checked_sub(1).ok_or(StoreError::Refused("the end".to_owned()))?;
+            let Some(less) = left.checked_sub(1) else {
+                return (None, Err(StoreError::Refused("the end".to_owned())));
+            };
+            *left = less;
         }
         if let (true, Change::Put(name, _)) = (only_if_absent, &change)
             && inside.objects.contains_key(name)
             && !inside.weather.dishonest
         {
-            return Err(StoreError::Exists);
+            return (None, Err(StoreError::Exists));
         }
+        let effect = Some(inside.changes.len());
         inside.apply(change);
         if rng.chance(inside.weather.lost, 1000) {
             // The client of a real store may have repeated the request, and got `Exists` for its
             // own object.
             let is_asked_again = only_if_absent && rng.chance(1, 2);
-            return Err(if is_asked_again { StoreError::Exists } else { fails() });
+            return (effect, Err(if is_asked_again { StoreError::Exists } else { fails() }));
         }
-        Ok(())
+        (effect, Ok(()))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Garbage, pins and clones: what nothing needs goes, and what anything needs stays.
+//! Garbage, pins and clones: objects that nothing needs are deleted, and all others stay.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::{create, open, options, store};
 
 const LEN: u64 = 8 << 20;
 
-/// Old commits go at once.
+/// Options with which old commits are deleted at once.
 fn hasty() -> Options {
     Options { min_keep: Duration::ZERO, ..options() }
 }
@@ -48,13 +48,13 @@ fn same(device: &dyn Device, model: &MemoryDevice) {
     assert!(found == right, "the content differs");
 }
 
-/// Passes until there is nothing left to do.
+/// Makes passes until there is nothing left to do.
 fn collect_all(device: &RemoteDevice) {
     for _ in 0..200 {
         device.checkpoint().expect("a good store");
         let first = device.collect().expect("a good store");
         let second = device.collect().expect("a good store");
-        // A checkpoint leaves the objects of the one before to the next pass.
+        // The objects of the previous checkpoint are deleted only by the next pass.
         if first.moved_bytes + second.moved_bytes == 0 && first.objects + second.objects < 6 {
             return;
         }
@@ -62,8 +62,8 @@ fn collect_all(device: &RemoteDevice) {
     panic!("the collector does not come to an end");
 }
 
-/// After many overwrites the store has little more than what is live, and the content is right,
-/// before and after opening again; what is not in the table is not in the store.
+/// After many overwrites the store has little more than the live data. The content is right, before
+/// and after the volume is opened again. The store has no object that the table lacks.
 #[test]
 fn overwritten_data_goes() {
     let store = store(1);
@@ -116,8 +116,8 @@ fn a_pinned_commit_stays() {
     same(&device, &model);
 }
 
-/// A clone and its base are written and collected each by itself; neither loses anything. A clone
-/// of a clone, and of a pin, is no other.
+/// A clone and its base are written and collected each by itself; neither loses anything. The same
+/// holds for a clone of a clone, and of a pin.
 #[test]
 fn clones_share_and_stay_apart() {
     let store = store(3);
@@ -185,7 +185,7 @@ fn a_reader_that_comes_too_late_has_an_error() {
     assert!(errors > 0, "{right} reads were right, and nothing was collected");
 }
 
-/// Collecting in bad weather, with every prefix of what it did: the newest commit is whole.
+/// A collector runs in bad weather. After every prefix of its changes, the newest commit is whole.
 #[test]
 fn a_collector_that_ends_anywhere_leaves_the_volume_whole() {
     let store = store(5);
@@ -204,7 +204,7 @@ fn a_collector_that_ends_anywhere_leaves_the_volume_whole() {
     }
 }
 
-/// Objects of a writer that ended before its commit go; all others stay.
+/// Objects of a writer that ended before its commit are deleted; all others stay.
 #[test]
 fn objects_of_a_crashed_writer_are_swept() {
     let store = store(11);
@@ -230,7 +230,7 @@ fn objects_of_a_crashed_writer_are_swept() {
     same(&open(&store, reading()).expect("a commit"), &model);
 }
 
-/// A volume goes whole, unless something needs it. Another one can be made in its place.
+/// A volume is deleted as a whole, unless something needs it. Another one can be made in its place.
 #[test]
 fn a_volume_is_deleted_unless_it_is_needed() {
     let store = store(12);

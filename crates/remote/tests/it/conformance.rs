@@ -1,4 +1,4 @@
-//! What every device does, whatever it lies on.
+//! The behaviour of every device, wherever its bytes are.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::{create, open, options, store};
 
 pub(crate) const LEN: u64 = 130 << 20;
 
-/// Random requests on a device and on a plain model; every read answers as the model does.
+/// Makes random requests to a device and to a plain model. Every read returns what the model has.
 pub(crate) fn conforms(device: &dyn Device, seed: u64, requests: u64) {
     let model = MemoryDevice::new(LEN);
     let mut rng = Rng::new(seed);
@@ -93,8 +93,8 @@ fn a_volume_in_a_store_conforms_in_any_weather() {
     }
 }
 
-/// An encrypted volume is one, too, in any weather. No object has what was written, or the header
-/// of objects that are not encrypted.
+/// An encrypted volume is a device as others are, too, in any weather. No object contains written
+/// bytes in the clear, or the header of an unencrypted object.
 #[test]
 fn an_encrypted_volume_conforms_in_any_weather() {
     for seed in 0..2 {
@@ -128,7 +128,7 @@ fn an_encrypted_volume_conforms_in_any_weather() {
 }
 
 /// The key of a clone is that of its base, and each may get another secret. A volume that is not
-/// encrypted is not opened with a key: it may have been put there by another.
+/// encrypted is not opened with a key, because a stranger may have put it there.
 #[test]
 fn keys_change_and_clones_have_their_own() {
     let store = store(1);
@@ -171,7 +171,7 @@ fn encrypted(store: &Arc<SimStore>, options: Options, secret: &str) -> Site {
     Site::in_store(store.clone(), "v", options).encrypted(secret)
 }
 
-/// The same over a folder of this machine.
+/// A volume in a folder of this machine is a device as others are.
 #[test]
 fn a_volume_in_a_folder_conforms() {
     let dir = tempfile::tempdir().expect("tempdir");
@@ -184,8 +184,8 @@ fn a_volume_in_a_folder_conforms() {
     assert!(error.to_string().contains("colour"), "{error}");
 }
 
-/// What was flushed is there after opening again: by the extents of recent objects, and by
-/// checkpoints of the map with pages that do not fit in memory.
+/// Flushed data is there after each opening. It is found by the extents of recent objects, and by
+/// checkpoints of a map with more pages than fit in memory.
 #[test]
 fn content_comes_back_after_each_opening() {
     let store = store(9);

@@ -20,7 +20,7 @@ fn every_prefix_of_the_store_is_a_commit() {
     let device = create(&store, LEN);
     let mut rng = Rng::new(8);
     let model = MemoryDevice::new(LEN);
-    // The state after each flush, by the changes that the store had then at most.
+    // The state after each flush, by the number of changes that the store had after it.
     let mut states = BTreeMap::from([(store.changes().len(), model.fork())]);
     for round in 0..30 {
         for _ in 0..4 {

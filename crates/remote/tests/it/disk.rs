@@ -17,7 +17,7 @@ fn keeping(dir: &Path, write: bool) -> Options {
     Options { cache_dir: Some(dir.to_owned()), durability, write, memory: 1 << 20, ..options() }
 }
 
-/// A volume is read from the local disk when it is opened again, and what was changed there is read
+/// After it is opened again, a volume is read from the local disk. Data that changed since is read
 /// from the store. The files stay within their bound.
 #[test]
 fn what_was_read_is_kept_over_restarts() {
@@ -58,8 +58,8 @@ fn what_was_read_is_kept_over_restarts() {
     assert!(len("read/lines") + len("read/index") <= (1 << 20) + 4096);
 }
 
-/// Writers in any order use one folder; a number that a crashed writer used for another content is
-/// not mixed up.
+/// Writers in any order use one folder; an object number that a crashed writer used for other
+/// content causes no mix-up.
 #[test]
 fn a_volume_with_a_cache_on_disk_conforms() {
     let (dir, store) = (tempfile::tempdir().expect("tempdir"), store(2));
@@ -90,7 +90,7 @@ fn a_volume_with_a_cache_on_disk_conforms() {
     }
 }
 
-/// Several reads at once answer as single reads do.
+/// Several reads at once return the same bytes as single reads.
 #[test]
 fn reads_at_once_answer_as_single_reads() {
     let store = store(3);

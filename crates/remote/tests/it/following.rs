@@ -25,7 +25,8 @@ fn commit(device: &RemoteDevice, byte: u8) {
     device.flush().expect("a commit");
 }
 
-/// F1: each device keeps its commit, over checkpoints, in bad weather, and after newer ones.
+/// F1: each device keeps its commit, also after checkpoints, in bad weather, and after newer
+/// devices were opened.
 #[test]
 fn devices_of_newer_commits_keep_their_content() {
     let store = store(3);

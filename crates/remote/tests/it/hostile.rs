@@ -14,7 +14,7 @@ use crate::{create, open, options, store};
 const LEN: u64 = 130 << 20;
 const ENVELOPE: usize = 64;
 
-/// Gives an object the checksums of what it has now.
+/// Gives an object the checksums of its present content.
 fn sum_up(bytes: &mut [u8]) {
     let is_data = bytes.get(8) == Some(&2);
     if !is_data && bytes.len() >= ENVELOPE {
@@ -70,7 +70,7 @@ fn filled() -> Arc<SimStore> {
     store
 }
 
-/// Whatever an object says, a reader and a writer get an answer or an error that has a text.
+/// Whatever an object contains, a reader and a writer get an answer, or an error with a text.
 #[test]
 fn objects_with_wrong_content_are_answered_by_errors() {
     let store = filled();

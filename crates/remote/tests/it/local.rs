@@ -15,7 +15,7 @@ use crate::{open, options, store};
 
 const LEN: u64 = 4 << 20;
 
-/// Options with a local log. Its content goes to the store only when a test says so.
+/// Options with a local log. The writes are committed to the store only when a test asks for it.
 fn logging(dir: &Path) -> Options {
     let max_lag = Duration::from_secs(3600);
     Options { cache_dir: Some(dir.to_owned()), max_lag, ..options() }
@@ -37,8 +37,8 @@ fn same(device: &dyn Device, model: &MemoryDevice, what: &str) {
     assert!(found == right, "{what}: the content differs");
 }
 
-/// What a crash left: the store, the folder of the cache, and the content at each flush with the
-/// length that the log had then.
+/// The remains of a crash: the store, the folder of the cache, and the content at each flush. The
+/// length of the log at that flush comes with it.
 struct Crash {
     changes: Vec<Change>,
     identity: Vec<u8>,
@@ -258,12 +258,12 @@ fn a_volume_with_its_log_elsewhere_is_written_only_on_demand() {
     let device = open(&store, goes_on).expect("without the log");
     same(&device, &crash.committed, "without the log");
     device.close().expect("a good store");
-    // The log now lies behind a manifest of another writer.
+    // Another writer has added a manifest since, so the log does not fit any more.
     let dir = crash.folder(&crash.log);
     let error = open(&store, logging(dir.path())).expect_err("behind another writer");
     assert!(matches!(&error, Error::Stale { unsent, .. } if unsent.cuts == 4), "{error}");
     assert_eq!(std::fs::read(log_file(dir.path())).expect("it is kept"), crash.log);
-    // What it held can be had elsewhere: the last flush that was acknowledged.
+    // The content at its last acknowledged flush can be salvaged to another device.
     let target = Arc::new(MemoryDevice::new(LEN));
     let made = target.clone();
     let unsent = site(&store, logging(dir.path())).salvage(|_| Ok(made), &|_| ()).expect("whole");
@@ -319,7 +319,7 @@ fn the_log_of_a_writer_that_was_fenced_is_stale_and_kept() {
     drop(open(&store, logging(dir.path())).expect("the log was closed"));
 }
 
-/// A log of which a commit has everything is no obstacle, whatever was written since.
+/// If a commit has everything of a log, the log is no obstacle, whatever was written since.
 #[test]
 fn a_log_that_was_uploaded_is_never_stale() {
     let (dir, store) = (tempfile::tempdir().expect("tempdir"), store(6));
@@ -338,7 +338,7 @@ fn a_log_that_was_uploaded_is_never_stale() {
     assert!(content == [2; 4096], "the older write was not replayed");
 }
 
-/// A flush asks nothing of the store with a log, and waits for a commit without one.
+/// With a log, a flush sends no request to the store. Without one, it waits for a commit.
 #[test]
 fn a_flush_waits_for_what_was_asked_for() {
     let (dir, store) = (tempfile::tempdir().expect("tempdir"), store(7));
@@ -351,7 +351,7 @@ fn a_flush_waits_for_what_was_asked_for() {
     assert!(after.lag_bytes >= 4096 && after.log_bytes > 4096, "{after:?}");
     device.push().expect("a good store");
     let pushed = device.status();
-    assert_eq!((pushed.lag_bytes, pushed.lag_ms), (0, 0));
+    assert_eq!((pushed.lag_bytes, pushed.lag_us), (0, 0));
     assert!(pushed.commit > after.commit);
     device.close().expect("a good store");
     drop(device);
@@ -406,7 +406,8 @@ fn a_volume_with_a_short_log_conforms() {
     }
 }
 
-/// A folder is taken only for the volume that it belongs to, by one process, and if it is empty.
+/// A folder is used only for the volume that it belongs to, or if it is empty, and by one process
+/// at a time.
 #[test]
 fn a_folder_that_is_no_cache_of_the_volume_is_refused() {
     let (dir, store) = (tempfile::tempdir().expect("tempdir"), store(9));

@@ -27,8 +27,8 @@ fn a_second_writer_is_refused_while_the_first_lives() {
     first.flush().expect_err("the volume was taken");
 }
 
-/// The loser of a takeover is told at its next commit, writes nothing from then on, and what it
-/// had in a commit stays.
+/// The loser of a takeover gets an error at its next commit, and writes nothing from then on. What
+/// it had committed stays.
 #[test]
 fn a_takeover_fences_the_writer_before() {
     let store = store(2);

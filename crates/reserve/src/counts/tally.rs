@@ -45,8 +45,8 @@ pub(crate) struct Count {
     /// The most nodes that later items may add in the extent, checksum and free-space trees
     /// (`ledger::G6`). `None` if this is unbounded.
     pub(crate) rest: Option<u64>,
-    /// The part of `nodes` in trees that operations change. `None` if operations changed a tree
-    /// that commits change on their own, too.
+    /// The part of `nodes` in trees that operations change. `None` if operations also changed a
+    /// tree that commits change on their own.
     pub(crate) of_items: Option<u64>,
     /// Whether the transaction was already frozen when it was counted, so that no changes can
     /// follow.

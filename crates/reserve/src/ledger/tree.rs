@@ -58,7 +58,7 @@ struct Leaf {
     lost: u64,
     /// The weight of the heaviest item, committed or put.
     heaviest: u64,
-    /// The number of levels, counted from the leaf upward, on which it lies under the last child.
+    /// How many nodes in a row are the last child of their parent, from the leaf upward.
     tail: u8,
     /// Whether the leaf is under a quarter full, and the next leaf is clean (L3).
     is_edge: bool,
@@ -118,7 +118,8 @@ fn weight_of(len: usize) -> u64 {
 }
 
 impl Leaf {
-    /// Whether a half of the leaf may become less than a quarter full (L5).
+    /// Whether a part of the leaf may become less than a quarter full, if the older transaction
+    /// cuts the leaf in two (L5).
     fn is_thin(&self, room: u64) -> bool {
         (self.committed / 2).saturating_sub(self.lost) < room / 4
     }

@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 pub(crate) use shuttle::sync::Arc;
 pub(crate) use shuttle::sync::atomic::{AtomicUsize, Ordering};
 
-/// Few, so that the threads meet in all of them.
+/// There are few shards and buckets, so that the threads meet in all of them.
 pub(crate) const SHARDS: usize = 2;
 pub(crate) const BUCKETS: usize = 1;
 

@@ -21,7 +21,8 @@ fn runs() -> usize {
     std::env::var("BUTTRESS_MODEL_RUNS").ok().and_then(|n| n.parse().ok()).unwrap_or(1500)
 }
 
-/// Tries so many orders. A segment is made on the stack.
+/// Runs a model in many orders. The threads need large stacks, because a segment is made on the
+/// stack.
 fn check(model: impl Fn() + Send + Sync + 'static) {
     let mut config = shuttle::Config::default();
     config.stack_size = 4 << 20;
@@ -30,8 +31,8 @@ fn check(model: impl Fn() + Send + Sync + 'static) {
 }
 
 /// I3: a search finds an entered group, or sees that it may have missed it, while another group
-/// leaves. The two share a word or a segment, or are the only ones of theirs, for any start of the
-/// search.
+/// leaves. The two groups share a word or a segment, or each is the only one in its segment. The
+/// search may start anywhere.
 #[test]
 fn entered_group_is_found_or_doubted() {
     for (stays, leaves) in [(65, 64), (65, 200), (5000, 5001), (5000, 4200), (70_000 * 64, 4096)] {

@@ -1,4 +1,4 @@
-//! One property of the gate a test.
+//! Each test checks one property of the gate.
 
 use std::sync::Arc;
 
@@ -31,14 +31,15 @@ fn asks_for_loading_only_when_it_must() {
         panic!("the other group has four sectors");
     };
     assert_eq!((group.start(), group.is_loaded()), (Logical(0), false));
-    // More than the group's use leaves: no reason to load it.
+    // The request is for more than the free bytes of the group, so there is no reason to load it.
     assert!(matches!(space.allocate(exactly(Data, 5 * SECTOR)), Outcome::Full { .. }));
     group.load([extent(SECTOR, 4 * SECTOR)].into_iter()).expect("four sectors");
     assert_eq!(got(space.allocate(exactly(Data, 4 * SECTOR))), extent(SECTOR, 4 * SECTOR));
     space.verify().expect("sound");
 }
 
-/// Where no group has all of it, the request gets the largest run, and none below the least.
+/// If no group has all that a request wants, it gets the largest run, but none shorter than its
+/// minimum.
 #[test]
 fn gives_less_rather_than_nothing() {
     let space = empty_space();
@@ -57,7 +58,7 @@ fn nodes_come_out_clustered() {
     space.add_group(new_group(Metadata, 0, 8 * MIB, 1)).expect("sound");
     let mut nodes: Vec<_> = (0..64).map(|_| got(space.allocate(exactly(Metadata, NODE)))).collect();
     assert!(nodes.windows(2).all(|pair| pair[0].end() == pair[1].start));
-    // Holes behind are passed over until the end is reached.
+    // The search passes over holes behind the goal until it reaches the end.
     space.free(nodes.remove(3));
     let next = got(space.allocate(exactly(Metadata, NODE)));
     assert_eq!(next.start, Logical(64 * NODE));
@@ -66,8 +67,8 @@ fn nodes_come_out_clustered() {
     assert_eq!(back.start, Logical(3 * NODE));
 }
 
-/// S1: an extent that a commit freed is out of use at once, and not free before the commit is
-/// published.
+/// S1: the bytes of an extent that a commit freed are not used any more, but not free before the
+/// commit is published.
 #[test]
 fn pinned_bytes_are_not_allocated() {
     let space = empty_space();
@@ -100,7 +101,8 @@ fn refuses_to_pin_what_is_not_used() {
     space.verify().expect("unchanged by refusals");
 }
 
-/// G1: superblocks are never handed out, are free in the tree on disk, and count apart.
+/// G1: ranges under superblocks are never allocated. They are free in the tree on disk, and are
+/// counted separately.
 #[test]
 fn superblocks_stay_out_of_reach() {
     let space = empty_space();
@@ -111,7 +113,7 @@ fn superblocks_stay_out_of_reach() {
     assert_eq!(account.super_bytes, (64 << 10) + SECTOR);
     let request = AllocRequest { min: NODE, ..exactly(Metadata, MIB) };
     let all = got(space.allocate(request));
-    // The last node's place is not whole any more.
+    // The superblock takes a part of the last node's place.
     assert_eq!(all, extent(64 << 10, MIB - (64 << 10) - NODE));
     space.verify().expect("sound");
 }
@@ -141,7 +143,7 @@ fn loading_trusts_nothing() {
     assert_eq!(group.largest_free(), 3 * SECTOR);
 }
 
-/// Groups that make no sense are refused, all of a batch together.
+/// Groups that make no sense are refused, and so are all groups that were added with them.
 #[test]
 fn refuses_groups_that_make_no_sense() {
     let space = empty_space();

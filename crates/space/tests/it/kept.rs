@@ -1,4 +1,4 @@
-//! Reserved space is found, for any work of other threads meanwhile.
+//! Reserved space is found, whatever other threads do meanwhile.
 //!
 //! Groups of a few sectors are almost full all the time. Threads allocate their reservations from
 //! them and give the extents back; groups come and go beside them. No search for reserved space may
@@ -60,7 +60,8 @@ fn come_and_go(space: &Space, stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         space.add_group(new_group(Data, start, GROUP_LEN, 11)).expect("nothing is there");
         std::thread::yield_now();
-        // Extents of a failed worker stay in it.
+        // If a worker fails, its extents stay in the group, so the removal must not be retried for
+        // ever.
         while space.remove_group(Logical(start)).is_err() && !stop.load(Ordering::Relaxed) {
             std::thread::yield_now();
         }

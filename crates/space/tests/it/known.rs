@@ -29,7 +29,8 @@ fn a3_classes_end_with_their_group() {
         .add_groups((0..2).map(|i| new_group(Data, i * 32 * MIB, 32 * MIB, 1)).collect())
         .expect("sound");
     let small = got(space.allocate(exactly(Data, 64 * KIB)));
-    // Other sizes go elsewhere as long as they can, unless they continue an extent of their stream.
+    // Allocations of other sizes use other groups as long as there are some, unless they continue
+    // an extent of their stream.
     let taken = Some(small.start);
     let large = got(space.allocate(AllocRequest { goal: taken, ..exactly(Data, 16 * MIB) }));
     assert_ne!(small.start.0 / (32 * MIB), large.start.0 / (32 * MIB));
@@ -37,7 +38,8 @@ fn a3_classes_end_with_their_group() {
     let goal = Some(Logical(small.start.0 / (32 * MIB) * (32 * MIB)));
     let medium = got(space.allocate(AllocRequest { goal, ..exactly(Data, MIB) }));
     assert_eq!(Some(medium.start), goal, "the group was empty, so it is of no class");
-    // Full but for one group of another class: that is taken, before a chunk would be made.
+    // All groups are full but one, which has another class. The search takes that one before a
+    // chunk would be made.
     let rest = got(space.allocate(exactly(Data, 31 * MIB)));
     assert_eq!(rest.start.0, medium.end().0);
     space.verify().expect("sound");
@@ -157,7 +159,7 @@ fn x8_the_end_of_a_group() {
             let goal = Some(Logical(last + unit - want));
             let end = got(space.allocate(AllocRequest { goal, ..exactly(kind, want) }));
             assert_eq!(end, extent(last + unit - want, want));
-            // One unit more than is left there goes elsewhere as a whole.
+            // A request for one unit more than is left there gets all of its space elsewhere.
             let over = got(space.allocate(AllocRequest { goal, ..exactly(kind, want) }));
             assert!(over.end().0 <= end.start.0 || over.start.0 >= behind, "{over:?}");
             space.free(end);
@@ -246,7 +248,8 @@ fn aged(processors: usize, seed: u64) -> Vec<u64> {
     free
 }
 
-/// Classes of free runs: by doubled lengths from a sector on, 64 KiB and more in one.
+/// Classes of free runs. Each class has twice the length of the one before, from a sector on. The
+/// last class has all runs of 64 KiB and more.
 const CLASSES: usize = 5;
 
 /// How many free runs of each class there are, and how many sectors in them, in volumes of so many

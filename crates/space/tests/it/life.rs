@@ -40,13 +40,13 @@ struct World {
     tally: Arc<Tally>,
 }
 
-/// Once more.
+/// Counts one more event.
 fn note(count: &AtomicU64) {
     count.fetch_add(1, Ordering::Relaxed);
 }
 
 impl World {
-    /// One of those in use, if there is any.
+    /// Takes one of the extents in use, if there is any.
     fn take(&self, rng: &mut Rng) -> Option<Extent> {
         let mut recorded = self.recorded.lock().expect("no poison");
         let index = rng.below((recorded.len() as u64).max(1)) as usize;

@@ -1,4 +1,5 @@
-//! The same answers as a byte for every sector, for any sequence of calls.
+//! For any sequence of calls, the crate gives the same answers as an oracle with a byte for every
+//! sector.
 //!
 //! The oracle walks every sector: so it knows the free ones, and the most that a request can get.
 //! Group, extent and amount come from a seed, which a failure names.
@@ -30,7 +31,7 @@ struct Group {
     kind: SpaceKind,
     birth: u64,
     start: u64,
-    /// One a sector.
+    /// The state of each sector.
     states: Vec<State>,
     loaded: bool,
     /// The sectors that were free when the group was added: an old free-space tree.
@@ -90,7 +91,7 @@ impl World {
     fn new(seed: u64) -> Self {
         let mut world = Self {
             rng: Rng::new(seed),
-            // X6: the answers are as good with any policy.
+            // X6: the answers are equally good with every policy.
             space: Arc::new(
                 empty_space()
                     .choosing(AllocPolicy::ALL[(seed % 4) as usize])
@@ -217,7 +218,8 @@ impl World {
         let (loaded, unloaded) = (largest(true), largest(false));
         match outcome {
             Outcome::Got(extent) => {
-                // All of it if a group has it; else more than half of the largest run.
+                // If a group has all of it, the request gets all. Otherwise it gets more than half
+                // of the largest run.
                 let most = want.min(loaded);
                 assert!(extent.len <= most && extent.len * 2 > most, "{request:?}");
                 assert_eq!(extent.len == want, loaded >= want, "{request:?}");
@@ -281,7 +283,7 @@ impl World {
                 let available = self.space.account(Data).available();
                 match self.space.reserve_data(bytes) {
                     Ok(reservation) => self.data.push(reservation),
-                    // Bytes allocated without a reservation may be missing too.
+                    // Bytes that were allocated without a reservation may be missing, too.
                     Err(short) => assert!(short.missing >= bytes - available),
                 }
             }

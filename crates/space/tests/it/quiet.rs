@@ -54,7 +54,8 @@ fn n3_a_held_group_can_go() {
     space.verify().expect("sound");
 }
 
-/// N3: an extent outside a group, across two or nowhere gives no right, and counts no writer.
+/// N3: an extent outside of all groups, or across two groups, gives no right to write, and no
+/// writer is counted.
 #[test]
 fn n3_refused_writers_are_not_waited_for() {
     for policy in LookupPolicy::ALL {
@@ -63,7 +64,7 @@ fn n3_refused_writers_are_not_waited_for() {
         assert!(space.begin_nocow(extent(MIB - SECTOR, 2 * SECTOR)).is_none());
         let hold = space.hold_read_only(Logical(0)).expect("a group");
         assert!(space.begin_nocow(extent(0, SECTOR)).is_none());
-        // A drain does not wait for ever for writers of other groups either.
+        // A drain does not wait for ever for writers of other groups, either.
         let other = space.begin_nocow(extent(MIB, SECTOR)).expect("not held");
         hold.drain();
         drop(other);

@@ -66,7 +66,7 @@ impl Worker<'_> {
     }
 
     fn give_up(&self, extent: Extent) {
-        // Before another thread can get it.
+        // The mark is removed before another thread can get the extent.
         self.owners.change(extent, self.me, 0);
     }
 
@@ -125,14 +125,14 @@ fn churn(space: &Space, seed: u64) {
     for _ in 0..200 {
         space.add_group(new_group(Data, start, GROUP_LEN, 11)).expect("nothing is there");
         assert!(space.group_at(Logical(start + rng.below(GROUP_LEN))).is_some());
-        // Reservations may rest on it for a moment.
+        // For a moment, reservations may need the group.
         while space.remove_group(Logical(start)).is_err() {
             std::thread::yield_now();
         }
     }
 }
 
-/// G1, L2, A1: no overlap while it runs, and all space is free again afterwards.
+/// G1, L2, A1: extents never overlap during the test, and all space is free again afterwards.
 #[test]
 fn n4_x12_threads_never_share_a_sector() {
     for (seed, policy) in (1..).zip(AllocPolicy::ALL) {

@@ -94,7 +94,7 @@ fn no_wake_up_is_lost() {
 }
 
 /// Q1, Q2, E8: a small demand does not overtake a large one that came before, neither at once nor
-/// in the queue; one with priority does.
+/// in the queue. A demand with priority overtakes it.
 #[test]
 fn e8_waiters_do_not_overtake() {
     model(|| {
@@ -155,7 +155,8 @@ fn e6_waiter_that_gives_up_leaves_no_trace() {
             let world = Arc::clone(&world);
             thread::spawn(move || world.get(Priority::Normal, 1))
         };
-        // Enough for the patient one alone: it is served only because the other leaves.
+        // This is enough only for the patient waiter. It is served only because the other one
+        // leaves.
         world.give(1);
         impatient.join().expect("it leaves");
         patient.join().expect("it is served");
@@ -176,7 +177,7 @@ fn e7_refused_head_unblocks_the_queue() {
             let world = Arc::clone(&world);
             thread::spawn(move || world.get(Priority::Normal, 1))
         };
-        // As the flusher does after its last step.
+        // Refuses the first request, as the flusher does after its last step.
         while world.queue.served() == 0 && world.free() > 0 {
             if world.queue.refuse_first(Priority::Normal, world.queue.next_ticket()) {
                 world.serve();
@@ -210,7 +211,7 @@ fn late_request_is_not_refused() {
     });
 }
 
-/// F3: when nothing will ever be granted, every waiter is told.
+/// F3: when nothing will ever be granted, every waiter is refused.
 #[test]
 fn the_end_reaches_every_waiter() {
     model(|| {

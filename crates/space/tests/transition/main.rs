@@ -7,7 +7,8 @@
 //! - A drained group is quiet until its hold ends (Q2): no thread allocates in the group or writes
 //!   into it in place, and no ordered extent is there (Q2). No thread sleeps for ever: the
 //!   scheduler calls that a deadlock.
-//! - With any one part left out the model finds an order that goes wrong. So it looks far enough.
+//! - If any part is left out, the model finds an order in which the test fails. So the model tries
+//!   enough orders.
 
 #![allow(
     dead_code,
@@ -74,7 +75,7 @@ enum Wrong {
 
 /// Orders in which each mistake is looked for.
 const ENOUGH: usize = 2000;
-/// How often the scheduler takes a thread from its turn.
+/// How often the scheduler interrupts a thread.
 const CHANGES: usize = 3;
 
 fn runs() -> usize {
@@ -215,15 +216,15 @@ fn run(policy: LookupPolicy, stoppers: usize, wrong: Wrong) -> Option<&'static s
             let good = Complaint::clone(&complaint);
             let checked = move || {
                 model();
-                // At once, so that the scheduler prints the order.
+                // Fails inside the run, so that the scheduler prints the order.
                 assert_eq!(*good.lock().expect("no poison"), None);
             };
             shuttle::check_random(checked.clone(), runs());
             shuttle::check_pct(checked, runs(), CHANGES);
         }
         _ => {
-            // By a seed, so that the mistake is always found, with threads that stand still for
-            // long.
+            // The seed makes sure that the mistake is always found. This scheduler lets threads
+            // stand still for long.
             let orders = PctScheduler::new_from_seed(7, CHANGES, ENOUGH);
             shuttle::Runner::new(orders, shuttle::Config::default()).run(model);
         }
@@ -232,7 +233,7 @@ fn run(policy: LookupPolicy, stoppers: usize, wrong: Wrong) -> Option<&'static s
     *found
 }
 
-/// Q2: with all threads, by every way of counting writers.
+/// Q2: with all threads, and every way of counting writers.
 #[test]
 fn a_stopped_group_is_quiet() {
     for policy in [LookupPolicy::Lockfree, LookupPolicy::RwlockSingle, LookupPolicy::RwlockDouble] {

@@ -10,9 +10,9 @@
 //! # Invariants
 //!
 //! - **K1** When the trees are settled or the commit has failed, the rest of each run is free
-//!   again. The next commit begins to allocate there.
-//! - **K2** A run comes from no reservation. In mixed groups there are no runs, because the rest of
-//!   a run would be missing to data as long as the commit runs.
+//!   again. The next commit begins to allocate at the start of that rest.
+//! - **K2** A run comes from no reservation. In mixed groups there are no runs, because data would
+//!   lack the rest of a run as long as the commit runs.
 
 use buttress_format::{Extent, Generation, Logical};
 use buttress_space::{AllocRequest, Outcome, SpaceKind};

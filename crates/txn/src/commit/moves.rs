@@ -6,10 +6,10 @@
 //! - **V1** References only change the address of their user. A user that is a tree stays the same.
 //!   A user that is the address of a moved node becomes the new address (`move_plan::O1`).
 //! - **V2** A leaf changes here only for moved data, and only if every item and reference is as the
-//!   mover left it. The mover must have read every tree, because operations of the next transaction
-//!   see the move through its items. Then the overlay's items and references for that data are not
-//!   applied. Otherwise they are applied as those of any operation, and each tree gets leaves of
-//!   its own.
+//!   mover left it. The mover must also have read every tree. Until the commit is published,
+//!   operations of the next transaction see the move only by the items that the mover put. If all
+//!   this holds, the overlay's items and references for that data are not applied. Otherwise they
+//!   are applied as those of any operation, and each tree gets leaves of its own.
 //! - **V3** Moved nodes may be shared although they are new. So a tree that may share them counts
 //!   as snapshotted in this transaction, as with a balance of Linux.
 //! - **V4** A new node that several trees may use never changes in place. These are all nodes with

@@ -346,7 +346,8 @@ impl Settle<'_> {
                 status.flags = status.flags & others | inconsistent;
                 status.rescan = 0;
             }
-            // Linux takes counts for old where the status is older than the superblock.
+            // Linux treats the counts as outdated if the status has a generation older than the
+            // superblock's.
             let is_right = status.is_full() && status.flags & QuotaStatus::INCONSISTENT == 0;
             if status != before || !work.changes.is_empty() || is_right {
                 status.generation = generation;

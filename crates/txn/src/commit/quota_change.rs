@@ -90,8 +90,8 @@ impl Work<'_> {
 }
 
 impl Settle<'_> {
-    /// Switches quotas on or off as this transaction asks for. Returns how they are kept by now, if
-    /// they are.
+    /// Switches quotas on or off as this transaction asks for. Returns the status of quotas after
+    /// that; `None` if they are off.
     pub(super) fn quotas_by_now(&mut self, wanted: &[WantedQuota]) -> Result<Option<QuotaStatus>> {
         let mut now = self.quotas.status;
         for WantedQuota { change, .. } in wanted {

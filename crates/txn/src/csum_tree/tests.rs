@@ -21,6 +21,7 @@ fn geometry() -> Geometry {
         sectorsize: SECTOR as u32,
         csum: CsumType::Crc32c,
         fsid: [1; 16],
+        seeds: Default::default(),
         chunk_tree_uuid: [2; 16],
     }
 }
@@ -177,7 +178,7 @@ proptest! {
     }
 }
 
-/// Sums that are there already mean that the volume was inconsistent.
+/// If the tree already has sums for a new run, the volume was inconsistent.
 #[test]
 fn no_sums_twice() {
     let (tree, root) = Tree::new(&[(3, vec![1; 16])], 4);

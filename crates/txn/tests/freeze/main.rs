@@ -28,7 +28,7 @@ struct Transaction {
 struct Engine {
     gate: Gate,
     running: Mutex<Arc<Transaction>>,
-    /// One freezes at a time, and commits what it froze.
+    /// One thread at a time freezes, and commits what it froze.
     commit: Mutex<()>,
     published: AtomicU64,
 }
@@ -38,7 +38,7 @@ impl Engine {
         Arc::clone(&self.running.lock().expect("the view"))
     }
 
-    /// Two puts that belong together; the transaction that they are in.
+    /// Makes two puts that belong together. Returns the transaction that they are in.
     fn operate(&self) -> u64 {
         let (inside, transaction) = self.gate.enter(|| self.running());
         for _ in 0..2 {
@@ -102,8 +102,8 @@ fn an_operation_is_in_one_commit() {
     });
 }
 
-/// A thread that commits behind its own operation finds it durable, whichever thread did the
-/// commit. None is left waiting.
+/// A thread that commits after its own operation finds the operation durable, whichever thread did
+/// the commit. No thread is left waiting.
 #[test]
 fn a_commit_holds_what_came_before() {
     model(|| {

@@ -1,16 +1,16 @@
-//! What the gate rests on, under a scheduler that tries the orders in which threads may run.
+//! The primitives of the gate, under a scheduler that tries the orders in which threads may run.
 
 pub(crate) use buttress_base::CachePadded;
 pub(crate) use shuttle::sync::RwLockReadGuard;
 
-/// Few, so that all of them are met.
+/// There are few shards, so that threads meet in all of them.
 pub(crate) const SHARDS: usize = 2;
 
 shuttle::thread_local! {
     static MINE: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-/// Says by which door this thread goes.
+/// Sets the shard of this thread.
 pub(crate) fn set_shard(shard: usize) {
     MINE.with(|mine| mine.set(shard % SHARDS));
 }

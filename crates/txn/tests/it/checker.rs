@@ -1,4 +1,4 @@
-//! Volumes to work on, and `btrfs check` as the checker of what we wrote.
+//! Volumes to work on, and `btrfs check`, which checks what the engine wrote.
 
 use std::{
     path::Path,
@@ -31,7 +31,7 @@ pub(crate) fn open(path: &Path) -> Arc<Engine> {
     engine
 }
 
-/// Panics unless `btrfs check` finds nothing. Where there is no btrfs-progs it says so, once.
+/// Panics unless `btrfs check` finds nothing. Without btrfs-progs, it prints so once.
 pub(crate) fn check(path: &Path) {
     static SAID: Once = Once::new();
     let outcome = Command::new("btrfs").args(["check", "--check-data-csum"]).arg(path).output();

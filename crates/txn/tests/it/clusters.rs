@@ -1,4 +1,5 @@
-//! A commit writes in long runs, also where metadata is in pieces: counted by requests and bytes.
+//! A commit writes in long runs, even if free metadata is in pieces. The tests count requests and
+//! bytes.
 
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ const ITEM_BYTES: usize = 1000;
 struct Churned {
     /// Nodes that a commit wrote, on average.
     nodes: f64,
-    /// Requests that these were.
+    /// Requests that wrote these nodes, on average.
     requests: f64,
 }
 
@@ -62,7 +63,7 @@ fn churn(items: u64, per_commit: u64, commits: u64, counted: u64) -> Churned {
         engine.commit().expect("the commit");
     }
     let (writes, nodes) = before.expect("some are counted");
-    // What `statfs` is told by the accounts is what a walk over the groups says.
+    // The figures for `statfs` come from the accounts. They equal those of a walk over the groups.
     let (figures, usage) = (engine.statfs_figures(), engine.usage());
     assert_eq!(figures.data_available, usage.data_available);
     assert_eq!(
@@ -75,8 +76,8 @@ fn churn(items: u64, per_commit: u64, commits: u64, counted: u64) -> Churned {
     Churned { nodes: nodes as f64 / counted as f64, requests: requests as f64 / counted as f64 }
 }
 
-/// Before commits took runs, the next free piece for each node, these were 3.5 and 2.6 nodes in a
-/// request.
+/// When commits took the next free piece for each node, and no runs, a request had 3.5 and 2.6
+/// nodes.
 #[test]
 fn a_commit_writes_in_runs() {
     for (per_commit, commits) in [(20, 400), (300, 60)] {
@@ -86,7 +87,8 @@ fn a_commit_writes_in_runs() {
     }
 }
 
-/// K1: what a commit does not need of a run is free again, and the next one goes on where it ended.
+/// K1: the part of a run that a commit does not need is free again, and the next commit goes on
+/// there.
 #[test]
 fn small_commits_lie_side_by_side() {
     let engine = volume();
@@ -98,7 +100,8 @@ fn small_commits_lie_side_by_side() {
         put(&engine, commit, &mut rng);
         engine.commit().expect("the commit");
         let root = engine.view().committed_root(TREE).expect("reads").expect("a root").logical.0;
-        // Pieces that earlier commits freed are passed over: together they are no run.
+        // The commit passes over pieces that earlier commits freed, because together they form no
+        // run.
         assert!(last.is_none_or(|last| root > last && root - last < 1 << 20), "{last:?}, {root}");
         last = Some(root);
     }

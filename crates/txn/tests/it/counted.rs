@@ -1,6 +1,6 @@
-//! What is counted of a transaction against what its commit makes: a debug build compares the two
-//! at the end of each commit. Here are overlays that tests of files do not make: items of all
-//! lengths, anywhere, that come, grow, shrink and go, put while another commit is under way.
+//! A debug build compares the counted nodes of a transaction with those that its commit makes.
+//! These tests make overlays that tests of files do not make. Items of all lengths are added, grow,
+//! shrink and are deleted, anywhere in a tree, and also while another commit is under way.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -97,7 +97,7 @@ fn nor_beside_commits() {
     }
 }
 
-/// Commits again and again beside what is done, where asked to.
+/// Runs `work`. If `asked`, another thread commits again and again meanwhile.
 fn beside<R>(engine: &Engine, asked: bool, work: impl FnOnce() -> R) -> R {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -114,8 +114,8 @@ fn beside<R>(engine: &Engine, asked: bool, work: impl FnOnce() -> R) -> R {
     })
 }
 
-/// References come and go all over an extent tree of many leaves: in runs, one in a leaf, and many
-/// users to one extent.
+/// Adds and drops references all over an extent tree of many leaves: in runs, one in a leaf, and
+/// many to one extent.
 fn references(engine: &std::sync::Arc<Engine>, rng: &mut Rng, kept: &mut Vec<(Extent, DataRef)>) {
     let sector = u64::from(engine.store().geometry().sectorsize);
     let user =
@@ -181,7 +181,7 @@ fn extent_key(ino: Ino, block: u64) -> Key {
 }
 
 /// Puts an extent of one inode anywhere, splits one in two, or removes one; each with its share of
-/// the reservation. Where the tree must not grow, all extents are there already.
+/// the reservation. Without `grows`, all extents exist already.
 fn finish(handle: &Handle<'_>, rng: &mut Rng, ino: Ino, blocks: u64, grows: bool) {
     let key = |block| extent_key(ino, block);
     let at = rng.below(blocks);
@@ -197,9 +197,9 @@ fn finish(handle: &Handle<'_>, rng: &mut Rng, ino: Ino, blocks: u64, grows: bool
     }
 }
 
-/// Inodes reserve as much as there is room for, thousands of items in leaves that they share. Any
-/// part of it is finished, in this transaction or in later ones. No commit needs any of the global
-/// reserve.
+/// Inodes reserve as much as there is room for: thousands of items, in leaves that they share. Any
+/// part of the data is finished, in this transaction or in later ones. No commit needs any of the
+/// global reserve.
 fn inodes(seed: u64, nodesize: u32, asked: bool) {
     let grows = seed.is_multiple_of(3);
     let cost = if grows { Cost { items: 4, commit_items: 8, bytes: 456 } } else { Cost::of(2, 0) };
@@ -207,7 +207,7 @@ fn inodes(seed: u64, nodesize: u32, asked: bool) {
     let options = MakeOptions { nodesize, ..MakeOptions::default() };
     let path = checker::volume(dir.path(), 256 << 20, &options);
     let engine = checker::open(&path);
-    // No chunk comes any more.
+    // Takes all data space, so that no chunk can be added any more.
     let mut kept = Vec::new();
     while let Ok(Some(space)) = engine.reserve_data_at_once(8 << 20) {
         kept.push(space);
@@ -296,7 +296,7 @@ fn reservations_of_inodes_cover_what_is_finished() {
     }
 }
 
-/// So many, or as many as `BUTTRESS_COUNTS` says.
+/// The seeds from `first` on: `count`, or as many as `BUTTRESS_COUNTS` says.
 fn seeds(first: u64, count: u64) -> std::ops::Range<u64> {
     let asked = std::env::var("BUTTRESS_COUNTS").ok().and_then(|count| count.parse().ok());
     first..first + asked.unwrap_or(count)

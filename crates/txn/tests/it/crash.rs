@@ -1,8 +1,9 @@
 //! A crash at any point of a commit leaves the commit before or this one, whatever subset of the
 //! unflushed writes reached the device (T8).
 //!
-//! A power cut comes at every write and flush of a run of commits. It leaves nothing of what was
-//! not flushed, all of it, or subsets torn at sectors. Each is opened and compared.
+//! The test cuts the power at every write and flush of a series of commits. The device then has
+//! none of the unflushed writes, all of them, or subsets torn at sectors. The test opens each such
+//! state and compares it.
 
 use std::{collections::BTreeMap, sync::Arc};
 

@@ -1,5 +1,5 @@
-//! Reservations that are kept at hand count as reserved, are given back to requests that need them,
-//! and are gone behind a commit.
+//! Reservations that shards keep count as reserved. They are given back for requests that need the
+//! space, and at each commit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use buttress_fs::make::{MakeOptions, make};
 use buttress_txn::{Cost, Costs, Engine, EngineOptions, MetaReservation, Urgency};
 use buttress_volume::Volume;
 
-/// What operations of a race need.
+/// The costs of the operations in a race.
 const KINDS: [Cost; 2] = [COST, Cost { items: 7, commit_items: 0, bytes: 900 }];
 const COST: Cost = Cost { items: 5, commit_items: 3, bytes: 500 };
 /// Operations of a batch.
@@ -43,8 +43,8 @@ fn batches(engine: &Engine) -> u64 {
     items / (BATCH * 5)
 }
 
-/// A batch serves as many operations, and the batch gives back what they held. A second batch is
-/// compared with what there is, and not made of the first (B1, B2).
+/// One batch serves as many operations as it has shares. A batch of returned reservations is given
+/// back at once. A new batch must fit in the free space, and does not reuse returned ones (B1, B2).
 #[test]
 fn batches_come_and_go() {
     let engine = engine(1024);
@@ -53,7 +53,7 @@ fn batches_come_and_go() {
         assert_eq!(batches(&engine), 1, "operation {round}");
         drop(held);
     }
-    // All of the last batch came back, with nothing left of it.
+    // All reservations of the last batch came back, and were given back together.
     assert_eq!(batches(&engine), 0);
     let held: Vec<_> = (0..BATCH + 1).map(|_| ask(&engine, COST).expect("plenty")).collect();
     assert_eq!(batches(&engine), 2);
@@ -64,8 +64,7 @@ fn batches_come_and_go() {
     assert_eq!(engine.accounts().outstanding, Costs::default());
 }
 
-/// A request that would be refused first has all of it given back, from every shard that keeps some
-/// (B3).
+/// Before a request is refused, every shard gives back what it keeps (B3).
 #[test]
 fn no_request_is_refused_for_it() {
     let engine = engine(160);
@@ -75,7 +74,7 @@ fn no_request_is_refused_for_it() {
         }
     });
     assert!(engine.accounts().outstanding.items > 0, "nothing was kept");
-    // All that fits: none is left for a request behind it, and what was kept was part of it.
+    // Reserves all that fits. This includes what the shards kept.
     let mut all = Vec::new();
     while let Some(reservation) = ask(&engine, Cost::of(500, 1 << 20)) {
         all.push(reservation);
@@ -83,7 +82,7 @@ fn no_request_is_refused_for_it() {
     }
     let held: u64 = all.len() as u64 * 500;
     assert_eq!(engine.accounts().outstanding.items, held, "something is kept by the side");
-    // Where there is less than plenty each reservation is by itself (`reserve::credit::B4`).
+    // With little free space, shards reserve no batches (`reserve::credit::B4`).
     all.pop();
     for _ in 0..40 {
         let reservation = ask(&engine, COST).expect("there is room again");
@@ -94,10 +93,10 @@ fn no_request_is_refused_for_it() {
     drop(all);
 }
 
-/// Where threads wait for each other, under a seed or not.
+/// A barrier at which threads wait for each other, under a seed or not.
 struct Meeting {
     count: u64,
-    /// How many are here, and how often all were.
+    /// The number of threads that have arrived, and how often all of them have.
     here: Mutex<(u64, u64)>,
     all: Condvar,
 }
@@ -141,17 +140,18 @@ fn race_step(
             drop(mine.swap_remove(rng.below(mine.len() as u64) as usize));
         }
     }
-    // What would be refused has all that is kept given back.
+    // Before this request is refused, all shards give back what they keep.
     if rng.chance(1, 8) {
         let more = ask(engine, Cost::of(1_000_000, 1 << 30));
         assert!(more.is_none(), "so much there is not");
     }
 }
 
-/// Threads of several shards reserve their batches, use them up, give reservations back and have
-/// all that is kept taken away. A seed gives the steps, which they begin together. Between the
-/// steps, when no thread moves, reserved is what operations hold and what shards may keep beside.
-/// It is never less, and not a batch more than two for each. In the end it is nothing.
+/// Threads of several shards reserve batches, use them up, and give reservations back. Refused
+/// requests make all shards give back what they keep. A seed decides the steps, which the threads
+/// begin together. Between the steps no thread acts. Then the reserved items are at least those
+/// that operations hold, and at most two batches more for each thread. In the end nothing is
+/// reserved.
 fn race(seed: u64, mib: u64, steps: usize) {
     let engine = engine(mib);
     let meeting = Meeting::of(THREADS + 1);
@@ -168,7 +168,7 @@ fn race(seed: u64, mib: u64, steps: usize) {
                     race_step(engine, &mut rng, &mut mine, mib);
                     sum.store(mine.iter().map(|(_, items)| items).sum(), Ordering::SeqCst);
                     meeting.wait();
-                    // Looked at in between.
+                    // The main thread compares the sums between these two waits.
                     meeting.wait();
                 }
             });
@@ -179,7 +179,7 @@ fn race(seed: u64, mib: u64, steps: usize) {
             let held: u64 = held.iter().map(|sum| sum.load(Ordering::SeqCst)).sum();
             let reserved = engine.accounts().outstanding.items;
             let kept = THREADS * 2 * BATCH * u64::from(KINDS[1].items);
-            // Told behind the threads, which wait for each other.
+            // A failure is reported only after the end: the threads wait for each other until then.
             if !(held..=held + kept).contains(&reserved) {
                 wrong.push((step, reserved, held));
             }
@@ -200,7 +200,7 @@ fn e10_refills_against_releases() {
     }
 }
 
-/// E10: the same in orders that seeds decide.
+/// E10: refills against releases, in orders that seeds decide.
 #[cfg(debug_assertions)]
 #[test]
 fn e10_refills_against_releases_in_every_order() {

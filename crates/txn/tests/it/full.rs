@@ -1,7 +1,7 @@
-//! A full volume: `ENOSPC` to a writer that fills it, and nothing else goes wrong.
+//! A full volume: the only failure is `ENOSPC`, for writers that fill it.
 //!
-//! What was written without an error stays readable, removing always works, the volume unmounts,
-//! mounts and is clean.
+//! Data that was written without an error stays readable, and removing always works. The volume
+//! unmounts, mounts and is clean.
 
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
@@ -54,7 +54,8 @@ fn fill(dir: &Inode, seed: u64, len_max: u64, refusals_max: u32, kept: &mut Kept
             continue;
         };
         let written = full(file.write_at(0, &content(seed, len))).is_some_and(|n| n == len);
-        // A commit for every file would test commits: most are asked for their data alone.
+        // With a commit for every file, this would test commits. So most files only flush their
+        // data.
         let kept_now = if rng.chance(1, 40) { file.sync() } else { file.flush_data() };
         if written && full(kept_now).is_some() {
             kept.insert(name, (seed, len));

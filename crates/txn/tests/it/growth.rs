@@ -1,4 +1,4 @@
-//! Steps that walks over views take: they grow with the work and no faster, and what they find is
+//! Counts the steps of walks over views. They grow with the work and no faster, and the results are
 //! right.
 //!
 //! Steps are counted, not timed. Each load runs at 1, 4 and 16 times its size.
@@ -46,7 +46,7 @@ fn last(view: &View, high: u64) -> Option<u64> {
     found.map(|(key, _)| key.offset)
 }
 
-/// How keys go, one after the other, with a search after each.
+/// The order in which keys are deleted, one after the other, with a search after each.
 #[derive(Clone, Copy, Debug)]
 enum Order {
     FromTheEnd,
@@ -54,7 +54,8 @@ enum Order {
     AtRandom,
 }
 
-/// Deletes all of `count` keys, and looks for what is left after each; answers the steps.
+/// Deletes all of `count` keys, and searches for the remaining keys after each deletion. Returns
+/// the steps.
 fn drain(order: Order, count: u64, committed: bool) -> u64 {
     let engine = engine(256);
     let mut keys: Vec<u64> = (0..count).collect();
@@ -84,15 +85,15 @@ fn drain(order: Order, count: u64, committed: bool) -> u64 {
     store.steps().since(&before).keys
 }
 
-/// Whatever order keys go in, and whether they were committed: searches pass the deletions before
-/// them in a few steps.
+/// Searches pass earlier deletions in a few steps. The order of the deletions makes no difference,
+/// nor does a commit of the keys.
 #[test]
 fn searches_pass_deletions_in_few_steps_whatever_their_order() {
     for committed in [false, true] {
         for order in [Order::FromTheEnd, Order::FromTheFront, Order::AtRandom] {
             for count in [500, 2_000, 8_000] {
                 let steps = drain(order, count, committed);
-                // One deletion, and a search from each end.
+                // Each round has one deletion and a search from each end.
                 let most = 2 * STEPS_PER_KEY * count;
                 assert!(steps < most, "{order:?} of {count} keys: {steps} steps");
             }
@@ -100,7 +101,8 @@ fn searches_pass_deletions_in_few_steps_whatever_their_order() {
     }
 }
 
-/// A queue: keys come at the end and go at the front, and each consumer looks for the first.
+/// A queue: keys are added at the end and deleted at the front, and each consumer searches for the
+/// first.
 #[test]
 fn queue_costs_the_same_for_each_entry_however_many_went_before() {
     for count in [500, 2_000, 8_000] {
@@ -151,7 +153,7 @@ fn puts_are_found_while_walks_note_the_gaps_around_them() {
             let handle = engine.begin(engine.reserve(cost, Urgency::Normal).expect("space"));
             (0..KEYS).for_each(|offset| handle.delete(TREE, at(round, offset)));
             object.store(round, Ordering::Release);
-            // The walkers are somewhere in between by now.
+            // By now, the walkers are somewhere in the middle.
             (0..rng.below(200)).for_each(|_| std::hint::spin_loop());
             let put = rng.below(KEYS);
             handle.put(TREE, at(round, put), [1; 8]);
@@ -215,13 +217,14 @@ fn views_find_what_a_model_has_between_puts_deletions_and_commits() {
             match rng.below(20) {
                 0 => {
                     engine.commit().expect("a commit");
-                    // It has the state from before the commit, and nothing was changed since.
+                    // The view has the state from before the commit, and nothing was changed since.
                     same(&view, &model, &mut rng, &format!("seed {seed}, step {step}, held"));
                 }
                 1 => held = Some((engine.view(), model.clone(), step)),
                 2 => {
                     if let Some((view, _, since)) = held.take() {
-                        // Its running overlay went on, until a commit froze it: it must not fail.
+                        // The overlay of the view went on changing until a commit froze it. A
+                        // search must not fail.
                         for found in view.range(TREE, key(0), key(SPAN)) {
                             found.unwrap_or_else(|e| panic!("seed {seed}, since {since}: {e}"));
                         }
@@ -233,8 +236,8 @@ fn views_find_what_a_model_has_between_puts_deletions_and_commits() {
     }
 }
 
-/// Ranges over objects, which lie in shards of their own, both ways, while another thread commits:
-/// gaps that walks within an object noted are passed, and nothing is missed.
+/// Ranges over objects, which lie in shards of their own, in both directions, while another thread
+/// commits. Walks pass the gaps that walks within an object noted, and miss nothing.
 #[test]
 fn ranges_over_objects_find_what_a_model_has_beside_commits() {
     const OBJECTS: u64 = 5;
@@ -270,7 +273,7 @@ fn ranges_over_objects_find_what_a_model_has_beside_commits() {
                 }
                 drop(handle);
                 let view = engine.view();
-                // Within the object, which notes gaps; then over several.
+                // First a range within the object, which notes gaps; then one over several objects.
                 let (a, b) = (rng.below(OBJECTS), rng.below(OBJECTS));
                 let over = (a.min(b), rng.below(400))..=(a.max(b), rng.below(400));
                 for range in [(object, 0)..=(object, 500), over] {

@@ -1,4 +1,4 @@
-//! A wait for space that is interrupted leaves nothing behind, at whatever step that is.
+//! A wait for space that is interrupted leaves nothing behind, whatever step it had reached.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use buttress_volume::Volume;
 use crate::credit::engine;
 
 thread_local! {
-    /// How often this thread may look before it finds itself interrupted.
+    /// How many checks of this thread find no interruption before one does.
     static LOOKS: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Interrupts a thread at a look of its own, counted from zero.
+/// Interrupts a thread at one of its own checks, counted from zero.
 pub(crate) fn at_look(number: u32) -> Interrupt {
     LOOKS.set(number);
     Interrupt::asked(
@@ -31,14 +31,14 @@ pub(crate) fn at_look(number: u32) -> Interrupt {
     )
 }
 
-/// E6: at each step of a thread that makes room for itself, the reservations are what they were.
-/// The queue is empty, and the next request is served. After the last flush step it is
-/// refused, as a request without interruption is.
+/// E6: a thread that makes room for itself is interrupted at each step. Afterwards the reservations
+/// are unchanged, the queue is empty, and the next request is served. After the last flush step the
+/// request is refused, as one without interruption is.
 #[test]
 fn e6_interrupted_at_each_step() {
     let engine = engine(160);
     let mut all = Vec::new();
-    // All that flush steps can give is taken.
+    // Takes all that flush steps can give.
     while let Ok(reservation) = engine.reserve_in_queue(Cost::of(500, 1 << 20), Urgency::Normal) {
         all.push(reservation);
         assert!(all.len() < 10_000);
@@ -62,7 +62,8 @@ fn e6_interrupted_at_each_step() {
     };
     assert!(matches!(refused, Error::NoSpace(_)), "{refused}");
     assert!(looks > 4, "the thread looks at each step: {looks}");
-    // On those with priority others wait: they are refused, and not interrupted.
+    // Other threads may wait for requests with priority. So such a request is refused, and not
+    // interrupted.
     let wait = || engine.reserve(Cost::of(500, 1 << 20), Urgency::Normal);
     let outcome = at_look(0).heeded(wait).expect_err("there is no room");
     assert!(matches!(outcome, Error::NoSpace(_)), "{outcome}");
@@ -75,7 +76,7 @@ fn e6_interrupted_at_each_step() {
     assert_eq!(engine.accounts().outstanding, Costs::default());
 }
 
-/// A device with flushes that wait, and fail when they are let go.
+/// A device with flushes that wait. They may fail when the test lets them go on.
 #[derive(Debug)]
 struct Held {
     below: MemoryDevice,
@@ -97,15 +98,15 @@ impl Layer for Held {
             std::thread::yield_now();
         }
         match self.fails.load(Ordering::SeqCst) {
-            // Behind its end.
+            // A write past the end, which fails.
             true => self.below.write_at(u64::MAX, &[0]),
             false => self.below.flush(),
         }
     }
 }
 
-/// A thread that waits for a commit under way leaves when it is interrupted. It makes none of its
-/// own where the next one is enough, and is told when it fails: what was frozen then stays so.
+/// A thread that waits for a commit under way leaves when it is interrupted. It makes no commit of
+/// its own if the next one is enough. If that commit fails, the thread gets the error.
 #[test]
 fn a_commit_is_waited_for_while_it_is_wanted() {
     for fails in [false, true] {

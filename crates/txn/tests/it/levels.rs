@@ -1,5 +1,5 @@
-//! Reservations by the published rule take eight nodes an item, whatever the trees are like, and
-//! give all of it back.
+//! Under the published rule, a reservation takes eight nodes for each item, whatever the height of
+//! the trees. It gives back all of them.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ fn engine(policy: ReservePolicy) -> Arc<Engine> {
     Engine::open(Arc::new(volume), superblock, options).expect("it opens")
 }
 
-/// As many reservations as there is space for, up to a bound.
+/// Makes as many reservations as there is space for, up to a limit.
 fn reserve_all(engine: &Arc<Engine>) -> Vec<MetaReservation> {
     let ask = || engine.reserve_at_once(COST, Urgency::Normal).expect("nothing failed");
     std::iter::from_fn(ask).take(20_000).collect()
@@ -44,7 +44,7 @@ fn eight_nodes_an_item() {
     assert_eq!(reserve_all(&engine).len(), count);
 }
 
-/// On a small volume all nodes there are bound what any number of changes can dirty.
+/// On a small volume, changes cannot dirty more than all existing nodes, however many they are.
 #[test]
 fn counting_reserves_less_than_levels() {
     let counted = reserve_all(&engine(ReservePolicy::Counted)).len();

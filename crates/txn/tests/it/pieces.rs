@@ -1,4 +1,5 @@
-//! Where what is free lies in pieces: a chunk more, as long as the devices have some to spare.
+//! If free space lies in pieces, a chunk is added, as long as the devices have enough unallocated
+//! space.
 
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ const SECTOR: u64 = 4096;
 const WANTED: u64 = 64 << 10;
 const SIZE: u64 = 1 << 30;
 
-/// Takes all that groups have, by the sector, and gives every other one back.
+/// Allocates all space of the groups, sector by sector, and gives back every other sector.
 fn shred(engine: &Arc<Engine>, kept: &mut Vec<Extent>) {
     let groups = engine.group_fill().len();
     let free = engine.accounts().data.free();
@@ -26,7 +27,7 @@ fn shred(engine: &Arc<Engine>, kept: &mut Vec<Extent>) {
     assert_eq!(engine.group_fill().len(), groups, "a sector is no piece");
 }
 
-/// Allocates once, and says how much that came to.
+/// Allocates once, and returns the length of the extent.
 fn allocate(engine: &Arc<Engine>, kept: &mut Vec<Extent>) -> u64 {
     let mut space = engine.reserve_data(WANTED).expect("there is room");
     let extent = engine.allocate_data(&mut space, WANTED, SECTOR, None, 1).expect("there is room");
@@ -34,7 +35,7 @@ fn allocate(engine: &Arc<Engine>, kept: &mut Vec<Extent>) -> u64 {
     extent.len
 }
 
-/// A3.
+/// A3: while much device space is unallocated, data in pieces gets a chunk.
 #[test]
 fn fragmented_space_gets_a_chunk_while_some_are_free() {
     let dir = tempfile::tempdir().expect("a folder");
@@ -56,7 +57,7 @@ fn fragmented_space_gets_a_chunk_while_some_are_free() {
     let left = engine.accounts().unallocated;
     assert!(grown > 2, "{grown} chunks, {left} bytes left");
     assert!((SIZE / 10..=SIZE / 4).contains(&left), "{left} bytes left");
-    // What was got in pieces is as good as any.
+    // Extents in pieces can be used like any others.
     for (index, extent) in kept.into_iter().enumerate() {
         let user = DataRef { root: TreeId::FS, ino: Ino(257), offset: index as u64 * WANTED };
         let reservation = engine.reserve(Cost::of(1, 300), Urgency::Normal).expect("there is room");

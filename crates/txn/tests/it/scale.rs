@@ -1,7 +1,7 @@
 //! Inserts, overwrites and deletes in random key order over deep trees, clean at every commit.
 //!
-//! Peers passed thousands of lines of tests and still corrupted volumes at 600 files: leaves that
-//! split in their middle, at random, many times over, are what breaks trees.
+//! Other implementations passed thousands of lines of tests, and still corrupted volumes with 600
+//! files. Leaves that are split in their middle, at random and many times, are what breaks trees.
 
 use std::collections::BTreeMap;
 
@@ -26,14 +26,14 @@ fn same(engine: &Engine, model: &BTreeMap<Key, Vec<u8>>) {
     assert_eq!(expected.next(), None, "no item is missing");
 }
 
-/// How much is done to a tree.
+/// The amount of changes to a tree.
 struct Churn {
     nodesize: u32,
     steps: u64,
     per_commit: u64,
     payload_max: u64,
     seed: u64,
-    /// The level that the tree must have reached for the run to have shown anything.
+    /// The level that the tree must reach. With a lower tree, the run would show nothing.
     min_level: u8,
 }
 
@@ -52,7 +52,8 @@ fn churn(plan: &Churn) {
     let mut highest = 0;
     let mut done = 0;
     while done < steps {
-        // Three phases that grow, one that shrinks, so that leaves also join again, and one more.
+        // The tree grows in three phases, shrinks in one, so that leaves are joined again, and
+        // grows once more.
         let grows = done / (steps / 5).max(1) != 3;
         for _ in 0..per_commit {
             let key = Key::new(rng.below(1_000_000), Kind::UUID_KEY_SUBVOL, rng.below(8));

@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use buttress_base::seeded;
 use buttress_sim::campaign;
 
-/// Has a test look at each of its seeds.
+/// Runs a test with each of its seeds.
 pub(crate) fn each(by_default: Range<u64>, test: &str, mut look: impl FnMut(u64)) {
     let seeds = campaign::seeds_or(by_default);
     for seed in seeds.clone() {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use buttress_block::Device;
 use buttress_format::DeviceId;
-use buttress_fs::{ErrorKind, Filesystem, MountOptions};
+use buttress_fs::{ErrorKind, Filesystem};
 use buttress_remote::{Inside, is_remote};
 
 use super::{Args, Recipe, brings};
@@ -101,10 +101,10 @@ pub(super) fn fill(
 ) -> Result<Option<u64>> {
     let Brings { source, census, recipe } = *brings;
     let name = || image.display().to_string();
-    let mut options = match recipe {
-        // Where a commit ends must not follow from the machine.
-        Some(_) if args.memory.is_none() => MountOptions::default(),
-        _ => memory::options(args.memory),
+    let mut options = match args.memory {
+        Some(_) => memory::options(args.memory),
+        // Where a commit ends must not follow from the machine if two runs are to be equal.
+        None => memory::to_fill(recipe.is_some()),
     };
     options.compress = args.compress.and_then(|packing| packing.0);
     // Background threads would write in an order that differs from run to run.
@@ -150,12 +150,13 @@ pub(super) fn fill(
 /// bytes.
 fn shrink(fs: &Filesystem) -> buttress_fs::Result<u64> {
     let only = DeviceId(1);
+    let sector = u64::from(fs.info()?.superblock.sectorsize);
     fs.sync()?;
     loop {
         let least = fs.least_device_len(only)?.max(LEAST);
         fs.resize_device(only, least, &mut |_| true)?;
         // One sector less moves what is in the last block group, if the others have room.
-        match fs.resize_device(only, least - 4096, &mut |_| true) {
+        match fs.resize_device(only, least - sector, &mut |_| true) {
             Ok(()) => {}
             Err(error) if error.kind() == ErrorKind::NoSpace || least == LEAST => {
                 fs.resize_device(only, fs.least_device_len(only)?.max(LEAST), &mut |_| true)?;

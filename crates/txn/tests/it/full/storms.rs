@@ -1,7 +1,7 @@
 //! Many threads that keep a full volume full, each with a model of its files.
 //!
-//! `BUTTRESS_STORM_SECONDS` says how long. `ENOSPC` is the only failure, removing always works, and
-//! what was taken is there.
+//! `BUTTRESS_STORM_SECONDS` is the length of a storm. `ENOSPC` is the only failure, and removing
+//! always works. All accepted changes are there in the end.
 
 use std::sync::{
     Arc,
@@ -27,39 +27,41 @@ mod folder;
 mod snapshot;
 
 const THREADS: usize = 8;
-/// Leaves of metadata that there are for a storm, and for one that is about nodes that trees share:
-/// reservations count with copies of them.
+/// Leaves of metadata that are free when a storm begins. A storm about shared nodes has more,
+/// because reservations then include copies of these nodes.
 const GIVEN_BACK: usize = 40;
 const GIVEN_BACK_TO_SHARE: usize = 400;
 /// Files that take the metadata, and the snapshot that has them, too.
 const SHARED_CROWD: &[u8] = b"shared-crowd";
 const FIRST: &[u8] = b"first";
-/// A storm that has not filled the volume by then never will.
+/// The time limit in which a storm must fill the volume.
 const FULL_MAX_MILLIS: u128 = 120_000;
 
-/// What there is of metadata when a storm begins.
+/// The free metadata when a storm begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Nodes {
     Plenty,
-    /// A few leaves, and no tree shares any. The first snapshot that is asked for, refused or not,
-    /// has reservations count with copies of nodes. Then hardly anything fits: so it is asked for
-    /// in the second half.
+    /// A few leaves, and no tree shares nodes. From the first request for a snapshot on, even a
+    /// refused one, reservations include copies of nodes. Then hardly anything fits, so threads
+    /// request snapshots only in the second half.
     Few,
-    /// Some, and reservations count with copies from the beginning. Files fill that, and snapshots
-    /// share their leaves.
+    /// Some leaves, and reservations include copies from the beginning. Files fill these leaves,
+    /// and snapshots share them.
     Shared,
-    /// A few, and room is kept for copies of what metadata is full of: snapshots have it, one of
-    /// each thread, and it is removed meanwhile, in no order.
+    /// A few leaves. Files that snapshots share take the rest, and room is kept for copies of their
+    /// nodes. Each thread has one snapshot. The shared files are removed meanwhile, in random
+    /// order.
     Kept,
 }
 
-/// A storm that goes on.
+/// A running storm.
 struct Storm {
     fs: Filesystem,
     nodes: Nodes,
     begun: Instant,
     refused_before: u64,
-    /// Files that the first snapshot has, too, and of these the next to be removed, in no order.
+    /// Files that the first snapshot shares, in random order, and the index of the next one to
+    /// remove.
     crowd: Vec<usize>,
     removed: AtomicUsize,
     /// Changes of files in snapshots.
@@ -86,12 +88,12 @@ impl Storm {
         true
     }
 
-    /// What is to be full.
+    /// The kind of space that the storm fills.
     fn kind(&self) -> SpaceKind {
         if self.nodes == Nodes::Plenty { SpaceKind::Data } else { SpaceKind::Metadata }
     }
 
-    /// How often that was refused.
+    /// How often a request for that kind of space was refused.
     fn refused(&self) -> u64 {
         self.fs.space_stats().engine.waits.of_kind(self.kind()).refused - self.refused_before
     }
@@ -100,7 +102,8 @@ impl Storm {
         self.written.load(Ordering::Relaxed)
     }
 
-    /// Until it has met what it is about, however slow the machine is.
+    /// Whether the storm goes on. It does until the refusals and changes that it tests have
+    /// happened, however slow the machine is.
     fn goes_on(&self) -> bool {
         let passed = self.begun.elapsed().as_millis();
         let has_met = || self.refused() > 0 && (self.nodes == Nodes::Few || self.written() > 0);
@@ -113,8 +116,8 @@ impl Storm {
     }
 }
 
-/// Takes all space for a file, but what is left to chunks of so many bytes; another one is there to
-/// be cloned.
+/// Fills the data space with one file, and leaves `left` bytes of the devices for chunks of `chunk`
+/// bytes. Makes another file to be cloned.
 fn fill_but(fs: &Filesystem, chunk: u64, left: u64) {
     let shared = fs.root().create(b"shared", 0o100_644, 0, 0, 0).expect("a file");
     assert!(put(&shared, SHARED, false), "there is room");
@@ -132,8 +135,8 @@ fn fill_but(fs: &Filesystem, chunk: u64, left: u64) {
     }
 }
 
-/// Takes the metadata for attributes of a leaf each, and gives some of it back for the storm to
-/// take.
+/// Fills metadata with files that have attributes of about a leaf each. Removes some of them, so
+/// that the storm has space.
 fn crowd(fs: &Filesystem, nodes: Nodes) {
     let given_back = match nodes {
         Nodes::Plenty => return,
@@ -152,12 +155,12 @@ fn crowd(fs: &Filesystem, nodes: Nodes) {
     fs.sync().expect("durable");
 }
 
-/// Takes a fifth of the metadata for files that a snapshot has, too, some in each leaf; answers how
-/// many.
+/// Fills a fifth of the metadata with files, several in each leaf, and takes a snapshot of them.
+/// Returns their number.
 fn share(fs: &Filesystem) -> usize {
     let dir = fs.root().mkdir(SHARED_CROWD, 0o755, 0, 0).expect("a folder");
     let has_room = |count: usize| {
-        // What is used is known of the last commit.
+        // The used bytes are those of the last commit.
         if count.is_multiple_of(100) {
             fs.sync().expect("durable");
         }
@@ -169,8 +172,8 @@ fn share(fs: &Filesystem) -> usize {
     count
 }
 
-/// Makes files with such an attribute, as long as there is room and the storm wants more; answers
-/// how many.
+/// Makes files with the attribute `value`, as long as there is room and `wants_more` returns true.
+/// Returns their number.
 fn take_leaves(dir: &Inode, value: &[u8], wants_more: impl Fn(usize) -> bool) -> usize {
     let mut count = 0;
     while wants_more(count)
@@ -186,11 +189,12 @@ fn number(count: usize) -> Vec<u8> {
     format!("{count}").into_bytes()
 }
 
-/// Keeps a full volume full for a while: files come, through memory and directly, are overwritten,
-/// cloned, cut and removed, here and in snapshots, which are taken and deleted. Debug builds
-/// compare the accounts with groups and tokens at every commit of it.
+/// Keeps a full volume full for a while: threads create files, through memory and directly,
+/// overwrite, clone, cut and remove them, here and in snapshots. They also take and delete
+/// snapshots. Debug builds compare the accounts with groups and tokens at every commit of it.
 ///
-/// What fills it before leaves so much of the devices to chunks, and so much of metadata.
+/// Before the storm, the volume is filled up to `left` bytes of the devices and the metadata that
+/// `nodes` says.
 fn storm(seed: u64, size: u64, (left, nodes): (u64, Nodes), options: &str) {
     let dir = tempfile::tempdir().expect("a folder");
     let path = checker::volume(dir.path(), size, &MakeOptions::default());
@@ -254,15 +258,15 @@ fn storm(seed: u64, size: u64, (left, nodes): (u64, Nodes), options: &str) {
     checker::check(&path);
 }
 
-/// What a thread of a storm has left: its files, and a snapshot with its files there.
+/// What remains of a storm's thread: its files, and a snapshot with its files there.
 struct Left {
     model: Model,
     snapshot: Option<(String, Model, bool)>,
 }
 
 impl Left {
-    /// Looks at all of it once more, and removes it: files beside a snapshot that shares them,
-    /// files of the snapshot, and the snapshot.
+    /// Verifies everything once more and removes it: files that a snapshot shares, files in the
+    /// snapshot, and the snapshot.
     fn verify_and_remove(self, fs: &Filesystem, thread: usize) {
         let root = fs.root();
         let dir = root.lookup(dir_name(thread).as_bytes()).expect("it was made");
@@ -288,7 +292,7 @@ fn shared_alone() -> Kept {
     Kept::from([("shared".to_owned(), SHARED)])
 }
 
-/// What a thread of a storm has.
+/// The input of one thread of a storm.
 struct Turn {
     thread: usize,
     rng: Rng,
@@ -297,8 +301,8 @@ struct Turn {
 }
 
 impl Turn {
-    /// An empty folder; and a snapshot, where room is kept for what it shares, that every second
-    /// one can write to.
+    /// Takes the thread's empty folder. In a storm with `Nodes::Kept`, also takes a snapshot. Every
+    /// second thread may write to its snapshot.
     fn begin(fs: &Filesystem, nodes: Nodes, thread: usize, seed: u64) -> Self {
         let dir = fs.root().lookup(dir_name(thread).as_bytes()).expect("it was made");
         let shared = fs.root().lookup(b"shared").expect("it was made");
@@ -312,7 +316,7 @@ impl Turn {
     }
 }
 
-/// One thread of a storm; answers what it left.
+/// Runs one thread of a storm. Returns what remains of it.
 fn stay_full(storm: &Storm, turn: Turn) -> Left {
     let fs = &storm.fs;
     let Turn { thread, mut rng, mut live, mut snapshot } = turn;
@@ -353,27 +357,27 @@ fn storm_millis() -> u128 {
     seconds.map_or(usual, |seconds| seconds * 1000).into()
 }
 
-/// E4, E9, E12: at the edge of a full volume `ENOSPC` is the only failure, by every rule of making
-/// room.
+/// E4, E9, E12: at the edge of a full volume `ENOSPC` is the only failure, under every rule of
+/// making room.
 #[test]
 fn e12_a_storm_at_the_edge() {
     storm(1, 160 << 20, (0, Nodes::Plenty), "dirty=8M");
 }
 
-/// The same without anything made ahead.
+/// The same without preemptive flushing.
 #[test]
 fn e12_a_storm_without_preemption() {
     storm(2, 128 << 20, (0, Nodes::Plenty), "preempt=off,dirty=4M");
 }
 
-/// The same where the last chunks are made meanwhile: there is a place for one of data, or for two.
+/// The same while the last chunks are added: there is room for one data chunk, or for two.
 #[test]
 fn e12_a_storm_for_the_last_chunk() {
     let (size, chunks) = (160 << 20, 1 + campaign::round() % 2);
     storm(4, size, (chunks * size / 10, Nodes::Plenty), "dirty=8M");
 }
 
-/// The same where metadata is full, too: clones and names are refused.
+/// The same with full metadata: clones and new names are refused, too.
 #[test]
 fn e12_a_storm_for_the_last_node() {
     let rules = ["clamp", "off", "clamp,reserve=levels"];
@@ -381,8 +385,8 @@ fn e12_a_storm_for_the_last_node() {
     storm(5, 128 << 20, (0, Nodes::Few), &format!("preempt={rule},dirty=4M"));
 }
 
-/// The same where snapshots share the leaves that metadata is full of: a thread that removes or
-/// cuts a file, here or there, copies some first.
+/// The same with metadata full of leaves that snapshots share. A thread that removes or cuts a
+/// file, here or in a snapshot, copies some leaves first.
 #[test]
 fn e12_a_storm_for_the_last_shared_node() {
     let rules = ["clamp", "clamp,reserve=levels", "off"];
@@ -391,8 +395,8 @@ fn e12_a_storm_for_the_last_shared_node() {
     storm(6, 128 << 20, (0, Nodes::Shared), &options);
 }
 
-/// The same where room is kept for copies: whatever a snapshot has is removed, in no order, while
-/// others fill what comes free.
+/// The same with room kept for copies: files that a snapshot shares are removed, in random order,
+/// while other threads fill the space that becomes free.
 #[test]
 fn e12_a_storm_where_room_is_kept() {
     let rules = ["clamp", "off", "clamp,reserve=levels"];
@@ -400,8 +404,8 @@ fn e12_a_storm_where_room_is_kept() {
     storm(7, 128 << 20, (0, Nodes::Kept), &format!("preempt={rule},dirty=4M"));
 }
 
-/// E12: a cut of a file to the length that it has asks for nothing that fills. It is not refused
-/// (`> empty`), however little fits: names do not, and then a snapshot was asked for.
+/// E12: a cut of a file to its present length reserves nothing that fills the volume. So it is not
+/// refused (`> empty`), even if no name fits and a snapshot was requested.
 #[test]
 fn e12_a_cut_of_nothing() {
     let dir = tempfile::tempdir().expect("a folder");
@@ -414,7 +418,7 @@ fn e12_a_cut_of_nothing() {
     while full(fs.root().create(format!("{names}").as_bytes(), 0o100_644, 0, 0, 0)).is_some() {
         names += 1;
     }
-    // From now on reservations count with copies of nodes, and none fits any more.
+    // From now on reservations include copies of nodes, and none fits any more.
     full(fs.root().snapshot(b"snapshot", fs.root().id().tree, true));
     let none = SetAttr { size: Some(0), ..SetAttr::default() };
     file.set_attr(&none).expect("shrinking always works");

@@ -1,5 +1,5 @@
-//! A folder of a storm's thread, in the live tree or as a snapshot shows it, and the model of what
-//! is in it.
+//! The folder of one thread of a storm, in the live tree or in a snapshot, and the model of its
+//! content.
 
 use std::{collections::BTreeSet, ops::ControlFlow};
 
@@ -12,18 +12,18 @@ const SECTOR: usize = 4096;
 /// Seed and length of a file that all threads of a storm clone and none changes: it ends within a
 /// sector.
 pub(super) const SHARED: (u64, usize) = (0x5a4ed, (300 << 10) + 100);
-/// A thread that has so many files clones no more: clones take no data, and the volume is to be
-/// full of that, too.
+/// A thread with this many files clones no more, because clones take no data, and the storm must
+/// fill the data space, too.
 const FILES_MAX: usize = 300;
 /// The attribute of a file that has a leaf for itself.
 pub(super) const LEAF: (&[u8], &[u8]) = (b"user.leaf", &[1; 12_000]);
 
-/// What files are of.
+/// The content of files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Filled {
     /// Extents, most of them.
     Data,
-    /// No data, and every second one has a leaf for itself.
+    /// No data, and every second file has a leaf for itself.
     Metadata,
 }
 
@@ -40,7 +40,7 @@ impl Filled {
 #[derive(Clone, Default)]
 pub(super) struct Model {
     kept: Kept,
-    /// Those that have a leaf for themselves.
+    /// The files that have a leaf for themselves.
     leaves: BTreeSet<String>,
 }
 
@@ -88,7 +88,7 @@ pub(super) struct Folder {
 }
 
 impl Folder {
-    /// An empty one. Its files are named after the seed.
+    /// An empty folder. Its files are named after the seed.
     pub(super) fn new(dir: Inode, shared: Inode, filled: Filled, seed: u64) -> Self {
         Self { dir, shared: vec![shared], filled, seed, count: 0, model: Model::default() }
     }
@@ -100,7 +100,7 @@ impl Folder {
         Self { dir, shared, filled, seed, count, model: self.model.clone() }
     }
 
-    /// Changes something. What is uncertain behind a refusal goes.
+    /// Makes one random change. Removes a file if its content is uncertain after a refusal.
     pub(super) fn change(&mut self, rng: &mut Rng) {
         let victim =
             self.model.kept.keys().nth(rng.below(self.model.kept.len().max(1) as u64) as usize);
@@ -146,7 +146,8 @@ impl Folder {
     /// Writes all of a file that is no longer than that.
     fn overwrite(&mut self, name: &str, len: usize, rng: &mut Rng) {
         let put_now = (rng.next_u64(), len);
-        // Whole, or not at all, or in doubt: then it is not looked at again.
+        // A write is done as a whole, or not at all, or is in doubt. In the last case the file is
+        // not compared any more.
         if put(&self.file(name), put_now, rng.chance(1, 3)) {
             self.model.kept.insert(name.to_owned(), put_now);
         } else {
@@ -154,8 +155,8 @@ impl Folder {
         }
     }
 
-    /// Cuts a file anywhere. Other than in Linux no end of a sector is zeroed, so that no length
-    /// asks for data.
+    /// Cuts a file anywhere. Unlike Linux, Buttress does not zero the end of the last sector, so a
+    /// cut to any length reserves no data.
     fn cut(&mut self, name: &str, rng: &mut Rng) {
         let (seed, len) = self.model.kept[name];
         let any = rng.below(len as u64 + 1) as usize;
@@ -166,7 +167,7 @@ impl Folder {
         self.model.kept.insert(name.to_owned(), (seed, left));
     }
 
-    /// Clones one of these files, or one that all clone at once.
+    /// Clones one of these files, or the shared file that all threads clone.
     fn clone_of(&mut self, name: &str, rng: &mut Rng) {
         let (source, shown) = match rng.chance(2, 3) {
             true => (self.file(name), self.model.kept[name]),
@@ -191,8 +192,8 @@ impl Folder {
     }
 }
 
-/// Writes all of a file, directly but for a last sector that is not whole, or through memory; says
-/// whether it was taken.
+/// Writes all of a file: through memory, or directly except for a last sector that is not whole.
+/// Returns whether the write succeeded.
 pub(super) fn put(file: &Inode, (seed, len): (u64, usize), direct: bool) -> bool {
     let data = content(seed, len);
     let whole = if direct { len / SECTOR * SECTOR } else { 0 };
@@ -201,8 +202,8 @@ pub(super) fn put(file: &Inode, (seed, len): (u64, usize), direct: bool) -> bool
         && full(file.flush_data()).is_some()
 }
 
-/// Writes a range of a clone anew, and has it show its source's again; what it holds is the same at
-/// any point.
+/// Writes a range of a clone anew, and then clones the range from the source again. The content is
+/// the same at any time.
 fn part_and_share(source: &Inode, clone: &Inode, (seed, len): (u64, usize), rng: &mut Rng) {
     let sectors = (len / SECTOR) as u64;
     if sectors == 0 {

@@ -10,7 +10,7 @@ use super::{
     shared_alone,
 };
 
-/// A snapshot of everything, of which its thread knows what it holds of the thread's folder.
+/// A snapshot of everything. Its thread knows the content of the thread's folder in it.
 pub(super) struct Snapshot {
     pub(super) name: String,
     pub(super) top: Inode,
@@ -19,7 +19,7 @@ pub(super) struct Snapshot {
 }
 
 impl Snapshot {
-    /// Takes one that can be written, or one that cannot; nothing where there is no space for it.
+    /// Takes a snapshot, writable or not. Returns `None` if there is no space for it.
     pub(super) fn cut(
         fs: &Filesystem,
         of: &Folder,
@@ -34,7 +34,8 @@ impl Snapshot {
         Some(Self { name, folder: of.in_snapshot(dir, shared), top, is_written })
     }
 
-    /// Panics unless it holds what it was cut from, and what was written to it.
+    /// Panics unless the snapshot has the content that it was taken from, and what was written to
+    /// it.
     pub(super) fn verify(&self) {
         self.folder.verify();
         verify(&self.top, &shared_alone());

@@ -1,0 +1,243 @@
+//! A simulated store that records when requests begin and end, for crash tests.
+//!
+//! # Invariants
+//!
+//! - **M1** A state after a crash has the effect of each request that had ended. Of the requests
+//!   under way it has any selection.
+//! - **M2** What a crash left out may still arrive later, since a store does not know that its
+//!   client is dead. A creation that arrives late fails if the name is taken.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use buttress_base::{Rank, Ranked, Rng, thread};
+use bytes::Bytes;
+
+use super::simulated::{Change, SimStore, Weather};
+use super::{Meta, Store, StoreError};
+
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    Begun(usize),
+    Ended(usize),
+    Mark(u64),
+}
+
+#[derive(Clone, Debug)]
+struct Request {
+    change: Change,
+    only_if_absent: bool,
+    /// The number of its effect in the order of all effects. None while there is no effect.
+    effect: Option<usize>,
+}
+
+#[derive(Debug, Default)]
+struct Record {
+    events: Vec<Event>,
+    requests: Vec<Request>,
+}
+
+/// A store that takes a random time for each change.
+#[derive(Debug)]
+pub struct TimedStore {
+    inner: SimStore,
+    record: Ranked<(Record, Rng)>,
+    /// The longest time that a change takes, in microseconds, in each direction.
+    micros: u64,
+}
+
+/// What a crash at one event left.
+#[derive(Debug)]
+pub struct Crash {
+    /// The store at that moment.
+    pub store: Arc<SimStore>,
+    /// All marks before, in their order.
+    pub marks: Vec<u64>,
+    /// The number of the event.
+    pub event: usize,
+    /// Which selection of the requests under way the store has: 0 none, 1 all, others by chance.
+    pub draw: usize,
+    late: Vec<Request>,
+}
+
+impl Crash {
+    /// Lets the requests arrive that were under way and not in the store (M2).
+    pub fn deliver(&self) -> usize {
+        for Request { change, only_if_absent, .. } in &self.late {
+            // Only a creation can fail in good weather.
+            let _ = match change {
+                Change::Put(name, body) if *only_if_absent => self.store.create(name, body.clone()),
+                Change::Put(name, body) => self.store.put(name, body.clone()),
+                Change::Delete(name) => self.store.delete(name),
+            };
+        }
+        self.late.len()
+    }
+}
+
+impl TimedStore {
+    /// Creates an empty store. A change takes `most` at most before its effect, and again after it.
+    #[must_use]
+    pub fn new(seed: u64, weather: Weather, most: Duration) -> Self {
+        let record = Ranked::new(Rank::SimLog, (Record::default(), Rng::new(seed)));
+        let micros = most.as_micros() as u64 + 1;
+        Self { inner: SimStore::new(seed, weather), record, micros }
+    }
+
+    /// Notes that something was acknowledged. States after it have this mark.
+    pub fn mark(&self, mark: u64) {
+        self.record.lock().0.events.push(Event::Mark(mark));
+    }
+
+    /// How many events there are.
+    #[must_use]
+    pub fn events(&self) -> usize {
+        self.record.lock().0.events.len()
+    }
+
+    /// Shows states that crashes may leave (M1): at each `stride`-th event, with none and all of
+    /// the requests under way, and `draws` more selections. Returns how many were shown.
+    pub fn crashes(
+        &self,
+        rng: &mut Rng,
+        draws: usize,
+        stride: usize,
+        mut look: impl FnMut(&Crash),
+    ) -> usize {
+        let (events, requests) = {
+            let record = &self.record.lock().0;
+            (record.events.clone(), record.requests.clone())
+        };
+        let first = rng.below(stride as u64) as usize;
+        let (mut under_way, mut ended, mut marks) = (Vec::new(), Vec::new(), Vec::new());
+        let mut shown = 0;
+        for (event, &what) in events.iter().enumerate() {
+            match what {
+                Event::Begun(number) => under_way.push(number),
+                Event::Ended(number) => {
+                    under_way.retain(|other| *other != number);
+                    ended.push(number);
+                }
+                Event::Mark(number) => marks.push(number),
+            }
+            if event < first || !(event - first).is_multiple_of(stride) {
+                continue;
+            }
+            let draws = if under_way.is_empty() { 1 } else { 2 + draws };
+            for draw in 0..draws {
+                let mut is_there = |_: &usize| match draw {
+                    0 => false,
+                    1 => true,
+                    _ => rng.chance(1, 2),
+                };
+                let (arrived, late): (Vec<usize>, Vec<usize>) =
+                    under_way.iter().partition(|number| is_there(number));
+                let effect = |number: &usize| {
+                    let request = &requests[*number];
+                    request.effect.map(|at| (at, request.change.clone()))
+                };
+                let mut changes: Vec<_> = ended.iter().chain(&arrived).filter_map(effect).collect();
+                changes.sort_by_key(|(at, _)| *at);
+                let changes: Vec<_> = changes.into_iter().map(|(_, change)| change).collect();
+                let store = Arc::new(SimStore::replay(&changes, event as u64));
+                let late = late.into_iter().map(|number| requests[number].clone()).collect();
+                look(&Crash { store, marks: marks.clone(), event, draw, late });
+                shown += 1;
+            }
+        }
+        shown
+    }
+
+    fn pause(&self) {
+        let micros = self.record.lock().1.below(self.micros);
+        thread::sleep(Duration::from_micros(micros));
+    }
+
+    fn change(&self, change: Change, only_if_absent: bool) -> Result<(), StoreError> {
+        let number = {
+            let record = &mut self.record.lock().0;
+            let number = record.requests.len();
+            record.requests.push(Request { change: change.clone(), only_if_absent, effect: None });
+            record.events.push(Event::Begun(number));
+            number
+        };
+        self.pause();
+        let (effect, answer) = self.inner.change(change, only_if_absent);
+        self.record.lock().0.requests[number].effect = effect;
+        self.pause();
+        self.record.lock().0.events.push(Event::Ended(number));
+        answer
+    }
+}
+
+impl Store for TimedStore {
+    fn title(&self) -> String {
+        self.inner.title()
+    }
+
+    fn create(&self, name: &str, body: Bytes) -> Result<(), StoreError> {
+        self.change(Change::Put(name.to_owned(), body), true)
+    }
+
+    fn put(&self, name: &str, body: Bytes) -> Result<(), StoreError> {
+        self.change(Change::Put(name.to_owned(), body), false)
+    }
+
+    fn get(&self, name: &str) -> Result<Bytes, StoreError> {
+        self.inner.get(name)
+    }
+
+    fn get_range(&self, name: &str, range: Range<u64>) -> Result<Bytes, StoreError> {
+        self.inner.get_range(name, range)
+    }
+
+    fn head(&self, name: &str) -> Result<Meta, StoreError> {
+        self.inner.head(name)
+    }
+
+    fn list(&self, folder: &str) -> Result<Vec<Meta>, StoreError> {
+        self.inner.list(folder)
+    }
+
+    fn delete(&self, name: &str) -> Result<(), StoreError> {
+        self.change(Change::Delete(name.to_owned()), false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two requests at once: each alone, none and both are left by crashes. What a crash left out
+    /// arrives later, and a creation of a name that is taken does not (M1, M2).
+    #[test]
+    fn requests_under_way_are_there_in_any_selection() {
+        let store = TimedStore::new(1, Weather::default(), Duration::from_millis(5));
+        store.create("a/0", Bytes::from_static(b"first")).expect("no such name");
+        store.mark(7);
+        std::thread::scope(|scope| {
+            for name in ["a/1", "a/2"] {
+                let store = &store;
+                scope.spawn(move || store.create(name, Bytes::from_static(b"old")).expect("new"));
+            }
+        });
+        let mut seen = std::collections::BTreeSet::new();
+        let shown = store.crashes(&mut Rng::new(3), 8, 1, |crash| {
+            let names = crash.store.names();
+            if crash.marks == [7] {
+                assert!(names.contains(&"a/0".to_owned()));
+                seen.insert(names.len());
+            }
+            for name in ["a/1", "a/2"] {
+                let _ = crash.store.create(name, Bytes::from_static(b"new"));
+            }
+            let was = crash.store.changes().len();
+            let late = crash.deliver();
+            assert!(crash.store.changes().len() - was <= late);
+            assert_eq!(crash.store.names().iter().filter(|name| **name != "a/0").count(), 2);
+        });
+        assert_eq!(seen, [1, 2, 3].into());
+        assert!(shown > store.events());
+    }
+}
