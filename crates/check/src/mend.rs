@@ -34,6 +34,7 @@ use std::sync::Arc;
 use buttress_block::Device;
 use buttress_format::limits::{SUPER_OFFSETS, SUPER_SIZE};
 use buttress_format::{Ino, Kind, TreeId};
+use buttress_volume::Volume;
 
 use crate::error::Result;
 use crate::issue::{Issue, Severity};
@@ -47,6 +48,8 @@ use editor::{Editor, Fix};
 /// The most rounds. Each mends a thousand issues of a kind.
 const ROUNDS: usize = 64;
 
+/// The flag of a superblock that makes its volume a seed.
+const SEED: u64 = 1 << 32;
 /// The first stage: nodes.
 const NODES: u8 = 0;
 
@@ -68,6 +71,12 @@ pub(crate) fn mend(
     let is_whole = !report.has("device-missing");
     if !is_whole || !report.issues.iter().any(|issue| stage(issue).is_some()) {
         return Ok(None);
+    }
+    for device in devices {
+        // A leaf on a seed belongs to other volumes, too.
+        if Volume::read_superblock(&**device)?.flags & SEED != 0 {
+            return Ok(None);
+        }
     }
     let trials: Vec<Arc<Trial>> = devices.iter().map(|one| Arc::new(Trial::new(one))).collect();
     let tried: Vec<Arc<dyn Device>> =
