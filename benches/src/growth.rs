@@ -137,13 +137,13 @@ const fn verb(
 pub struct Counts {
     /// How many units there were.
     pub size: u64,
-    /// Nodes and keys that were visited; of verbs not known.
+    /// Nodes and keys that were visited, and reads of devices.
     pub steps: u64,
-    /// Nodes that came from a device; of verbs not known.
+    /// Nodes that came from a device, but for those of the checker, which has its own reader.
     pub nodes_read: u64,
     /// Allocations.
     pub allocations: u64,
-    /// Bytes written to devices; of verbs not known.
+    /// Bytes written to devices.
     pub written: u64,
     /// Most bytes of memory at once, beyond those before.
     pub memory: u64,
@@ -289,13 +289,13 @@ fn library(bed: &Bed, run: Step, size: u64) -> Result<Counts, Box<dyn std::error
     fs.sync()?;
     let heap = heap::counted();
     let seconds = processor_seconds() - clock;
-    let (steps, written) = (store.steps().since(&steps), fs.engine().io_stats().write_bytes);
+    let (steps, done) = (store.steps().since(&steps), fs.engine().io_stats());
     Ok(Counts {
         size,
-        steps: steps.nodes + steps.keys,
+        steps: steps.nodes + steps.keys + done.reads - io.reads,
         nodes_read: steps.nodes_read,
         allocations: heap.allocations,
-        written: written - io.write_bytes,
+        written: done.write_bytes - io.write_bytes,
         memory: heap.peak,
         seconds,
     })

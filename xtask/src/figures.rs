@@ -1,13 +1,16 @@
-//! The page of figures, made from the newest file in `docs/figures`.
+//! The page of figures, made from the newest file in `docs/figures`, and the newest in its folder
+//! `growth`.
 //!
 //! # What must hold
 //!
 //! - The page has nothing that the file does not have: no figure is written by hand.
 //! - `--check` fails when the page is not what the file gives.
 
+mod growth;
+
 use std::fmt::Write as _;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde::Deserialize;
@@ -15,6 +18,7 @@ use serde::Deserialize;
 /// The page, below the top of the project.
 const PAGE: &str = "docs/figures.md";
 const FOLDER: &str = "docs/figures";
+const GROWTH: &str = "docs/figures/growth";
 
 /// Whether to write the page or to compare it.
 #[derive(Debug, clap::Args)]
@@ -22,6 +26,9 @@ pub(crate) struct Options {
     /// Fail if the page is not up to date, and write nothing.
     #[arg(long)]
     check: bool,
+    /// Keep this output of `buttress-bench --json growth` as that of the newest release.
+    #[arg(long, value_name = "FILE", conflicts_with = "check")]
+    growth: Option<PathBuf>,
 }
 
 /// The figures of one release.
@@ -58,6 +65,15 @@ struct Figure {
 /// Writes or compares the page.
 pub(crate) fn run(options: &Options) -> ExitCode {
     let top = crate::top::top();
+    if let Some(printed) = &options.growth {
+        let kept = newest(&top.join(FOLDER)).and_then(|release| {
+            let name = release.file_name().unwrap_or_default();
+            growth::keep(printed, &top.join(GROWTH).join(name))
+        });
+        if let Err(error) = kept {
+            return fail(&error);
+        }
+    }
     match page(&top) {
         Ok(text) if options.check => {
             let is_same = fs::read_to_string(top.join(PAGE)).is_ok_and(|page| page == text);
@@ -79,15 +95,24 @@ fn fail(error: &str) -> ExitCode {
     ExitCode::FAILURE
 }
 
+/// The last file of a folder, by name.
+fn newest(folder: &Path) -> Result<PathBuf, String> {
+    let show = |error| format!("{}: {error}", folder.display());
+    let files = fs::read_dir(folder).map_err(show)?.flatten().map(|entry| entry.path());
+    let is_json = |path: &PathBuf| path.extension().is_some_and(|found| found == "json");
+    files.filter(is_json).max().ok_or(format!("{} has no figures", folder.display()))
+}
+
+fn read<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, String> {
+    let text = fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
+    serde_json::from_str(&text).map_err(|e| format!("{}: {e}", path.display()))
+}
+
 fn page(top: &Path) -> Result<String, String> {
-    let folder = fs::read_dir(top.join(FOLDER)).map_err(|error| format!("{FOLDER}: {error}"))?;
-    let mut files: Vec<_> = folder.flatten().map(|entry| entry.path()).collect();
-    files.sort();
-    let newest = files.last().ok_or(format!("{FOLDER} is empty"))?;
-    let text = fs::read_to_string(newest).map_err(|e| format!("{}: {e}", newest.display()))?;
-    let release: Release =
-        serde_json::from_str(&text).map_err(|e| format!("{}: {e}", newest.display()))?;
-    Ok(render(&release))
+    let mut page = render(&read::<Release>(&newest(&top.join(FOLDER))?)?);
+    let cases: Vec<growth::Case> = read(&newest(&top.join(GROWTH))?)?;
+    growth::render(&cases, &mut page);
+    Ok(page)
 }
 
 fn render(release: &Release) -> String {

@@ -16,6 +16,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use buttress::{CreateOptions, Filesystem, OpenOptions};
 use buttress_block::{Device, FileDevice};
 use buttress_fs::Inode;
+use buttress_tree::Steps;
+use buttress_volume::stats::io_of_gone_volumes;
 
 use super::{Counts, Done};
 use crate::heap;
@@ -125,12 +127,13 @@ impl Bed {
             return Err(String::from_utf8_lossy(&[out.stderr, out.stdout].concat()).trim().into());
         }
         let text = fs::read_to_string(counts)?;
-        let numbers: Vec<f64> = text.split(' ').map(str::parse).collect::<Result<_, _>>()?;
-        let &[allocations, memory, seconds] = &numbers[..] else {
+        let (seconds, numbers) = text.split_once(' ').ok_or("the program did not count")?;
+        let seconds = seconds.parse()?;
+        let numbers: Vec<u64> = numbers.split(' ').map(str::parse).collect::<Result<_, _>>()?;
+        let &[allocations, memory, steps, nodes_read, written] = &numbers[..] else {
             return Err("the program did not count".into());
         };
-        let (allocations, memory) = (allocations as u64, memory as u64);
-        Ok(Counts { size, allocations, memory, seconds, ..Counts::default() })
+        Ok(Counts { size, steps, nodes_read, allocations, written, memory, seconds })
     }
 
     pub(super) fn root(&self) -> Inode {
@@ -180,8 +183,14 @@ pub(crate) fn begin_program() {
 /// Writes what was counted to the place that the environment names.
 pub(crate) fn end_program() {
     let Some(path) = std::env::var_os(COUNTS) else { return };
-    let heap = heap::counted();
-    let text = format!("{} {} {}", heap.allocations, heap.peak, super::processor_seconds());
+    let (seconds, heap) = (super::processor_seconds(), heap::counted());
+    let steps = Steps::of_gone_stores();
+    let (reads, written) = io_of_gone_volumes();
+    let all = steps.nodes + steps.keys + reads;
+    let text = format!(
+        "{seconds} {} {} {all} {} {written}",
+        heap.allocations, heap.peak, steps.nodes_read
+    );
     // A caller that gets no counts says so.
     let _ = fs::write(path, text);
 }

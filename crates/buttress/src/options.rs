@@ -96,14 +96,21 @@ impl OpenOptions {
     ///
     /// As [`OpenOptions::open`]; `InvalidInput` where the devices do not belong to one volume.
     pub fn open_all(self, paths: &[&Path]) -> Result<Filesystem> {
-        let open = if self.mount.read_only {
-            buttress_block::OpenOptions::READ
-        } else {
-            buttress_block::OpenOptions::WRITE
+        // A seed may have other users, and is only read.
+        let unlocked =
+            buttress_block::OpenOptions { lock: false, ..buttress_block::OpenOptions::READ };
+        let is_seed = |path: &Path| {
+            let opened = FileDevice::open(path, unlocked);
+            paths.len() > 1 && opened.is_ok_and(|device| buttress_fs::holds_seed(&device))
+        };
+        let how = |path: &Path| match self.mount.read_only || is_seed(path) {
+            true => buttress_block::OpenOptions::READ,
+            false => buttress_block::OpenOptions::WRITE,
         };
         let mut devices: Vec<Arc<dyn Device>> = Vec::with_capacity(paths.len());
         for path in paths {
-            let device = FileDevice::open(path, open).map_err(|error| of_device(path, error))?;
+            let device =
+                FileDevice::open(path, how(path)).map_err(|error| of_device(path, error))?;
             devices.push(Arc::new(device));
         }
         let first = paths.first().copied().unwrap_or(Path::new(""));

@@ -98,8 +98,8 @@ fn drain_once(core: &Core) -> Result<(), crate::error::Error> {
     {
         core.drain_aged(epoch)?;
     }
-    // Checked at every tick, not only after a write. So a cache that opens above the mark drains as
-    // well (test W8 in `known`).
+    // Checked at every tick, not only after a write. So a cache that is above the high watermark
+    // when it opens drains as well (test W8 in `known`).
     let is_above = core.used() > core.percent(core.options.high_watermark);
     if is_full || (is_above && !is_paused(core)) {
         if core.used() > core.percent(core.options.low_watermark) {

@@ -169,7 +169,7 @@ impl Core {
         }
     }
 
-    /// Notes that `block` has more than one version.
+    /// Notes blocks that have more than one version.
     pub(crate) fn note_superseded(&self, blocks: impl IntoIterator<Item = OriginBlock>) {
         self.superseded.lock().extend(blocks);
     }

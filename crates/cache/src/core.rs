@@ -168,8 +168,8 @@ impl Core {
         block.0 << self.geometry.block_shift()
     }
 
-    /// The number of used slots, without those that are being written back. Watermarks compare with
-    /// it.
+    /// The number of used slots, without those that are being written back. The watermarks are
+    /// compared with it.
     pub(crate) fn used(&self) -> u64 {
         let held = u64::from(self.geometry.slots()) - u64::from(self.slots.free());
         held.saturating_sub(self.in_flight.load(Ordering::Relaxed))

@@ -89,7 +89,7 @@ impl CacheDevice {
     ///
     /// # Errors
     ///
-    /// Those of both devices. Then the blocks of all entries that were freed are on the origin.
+    /// Those of both devices. Even then, the blocks of all freed entries are on the origin.
     pub fn drain(&self, mut progress: impl FnMut(u64)) -> Result<Drained, Error> {
         let drained = self.core.drain_all(&mut progress);
         if drained.is_err() {

@@ -419,8 +419,8 @@ impl Index {
         held
     }
 
-    /// Locks the shard of a block for background work. First lets the foreground requests have it
-    /// that wait for it now.
+    /// Locks the shard of a block for background work. Foreground requests that wait for it now get
+    /// it first.
     pub(crate) fn shard_after(&self, block: OriginBlock) -> Held<'_, Shard> {
         let place = &*self.shards[Self::number(block)];
         for look in 0..COURTESY {
@@ -463,7 +463,8 @@ impl Index {
         self.shards.iter().map(|place| &place.shard)
     }
 
-    /// The condition on which threads wait that need a block of this shard filled or written.
+    /// The condition variable of threads that wait until a block of this shard is filled or
+    /// written.
     pub(crate) fn signal(&self, block: OriginBlock) -> &Condvar {
         &self.filled[Self::number(block)]
     }

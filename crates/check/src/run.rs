@@ -118,7 +118,7 @@ pub(crate) fn context<'c>(
     options: &'c Options,
     progress: &'c dyn Progress,
 ) -> Context<'c> {
-    let geometry = Geometry::of(superblock);
+    let geometry = Geometry { seeds: volume.seed_ids(), ..Geometry::of(superblock) };
     let available = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = options.threads.unwrap_or(available).clamp(1, THREADS_MAX);
     Context {

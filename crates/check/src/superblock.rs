@@ -18,8 +18,16 @@ const LIVE_PAUSE: Duration = Duration::from_millis(20);
 /// Checks each copy that a device has room for.
 pub(crate) fn check_copies(findings: &Findings, devices: &[Arc<dyn Device>], newest: &Superblock) {
     each_copy(devices, |device, mirror, offset| {
-        check_copy(findings, device, mirror, offset, newest);
+        let seeds = seeds_own(device, newest);
+        check_copy(findings, device, mirror, offset, seeds.as_ref().unwrap_or(newest));
     });
+}
+
+/// The superblock of a device that is a seed of this volume. It stays as it was when the volume
+/// was grown from the seed.
+fn seeds_own(device: &dyn Device, newest: &Superblock) -> Option<Superblock> {
+    let own = Volume::read_superblock(device).ok()?;
+    (buttress_volume::is_seed(&own) && own.fsid != newest.fsid).then_some(own)
 }
 
 /// Checks the copies of a volume that a process is writing. Each must be whole, belong to this
@@ -30,6 +38,8 @@ pub(crate) fn check_live_copies(
     held: &Superblock,
 ) {
     each_copy(devices, |device, mirror, offset| {
+        let seeds = seeds_own(device, held);
+        let held = seeds.as_ref().unwrap_or(held);
         for left in (0..LIVE_READS).rev() {
             match Volume::read_superblock_mirror(device, mirror) {
                 Ok(copy) if copy.fsid == held.fsid && copy.generation.next() >= held.generation => {

@@ -6,6 +6,7 @@ mod cat;
 pub(crate) mod check;
 mod completions;
 mod compsize;
+mod convert;
 mod cp;
 mod demo;
 pub(crate) mod device;
@@ -95,6 +96,8 @@ pub(crate) enum Command {
     Check(check::Args),
     /// Copy files out of a damaged volume.
     Restore(restore::Args),
+    /// Turn ext2, ext3 or ext4 into btrfs in place, or back.
+    Convert(convert::Args),
     /// Repair specific damage, so that a volume can be opened again.
     #[command(subcommand)]
     Rescue(rescue::Verb),
@@ -176,6 +179,7 @@ impl Command {
             Self::Info(args) => info::run(args, ui),
             Self::Check(args) => check::run(args, ui),
             Self::Restore(args) => restore::run(args, ui),
+            Self::Convert(args) => convert::run(args, ui),
             Self::Rescue(verb) => rescue::run(verb, ui),
             Self::Undelete(args) => undelete::run(args, ui),
             Self::Dump(args) => dump::run(args, ui),

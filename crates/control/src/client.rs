@@ -16,7 +16,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use crate::closing;
 use crate::execute;
 use crate::exit::{Context, Result};
-use crate::image::{self, Devices};
+use crate::image::{self, Access, Devices};
 use crate::live;
 use crate::order::{Order, Step};
 use crate::target::{Open, Stream};
@@ -48,7 +48,9 @@ pub fn run(
     if let Some((socket, _)) = live::find(image)? {
         return live::give(&socket, order, &stop, &mut watch);
     }
-    let fs = image::open(image, devices, execute::access(order))?;
+    let grows = matches!(order, Order::DeviceAdd { .. }) && image::is_seed(image);
+    let access = if grows { Access::Read } else { execute::access(order) };
+    let fs = image::open(image, devices, access)?;
     let open = Open { fs: &fs, name: &image.display().to_string(), kernel_sync: None };
     let done = execute::carry_out(order, &open, Stream::None, &mut watch)?;
     image::close(fs, image)?;

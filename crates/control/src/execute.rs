@@ -84,7 +84,11 @@ pub fn carry_out(
         Order::DeviceAdd { new, force } => {
             let added = device::fresh_for(fs, new, *force)?;
             let id = fs.add_device(added).context(|| new.display().to_string())?;
-            Ok(json!({ "devid": id.0 }))
+            let seeds: Vec<_> = fs.devices().into_iter().map(|device| device.name).collect();
+            match fs.is_seed() {
+                true => Ok(json!({ "devid": id.0, "grown_from": seeds })),
+                false => Ok(json!({ "devid": id.0 })),
+            }
         }
         Order::DeviceRemove { called } => {
             let id = device::find(fs, called, name)?;

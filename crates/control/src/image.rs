@@ -103,7 +103,25 @@ pub fn open_devices(
     let paths = std::iter::once(image).chain(others.devices.iter().map(PathBuf::as_path));
     buttress_remote::check_alone(paths.clone(), access == Access::Write)
         .map_err(Failure::of_remote)?;
-    paths.map(|path| open_device(path, access, &others.asked())).collect()
+    let are_several = !others.devices.is_empty();
+    let open = |path: &Path| {
+        let is_only_read = are_several && access == Access::Write && is_seed(path);
+        let access = if is_only_read { Access::Read } else { access };
+        open_device(path, access, &others.asked())
+    };
+    paths.map(open).collect()
+}
+
+/// Whether a local file or block device is one of a seed. Other volumes grow from a seed and read
+/// it, at the same time. So where it is one device of several, it is opened for reading.
+#[must_use]
+pub fn is_seed(path: &Path) -> bool {
+    if buttress_remote::is_remote(path) || path.is_dir() {
+        return false;
+    }
+    let how = OpenOptions { write: false, lock: false, ..OpenOptions::default() };
+    let opened = buttress_remote::open(path, how, &Asked::default());
+    opened.is_ok_and(|opened| buttress_volume::holds_seed(&*opened.device()))
 }
 
 fn open_device(path: &Path, access: Access, asked: &Asked) -> Result<Arc<dyn Device>> {

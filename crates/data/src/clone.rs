@@ -251,7 +251,7 @@ impl Files {
             self.forget(&mut dirty, part.clone(), ends);
             let size = meta.item.size.max(part.end.min(target_offset + len));
             meta.item.size = size;
-            grow(meta, &dirty, &part, size);
+            grow(meta, &dirty, &part, size, self.params.sector);
             finish(&mut meta.item, to);
         });
         Ok(to)

@@ -67,6 +67,12 @@ impl Files {
         &self.engine
     }
 
+    /// Bytes of a sector.
+    #[must_use]
+    pub fn sector(&self) -> u64 {
+        self.params.sector
+    }
+
     /// Reads, and the threads that read ahead.
     #[must_use]
     pub fn reader(&self) -> &Reader {

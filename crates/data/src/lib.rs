@@ -38,6 +38,7 @@ mod writeback;
 
 mod files;
 
+mod adopt;
 mod allocate_range;
 mod clone;
 mod defragment;
@@ -48,6 +49,7 @@ mod truncate;
 mod write;
 mod write_through;
 
+pub use adopt::Piece;
 pub use clone::CloneRange;
 pub use codec::Codec;
 pub use compress::decompress;

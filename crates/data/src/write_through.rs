@@ -79,7 +79,7 @@ impl Files {
         self.writeback.finish(file, &placed, &mut None, |meta, dirty| {
             self.forget(dirty, range.clone(), ends);
             meta.item.size = meta.item.size.max(end);
-            grow(meta, dirty, &range, end);
+            grow(meta, dirty, &range, end, self.params.sector);
             stamp(&mut meta.item);
         })
     }

@@ -371,7 +371,7 @@ impl Writeback {
                     Plan::Extents(placed) => {
                         self.finish(file, &placed, &mut metadata, |meta, dirty| {
                             self.counters.count_clean(dirty.end_writeback(&run));
-                            grow(meta, dirty, &(run.offset..run.end()), size);
+                            grow(meta, dirty, &(run.offset..run.end()), size, self.params.sector);
                         })
                     }
                 };

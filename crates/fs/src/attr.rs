@@ -108,6 +108,8 @@ pub struct Attr {
     pub rdev: u64,
     /// Length in bytes.
     pub size: u64,
+    /// The size of a piece that is good for reading and writing, in bytes: a sector.
+    pub block_size: u32,
     /// Allocated space in units of 512 bytes, dirty data included.
     pub blocks: u64,
     /// Last read.

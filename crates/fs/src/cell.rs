@@ -284,6 +284,7 @@ impl InodeCell {
     pub(crate) fn attr(&self, files: &Files) -> Attr {
         let item = self.file.item();
         let owned = item.nbytes.saturating_add(files.reader().fresh_bytes(&self.file));
+        let sector = files.sector();
         Attr {
             id: self.id,
             kind: self.kind,
@@ -293,7 +294,8 @@ impl InodeCell {
             gid: item.gid,
             rdev: item.rdev,
             size: item.size,
-            blocks: owned.div_ceil(4096) * 8,
+            block_size: u32::try_from(sector).unwrap_or(u32::MAX),
+            blocks: owned.div_ceil(sector) * (sector / 512),
             atime: item.atime,
             mtime: item.mtime,
             ctime: item.ctime,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use buttress_base::sync::RwLock;
 use buttress_block::Device;
-use buttress_format::{DeviceId, DeviceItem, limits};
+use buttress_format::{DeviceId, limits};
 use buttress_maintenance::{
     BalanceOptions, BalanceProgress, ScrubOptions, ScrubProgress, TrimOptions, TrimProgress,
 };
@@ -19,9 +19,10 @@ use crate::make::{self, MakeError, MakeOptions, MakeReport};
 use crate::mount::Mount;
 use crate::open;
 use crate::options::MountOptions;
+use crate::sprout;
 use crate::statfs::{DeviceInfo, Info, StatFs};
 use crate::upkeep::{BalanceStatus, ReplaceStatus, Work};
-use buttress_make::clock::{new_uuid, now};
+use buttress_make::clock::now;
 
 /// One mounted volume. Cheap to clone. If the last clone drops without [`Filesystem::close`], the
 /// drop still commits, and can only log a failure.
@@ -433,30 +434,34 @@ impl Filesystem {
         Ok(mount.maintenance.cancel_balance()?)
     }
 
+    /// Whether the volume is a seed. It is only read, and others grow from it.
+    #[must_use]
+    pub fn is_seed(&self) -> bool {
+        buttress_volume::is_seed(&self.mount().superblock)
+    }
+
     /// Adds a device. The former content of the device is lost.
+    ///
+    /// If this volume is a seed, a new volume grows from it on the device. This handle goes on
+    /// showing the seed. The new volume is opened with its own device and those of the seed.
     ///
     /// # Errors
     ///
     /// If the device or the volume cannot be written.
     pub fn add_device(&self, device: Arc<dyn Device>) -> Result<DeviceId> {
         let mount = self.mount();
-        let _turn = mount.upkeep.begin_work(Work::Devices)?;
-        let sector = u64::from(mount.superblock.sectorsize);
-        let total_bytes = device.len() / sector * sector;
-        if total_bytes < 16 << 20 {
-            return Err(crate::Error::invalid("a device smaller than 16 MiB"));
+        if self.is_seed() {
+            let seeds = mount.engine.volume().devices();
+            return sprout::grow(
+                seeds.iter().map(|seed| Arc::clone(&seed.device)).collect(),
+                device,
+            );
         }
+        let _turn = mount.upkeep.begin_work(Work::Devices)?;
+        let devid = mount.maintenance.next_device();
+        let fsid = mount.superblock.tree_fsid();
+        let item = sprout::new_item(devid, &*device, &mount.superblock, fsid)?;
         Volume::wipe(&*device)?;
-        let item = DeviceItem {
-            devid: mount.maintenance.next_device(),
-            total_bytes,
-            io_align: limits::SECTOR,
-            io_width: limits::SECTOR,
-            sector_size: limits::SECTOR,
-            uuid: new_uuid(),
-            fsid: mount.superblock.fsid,
-            ..DeviceItem::default()
-        };
         mount.engine.volume().add_device(device, item);
         mount.maintenance.enroll_device(item)?;
         Ok(item.devid)
@@ -523,7 +528,7 @@ impl Filesystem {
         mount.maintenance.vacate(id, 0, &mount.holders(), &mut mount.upkeep.watched(watch))?;
         let device = engine.volume().device(id);
         mount.maintenance.remove_device(id)?;
-        if let Some(device) = device {
+        if let Some(device) = device.filter(|device| !device.is_seed()) {
             Volume::wipe(&*device.device)?;
         }
         Ok(())

@@ -51,6 +51,7 @@ mod attr;
 mod baselines;
 mod error;
 mod options;
+mod sprout;
 mod statfs;
 
 pub use buttress_make as make;
@@ -107,7 +108,7 @@ mod upkeep_tests;
 pub use attr::{Attr, FileKind, InodeId, SetAttr, mode};
 pub use baselines::Baselines;
 pub use buttress_base::Interrupt;
-pub use buttress_data::{Codec, Defragment, NocowCheck, ReadBatch};
+pub use buttress_data::{Codec, Defragment, NocowCheck, Piece, ReadBatch};
 pub use buttress_format::{
     Generation, Ino, InodeFlags, Key, Kind, Logical, RootFlags, RootItem, Superblock, Timespec,
     TreeId,
@@ -121,7 +122,7 @@ pub use buttress_txn::{
     Account, Accounts, FlushState, FlushSteps, GroupsRead, HeldCommit, Preempt, Reach, Refusal,
     SpaceKind, Stats, StepFigures, Waits, WaitsByQueue,
 };
-pub use buttress_volume::{Parity, Stats as IoStats};
+pub use buttress_volume::{Parity, Stats as IoStats, holds_seed};
 pub use error::{Error, ErrorKind, NameError, Result};
 pub use filesystem::Filesystem;
 pub use inode::{DirEntry, FallocateMode, Inode, RenameFlags, XattrFlags};

@@ -88,6 +88,7 @@ fn open_at(
         ignore_log: options.nologreplay,
         replay_log: !options.read_only,
         alloc: options.baselines.alloc,
+        sprout: None,
         rebuild_free_space: !options.read_only
             && (superblock.compat_ro.has(CompatRo::FREE_SPACE_TREE) && options.clear_cache
                 || !superblock.compat_ro.has(CompatRo::FREE_SPACE_TREE) && options.space_cache_v2),

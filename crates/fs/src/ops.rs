@@ -8,6 +8,7 @@
 //!   lives, the thread does no device I/O and does not wait.
 //! - **O2** An operation with the effect of freeing space may use the global reserve.
 
+mod adopt;
 mod clone;
 mod content;
 mod create;

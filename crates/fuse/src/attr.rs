@@ -27,7 +27,7 @@ pub(crate) fn to_wire(attr: &Attr, ino: u64, users: &IdMap, groups: &IdMap) -> W
         uid: users.show(attr.uid),
         gid: groups.show(attr.gid),
         rdev: device_to_wire(attr.rdev),
-        blksize: BLOCK_SIZE,
+        blksize: attr.block_size,
         flags: 0,
     }
 }

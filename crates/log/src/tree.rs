@@ -359,6 +359,7 @@ mod tests {
         sectorsize: 4096,
         csum: CsumType::Crc32c,
         fsid: [1; 16],
+        seeds: buttress_volume::SeedIds::NONE,
         chunk_tree_uuid: [2; 16],
     };
 

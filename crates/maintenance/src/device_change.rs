@@ -13,11 +13,12 @@ use std::sync::Arc;
 
 use buttress_block::Device;
 use buttress_format::{DeviceId, DeviceItem};
+use buttress_space::SpaceKind;
 use buttress_volume::{Pair, Volume};
 
 use buttress_txn::{DeviceChange, Error, Result};
 
-use crate::{BalanceProgress, Maintenance, ScrubOptions, ScrubProgress};
+use crate::{Alone, BalanceProgress, Maintenance, ScrubOptions, ScrubProgress};
 
 /// Bytes copied from one device to another in one go.
 const COPY_BYTES: u64 = 1 << 20;
@@ -33,6 +34,21 @@ impl Maintenance {
         self.engine().add_device(item);
         self.engine().commit()?;
         self.engine().settle_superblocks()
+    }
+
+    /// Moves the nodes of the chunk tree from the devices of seeds to the volume's own. The
+    /// superblock names their chunks, and Linux reads these before it looks for seeds.
+    ///
+    /// # Errors
+    ///
+    /// As [`relocate_group`](Self::relocate_group).
+    pub fn move_system_off_seeds(&self) -> Result<()> {
+        for group in self.engine().space().groups_of(SpaceKind::System) {
+            if self.volume().is_on_seed(group.start()) {
+                self.relocate_group(group.start(), &Alone, &mut |_| {})?;
+            }
+        }
+        Ok(())
     }
 
     /// The devices of the volume that are missing.
@@ -59,6 +75,7 @@ impl Maintenance {
     /// an unknown device.
     pub fn resize_device(&self, id: DeviceId, total_bytes: u64) -> Result<()> {
         self.engine().check_writable()?;
+        self.expect_own(id)?;
         let sector = u64::from(self.geometry().sectorsize);
         let total_bytes = total_bytes / sector * sector;
         let device = self.volume().device(id);
@@ -89,6 +106,7 @@ impl Maintenance {
         watch: &mut dyn FnMut(&BalanceProgress) -> bool,
     ) -> Result<ScrubProgress> {
         self.engine().check_writable()?;
+        self.expect_own(id)?;
         self.expect_no_balance()?;
         let item = self.engine().device_item(id)?;
         if new.len() < item.total_bytes {
@@ -130,6 +148,14 @@ impl Maintenance {
             tracing::warn!(%error, "the replaced device keeps its superblocks");
         }
         Ok(found)
+    }
+
+    /// Fails for a device of a seed, which only can be removed.
+    fn expect_own(&self, id: DeviceId) -> Result<()> {
+        match self.engine().is_of_seed(id) {
+            true => Err(Error::Busy("the device is a seed's: it can be removed")),
+            false => Ok(()),
+        }
     }
 
     /// Fails if a device of the pair has failed, or if the copy is to stop.

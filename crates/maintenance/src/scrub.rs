@@ -159,7 +159,7 @@ impl Maintenance {
             let right = header.bytenr == one.extent.start
                 && header.generation == one.generation
                 && header.level == level
-                && header.fsid == geometry.fsid
+                && geometry.is_own(header.fsid)
                 && bytes.len() >= header::HEADER_LEN;
             if right { Ok(()) } else { Err("header") }
         };
@@ -221,10 +221,11 @@ impl Maintenance {
 
     /// Checks every copy of every superblock, and rewrites damaged ones.
     fn scrub_superblocks(&self, repairs: bool, progress: &mut ScrubProgress) -> Result<()> {
-        let mut bad = 0;
+        // Superblocks of the volume, and of its seeds, which stay as they are.
+        let (mut bad, mut bad_of_seeds) = (0, 0);
         self.engine().between_commits(|superblock| {
-            let last = superblock.generation;
             for device in self.volume().devices().iter().filter(|device| !device.is_lost()) {
+                let last = device.seed.unwrap_or(superblock.generation);
                 let end = device.current_item().total_bytes.min(device.device.len());
                 for (mirror, offset) in limits::SUPER_OFFSETS.into_iter().enumerate() {
                     if offset + limits::SUPER_SIZE as u64 >= end {
@@ -234,11 +235,12 @@ impl Maintenance {
                     // The other copies are one commit behind until the volume is closed.
                     let oldest = last.0.saturating_sub(u64::from(mirror > 0));
                     let right = found.is_ok_and(|found| found.generation.0 >= oldest);
-                    bad += u64::from(!right);
+                    let count = if device.is_seed() { &mut bad_of_seeds } else { &mut bad };
+                    *count += u64::from(!right);
                 }
             }
         });
-        progress.super_errors += bad;
+        progress.super_errors += bad + bad_of_seeds;
         if bad > 0 && repairs {
             self.engine().settle_superblocks()?;
             progress.corrected_errors += bad;

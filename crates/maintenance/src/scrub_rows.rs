@@ -113,7 +113,7 @@ impl Maintenance {
                         header.bytenr == at
                             && header.generation == one.generation
                             && header.level == level
-                            && header.fsid == geometry.fsid
+                            && geometry.is_own(header.fsid)
                     })
             }
         };

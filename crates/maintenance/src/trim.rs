@@ -73,7 +73,7 @@ impl Maintenance {
         let concerned = |group: &Arc<Group>| {
             group.start() < end
                 && group.range().end() > options.from
-                && !self.volume().has_parity(group.start())
+                && !self.volume().is_never_rewritten(group.start())
         };
         let groups: Vec<_> = self.engine().space().groups().into_iter().filter(concerned).collect();
         let whole = options.from == Logical(0) && end.0 == u64::MAX;

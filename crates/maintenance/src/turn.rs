@@ -4,7 +4,7 @@
 //!
 //! - **T1** A step of a drop and a batch of a move never run at the same time. Each of them commits
 //!   before it passes on the turn. Otherwise a move would rebuild nodes that a drop removes.
-//! - **T2** A step waits a bounded time, and a mover that was asked gives way between two batches.
+//! - **T2** A step waits a bounded time. Between two batches, a mover gives way to a waiting step.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;

@@ -24,6 +24,20 @@ pub enum MakeError {
         /// The size that was asked for.
         found: u32,
     },
+    /// The sector size is not one of the format's sizes.
+    #[error("sector size {found}: a power of two from 4096 to 65536 is needed")]
+    Sectorsize {
+        /// The size that was asked for.
+        found: u32,
+    },
+    /// Nodes are smaller than sectors.
+    #[error("nodes of {nodesize} bytes are smaller than sectors of {sectorsize}")]
+    NodeBelowSector {
+        /// Bytes of a node.
+        nodesize: u32,
+        /// Bytes of a sector.
+        sectorsize: u32,
+    },
     /// The device is shorter than the volume.
     #[error("a volume of {size} bytes does not fit on a device of {device_len}")]
     LargerThanDevice {
@@ -65,10 +79,12 @@ pub enum MakeError {
     #[error("mixed block groups have one profile for data and metadata")]
     MixedProfiles,
     /// Linux reads mixed block groups only if nodes have the size of a sector.
-    #[error("mixed block groups need nodes of 4096 bytes, not of {found}")]
+    #[error("mixed block groups need nodes of {sectorsize} bytes, as sectors have, not of {found}")]
     MixedNodesize {
         /// The size that was asked for.
         found: u32,
+        /// Bytes of a sector.
+        sectorsize: u32,
     },
     /// No device was given.
     #[error("no device given")]
@@ -94,6 +110,15 @@ pub enum MakeError {
     Unsettled {
         /// Rounds tried.
         rounds: u32,
+    },
+    /// Content is kept, and the options ask for more than one device with single chunks.
+    #[error("a volume around content has one device, and chunks of the profile single")]
+    KeptOptions,
+    /// Content is kept, and no free range between it has room for the first trees.
+    #[error("no {needed} free bytes lie together")]
+    NoGap {
+        /// Bytes of the range that is needed.
+        needed: u64,
     },
     /// The device failed.
     #[error("writing the new volume")]

@@ -6,7 +6,7 @@
 //!   device.
 
 use buttress_base::RangeSet;
-use buttress_format::limits::{DEVICE_RESERVED, SECTOR, STRIPE_LEN};
+use buttress_format::limits::{DEVICE_RESERVED, STRIPE_LEN};
 use buttress_format::{BlockGroupFlags, Chunk, DeviceId, Logical, Profile, Stripe, TreeId};
 use buttress_volume::place::{self, Limits, Room};
 
@@ -20,11 +20,13 @@ const GIB: u64 = 1024 * MIB;
 pub(super) struct Layout {
     /// Bytes of each device that the volume uses, in the order of their numbers.
     pub sizes: Vec<u64>,
+    /// Bytes of a sector.
+    pub sectorsize: u32,
     pub system: Placed,
     /// The chunk of the trees. In a mixed volume it also holds data.
     pub metadata: Placed,
-    /// The data chunk. `None` in a mixed volume.
-    pub data: Option<Placed>,
+    /// The data chunks. There are none in a mixed volume.
+    pub data: Vec<Placed>,
 }
 
 /// A chunk, and the bytes that it takes on each device.
@@ -78,7 +80,7 @@ impl Layout {
         let profiles = Profiles::of(options, sizes.len())?;
         let smallest = sizes.iter().copied().min().unwrap_or(0);
         let (system_len, metadata_len, data_len) = lengths(smallest);
-        let mut planner = Planner::new(sizes, uuids);
+        let mut planner = Planner::new(sizes, uuids, options.sectorsize);
         let kinds = (BlockGroupFlags::SYSTEM, BlockGroupFlags::METADATA, BlockGroupFlags::DATA);
         let least = planner.least(&profiles, smallest, options.mixed);
         let mut place = |kind, profile, len| {
@@ -92,11 +94,12 @@ impl Layout {
             (place(kinds.1, profiles.metadata, metadata_len)?, Some(data))
         };
         metadata.chunk.logical = Logical(system.chunk.logical.0 + system.chunk.len);
-        let data = data.map(|mut data| {
+        let data = data.into_iter().map(|mut data| {
             data.chunk.logical = Logical(metadata.chunk.logical.0 + metadata.chunk.len);
             data
         });
-        Ok(Self { sizes: sizes.to_vec(), system, metadata, data })
+        let data = data.collect();
+        Ok(Self { sizes: sizes.to_vec(), sectorsize: options.sectorsize, system, metadata, data })
     }
 
     /// The chunks in logical order.
@@ -118,10 +121,11 @@ impl Layout {
 struct Planner<'a> {
     free: Vec<RangeSet>,
     uuids: &'a [[u8; 16]],
+    sectorsize: u32,
 }
 
 impl<'a> Planner<'a> {
-    fn new(sizes: &[u64], uuids: &'a [[u8; 16]]) -> Self {
+    fn new(sizes: &[u64], uuids: &'a [[u8; 16]], sectorsize: u32) -> Self {
         let whole = |size: &u64| {
             let mut free = RangeSet::new();
             if *size > DEVICE_RESERVED {
@@ -129,7 +133,7 @@ impl<'a> Planner<'a> {
             }
             free
         };
-        Self { free: sizes.iter().map(whole).collect(), uuids }
+        Self { free: sizes.iter().map(whole).collect(), uuids, sectorsize }
     }
 
     /// A chunk with stripes of `len` bytes. Stripes are shorter if a profile spreads a chunk of
@@ -152,19 +156,7 @@ impl<'a> Planner<'a> {
             self.free[index].remove(offset..offset + places.stripe_bytes);
             stripes.push(Stripe { device, offset, dev_uuid: self.uuids[index] });
         }
-        let unit = u32::try_from(STRIPE_LEN).expect("64 KiB");
-        let chunk = Chunk {
-            logical: Logical(DEVICE_RESERVED),
-            len: places.len,
-            owner: TreeId::EXTENT.0,
-            stripe_len: STRIPE_LEN,
-            flags: kind.with(profile.flags()),
-            io_align: unit,
-            io_width: unit,
-            sector_size: SECTOR,
-            sub_stripes: profile.sub_stripes(),
-            stripes,
-        };
+        let chunk = chunk(kind, profile, places.len, stripes, self.sectorsize);
         Some(Placed { chunk, stripe_bytes: places.stripe_bytes })
     }
 
@@ -188,6 +180,29 @@ fn lengths(size: u64) -> (u64, u64, u64) {
     let most = if size > 50 * GIB { GIB } else { 256 * MIB };
     let twentieth = size / 20 / MIB * MIB;
     (8 * MIB, twentieth.clamp(32 * MIB, most), 8 * MIB)
+}
+
+/// A chunk at the first address that there can be.
+pub(super) fn chunk(
+    kind: BlockGroupFlags,
+    profile: Profile,
+    len: u64,
+    stripes: Vec<Stripe>,
+    sectorsize: u32,
+) -> Chunk {
+    let unit = u32::try_from(STRIPE_LEN).expect("64 KiB");
+    Chunk {
+        logical: Logical(DEVICE_RESERVED),
+        len,
+        owner: TreeId::EXTENT.0,
+        stripe_len: STRIPE_LEN,
+        flags: kind.with(profile.flags()),
+        io_align: unit,
+        io_width: unit,
+        sector_size: sectorsize,
+        sub_stripes: profile.sub_stripes(),
+        stripes,
+    }
 }
 
 impl Placed {

@@ -28,6 +28,7 @@
 //! The superblock is written last, after a flush. An unfinished volume has no magic number, so no
 //! program takes it for btrfs.
 
+mod around;
 pub mod clock;
 mod error;
 mod features;
@@ -92,10 +93,13 @@ pub fn make_on(devices: &[&dyn Device], options: &MakeOptions) -> Result<MakeRep
         .map(|device| checked_size(*device, options))
         .collect::<Result<Vec<u64>, MakeError>>()?;
     let identity = Identity::draw(options, devices.len());
-    let layout = Layout::plan(&sizes, &identity.device_uuids, options)?;
+    let plan = if options.kept.is_empty() { Layout::plan } else { around::plan };
+    let layout = plan(&sizes, &identity.device_uuids, options)?;
     let trees = trees::build(&layout, &identity, options)?;
-    for (device, size) in devices.iter().zip(&sizes) {
-        write::wipe(*device, *size)?;
+    if options.kept.is_empty() {
+        for (device, size) in devices.iter().zip(&sizes) {
+            write::wipe(*device, *size)?;
+        }
     }
     let bytes_used = write::volume(devices, &layout, &identity, options, &trees)?;
     let profiles = Profiles::of(options, devices.len())?;
@@ -107,7 +111,7 @@ pub fn make_on(devices: &[&dyn Device], options: &MakeOptions) -> Result<MakeRep
         bytes_used,
         system_len: layout.system.chunk.len,
         metadata_len: layout.metadata.chunk.len,
-        data_len: layout.data.as_ref().map_or(0, |data| data.chunk.len),
+        data_len: layout.data.first().map_or(0, |data| data.chunk.len),
     })
 }
 
@@ -119,19 +123,25 @@ fn checked_size(device: &dyn Device, options: &MakeOptions) -> Result<u64, MakeE
     if options.label.len() > 255 || options.label.iter().any(|&b| b == b'\n' || b == 0) {
         return Err(MakeError::Label { len: options.label.len() });
     }
-    let nodesize = options.nodesize;
+    let (nodesize, sectorsize) = (options.nodesize, options.sectorsize);
+    if !sectorsize.is_power_of_two() || !(limits::SECTOR..=limits::NODE_MAX).contains(&sectorsize) {
+        return Err(MakeError::Sectorsize { found: sectorsize });
+    }
     if !nodesize.is_power_of_two() || !(limits::NODE_MIN..=limits::NODE_MAX).contains(&nodesize) {
         return Err(MakeError::Nodesize { found: nodesize });
     }
-    if options.mixed && nodesize != limits::SECTOR {
-        return Err(MakeError::MixedNodesize { found: nodesize });
+    if nodesize < sectorsize {
+        return Err(MakeError::NodeBelowSector { nodesize, sectorsize });
+    }
+    if options.mixed && nodesize != sectorsize {
+        return Err(MakeError::MixedNodesize { found: nodesize, sectorsize });
     }
     options.features.check()?;
     let size = options.size.unwrap_or_else(|| device.len());
     if size > device.len() {
         return Err(MakeError::LargerThanDevice { size, device_len: device.len() });
     }
-    let sector = u64::from(limits::SECTOR);
+    let sector = u64::from(sectorsize);
     Ok(size / sector * sector)
 }
 

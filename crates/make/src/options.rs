@@ -1,6 +1,8 @@
 //! The options of a new volume, and the identifiers that all its structures share.
 
-use buttress_format::{CsumType, Generation, Profile, Timespec};
+use std::ops::Range;
+
+use buttress_format::{CsumType, Generation, Profile, Timespec, limits};
 
 use super::features::Features;
 use crate::clock::{new_uuid, now};
@@ -23,9 +25,11 @@ pub struct MakeOptions {
     /// The profile of data chunks. `None` means one copy, or the profile of metadata in a mixed
     /// volume.
     pub data: Option<Profile>,
-    /// Data and metadata share block groups, for very small volumes. Needs nodes of 4 KiB.
+    /// Data and metadata share block groups, for very small volumes. Needs nodes of one sector.
     pub mixed: bool,
-    /// Bytes of a tree node: a power of two from 4 KiB to 64 KiB.
+    /// Bytes of a sector, the smallest piece of data: a power of two from 4 KiB to 64 KiB.
+    pub sectorsize: u32,
+    /// Bytes of a tree node: a power of two from the sector to 64 KiB.
     pub nodesize: u32,
     /// The optional features of the format.
     pub features: Features,
@@ -35,6 +39,10 @@ pub struct MakeOptions {
     pub seed: Option<u64>,
     /// The time of all inodes. `None` for the present time.
     pub time: Option<Timespec>,
+    /// Ranges of bytes on the only device that keep their content, ascending. Data chunks cover
+    /// them, and every address is its place on the device. With such ranges no range of the device
+    /// is discarded, or overwritten with zeros.
+    pub kept: Vec<Range<u64>>,
 }
 
 impl Default for MakeOptions {
@@ -46,11 +54,13 @@ impl Default for MakeOptions {
             metadata: None,
             data: None,
             mixed: false,
+            sectorsize: limits::SECTOR,
             nodesize: 16 * 1024,
             features: Features::default(),
             fsid: None,
             seed: None,
             time: None,
+            kept: Vec::new(),
         }
     }
 }

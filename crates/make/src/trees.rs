@@ -8,7 +8,7 @@
 use buttress_format::{
     BackRef, BlockGroupItem, DevExtent, DeviceId, DeviceItem, DirEntry, ExtentFlags, ExtentItem,
     FileKind, FreeSpaceInfo, Generation, Ino, InodeItem, InodeRef, InodeRefs, Key, Kind, Logical,
-    RootItem, Timespec, TreeId, UuidItem, ids, limits, name_hash,
+    RootItem, Timespec, TreeId, UuidItem, ids, name_hash,
 };
 
 use super::error::MakeError;
@@ -392,9 +392,9 @@ pub(super) fn device_item(layout: &Layout, identity: &Identity, index: usize) ->
         devid,
         total_bytes: layout.sizes[index],
         bytes_used: layout.device_bytes(devid),
-        io_align: limits::SECTOR,
-        io_width: limits::SECTOR,
-        sector_size: limits::SECTOR,
+        io_align: layout.sectorsize,
+        io_width: layout.sectorsize,
+        sector_size: layout.sectorsize,
         uuid: identity.device_uuids[index],
         fsid: identity.fsid,
         ..DeviceItem::default()

@@ -1,7 +1,7 @@
 //! Writes a new volume to its devices. The order never leaves a partial volume that looks valid.
 
 use buttress_block::Device;
-use buttress_format::limits::{DEVICE_RESERVED, SECTOR, SUPER_OFFSETS, SUPER_SIZE};
+use buttress_format::limits::{DEVICE_RESERVED, SUPER_OFFSETS, SUPER_SIZE};
 use buttress_format::{BlockGroupFlags, Logical, RootBackup, Superblock, TreeId};
 
 use super::error::MakeError;
@@ -107,9 +107,9 @@ fn superblock(
         bytes_used,
         root_dir_objectid: ROOT_DIR,
         num_devices: devices,
-        sectorsize: SECTOR,
+        sectorsize: options.sectorsize,
         nodesize: options.nodesize,
-        stripesize: SECTOR,
+        stripesize: options.sectorsize,
         chunk_root_generation: FIRST,
         compat: 0,
         compat_ro: options.features.compat_ro(),

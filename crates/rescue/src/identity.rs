@@ -120,6 +120,7 @@ fn guess(bytes: &[u8]) -> Option<Geometry> {
                 sectorsize: 4096,
                 csum,
                 fsid: header.fsid,
+                seeds: buttress_volume::SeedIds::NONE,
                 chunk_tree_uuid: header.chunk_tree_uuid,
             };
             if scan::inspect(node, &geometry).is_some() {

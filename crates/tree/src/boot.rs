@@ -88,6 +88,7 @@ pub fn load_chunks(store: &Store, superblock: &Superblock) -> Result<ChunkTree> 
         }
         cursor.advance()?;
     }
+    store.volume().check_seeds(&found.devices)?;
     store.volume().add_all_chunks(found.chunks.clone())?;
     Ok(found)
 }
@@ -112,6 +113,7 @@ pub fn load_devices(store: &Store, superblock: &Superblock) -> Result<Vec<Device
         }
         cursor.advance()?;
     }
+    store.volume().check_seeds(&found)?;
     Ok(found)
 }
 

@@ -50,7 +50,7 @@ impl LeafEdit {
         self.count
     }
 
-    /// Whether there are none.
+    /// Whether it has no items.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.count == 0
@@ -254,6 +254,7 @@ mod tests {
             sectorsize: 4096,
             csum: CsumType::Crc32c,
             fsid: [1; 16],
+            seeds: Default::default(),
             chunk_tree_uuid: [2; 16],
         };
         let stamp = NodeStamp {

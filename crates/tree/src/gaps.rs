@@ -18,7 +18,8 @@ use std::collections::BTreeMap;
 
 use buttress_format::{Generation, Key, TreeId};
 
-/// Deletions that a walk steps over before it notes them as a gap. Fewer cost less than the note.
+/// Deletions that a walk steps over before it notes them as a gap. A walk over fewer deletions
+/// costs less than the note.
 pub(crate) const NOTED_AFTER: u32 = 32;
 
 /// The gaps of one shard of an overlay, by tree and first key, with the last key.

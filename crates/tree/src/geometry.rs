@@ -8,6 +8,7 @@ use buttress_format::{
     CsumType, Generation, Header, Logical, Superblock, TreeId,
     header::{BACKREF_REV_MIXED, FLAG_WRITTEN, HEADER_LEN, ITEM_LEN, PTR_LEN},
 };
+use buttress_volume::SeedIds;
 
 /// What is the same for every node of a volume.
 #[derive(Clone, Copy, Debug)]
@@ -20,6 +21,8 @@ pub struct Geometry {
     pub csum: CsumType,
     /// The id that nodes carry (the metadata uuid where it differs).
     pub fsid: [u8; 16],
+    /// The ids that nodes of seeds carry.
+    pub seeds: SeedIds,
     /// The id of the chunk tree that node headers carry.
     pub chunk_tree_uuid: [u8; 16],
 }
@@ -34,8 +37,15 @@ impl Geometry {
             sectorsize: superblock.sectorsize,
             csum: superblock.csum_type,
             fsid: superblock.tree_fsid(),
+            seeds: SeedIds::default(),
             chunk_tree_uuid: [0; 16],
         }
+    }
+
+    /// Whether a node with this id belongs to the volume or to a seed of it.
+    #[must_use]
+    pub fn is_own(&self, fsid: [u8; 16]) -> bool {
+        fsid == self.fsid || self.seeds.has(fsid)
     }
 
     /// Bytes of a leaf that items and payloads may use.

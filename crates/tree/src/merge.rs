@@ -95,7 +95,7 @@ impl Fresh {
         self.nodes.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no nodes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()

@@ -159,7 +159,8 @@ impl Node {
         Ok(Self { buf, header })
     }
 
-    /// [`verify`](Self::verify) on borrowed bytes: the header, if the whole node is sound.
+    /// As [`verify`](Self::verify), on borrowed bytes. Returns the header if the whole node is
+    /// sound.
     ///
     /// # Errors
     ///
@@ -183,7 +184,7 @@ impl Node {
         if header.bytenr != expect.ptr.logical {
             return Err(Mismatch::Bytenr(header.bytenr));
         }
-        if header.fsid != geometry.fsid {
+        if !geometry.is_own(header.fsid) {
             return Err(Mismatch::Fsid);
         }
         if header.generation != expect.ptr.generation {

@@ -4,6 +4,8 @@
 //!
 //! - **ST1** Counts only grow, and counting never makes an operation wait: each thread adds to a
 //!   shard with its own cache line.
+//! - **ST2** The counts of a store that is gone stay in the total of the process. So a caller can
+//!   count the steps of a whole program.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -21,7 +23,17 @@ pub struct Steps {
     pub keys: u64,
 }
 
+/// The total of all stores that are gone (ST2).
+static GONE: [AtomicU64; 3] = [AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0)];
+
 impl Steps {
+    /// The work on all stores of this process that are gone.
+    #[must_use]
+    pub fn of_gone_stores() -> Self {
+        let [nodes, nodes_read, keys] = [0, 1, 2].map(|at: usize| GONE[at].load(Ordering::Relaxed));
+        Self { nodes, nodes_read, keys }
+    }
+
     /// The work since `before` was taken.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
@@ -47,6 +59,15 @@ pub(crate) struct StepCounter(Box<[CachePadded<Shard>]>);
 impl Default for StepCounter {
     fn default() -> Self {
         Self((0..SHARDS).map(|_| CachePadded::default()).collect())
+    }
+}
+
+impl Drop for StepCounter {
+    fn drop(&mut self) {
+        let Steps { nodes, nodes_read, keys } = self.sum();
+        for (total, count) in GONE.iter().zip([nodes, nodes_read, keys]) {
+            total.fetch_add(count, Ordering::Relaxed);
+        }
     }
 }
 

@@ -51,6 +51,7 @@ impl Store {
     /// A store with a cache of at most `cache_bytes`.
     #[must_use]
     pub fn new(volume: Arc<Volume>, geometry: Geometry, cache_bytes: u64) -> Self {
+        let geometry = Geometry { seeds: volume.seed_ids(), ..geometry };
         let nodes = (cache_bytes / u64::from(geometry.nodesize)).max(64);
         let cache = NodeCache::new(usize::try_from(nodes).unwrap_or(1 << 20));
         Self { volume, geometry, cache, steps: StepCounter::default(), ignores_csums: false }

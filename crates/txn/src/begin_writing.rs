@@ -16,7 +16,6 @@
 //! If the devices cannot be opened for writing, the volume stays as it was.
 
 use buttress_format::CompatRo;
-use buttress_volume::Parity;
 
 use crate::{Engine, Error, Result, found_log, learn, writable};
 
@@ -74,9 +73,7 @@ impl Engine {
         self.reservations.look_at_trees(&self.store, &roots)?;
         self.reservations.size_global_reserve();
         self.health.note_writing_begun();
-        if self.volume.parity() == Parity::Mirror {
-            self.make_room_beside_parity()?;
-        }
+        self.make_room_for_nodes()?;
         let flags = superblock.compat_ro;
         let is_stale = !flags.has(CompatRo::FREE_SPACE_TREE_VALID);
         let rebuild = flags.has(CompatRo::FREE_SPACE_TREE) && is_stale;

@@ -7,7 +7,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use buttress_format::{CompatRo, Incompat, Key, Kind, RootItem, Superblock, TreeId};
+use buttress_format::{CompatRo, DeviceItem, Incompat, Key, Kind, RootItem, Superblock, TreeId};
 use buttress_space::{Space, SpaceKind};
 use buttress_tree::{Cursor, Expect, Geometry, NodePtr, NodeSource, Roots, Store, boot};
 use buttress_volume::{DeviceSpace, Parity, Volume};
@@ -20,6 +20,7 @@ use crate::{
     learn::{self, Known},
     learning::{self, Learning},
     options::EngineOptions,
+    transaction::DeviceChange,
     writable,
 };
 
@@ -93,10 +94,14 @@ impl Engine {
         let is_behind = known.is_none();
         let obstacle = known.as_ref().and_then(|known| known.obstacle.clone());
         let obstacle = obstacle.filter(|_| options.may_begin_writing);
-        let (groups, devices) = match known {
+        let (groups, mut devices) = match known {
             Some(known) => (known.groups, known.devices),
             None => (BTreeMap::new(), DeviceSpace::default()),
         };
+        let sprout = options.sprout;
+        if let Some(item) = sprout {
+            devices.add_device(item, true);
+        }
         if read_only.is_none() {
             volume.mend_torn_superblocks(&superblock)?;
             learn::add_groups(&space, &volume, &groups)?;
@@ -125,8 +130,11 @@ impl Engine {
             engine.reservations.look_at_trees(&engine.store, &roots)?;
             engine.reservations.size_global_reserve();
         }
-        if engine.health.read_only().is_none() && engine.volume.parity() == Parity::Mirror {
-            engine.make_room_beside_parity()?;
+        if engine.health.read_only().is_none() {
+            engine.make_room_for_nodes()?;
+        }
+        if let Some(item) = sprout {
+            engine.commit_sprout(item)?;
         }
         if rebuild {
             engine.rebuild_free_space();
@@ -144,18 +152,37 @@ impl Engine {
 }
 
 impl Engine {
-    /// Adds a chunk for nodes if all metadata or system groups have parity, since nodes are not
-    /// written to such groups. Done at the opening: later data could take the space, and a commit
-    /// would fail.
-    pub(crate) fn make_room_beside_parity(&self) -> Result<()> {
+    /// Adds a chunk for nodes if all metadata or system groups have parity or are a seed's, since
+    /// nodes are not written to such groups. Done at the opening: later data could take the space,
+    /// and a commit would fail.
+    pub(crate) fn make_room_for_nodes(&self) -> Result<()> {
+        if self.volume.parity() != Parity::Mirror && !self.volume.has_seeds() {
+            return Ok(());
+        }
         for kind in [SpaceKind::System, SpaceKind::Metadata] {
             let groups = self.space.groups_of(kind);
-            let is_left = groups.iter().all(|group| self.volume.has_parity(group.start()));
+            let is_fixed = |start| self.volume.is_never_rewritten(start);
+            let is_left = groups.iter().all(|group| is_fixed(group.start()));
             if is_left && !self.add_chunk(kind)? {
-                return Err(Error::NoSpace("metadata beside block groups with parity"));
+                return Err(Error::NoSpace("metadata beside what is never rewritten"));
             }
         }
         Ok(())
+    }
+
+    /// Makes the first commit of a sprout. Its chunk tree gets the new device, and names the
+    /// generations of the seeds, which Linux compares.
+    fn commit_sprout(&self, item: DeviceItem) -> Result<()> {
+        self.change_device(DeviceChange::Set(item));
+        for device in self.volume.devices().iter() {
+            if let Some(generation) = device.seed {
+                let item = DeviceItem { generation, ..self.device_item(device.id)? };
+                self.devices.lock().set_item(item);
+                self.change_device(DeviceChange::Set(item));
+            }
+        }
+        self.commit()?;
+        self.settle_superblocks()
     }
 }
 

@@ -40,27 +40,28 @@ impl Engine {
         }
     }
 
-    /// Prepares a data extent of a log for its first reference. If neither the extent tree nor the
-    /// running transaction has the extent, takes it from free space (`found_log::J2`).
+    /// Prepares a data extent that was written already for its first reference. If neither the
+    /// extent tree nor the running transaction has the extent, takes it from free space
+    /// (`found_log::J2`). Returns whether it did.
     ///
     /// # Errors
     ///
     /// When the extent overlaps space in use, or when the running transaction has an extent of
     /// another length at its start.
-    pub fn claim_logged(&self, view: &View, extent: Extent) -> Result<()> {
+    pub fn claim_logged(&self, view: &View, extent: Extent) -> Result<bool> {
         if let Some(same) = view.running().refs.look(extent.start, |to| to.extent == extent) {
             let what = "a log names a part of an extent";
-            return if same { Ok(()) } else { Err(Error::Extents { at: extent.start, what }) };
+            return if same { Ok(false) } else { Err(Error::Extents { at: extent.start, what }) };
         }
         let root = view
             .committed_root(TreeId::EXTENT)?
             .ok_or_else(|| Error::Malformed("there is no extent tree".into()))?;
         let key = Key::new(extent.start.0, Kind::EXTENT_ITEM, extent.len);
         if Cursor::find(&**view.store(), TreeId::EXTENT, root, &key)?.is_some() {
-            return Ok(());
+            return Ok(false);
         }
         self.claim(SpaceKind::Data, extent)?;
         self.unreferenced.insert(extent.start, QuotaCharge::default());
-        Ok(())
+        Ok(true)
     }
 }

@@ -144,10 +144,16 @@ impl Engine {
         Ok(Some((offset, len)))
     }
 
-    /// Allows or forbids new chunks on a device.
+    /// Whether a device is a seed's, which gets no writes.
+    #[must_use]
+    pub fn is_of_seed(&self, id: DeviceId) -> bool {
+        self.volume.device(id).is_some_and(|device| device.is_seed())
+    }
+
+    /// Allows or forbids new chunks on a device. A seed's device gets none.
     pub fn use_device(&self, id: DeviceId, usable: bool) {
         let _ = self.know_groups();
-        self.devices.lock().set_usable(id, usable);
+        self.devices.lock().set_usable(id, usable && !self.is_of_seed(id));
     }
 
     /// Makes the running transaction record that a device was added, changed or removed.
@@ -166,7 +172,7 @@ impl Engine {
         let removed = running.removed.lock().clone();
         let chunks = self.volume.chunks();
         let mut devices = self.devices.lock();
-        let Some(item) = devices.item(id) else { return };
+        let Some(item) = devices.item(id).filter(|_| !self.is_of_seed(id)) else { return };
         devices.show(id);
         if from == 0 || from >= item.total_bytes {
             return;

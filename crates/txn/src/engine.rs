@@ -278,7 +278,7 @@ impl Engine {
         let running = view.running().tracked.is_anothers(extent.start, user);
         let frozen = view.frozen().is_some_and(|f| f.tracked.is_anothers(extent.start, user));
         // An extent that cannot be written in place is never exclusive.
-        let may = !self.volume.has_parity(extent.start) && !running && !frozen;
+        let may = !self.volume.is_never_rewritten(extent.start) && !running && !frozen;
         Ok(may && extent_tree::is_exclusive(view, extent, user)?)
     }
 

@@ -67,7 +67,12 @@ impl Known {
             // The chunk tree has the valid device item; the copy in the device's superblock may be
             // older.
             volume.update_device(*item);
-            devices.add_device(*item, volume.device(item.devid).is_some());
+            let here = volume.device(item.devid);
+            let is_seed = here.as_ref().is_some_and(|device| device.is_seed());
+            devices.add_device(*item, here.is_some() && !is_seed);
+            if is_seed {
+                devices.hide(item.devid, 0);
+            }
         }
         for record in groups.values() {
             devices.count_group(record.flags);
@@ -275,8 +280,9 @@ pub(crate) fn add_groups(
             flags: record.flags,
             used: record.used,
             birth: buttress_format::Generation(0),
-            // Data is not allocated here: it would lie beside parity, but not in rows.
-            read_only: volume.has_parity(*start) && row.is_none(),
+            // Data is not allocated here: it would lie beside parity, but not in rows, or on a
+            // seed.
+            read_only: volume.is_never_rewritten(*start) && row.is_none(),
             superblock_stripes: stripes,
             row,
         });

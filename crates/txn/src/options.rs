@@ -1,5 +1,6 @@
 //! How an engine is opened.
 
+use buttress_format::DeviceItem;
 use buttress_space::{AllocPolicy, LookupPolicy};
 
 use crate::learning::GroupsRead;
@@ -35,6 +36,10 @@ pub struct EngineOptions {
     pub policy: ReservePolicy,
     /// Whether room is kept for copies of nodes that trees share.
     pub delete_room: DeleteRoom,
+    /// The item of the new device, if the volume is a sprout that is not on disk yet
+    /// ([`Volume::open_sprout`](buttress_volume::Volume::open_sprout)). The opening makes its first
+    /// commit.
+    pub sprout: Option<DeviceItem>,
     /// When block groups are read.
     pub groups: GroupsRead,
     /// Open read-only even if trees cannot be read, and leave these trees out. The root tree, the
@@ -59,6 +64,7 @@ impl Default for EngineOptions {
             lookup: LookupPolicy::default(),
             policy: ReservePolicy::default(),
             delete_room: DeleteRoom::default(),
+            sprout: None,
             groups: GroupsRead::default(),
             ignore_bad_roots: false,
             ignore_meta_csums: false,

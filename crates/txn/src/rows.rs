@@ -100,5 +100,6 @@ impl Engine {
 /// rows, or without parity.
 pub(crate) fn row_of_data(volume: &Volume, flags: BlockGroupFlags, start: Logical) -> Option<u64> {
     let is_data = flags.kind() == BlockGroupFlags::DATA;
-    volume.row_bytes(start).filter(|_| is_data && volume.parity() == Parity::Rows)
+    let is_written = is_data && volume.parity() == Parity::Rows && !volume.is_on_seed(start);
+    volume.row_bytes(start).filter(|_| is_written)
 }

@@ -29,9 +29,6 @@ pub(crate) fn obstacle(
         let names = unknown.names().join(", ");
         return Ok(Some(format!("writing is not supported with {names}")));
     }
-    if sb.sectorsize != 4096 {
-        return Ok(Some(format!("writing sectors of {} bytes is not supported", sb.sectorsize)));
-    }
     if sb.incompat.has(Incompat::MIXED_GROUPS) && sb.nodesize != sb.sectorsize {
         return Ok(Some("writing mixed block groups needs nodes of one sector".into()));
     }

@@ -176,7 +176,7 @@ fn merged(chunks: &Chunks, added: Vec<Entry>) -> Result<Chunks, Error> {
 }
 
 /// Fails if a chunk would overlap an existing one. Existing chunks do not overlap, so only the last
-/// one that begins before its end can.
+/// one that begins before the new chunk's end can overlap it.
 fn check_overlap(chunks: &Chunks, added: &Entry) -> Result<(), Error> {
     let extent = added.extent();
     let Some((_, there)) = chunks.floor(extent.end().0 - 1) else { return Ok(()) };

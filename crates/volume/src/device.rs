@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 use buttress_base::{Rank, Ranked};
 use buttress_block::Device;
-use buttress_format::{DevStats, DeviceId, DeviceItem};
+use buttress_format::{DevStats, DeviceId, DeviceItem, Generation};
 
 /// How far a device can be trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -63,6 +63,8 @@ pub struct VolumeDevice {
     pub device: Arc<dyn Device>,
     /// Its item in its superblock when the volume was opened.
     pub item: DeviceItem,
+    /// The generation of its superblock, if it is a device of a seed (`seeds::SE1`).
+    pub seed: Option<Generation>,
     /// Whether the first copy of its superblock was torn at the opening, so that another copy was
     /// read.
     pub(crate) torn: AtomicBool,
@@ -81,6 +83,7 @@ impl VolumeDevice {
             uuid: item.uuid,
             device,
             item,
+            seed: None,
             torn: AtomicBool::new(false),
             trust: AtomicU8::new(trust as u8),
             faults: Default::default(),
@@ -116,6 +119,12 @@ impl VolumeDevice {
     #[must_use]
     pub fn is_stale(&self) -> bool {
         self.trust() != Trust::Whole
+    }
+
+    /// Whether it is a device of a seed. It never gets a write.
+    #[must_use]
+    pub fn is_seed(&self) -> bool {
+        self.seed.is_some()
     }
 
     /// Whether it gets no writes any more.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use buttress_format::{DeviceId, Extent, Logical};
+use buttress_format::{DeviceId, Extent, Generation, Logical};
 
 /// A failure of the volume, with its facts.
 #[derive(Debug, thiserror::Error)]
@@ -201,6 +201,22 @@ pub enum Error {
         /// By name, or by number.
         features: Vec<String>,
     },
+    /// A volume that no other can grow from.
+    #[error("no volume can grow from this one: {why}")]
+    NoSeed {
+        /// Why.
+        why: &'static str,
+    },
+    /// A seed that was written after a volume was grown from it, or another seed.
+    #[error("{device}: the seed has generation {found}, and the volume was grown from {expected}")]
+    SeedChanged {
+        /// The seed's device.
+        device: String,
+        /// The generation of its superblock.
+        found: Generation,
+        /// The generation in the chunk tree.
+        expected: Generation,
+    },
     /// A write to a volume that may not be written.
     #[error("the volume is read-only: {why}")]
     ReadOnly {
@@ -252,6 +268,8 @@ impl Error {
             | Self::NoDevices
             | Self::NotBtrfs { .. }
             | Self::NotARow { .. }
+            | Self::NoSeed { .. }
+            | Self::SeedChanged { .. }
             | Self::ReadOnly { .. } => Kind::Invalid,
             Self::Features { .. } => Kind::Unsupported,
         }

@@ -11,11 +11,12 @@ use std::sync::atomic::Ordering;
 
 use buttress_block::Device;
 use buttress_format::limits::SUPER_OFFSETS;
-use buttress_format::{CompatRo, DeviceId, Generation, Incompat, Superblock};
+use buttress_format::{CompatRo, DeviceId, Incompat, Superblock};
 
 use crate::device::{Trust, VolumeDevice};
 use crate::error::{Error, Uuid};
 use crate::params::{Params, Parity};
+use crate::seed_ids::{self, Candidate};
 use crate::volume::Volume;
 
 /// How to open a volume.
@@ -30,12 +31,6 @@ pub struct OpenOptions {
     pub degraded: bool,
     /// How chunks with parity are used.
     pub parity: Parity,
-}
-
-/// A device with the superblock found on it.
-struct Candidate {
-    device: Arc<dyn Device>,
-    superblock: Superblock,
 }
 
 impl Volume {
@@ -54,11 +49,7 @@ impl Volume {
         options: OpenOptions,
     ) -> Result<(Self, Superblock), Error> {
         let candidates = candidates(devices)?;
-        let newest = candidates
-            .iter()
-            .max_by_key(|candidate| candidate.superblock.generation)
-            .map(|candidate| candidate.superblock.clone())
-            .ok_or(Error::NoDevices)?;
+        let newest = seed_ids::newest(&candidates).cloned().ok_or(Error::NoDevices)?;
         Ok((Self::join(candidates, &newest, options)?, newest))
     }
 
@@ -76,19 +67,20 @@ impl Volume {
         Self::join(candidates(devices)?, superblock, options)
     }
 
-    fn join(
+    pub(crate) fn join(
         candidates: Vec<Candidate>,
         newest: &Superblock,
         options: OpenOptions,
     ) -> Result<Self, Error> {
         check_features(newest)?;
-        check_one_filesystem(&candidates, newest)?;
+        let seeds = seed_ids::seeds_of(&candidates, newest)?;
         check_duplicates(&candidates)?;
         check_complete(&candidates, newest, options)?;
         let reason = read_only_reason(&candidates, newest, options);
 
-        let parts = candidates.into_iter().map(|part| join(part, newest.generation)).collect();
+        let parts = candidates.into_iter().map(|part| join(part, newest)).collect();
         let mut volume = Self::assemble(Params::of(newest), parts, options.degraded);
+        volume.seeds = seeds;
         volume.parity = options.parity;
         volume.opened_for_reading.store(!options.writable, Ordering::Release);
         if let Some(why) = reason {
@@ -100,7 +92,7 @@ impl Volume {
 }
 
 /// The devices with their superblocks, by number.
-fn candidates(devices: Vec<Arc<dyn Device>>) -> Result<Vec<Candidate>, Error> {
+pub(crate) fn candidates(devices: Vec<Arc<dyn Device>>) -> Result<Vec<Candidate>, Error> {
     let mut candidates = Vec::with_capacity(devices.len());
     for device in devices {
         let superblock = Volume::read_superblock(&*device)?;
@@ -113,18 +105,6 @@ fn candidates(devices: Vec<Arc<dyn Device>>) -> Result<Vec<Candidate>, Error> {
 fn check_features(superblock: &Superblock) -> Result<(), Error> {
     let unknown = superblock.incompat.without(Incompat::READABLE);
     if unknown.0 == 0 { Ok(()) } else { Err(Error::Features { features: unknown.names() }) }
-}
-
-fn check_one_filesystem(candidates: &[Candidate], newest: &Superblock) -> Result<(), Error> {
-    let identity = |superblock: &Superblock| (superblock.fsid, superblock.tree_fsid());
-    match candidates.iter().find(|part| identity(&part.superblock) != identity(newest)) {
-        None => Ok(()),
-        Some(foreign) => Err(Error::ForeignDevice {
-            device: foreign.device.name(),
-            found: Uuid(foreign.superblock.fsid),
-            expected: Uuid(newest.fsid),
-        }),
-    }
 }
 
 /// Fails if two candidates have the same number; they are sorted, so equal ones are neighbours.
@@ -181,7 +161,8 @@ fn read_only_reason(
     if let Some(why) = FLAGS.iter().find(|(flag, _)| newest.flags & flag != 0) {
         return Some(why.1.to_owned());
     }
-    let is_needed = |part: &&Candidate| options.writable && !part.device.writable();
+    let is_own = |part: &&Candidate| part.superblock.fsid == newest.fsid;
+    let is_needed = |part: &&Candidate| options.writable && is_own(part) && !part.device.writable();
     let refusing = candidates.iter().find(is_needed)?;
     Some(format!("{} is open for reading only", refusing.device.name()))
 }
@@ -198,9 +179,12 @@ const FLAGS: &[(u64, &str)] = &[
     (1 << 40, "a change of its metadata checksums was not finished"),
 ];
 
-fn join(candidate: Candidate, newest: Generation) -> VolumeDevice {
+fn join(candidate: Candidate, newest: &Superblock) -> VolumeDevice {
     let Candidate { device, superblock } = candidate;
+    let is_seed = superblock.fsid != newest.fsid;
+    let newest = newest.generation;
     let trust = match newest.0.saturating_sub(superblock.generation.0) {
+        _ if is_seed => Trust::Whole,
         0 => Trust::Whole,
         1 => Trust::Behind,
         _ => Trust::Stale,
@@ -214,7 +198,8 @@ fn join(candidate: Candidate, newest: Generation) -> VolumeDevice {
         );
     }
     let is_torn = superblock.bytenr != SUPER_OFFSETS[0];
-    let device = VolumeDevice::new(device, superblock.dev_item, trust);
-    device.torn.store(is_torn, Ordering::Relaxed);
+    let mut device = VolumeDevice::new(device, superblock.dev_item, trust);
+    device.seed = is_seed.then_some(superblock.generation);
+    device.torn.store(is_torn && !is_seed, Ordering::Relaxed);
     device
 }

@@ -16,7 +16,7 @@ use crate::device::VolumeDevice;
 use crate::error::Error;
 use crate::volume::Volume;
 
-/// The most bytes that are read because they will be asked for.
+/// The most bytes that [`Volume::read_soon`] reads in advance.
 const SOON_MAX: u64 = 4 << 20;
 
 /// The reads of one device.

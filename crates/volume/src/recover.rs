@@ -127,7 +127,7 @@ impl Volume {
         repairs: u64,
     ) -> (u64, Vec<u32>) {
         let mut right = Vec::new();
-        if bad.is_empty() || !self.writable() {
+        if bad.is_empty() || !self.writable() || self.is_on_seed(at) {
             return (0, right);
         }
         let repair = || DeferredRepair { at, bytes: bytes.to_vec(), good, bad: bad.to_vec() };

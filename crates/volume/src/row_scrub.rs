@@ -230,7 +230,7 @@ impl Volume {
 
 /// Rebuilds the lost sectors, if parity can and the results pass the check. Parity on a device that
 /// missed writes may be old, so it is not used. If one of two parity units is wrong, the other one
-/// may do.
+/// may be enough.
 fn rebuild(
     columns: &[Column],
     lost: &[usize],

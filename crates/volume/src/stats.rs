@@ -45,6 +45,24 @@ impl fmt::Display for Stats {
     }
 }
 
+/// Requests to devices and their bytes, of volumes that are gone: reads, then bytes written.
+static GONE: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
+
+/// The reads of devices, and the bytes written to them, by all volumes of this process that are
+/// gone. So a caller can count what a whole program did.
+#[must_use]
+pub fn io_of_gone_volumes() -> (u64, u64) {
+    (GONE[0].load(Ordering::Relaxed), GONE[1].load(Ordering::Relaxed))
+}
+
+impl Drop for Counters {
+    fn drop(&mut self) {
+        let Stats { reads, write_bytes, .. } = self.snapshot();
+        add(&GONE[0], reads);
+        add(&GONE[1], write_bytes);
+    }
+}
+
 /// The counters. Each is exact; together they are not of one moment.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {

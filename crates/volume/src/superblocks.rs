@@ -240,7 +240,9 @@ impl Volume {
     ) -> Result<(), Error> {
         self.check_commit(superblock)?;
         let mut outcome = Ok(());
-        let is_meant = |device: &VolumeDevice| device.trust() < Trust::Stale && is_meant(device);
+        let is_meant = |device: &VolumeDevice| {
+            device.trust() < Trust::Stale && !device.is_seed() && is_meant(device)
+        };
         for device in self.devices().iter().filter(|device| is_meant(device)) {
             let mut own = superblock.clone();
             own.dev_item = item_of(device, superblock);

@@ -34,6 +34,7 @@ use crate::error::{Error, Uuid};
 use crate::layout::Layout;
 use crate::params::{Params, Parity};
 use crate::resolver::ChunkResolver;
+use crate::seed_ids::SeedIds;
 use crate::stats::{Counters, Stats};
 
 /// Devices as one address space. Shared by all threads.
@@ -45,6 +46,10 @@ pub struct Volume {
     degraded: bool,
     /// Whether it is salvaged from a damaged volume. Then chunks may reach past the end of devices.
     pub(crate) is_salvage: bool,
+    /// The seeds that it was grown from.
+    pub(crate) seeds: SeedIds,
+    /// Whether the first commit after a seed is still to come.
+    pub(crate) is_sprouting: bool,
     /// How chunks with parity are used.
     pub(crate) parity: Parity,
     pub(crate) map: ChunkMap,
@@ -68,6 +73,8 @@ impl Volume {
             devices: ArcSwap::from_pointee(devices.into_iter().map(Arc::new).collect()),
             degraded,
             is_salvage: false,
+            seeds: SeedIds::default(),
+            is_sprouting: false,
             parity: Parity::default(),
             map: ChunkMap::new(),
             resolver: ChunkResolver::default(),
@@ -259,7 +266,7 @@ impl Volume {
     /// superblock. Nothing may be written then.
     pub fn begin_writing(&self, last: &Superblock) -> Result<(), Error> {
         self.read_only.check().map_err(|why| Error::ReadOnly { why })?;
-        for device in self.devices().iter() {
+        for device in self.devices().iter().filter(|device| !device.is_seed()) {
             let refused = |error: buttress_block::Error| Error::ReadOnly { why: error.to_string() };
             device.device.begin_writing().map_err(refused)?;
             let found = Self::read_superblock(&*device.device)?;

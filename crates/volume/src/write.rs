@@ -213,7 +213,8 @@ impl Volume {
     /// [`Error::Device`] from the first device that failed, after all were tried.
     pub fn flush(&self) -> Result<(), Error> {
         let mut outcome = Ok(());
-        for device in self.devices().iter().filter(|device| !device.is_lost()) {
+        let is_written = |device: &&Arc<VolumeDevice>| !device.is_lost() && !device.is_seed();
+        for device in self.devices().iter().filter(is_written) {
             self.counters.flush();
             let flushed = device.device.flush().or_else(|source| self.flush_failed(device, source));
             outcome = outcome.and(flushed);
@@ -271,7 +272,8 @@ impl Volume {
     /// When the volume is read-only, or the device refuses.
     pub fn discard_unallocated(&self, id: DeviceId, offset: u64, len: u64) -> Result<(), Error> {
         self.check_writable()?;
-        let Some(device) = self.device(id).filter(|device| !device.is_lost()) else {
+        let is_written = |device: &Arc<VolumeDevice>| !device.is_lost() && !device.is_seed();
+        let Some(device) = self.device(id).filter(is_written) else {
             return Ok(());
         };
         self.counters.discard(len);
@@ -289,6 +291,9 @@ impl Volume {
         is_wanted: impl Fn(u32) -> bool,
         transfers: &mut Vec<Transfer<'a>>,
     ) -> Result<(), Error> {
+        if self.is_on_seed(at) {
+            return Err(Error::ReadOnly { why: format!("chunk {at} is a seed's") });
+        }
         let class = self.class_of(at);
         self.for_each_copy(Extent::new(at, bytes.len() as u64), |device, offset, part, mirror| {
             if !is_wanted(mirror) || device.is_lost() {
@@ -313,7 +318,7 @@ impl Volume {
 
     fn plan_discard(&self, extent: Extent) -> Result<Vec<Gap>, Error> {
         let mut gaps: Vec<Gap> = Vec::new();
-        if self.has_parity(extent.start) {
+        if self.is_never_rewritten(extent.start) {
             return Ok(gaps);
         }
         self.for_each_copy(extent, |device, offset, part, mirror| {

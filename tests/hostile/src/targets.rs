@@ -138,6 +138,7 @@ pub fn node(data: &[u8]) {
         sectorsize: 4096,
         csum: CsumType::Crc32c,
         fsid: header.fsid,
+        seeds: buttress_volume::SeedIds::NONE,
         chunk_tree_uuid: header.chunk_tree_uuid,
     };
     let Header { bytenr: logical, generation, level, .. } = header;

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use serde_json::Value;
+
 use crate::client;
 use crate::execute::{self, DeviceRow};
 use crate::exit::{Context, Exit, Result};
@@ -12,7 +14,8 @@ use crate::ui::Ui;
 /// The actions on devices.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Verb {
-    /// Add devices to a volume. Existing data on them is lost.
+    /// Add devices to a volume. Existing data on them is lost. From a seed a new volume grows on
+    /// them.
     Add(Add),
     /// Move all data off a device, and remove it from the volume.
     #[command(alias = "delete")]
@@ -118,12 +121,29 @@ fn add(args: &Add, ui: &Ui) -> Result<Exit> {
         // All devices are checked before the first one is added.
         drop(execute::fresh_device(path, args.force)?);
     }
+    let (mut image, mut devices) = (args.image.clone(), args.devices.clone());
     for path in &args.new {
         let order = Order::DeviceAdd { new: client::whole(path)?, force: args.force };
-        let done = client::run(&order, &args.image, &args.devices, "add", ui)?;
-        if !ui.json() {
-            let id = &done["devid"];
-            ui.line(format!("{}: device {id} of {}", path.display(), args.image.display()))?;
+        let done = client::run(&order, &image, &devices, "add", ui)?;
+        if done["grown_from"].is_null() {
+            if !ui.json() {
+                let id = &done["devid"];
+                ui.line(format!("{}: device {id} of {}", path.display(), image.display()))?;
+            }
+        } else {
+            // The others become devices of the volume that has grown.
+            let seeds = done["grown_from"].as_array().into_iter().flatten();
+            devices.devices = seeds.filter_map(Value::as_str).map(PathBuf::from).collect();
+            image.clone_from(path);
+            if !ui.json() {
+                let options: Vec<_> = devices
+                    .devices
+                    .iter()
+                    .map(|seed| format!("--device {}", seed.display()))
+                    .collect();
+                let options = options.join(" ");
+                ui.line(format!("{}: a new volume; open it with {options}", path.display()))?;
+            }
         }
         added.push(done);
     }

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use buttress_block::{Device, OpenOptions, probe};
-use buttress_format::{CsumType, Profile};
+use buttress_format::{CsumType, Profile, limits};
 use buttress_fs::make::{FEATURES, Features, MakeOptions, MakeReport, make_on};
 use buttress_fs::{Codec, Timespec, be_repeatable};
 use buttress_remote::{Asked, Inside, host_file, is_remote};
@@ -62,6 +62,10 @@ pub(crate) struct Args {
     /// Size of tree nodes: 4k, 8k, 16k, 32k or 64k. The default is 16k, and 4k with --mixed.
     #[arg(long, short, value_parser = nodesize)]
     nodesize: Option<u32>,
+    /// Size of sectors, the smallest piece of data: 4k, 8k, 16k, 32k or 64k. The default is 4k.
+    /// Nodes are at least as large.
+    #[arg(long, short, value_name = "SIZE", value_parser = nodesize)]
+    sectorsize: Option<u32>,
     /// Features to enable, or to disable with ^ before the name. `list-all` prints their names.
     #[arg(long, short = 'O', default_value = "")]
     features: String,
@@ -286,6 +290,7 @@ fn options(args: &Args) -> Result<MakeOptions> {
         data: args.data,
         mixed: args.mixed,
         nodesize: nodesize_of(args),
+        sectorsize: sectorsize_of(args),
         features,
         fsid: args.uuid.map(uuid::Uuid::into_bytes),
         ..MakeOptions::default()
@@ -301,6 +306,7 @@ fn print(name: &str, args: &Args, report: &MakeReport, ui: &Ui) -> Result<()> {
             "label": args.label,
             "size": report.size,
             "nodesize": nodesize_of(args),
+            "sectorsize": sectorsize_of(args),
             "devices": 1 + args.more.len(),
             "data_profile": report.data.name(),
             "metadata_profile": report.metadata.name(),
@@ -318,7 +324,7 @@ fn print(name: &str, args: &Args, report: &MakeReport, ui: &Ui) -> Result<()> {
         ("Label:", if args.label.is_empty() { "(null)" } else { &args.label }.to_owned()),
         ("UUID:", fsid.to_string()),
         ("Node size:", nodesize_of(args).to_string()),
-        ("Sector size:", "4096".to_owned()),
+        ("Sector size:", sectorsize_of(args).to_string()),
         ("Filesystem size:", size::human(report.size)),
         ("Block group profiles:", String::new()),
     ];
@@ -345,7 +351,7 @@ fn list_features(ui: &Ui) -> Result<()> {
     Ok(())
 }
 
-fn csum(text: &str) -> Result<CsumType, String> {
+pub(super) fn csum(text: &str) -> Result<CsumType, String> {
     Ok(match text.to_ascii_lowercase().as_str() {
         "crc32c" => CsumType::Crc32c,
         "xxhash" | "xxhash64" => CsumType::Xxhash64,
@@ -376,7 +382,12 @@ fn profile(text: &str) -> Result<Profile, String> {
 }
 
 fn nodesize_of(args: &Args) -> u32 {
-    args.nodesize.unwrap_or(if args.mixed { 4096 } else { 16384 })
+    let sector = sectorsize_of(args);
+    args.nodesize.unwrap_or(if args.mixed { sector } else { sector.max(16384) })
+}
+
+fn sectorsize_of(args: &Args) -> u32 {
+    args.sectorsize.unwrap_or(limits::SECTOR)
 }
 
 fn nodesize(text: &str) -> Result<u32, String> {

@@ -6,6 +6,7 @@ mod block_device;
 mod cache;
 mod check;
 mod checker;
+mod convert;
 mod demo;
 mod encryption;
 mod events;

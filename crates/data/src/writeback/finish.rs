@@ -62,7 +62,7 @@ impl Writeback {
             bytes.count(meta);
             let mut dirty = file.dirty.lock();
             self.counters.count_clean(dirty.end_writeback(run));
-            grow(meta, &dirty, &(0..self.params.sector), size);
+            grow(meta, &dirty, &(0..self.params.sector), size, self.params.sector);
         });
         Ok(())
     }
@@ -202,10 +202,10 @@ pub(crate) fn fresh_extent(
 }
 
 /// Moves the length on disk to the end of the range that was just finished (L3). `size` is the
-/// length when the data was taken.
-pub(crate) fn grow(meta: &mut Meta, dirty: &Dirty, finished: &Range<u64>, size: u64) {
+/// length when the data was taken, `sector` the bytes of a sector.
+pub(crate) fn grow(meta: &mut Meta, dirty: &Dirty, finished: &Range<u64>, size: u64, sector: u64) {
     let mut disk_size = meta.disk_size;
-    if finished.start <= disk_size.next_multiple_of(4096) {
+    if finished.start <= disk_size.next_multiple_of(sector) {
         disk_size = disk_size.max(finished.end.min(size).min(meta.item.size));
     }
     meta.disk_size = disk_size;

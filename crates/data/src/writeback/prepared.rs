@@ -252,7 +252,7 @@ impl Writeback {
             let mut dirty = file.dirty.lock();
             for (run, _) in &runs {
                 dirty.note_extents(run);
-                grow(meta, &dirty, &(run.offset..run.end()), size);
+                grow(meta, &dirty, &(run.offset..run.end()), size, self.params.sector);
             }
         });
         write.note_put(parts);

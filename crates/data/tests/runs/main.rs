@@ -1,6 +1,6 @@
 //! Claims of runs under a scheduler that tries the orders in which threads may run, with readers,
-//! waiting threads and writers. The claims are the code itself; the device is a number for each
-//! sector.
+//! waiting threads and writers. The claims are the real code. The device is simulated, with a
+//! number for each sector.
 
 #[allow(dead_code, unreachable_pub, reason = "the crate's own source, of which models use a part")]
 #[path = "../../src/pages.rs"]
@@ -24,12 +24,12 @@ fn model(world: impl Fn() + Send + Sync + 'static) {
     shuttle::check_random(world, runs.unwrap_or(800));
 }
 
-/// A device, what is kept of it, and what writers have told. A reader that begins then sees as
-/// much.
+/// A device, its page cache, and the numbers of finished writes. A reader that begins after a write
+/// sees its number or a later one.
 struct World {
     disk: [AtomicU64; SECTORS as usize],
     told: [AtomicU64; SECTORS as usize],
-    /// How often each sector was read from the device.
+    /// The number of device reads of each sector.
     reads: [AtomicU64; SECTORS as usize],
     pages: Pages,
 }
@@ -41,7 +41,7 @@ impl World {
         Arc::new(Self { disk, told, reads, pages: Pages::new(budget) })
     }
 
-    /// Reads a run, sector by sector: others come between.
+    /// Reads a run sector by sector, so that other threads run in between.
     fn load(&self, claim: RunClaim<'_>, purpose: Purpose) -> Arc<AlignedBuf> {
         let extent = claim.extent();
         let mut bytes = AlignedBuf::zeroed(extent.len as usize);
@@ -55,7 +55,8 @@ impl World {
         bytes
     }
 
-    /// Reads one sector as a file's reader does: claims so much, or waits, or goes on behind.
+    /// Reads one sector as a file's reader does. It claims up to `want` sectors. If another thread
+    /// loads the sector, it reads ahead after that thread's run, and waits.
     fn read(&self, number: u64, want: u64, fails: bool) {
         let least = self.told[number as usize].load(Ordering::SeqCst);
         let at = Logical(number * SECTOR);
@@ -82,8 +83,8 @@ impl World {
         assert!(found >= least, "P1: sector {number} is {found}, told was {least}");
     }
 
-    /// Reads all sectors as a long call does: reads those that are missing first, with a copy for
-    /// threads that wait.
+    /// Reads all sectors as a long call does. It first reads those that no other thread loads, and
+    /// gives copies to threads that wait.
     fn read_long(&self) {
         let least = [0, 1, 2].map(|number: usize| self.told[number].load(Ordering::SeqCst));
         let mut todo: Vec<u64> = (0..SECTORS).collect();
@@ -125,7 +126,7 @@ impl World {
     }
 }
 
-/// What one thread does.
+/// The work of one thread.
 type Work = Box<dyn Fn(&World) + Send>;
 
 fn together(world: &Arc<World>, works: Vec<Work>) {
@@ -177,7 +178,7 @@ fn a_failed_read_falls_to_the_next() {
     });
 }
 
-/// P1: what was written, while a run was being read or kept, is never found old.
+/// P1: if a sector is written while its run is read or cached, no later reader finds the old bytes.
 #[test]
 fn nothing_old_is_found() {
     model(|| {
@@ -197,7 +198,8 @@ fn nothing_old_is_found() {
     });
 }
 
-/// The same beside long calls, which keep only what others wait for; no thread is left asleep.
+/// The same beside long calls, which cache only sectors that other threads wait for. No thread is
+/// left asleep.
 #[test]
 fn long_calls_give_copies_to_waiting_threads() {
     static SHARED: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
@@ -216,7 +218,7 @@ fn long_calls_give_copies_to_waiting_threads() {
     assert!(SHARED.load(Ordering::Relaxed) > 0, "no thread ever had the bytes of another");
 }
 
-/// Alone they leave nothing behind.
+/// A long call without waiting threads adds nothing to the page cache.
 #[test]
 fn a_long_call_keeps_nothing_without_waiting_threads() {
     model(|| {

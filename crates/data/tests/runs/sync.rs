@@ -1,4 +1,4 @@
-//! What the claims rest on, under a scheduler that tries the orders in which threads may run.
+//! The locks under the claims, in the form that the scheduler of these tests controls.
 
 use std::ops::{Deref, DerefMut};
 
@@ -7,7 +7,7 @@ pub(crate) use std::sync::Arc;
 pub(crate) use buttress_base::Rank;
 pub(crate) use shuttle::sync::atomic::{AtomicU64, Ordering};
 
-/// Without poisoning and without ranks, which are checked in every other test.
+/// A lock without poisoning. It has no ranks, because every other test checks them.
 #[derive(Debug)]
 pub(crate) struct Ranked<T>(shuttle::sync::Mutex<T>);
 

@@ -1,4 +1,4 @@
-//! Tests of two queues and the one thread that makes room for both.
+//! Tests of the two queues of waiting requests, and of the one thread that makes room for both.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::time::Duration;

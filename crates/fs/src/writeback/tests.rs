@@ -1,4 +1,5 @@
-//! Tests of a sync or a snapshot while other threads write data, in part or not yet.
+//! Tests of a sync or a snapshot while other threads are about to write data back, or have written
+//! a part.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -134,9 +135,9 @@ fn bytes_in_snapshot(device: MemoryDevice, name: &str) -> Vec<u8> {
     found
 }
 
-/// N16: the device holds back a write in place of buffered data. The file gets dirty again after
-/// that, and once more between the making of a snapshot and its commit. The snapshot holds the data
-/// from before its request, and none of its bytes changes.
+/// N16: the device holds back a write in place of buffered data. While the write is held back, the
+/// file gets dirty again. It gets dirty once more between the making of a snapshot and its commit.
+/// The snapshot holds the data from before its request, and none of its bytes changes.
 #[test]
 fn n16_buffered_data_on_its_way_beside_a_snapshot() {
     const OLD: u8 = 0xA0;

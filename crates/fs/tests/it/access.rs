@@ -41,7 +41,8 @@ fn read_all([file, link, dir]: &[Inode; 3]) {
     dir.read_dir(0, |_| ControlFlow::Continue(())).expect("names");
 }
 
-/// Reads put nothing into the trees, however many there are. A sync takes the last time along.
+/// Reads put nothing into the trees, however many reads there are. A sync puts the time of the last
+/// read there.
 #[test]
 fn reads_put_no_item_before_a_sync() {
     for options in ["relatime", "strictatime", "lazytime", "strictatime,lazytime"] {
@@ -69,8 +70,8 @@ fn reads_put_no_item_before_a_sync() {
     }
 }
 
-/// An inode that was read and is not used any more keeps its time of access. It has it when it is
-/// read from the trees anew, also when it was never synced.
+/// An inode that was read and is not used any more keeps its time of access. The inode has this
+/// time when it is loaded from the trees anew, even if it was never synced.
 #[test]
 fn access_outlives_the_last_user() {
     let device = memory(64);

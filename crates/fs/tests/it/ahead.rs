@@ -1,5 +1,5 @@
-//! Room that is made ahead on a small volume, full as it may be, in counted time: the same every
-//! time.
+//! Room that is made ahead on a small volume at different degrees of fullness. Time is counted in
+//! steps, so that every run has the same result.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +19,7 @@ const LATENCY: Duration = Duration::from_micros(200);
 const IDLE: Duration = Duration::from_secs(30);
 const LOAD: Duration = Duration::from_millis(200);
 
-/// Runs work on so many processors.
+/// Runs work on `processors` simulated processors.
 fn run<T: Send + 'static>(processors: usize, work: impl FnOnce() -> T + Send + 'static) -> T {
     let processors = Some(Processors { count: processors, cost: Cost::Step(STEP) });
     let options = Options {
@@ -31,7 +31,7 @@ fn run<T: Send + 'static>(processors: usize, work: impl FnOnce() -> T + Send + '
     result
 }
 
-/// A volume on which no chunk can come any more, and how many small files are in it.
+/// A volume that has no space for another chunk, and the number of small files in it.
 struct Crowded {
     fs: Filesystem,
     slow: Arc<Slow<MemoryDevice>>,
@@ -57,7 +57,7 @@ impl Crowded {
                 at += piece;
             }
         }
-        // Some data has room, and no group of it is empty.
+        // Every group of data has some free space, and none is empty. So no commit removes a group.
         for hole in 0..at >> 22 {
             filler.fallocate(hole << 22, 1 << 20, FallocateMode::PunchHole).expect("a hole");
         }
@@ -66,8 +66,8 @@ impl Crowded {
         Self { fs, slow, files: 0 }
     }
 
-    /// Makes small files until so many per cent of the metadata that files may have are in use, or
-    /// no more fits.
+    /// Makes small files until `percent` per cent of the metadata that files may have are in use,
+    /// or until no more fits.
     fn fill(&mut self, percent: u64) {
         let is_full = |fs: &Filesystem| {
             let metadata = fs.space_stats().accounts.metadata;
@@ -87,7 +87,7 @@ impl Crowded {
         }
     }
 
-    /// Changes files at random from four threads for a while; says how often.
+    /// Changes files at random from four threads for a while. Returns the number of changes.
     fn load(&self) -> u64 {
         let over = Arc::new(AtomicBool::new(false));
         let writers: Vec<_> = (0..4)
@@ -115,12 +115,12 @@ impl Crowded {
     }
 }
 
-/// What came of it at one degree of fullness.
+/// What happened at one degree of fullness.
 #[derive(Debug)]
 struct Held {
-    /// Rounds and commits of an idle volume, before a load and behind it.
+    /// Rounds and commits while the volume was idle, before a load and after it.
     idle: [(u64, u64); 2],
-    /// Those of a loaded one.
+    /// Rounds and commits under the load.
     loaded: (u64, u64),
     changes: u64,
 }
@@ -145,7 +145,7 @@ fn hold(preempt: &'static str) -> Vec<Held> {
             thread::sleep(IDLE);
             let before = since(&volume);
             let changes = volume.load();
-            // What was begun under load ends.
+            // Commits that began under the load come to their end.
             thread::sleep(LOAD / 4);
             let loaded = since(&volume);
             thread::sleep(IDLE);
@@ -157,8 +157,9 @@ fn hold(preempt: &'static str) -> Vec<Held> {
     run(4, work)
 }
 
-/// E1: a volume that is left alone is left alone, however full it is. Under load the clamp makes no
-/// more commits than writers have to wait for without it, but for ten a second.
+/// E1: no round and no commit runs on an idle volume, however full it is. Without the clamp,
+/// writers under load wait for some number of commits. With the clamp there are at most a tenth and
+/// ten a second more.
 #[test]
 fn e1_a_full_volume_is_not_flushed_for_ever() {
     for (held, off) in hold("clamp").iter().zip(&hold("off")) {
@@ -173,8 +174,9 @@ fn e1_a_full_volume_is_not_flushed_for_ever() {
     }
 }
 
-/// E2: 64 threads come to the line at the same time, again and again: each time they are one reason
-/// to make room earlier, or none where data on its way holds what they wait for.
+/// E2: 64 threads come to the line at the same time, again and again. Each time, all of them
+/// together move the clamp by one step at most. They do not move it if data on its way holds what
+/// they wait for.
 #[test]
 fn e2_waiters_at_once_are_one_step() {
     const THREADS: usize = 64;
@@ -182,7 +184,7 @@ fn e2_waiters_at_once_are_one_step() {
     let mut steps = Vec::new();
     for processors in [1, 4, 8, 16] {
         let work = move || {
-            // A commit takes longer than one processor needs for all of them to come.
+            // A commit takes longer than one processor needs to bring all threads to the line.
             let mut volume = Crowded::new("clamp", 10 * LATENCY);
             volume.fill(90);
             let create = |writer| {
@@ -231,9 +233,8 @@ fn e2_waiters_at_once_are_one_step() {
         };
         steps.push((processors, run(processors, work)));
     }
-    // Whether data is on its way when the clamp looks is chance. With several processors it mostly
-    // is. One alone
-    // works the line off as it comes.
+    // Chance decides whether data is on its way when the clamp looks. With several processors it
+    // mostly is. One processor alone serves the line as it comes.
     let sum: u32 = steps.iter().map(|(_, steps)| steps).sum();
     assert!(sum * 10 > MEETINGS as u32, "{steps:?}");
 }

@@ -5,8 +5,7 @@ use buttress_fs::{Error, ErrorKind, Filesystem, MountOptions};
 use crate::checker::expect_sound;
 use crate::volume::{content, file_with, memory, pattern};
 
-/// Room is made, what was deleted goes at the next sync, subvolumes too, and nothing is left
-/// behind.
+/// Writers find room, and the next sync removes deleted files and subvolumes completely.
 #[test]
 fn mount_without_threads_does_all_work() {
     let device = memory(128);
@@ -45,7 +44,8 @@ fn mount_without_threads_does_all_work() {
         for name in names {
             let _ = root.unlink(name.as_bytes());
         }
-        // On a full volume the first leaves some of what it frees to the second, with threads too.
+        // On a full volume the first sync leaves some of what it frees to the second. Threads would
+        // not change that.
         fs.sync().expect("what was deleted gives room");
         fs.sync().expect("what was deleted gives room");
         assert!(free() + (8 << 20) > before, "round {round}: {} of {before}", free());

@@ -14,8 +14,8 @@ fn opened_for_reading(device: &Arc<dyn Device>, list: &str) -> Filesystem {
     Filesystem::open(vec![Arc::clone(device)], options).expect("it is read")
 }
 
-/// What the opening left to a writer is made up for: subvolumes that were being deleted go, space
-/// is found, and files that are open go on.
+/// An opening for reading leaves some work to a writer, which is done now. Subvolumes that were
+/// being deleted go, free space is found, and open files stay usable.
 #[test]
 fn a_volume_that_is_woken_is_as_any_other() {
     let device = memory(256);
@@ -26,7 +26,8 @@ fn a_volume_that_is_woken_is_as_any_other() {
     fs.sync().expect("a commit");
     let tree = sub.id().tree;
     drop(sub);
-    // A crash just behind the commit that has the name gone and all else left.
+    // A crash right after the commit that removed the name. Everything else of the subvolume is
+    // still there.
     fs.root().delete_subvolume(b"sub").expect("it goes");
     fs.commit().expect("a commit");
     let device: Arc<dyn Device> = Arc::new(copy(&*device));
@@ -56,8 +57,8 @@ fn a_volume_that_is_woken_is_as_any_other() {
     assert_eq!(fs.root().id().tree, TreeId::FS);
 }
 
-/// A volume is not woken where others wrote it, where it has a log that was left out, or where it
-/// was opened past damage. It stays as it was.
+/// A volume does not become writable if another program wrote it, if its log was not replayed, or
+/// if damage was ignored at the opening. It stays as it was.
 #[test]
 fn a_volume_that_must_not_be_written_stays_read_only() {
     let device = memory(256);

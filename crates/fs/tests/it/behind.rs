@@ -1,5 +1,5 @@
-//! Block groups that are read after the opening: reads before they are known, waits for them, and
-//! faults that are found then.
+//! Block groups that are read after the opening. Reads come before the groups are known, requests
+//! wait for the groups, and the device has faults.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -45,14 +45,15 @@ fn known_chunks(fs: &Filesystem) -> u64 {
     fs.space_stats().engine.chunks
 }
 
-/// Files are read with the chunks that they need, and no others. A request for figures has all of
-/// them.
+/// A read of a file loads only the chunks that the file needs. A request for figures loads all
+/// chunks.
 #[test]
 fn chunks_are_asked_for_one_by_one() {
     let device = many_chunks();
     let all = known_chunks(&mount_with(&device, "ro,bg_read=first"));
     assert!(all > 45, "{all} chunks, in more than a leaf");
-    // By itself, because the tree of chunks has two levels.
+    // No option asks for it, but the mount looks up single chunks, because the chunk tree has two
+    // levels.
     let fs = Filesystem::open(vec![Arc::clone(&device)], quiet("ro")).expect("a mount");
     let opened = known_chunks(&fs);
     assert!(opened < 8, "{opened} of {all} chunks are known");
@@ -68,7 +69,7 @@ fn chunks_are_asked_for_one_by_one() {
     fs.close().expect("nothing to write");
 }
 
-/// Many threads read while one is in want of the groups, and all see what is there.
+/// Many threads read while one thread needs all groups. Every reader gets the content of its files.
 #[test]
 fn readers_and_writers_come_at_once() {
     let device = many_chunks();
@@ -107,7 +108,7 @@ fn readers_and_writers_come_at_once() {
     expect_sound(&device);
 }
 
-/// An opening and closing writes nothing, with the groups known by then or not.
+/// An opening and closing writes nothing, whether the groups are known by then or not.
 #[test]
 fn an_opening_alone_writes_nothing() {
     let device = many_chunks();
@@ -148,8 +149,8 @@ impl Hook for Failing {
     }
 }
 
-/// Groups that cannot be read make the volume read-only, with the reason; what can be read is, and
-/// nothing is written.
+/// Groups that cannot be read make the volume read-only, with the reason. Files can still be read,
+/// and nothing is written.
 #[test]
 fn groups_that_cannot_be_read() {
     let device = many_chunks();
@@ -166,7 +167,7 @@ fn groups_that_cannot_be_read() {
     let why = fs.read_only_reason().expect("a reason");
     assert!(!why.is_empty());
     hooked.hook.0.store(false, Ordering::SeqCst);
-    // Their chunks are asked for still.
+    // The mount still looks up the chunks of these files.
     (0..50).for_each(read);
     let again = fs.root().mkdir(b"new", 0o755, 0, 0).expect_err("it stays so");
     assert_eq!(again.kind(), ErrorKind::ReadOnly);

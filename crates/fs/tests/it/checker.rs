@@ -1,4 +1,4 @@
-//! The reference tool's opinion of what was written, where the tool is installed.
+//! Checks of a written volume: by our checker, and by the reference tool where it is installed.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ pub(crate) fn expect_sound(device: &Arc<dyn Device>) {
     find_faults(device).unwrap_or_else(|what| panic!("buttress check:\n{what}"));
 }
 
-/// What it finds, in words.
+/// The findings of our checker, in words.
 pub(crate) fn find_faults(device: &Arc<dyn Device>) -> Result<(), String> {
     let (devices, options) = (vec![Arc::clone(device)], buttress_check::Options::thorough());
     let report = buttress_check::check_devices(devices, &options, &buttress_check::NoProgress);
@@ -47,7 +47,7 @@ pub(crate) fn expect_cut_sound(device: &Arc<dyn Device>, when: &str) {
 ///
 /// # Panics
 ///
-/// When the tool finds anything.
+/// When one of the two finds anything.
 pub(crate) fn check(device: &Arc<dyn Device>) {
     expect_sound(device);
     if Command::new("btrfs").arg("--version").output().is_err() {

@@ -1,11 +1,12 @@
-//! Content: what was written is read, from memory, from the device, and after a remount.
+//! Content: reads return the written bytes, from memory, from the device, and after a remount.
 
 use buttress_fs::{ErrorKind, FallocateMode, InodeFlags, MountOptions, NameError, SetAttr};
 
 use crate::checker::check;
 use crate::volume::{content, file_with, memory, mount, mount_with, pattern};
 
-/// Files of every awkward length come back, from memory, after writeback, and after a remount.
+/// Files of every awkward length have the written content in memory, after writeback, and after a
+/// remount.
 #[test]
 fn lengths() {
     let device = memory(512);
@@ -34,7 +35,7 @@ fn lengths() {
     }
 }
 
-/// A file that lives in the tree grows out of it, with zeros where nothing was written.
+/// An inline file grows too large for the tree, and reads as zeros where nothing was written.
 #[test]
 fn inline_files_grow() {
     let device = memory(256);
@@ -63,7 +64,7 @@ fn inline_files_grow() {
     assert_eq!(content(&fs.resolve("up").expect("file"))[4..], [0; 8996]);
 }
 
-/// A cut never shows again what it cut off, however the file grows back.
+/// The bytes that a cut removed never appear again, however the file grows back.
 #[test]
 fn cutting_and_growing() {
     let device = memory(256);
@@ -88,7 +89,7 @@ fn cutting_and_growing() {
     check(&device);
 }
 
-/// Space set aside reads as zeros, is written in place, and holes give space back.
+/// Preallocated space reads as zeros and is written in place. Punched holes give space back.
 #[test]
 fn allocating_and_punching() {
     let device = memory(256);
@@ -130,8 +131,8 @@ fn allocating_and_punching() {
     assert!(bytes[1 << 20..].iter().all(|byte| *byte == 9));
 }
 
-/// A cut to the length that a file has gives back what was set aside behind it, as in Linux, and
-/// what is within stays.
+/// A cut to the present length of a file gives back the space preallocated after its end, as in
+/// Linux. Space preallocated before its end stays.
 #[test]
 fn a_cut_to_the_same_length() {
     let device = memory(256);
@@ -153,7 +154,7 @@ fn a_cut_to_the_same_length() {
     assert_eq!((file.attr().blocks, content(&file)), (blocks, pattern(1, 70_000)));
 }
 
-/// Writes past the dirty map and writes through it end in one file.
+/// Direct writes, which go past the dirty map, and buffered ones may go to the same file.
 #[test]
 fn direct_writes() {
     let device = memory(256);
@@ -176,7 +177,8 @@ fn direct_writes() {
     assert_eq!(content(&fs.resolve("file").expect("file")), expected);
 }
 
-/// A full volume says so when it is written to, and works again once something is removed.
+/// A write to a full volume fails with `ENOSPC`, and the volume works again once something is
+/// removed.
 #[test]
 fn a_full_volume_recovers() {
     let device = memory(256);
@@ -205,7 +207,7 @@ fn a_full_volume_recovers() {
     check(&device);
 }
 
-/// Without the feature that leaves holes out, each hole has an item.
+/// Without the feature `no-holes`, each hole has an item.
 #[test]
 fn holes_have_items_where_they_must() {
     let mut options = buttress_fs::MakeOptions::default();
@@ -228,7 +230,7 @@ fn holes_have_items_where_they_must() {
     check(&device);
 }
 
-/// More dirty data than may be makes writers write, not memory grow.
+/// At the limit of dirty data, writers write data back, and memory does not grow.
 #[test]
 fn dirty_data_is_bounded() {
     let device = memory(1024);
@@ -250,9 +252,8 @@ fn dirty_data_is_bounded() {
     check(&device);
 }
 
-/// On a full volume, what has its place already can still be written: preallocated ranges, and
-/// files that are overwritten in place; whole sectors, parts of them, again while they are on their
-/// way.
+/// On a full volume, preallocated ranges and files without copy-on-write can still be written. The
+/// test writes whole sectors and parts of sectors, some of them again while they are on their way.
 #[test]
 fn n11_writes_in_place_need_no_space() {
     let device = memory(128);
@@ -278,7 +279,8 @@ fn n11_writes_in_place_need_no_space() {
             for step in 0..12_u64 {
                 let (from, size) = ((step * 331_777) as usize, 40_000 + 9_000 * round);
                 let bytes = pattern(step + 100 * round as u64, size);
-                // What was written of the preallocated range is copied on write from then on.
+                // A part of the preallocated range that was written once is copied on write from
+                // then on.
                 if round > 0 && std::ptr::eq(file, &reserved) {
                     let kind = file.write_at(from as u64, &bytes).map_err(|error| error.kind());
                     assert!(matches!(kind, Ok(_) | Err(ErrorKind::NoSpace)), "{kind:?}");
@@ -306,7 +308,7 @@ fn n11_writes_in_place_need_no_space() {
     }
 }
 
-/// Accepted writes succeed, for any number of extents: their metadata is reserved with them.
+/// Accepted writes succeed, for any number of extents, because they reserve their metadata.
 #[test]
 fn accepted_writes_arrive() {
     let device = memory(128);
@@ -318,7 +320,7 @@ fn accepted_writes_arrive() {
             refused += 1;
             continue;
         };
-        // Every other sector: an extent each.
+        // Every other sector is written, so that each is an extent.
         let mut written = 0;
         for sector in 0..200_u64 {
             if file.write_at(sector * 8192, &pattern(number * 1000 + sector, 4096)).is_err() {
@@ -347,8 +349,8 @@ fn accepted_writes_arrive() {
     }
 }
 
-/// A file of more extents than one step takes away, cut to nothing: in several steps, and nothing
-/// is left.
+/// A file has more extents than one step removes. A cut to nothing removes all of them in several
+/// steps.
 #[test]
 fn a_file_of_many_extents_is_cut() {
     let device = memory(512);
@@ -356,7 +358,7 @@ fn a_file_of_many_extents_is_cut() {
     let file = fs.root().create(b"many", 0o644, 0, 0, 0).expect("a file");
     let bytes = pattern(3, 4096);
     for extent in 0..3000_u64 {
-        // Holes in between, so that no two become one.
+        // Holes lie between the extents, so that no two are joined.
         file.write_at(extent * 8192, &bytes).expect("room");
     }
     file.sync().expect("a sync");

@@ -1,5 +1,5 @@
-//! Power is cut while subvolumes are copied, deleted and dropped: what was acknowledged is there, a
-//! snapshot is whole or is not, and a drop goes on.
+//! Power is cut while subvolumes are copied, deleted and dropped. What was acknowledged is there, a
+//! snapshot is complete or absent, and a drop goes on after the mount.
 //!
 //! `BUTTRESS_CUTS` multiplies the states that are looked at.
 
@@ -15,7 +15,7 @@ use crate::checker::expect_cut_sound;
 use crate::volume::{content, copy, drop_all, file_with, list, mount, pattern, setting};
 
 const FILES: u64 = 60;
-/// So many that dropping their subvolume takes several steps.
+/// Files of a subvolume, so many that a drop of it takes several steps.
 const MANY: u64 = 9000;
 
 /// What a subvolume of this test holds after a number of changes.
@@ -64,8 +64,8 @@ fn begun() -> MemoryDevice {
     copy(&*shared)
 }
 
-/// Two cuts, each while a first superblock is written. The remains of the second never complete
-/// those of the first, which name trees that were overwritten in between.
+/// Two cuts, each while a first superblock is written. The remains of the first name trees that
+/// were overwritten before the second cut. Both remains together never make a valid superblock.
 #[test]
 fn two_torn_superblocks_make_no_third() {
     let base = MemoryDevice::new(256 << 20);
@@ -91,9 +91,9 @@ fn two_torn_superblocks_make_no_third() {
         log.intervals(&mut Rng::new(1), 1, 100, |crash| check(&crash.devices[0]));
     };
     let (mut torn, mut states) = (0, 0);
-    // Other files, so other trees in the same places.
+    // The runs write different files, so different trees come to the same places.
     cut(&copy(&*shared), 400, &mut |device| {
-        // What it names is new, and something behind that is not.
+        // The first sector, which names the trees, is new, and the second is old.
         let is_torn = Volume::read_superblock_mirror(device, 0).is_err()
             && sector(device, 0) != sector(&*shared, 0)
             && sector(device, 1) == sector(&*shared, 1);
@@ -118,8 +118,8 @@ fn two_torn_superblocks_make_no_third() {
     assert!(torn == 6 && states > 600, "{torn} times, {states} states");
 }
 
-/// Everything is moved, data and metadata, and the power goes somewhere in between: each file is
-/// what it was, and the next balance, gone on with, moves the rest.
+/// A balance moves all data and metadata, and the power is cut in the middle. Each file keeps its
+/// content, and the resumed balance moves the rest.
 #[test]
 fn power_is_cut_in_a_balance() {
     let base = MemoryDevice::new(512 << 20);
@@ -202,7 +202,7 @@ fn power_is_cut_while_subvolumes_come_and_go() {
         let mark = crash.mark.unwrap_or(0);
         let when = format!("event {} draw {} mark {mark}", crash.event, crash.draw);
         let device: Arc<dyn Device> = Arc::new(crash.devices[0].fork());
-        // Before any repair.
+        // The check comes before any mount, which could repair something.
         expect_cut_sound(&device, &when);
         let fs = mount(&device);
         assert_eq!(fs.read_only_reason(), None, "{when}");

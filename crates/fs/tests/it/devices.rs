@@ -1,11 +1,12 @@
-//! A device that does something else with some of its requests: each test says what, and of which.
+//! A device that changes some of its requests: the hook of a test says which requests, and how.
 
 use std::fmt::Debug;
 use std::sync::Arc;
 
 use buttress_block::{Device, Error, Layer};
 
-/// What becomes of requests; those that are not named go through.
+/// Handles requests. Each method that a hook does not implement passes its request to the device
+/// below.
 pub(crate) trait Hook: Debug + Send + Sync {
     fn read(&self, below: &dyn Device, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
         below.read_at(offset, buf)

@@ -1,4 +1,4 @@
-//! Blocks of one file that are dirty by the thousand, where metadata is scarce: their reservation.
+//! The reservation of thousands of dirty blocks of one file, where metadata is scarce.
 
 use std::sync::{
     Arc,
@@ -16,8 +16,8 @@ use crate::volume::{file_with, memory_with, mount_with};
 const BLOCK: u64 = 4096;
 const BLOCKS: u64 = 5000;
 
-/// A volume with metadata that is more than half full and no chunk to come. It has a file of which
-/// each block is an extent.
+/// A volume with metadata that is more than half full, and without space for another chunk. Each
+/// block of its file is an extent.
 fn scarce(nodesize: u32, options: &str) -> (Arc<dyn Device>, Filesystem, Inode) {
     let device = memory_with(256, &MakeOptions { nodesize, ..MakeOptions::default() });
     let fs = mount_with(&device, &format!("preempt=off,commit=300,dirty=64M,{options}"));
@@ -64,7 +64,7 @@ fn blocks_of_one_file_wait_for_no_metadata() {
             fs.sync().expect("durable");
         }
         let stats = fs.space_stats();
-        // By the path it is dozens.
+        // If each block reserved a whole path, there would be dozens of waits.
         let waited = waits() - before;
         assert!(waited < 8, "nodes of {nodesize}: {waited} waits");
         assert_eq!(stats.shortfalls, 0, "nodes of {nodesize}");
@@ -76,8 +76,8 @@ fn blocks_of_one_file_wait_for_no_metadata() {
 }
 
 /// A thread reads old trees all the time, so no commit gives anything back. Each writeback of a
-/// part of the dirty data would make the same leaves anew. The reserved space is there all the
-/// same, in spite of refusals.
+/// part of the dirty data would make the same leaves anew. Even when writers are refused, the space
+/// that is reserved already stays available.
 #[test]
 fn readers_of_old_trees_take_no_reservation() {
     for nodesize in [4 << 10, 16 << 10] {
@@ -87,13 +87,13 @@ fn readers_of_old_trees_take_no_reservation() {
         std::thread::scope(|scope| {
             let writer = scope.spawn(|| {
                 let mut rng = Rng::new(u64::from(nodesize));
-                // Once there is no room it waits for readers, and may be refused.
+                // Without free room the write waits for readers, and may be refused.
                 while !stop.load(Ordering::Relaxed) {
                     let _ = file.write_at(rng.below(BLOCKS) * BLOCK, &[1; BLOCK as usize]);
                 }
             });
             for i in 0..40 {
-                // A commit, with all ordered extents finished.
+                // The sync finishes all ordered extents and commits.
                 fs.root().unlink(format!("0-{i}").as_bytes()).expect("what frees space is let in");
                 fs.root().sync().expect("no commit lacks what was reserved");
             }

@@ -11,7 +11,8 @@ use crate::volume::{file_with, memory, mount_with, nocow, pattern};
 const BLOCK: u64 = 4096;
 const WRITERS: usize = 64;
 
-/// Writers of blocks of their own at the same time, over and over; how many were refused.
+/// Threads write at the same time, each its own blocks, over and over. Returns the number of
+/// refused writes.
 fn refused(files: &[Inode], blocks: u64) -> usize {
     let (mut refused, mut turn) = (0, 0);
     for _ in 0..6 {
@@ -52,9 +53,9 @@ fn in_place(fs: &Filesystem, files: usize, blocks: u64) -> Vec<Inode> {
     files
 }
 
-/// E4 for metadata and writes in place: a writer that has found where its data lies keeps others
-/// from writing that file back. Dirty data, of other files or of its own, may hold the metadata
-/// that it needs.
+/// E4 for metadata and writes in place: once a writer knows where its data lies, no thread can
+/// write its file back. But dirty data, of other files or of the same, may hold the metadata that
+/// the writer needs.
 #[test]
 fn e4_writers_in_place_wait_for_dirty_data() {
     for (policy, files, blocks) in [("levels", WRITERS, 1), ("levels", 1, 4), ("counted", 1, 4)] {
@@ -68,8 +69,8 @@ fn e4_writers_in_place_wait_for_dirty_data() {
     }
 }
 
-/// V1: dirty data that is cut to an inline length has room reserved in the tree, and draws on no
-/// reserve.
+/// V1: dirty data that is cut to an inline length has room reserved in the tree, and does not draw
+/// on the global reserve.
 #[test]
 fn cut_to_inline_is_reserved() {
     for options in ["rw", "compress-force=zstd"] {
@@ -82,7 +83,8 @@ fn cut_to_inline_is_reserved() {
         }
         fs.sync().expect("durable");
         assert_eq!(fs.space_stats().shortfalls, 0, "{options}");
-        // Cut on the disk, where they lie in an extent, and then written, or longer by a little.
+        // Here a file is cut when its data already lies in an extent, and then written within its
+        // length or just past it.
         for i in 0..300_u64 {
             let file = file_with(&fs.root(), &format!("g{i}"), &vec![i as u8; 9000]);
             file.sync().expect("durable");
@@ -97,8 +99,8 @@ fn cut_to_inline_is_reserved() {
     }
 }
 
-/// V1: dirty data that grows over a hole and stays inline has the rest reserved in the tree. It is
-/// reserved once, however often the length goes up and down.
+/// V1: dirty data that grows over a hole and stays inline has room reserved in the tree for the
+/// added length, too. The room is reserved once, however often the length goes up and down.
 #[test]
 fn growth_to_inline_is_reserved() {
     for options in ["rw", "compress-force=zstd"] {
@@ -127,7 +129,7 @@ fn growth_to_inline_is_reserved() {
             files.iter().for_each(|file| resize(file, 3000));
             files.iter().for_each(|file| resize(file, 550));
         }
-        // Compressed, 3000 bytes may lie there too.
+        // With compression, 3000 bytes may also lie in the tree.
         assert!(reserved() <= before + 300 * 2048, "{options}: {} after {before}", reserved());
         fs.sync().expect("durable");
         assert_eq!(fs.space_stats().shortfalls, 0, "{options}, up and down");
@@ -137,9 +139,9 @@ fn growth_to_inline_is_reserved() {
     }
 }
 
-/// E4 for data that is written at once: what overwriting needs is what it frees, which a commit
-/// gives back. As long as what is free holds one block of each writer, none is refused, however
-/// many come at once.
+/// E4 for direct writes: an overwrite needs as much space as it frees, and a commit gives that
+/// back. If the free space holds one block of each writer, no writer is refused, however many come
+/// at once.
 #[test]
 fn e4_direct_writers_wait_for_what_they_free() {
     for ordered in [false, true] {

@@ -1,10 +1,10 @@
 //! The events of a mount about its space: which requests waited for how much and how long, what
-//! made room, and all accounts when a request is refused. The counters without listeners are the
-//! same.
+//! made room, and all accounts when a request is refused. The counters of the mount must agree with
+//! its events.
 //!
-//! Listeners are of the whole process, so that they hear threads of the mount too; other tests run
-//! beside these. Of the waiting requests the first test hears its own threads alone. The second
-//! runs again in a process of its own.
+//! A listener hears all threads of the process, so that it hears those of the mount too. But it
+//! also hears other tests. So the first test looks only at the waiting requests of its own threads.
+//! The second test runs in a process of its own.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -61,7 +61,7 @@ impl Visit for Told {
 static LISTENS: AtomicBool = AtomicBool::new(false);
 static HEARD: Mutex<Vec<Told>> = Mutex::new(Vec::new());
 
-/// Hears what is told of space, and nothing else.
+/// Records the events about space, and no others.
 struct Listener;
 
 impl Subscriber for Listener {
@@ -97,8 +97,8 @@ fn heard(target: &str) -> Vec<Told> {
     heard.iter().filter(|told| told.target == target).cloned().collect()
 }
 
-/// Overwrites with old space that comes back by commits alone: writers wait, and room is made. Then
-/// nothing is left, and a request is refused.
+/// Overwrites a file on a nearly full volume, where only commits give the old space back. So
+/// writers wait, and room is made. Then a request exceeds all that is left, and is refused.
 fn crowd() {
     let device = memory(160);
     let fs = mount_with(&device, "dirty=8M");
@@ -143,7 +143,7 @@ fn hurry(fs: &Filesystem) {
         }
     }
     assert!(fs.space_stats().rounds > 0, "no room was made ahead: {:?}", fs.space_stats());
-    // What it came to is told when its commit is done.
+    // The event with the result of a round comes when the commit of the round is done.
     fs.sync().expect("a commit");
     let is_ahead = |told: &Told| told.fields["source"] != "tickets";
     for _ in 0..6000 {
@@ -210,11 +210,11 @@ fn space_says_what_happens_to_it() {
     }
 }
 
-/// Set in the process that runs the second test for itself.
+/// This variable is set in the process that runs only the second test.
 const ALONE: &str = "BUTTRESS_TEST_ALONE";
 
-/// Events of one target with these values of its fields, as text. A field that not all have stands
-/// behind one that tells those apart.
+/// Events of one target with these values of their fields, as text. Some fields exist in some
+/// events only. An earlier field of the list must select these events.
 fn heard_with(target: &str, fields: &[(&str, String)]) -> Vec<Told> {
     let fits = |told: &Told| fields.iter().all(|(name, value)| told.fields[name] == *value);
     heard(target).into_iter().filter(fits).collect()
@@ -228,7 +228,7 @@ fn those_with(told: &[Told], name: &str) -> Vec<Told> {
     told.iter().filter(|told| told.fields[name] == "true").cloned().collect()
 }
 
-/// What differs between what was told and what is counted, in words.
+/// The difference between the events and the counters, in words.
 fn difference(stats: &SpaceStats) -> Option<String> {
     let engine = &stats.engine;
     let mut found = Vec::new();
@@ -298,8 +298,8 @@ fn difference(stats: &SpaceStats) -> Option<String> {
     (!found.is_empty()).then(|| found.join("\n"))
 }
 
-/// Writers on a full volume where dirty data reserves so much metadata that they wait for it; then
-/// one is refused.
+/// Writers on a full volume. Their dirty data reserves so much metadata that they wait for it,
+/// until a request is refused.
 fn wait_for_metadata(fs: &Filesystem) -> u64 {
     let filler = file_with(&fs.root(), "filler", b"");
     let allocate = FallocateMode::Allocate { keep_size: false };
@@ -343,7 +343,7 @@ fn figures_are_what_was_told() {
     let asked = wait_for_metadata(&fs);
     fs.sync().expect("durable");
 
-    // The mount's threads end what they were at.
+    // The threads of the mount may still be at work for a moment.
     let mut differs = difference(&fs.space_stats());
     for _ in 0..1000 {
         if differs.is_none() {

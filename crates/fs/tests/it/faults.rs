@@ -1,9 +1,10 @@
-//! Each request of a workload fails once, in each way. The acknowledged state is there. A failure
-//! inside of a commit makes the volume read-only with its cause. Reads go on, unmounting works, and
-//! no thread panics.
+//! Each request of a workload fails once, in each way. The acknowledged state is never lost. A
+//! failure inside of a commit makes the volume read-only with its cause. Reads go on, unmounting
+//! works, and no thread panics.
 //!
 //! The workload runs from a seed ([`buttress_base::seeded`]), so that the n-th request is the same
-//! one each time. Each round takes another part of all requests; `BUTTRESS_FAULTS=all` takes all.
+//! one each time. Each round of the test campaign tries a part of all requests;
+//! `BUTTRESS_FAULTS=all` tries all.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,14 +22,14 @@ use crate::volume::pattern;
 
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
 
-/// What a name may stand for: the number of a content, or nothing.
+/// The allowed results for one name: numbers of contents, or `None` if the name may be missing.
 type Held = Vec<Option<u64>>;
 
-/// What was done, and what may be there for it.
+/// The operations so far, and the allowed results.
 #[derive(Clone, Debug)]
 struct Model {
     names: BTreeMap<&'static str, Held>,
-    /// Names of which something failed: any mixture may be there.
+    /// Names with a failed operation: their file may have any mixture of contents.
     doubtful: Vec<&'static str>,
     failures: usize,
     acknowledged: usize,
@@ -52,7 +53,7 @@ impl Model {
         self.doubtful.extend(names);
     }
 
-    /// What was acknowledged as durable is the one thing that may be there.
+    /// After an acknowledged sync, only the last content of each name is allowed.
     fn durable(&mut self, names: &[&'static str]) {
         for name in names {
             let held = self.names.entry(name).or_default();
@@ -117,7 +118,7 @@ fn put(fs: &Filesystem, name: &str, version: u64) -> Result<()> {
     Ok(())
 }
 
-/// Goes on to the end, whatever fails.
+/// Runs the whole workload, whatever fails.
 fn work(fs: &Filesystem, model: &mut Model) {
     for step in 0..36_u64 {
         let name = NAMES[(step * 7 % 5) as usize];
@@ -132,9 +133,9 @@ fn work(fs: &Filesystem, model: &mut Model) {
             1 | 3 => {
                 let Ok(inode) = fs.root().lookup(name.as_bytes()) else { continue };
                 match inode.sync() {
-                    // What a write that failed has left is durable now, whatever it is.
+                    // After a failed write, the sync makes durable whatever the write left.
                     Ok(()) => model.durable(&[name]),
-                    // As everywhere, it is said once that data is lost, and then it is lost.
+                    // A sync reports lost data once. The data is lost from then on.
                     Err(_) => model.failed(&[name]),
                 }
             }
@@ -183,7 +184,7 @@ fn work(fs: &Filesystem, model: &mut Model) {
     }
 }
 
-/// What a run with one fault, or with none, was like.
+/// The result of a run with one fault, or with none.
 #[derive(Debug)]
 struct Outcome {
     requests: u64,
@@ -209,7 +210,7 @@ fn mount(device: Arc<dyn Device>, options: &str) -> Result<Filesystem> {
     Filesystem::open(vec![device], options)
 }
 
-/// The workload with one fault, and what is there afterwards.
+/// Runs the workload with one fault, then checks the content of the volume.
 fn with_fault(base: &MemoryDevice, options: &'static str, fault: Option<Fault>) -> Outcome {
     let memory = Arc::new(base.fork());
     let left: Arc<dyn Device> = Arc::clone(&memory) as Arc<dyn Device>;
@@ -238,7 +239,7 @@ fn with_fault(base: &MemoryDevice, options: &'static str, fault: Option<Fault>) 
                 faults.heal();
                 outcome.latched = fs.read_only_reason().is_some();
                 if outcome.latched {
-                    // Nothing is taken any more, and what is there can be read.
+                    // The volume refuses changes, and its content can be read.
                     let refused = fs.root().create(b"late", 0o644, 0, 0, 0).err().map(|e| e.kind());
                     let committed = fs.commit().err().map(|error| error.kind());
                     assert_eq!(committed, Some(ErrorKind::Aborted), "no commit has everything");
@@ -264,7 +265,8 @@ fn with_fault(base: &MemoryDevice, options: &'static str, fault: Option<Fault>) 
     };
     let ((mut outcome, model), _) = seeded::run(7, seeded::Options::default(), work)
         .unwrap_or_else(|stuck| panic!("{fault:?} with {options}: {stuck}"));
-    // The checker has threads of its own, which no seed knows.
+    // The checker runs outside of `seeded::run`, because that does not control the checker's
+    // threads.
     if !lies && let Err(what) = check_cut(&left) {
         outcome.problem.get_or_insert(what);
     }
@@ -283,7 +285,7 @@ fn with_fault(base: &MemoryDevice, options: &'static str, fault: Option<Fault>) 
     outcome
 }
 
-/// Threads of mounts that panicked: no code joins them that would report it.
+/// The number of mount threads that panicked. No code joins them, so only this hook sees it.
 fn panics() -> &'static AtomicUsize {
     static PANICS: AtomicUsize = AtomicUsize::new(0);
     static HOOK: std::sync::Once = std::sync::Once::new();
@@ -308,7 +310,7 @@ fn the_nth_request_goes_wrong() {
     Filesystem::make(&base, &make).expect("a volume");
     let mounts = [
         "rw,noatime,commit=300",
-        // Hardly any memory of its own, and commits instead of logs.
+        // This mount has very small caches, and commits instead of logs.
         "rw,noatime,notreelog,commit=1,page_cache=0",
     ];
     let kinds = [
@@ -328,8 +330,8 @@ fn the_nth_request_goes_wrong() {
         assert!(clean.problem.is_none() && clean.failures == 0, "{options}: {clean:?}");
         assert!(clean.requests > 100 && clean.acknowledged > 4, "{options}: {clean:?}");
         for (kind, (only, what)) in kinds.into_iter().enumerate() {
-            // One counts to the end of its kind; whatever lies behind that is a run without a
-            // fault.
+            // A fault that never strikes counts the requests of this kind. A fault with a greater
+            // number would strike none.
             let never = Fault { n: u64::MAX - 1, only, what };
             let requests = with_fault(&base, options, Some(never)).requests;
             let stride = if all { 1 } else { requests / 12 + 1 };

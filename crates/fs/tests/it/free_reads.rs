@@ -1,4 +1,4 @@
-//! Reads that stand still at the device hold no lock of the file, and return no bytes that came to
+//! Reads that wait for the device hold no lock of the file. They return no bytes that came to
 //! belong to another file meanwhile.
 
 use std::sync::{Arc, Condvar, Mutex};
@@ -14,9 +14,9 @@ use crate::devices::{Hook, Hooked};
 use crate::room::fill;
 use crate::volume::{file_with, memory, mount_with};
 
-/// The length of the reads that stand still.
+/// The length of the reads that the device holds back.
 const LEN: usize = 80 << 10;
-/// For what must happen while a read stands still, and would wait for it otherwise.
+/// The time limit for work that must end while the device holds a read back.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,11 +26,11 @@ enum Door {
     Knocked,
 }
 
-/// Sectors that are all of this byte are read wrong.
+/// The device returns wrong bytes for a sector that is full of this byte.
 const ROTTEN: u8 = 0xD3;
 
-/// Holds the first read of [`LEN`] bytes back before it reads anything; what it is told to forget
-/// is wrong at once.
+/// Holds back the first read of [`LEN`] bytes, before any byte is read. Discarded sectors have
+/// wrong bytes at once.
 #[derive(Debug)]
 struct Gate(Mutex<Door>, Condvar);
 
@@ -79,8 +79,8 @@ fn gated(mib: u64, options: &str) -> (Arc<dyn Device>, Arc<Hooked<Gate>>, Filesy
     (below, gate, fs)
 }
 
-/// Reads a file from its beginning, and does something else while the device has the request;
-/// answers what was read.
+/// Reads a file from its beginning, and calls `act` while the device holds the request back.
+/// Returns the bytes that were read.
 fn while_it_reads(gate: &Hooked<Gate>, file: &Inode, act: impl FnOnce() + Send) -> Vec<u8> {
     while_it_reads_so_many(gate, file, LEN, act)
 }
@@ -114,7 +114,7 @@ fn while_it_reads_so_many(
 }
 
 /// Ordered extents finish and other threads cut and read a file, while one thread reads from a slow
-/// device. It gets the bytes of its beginning or of its end.
+/// device. The read returns the bytes from its beginning or from its end.
 #[test]
 fn no_thread_waits_for_readers() {
     for options in ["rw", "page_cache=0"] {
@@ -145,21 +145,22 @@ fn no_thread_waits_for_readers() {
     }
 }
 
-/// L1: what is dropped in the transaction that it was born in is another file's at once. Without
-/// checksums only the layout tells.
+/// L1: an extent that is dropped in the transaction that made it may belong to another file at
+/// once. Without checksums, only a look at the layout finds that.
 #[test]
 fn r7_nothing_of_others_is_read() {
     for sums in [false, true] {
         for options in ["page_cache=0", "rw"] {
-            // A commit that came in between, to make room, keeps what was dropped.
+            // A commit that comes in between, to make room, keeps the dropped extent, so this is
+            // tried again.
             let is_met = (0..20).any(|_| another_takes_its_place(sums, options));
             assert!(is_met, "{options}, sums: {sums}");
         }
     }
 }
 
-/// A file is cut while another thread reads it, and a second file is written in its space. Returns
-/// whether that came about.
+/// Cuts a file while another thread reads it, and writes a second file. Returns whether the second
+/// file got the space of the first.
 fn another_takes_its_place(sums: bool, options: &str) -> bool {
     let (below, gate, fs) = gated(128, options);
     let make = |name: &str| {
@@ -186,7 +187,7 @@ fn another_takes_its_place(sums: bool, options: &str) -> bool {
     let content = while_it_reads(&gate, &mine, || {
         let cut = SetAttr { size: Some(0), ..SetAttr::default() };
         mine.set_attr(&cut).expect("shrinking always works");
-        // There is no other place then.
+        // Then the second file has no other place.
         is_free = fs.space_stats().accounts.data.free() == LEN as u64;
         others.write_at(0, &[2; LEN]).expect("there is room");
         others.flush_data().expect("it lands");
@@ -201,9 +202,9 @@ fn another_takes_its_place(sums: bool, options: &str) -> bool {
     is_free
 }
 
-/// L2 of `read_plan`: a plan settles at once whether there are to be checksums. While its first
-/// extent is read the file is cut and loses them. No reader gets the wrong bytes of the second
-/// extent, which stays in its place.
+/// L2 of `read_plan`: a plan decides once, at its beginning, whether the data has checksums. While
+/// the first extent is read, the file is cut and loses its checksums. The second extent stays in
+/// its place, but the device returns wrong bytes of it. No reader gets them.
 #[test]
 fn r7_a_file_loses_its_sums_while_it_is_read() {
     for options in ["page_cache=0", "rw"] {
@@ -236,7 +237,7 @@ fn place(fs: &Filesystem, file: &Inode) -> Logical {
 }
 
 /// L1: data that is moved during a read keeps its place until the read ends, despite discards and
-/// writes meanwhile. Without checksums that alone makes the read right.
+/// writes meanwhile. Without checksums, nothing else protects the read.
 #[test]
 fn r7_what_is_moved_is_read_where_it_was() {
     for (sums, options) in [(false, "page_cache=0"), (false, "rw"), (true, "page_cache=0")] {
@@ -255,7 +256,7 @@ fn r7_what_is_moved_is_read_where_it_was() {
                 buf
             });
             gate.hook.wait_for_knock();
-            // It waits for readers, once it has moved the data.
+            // The balance waits for readers after it has moved the data.
             let moves = scope.spawn(|| {
                 let all =
                     BalanceOptions { data: Some(Filter::default()), ..BalanceOptions::default() };
@@ -266,7 +267,7 @@ fn r7_what_is_moved_is_read_where_it_was() {
             }
             assert_ne!(place(&fs, &file), before, "it was not moved");
             fs.sync().expect("durable");
-            // All free space belongs to other files then.
+            // Another file takes all free space.
             let others = file_with(&fs.root(), "others", b"");
             let mut end = 0;
             while others.write_direct(end, &[2; 1 << 20]).is_ok() {

@@ -1,8 +1,8 @@
-//! Everything that fsync acknowledged is there after a crash, wherever the power went.
+//! Everything that fsync acknowledged is there after a crash, whenever the power was cut.
 //!
-//! A workload from a seed runs on a device that records; every state that a power cut could leave
-//! is mounted, which replays the log, and compared with the model. What was synced must be as it
-//! was then, or as it was at some time since; the rest must be sound.
+//! A workload from a seed runs on a device that records its writes. The test mounts states that a
+//! power cut could leave, which replays the log, and compares them with the model. A synced inode
+//! must be as it was at its sync, or at some later time. The rest must be sound.
 
 mod faults;
 mod full;
@@ -28,7 +28,7 @@ pub(crate) use story::{Story, survey, survey_below};
 #[cfg(debug_assertions)]
 pub(crate) use wall::{fill, full};
 
-/// Set for more than a look: how many seeds to try, and the first of them.
+/// Variables for a longer run: the number of seeds to try, and the first of them.
 const SEEDS: &str = "BUTTRESS_FSYNC_SEEDS";
 const FIRST_SEED: &str = "BUTTRESS_FSYNC_SEED";
 
@@ -37,7 +37,7 @@ const KINDS: [&str; 4] = ["plain", "compressed", "in place", "renames"];
 
 const OPERATIONS: u64 = 70;
 
-/// Nothing is written but for what a test does.
+/// With these options, only the operations of a test cause writes.
 const OPTIONS: &str = "rw,noatime,commit=3000";
 
 fn open(device: Arc<dyn Device>) -> Filesystem {
@@ -49,7 +49,7 @@ fn open_with(device: Arc<dyn Device>, options: &str) -> Filesystem {
     Filesystem::open(vec![device], options).unwrap_or_else(|error| panic!("no mount: {error}"))
 }
 
-/// What the device sees while what a crash left is mounted.
+/// The requests to the device while the state after a crash is mounted.
 fn replay(crash: &Crash) -> Arc<Log> {
     let log = Log::new();
     let again = log.device(&crash.devices[0], 512);
@@ -59,7 +59,8 @@ fn replay(crash: &Crash) -> Arc<Log> {
     log
 }
 
-/// Mounts what a crash left and compares; now and then the mount, too, is cut short.
+/// Mounts the state after a crash and compares it. Now and then, this mount is cut by a second
+/// crash.
 fn examine(crash: &Crash, story: &Story, rng: &mut Rng, depth: u32) -> Result<(), String> {
     let done = crash.mark.unwrap_or(0) as usize;
     let device: Arc<dyn Device> = Arc::new(crash.devices[0].fork());
@@ -78,7 +79,8 @@ fn examine(crash: &Crash, story: &Story, rng: &mut Rng, depth: u32) -> Result<()
     let fs = fs.map_err(|error| format!("no mount: {error}"))?;
     let found = survey(&fs);
     story.check(&found, done)?;
-    // A mount that changes nothing leaves a copy of the superblock torn, if it was.
+    // A mount that changes nothing would not mend a torn copy of the superblock. So this changes
+    // something.
     fs.root().set_xattr(b"user.seen", b"1", XattrFlags::default()).expect("an attribute");
     fs.close().map_err(|error| error.to_string())?;
     if campaign::always_or(rng.chance(1, 12)) { find_faults(&device) } else { Ok(()) }
@@ -140,7 +142,7 @@ fn run(seed: u64, options: &MakeOptions, draws: usize, stride: usize) -> (usize,
             );
         }
     };
-    // At every write and flush by chance, or the worst of each interval.
+    // Random states at every write and flush, or the worst states of each interval between flushes.
     let shown = match (seed % 3, stride) {
         (0, 1) => log.intervals(&mut events, 6, draws, look),
         (0, _) => log.intervals(&mut events, 1, 0, look),

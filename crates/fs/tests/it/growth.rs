@@ -1,8 +1,8 @@
-//! Steps over trees that operations of the file system take, an unmount included: they grow with
+//! The steps over trees that operations of the file system and their unmount take. They grow with
 //! the work and no faster.
 //!
 //! Steps are counted, not timed. Each load runs at 1, 4 and 16 times its size, on a volume of its
-//! own. Checkers look at each of them afterwards: ours at all, `btrfs check` at the last.
+//! own. Afterwards our checker looks at each volume, and `btrfs check` at the last.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -15,10 +15,11 @@ use crate::volume::{memory, mount_with};
 
 const SECTOR: u64 = 4096;
 
-/// How much more the steps of one unit may be at 16 times the size: trees are deeper by then.
+/// The allowed growth of the steps of one unit at 4 and 16 times the size. There is some because
+/// the trees get deeper.
 const MOST: f64 = 1.6;
 
-/// What a load takes: its name, how it prepares a volume, and what is counted.
+/// A load: its name, the preparation of a volume, and the work with counted steps.
 struct Load<P> {
     name: &'static str,
     prepare: fn(&Filesystem, u64) -> P,
@@ -28,7 +29,7 @@ struct Load<P> {
 /// Steps for each of `count` units, an unmount included.
 fn steps<P>(load: &Load<P>, count: u64, look: fn(&Arc<dyn Device>)) -> f64 {
     let device = memory(512);
-    // No commit comes in between by the clock.
+    // With this option no commit comes by the clock.
     let fs = mount_with(&device, "rw,commit=3600");
     let prepared = (load.prepare)(&fs, count);
     fs.sync().expect("a commit");
@@ -64,7 +65,7 @@ fn one_sector(fs: &Filesystem, _: u64) -> Inode {
     file
 }
 
-/// A file of so many extents, with a hole between any two.
+/// A file of `count` extents, with a hole between any two.
 fn scattered(fs: &Filesystem, count: u64) -> Inode {
     let file = make(fs, "scattered");
     for at in 0..count {
@@ -158,7 +159,7 @@ fn names_of_one_folder_cost_the_same_each() {
             assert_eq!(found.attr().nlink, 1);
         }
         let mut listed = 0;
-        // As a server does: a few names for each request.
+        // Lists a few names for each request, as a server does.
         let mut cookie = 0;
         loop {
             let (from, mut here) = (cookie, 0);
@@ -179,7 +180,7 @@ fn names_of_one_folder_cost_the_same_each() {
         (0..count).for_each(|at| fs.root().unlink(&name(at)).expect("a name"));
     };
     grows_with_the_work(&Load { name: "unlink of all", prepare: fill, run }, 250);
-    // As rm does: a list, then what it names.
+    // Lists names and then removes them, as `rm` does.
     let run = |fs: &Filesystem, count, ()| {
         let mut left = count;
         while left > 0 {

@@ -1,8 +1,8 @@
 //! Writes in place, while extents become shared and cease to be. Only the written file ever sees a
 //! change, and reads return the written bytes.
 //!
-//! In debug builds every use of a remembered check is looked up once more. So a stamp that was not
-//! changed in time ends the test even where the bytes happen to be right.
+//! In debug builds every use of a remembered check repeats the check. So a stamp that was not
+//! changed in time fails the test, even if the bytes happen to be right.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +21,7 @@ struct Known {
     name: String,
     file: Inode,
     bytes: Vec<u8>,
-    /// Nothing may write to it: it is in a read-only snapshot.
+    /// Whether it is in a read-only snapshot, so that no write is possible.
     frozen: bool,
 }
 
@@ -61,12 +61,12 @@ impl World {
 
     fn range(&mut self) -> (u64, u64) {
         if self.rng.chance(3, 5) {
-            // The same few places again and again: what was remembered of one is met while it still
-            // seems right.
+            // Writes the same few places again and again. So a write often meets a check that was
+            // remembered for its place.
             return (self.rng.below(4) * 8 * SECTOR, 2 * SECTOR);
         }
         let from = self.rng.below(SECTORS);
-        // Mostly small: more places, fewer that cover each other.
+        // Most ranges are small, so that there are more places, and fewer of them overlap.
         let most = if self.rng.chance(1, 4) { SECTORS - from } else { 4.min(SECTORS - from) };
         (from * SECTOR, self.rng.range(1..most + 1) * SECTOR)
     }
@@ -183,8 +183,8 @@ impl World {
     }
 }
 
-/// N9, N10, N16: random writes beside snapshots and clones; every file and every snapshot keeps its
-/// bytes, with and without what is remembered.
+/// N9, N10, N16: random writes beside snapshots and clones. Every file and every snapshot keeps its
+/// bytes, with and without remembered checks.
 #[test]
 fn n9_n10_n15_writes_are_seen_in_one_file() {
     let seeds = setting("BUTTRESS_SEEDS", 4);
@@ -211,8 +211,8 @@ fn n9_n10_n15_writes_are_seen_in_one_file() {
     }
 }
 
-/// N16: snapshots taken while threads overwrite in place. What a snapshot shows does not change,
-/// and each sector is one that was written.
+/// N16: snapshots taken while threads overwrite in place. The content of a snapshot does not
+/// change, and each of its sectors is one that was written.
 #[test]
 fn n16_snapshots_beside_writers_stay_as_they_are() {
     const FILES: usize = 3;
@@ -231,7 +231,7 @@ fn n16_snapshots_beside_writers_stay_as_they_are() {
             scope.spawn(move || {
                 let mut rng = Rng::new(index as u64);
                 while !stop.load(Ordering::Relaxed) {
-                    // All of a sector is one number.
+                    // All bytes of a sector are the same.
                     let sector = vec![rng.below(256) as u8; SECTOR as usize];
                     if let Err(error) = file.write_direct(rng.below(SECTORS) * SECTOR, &sector) {
                         failed.lock().expect("no panic").push(error.to_string());
@@ -264,8 +264,8 @@ fn n16_snapshots_beside_writers_stay_as_they_are() {
     check(&device);
 }
 
-/// N9: what a file has remembered of an extent does not outlive its being shared, by whichever of
-/// the two is written.
+/// N9: a remembered check of an extent ends when a clone shares the extent, whichever of the two
+/// files is written.
 #[test]
 fn a_clone_ends_what_was_remembered() {
     let device = memory(256);
@@ -277,7 +277,7 @@ fn a_clone_ends_what_was_remembered() {
     let sector = |seed: u64| pattern(seed, SECTOR as usize);
     for round in 0..4 {
         let at = (round * 7 * SECTOR) as usize;
-        // Once to remember, once to use it.
+        // The first write remembers the check, and the second uses it.
         for seed in [2 * round, 2 * round + 1] {
             source.write_direct(at as u64, &sector(seed)).expect("in place");
             bytes[at..at + SECTOR as usize].copy_from_slice(&sector(seed));

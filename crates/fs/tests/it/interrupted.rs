@@ -12,16 +12,16 @@ use crate::volume::{file_with, memory, mount_with};
 
 const MIB: usize = 1 << 20;
 
-/// Waits until so many stand in the line for data.
+/// Waits until `count` requests wait in the line for data.
 fn wait_for_line(fs: &Filesystem, count: usize) {
     while fs.space_stats().accounts.waiting.0 < count {
         std::thread::yield_now();
     }
 }
 
-/// E6: the space that callers wait for is in a commit that does not come to its end. A cancelled
-/// caller returns all the same, with nothing written and nothing reserved. The others are served
-/// when it ends.
+/// E6: callers wait for space that a commit frees, and the commit stands still. A cancelled caller
+/// returns all the same, with nothing written and nothing reserved. The others are served when the
+/// commit ends.
 #[test]
 fn e6_interrupted_while_a_commit_stands_still() {
     let (below, held, fs) = held(160);
@@ -59,13 +59,13 @@ fn e6_interrupted_while_a_commit_stands_still() {
     });
     let sizes: Vec<_> = files.iter().map(|file| file.attr().size).collect();
     assert_eq!(sizes, [0, 0, 6 * MIB as u64]);
-    // A cancellation ends with its work: the thread works for others then.
+    // A cancellation ends with its work, so the next work of the thread is not cancelled.
     files[0].write_at(0, &[1; MIB]).expect("there is room");
     fs.close().expect("it closes");
     check(&below);
 }
 
-/// A caller that waits for a commit that fails gets the error, cancellable or not.
+/// If a commit fails, each caller that waits for it gets the error, cancellable or not.
 #[test]
 fn a_commit_that_fails_is_not_waited_for() {
     let (_, held, fs) = held(160);
@@ -87,11 +87,11 @@ fn a_commit_that_fails_is_not_waited_for() {
 }
 
 thread_local! {
-    /// How often this thread may look before it finds itself interrupted.
+    /// The number of times that this thread may look before it is interrupted.
     static LOOKS: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Interrupts a thread at a look of its own, counted from zero.
+/// Interrupts this thread when it looks for the time `number`, counted from zero.
 pub(crate) fn at_look(number: u32) -> Interrupt {
     LOOKS.set(number);
     let ask = |_| {
@@ -102,9 +102,9 @@ pub(crate) fn at_look(number: u32) -> Interrupt {
     Interrupt::asked(ask, 0)
 }
 
-/// E6: writers, allocations and names on a full volume, each interrupted when it has waited for a
-/// while, which differs. What is not done is refused or interrupted, accounts agree with tokens at
-/// each commit (debug builds), and at the end everything can be removed.
+/// E6: writers, allocations and new names on a full volume. Each is interrupted at a random one of
+/// its waits. An operation succeeds, is refused, or is interrupted. In debug builds accounts agree
+/// with tokens at each commit. At the end the space can be freed and used.
 #[test]
 fn e6_interrupted_anywhere() {
     for rule in ["off", "clamp", "clamp,reserve=levels"] {
@@ -145,7 +145,8 @@ fn e6_interrupted_anywhere() {
                             Err(other) => panic!("{rule}, {thread}, {round}: {other:?}"),
                         }
                         if rng.chance(1, 6) {
-                            // Freeing is not interrupted: others wait for it.
+                            // An operation that frees space is not interrupted, because others wait
+                            // for the space.
                             let gone = Interrupt::new();
                             gone.raise();
                             let removed = gone.heeded(|| fs.root().unlink(name.as_bytes()));

@@ -18,7 +18,7 @@ use crate::volume::{content, file_with, memory, mount, mount_with, nocow, patter
 const SECTOR: u64 = 4096;
 const MIB: u64 = 1 << 20;
 
-/// Leaves no data space; what is dirty has what it needs.
+/// Takes all free space for data, after dirty data has reserved its own.
 fn fill(fs: &Filesystem) -> Inode {
     let filler = file_with(&fs.root(), "filler", b"");
     let mut at = 0;
@@ -32,7 +32,7 @@ fn fill(fs: &Filesystem) -> Inode {
     filler
 }
 
-/// Reserved and allocated bytes of data that nothing names yet.
+/// Bytes reserved and bytes allocated for data that no item names yet.
 fn pending(fs: &Filesystem) -> (u64, u64) {
     let data = fs.space_stats().accounts.data;
     (data.may_use, data.reserved)
@@ -65,8 +65,8 @@ fn address(layout: &[(u64, u64, u64)], offset: u64) -> u64 {
         .map_or(0, |(start, _, at)| if *at == 0 { 0 } else { at + offset - start })
 }
 
-/// N6: written in place with nothing free, then shared before it is written back: either the write
-/// had failed, or everything arrives.
+/// N6: on a full volume a file is written in place, and then shared before the data is written
+/// back. Every accepted write reaches the device.
 #[test]
 fn n6_sharing_what_was_written_without_space() {
     let device = memory(128);
@@ -81,7 +81,7 @@ fn n6_sharing_what_was_written_without_space() {
         let at = round * 20 * SECTOR;
         match file.write_at(at, &bytes).map_err(|error| error.kind()) {
             Ok(_) => expected[at as usize..at as usize + bytes.len()].copy_from_slice(&bytes),
-            // From the second round on what lies there is shared.
+            // From the second round on, the clone shares the old data there.
             Err(kind) => assert!(round > 0 && kind == ErrorKind::NoSpace, "{kind:?}"),
         }
         file.clone_range(0, &target, 0, MIB).expect("sharing takes no data space");
@@ -94,9 +94,9 @@ fn n6_sharing_what_was_written_without_space() {
     check(&device);
 }
 
-/// N7: extents are split and joined between any two writes of a thread that overwrites all of them
-/// in place: it comes to the end. That none is split during such a write is
-/// `n7_scanned_extents_are_not_split`, in `processors`.
+/// N7: a thread overwrites all extents of a file in place. Between its writes, another thread
+/// splits and joins the extents. The writer comes to its end. That no extent is split during a
+/// write is tested by `n7_scanned_extents_are_not_split`, in `processors`.
 #[test]
 fn n7_extents_that_split_under_a_writer() {
     const SECTORS: u64 = 256;
@@ -136,8 +136,8 @@ fn n7_extents_that_split_under_a_writer() {
     check(&device);
 }
 
-/// N8: over a hole, a preallocated part, a shared part and one that is the file's alone: only what
-/// must be copied is.
+/// N8: one write over a hole, a preallocated part, a shared part and unshared ones copies only the
+/// parts that must be copied.
 #[test]
 fn n8_only_what_must_be_is_copied() {
     let device = memory(256);
@@ -147,7 +147,7 @@ fn n8_only_what_must_be_is_copied() {
         let file = nocow(&fs, if direct { "direct" } else { "buffered" });
         let other = nocow(&fs, if direct { "other" } else { "another" });
         let mine = |at: u64| file.write_direct(at, &pattern(at, part as usize)).expect("a write");
-        // Alone, hole, preallocated, shared, alone.
+        // The parts are: unshared, hole, preallocated, shared, unshared.
         mine(0);
         mine(3 * part);
         mine(4 * part);
@@ -156,7 +156,7 @@ fn n8_only_what_must_be_is_copied() {
         file.clone_range(3 * part, &other, 0, part).expect("shared");
         fs.sync().expect("durable");
         let before = layout(&fs, &file);
-        // From the middle of the first part to the middle of the last.
+        // The write goes from the middle of the first part to the middle of the last.
         let range: Range<u64> = part / 2..4 * part + part / 2;
         let bytes = pattern(99, (range.end - range.start) as usize);
         if direct {
@@ -195,8 +195,8 @@ fn n12_cut_gives_back_what_was_reserved() {
     for (file, seed) in files.iter().zip(0_u64..) {
         let mut expected = pattern(seed, 64 * SECTOR as usize);
         let bytes = pattern(100 + seed, 8 * SECTOR as usize);
-        // Dirty without space, cut in its middle, in a sector before it, or behind it; then longer
-        // again.
+        // The file has dirty data without reserved space. It is cut within this data, in a sector
+        // before it or after it, and then becomes longer again.
         file.write_at(16 * SECTOR, &bytes).expect("in place");
         expected[16 * SECTOR as usize..24 * SECTOR as usize].copy_from_slice(&bytes);
         let size = [20 * SECTOR + 100, 10 * SECTOR + 1, 40 * SECTOR + 4095][seed as usize % 3];
@@ -217,8 +217,9 @@ fn n12_cut_gives_back_what_was_reserved() {
     check(&device);
 }
 
-/// N13, N14: the device fails in the middle of a writeback, or with the last part of it. The
-/// reservation and the allocation go back once, the old content stays, and the next write succeeds.
+/// N13, N14: the device fails in the middle of a writeback, or with the last part of it.
+/// Reservation and allocation are given back exactly once, the old content stays, and the next
+/// write succeeds.
 #[test]
 fn n13_n14_a_failure_in_the_middle() {
     let below = memory(160);
@@ -226,7 +227,7 @@ fn n13_n14_a_failure_in_the_middle() {
     let device: Arc<dyn Device> = FaultDevice::new(Arc::clone(&below), &faults);
     let fs = Filesystem::open(vec![device], MountOptions::default()).expect("a mount");
     let kept = file_with(&fs.root(), "kept", &pattern(1, 40 * SECTOR as usize));
-    // Free space in parts, so that a run becomes many extents.
+    // The free space is in many parts, so that a run becomes many extents.
     let name = |i: u64| format!("sector-{i}");
     for i in 0..160 {
         let sector = file_with(&fs.root(), &name(i), &[1; SECTOR as usize]);
@@ -280,7 +281,7 @@ fn n13_n14_a_failure_in_the_middle() {
     check(&below);
 }
 
-/// A device that takes its time to forget, and whether it has begun to.
+/// A device with slow discards, and whether one has begun.
 #[derive(Debug, Default)]
 struct Slow(AtomicBool);
 
@@ -343,11 +344,12 @@ fn n5_addresses_of_a_removed_group() {
     fs.sync().expect("durable");
     drop(large);
     fs.close().expect("closed");
-    // Of this mount nothing was made yet.
+    // This mount has not made any group yet.
     let fs = mount_with(&device, "rw");
     let before = ends(&fs);
     fs.root().unlink(b"large").expect("removed");
-    // The first commit frees the groups, which are then removed; the file wants a new one at once.
+    // The first commit frees the groups, which are then removed. The file needs a new group at
+    // once.
     for round in 0..3 {
         fs.sync().expect("durable");
         let file =

@@ -12,7 +12,7 @@ use crate::volume::{content, copy, file_with, mount, mount_with};
 
 const SECTOR: usize = 4096;
 
-/// What a device refuses to take, while it does.
+/// The device refuses sectors that are full of this byte, while it is told to.
 const REFUSED: u8 = 0xEE;
 
 /// A device that takes many writes at once, and refuses sectors that are full of one byte when it
@@ -53,7 +53,7 @@ fn picky() -> (Arc<Picky>, Arc<dyn Device>) {
     (picky, device)
 }
 
-/// What would be there after a power cut: nothing is kept back by such a device.
+/// A mount of the state after a power cut. This device has no cache that a cut would lose.
 fn after_a_cut(device: &Arc<dyn Device>) -> Filesystem {
     let copied: Arc<dyn Device> = Arc::new(copy(&**device));
     mount(&copied)
@@ -79,7 +79,7 @@ fn refused_log_data_changes_nothing() {
         }
         let other = file_with(&fs.root(), "other", &[2; 3 * SECTOR]);
 
-        // A part of an extent, the whole of another, and where there was none.
+        // The refused data overwrites a part of an extent and a whole extent, and fills a hole.
         file.write_at(2 * SECTOR as u64, &[REFUSED; 3 * SECTOR]).expect("into memory");
         file.write_at(20 * SECTOR as u64, &[REFUSED; 2 * SECTOR]).expect("into memory");
         file.write_at(40 * SECTOR as u64, &[REFUSED; SECTOR]).expect("into memory");
@@ -98,7 +98,7 @@ fn refused_log_data_changes_nothing() {
         let there = after_a_cut(&device);
         assert!(content(&there.resolve("other").expect("synced")) == [2; 3 * SECTOR]);
         let found = content(&there.resolve("file").expect("committed instead"));
-        // The length on disk is that of what was written.
+        // The rest reads as zeros, whatever the length on disk is.
         assert!(found[..22 * SECTOR] == expected[..22 * SECTOR], "as it was");
         assert!(found[22 * SECTOR..].iter().all(|byte| *byte == 0));
         there.close().expect("it closes");
@@ -112,7 +112,7 @@ fn refused_log_data_changes_nothing() {
         assert!(found[..22 * SECTOR] == expected[..22 * SECTOR], "as it was synced");
         there.close().expect("it closes");
         drop((file, other));
-        // The loss is told once more, to a caller that asks for all.
+        // A sync of the whole volume reports the loss once more.
         drop(fs.sync());
         fs.close().expect("it closes");
         check(&device);
@@ -120,7 +120,7 @@ fn refused_log_data_changes_nothing() {
 }
 
 /// A2, A4: readers see every written byte on each path, and the synced state is there after a cut.
-/// Some data goes with logs; some does not, because a thread reads just then.
+/// Some data is written with logs. Some is not, because a thread reads it at that moment.
 #[test]
 fn readers_and_writers_beside_each_other() {
     const SECTORS: u64 = 64;
@@ -143,7 +143,7 @@ fn readers_and_writers_beside_each_other() {
                     for (n, sector) in buf[..len].chunks(SECTOR).enumerate() {
                         let seen = &mut seen[first as usize + n];
                         assert!(sector.iter().all(|byte| *byte == sector[0]), "a torn sector");
-                        // Numbers grow, and are less than half way round.
+                        // Numbers grow and wrap. Two reads are less than half a wrap apart.
                         assert!(sector[0].wrapping_sub(*seen) < 128, "{} after {seen}", sector[0]);
                         *seen = sector[0];
                     }
@@ -195,8 +195,8 @@ fn readers_and_writers_beside_each_other() {
     check(&device);
 }
 
-/// E2: with `flushoncommit` a commit that comes instead of a log writes every file back, and none
-/// of them waits for it.
+/// E2: with `flushoncommit`, a commit in place of a log writes every file back. No writeback waits
+/// for that commit.
 #[test]
 fn commits_instead_of_logs_do_not_wait() {
     let (_, device) = picky();

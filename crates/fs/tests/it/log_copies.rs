@@ -1,4 +1,4 @@
-//! Copies of a log's nodes that follow when the log rests.
+//! The second copies of a log's nodes, which are written when the log rests.
 
 use std::sync::Arc;
 use std::thread::sleep;
@@ -14,7 +14,7 @@ use buttress_volume::{OpenOptions, Volume};
 use crate::checker::check;
 use crate::volume::{content, copy, file_with, memory, memory_with, mount, mount_with};
 
-/// A node of a log by its first copy, and what its second holds.
+/// The first copy of a log's node, and the bytes in the place of the second.
 struct Logged {
     first: Node,
     second: AlignedBuf,
@@ -27,7 +27,7 @@ struct Disk {
 }
 
 impl Disk {
-    /// The nodes of the log on a device without writers now.
+    /// The nodes of the log on a device that no thread writes at the moment.
     fn log(device: &Arc<dyn Device>) -> (Self, Vec<Logged>) {
         let (volume, superblock) =
             Volume::open(vec![Arc::clone(device)], OpenOptions::default()).expect("a volume");
@@ -74,7 +74,8 @@ impl Disk {
         found.push(Logged { first, second: self.bytes(ptr, 1), ptr });
     }
 
-    /// K2: a second copy is the node, or cannot pass for it with any key.
+    /// K2: the place of the second copy holds the node, or bytes that no pointer to the node
+    /// accepts.
     fn second_is_same(&self, logged: &Logged) -> bool {
         let is_same = *logged.second == *logged.first.bytes();
         let other = AlignedBuf::copy_of(&logged.second);
@@ -98,8 +99,8 @@ fn owed(device: &Arc<dyn Device>) -> usize {
     log.iter().filter(|logged| !disk.second_is_same(logged)).count()
 }
 
-/// K1: an fsync waits for the first copy; a log that rests has both, flushed, and either is enough
-/// after a crash.
+/// K1: an fsync waits for the first copy only. A log that rests has both copies, flushed, and
+/// either is enough after a crash.
 #[test]
 fn a_log_that_rests_has_both() {
     let device = memory(128);
@@ -140,7 +141,7 @@ fn a_log_that_rests_has_both() {
     check(&device);
 }
 
-/// K2, with places that go round while nodes get their second copies.
+/// K2, while places are used again and again, and nodes get their second copies.
 #[test]
 fn a_second_copy_is_never_an_older_node() {
     let device = memory(256);
@@ -158,7 +159,7 @@ fn a_second_copy_is_never_an_older_node() {
         }
         single += owed(&device);
         if round % 4 == 0 {
-            // Nodes that no thread changes meanwhile get theirs.
+            // Nodes that no thread changes during this time get their second copies.
             sleep(Duration::from_millis(250));
         }
     }
@@ -170,9 +171,9 @@ fn a_second_copy_is_never_an_older_node() {
     check(&device);
 }
 
-/// A caller that asks for all copies has them when fsync returns. So has one without a commit yet,
-/// because the remains of a crash may be of the same generation. With one copy of everything there
-/// is nothing to wait for.
+/// If a mount asks for all copies, they exist when fsync returns. The same holds before the first
+/// commit of a mount, because remains of a crash may have the same generation. With one copy of
+/// everything there is nothing to wait for.
 #[test]
 fn all_at_once_where_it_must_be() {
     let single = MakeOptions { metadata: Some(Profile::Single), ..MakeOptions::default() };

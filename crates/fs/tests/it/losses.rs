@@ -1,4 +1,4 @@
-//! Losses: every later caller is told once that background writeback failed.
+//! Losses: a failed background writeback is reported once to each kind of caller.
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use buttress_sim::{FaultDevice, Faults, Misfortune};
 use crate::checker::check;
 use crate::volume::{content, file_with, memory, mount, pattern};
 
-/// The whole filesystem tells a loss once, whichever inode had it; the inode tells its own beside
-/// that.
+/// A sync of the volume reports a loss once, whichever inode had it. A sync of that inode also
+/// reports it once.
 #[test]
 fn told_by_sync_and_close() {
     let below = memory(256);

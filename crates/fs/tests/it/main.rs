@@ -1,4 +1,4 @@
-//! The gate of the crate, on devices in memory and throwaway images.
+//! The tests of the crate, on devices in memory and throwaway images.
 
 mod access;
 #[cfg(debug_assertions)]

@@ -1,5 +1,5 @@
-//! Random operations against a model: the same answers, from memory, after a remount, and to the
-//! checker.
+//! Random operations against a model. The answers are the same from memory and after a remount, and
+//! the checker finds no fault.
 //!
 //! `BUTTRESS_SEED` and `BUTTRESS_STEPS` choose another run; each failure prints its seed.
 
@@ -26,7 +26,7 @@ struct File {
     xattrs: BTreeMap<String, Vec<u8>>,
 }
 
-/// What one thread's directory must look like: files by name; hard links are names of one file.
+/// The expected files of one thread's directory, by name. Hard links are names of one file.
 #[derive(Clone, Debug, Default)]
 struct Model {
     files: BTreeMap<u64, File>,
@@ -136,7 +136,7 @@ impl Worker {
         bytes[offset as usize..end].copy_from_slice(&data);
     }
 
-    /// Noise, or something that packs well.
+    /// Random bytes, or data that compresses well.
     fn data(&mut self, len: usize) -> Vec<u8> {
         let seed = self.rng.next_u64();
         if seed & 1 == 0 {
@@ -145,7 +145,7 @@ impl Worker {
         (0..len).map(|at| (at as u64 / (1 + seed % 300) + seed) as u8).collect()
     }
 
-    /// One of the ways to say how a file is compressed.
+    /// Sets the compression of a file in one of the possible ways.
     fn property(&mut self) {
         let Some(at) = self.some_name() else { return };
         let values: [&[u8]; 6] = [b"zlib", b"lzo", b"zstd", b"zstd:9", b"none", b""];
@@ -166,7 +166,7 @@ impl Worker {
         }
     }
 
-    /// Sharing, or copying, from one file to another or the same.
+    /// Clones or copies a range from one file to another or the same.
     fn clone_part(&mut self) {
         let (Some(from), Some(to)) = (self.some_name(), self.some_name()) else { return };
         let (source, target) = (self.open(&from), self.open(&to));
@@ -454,7 +454,7 @@ fn epoch(
     models
 }
 
-/// Any sequence of operations gives the model's answers, and a volume that the checker likes.
+/// Any sequence of operations gives the model's answers, and leaves a volume without faults.
 #[test]
 fn any_sequence_of_operations() {
     let seed = setting("BUTTRESS_SEED", 1);
@@ -469,8 +469,8 @@ fn any_sequence_of_operations() {
     }
 }
 
-/// The same on a device with a write-back cache in front, opened anew with other options each time;
-/// and when it is flushed, the device behind it is the volume.
+/// The same through a write-back cache, which is opened with other options each time. After a flush
+/// of the cache, the device behind it holds the whole volume.
 #[test]
 fn any_sequence_of_operations_on_a_cached_device() {
     let seed = setting("BUTTRESS_SEED", 2);

@@ -1,4 +1,5 @@
-//! Block groups move while files are used: contents, accounts and checkers see nothing of it.
+//! Block groups move while files are used: the contents stay, the accounts agree, and the checkers
+//! find nothing.
 //!
 //! `BUTTRESS_MOVING` multiplies the rounds.
 
@@ -151,8 +152,8 @@ fn convert(profile: Profile) -> BalanceOptions {
     BalanceOptions { data: some.clone(), metadata: some.clone(), system: some }
 }
 
-/// What an administrator does in a day, all at once. Answers what the volume lies on in the end,
-/// alone.
+/// The work of an administrator: balances and changes of devices. Returns the only device of the
+/// volume in the end.
 fn upkeep(fs: &Filesystem, mut first: Arc<dyn Device>, rng: &mut Rng) -> Arc<dyn Device> {
     let balance = |options: &BalanceOptions| {
         let done = fs.balance(options, &mut |_| true).expect("a balance");
@@ -239,8 +240,8 @@ fn nodes(fs: &Filesystem) -> usize {
     keys.filter(|key| key.kind == Kind::METADATA_ITEM).count()
 }
 
-/// Snapshots share nodes and extents. A balance moves both, and they share them afterwards: also
-/// where they differ in some leaves, and where a file changes meanwhile.
+/// Snapshots share nodes and extents. A balance moves both, and the snapshots still share them
+/// afterwards. This holds even if they differ in some leaves, and if a file changes meanwhile.
 #[test]
 fn snapshots_share_what_they_shared_when_groups_have_moved() {
     const FILES: u64 = 600;
@@ -268,7 +269,7 @@ fn snapshots_share_what_they_shared_when_groups_have_moved() {
         fs.sync().expect("a sync");
         let after = nodes(&fs);
         assert!(after < before * 5 / 4, "round {round}: {after} nodes where {before} were");
-        // What is shared is copied when it changes, and only then.
+        // A change copies shared data, and nothing else does.
         let file = live.lookup(&name(599 - round)).expect("a file");
         file.write_at(10, &pattern(2000 + round, 50)).expect("a write");
     }
@@ -283,7 +284,7 @@ fn snapshots_share_what_they_shared_when_groups_have_moved() {
             assert!(found == expected, "file {file} of snapshot {at}");
         }
     }
-    // Each goes by itself: no reference is missing, and none is left.
+    // Each snapshot can be deleted alone: no reference is missing, and none is left.
     for at in [3, 0, 7] {
         let name = format!("snapshot-{at}");
         fs.root().delete_subvolume(name.as_bytes()).expect("a removal");
@@ -294,9 +295,9 @@ fn snapshots_share_what_they_shared_when_groups_have_moved() {
     check(&device);
 }
 
-/// Below the nodes that a snapshot shares with its source lie others with one reference each, which
-/// are shared as well. A balance moves all of them while the source changes in the same commits,
-/// and the snapshots stay what they were.
+/// A snapshot shares nodes with its source. The nodes below these have one reference each, but are
+/// shared as well. A balance moves all of them while the source changes in the same commits, and
+/// the snapshots keep their content.
 #[test]
 fn snapshots_of_deep_trees_stay_what_they_were_while_groups_move() {
     const FILES: u64 = 6000;
@@ -304,7 +305,7 @@ fn snapshots_of_deep_trees_stay_what_they_were_while_groups_move() {
     let device = memory_with(512, &options);
     let fs = mount_with(&device, "rw,commit=3600");
     let live = fs.root().create_subvolume(b"live", 0o755, 0, 0).expect("a subvolume");
-    // Names in an order of their hashes, so that keys come in none.
+    // The names are hashes, so that keys are made in no order.
     let name = |at: u64| format!("{:x}", at.wrapping_mul(0x9E37_79B9_7F4A_7C15));
     for at in 0..FILES {
         drop(file_with(&live, &name(at), &pattern(at, 100)));
@@ -317,8 +318,8 @@ fn snapshots_of_deep_trees_stay_what_they_were_while_groups_move() {
     let level = fs.view().committed_root(tree).expect("it reads").expect("a tree").level;
     assert!(level >= 2, "three levels at least: the root lies at {level}");
 
-    // The source and one snapshot change a little beside each commit of the balance, far from what
-    // they changed before: there they still share the nodes above the leaves.
+    // With each commit of the balance, the source and one snapshot change a little, far from their
+    // earlier changes. There they still share the nodes above the leaves.
     let changed = fs.resolve("/third").expect("a snapshot");
     let mut next = 0;
     let mut change = || {
@@ -354,8 +355,8 @@ fn snapshots_of_deep_trees_stay_what_they_were_while_groups_move() {
     check(&device);
 }
 
-/// An extent that is longer than a new chunk would be, since the device was larger when it was
-/// written, moves whole: to a chunk that is as long, one that is made for it.
+/// An extent may be longer than a new chunk, because the device was larger when the extent was
+/// written. It moves whole, to a chunk of sufficient length that is made for it.
 #[test]
 fn extents_longer_than_new_chunks_move() {
     const LEN: u64 = 100 << 20;
@@ -448,7 +449,7 @@ fn power_is_cut_while_groups_move() {
         }
         let busy = content(&fs.resolve("busy").expect("it"));
         assert!((mark..mark + 3).any(|number| version(number) == busy), "{when}: busy");
-        // What was begun can go on, or be forgotten.
+        // An interrupted balance can be resumed or cancelled.
         if fs.paused_balance().expect("the item").is_some() {
             fs.cancel_balance().expect("forgotten");
         }
@@ -459,8 +460,8 @@ fn power_is_cut_while_groups_move() {
     assert!(shown > 20, "{shown} states");
 }
 
-/// A replacement has a status from its begin to its end, and afterwards. One that was stopped
-/// leaves the old device, and its status says that.
+/// A replacement has a status while it runs and afterwards. A replacement that was stopped leaves
+/// the old device in the volume, and its status says so.
 #[test]
 fn replacements_have_a_status() {
     let fs = mount(&memory(512));

@@ -1,4 +1,4 @@
-//! Names: made, found, listed, moved, taken away, and still so after a remount.
+//! Names are made, found, listed, moved and removed, and are the same after a remount.
 
 use buttress_fs::{
     ErrorKind, FileKind, InodeFlags, MakeOptions, NameError, RenameFlags, SetAttr, XattrFlags, mode,
@@ -27,7 +27,7 @@ fn an_empty_volume_survives_a_mount() {
     check(&device);
 }
 
-/// What was made is found after a remount, with its attributes.
+/// New inodes are found after a remount, with their attributes.
 #[test]
 fn names_survive_a_remount() {
     let device = memory(256);
@@ -85,8 +85,8 @@ fn removal_leaves_nothing() {
     assert_eq!(content(&fs.resolve("named").expect("named")), b"kept");
 }
 
-/// What changes of a file without a name takes no metadata, which a full volume might not have: it
-/// goes with the file, or is kept with the name that the file is given.
+/// Changed attributes of a file without a name reserve no metadata, because a full volume might
+/// have none. They go with the file, or become durable if the file gets a name.
 #[test]
 fn attributes_without_a_name_take_nothing() {
     let device = memory(256);
@@ -111,7 +111,7 @@ fn attributes_without_a_name_take_nothing() {
     assert_eq!((attr.mode & 0o7777, attr.mtime), (0o640, time));
 }
 
-/// What was open and nameless when the volume was closed goes at the next mount.
+/// A file that had no name and was open when the volume was closed is removed by the next mount.
 #[test]
 fn orphans_go_at_the_next_mount() {
     let device = memory(256);
@@ -124,7 +124,7 @@ fn orphans_go_at_the_next_mount() {
     drop(open);
     check(&device);
     let fs = mount(&device);
-    // The first removes the inode; the chunk that is empty then goes with the second.
+    // The first sync removes the inode. The second removes the chunk that became empty.
     fs.sync().expect("sync");
     fs.sync().expect("sync");
     let after = fs.statfs().expect("statfs").blocks_available;
@@ -133,7 +133,7 @@ fn orphans_go_at_the_next_mount() {
     check(&device);
 }
 
-/// Hard links up to where one item ends, and past it, and back.
+/// Hard links until one item is full, then more, and then fewer again.
 #[test]
 fn many_links_use_the_extended_form() {
     let device = memory(256);
@@ -194,7 +194,8 @@ fn renames() {
     check(&device);
 }
 
-/// Attributes, the values too long refused, and lists inherited by what is made below.
+/// Extended attributes: values that are too long are refused, and new inodes inherit the access
+/// lists of their directory.
 #[test]
 fn attributes() {
     let device = memory(256);
@@ -236,7 +237,7 @@ fn attributes() {
     check(&device);
 }
 
-/// Files of a directory that copies nothing on write do not either.
+/// New files of a directory with the flag against copy-on-write have the flag, too.
 #[test]
 fn nodatacow_is_inherited() {
     let device = memory(256);
@@ -271,7 +272,7 @@ fn a_read_only_mount_refuses() {
     fs.close().expect("closed");
 }
 
-/// A listing that goes on while names come and go shows what stays exactly once.
+/// A listing that goes on while names come and go shows each lasting name exactly once.
 #[test]
 fn listings_are_stable() {
     let device = memory(256);
@@ -317,8 +318,8 @@ fn listings_are_stable() {
     assert_eq!(stays.len(), 300);
 }
 
-/// A dirty file that loses its name exists as long as a handle of it, and no longer: it is not
-/// written out first, and no lookup finds it again by its number.
+/// A dirty file that loses its name exists as long as it has a handle. It is not written out before
+/// it goes, and no lookup by number finds it afterwards.
 #[test]
 fn nameless_inodes_go_with_their_last_user() {
     let device = memory(256);
@@ -333,7 +334,7 @@ fn nameless_inodes_go_with_their_last_user() {
     assert_eq!(name_error(fs.inode(id)), NameError::NotFound);
     assert!(fs.statfs().expect("sizes").blocks_free > free, "what it was reserved came back");
 
-    // The same for one that another takes the name of, and for one that never had a name.
+    // The same holds for a file that is replaced by a rename, and for one that never had a name.
     let id = file_with(&fs.root(), "old", &pattern(2, 300_000)).id();
     file_with(&fs.root(), "new", &pattern(3, 300_000));
     fs.root().rename(b"new", &fs.root(), b"old", RenameFlags::default()).expect("rename");
@@ -348,9 +349,9 @@ fn nameless_inodes_go_with_their_last_user() {
     check(&device);
 }
 
-/// A file has as many names as programs can count, and one more is refused as such, after a remount
-/// too. A name that is removed makes room for another. Our checker looks alone: `btrfs check` takes
-/// a minute for so many names.
+/// A file can have 65535 names. One more is refused with the error for too many links, after a
+/// remount too. A name that is removed makes room for another. Our checker looks alone: `btrfs
+/// check` takes a minute for so many names.
 #[test]
 fn a_file_has_65535_names_and_no_more() {
     const LINKS: u32 = 65_535;

@@ -1,4 +1,4 @@
-//! Compression and sharing: the guarantees beside the content, which the model checks.
+//! Compression and sharing: all guarantees but the content, which the test `model` checks.
 
 use buttress_format::BlockGroupFlags;
 use buttress_fs::{
@@ -26,8 +26,8 @@ fn used(fs: &buttress_fs::Filesystem) -> u64 {
     kinds.iter().filter(|kind| kind.flags.has(BlockGroupFlags::DATA)).map(|kind| kind.used).sum()
 }
 
-/// Every compression at every kind of size gives the content back, also after a remount without
-/// options, and takes less space.
+/// With every compression and kind of size, reads return the content, even after a remount without
+/// options. The data takes less space.
 #[test]
 fn every_compression() {
     let device = memory(512);
@@ -59,7 +59,7 @@ fn every_compression() {
     assert!(features.contains(&"compress-zstd".to_owned()));
 }
 
-/// Overwriting, cutting and punching what was compressed changes what was asked for alone.
+/// Overwriting, cutting and punching compressed data changes only the requested bytes.
 #[test]
 fn changing_what_is_compressed() {
     let device = memory(256);
@@ -85,7 +85,8 @@ fn changing_what_is_compressed() {
     assert!(content(&fs.resolve("file").expect("there")) == expected);
 }
 
-/// Noise is left alone; what was tried in vain is marked, unless the mount insists.
+/// Random data stays uncompressed. A file that did not get smaller gets the flag `NOCOMPRESS`,
+/// unless the mount forces compression.
 #[test]
 fn noise_is_left_alone() {
     let device = memory(256);
@@ -93,7 +94,7 @@ fn noise_is_left_alone() {
     let file = file_with(&fs.root(), "noise", &pattern(3, 300_000));
     file.sync().expect("sync");
     assert_eq!(file.attr().flags & InodeFlags::COMPRESS, 0);
-    // Noise that looks like text where samples are taken, to the sample.
+    // Random data that looks like text in the places of the samples.
     let mut sly = pattern(4, 300_000);
     for chunk in sly.chunks_mut(256) {
         let len = chunk.len().min(16);
@@ -107,8 +108,8 @@ fn noise_is_left_alone() {
     check(&device);
 }
 
-/// A property goes to what is made in a directory, with its flag; flags bring and take the
-/// property.
+/// New inodes inherit the property of their directory, with its flag. A change of flags sets and
+/// removes the property.
 #[test]
 fn properties_and_flags() {
     let device = memory(256);
@@ -141,7 +142,7 @@ fn properties_and_flags() {
     assert_eq!(file.xattr(PROPERTY).expect("inherited"), b"zstd:5");
 }
 
-/// What is immutable cannot be changed in any way; what only grows can grow.
+/// An immutable file cannot be changed in any way. An append-only file can grow.
 #[test]
 fn immutable_and_growing() {
     let fs = mount(&memory(256));
@@ -175,7 +176,8 @@ fn immutable_and_growing() {
     fs.close().expect("closed");
 }
 
-/// A clone takes no space, and neither side sees what is written to the other, in place or not.
+/// A clone takes no space, and a write to one of the two files, in place or not, does not change
+/// the other.
 #[test]
 fn clones_are_independent() {
     for options in ["rw", "nodatacow", "compress=zstd"] {
@@ -207,7 +209,8 @@ fn clones_are_independent() {
     }
 }
 
-/// Space set aside and shared before anything was written to it: each side gets its own.
+/// Preallocated space is shared before anything was written to it. Each of the two files then has
+/// its own data.
 #[test]
 fn shared_preallocation() {
     let device = memory(256);
@@ -232,8 +235,8 @@ fn shared_preallocation() {
     check(&device);
 }
 
-/// A file in a thousand pieces becomes one in few, and one that others share stays what it was for
-/// them.
+/// A file in a thousand pieces becomes a file in few. Files that shared its extents keep their
+/// content.
 #[test]
 fn defragmenting() {
     let device = memory(512);
@@ -264,7 +267,7 @@ fn defragmenting() {
     assert!(content(&fs.resolve("file").expect("there")) == old);
 }
 
-/// A clone never changes afterwards, for any write in place to its source meanwhile.
+/// A clone never changes afterwards, whatever is written in place to its source at the time.
 #[test]
 fn clones_are_cuts() {
     const PAGES: u64 = 256;
@@ -296,7 +299,7 @@ fn clones_are_cuts() {
             let cut = cut.expect("a file");
             file.clone_range(0, &cut, 0, 0).expect("cloned");
             let seen = content(&cut);
-            // A clone of a clone, and one that is written to itself.
+            // Writes to every third clone, too.
             if number % 3 == 0 {
                 cut.write_at(4096 * number, &[9; 5000]).expect("a write");
             }
@@ -324,7 +327,7 @@ fn clones_are_cuts() {
     verify(&mount(&device));
 }
 
-/// A writer that fills a volume, with compressible data and without, gets the error while writing,
+/// A writer that fills a volume, with compressible or random data, gets the error while writing,
 /// and nothing is lost.
 #[test]
 fn a_full_volume_loses_nothing() {
@@ -343,7 +346,7 @@ fn a_full_volume_loses_nothing() {
             let made = root.create(name.as_bytes(), 0o644, 0, 0, 0);
             let written = made.and_then(|file| {
                 file.write_at(0, &data)?;
-                // Half of it again, shared.
+                // Half of the data again, as a clone.
                 let half = len as u64 / 8192 * 4096;
                 file.clone_range(0, &file, (len as u64).next_multiple_of(4096), half)?;
                 Ok(file.attr().size)

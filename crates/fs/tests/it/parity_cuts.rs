@@ -1,5 +1,5 @@
-//! Power is cut while data is written with parity: what was committed is there, whichever device is
-//! lost as well.
+//! Power is cut while data is written with parity, and one device is lost as well. All committed
+//! data is there.
 //!
 //! `BUTTRESS_CUTS` multiplies the states that are looked at.
 
@@ -21,7 +21,8 @@ fn name(round: u64, file: u64) -> String {
     format!("r{round}f{file}")
 }
 
-/// Small ones, some of about a row, and a long one.
+/// The content of a file. Most files are small, some have the size of about a row, and some are
+/// long.
 fn expected(round: u64, file: u64) -> Vec<u8> {
     let len = match file % 7 {
         0 => 700_000,
@@ -56,7 +57,7 @@ fn power_is_cut(data: Profile, metadata: Profile, count: usize) {
             if file % 5 == 0 {
                 made.sync().expect("an fsync");
             }
-            // Holes among the rows.
+            // The deletions leave free space within rows.
             if round > 2 {
                 root.unlink(name(round - 2, file).as_bytes()).expect("an old file");
             }
@@ -79,13 +80,14 @@ fn power_is_cut(data: Profile, metadata: Profile, count: usize) {
         let fs = open(there, "rw,degraded");
         let root = fs.root();
         let names = list(&root);
-        // What the next round deletes may be gone.
+        // All files of the last synced round are there.
         for file in (0..FILES).filter(|_| round > 0) {
             let found = root.lookup(name(round, file).as_bytes());
             let found = content(&found.unwrap_or_else(|e| panic!("{when}: {e}: {names:?}")));
             assert!(found == expected(round, file), "{when}: file {file}");
         }
-        // Nor is anything wrong of what happens to be there.
+        // The next round deletes the files of the round before the last. Those that are still there
+        // have their content.
         for old in (1..round).rev().take(1) {
             for file in 0..FILES {
                 let Ok(found) = root.lookup(name(old, file).as_bytes()) else { continue };

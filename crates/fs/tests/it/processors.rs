@@ -15,7 +15,7 @@ use buttress_sim::{Slow, Slowness};
 use crate::checker::expect_sound;
 use crate::volume::{mount_with, nocow};
 
-/// What a step costs: about what it does where this was measured.
+/// The cost of a step: about that of the machine of the measurements.
 const STEP: Duration = Duration::from_nanos(500);
 const WRITERS: usize = 4;
 const BLOCK: usize = 4096;
@@ -23,17 +23,17 @@ const BLOCK: usize = 4096;
 const BLOCKS: u64 = 32_768;
 /// The reservation of Linux's rule for an item: eight nodes.
 const LEVELS_BYTES: u64 = 8 * (16 << 10);
-/// How often it is looked how much was written.
+/// The time between two looks at the number of written blocks.
 const SAMPLE: Duration = Duration::from_millis(5);
 
-/// What writers of small blocks saw.
+/// Figures of writers of small blocks.
 #[derive(Debug, PartialEq)]
 struct Seen {
     /// Blocks written in each sample.
     samples: Vec<u64>,
-    /// How long all but one of a thousand waits for metadata were at most.
+    /// The longest wait for metadata, without the longest thousandth of the waits.
     wait: Duration,
-    /// Rounds made ahead.
+    /// Number of preemptive rounds.
     rounds: u64,
     /// Samples in which more than half of all room was reserved, and most data was in ordered
     /// extents.
@@ -58,14 +58,14 @@ impl Seen {
 enum Way {
     /// Into memory, until a request needs room.
     Lazy,
-    /// Into memory, and from there as soon as a writer has so many.
+    /// Into memory, and to the device as soon as a writer has so many.
     Batches(u64),
     /// To the device.
     Direct,
 }
 
-/// Small random writes on a volume. Its metadata is reserved by Linux's rule, and no chunk can
-/// come.
+/// Small random writes on a volume without space for another chunk. Metadata is reserved by Linux's
+/// rule.
 fn scarce(way: Way, preempt: &'static str, samples: usize) -> Seen {
     let work = move || {
         let base = MemoryDevice::new(52 << 30);
@@ -74,7 +74,7 @@ fn scarce(way: Way, preempt: &'static str, samples: usize) -> Seen {
         let slow = Arc::new(Slow::new(
             base,
             Slowness {
-                // Slow enough that it has most of a batch's data most of the time.
+                // So slow that most of the data of a batch is on its way most of the time.
                 mib_s: Some(if way == Way::Lazy { 500.0 } else { 100.0 }),
                 latency: Duration::from_micros(200),
                 depth: 32,
@@ -107,7 +107,8 @@ fn scarce(way: Way, preempt: &'static str, samples: usize) -> Seen {
                 let (done, over) = (Arc::clone(&done), Arc::clone(&over));
                 let mut rng = Rng::new(writer as u64);
                 let work = move || {
-                    // One after the other from the beginning.
+                    // The writers begin at different counts, so that they flush one after the
+                    // other.
                     let mut count = match way {
                         Way::Batches(batch) => batch * writer as u64 / WRITERS as u64,
                         Way::Lazy | Way::Direct => 0,
@@ -150,7 +151,7 @@ fn scarce(way: Way, preempt: &'static str, samples: usize) -> Seen {
         let stats = fs.space_stats();
         let fs = Arc::into_inner(fs).expect("no other thread has it");
         fs.close().expect("an unmount");
-        // The first fifth is the way into it.
+        // The first fifth of the samples is left out, because writers only begin to fill the room.
         let samples = seen.split_off(samples / 5);
         Seen {
             samples,
@@ -180,8 +181,8 @@ fn e19_rounds_ahead_flatten_the_saw_tooth() {
     assert!(clamp.variation() < off.variation() / 2.0, "{off:?} {clamp:?}");
 }
 
-/// E16: what is on its way to the device gives its room back by itself, and rounds ahead would only
-/// be in the way: none is made, and writers are as fast as without.
+/// E16: data on its way to the device gives its room back by itself, so preemptive rounds would
+/// gain nothing. There is none, and writers are as fast as without preemption.
 #[test]
 fn e16_direct_writers_are_not_slowed() {
     // Three batches of ordered extents and a gathered one reserve more than half of all room, which
@@ -196,11 +197,11 @@ fn e16_direct_writers_are_not_slowed() {
     }
 }
 
-/// Extents of the file that is split, and how long each is.
+/// Number and length of the extents of the file.
 const EXTENTS: u64 = 256;
 const EXTENT_LEN: u64 = 4 * BLOCK as u64;
 
-/// What splits an extent.
+/// The operation that splits an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Split {
     Hole,
@@ -208,8 +209,8 @@ enum Split {
     Clone,
 }
 
-/// N7: a thread that goes over extents to write in place meets none that is split meanwhile, even
-/// while it waits at the device. A thread that would split one waits for its write.
+/// N7: a thread scans extents to write in place, and may wait for the device to read their items.
+/// No scanned extent is split meanwhile. A thread that wants to split one waits for the write.
 #[test]
 fn n7_scanned_extents_are_not_split() {
     let base = MemoryDevice::new(256 << 20);
@@ -218,7 +219,7 @@ fn n7_scanned_extents_are_not_split() {
     let base = Arc::new(base);
     let fs = mount_with(&(Arc::clone(&base) as _), "rw,noatime,commit=300");
     let file = nocow(&fs, "file");
-    // From the end on, so that no two are one.
+    // The extents are written from the last to the first, so that no two are joined.
     for extent in (0..EXTENTS).rev() {
         file.write_direct(extent * EXTENT_LEN, &[1; EXTENT_LEN as usize]).expect("a write");
     }
@@ -230,7 +231,8 @@ fn n7_scanned_extents_are_not_split() {
     }
 }
 
-/// One thread scans, and one splits; only the last leaf of the file is in memory.
+/// One thread scans, and one splits. Only the last leaf of the file is in memory, so the scan waits
+/// for the device.
 fn expect_no_split(base: MemoryDevice, split: Split) {
     const LATENCY: Duration = Duration::from_millis(1);
     let work = move || {
@@ -289,8 +291,8 @@ fn expect_no_split(base: MemoryDevice, split: Split) {
     expect_sound(&device);
 }
 
-/// A thread that makes room waits for readers of old trees: their end gives space back. For one
-/// reader of seconds, later refused requests do not wait again in each of their flush steps.
+/// A thread that makes room waits for readers of old trees: their end gives space back. If one
+/// reader takes seconds, refused requests do not wait for it again in each of their flush steps.
 #[test]
 fn a_long_reader_is_waited_for_once() {
     let work = || {

@@ -1,4 +1,5 @@
-//! Limits of simple quotas: writers stay within them, and what they do not need any more ends.
+//! Limits of simple quotas: writers stay within them, and give back what they were admitted for and
+//! do not need.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -11,7 +12,7 @@ use crate::checker::expect_sound;
 use crate::volume::{memory, mount, mount_with, pattern};
 
 const MIB: u64 = 1 << 20;
-/// What the nodes of one commit may add.
+/// Bytes that the nodes of one commit may add.
 const NODES: u64 = MIB;
 
 fn limit(fs: &Filesystem, group: QuotaGroup, bytes: u64) {
@@ -51,7 +52,7 @@ fn expect_refused<T>(outcome: Result<T>) {
     }
 }
 
-/// Writes pieces at the end of a file until a limit is in the way.
+/// Writes pieces at the end of a file until a limit refuses one.
 fn fill(file: &Inode, piece: u64) -> Result<()> {
     let bytes = pattern(file.id().ino.0, piece as usize);
     for number in 0..1000 {
@@ -138,7 +139,7 @@ fn writes_that_need_no_space_pass_the_limit() {
     expect_sound(&device);
 }
 
-/// What a writer was admitted for ends with the data that needed it, without a commit.
+/// The bytes that a writer was admitted for end with the data that needed them, without a commit.
 #[test]
 fn admitted_bytes_end_with_their_data() {
     let device = memory(1024);
@@ -152,7 +153,7 @@ fn admitted_bytes_end_with_their_data() {
     fs.sync().expect("a sync");
     let before = fs.view().generation();
     for round in 0..8 {
-        // Dirty data is forgotten.
+        // The file is removed while its data is dirty.
         let gone = file(&sub, &format!("gone-{round}"));
         gone.write_at(0, &pattern(round, 5 << 20)).expect("a write");
         gone.fallocate(MIB, 2 * MIB, FallocateMode::PunchHole).expect("a hole");
@@ -161,7 +162,7 @@ fn admitted_bytes_end_with_their_data() {
         gone.write_at(0, &pattern(round, 3 << 20)).expect("a write");
         gone.flush_data().expect("a write");
         set_size(&gone, 0);
-        // Data takes less than it reserved.
+        // The data takes less space than it reserved.
         let packed = file(&sub, &format!("packed-{round}"));
         packed.write_at(0, &vec![round as u8; 5 << 20]).expect("a write");
         packed.flush_data().expect("a write");
@@ -172,7 +173,7 @@ fn admitted_bytes_end_with_their_data() {
         over.flush_data().expect("a write");
         over.write_direct(0, &pattern(round, MIB as usize)).expect("a write");
     }
-    // A file that grows by steps, from a window.
+    // A file that grows by steps, with space from its window.
     let steps = file(&sub, "steps");
     for step in 0..200 {
         let keep = FallocateMode::Allocate { keep_size: false };
@@ -186,8 +187,8 @@ fn admitted_bytes_end_with_their_data() {
     expect_sound(&device);
 }
 
-/// Writers of several subvolumes stay within the limit of the group above them, whatever they are
-/// refused meanwhile.
+/// Writers of several subvolumes stay within the limit of the group above them. Some of their
+/// writes are refused.
 #[test]
 fn writers_together_stay_within_a_limit() {
     let device = memory(512);
@@ -221,8 +222,8 @@ fn writers_together_stay_within_a_limit() {
     expect_sound(&device);
 }
 
-/// The first limit counts from the end of the call that sets it, whatever writers look for
-/// meanwhile.
+/// The first limit applies from the end of the call that sets it, whatever writers do during the
+/// call.
 #[test]
 fn the_first_limit_counts_beside_writers() {
     let device = memory(512);

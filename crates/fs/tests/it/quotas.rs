@@ -11,7 +11,7 @@ use buttress_volume::Volume;
 use crate::checker::{check, expect_sound};
 use crate::volume::{drop_all, file_with, memory, memory_with, mount, pattern};
 
-/// A group above those of subvolumes.
+/// A group above the groups of subvolumes.
 fn above(number: u64) -> QuotaGroup {
     QuotaGroup(1 << 48 | number)
 }
@@ -73,7 +73,7 @@ fn enabling_replaces_a_leftover_tree() {
     }
 }
 
-/// What a change of limits depends on is read when it is its turn: no other change is lost.
+/// A change of limits reads the old limits only when no other change can run. So no change is lost.
 #[test]
 fn changes_of_limits_lose_none() {
     let device = memory(256);
@@ -92,7 +92,7 @@ fn changes_of_limits_lose_none() {
     .expect("a limit");
     let limit = quotas(&fs).group(group).expect("the group").limit;
     assert_eq!(limit.max_referenced(), Some(9 << 20));
-    // The change within the other is refused, or made: it is not forgotten.
+    // The inner change was either refused or made.
     assert_eq!(limit.max_exclusive().is_some(), inner.is_ok());
     fs.close().expect("a close");
     expect_sound(&device);
@@ -129,7 +129,7 @@ fn a_group_that_counts_is_kept() {
     expect_sound(&device);
 }
 
-/// With full quotas, a removed group takes its counts off the groups above.
+/// With full quotas, the counts of a removed group are subtracted from the groups above.
 #[test]
 fn a_removed_group_takes_its_counts_along() {
     let device = memory(256);
@@ -157,7 +157,7 @@ fn a_removed_group_takes_its_counts_along() {
     check(&device);
 }
 
-/// A tree that cannot be read ends a count with an error. The volume stays writable, and the old
+/// If a tree cannot be read, counting ends with an error. The volume stays writable, and the old
 /// counts stay.
 #[test]
 fn a_count_that_cannot_read_changes_nothing() {
@@ -190,7 +190,7 @@ fn a_count_that_cannot_read_changes_nothing() {
     check(&device);
 }
 
-/// Damages both copies of the last leaf of a subvolume. Returns what they were.
+/// Damages both copies of the last leaf of a subvolume. Returns their offsets and old bytes.
 fn spoil_last_leaf(device: &Arc<dyn Device>, tree: TreeId) -> Vec<(u64, Vec<u8>)> {
     let how = buttress_volume::OpenOptions { writable: true, ..Default::default() };
     let (volume, superblock) = Volume::open(vec![Arc::clone(device)], how).expect("a volume");

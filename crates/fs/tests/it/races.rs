@@ -1,4 +1,4 @@
-//! R7: reads beside what moves extents and cuts files.
+//! R7: reads while other threads move extents and cut files.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,7 +16,7 @@ use crate::volume::{file_with, memory, setting};
 const SECTOR: usize = 4096;
 const LEN: usize = 4 << 20;
 
-/// A device with discarded bytes that are wrong at once. It takes its time for some reads.
+/// A device on which discarded bytes become wrong at once, and some reads are slow.
 #[derive(Debug, Default)]
 struct Forgets(AtomicU64);
 
@@ -36,8 +36,8 @@ impl Hook for Forgets {
     }
 }
 
-/// Which byte a file has at a place, if it has one there: not the one of another place, nor of
-/// another file.
+/// The byte of a file at a place that was written. Other places and other files have other bytes
+/// there.
 fn byte(seed: u64, at: usize) -> u8 {
     ((at as u64 / 64 * 0x9E37_79B9 + seed * 0x1234_5677) >> 16) as u8 | 1
 }
@@ -50,8 +50,8 @@ fn resize(file: &Inode, size: u64) {
     file.set_attr(&SetAttr { size: Some(size), ..SetAttr::default() }).expect("another length");
 }
 
-/// Short reads and long ones, by way of what is kept in memory and past it. What is told of lies
-/// within the file, and is what was written there, or nothing where it may have been cut.
+/// Makes a short or long read, through the page cache or past it. Each byte must be the written
+/// one. It may also be zero if the file may have been cut.
 fn read(file: &Inode, seed: u64, may_be_cut: bool, rng: &mut Rng, buf: &mut [u8]) {
     let most = *rng.choose(&[SECTOR, 40_000, 700_000]).expect("some");
     let len = rng.range(1..most as u64 + 1) as usize;
@@ -64,8 +64,8 @@ fn read(file: &Inode, seed: u64, may_be_cut: bool, rng: &mut Rng, buf: &mut [u8]
 }
 
 /// All of the data is moved again and again, while some files are cut, grow and are written, and
-/// others never change. Old space is discarded, and given to other files. No thread reads anything
-/// wrong, and none gets an error about a checksum.
+/// others never change. Old space is discarded, and given to other files. No read returns wrong
+/// bytes or an error about a checksum.
 #[test]
 fn r7_reads_beside_moves_and_cuts() {
     const MOVES: u64 = 4;
@@ -88,7 +88,7 @@ fn r7_reads_beside_moves_and_cuts() {
             let (files, done, fs) = (&files, &done, &fs);
             let guarded = |work: &dyn Fn()| {
                 let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
-                // Else the others would go on for ever.
+                // Without this, the other threads would go on for ever.
                 if outcome.is_err() {
                     done.store(true, Ordering::SeqCst);
                 }

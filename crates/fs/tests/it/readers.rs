@@ -17,7 +17,7 @@ use crate::volume::{copy, file_with, memory, mount, mount_with, pattern};
 const LEN: usize = 8 << 20;
 const PIECE: usize = 32 << 10;
 
-/// How long each request is, those of metadata's size left out.
+/// The length of each request. Requests of the size of a node are left out.
 #[derive(Debug, Default)]
 struct Requests(Mutex<Vec<usize>>);
 
@@ -30,7 +30,7 @@ impl Hook for Requests {
     }
 }
 
-/// A reader, and its reads.
+/// The readers of a file, and their reads.
 #[derive(Clone, Copy)]
 struct Reading {
     readers: u64,
@@ -43,13 +43,13 @@ fn plain() -> Vec<u8> {
     pattern(9, LEN)
 }
 
-/// Half as much when it is compressed.
+/// Data that compression makes half as long.
 fn digits() -> Vec<u8> {
     pattern(9, LEN).iter().map(|byte| b"0123456789abcdef"[usize::from(byte % 16)]).collect()
 }
 
-/// Reads a file from end to end, with threads that think for up to `pause` behind each read;
-/// answers the requests.
+/// Reads a file from its beginning to its end, with threads that wait for up to `pause` after each
+/// read. Returns the lengths of the requests.
 fn read_cold(device: MemoryDevice, how: Reading, pause: Duration, seed: u64) -> Vec<usize> {
     let Reading { readers, piece, content } = how;
     let slowness = Slowness {
@@ -88,7 +88,8 @@ fn read_cold(device: MemoryDevice, how: Reading, pause: Duration, seed: u64) -> 
     requests
 }
 
-/// The same on a copy of a device, by threads that a seed and processors put in order.
+/// As [`read_cold`], on a copy of a device. A seed or simulated processors decide the order of the
+/// threads.
 fn read_in_order(
     device: &Arc<dyn Device>,
     how: Reading,
@@ -132,8 +133,8 @@ fn r1_readers_in_any_order_make_long_requests() {
     }
 }
 
-/// Compressed extents are read and unpacked once for all readers that want the whole of them at one
-/// moment, and for those that want parts.
+/// A compressed extent is read and unpacked once for all readers that read it at the same time,
+/// whether they want the whole or parts.
 #[test]
 fn whole_compressed_extents_are_read_once() {
     let device = memory(256);
@@ -154,8 +155,8 @@ fn whole_compressed_extents_are_read_once() {
     }
 }
 
-/// Calls so long that they go straight into their callers' buffers: several readers at the same
-/// place have each block read once, by one of them.
+/// Long calls read straight into their callers' buffers. If several readers are at the same place,
+/// one of them reads each block, once.
 #[test]
 fn long_calls_at_one_place_are_read_once() {
     let device = memory(256);

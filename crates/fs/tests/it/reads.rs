@@ -1,4 +1,4 @@
-//! Reads through what is kept in memory: long requests, nothing old, nothing bad.
+//! Reads through the page cache: the requests are long, and no read returns old or bad bytes.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -16,7 +16,7 @@ use crate::volume::{content, file_with, memory, memory_with, mount, mount_with, 
 const SECTOR: usize = 4096;
 const MIB: usize = 1 << 20;
 
-/// Which ranges were read, those of metadata's size left out.
+/// The length of each read. Reads of the size of a node are left out.
 #[derive(Debug, Default)]
 struct Watched(Mutex<Vec<u64>>);
 
@@ -29,8 +29,8 @@ impl Hook for Watched {
     }
 }
 
-/// Reads a file from end to end in 32 KiB, with so many threads; answers the device's requests and
-/// bytes.
+/// Reads a file from its beginning to its end in pieces of 32 KiB, with `threads` threads. Returns
+/// the number of device requests and their bytes.
 fn read_cold(below: &Arc<dyn Device>, threads: usize, options: &str, len: usize) -> (usize, u64) {
     let watched = Hooked::new(below, Watched::default());
     let options = MountOptions::parse(options).expect("known options");
@@ -55,8 +55,8 @@ fn read_cold(below: &Arc<dyn Device>, threads: usize, options: &str, len: usize)
     (reads.len(), reads.iter().sum())
 }
 
-/// However many threads read a file, the device sees requests as long as those of one, and each
-/// block once. Page by page, as before 2012, it sees as many as there are pages.
+/// However many threads read a file, the device gets requests as long as those of one thread, and
+/// each block once. Page by page, as before 2012, it gets a request for each page.
 #[test]
 fn r1_r6_many_readers_make_long_requests() {
     let device = memory(256);
@@ -78,7 +78,7 @@ fn r1_r6_many_readers_make_long_requests() {
     assert!((len / 65536..len / 32768).contains(&requests), "{requests} requests of 64 KiB");
 }
 
-/// Sectors that are overwritten in place, and others that get new places, are never read old.
+/// Reads never return old bytes of sectors that are overwritten, in place or not.
 #[test]
 fn r2_overwritten_bytes_are_not_read_old() {
     let seed = setting("BUTTRESS_SEED", 3);
@@ -139,8 +139,8 @@ fn r2_overwritten_bytes_are_not_read_old() {
     }
 }
 
-/// A bad sector that is only read ahead fails no read. A read of it fails, and all the rest is
-/// right.
+/// A bad sector that is only read ahead fails no read. A read of the sector itself fails, and all
+/// other reads are right.
 #[test]
 fn r10_a_bad_sector_ahead_spoils_nothing() {
     let made = MakeOptions { data: Some(Profile::Single), ..MakeOptions::default() };
@@ -179,7 +179,7 @@ fn r10_a_bad_sector_ahead_spoils_nothing() {
     fs.close().expect("a close");
 }
 
-/// A thread that reads a large file once, in pieces that are no sectors, drives out no data that
+/// A thread that reads a large file once, in pieces smaller than sectors, drives out no data that
 /// others use.
 #[test]
 fn a_scan_in_small_pieces_drives_out_nothing_that_is_used() {
@@ -209,8 +209,8 @@ fn a_scan_in_small_pieces_drives_out_nothing_that_is_used() {
     fs.close().expect("a close");
 }
 
-/// Parts of one compressed extent side by side, the same part twice among them, each bring their
-/// own bytes.
+/// A file has several parts of one compressed extent side by side, one of them twice. Each part
+/// reads as its own bytes.
 #[test]
 fn r4_r5_parts_of_a_compressed_extent_lie_side_by_side() {
     let device = memory(256);
@@ -244,15 +244,15 @@ fn r4_r5_parts_of_a_compressed_extent_lie_side_by_side() {
     }
 }
 
-/// Reads while the file is cut, grown and written again see bytes of their place, or none; and what
-/// is dirty, on its way and on the device at once is seen whole.
+/// While a file is cut, grown and written again, a read returns bytes of its own place or zeros.
+/// Data that is partly dirty, partly on its way and partly on the device is read whole.
 #[test]
 fn r7_r8_a_file_that_is_cut_and_written_is_read_right() {
     let device = memory(256);
     let fs = mount_with(&device, "page_cache=1m");
     let len = MIB;
     let file = file_with(&fs.root(), "file", &vec![0; len]);
-    // A byte says where it is, or that nothing is there.
+    // A byte encodes its place, and zero means that nothing is there.
     let byte = |at: usize| (at / 100 % 255) as u8 + 1;
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -331,9 +331,9 @@ fn r9_old_and_new_extents_in_one_read() {
     check(&device);
 }
 
-/// A file of plain and compressed extents, holes and preallocated parts, read in order, backwards
-/// and in strides, by several at once: what is read ahead passes from one to the next, and is
-/// right.
+/// A file has plain and compressed extents, holes and preallocated parts. Several threads read it
+/// in order, backwards and in strides. Read-ahead goes from each extent to the next, and all bytes
+/// are right.
 #[test]
 fn a_mosaic_is_read_ahead() {
     let device = memory(256);
@@ -381,7 +381,7 @@ fn a_mosaic_is_read_ahead() {
     }
 }
 
-/// Dirty data is no cache: however much is read beside it, it stays until it is written.
+/// Dirty data stays in memory until it is written, however much other data is read.
 #[test]
 fn reading_drops_nothing_that_is_dirty() {
     let device = memory(256);
@@ -402,8 +402,8 @@ fn reading_drops_nothing_that_is_dirty() {
     check(&device);
 }
 
-/// A direct read sees what waits in memory and what is kept, is checked, and leaves nothing behind:
-/// each costs its own request.
+/// A direct read returns dirty and cached bytes, too, and checks what it reads. It adds nothing to
+/// the page cache, so each direct read costs a request.
 #[test]
 fn direct_reads_keep_nothing() {
     let device = memory(256);
@@ -438,7 +438,7 @@ fn direct_reads_keep_nothing() {
         all("plain", &expected, piece);
         all("packed", &text, piece);
     }
-    // What waits in memory, and what others had kept.
+    // A direct read of dirty data, and of data that others had cached.
     let mut expected = expected;
     let file = fs.resolve("plain").expect("a file");
     file.write_at(5 * SECTOR as u64 + 7, &[1; 3 * SECTOR]).expect("a write");

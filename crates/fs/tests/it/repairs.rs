@@ -1,5 +1,5 @@
-//! R10: one bad sector is one failure and one repair for any number of readers, and readers that
-//! did not ask for it are not counted.
+//! R10: one bad sector counts as one failure and one repair for any number of readers. Readers that
+//! did not ask for the sector count nothing.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
@@ -18,7 +18,7 @@ const MIB: usize = 1 << 20;
 const LEN: usize = 4 * MIB;
 const READERS: usize = 8;
 
-/// A volume with a file of [`LEN`] bytes, and where a sector of it lies, in order.
+/// A volume with a file of [`LEN`] bytes, and the ascending device offsets of one of its sectors.
 fn volume(data: Profile, sector: usize) -> (Arc<dyn Device>, Vec<usize>) {
     let device = memory_with(256, &MakeOptions { data: Some(data), ..MakeOptions::default() });
     let fs = mount(&device);
@@ -38,7 +38,7 @@ fn spoil(device: &Arc<dyn Device>, place: usize) {
     device.write_at(place as u64 + 77, &[!byte[0]]).expect("damage");
 }
 
-/// Lets long reads go on when as many are there as there are readers, once.
+/// Holds back the first long reads until there are as many as readers.
 #[derive(Debug)]
 struct Together {
     came: AtomicUsize,
@@ -48,7 +48,7 @@ struct Together {
 impl Hook for Together {
     fn read(&self, below: &dyn Device, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
         below.read_at(offset, buf)?;
-        // The buffer is old by the time that it is checked.
+        // All readers then check a buffer that was read before any repair.
         if buf.len() >= MIB && self.came.fetch_add(1, Ordering::SeqCst) < READERS {
             self.barrier.wait();
         }
@@ -87,7 +87,7 @@ fn r10_a_bad_sector_read_by_many_counts_once() {
                     let at = BAD * SECTOR / piece * piece;
                     let mut buf = vec![0; piece];
                     begin.wait();
-                    // Long calls of readers that keep data are one request for all.
+                    // Long buffered calls share one request, so this reads directly.
                     let read = match (piece, options) {
                         (MIB, "rw") => file.read_direct(at as u64, &mut buf),
                         _ => file.read_at(at as u64, &mut buf),
@@ -114,8 +114,8 @@ fn r10_a_bad_sector_read_by_many_counts_once() {
     }
 }
 
-/// A reader around a bad copy finds it by read-ahead, and no reader finds it again. That holds
-/// where it was repaired, and where the volume is read-only and the data is kept.
+/// A reader around a bad copy finds it by read-ahead, and no reader finds it again. That holds if
+/// the copy was repaired, and also on a read-only volume, where the cache keeps the good data.
 #[test]
 fn r10_a_bad_copy_found_ahead_counts_once() {
     for (options, repairs) in [("rw", 1), ("ro", 0)] {
@@ -136,8 +136,8 @@ fn r10_a_bad_copy_found_ahead_counts_once() {
     }
 }
 
-/// A sector without a good copy that is only ever read ahead is no failure. Each read that asks for
-/// it counts one.
+/// A sector without a good copy that is only read ahead counts no failure. Each read that asks for
+/// the sector counts one.
 #[test]
 fn r10_unrequested_errors_are_not_counted() {
     const BAD: usize = 300;

@@ -1,6 +1,6 @@
-//! N5: device space and addresses come to belong to other chunks while a scrub or a trim is under
-//! way. It stands where it reports its progress, or in the middle of a request. Meanwhile a block
-//! group is removed and a new one takes its place.
+//! N5: device space and addresses come to belong to other chunks during a scrub or a trim. The test
+//! holds the scrub or trim where it reports its progress, or in the middle of a request. Meanwhile
+//! block groups are removed and new ones take their places.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,17 +20,17 @@ use crate::volume::{content, file_with, mount, pattern};
 const MIB: u64 = 1 << 20;
 const PIECE: u64 = 2 * MIB;
 
-/// Which of the steps are tried: of those that follow each other most are alike.
+/// The distance of the steps that are tried, because most neighbouring steps are alike.
 const STRIDE: usize = 3;
 
-/// How long something is given to happen that must not.
+/// How long a test waits to see that a forbidden event does not happen.
 const PATIENCE: Duration = Duration::from_millis(150);
 
-/// A device's discards and long reads: it forgets discarded bytes at once. In the first request
-/// after `arm` it stands still until it is released, or until its time is over.
+/// A device that overwrites discarded bytes at once. The first request of the kind `armed` stands
+/// still until the test releases it, or until its time is over.
 #[derive(Debug, Default)]
 struct Standing {
-    /// Which one: 1 for reads of data, 2 for discards.
+    /// The kind of the request: 1 for reads of data, 2 for discards.
     armed: AtomicU64,
     stands: AtomicBool,
     is_done: AtomicBool,
@@ -73,7 +73,7 @@ impl Hook for Standing {
     }
 }
 
-/// What lies below, its hook, and a mount with one file.
+/// A device, the same device with a hook, and a mount of the latter with one file.
 fn volume(mib: u64) -> (Arc<dyn Device>, Arc<Hooked<Standing>>, Filesystem) {
     let below: Arc<dyn Device> = Arc::new(MemoryDevice::new(mib * MIB));
     Filesystem::make(&*below, &MakeOptions::default()).expect("an empty volume");
@@ -86,7 +86,7 @@ fn volume(mib: u64) -> (Arc<dyn Device>, Arc<Hooked<Standing>>, Filesystem) {
     (below, hooked, fs)
 }
 
-/// The same, and a file that takes all that there is beside it.
+/// As [`volume`], with a second file that takes all free space.
 fn full() -> (Arc<dyn Device>, Arc<Hooked<Standing>>, Filesystem) {
     let (below, hooked, fs) = volume(128);
     put(&fs, "old", 1);
@@ -97,13 +97,13 @@ fn kept() -> Vec<u8> {
     pattern(7, 2 * MIB as usize)
 }
 
-/// What is written at the front of a piece of a file.
+/// The bytes at the front of a piece of a file.
 fn written(seed: u64, number: u64) -> Vec<u8> {
     pattern(seed * 1000 + number, 256 << 10)
 }
 
-/// Fills the volume with a file, of which a part of each [`PIECE`] is written; answers how many of
-/// these it has.
+/// Fills the volume with a file of pieces of [`PIECE`] bytes, and writes the front of each. Returns
+/// the number of pieces.
 fn put(fs: &Filesystem, name: &str, seed: u64) -> u64 {
     let file = fs.root().create(name.as_bytes(), 0o644, 0, 0, 0).expect("a file");
     let count = extend(&file, seed, 0);
@@ -111,7 +111,7 @@ fn put(fs: &Filesystem, name: &str, seed: u64) -> u64 {
     count
 }
 
-/// Makes a file longer, from so many pieces on, as long as there is room.
+/// Adds pieces to a file that has `from` of them, as long as there is room.
 fn extend(file: &Inode, seed: u64, from: u64) -> u64 {
     let allocate = FallocateMode::Allocate { keep_size: false };
     let mut count = from;
@@ -122,7 +122,7 @@ fn extend(file: &Inode, seed: u64, from: u64) -> u64 {
     count
 }
 
-/// Removes a file, and whatever groups come to be empty, for good.
+/// Removes a file and all groups that become empty, and makes that durable.
 fn remove(fs: &Filesystem, name: &str) {
     fs.root().unlink(name.as_bytes()).expect("removed");
     for _ in 0..3 {
@@ -142,7 +142,7 @@ fn parts(fs: &Filesystem) -> Vec<(Range<u64>, Logical)> {
     items.map(|found| part(found.expect("it reads"))).collect()
 }
 
-/// How many bytes of the device have gone from one chunk to another.
+/// The number of device bytes that have gone from one chunk to another.
 fn changed_hands(before: &[(Range<u64>, Logical)], after: &[(Range<u64>, Logical)]) -> u64 {
     let overlap =
         |a: &Range<u64>, b: &Range<u64>| a.end.min(b.end).saturating_sub(a.start.max(b.start));
@@ -150,7 +150,7 @@ fn changed_hands(before: &[(Range<u64>, Logical)], after: &[(Range<u64>, Logical
     pairs.filter(|(old, new)| old.1 != new.1).map(|(old, new)| overlap(&old.0, &new.0)).sum()
 }
 
-/// Everything is there, in this mount and the next.
+/// Checks that both files have their content, in this mount and the next.
 fn verify(below: &Arc<dyn Device>, fs: Filesystem, name: &str, seed: u64, count: u64) {
     let look = |fs: &Filesystem| {
         assert!(content(&fs.resolve("kept").expect("the file")) == kept());
@@ -169,8 +169,8 @@ fn verify(below: &Arc<dyn Device>, fs: Filesystem, name: &str, seed: u64, count:
     check(below);
 }
 
-/// At whichever step of a scrub groups go and others take their place, whether it holds groups or
-/// not: it finds nothing wrong, mends nothing, and comes to its end.
+/// Groups are removed and others take their places at any step of a scrub, which may hold groups.
+/// The scrub finds nothing wrong, mends nothing, and comes to its end.
 #[test]
 fn n5_groups_change_hands_between_steps_of_a_scrub() {
     for hold_groups in [false, true] {
@@ -203,8 +203,8 @@ fn n5_groups_change_hands_between_steps_of_a_scrub() {
     }
 }
 
-/// The same in the middle of a step: no chunk is removed that holds data which is being read,
-/// before that was checked.
+/// The same in the middle of a step. While the scrub reads data, no chunk is removed before the
+/// data is checked.
 #[test]
 fn n5_nothing_that_a_scrub_reads_changes_hands() {
     let (below, hooked, fs) = full();
@@ -225,7 +225,7 @@ fn n5_nothing_that_a_scrub_reads_changes_hands() {
         assert_eq!(found.corrected_errors, 0);
         other.join().expect("no panic");
     });
-    // No thread reads any more, and commits find groups empty.
+    // The scrub has ended, so the next commits remove the empty groups.
     file_with(&fs.root(), "last", b"x");
     remove(&fs, "last");
     let count = put(&fs, "new", 2);
@@ -233,14 +233,14 @@ fn n5_nothing_that_a_scrub_reads_changes_hands() {
     verify(&below, fs, "new", 2, count);
 }
 
-/// At whichever step of a trim groups go and others take their place: nothing of what is in use by
-/// then is discarded.
+/// Groups are removed and others take their places at any step of a trim. Space that is in use from
+/// then on is not discarded.
 #[test]
 fn n5_groups_change_hands_between_steps_of_a_trim() {
     let (mut moved, mut discarded) = (0, 0);
     for step in (0..).step_by(STRIDE) {
         let (below, hooked, fs) = full();
-        // So that there are groups and device space to tell of.
+        // Now there is free space to discard, both in groups and outside of them.
         remove(&fs, "old");
         file_with(&fs.root(), "old", &pattern(3, 20 * MIB as usize));
         fs.sync().expect("durable");
@@ -268,8 +268,8 @@ fn n5_groups_change_hands_between_steps_of_a_trim() {
     assert!(discarded > 0, "nothing was left to tell of");
 }
 
-/// Between two pieces of what no group has: what comes to be a group's then is not told of any
-/// more.
+/// A trim discards space outside of all groups piece by piece. Between two pieces new groups take
+/// some of that space, which is not discarded any more.
 #[test]
 fn n5_groups_take_what_a_trim_would_come_to() {
     for piece in 0..3 {
@@ -297,8 +297,8 @@ fn n5_groups_take_what_a_trim_would_come_to() {
     }
 }
 
-/// The same in the middle of each request: space that is being discarded is not allocated until it
-/// is discarded, in a group and beside the groups.
+/// The same in the middle of each request. Space under discard, in a group or outside of all
+/// groups, is not allocated before the request ends.
 #[test]
 fn n5_nothing_that_a_trim_tells_of_is_given_out() {
     for step in (0..4).chain((4..).step_by(STRIDE)) {

@@ -15,7 +15,7 @@ use crate::volume::{file_with, memory, memory_with, mount, mount_with, pattern};
 
 const BLOCK: u64 = 4096;
 
-/// Fills a volume, and gives so many bytes back: a commit frees them.
+/// Fills a volume, and then frees `spare` bytes of it with a commit.
 pub(crate) fn fill(fs: &Filesystem, spare: u64) -> Inode {
     fill_with(fs, "filler", 1 << 20, spare)
 }
@@ -31,7 +31,7 @@ fn fill_with(fs: &Filesystem, name: &str, step: u64, spare: u64) -> Inode {
     filler
 }
 
-/// E4: much dirty data holds worst-case reservations; small demands wait for it to be written, and
+/// E4: much dirty data holds worst-case reservations. Small requests wait until it is written, and
 /// do not fail.
 #[test]
 fn e4_dirty_data_is_no_reason_to_refuse() {
@@ -61,7 +61,7 @@ fn e4_dirty_data_is_no_reason_to_refuse() {
 }
 
 /// E4 for data: an overwrite needs new space, and frees the old only when it is committed. As long
-/// as both and the dirty data fit, no write is refused.
+/// as old, new and dirty data fit together, no write is refused.
 #[test]
 fn e4_overwriting_waits_for_what_it_frees() {
     let device = memory(160);
@@ -104,15 +104,15 @@ fn e4_a_chunk_that_is_about_to_go_is_waited_for() {
     }
 }
 
-/// E5: waiting data has its whole length reserved; compressed it takes a part of that, which only
-/// its writeback shows.
+/// E5: dirty data reserves its whole length. Compressed, it takes only a part of that, but how much
+/// is known only after its writeback.
 #[test]
 fn e5_compressed_data_is_waited_for() {
     let device = memory(160);
     let fs = mount_with(&device, "compress-force=zstd,dirty=64M");
     let _filler = fill(&fs, 8 << 20);
     fs.sync().expect("durable");
-    // Four times what is free, of what packs to a thirtieth.
+    // The data has four times the length of the free space, and compresses to a thirtieth.
     for i in 0..32_u64 {
         let file = file_with(&fs.root(), &format!("f{i}"), b"");
         file.write_at(0, &vec![i as u8; 1 << 20]).expect("packed it fits");
@@ -121,8 +121,8 @@ fn e5_compressed_data_is_waited_for() {
     check(&device);
 }
 
-/// Removed chunks are the devices' again even without another commit. A request that needs one
-/// before that gets it without any writeback of dirty data.
+/// The space of removed chunks becomes free again without another commit. A request that needs it
+/// earlier gets it without any writeback of dirty data.
 #[test]
 fn removed_chunks_come_back_by_themselves() {
     let device = memory(512);
@@ -147,13 +147,13 @@ fn removed_chunks_come_back_by_themselves() {
     check(&device);
 }
 
-/// E11: metadata that comes and goes takes at most twice the chunks that there were, and one. One
-/// is made when a commit finds no place for a node, or when a reservation fits neither groups nor
-/// future chunks. Until a commit is durable the nodes that it replaces keep their places, at most
-/// all of the old trees beside all of the new.
+/// E11: metadata that comes and goes takes at most twice the chunks that there were, and one more.
+/// A chunk is made when a commit finds no place for a node, or when a reservation fits neither
+/// groups nor future chunks. Until a commit is durable the nodes that it replaces keep their
+/// places, at most all of the old trees beside all of the new.
 #[test]
 fn e11_churn_takes_no_chunks() {
-    // In less than the first chunk, and in several.
+    // The metadata takes a part of the first chunk, or several chunks.
     for (mib, names, len) in [(512_u64, 1500, 500), (64, 6000, 1500)] {
         let device = memory(mib);
         let fs = mount(&device);
@@ -172,15 +172,15 @@ fn e11_churn_takes_no_chunks() {
         }
         let most = 2 * used + (mib << 20) / 10;
         assert!(totals.iter().all(|total| *total <= most), "{totals:?}, used {used} at most");
-        // What came in the first cycle is enough for all others.
+        // The chunks of the first cycle are enough for all others.
         assert!(totals[2..].iter().all(|total| *total <= totals[0].max(totals[1])), "{totals:?}");
         fs.close().expect("it closes");
         check(&device);
     }
 }
 
-/// A1: a thousand times data fills more than there was, and is removed: nothing stays reserved, and
-/// block groups are not made and removed by turns.
+/// A1: a thousand times, data that needs new block groups is written and removed. Nothing stays
+/// reserved, and groups are not made and removed each time.
 #[test]
 fn a1_coming_and_going_is_no_ping_pong() {
     let device = memory(4096);
@@ -204,7 +204,8 @@ fn a1_coming_and_going_is_no_ping_pong() {
     check(&device);
 }
 
-/// E14: the end of a mount while all requests wait for space: no thread hangs, and each is told.
+/// E14: a mount ends while requests wait for space. No thread hangs, and each request gets an
+/// error.
 #[test]
 fn e14_the_end_while_others_wait() {
     for round in 0..4_u64 {
@@ -268,18 +269,18 @@ fn reservations_know_the_height_of_a_subvolume() {
     check(&device);
 }
 
-/// The gate of a device with flushes that are held up.
+/// The state of the gate that holds back flushes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Door {
     Open,
     Closed,
-    /// A flush stands before it.
+    /// Closed, and a flush waits for it.
     Knocked,
-    /// New flushes are turned away.
+    /// New flushes fail.
     Walled,
 }
 
-/// Holds flushes up while its door is closed.
+/// Holds back flushes while its door is closed.
 #[derive(Debug)]
 pub(crate) struct Held(Mutex<Door>, Condvar);
 
@@ -304,7 +305,7 @@ impl Hook for Held {
             door = self.1.wait(door).expect("a door");
         }
         match *door {
-            // Behind its end.
+            // A write past the end of the device fails.
             Door::Walled => below.write_at(u64::MAX, &[0]),
             _ => below.flush(),
         }
@@ -319,8 +320,8 @@ pub(crate) fn held(mib: u64) -> (Arc<dyn Device>, Arc<Hooked<Held>>, Filesystem)
     (below, held, fs)
 }
 
-/// A commit keeps metadata back from others until its nodes have addresses, and not while they are
-/// written.
+/// A commit holds metadata back from other requests until its nodes have addresses, but not while
+/// they are written.
 #[test]
 fn a_commit_that_writes_keeps_nothing_back() {
     let (below, held, fs) = held(64);
@@ -339,7 +340,8 @@ fn a_commit_that_writes_keeps_nothing_back() {
     check(&below);
 }
 
-/// A request that waits for the space of a commit under way does not make another right behind it.
+/// A request that waits for the space of a commit under way does not cause another commit right
+/// after it.
 #[test]
 fn one_commit_is_enough() {
     let (below, held, fs) = held(160);
@@ -349,13 +351,13 @@ fn one_commit_is_enough() {
     std::thread::scope(|scope| {
         scope.spawn(|| fs.sync().expect("durable"));
         held.hook.wait_for_knock();
-        // Of the next transaction, which would be committed for nothing.
+        // This file is in the next transaction. A commit of that would free nothing.
         let file = file_with(&fs.root(), "file", b"");
         scope.spawn(move || file.write_at(0, &[1; 1 << 20]).expect("room for it"));
         while fs.space_stats().accounts.waiting.0 == 0 {
             std::thread::yield_now();
         }
-        // Long enough for the flush steps to come to the commit; sooner it proves nothing.
+        // Waits until the flush steps have come to the commit. A shorter wait would prove nothing.
         std::thread::sleep(Duration::from_millis(200));
         held.hook.set(Door::Open);
     });
@@ -365,8 +367,8 @@ fn one_commit_is_enough() {
     check(&below);
 }
 
-/// V1: writes that lie over dirty data, or over ordered extents, reserve the metadata for making
-/// both visible. Otherwise writeback would need it, which cannot wait for room.
+/// V1: a write over dirty data or over an ordered extent reserves the metadata that makes both old
+/// and new data visible. Otherwise writeback would need that metadata, and it cannot wait for room.
 #[test]
 fn reservation_is_enough_to_write() {
     for seed in 0..6_u64 {
@@ -380,7 +382,7 @@ fn reservation_is_enough_to_write() {
                     let name = format!("f{thread}");
                     let file = file_with(&fs.root(), &name, b"");
                     for _ in 0..2500 {
-                        // What is always dirty at the front keeps the length on disk there.
+                        // Data at the front that is always dirty keeps the length on disk short.
                         if seed % 2 == 0 && rng.chance(1, 3) {
                             file.write_at(0, &[9; 100]).expect("there is room");
                         }
@@ -415,8 +417,8 @@ fn reservation_is_enough_to_write() {
     }
 }
 
-/// V1: free space in single sectors makes an extent of each, and each has its metadata reserved
-/// before it is written.
+/// V1: if all free space is single sectors, each becomes an extent. The metadata of each extent is
+/// reserved before it is written.
 #[test]
 fn parts_are_reserved_before_writing() {
     let device = memory(160);
@@ -427,7 +429,7 @@ fn parts_are_reserved_before_writing() {
         file_with(&fs.root(), &name(i), &[1; BLOCK as usize]);
     }
     fs.sync().expect("durable");
-    // Full but for the sectors between.
+    // The volume is full but for the single sectors.
     let _rest = fill_with(&fs, "rest", BLOCK, 0);
     for i in (0..1500).step_by(2) {
         fs.root().unlink(name(i).as_bytes()).expect("removed");

@@ -1,5 +1,5 @@
-//! Scrubs that hold block groups read-only: data without checksums is compared, and no request is
-//! refused for it.
+//! Scrubs that hold block groups read-only: they compare the copies of data without checksums, and
+//! cause no refusal of a request.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +21,7 @@ fn scrub(fs: &Filesystem, hold_groups: bool) -> ScrubProgress {
     fs.scrub(how, &mut |_| true).expect("a scrub").0
 }
 
-/// Two devices with everything on both.
+/// Two devices, each with a copy of everything.
 fn mirrors(mib: u64) -> Vec<Arc<dyn Device>> {
     let devices: Vec<_> = (0..2).map(|_| MemoryDevice::new(mib << 20)).collect();
     let parts: Vec<_> = devices.iter().map(|device| device as &dyn Device).collect();
@@ -35,8 +35,7 @@ fn open(devices: &[Arc<dyn Device>], options: &str) -> Filesystem {
     Filesystem::open(devices.to_vec(), options).expect("a mount")
 }
 
-/// Copies that are not alike are counted where the group is held and nowhere else, also on a volume
-/// that is only read.
+/// Differing copies are counted only by a scrub that holds groups, even on a read-only volume.
 #[test]
 fn copies_without_checksums_are_compared() {
     let devices = mirrors(256);
@@ -68,8 +67,8 @@ fn copies_without_checksums_are_compared() {
     }
 }
 
-/// Beside writers in place no sector is taken for damaged that is being written, and what is
-/// written arrives.
+/// Files are written in place during the scrub. It counts no sector under a write as damaged, and
+/// all written data arrives.
 #[test]
 fn writers_in_place_beside_a_scrub_that_holds() {
     let devices = mirrors(256);
@@ -113,8 +112,8 @@ fn writers_in_place_beside_a_scrub_that_holds() {
     fs.close().expect("closed");
 }
 
-/// U4: all free space lies in groups that are held one after the other. A request for it is served
-/// at once, while the scrub stands still.
+/// U4: all free space lies in groups that are held one after the other. A request for this space is
+/// served at once, while the scrub stands still.
 #[test]
 fn no_request_is_refused_for_a_scrub() {
     let device = memory(128);
@@ -125,7 +124,7 @@ fn no_request_is_refused_for_a_scrub() {
     let how = ScrubOptions { hold_groups: true, ..ScrubOptions::default() };
     let mut during = |progress: &ScrubProgress| {
         (looks, held) = (looks + 1, progress.groups_held > 0);
-        // All that there is, and back.
+        // Takes all free space, and gives it back.
         drop(fill(&fs, 0));
         let data = fs.space_stats().accounts.data;
         assert!(data.read_only == 0 && data.free() < 1 << 20, "{data:?}");
@@ -139,7 +138,7 @@ fn no_request_is_refused_for_a_scrub() {
     check(&device);
 }
 
-/// A scrub looks at what was written a moment before, though no commit has it yet.
+/// A scrub checks data that was written just before it, because it begins with a commit.
 #[test]
 fn a_scrub_begins_with_a_commit() {
     let device = memory(256);

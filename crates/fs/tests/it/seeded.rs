@@ -26,11 +26,11 @@ use crate::volume::setting;
 
 const CLIENTS: usize = 3;
 
-/// What a run of one seed leaves.
+/// The results of a run of one seed.
 struct Outcome {
     log: Arc<Log>,
     stories: Vec<Story>,
-    /// What each client had done at each mark.
+    /// The number of steps that each client had done at each mark.
     done: Vec<[usize; CLIENTS]>,
     device: MemoryDevice,
     digest: u64,
@@ -57,7 +57,7 @@ fn snapshots(fs: &Filesystem, mut rng: Rng) {
     }
 }
 
-/// Reads files that others write: runs of pages are claimed by several at a time.
+/// Reads files that other threads write. Several threads claim runs of pages at a time.
 fn reads(fs: &Filesystem, mut rng: Rng) {
     let mut buf = vec![0; 40_000];
     for _ in 0..40 {
@@ -66,13 +66,14 @@ fn reads(fs: &Filesystem, mut rng: Rng) {
         let Ok(inode) = fs.inode(InodeId { tree: TreeId::FS, ino }) else { continue };
         match inode.read_at(rng.below(40_000), &mut buf) {
             Ok(_) => {}
-            // It is a directory, or is gone.
+            // The name leads to a directory, or the file is gone.
             Err(error) => assert!(matches!(error.kind(), ErrorKind::Name(_)), "{error}"),
         }
     }
 }
 
-/// Has block groups go from writable to read-only and away, or all copies read, under the clients.
+/// While the clients run, moves block groups, which become read-only and are removed, or reads all
+/// copies.
 fn moves(fs: &Filesystem, mut rng: Rng) {
     for _ in 0..rng.below(3) {
         thread::sleep(std::time::Duration::from_millis(rng.below(20)));
@@ -85,7 +86,7 @@ fn moves(fs: &Filesystem, mut rng: Rng) {
     }
 }
 
-/// Everything that one seed decides.
+/// Runs everything from one seed.
 fn whole(seed: u64, operations: usize) -> Outcome {
     let work = move || {
         let mut rng = Rng::new(seed ^ 0x5eed);
@@ -166,7 +167,7 @@ fn whole(seed: u64, operations: usize) -> Outcome {
     outcome
 }
 
-/// Mounts what a cut left, compares it with every client's model.
+/// Mounts the state after a cut, and compares it with the model of every client.
 fn examine(
     outcome: &Outcome,
     mark: u64,
@@ -189,7 +190,7 @@ fn examine(
     Ok(())
 }
 
-/// In any order of threads, no client gets a wrong answer, no thread waits for ever, and every cut
+/// In any order of threads, each client gets right answers, no thread waits for ever, and every cut
 /// leaves the synced state.
 #[test]
 fn every_order_keeps_its_word() {

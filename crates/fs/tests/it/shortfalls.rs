@@ -1,6 +1,6 @@
 //! V1 of `data`: the reservation of dirty data is enough, for any change of the file before its
 //! ordered extents finish, and for any extents under it. An ordered extent that lacks metadata
-//! draws on the global reserve, and is counted; here none may.
+//! draws on the global reserve, and is counted. In these tests none may.
 //!
 //! One writer of a few files, from a seed. `BUTTRESS_SEED=n` runs seed `n` alone. The history of
 //! the file with a shortfall is printed.
@@ -19,7 +19,7 @@ use crate::volume::{file_with, memory, mount_with, setting};
 const FILES: u64 = 12;
 const TURNS: u64 = 1000;
 const BLOCK: u64 = 4096;
-/// Files seldom become longer.
+/// A file seldom becomes longer than this.
 const LONG: u64 = 80_000;
 
 /// An operation on a file.
@@ -40,7 +40,7 @@ enum Act {
     Snapshot,
 }
 
-/// Small files that mostly grow and are renamed.
+/// Operations on small files that mostly grow and are renamed.
 fn small(rng: &mut Rng, size: u64) -> Act {
     match rng.below(12) {
         0..=3 => Act::Write { at: size, len: rng.range(1..700) },
@@ -53,7 +53,7 @@ fn small(rng: &mut Rng, size: u64) -> Act {
     }
 }
 
-/// Longer ones with holes.
+/// Operations on longer files with holes.
 fn sparse(rng: &mut Rng, size: u64) -> Act {
     let at = rng.below(LONG);
     match rng.below(14) {
@@ -75,7 +75,7 @@ fn sparse(rng: &mut Rng, size: u64) -> Act {
     }
 }
 
-/// Those, with space that was set aside.
+/// As [`sparse`], with preallocated space.
 fn set_aside(rng: &mut Rng, size: u64) -> Act {
     let (at, len) = (rng.below(LONG), rng.range(1..20_000));
     let keep_size = rng.chance(1, 2);
@@ -157,15 +157,16 @@ impl Story {
     }
 }
 
-/// How many shortfalls a story had; the files with one are printed.
+/// Runs one story and returns its number of shortfalls. Prints the history of each file with one.
 fn shorts(seed: u64, options: &str, what: fn(&mut Rng, u64) -> Act) -> u64 {
     let mut rng = Rng::new(seed);
-    // Data is put before it is written, where a device serves many at once.
+    // On a device that serves many requests at once, data has its place in the trees before it is
+    // written.
     let device: Arc<dyn Device> =
         FaultDevice::new(Arc::new(MemoryDevice::new(256 << 20)), &Faults::none());
     let nodesize = if seed.is_multiple_of(3) { 16384 } else { 4096 };
     let mut make = MakeOptions { nodesize, ..MakeOptions::default() };
-    // Where holes have items these are reserved as well.
+    // On volumes with items for holes, these items are reserved as well.
     make.features.no_holes = !seed.is_multiple_of(2);
     make.features.block_group_tree = make.features.no_holes;
     Filesystem::make(&*device, &make).expect("an empty volume");
@@ -211,7 +212,8 @@ fn expect_no_shortfalls(what: fn(&mut Rng, u64) -> Act, options: &[&str]) {
     assert_eq!(seeds.map(told).sum::<u64>(), 0, "landings fell short");
 }
 
-/// The same by hand: in each way an ordered extent needs more items than the write at once.
+/// The same with chosen operations. In each case an ordered extent needs more items than a write
+/// that is finished at once.
 #[test]
 fn each_way_to_write_more_is_reserved() {
     for options in ["rw", "nodatacow"] {

@@ -1,4 +1,5 @@
-//! Snapshots beside writers: the content of a snapshot never changes, and is a state that existed.
+//! Snapshots beside writers: the content of a snapshot never changes, and was the content of its
+//! source at one moment.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -11,7 +12,7 @@ use buttress_fs::{FileKind, Filesystem, Inode, InodeFlags, TreeId};
 use crate::checker::check;
 use crate::volume::{content, file_with, memory, mount, pattern};
 
-/// Everything below a directory of one subvolume: length and a sum of each file, by path.
+/// The content below a directory, without other subvolumes: length and sum of each file, by path.
 type Print = BTreeMap<String, (u64, u64)>;
 
 fn fingerprint(top: &Inode) -> Print {
@@ -47,7 +48,7 @@ fn fingerprint(top: &Inode) -> Print {
     print
 }
 
-/// The snapshots that there are, and what each showed from the start.
+/// The present snapshots with their expected content, and whether each is read-only.
 #[derive(Default)]
 pub(crate) struct Snapshots {
     known: Mutex<BTreeMap<String, (Print, bool)>>,
@@ -55,7 +56,7 @@ pub(crate) struct Snapshots {
 }
 
 impl Snapshots {
-    /// One thing that can be done with snapshots of the top level.
+    /// Makes, compares, changes or deletes one snapshot.
     pub(crate) fn step(&self, fs: &Filesystem, rng: &mut Rng) {
         let mut known = self.known.lock().expect("no panic before");
         let picks: Vec<_> = known.keys().cloned().collect();
@@ -69,7 +70,7 @@ impl Snapshots {
                 known.insert(name, (print, read_only));
             }
             (3, Some(name)) if picks.len() < 8 => {
-                // Of one that is there, which may have been changed since.
+                // Takes a snapshot of a snapshot, which may have been changed since it was made.
                 let of = fs.resolve(&name).expect("it is there").id().tree;
                 let copy = format!("{name}-{}", self.next.fetch_add(1, Ordering::Relaxed));
                 let made = fs.root().snapshot(copy.as_bytes(), of, true).expect("a snapshot");
@@ -97,7 +98,7 @@ impl Snapshots {
         }
     }
 
-    /// Writes into, and removes from, a snapshot that can be changed.
+    /// Writes and removes files of a writable snapshot. Returns its new content.
     fn change(top: &Inode, rng: &mut Rng) -> Print {
         let files: Vec<_> = fingerprint(top).into_keys().collect();
         for _ in 0..6 {
@@ -129,7 +130,7 @@ impl Snapshots {
         fingerprint(top)
     }
 
-    /// All of them, as they were.
+    /// Checks that all snapshots have their expected content.
     pub(crate) fn verify(&self, fs: &Filesystem) {
         for (name, (print, _)) in self.known.lock().expect("no panic before").iter() {
             let top = fs.resolve(name).expect("it is there");
@@ -146,9 +147,9 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Each writer writes a number to its first file, then to its second: a snapshot that has a number
-/// in the second has it, or a later one, in the first; and it has every number that was written
-/// before the snapshot was asked for.
+/// Each writer writes a number to its first file, then to its second. If a snapshot has a number in
+/// the second file, it has the same or a later one in the first. It also has every number that was
+/// written before the snapshot was requested.
 #[test]
 fn a_snapshot_is_a_cut() {
     let device = memory(512);
@@ -162,7 +163,7 @@ fn a_snapshot_is_a_cut() {
             let second = live.create(format!("second-{writer}").as_bytes(), 0o644, 0, 0, 0);
             let second = second.expect("a file");
             if writer > 0 {
-                // Written in place, because no snapshot shares it.
+                // Until a snapshot shares the data, it is written in place.
                 second.set_flags(InodeFlags::NODATACOW).expect("an empty file");
             }
             second.write_at(0, &[0; 20_000]).expect("a write");
@@ -196,7 +197,7 @@ fn a_snapshot_is_a_cut() {
             file.read_at(at, &mut bytes).expect("a read");
             u64::from_le_bytes(bytes)
         };
-        // Also when an assertion fails: the writers would go on for ever.
+        // This stops the writers even when an assertion fails. Otherwise they would go on for ever.
         let _stop = Stop(&done);
         let mut all = Vec::new();
         for round in 0..12 {
@@ -226,7 +227,8 @@ fn a_snapshot_is_a_cut() {
     check(&device);
 }
 
-/// A graph as container engines leave it: each layer a snapshot of another one, changed a little.
+/// A graph of subvolumes as container engines make it. Each layer is a snapshot of another one,
+/// with small changes.
 #[test]
 fn two_hundred_snapshots() {
     let device = memory(512);

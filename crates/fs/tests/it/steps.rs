@@ -1,5 +1,5 @@
-//! Files that grow by `fallocate` in small steps: their extents grow with them, whatever else
-//! happens meanwhile.
+//! Files that grow by `fallocate` in small steps: the same extents grow with them, whatever other
+//! operations run.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,7 +26,7 @@ fn find(fs: &Filesystem, name: &str) -> Inode {
     fs.root().lookup(name.as_bytes()).expect("it was synced")
 }
 
-/// What it is after a crash now, and that nothing is wrong with the volume that is left.
+/// Checks the content of a file after a crash at this moment, and that the volume has no fault.
 fn survives(device: &Arc<MemoryDevice>, name: &str, expected: &[u8]) {
     let left = Arc::new(device.fork());
     let fs = open(&left);
@@ -36,8 +36,8 @@ fn survives(device: &Arc<MemoryDevice>, name: &str, expected: &[u8]) {
     expect_sound(&left);
 }
 
-/// Growth beside operations that share the extent, cut it, or write its items: never a byte of
-/// another file, and never a volume that the checker complains about.
+/// Files grow beside operations that share the extent, cut it, or write its items. No file ever has
+/// a byte of another file, and the checker never finds a fault.
 #[test]
 fn growth_beside_everything_else() {
     for seed in 0..3 {
@@ -125,8 +125,8 @@ fn growth_beside_everything_else() {
     }
 }
 
-/// Space that is kept behind growing files is not lost: a volume can be filled to the end beside
-/// them.
+/// Windows keep space after growing files. The space is not lost, because other files can fill the
+/// volume to the end.
 #[test]
 fn windows_are_given_back() {
     let device = memory_with(128, &MakeOptions::default());
@@ -156,7 +156,7 @@ fn windows_are_given_back() {
 }
 
 /// W2, W3 of windows: files grow step by step while their block groups are emptied again and again.
-/// No group goes with a step in it, and no account keeps what a window held.
+/// No group is removed while a step has space in it, and no account keeps the bytes of a window.
 #[test]
 fn steps_beside_a_balance() {
     const STEP: u64 = 2 * SECTOR;

@@ -67,7 +67,7 @@ fn a_subvolume_is_made_filled_and_deleted() {
     check(&device);
 }
 
-/// What was never on disk goes as well, with all that was to be written to it.
+/// A subvolume that was never on disk can be deleted, too, with its dirty data.
 #[test]
 fn a_subvolume_goes_in_the_transaction_that_made_it() {
     let device = memory(256);
@@ -91,7 +91,7 @@ fn a_subvolume_goes_in_the_transaction_that_made_it() {
     check(&device);
 }
 
-/// A device with flushes that take a while, so that tests meet commits in the middle.
+/// A device with slow flushes, so that a test often acts in the middle of a commit.
 #[derive(Debug)]
 struct Leisurely(MemoryDevice);
 
@@ -108,7 +108,8 @@ impl Layer for Leisurely {
     }
 }
 
-/// Its space is free for each waiting request, also where its removal waits for another commit.
+/// A waiting request can get the space of a dying subvolume, even if its removal waits for another
+/// commit.
 #[test]
 fn a_subvolume_is_dying_until_it_is_gone() {
     let memory = MemoryDevice::new(256 << 20);
@@ -133,7 +134,7 @@ fn a_subvolume_is_dying_until_it_is_gone() {
             drop(sub);
             fs.root().delete_subvolume(b"sub").expect("a deletion");
             drop_all(&fs);
-            // By now it would be known to have been dead.
+            // After this sync, no deleted subvolume may be in the list.
             fs.sync().expect("a sync");
             alive.extend(fs.dying_subvolumes().expect("a list"));
         }
@@ -162,7 +163,7 @@ fn subvolumes_that_go_together_leave_the_others_whole() {
             drop(file_with(&first, &name(number), &expected(number, number)));
         }
         drop(first);
-        // What each file of each subvolume has.
+        // The content of each file of each subvolume.
         let mut known: Vec<Vec<u64>> = vec![(0..FILES).collect()];
         for number in 1..SUBVOLUMES {
             let source = rng.below(number);
@@ -215,7 +216,8 @@ fn a_snapshot_stays_what_it_was() {
         }
         let big = file_with(&live, "big", &pattern(1, 3 << 20));
         let one = snapshot(&fs, &live, "one", true);
-        // Not written back, not synced: acknowledged is enough.
+        // The snapshot has data that was neither written back nor synced before, because it was
+        // acknowledged.
         assert_eq!(content(&one.lookup(b"big").expect("a file")), pattern(1, 3 << 20));
         assert!(one.create(b"no", 0o644, 0, 0, 0).is_err());
         big.write_at(1 << 20, &pattern(2, 100_000)).expect("a write");
@@ -241,7 +243,7 @@ fn a_snapshot_stays_what_it_was() {
         for name in ["live/big", "two/big", "three/big"] {
             assert_eq!(content(&fs.resolve(name).expect("a file")), changed, "{name}");
         }
-        // The original goes first; what it wrote lives on in the others.
+        // The source is deleted first. The snapshots keep the data that it wrote.
         fs.root().delete_subvolume(b"live").expect("a deletion");
         drop_all(&fs);
         fs.sync().expect("a sync");
@@ -275,7 +277,7 @@ fn a_snapshot_of_where_it_lies_does_not_hold_itself() {
     file_with(&fs.root(), "a", b"a");
     let first = fs.root().snapshot(b"first", TreeId::FS, false).expect("a snapshot");
     assert_eq!(list(&first), ["a", "sub"]);
-    // The subvolume in it is a name, and no more.
+    // The nested subvolume is only an empty directory there.
     let stub = first.lookup(b"sub").expect("a stub");
     assert_eq!(stub.id().ino.0, 2);
     assert!(list(&stub).is_empty());
@@ -323,9 +325,9 @@ fn default_subvolume_and_flags() {
 
 /// A file without a name that is open when a snapshot is cut has no user in the snapshot. It must
 /// not stay in a read-only one, because nothing else would ever free its space. Two snapshots that
-/// share such an inode make `btrfs check` 6.2 say "errors found in fs roots" without naming one. It
-/// clears the complaint about the first on a record that both share. Then it counts the second as
-/// an error with nothing to say.
+/// share such an inode make `btrfs check` 6.2 say "errors found in fs roots" without naming one.
+/// The checker keeps one record for both snapshots. It clears the record after its complaint about
+/// the first snapshot. Then it counts an error for the second, but has no text for it.
 #[test]
 fn an_open_file_without_a_name_does_not_stay_in_snapshots() {
     let device = memory(256);
@@ -348,7 +350,7 @@ fn an_open_file_without_a_name_does_not_stay_in_snapshots() {
     }
 }
 
-/// A subvolume goes to another directory and to another subvolume, and never below itself.
+/// A subvolume can move to another directory and to another subvolume, but never below itself.
 #[test]
 fn a_subvolume_is_moved() {
     let device = memory(256);
@@ -386,8 +388,8 @@ fn a_subvolume_is_moved() {
     check(&device);
 }
 
-/// A subvolume takes the place of an empty directory, and changes its name with others of every
-/// kind.
+/// A rename puts a subvolume in the place of an empty directory. An exchange swaps its name with an
+/// inode of any kind.
 #[test]
 fn a_subvolume_is_exchanged() {
     let device = memory(256);
@@ -401,7 +403,7 @@ fn a_subvolume_is_exchanged() {
     file_with(&second, "which", b"second");
     let which = |path: &str| content(&fs.resolve(path).expect("a file"));
     let dir = root.mkdir(b"dir", 0o755, 0, 0).expect("a directory");
-    // Over an empty directory, in the same directory and across.
+    // Renames over an empty directory, within one directory and between two.
     drop(root.mkdir(b"empty", 0o755, 0, 0).expect("a directory"));
     file_with(&dir, "keeps", b"it full");
     assert_eq!(name_error(root.rename(b"first", &root, b"dir", plain)), NameError::NotEmpty);
@@ -411,7 +413,7 @@ fn a_subvolume_is_exchanged() {
     root.rename(b"empty", &second, b"empty", plain).expect("over it");
     assert_eq!(which("second/empty/which"), b"first");
     second.rename(b"empty", &dir, b"first", plain).expect("back");
-    // With another subvolume, in the same directory and across, with one that has other ones.
+    // Exchanges with another subvolume, between two directories, and with a subvolume nested in it.
     dir.rename(b"first", &root, b"second", swap).expect("exchanged");
     assert_eq!(
         (which("dir/first/which"), which("second/which")),
@@ -427,7 +429,7 @@ fn a_subvolume_is_exchanged() {
     );
     let below = root.rename(b"second", &outer, b"inner", swap).expect_err("below itself");
     assert_eq!(below.kind(), ErrorKind::Invalid);
-    // With a file and a directory, whichever is named first.
+    // Exchanges with a file and with a directory, in both orders.
     file_with(&root, "file", b"a file");
     dir.rename(b"first", &root, b"file", swap).expect("exchanged");
     assert_eq!((which("dir/first"), which("file/which")), (b"a file".into(), b"inner".into()));

@@ -1,7 +1,7 @@
-//! Telling a device of all that is free: nothing that is in use, that the last commit reaches, or
-//! that is a superblock.
+//! Discards of free space. They never include space in use, space that the last commit reaches, or
+//! a superblock.
 //!
-//! What the device is told of it fills with garbage at once, so that whatever was live shows.
+//! The device fills discarded space with garbage at once, so that a wrong discard shows.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,12 +20,12 @@ use crate::volume::{content, file_with, memory, mount, pattern};
 
 const MIB: u64 = 1 << 20;
 
-/// A device that forgets at once, and what it was told to.
+/// A device that damages discarded space at once, and the list of its discards.
 #[derive(Debug)]
 struct Oblivious {
     memory: Arc<MemoryDevice>,
     told: Mutex<Vec<Range<u64>>>,
-    /// What a power cut behind each of the first discards would leave.
+    /// The states that a power cut after each of the first discards would leave.
     cuts: Mutex<Vec<MemoryDevice>>,
     cuts_max: usize,
 }
@@ -33,7 +33,7 @@ struct Oblivious {
 impl Hook for Oblivious {
     fn discard(&self, below: &dyn Device, offset: u64, len: u64) -> Result<(), Error> {
         self.told.lock().expect("no panic").push(offset..offset + len);
-        // A little at both ends and in the middle of everything will do.
+        // Some bytes at both ends and in the middle of each discard are enough.
         for at in [offset, offset + len / 2 / 512 * 512, offset + len - 512] {
             below.write_at(at, &[0xa5; 512])?;
         }
@@ -45,7 +45,7 @@ impl Hook for Oblivious {
     }
 }
 
-/// What lies below, what is told to it, and a mount.
+/// The device below, the device that records discards, and a mount.
 fn oblivious(mib: u64, cuts_max: usize) -> (Arc<dyn Device>, Arc<Hooked<Oblivious>>, Filesystem) {
     let memory = Arc::new(MemoryDevice::new(mib << 20));
     Filesystem::make(&*memory, &MakeOptions::default()).expect("an empty volume");
@@ -61,8 +61,8 @@ fn bytes(told: &Hooked<Oblivious>) -> u64 {
     told.hook.told.lock().expect("no panic").iter().map(|range| range.end - range.start).sum()
 }
 
-/// Everything that is free and nothing else, in groups and beside them; a power cut at any point
-/// leaves the last commit whole.
+/// A trim discards all free space and nothing else, in groups and outside of them. A power cut at
+/// any point leaves the last commit whole.
 #[test]
 fn only_what_is_free() {
     let (below, told, fs) = oblivious(400, 24);
@@ -106,7 +106,7 @@ fn only_what_is_free() {
     check(&below);
 }
 
-/// A part of the addresses, and only long runs.
+/// A trim of a part of the addresses, and one of long runs only.
 #[test]
 fn as_much_as_is_asked_for() {
     let (below, told, fs) = oblivious(300, 0);
@@ -134,7 +134,8 @@ fn as_much_as_is_asked_for() {
     check(&below);
 }
 
-/// Beside writers that fill and delete: their data stays, and they are refused nothing.
+/// A trim beside writers that fill the volume and delete. Their data stays, and no write is
+/// refused.
 #[test]
 fn beside_writers() {
     let (below, _, fs) = oblivious(300, 0);
@@ -169,7 +170,7 @@ fn beside_writers() {
     check(&below);
 }
 
-/// Says when it is told of something, and is not done with it before it may.
+/// Reports when a discard begins, and holds it back until the test lets it go.
 #[derive(Debug)]
 struct Held(Mutex<Option<(Sender<()>, Receiver<()>)>>);
 
@@ -183,8 +184,8 @@ impl Hook for Held {
     }
 }
 
-/// M1, M2: while a device takes long over a part of the little free space, no write is refused that
-/// there is room for. Ordered extents that finish meanwhile lie elsewhere.
+/// M1, M2: little space is free, and the device is slow to discard a part of it. No write is
+/// refused that there is room for. Ordered extents that finish during the discard lie elsewhere.
 #[test]
 fn beside_a_writer_where_little_is_free() {
     let below = memory(160);
@@ -200,8 +201,7 @@ fn beside_a_writer_where_little_is_free() {
     let extent = FileExtent::parse(&item).expect("an extent");
     let from = extent.region().expect("not inline").disk;
     drop(room::fill(&fs, 0));
-    // What is free is one piece then, which a trim could take whole, but for less than a write
-    // needs.
+    // Then the free space is one piece. A trim could take all of it but less than a write needs.
     drop(removed);
     fs.root().unlink(b"removed").expect("removed");
     fs.sync().expect("durable");

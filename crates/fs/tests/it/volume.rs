@@ -1,4 +1,4 @@
-//! Volumes to test on, and helpers that read like what one would say.
+//! Volumes to test on, and helpers with short names for frequent operations.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,14 +26,14 @@ pub(crate) fn mount_with(device: &Arc<dyn Device>, options: &str) -> Filesystem 
     Filesystem::open(vec![Arc::clone(device)], options).expect("a mount")
 }
 
-/// Copies a device in memory into a file, for tools that want one.
+/// Copies a device in memory into a file, for tools that need a file.
 pub(crate) fn save(device: &Arc<dyn Device>, path: &std::path::Path) {
     let file = FileDevice::create(path, device.len()).expect("an image");
     copy_to(&**device, &file);
     file.flush().expect("an image");
 }
 
-/// What a device holds, in a device of its own.
+/// A copy of the content of a device, on a device of its own.
 pub(crate) fn copy(device: &dyn Device) -> MemoryDevice {
     let copy = MemoryDevice::new(device.len());
     copy_to(device, &copy);
@@ -47,7 +47,8 @@ fn copy_to(device: &dyn Device, to: &dyn Device) {
     while offset < device.len() {
         let len = block.len().min((device.len() - offset) as usize);
         device.read_at(offset, &mut block[..len]).expect("memory");
-        // At once: byte by byte, unoptimised, it was a quarter of what these tests take.
+        // Compares whole blocks. Byte by byte and without optimisation, this took a quarter of the
+        // time of these tests.
         if block[..len] != zeros[..len] {
             to.write_at(offset, &block[..len]).expect("a write");
         }
@@ -99,7 +100,7 @@ pub(crate) fn content(inode: &Inode) -> Vec<u8> {
     bytes
 }
 
-/// Bytes that no two places share by chance.
+/// Pseudo-random bytes, so that no two places have the same content by chance.
 pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut bytes = Vec::with_capacity(len + 8);

@@ -1,4 +1,4 @@
-//! Which thread reads, sits and is called, request by request.
+//! Tests of the pool: which thread reads, sits on the bench or is called, request by request.
 
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
@@ -52,7 +52,7 @@ fn a_thread_that_sees_a_request_takes_it() {
 }
 
 /// The bytes of a large write take long to arrive, so the time between requests says nothing. A
-/// thread that has taken one checks whether more requests wait.
+/// thread that has taken a large write checks whether more requests wait.
 #[test]
 fn a_large_write_calls_another_where_requests_wait() {
     let (near, mut far) = UnixStream::pair().expect("a pair");

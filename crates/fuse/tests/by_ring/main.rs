@@ -1,7 +1,7 @@
 //! The tests of `it` once more, with requests that come by io_uring.
 //!
-//! The kernel offers that where `fuse.enable_uring` is on; these tests switch it on, and leave it
-//! on. Where the kernel has no such thing (before Linux 6.14) they say that they are skipped.
+//! The kernel offers io_uring if `fuse.enable_uring` is on. These tests switch it on, and leave it
+//! on. On a kernel without it (before Linux 6.14) they say that they are skipped.
 
 #[path = "../it/access_times.rs"]
 mod access_times;
@@ -49,7 +49,7 @@ mod waiting;
 /// How requests come to the mounts of these tests.
 const TRANSPORT: &str = "io_uring";
 
-/// Whether the kernel has that way.
+/// Whether the kernel has this transport.
 fn has_transport() -> bool {
     let has_it = std::fs::write("/sys/module/fuse/parameters/enable_uring", "Y").is_ok();
     if !has_it {

@@ -14,7 +14,7 @@ use crate::mounted::mounted_with;
 
 const PAST: i64 = 1_000_000;
 
-/// What the options are called, each alone and together.
+/// Mount options for times of access, alone and combined.
 const OPTIONS: [&str; 7] = [
     "relatime",
     "strictatime",
@@ -25,7 +25,7 @@ const OPTIONS: [&str; 7] = [
     "strictatime,lazytime",
 ];
 
-/// An operation, and what kind of thing it is done to.
+/// The name of an operation, the kind of its object, and the operation itself.
 type Operation = (&'static str, &'static str, fn(&Path));
 
 const OPERATIONS: [Operation; 10] = [
@@ -84,8 +84,8 @@ fn access(path: &Path) -> i64 {
     fs::symlink_metadata(path).expect("attributes").atime()
 }
 
-/// What each operation does to a time of access before the last change, and to one behind it; once,
-/// and again when the kernel may have the answer.
+/// For each operation, whether it moves an old time of access, and one in the future. Each runs
+/// three times, because the kernel may have a cached answer from the second time on.
 fn moves(top: &Path) -> Vec<(String, [bool; 3])> {
     let mut lines = Vec::new();
     for (name, kind, operate) in OPERATIONS {
@@ -104,8 +104,8 @@ fn moves(top: &Path) -> Vec<(String, [bool; 3])> {
     lines
 }
 
-/// Every option has the effect on every kind of read that it has in Linux. It has the same where
-/// the kernel has the content of a file already.
+/// Every option has the same effect on every kind of read as in Linux, even if the kernel has
+/// cached the content already.
 #[test]
 fn reads_move_access_as_linux_does() {
     for options in OPTIONS {
@@ -114,9 +114,11 @@ fn reads_move_access_as_linux_does() {
         let Some(mount) = mounted_with(options) else { return };
         for ((about, ours), (_, theirs)) in moves(&mount.path("")).iter().zip(&theirs) {
             let is_strict = options.contains("strictatime");
-            // An open of content that the kernel may have counts, since a read may follow unseen.
+            // An open counts as a read if the kernel may have cached the content, because the
+            // server would not see the read.
             let is_opened = about.starts_with("read, empty") && !is_strict;
-            // The kernel keeps targets and listings: only the first reaches the server.
+            // The kernel caches link targets and listings, so only the first read reaches the
+            // server.
             let is_kept = ["link", "directory"].iter().any(|kind| about.contains(kind));
             let compared = if is_opened {
                 0
@@ -130,7 +132,7 @@ fn reads_move_access_as_linux_does() {
     }
 }
 
-/// What was read, and not changed, has its time of access after the volume was closed.
+/// An object that was read, but not changed, keeps its time of access when the volume is closed.
 #[test]
 fn access_survives_the_unmount() {
     for options in OPTIONS {

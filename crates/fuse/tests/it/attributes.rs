@@ -57,7 +57,7 @@ fn writes_take_set_id_away() {
     }
 }
 
-/// What is made in a directory with the set-group bit belongs to its group.
+/// A new object in a directory with the set-group bit belongs to the group of the directory.
 #[test]
 fn set_group_directories() {
     let Some(mount) = mounted() else { return };
@@ -119,7 +119,8 @@ fn writes_move_times() {
     assert!(fs::metadata(mount.path("file")).expect("attributes").mtime() > 1000);
 }
 
-/// Extended attributes: set, measured, read, refused, listed, removed, kept.
+/// Extended attributes can be set, measured, read, listed and removed. Wrong ones are refused, and
+/// the others last.
 #[test]
 fn extended_attributes() {
     let Some(mount) = mounted() else { return };
@@ -151,7 +152,7 @@ fn extended_attributes() {
     assert!(buffer[..3000].iter().all(|byte| *byte == 7));
 }
 
-/// `chattr` sets flags that `lsattr` shows: a file without copy-on-write stays one.
+/// `chattr` sets flags that `lsattr` shows. A file keeps its flag against copy-on-write.
 #[test]
 fn flags() {
     let Some(mount) = mounted() else { return };
@@ -168,7 +169,8 @@ fn flags() {
     assert_eq!(rustix::fs::ioctl_getflags(&file).expect("flags"), wanted);
 }
 
-/// What is immutable or only grows is so to every program; only root decides that.
+/// Every program must respect immutable and append-only files. Only root can set and remove these
+/// flags.
 #[test]
 fn immutable_and_growing() {
     use rustix::fs::IFlags;
@@ -204,8 +206,8 @@ fn immutable_and_growing() {
     fs::remove_file(&path).expect("removed");
 }
 
-/// `btrfs.compression` is a property: what is made in a directory inherits it, and it goes with
-/// `chattr`'s flag.
+/// `btrfs.compression` is a property. New objects inherit it from their directory, and it follows
+/// the flag of `chattr`.
 #[test]
 fn properties() {
     use rustix::fs::IFlags;

@@ -16,10 +16,11 @@ use rustix::io::Errno;
 use crate::linux::Linux;
 use crate::mounted::mounted;
 
-/// Steps in a directory, and what they gave.
+/// Steps in a directory. They return their results as text.
 type Steps = fn(&Path) -> Vec<String>;
 
-/// Runs steps on a mount and on Linux's btrfs; `expected` holds where Linux cannot be asked, too.
+/// Runs steps on a mount and on Linux's btrfs. Compares the results with `expected`, even where
+/// Linux cannot mount the volume.
 fn compare(steps: Steps, expected: &[&str]) {
     let Some(mount) = mounted() else { return };
     assert_eq!(steps(&mount.path("")), expected);
@@ -32,13 +33,13 @@ fn unnamed(dir: &Path, flags: OFlags) -> File {
     openat(CWD, dir, flags, Mode::from_raw_mode(0o640)).expect("a file without a name").into()
 }
 
-/// Gives an open file a name, as a program without rights does.
+/// Gives an open file a name by way of `/proc`, as a program without privileges must.
 fn name(file: &File, path: &Path) -> Result<(), Errno> {
     let open = format!("/proc/self/fd/{}", file.as_raw_fd());
     linkat(CWD, open, CWD, path, AtFlags::SYMLINK_FOLLOW)
 }
 
-/// A file that is made without a name gets one, keeps what was written, and has two names then.
+/// A file that is made without a name gets one name, and then a second. It keeps its content.
 #[test]
 fn unnamed_files_get_names() {
     let steps: Steps = |dir| {
@@ -84,7 +85,8 @@ fn unnamed_files_get_names() {
     compare(steps, &expected);
 }
 
-/// A name that moves may leave a whiteout: over nothing, over a file, and in another directory.
+/// A rename can leave a whiteout at the old name. The new name may be free, lead to a file, or lie
+/// in another directory.
 #[test]
 fn renames_leave_whiteouts() {
     let steps: Steps = |dir| {
@@ -143,7 +145,7 @@ fn renames_leave_whiteouts() {
     compare(steps, &expected);
 }
 
-/// The time of birth is told, and stays what it was when other times move.
+/// Programs can read the time of birth, which stays when other times change.
 #[test]
 fn files_tell_when_they_were_made() {
     let steps: Steps = |dir| {
@@ -193,7 +195,7 @@ fn copies_may_be_long() {
 /// `FS_IOC_GETFSLABEL`.
 const GET_LABEL: rustix::ioctl::Opcode = 0x8100_9431;
 
-/// The label comes by the call that `findfs` and others use.
+/// The label can be read by the call that `findfs` and other programs use.
 #[test]
 #[expect(unsafe_code, reason = "the command has no name in rustix")]
 fn mounts_tell_their_label() {

@@ -1,8 +1,8 @@
-//! What the kernel's cache and direct requests make of one file: nothing waits for itself, and
-//! nothing old is read.
+//! One file is used through the kernel's cache and by direct requests. Nothing waits for itself,
+//! and no read returns old bytes.
 //!
-//! Each step has a deadline. One that is missed ends the connection, so that the test fails and
-//! goes on.
+//! Each step has a deadline. If a step misses it, the test ends the connection, so that it fails
+//! and does not hang.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -26,7 +26,7 @@ use crate::volume::Volume;
 
 const DEADLINE: Duration = Duration::from_secs(60);
 const PAGE: usize = 4096;
-/// The last page has a part only.
+/// The length of the file. It ends within its last page.
 const LEN: usize = 2 * PAGE + 1808;
 const ROUNDS: usize = 30;
 const MODES: [&str; 2] = ["writeback_cache", "nowriteback_cache"];
@@ -41,7 +41,7 @@ impl Aligned {
     }
 }
 
-/// A file in memory.
+/// A mapped file.
 struct View {
     start: *mut u8,
     len: usize,
@@ -103,7 +103,7 @@ fn open(path: &Path, flags: OFlags) -> File {
     options.custom_flags(flags.bits().cast_signed()).open(path).expect("a file")
 }
 
-/// Makes a file of [`LEN`] bytes that the kernel has no pages of.
+/// Makes a file of [`LEN`] bytes, of which the kernel has no cached page.
 fn cold(path: &Path) {
     fs::write(path, vec![7; LEN]).expect("written");
     let file = open(path, OFlags::empty());
@@ -115,14 +115,15 @@ fn switch(file: &File, direct: bool) {
     fcntl_setfl(file, if direct { OFlags::DIRECT } else { OFlags::empty() }).expect("switched");
 }
 
-/// Does something that has to end. Where it does not the connection to the kernel is ended.
+/// Does some work before a deadline. If the work does not end, this ends the connection to the
+/// kernel.
 fn in_time(mount: &Mounted, what: &str, work: impl FnOnce() + Send) {
     let device = fs::metadata(mount.path("")).expect("attributes").dev();
     let (done, is_done) = mpsc::channel();
     std::thread::scope(|scope| {
         scope.spawn(move || {
             work();
-            // Nothing listens where the deadline was missed.
+            // If the deadline was missed, the receiver is gone.
             let _ = done.send(());
         });
         if is_done.recv_timeout(DEADLINE) == Err(mpsc::RecvTimeoutError::Timeout) {
@@ -136,8 +137,8 @@ fn in_time(mount: &Mounted, what: &str, work: impl FnOnce() + Send) {
 
 type Step = (&'static str, fn(&Path));
 
-/// Requests that hold a folio or the inode's lock in the kernel while they wait for an answer, and
-/// what else is asked then.
+/// Steps with requests that hold a folio or the inode's lock in the kernel while they wait for an
+/// answer. Each step makes other requests at the same time.
 const STEPS: [Step; 12] = [
     ("a page fault up to the end of a file that is open for direct I/O", |path| {
         let file = open(path, OFlags::DIRECT);
@@ -320,12 +321,12 @@ impl Drop for Linux {
     }
 }
 
-/// Pages that are written and read again and again, and how often each.
+/// The number of pages that are written and read again and again, and the number of writes.
 const PAGES: usize = 64;
 const WRITES: u32 = 3000;
 const DEPTH: usize = 4;
 
-/// Says that it is over, also where a test fails.
+/// Tells the other threads that the test is over, even when it fails.
 struct End<'a>(&'a AtomicBool);
 
 impl Drop for End<'_> {
@@ -334,8 +335,8 @@ impl Drop for End<'_> {
     }
 }
 
-/// Writes pages without the kernel's cache and without waiting for each, beside readers through the
-/// cache: no reader sees what was there before a write that was acknowledged.
+/// Makes many direct writes of pages at a time, beside readers through the kernel's cache. No
+/// reader sees the bytes from before an acknowledged write.
 fn write_beside_readers(path: &Path) {
     fs::write(path, vec![0; PAGES * PAGE]).expect("written");
     let (direct, cached) = (open(path, OFlags::DIRECT), open(path, OFlags::empty()));
@@ -389,7 +390,7 @@ fn write_beside_readers(path: &Path) {
     });
 }
 
-/// A read behind a write that was acknowledged has what was written, as on Linux's btrfs.
+/// A read after an acknowledged write returns the written bytes, as on Linux's btrfs.
 #[test]
 fn readers_see_asynchronous_direct_writes_once_acknowledged() {
     for mode in MODES {

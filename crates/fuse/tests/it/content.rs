@@ -1,4 +1,4 @@
-//! What files hold.
+//! The content of files.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -31,7 +31,8 @@ fn open(path: &std::path::Path) -> File {
         .expect("a file")
 }
 
-/// What was written is read, in sizes around every border, also after the kernel has let go of it.
+/// Reads return the written bytes, for sizes around every border, even after the kernel has dropped
+/// its cache.
 #[test]
 fn sizes_around_borders() {
     let Some(mount) = mounted() else { return };
@@ -50,7 +51,7 @@ fn sizes_around_borders() {
     check(&mount.again());
 }
 
-/// With and without the kernel's write-back cache: appends, overwrites and reads give one file.
+/// Appends and overwrites give the expected file, with and without the kernel's write-back cache.
 #[test]
 fn appends_and_overwrites() {
     for writeback_cache in ["writeback_cache", "nowriteback_cache"] {
@@ -76,7 +77,7 @@ fn appends_and_overwrites() {
     }
 }
 
-/// Cutting and growing: what was cut never comes back.
+/// Files are cut and grow. The removed bytes never come back.
 #[test]
 fn truncation() {
     let Some(mount) = mounted() else { return };
@@ -107,7 +108,7 @@ fn holes() {
         file.write_all_at(&pattern(MIB, 1), index * 4 * MIB as u64).expect("data");
     }
     file.set_len(20 * MIB as u64).expect("a hole at the end");
-    // What the kernel still holds counts too: nothing is made durable before.
+    // Data in the kernel's write-back cache counts too, because the test syncs nothing before.
     let seek = |file: &File, at: usize, hole: bool| {
         let how = if hole {
             rustix::fs::SeekFrom::Hole(at as u64)
@@ -133,7 +134,7 @@ fn holes() {
     assert!(all[..4 * MIB].iter().all(|byte| *byte == 0));
 }
 
-/// Space can be set aside, given back, and zeroed; what is not known is refused.
+/// Space can be preallocated, given back, and zeroed. Unknown modes are refused.
 #[test]
 fn allocation() {
     let Some(mount) = mounted() else { return };
@@ -180,7 +181,7 @@ fn copies() {
     assert!(copy[4096..] == content);
 }
 
-/// `cp` takes no space: what it copies is shared until one of the two is changed.
+/// `cp` takes no space, because the copy shares its data until one of the two files changes.
 #[test]
 fn copies_are_shared() {
     for way in ["none", "zstd"] {
@@ -205,7 +206,7 @@ fn copies_are_shared() {
     }
 }
 
-/// A file in memory and the same file through read and write are one.
+/// A mapping of a file, and reads and writes of the file, see the same content.
 #[test]
 fn memory_maps() {
     use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
@@ -280,7 +281,8 @@ fn direct_io() {
     }
 }
 
-/// Making durable returns, for files, directories, and files opened for synchronous writes.
+/// Calls that make data durable return. The test calls them for files and directories, and makes
+/// synchronous writes.
 #[test]
 fn synchronous_writes() {
     let Some(mount) = mounted() else { return };

@@ -12,7 +12,7 @@ use crate::volume::open;
 
 const MIB: usize = 1 << 20;
 const LEN: usize = 4 * MIB;
-/// A file's memory, and a buffer that direct I/O takes, begin at a multiple of this.
+/// Mappings and the buffers of direct I/O begin at a multiple of this.
 const PAGE: usize = 4096;
 
 fn create(mount: &Mounted, name: &str, flags: OFlags) -> File {
@@ -27,7 +27,7 @@ fn create(mount: &Mounted, name: &str, flags: OFlags) -> File {
         .expect("a file")
 }
 
-/// Takes all space that there is for data.
+/// Takes all free space for data.
 fn fill(mount: &Mounted) {
     let filler = create(mount, "filler", OFlags::empty());
     let mut at = 0;
@@ -46,7 +46,7 @@ fn fill(mount: &Mounted) {
     assert_eq!(refused.raw_os_error(), Some(Errno::NOSPC.raw_os_error()));
 }
 
-/// A page of a buffer that holds two.
+/// The aligned page in a buffer of two pages.
 fn page(bytes: &[u8]) -> &[u8] {
     let skip = bytes.as_ptr().align_offset(PAGE);
     &bytes[skip..skip + PAGE]
@@ -71,9 +71,9 @@ fn write_buffered(file: &File, content: &[u8], at: usize) {
     file.sync_all().expect("a sync");
 }
 
-/// N11: where there is space for nothing, an extent that no other file shares is overwritten in
-/// place, mapped, buffered and past the cache. No program is refused, and none is killed because
-/// its memory cannot be written.
+/// N11: on a full volume, an extent that no other file shares is overwritten in place, through a
+/// mapping, buffered and directly. No program gets an error, and none is killed because its mapping
+/// cannot be written.
 #[test]
 fn n11_a_full_volume_is_written_in_place() {
     for options in ["writeback_cache", "nowriteback_cache"] {
@@ -89,8 +89,8 @@ fn n11_a_full_volume_is_written_in_place() {
                 wanted[at..at + len].fill(byte);
                 vec![byte; len]
             };
-            // Of pages some are dirty in part; each way has a share of its own, and all write over
-            // what the others wrote.
+            // Some pages are dirty in part. Each way of writing has ranges of its own and some that
+            // overlap those of the others.
             let from = round * 100_000;
             write_mapped(&file, &change(from + 700, 2 * MIB, 10 + round as u8), from + 700);
             write_buffered(&file, &change(from + MIB, MIB + 5000, 20 + round as u8), from + MIB);

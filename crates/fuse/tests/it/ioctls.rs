@@ -1,6 +1,6 @@
 //! The commands of ioctl(2) that Linux's btrfs has. One table of them runs on a mount and on
 //! Linux's own btrfs, from copies of one image, by root and by other users. The answers must be
-//! equal but for what the table leaves out: times, generations, random uuids, names of devices.
+//! equal. The table leaves out times, generations, random uuids and names of devices.
 
 use std::fs::{self, File, Permissions};
 use std::io::Write;
@@ -42,14 +42,14 @@ const TRIM: u64 = 0xc018_5879;
 
 const GET_INODE_FLAGS: u64 = 0x8008_6601;
 const SET_INODE_FLAGS: u64 = 0x4008_6602;
-/// Of an inode: its content is overwritten in place.
+/// The flag of an inode without copy-on-write.
 const NOCOW: u64 = 0x0080_0000;
 
 const READ_ONLY: u64 = 1 << 1;
 const INHERIT: u64 = 1 << 2;
 const BY_ID: u64 = 1 << 4;
 
-/// The kind of a root item, and where the number of references to its tree is in it.
+/// The kind of a root item, and the place of the number of references in it.
 const ROOT_ITEM: u32 = 132;
 const ROOT_REFS_AT: usize = 216;
 
@@ -57,7 +57,7 @@ const USER: u32 = 1000;
 const GROUP: u32 = 2000;
 const CLUB: u32 = 2001;
 
-/// Calls a command with an argument, which becomes the answer; says the number of an error.
+/// Calls a command with an argument, which the answer overwrites. Returns the number of an error.
 #[expect(unsafe_code, reason = "the commands have no names in rustix")]
 fn call(file: &File, command: u64, argument: &mut [u8]) -> Result<(), i32> {
     let len = (command >> 16 & 0x3fff) as usize;
@@ -90,7 +90,8 @@ fn named(file: &File, command: u64, name: &[u8]) -> Result<(), i32> {
     call(file, command, &mut argument(&[], (8, name)))
 }
 
-/// A command of the second version: a descriptor, flags, length of a record, a name.
+/// Calls a command with the argument of the second version: a descriptor, flags, the length of a
+/// record, a name.
 fn second(file: &File, command: u64, words: (i32, u64, u64), name: &[u8]) -> Result<(), i32> {
     let (descriptor, flags, len) = words;
     let numbers = [i64::from(descriptor).cast_unsigned(), 0, flags, len];
@@ -110,7 +111,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&bytes[..end]).into_owned()
 }
 
-/// The path that a number in a tree has.
+/// The path of an inode number in a tree.
 fn path_of(file: &File, tree: u64, ino: u64) -> Result<(u64, String), i32> {
     let mut bytes = argument(&[tree, ino], (0, b""));
     call(file, INO_LOOKUP, &mut bytes).map(|()| (word(&bytes, 0), text(&bytes[16..])))
@@ -121,7 +122,7 @@ fn path_for_users(file: &File, dir: u64, tree: u64) -> Result<(String, String), 
     call(file, INO_LOOKUP_USER, &mut bytes).map(|()| (text(&bytes[16..272]), text(&bytes[272..])))
 }
 
-/// The number of the subvolume that a file is in, and what is told of it.
+/// The number and the properties of the subvolume that a file is in.
 fn subvolume(file: &File) -> (u64, String) {
     let mut bytes = vec![0; 504];
     call(file, SUBVOL_INFO, &mut bytes).expect("facts");
@@ -144,7 +145,7 @@ fn refs(file: &File, from: u64) -> String {
     format!("{done:?} next {} {all:?}", word(&bytes, 0))
 }
 
-/// What a search is asked for: tree, objects, kinds, offsets, least transaction, number of items.
+/// The request of a search: tree, objects, kinds, offsets, least transaction, number of items.
 type Search = (u64, [u64; 2], [u32; 2], [u64; 2], u64, u32);
 
 /// The keys and lengths of the items that a search shows, and the bytes of references.
@@ -180,14 +181,15 @@ fn search(file: &File, (tree, objects, kinds, offsets, since, count): Search) ->
     said
 }
 
-/// The error counts of a device: how many were asked for, and all that the answer says.
+/// The answer to a request for `wanted` error counts of a device.
 fn device_errors(file: &File, id: u64, wanted: u64, flags: u64) -> Result<Vec<u64>, i32> {
-    // The kernel keeps what it does not set.
+    // The kernel leaves the words that it does not set.
     let mut bytes = argument(&[id, wanted, flags, 7, 7, 7, 7, 7, 7], (0, b""));
     call(file, DEV_STATS, &mut bytes).map(|()| (0..9).map(|at| word(&bytes, at * 8)).collect())
 }
 
-/// Records an origin; says what came back, and whether time and transaction were recorded.
+/// Records the origin of a received subvolume. Returns the answer, and whether it has a time and a
+/// transaction.
 fn received(file: &File, uuid: u8) -> Result<String, i32> {
     let mut bytes = argument(&[0, 0, 77, 0, 1_000_000_000, 5], (0, b""));
     bytes[..16].fill(uuid);
@@ -196,7 +198,7 @@ fn received(file: &File, uuid: u8) -> Result<String, i32> {
     Ok(format!("{:?} {} {facts:?}", &bytes[..24], word(&bytes, 24) > 0 && word(&bytes, 48) > 0))
 }
 
-/// Trims from an address on; says whether anything was free.
+/// Trims a range of addresses, and returns whether anything was free.
 fn trim(file: &File, from: u64, len: u64, least: u64) -> Result<bool, i32> {
     let mut bytes = argument(&[from, len, least], (0, b""));
     call(file, TRIM, &mut bytes).map(|()| word(&bytes, 8) > 0)
@@ -206,7 +208,7 @@ fn open(path: impl AsRef<Path>) -> File {
     File::open(path).expect("it is there")
 }
 
-/// Collects what commands answered, each line with the number of its step.
+/// Collects the answers of commands, each with the number of its step.
 #[derive(Default)]
 struct Said(Vec<String>);
 
@@ -301,7 +303,7 @@ fn numbers(dir: &Path, top: &File, said: &mut Said) {
 fn flags(dir: &Path, top: &File, said: &mut Said) {
     said.add("create", named(top, SUBVOL_CREATE, b"flagged"));
     let tree = open(dir.join("flagged"));
-    // The program that made it has not made it durable.
+    // No program has synced this file.
     fs::write(dir.join("flagged/before"), [7; 10_000]).expect("writable");
     let get = |file: &File| number(file, GETFLAGS, 0);
     let set = |file: &File, flags| number(file, SETFLAGS, flags).map(|_| ());
@@ -469,7 +471,7 @@ fn by_root(dir: &Path) -> Vec<String> {
     said.0
 }
 
-/// Runs steps as a user with a further group; other threads stay what they are.
+/// Runs steps as a user with one additional group. Other threads keep their user.
 fn as_user<T: Send>(uid: u32, work: impl FnOnce() -> T + Send) -> T {
     thread::scope(|scope| {
         let work = scope.spawn(|| {
@@ -483,7 +485,7 @@ fn as_user<T: Send>(uid: u32, work: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-/// What users other than root may do.
+/// Commands that users other than root may or may not call.
 fn by_user(dir: &Path) -> Vec<String> {
     fs::set_permissions(dir, Permissions::from_mode(0o755)).expect("a mode");
     for (name, uid, gid, mode) in [
@@ -549,7 +551,7 @@ fn by_user(dir: &Path) -> Vec<String> {
     said.0
 }
 
-/// Deleting by users, in directories as [`by_user`] left them.
+/// Deletions by users, in the directories that [`by_user`] left.
 fn deleting_by_user(dir: &Path) -> Vec<String> {
     let dirs = ["", "own", "closed", "member", "sticky"];
     let opened = dirs.map(|name| (name, open(dir.join(name))));
@@ -591,7 +593,7 @@ fn commands_of_root_answer_as_in_linux() {
     compare("", by_root);
 }
 
-/// Subvolumes are mounted by themselves as they come, and unmounted before they go.
+/// New subvolumes are mounted by themselves, and are unmounted before they are deleted.
 #[test]
 fn commands_answer_as_in_linux_where_subvolumes_are_mounts() {
     compare_with("submounts", "", by_root);
@@ -603,8 +605,8 @@ fn commands_answer_as_in_linux_on_shared_mounts() {
     compare_with(SHARED, "", by_root);
 }
 
-/// The kernel passes a command by whichever mount it came. One by a read-only mount changes
-/// nothing, as in Linux, and one by a writable mount beside it does.
+/// The kernel passes on commands of every mount. A command by a read-only mount changes nothing, as
+/// in Linux. A command by a writable mount beside it does.
 #[test]
 fn commands_by_a_read_only_mount_are_refused_as_in_linux() {
     compare("", by_read_only_mount);

@@ -15,7 +15,7 @@ use crate::volume::{HOLD_FLUSH, WAITS};
 const MIB: u64 = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Waits until something is so.
+/// Waits until a condition holds, and fails with `what` if that takes too long.
 fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let since = Instant::now();
     while !is_so() {
@@ -30,9 +30,9 @@ fn waits_for_answer(child: &Child) -> bool {
     place.contains("request_wait_answer") || place.contains("fuse")
 }
 
-/// E6: what programs wait for is in a commit that does not come to its end. Those that are killed
-/// are gone before it does, by any signal and with any call that waits. One that is not killed has
-/// what it asked for when it does.
+/// E6: programs wait for space that a commit frees, and the commit stands still. A killed program
+/// ends before the commit does, whichever the signal and the call. A program that is not killed
+/// gets its space when the commit ends.
 #[test]
 fn e6_killed_while_a_commit_stands_still() {
     let Some(mount) = mounted_small(160 * MIB, "nowriteback_cache") else { return };
@@ -50,7 +50,7 @@ fn e6_killed_while_a_commit_stands_still() {
     for name in ["through memory", "direct", "allocated", "stays"] {
         File::create(mount.path(name)).expect("created");
     }
-    // Free when a commit has said so, which waits for the device.
+    // A commit frees this space, and the commit waits for the device.
     filler.set_len(at - 8 * MIB).expect("shrinking always works");
     let (hold, waits) =
         (mount.image().with_file_name(HOLD_FLUSH), mount.image().with_file_name(WAITS));
@@ -77,7 +77,7 @@ fn e6_killed_while_a_commit_stands_still() {
         let mut stays = write("stays", "status=none");
         for (mut child, signal) in killed {
             wait_until("it never waits", || waits_for_answer(&child));
-            // Past the short waits, into the line.
+            // By then the request has passed the short waits and is in the line.
             std::thread::sleep(Duration::from_millis(200));
             assert!(child.try_wait().expect("it is ours").is_none(), "it had room");
             rustix::process::kill_process(Pid::from_child(&child), signal).expect("it is ours");
@@ -91,7 +91,7 @@ fn e6_killed_while_a_commit_stands_still() {
         assert!(stays.wait().expect("it is ours").success());
     });
     assert_eq!(fs::metadata(mount.path("stays")).expect("it is there").len(), 7 * MIB);
-    // The others' reservations are free again.
+    // The reservations of the killed programs are free again.
     drop(filler);
     fs::remove_file(mount.path("filler")).expect("removing always works");
     fs::write(mount.path("behind"), vec![1; 32 * MIB as usize]).expect("there is room");

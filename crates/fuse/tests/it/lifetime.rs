@@ -1,4 +1,4 @@
-//! How long things live: files without names, mounts in use, many users at once.
+//! Lifetimes of files without names, of mounts in use, and of inodes that the kernel knows.
 
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -38,7 +38,7 @@ fn open_files_outlive_their_names() {
     volume.check_volume();
 }
 
-/// Replacing an open file by a rename leaves the old one to the programs that have it open.
+/// If a rename replaces an open file, the programs that have it open keep the old one.
 #[test]
 fn replaced_files_live_on() {
     let Some(mount) = mounted() else { return };
@@ -93,7 +93,8 @@ fn work(mount: &Mounted, thread: usize) {
     }
 }
 
-/// A mount that is in use goes out of sight, and ends with its last user.
+/// An unmounted volume that is in use goes out of sight at once, and its mount ends with the last
+/// user.
 #[test]
 fn busy_mounts_end_late() {
     let Some(mut mount) = mounted() else { return };
@@ -107,7 +108,7 @@ fn busy_mounts_end_late() {
     assert_eq!(fs::read(mount.path("file")).expect("content"), b"late");
 }
 
-/// The sizes of the volume are its own, and shrink as it fills.
+/// `statvfs` shows the sizes of the volume, and less free space as it fills.
 #[test]
 fn sizes_of_the_volume() {
     let Some(mount) = mounted() else { return };
@@ -122,14 +123,13 @@ fn sizes_of_the_volume() {
     assert!((32 << 20..40 << 20).contains(&taken), "{taken} bytes for 32 MiB");
 }
 
-/// Held while a volume is full. A process that another test starts has our files open until it has
-/// become another program. It closes them then one by one, on whichever mount. It waits for each
-/// until what was written to it has room. So one full volume could keep a file of another open for
-/// a second.
+/// Held while a volume is full. A process that another test starts has our open files until its
+/// `exec`. It then closes them one by one, on whichever mount. Each close waits until the data of
+/// the file has room. So one full volume could keep a file of another open for a second.
 static FULL: Mutex<()> = Mutex::new(());
 
-/// D3: a program that writes until the volume is full is told so while it writes, and once it has
-/// removed something there is room again.
+/// D3: a program that writes until the volume is full gets the error from a write. Once it has
+/// removed something, there is room again.
 #[test]
 fn d3_full_volumes_say_so() {
     let _alone = FULL.lock();
@@ -143,7 +143,8 @@ fn d3_full_volumes_say_so() {
         drop(file);
         let len = fs::metadata(mount.path("fill")).expect("attributes").len();
         if len <= 64 << 20 {
-            // Whether room comes late or never shows which files hold it.
+            // The output shows whether room comes late or never. From that one can tell which files
+            // hold it.
             for wait in [0, 10, 100, 1000, 3000] {
                 std::thread::sleep(std::time::Duration::from_millis(wait));
                 let stat = rustix::fs::statvfs(mount.path("")).expect("sizes");
@@ -158,8 +159,8 @@ fn d3_full_volumes_say_so() {
     }
 }
 
-/// A request that needs room waits for a file that lost its name a moment ago: the kernel lets go
-/// of it behind the program's back, after the close that the program has seen end.
+/// A request that needs room waits for a file that lost its name a moment ago. The kernel releases
+/// such a file only some time after the program's close returns.
 #[test]
 fn room_comes_with_the_last_user() {
     let _alone = FULL.lock();
@@ -167,8 +168,8 @@ fn room_comes_with_the_last_user() {
     room_comes(&mount);
 }
 
-/// So it is where there are no threads to spare: writes that wait keep no thread from hearing what
-/// the kernel says.
+/// The same holds with few threads: while writes wait, a thread still receives the requests of the
+/// kernel.
 #[test]
 fn room_comes_where_threads_are_few() {
     let _alone = FULL.lock();
@@ -178,7 +179,8 @@ fn room_comes_where_threads_are_few() {
 
 fn room_comes(mount: &Mounted) {
     let piece = vec![7; 1 << 20];
-    // The kernel may take longer than any request waits, on a machine that has much else to do.
+    // On a busy machine the kernel may release the file later than any request waits, so this is
+    // tried again.
     let durable = (0..4).any(|_| {
         let mut fill = File::create(mount.path("fill")).expect("a file");
         (0..512).find_map(|_| fill.write_all(&piece).err()).expect("512 MiB do not fit");
@@ -198,7 +200,8 @@ fn room_comes(mount: &Mounted) {
     assert!(durable, "no room came");
 }
 
-/// A file that is really open keeps its space, and a request that needs it is told, in the end.
+/// A file that a program has open keeps its space, and a request that needs this space gets an
+/// error in the end.
 #[test]
 fn open_files_keep_their_space() {
     let _alone = FULL.lock();
@@ -221,8 +224,9 @@ fn read_only_mounts() {
     assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
 }
 
-/// Inodes that the kernel knows and no program has open keep no handle. Their names, contents and
-/// writers do as if they had one, and what loses its last name stays for those that hold it.
+/// Inodes that the kernel knows and no program has open keep no handle. Their names and contents
+/// can be used as if they had one. An inode that loses its last name stays for programs that hold
+/// it.
 #[test]
 fn idle_inodes_do_without_handles() {
     let Some(mount) = mounted_with(FEW_HANDLES) else { return };
@@ -230,7 +234,7 @@ fn idle_inodes_do_without_handles() {
     for number in 0..2_000 {
         fs::write(name(number), format!("{number}")).expect("a file");
     }
-    // Files that are held by their paths alone are not open for the server.
+    // For the server, a file opened with `O_PATH` is not open.
     let held: Vec<_> = (0..20)
         .map(|number| {
             let flags = rustix::fs::OFlags::PATH;
@@ -264,8 +268,8 @@ fn idle_inodes_do_without_handles() {
     assert_eq!(fs::read_dir(mount.path("")).expect("a listing").count(), 1_960);
 }
 
-/// Directories that no program uses keep no handle. A listing goes on and ends, and names in them
-/// do as before. A removed directory stays for a program that is in it.
+/// Directories that no program uses keep no handle. A listing goes on to its end, and the names in
+/// them can be used as before. A removed directory stays for a program that is in it.
 #[test]
 fn idle_directories_do_without_handles() {
     let Some(mount) = mounted_with(FEW_HANDLES) else { return };
@@ -276,7 +280,8 @@ fn idle_directories_do_without_handles() {
     for number in 0..1_000 {
         fs::write(name(0).join(format!("f{number}")), "").expect("a file");
     }
-    // Between two requests of the listing its directory rests, as many others are used.
+    // Between two requests of the listing many other directories are used, so that its own loses
+    // its handle.
     let (mut listed, mut others) = (0, (1..2_000).cycle());
     for entry in fs::read_dir(name(0)).expect("a listing") {
         listed += 1;
@@ -317,8 +322,8 @@ fn idle_directories_do_without_handles() {
     assert_eq!(fs::read_dir(mount.path("d0")).expect("a listing").count(), 1_000);
 }
 
-/// Where the kernel knows more than the limit it is told to forget what no program uses. What is
-/// open, held or written stays as it is.
+/// If the kernel knows more inodes than the limit, the server tells it to forget unused ones.
+/// Inodes that are open, held or written stay as they are.
 #[test]
 fn the_kernel_forgets_what_is_above_the_limit() {
     let Some(mut mount) = mounted_with(FEW_KNOWN) else { return };
@@ -337,7 +342,7 @@ fn the_kernel_forgets_what_is_above_the_limit() {
         for number in 1..2_000 {
             fs::metadata(name(number)).expect("attributes");
         }
-        // The kernel forgets in its own time.
+        // The kernel may forget them late.
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
         let mut number = 1;
         while mount.known() > KNOWN_MAX {

@@ -1,4 +1,4 @@
-//! An empty volume that Linux itself has mounted, to compare with.
+//! Volumes that Linux itself has mounted, to compare with.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

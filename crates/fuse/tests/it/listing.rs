@@ -33,7 +33,8 @@ fn ten_thousand_names() {
     assert!(list(&mount) == wanted, "from what the kernel remembers");
 }
 
-/// Removing what is listed while it is listed misses nothing, as `rm -r` relies on.
+/// A listing misses no name, although each listed name is removed meanwhile. `rm -r` relies on
+/// that.
 #[test]
 fn removing_while_listing() {
     let Some(mount) = mounted() else { return };
@@ -47,7 +48,7 @@ fn removing_while_listing() {
     fs::remove_dir(mount.path("many")).expect("nothing is left");
 }
 
-/// A listing that is taken up again at a remembered place goes on behind it.
+/// A listing can go on from any remembered position.
 #[test]
 fn positions_stay_valid() {
     let Some(mount) = mounted() else { return };
@@ -69,10 +70,11 @@ fn positions_stay_valid() {
     }
 }
 
-/// What is done with a name that is listed, and how many were listed before.
+/// A change of a listed name. It also gets the number of names listed so far.
 type Change = fn(&Path, usize);
 
-/// Renames or makes a name for each that is listed, and says which that were there were listed.
+/// Lists a directory and changes it for each name. Returns the number of listed names, the
+/// unchanged names among them, and how often one came twice.
 fn list_and_change(top: &Path, change: Change) -> (usize, BTreeSet<String>, usize) {
     let stays: BTreeSet<String> = (0..FEW).map(|index| format!("stays{index:03}")).collect();
     for name in &stays {
@@ -94,8 +96,8 @@ fn list_and_change(top: &Path, change: Change) -> (usize, BTreeSet<String>, usiz
     (listed, seen, twice)
 }
 
-/// A directory that is changed while it is listed is listed to an end as on Linux: what stays once,
-/// and what is new not at all.
+/// The listing of a directory ends as on Linux, although the directory changes meanwhile. It has
+/// each unchanged name once, and no new one.
 #[test]
 fn listings_end_while_names_are_made() {
     let Some(mount) = mounted() else { return };

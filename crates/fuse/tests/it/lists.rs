@@ -1,4 +1,4 @@
-//! Access control lists: what is inherited, and what follows what.
+//! Access control lists: their inheritance, and their relation to modes.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -29,8 +29,8 @@ fn for_user_1234() -> Vec<u8> {
     list(&[(1, 7, no_id), (2, 6, 1234), (4, 5, no_id), (0x10, 7, no_id), (0x20, 0, no_id)])
 }
 
-/// New files and directories get the list of the directory, cut by the mode they were made with;
-/// the umask has no say.
+/// New files and directories get the default list of their directory, limited by the requested
+/// mode. The umask has no effect.
 #[test]
 fn inheritance() {
     let Some(mount) = mounted() else { return };
@@ -51,8 +51,8 @@ fn inheritance() {
     assert!(getxattr(mount.path("d/f"), ACCESS, &mut buffer).is_ok());
 }
 
-/// `chmod` changes the mask, a new list changes the mode, and a list that says no more than the
-/// mode is not kept.
+/// `chmod` changes the mask, a new list changes the mode, and a list equal to the mode is not
+/// stored.
 #[test]
 fn modes_and_lists_follow_each_other() {
     let Some(mount) = mounted() else { return };
@@ -79,7 +79,7 @@ fn modes_and_lists_follow_each_other() {
     );
 }
 
-/// The kernel decides by the list: user 1234 may read what the mode alone would hide.
+/// The kernel decides by the list: user 1234 may read a file that its mode would not let it read.
 #[test]
 fn the_kernel_decides_by_the_list() {
     let Some(mount) = mounted() else { return };

@@ -1,9 +1,8 @@
-//! The front end from the outside: a volume in a temporary file, mounted, and asked by system
-//! calls.
+//! The front end from the outside: volumes in temporary files are mounted and used by system calls.
 //!
 //! Every test mounts a volume of its own. When it is done it unmounts the volume and mounts it
-//! again to see that it still opens. Where `btrfs check` is installed, that looks at it too. The
-//! tests need root and `/dev/fuse`; elsewhere they say that they are skipped.
+//! again to see that it still opens. Where `btrfs check` is installed, it looks at the volume, too.
+//! The tests need root and `/dev/fuse`; elsewhere they say that they are skipped.
 
 mod access_times;
 mod attributes;
@@ -27,10 +26,11 @@ mod users;
 mod volume;
 mod waiting;
 
-/// How requests come to the mounts of these tests; `by_ring` has the same tests with the other way.
+/// How requests come to the mounts of these tests. `by_ring` runs the same tests with the other
+/// transport.
 const TRANSPORT: &str = "noio_uring";
 
-/// Whether the kernel has that way.
+/// Whether the kernel has this transport.
 fn has_transport() -> bool {
     true
 }

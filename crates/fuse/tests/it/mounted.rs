@@ -1,8 +1,8 @@
 //! A mounted volume that is unmounted and checked when a test is done with it.
 //!
-//! It is served by a process of its own, which is this program started once more. A process that
-//! maps a file of a volume it serves itself may wait for itself: the kernel writes the file back
-//! with the process' memory locked.
+//! A process of its own serves the volume: this program, started once more. If a process maps a
+//! file of a volume that it serves itself, it may wait for itself. The reason is that the kernel
+//! writes the file back while it holds the lock of the process' memory.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -15,20 +15,20 @@ use buttress_fuse::{Options, Unmounted};
 
 use crate::volume::Volume;
 
-/// Tells the other process what to serve: image, mount point and options, a line each.
+/// A variable with the task of the other process: image, mount point and options, a line each.
 const SERVE: &str = "BUTTRESS_TEST_SERVE";
 
-/// Among the options: handles of inodes rest as soon as they may.
+/// An option of tests only: unused inodes lose their handles as soon as possible.
 pub(crate) const FEW_HANDLES: &str = "few handles";
 
-/// Among the options: the kernel is told to forget inodes above [`KNOWN_MAX`].
+/// An option of tests only: the server tells the kernel to forget inodes above [`KNOWN_MAX`].
 pub(crate) const FEW_KNOWN: &str = "few known";
 pub(crate) const KNOWN_MAX: usize = 500;
 
-/// Among the options: further mounts can share the volume.
+/// An option of tests only: further mounts can share the volume.
 pub(crate) const SHARED: &str = "shared";
 
-/// The order to say how many inodes the kernel knows.
+/// The order to the server to report how many inodes the kernel knows.
 const KNOWN: &str = "known";
 
 const READY: &str = "ready";
@@ -62,7 +62,7 @@ pub(crate) fn mounted_small(len: u64, options: &str) -> Option<Mounted> {
     can_mount().then(|| Mounted::new(Volume::with_len(len), options))
 }
 
-/// Mounts a new volume with options, and gives its image to `look` before.
+/// Mounts a new volume with options. `look` gets its image before.
 pub(crate) fn mounted_behind<T>(
     options: &str,
     look: impl FnOnce(&Path) -> T,
@@ -89,7 +89,7 @@ impl Mounted {
         Self { volume: Some(volume), path, server: Some(server) }
     }
 
-    /// Where the volume lies.
+    /// The image with the volume.
     pub(crate) fn image(&self) -> PathBuf {
         self.volume.as_ref().expect("it is there until the end").image()
     }
@@ -99,7 +99,7 @@ impl Mounted {
         self.path.join(name)
     }
 
-    /// Ends the mount as a signal would; says whether a program still used it.
+    /// Ends the mount as a signal would, and returns whether a program still used it.
     pub(crate) fn unmount(&mut self) -> Unmounted {
         let server = self.server.as_mut().expect("it is mounted");
         server.orders.write_all(b"unmount\n").expect("the server listens");
@@ -118,7 +118,7 @@ impl Mounted {
         }
     }
 
-    /// Kills the process that serves it: requests that wait for an answer have one.
+    /// Kills the process that serves it, so that all waiting requests fail.
     pub(crate) fn kill(&self) {
         let server = self.server.as_ref().expect("it is mounted");
         let pid = rustix::process::Pid::from_child(&server.child);
@@ -141,7 +141,8 @@ impl Mounted {
     /// Unmounts, and gives the volume back.
     pub(crate) fn into_volume(mut self) -> Volume {
         if self.server.is_some() && !self.is_gone() {
-            // It may be busy for a moment, in a process that another test has just started.
+            // The mount may be busy for a moment, because a process that another test has just
+            // started has its files open.
             self.unmount();
         }
         self.finish();
@@ -199,8 +200,8 @@ impl Server {
         server
     }
 
-    /// Waits for the server to say one of some words at the end of a line; the test harness in it
-    /// says a few things of its own.
+    /// Waits for a line of the server that ends with one of the words. The test harness in the
+    /// server prints other lines, too.
     fn hear(&mut self, words: &[&'static str]) -> &'static str {
         loop {
             let mut line = String::new();
@@ -213,11 +214,11 @@ impl Server {
     }
 }
 
-/// Not a test by itself: what the other process of every test does.
+/// The work of the other process of every test. It is no test by itself.
 #[test]
 fn serve() {
     let Ok(task) = std::env::var(SERVE) else { return };
-    // What a mount has to say stands in what the tests print.
+    // The messages of the mount go into the output of the tests.
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
         .with_ansi(false)
@@ -229,7 +230,7 @@ fn serve() {
     let mut options = Options::default();
     let mut of_volume = Vec::new();
     for word in words.split(',').filter(|word| !word.is_empty()) {
-        // Not an option of mounts: so few handles that they rest in any test.
+        // This is no option of mounts. With so few handles, inodes lose theirs in any test.
         if word == FEW_HANDLES {
             options.handles_max = 0;
             continue;
@@ -251,7 +252,8 @@ fn serve() {
     let session = buttress_fuse::mount(fs.clone(), Path::new(&target), &options).expect("a mount");
     assert_eq!(session.is_over_io_uring(), crate::TRANSPORT == "io_uring");
     let (unmounter, kernel_sync) = (session.unmounter(), session.kernel_sync());
-    // The answer to an order comes before the end that it brings about.
+    // This lock makes the answer to an order come before the end of the mount, which the order
+    // causes.
     let speaking = Arc::new(Mutex::new(()));
     let answering = Arc::clone(&speaking);
     std::thread::spawn(move || {

@@ -8,7 +8,7 @@ use rustix::fs::{CWD, FileType, Mode, RenameFlags, makedev, mknodat, renameat_wi
 
 use crate::mounted::mounted;
 
-/// Everything that has a name can be made, is what it was made as, and can be removed.
+/// An object of every kind can be made, has its kind, and can be removed.
 #[test]
 fn every_kind_of_object() {
     let Some(mount) = mounted() else { return };
@@ -36,7 +36,7 @@ fn every_kind_of_object() {
     assert_eq!(fs::read_dir(mount.path("")).expect("the root").count(), 0);
 }
 
-/// What is not right is refused with the number that programs expect.
+/// Wrong requests are refused with the error number that programs expect.
 #[test]
 fn refusals() {
     let Some(mount) = mounted() else { return };
@@ -55,7 +55,8 @@ fn refusals() {
     fs::write(mount.path(&"n".repeat(255)), "").expect("the longest name");
 }
 
-/// The inode number of a listing is the one that stat gives, and the root has the format's own.
+/// The inode number in a listing is the one of `stat`, and the root has the number of the disk
+/// format.
 #[test]
 fn inode_numbers_agree() {
     let Some(mount) = mounted() else { return };
@@ -73,7 +74,8 @@ fn inode_numbers_agree() {
     }
 }
 
-/// A rename moves, replaces, refuses to replace, and swaps; directories know their new parent.
+/// A rename moves a name, replaces one, refuses to replace one, and exchanges two. Directories know
+/// their new parent.
 #[test]
 fn renames() {
     let Some(mount) = mounted() else { return };
@@ -116,7 +118,7 @@ fn hard_links() {
     assert_eq!(fs::read_to_string(mount.path("name50")).expect("the last"), "seven");
 }
 
-/// A name that was looked for in vain is found once it is there.
+/// A name that was not found is found once it exists.
 #[test]
 fn absence_is_remembered_only_while_true() {
     let Some(mount) = mounted() else { return };

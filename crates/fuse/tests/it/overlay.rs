@@ -1,5 +1,4 @@
-//! overlayfs with its upper layer on a mount: what it leaves there is what it leaves on Linux's
-//! btrfs.
+//! overlayfs with its upper layer on a mount. It leaves the same objects there as on Linux's btrfs.
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -12,7 +11,8 @@ use rustix::fs::llistxattr;
 use crate::linux::Linux;
 use crate::mounted::mounted;
 
-/// Works in an overlay over `dir`; says what lies in the upper layer afterwards, and what is seen.
+/// Works in an overlay with its upper layer in `dir`. Returns the content of the upper layer and of
+/// the overlay.
 fn worked(dir: &Path) -> Vec<String> {
     let lower = tempfile::tempdir().expect("a temporary directory");
     let low = |name: &str| lower.path().join(name);
@@ -74,7 +74,8 @@ fn list(top: &Path, dir: &Path, said: &mut Vec<String>) {
         let len = llistxattr(&path, &mut attributes[..]).expect("a list");
         let mut words: Vec<_> = attributes[..len]
             .split(|&byte| byte == 0)
-            // Where a file came from: handles, which differ from one file system to another.
+            // The attribute with the origin of a file has handles, which differ between file
+            // systems.
             .map(|word| String::from_utf8_lossy(word).into_owned())
             .filter(|word| !word.is_empty() && !word.ends_with("origin"))
             .collect();
@@ -87,7 +88,8 @@ fn list(top: &Path, dir: &Path, said: &mut Vec<String>) {
     }
 }
 
-/// Whiteouts, opaque directories, copies up and links: the upper layer is the one of Linux's btrfs.
+/// With whiteouts, opaque directories, copies up and links, the upper layer is the same as on
+/// Linux's btrfs.
 #[test]
 fn overlays_leave_what_they_leave_on_linux() {
     let Some(mount) = mounted() else { return };

@@ -1,4 +1,4 @@
-//! Which changes take set-id bits and file capabilities away: as Linux's btrfs says, by each user.
+//! Changes by each user take set-id bits and file capabilities away, as on Linux's btrfs.
 //!
 //! One table of operations, users and modes runs here and on Linux's own btrfs. The results must be
 //! equal: what the operation returned, the mode, and whether the capability is still there.
@@ -55,7 +55,8 @@ const USERS: [User; 6] = [
     User("stranger", STRANGER, STRANGER, &[], false),
 ];
 
-/// What an operation has: the file's path, descriptors that root opened, and a file to copy from.
+/// The objects of an operation: the file's path, descriptors that root opened, and a file to copy
+/// from.
 struct Case<'a> {
     path: &'a Path,
     file: &'a mut File,
@@ -142,7 +143,8 @@ fn write_by_map(file: &File) -> Done {
     Ok(())
 }
 
-/// Sets an access list, with an entry for one user more than a mode says or without.
+/// Sets an access list. An extended one has an entry for one more user, which a mode cannot
+/// express.
 fn set_list(path: &Path, is_extended: bool) -> Done {
     const NO_ID: u32 = u32::MAX;
     let mut entries = vec![(1_u16, 7_u16, NO_ID), (4, 5, NO_ID), (0x20, 5, NO_ID)];
@@ -173,15 +175,14 @@ fn become_user(User(_, uid, gid, groups, keeps): User) {
     }
 }
 
-/// What is seen of a file.
+/// The mode of a file, and whether it has a capability.
 fn look(path: &Path) -> String {
     let mode = fs::metadata(path).expect("attributes").mode() & 0o7777;
     let has_capability = rustix::fs::getxattr(path, CAPABILITY, &mut [0_u8; 64]).is_ok();
     format!("{mode:o}{}", if has_capability { " with capability" } else { "" })
 }
 
-/// Runs the table below a directory; answers with a line for each case, and what is seen of its
-/// file.
+/// Runs the table below a directory. Returns a line for each case, and the state of its file.
 fn run(top: &Path) -> Vec<(String, String)> {
     fs::set_permissions(top, Permissions::from_mode(0o755)).expect("a mode");
     fs::write(top.join("source"), [5; LEN]).expect("a file");
@@ -222,7 +223,8 @@ fn run(top: &Path) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Each operation by each user leaves of each mode what Linux leaves, now and on disk.
+/// Each operation by each user leaves the same bits of each mode as in Linux, in memory and on
+/// disk.
 #[test]
 fn changes_take_privileges_as_linux_does() {
     for options in ["writeback_cache", "nowriteback_cache"] {

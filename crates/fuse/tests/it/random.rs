@@ -1,5 +1,4 @@
-//! One file, thousands of random operations of every kind, and a vector that says what must be in
-//! it.
+//! One file, thousands of random operations of every kind, and a vector with its expected content.
 //!
 //! The seed is printed; `BUTTRESS_SEED` repeats a run, `BUTTRESS_OPS` makes it longer.
 
@@ -35,7 +34,7 @@ impl Chance {
 struct Subject {
     file: File,
     direct: File,
-    // After the files: a mount that is in use does not end.
+    // This field is dropped after the files, because a mount in use does not end.
     mount: Mounted,
     wanted: Vec<u8>,
     chance: Chance,

@@ -1,4 +1,5 @@
-//! Times of files: what sets them, what they may be, and which files refuse new ones.
+//! Times of files: the operations that set them, the possible times, and files that refuse new
+//! ones.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -18,7 +19,7 @@ const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW as _ 
 const OMIT: Timespec = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT as _ };
 const PAST: Timespec = Timespec { tv_sec: 1000, tv_nsec: 5 };
 
-/// Pairs of times that programs ask for: of access, and of change.
+/// Pairs of requested times: of access, and of change.
 const ASKED: [(Timespec, Timespec); 8] = [
     (PAST, PAST),
     (NOW, NOW),
@@ -42,7 +43,8 @@ fn wait_for_tick() {
     }
 }
 
-/// What comes of asking for times of files and directories with flags, by path and by descriptor.
+/// The results of requests for new times of files and directories with flags, by path and by
+/// descriptor.
 fn answers(top: &Path) -> Vec<String> {
     let mut answers = Vec::new();
     for (kind, is_dir) in [("file", false), ("directory", true)] {
@@ -64,7 +66,7 @@ fn answers(top: &Path) -> Vec<String> {
     answers
 }
 
-/// Files that are immutable or only grow refuse new times as Linux's btrfs does.
+/// Immutable and append-only files refuse new times as Linux's btrfs does.
 #[test]
 fn flags_refuse_times_as_linux_does() {
     let Some(linux) = Linux::mounted("defaults") else { return };
@@ -77,7 +79,8 @@ fn flags_refuse_times_as_linux_does() {
     }
 }
 
-/// The times of what was written before a file became immutable, or only grows, reach the volume.
+/// If a file is written and then becomes immutable or append-only, the time of the write reaches
+/// the volume.
 #[test]
 fn kept_times_reach_files_with_flags() {
     let Some(mount) = mounted() else { return };
@@ -104,7 +107,7 @@ fn kept_times_reach_files_with_flags() {
     }
 }
 
-/// An operation. It sets the time of change of these names.
+/// An operation, and the names that get a new time of change.
 type Operation = (&'static str, fn(&Path), &'static [&'static str]);
 
 const OPERATIONS: [Operation; 13] = [
@@ -163,9 +166,9 @@ fn append(path: &Path, is_durable: bool) {
     }
 }
 
-/// A time lies between looks at the coarse clock where the server sets it. With its write-back
-/// cache the kernel sets it, and the fine clock is the bound behind: a fine stamp on any other file
-/// system raises the floor of the kernel's stamps above the coarse clock.
+/// A time that the server sets lies between two looks at the coarse clock. With its write-back
+/// cache the kernel sets the time, and the upper bound is the fine clock. The reason is that a fine
+/// stamp on any file system raises the kernel's later stamps above the coarse clock.
 #[test]
 fn times_lie_between_looks_at_the_clock() {
     let clock = |id| {
@@ -191,7 +194,7 @@ fn times_lie_between_looks_at_the_clock() {
     }
 }
 
-/// What `stat` says of blocks after space was set aside, and after a write into it.
+/// The number of blocks that `stat` shows after a preallocation, and after a write into it.
 fn blocks(top: &Path) -> Vec<String> {
     let kinds = [
         FallocateFlags::empty(),
@@ -210,7 +213,7 @@ fn blocks(top: &Path) -> Vec<String> {
                     file.write_all(&vec![b'x'; before]).expect("written");
                     rustix::fs::fallocate(&file, kind, offset, len).expect("room");
                     let look = || {
-                        // The kernel asks again after this.
+                        // After this the kernel asks the server for the attributes again.
                         let mode = fs::Permissions::from_mode(0o600);
                         fs::set_permissions(&path, mode).expect("a mode");
                         fs::metadata(&path).expect("attributes").blocks()
@@ -229,8 +232,8 @@ fn blocks(top: &Path) -> Vec<String> {
     lines
 }
 
-/// Setting space aside covers each block that the range touches: a later write into it takes no
-/// more.
+/// A preallocation covers each block that its range touches, so a later write into the range takes
+/// no more blocks.
 #[test]
 fn writes_into_what_is_set_aside_take_no_blocks() {
     let Some(linux) = Linux::mounted("defaults") else { return };
@@ -241,8 +244,9 @@ fn writes_into_what_is_set_aside_take_no_blocks() {
     }
 }
 
-/// `chattr` moves the time of change of what it changes, and the kernel shows it: at once, or with
-/// the write-back cache soon after the file is closed. A write before it does not set it back.
+/// `chattr` moves the time of change of its file. The kernel shows the new time at once or, with
+/// the write-back cache, soon after the file is closed. An earlier write that is still cached does
+/// not set the time back.
 #[test]
 fn flags_move_the_time_of_change() {
     let Some(linux) = Linux::mounted("defaults") else { return };

@@ -1,4 +1,4 @@
-//! Several users on one mount: each may do what modes and owners say, and no more.
+//! Several users on one mount: each may do what modes and owners permit, and no more.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -6,8 +6,8 @@ use std::process::Command;
 
 use crate::mounted::{Mounted, mounted, mounted_with};
 
-/// Runs a shell line as a user, in the volume; says whether it succeeded, or nothing where that
-/// cannot be tried.
+/// Runs a shell line as a user, in the volume. Returns whether it succeeded, or `None` if the
+/// needed tool is missing.
 fn as_user(mount: &Mounted, user: u32, group: u32, line: &str) -> Option<bool> {
     let done = Command::new("setpriv")
         .args([&format!("--reuid={user}"), &format!("--regid={group}"), "--clear-groups"])
@@ -23,7 +23,7 @@ fn as_user(mount: &Mounted, user: u32, group: u32, line: &str) -> Option<bool> {
     }
 }
 
-/// The owner, a member of the group, and all others, before every mode that matters.
+/// The owner, a member of the group, and another user try to use files of every mode that matters.
 #[test]
 fn owner_group_and_others() {
     let Some(mount) = mounted() else { return };
@@ -37,7 +37,7 @@ fn owner_group_and_others() {
         for (user, group, shift) in people {
             let bits = mode >> shift & 7;
             for (line, bit) in [("cat file", 4), (": >> file", 2), ("test -x file && ./file", 1)] {
-                // A script is read by the shell that runs it.
+                // The shell must also read a script to run it.
                 let needs = if bit == 1 { 5 } else { bit };
                 let Some(done) = as_user(&mount, user, group, line) else { return };
                 let about = format!("mode {mode:o}, user {user}, group {group}: {line}");
@@ -47,8 +47,8 @@ fn owner_group_and_others() {
     }
 }
 
-/// Directories: which users may look, enter, make and take away; a sticky one keeps files of other
-/// users.
+/// Directories: which users may list them, enter them, and make and remove names in them. In a
+/// sticky one, no user can remove files of other users.
 #[test]
 fn directories_of_several_users() {
     let Some(mount) = mounted() else { return };
@@ -97,8 +97,9 @@ fn directories_of_several_users() {
     assert_eq!(as_user(&mount, 4321, 4321, "cat sticky/moved"), Some(false), "another user, later");
 }
 
-/// Ids of the volume and ids here. What one id makes belongs to the other in the volume, lists of
-/// access too. A user without an id in the volume makes nothing.
+/// Ids of the host are mapped to ids of the volume. An object that a user makes belongs to the
+/// mapped id in the volume. The entries of access lists are mapped, too. A user without a mapped id
+/// cannot make anything.
 #[test]
 fn ids_are_mapped() {
     let maps = "uidmap=0:1000:1,uidmap=1:100000:1000,gidmap=0:1000:1";

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 const LEN: u64 = 2 << 30;
 
-/// A volume, and the directory that goes with it.
+/// A volume in a file in a temporary directory.
 pub(crate) struct Volume {
     directory: TempDir,
 }
@@ -43,7 +43,7 @@ impl Volume {
         path
     }
 
-    /// Opens it once more, and has it checked.
+    /// Opens the volume once more, and then has it checked.
     pub(crate) fn check_volume(&self) {
         open(&self.image()).close().expect("nothing to write");
         let Ok(output) =
@@ -74,14 +74,14 @@ pub(crate) fn open_with(image: &Path, options: &str) -> Filesystem {
 
 /// While a file of this name is beside the image, the device does not answer reads.
 pub(crate) const HOLD: &str = "hold";
-/// The same for flushes, which make durable what was written.
+/// While a file of this name is there, the device does not answer flushes.
 pub(crate) const HOLD_FLUSH: &str = "hold flush";
-/// A file of this name says that a request waits for that.
+/// The device makes a file of this name when a request waits.
 pub(crate) const WAITS: &str = "waits";
-/// A device that was held for so long fails.
+/// A request that was held back for this time fails.
 const HELD_MAX: Duration = Duration::from_secs(120);
 
-/// A device that can be held up.
+/// A device with requests that a test can hold back.
 #[derive(Debug)]
 struct Held {
     device: FileDevice,
@@ -89,7 +89,7 @@ struct Held {
 }
 
 impl Held {
-    /// Waits until it is no longer held up; false when that took too long.
+    /// Waits until the file `by` is gone. Returns `false` if that takes too long.
     fn is_let_go(&self, by: &str) -> bool {
         let since = Instant::now();
         while self.directory.join(by).exists() {

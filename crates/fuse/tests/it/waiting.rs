@@ -1,4 +1,4 @@
-//! Requests beside one that waits for the device.
+//! Requests beside other requests that wait for the device.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -13,16 +13,16 @@ use crate::mounted::{Mounted, mounted, mounted_with};
 use crate::volume::{HOLD, WAITS};
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Bytes that the kernel holds of a file, enough for others to come while it sends them.
+/// Dirty bytes of a file in the kernel, so many that other requests come while it sends them.
 const HELD_LEN: usize = 8 << 20;
 const ROUNDS: usize = 5;
-/// Large files. Two of them are not to teach the pool anything: averages need a dozen.
+/// Number of large files. All but two train the averages of the pool, which need a dozen.
 const LARGE: usize = 20;
-/// A call that is not answered for so long shows where all threads are.
+/// If a call takes longer than this, the test shows where all threads are.
 const SUSPICIOUS: Duration = Duration::from_secs(5);
 
-/// Runs on one processor from now on, where it is there: all requests are of one queue, where there
-/// is one for each.
+/// Makes this thread run on one processor, if that exists. So with a queue for each processor, all
+/// its requests go to one queue.
 fn settle(processor: usize) {
     let mut there = CpuSet::new();
     there.set(processor);
@@ -38,7 +38,7 @@ fn show_threads() {
     }
 }
 
-/// Does something. Beside it a thread tells where all threads are if it takes suspiciously long.
+/// Does some work. If that takes suspiciously long, another thread shows where all threads are.
 fn watched<T>(what: impl FnOnce() -> T) -> T {
     let (done, is_done) = mpsc::channel::<()>();
     std::thread::scope(|scope| {
@@ -53,9 +53,8 @@ fn watched<T>(what: impl FnOnce() -> T) -> T {
     })
 }
 
-/// A program reads, and the device does not answer. Others are served, also those that ask on the
-/// same processor: the device answers only after they were, or fails when it has waited for too
-/// long.
+/// A program reads, and the device does not answer. Requests of other threads are served, even on
+/// the same processor. The device answers only after that, or fails if that takes too long.
 #[test]
 fn no_request_waits_for_the_device_of_another() {
     let Some(mount) = mounted() else { return };
@@ -69,7 +68,7 @@ fn no_request_waits_for_the_device_of_another() {
         let mut value = [0; 16];
         rustix::fs::getxattr(mount.path("asked"), name, &mut value).expect("it is there")
     };
-    // What this needs of the device is in memory then.
+    // After this call, the mount has all that the call needs in memory.
     assert_eq!(ask(), 5);
     let mut file = File::open(mount.path("read")).expect("it is there");
     let (hold, waits) = (mount.image().with_file_name(HOLD), mount.image().with_file_name(WAITS));
@@ -95,8 +94,8 @@ fn no_request_waits_for_the_device_of_another() {
     });
 }
 
-/// Reads whole files on the first processor, each by a thread, while the device does not answer; it
-/// does when all of them wait.
+/// Reads whole files on the first processor, each in a thread. The device answers only when all
+/// threads wait.
 fn read_held(mount: &Mounted, names: &[String]) {
     let (hold, waits) = (mount.image().with_file_name(HOLD), mount.image().with_file_name(WAITS));
     fs::write(&hold, b"").expect("written");
@@ -112,16 +111,17 @@ fn read_held(mount: &Mounted, names: &[String]) {
             assert!(since.elapsed() < PATIENCE, "no request reads from the device");
             std::thread::sleep(Duration::from_millis(1));
         }
-        // The others come one after the other, each after a thread took over from the one before.
+        // The other reads reach the device one after the other, each when another thread has taken
+        // over the queue.
         std::thread::sleep(Duration::from_millis(20) * u32::try_from(names.len()).expect("few"));
         fs::remove_file(&hold).expect("it was there");
     });
     fs::remove_file(&waits).expect("it was there");
 }
 
-/// All entries of a queue wait for the device. When it has answered, the threads that waited are
-/// there for requests of another processor. This holds though nothing comes any more to the queue
-/// that they were at.
+/// All entries of a queue wait for the device. When it has answered, the threads that waited can
+/// serve requests of another processor. This holds even if no request comes any more to their old
+/// queue.
 #[test]
 fn threads_that_waited_help_again() {
     let Some(mount) = mounted() else { return };
@@ -133,14 +133,14 @@ fn threads_that_waited_help_again() {
         }
     }
     let mount = mount.again();
-    // What finding the others needs of the device is in memory then.
+    // After these calls, the mount finds the files without the device.
     for name in small.iter().chain(&large) {
         fs::metadata(mount.path(name)).expect("it is there");
     }
     for name in [&small[8], &large[0]] {
         fs::read(mount.path(name)).expect("it is there");
     }
-    // That large ones wait is known after some of them, and they are left to helpers.
+    // After some large reads, the pool knows that they wait, and leaves them to helpers.
     for name in large[2..].chunks(1) {
         read_held(&mount, name);
     }
@@ -156,7 +156,7 @@ fn threads_that_waited_help_again() {
         let answer = is_done.recv_timeout(PATIENCE / 2);
         if answer.is_err() {
             show_threads();
-            // The waiting requests are let go, so that this ends.
+            // This request lets the waiting ones go on, so that the test ends.
             settle(0);
             drop(fs::metadata(mount.path("nobody")));
         }
@@ -164,8 +164,8 @@ fn threads_that_waited_help_again() {
     });
 }
 
-/// Searching for data makes the kernel send what it holds of a file first. With as many searches as
-/// it has room for requests it still has room for that. One search too many is refused.
+/// A search for data makes the kernel first send the dirty data of the file. With as many searches
+/// as a queue has entries, the kernel still has room for that. One more search is refused.
 #[test]
 fn searches_leave_room_for_the_kernels_writes() {
     let Some(mount) = mounted_with("io_uring_q_depth=2") else { return };
@@ -173,7 +173,7 @@ fn searches_leave_room_for_the_kernels_writes() {
     for round in 0..ROUNDS {
         let names: Vec<String> = (0..all * 2).map(|number| format!("{round} {number}")).collect();
         let files = names.iter().map(|name| {
-            // The kernel sends all of it when no program has it open for writing.
+            // When no program has the file open for writing, the kernel sends all its dirty data.
             let mut file = File::create_new(mount.path(name)).expect("made");
             file.write_all(&vec![7; HELD_LEN]).expect("written");
             file
@@ -187,7 +187,7 @@ fn searches_leave_room_for_the_kernels_writes() {
                 scope.spawn(move || {
                     settle(number % all);
                     start.wait();
-                    // The receiver is gone where one of them was not answered.
+                    // The receiver is gone if one of the searches was not answered.
                     let _ = done.send(rustix::fs::seek(file, SeekFrom::Data(0)));
                 });
             }

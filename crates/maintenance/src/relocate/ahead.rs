@@ -117,7 +117,7 @@ struct Match {
 
 /// The matches below a node.
 enum Below {
-    /// Of a leaf.
+    /// The matches of a leaf.
     Matches(Vec<Match>),
     /// The addresses of children with matches below them.
     Children(Vec<Logical>),

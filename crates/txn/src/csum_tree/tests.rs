@@ -21,6 +21,7 @@ fn geometry() -> Geometry {
         sectorsize: SECTOR as u32,
         csum: CsumType::Crc32c,
         fsid: [1; 16],
+        seeds: Default::default(),
         chunk_tree_uuid: [2; 16],
     }
 }

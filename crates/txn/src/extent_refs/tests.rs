@@ -47,6 +47,7 @@ impl Tree {
             sectorsize: 4096,
             csum: CsumType::Crc32c,
             fsid: [1; 16],
+            seeds: Default::default(),
             chunk_tree_uuid: [2; 16],
         };
         let mut nodes: Vec<Arc<Node>> = Vec::new();

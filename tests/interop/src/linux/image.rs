@@ -102,6 +102,12 @@ impl Images {
         Self { scratch, paths }
     }
 
+    /// A volume on some of the files of others, which outlive it. The first one is mounted.
+    #[must_use]
+    pub fn over(paths: Vec<PathBuf>) -> Self {
+        Self { scratch: Scratch::new(), paths }
+    }
+
     /// Where the files are, in the order of their devices.
     #[must_use]
     pub fn paths(&self) -> &[PathBuf] {

@@ -43,6 +43,20 @@ impl Mount {
         self.loops.iter().map(|device| device.device.as_str()).collect()
     }
 
+    /// Adds a device to the volume, which a mount of a seed makes a new volume, and allows writes.
+    ///
+    /// # Panics
+    ///
+    /// If Linux refuses.
+    #[track_caller]
+    pub fn add_device(&mut self, path: &Path) {
+        let added = Loop::attach(path);
+        self.btrfs(&format!("device add -f {}", added.device));
+        self.loops.push(added);
+        let remount = ["-o", "remount,rw"].map(AsRef::as_ref);
+        run("mount", remount.into_iter().chain([self.path().as_os_str()]));
+    }
+
     /// Runs `btrfs` with the words of `command` and the mount's path behind them.
     ///
     /// # Panics

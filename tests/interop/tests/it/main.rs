@@ -22,6 +22,8 @@ mod quotas;
 mod reflinks;
 mod rootless;
 mod rounds;
+mod sectors;
+mod seeds;
 mod sharing;
 mod sizes;
 mod space;

@@ -16,8 +16,15 @@ pub(crate) fn try_open(paths: &[PathBuf], writable: bool) -> Result<Filesystem> 
 
 fn try_open_with(paths: &[PathBuf], options: &str) -> Result<Filesystem> {
     let options = MountOptions::parse(options).expect("known options");
-    let open = if options.read_only { OpenOptions::READ } else { OpenOptions::WRITE };
-    let device = |path: &PathBuf| -> Arc<dyn Device> { Arc::new(opened(path, open)) };
+    let unlocked = OpenOptions { lock: false, ..OpenOptions::READ };
+    let is_seed = |path: &PathBuf| {
+        let opened = FileDevice::open(path, unlocked);
+        paths.len() > 1 && opened.is_ok_and(|device| buttress_volume::holds_seed(&device))
+    };
+    let device = |path: &PathBuf| -> Arc<dyn Device> {
+        let is_read = options.read_only || is_seed(path);
+        Arc::new(opened(path, if is_read { OpenOptions::READ } else { OpenOptions::WRITE }))
+    };
     Filesystem::open(paths.iter().map(device).collect(), options)
 }
 

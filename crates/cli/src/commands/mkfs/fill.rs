@@ -150,12 +150,13 @@ pub(super) fn fill(
 /// bytes.
 fn shrink(fs: &Filesystem) -> buttress_fs::Result<u64> {
     let only = DeviceId(1);
+    let sector = u64::from(fs.info()?.superblock.sectorsize);
     fs.sync()?;
     loop {
         let least = fs.least_device_len(only)?.max(LEAST);
         fs.resize_device(only, least, &mut |_| true)?;
         // One sector less moves what is in the last block group, if the others have room.
-        match fs.resize_device(only, least - 4096, &mut |_| true) {
+        match fs.resize_device(only, least - sector, &mut |_| true) {
             Ok(()) => {}
             Err(error) if error.kind() == ErrorKind::NoSpace || least == LEAST => {
                 fs.resize_device(only, fs.least_device_len(only)?.max(LEAST), &mut |_| true)?;

@@ -13,6 +13,7 @@ use super::{Args, block_device, store, words};
 use crate::cached;
 use crate::closing;
 use crate::exit::{Context, Failure, Result};
+use crate::image;
 
 /// A volume and its devices.
 ///
@@ -49,6 +50,12 @@ pub(super) fn open(
     let files: Vec<&Path> = files.collect();
     buttress_remote::check_alone(files.iter().copied(), !options.read_only)
         .map_err(Failure::of_remote)?;
+    // A seed may have other users, and is only read.
+    let is_only_read = |path: &Path| files.len() > 1 && image::is_seed(path);
+    let how = |path: &Path| match options.read_only || !is_only_read(path) {
+        true => how(path),
+        false => OpenOptions { write: false, ..how(path) },
+    };
     let files = files.iter().map(|path| closing::open_asked(path, how(path), asked));
     let files =
         files.collect::<Result<Vec<_>>>().inspect_err(|_| block_device::note_mounts_of(image))?;

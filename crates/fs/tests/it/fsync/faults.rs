@@ -1,5 +1,5 @@
-//! A device that fails inside a log: the log becomes a commit, or the volume is read-only with the
-//! first cause; nothing that was acknowledged is lost, whatever the power leaves afterwards.
+//! A device that fails while a log is written. The log becomes a commit, or the volume becomes
+//! read-only with the first cause. A power cut afterwards loses nothing that was acknowledged.
 
 use std::sync::Arc;
 
@@ -12,23 +12,23 @@ use super::{number, open};
 use crate::checker::expect_sound;
 use crate::volume::{content, pattern};
 
-/// Set for every crash state of each fault.
+/// With this variable, the test tries every crash state of each fault.
 const ALL: &str = "BUTTRESS_FSYNC_FAULTS";
 
 const LEN: usize = 12_288;
 
-/// What one fault came to.
+/// The result of one fault.
 #[derive(Default)]
 struct Tried {
-    /// The device had as many requests.
+    /// Whether the device had so many requests that the fault struck.
     hit: bool,
     states: usize,
     latched: bool,
     committed: bool,
 }
 
-/// Fails request `n` of a few fsyncs, one of them of a new file each time, and with `sticky` all
-/// after it.
+/// Runs some rounds of two fsyncs, one of an old file and one of a new. Their request `n` fails
+/// and, with `sticky`, each later one.
 fn fail(n: u64, sticky: bool, stride: usize) -> Tried {
     let base = MemoryDevice::new(128 << 20);
     Filesystem::make(&base, &MakeOptions { seed: Some(n), ..MakeOptions::default() })
@@ -45,8 +45,8 @@ fn fail(n: u64, sticky: bool, stride: usize) -> Tried {
 
     log.start(&[&recorder]);
     faults.fail(n, sticky);
-    // Of each name, what it may hold from the mark on: the first that was acknowledged, and all
-    // after it.
+    // From a mark on, the old file may hold the content that was acknowledged then, or any later
+    // one.
     let mut tried = vec![pattern(0, LEN)];
     let mut acknowledged = vec![(0, 0)];
     let mut made = Vec::new();
@@ -101,7 +101,7 @@ fn fail(n: u64, sticky: bool, stride: usize) -> Tried {
         states += 1;
     });
     assert_eq!(states, shown);
-    // What is left of the session must not write to what was recorded.
+    // The old mount may write when it closes, so the states are checked before.
     let _ = fs.close();
     Tried { hit, states, latched: latched.is_some(), committed }
 }

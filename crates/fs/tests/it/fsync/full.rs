@@ -1,7 +1,8 @@
-//! The power goes while a volume is full (`wall`).
+//! Power is cut while a volume is full (`wall`).
 //!
-//! Every interval between two flushes is looked at. What was left mounts, which replays a log where
-//! there is no room, has what was synced, whole snapshots, and can be emptied.
+//! The test takes states from every interval between two flushes. Each must mount, although replay
+//! has no free space. It must have the synced files and complete snapshots, and it must be possible
+//! to empty it.
 
 use std::sync::Arc;
 
@@ -15,10 +16,10 @@ use super::{number, replay};
 use crate::checker::{check, expect_cut_sound, expect_sound};
 use crate::volume::{drop_all, list, pattern};
 
-/// Set for more than a look: how many seeds to try.
+/// A variable for a longer run: the number of seeds to try.
 const SEEDS: &str = "BUTTRESS_FULL_SEEDS";
 
-/// Mounts what a crash left of a full volume, compares, and now and then empties it.
+/// Mounts a full volume after a crash, compares it, and now and then empties it.
 fn examine(crash: &Crash, tale: &Tale, rng: &mut Rng, depth: u32) -> Result<(), String> {
     let done = crash.mark.unwrap_or(0) as usize;
     let device: Arc<dyn Device> = Arc::new(crash.devices[0].fork());
@@ -58,7 +59,8 @@ fn examine(crash: &Crash, tale: &Tale, rng: &mut Rng, depth: u32) -> Result<(), 
         let file = root.create(b"next", 0o644, 0, 0, 0).expect("there is room again");
         file.write_at(0, &pattern(1, 4 << 20)).expect("there is room again");
     } else {
-        // A mount that changes nothing leaves a copy of the superblock torn, if it was.
+        // A mount that changes nothing would not mend a torn copy of the superblock. So this
+        // changes something.
         full(root.set_xattr(b"user.seen", b"1", buttress_fs::XattrFlags::default()));
         fs.sync().map_err(|error| format!("a commit where it is full: {error}"))?;
     }

@@ -38,7 +38,7 @@ pub(crate) struct World {
     pub(crate) history: Vec<String>,
     kind: &'static str,
     in_place: BTreeSet<u64>,
-    /// A file that is about to take this place, and how many steps that is away.
+    /// A place that a new file is about to take, and the number of steps until then.
     replacing: Option<((u64, &'static str), u32)>,
 }
 
@@ -49,7 +49,7 @@ fn id(ino: u64) -> InodeId {
 }
 
 impl World {
-    /// A world below a directory, which is empty.
+    /// A world below an empty directory.
     pub(crate) fn new(fs: Arc<Filesystem>, seed: u64, root: u64, kind: &'static str) -> Self {
         let mut world = Self {
             fs,
@@ -120,7 +120,7 @@ impl World {
         let there = self.find(place.0, place.1);
         let file = self.file_at(place);
         let mut what = self.rng.below(30);
-        // As editors and package managers work: little else than names.
+        // This kind mostly changes names, as editors and package managers do.
         if self.kind == "renames" && self.rng.chance(1, 2) {
             what = *self.rng.choose(&[9, 10, 11, 12, 13, 15, 16, 18, 21, 21, 21]).expect("one");
         }
@@ -186,7 +186,7 @@ impl World {
         Synced::Nothing
     }
 
-    /// Reads some file and compares it; sometimes, and never two in one step.
+    /// Reads a random file and compares it, in about every second call.
     pub(crate) fn read_back(&mut self) {
         let files: Vec<_> = self.state.iter().filter(|(_, object)| !object.dir).collect();
         if files.is_empty() || !self.rng.chance(1, 2) {
@@ -221,7 +221,7 @@ impl World {
         });
     }
 
-    /// What shrinks, where it is to be compressed.
+    /// Random data. For the kind "compressed" it can be compressed.
     fn data(&mut self, len: usize) -> Vec<u8> {
         let mut data = pattern(self.rng.next_u64(), len);
         if self.kind == "compressed" {
@@ -230,8 +230,8 @@ impl World {
         data
     }
 
-    /// Some files of the last kind are written where they lie: those that have no content yet can
-    /// be.
+    /// In worlds of the kind "in place", makes some files that have no content yet files without
+    /// copy-on-write.
     fn set_kind(&mut self, ino: u64) {
         if self.kind == "in place" && self.rng.chance(1, 2) {
             self.note(format!("{ino} is written in place"));
@@ -265,8 +265,8 @@ impl World {
         });
     }
 
-    /// As editors save and package managers unpack: written beside, synced, renamed over, a step at
-    /// a time.
+    /// Replaces a file as editors and package managers do, over several steps. A new file is
+    /// written beside the old one, mostly synced, and renamed over it.
     fn replace(&mut self, place: (u64, &'static str)) {
         if self.find(place.0, place.1).is_some_and(|old| self.state[&old].dir)
             || self.find(place.0, "new").is_some()
@@ -278,7 +278,7 @@ impl World {
         self.replacing = Some((place, steps));
     }
 
-    /// The next step of a file that takes another's place.
+    /// The next step of a replacement.
     fn go_on(&mut self, place: (u64, &'static str), steps: u32) -> Synced {
         let ino = self.find(place.0, "new").expect("it was made");
         if steps == 2 {
@@ -299,7 +299,7 @@ impl World {
         Synced::Nothing
     }
 
-    /// A file without a name is written, synced and named, or forgotten.
+    /// Writes and syncs a file without a name. Then the file gets a name or is dropped.
     fn without_a_name(&mut self) {
         let place = self.place();
         let file = self.inode(place.0).tmpfile(0o644, 0, 0).expect("a file");
@@ -348,7 +348,7 @@ impl World {
         let (dir, other) = (self.inode(from.0), self.inode(to.0));
         dir.rename(from.1.as_bytes(), &other, to.1.as_bytes(), flags).expect("rename");
         match target {
-            // Two names of one file: nothing happens.
+            // A rename between two names of one file does nothing.
             Some(target) if target == ino => {}
             Some(target) => {
                 self.name(ino, to);

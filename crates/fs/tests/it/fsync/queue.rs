@@ -13,7 +13,7 @@ use crate::checker::expect_sound;
 use crate::devices::{Hook, Hooked};
 use crate::volume::{content, pattern};
 
-/// Flushes stop at it while it is shut.
+/// Holds back flushes while it is shut.
 #[derive(Debug, Default)]
 struct Barrier {
     shut: AtomicBool,
@@ -36,7 +36,7 @@ fn until(what: impl Fn() -> bool) {
     }
 }
 
-/// All fsyncs that come while a log is under way are served by the next one, all by the same.
+/// All fsyncs that come while a log is written share the next log.
 #[test]
 fn fsyncs_during_a_log_share_the_next() {
     const MANY: u64 = 12;
@@ -60,11 +60,11 @@ fn fsyncs_during_a_log_share_the_next() {
             scope.spawn(|| file.sync().expect("durable"));
         }
         until(|| fs.sync_stats().syncs - before.syncs == MANY + 1);
-        // From being counted to standing in line it is not far.
+        // A sync is counted shortly before it enters the queue, so wait a little.
         std::thread::sleep(Duration::from_millis(100));
         device.hook.shut.store(false, Ordering::SeqCst);
     });
-    // A third for the ones that were not in the queue yet.
+    // There may be a third log, for syncs that were not in the queue yet.
     let logs = fs.sync_stats().logs - before.logs;
     assert!((2..=3).contains(&logs), "{:?}", fs.sync_stats());
     let again = open(Arc::new(fork(&below)));
@@ -77,15 +77,16 @@ fn fsyncs_during_a_log_share_the_next() {
     fs.close().expect("a clean end");
 }
 
-/// What is done before an fsync, and which reason for a commit it makes.
+/// Operations before an fsync, and the reason for a commit that they cause.
 struct Case {
     why: &'static str,
     /// Bytes of the volume, in MiB.
     mib: u64,
     options: &'static str,
-    /// Prepares, is made durable by a commit, then changes what is to be synced.
+    /// The first call, with `false`, prepares, and a commit follows. The second call, with `true`,
+    /// makes the changes to sync.
     work: fn(&Filesystem, bool),
-    /// What is synced.
+    /// The path of the synced inode.
     path: &'static str,
 }
 
@@ -171,7 +172,7 @@ fn new_chunk(fs: &Filesystem, committed: bool) {
 
 fn long(fs: &Filesystem, committed: bool) {
     if committed {
-        // Three to a leaf.
+        // A leaf holds three of these files.
         for n in 0..4700 {
             let file = create(fs, &n.to_string());
             file.set_flags(InodeFlags::NOATIME).expect("flags");
@@ -182,8 +183,8 @@ fn long(fs: &Filesystem, committed: bool) {
     }
 }
 
-/// What a log cannot say is durable all the same, by a commit that names the reason; and what comes
-/// next is logged again. Snapshots, balances and changes of devices commit by themselves.
+/// If a log cannot express a change, fsync makes a commit instead, and counts the reason. The next
+/// fsync writes a log again. Snapshots, balances and changes of devices commit by themselves.
 #[test]
 fn fsync_commits_where_a_log_cannot_say_it() {
     for Case { why, mib, options, work, path } in CASES {

@@ -1,4 +1,4 @@
-//! What one log holds, case by case.
+//! Logs with a given content, case by case.
 
 use std::sync::Arc;
 #[cfg(debug_assertions)]
@@ -44,7 +44,8 @@ fn options_say_what_is_written() {
     }
 }
 
-/// What a log's inode item says of the bytes that extents take may be old: replay counts them.
+/// The inode item in a log may have an old number of bytes that the extents take. So replay counts
+/// them.
 #[test]
 fn replay_counts_the_bytes_of_extents() {
     const BLOCK: u64 = 4096;
@@ -55,7 +56,7 @@ fn replay_counts_the_bytes_of_extents() {
     file.set_attr(&SetAttr { size: Some(100 * BLOCK), ..SetAttr::default() }).expect("a length");
     file.write_at(0, &[1; 3 * BLOCK as usize]).expect("a write");
     fs.sync().expect("sync");
-    // Most of these in one tick of the clock.
+    // Most of these syncs come within one tick of the clock.
     for block in 1..30 {
         file.write_at(2 * block * BLOCK, &[2; BLOCK as usize]).expect("a write");
         file.sync().expect("sync");
@@ -63,7 +64,7 @@ fn replay_counts_the_bytes_of_extents() {
             let copy: Arc<dyn Device> = Arc::new(base.fork());
             let again = open(Arc::clone(&copy));
             let found = again.resolve("/a").expect("a file").attr();
-            // The first of them lies in what was there.
+            // The first block overwrites one that was there.
             assert_eq!(found.blocks, (3 + block - 1) * BLOCK / 512, "after {block}");
             again.close().expect("a clean end");
             expect_sound(&copy);
@@ -74,7 +75,7 @@ fn replay_counts_the_bytes_of_extents() {
     fs.close().expect("a clean end");
 }
 
-/// With `flushoncommit` every commit that an fsync makes takes the data of all files along.
+/// With `flushoncommit`, every commit that an fsync makes writes the data of all files.
 #[test]
 fn a_commit_flushes_everything_if_asked() {
     for (options, all) in [
@@ -90,12 +91,12 @@ fn a_commit_flushes_everything_if_asked() {
         let other = root.create(b"other", 0o644, 0, 0, 0).expect("a file");
         fs.sync().expect("sync");
         other.write_at(0, &pattern(2, 9000)).expect("a write");
-        // A directory that moved is more than a log can say.
+        // A log cannot express that a directory moved, so this sync makes a commit.
         root.rename(b"d", &root, b"e", RenameFlags::default()).expect("rename");
         dir.sync().expect("sync");
         let again = open(Arc::new(base.fork()));
         let found = content(&again.resolve("/other").expect("it was synced"));
-        // Without being asked it may be on its way all the same: what is there is whole.
+        // Without the option, the data may be written too. The file has all of the data or none.
         assert!(found == pattern(2, 9000) || !all && found.is_empty(), "{options}");
         again.close().expect("a clean end");
         drop((dir, other, root));
@@ -132,7 +133,7 @@ fn commits_come_after_their_time() {
     seeded::run(1, seeded::Options::default(), work).unwrap_or_else(|stuck| panic!("{stuck}"));
 }
 
-/// Names beyond what one item holds are logged as others are.
+/// Names that do not fit into one item are logged, too.
 #[test]
 fn many_names_are_logged() {
     let base = MemoryDevice::new(128 << 20);
@@ -154,7 +155,7 @@ fn many_names_are_logged() {
     root.unlink(name(38).as_bytes()).expect("unlink");
     file.sync().expect("sync");
     assert_eq!(fs.sync_stats().logs, 1, "{:?}", fs.sync_stats());
-    // As a crash leaves it: nothing was written since.
+    // A copy of the device is the state after a crash, because the mount wrote nothing since.
     let crashed: Arc<dyn Device> = Arc::new(fork(&device));
     let again = open(Arc::clone(&crashed));
     for index in 1..50 {
@@ -168,8 +169,8 @@ fn many_names_are_logged() {
     fs.close().expect("a clean end");
 }
 
-/// A log of which nothing is left, since its only file has lost its name: replaying it changes no
-/// tree, and the commit that ends the log is one that can be opened.
+/// A log with nothing left in it, because its only file has lost its name. Replay changes no tree,
+/// and the commit that ends the log can be opened.
 #[test]
 fn a_log_that_changes_nothing_ends() {
     let base = MemoryDevice::new(128 << 20);
@@ -197,9 +198,9 @@ fn a_log_that_changes_nothing_ends() {
     again.close().expect("a clean end");
 }
 
-/// A synced file gives its name to another, which has no fsync, or to none; then another file is
-/// synced. After a crash the name is one of both, and the synced file never has its earlier
-/// content.
+/// A synced file loses its name, in some cases to a new file that is not synced. Then an unrelated
+/// file is synced. After a crash the name leads to the synced file or, if there is one, to the new
+/// file. The synced file never has its earlier content.
 #[test]
 fn synced_name_moves_to_its_new_file() {
     for (committed, replaced, of_directory) in
@@ -261,8 +262,9 @@ pub(crate) fn fork(device: &Arc<dyn Device>) -> MemoryDevice {
     copy
 }
 
-/// An extent that another file has after a crash is not overwritten in place, though it has lost it
-/// since: neither one that it has in the committed trees, nor one that it has in the log.
+/// After a crash, another file may have an extent again that it has lost since the last commit or
+/// log. A write in place does not overwrite such an extent. This holds for extents in the committed
+/// trees and in the log.
 #[test]
 fn write_in_place_spares_extents_of_others_after_a_crash() {
     for in_log in [false, true] {

@@ -1,4 +1,4 @@
-//! What a volume may hold after a crash, and what it holds.
+//! The allowed content of a volume after a crash, and its found content.
 
 use std::collections::BTreeSet;
 use std::ops::{ControlFlow, RangeInclusive};
@@ -9,15 +9,15 @@ use buttress_fs::{FileKind, Filesystem, Ino, Inode};
 use super::content;
 use super::model::{Object, State, Synced};
 
-/// The number of all folders that stand for a subvolume which a snapshot does not have.
+/// The inode number of each empty directory that a snapshot has in place of a nested subvolume.
 const STUB: Ino = Ino(2);
 
-/// What a mounted volume holds.
+/// The content of a mounted volume.
 pub(crate) fn survey(fs: &Filesystem) -> State {
     survey_below(fs, fs.root())
 }
 
-/// What a subvolume holds, of which `top` is the top.
+/// The content of the subvolume with the top directory `top`.
 pub(crate) fn survey_below(fs: &Filesystem, top: Inode) -> State {
     let mut state = State::new();
     let tree = top.id().tree;
@@ -31,8 +31,8 @@ pub(crate) fn survey_below(fs: &Filesystem, top: Inode) -> State {
         })
         .expect("a listing");
         for (id, name, kind) in entries {
-            // Numbers of inodes are of their subvolume. Others have nothing to say here, nor has
-            // the empty folder that stands for each of them in a snapshot.
+            // Inode numbers are unique in one subvolume only. So this leaves out other subvolumes,
+            // and the empty directories that a snapshot has in their place.
             if id.tree != tree || id.ino == STUB {
                 continue;
             }
@@ -56,7 +56,7 @@ pub(crate) fn survey_below(fs: &Filesystem, top: Inode) -> State {
     state
 }
 
-/// The states after so many operations, and what each operation synced.
+/// The state before the first operation and after each, and what each operation synced.
 pub(crate) struct Story {
     pub(crate) states: Vec<State>,
     pub(crate) synced: Vec<Synced>,
@@ -65,7 +65,7 @@ pub(crate) struct Story {
 
 impl Story {
     /// The states that an inode may be in after a crash when `done` operations were acknowledged.
-    /// Before the first of them everything was made durable.
+    /// Everything was durable before the first operation.
     fn range(&self, ino: u64, done: usize) -> RangeInclusive<usize> {
         let last = (0..done).rev().find(|op| match self.synced[*op] {
             Synced::One(synced) => synced == ino,
@@ -100,7 +100,7 @@ impl Story {
         Ok(())
     }
 
-    /// A directory that was synced has the names that it had then, or since.
+    /// A synced directory has the names that it had at its sync, or later ones.
     fn check_entries(
         &self,
         found: &State,
@@ -120,8 +120,7 @@ impl Story {
                 return Err(format!("directory {dir} has {entry:?}"));
             }
         }
-        // Whatever a name stood for, and where another file took its place: it stands for
-        // something.
+        // If a name existed in all allowed states, for whichever files, it must exist now.
         for (name, ino) in &were[0] {
             let has = |entries: &BTreeSet<(String, u64)>| entries.iter().any(|(of, _)| of == name);
             if were.iter().all(has) && !has(&are) {
@@ -137,7 +136,8 @@ impl Story {
     }
 }
 
-/// What is found was there at some time; `always` says that it was there all the time.
+/// Checks that each found property existed in an allowed state. `always` says that the inode
+/// existed in all of them.
 fn check_object(is: &Object, were: &[&Object], always: bool) -> Result<(), String> {
     for name in &is.names {
         if !were.iter().any(|object| object.names.contains(name)) {
@@ -155,7 +155,7 @@ fn check_object(is: &Object, were: &[&Object], always: bool) -> Result<(), Strin
     }
     let sizes = || were.iter().map(|object| object.content.len());
     let (low, high) = (sizes().min().unwrap_or(0), sizes().max().unwrap_or(0));
-    // What is new may be there without what was written to it.
+    // A new file may exist without its data.
     let low = if always { low } else { 0 };
     let changed = were.windows(2).any(|pair| pair[0].content != pair[1].content);
     if !changed && always {

@@ -17,7 +17,7 @@ use super::model::{Object, State, Synced};
 use super::story::{Story, survey, survey_below};
 use super::{content, list, open_with, pattern};
 
-/// The subvolume of what takes the space.
+/// The subvolume with the file that takes the space.
 pub(super) const ASIDE: &str = "aside";
 
 const OPERATIONS: u64 = 60;
@@ -30,31 +30,32 @@ const MOUNTS: [&str; 4] = [
     "rw,noatime,commit=3000,compress=zstd",
 ];
 
-/// A volume that is kept full, and what is in it.
+/// A volume that is kept full, and its expected content.
 struct Wall {
     fs: Filesystem,
     rng: Rng,
     state: State,
-    /// Snapshots and what they hold.
+    /// Snapshots and their content.
     snapshots: BTreeMap<String, State>,
     made: u64,
     history: Vec<String>,
     refused: usize,
 }
 
-/// What was done, and what may be there after a crash.
+/// The operations, and the allowed states after a crash.
 pub(super) struct Tale {
     pub(super) story: Story,
     snapshots: Vec<BTreeMap<String, State>>,
     pub(super) history: Vec<String>,
 }
 
-/// Anything but a full volume is a failure of the test.
+/// Returns `None` if the volume was full. Any other error is a failure of the test.
 pub(crate) fn full<T>(outcome: buttress_fs::Result<T>) -> Option<T> {
     outcome.inspect_err(|error| assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}")).ok()
 }
 
-/// Takes all that is left but a little, in a subvolume of its own and without writing any of it.
+/// Allocates all free space but `spare` bytes to a file in a subvolume of its own, without any
+/// data.
 pub(crate) fn fill(fs: &Filesystem, spare: u64) {
     let aside = fs.root().create_subvolume(ASIDE.as_bytes(), 0o755, 0, 0).expect("a subvolume");
     let filler = aside.create(b"filler", 0o644, 0, 0, 0).expect("a file");
@@ -78,7 +79,7 @@ impl Wall {
         self.history.push(what);
     }
 
-    /// A file by chance, and the name it has.
+    /// A random file and its name.
     fn any(&mut self) -> Option<(u64, String)> {
         let files: Vec<u64> =
             self.state.iter().filter(|(_, object)| !object.dir).map(|(ino, _)| *ino).collect();
@@ -94,7 +95,7 @@ impl Wall {
         self.root().lookup(name.as_bytes()).expect("it is there")
     }
 
-    /// What a file holds now, also if a write stopped in the middle.
+    /// Takes the present content of a file into the model. A write may have stopped in the middle.
     fn look(&mut self, ino: u64, file: &Inode) {
         self.state.get_mut(&ino).expect("known").content = Arc::new(content(file));
     }
@@ -186,7 +187,7 @@ impl Wall {
         Synced::Nothing
     }
 
-    /// One file takes the name of another.
+    /// Renames a file over another one.
     fn replace(&mut self, ino: u64, name: &str) {
         let Some((other, target)) = self.any().filter(|(other, _)| *other != ino) else { return };
         let root = self.root();
@@ -230,7 +231,7 @@ pub(super) struct Shown {
 }
 
 impl Shown {
-    /// What a mount of ours shows.
+    /// The content that a mount of ours shows.
     pub(super) fn of(fs: &Filesystem) -> Self {
         let snapshot = |name: String| {
             let top = fs.resolve(&name).expect("a name that is listed");
@@ -248,7 +249,7 @@ impl Tale {
         let now = done..=(done + 1).min(self.snapshots.len() - 1);
         for (name, held) in &self.snapshots[done] {
             let Some(found) = shown.snapshots.get(name) else {
-                // Deleting it may have been under way.
+                // A deletion of the snapshot may have been under way.
                 if self.snapshots[now.clone()].iter().all(|s| s.contains_key(name)) {
                     return Err(format!("snapshot {name} is lost"));
                 }
@@ -266,7 +267,8 @@ impl Tale {
     }
 }
 
-/// Runs one seed up to its end, and returns what the device saw and what must come of it.
+/// Runs one seed up to its end. Returns the requests to the device, the allowed states, and the
+/// number of refusals.
 pub(super) fn work(seed: u64) -> (Arc<Log>, Tale, usize) {
     let base = MemoryDevice::new((112 + seed % 3 * 24) << 20);
     let nodesize = if seed.is_multiple_of(2) { 16384 } else { 4096 };

@@ -36,7 +36,8 @@ fn remove(dir: &Inode, name: &str) {
     dir.unlink(name.as_bytes()).expect("removing always works");
 }
 
-/// The result of an operation that needs room, and that may be cancelled before there is some.
+/// Runs an operation that needs room, and may cancel it while it waits. Returns the result if there
+/// was room.
 fn wanted<T>(rng: &mut Rng, work: impl FnOnce() -> Result<T, Error>) -> Option<T> {
     let looks = if rng.chance(2, 3) { rng.below(3) as u32 } else { u32::MAX };
     match at_look(looks).heeded(work) {
@@ -45,7 +46,7 @@ fn wanted<T>(rng: &mut Rng, work: impl FnOnce() -> Result<T, Error>) -> Option<T
     }
 }
 
-/// Keeps a file if all of it was taken.
+/// Writes a file, and notes it in `kept` if all of it was accepted.
 fn put(dir: &Inode, name: &str, rng: &mut Rng, kept: &mut Kept) {
     let (seed, len) = (rng.next_u64(), rng.below(150_000) as usize);
     let file = dir.lookup(name.as_bytes()).expect("it is there");
@@ -58,7 +59,7 @@ fn put(dir: &Inode, name: &str, rng: &mut Rng, kept: &mut Kept) {
     }
 }
 
-/// What one client does; answers what it left.
+/// The work of one client on a full volume. Returns the files that it left.
 fn stay_full(fs: &Filesystem, dir: &Inode, mut rng: Rng) -> Kept {
     let mut kept = Kept::new();
     let mut snapshot = None;
@@ -99,7 +100,7 @@ fn stay_full(fs: &Filesystem, dir: &Inode, mut rng: Rng) -> Kept {
     kept
 }
 
-/// Everything that one seed decides: the volume, and what each client left in it.
+/// Runs all clients from one seed. Returns the volume and the files of each client.
 fn storm(seed: u64) -> (Arc<dyn Device>, Vec<Kept>, [u64; 2]) {
     let work = move || {
         let mut rng = Rng::new(seed ^ 0xf011);

@@ -366,6 +366,22 @@ const ELSEWHERE: &[Elsewhere] = &[
         made_here: &[crate::moving::profiles_are_converted],
     },
     Elsewhere {
+        name: "large sectors",
+        made_by_linux: &[
+            crate::sectors::sectors_of_16k_made_by_linux_are_written_here,
+            crate::sectors::sectors_of_64k_made_by_linux_are_written_here,
+        ],
+        made_here: &[crate::sectors::sectors_of_every_size_are_made_here],
+    },
+    Elsewhere {
+        name: "seeds",
+        made_by_linux: &[crate::seeds::a_volume_that_linux_grew_is_written_here],
+        made_here: &[
+            crate::seeds::a_volume_grown_here_is_written_by_linux,
+            crate::seeds::a_volume_grows_from_one_that_grew,
+        ],
+    },
+    Elsewhere {
         name: "devices replaced",
         made_by_linux: &[crate::moving::a_device_is_replaced],
         made_here: &[crate::moving::a_device_is_replaced],

@@ -1,0 +1,144 @@
+//! The device while a volume is made on it around the file system that it has.
+//!
+//! # Invariants
+//!
+//! - **G1** No request changes a byte that the file system uses. One that would is refused.
+//! - **G2** Until [`Guard::put_in_place`], the superblocks of the new volume are in memory alone.
+//!   So a program that is killed before leaves the file system as it was.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use buttress_base::RangeSet;
+use buttress_block::{Device, Error, Layer, Operation};
+use buttress_format::limits::{DEVICE_RESERVED, SUPER_OFFSETS, SUPER_SIZE};
+use parking_lot::Mutex;
+
+/// Bytes of a superblock copy in which Linux allocates nothing.
+const COPY_LEN: u64 = 64 << 10;
+
+/// Where ext4 has its superblock.
+const EXT_SUPER: Range<u64> = 1024..2048;
+
+/// The ranges of a device with `len` bytes that no chunk of btrfs uses: the first mebibyte, and
+/// those around the other superblock copies.
+pub(crate) fn reserved(len: u64) -> impl Iterator<Item = Range<u64>> {
+    let copies = SUPER_OFFSETS.into_iter().skip(1).map(|at| at..at + COPY_LEN);
+    let copies = copies.filter(move |copy| copy.start + SUPER_SIZE as u64 <= len);
+    let copies = copies.map(move |copy| copy.start..copy.end.min(len));
+    std::iter::once(0..DEVICE_RESERVED.min(len)).chain(copies)
+}
+
+/// A device on which a volume is made.
+#[derive(Debug)]
+pub(crate) struct Guard {
+    device: Arc<dyn Device>,
+    /// Bytes that the file system uses.
+    used: RangeSet,
+    /// Unranked: a leaf. What was written to the reserved ranges.
+    held: Mutex<Vec<Held>>,
+}
+
+/// A reserved range, with what the new volume has there.
+#[derive(Debug)]
+struct Held {
+    start: u64,
+    bytes: Vec<u8>,
+}
+
+impl Guard {
+    /// A guard of a device with a file system that uses these bytes.
+    pub(crate) fn new(device: Arc<dyn Device>, used: RangeSet) -> Self {
+        let held = reserved(device.len()).map(|range| Held {
+            start: range.start,
+            bytes: vec![0; (range.end - range.start) as usize],
+        });
+        let held = Mutex::new(held.collect());
+        Self { device, used, held }
+    }
+
+    /// Writes the superblocks, and ends the file system by that. The first one makes the volume.
+    pub(crate) fn put_in_place(&self) -> Result<(), Error> {
+        self.device.flush()?;
+        for is_first in [true, false] {
+            for at in SUPER_OFFSETS.into_iter().filter(|at| (*at == SUPER_OFFSETS[0]) == is_first) {
+                let mut copy = vec![0; SUPER_SIZE];
+                if at + SUPER_SIZE as u64 <= self.device.len() {
+                    self.on_read(at, &mut copy)?;
+                    self.device.write_at(at, &copy)?;
+                }
+            }
+            self.device.flush()?;
+        }
+        self.device.write_at(EXT_SUPER.start, &[0; (EXT_SUPER.end - EXT_SUPER.start) as usize])?;
+        self.device.flush()
+    }
+
+    /// Calls `each` for the parts of a request: those in reserved ranges with the held bytes, those
+    /// elsewhere with `None`.
+    fn parts(
+        &self,
+        range: Range<u64>,
+        mut each: impl FnMut(Range<u64>, Option<&mut [u8]>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let mut held = self.held.lock();
+        let mut at = range.start;
+        for area in held.iter_mut() {
+            let (start, end) = (area.start, area.start + area.bytes.len() as u64);
+            let both = at.max(start)..range.end.min(end);
+            if both.start >= both.end {
+                continue;
+            }
+            if at < both.start {
+                each(at..both.start, None)?;
+            }
+            let bytes = &mut area.bytes[(both.start - start) as usize..(both.end - start) as usize];
+            at = both.end;
+            each(both, Some(bytes))?;
+        }
+        if at < range.end { each(at..range.end, None) } else { Ok(()) }
+    }
+
+    /// An error for a write that would change the file system.
+    fn refuse(&self, range: &Range<u64>) -> Error {
+        let source = std::io::Error::other("the file system that is converted uses these bytes");
+        let (offset, len) = (range.start, range.end - range.start);
+        Error::Io { operation: Operation::Write, device: self.title(), offset, len, source }
+    }
+}
+
+impl Layer for Guard {
+    type Inner = dyn Device;
+
+    fn inner(&self) -> &Self::Inner {
+        &*self.device
+    }
+
+    fn on_read(&self, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
+        self.parts(offset..offset + buf.len() as u64, |part, held| {
+            let to = &mut buf[(part.start - offset) as usize..(part.end - offset) as usize];
+            match held {
+                Some(bytes) => to.copy_from_slice(bytes),
+                None => self.device.read_at(part.start, to)?,
+            }
+            Ok(())
+        })
+    }
+
+    fn on_write(&self, offset: u64, buf: &[u8]) -> Result<(), Error> {
+        self.parts(offset..offset + buf.len() as u64, |part, held| {
+            let from = &buf[(part.start - offset) as usize..(part.end - offset) as usize];
+            match held {
+                Some(bytes) => bytes.copy_from_slice(from),
+                None if self.used.overlaps(&part) => return Err(self.refuse(&part)),
+                None => self.device.write_at(part.start, from)?,
+            }
+            Ok(())
+        })
+    }
+
+    /// Free space of the file system may hold what helps to recover it.
+    fn on_discard(&self, _offset: u64, _len: u64) -> Result<(), Error> {
+        Ok(())
+    }
+}

@@ -1,0 +1,28 @@
+//! Files of content that lies on the device already.
+
+use buttress_data::Piece;
+
+use crate::error::Result;
+use crate::inode::Inode;
+
+impl Inode {
+    /// Gives an empty file its content out of extents that lie in free space, or that another file
+    /// of this volume was given so before. Pieces are ascending, with holes between them. The
+    /// content is read for checksums, unless the file has none, and not written.
+    ///
+    /// For a volume that is made around content. While other threads write data, they may be given
+    /// the space of an extent first.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` for a file with content, and for extents that are in use; `NoSpace`, `ReadOnly`,
+    /// `Io`.
+    pub fn adopt(&self, pieces: &[Piece], size: u64) -> Result<()> {
+        let cell = &self.cell;
+        cell.expect_regular()?;
+        cell.expect_writable(&self.mount().status)?;
+        let _writes = cell.home.writes.read();
+        let _lock = cell.lock.write();
+        Ok(self.mount().files.adopt(&cell.file, pieces, size)?)
+    }
+}

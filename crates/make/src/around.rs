@@ -1,0 +1,118 @@
+//! Places the first chunks of a volume around content that stays on the device.
+//!
+//! # Invariants
+//!
+//! - **R1** No chunk of the trees touches a kept range. Data chunks cover each kept range behind
+//!   the first mebibyte, and each begins at the address that is its place on the device.
+
+use std::ops::Range;
+
+use buttress_base::RangeSet;
+use buttress_format::limits::{DEVICE_RESERVED, STRIPE_LEN};
+use buttress_format::{BlockGroupFlags, DeviceId, Logical, Profile, Stripe};
+
+use super::error::MakeError;
+use super::layout::{Layout, Placed, chunk};
+use super::options::MakeOptions;
+
+const MIB: u64 = 1 << 20;
+
+/// Free ranges that are shorter become a part of the data chunks around them. They are of little
+/// use for other chunks, and each chunk costs items.
+const GAP_MIN: u64 = MIB;
+
+/// The longest data chunk. Linux makes none that is longer.
+const DATA_MAX: u64 = 1 << 30;
+
+/// The first chunk of trees is a twentieth of the volume within these limits, if its gap is as
+/// long. The others come as they are needed.
+const METADATA_MIN: u64 = 8 * MIB;
+const METADATA_MAX: u64 = 256 * MIB;
+
+/// Places chunks around [`MakeOptions::kept`].
+pub(super) fn plan(
+    sizes: &[u64],
+    uuids: &[[u8; 16]],
+    options: &MakeOptions,
+) -> Result<Layout, MakeError> {
+    let (&[size], &[uuid]) = (sizes, uuids) else { return Err(MakeError::KeptOptions) };
+    let is_single = |profile: Option<Profile>| profile.is_none_or(|one| one == Profile::Single);
+    if options.mixed || !is_single(options.metadata) || !is_single(options.data) {
+        return Err(MakeError::KeptOptions);
+    }
+    let (covered, gaps) = divide(&options.kept, size);
+    let largest = gaps.iter().max_by_key(|gap| gap.end - gap.start).cloned();
+    let room = largest.as_ref().map_or(0, |gap| gap.end - gap.start);
+    let system_len = if room >= 16 * MIB { 4 * MIB } else { MIB };
+    let Some(gap) = largest.filter(|_| room >= 2 * system_len) else {
+        return Err(MakeError::NoGap { needed: 2 * MIB });
+    };
+    let place = |kind: BlockGroupFlags, range: Range<u64>| {
+        let stripe = Stripe { device: DeviceId(1), offset: range.start, dev_uuid: uuid };
+        let mut chunk =
+            chunk(kind, Profile::Single, range.end - range.start, vec![stripe], options.sectorsize);
+        chunk.logical = Logical(range.start);
+        Placed { stripe_bytes: chunk.len, chunk }
+    };
+    let trees = gap.start + system_len;
+    let system = place(BlockGroupFlags::SYSTEM, gap.start..trees);
+    let len = size / 20 / MIB * MIB;
+    let end = gap.end.min(trees + len.clamp(METADATA_MIN, METADATA_MAX));
+    let metadata = place(BlockGroupFlags::METADATA, trees..end);
+    let mut data = Vec::new();
+    for range in covered {
+        let starts = range.clone().step_by(DATA_MAX as usize);
+        let parts = starts.map(|start| start..range.end.min(start + DATA_MAX));
+        data.extend(parts.map(|part| place(BlockGroupFlags::DATA, part)));
+    }
+    Ok(Layout { sizes: sizes.to_vec(), sectorsize: options.sectorsize, system, metadata, data })
+}
+
+/// Divides the device behind its first mebibyte into ranges for data chunks, which cover all that
+/// is kept, and the gaps between them. Both consist of whole stripes, except at the end of the
+/// device.
+fn divide(kept: &[Range<u64>], size: u64) -> (Vec<Range<u64>>, Vec<Range<u64>>) {
+    let mut covered = RangeSet::new();
+    for range in kept {
+        let start = (range.start / STRIPE_LEN * STRIPE_LEN).max(DEVICE_RESERVED);
+        let end = range.end.next_multiple_of(STRIPE_LEN).min(size);
+        if start < end {
+            covered.insert(start..end);
+        }
+    }
+    let mut at = DEVICE_RESERVED;
+    let mut gaps = Vec::new();
+    let ends = covered.iter().chain(std::iter::once(size..size)).collect::<Vec<_>>();
+    for range in ends {
+        let gap = at..range.start / STRIPE_LEN * STRIPE_LEN;
+        if gap.end.saturating_sub(gap.start) >= GAP_MIN {
+            gaps.push(gap);
+        } else if at < range.start && at > DEVICE_RESERVED && range.start < size {
+            covered.insert(at..range.start);
+        }
+        at = range.end;
+    }
+    (covered.iter().collect(), gaps)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_gaps_join_the_data_around_them() {
+        let kept = [0..3 * MIB, 3 * MIB + 4096..4 * MIB, 40 * MIB..41 * MIB + 4096];
+        let (covered, gaps) = divide(&kept, 64 * MIB);
+        assert_eq!(covered, [MIB..4 * MIB, 40 * MIB..41 * MIB + STRIPE_LEN]);
+        assert_eq!(gaps, [4 * MIB..40 * MIB, 41 * MIB + STRIPE_LEN..64 * MIB]);
+    }
+
+    #[test]
+    fn the_end_of_the_device_may_be_a_part_of_a_stripe() {
+        let size = 8 * MIB + 4096;
+        let kept = 8 * MIB..size;
+        let (covered, gaps) = divide(std::slice::from_ref(&kept), size);
+        assert_eq!((covered.first(), gaps.first()), (Some(&kept), Some(&(MIB..8 * MIB))));
+        assert_eq!((covered.len(), gaps.len()), (1, 1));
+    }
+}

@@ -1,0 +1,127 @@
+//! Seed devices: what a volume was grown from, and what it still reads there.
+//!
+//! A seed is a volume that is only read. A sprout is a volume of new devices that began with the
+//! trees of a seed. It reads the seed's chunks on the seed's devices. The chunk tree of a
+//! sprout has an item for each device of a seed, which names the seed by its identifier.
+//!
+//! # Invariants
+//!
+//! - **SE1** Nothing is written to a device of a seed: no data, no repair, no superblock, no
+//!   discard.
+//! - **SE2** A sprout is on disk when the first superblock on its own device is. Until then the new
+//!   device is no part of any volume.
+//! - **SE3** The chunks in a sprout's superblock are on its own devices, since Linux reads them
+//!   before it looks for seeds. A sprout that was just made is an exception: its owner moves them.
+
+use std::sync::Arc;
+
+use buttress_block::Device;
+use buttress_format::{DeviceItem, Extent, Incompat, Logical, Superblock};
+
+use crate::device::VolumeDevice;
+use crate::error::Error;
+use crate::open::{OpenOptions, candidates};
+use crate::seed_ids::{Candidate, SEEDING, SeedIds, is_seed, newest};
+use crate::volume::Volume;
+
+/// Whether a device is one of a seed. Where it is one device of several, it is opened for reading:
+/// several volumes may have grown from it.
+#[must_use]
+pub fn holds_seed(device: &dyn Device) -> bool {
+    Volume::read_superblock(device).is_ok_and(|superblock| is_seed(&superblock))
+}
+
+impl Volume {
+    /// Joins the devices of a seed and a new device into the sprout that they will make. Returns
+    /// the superblock that the sprout has before its first commit. Nothing is written: the caller
+    /// wipes the new device before, and makes the first commit (SE2).
+    ///
+    /// `item` is that of the new device. Its `fsid` is the identifier of the sprout.
+    ///
+    /// # Errors
+    ///
+    /// As [`Volume::open`]; [`Error::NoSeed`] if the devices make no seed that can grow.
+    pub fn open_sprout(
+        seeds: Vec<Arc<dyn Device>>,
+        new: Arc<dyn Device>,
+        item: DeviceItem,
+        options: OpenOptions,
+    ) -> Result<(Self, Superblock), Error> {
+        let mut candidates = candidates(seeds)?;
+        let seed = newest(&candidates).cloned().ok_or(Error::NoDevices)?;
+        let refused = |why| Err(Error::NoSeed { why });
+        if !is_seed(&seed) {
+            return refused("its superblock has no seed flag");
+        }
+        if seed.incompat.has(Incompat::METADATA_UUID) {
+            return refused("its identifier was changed, and Linux would not find it");
+        }
+        if seed.log_root != Logical(0) {
+            return refused("it has a log of fsync that was not replayed");
+        }
+        // The first commit counts the new device.
+        let sprout =
+            Superblock { fsid: item.fsid, flags: seed.flags & !SEEDING, dev_item: item, ..seed };
+        let joined =
+            Superblock { num_devices: sprout.num_devices.saturating_add(1), ..sprout.clone() };
+        candidates.push(Candidate { device: new, superblock: sprout.clone() });
+        candidates.sort_by_key(|candidate| candidate.superblock.dev_item.devid);
+        let mut volume = Self::join(candidates, &joined, options)?;
+        volume.is_sprouting = true;
+        Ok((volume, sprout))
+    }
+
+    /// Whether the volume was grown from a seed with a device that is here.
+    #[must_use]
+    pub fn has_seeds(&self) -> bool {
+        self.seeds.len > 0
+    }
+
+    /// Compares the devices of seeds with the items that the chunk tree has for them.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::SeedChanged`] if a seed was written after the volume was grown from it.
+    pub fn check_seeds(&self, items: &[DeviceItem]) -> Result<(), Error> {
+        if self.is_sprouting {
+            // The chunk tree is still the seed's own.
+            return Ok(());
+        }
+        for device in self.devices().iter() {
+            let item = items.iter().find(|item| item.devid == device.id);
+            let Some((item, found)) = item.zip(device.seed) else { continue };
+            if item.fsid != device.item.fsid || item.generation != found {
+                return Err(Error::SeedChanged {
+                    device: device.device.name(),
+                    found,
+                    expected: item.generation,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// The identifiers of the volume's seeds.
+    #[must_use]
+    pub fn seed_ids(&self) -> SeedIds {
+        self.seeds
+    }
+
+    /// Whether an address lies in a chunk with a stripe on a device of a seed. Nothing is written
+    /// there (SE1).
+    #[must_use]
+    pub fn is_on_seed(&self, at: Logical) -> bool {
+        if self.seeds.len == 0 {
+            return false;
+        }
+        let on_seed = |device: &Arc<VolumeDevice>| device.is_seed();
+        let map = self.map_of(Extent::new(at, 1));
+        map.find(at).is_ok_and(|entry| entry.devices.iter().flatten().any(on_seed))
+    }
+
+    /// Whether nothing is written in place at an address: the chunk has parity, or is a seed's.
+    #[must_use]
+    pub fn is_never_rewritten(&self, at: Logical) -> bool {
+        self.has_parity(at) || self.is_on_seed(at)
+    }
+}

@@ -1,0 +1,161 @@
+//! The part of the page on what costs grow as, from the output of `buttress-bench --json growth`.
+//!
+//! # What must hold
+//!
+//! - The kept file has one line for each case, so that a change shows which exponents moved.
+//! - The page names every case that grows faster than it may, and says why.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+/// A case of `buttress-bench growth`: exponents over its three largest sizes.
+#[derive(Debug, Deserialize, Serialize)]
+pub(super) struct Case {
+    case: String,
+    grows: String,
+    /// The largest size, in units of what grows.
+    size: u64,
+    /// The greatest exponent that is right.
+    most: f64,
+    steps: f64,
+    allocations: f64,
+    written: f64,
+    memory: f64,
+    /// Why it grows faster.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    because: Option<String>,
+}
+
+/// What the program prints.
+#[derive(Debug, Deserialize)]
+struct Printed {
+    rows: Vec<PrintedRow>,
+}
+
+#[derive(Debug, Deserialize)]
+struct PrintedRow {
+    case: String,
+    grows: String,
+    most: f64,
+    because: Option<String>,
+    steps: f64,
+    allocations: f64,
+    written: f64,
+    memory: f64,
+    counts: Vec<Size>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Size {
+    size: u64,
+}
+
+impl From<PrintedRow> for Case {
+    fn from(row: PrintedRow) -> Self {
+        // The sum makes zero of what would be shown as -0.
+        let round = |number: f64| (number * 100.0).round() / 100.0 + 0.0;
+        Self {
+            size: row.counts.iter().map(|one| one.size).max().unwrap_or(0),
+            case: row.case,
+            grows: row.grows,
+            most: row.most,
+            steps: round(row.steps),
+            allocations: round(row.allocations),
+            written: round(row.written),
+            memory: round(row.memory),
+            because: row.because,
+        }
+    }
+}
+
+impl Case {
+    fn is_above(&self) -> bool {
+        [self.steps, self.allocations, self.written].iter().any(|found| *found > self.most)
+    }
+}
+
+/// Keeps what the program printed in a file of the project, a line for each case.
+///
+/// # Errors
+///
+/// In words: a file cannot be read or written, or is no such output.
+pub(super) fn keep(printed: &Path, kept: &Path) -> Result<(), String> {
+    let show = |path: &Path, error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
+    let text = fs::read_to_string(printed).map_err(|error| show(printed, &error))?;
+    let found: Printed = serde_json::from_str(&text).map_err(|error| show(printed, &error))?;
+    let lines = found.rows.into_iter().map(|row| serde_json::to_string(&Case::from(row)));
+    let lines: Vec<_> = lines.collect::<Result<_, _>>().map_err(|error| show(kept, &error))?;
+    let text = format!("[\n{}\n]\n", lines.join(",\n"));
+    let folder = kept.parent().unwrap_or(kept);
+    fs::create_dir_all(folder).map_err(|error| show(folder, &error))?;
+    fs::write(kept, text).map_err(|error| show(kept, &error))
+}
+
+/// Writes the part of the page.
+pub(super) fn render(cases: &[Case], page: &mut String) {
+    page.push_str(
+        "\n## What costs grow as\n\n\
+         `buttress-bench growth` runs each case at 1, 4, 16 and 64 times a size. It counts steps \
+         over\ntrees with reads of devices, allocations, bytes written, and the most memory. The \
+         columns are\nexponents over the three largest sizes. Work for each unit may grow as 1.15, \
+         and a fixed number\nof operations in a larger structure as 0.3.\n\n\
+         | case | grows | up to | steps | allocations | written | memory |\n\
+         |---|---|---|---|---|---|---|\n",
+    );
+    for one in cases {
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            page,
+            "| {} | {} | {} | {} | {} | {} | {} |",
+            one.case, one.grows, one.size, one.steps, one.allocations, one.written, one.memory
+        );
+    }
+    let above: Vec<_> = cases.iter().filter(|one| one.is_above()).collect();
+    if above.is_empty() {
+        return;
+    }
+    page.push_str("\nThese grow faster:\n\n");
+    for one in above {
+        let why = one.because.as_deref().unwrap_or("to be mended");
+        page.push_str(&item(&format!("{}, {}: {why}.", one.case, one.grows)));
+    }
+}
+
+/// An item of a list, in lines of at most 100 columns.
+fn item(text: &str) -> String {
+    let (mut lines, mut width) = (String::from("-"), 1);
+    for word in text.split(' ') {
+        if width + 1 + word.len() > 100 {
+            lines.push_str("\n ");
+            width = 1;
+        }
+        lines.push(' ');
+        lines.push_str(word);
+        width += 1 + word.len();
+    }
+    lines + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn page_names_the_cases_that_grow_faster() {
+        let printed = r#"{ "rows": [
+            { "case": "create", "grows": "names", "most": 1.15, "because": null, "steps": 0.984,
+              "allocations": 1.0, "written": 0.9, "memory": 1.0, "counts": [{ "size": 4 }] },
+            { "case": "link", "grows": "names", "most": 0.3, "because": "one item", "steps": 0.5,
+              "allocations": 0.1, "written": -0.001, "memory": 0.0, "counts": [{ "size": 64 }] } ] }"#;
+        let found: Printed = serde_json::from_str(printed).expect("an output");
+        let cases: Vec<Case> = found.rows.into_iter().map(Case::from).collect();
+        let mut page = String::new();
+        render(&cases, &mut page);
+        assert!(page.contains("| create | names | 4 | 0.98 | 1 | 0.9 | 1 |\n"), "{page}");
+        assert!(page.contains("| link | names | 64 | 0.5 | 0.1 | 0 | 0 |\n"), "{page}");
+        assert!(page.ends_with("These grow faster:\n\n- link, names: one item.\n"), "{page}");
+    }
+}
