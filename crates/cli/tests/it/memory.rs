@@ -4,8 +4,8 @@ use serde_json::Value;
 
 use crate::live::{Mounted, has};
 
-/// A budget bounds what a mount keeps, part by part, and `stats` shows the parts. A mount that is
-/// given none has a bounded one, too.
+/// A budget bounds each part of a mount's memory, and `stats` shows the parts. A mount without the
+/// option has a bounded budget, too.
 #[test]
 fn memory_bounds_what_a_mount_keeps() {
     if !has(&["umount"], Some("/dev/fuse")) {
@@ -30,7 +30,7 @@ fn memory_bounds_what_a_mount_keeps() {
     {
         assert_eq!(figure(&format!("{part}_max_bytes")), bytes, "{part}");
     }
-    // Names so long that their nodes are more than the cache may have.
+    // The names are so long that their nodes exceed the budget of the node cache.
     for directory in 0..40 {
         std::fs::create_dir(bench.path(&format!("mnt/d{directory}"))).expect("a directory");
         for number in 0..100 {
