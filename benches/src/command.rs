@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::published::{self, Added, Allocate, Enospc, Experiment, Nocow, Plan, Read, Slowness};
 use crate::writeback::{self, Files, Writeback};
-use crate::{choice, foreground, fsync, growth, mount, scale, setup, stall, volume, work};
+use crate::{choice, foreground, fsync, growth, mount, remote, scale, setup, stall, volume, work};
 
 /// Measures Buttress beside the kernel's file systems, which need root and loop devices.
 #[derive(Debug, Parser)]
@@ -242,6 +242,25 @@ enum Verb {
         #[arg(long)]
         no_check: bool,
     },
+    /// A volume in a store of objects beside one in a file, with and without latency and a local
+    /// cache: rates, requests, openings, forks, and what random overwrites send.
+    Remote {
+        /// MiB of the large file, times --scale.
+        #[arg(long, default_value_t = 256)]
+        mib: u64,
+        /// Small files, times --scale.
+        #[arg(long, default_value_t = 2000)]
+        files: u64,
+        /// Latencies of the store, in milliseconds.
+        #[arg(long, value_delimiter = ',', default_value = "0,30")]
+        latencies: Vec<u64>,
+        /// Objects of the big volume; 0 leaves it out.
+        #[arg(long, default_value_t = 100_000)]
+        objects: u64,
+        /// MiB that are written over at random; 0 leaves it out.
+        #[arg(long, default_value_t = 256)]
+        overwritten_mib: u64,
+    },
     /// Block groups by number, in memory: what choosing one costs, by every policy.
     Choice {
         /// Most block groups.
@@ -395,6 +414,19 @@ fn alone(args: &Args, say: &mut dyn FnMut(&str)) -> std::result::Result<(Value, 
         }
         Verb::Scale { groups, image: None } => of_scale(args, groups, say),
         Verb::Growth { factors, no_check } => of_growth(args, factors, !no_check, say),
+        Verb::Remote { mib, files, latencies, objects, overwritten_mib } => {
+            let plan = remote::Plan {
+                dir: args.dir.clone(),
+                runs: args.runs,
+                time: Duration::from_secs_f64((1.5 * args.scale).clamp(0.1, 60.0)),
+                mib: scaled(*mib),
+                files: scaled(*files),
+                latencies_ms: latencies.clone(),
+                objects: *objects,
+                overwritten_mib: *overwritten_mib,
+            };
+            remote::run(&plan, say)
+        }
         Verb::Choice { groups } => Ok(drawn(choice::table(*groups))),
         Verb::Mount { files, mib, transactions, loads, before } => {
             let plan = mount::Plan {

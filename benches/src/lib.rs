@@ -26,6 +26,7 @@ mod plan;
 mod processors;
 pub mod published;
 mod read;
+pub mod remote;
 mod report;
 pub mod scale;
 mod series;

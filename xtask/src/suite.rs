@@ -78,6 +78,7 @@ pub(crate) const SUITE: &[Job] = &[
     hostile("hostile requests of FUSE", &["parsers::requests_of_fuse"]),
     hostile("hostile clients of NBD", &["parsers::nbd_clients"]),
     hostile("hostile caches", &["parsers::caches"]),
+    hostile("hostile volumes in stores", &["parsers::volumes_in_stores"]),
     hostile("hostile trees of files", &["parsers::trees_of_files"]),
     fuzz("superblock"),
     fuzz("chunk_map"),
@@ -90,5 +91,6 @@ pub(crate) const SUITE: &[Job] = &[
     fuzz_choices("fuse", 1400),
     fuzz("cache"),
     fuzz("nbd"),
+    fuzz_choices("store", 96),
     fuzz_choices("rootdir", 1200),
 ];

@@ -3,6 +3,7 @@
 mod command;
 mod groups;
 mod published;
+mod remote;
 
 use std::path::Path;
 

@@ -5,8 +5,8 @@
 //! - **JO1** The old bytes are durable in the file before the device gets new ones.
 //! - **JO2** An undo writes only if the first superblock of each device is the one from before the
 //!   repair, or one that the repair wrote. So it refuses a volume that was written since.
-//! - **JO3** Records are put back from the last to the first. A repair writes the superblocks last,
-//!   so an undo puts them back first. From then on the volume is as before the repair.
+//! - **JO3** Records are put back from the last to the first. So the superblocks come first, then
+//!   the nodes that were overwritten. An undo that was cut short can be made again.
 //!
 //! # On disk
 //!

@@ -20,6 +20,9 @@ use crate::issue::{Issue, Name};
 use crate::record::{self, User, WORDS};
 use crate::sorter::Writer;
 
+/// The mode of a file of the old free-space cache.
+const CACHE_MODE: u32 = 0o100_600;
+
 /// Looks at leaves of one tree, one after the other.
 pub(crate) struct Leaves<'l, 'c> {
     pub(crate) context: &'l Context<'c>,
@@ -301,6 +304,17 @@ impl<'l, 'c> Leaves<'l, 'c> {
         inode.add_extent(Run { start: offset, end, hole: None, written_end });
     }
 
+    /// Checks an inode of the root tree: its directory, or a file of the old free-space cache.
+    fn root_inode(&self, ino: Ino, inode: &InodeItem) {
+        let is_right = match ino.0 == TreeId::ROOT_DIR.0 {
+            true => FileKind::from_mode(inode.mode) == FileKind::Directory,
+            false => inode.mode == CACHE_MODE,
+        };
+        if !is_right {
+            self.context.add(Issue::InodeMode { tree: self.tree.id, ino, mode: inode.mode });
+        }
+    }
+
     /// Checks an item of a tree that has a pass of its own elsewhere. Here it only needs to belong
     /// into the tree and to parse.
     fn plain(&self, item: &Item<'_>) {
@@ -309,6 +323,9 @@ impl<'l, 'c> Leaves<'l, 'c> {
             (TreeId::ROOT, Kind::ROOT_ITEM) => RootItem::parse(bytes).map(|_| ()),
             (id, Kind::EXTENT_DATA) if id == TreeId::ROOT || self.tree.may_share() => {
                 FileExtent::parse(bytes).map(|_| ())
+            }
+            (TreeId::ROOT, Kind::INODE_ITEM) => {
+                InodeItem::parse(bytes).map(|inode| self.root_inode(Ino(key.objectid), &inode))
             }
             (id, _) if self.tree.may_share() => {
                 let _ = id;

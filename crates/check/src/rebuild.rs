@@ -70,7 +70,8 @@ pub(crate) fn rebuild(
     with_sums: bool,
     announce: &mut dyn FnMut(&str),
 ) -> Result<Rebuilt> {
-    let opening = OpenOptions { writable: true, ..OpenOptions::default() };
+    // An image of metadata alone has no data to sum.
+    let opening = OpenOptions { writable: true, repairs: !with_sums, ..OpenOptions::default() };
     let (volume, superblock) = Volume::open(devices.to_vec(), opening)?;
     expect_writable(&superblock)?;
     if let Some(why) = volume.read_only_reason() {

@@ -3,10 +3,10 @@
 //! # Invariants
 //!
 //! - **M1** Every written value follows from verified data: sums over extents without damage, the
-//!   trees that refer to extents, or a good copy of the superblock. No value is a guess. Damage of
-//!   other kinds stays, and nothing is written that depends on it.
-//! - **M2** A superblock is written by patching the bytes of a good copy. So fields that this
-//!   program does not know stay as they are.
+//!   trees that refer to extents, or a good copy of the superblock. No value is a guess, except
+//!   owner, times and access of an inode item that is made anew. Damage of other kinds stays, and
+//!   nothing is written that depends on it.
+//! - **M2** Repairs of items come first (`mend`): what follows rests on them.
 //! - **M3** Nodes are durable before the superblock.
 //! - **M4** A new extent tree counts only if the checker finds the volume with it to be clean. New
 //!   nodes lie in free space. So without a new superblock the volume is as before.
@@ -22,10 +22,10 @@ use std::sync::Arc;
 
 use buttress_base::AlignedBuf;
 use buttress_block::Device;
-use buttress_format::limits::{SUPER_OFFSETS, SUPER_SIZE};
+use buttress_format::limits::SUPER_OFFSETS;
 use buttress_format::{
-    BlockGroupItem, CompatRo, CsumType, Extent, Generation, Key, Kind, Logical, RootItem,
-    Superblock, TreeId, header,
+    BlockGroupItem, CompatRo, CsumType, Extent, Key, Kind, Logical, RootItem, Superblock, TreeId,
+    header,
 };
 use buttress_tree::{Cursor, Geometry, Node, NodePtr, Store, boot};
 use buttress_volume::{OpenOptions, Volume};
@@ -33,10 +33,13 @@ use serde::Serialize;
 
 use crate::error::{Error, Result};
 use crate::issue::{Issue, Severity};
+use crate::kinds::{is_of_extents, is_of_sums};
+use crate::mend::mend;
 use crate::options::{NoProgress, Options};
 use crate::rebuild::rebuild;
 use crate::report::Report;
 use crate::run::check_devices;
+use crate::supers::{COMPAT_RO_AT, Change, write_superblocks};
 use crate::trial::Trial;
 
 /// The changes that were made, and the problems that remain, as sentences.
@@ -74,11 +77,9 @@ const ROOT_LEVEL_AT: usize = 198;
 const UUID_GENERATION_AT: usize = 563;
 const BACKUPS_AT: usize = 2859;
 const BACKUPS_LEN: usize = 4 * 168;
-const BYTENR_AT: usize = 48;
 const LOG_ROOT_AT: usize = 96;
 const LOG_LEVEL_AT: usize = 200;
 const BYTES_USED_AT: usize = 120;
-const COMPAT_RO_AT: usize = 180;
 
 const CACHE_BYTES: u64 = 8 << 20;
 
@@ -105,8 +106,11 @@ pub fn repair_with(
     announce: &mut dyn FnMut(&str),
 ) -> Result<Repairs> {
     let mut repairs = Repairs::default();
+    let mended = mend(devices, report, &options.check, announce)?;
+    let report = mended.as_ref().map_or(report, |mended| &mended.report);
+    repairs.done.extend(mended.iter().flat_map(|mended| mended.done.iter().cloned()));
     let mut plan = Plan::of(report, options.init_csum_tree);
-    if options.is_asked() || !plan.extents.is_empty() {
+    if options.is_asked() || !plan.extents.is_empty() || plan.cleans_space() {
         if rebuild_extents(devices, &plan, options, announce, &mut repairs)? {
             // All sums were made anew, too, and every copy of the superblock was written.
             plan = Plan { others: std::mem::take(&mut plan.others), ..Plan::default() };
@@ -228,6 +232,8 @@ struct Plan {
     copies: bool,
     log: bool,
     free_space: bool,
+    /// Whether free space of block groups that are gone is recorded.
+    stale_space: bool,
     groups: Vec<(Logical, u64)>,
     bytes_used: Option<u64>,
     /// Whether there is a log, good or bad.
@@ -237,62 +243,6 @@ struct Plan {
     /// Codes of what cannot be mended.
     others: Vec<&'static str>,
 }
-
-/// The tree with the damaged nodes or items, for an issue about these.
-fn damaged_tree(issue: &Issue) -> Option<TreeId> {
-    match issue {
-        Issue::NodeDamaged { tree, .. }
-        | Issue::NodeOwner { tree, .. }
-        | Issue::NodeFlags { tree, .. }
-        | Issue::NodeGeneration { tree, .. }
-        | Issue::NodeBounds { tree, .. }
-        | Issue::NodeShared { tree, .. }
-        | Issue::ItemMalformed { tree, .. }
-        | Issue::ItemUnexpected { tree, .. }
-        | Issue::RootMissing { tree } => Some(*tree),
-        _ => None,
-    }
-}
-
-/// Whether an issue is of the checksum tree.
-fn is_of_sums(issue: &Issue) -> bool {
-    match issue {
-        Issue::CsumMissing { .. }
-        | Issue::CsumUnexpected { .. }
-        | Issue::CsumUnused { .. }
-        | Issue::CsumOverlap { .. }
-        | Issue::DataDamaged { .. } => true,
-        other => damaged_tree(other) == Some(TreeId::CSUM),
-    }
-}
-
-/// Whether an issue is of the extent tree, or of the trees that follow from it.
-fn is_of_extents(issue: &Issue) -> bool {
-    let is_derived =
-        |tree: TreeId| matches!(tree, TreeId::EXTENT | TreeId::BLOCK_GROUP | TreeId::FREE_SPACE);
-    match issue {
-        Issue::ItemGeneration { tree, .. } => is_derived(*tree),
-        Issue::BlockGroupMissing { .. }
-        | Issue::BlockGroupMismatch { .. }
-        | Issue::ChunkMissing { .. }
-        | Issue::NodeOwnerRef { .. }
-        | Issue::ExtentMissing { .. }
-        | Issue::ExtentUnused { .. }
-        | Issue::ExtentOverlap { .. }
-        | Issue::ExtentMismatch { .. }
-        | Issue::ExtentRefs { .. }
-        | Issue::ExtentOutside { .. }
-        | Issue::BackrefMissing { .. }
-        | Issue::BackrefUnused { .. }
-        | Issue::BackrefCount { .. }
-        | Issue::BackrefOrder { .. } => true,
-        other => damaged_tree(other).is_some_and(is_derived),
-    }
-}
-
-/// A change of a superblock: its offset and the new bytes. An empty change at the offset of the
-/// flags marks the free-space tree as invalid.
-type Change = (usize, Vec<u8>);
 
 impl Plan {
     fn of(report: &Report, with_sums: bool) -> Self {
@@ -309,6 +259,7 @@ impl Plan {
                 | Issue::FreeSpaceMismatch { .. }
                 | Issue::FreeSpaceCount { .. } => plan.free_space = true,
                 Issue::ItemMalformed { tree: TreeId::FREE_SPACE, .. } => plan.free_space = true,
+                Issue::FreeSpaceUnexpected { .. } => plan.stale_space = true,
                 Issue::BlockGroupUsed { group, expected, .. } => {
                     plan.groups.push((*group, *expected));
                 }
@@ -330,6 +281,11 @@ impl Plan {
             plan.others.retain(|code| *code != "csum-unused");
         }
         plan
+    }
+
+    /// Whether a new free-space tree is all that is wanted, and takes nothing away.
+    fn cleans_space(&self) -> bool {
+        self.stale_space && !self.has_log && self.others.is_empty()
     }
 
     /// The changes of the superblock. Without trust in the extents, changes that depend on them are
@@ -356,51 +312,12 @@ impl Plan {
     }
 }
 
-/// Writes every copy of a device's superblock: the newest good copy, with changes (M2).
-fn write_superblocks(device: &dyn Device, changes: &[Change]) -> Result<()> {
-    let mut best: Option<(Generation, CsumType, Vec<u8>, u64)> = None;
-    for (mirror, offset) in SUPER_OFFSETS.into_iter().enumerate() {
-        let Ok(copy) = Volume::read_superblock_mirror(device, mirror) else { continue };
-        if best.as_ref().is_none_or(|(generation, ..)| copy.generation > *generation) {
-            let mut bytes = vec![0; SUPER_SIZE];
-            device.read_at(offset, &mut bytes)?;
-            let end = copy.dev_item.total_bytes.min(device.len());
-            best = Some((copy.generation, copy.csum_type, bytes, end));
-        }
-    }
-    // There is a good copy, because the volume was opened.
-    let Some((_, csum, mut bytes, end)) = best else { return Ok(()) };
-    for (at, new) in changes {
-        if *at == COMPAT_RO_AT && new.is_empty() {
-            let mut flags = [0; 8];
-            flags.copy_from_slice(&bytes[*at..*at + 8]);
-            let flags = CompatRo(u64::from_le_bytes(flags));
-            let flags = flags.without(CompatRo::FREE_SPACE_TREE_VALID);
-            bytes[*at..*at + 8].copy_from_slice(&flags.0.to_le_bytes());
-        } else {
-            bytes[*at..*at + new.len()].copy_from_slice(new);
-        }
-    }
-    for (mirror, offset) in SUPER_OFFSETS.into_iter().enumerate() {
-        if mirror > 0 && offset + SUPER_SIZE as u64 >= end {
-            continue;
-        }
-        bytes[BYTENR_AT..BYTENR_AT + 8].copy_from_slice(&offset.to_le_bytes());
-        let digest = csum.digest(&bytes[32..]);
-        bytes[..32].copy_from_slice(&digest);
-        device.write_at(offset, &bytes)?;
-        // Flushes after each copy, so a power cut tears at most one.
-        device.flush()?;
-    }
-    Ok(())
-}
-
 /// Writes the used bytes of block groups into their items; returns the groups with an item.
 fn write_groups(
     devices: &[Arc<dyn Device>],
     groups: &[(Logical, u64)],
 ) -> Result<BTreeSet<Logical>> {
-    let options = OpenOptions { writable: true, ..OpenOptions::default() };
+    let options = OpenOptions { writable: true, repairs: true, ..OpenOptions::default() };
     let (volume, superblock) = Volume::open(devices.to_vec(), options)?;
     let volume = Arc::new(volume);
     let geometry = Geometry::of(&superblock);

@@ -1,21 +1,50 @@
 //! A device that keeps changes in memory: a repair is tried on it before it is made.
+//!
+//! # Invariants
+//!
+//! - **TR1** The device behind gets no write before [`Trial::commit`].
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use buttress_block::{Device, Error, Layer};
 use parking_lot::Mutex;
 
+/// Bytes of one part of the memory.
+const BLOCK: u64 = 4096;
+
 /// A device in front of another. Reads see all writes, and the device behind gets none.
 #[derive(Debug)]
 pub(crate) struct Trial {
     device: Arc<dyn Device>,
-    /// Unranked: a leaf. Writes in their order; there are a few superblocks.
-    written: Mutex<Vec<(u64, Vec<u8>)>>,
+    /// Unranked: a leaf. Blocks with a write, by number. The last block of a device may be shorter.
+    written: Mutex<BTreeMap<u64, Vec<u8>>>,
 }
 
 impl Trial {
     pub(crate) fn new(device: &Arc<dyn Device>) -> Self {
         Self { device: Arc::clone(device), written: Mutex::default() }
+    }
+
+    /// Makes the writes that begin at a place that `is_wanted` takes, and forgets them. Adjacent
+    /// blocks become one write.
+    pub(crate) fn commit(&self, is_wanted: impl Fn(u64) -> bool) -> Result<(), Error> {
+        let mut runs: Vec<(u64, Vec<u8>)> = Vec::new();
+        for (number, bytes) in self.written.lock().iter() {
+            let at = number * BLOCK;
+            match runs.last_mut() {
+                Some((start, run)) if *start + run.len() as u64 == at && is_wanted(at) => {
+                    run.extend(bytes);
+                }
+                _ if is_wanted(at) => runs.push((at, bytes.clone())),
+                _ => {}
+            }
+        }
+        for (at, bytes) in runs {
+            self.device.write_at(at, &bytes)?;
+        }
+        self.written.lock().retain(|number, _| !is_wanted(number * BLOCK));
+        self.device.flush()
     }
 }
 
@@ -29,9 +58,10 @@ impl Layer for Trial {
     fn on_read(&self, offset: u64, buf: &mut [u8]) -> Result<(), Error> {
         self.device.read_at(offset, buf)?;
         let end = offset + buf.len() as u64;
-        for (at, bytes) in self.written.lock().iter() {
-            let from = offset.max(*at);
-            let to = end.min(*at + bytes.len() as u64);
+        for (number, bytes) in self.written.lock().range(offset / BLOCK..end.div_ceil(BLOCK)) {
+            let at = number * BLOCK;
+            let from = offset.max(at);
+            let to = end.min(at + bytes.len() as u64);
             if from < to {
                 let new = &bytes[(from - at) as usize..(to - at) as usize];
                 buf[(from - offset) as usize..(to - offset) as usize].copy_from_slice(new);
@@ -41,7 +71,20 @@ impl Layer for Trial {
     }
 
     fn on_write(&self, offset: u64, buf: &[u8]) -> Result<(), Error> {
-        self.written.lock().push((offset, buf.to_vec()));
+        let end = offset + buf.len() as u64;
+        for number in offset / BLOCK..end.div_ceil(BLOCK) {
+            let at = number * BLOCK;
+            let (from, to) = (offset.max(at), end.min(at + BLOCK));
+            let mut block = vec![0; BLOCK.min(self.device.len().saturating_sub(at)) as usize];
+            self.on_read(at, &mut block)?;
+            if to - at > block.len() as u64 {
+                // The device itself says what is wrong with a write past its end.
+                return self.device.write_at(offset, buf);
+            }
+            block[(from - at) as usize..(to - at) as usize]
+                .copy_from_slice(&buf[(from - offset) as usize..(to - offset) as usize]);
+            self.written.lock().insert(number, block);
+        }
         Ok(())
     }
 
@@ -56,7 +99,7 @@ mod tests {
 
     use super::*;
 
-    /// Reads see the writes, and the device behind does not.
+    /// Reads see the writes, and the device behind does not (TR1). Then it gets them.
     #[test]
     fn a_trial_changes_nothing() {
         let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(1 << 20));
@@ -68,7 +111,14 @@ mod tests {
         assert!(read[..96].iter().all(|byte| *byte == 0));
         assert!(read[96..2000].iter().all(|byte| *byte == 1));
         assert!(read[2000..2010].iter().all(|byte| *byte == 2) && read[2010] == 1);
-        device.read_at(4096, &mut read).expect("memory");
+        let tried = read;
+        device.read_at(4000, &mut read).expect("memory");
         assert_eq!(read, [0; 4000]);
+        trial.commit(|at| at != 4096).expect("memory");
+        device.read_at(4000, &mut read).expect("memory");
+        assert_eq!(read, [0; 4000]);
+        trial.commit(|_| true).expect("memory");
+        device.read_at(4000, &mut read).expect("memory");
+        assert_eq!(read, tried);
     }
 }

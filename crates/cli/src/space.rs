@@ -45,11 +45,18 @@ pub(crate) fn sync_figures(stats: &SyncStats) -> Figures {
 }
 
 /// How much memory each part of a mount uses, and its limit. Memory of the kernel is not included.
+/// What is resident and in no part is `other_bytes`: buffers of requests, the rest of buffers that
+/// are partly filled, and free memory that the allocator keeps.
 pub(crate) fn memory_figures(fs: &Filesystem, kernel_sync: &KernelSync, parts: Parts) -> Figures {
     let stats = fs.space_stats();
     let view = fs.view();
     let nodes = view.store().cached_nodes() as u64 * u64::from(view.store().geometry().nodesize);
     let (inodes, inode_bytes) = kernel_sync.known();
+    let resident = memory_of_process("VmRSS:");
+    let program = memory_of_process("RssFile:");
+    let parts_held =
+        [nodes, stats.dirty, stats.spare, stats.engine.overlay_bytes, inode_bytes as u64, program];
+    let other = resident.saturating_sub(parts_held.iter().sum());
     let figures = [
         ("nodes_bytes", nodes),
         ("nodes_max_bytes", parts.nodes),
@@ -61,16 +68,20 @@ pub(crate) fn memory_figures(fs: &Filesystem, kernel_sync: &KernelSync, parts: P
         ("known_inodes", inodes as u64),
         ("known_inodes_bytes", inode_bytes as u64),
         ("known_inodes_max_bytes", parts.known),
-        ("resident_bytes", resident().unwrap_or(0)),
+        ("program_bytes", program),
+        ("other_bytes", other),
+        ("resident_bytes", resident),
     ];
     figures.map(|(name, value)| (name.to_owned(), json!(value))).into()
 }
 
-/// What the kernel counts as this process's memory, in bytes.
-fn resident() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    kib.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib * 1024)
+/// What the kernel counts as this process's memory on a line of its status, in bytes. Zero if the
+/// kernel does not say.
+fn memory_of_process(name: &str) -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    kib.unwrap_or(0) * 1024
 }
 
 /// Requests to all devices of a volume, every copy counted.

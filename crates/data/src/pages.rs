@@ -274,8 +274,8 @@ impl Pages {
         }
     }
 
-    /// Returns whether the cache has an address, or a reader is loading it. This counts as no use.
-    /// A scan that looks ahead must not make what it passes look used.
+    /// Returns whether the cache has an address, or a reader is loading it. This does not count as
+    /// a use, so a scan that looks ahead does not mark the runs that it passes as used.
     pub(crate) fn holds(&self, at: Logical) -> bool {
         covering(&mut self.shard(at.0).runs.lock(), at.0).is_ok()
     }

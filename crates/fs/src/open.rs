@@ -74,6 +74,7 @@ fn open_at(
         may_begin_writing,
         degraded: options.degraded,
         parity: options.parity,
+        repairs: false,
     };
     let (volume, mut superblock) =
         Volume::open(devices.clone(), open).map_err(|error| name_missing(error, devices))?;

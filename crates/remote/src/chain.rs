@@ -42,9 +42,10 @@ pub(crate) struct Chain {
 }
 
 impl Chain {
-    /// A copy that gives up on a failing store after five seconds, for work that can be done later.
+    /// A copy that gives up on a failing store after five seconds at most, for work that can be
+    /// done later.
     pub(crate) fn brief(&self) -> Self {
-        let store = self.store.with_patience(Duration::from_secs(5));
+        let store = self.store.with_patience(self.store.patience().min(Duration::from_secs(5)));
         Self { store, ..self.clone() }
     }
 
@@ -52,7 +53,7 @@ impl Chain {
     /// yet, and the name may be wrong: some stores give the same answer for a missing bucket as for
     /// a failing one.
     pub(crate) fn at_opening(&self) -> Self {
-        let store = self.store.with_patience(Duration::from_secs(30));
+        let store = self.store.with_patience(self.store.patience().min(Duration::from_secs(30)));
         Self { store, ..self.clone() }
     }
 

@@ -38,19 +38,27 @@ struct Shard {
 pub(crate) struct Lines {
     shards: [Ranked<Shard>; SHARDS],
     budget: usize,
-    /// Where the last read of an object ended, and how far ahead the next one may go.
+    /// Where the last read of an object ended, what was read ahead included, and how far ahead it
+    /// went.
     runs: Ranked<HashMap<ObjectNumber, (u32, u32)>>,
+    /// The maximum readahead of a sequential reader, in lines.
+    ahead_max: u32,
 }
 
-/// The maximum readahead of a sequential reader, in lines.
-const AHEAD_MAX: u32 = 64;
+/// The maximum readahead with much memory: a whole object of 8 MiB. What is read ahead must stay
+/// until it is used, so it is at most an eighth of the memory.
+const AHEAD_MAX: u64 = 128;
+const AHEAD_PART: u64 = 8;
+const AHEAD_MIN: u32 = 4;
 const RUNS_MAX: usize = 4096;
 
 impl Lines {
     pub(crate) fn new(budget: u64) -> Self {
         let shards = std::array::from_fn(|_| Ranked::new(Rank::Leaf, Shard::default()));
         let runs = Ranked::new(Rank::Leaf, HashMap::new());
-        Self { shards, budget: budget as usize / SHARDS, runs }
+        let most = (budget / AHEAD_PART / LINE_BYTES as u64).min(AHEAD_MAX);
+        let ahead_max = (most as u32).max(AHEAD_MIN);
+        Self { shards, budget: budget as usize / SHARDS, runs, ahead_max }
     }
 
     fn shard(&self, key: Key) -> &Ranked<Shard> {
@@ -90,17 +98,21 @@ impl Lines {
         }
     }
 
-    /// Records a read of lines, and returns how many further lines to read with it. The number
-    /// grows with each sequential read.
+    /// Records a read that lacks lines, and returns how many further lines to read with it. The
+    /// number grows with each sequential read. A read at the start of an object goes on with the
+    /// run of the object before: sequential writes fill one object after the other.
     pub(crate) fn ahead(&self, object: ObjectNumber, first: u32, end: u32) -> u32 {
         let mut runs = self.runs.lock();
         if runs.len() > RUNS_MAX {
             runs.clear();
         }
+        let before = ObjectNumber(object.0.wrapping_sub(1));
         let ahead = match runs.get(&object) {
-            Some(&(last, ahead)) if last == first || last == first + 1 => {
-                (ahead * 2).clamp(4, AHEAD_MAX)
+            // The read may begin in lines that were read ahead.
+            Some(&(last, ahead)) if last == first + 1 || (first..=end).contains(&last) => {
+                (ahead * 2).clamp(AHEAD_MIN, self.ahead_max)
             }
+            _ if first == 0 => runs.get(&before).map_or(0, |&(_, ahead)| ahead),
             _ => 0,
         };
         runs.insert(object, (end + ahead, ahead));
@@ -115,3 +127,34 @@ impl Lines {
 
 /// Bytes of a whole line.
 pub(crate) const LINE_BYTES: usize = LINE as usize * SECTOR as usize;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A sequential reader waits for few requests, also over the ends of objects and with reads
+    /// that begin in lines that were read ahead. A random reader reads nothing ahead.
+    #[test]
+    fn a_sequential_reader_waits_seldom() {
+        let lines = Lines::new(128 << 20);
+        let (mut waits, mut there) = (0, 0);
+        const OBJECT: u32 = 128;
+        for read in 0..16 * OBJECT / 16 {
+            let (object, first) = (u64::from(read * 16 / OBJECT), read * 16 % OBJECT);
+            there = if first == 0 { 0 } else { there };
+            if there < first + 16 {
+                let ahead = lines.ahead(ObjectNumber(object), first, first + 16);
+                there = (first + 16 + ahead).min(OBJECT);
+                waits += 1;
+            }
+        }
+        assert!(waits < 16 + 8, "{waits} waits for 16 objects");
+        for first in [70, 3, 90, 40, 7] {
+            assert_eq!(lines.ahead(ObjectNumber(99), first, first + 1), 0);
+        }
+        let small = Lines::new(8 << 20);
+        for read in 0..40 {
+            assert!(small.ahead(ObjectNumber(1), read * 2, read * 2 + 2) <= 16);
+        }
+    }
+}

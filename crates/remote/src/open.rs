@@ -284,13 +284,8 @@ impl Site {
             claim::show(chain, volume, epoch, writer)?;
             let taken = self.take_from(chain, volume, &head, writer, cache);
             match taken {
-                Ok((Added::Ours, settled)) => {
-                    return chain
-                        .get(CommitNumber(head.number.0 + 1))?
-                        .map(|(_, manifest)| (manifest, settled))
-                        .ok_or_else(|| Error::NoVolume { place: self.place.clone() });
-                }
-                Ok((Added::Theirs(theirs), _)) => {
+                Ok((Added::Ours, settled, manifest)) => return Ok((manifest, settled)),
+                Ok((Added::Theirs(theirs), ..)) => {
                     claim::end(chain, epoch, writer)?;
                     head = match chain.follow(theirs.number)? {
                         Some((_, newest)) => newest,
@@ -319,7 +314,7 @@ impl Site {
         head: &Manifest,
         writer: &Writer,
         cache: Option<&Cache>,
-    ) -> Result<(Added, Settled)> {
+    ) -> Result<(Added, Settled, Manifest)> {
         let epoch = head.epoch + 1;
         if !self.options.takeover {
             claim::check(chain, head, epoch, writer)?;
@@ -342,7 +337,7 @@ impl Site {
         if self.options.is_local() {
             taken.mark(LogMark { log: writer.id.clone(), position: 0 });
         }
-        Ok((chain.add(volume, &taken)?, settled))
+        Ok((chain.add(volume, &taken)?, settled, taken))
     }
 
     /// Decides what to do with the local log of the preceding writer.

@@ -31,6 +31,8 @@ pub struct OpenOptions {
     pub degraded: bool,
     /// How chunks with parity are used.
     pub parity: Parity,
+    /// Whether an image of metadata alone may be written, too. A repair writes no data.
+    pub repairs: bool,
 }
 
 impl Volume {
@@ -158,7 +160,9 @@ fn read_only_reason(
     if !features.is_empty() {
         return Some(format!("it uses features that are only read: {}", features.join(", ")));
     }
-    if let Some(why) = FLAGS.iter().find(|(flag, _)| newest.flags & flag != 0) {
+    let forbids =
+        |flag: u64| newest.flags & flag != 0 && !(options.repairs && flag & METADUMP != 0);
+    if let Some(why) = FLAGS.iter().find(|(flag, _)| forbids(*flag)) {
         return Some(why.1.to_owned());
     }
     let is_own = |part: &&Candidate| part.superblock.fsid == newest.fsid;
@@ -166,6 +170,9 @@ fn read_only_reason(
     let refusing = candidates.iter().find(is_needed)?;
     Some(format!("{} is open for reading only", refusing.device.name()))
 }
+
+/// An image of metadata alone, in both of its formats.
+const METADUMP: u64 = 3 << 33;
 
 /// Flags of the superblock that forbid writing.
 const FLAGS: &[(u64, &str)] = &[

@@ -23,6 +23,7 @@ pub mod sample;
 pub mod seeds;
 pub mod small;
 pub mod steps;
+pub mod stores;
 pub mod streams;
 pub mod targets;
 pub mod trees;

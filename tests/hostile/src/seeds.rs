@@ -21,12 +21,13 @@ const PROFILES: [u64; 8] = [1 << 3, 1 << 4, 1 << 5, 1 << 6, 1 << 7, 1 << 8, 1 <<
 /// Items of one kind and about one length that are kept.
 const ALIKE: usize = 3;
 /// Inputs of targets that make their choices from bytes, and how long those are.
-const CHOICES: [(&str, [usize; 4]); 6] = [
+const CHOICES: [(&str, [usize; 4]); 7] = [
     ("image", [8, 16, 40, 96]),
     ("judge", [8, 16, 40, 96]),
     ("log", [8, 16, 40, 96]),
     ("stream", [12, 40, 100, 200]),
     ("fuse", [60, 200, 600, 1200]),
+    ("store", [12, 30, 60, 90]),
     ("rootdir", [30, 120, 400, 900]),
 ];
 

@@ -97,7 +97,7 @@ fn another_origin_is_refused() {
     let mut options = by_hand("");
     options.force = true;
     open(Arc::new(other.fork()), Arc::new(cache.fork()), &options);
-    // The cut of the one origin does not hold for the other.
+    // The consistent state of one origin says nothing about another origin.
     let options = by_hand("consistent_origin=on");
     let cached = open(Arc::clone(&origin) as _, Arc::clone(&cache) as _, &options);
     cached.write_at(8192, &[1; 4096]).expect("memory");

@@ -91,7 +91,7 @@ impl Run {
         }
     }
 
-    /// The whole is the state after one step.
+    /// All sectors together are the state after one step.
     pub(crate) fn check_prefix(&self, crash: &Crash, found: &Model) {
         let about = (crash.event, crash.draw);
         assert!(self.allowed(crash).contains(found), "not a prefix at {about:?}");

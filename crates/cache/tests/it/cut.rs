@@ -12,8 +12,8 @@ use buttress_sim::campaign;
 use crate::crash::Run;
 use crate::rig::{place, read, write};
 
-/// Crashes on both devices at every request. Where the superblock says `Whole`, the origin without
-/// its cache is one of the flushed states. Elsewhere both together are.
+/// Crashes on both devices at every request. If the superblock says `Whole`, the origin without its
+/// cache is one of the flushed states. Otherwise origin and cache together are.
 #[test]
 fn the_origin_is_a_commit_whenever_it_is_said_to_be() {
     let (mut whole, mut towards, mut stale) = (0, 0, 0);

@@ -132,7 +132,8 @@ fn a_full_cache_with_a_failing_origin_answers() {
     }
 }
 
-/// Every request of each device, once alone and once for good, with much room and with little.
+/// Each request of each device fails once alone, and once with all later ones, with much room and
+/// with little.
 #[test]
 fn the_nth_request_fails() {
     let mut faults = 0;

@@ -239,7 +239,7 @@ impl Layer for Hooked {
     }
 
     fn on_write(&self, offset: u64, buf: &[u8]) -> Result<(), Error> {
-        // Taken, so that the hook may write here again.
+        // Takes the hook out, so that the hook itself may write to this device.
         let hook = self.hook.lock().expect("not poisoned").take();
         if let Some(mut hook) = hook {
             hook(offset, buf);

@@ -36,7 +36,7 @@ fn a_mapped_file_agrees_with_an_array() {
     assert!(std::fs::read(&path).expect("a file") == model);
 }
 
-/// Written in one mode, read in the other.
+/// A cache that was written in one mode can be read in the other.
 #[test]
 fn both_modes_have_one_layout() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -117,7 +117,7 @@ fn extents_are_runs() {
         at += extent.len;
     }
     assert_eq!(at, GIB);
-    // In between the origin answers.
+    // The origin answers for the ranges between the cached blocks.
     assert_eq!([runs[0], runs[2]], [(100, Content::Data), (7 * BLOCK, Content::Data)]);
     assert_eq!(runs[1].0, 5 * BLOCK);
     assert!(runs.len() < 100, "{}", runs.len());

@@ -84,11 +84,11 @@ fn one_part_goes_around_while_another_comes_in() {
             let bytes = sector(7);
             let bufs = [IoSlice::new(&bytes)];
             let written = cached.write_classed_at(401 * SECTOR as u64, &bufs, Class::Metadata);
-            // No thread receives this if it had to wait.
+            // If this thread had to wait, the receiver may be gone.
             done.send(()).ok();
             sender.send(written).expect("the receiver waits");
         });
-        // Long enough for a thread that does not wait.
+        // This time is enough for a thread that does not have to wait.
         is_done.recv_timeout(Duration::from_millis(200)).ok();
     });
     write(&*cached, 400, &[5]).expect("memory");

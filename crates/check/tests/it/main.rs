@@ -3,6 +3,7 @@
 mod damage;
 mod devices;
 mod files;
+mod mend;
 mod patch;
 mod rebuild;
 mod repair;

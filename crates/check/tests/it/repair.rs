@@ -78,7 +78,8 @@ fn free_space() {
 #[test]
 fn repair_keeps_sums_without_a_safe_repair() {
     let patch = Patch::new(victim());
-    patch.edit(TreeId::FS, |key, _| key.kind == Kind::INODE_ITEM, |bytes| add64(bytes, 16, 1));
+    let is_root = |key: &Key, _: &[u8]| *key == Key::new(TreeId::FS.0, Kind::ROOT_ITEM, 0);
+    patch.edit(TreeId::ROOT, is_root, |bytes| add64(bytes, 168, 1));
     patch.edit_supers(&[0, 1], |bytes| add64(bytes, 120, 4096));
     let before = patch.report().to_text();
     let repairs = mend(&patch);

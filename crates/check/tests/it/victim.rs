@@ -1,6 +1,9 @@
 //! The volume that is damaged: made once by the engine, shown to each test with changes of its own.
 
 use std::collections::HashMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use buttress_block::{Device, Error, MemoryDevice};
@@ -18,6 +21,39 @@ pub(crate) struct Overlay {
 impl Overlay {
     pub(crate) fn new(base: Arc<dyn Device>) -> Self {
         Self { base, blocks: Mutex::default() }
+    }
+
+    /// Every block with a write.
+    pub(crate) fn blocks(&self) -> HashMap<u64, Vec<u8>> {
+        self.blocks.lock().expect("no test panics with it").clone()
+    }
+
+    /// Writes what is not zero into a file of the same length.
+    pub(crate) fn write_image(&self, path: &Path) {
+        const PART: usize = 1 << 20;
+        let file = File::create(path).expect("an image");
+        file.set_len(self.len()).expect("its length");
+        let mut part = vec![0; PART];
+        for at in (0..self.len()).step_by(PART) {
+            self.base.read_at(at, &mut part).expect("a read");
+            if part.iter().any(|byte| *byte != 0) {
+                file.write_all_at(&part, at).expect("a write");
+            }
+        }
+        for (number, block) in self.blocks() {
+            file.write_all_at(&block, number * BLOCK).expect("a write");
+        }
+    }
+
+    /// Demands that the device has the same bytes as when `blocks` were read.
+    #[track_caller]
+    pub(crate) fn expect_blocks(&self, blocks: &HashMap<u64, Vec<u8>>) {
+        for (number, now) in self.blocks() {
+            let mut then = vec![0; BLOCK as usize];
+            self.base.read_at(number * BLOCK, &mut then).expect("a read");
+            let then = blocks.get(&number).unwrap_or(&then);
+            assert!(*then == now, "block {number} differs");
+        }
     }
 }
 

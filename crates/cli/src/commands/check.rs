@@ -36,10 +36,10 @@ pub(crate) struct Args {
     /// Change nothing. This is the default.
     #[arg(long, conflicts_with = "repair")]
     readonly: bool,
-    /// Repair what is safe to repair: superblock copies, a log that cannot be replayed, and the
-    /// used bytes of block groups. A damaged extent tree is written anew from the trees that refer
-    /// to extents, with the free-space tree. A free-space tree that alone is wrong is marked
-    /// invalid, and the next mount rebuilds it.
+    /// Repair what is safe to repair: superblock copies, a log that cannot be replayed, names,
+    /// counts, modes and lost inodes, and the used bytes of block groups. A damaged extent tree is
+    /// written anew from the trees that refer to extents, with the free-space tree. A free-space
+    /// tree that alone is wrong is marked invalid, and the next mount rebuilds it.
     #[arg(long)]
     repair: bool,
     /// With `--repair`: write the extent tree anew even if nothing is wrong with it. A log of fsync

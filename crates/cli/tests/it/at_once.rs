@@ -1,5 +1,5 @@
-//! Verbs on a mount right behind a write: what programs were told is written is part of what they
-//! see, though neither a program nor the kernel has synced it.
+//! Verbs on a mount right after a write. They see all acknowledged writes of programs, even if
+//! neither a program nor the kernel has synced them.
 
 use std::path::Path;
 
@@ -9,18 +9,18 @@ use crate::{bench, text};
 
 const LEN: usize = 4 << 20;
 
-/// Writes a file that no other file is like, and leaves it in the kernel's cache.
+/// Writes a file with unique content, and leaves it in the kernel's cache.
 fn write(path: &Path, seed: u8) {
     let byte = |index: usize| (index / 4096 + index * 31) as u8 ^ seed;
     std::fs::write(path, (0..LEN).map(byte).collect::<Vec<_>>()).expect("written");
 }
 
-/// The number behind a name, wherever in a document.
+/// The number with this name in a document.
 fn number(document: &serde_json::Value, name: &str) -> u64 {
     document[name].as_u64().unwrap_or_else(|| panic!("no {name} in {document}"))
 }
 
-/// Each verb that reads or moves the whole volume begins with a commit of what was written.
+/// Each verb that reads or moves the whole volume begins with a commit of all written data.
 #[test]
 fn verbs_see_what_was_just_written() {
     if !has(&["umount", "btrfs"], Some("/dev/fuse")) {
@@ -68,7 +68,7 @@ fn verbs_see_what_was_just_written() {
         let copy = bench.path(&format!("mnt/snapshot of {place}/{place}-{files}"));
         assert_eq!(std::fs::metadata(copy).expect("it is there").len(), LEN as u64);
     }
-    // These look past the lock of the mount, at what was committed.
+    // The next verbs ignore the lock of the mount, and read the last commit.
     let bytes = || number(&json(&["info", "image"]), "bytes_used");
     let before = bytes();
     write(&bench.path("mnt/for info"), 100);

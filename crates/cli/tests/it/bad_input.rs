@@ -1,10 +1,11 @@
-//! Everything that is no volume, or a broken one: one clear line, a code, nothing written.
+//! Files that are no volume or a broken one: the program prints one clear line, ends with a code,
+//! and writes nothing.
 
 use std::os::unix::fs::PermissionsExt;
 
 use crate::Bench;
 
-/// Verbs that only need a volume, with what comes behind it.
+/// Verbs that only need a volume.
 const VERBS: [&[&str]; 6] = [&["ls"], &["df"], &["info"], &["dump"], &["tree"], &["stat"]];
 
 fn all_fail(bench: &Bench, image: &str, code: i32, words: &[&str]) {
@@ -42,7 +43,8 @@ fn the_wrong_type() {
     all_fail(&bench, "/dev/null", 1, &["character device"]);
     std::fs::write(bench.path("text"), "words\n".repeat(50_000)).expect("file");
     all_fail(&bench, "text", 3, &["text", "no btrfs"]);
-    // Another filesystem is called by its name: the magic number of ext4 and its version.
+    // The message names another filesystem. This image has the magic number and the version of
+    // ext4.
     let mut ext = vec![0_u8; 1 << 20];
     ext[1024 + 56..1024 + 58].copy_from_slice(&0xef53_u16.to_le_bytes());
     std::fs::write(bench.path("ext"), ext).expect("file");
@@ -67,7 +69,8 @@ fn a_truncated_image() {
     let bench = crate::bench();
     bench.volume("x.img", "256M");
     let file = std::fs::File::options().write(true).open(bench.path("x.img")).expect("image");
-    // Down to a volume without its end, then without its trees, then without a superblock.
+    // The file is cut step by step: first the volume loses its end, then its trees, then its
+    // superblock.
     for len in [255 << 20, 1 << 20, 100 << 10] {
         file.set_len(len).expect("cut");
         all_fail(&bench, "x.img", 3, &["x.img", "truncated"]);
@@ -76,8 +79,8 @@ fn a_truncated_image() {
     all_fail(&bench, "x.img", 3, &["x.img"]);
 }
 
-/// A flipped bit anywhere in the superblock or the first nodes is an answer, never a panic: either
-/// the other copy serves, or one line says what is wrong.
+/// A flipped bit anywhere in the superblock or the first nodes never causes a panic. Either the
+/// other copy is used, or one line says what is wrong.
 #[test]
 fn flipped_bits() {
     use std::os::unix::fs::FileExt;
@@ -110,7 +113,7 @@ fn flipped_bits() {
     bench.ok(&["ls", "x.img"]);
 }
 
-/// Options that do not parse, places that are no places.
+/// Options that do not parse, and invalid places.
 #[test]
 fn wrong_arguments() {
     let bench = crate::bench();
@@ -124,7 +127,8 @@ fn wrong_arguments() {
     bench.fails(&["mv", "x.img:/a", "y.img:/a"], 2, &["one volume"]);
 }
 
-/// Half of a volume on two devices names what is missing. Needs btrfs-progs to make one.
+/// For one of a volume's two devices, the message names the missing one. The test needs btrfs-progs
+/// to make the volume.
 #[test]
 fn a_missing_device() {
     let bench = crate::bench();

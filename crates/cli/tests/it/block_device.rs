@@ -1,4 +1,5 @@
-//! Mounts of block devices, which the kernel knows as such: `sync`, the end of a mount, claims.
+//! Mounts of block devices, which the kernel knows as such: `sync`, unmounts, and claims of the
+//! device.
 
 use std::fs;
 use std::process::{Command, Output};
@@ -31,7 +32,7 @@ impl Device {
         self.bench.ok(&["mount", &self.name, text(&point), "-o", options]);
     }
 
-    /// Unmounts as any program does that does not know this one.
+    /// Unmounts as any program does that knows nothing of `buttress`.
     fn unmount(&self, place: &str) {
         run("umount", &["--internal-only", text(&self.bench.path(place))]);
     }
@@ -72,7 +73,7 @@ impl Drop for Device {
     }
 }
 
-/// `sync` and `syncfs` make everything durable: it is there after the server is killed.
+/// `sync` and `syncfs` make everything durable, so that it is there after the server is killed.
 #[test]
 fn sync_makes_everything_durable() {
     if !can_mount() {
@@ -102,8 +103,8 @@ fn sync_makes_everything_durable() {
     }
 }
 
-/// An unmount that knows nothing of this program returns when the volume is closed and the device
-/// is free. So Linux mounts it at once, and finds everything.
+/// An unmount by a program that knows nothing of `buttress` returns when the volume is closed and
+/// the device is free. So Linux can mount it at once, and finds everything.
 #[test]
 fn an_unmount_waits_for_the_volume() {
     if !can_mount() {
@@ -119,7 +120,7 @@ fn an_unmount_waits_for_the_volume() {
             let name = device.bench.path(&format!("{place}/{round}-{number}"));
             fs::write(name, format!("{number} ").repeat(100)).expect("it is written");
         }
-        // In any order, and bind mounts count.
+        // The mounts can end in any order, and a bind mount counts as one.
         let home = device.bench.path("home");
         run("mount", &["--bind", text(&home), text(&home)]);
         device.unmount(if round == 1 { "mnt" } else { "home" });
@@ -153,7 +154,7 @@ fn the_kernel_has_claimed_the_device() {
     let mnt = device.bench.path("mnt");
     assert!(!succeeds("mkfs.btrfs", &["-f", &device.name]));
     assert!(!succeeds("mount", &["-t", "btrfs", &device.name, text(&device.bench.path("home"))]));
-    // An order that writes data back opens the mount for a moment.
+    // An order that writes data back opens the top of the mount for a moment.
     fs::write(device.bench.path("mnt/file"), "x").expect("it is written");
     device.bench.ok(&["scrub", "start", text(&mnt)]);
     let pid = device.server("mnt");
@@ -163,8 +164,8 @@ fn the_kernel_has_claimed_the_device() {
     }
     device.check();
     assert_eq!(device.bench.ok(&["cat", &format!("{}:/file", device.name)]), "x");
-    // What is mounted for reading may become writable, and nothing claims it. With the option the
-    // kernel knows nothing of a device.
+    // The kernel claims no device for a read-only mount, which may become writable, or with
+    // `nofuseblk`, where it knows no device.
     for options in ["ro", "nofuseblk"] {
         device.mount("mnt", options);
         assert_eq!(device.kind("mnt"), "fuse.buttress", "{options}");

@@ -1,4 +1,4 @@
-//! Caches through the program: made, used by mkfs, looked at, drained, taken apart.
+//! Caches through the program: they are made, used by mkfs, shown, drained and removed.
 
 /// A volume made through a cache is whole only with it, until the cache is flushed.
 #[test]
@@ -31,7 +31,7 @@ fn a_volume_lives_in_its_cache_until_it_is_flushed() {
     bench.fails(&["cache", "status", "cache"], 1, &["blank", "buttress cache format"]);
 }
 
-/// The wrong origin, a wrong option, no cache at all: refused with what to do.
+/// A wrong origin, a wrong option and a missing cache are refused, with advice.
 #[test]
 fn wrong_caches_are_refused() {
     let bench = crate::bench();

@@ -1,4 +1,4 @@
-//! `buttress check`: what it prints, and how it ends.
+//! `buttress check`: its output and its exit codes.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -19,7 +19,7 @@ fn damage(bench: &Bench, name: &str, at: u64) {
     file.write_all_at(b"damage", at).expect("damage");
 }
 
-/// A volume without a fault: steps, sums, and 0.
+/// For a volume without a fault it prints steps and sums, and ends with 0.
 #[test]
 fn a_clean_volume() {
     let bench = crate::bench();
@@ -34,7 +34,7 @@ fn a_clean_volume() {
     assert_eq!(document["issues"].as_array().map(Vec::len), Some(0));
 }
 
-/// A fault: named, 1, and mended when that is asked for.
+/// A fault is named, the exit code is 1, and the fault is mended on request.
 #[test]
 fn a_damaged_superblock() {
     let bench = crate::bench();
@@ -54,7 +54,7 @@ fn a_damaged_superblock() {
     bench.ok(&["check", "a.img"]);
 }
 
-/// What is no volume, and a command line that cannot be right.
+/// Files that are no volume, and wrong command lines, are refused.
 #[test]
 fn check_refuses_files_without_a_volume() {
     let bench = crate::bench();
@@ -65,7 +65,8 @@ fn check_refuses_files_without_a_volume() {
     assert_eq!(output.status.code(), Some(2));
 }
 
-/// Writes, syncs, renames and removes without an end; every commit frees what the one before had.
+/// Writes, syncs, renames and removes until `stop`, so that every commit frees space of the one
+/// before.
 fn work(folder: &std::path::Path, stop: &AtomicBool) {
     for round in 0.. {
         let name = |number: usize| folder.join(format!("file-{number}"));
@@ -89,8 +90,8 @@ fn checked(bench: &Bench, place: &str) -> Value {
     serde_json::from_str(&text).expect("JSON alone")
 }
 
-/// A mounted volume is checked by any of its names while programs write: what they wrote before is
-/// part of it, and nothing that they write meanwhile looks like damage.
+/// A mounted volume is checked by any of its names while programs write. The check includes all
+/// earlier writes, and no write meanwhile looks like damage.
 #[test]
 fn a_mounted_volume_is_checked_while_programs_write() {
     if !has(&["umount", "btrfs"], Some("/dev/fuse")) {
@@ -124,7 +125,7 @@ fn a_mounted_volume_is_checked_while_programs_write() {
     for words in ["mounted at ", &mounted.pid().to_string(), "is checked", "no error found"] {
         assert!(told.contains(words), "no {words:?} in\n{told}");
     }
-    // With nothing to commit it touches nothing.
+    // If there is nothing to commit, the check writes nothing.
     let image = fs::read(bench.path("image")).expect("the image");
     checked(&bench, "mnt");
     assert!(image == fs::read(bench.path("image")).expect("the image"), "it was written");
@@ -140,7 +141,7 @@ fn a_mounted_volume_is_checked_while_programs_write() {
     checker::check(&bench.path("image"));
 }
 
-/// The devices are those that the volume has now, by the names that its mount was given.
+/// The check uses the present devices of the volume, by the names that its mount was given.
 #[test]
 fn a_mounted_volume_of_several_devices_is_checked() {
     if !has(&["umount"], Some("/dev/fuse")) {
@@ -160,7 +161,7 @@ fn a_mounted_volume_of_several_devices_is_checked() {
     for args in [&["mnt"][..], &["image"], &["more"], &["image", "--device", "more"]] {
         bench.ok(&[&["check", "--check-data-csum"], args].concat());
     }
-    // A verb that looks past the lock of a mount does not wait for its end.
+    // A verb that ignores the lock of a mount does not wait for the end of the mount.
     let output = bench.run(&["info", "more", "--device", "image"]);
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && !told.contains("waiting for process"), "{told}");
@@ -173,7 +174,8 @@ fn a_mounted_volume_of_several_devices_is_checked() {
     mounted.end();
 }
 
-/// A server that keeps some of the data elsewhere, and a program that is no mount, are named.
+/// If another server keeps some of the data elsewhere, or a program without a mount has the volume,
+/// the message names it.
 #[test]
 fn a_volume_that_another_program_has_is_not_checked() {
     if !has(&["umount"], Some("/dev/fuse")) {

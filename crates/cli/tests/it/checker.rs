@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::text;
 
-/// Checks an image; true when there is no checker, which is said on standard error.
+/// Checks an image. Without btrfs-progs it only prints that to standard error.
 #[track_caller]
 pub(crate) fn check(image: &Path) {
     let Some(output) = btrfs(&["check", "--check-data-csum", text(image)]) else { return };
@@ -27,7 +27,7 @@ fn btrfs(args: &[&str]) -> Option<std::process::Output> {
     }
 }
 
-/// `dump` prints what dump-tree and dump-super print, but for the version in the first line.
+/// `dump` prints the same as dump-tree and dump-super, except for the version in the first line.
 #[test]
 fn dump_equals_dump_tree() {
     let bench = crate::bench();

@@ -9,14 +9,14 @@ use crate::checker::check;
 use crate::live::{has, run};
 use crate::text;
 
-/// What a program sees of a tree of files: name, mode, owner, times, attributes and content.
+/// All properties of a tree of files: names, modes, owners, times, attributes and content.
 fn seen(top: &Path) -> String {
     let script = "cd \"$0\" && find . -path ./ext2_saved -prune -o -printf                   '%p %y %m %U %G %T@ %C@ %l %n\\n' | sed 's/^\\(.* d .*\\) [0-9]*$/\\1/' | sort &&                   find . -path ./ext2_saved -prune -o -type f -print0 | sort -z | xargs -0 md5sum &&                   getfattr -R -h -d -m '^(user|trusted|security|system)' . 2>/dev/null | sort &&                   find . -path ./ext2_saved -prune -o ! -type l -print0 | sort -z | xargs -0 getfacl -p";
     run("bash", &["-c", script, text(top)])
 }
 
-/// Linux fills an ext4, sees the same files in the volume that it becomes, writes there, and has
-/// its ext4 back.
+/// Linux fills an ext4, which is converted to a volume. There Linux sees the same files, and
+/// writes. The conversion back restores the ext4.
 #[test]
 fn linux_sees_the_same_before_and_after() {
     let needed =
@@ -58,7 +58,7 @@ fn linux_sees_the_same_before_and_after() {
     let back = mounted("ext4", "loop,ro", &|top| seen(top));
     assert!(before == back, "{before}\n{back}");
 
-    // The same by the program that btrfs-progs has for it, in both directions.
+    // The same with `btrfs-convert` of btrfs-progs, in both directions.
     if has(&["btrfs-convert"], None) {
         bench.ok(&["convert", "image"]);
         run("btrfs-convert", &["-r", text(&image)]);

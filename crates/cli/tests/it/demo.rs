@@ -1,6 +1,6 @@
 //! The demo, made short.
 
-/// The README's first command, made short: through FUSE where there is one, and through the
+/// The README's first command in a short form: through FUSE where it is available, and through the
 /// library.
 #[test]
 fn the_demo_reads_back_what_it_wrote() {

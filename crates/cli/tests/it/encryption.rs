@@ -16,7 +16,7 @@ fn files(folder: &Path) -> Vec<std::path::PathBuf> {
     found
 }
 
-/// No object has any of these words, in its content or in its name.
+/// Checks that no object has any of these words in its content or in its name.
 fn hides(bench: &Bench, words: &[&[u8]]) {
     let all = files(&bench.path("volume"));
     assert!(all.len() > 5, "{all:?}");
@@ -33,8 +33,8 @@ fn hides(bench: &Bench, words: &[&[u8]]) {
     }
 }
 
-/// A volume with a key file is used by verbs and mounts. Its objects say nothing. A wrong key, and
-/// none, are named. `rekey` changes the key.
+/// Verbs and mounts use a volume with a key file. Its objects reveal nothing. For a wrong or
+/// missing key the message says so. `rekey` changes the key.
 #[test]
 fn objects_of_an_encrypted_volume_say_nothing() {
     let bench = bench();
@@ -79,7 +79,7 @@ fn host_name() -> String {
     format!("{:?}", name.trim())
 }
 
-/// A passphrase in the environment opens what it made.
+/// A passphrase in the environment makes a volume, and opens it again.
 #[test]
 fn a_passphrase_opens_what_it_made() {
     let bench = bench();

@@ -1,5 +1,5 @@
-//! What is told of events, as scripts read it: a JSON object a line, by a mount in the background
-//! too.
+//! The log of events as scripts read it: a JSON object on each line, even for a mount in the
+//! background.
 
 use std::io::Write;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::{Bench, text};
 
 const EVENTS: &str = "buttress::reserve=debug,buttress::flush=debug,buttress::enospc=debug";
 
-/// A mount in the background; it is taken away with this.
+/// A mount in the background, which is unmounted when this is dropped.
 struct Background<'a> {
     bench: &'a Bench,
     pid: String,
@@ -29,7 +29,7 @@ impl<'a> Background<'a> {
         Self { bench, pid: stats["pid"].to_string() }
     }
 
-    /// Unmounts, and waits until the process has said its last.
+    /// Unmounts, and waits for the end of the process, so that its log is complete.
     fn end(self) {
         let process = Path::new("/proc").join(&self.pid);
         drop(self);
@@ -53,7 +53,7 @@ fn fill(bench: &Bench) {
     assert_eq!(refused.expect("it is full").kind(), std::io::ErrorKind::StorageFull);
 }
 
-/// The events in a log, each line of which must be one.
+/// The events in a log. Each line must be an event.
 fn events(log: &str) -> Vec<Value> {
     let event = |line| serde_json::from_str(line).unwrap_or_else(|_| panic!("no JSON: {line}"));
     log.lines().map(event).collect()
@@ -70,8 +70,8 @@ fn number(fields: &Value, name: &str) -> u64 {
     fields[name].as_u64().unwrap_or_else(|| panic!("{name} is no number in {fields}"))
 }
 
-/// What waited, what was done for it, and all accounts when it was refused: as numbers that add up,
-/// and that are those of `stats`.
+/// The log has the waiting requests, the steps that were made for them, and all accounts at a
+/// refusal. The numbers add up, and agree with `stats`.
 #[test]
 fn a_log_of_json_has_numbers() {
     if !has(&["umount"], Some("/dev/fuse")) {
@@ -104,7 +104,7 @@ fn a_log_of_json_has_numbers() {
         let _ = (number(step, "forecast"), number(step, "yielded"));
         assert!(step["source"].is_string(), "{step}");
     }
-    // A step has the name that the figures of `stats` have for it.
+    // A step has the same name as in the figures of `stats`.
     for step in steps.iter().filter(|step| step["source"] == "tickets") {
         let (kind, name) = (step["kind"].as_str(), step["step"].as_str());
         let name = format!("{}_{}", kind.expect("a kind"), name.expect("a step"));
@@ -136,7 +136,7 @@ fn a_log_of_json_has_numbers() {
             number(refusal, name);
         }
     }
-    // What was asked for is more than could be reserved: that is why.
+    // The reason for the refusal is that the request exceeds all that could be reserved.
     let lacks = |refusal: &&Value| {
         let of = |part: &str| number(refusal, &format!("data_{part}_bytes"));
         let parts = ["used", "reserved", "pinned", "read_only", "superblock", "may_use"];
@@ -144,7 +144,7 @@ fn a_log_of_json_has_numbers() {
         refusal["kind"] == "data" && free < number(refusal, "bytes")
     };
     assert!(refusals.iter().any(lacks), "{refusals:?}");
-    // One of them is what `stats` keeps as the last one until then.
+    // One of the refusals was the last when `stats` was called, so `stats` shows it.
     let last = &stats["sections"]["last_enospc"];
     let is_last = |refusal: &&Value| {
         ["data", "metadata", "system"].into_iter().all(|kind| {
@@ -159,8 +159,8 @@ fn a_log_of_json_has_numbers() {
     assert!(refusals.iter().any(is_last), "{last} in {refusals:?}");
 }
 
-/// The environment chooses as well, against `--json` too; as text a line begins with its time and
-/// level.
+/// The environment can choose the form, even against `--json`. As text, a line begins with its time
+/// and level.
 #[test]
 fn the_environment_chooses_the_form() {
     if !has(&["umount"], Some("/dev/fuse")) {
@@ -186,7 +186,7 @@ fn the_environment_chooses_the_form() {
     assert!(log.contains(" INFO ") && !log.contains('{'), "{log}");
 }
 
-/// What cannot be followed is said, before anything is done.
+/// A log option that makes no sense is refused before anything is done.
 #[test]
 fn a_wrong_log_is_refused() {
     let bench = crate::bench();

@@ -8,7 +8,7 @@ use std::process::Command;
 use crate::checker::check;
 use crate::text;
 
-/// A folder with one of everything that needs no rights to make.
+/// A folder with one object of each kind that needs no privileges.
 fn zoo(at: &Path) {
     std::fs::create_dir_all(at.join("dir/deep/deeper")).expect("dirs");
     std::fs::write(at.join("empty"), b"").expect("file");
@@ -43,7 +43,7 @@ fn zoo(at: &Path) {
     }
 }
 
-/// Everything about a tree that must survive, by path.
+/// All properties of a tree that must survive, by path.
 fn facts(root: &Path) -> BTreeMap<String, String> {
     let mut facts = BTreeMap::new();
     let mut inodes: BTreeMap<u64, String> = BTreeMap::new();
@@ -78,7 +78,7 @@ fn facts(root: &Path) -> BTreeMap<String, String> {
         }
         facts.insert(name, fact);
     }
-    // Which of two names is met first depends on the order of the walk alone, which is sorted.
+    // Only the order of the walk decides which of two names comes first, and the walk is sorted.
     facts
 }
 
@@ -107,7 +107,8 @@ fn rootdir_and_back() {
     check(&bench.path("x.img"));
     std::fs::create_dir(bench.path("out")).expect("dir");
     bench.ok(&["cp", "--archive", "x.img:/", "out"]);
-    // The root directory's own attributes are on the volume's root, not on the folder it came to.
+    // The attributes of the root directory are on the volume's root, not on the folder that it was
+    // copied to.
     let without_root = |name: &str| {
         let mut facts = facts(&bench.path(name));
         facts.remove("");
@@ -121,7 +122,7 @@ fn rootdir_and_back() {
     assert_eq!(links("out/small"), links("out/dir/deep/link"));
 }
 
-/// `cp --archive` in both directions, next to what is there.
+/// `cp --archive` in both directions, into folders with content.
 #[test]
 fn copies_in_and_out() {
     let bench = crate::bench();
@@ -138,7 +139,7 @@ fn copies_in_and_out() {
     assert_same(&bench.path("zoo"), &bench.path("second"));
     bench.fails(&["cp", "zoo", "x.img:/fourth"], 1, &["zoo", "--recursive"]);
 
-    // Once more over what is there: the same again, whatever was changed meanwhile.
+    // A second copy over the first has the same result, whatever was changed in between.
     std::fs::write(bench.path("first/dir/large"), b"changed").expect("file");
     std::fs::remove_file(bench.path("first/empty")).expect("remove");
     std::os::unix::fs::symlink("victim", bench.path("first/empty")).expect("symlink");
@@ -160,7 +161,7 @@ fn copies_in_and_out() {
     assert_eq!(bench.ok(&["cat", "x.img:/third/small"]), "a few bytes");
 }
 
-/// The small verbs, and what they leave.
+/// The small verbs, and their results.
 #[test]
 fn verbs() {
     let bench = crate::bench();
@@ -191,7 +192,8 @@ fn verbs() {
     check(&bench.path("x.img"));
 }
 
-/// An image that lies in what is copied into it is left out, instead of growing without end.
+/// If a folder is copied into an image that lies in it, the image is left out. Otherwise it would
+/// grow without end.
 #[test]
 fn a_volume_is_not_copied_into_itself() {
     let bench = crate::bench();

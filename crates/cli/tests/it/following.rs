@@ -34,7 +34,7 @@ fn text_of(file: &mut File) -> String {
 }
 
 /// A follower shows each change of content, lengths, names and attributes. A file that is open
-/// keeps its commit until it is closed. Both doors of the mount do so.
+/// keeps its commit until it is closed. Mounts with and without io_uring do so.
 fn follows(option: &str) {
     if !can_mount() {
         return;
@@ -105,7 +105,7 @@ fn a_mount_over_io_uring_follows_another_writer() {
     follows("defaults");
 }
 
-/// What excludes following is named.
+/// Options that exclude following are named.
 #[test]
 fn following_needs_a_reader_of_the_newest_commit() {
     let bench = bench();

@@ -7,7 +7,7 @@ use crate::checker::check;
 use crate::live::{Mounted, has};
 use crate::text;
 
-/// Writes to a file until the volume is full and the kernel holds bytes that found no room.
+/// Writes to a file until the volume is full and the kernel holds bytes that the volume refused.
 fn fill(path: &std::path::Path) {
     let mut file = File::options().create(true).append(true).open(path).expect("a file");
     let bytes = vec![1; 1 << 20];
@@ -19,11 +19,11 @@ fn fill(path: &std::path::Path) {
             Err(error) => panic!("{error}"),
         }
     }
-    // What fails behind the last sync is told to no descriptor before `syncfs`.
+    // A failure after the last sync is reported to no descriptor before `syncfs`.
     let _ = file.write_all(&bytes);
 }
 
-/// A write that found no room is its program's failure, and no order's.
+/// A write that found no room fails for its program, but does not make an order fail.
 #[test]
 fn orders_answer_when_writes_found_no_room() {
     if !has(&["umount", "btrfs"], Some("/dev/fuse")) {

@@ -1,4 +1,4 @@
-//! The first page of the guide, by copy and paste.
+//! Runs the commands on the first page of the guide, as if by copy and paste.
 
 use std::process::Command;
 
@@ -7,8 +7,8 @@ use crate::unmounting::{can_mount, script, succeeded};
 /// The page.
 const PAGE: &str = include_str!("../../../../docs/guide/first-volume.md");
 
-/// What the script sees of the machine: its own `/srv`, `/mnt` and state, and changes of `/etc`
-/// that nothing else sees.
+/// Gives the script its own `/srv`, `/mnt` and state, and an `/etc` with changes that no other
+/// program sees.
 const APART: &str = r#"
 mkdir srv mnt lib over
 mount --bind srv /srv

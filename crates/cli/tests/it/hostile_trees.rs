@@ -1,6 +1,6 @@
 //! Folders made to do harm, given to `mkfs --rootdir`: every kind of file, odd names, links that
-//! lead out and around, files that change while they are copied. It ends, and leaves a clean volume
-//! or none.
+//! lead out and around, files that change while they are copied. The program ends, and leaves a
+//! clean volume or none.
 //!
 //! `BUTTRESS_ROUND` chooses other trees.
 
@@ -31,7 +31,7 @@ fn name(rng: &mut Rng, number: u64) -> PathBuf {
     PathBuf::from(OsString::from_vec(bytes))
 }
 
-/// Makes a tree, and keeps what must stay open.
+/// Makes a tree. Returns the sockets, which must stay open.
 fn plant(root: &Path, outside: &Path, rng: &mut Rng) -> Vec<UnixListener> {
     let (mut folders, mut files, mut kept) = (vec![root.to_owned()], Vec::new(), Vec::new());
     for number in 0..70 {
@@ -117,7 +117,8 @@ fn rootdir_takes_any_tree() {
             let output = bench.command(&words).output().expect("it starts");
             is_over.store(true, Ordering::Relaxed);
             let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            // A file that is gone in between may be an error; a signal is none, nor a panic.
+            // The program may fail because a file is gone, but it must not end by a signal or a
+            // panic.
             assert!(
                 output.status.code().is_some() && !said.contains("panicked"),
                 "seed {seed}: {said}"

@@ -1,4 +1,4 @@
-//! Volumes inside disk images: every verb takes the place of one for the volume.
+//! Volumes inside disk images: for every verb, the place inside an image can stand for the volume.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -27,7 +27,7 @@ fn disk() -> Bench {
     bench
 }
 
-/// Every verb without a mount, one after the other, on a partition by its type.
+/// Every verb without a mount, one after the other, on a partition that is found by its type.
 #[test]
 fn every_verb_takes_a_place_inside_a_disk() {
     let bench = disk();
@@ -67,7 +67,7 @@ fn every_verb_takes_a_place_inside_a_disk() {
     }
     bench.fails(&["ls", "disk.img#7"], 2, &["#7", "#1, #2"]);
     bench.fails(&["ls", "disk.img#nonsense"], 1, &["disk.img#nonsense"]);
-    // A file of exactly that name wins.
+    // A file with exactly this name has precedence.
     std::fs::write(bench.path("disk.img#2"), "").expect("a file");
     bench.volume("disk.img#2", "128M");
     assert!(!bench.ok(&["info", "disk.img#2"]).contains("other"));

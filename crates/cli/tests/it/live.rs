@@ -1,5 +1,5 @@
-//! Mounts and servers that run: cached, asked for figures, told things, used by clients that others
-//! wrote.
+//! Running mounts and servers: with caches, requests for figures, messages, and clients of other
+//! projects.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::MetadataExt;
@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::checker::check;
 use crate::{Bench, text};
 
-/// Whether everything is here; in CI it is.
+/// Whether the programs and the device are there. In CI they are.
 pub(crate) fn has(programs: &[&str], device: Option<&str>) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let is_here =
@@ -40,7 +40,7 @@ pub(crate) fn run(program: &str, args: &[&str]) -> String {
     said
 }
 
-/// A mount in the foreground; unmounted with this.
+/// A mount in the foreground, which is unmounted when this is dropped.
 pub(crate) struct Mounted<'a> {
     bench: &'a Bench,
     child: Option<Child>,
@@ -52,7 +52,7 @@ impl<'a> Mounted<'a> {
         Self::of(bench, "image", more)
     }
 
-    /// Mounts another one there.
+    /// Mounts another image on `mnt`.
     pub(crate) fn of(bench: &'a Bench, image: &str, more: &[&str]) -> Self {
         let mut args = vec!["mount", image, "mnt", "--foreground", "--announce"];
         args.extend(more);
@@ -88,7 +88,7 @@ impl<'a> Mounted<'a> {
         self.ends();
     }
 
-    /// Waits for what is unmounted.
+    /// Waits for the end of a server after its unmount.
     pub(crate) fn ends(mut self) {
         let mut child = self.child.take().expect("it is ended once");
         assert!(child.wait().expect("it ends").success());
@@ -112,8 +112,8 @@ fn figure<'a>(document: &'a Value, section: &str, name: &str) -> &'a Value {
     found
 }
 
-/// A cached mount says what its cache holds, does what it is told, and leaves a volume that is
-/// whole once the cache is flushed; the next mount finds everything.
+/// A cached mount shows the content of its cache and obeys messages. After a flush of the cache the
+/// volume is whole, and the next mount finds everything.
 #[test]
 fn a_cached_mount_answers_and_takes_messages() {
     if !has(&["umount", "btrfs"], Some("/dev/fuse")) {
@@ -131,7 +131,7 @@ fn a_cached_mount_answers_and_takes_messages() {
         std::fs::write(bench.path(&format!("mnt/file-{number}")), bytes).expect("it is written");
     }
     for number in 0..40 {
-        // What is only in memory is not in the cache yet.
+        // Data that is only in memory is not in the cache yet, so sync it.
         let file = std::fs::File::open(bench.path(&format!("mnt/file-{number}"))).expect("a file");
         file.sync_all().expect("it is durable");
     }
@@ -184,8 +184,8 @@ fn a_cached_mount_answers_and_takes_messages() {
     run("btrfs", &["check", "--check-data-csum", text(&bench.path("image"))]);
 }
 
-/// A mount says what its space holds: the accounts and how long requests waited for them. It says
-/// so as JSON at once, or as a line a time.
+/// A mount shows its accounts of space, and how long requests waited. The output is one JSON
+/// document, or a line for each interval.
 #[test]
 fn a_mount_tells_of_its_space() {
     if !has(&["umount"], Some("/dev/fuse")) {
@@ -279,7 +279,7 @@ fn a_mount_tells_of_its_space() {
     mounted.end();
 }
 
-/// A mount with the cache of another image: refused, with what to say to have it all the same.
+/// A mount with the cache of another image is refused. The message has the option that permits it.
 #[test]
 fn a_mount_refuses_the_cache_of_another() {
     if !has(&["umount"], Some("/dev/fuse")) {
@@ -294,13 +294,13 @@ fn a_mount_refuses_the_cache_of_another() {
     let refused = ["mount", "image", "mnt", "--cache", "cache"];
     bench.fails(&refused, 6, &["another origin", "--force-cache"]);
     Mounted::new(&bench, &["--cache", "cache", "-o", "force_cache"]).end();
-    // It belongs to the image now.
+    // From now on the cache belongs to this image.
     Mounted::new(&bench, &["--cache", "cache"]).end();
     bench.fails(&["mount", "other", "mnt", "--cache", "cache"], 6, &["another origin"]);
     Mounted::new(&bench, &["--cache", "cache", "--force-cache"]).end();
 }
 
-/// What a killed server leaves behind is no answer, and is cleared away.
+/// The socket of a killed server gives no answer, and is removed.
 #[test]
 fn a_dead_mount_gives_no_answer() {
     let bench = crate::bench();
@@ -315,8 +315,8 @@ fn a_dead_mount_gives_no_answer() {
     bench.fails(&["stats"], 1, &["not a folder of this user alone"]);
 }
 
-/// A cached device over NBD, used by libnbd's and QEMU's clients; flushed, its origin is what they
-/// wrote.
+/// The clients of libnbd and QEMU use a cached device over NBD. After a flush the origin has all
+/// that they wrote.
 #[test]
 fn clients_use_a_cached_device() {
     if !has(&["nbdinfo", "nbdcopy", "qemu-img", "qemu-io"], None) {
@@ -377,8 +377,8 @@ fn clients_use_a_cached_device() {
     run("cmp", &[text(&bench.path("image")), text(&back)]);
 }
 
-/// Subvolumes of a mounted volume: by the paths that programs see, with everything that was
-/// written, and the kernel learns of names that come and go.
+/// Subvolumes of a mounted volume, by the paths that programs see. Snapshots have all written data,
+/// and the kernel learns of names that come and go.
 #[test]
 fn subvolumes_of_a_mount() {
     if !has(&["umount", "btrfs"], Some("/dev/fuse")) {
@@ -388,12 +388,12 @@ fn subvolumes_of_a_mount() {
     bench.volume("image", "300M");
     let mounted = Mounted::new(&bench, &[]);
     let at = |name: &str| bench.path(name);
-    // Asked for before it is there: the kernel remembers that it is not.
+    // The name is looked up before it exists, so that the kernel remembers its absence.
     assert!(!at("mnt/live").exists());
     bench.ok(&["subvolume", "create", "mnt/live"]);
     assert!(at("mnt/live").is_dir());
 
-    // Open, and in part only in the kernel's cache.
+    // This file stays open, and a part of its data is only in the kernel's cache.
     let mut file = std::fs::File::create(at("mnt/live/file")).expect("a file");
     let mut wanted = Vec::new();
     for round in 0..3_u8 {
@@ -408,7 +408,7 @@ fn subvolumes_of_a_mount() {
     }
     let refused = std::fs::write(at("mnt/snap1/more"), "x").expect_err("it is read-only");
     assert_eq!(refused.raw_os_error(), Some(30), "{refused}");
-    // The image's name does as well, from the top of the volume.
+    // The name of the image can be used, too, with a path from the top of the volume.
     bench.ok(&["subvolume", "snapshot", "image:/snap0", "image:/live"]);
     assert_eq!(std::fs::metadata(at("mnt/live/snap0/file")).expect("there").len(), 700_001);
     let list = bench.ok(&["subvolume", "list", "mnt"]);
@@ -431,8 +431,8 @@ fn subvolumes_of_a_mount() {
     check(&bench.path("image"));
 }
 
-/// Each subvolume has a device number of its own where that is asked for, those that come later
-/// too; what stops at the edge of a file system stops there.
+/// With the option, each subvolume has a device number of its own, even a new one. Programs that
+/// stay on one file system stop there.
 #[test]
 fn subvolumes_are_devices_of_their_own() {
     if !has(&["umount", "btrfs", "find"], Some("/dev/fuse")) {
@@ -463,7 +463,7 @@ fn subvolumes_are_devices_of_their_own() {
     let found = run("find", &[text(&at("mnt/a")), "-xdev", "-name", "file"]);
     assert_eq!(found, "");
 
-    // In it lies another: it stays, and stays what it was.
+    // A subvolume with another one in it cannot be deleted, and stays as it was.
     bench.fails(&["subvolume", "delete", "mnt/a"], 1, &["mnt/a"]);
     distinct(&["mnt", "mnt/a", "mnt/a/within", "mnt/a/snap", "mnt/b"]);
     bench.ok(&["subvolume", "delete", "mnt/a/snap", "mnt/b/new", "mnt/b"]);
@@ -475,7 +475,7 @@ fn subvolumes_are_devices_of_their_own() {
     check(&at("image"));
     assert_eq!(bench.ok(&["ls", "image:/a"]).lines().count(), 2);
 
-    // A signal takes all of them away.
+    // A signal unmounts all of them.
     let mounted = Mounted::new(&bench, &["-o", "submounts"]);
     distinct(&["mnt", "mnt/a", "mnt/a/within"]);
     let pid = mounted.child.as_ref().expect("it runs").id().to_string();
@@ -493,7 +493,7 @@ fn a_mount_taken_away_gets_no_orders() {
         return;
     }
     let bench = crate::bench();
-    // The one before comes first, by name and by time.
+    // The earlier mount comes first by name and by time.
     for image in ["earlier", "image"] {
         bench.ok(&["mkfs", image, "--size", "200M"]);
     }
@@ -507,7 +507,7 @@ fn a_mount_taken_away_gets_no_orders() {
     let document: Value =
         serde_json::from_str(&bench.ok(&["--json", "stats", "mnt"])).expect("JSON");
     assert_eq!(document["image"], text(&bench.path("image").canonicalize().expect("a path")));
-    // Another file by the name of the one that is gone.
+    // A new file gets the name of the one that was moved.
     std::fs::rename(bench.path("earlier"), bench.path("moved")).expect("renamed");
     bench.ok(&["mkfs", "earlier", "--size", "200M"]);
     bench.ok(&["subvolume", "create", "earlier:/made"]);
@@ -518,7 +518,7 @@ fn a_mount_taken_away_gets_no_orders() {
     assert!(!bench.ok(&["subvolume", "list", "moved"]).contains("made"), "nothing was done to it");
 }
 
-/// So it is where the mount that was taken away is unused, but what it had is not durable yet.
+/// The same holds if the unmounted volume has no user, but its data is not durable yet.
 #[test]
 fn a_closing_mount_gets_no_orders() {
     if !has(&["umount"], Some("/dev/fuse")) {

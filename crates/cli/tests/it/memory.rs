@@ -4,8 +4,8 @@ use serde_json::Value;
 
 use crate::live::{Mounted, has};
 
-/// A budget bounds what a mount keeps, part by part, and `stats` shows the parts. A mount that is
-/// given none has a bounded one, too.
+/// A budget bounds each part of a mount's memory, and `stats` shows the parts. A mount without the
+/// option has a bounded budget, too.
 #[test]
 fn memory_bounds_what_a_mount_keeps() {
     if !has(&["umount"], Some("/dev/fuse")) {
@@ -13,11 +13,16 @@ fn memory_bounds_what_a_mount_keeps() {
     }
     let bench = crate::bench();
     bench.ok(&["mkfs", "image", "--size", "300M"]);
-    let figure = |name: &str| {
+    let document = || {
         let text = bench.ok(&["--json", "stats", "mnt"]);
-        let document: Value = serde_json::from_str(&text).expect("JSON");
-        let found = document["sections"]["memory"][name].as_u64();
-        found.unwrap_or_else(|| panic!("no {name} in {document}"))
+        serde_json::from_str::<Value>(&text).expect("JSON")
+    };
+    let figures =
+        || document()["sections"]["memory"].as_object().expect("figures of memory").clone();
+    let figure = |name: &str| {
+        let all = figures();
+        let found = all.get(name).and_then(Value::as_u64);
+        found.unwrap_or_else(|| panic!("no {name} in {all:?}"))
     };
     let mounted = Mounted::new(&bench, &["-o", "memory=8M"]);
     for (part, bytes) in
@@ -25,7 +30,7 @@ fn memory_bounds_what_a_mount_keeps() {
     {
         assert_eq!(figure(&format!("{part}_max_bytes")), bytes, "{part}");
     }
-    // Names so long that their nodes are more than the cache may have.
+    // The names are so long that their nodes exceed the budget of the node cache.
     for directory in 0..40 {
         std::fs::create_dir(bench.path(&format!("mnt/d{directory}"))).expect("a directory");
         for number in 0..100 {
@@ -37,7 +42,18 @@ fn memory_bounds_what_a_mount_keeps() {
     assert!(figure("known_inodes") >= 1000, "the kernel was told of files");
     assert!(figure("known_inodes_bytes") <= 2 << 20);
     assert!(figure("nodes_bytes") <= 2 << 20);
-    assert!(figure("resident_bytes") > 1 << 20);
+    let all = figures();
+    let parts = all.iter().filter(|(name, _)| {
+        name.ends_with("_bytes") && !name.ends_with("_max_bytes") && *name != "resident_bytes"
+    });
+    let sum: u64 = parts.filter_map(|(_, bytes)| bytes.as_u64()).sum();
+    let resident = all["resident_bytes"].as_u64().expect("a number");
+    assert!(resident > 1 << 20);
+    assert_eq!(sum, resident, "all memory is in some part: {all:?}");
+    let status = format!("/proc/{}/status", document()["pid"]);
+    let status = std::fs::read_to_string(status).expect("the server's status");
+    let huge = status.lines().find_map(|line| line.strip_prefix("THP_enabled:"));
+    assert!(huge.is_none_or(|enabled| enabled.trim() == "0"), "M3: {huge:?}");
     mounted.end();
 
     let mounted = Mounted::new(&bench, &["--memory", "16M", "-o", "ro"]);

@@ -1,9 +1,9 @@
-//! What `mkfs` makes, and what it refuses to.
+//! Volumes that `mkfs` makes, and its refusals.
 
 use crate::checker::check;
 use crate::text;
 
-/// Every combination that is offered is a volume that btrfs-progs finds nothing wrong with.
+/// With every combination of options, btrfs-progs finds no fault in the new volume.
 #[test]
 fn every_kind_of_volume_is_clean() {
     let bench = crate::bench();
@@ -29,7 +29,7 @@ fn every_kind_of_volume_is_clean() {
     }
 }
 
-/// What is there is named, and kept, unless `--force` is given.
+/// If a file has content already, `mkfs` names and keeps it unless `--force` is given.
 #[test]
 fn mkfs_keeps_a_volume_without_force() {
     let bench = crate::bench();
@@ -51,7 +51,7 @@ fn mkfs_keeps_a_volume_without_force() {
     bench.fails(&["mkfs", "disk"], 6, &["disk", "--force"]);
 }
 
-/// Wrong command lines say what would be right, and make no file.
+/// For a wrong command line the message says what would be right, and no file is made.
 #[test]
 fn wrong_options_make_no_file() {
     let bench = crate::bench();
@@ -80,7 +80,7 @@ fn images_are_sparse() {
     assert!(text(&bench.path("x.img")).ends_with("x.img"));
 }
 
-/// `--json` is JSON, and says what was made.
+/// With `--json` the output is JSON and describes the new volume.
 #[test]
 fn json_says_what_was_made() {
     let bench = crate::bench();
@@ -94,8 +94,9 @@ fn json_says_what_was_made() {
     assert!(bench.ok(&["mkfs", "--features", "list-all", "y"]).contains("block-group-tree"));
 }
 
-/// Words that the source has nothing for, and refusals, change no device and grow no file. A file
-/// that did not exist does not exist afterwards.
+/// If `mkfs` is refused, it changes no device and makes no file longer. The same holds if an option
+/// names something that the source does not have. A file that did not exist does not exist
+/// afterwards.
 #[test]
 fn a_refused_mkfs_changes_nothing() {
     let bench = crate::bench();
@@ -135,8 +136,8 @@ fn a_refused_mkfs_changes_nothing() {
     bench.ok(&["check", "old.img"]);
 }
 
-/// A folder with flags gives them to all below it, also to subvolumes. A hard link of an archive
-/// across a subvolume becomes a copy, and more links from there are links to the copy.
+/// A folder with flags gives them to all objects below it, even to subvolumes. A hard link of an
+/// archive across a subvolume becomes a copy, and more links from there are links to the copy.
 #[test]
 fn flags_and_links_cross_subvolumes() {
     let bench = crate::bench();

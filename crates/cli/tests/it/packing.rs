@@ -3,7 +3,7 @@
 use crate::checker::check;
 use crate::{Bench, text};
 
-/// Bytes in use of the volume that a test works with.
+/// Bytes in use of the volume of the test.
 fn used(bench: &Bench) -> u64 {
     used_of(bench, "v.img")
 }
@@ -14,7 +14,7 @@ fn used_of(bench: &Bench, image: &str) -> u64 {
     shown["used"].as_u64().unwrap_or_else(|| panic!("{shown}"))
 }
 
-/// A property is set, shown, followed, inherited and taken away.
+/// A property is set, shown, obeyed, inherited and removed.
 #[test]
 fn properties() {
     let bench = crate::bench();
@@ -36,7 +36,8 @@ fn properties() {
     check(&bench.path("v.img"));
 }
 
-/// A copy within a volume shares; files written anew are compressed and no longer share.
+/// A copy within a volume shares its data. Defragmented files are compressed, and no longer share
+/// theirs.
 #[test]
 fn sharing_and_defragmenting() {
     let bench = crate::bench();

@@ -1,11 +1,11 @@
-//! What a path belongs to: a volume of ours, something that others have mounted inside of it, or a
-//! folder of ours that is seen elsewhere.
+//! The owner of a path: a volume of ours, a mount of others inside of it, or a folder of ours that
+//! is bound elsewhere.
 
 use crate::checker::check;
 use crate::live::{Mounted, has, run};
 use crate::{Bench, text};
 
-/// What is mounted besides; taken away with this, the last first.
+/// Additional mounts. A drop unmounts them, the last one first.
 struct Others(Vec<std::path::PathBuf>);
 
 impl Others {
@@ -38,8 +38,8 @@ fn names(bench: &Bench, place: &str) -> Vec<String> {
     list.lines().filter_map(|line| line.rsplit(' ').next()).map(str::to_owned).collect()
 }
 
-/// No verb takes what others have mounted inside of a mount for a part of the volume, though by its
-/// name it is one.
+/// A mount of others inside of our mount has a name like a part of the volume. No verb takes it for
+/// one.
 fn refuses_foreign(bench: &Bench, sub: &str, there: &str) {
     let x = &format!("{there}/x");
     std::fs::create_dir(bench.path(x)).expect("a folder");
@@ -79,7 +79,7 @@ fn places_refuse_a_foreign_mount_within() {
     let mounted = Mounted::new(&bench, &[]);
     bench.ok(&["subvolume", "create", "mnt/sub"]);
     let mut others = Others(Vec::new());
-    // Below it lies what would be meant by the name.
+    // Under the mount of others the volume has folders of the same names.
     for folder in ["mnt/there", "mnt/there/x", "mnt/sub/there"] {
         std::fs::create_dir(bench.path(folder)).expect("a folder");
     }
@@ -89,15 +89,15 @@ fn places_refuse_a_foreign_mount_within() {
     refuses_foreign(&bench, "mnt/sub", "mnt/sub/there");
     assert_eq!(names(&bench, "mnt"), ["sub"]);
     drop(others);
-    // With nothing upon it the same place is the volume's.
+    // Without the mount on top, the same place belongs to the volume.
     bench.ok(&["subvolume", "create", "mnt/there/new"]);
     assert_eq!(names(&bench, "mnt"), ["sub", "there/new"]);
     mounted.end();
     check(&bench.path("image"));
 }
 
-/// Subvolumes that are mounts of their own are the volume's, and what others have mounted in those
-/// is not.
+/// Subvolumes that are mounts of their own belong to the volume. Mounts of others inside of these
+/// do not.
 #[test]
 fn submounts_are_ours_and_what_lies_in_them_is_not() {
     if !has(&["umount", "btrfs"], Some("/dev/fuse")) {
@@ -115,7 +115,7 @@ fn submounts_are_ours_and_what_lies_in_them_is_not() {
     refuses_foreign(&bench, "mnt/sub/inner", "mnt/sub/inner/there");
     bench.ok(&["subvolume", "create", "mnt/sub/inner/folder/new"]);
     bench.ok(&["subvolume", "snapshot", "mnt/sub/inner", "mnt/sub/inner/folder/new"]);
-    // A folder of such a one, seen elsewhere.
+    // A folder of such a subvolume, bound elsewhere.
     others.bind(&bench, "mnt/sub/inner/folder", "other");
     bench.ok(&["subvolume", "create", "other/bound"]);
     assert!(bench.path("other/bound").is_dir());
@@ -129,7 +129,7 @@ fn submounts_are_ours_and_what_lies_in_them_is_not() {
     check(&bench.path("image"));
 }
 
-/// A folder that is bound elsewhere is what it is; what is covered there is not meant.
+/// A folder that is bound elsewhere stands for itself, and not for the place that it covers there.
 #[test]
 fn folders_bound_elsewhere_are_what_they_are() {
     if !has(&["umount", "btrfs"], Some("/dev/fuse")) {
@@ -148,7 +148,7 @@ fn folders_bound_elsewhere_are_what_they_are() {
     assert!(bench.path("mnt/with space/more/new").is_dir());
     bench.ok(&["subvolume", "snapshot", "mnt/sub", "other"]);
     bench.ok(&["subvolume", "delete", "other/more/new"]);
-    // The image has the same name for the user that has it mounted.
+    // The name of the image can be used while the user has it mounted.
     bench.ok(&["subvolume", "snapshot", "image:/sub", "mnt/with space/named"]);
     bench.ok(&["subvolume", "snapshot", "other/named", "./image:/sub/other"]);
     bench.ok(&["subvolume", "delete", "other/named", "mnt/sub/other"]);
@@ -156,7 +156,7 @@ fn folders_bound_elsewhere_are_what_they_are() {
     assert!(bench.ok(&["--json", "balance", "status", "other"]).contains('{'));
     bench.fails(&["subvolume", "delete", "other/more"], 1, &["other/more", "not a subvolume"]);
 
-    // The mount is taken away, and what is bound is a mount as good as the first.
+    // After the mount is unmounted, the bound folder still works as a mount.
     run("umount", &["-l", text(&bench.path("mnt"))]);
     bench.ok(&["subvolume", "create", "other/late"]);
     drop(others);
@@ -165,8 +165,8 @@ fn folders_bound_elsewhere_are_what_they_are() {
     check(&bench.path("image"));
 }
 
-/// A mount of ours inside of another is a volume of its own. One that no server answers for, as
-/// another user's, is no place in the outer.
+/// A mount of ours inside of another belongs to its own volume. If no server answers for it, as for
+/// another user's mount, it is still no place in the outer volume.
 #[test]
 fn a_mount_within_a_mount_is_its_own() {
     if !has(&["umount", "btrfs"], Some("/dev/fuse")) {
@@ -198,8 +198,8 @@ fn a_mount_within_a_mount_is_its_own() {
     check(&bench.path("within"));
 }
 
-/// For a folder on another file system the verb names that. For a verb that opens volumes by
-/// itself the message says what to name instead.
+/// For a folder on another file system, the message names that file system. For a verb that opens
+/// volumes itself, the message says what to name instead.
 #[test]
 fn a_folder_is_no_image() {
     if !has(&["umount"], Some("/dev/fuse")) {

@@ -14,17 +14,17 @@ use crate::{Bench, bench, text};
 /// Memory of the server and the programs together.
 const MEMORY: u64 = 256 << 20;
 
-/// A file that does not fit into it, and the step between the bytes that are written.
+/// The length of a file that does not fit into this memory, and the distance of the written bytes.
 const LEN: usize = 320 << 20;
 const PAGE: usize = 4096;
 
 /// Names the file that the other process is to write.
 const WRITE: &str = "BUTTRESS_TEST_PRESSURE";
 
-/// Long enough for a slow machine; what takes longer hangs.
+/// This is enough on a slow machine. If something takes longer, it hangs.
 const PATIENCE: Duration = Duration::from_secs(240);
 
-/// A control group with little memory; gone with this.
+/// A control group with little memory, which is removed when this is dropped.
 struct Group(PathBuf);
 
 impl Group {
@@ -62,20 +62,20 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         let begun = Instant::now();
-        // A process that was waited for leaves it a moment later.
+        // A process leaves the group only a moment after its end.
         while fs::remove_dir(&self.0).is_err() && begun.elapsed() < Duration::from_secs(2) {
             std::thread::sleep(Duration::from_millis(10));
         }
     }
 }
 
-/// What a page begins with, in a round.
+/// The first byte of a page in a round.
 fn byte(page: usize, round: u8) -> u8 {
     (page % 251) as u8 ^ round
 }
 
-/// Not a test by itself: makes all pages of a mapped file dirty, more than there is memory for,
-/// twice, and makes them durable.
+/// Not a test by itself: makes all pages of a mapped file dirty, twice, and syncs them. There is
+/// not enough memory for all of them.
 #[test]
 fn dirty_pages() {
     let Some(path) = std::env::var_os(WRITE) else { return };
@@ -101,7 +101,7 @@ fn dirty_pages() {
     }
 }
 
-/// Waits for a child, and takes the mount away under one that hangs.
+/// Waits for a child. If it hangs, unmounts the volume.
 fn wait(mut child: Child, bench: &Bench) {
     let begun = Instant::now();
     loop {
@@ -118,8 +118,8 @@ fn wait(mut child: Child, bench: &Bench) {
     }
 }
 
-/// The server and a program with more dirty mapped pages than both have memory: the kernel frees
-/// memory by writing to the server, which needs memory for that.
+/// A server and a program share less memory than the program has dirty mapped pages. The kernel
+/// frees memory by writing to the server, which needs memory for that.
 #[test]
 fn a_server_with_little_memory_goes_on() {
     if !has(&["umount", "btrfs"], Some("/dev/fuse")) || !rustix::process::geteuid().is_root() {
@@ -137,7 +137,7 @@ fn a_server_with_little_memory_goes_on() {
     command.args(["--exact", "pressure::dirty_pages", "--nocapture"]).env(WRITE, &path);
     wait(command.spawn().expect("it starts"), &bench);
     mounted.end();
-    // Through another server: what the first had in memory is no answer.
+    // Reads without the first server, so that its memory cannot hide a loss.
     let out = bench.path("out");
     bench.ok(&["cp", "image:/mapped", text(&out)]);
     let found = fs::read(&out).expect("it is there");

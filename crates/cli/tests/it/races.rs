@@ -1,4 +1,5 @@
-//! Another process that works in the same directories, and wants what is copied to lead elsewhere.
+//! Another process works in the same directories as a copy, and tries to lead the copy elsewhere by
+//! links.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
@@ -6,7 +7,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long each of them tries.
+/// How long each test tries.
 const TIME: Duration = Duration::from_millis(1500);
 
 /// Puts links to `victim` where files and directories are being made, and takes them away again,
@@ -19,7 +20,7 @@ fn meddle(folder: &Path, victim: &Path, outside: &Path, is_over: &AtomicBool) {
                 [(format!("file-{number}"), victim), (format!("dir-{number}"), outside)]
             {
                 let name = folder.join(name);
-                // Whatever fails, the next try may not.
+                // Any of these may fail, because the next try may succeed.
                 let _ = std::fs::remove_file(&spare);
                 let _ = symlink(target, &spare);
                 let _ = std::fs::rename(&name, folder.with_extension("away"));
@@ -32,8 +33,8 @@ fn meddle(folder: &Path, victim: &Path, outside: &Path, is_over: &AtomicBool) {
     }
 }
 
-/// Files with modes, several names and directories: copied out while their names are swapped for
-/// links. What the links lead to keeps its content, its mode and its names.
+/// Files with modes and several names, and directories, are copied out while links replace their
+/// names. The target of the links keeps its content, its mode and its names.
 #[test]
 fn nothing_is_written_through_links_that_come_while_copying() {
     let bench = crate::bench();
@@ -61,7 +62,7 @@ fn nothing_is_written_through_links_that_come_while_copying() {
         scope.spawn(|| meddle(&bench.path("target"), &victim, &outside, &is_over));
         while begin.elapsed() < TIME {
             let _ = std::fs::remove_dir_all(bench.path("target"));
-            // It may well fail: that is what it should do when a name leads elsewhere.
+            // The copy may fail, as it should when a name leads elsewhere.
             let output = bench.run(&["cp", "-a", "image:/", "target"]);
             let error = String::from_utf8_lossy(&output.stderr);
             assert!(!error.contains("panicked"), "{error}");
@@ -78,7 +79,7 @@ fn nothing_is_written_through_links_that_come_while_copying() {
     assert_eq!(mode & 0o7000, 0);
 }
 
-/// Files that become links to a secret while they are copied in: the secret is not.
+/// Files become links to a secret while they are copied in. The secret is not copied.
 #[test]
 fn nothing_is_read_through_links_that_come_while_copying() {
     let bench = crate::bench();
@@ -121,7 +122,7 @@ fn nothing_is_read_through_links_that_come_while_copying() {
         }
         is_over.store(true, Ordering::Relaxed);
     });
-    // 300 MiB, where every byte looked at here costs a hundred times what it costs there.
+    // `grep` searches these 300 MiB a hundred times faster than unoptimised code here.
     let mut search = Command::new("grep");
     search.args(["-qaF", "a secret that nobody may see"]).arg(bench.path("image"));
     let found = search.status().expect("grep runs").code();

@@ -1,4 +1,4 @@
-//! Volumes in stores of objects, by the program: every verb takes their places.
+//! Volumes in object stores, by the program: every verb accepts their places.
 
 use std::process::Command;
 
@@ -11,7 +11,7 @@ fn place(bench: &crate::Bench, name: &str) -> String {
     format!("file://{}", bench.path(name).display())
 }
 
-/// What Linux's own checker says of a copy of the volume, where there is one.
+/// Checks a copy of the volume with `btrfs check`, where that is installed.
 fn check_copy(bench: &crate::Bench, volume: &str, image: &str) {
     bench.ok(&["cp", volume, image]);
     bench.ok(&["check", "--check-data-csum", image]);
@@ -21,7 +21,8 @@ fn check_copy(bench: &crate::Bench, volume: &str, image: &str) {
     }
 }
 
-/// Made, filled, listed, changed, checked and copied down and up without a server or a mount.
+/// A volume is made, filled, listed, changed, checked, and copied down and up, without a server or
+/// a mount.
 #[test]
 fn verbs_work_on_a_volume_in_a_folder() {
     let bench = bench();
@@ -63,7 +64,7 @@ fn a_volume_grows_by_its_name() {
     assert_eq!(std::fs::metadata(bench.path("copy.img")).expect("a copy").len(), 3 << 30);
 }
 
-/// Wrong places are named, by what is wrong with them.
+/// For a wrong place, the message says what is wrong with it.
 #[test]
 fn wrong_places_are_named() {
     let bench = bench();
@@ -78,8 +79,8 @@ fn wrong_places_are_named() {
     bench.fails(&["device", "add", &volume, "other.img", "--force"], 4, &["common commit"]);
 }
 
-/// Mounted, written, unmounted and mounted again: the content is equal, and the copy is clean for
-/// Linux. A second writer is refused meanwhile, and readers are not.
+/// A volume is mounted, written, unmounted and mounted again. The content is equal, and Linux finds
+/// no fault in a copy. A second writer is refused meanwhile, and readers are not.
 #[test]
 fn a_mount_of_a_volume_in_a_folder_keeps_its_content() {
     if !can_mount() {
@@ -106,7 +107,7 @@ fn a_mount_of_a_volume_in_a_folder_keeps_its_content() {
     check_copy(&bench, &volume, "copy.img");
 }
 
-/// A server that is killed leaves the last commit, and the next mount needs no word for it.
+/// A killed server leaves the last commit, and the next mount needs no option for that.
 #[test]
 fn a_killed_server_leaves_what_was_synced() {
     if !can_mount() {
@@ -287,7 +288,8 @@ impl Drop for Server {
     }
 }
 
-/// The same on a server: made, filled, mounted, pinned, cloned, collected, copied down and up.
+/// The same on an S3 server. A volume is made, filled, mounted, pinned, cloned, collected, and
+/// copied down and up.
 #[test]
 fn a_volume_on_a_server_is_one_as_others_are() {
     let bench = bench();
@@ -319,8 +321,8 @@ fn a_volume_on_a_server_is_one_as_others_are() {
     bench.fails(&["mkfs", &wrong, "--size", "1G"], 1, &["no such bucket"]);
 }
 
-/// Commits are listed, kept and let go of; a clone has an identifier of its own, is a volume as
-/// others are, and outlives what happens to its base.
+/// Commits are listed, pinned and released. A clone has its own identifier, is a complete volume,
+/// and survives changes of its base.
 #[test]
 fn pins_and_clones_keep_what_they_name() {
     let bench = bench();

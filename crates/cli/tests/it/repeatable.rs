@@ -26,13 +26,13 @@ fn tree(top: &Path, is_backwards: bool) {
         let content: Vec<u8> = (0..number * 1500).map(|at| (at * number / 7) as u8).collect();
         file.write_all_at(&content, 0).expect("written");
         file.set_permissions(PermissionsExt::from_mode(0o600 + number % 8)).expect("a mode");
-        // Some times are older than the last that may be.
+        // Some times are before the latest one that the volume may have.
         if number.is_multiple_of(2) {
             let time = UNIX_EPOCH + Duration::new(1_600_000_000 + u64::from(number), 5);
             file.set_modified(time).expect("a time");
         }
     }
-    // Zeros that are written, and zeros that are a hole.
+    // Some zeros of the file are written, and others are a hole.
     let zeros = File::create(top.join("zeros")).expect("a file");
     zeros.write_all_at(b"end", 3 << 20).expect("written");
     if is_backwards {
@@ -56,8 +56,8 @@ fn mkfs(bench: &Bench, words: &[&str], epoch: Option<&str>) -> Vec<u8> {
     std::fs::read(&image).expect("the image")
 }
 
-/// Equal trees give equal bytes, whatever the order of their names on the host and the holes that
-/// it has; other trees give other identifiers.
+/// Equal trees give equal bytes, whatever the order of names and the holes on the host. Other trees
+/// give other identifiers.
 #[test]
 fn equal_trees_give_equal_volumes() {
     let bench = crate::bench();
@@ -83,7 +83,7 @@ fn equal_trees_give_equal_volumes() {
     assert_ne!(before, uuid(), "other content, other identifiers");
 }
 
-/// Without a folder, with a seed, and with a number that is none.
+/// Volumes without a folder, volumes from a seed, and an invalid `SOURCE_DATE_EPOCH`.
 #[test]
 fn a_seed_gives_identifiers() {
     let bench = crate::bench();

@@ -1,4 +1,4 @@
-//! `buttress restore`, `undelete` and `rescue`: what they print, and how they end.
+//! `buttress restore`, `undelete` and `rescue`: their output and their exit codes.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
@@ -69,7 +69,7 @@ fn deleted_files_come_back() {
     assert_eq!(output.status.code(), Some(2));
 }
 
-/// What is mended is listed before, and nothing is written without `--yes`.
+/// All repairs are listed before, and nothing is written without `--yes`.
 #[test]
 fn mending_needs_a_yes() {
     let bench = crate::bench();

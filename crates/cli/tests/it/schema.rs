@@ -1,4 +1,4 @@
-//! What scripts read, against the schemas of the documents.
+//! The documents that scripts read, against their schemas.
 
 use std::fs;
 
@@ -10,7 +10,7 @@ use crate::text;
 
 const STATS: &str = include_str!("../../../../docs/stats.schema.json");
 
-/// The figures of a mount that did something, by its place and in the list of all.
+/// The figures of a mount with some work done, by its place and in the list of all mounts.
 #[test]
 fn stats_follow_their_schema() {
     if !has(&["umount"], Some("/dev/fuse")) {

@@ -32,7 +32,7 @@ fn mount(bench: &Bench, place: &str, options: &str) {
     bench.ok(&["mount", "image", place, "-o", options]);
 }
 
-/// What the kernel lists of a mount at a place: what it shows, and its own options.
+/// The kernel's entry of the mount at a place: the shown folder, and the mount's own options.
 fn listed(bench: &Bench, place: &str) -> Option<(String, String)> {
     let list = fs::read_to_string("/proc/self/mountinfo").expect("the list");
     let point = bench.path(place);
@@ -91,7 +91,7 @@ impl Drop for Map {
     }
 }
 
-/// What is written by one mount is there in the others, by calls and by maps, without a sync.
+/// A write by one mount is visible in the others, by calls and by mappings, without a sync.
 #[test]
 fn mounts_show_writes_of_each_other() {
     if !can_mount() {
@@ -169,7 +169,8 @@ fn each_mount_has_its_own_flags() {
     remount("c", "remount,ro");
     refused("c");
     write("a").expect("the other is as it was");
-    // With the last one the volume itself goes to rest, and any of them wakes it.
+    // When the last mount becomes read-only, the volume does, too. Each of the mounts can make it
+    // writable again.
     remount("a", "remount,ro");
     check(&bench.path("image"));
     remount("b", "remount,rw");
@@ -199,7 +200,7 @@ fn the_last_mount_closes_the_volume() {
         mount(&bench, "c", "subvol=@");
         let first = server(&bench).expect("it is served");
         fs::write(bench.path(order[2]).join("last"), order.concat()).expect("it is written");
-        // By our verb, by the kernel alone, and while a program uses it.
+        // The mounts are unmounted by our verb, without the helper, and while a program uses one.
         bench.ok(&["umount", order[0]]);
         away(&["-i"], order[1]);
         assert_eq!(server(&bench), Some(first));
@@ -214,7 +215,7 @@ fn the_last_mount_closes_the_volume() {
     }
 }
 
-/// What others bind or mount on top keeps the volume open, and is not in the way.
+/// Binds of a mount keep the volume open. Mounts of others on top of it do no harm.
 #[test]
 fn binds_and_mounts_on_top_count_as_mounts() {
     if !can_mount() {
@@ -234,7 +235,7 @@ fn binds_and_mounts_on_top_count_as_mounts() {
     run("umount", &[&path("a/folder")]);
     bench.ok(&["umount", "a"]);
     assert!(server(&bench).is_some(), "it is bound elsewhere");
-    // A mount of the volume can begin with what is bound.
+    // If only a bind is left, another mount of the volume can begin.
     mount(&bench, "c", "subvol=@home");
     assert_eq!(fs::read(bench.path("c/file")).expect("it is read"), b"x");
     run("umount", &[&path("b")]);
@@ -302,7 +303,7 @@ fn a_killed_server_ends_all_mounts() {
     ends(&bench);
 }
 
-/// A signal takes every mount away.
+/// A signal to the server unmounts every mount.
 #[test]
 fn a_signal_takes_all_mounts_away() {
     if !can_mount() {
@@ -349,7 +350,8 @@ fn mounts_that_begin_together_have_one_server() {
     ends(&bench);
 }
 
-/// What a second mount cannot have is refused or named.
+/// If a second mount asks for an option that it cannot have, it is refused or a message names the
+/// option.
 #[test]
 fn a_second_mount_says_what_it_cannot_have() {
     if !can_mount() {
@@ -379,8 +381,8 @@ fn a_second_mount_says_what_it_cannot_have() {
     ends(&bench);
 }
 
-/// The lines that Fedora and openSUSE write, by `UUID=`: mounted, mounted once more, remounted,
-/// listed and unmounted by the programs of every day.
+/// The lines that Fedora and openSUSE write, with `UUID=`. The usual programs mount them, mount
+/// them once more, remount, list and unmount them.
 #[test]
 fn lines_of_an_fstab_are_mounted_together() {
     if !can_mount() || !Path::new("/dev/loop-control").exists() {

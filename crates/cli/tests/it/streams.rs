@@ -1,4 +1,4 @@
-//! Subvolumes of running mounts as streams, out of one and into another.
+//! Subvolumes are sent as streams from one running mount to another.
 
 use std::process::Stdio;
 
@@ -6,8 +6,8 @@ use crate::checker::check;
 use crate::live::{Mounted, has, run};
 use crate::text;
 
-/// What one mount sends another receives, also differences, while programs look on. Images take the
-/// same streams.
+/// One mount receives what another sends, even differences, while programs use both. Images can
+/// receive the same streams.
 #[test]
 fn mounts_send_and_receive() {
     if !has(&["fusermount3", "diff"], Some("/dev/fuse")) {
@@ -45,15 +45,15 @@ fn mounts_send_and_receive() {
     let refused = std::fs::write(target.join("second/more"), "x").expect_err("it is read-only");
     assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
 
-    // The stream of a mount is the image's own.
+    // The stream of a mount is equal to the stream of its image.
     from.ok(&["send", "-f", "mounted.stream", "mnt/second"]);
     from.fails(&["send", "-f", "none.stream", "mnt/home"], 1, &["is not read-only"]);
-    // A receiver that goes away ends the order, and the mount goes on.
+    // If a receiver goes away, the order ends and the mount goes on.
     let mut cut = from.command(&["send", "mnt/second"]);
     let mut cut = cut.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it starts");
     drop(cut.stdout.take());
     cut.wait().expect("it ends");
-    // So does a sender that sends no stream.
+    // The same holds for a sender that sends no stream.
     let mut wrong = to.command(&["receive", "mnt"]);
     let mut wrong = wrong.stdin(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts");
     assert!(!wrong.wait().expect("it ends").success());

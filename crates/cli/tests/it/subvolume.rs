@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::checker::check;
 use crate::text;
 
-/// Made, copied, shown, deleted; and the volume is right all the while.
+/// Subvolumes are made, copied, shown and deleted, and the checker finds no fault.
 #[test]
 fn subvolumes_by_command() {
     let bench = crate::bench();
@@ -59,8 +59,8 @@ fn subvolumes_by_command() {
     check(&bench.path("v.img"));
 }
 
-/// Whatever answers people answers scripts: one JSON document, of what was done before a failure
-/// too.
+/// Every verb can answer scripts, with one JSON document. After a failure the document has all that
+/// was done before.
 #[test]
 fn verbs_answer_scripts() {
     let bench = crate::bench();

@@ -1,4 +1,4 @@
-//! What files and folders take, beside what Linux and its tools say of the same image.
+//! The space that files and folders take, compared with Linux and its tools on the same image.
 
 use std::fs;
 use std::os::unix::fs::{FileExt, symlink};
@@ -11,8 +11,8 @@ use crate::{Bench, text};
 
 const KIB: u64 = 1024;
 
-/// A volume with files of all kinds: shared by a clone and by a snapshot, packed, inline, with
-/// holes, allocated ahead, with two names, overwritten in the middle.
+/// A volume with files of all kinds: shared by a clone and by a snapshot, compressed, inline, with
+/// holes, preallocated, with two names, overwritten in the middle.
 fn volume() -> Bench {
     let bench = crate::bench();
     bench.volume("image", "300M");
@@ -56,13 +56,13 @@ fn volume() -> Bench {
     bench
 }
 
-/// Lines in which the place has the same name in all of them.
+/// The lines of an output, with `X` in the place of `place`.
 fn lines(said: &str, place: &str) -> Vec<String> {
     said.lines().map(|line| line.replace(place, "X").trim_end().to_owned()).collect()
 }
 
-/// `btrfs filesystem du` and `compsize` are run on a mount of Linux. Our words have the same
-/// figures on the image and on a mount of it.
+/// `btrfs filesystem du` and `compsize` run on a mount of Linux. Our commands print the same
+/// figures for the image and for a mount of it.
 #[test]
 fn files_take_what_linux_says() {
     let needed = ["btrfs", "compsize", "mount", "umount", "fallocate"];
@@ -94,14 +94,14 @@ fn files_take_what_linux_says() {
     let image = format!("{}:", text(&bench.path("image")));
     told(&image);
     let mounted = Mounted::new(&bench, &[]);
-    // By this name the program looks for sockets where the mount has its own.
+    // With this name, the program finds the socket of the mount.
     let told_by_mount = bench.ok(&["compsize", "-b", text(&bench.path("mnt/s"))]);
     assert_eq!(told_by_mount, packed[0]);
     mounted.end();
     check(&bench.path("image"));
 }
 
-/// What a folder has alone is what deleting it gives back; what is shared stays.
+/// The exclusive bytes of a folder are those that its deletion gives back. Shared bytes stay.
 #[test]
 fn folders_tell_what_deleting_them_gives_back() {
     if !has(&["umount", "fallocate"], Some("/dev/fuse")) {
@@ -117,7 +117,7 @@ fn folders_tell_what_deleting_them_gives_back() {
     };
     let of_image = rows(&bench, "image:/");
     let number = |row: &Value, name: &str| row[name].as_u64().expect("bytes");
-    // Files of the subvolume and the snapshot lie in leaves that both have.
+    // The items of the subvolume's files lie in leaves that it shares with the snapshot.
     bench.ok(&["subvolume", "snapshot", "image:/snap", "image:/snap2"]);
     let whole = find(&rows(&bench, "image:/"), "image:/");
     assert_eq!(whole["shared_bytes"], 0, "nothing else shares with the top: {whole}");
@@ -148,14 +148,15 @@ fn folders_tell_what_deleting_them_gives_back() {
     check(&bench.path("image"));
 }
 
-/// The map has every byte in use once, names files where they lie, and takes no name for markup.
+/// The map has every byte in use once, and names files at their places. No name is taken for
+/// markup.
 #[test]
 fn map_shows_everything_in_use() {
     let bench = crate::bench();
     bench.volume("image", "300M");
     fs::write(bench.path("file"), vec![7; 3 << 20]).expect("it is written");
     bench.ok(&["mkdir", "image:/<"]);
-    // The way to it reads like the end of an element.
+    // The path of this file looks like the end of an element.
     bench.ok(&["cp", "file", "image:/</script><b>&"]);
     for file in ["map.html", "map.svg"] {
         bench.ok(&["map", "image", "--output", file]);

@@ -1,4 +1,4 @@
-//! The end of a mount: what is on the image when it is unmounted, helpers of mount(8), and verbs
+//! The end of a mount: the content of the image after an unmount, helpers of mount(8), and verbs
 //! that come early.
 
 use std::fs;
@@ -20,7 +20,7 @@ pub(crate) fn can_mount() -> bool {
     has(&["umount", "btrfs", "unshare"], Some("/dev/fuse")) && rustix::process::getuid().is_root()
 }
 
-/// The program under the name of a helper.
+/// Makes a link with the name of a helper to the program.
 fn link(bench: &Bench, name: &str) -> PathBuf {
     let link = bench.path("sbin").join(name);
     if !link.exists() {
@@ -36,8 +36,8 @@ pub(crate) fn helper(bench: &Bench, name: &str, args: &[&str]) -> Output {
     command.env("BUTTRESS_RUNTIME_DIR", bench.path("run")).output().expect("it starts")
 }
 
-/// Runs a script where mount(8) and umount(8) find the helpers, and nothing else of the machine
-/// sees them.
+/// Runs a script so that its mount(8) and umount(8) find the helpers, but no other program of the
+/// machine does.
 pub(crate) fn script(bench: &Bench, text: &str) -> Output {
     for kind in ["buttress", "fuse.buttress", "fuseblk.buttress"] {
         link(bench, &format!("mount.{kind}"));
@@ -84,7 +84,7 @@ fn files_of(bench: &Bench, image: &str) -> usize {
     bench.ok(&["ls", &format!("{image}:/")]).lines().count()
 }
 
-/// Copies the image at once, and finds all in the copy, which is a clean volume.
+/// Copies the image at once, and checks that the copy is a clean volume with all files.
 #[track_caller]
 fn everything_is_there(bench: &Bench) {
     fs::copy(bench.path("image"), bench.path("copy")).expect("a copy");
@@ -93,7 +93,7 @@ fn everything_is_there(bench: &Bench) {
     check(&bench.path("copy"));
 }
 
-/// The image is whole, and free, at the moment that the command is done.
+/// When the command ends, the image is complete and not locked.
 #[test]
 fn unmounting_ends_when_everything_is_on_the_image() {
     if !can_mount() {
@@ -249,7 +249,8 @@ fn verbs_wait_for_a_server_that_is_closing() {
     check(&bench.path("image"));
 }
 
-/// Behind two dashes the child's own switches would be names, and it would start a child in turn.
+/// Two dashes come before the names. The switches of the child must not follow them: they would be
+/// names, and the child would start another.
 #[test]
 fn names_behind_dashes_start_one_server() {
     if !can_mount() {
@@ -264,8 +265,7 @@ fn names_behind_dashes_start_one_server() {
     bench.fails(&["umount", "/proc"], 1, &["/proc", "proc", "not ours"]);
 }
 
-/// A server that is killed has perhaps lost the last commit, which is no success; its dead mount
-/// can be taken away.
+/// A killed server may have lost the last commit. Its dead mount can still be unmounted.
 #[test]
 fn a_server_that_died_is_no_success() {
     if !can_mount() {

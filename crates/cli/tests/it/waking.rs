@@ -83,7 +83,7 @@ fn a_read_only_mount_becomes_writable() {
     }
 }
 
-/// A second mount may be writable where the first is not, which stays as it is.
+/// A second mount may be writable although the first is not. The first stays as it is.
 #[test]
 fn a_second_mount_may_be_writable() {
     if !can_mount() {
@@ -104,7 +104,7 @@ fn a_second_mount_may_be_writable() {
     ends(&bench);
 }
 
-/// Where the volume cannot be written the remount says why, and it is read as before.
+/// If the volume cannot be written, the remount says why, and reads go on as before.
 #[test]
 fn a_volume_that_cannot_be_written_stays_read_only() {
     if !can_mount() || !Path::new("/dev/loop-control").exists() {
@@ -121,7 +121,7 @@ fn a_volume_that_cannot_be_written_stays_read_only() {
         is_read_only(&bench, "a");
         assert_eq!(fs::read(bench.path("a/@/file")).expect("it is read"), b"as it was");
     };
-    // Another reader has it open: it would see what is written.
+    // Another reader has the volume open, and would see the writes.
     bench.ok(&["mount", "image", "a", "-o", "ro"]);
     let reader = FileDevice::open(bench.path("image"), OpenOptions::READ).expect("it is shared");
     refused("remount,rw", &["image"]);

@@ -8,8 +8,8 @@ use crate::checker::check;
 use crate::live::{Mounted, has, run};
 use crate::{Bench, text};
 
-/// Command lines with `X` for the mount, in an order in which each finds what it needs. Both
-/// programs print the same for each, but for numbers, identifiers and times.
+/// Command lines with `X` for the mount. Their order gives each line what it needs. Both programs
+/// print the same for each, except for numbers, identifiers and times.
 const LINES: [&str; 59] = [
     "replace status X",
     "replace status -1 X",
@@ -72,10 +72,10 @@ const LINES: [&str; 59] = [
     "balance start --full-balance X",
 ];
 
-/// What stands around numbers.
+/// Characters around numbers.
 const SEPARATORS: [char; 6] = [' ', '\t', ':', '\'', '(', '='];
 
-/// A text without what differs from volume to volume.
+/// A text without the parts that differ between volumes.
 fn plain(text: &str, top: &str, device: &str) -> String {
     let text = text.replace(device, "DEVICE").replace(top, "X");
     let mut out = String::new();
@@ -91,7 +91,7 @@ fn plain(text: &str, top: &str, device: &str) -> String {
         }
         out.push('\n');
     }
-    // Padding before a number, and rules as wide as it.
+    // The padding before a number and the lines under it depend on its width.
     for pair in ["  ", "--"] {
         while out.contains(pair) {
             out = out.replace(pair, &pair[1..]);
@@ -107,7 +107,7 @@ fn program(bench: &Bench, name: &Path) -> Command {
     command
 }
 
-/// Runs one line, and answers what it printed and how it ended.
+/// Runs one line, and returns its output and its exit code.
 fn answer(bench: &Bench, name: &Path, line: &str, top: &str, device: &str) -> String {
     let words = line.split(' ').map(|word| match word.strip_prefix('X') {
         Some(rest) => format!("{top}{rest}"),
@@ -119,7 +119,8 @@ fn answer(bench: &Bench, name: &Path, line: &str, top: &str, device: &str) -> St
     format!("$ btrfs {line}\n{said}ends with {:?}\n", output.status.code())
 }
 
-/// A session of commands prints on a mount of ours what btrfs-progs print on one of Linux.
+/// On a mount of ours, a session of commands prints the same as btrfs-progs print on a mount of
+/// Linux.
 #[test]
 fn btrfs_says_the_same_on_both() {
     let needed = ["mkfs.btrfs", "btrfs", "mount", "umount", "losetup", "cp"];
@@ -156,7 +157,7 @@ fn btrfs_says_the_same_on_both() {
         begun.into_iter().chain(rest).collect()
     };
     let wanted = session(&theirs, &top, device);
-    // What lies on a mount of Linux goes to btrfs-progs.
+    // A command for a mount of Linux is passed on to btrfs-progs.
     let passed_on = answer(&bench, &ours, "subvolume list X", text(&top), device);
     assert_eq!(passed_on, answer(&bench, &theirs, "subvolume list X", text(&top), device));
     run("umount", &[text(&top)]);
@@ -171,7 +172,8 @@ fn btrfs_says_the_same_on_both() {
     check(&image);
 }
 
-/// After a replacement, `replace status` and `cancel` say on a mount what they say on Linux.
+/// After a replacement, `replace status` and `cancel` print the same on a mount of ours as on
+/// Linux.
 #[test]
 fn replacements_are_told_as_by_btrfs_progs() {
     let needed = ["mkfs.btrfs", "btrfs", "mount", "umount", "losetup"];

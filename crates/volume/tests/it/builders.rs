@@ -13,13 +13,13 @@ use buttress_volume::{Error, OpenOptions, Parity, Volume};
 pub(crate) const DEVICE_LEN: u64 = 80 << 20;
 pub(crate) const CHUNK_AT: Logical = Logical(1 << 30);
 pub(crate) const FSID: [u8; 16] = *b"0123456789abcdef";
-pub(crate) const WRITE: OpenOptions =
-    OpenOptions { writable: true, degraded: false, may_begin_writing: false, parity: Parity::Rows };
+pub(crate) const WRITE: OpenOptions = OpenOptions { writable: true, ..READ };
 pub(crate) const READ: OpenOptions = OpenOptions {
     writable: false,
     degraded: false,
     may_begin_writing: false,
     parity: Parity::Rows,
+    repairs: false,
 };
 
 pub(crate) fn uuid(id: u64) -> [u8; 16] {

@@ -130,8 +130,8 @@ fn requests_cross_chunks() {
     }
 }
 
-/// V3: where chunks that were read with a volume claim the same bytes of a device, the volume is
-/// read-only. Then no copy is repaired. Chunks that only touch are fine.
+/// V3: if chunks of a volume claim the same bytes of a device, the volume is opened read-only, and
+/// no copy is repaired. Chunks that only touch are fine.
 #[test]
 fn bytes_of_a_device_are_one_chunks() {
     let next = CHUNK_AT.end(6 << 20);
@@ -213,7 +213,7 @@ fn the_map_agrees_with_a_model() {
                 }
                 continue;
             }
-            // Few, which may overlap, or many, of which none does.
+            // Adds few chunks, which may overlap, or many, of which none does.
             let large = rng.chance(1, 50);
             let (mut grown, mut added, mut fits) = (model.clone(), Vec::new(), true);
             for _ in 0..if large { 400 } else { 1 + rng.below(3) } {

@@ -1,4 +1,4 @@
-//! Bad copies: passed over, reported, rewritten.
+//! Bad copies are skipped, reported and rewritten.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,7 +20,7 @@ fn spoil(device: &MemoryDevice, offset: u64) {
     device.write_at(offset, &[!byte[0]]).expect("memory");
 }
 
-/// Passes what equals `expected`.
+/// A check that passes only bytes equal to `expected`.
 fn equals(expected: &[u8]) -> impl Fn(&[u8]) -> Result<(), String> {
     move |bytes| if bytes == expected { Ok(()) } else { Err("it differs".to_owned()) }
 }
@@ -150,7 +150,7 @@ fn reads_around_a_device_that_fails() {
     assert_eq!((logical, device), (CHUNK_AT, DeviceId(1)));
 }
 
-/// Without another copy, what is told is what the device said.
+/// Without another copy, the error is the one that the device gave.
 #[test]
 fn a_lone_copy_that_fails_keeps_its_cause() {
     let broken = Arc::new(Broken { inner: MemoryDevice::new(crate::builders::DEVICE_LEN) });

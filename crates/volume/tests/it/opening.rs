@@ -112,7 +112,7 @@ fn a_missing_device_is_named() {
     assert!(matches!(open(&[], READ), Err(Error::NoDevices)));
 }
 
-/// Degraded: a volume with every byte there is read and written; otherwise it is only read.
+/// A degraded volume with every byte readable is read and written. Otherwise it is only read.
 #[test]
 fn degraded_goes_on_with_what_is_left() {
     let degraded = OpenOptions { writable: true, degraded: true, ..OpenOptions::default() };
@@ -136,7 +136,7 @@ fn degraded_goes_on_with_what_is_left() {
 }
 
 /// A device that fails its writes is left behind, and its superblock says so later. Without another
-/// copy the failure stands.
+/// copy the write fails.
 #[test]
 fn a_failing_device_is_left_behind() {
     let all = devices(2, &[chunk(RAID1, CHUNK_AT, 6 << 20, &[1, 2])]);
@@ -191,7 +191,7 @@ impl Layer for Broken {
 
     fn on_write(&self, offset: u64, buf: &[u8]) -> Result<(), buttress_block::Error> {
         if self.on.load(Ordering::Relaxed) {
-            // Any failure of the device is enough: this one is past its end.
+            // Makes the device fail by a write past its end.
             return self.inner.write_at(u64::MAX, buf);
         }
         self.inner.write_at(offset, buf)

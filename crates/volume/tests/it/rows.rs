@@ -35,7 +35,8 @@ impl Striped {
             stripe.offset = 2 << 20;
         }
         let devices = devices(count, &[]);
-        // Ranges that were never written are not zeros, and have no parity.
+        // The devices begin with random bytes. So ranges that were never written are not zeros, and
+        // have no right parity.
         for (index, device) in devices.iter().enumerate() {
             let noise = pattern(index as u64, (ROWS * UNIT) as usize);
             device.write_at(2 << 20, &noise).expect("memory");

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use buttress_base::Rng;
 use buttress_block::Device;
 use buttress_hostile::image::{Image, SUPERBLOCKS};
-use buttress_hostile::{cache, requests, seeds, small, streams, targets, trees};
+use buttress_hostile::{cache, requests, seeds, small, stores, streams, targets, trees};
 
 use crate::{choices, each};
 
@@ -154,6 +154,12 @@ fn streams_of_subvolumes() {
 fn requests_of_fuse() {
     let base = small::filled(small::Make::PLAIN);
     each("fuse", (0, 200), |seed| choices(seed, 1200), move |bytes| requests::fuse(&base, bytes));
+}
+
+/// Volumes in stores with wrong manifests, envelopes, maps, tables and extents.
+#[test]
+fn volumes_in_stores() {
+    each("store", (0, 150), |seed| choices(seed, 16 + seed as usize % 80), stores::store);
 }
 
 /// Folders for `mkfs --rootdir`.

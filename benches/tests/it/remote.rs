@@ -1,0 +1,26 @@
+//! `buttress-bench remote` at small sizes: it ends, and counts of requests are what they are.
+
+use serde_json::Value;
+
+/// An fsync takes two requests, one of them the manifest, and none with a local log. A fork takes a
+/// handful, however much there is.
+#[test]
+fn requests_of_a_store_are_counted() {
+    let bench = crate::bench();
+    let words = "--json --runs 1 --scale 0.1 remote --mib 20 --files 600 --latencies 0 --objects 300 \
+                 --overwritten-mib 4 --dir .";
+    let words: Vec<&str> = words.split_whitespace().collect();
+    let rows: Vec<Value> = serde_json::from_str(&bench.ok(&words)).expect("rows");
+    let median = |what: &str, place: &str| {
+        let row = rows.iter().find(|row| {
+            row["what"].as_str().is_some_and(|found| found.contains(what)) && row["place"] == place
+        });
+        row.and_then(|row| row["median"].as_f64()).unwrap_or_else(|| panic!("{what} {place}"))
+    };
+    let puts = median("requests of an fsync", "store 0 ms");
+    assert!((1.9..4.0).contains(&puts), "{puts} puts");
+    assert!(median("requests of an fsync", "store 0 ms, cache") < puts);
+    assert!(median("a fork: requests", "store 30 ms") <= 8.0);
+    let sent = median("bytes sent for each written", "store 0 ms");
+    assert!(sent >= 1.0, "{sent}");
+}

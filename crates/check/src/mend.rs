@@ -1,0 +1,272 @@
+//! Mends items of trees: names, inodes, sizes, nodes with wrong headers.
+//!
+//! # How
+//!
+//! Each issue of a report proposes a fix: a sentence and the edits of items. The fixes are made on
+//! trial devices in memory, then the volume is checked again. That shows what the fixes uncovered,
+//! for the next round. In a round, only fixes of the first stage are made: nodes, inodes, names,
+//! lost files, then counts that follow from these.
+//!
+//! # Invariants
+//!
+//! - **ME1** Nothing is written before the volume with all fixes was checked. The fixes count only
+//!   if no error is new.
+//! - **ME2** Each issue proposes at most one fix, so the rounds end.
+//! - **ME3** Nodes are durable before superblocks.
+//! - **ME4** In a tree that lacks a node, only nodes are mended. Names and counts would follow what
+//!   is left of it.
+//!
+//! # Failure
+//!
+//! Leaves are overwritten where they lie. A power cut meanwhile can damage one. So the power must
+//! not fail, or there must be a journal: it puts the old bytes back.
+
+mod devices;
+mod editor;
+mod extents;
+mod inodes;
+mod names;
+mod nodes;
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use buttress_block::Device;
+use buttress_format::limits::{SUPER_OFFSETS, SUPER_SIZE};
+use buttress_format::{Ino, Kind, TreeId};
+use buttress_volume::Volume;
+
+use crate::error::Result;
+use crate::issue::{Issue, Severity};
+use crate::kinds::{damaged_tree, is_of_extents};
+use crate::options::{NoProgress, Options};
+use crate::report::Report;
+use crate::run::check_devices;
+use crate::trial::Trial;
+use editor::{Editor, Fix};
+
+/// The most rounds. Each mends a thousand issues of a kind.
+const ROUNDS: usize = 64;
+
+/// The flag of a superblock that makes its volume a seed.
+const SEED: u64 = 1 << 32;
+/// The first stage: nodes.
+const NODES: u8 = 0;
+
+/// What was mended, and the report afterwards.
+pub(crate) struct Mended {
+    pub(crate) done: Vec<String>,
+    pub(crate) report: Report,
+}
+
+/// Mends what can be mended. `None` if there is nothing to mend, or if the volume would not be
+/// better. `announce` gets each sentence before the first write.
+pub(crate) fn mend(
+    devices: &[Arc<dyn Device>],
+    report: &Report,
+    options: &Options,
+    announce: &mut dyn FnMut(&str),
+) -> Result<Option<Mended>> {
+    // Without a device, its copies would stay as they are.
+    let is_whole = !report.has("device-missing");
+    if !is_whole || !report.issues.iter().any(|issue| stage(issue).is_some()) {
+        return Ok(None);
+    }
+    for device in devices {
+        // A leaf on a seed belongs to other volumes, too.
+        if Volume::read_superblock(&**device)?.flags & SEED != 0 {
+            return Ok(None);
+        }
+    }
+    let trials: Vec<Arc<Trial>> = devices.iter().map(|one| Arc::new(Trial::new(one))).collect();
+    let tried: Vec<Arc<dyn Device>> =
+        trials.iter().map(|one| Arc::clone(one) as Arc<dyn Device>).collect();
+    // Data was not changed; its checksums need not be read again.
+    let options = Options { check_data_csum: false, ..options.clone() };
+    let mut now = report.clone();
+    let mut seen: HashSet<Issue> = HashSet::new();
+    let mut done = Vec::new();
+    for _ in 0..ROUNDS {
+        let lost = Lost::of(&now);
+        let open = now.issues.iter().filter(|issue| !seen.contains(*issue));
+        let staged: Vec<(u8, &Issue)> = open
+            .filter_map(|issue| Some((stage(issue)?, issue)))
+            .filter(|(stage, issue)| *stage == NODES || !lost.touches(issue))
+            .collect();
+        let Some(first) = staged.iter().map(|(stage, _)| *stage).min() else { break };
+        let Ok(editor) = Editor::open(&tried) else { break };
+        let before = done.len();
+        for (_, issue) in staged.iter().filter(|(stage, _)| *stage == first) {
+            seen.insert((*issue).clone());
+            // A tree that cannot be read proposes nothing.
+            let Ok(Some(fix)) = propose(&editor, &now, issue) else { continue };
+            if editor.make(&fix.edits)? {
+                done.push(fix.says);
+            }
+        }
+        if done.len() > before {
+            now = check_devices(tried.clone(), &options, &NoProgress)?;
+        }
+    }
+    if done.is_empty() || !is_better(report, &now) {
+        return Ok(None);
+    }
+    let is_of_data =
+        |issue: &&Issue| matches!(issue, Issue::DataDamaged { .. } | Issue::DataUnreadable { .. });
+    now.issues.extend(report.issues.iter().filter(is_of_data).cloned());
+    done.iter().for_each(|line| announce(line));
+    let is_super = |at: u64| {
+        SUPER_OFFSETS.iter().any(|start| (*start..*start + SUPER_SIZE as u64).contains(&at))
+    };
+    for trial in &trials {
+        trial.commit(|at| !is_super(at))?;
+    }
+    for trial in &trials {
+        trial.commit(is_super)?;
+    }
+    Ok(Some(Mended { done, report: now }))
+}
+
+/// Trees that lack a part. What they seem to say of names and counts is not the truth (ME4).
+struct Lost {
+    trees: HashSet<TreeId>,
+    /// Whether there are more than a report keeps.
+    is_cut: bool,
+}
+
+impl Lost {
+    fn of(report: &Report) -> Self {
+        let trees = report.issues.iter().filter_map(damaged_tree).collect();
+        let codes = ["node-damaged", "node-bounds", "item-malformed"];
+        Self { trees, is_cut: codes.iter().any(|code| report.more.contains_key(code)) }
+    }
+
+    fn touches(&self, issue: &Issue) -> bool {
+        let has = |tree: &TreeId| self.trees.contains(tree);
+        self.is_cut
+            || has(&TreeId::ROOT)
+            || has(&TreeId::CHUNK)
+            || subject(issue).is_none_or(|tree| has(&tree))
+    }
+}
+
+/// The tree that an issue is read from.
+fn subject(issue: &Issue) -> Option<TreeId> {
+    match issue {
+        Issue::InodeMissing { tree, .. }
+        | Issue::InodeMode { tree, .. }
+        | Issue::InodeOdd { tree, .. }
+        | Issue::NameHash { tree, .. }
+        | Issue::DirEntryMissing { tree, .. }
+        | Issue::InodeRefMissing { tree, .. }
+        | Issue::DirItemMissing { tree, .. }
+        | Issue::DirIndexMissing { tree, .. }
+        | Issue::DirEntryKind { tree, .. }
+        | Issue::OrphanMissing { tree, .. }
+        | Issue::InodeLinks { tree, .. }
+        | Issue::ItemGeneration { tree, .. }
+        | Issue::FileHole { tree, .. }
+        | Issue::FileExtentInvalid { tree, .. }
+        | Issue::DirSize { tree, .. }
+        | Issue::InodeBytes { tree, .. } => Some(*tree),
+        Issue::DeviceUsed { .. } => Some(TreeId::DEV),
+        Issue::SuperField { .. } => Some(TreeId::CHUNK),
+        _ => None,
+    }
+}
+
+/// Whether fewer errors are left, and none that is new (ME1). A new extent tree mends the others.
+fn is_better(before: &Report, after: &Report) -> bool {
+    let errors = |report: &Report| {
+        let issues = report.issues.iter();
+        let is_counted =
+            |issue: &&Issue| issue.severity() == Severity::Error && !is_of_extents(issue);
+        issues.filter(is_counted).cloned().collect::<HashSet<Issue>>()
+    };
+    let (old, new) = (errors(before), errors(after));
+    let is_less = new.len() < old.len() || after.errors() < before.errors();
+    is_less && new.is_subset(&old)
+}
+
+/// The stage of what mends an issue. `None` if nothing does.
+fn stage(issue: &Issue) -> Option<u8> {
+    Some(match issue {
+        Issue::NodeDamaged { .. } | Issue::NodeGeneration { .. } => NODES,
+        Issue::InodeMissing { .. } | Issue::InodeMode { .. } | Issue::InodeOdd { .. } => 1,
+        Issue::NameHash { .. } => 2,
+        Issue::DirEntryMissing { .. } | Issue::InodeRefMissing { .. } => 3,
+        Issue::DirItemMissing { .. }
+        | Issue::DirIndexMissing { .. }
+        | Issue::DirEntryKind { .. } => 4,
+        Issue::OrphanMissing { .. } | Issue::InodeLinks { expected: 0, .. } => 5,
+        Issue::ItemGeneration { .. } | Issue::FileHole { .. } | Issue::FileExtentInvalid { .. } => {
+            6
+        }
+        Issue::InodeLinks { .. } | Issue::DirSize { .. } | Issue::InodeBytes { .. } => 7,
+        Issue::DeviceUsed { .. } | Issue::SuperField { field: "num_devices", .. } => 8,
+        Issue::SuperField { field: "total_bytes", .. } => 8,
+        _ => return None,
+    })
+}
+
+/// What mends an issue, as the volume is now.
+fn propose(editor: &Editor, report: &Report, issue: &Issue) -> Result<Option<Fix>> {
+    match issue {
+        Issue::NodeDamaged { tree, logical, .. } => nodes::damaged(editor, *tree, *logical),
+        Issue::NodeGeneration { tree, logical, .. } => nodes::too_new(editor, *tree, *logical),
+        Issue::InodeMissing { tree, ino } => inodes::missing(editor, *tree, *ino),
+        Issue::InodeMode { tree, ino, .. } => inodes::mode(editor, *tree, *ino),
+        Issue::InodeOdd { tree, ino, why } if why.starts_with("a symbolic link that is") => {
+            inodes::thaw(editor, *tree, *ino)
+        }
+        Issue::InodeOdd { tree, ino, why } if why.starts_with("it is no ") => {
+            inodes::mode(editor, *tree, *ino)
+        }
+        Issue::NameHash { tree, key, name } => names::wrong_hash(editor, *tree, *key, name),
+        Issue::DirEntryMissing { tree, dir, ino, name } => {
+            names::entry_missing(editor, *tree, *dir, *ino, name)
+        }
+        Issue::InodeRefMissing { tree, dir, ino, name } => {
+            names::reference_missing(editor, *tree, *dir, *ino, name)
+        }
+        Issue::DirItemMissing { tree, dir, name } => {
+            names::lookup_missing(editor, *tree, *dir, name)
+        }
+        Issue::DirIndexMissing { tree, dir, name } => {
+            names::index_missing(editor, *tree, *dir, name)
+        }
+        Issue::DirEntryKind { tree, dir, ino, name } => {
+            names::wrong_kind(editor, *tree, *dir, *ino, name)
+        }
+        Issue::OrphanMissing { tree, ino } | Issue::InodeLinks { tree, ino, expected: 0, .. } => {
+            inodes::lost(editor, *tree, *ino)
+        }
+        Issue::ItemGeneration { tree, key, .. } => match key.kind {
+            Kind::INODE_ITEM => inodes::generation(editor, *tree, Ino(key.objectid)),
+            Kind::ROOT_ITEM => nodes::root_too_new(editor, TreeId(key.objectid)),
+            _ => Ok(None),
+        },
+        Issue::FileHole { tree, ino, offset } => {
+            extents::hole(editor, report, *tree, *ino, *offset)
+        }
+        Issue::FileExtentInvalid { tree, ino, offset, why } if why.contains("inline data") => {
+            extents::inline(editor, *tree, *ino, *offset)
+        }
+        Issue::FileExtentInvalid { tree, ino, offset, why } if why.contains("not aligned") => {
+            extents::address(editor, report, *tree, *ino, *offset)
+        }
+        Issue::InodeLinks { tree, ino, expected, .. } => {
+            inodes::links(editor, *tree, *ino, *expected)
+        }
+        Issue::DirSize { tree, ino, expected, .. } => inodes::size(editor, *tree, *ino, *expected),
+        Issue::InodeBytes { tree, ino, expected, .. } => {
+            inodes::bytes(editor, *tree, *ino, *expected)
+        }
+        Issue::DeviceUsed { device, expected, .. } => devices::used(editor, *device, *expected),
+        Issue::SuperField { field: "num_devices", expected, .. } => {
+            devices::count(editor, *expected)
+        }
+        Issue::SuperField { field: "total_bytes", .. } => devices::total(editor),
+        _ => Ok(None),
+    }
+}

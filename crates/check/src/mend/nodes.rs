@@ -1,0 +1,192 @@
+//! Proposes repairs of nodes that fail a check though their checksums are right.
+//!
+//! # Invariants
+//!
+//! - **NO1** A node with a wrong checksum is not touched: its content is unknown.
+//! - **NO2** An older node in the place of a newer one is not touched: a write was lost.
+//! - **NO3** A mended node passes every check of its readers, and its items can be parsed.
+
+use buttress_base::AlignedBuf;
+use buttress_format::header::{HEADER_LEN, ITEM_LEN, PTR_LEN};
+use buttress_format::{
+    DirEntry, FileExtent, InodeItem, InodeRefs, Key, Kind, Logical, RootItem, TreeId, name_hash,
+};
+use buttress_tree::{Expect, Node, NodePtr};
+
+use crate::error::Result;
+use crate::mend::editor::{Edit, Editor, Fix, Items, leaf_of};
+
+const GENERATION_AT: usize = 80;
+
+/// What leads to a node.
+struct Place {
+    expect: Expect,
+    /// The parent and the slot; none for a root.
+    parent: Option<(std::sync::Arc<Node>, usize)>,
+}
+
+/// Finds the pointer to a node.
+fn find(editor: &Editor, tree: TreeId, at: Logical) -> Result<Option<Place>> {
+    let mut queue = vec![Place { expect: Expect::root(editor.root(tree)?), parent: None }];
+    while let Some(place) = queue.pop() {
+        if place.expect.ptr.logical == at {
+            return Ok(Some(place));
+        }
+        if place.expect.ptr.level == 0 {
+            continue;
+        }
+        let Some(node) = editor.node(tree, &place.expect) else { continue };
+        queue.extend((0..node.len()).map(|slot| Place {
+            expect: node.expect_child(slot),
+            parent: Some((std::sync::Arc::clone(&node), slot)),
+        }));
+    }
+    Ok(None)
+}
+
+/// The bytes of a node with a right checksum, at its own place (NO1).
+fn raw(editor: &Editor, at: Logical) -> Option<Vec<u8>> {
+    let digest = |bytes: &[u8]| editor.geometry.csum.digest(&bytes[32..]);
+    let size = editor.geometry.csum.size();
+    (0..editor.volume.mirrors(at)).find_map(|mirror| {
+        let mut buf = AlignedBuf::zeroed(editor.geometry.nodesize as usize);
+        editor.volume.read_mirror(at, &mut buf, mirror).ok()?;
+        (digest(&buf)[..size] == buf[..size]).then(|| buf.to_vec())
+    })
+}
+
+fn is_sound(editor: &Editor, bytes: &[u8], expect: &Expect) -> bool {
+    let mut sealed = bytes.to_vec();
+    let digest = editor.geometry.csum.digest(&sealed[32..]);
+    sealed[..32].copy_from_slice(&digest);
+    Node::inspect(&sealed, &editor.geometry, expect, true).is_ok()
+}
+
+/// A node that its readers refuse.
+pub(super) fn damaged(editor: &Editor, tree: TreeId, at: Logical) -> Result<Option<Fix>> {
+    let Some(place) = find(editor, tree, at)? else { return Ok(None) };
+    let Some(bytes) = raw(editor, at) else { return Ok(None) };
+    let ptr = place.expect.ptr;
+    let fix = |says, bytes| Ok(Some(Fix { says, edits: vec![Edit::Node(ptr, bytes)] }));
+    let mut patched = bytes;
+    let found = word64(&patched, GENERATION_AT);
+    let mut says = format!("{tree}: node {at}: its items lie where their lengths say");
+    if found != ptr.generation.0 {
+        if found <= editor.superblock.generation.0 {
+            return Ok(None);
+        }
+        let right = ptr.generation.0;
+        patched[GENERATION_AT..GENERATION_AT + 8].copy_from_slice(&right.to_le_bytes());
+        says = format!("{tree}: node {at} is of transaction {right}, as its parent says");
+    }
+    if is_sound(editor, &patched, &place.expect) {
+        return fix(says, patched);
+    }
+    if ptr.level > 0 {
+        return Ok(None);
+    }
+    // The data lies either where the items say, with gaps, or without gaps where it always lies.
+    let tried = [true, false].map(|moves| relaid(&patched, moves));
+    let mut good: Vec<Vec<u8>> = tried.into_iter().flatten().collect();
+    good.retain(|bytes| is_sound(editor, bytes, &place.expect));
+    good.dedup();
+    let best = good.into_iter().find(|bytes| parses(bytes));
+    best.map_or(Ok(None), |bytes| fix(says, bytes))
+}
+
+fn word32(bytes: &[u8], at: usize) -> usize {
+    u32::from_le_bytes(std::array::from_fn(|index| bytes[at + index])) as usize
+}
+
+fn word64(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(std::array::from_fn(|index| bytes[at + index]))
+}
+
+/// The items of a leaf, by their lengths: the data from where each item says, or without gaps.
+fn items_of(bytes: &[u8], as_said: bool) -> Option<Items> {
+    let count = word32(bytes, 96);
+    let mut items = Items::new();
+    let mut end = bytes.len();
+    for slot in 0..count {
+        let at = HEADER_LEN + slot * ITEM_LEN;
+        let head = bytes.get(at..at + ITEM_LEN)?;
+        let (said, len) = (word32(head, 17), word32(head, 21));
+        end = end.checked_sub(len)?;
+        let from = if as_said { HEADER_LEN.checked_add(said)? } else { end };
+        let data = bytes.get(from..from.checked_add(len)?)?;
+        items.push((Key::parse(&head[..Key::LEN]).ok()?, data.to_vec()));
+    }
+    Some(items)
+}
+
+/// A leaf with its items side by side.
+fn relaid(bytes: &[u8], as_said: bool) -> Option<Vec<u8>> {
+    leaf_of(bytes, &items_of(bytes, as_said)?)
+}
+
+/// Whether every item makes sense for its key (NO3).
+fn parses(bytes: &[u8]) -> bool {
+    let Some(items) = items_of(bytes, true) else { return false };
+    items.iter().all(|(key, item)| match key.kind {
+        Kind::INODE_ITEM => InodeItem::parse(item).is_ok(),
+        Kind::INODE_REF => InodeRefs::parse(item).is_ok(),
+        Kind::DIR_INDEX => DirEntry::parse_all(item).is_ok(),
+        Kind::DIR_ITEM | Kind::XATTR_ITEM => DirEntry::parse_all(item)
+            .is_ok_and(|all| all.iter().all(|one| name_hash(&one.name) == key.offset)),
+        Kind::EXTENT_DATA => FileExtent::parse(item).is_ok(),
+        Kind::ROOT_ITEM => RootItem::parse(item).is_ok(),
+        _ => true,
+    })
+}
+
+/// A node, and what leads to it, are of a transaction that has not been.
+pub(super) fn too_new(editor: &Editor, tree: TreeId, at: Logical) -> Result<Option<Fix>> {
+    if tree == TreeId::ROOT || tree == TreeId::CHUNK {
+        return Ok(None);
+    }
+    let Some(place) = find(editor, tree, at)? else { return Ok(None) };
+    let ptr = place.expect.ptr;
+    let newest = editor.superblock.generation;
+    let Some(mut bytes) = raw(editor, at).filter(|_| ptr.generation > newest) else {
+        return Ok(None);
+    };
+    let right = newest.0.to_le_bytes();
+    bytes[GENERATION_AT..GENERATION_AT + 8].copy_from_slice(&right);
+    let right_ptr = NodePtr { generation: newest, ..ptr };
+    let mut edits = vec![Edit::Node(right_ptr, bytes)];
+    match place.parent {
+        Some((parent, slot)) => {
+            let mut bytes = parent.bytes().to_vec();
+            let at = HEADER_LEN + slot * PTR_LEN + Key::LEN + 8;
+            bytes[at..at + 8].copy_from_slice(&right);
+            edits.push(Edit::Node(parent.ptr(), bytes));
+        }
+        None => edits.extend(root_edit(editor, tree)?),
+    }
+    let says = format!("{tree}: node {at} is of transaction {newest}, not of a later one");
+    Ok(Some(Fix { says, edits }))
+}
+
+/// Sets the generations of a root item that are newer than the volume.
+fn root_edit(editor: &Editor, tree: TreeId) -> Result<Option<Edit>> {
+    let Some((key, mut bytes)) = editor.root_item(tree)? else { return Ok(None) };
+    let newest = editor.superblock.generation.0;
+    // The generation, and its copy that newer kernels write.
+    for at in [160, 239] {
+        if bytes.len() >= at + 8 && word64(&bytes, at) > newest {
+            bytes[at..at + 8].copy_from_slice(&newest.to_le_bytes());
+        }
+    }
+    Ok(Some(Edit::Put(TreeId::ROOT, key, bytes)))
+}
+
+/// A root item is newer than the volume, and the node is not.
+pub(super) fn root_too_new(editor: &Editor, tree: TreeId) -> Result<Option<Fix>> {
+    let Some(bytes) = raw(editor, editor.root(tree)?.logical) else { return Ok(None) };
+    if word64(&bytes, GENERATION_AT) > editor.superblock.generation.0 {
+        return Ok(None);
+    }
+    let newest = editor.superblock.generation;
+    let says = format!("{tree}: its root item is of transaction {newest}, not of a later one");
+    Ok(root_edit(editor, tree)?.map(|edit| Fix { says, edits: vec![edit] }))
+}
