@@ -12,6 +12,10 @@ fn every_kind_of_volume_is_clean() {
     for nodesize in ["4k", "8k", "32k", "64k"] {
         kinds.push(vec!["--size", "1G", "--nodesize", nodesize]);
     }
+    for sectorsize in ["8k", "16k", "32k", "64k"] {
+        kinds.push(vec!["--size", "1G", "--sectorsize", sectorsize]);
+        kinds.push(vec!["--size", "1G", "--sectorsize", sectorsize, "--mixed"]);
+    }
     for csum in ["xxhash", "sha256", "blake2"] {
         kinds.push(vec!["--size", "1G", "--csum", csum]);
     }
@@ -57,6 +61,9 @@ fn wrong_options_make_no_file() {
     let bench = crate::bench();
     bench.fails(&["mkfs", "x.img"], 2, &["--size"]);
     bench.fails(&["mkfs", "x.img", "--size", "1M"], 1, &["too few"]);
+    let small_nodes = ["--size", "1G", "--sectorsize", "64k", "--nodesize", "16k"];
+    let args = [&["mkfs", "x.img"][..], &small_nodes].concat();
+    bench.fails(&args, 1, &["smaller than sectors"]);
     bench.fails(
         &["mkfs", "x.img", "--size", "1G", "--features", "magic"],
         2,
