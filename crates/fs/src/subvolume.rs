@@ -233,6 +233,13 @@ impl Filesystem {
         Ok(names)
     }
 
+    /// Whether an inode of a subvolume is in memory: a program uses it, or a front end keeps it for
+    /// its kernel. A deleted subvolume is not dropped as long as there is one.
+    #[must_use]
+    pub fn is_subvolume_used(&self, tree: TreeId) -> bool {
+        self.mount().inodes.trees().is_used(tree)
+    }
+
     /// The deleted subvolumes that are not dropped yet.
     ///
     /// # Errors

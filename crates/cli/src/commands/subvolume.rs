@@ -190,7 +190,11 @@ fn delete(places: &[OsString], later: bool, devices: &Devices, ui: &Ui) -> Resul
         order(Act::Delete { at: spot, wait: !later }, &volume, devices, "dropping", ui)
     };
     each(places, ui, act, |done, text| {
-        format!("Delete subvolume {} (commit): '{text}'", done["id"])
+        let later = match done["in_use"] == true {
+            true => ", its space is freed when no program uses it any more",
+            false => "",
+        };
+        format!("Delete subvolume {} (commit): '{text}'{later}", done["id"])
     })
 }
 

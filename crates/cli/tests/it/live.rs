@@ -420,7 +420,11 @@ fn subvolumes_of_a_mount() {
     bench.fails(&["subvolume", "delete", "mnt/live/folder"], 1, &["not a subvolume"]);
     bench.fails(&["subvolume", "snapshot", "mnt/live", "elsewhere"], 2, &["volume of its source"]);
 
-    bench.ok(&["subvolume", "delete", "mnt/snap1", "mnt/live/snap0"]);
+    // A program that uses one of them keeps its space, but not the command.
+    let used = std::fs::File::open(at("mnt/live/snap0/file")).expect("it opens");
+    let said = bench.ok(&["subvolume", "delete", "mnt/snap1", "mnt/live/snap0"]);
+    assert_eq!(said.matches("when no program uses it").count(), 1, "{said}");
+    drop(used);
     assert!(!at("mnt/snap1").exists() && !at("mnt/live/snap0").exists());
     let names = std::fs::read_dir(at("mnt")).expect("listed");
     let mut names: Vec<_> = names.map(|entry| entry.expect("an entry").file_name()).collect();

@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use buttress_base::text;
+use buttress_base::{clock, text};
 use buttress_fs::{Filesystem, Ino, Inode, InodeId, RootFlags, RootItem, SubvolumeInfo, TreeId};
 use buttress_fuse::KernelSync;
 use serde::Serialize;
@@ -94,10 +94,8 @@ impl Act {
                 }
                 gone.context(|| at.show())?;
                 fs.sync().context(|| at.show())?;
-                if *wait {
-                    wait_dropped(fs, tree, watch).context(|| at.show())?;
-                }
-                Ok(json!({ "id": tree.0 }))
+                let is_dropped = !*wait || wait_dropped(fs, tree, watch).context(|| at.show())?;
+                Ok(json!({ "id": tree.0, "in_use": !is_dropped }))
             }
             Self::List => shown(list(fs)?),
             Self::Show { at } => shown(show(fs, at)?),
@@ -171,11 +169,17 @@ fn set_default(fs: &Filesystem, tree: TreeId) -> Result<Value> {
     Ok(json!({ "id": tree.0 }))
 }
 
-/// Waits until the cleaner has freed the space of a subvolume. If the client goes away earlier, the
-/// cleaner continues by itself.
-fn wait_dropped(fs: &Filesystem, tree: TreeId, watch: Watch<'_>) -> buttress_fs::Result<()> {
+/// How long to wait for programs that use a deleted subvolume, and for a kernel that keeps inodes
+/// of it.
+const USED_MAX: Duration = Duration::from_secs(2);
+
+/// Waits until the cleaner has freed the space of a subvolume, but not for its users: that could
+/// take for ever. Returns whether it was freed. If the client goes away earlier, the cleaner
+/// continues by itself.
+fn wait_dropped(fs: &Filesystem, tree: TreeId, watch: Watch<'_>) -> buttress_fs::Result<bool> {
     let first = fs.statfs()?.blocks_free;
     let mut freed = 0;
+    let mut used_since = None;
     while fs.dying_subvolumes()?.contains(&tree) && fs.read_only_reason().is_none() {
         std::thread::sleep(Duration::from_millis(20));
         let stat = fs.statfs()?;
@@ -183,8 +187,13 @@ fn wait_dropped(fs: &Filesystem, tree: TreeId, watch: Watch<'_>) -> buttress_fs:
         if !watch(&Step { done: freed, total: freed, text: String::new() }) {
             break;
         }
+        if !fs.is_subvolume_used(tree) {
+            used_since = None;
+        } else if clock::since(*used_since.get_or_insert_with(clock::now)) >= USED_MAX {
+            return Ok(false);
+        }
     }
-    Ok(())
+    Ok(true)
 }
 
 fn list(fs: &Filesystem) -> Result<Shown> {
